@@ -1,0 +1,145 @@
+//! Deciding to begin: one record is read, one decision is made. Pure: no clock, no I/O; `now` is an argument.
+
+use crate::key::{KeyOrigin, fields_that_differ};
+use crate::operation::Intent;
+use crate::policy::{OnExpired, OnFailure};
+use crate::record::{Class, Record, State};
+
+/// What can be seen of an attempt's owner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Liveness {
+    /// It holds its lock: it lives, or is stopped and may wake.
+    Alive,
+    /// Its lock is free: it is gone and cannot act any more.
+    Gone,
+    /// It cannot be seen from here: only its lease speaks for it.
+    Unknown,
+}
+
+/// What to do about a call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Decision {
+    /// Write attempt `attempt` down, then execute it.
+    Start {
+        /// Its number.
+        attempt: u32,
+    },
+    /// Give the stored result.
+    Replay,
+    /// Give the stored failure.
+    ReplayFailure,
+    /// Another caller is executing it: wait, or refuse with `IN_PROGRESS`.
+    Wait,
+    /// Ask whether it happened, and decide again on the answer.
+    Probe,
+    /// Write down that it is in doubt, and decide again on that.
+    Doubt,
+    /// Run nothing.
+    Refuse(Refusal),
+}
+
+/// Why nothing is run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Refusal {
+    /// The key was used with other inputs, in these fields.
+    KeyReused(Vec<String>),
+    /// The retention is over.
+    KeyExpired,
+    /// It was cancelled.
+    Cancelled,
+    /// Enough attempts were paid for.
+    BudgetExhausted,
+    /// Its outcome is not known.
+    InDoubt,
+}
+
+/// Where an operation really stands: a running one whose owner is gone is in doubt, a settled one whose time is over
+/// has expired, whether or not anybody has written that down yet.
+#[must_use]
+pub fn standing(record: &Record, liveness: Liveness, now_ms: i64) -> State {
+    let over = record.due_ms.is_some_and(|due| due <= now_ms);
+    match record.state {
+        State::Running => match liveness {
+            Liveness::Alive => State::Running,
+            Liveness::Gone => State::InDoubt,
+            Liveness::Unknown => match record.detail.owner {
+                Some(owner) if now_ms < owner.lease_until_ms => State::Running,
+                Some(_) | None => State::InDoubt,
+            },
+        },
+        State::Done | State::Failed | State::Cancelled if over => State::Expired,
+        State::Staged
+        | State::Done
+        | State::Failed
+        | State::InDoubt
+        | State::Cancelled
+        | State::Expired => record.state,
+    }
+}
+
+/// Decides what a call with this intent gets.
+#[must_use]
+pub fn begin(found: Option<&Record>, intent: &Intent, liveness: Liveness, now_ms: i64) -> Decision {
+    let Some(record) = found else { return Decision::Start { attempt: 1 } };
+    if record.detail.fingerprint != intent.fingerprint {
+        let fields = fields_that_differ(&record.detail.fields, &intent.fields());
+        return Decision::Refuse(Refusal::KeyReused(fields));
+    }
+    match standing(record, liveness, now_ms) {
+        State::Staged => Decision::Start { attempt: record.attempt + 1 },
+        State::Running => Decision::Wait,
+        State::Done => Decision::Replay,
+        State::Failed => match intent.terms.on_failure {
+            OnFailure::Retry => next_attempt(record, intent),
+            OnFailure::Replay => Decision::ReplayFailure,
+        },
+        State::InDoubt => in_doubt(record, intent, liveness, now_ms),
+        State::Cancelled => Decision::Refuse(Refusal::Cancelled),
+        State::Expired => match (intent.terms.on_expired, intent.key.origin) {
+            (OnExpired::Rerun, _) | (OnExpired::Auto, KeyOrigin::Derived) => {
+                Decision::Start { attempt: record.attempt + 1 }
+            }
+            (OnExpired::Refuse, _) | (OnExpired::Auto, KeyOrigin::Given) => Decision::Refuse(Refusal::KeyExpired),
+        },
+    }
+}
+
+/// Decides on an operation in doubt once a probe has said that it did not happen.
+#[must_use]
+pub fn after_probe_no(record: &Record, intent: &Intent, now_ms: i64) -> Decision {
+    match record.detail.quarantine_until_ms {
+        Some(until) if now_ms < until => stay_in_doubt(record),
+        Some(_) | None => next_attempt(record, intent),
+    }
+}
+
+/// An operation in doubt: the class decides.
+fn in_doubt(record: &Record, intent: &Intent, liveness: Liveness, now_ms: i64) -> Decision {
+    match intent.terms.class {
+        Class::Read | Class::Idempotent => next_attempt(record, intent),
+        Class::Keyed => match &record.detail.downstream {
+            Some(downstream) if now_ms < downstream.safe_until_ms => next_attempt(record, intent),
+            Some(_) | None => stay_in_doubt(record),
+        },
+        // Where the owner may still act, its quarantine is written down before the probe is asked.
+        Class::Probed if record.state == State::Running && liveness == Liveness::Unknown => Decision::Doubt,
+        Class::Probed => Decision::Probe,
+        Class::Once => stay_in_doubt(record),
+    }
+}
+
+/// The doubt is written down once; from then on it is only told.
+pub(crate) fn stay_in_doubt(record: &Record) -> Decision {
+    if record.state == State::InDoubt { Decision::Refuse(Refusal::InDoubt) } else { Decision::Doubt }
+}
+
+fn next_attempt(record: &Record, intent: &Intent) -> Decision {
+    if record.spent_attempts() < intent.terms.max_attempts {
+        Decision::Start { attempt: record.attempt + 1 }
+    } else if record.state.is_settled() {
+        Decision::Refuse(Refusal::BudgetExhausted)
+    } else {
+        // The budget is spent and the last attempt may have happened: that is the truer answer.
+        stay_in_doubt(record)
+    }
+}

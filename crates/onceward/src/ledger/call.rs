@@ -1,0 +1,168 @@
+//! A call: the operation, what can be asked about it, and the loop over its tries.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use super::{Begun, Ledger, Receipt};
+use crate::attempt::{Attempt, Done, Failure};
+use crate::error::{Error, Replayed};
+use crate::operation::{Intent, Operation};
+use crate::record::{Class, Outcome, Owner, Record, Verification};
+use crate::store::Inherit;
+use crate::transition::{self, Ending};
+
+type Answer<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+pub(crate) type Probe<'a> = dyn Fn(Arc<Record>) -> Answer<'a, ProbeAnswer> + Send + Sync + 'a;
+type Check<'a> = dyn Fn(Outcome) -> Answer<'a, (Verification, String)> + Send + Sync + 'a;
+
+/// The longest pause between two tries of one call.
+const MAX_BACKOFF_MS: u64 = 60_000;
+
+/// What a probe says of an operation in doubt.
+#[derive(Debug, Clone)]
+pub enum ProbeAnswer {
+    /// It happened, with this outcome.
+    Yes(Outcome),
+    /// It did not.
+    No,
+    /// It cannot be told, and why.
+    CannotTell(String),
+}
+
+/// A call that is being put together. [`Call::run`] makes it.
+pub struct Call<'a> {
+    ledger: &'a Ledger,
+    intent: Result<Intent, Error>,
+    probe: Option<Box<Probe<'a>>>,
+    check: Option<Box<Check<'a>>>,
+    inherit: Inherit,
+}
+
+impl<'a> Call<'a> {
+    pub(super) fn new(ledger: &'a Ledger, operation: Operation) -> Self {
+        Self { ledger, intent: operation.intent(), probe: None, check: None, inherit: Inherit::No }
+    }
+
+    /// A read-only question that tells whether an operation in doubt happened. Makes its class `probed`.
+    #[must_use]
+    pub fn probe<W>(mut self, probe: impl Fn(Arc<Record>) -> W + Send + Sync + 'a) -> Self
+    where
+        W: Future<Output = ProbeAnswer> + Send + 'a,
+    {
+        self.probe = Some(Box::new(move |record| Box::pin(probe(record))));
+        if let Ok(intent) = &mut self.intent
+            && intent.terms.class == Class::Once
+        {
+            intent.terms.class = Class::Probed;
+        }
+        self
+    }
+
+    /// A read-only check of a reported success. Asked again while it answers "pending", to its deadline.
+    #[must_use]
+    pub fn verify<W>(mut self, check: impl Fn(Outcome) -> W + Send + Sync + 'a) -> Self
+    where
+        W: Future<Output = (Verification, String)> + Send + 'a,
+    {
+        self.check = Some(Box::new(move |outcome| Box::pin(check(outcome))));
+        self
+    }
+
+    /// Whether processes that the work starts keep the attempt alive when this one dies.
+    #[must_use]
+    pub fn inherit(self, inherit: Inherit) -> Self {
+        Self { inherit, ..self }
+    }
+
+    pub(crate) fn lease_ms(&self) -> u64 {
+        self.intent.as_ref().map_or(0, |intent| intent.terms.lease_ms)
+    }
+
+    /// Executes the operation, or replays its result.
+    ///
+    /// # Errors
+    /// Each says whether the effect happened.
+    pub async fn run<F, W>(self, mut act: F) -> Result<Receipt, Error>
+    where
+        F: FnMut(Attempt) -> W,
+        W: Future<Output = Result<Done, Failure>>,
+    {
+        let Self { ledger, intent, probe, check, inherit } = self;
+        let intent = intent?;
+        if intent.terms.class == Class::Read {
+            return pass_through(ledger, &intent, act).await;
+        }
+        let mut retries_left = intent.terms.retries;
+        let mut backoff_ms = intent.terms.backoff_ms;
+        loop {
+            let claim = match ledger.begin_with(&intent, inherit, probe.as_deref()).await? {
+                Begun::Replay(receipt) => return Ok(receipt),
+                Begun::Execute(claim) => claim,
+            };
+            let attempt = claim.attempt();
+            let (ending, kind) = claim
+                .keep_alive(async {
+                    let (ending, kind) = attempt.ending(act(attempt.clone()).await);
+                    (verified(ledger, &intent, check.as_deref(), ending).await, kind)
+                })
+                .await;
+            match claim.finish_as(ending, kind).await {
+                Err(error @ Error::Failed { .. }) if retries_left > 0 && error.retryable() => {
+                    retries_left -= 1;
+                    ledger.store().clock().sleep(backoff_ms).await;
+                    backoff_ms = (backoff_ms * 2).min(MAX_BACKOFF_MS);
+                }
+                answer => return answer,
+            }
+        }
+    }
+}
+
+/// A read changes nothing, so it is run every time and not recorded.
+async fn pass_through<F, W>(ledger: &Ledger, intent: &Intent, mut act: F) -> Result<Receipt, Error>
+where
+    F: FnMut(Attempt) -> W,
+    W: Future<Output = Result<Done, Failure>>,
+{
+    let now_ms = ledger.now_ms();
+    let record = transition::start(None, intent, Owner { token: 0, lease_until_ms: now_ms }, now_ms);
+    let attempt = Attempt::new(Arc::new(record.clone()));
+    let (ending, _) = attempt.ending(act(attempt.clone()).await);
+    // Whatever became of a read, it had no effect.
+    let ending = match ending {
+        Ending::InDoubt(outcome) => Ending::Failed(outcome),
+        Ending::Done(_) | Ending::Failed(_) => ending,
+    };
+    let record = Arc::new(transition::finish(&record, record.attempt, ending.clone(), ledger.now_ms()));
+    match ending {
+        Ending::Done(_) => Ok(Receipt::new(record, Replayed::No)),
+        Ending::Failed(outcome) | Ending::InDoubt(outcome) => {
+            let reason = outcome.reason.unwrap_or_else(|| "it failed".to_owned());
+            Err(Error::Failed { record, reason, replayed: Replayed::No })
+        }
+    }
+}
+
+/// Checks a reported success: "accepted" is not "done".
+async fn verified(ledger: &Ledger, intent: &Intent, check: Option<&Check<'_>>, ending: Ending) -> Ending {
+    let (Ending::Done(outcome), Some(check)) = (&ending, check) else { return ending };
+    let mut outcome = outcome.clone();
+    let deadline_ms = transition::later(ledger.now_ms(), intent.terms.verify_deadline_ms);
+    loop {
+        let (verification, reason) = check(outcome.clone()).await;
+        match verification {
+            Verification::Pending if ledger.now_ms() < deadline_ms => {
+                ledger.store().clock().sleep(intent.terms.verify_interval_ms).await;
+            }
+            Verification::Confirmed | Verification::Pending => {
+                outcome.verified = Some(verification);
+                return Ending::Done(outcome);
+            }
+            Verification::Refuted => {
+                outcome.verified = Some(verification);
+                outcome.reason = Some(reason);
+                return Ending::InDoubt(outcome);
+            }
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! An attempt that is under way: its record, its lock, and the way to end it.
+
+use std::sync::Arc;
+
+use futures_util::future::{Either, select};
+
+use super::{Ledger, Receipt};
+use crate::attempt::{Attempt, Kind};
+use crate::error::{Error, Replayed};
+use crate::key::OperationId;
+use crate::record::{Record, State, Verification};
+use crate::store::{Hold, StoreError, Swap, Watch};
+use crate::transition::{self, Ending};
+
+/// The pauses before the outcome of an attempt is tried to be written again: it is too dear to lose to a full disk
+/// that somebody is just clearing.
+const WRITE_AGAIN_MS: [u64; 5] = [20, 50, 100, 300, 1_000];
+
+/// An attempt whose intent is on disk. Dropped without an ending, it is in doubt, at once and for everyone.
+pub struct Claim {
+    ledger: Ledger,
+    record: Arc<Record>,
+    lease_ms: u64,
+    _hold: Box<dyn Hold>,
+}
+
+impl Claim {
+    pub(super) fn new(ledger: Ledger, record: Arc<Record>, hold: Box<dyn Hold>, lease_ms: u64) -> Self {
+        Self { ledger, record, lease_ms, _hold: hold }
+    }
+
+    /// What the code that does the work sees.
+    #[must_use]
+    pub fn attempt(&self) -> Attempt {
+        Attempt::new(Arc::clone(&self.record))
+    }
+
+    /// The record, as it was written last by this claim.
+    #[must_use]
+    pub fn record(&self) -> &Arc<Record> {
+        &self.record
+    }
+
+    /// Drives the work, and renews the lease beside it where only leases tell who lives.
+    pub async fn keep_alive<T>(&self, work: impl Future<Output = T>) -> T {
+        if self.ledger.store().watch() == Watch::Kernel {
+            return work.await;
+        }
+        let mut work = std::pin::pin!(work);
+        loop {
+            let nap = self.ledger.store().clock().sleep(self.lease_ms / 3);
+            match select(work, nap).await {
+                Either::Left((output, _)) => return output,
+                Either::Right(((), unfinished)) => work = unfinished,
+            }
+            self.ledger.renew(&self.record.id, self.record.attempt, self.lease_ms).await;
+        }
+    }
+
+    /// Writes down how the attempt ended. However late, it is never dropped.
+    ///
+    /// # Errors
+    /// The ending itself where it is not a success; [`Error::Unrecorded`] where it could not be written.
+    pub async fn finish(self, ending: Ending) -> Result<Receipt, Error> {
+        self.finish_as(ending, Kind::Plain).await
+    }
+
+    pub(crate) async fn finish_as(self, ending: Ending, kind: Kind) -> Result<Receipt, Error> {
+        let attempt = self.record.attempt;
+        let mut found = Arc::clone(&self.record);
+        let mut pauses = WRITE_AGAIN_MS.iter();
+        let record = loop {
+            let next = transition::finish(&found, attempt, ending.clone(), self.ledger.now_ms());
+            match self.ledger.store().swap(Some(found.version), next, self.ledger.door).await {
+                Ok(Swap::Written(record)) => break record,
+                Ok(Swap::Conflict(Some(newer))) => found = newer,
+                Ok(Swap::Conflict(None)) => {
+                    let source = StoreError::unavailable("its record was deleted while it ran");
+                    return Err(Error::Unrecorded { what: in_words(&ending), record: found, source });
+                }
+                Err(source) => match pauses.next() {
+                    Some(pause_ms) => self.ledger.store().clock().sleep(*pause_ms).await,
+                    None => return Err(Error::Unrecorded { what: in_words(&ending), record: found, source }),
+                },
+            }
+        };
+        answer(record, ending, kind)
+    }
+}
+
+fn in_words(ending: &Ending) -> String {
+    match ending {
+        Ending::Done(_) => "it was done".to_owned(),
+        Ending::Failed(_) => "it failed without effect".to_owned(),
+        Ending::InDoubt(_) => "nobody can say whether it happened".to_owned(),
+    }
+}
+
+/// What the caller of an attempt gets, from its own ending and the record that it left.
+fn answer(record: Arc<Record>, ending: Ending, kind: Kind) -> Result<Receipt, Error> {
+    // Settled as done, by this attempt or another one: the operation is done, and the record says so.
+    if record.state == State::Done {
+        return Ok(Receipt::new(record, Replayed::No));
+    }
+    let because = |outcome: &crate::record::Outcome, default: &str| {
+        outcome.reason.clone().unwrap_or_else(|| default.to_owned())
+    };
+    match ending {
+        Ending::Done(_) => Ok(Receipt::new(record, Replayed::No)),
+        Ending::Failed(outcome) => {
+            Err(Error::Failed { reason: because(&outcome, "it failed"), record, replayed: Replayed::No })
+        }
+        Ending::InDoubt(outcome) if outcome.verified == Some(Verification::Refuted) => {
+            Err(Error::Unverified { reason: because(&outcome, "it is not so"), record })
+        }
+        Ending::InDoubt(outcome) => {
+            let reason = because(&outcome, "nobody can say whether it happened");
+            Err(match kind {
+                Kind::TimedOut => Error::Timeout { reason, record },
+                Kind::Plain => Error::InDoubt { reason, record },
+            })
+        }
+    }
+}
+
+impl Ledger {
+    /// Renews the lease of a running attempt. A failure changes nothing: whoever overtakes finds a late answer.
+    pub(crate) async fn renew(&self, id: &OperationId, attempt: u32, lease_ms: u64) {
+        let Ok(Some(found)) = self.store().load(id).await else { return };
+        let now_ms = self.now_ms();
+        if let Some(next) = transition::renew(&found, attempt, transition::later(now_ms, lease_ms), now_ms) {
+            drop(self.store().swap(Some(found.version), next, self.door).await);
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! What a caller asks for, and the intent that is made of it.
+
+use std::collections::BTreeMap;
+
+use crate::error::{Error, InvalidInput};
+use crate::json::{Json, Pointer};
+use crate::key::{self, Fingerprint, Key, Occurrence, OperationId};
+use crate::policy::{KeyPolicy, Terms};
+use crate::record::Class;
+
+/// The largest result that is kept, in bytes.
+pub const MAX_RESULT: usize = 16 * 1024 * 1024;
+
+/// The scope of those who name none.
+pub const DEFAULT_SCOPE: &str = "default";
+
+/// One logical side effect that a caller wants to happen once.
+///
+/// ```
+/// use onceward::Operation;
+/// let charge = Operation::new("charge_payment")
+///     .scope("order-flow-abc123")
+///     .input(serde_json::json!({"customer_id": "c1", "amount": 100, "note": "thanks"}))
+///     .key_fields(["customer_id", "amount"]);
+/// assert!(charge.intent()?.key.text.starts_with("k1_"));
+/// # Ok::<(), onceward::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct Operation {
+    name: String,
+    scope: String,
+    key: Option<String>,
+    input: Result<Json, InvalidInput>,
+    key_fields: Vec<String>,
+    volatile: Vec<String>,
+    occurrence: Option<String>,
+    terms: Terms,
+    probe: Option<String>,
+    verify: Option<String>,
+}
+
+impl Operation {
+    /// An operation that does `name`, in the default scope, with no input and the default terms.
+    #[must_use]
+    pub fn new(name: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            scope: DEFAULT_SCOPE.to_owned(),
+            key: None,
+            input: Ok(Json::empty()),
+            key_fields: Vec::new(),
+            volatile: Vec::new(),
+            occurrence: None,
+            terms: Terms::default(),
+            probe: None,
+            verify: None,
+        }
+    }
+
+    /// Who shares the key: a tenant, a session, a run.
+    #[must_use]
+    pub fn scope(self, scope: impl Into<String>) -> Self {
+        Self { scope: scope.into(), ..self }
+    }
+
+    /// A key of the caller's own. Without one it is derived from the intent.
+    #[must_use]
+    pub fn key(self, key: impl Into<String>) -> Self {
+        Self { key: Some(key.into()), ..self }
+    }
+
+    /// The inputs. For integers beyond 64 bits use [`Operation::input_json`].
+    #[must_use]
+    pub fn input(self, input: impl Into<Json>) -> Self {
+        Self { input: Ok(input.into()), ..self }
+    }
+
+    /// The inputs as JSON text, of which no digit is lost.
+    #[must_use]
+    pub fn input_json(self, text: &str) -> Self {
+        Self { input: Json::parse(text), ..self }
+    }
+
+    /// The fields that identify the action (all of them by default).
+    #[must_use]
+    pub fn key_fields<F: Into<String>>(self, fields: impl IntoIterator<Item = F>) -> Self {
+        Self { key_fields: fields.into_iter().map(Into::into).collect(), ..self }
+    }
+
+    /// Fields that may differ between a call and its retry: a trace id, a time.
+    #[must_use]
+    pub fn volatile<F: Into<String>>(self, fields: impl IntoIterator<Item = F>) -> Self {
+        Self { volatile: fields.into_iter().map(Into::into).collect(), ..self }
+    }
+
+    /// The same action is wanted again: 2, 3, … or any label.
+    #[must_use]
+    pub fn occurrence(self, label: impl Into<String>) -> Self {
+        Self { occurrence: Some(label.into()), ..self }
+    }
+
+    /// What may be done when it is in doubt.
+    #[must_use]
+    pub fn class(mut self, class: Class) -> Self {
+        self.terms.class = class;
+        self
+    }
+
+    /// Its times, limits and rules.
+    #[must_use]
+    pub fn terms(self, terms: Terms) -> Self {
+        Self { terms, ..self }
+    }
+
+    /// The command that tells whether it happened, kept with the record for later.
+    #[must_use]
+    pub fn probe_command(self, command: Option<String>) -> Self {
+        Self { probe: command, ..self }
+    }
+
+    /// The command that checks a reported success, kept with the record for later.
+    #[must_use]
+    pub fn verify_command(self, command: Option<String>) -> Self {
+        Self { verify: command, ..self }
+    }
+
+    /// Works out identity and fingerprint. Pure: the same operation has the same intent everywhere.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] with every problem at once, or [`Error::KeyMissing`].
+    pub fn intent(&self) -> Result<Intent, Error> {
+        let mut problems = Vec::new();
+        let mut note = |result: Result<(), InvalidInput>| {
+            if let Err(invalid) = result {
+                problems.extend_from_slice(invalid.problems());
+            }
+        };
+        note(key::name_like("name", &self.name));
+        note(key::name_like("scope", &self.scope));
+        note(self.input.as_ref().map(|_| ()).map_err(Clone::clone));
+        note(self.terms.check());
+        let key_fields = pointers(&self.key_fields);
+        let volatile = pointers(&self.volatile);
+        note(key_fields.as_ref().map(|_| ()).map_err(Clone::clone));
+        note(volatile.as_ref().map(|_| ()).map_err(Clone::clone));
+        let occurrence = self.occurrence.as_deref().map(Occurrence::parse).transpose();
+        note(occurrence.as_ref().map(|_| ()).map_err(Clone::clone));
+        let given = self.key.as_deref().map(Key::given).transpose();
+        note(given.as_ref().map(|_| ()).map_err(Clone::clone));
+        if let Some(invalid) = InvalidInput::all(problems) {
+            return Err(invalid.into());
+        }
+        let (input, key_fields, volatile, occurrence, given) =
+            (self.input.clone()?, key_fields?, volatile?, occurrence?, given?);
+        if given.is_none() && self.terms.keys == KeyPolicy::Keyed {
+            return Err(Error::KeyMissing { name: self.name.clone() });
+        }
+        let key = match (given, occurrence) {
+            (None, occurrence) => {
+                let selected = key::select(&input, &key_fields)?;
+                Key::derived(&self.name, &selected, &occurrence.unwrap_or_default())
+            }
+            (Some(key), None) => key,
+            // A repeat under a given key is the next key, spelled so that a person sees where it comes from.
+            (Some(key), Some(occurrence)) => Key::given(&format!("{}#{occurrence}", key.text))?,
+        };
+        let mut stable = input;
+        for pointer in &volatile {
+            stable.remove(pointer);
+        }
+        Ok(Intent {
+            id: OperationId::of(&self.scope, &self.name, &key.text),
+            scope: self.scope.clone(),
+            name: self.name.clone(),
+            key,
+            fingerprint: Fingerprint::of(&stable),
+            input: stable,
+            terms: self.terms.clone(),
+            probe: self.probe.clone(),
+            verify: self.verify.clone(),
+        })
+    }
+}
+
+/// An operation whose identity is worked out: what [`crate::decide`] decides on.
+#[derive(Debug, Clone)]
+pub struct Intent {
+    /// Derived from scope, name and key.
+    pub id: OperationId,
+    /// Who shares the key.
+    pub scope: String,
+    /// What is done.
+    pub name: String,
+    /// Which one of them.
+    pub key: Key,
+    /// Of all inputs that are not volatile.
+    pub fingerprint: Fingerprint,
+    /// Its times, limits and rules.
+    pub terms: Terms,
+    pub(crate) probe: Option<String>,
+    pub(crate) verify: Option<String>,
+    input: Json,
+}
+
+impl Intent {
+    /// A digest of each input field.
+    #[must_use]
+    pub fn fields(&self) -> BTreeMap<String, String> {
+        key::field_digests(&self.id, &self.input)
+    }
+
+    /// The key for a downstream that honours one: derived from ours, the same for every attempt.
+    #[must_use]
+    pub fn downstream_key(&self) -> String {
+        self.id.as_str().to_owned()
+    }
+}
+
+fn pointers(fields: &[String]) -> Result<Vec<Pointer>, InvalidInput> {
+    let mut problems = Vec::new();
+    let mut parsed = Vec::new();
+    for field in fields {
+        match Pointer::parse(field) {
+            Ok(pointer) => parsed.push(pointer),
+            Err(invalid) => problems.extend_from_slice(invalid.problems()),
+        }
+    }
+    InvalidInput::all(problems).map_or(Ok(parsed), Err)
+}

@@ -1,0 +1,379 @@
+//! The policy file `onceward.toml`: typed, with unknown keys refused, and documented by its own default.
+
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
+use serde::{Deserialize, Deserializer, Serialize};
+
+use crate::error::InvalidInput;
+use crate::record::{Class, Effect};
+
+/// The default policy, which is also its documentation.
+pub const DEFAULT_POLICY: &str = include_str!("default.toml");
+
+static DEFAULT_SETTINGS: LazyLock<Result<Settings, InvalidInput>> =
+    LazyLock::new(|| Policy::parse(DEFAULT_POLICY).and_then(|policy| policy.defaults.complete(None)));
+
+/// Where a key may come from when the caller gives none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum KeyPolicy {
+    /// It is derived from the intent.
+    Strict,
+    /// It must be given.
+    Keyed,
+}
+
+/// What a retry of a certain failure gets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnFailure {
+    /// The next attempt, within the budget.
+    Retry,
+    /// The stored failure.
+    Replay,
+}
+
+/// What a key gets whose retention is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnExpired {
+    /// A given key is refused, a derived one begins its next occurrence.
+    Auto,
+    /// It is refused.
+    Refuse,
+    /// It runs again.
+    Rerun,
+}
+
+/// The times, limits and rules that decide over an operation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Terms {
+    /// What may be done when it is in doubt.
+    pub class: Class,
+    /// Where its key may come from.
+    pub keys: KeyPolicy,
+    /// How long an attempt may be silent.
+    pub lease_ms: u64,
+    /// How long a caller waits for another one.
+    pub wait_ms: u64,
+    /// How long a result is replayed.
+    pub retention_ms: u64,
+    /// How long its tombstone refuses the key after that.
+    pub tombstone_ms: u64,
+    /// How many attempts it may have in its life.
+    pub max_attempts: u32,
+    /// How often one call tries again after a certain failure.
+    pub retries: u32,
+    /// The pause before the first of these tries.
+    pub backoff_ms: u64,
+    /// What a retry of a certain failure gets.
+    pub on_failure: OnFailure,
+    /// What a key gets whose retention is over.
+    pub on_expired: OnExpired,
+    /// How long a probe's *no* does not count when the owner may live.
+    pub quarantine_ms: u64,
+    /// How long the downstream honours its key.
+    pub downstream_window_ms: u64,
+    /// How long a check is repeated before its answer is "pending".
+    pub verify_deadline_ms: u64,
+    /// The pause between two checks.
+    pub verify_interval_ms: u64,
+}
+
+impl Terms {
+    /// Checks that the terms can be kept.
+    ///
+    /// # Errors
+    /// Says which one cannot, and why.
+    pub fn check(&self) -> Result<(), InvalidInput> {
+        let mut problems = Vec::new();
+        if self.max_attempts == 0 {
+            problems.push("attempts is 0: then nothing could ever run".to_owned());
+        }
+        if self.lease_ms < 100 {
+            problems.push("lease is shorter than 100ms: a live owner could not renew it in time".to_owned());
+        }
+        if self.retention_ms == 0 {
+            problems.push("retention is 0: then no retry could be recognised".to_owned());
+        }
+        InvalidInput::all(problems).map_or(Ok(()), Err)
+    }
+}
+
+impl Default for Terms {
+    fn default() -> Self {
+        Settings::default().terms
+    }
+}
+
+/// Everything that a policy says about an operation of some name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Settings {
+    /// What decides.
+    pub terms: Terms,
+    /// The fields that identify the action.
+    pub key_fields: Vec<String>,
+    /// The fields that may differ.
+    pub volatile: Vec<String>,
+    /// How long an attempt may take; 0 is no limit.
+    pub timeout_ms: u64,
+    /// What a success changes.
+    pub effect: Effect,
+    /// A command that tells whether it happened.
+    pub probe: Option<String>,
+    /// A command that checks a reported success.
+    pub verify: Option<String>,
+    /// Exit codes after which nobody can say.
+    pub doubt_exit: Vec<i32>,
+    /// How much output is kept.
+    pub max_output: u64,
+}
+
+impl Default for Settings {
+    #[expect(clippy::expect_used, reason = "the default policy is part of the build, and a test reads it")]
+    fn default() -> Self {
+        DEFAULT_SETTINGS.as_ref().expect("the default policy is complete").clone()
+    }
+}
+
+/// A policy file.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Policy {
+    #[serde(default)]
+    ledger: LedgerSection,
+    #[serde(default)]
+    defaults: Rule,
+    #[serde(default)]
+    operation: BTreeMap<String, Rule>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LedgerSection {
+    url: Option<String>,
+}
+
+impl Policy {
+    /// Reads a policy.
+    ///
+    /// # Errors
+    /// Says what is wrong and on which line.
+    pub fn parse(text: &str) -> Result<Self, InvalidInput> {
+        toml::from_str(text).map_err(|error| InvalidInput::new(error.to_string().trim_end().to_owned()))
+    }
+
+    /// Where the ledger lives, if the policy says so.
+    #[must_use]
+    pub fn ledger_url(&self) -> Option<&str> {
+        self.ledger.url.as_deref()
+    }
+
+    /// What holds for an operation of that name: the default, then each pattern that fits, the longest last.
+    ///
+    /// # Errors
+    /// When the terms cannot be kept.
+    pub fn settings(&self, name: &str) -> Result<Settings, InvalidInput> {
+        let mut fitting: Vec<_> = self.operation.iter().filter(|(pattern, _)| fits(pattern, name)).collect();
+        fitting.sort_by_key(|(pattern, _)| (!pattern.contains('*'), pattern.len()));
+        let rule = fitting.into_iter().fold(self.defaults.clone(), |below, (_, rule)| rule.clone().over(below));
+        let settings = rule.complete(Some(Settings::default()))?;
+        settings.terms.check()?;
+        Ok(settings)
+    }
+
+    /// Checks every rule of the policy, so that a mistake is seen before its operation comes by.
+    ///
+    /// # Errors
+    /// All problems at once, each with the rule it stands in.
+    pub fn check(&self) -> Result<(), InvalidInput> {
+        let mut problems = Vec::new();
+        let rules = std::iter::once(("defaults", &self.defaults))
+            .chain(self.operation.iter().map(|(name, rule)| (name.as_str(), rule)));
+        for (name, rule) in rules {
+            let complete = rule.clone().over(self.defaults.clone()).complete(Some(Settings::default()));
+            if let Err(invalid) = complete.and_then(|settings| settings.terms.check()) {
+                problems.extend(invalid.problems().iter().map(|problem| format!("[{name}] {problem}")));
+            }
+        }
+        InvalidInput::all(problems).map_or(Ok(()), Err)
+    }
+}
+
+/// A rule: what it does not say is left to the rules below it.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Rule {
+    class: Option<Class>,
+    keys: Option<KeyPolicy>,
+    key: Option<Vec<String>>,
+    volatile: Option<Vec<String>>,
+    lease: Option<Span>,
+    wait: Option<Span>,
+    retention: Option<Span>,
+    tombstones: Option<Span>,
+    attempts: Option<u32>,
+    retries: Option<u32>,
+    backoff: Option<Span>,
+    on_failure: Option<OnFailure>,
+    on_expired: Option<OnExpired>,
+    quarantine: Option<Span>,
+    downstream_window: Option<Span>,
+    timeout: Option<Span>,
+    effect: Option<Effect>,
+    probe: Option<String>,
+    verify: Option<String>,
+    verify_deadline: Option<Span>,
+    verify_interval: Option<Span>,
+    doubt_exit: Option<Vec<i32>>,
+    max_output: Option<u64>,
+}
+
+macro_rules! layered {
+    ($self:ident, $below:ident: $($field:ident),*) => { Rule { $($field: $self.$field.or($below.$field)),* } };
+}
+
+impl Rule {
+    /// This rule over another one.
+    fn over(self, below: Self) -> Self {
+        layered!(self, below: class, keys, key, volatile, lease, wait, retention, tombstones, attempts, retries,
+                 backoff, on_failure, on_expired, quarantine, downstream_window, timeout, effect, probe, verify,
+                 verify_deadline, verify_interval, doubt_exit, max_output)
+    }
+
+    /// The settings, with what is still left open taken from `base`.
+    fn complete(self, base: Option<Settings>) -> Result<Settings, InvalidInput> {
+        let base = base.as_ref();
+        let open = |field: &str| InvalidInput::new(format!("the default policy says nothing of `{field}`"));
+        macro_rules! take {
+            ($field:ident, $from:expr) => {
+                self.$field.or_else(|| base.map($from)).ok_or_else(|| open(stringify!($field)))?
+            };
+        }
+        macro_rules! span {
+            ($field:ident, $from:expr) => {
+                self.$field.map(|span| span.0).or_else(|| base.map($from)).ok_or_else(|| open(stringify!($field)))?
+            };
+        }
+        let effect = take!(effect, |s| s.effect);
+        if !Effect::REAL.contains(&effect) {
+            return Err(InvalidInput::new(format!("effect is {effect}, which is for dry runs; use created, updated, deleted or noop")));
+        }
+        Ok(Settings {
+            terms: Terms {
+                class: take!(class, |s| s.terms.class),
+                keys: take!(keys, |s| s.terms.keys),
+                lease_ms: span!(lease, |s| s.terms.lease_ms),
+                wait_ms: span!(wait, |s| s.terms.wait_ms),
+                retention_ms: span!(retention, |s| s.terms.retention_ms),
+                tombstone_ms: span!(tombstones, |s| s.terms.tombstone_ms),
+                max_attempts: take!(attempts, |s| s.terms.max_attempts),
+                retries: take!(retries, |s| s.terms.retries),
+                backoff_ms: span!(backoff, |s| s.terms.backoff_ms),
+                on_failure: take!(on_failure, |s| s.terms.on_failure),
+                on_expired: take!(on_expired, |s| s.terms.on_expired),
+                quarantine_ms: span!(quarantine, |s| s.terms.quarantine_ms),
+                downstream_window_ms: span!(downstream_window, |s| s.terms.downstream_window_ms),
+                verify_deadline_ms: span!(verify_deadline, |s| s.terms.verify_deadline_ms),
+                verify_interval_ms: span!(verify_interval, |s| s.terms.verify_interval_ms),
+            },
+            key_fields: take!(key, |s| s.key_fields.clone()),
+            volatile: take!(volatile, |s| s.volatile.clone()),
+            timeout_ms: span!(timeout, |s| s.timeout_ms),
+            effect,
+            probe: self.probe.or_else(|| base.and_then(|s| s.probe.clone())),
+            verify: self.verify.or_else(|| base.and_then(|s| s.verify.clone())),
+            doubt_exit: take!(doubt_exit, |s| s.doubt_exit.clone()),
+            max_output: take!(max_output, |s| s.max_output),
+        })
+    }
+}
+
+/// A span of time as people write it: `500ms`, `15s`, `24h`, `30d`.
+#[derive(Debug, Clone, Copy)]
+struct Span(u64);
+
+impl<'de> Deserialize<'de> for Span {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        span_ms(&text).map(Self).map_err(serde::de::Error::custom)
+    }
+}
+
+/// Reads a span of time (`500ms`, `15s`, `24h`, `30d`) as milliseconds.
+///
+/// # Errors
+/// When it is not one, or longer than a hundred years.
+pub fn span_ms(text: &str) -> Result<u64, InvalidInput> {
+    const CENTURY_MS: u64 = 100 * 365 * 24 * 60 * 60 * 1000;
+    let invalid = |why: String| InvalidInput::new(format!("{text:?} is not a span of time ({why}); write 500ms, 15s, 24h or 30d"));
+    let span = humantime::parse_duration(text).map_err(|error| invalid(error.to_string()))?;
+    let ms = u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
+    if ms > CENTURY_MS { Err(invalid("it is longer than a hundred years".to_owned())) } else { Ok(ms) }
+}
+
+/// Whether a pattern, in which `*` stands for any text, fits a name.
+fn fits(pattern: &str, name: &str) -> bool {
+    let Some((head, rest)) = pattern.split_once('*') else { return pattern == name };
+    let Some(name) = name.strip_prefix(head) else { return false };
+    rest.is_empty() || (0..=name.len()).filter(|at| name.is_char_boundary(*at)).any(|at| fits(rest, &name[at..]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_is_complete_and_commented() {
+        let settings = Settings::default();
+        assert_eq!(settings.terms.lease_ms, 15_000);
+        assert_eq!(settings.terms.retention_ms, 86_400_000);
+        settings.terms.check().unwrap();
+    }
+
+    #[test]
+    fn the_longest_pattern_decides_last_and_an_exact_name_wins() {
+        let policy = Policy::parse(
+            r#"
+            [defaults]
+            attempts = 7
+            [operation."charge_*"]
+            class = "keyed"
+            wait = "1s"
+            [operation."charge_card_*"]
+            class = "probed"
+            [operation."charge_card_x"]
+            class = "idempotent"
+            "#,
+        )
+        .unwrap();
+        let class = |name: &str| policy.settings(name).unwrap().terms.class;
+        assert_eq!(class("mail"), Class::Once);
+        assert_eq!(class("charge_bank"), Class::Keyed);
+        assert_eq!(class("charge_card_y"), Class::Probed);
+        assert_eq!(class("charge_card_x"), Class::Idempotent);
+        let settings = policy.settings("charge_card_x").unwrap();
+        assert_eq!((settings.terms.wait_ms, settings.terms.max_attempts), (1_000, 7));
+    }
+
+    #[test]
+    fn patterns() {
+        assert!(fits("a*c*e", "abcde") && fits("*", "") && fits("*x", "xxx") && fits("é*", "éa"));
+        assert!(!fits("a*c", "ab") && !fits("a", "ab") && !fits("a*b", "a"));
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        let problem = |text: &str| match Policy::parse(text) {
+            Err(invalid) => invalid.to_string(),
+            Ok(policy) => policy.check().unwrap_err().to_string(),
+        };
+        assert!(problem("[defaults]\nclas = \"once\"").contains("clas"));
+        assert!(problem("[defaults]\nclass = \"twice\"").contains("twice"));
+        assert!(problem("[defaults]\nlease = \"soon\"").contains("soon"));
+        assert!(problem("[defaults]\nattempts = 0").contains("nothing could ever run"));
+        assert!(problem("[operation.\"x\"]\nlease = \"1ms\"").starts_with("[x] lease"));
+        assert!(problem("[defaults]\neffect = \"would_create\"").contains("dry runs"));
+    }
+}

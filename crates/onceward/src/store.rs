@@ -1,0 +1,164 @@
+//! The seam: what a back end does for the ledger. It holds records and tells time; it knows no policy.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use crate::decide::Liveness;
+use crate::key::OperationId;
+use crate::record::{Owner, Record, State};
+
+/// Why a back end could not do what it was asked to.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// It cannot be reached, opened or written now. Nothing was written.
+    #[error("{what}")]
+    Unavailable {
+        /// What could not be done, and what to do about it.
+        what: String,
+        /// What the engine said.
+        #[source]
+        source: Option<Box<dyn std::error::Error + Send + Sync>>,
+    },
+    /// What is there is not, or is no longer, a ledger that this version understands. Nothing was written.
+    #[error("{what}")]
+    Unusable {
+        /// What is wrong, and what to do about it.
+        what: String,
+    },
+}
+
+impl StoreError {
+    /// It cannot be used now.
+    pub fn unavailable(what: impl Into<String>) -> Self {
+        Self::Unavailable { what: what.into(), source: None }
+    }
+
+    /// It cannot be used now, because of `source`.
+    pub fn because(what: impl Into<String>, source: impl std::error::Error + Send + Sync + 'static) -> Self {
+        Self::Unavailable { what: format!("{}: {source}", what.into()), source: Some(Box::new(source)) }
+    }
+}
+
+/// What a compare-and-swap came to.
+#[derive(Debug)]
+pub enum Swap {
+    /// The record is written, and durable.
+    Written(Arc<Record>),
+    /// Another one was there. This is it, or nothing where there is none.
+    Conflict(Option<Arc<Record>>),
+}
+
+/// Whether the caller's thread may be blocked for the time of a write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Door {
+    /// It may: the store can write on this very thread and save two changes of thread.
+    Blocking,
+    /// It may not: other tasks live on this thread.
+    Async,
+}
+
+/// Whether processes that the owner starts keep its lock alive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Inherit {
+    /// No: the attempt ends with this process.
+    No,
+    /// Yes: the attempt lives as long as this process or one that it started.
+    Children,
+}
+
+/// A lock that its holder keeps for as long as it lives. Dropping it says: this attempt is over.
+pub trait Hold: Send + Sync {
+    /// Names the lock in the record of the attempt.
+    fn token(&self) -> u64;
+}
+
+/// How the ledger learns whether an owner lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Watch {
+    /// By looking: the kernel knows.
+    Kernel,
+    /// By its silence: a live owner renews its lease.
+    Lease,
+}
+
+/// A back end's clock, so that all who share a ledger share its time.
+#[async_trait]
+pub trait Clock: Send + Sync {
+    /// Milliseconds since 1970.
+    fn now_ms(&self) -> i64;
+
+    /// Waits.
+    async fn sleep(&self, ms: u64);
+}
+
+/// Which records to list, newest first.
+#[derive(Debug, Clone, Default)]
+pub struct Filter {
+    /// Only of this scope.
+    pub scope: Option<String>,
+    /// Only of this name.
+    pub name: Option<String>,
+    /// Only in one of these states, as they are written; empty for all.
+    pub states: Vec<State>,
+    /// Only those that were created before this cursor, which a listing gives with its last record.
+    pub before: Option<Cursor>,
+    /// At most so many.
+    pub limit: usize,
+}
+
+/// A place in a listing, opaque to callers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Cursor(pub i64);
+
+/// A listed record and the place it stands at.
+#[derive(Debug, Clone)]
+pub struct Listed {
+    /// For the next page.
+    pub cursor: Cursor,
+    /// The record, without the body of its result.
+    pub record: Record,
+}
+
+/// How many records there are in each state, as they are written.
+pub type Counts = std::collections::BTreeMap<State, u64>;
+
+/// A back end. One record is read and one is written, by compare-and-swap on its version.
+#[async_trait]
+pub trait Store: Send + Sync {
+    /// The clock that its users share.
+    fn clock(&self) -> &dyn Clock;
+
+    /// How its users learn whether an owner lives.
+    fn watch(&self) -> Watch;
+
+    /// The record of that id.
+    async fn load(&self, id: &OperationId) -> Result<Option<Arc<Record>>, StoreError>;
+
+    /// Writes `record` if the stored version is `expected` (`None`: if there is none), durably before it returns.
+    async fn swap(&self, expected: Option<u64>, record: Record, door: Door) -> Result<Swap, StoreError>;
+
+    /// Deletes the record if its version is `expected`; tells whether it did.
+    async fn delete(&self, id: &OperationId, expected: u64, door: Door) -> Result<bool, StoreError>;
+
+    /// The records that the filter lets through, newest first.
+    async fn list(&self, filter: &Filter) -> Result<Vec<Listed>, StoreError>;
+
+    /// Up to `limit` records whose `due_ms` is not after `now_ms`, the longest overdue first.
+    async fn due(&self, now_ms: i64, limit: usize) -> Result<Vec<Record>, StoreError>;
+
+    /// How many there are of each state.
+    async fn counts(&self) -> Result<Counts, StoreError>;
+
+    /// Returns when the record may no longer have version `seen`, or after `timeout_ms`. May return early.
+    async fn changed(&self, id: &OperationId, seen: u64, timeout_ms: u64);
+
+    /// Takes a new lock that this process holds until it is dropped or dies.
+    fn hold(&self, inherit: Inherit) -> Result<Box<dyn Hold>, StoreError>;
+
+    /// Whether the owner's lock is held.
+    async fn liveness(&self, owner: &Owner) -> Result<Liveness, StoreError>;
+
+    /// Notes that a result was replayed. A tally: it costs no write of its own and may be lost.
+    fn tally_replay(&self, id: &OperationId);
+}
