@@ -124,21 +124,9 @@ impl Answer {
     #[must_use]
     pub fn failed(error: &Error) -> Self {
         let code = error.code();
-        let problems = match error {
-            Error::Invalid(invalid) if invalid.problems().len() > 1 => invalid.problems().to_vec(),
-            _ => Vec::new(),
-        };
-        let replayed = match error {
-            Error::Failed { replayed, .. } => *replayed,
-            _ => Replayed::No,
-        };
-        let happened = match error {
-            // The attempt said so itself; only the ledger does not know it yet.
-            Error::Unrecorded { what, .. } if what.starts_with("it was done") => Happened::Yes,
-            Error::WrongState { record, .. } if record.state == State::Done => Happened::Yes,
-            Error::WrongState { record, .. } if !record.state.is_settled() => Happened::Unknown,
-            _ => code.happened(),
-        };
+        let problems = if let Error::Invalid(invalid) = error { invalid.problems() } else { &[] };
+        let replayed = if let Error::Failed { replayed, .. } = error { *replayed } else { Replayed::No };
+        let happened = error.happened();
         Self {
             ok: false,
             effect: if happened == Happened::No { Effect::Noop.as_str() } else { "unknown" },
@@ -152,7 +140,7 @@ impl Answer {
                 retryable: error.retryable(),
                 retry_after_ms: error.retry_after_ms(),
                 fix_command: error.fix_command(),
-                problems,
+                problems: if problems.len() > 1 { problems.to_vec() } else { Vec::new() },
             }),
             warnings: error.record().map(|record| warnings(record)).unwrap_or_default(),
         }

@@ -1,13 +1,14 @@
 //! What the code that does the work sees: its attempt, and the ways to say how it went.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Weak};
 
 use serde::Serialize;
 use serde_json::value::RawValue;
 
 use crate::key::OperationId;
 use crate::record::{Effect, Outcome, Record};
+use crate::store::{Dispatch, Hold, StoreError};
 use crate::transition::Ending;
 
 /// One try to execute an operation. Its intent is on disk.
@@ -15,6 +16,8 @@ use crate::transition::Ending;
 pub struct Attempt {
     record: Arc<Record>,
     dispatch: Arc<AtomicU8>,
+    /// Not kept alive by the work: an attempt that is over is over for everyone.
+    hold: Weak<dyn Hold>,
 }
 
 const UNMARKED: u8 = 0;
@@ -22,8 +25,13 @@ const NOT_YET: u8 = 1;
 const DISPATCHED: u8 = 2;
 
 impl Attempt {
-    pub(crate) fn new(record: Arc<Record>) -> Self {
-        Self { record, dispatch: Arc::new(AtomicU8::new(UNMARKED)) }
+    pub(crate) fn new(record: Arc<Record>, hold: Weak<dyn Hold>, noted: Option<Dispatch>) -> Self {
+        let dispatch = match noted {
+            None => UNMARKED,
+            Some(Dispatch::NotYet) => NOT_YET,
+            Some(Dispatch::Begun) => DISPATCHED,
+        };
+        Self { record, dispatch: Arc::new(AtomicU8::new(dispatch)), hold }
     }
 
     /// The operation's id.
@@ -59,14 +67,27 @@ impl Attempt {
         }
     }
 
-    /// Says that nothing has left yet: until [`Attempt::dispatched`] is called, an error is certain to have no effect.
+    /// Says that nothing has left yet: until [`Attempt::dispatched`] is called, an error is certain to have no effect,
+    /// and so is a crash where the store can tell.
     pub fn not_dispatched_yet(&self) {
+        let noted = self.hold.upgrade().map(|hold| hold.note_dispatch(Dispatch::NotYet));
+        // Without the note a crash leaves the operation in doubt, which is true as well, only less helpful.
+        drop(noted);
         self.dispatch.store(NOT_YET, Ordering::SeqCst);
     }
 
     /// Says that the request leaves now: from here on, an error without a class leaves the operation in doubt.
-    pub fn dispatched(&self) {
+    ///
+    /// # Errors
+    /// When that cannot be noted. Then nothing must be dispatched: others would take a crash for one without effect.
+    pub fn dispatched(&self) -> Result<(), StoreError> {
+        if self.dispatch.load(Ordering::SeqCst) == NOT_YET
+            && let Some(hold) = self.hold.upgrade()
+        {
+            hold.note_dispatch(Dispatch::Begun)?;
+        }
         self.dispatch.store(DISPATCHED, Ordering::SeqCst);
+        Ok(())
     }
 
     pub(crate) fn ending(&self, result: Result<Done, Failure>) -> (Ending, Kind) {

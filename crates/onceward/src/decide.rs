@@ -12,6 +12,8 @@ pub enum Liveness {
     Alive,
     /// Its lock is free: it is gone and cannot act any more.
     Gone,
+    /// It is gone, and had noted that it had dispatched nothing yet.
+    NeverDispatched,
     /// It cannot be seen from here: only its lease speaks for it.
     Unknown,
 }
@@ -32,7 +34,7 @@ pub enum Decision {
     Wait,
     /// Ask whether it happened, and decide again on the answer.
     Probe,
-    /// Write down that it is in doubt, and decide again on that.
+    /// Write down what is seen of its owner (it is in doubt, or failed for certain), and decide again on that.
     Doubt,
     /// Run nothing.
     Refuse(Refusal),
@@ -61,7 +63,9 @@ pub fn standing(record: &Record, liveness: Liveness, now_ms: i64) -> State {
     match record.state {
         State::Running => match liveness {
             Liveness::Alive => State::Running,
-            Liveness::Gone => State::InDoubt,
+            // Of an operation that an overtaken attempt has done, this one's death is not the last word.
+            Liveness::NeverDispatched if record.detail.late.is_none() => State::Failed,
+            Liveness::Gone | Liveness::NeverDispatched => State::InDoubt,
             Liveness::Unknown => match record.detail.owner {
                 Some(owner) if now_ms < owner.lease_until_ms => State::Running,
                 Some(_) | None => State::InDoubt,
@@ -89,6 +93,7 @@ pub fn begin(found: Option<&Record>, intent: &Intent, liveness: Liveness, now_ms
         State::Staged => Decision::Start { attempt: record.attempt + 1 },
         State::Running => Decision::Wait,
         State::Done => Decision::Replay,
+        State::Failed if record.state == State::Running => Decision::Doubt,
         State::Failed => match intent.terms.on_failure {
             OnFailure::Retry => next_attempt(record, intent),
             OnFailure::Replay => Decision::ReplayFailure,
@@ -115,6 +120,10 @@ pub fn after_probe_no(record: &Record, intent: &Intent, now_ms: i64) -> Decision
 
 /// An operation in doubt: the class decides.
 fn in_doubt(record: &Record, intent: &Intent, liveness: Liveness, now_ms: i64) -> Decision {
+    // An overtaken attempt has come back with a success: writing the doubt down settles it.
+    if record.detail.late.is_some() {
+        return Decision::Doubt;
+    }
     match intent.terms.class {
         Class::Read | Class::Idempotent => next_attempt(record, intent),
         Class::Keyed => match &record.detail.downstream {

@@ -319,6 +319,21 @@ impl Error {
         }
     }
 
+    /// Whether the effect happened, as far as this error can say for certain.
+    #[must_use]
+    pub fn happened(&self) -> Happened {
+        if let Self::WrongState { record, .. } = self {
+            return match record.state {
+                State::Done => Happened::Yes,
+                State::Staged | State::Running | State::InDoubt => Happened::Unknown,
+                State::Failed | State::Cancelled | State::Expired => Happened::No,
+            };
+        }
+        // The attempt said so itself; only the ledger does not know it yet.
+        let by_its_word = matches!(self, Self::Unrecorded { what, .. } if what.starts_with("it was done"));
+        if by_its_word { Happened::Yes } else { self.code().happened() }
+    }
+
     /// The operation it is about, where there is one.
     #[must_use]
     pub fn record(&self) -> Option<&Arc<Record>> {

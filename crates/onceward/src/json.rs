@@ -123,6 +123,20 @@ impl Json {
         })
     }
 
+    /// This value without what the pointers name, each of them in the value as it was.
+    #[must_use]
+    pub fn without(mut self, pointers: &[Pointer]) -> Self {
+        // The last item of an array goes first, so that the others keep their places.
+        let place = |pointer: &Pointer| -> Vec<(usize, String)> {
+            pointer.steps.iter().map(|step| (step.len(), step.clone())).collect()
+        };
+        let mut pointers: Vec<&Pointer> = pointers.iter().collect();
+        pointers.sort_by_key(|pointer| place(pointer));
+        pointers.dedup();
+        pointers.into_iter().rev().for_each(|pointer| self.remove(pointer));
+        self
+    }
+
     /// This value without what `pointer` names; unchanged where it names nothing.
     pub fn remove(&mut self, pointer: &Pointer) {
         let Some((last, parents)) = pointer.steps.split_last() else { return };
@@ -272,7 +286,7 @@ fn canonical_order(a: &str, b: &str) -> Ordering {
 }
 
 fn array_index(step: &str) -> Option<usize> {
-    let plain = step == "0" || !step.starts_with('0');
+    let plain = step == "0" || (!step.starts_with('0') && step.bytes().all(|b| b.is_ascii_digit()));
     plain.then(|| step.parse().ok()).flatten()
 }
 
@@ -321,7 +335,7 @@ mod tests {
         assert_eq!(at("/a/b.c/0"), Some("10".into()));
         assert_eq!(at("/a/b.c/1/d~1e"), Some("11".into()));
         assert_eq!(at("a.b"), None);
-        assert_eq!(at("/a/b.c/00"), None);
+        assert_eq!((at("/a/b.c/00"), at("/a/b.c/+1")), (None, None));
         assert!(Pointer::parse("").is_err());
         assert!(Pointer::parse("a..b").is_err());
         assert!(Pointer::parse("/a~2").is_err());
@@ -334,5 +348,14 @@ mod tests {
             value.remove(&Pointer::parse(pointer).unwrap());
         }
         assert_eq!(value.canonical(), r#"{"a":1,"list":[1,3],"meta":{"user":"u"}}"#);
+    }
+
+    #[test]
+    fn all_pointers_are_of_the_value_as_it_was() {
+        let value = Json::parse(r#"{"list":[0,1,2,{"x":3,"y":3},4,5,6,7,8,9,10]}"#).unwrap();
+        let pointers: Vec<Pointer> = ["list.0", "/list/0", "list.3.x", "list.1", "list.9", "list.10", "list.2.x"]
+            .map(|text| Pointer::parse(text).unwrap())
+            .into();
+        assert_eq!(value.without(&pointers).canonical(), r#"{"list":[2,{"y":3},4,5,6,7,8]}"#);
     }
 }

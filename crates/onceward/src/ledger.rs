@@ -17,19 +17,34 @@ use crate::error::{Error, Replayed};
 use crate::key::OperationId;
 use crate::operation::{Intent, Operation};
 use crate::record::{DoubleEffect, Effect, Outcome, Owner, Record, State, Verification};
-use crate::store::{Door, Filter, Inherit, Listed, Store, StoreError, Swap, Watch};
+use crate::store::{Dispatch, Door, Filter, Hold, Inherit, Listed, Store, StoreError, Swap, Watch};
 use crate::transition::{self, Verdict};
 
 /// How long to wait at first and at most between two looks at another's attempt, where the kernel says who lives.
 const LOOK_MS: std::ops::RangeInclusive<u64> = 1..=20;
 /// What a caller that was refused with `IN_PROGRESS` is told to wait.
-const RETRY_AFTER_MS: u64 = 1_000;
+pub(crate) const RETRY_AFTER_MS: u64 = 1_000;
 
 /// The ledger between intent and effect.
 #[derive(Clone)]
 pub struct Ledger {
     store: Arc<dyn Store>,
     door: Door,
+}
+
+/// How an attempt is to be held while it runs.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Manner {
+    /// Whether processes that the work starts keep it alive.
+    pub(crate) inherit: Inherit,
+    /// What is noted of its dispatch before it begins; `None` where the work may begin with it.
+    pub(crate) noted: Option<Dispatch>,
+}
+
+impl Default for Manner {
+    fn default() -> Self {
+        Self { inherit: Inherit::No, noted: None }
+    }
 }
 
 /// What beginning an operation came to.
@@ -103,13 +118,13 @@ impl Ledger {
     /// # Errors
     /// Every refusal of the contract. Nothing was run.
     pub async fn begin(&self, intent: &Intent) -> Result<Begun, Error> {
-        self.begin_with(intent, Inherit::No, None).await
+        self.begin_with(intent, Manner::default(), None).await
     }
 
     pub(crate) async fn begin_with(
         &self,
         intent: &Intent,
-        inherit: Inherit,
+        manner: Manner,
         probe: Option<&call::Probe<'_>>,
     ) -> Result<Begun, Error> {
         let wait_until = transition::later(self.now_ms(), intent.terms.wait_ms);
@@ -127,7 +142,7 @@ impl Ledger {
             }
             match (decision, found) {
                 (Decision::Start { .. }, found) => {
-                    if let Some(claim) = self.claim(found.as_deref(), intent, inherit).await? {
+                    if let Some(claim) = self.claim(found.as_deref(), intent, manner).await? {
                         return Ok(Begun::Execute(claim));
                     }
                 }
@@ -201,15 +216,27 @@ impl Ledger {
     }
 
     /// Writes the next attempt down. `None` when another caller was faster.
-    async fn claim(&self, found: Option<&Record>, intent: &Intent, inherit: Inherit) -> Result<Option<Claim>, Error> {
+    async fn claim(&self, found: Option<&Record>, intent: &Intent, manner: Manner) -> Result<Option<Claim>, Error> {
         // The lock comes first: whoever sees the record sees its owner alive.
-        let hold = self.store.hold(inherit)?;
+        let hold: Arc<dyn Hold> = self.store.hold(manner.inherit)?.into();
+        if manner.noted == Some(Dispatch::NotYet) {
+            hold.note_dispatch(Dispatch::NotYet)?;
+        }
         let now_ms = self.now_ms();
         let owner = Owner { token: hold.token(), lease_until_ms: transition::later(now_ms, intent.terms.lease_ms) };
         let record = transition::start(found, intent, owner, now_ms);
-        match self.store.swap(found.map(|found| found.version), record, self.door).await? {
-            Swap::Written(record) => Ok(Some(Claim::new(self.clone(), record, hold, intent.terms.lease_ms))),
-            Swap::Conflict(_) => Ok(None),
+        let attempt = record.attempt;
+        let (seen, lost) = match self.store.swap(found.map(|found| found.version), record, self.door).await {
+            Ok(Swap::Written(record)) => (Some(record), None),
+            Ok(Swap::Conflict(found)) => (found, None),
+            // Only the reply may have been lost, so a second look decides.
+            Err(error) => (self.store.load(&intent.id).await.unwrap_or(None), Some(error)),
+        };
+        // Whoever finds his own lock in the record has written it, whatever he was told.
+        match (seen.filter(|seen| seen.attempt == attempt && seen.detail.owner == Some(owner)), lost) {
+            (Some(record), _) => Ok(Some(Claim::new(self.clone(), record, hold, manner.noted, intent.terms.lease_ms))),
+            (None, Some(error)) => Err(error.into()),
+            (None, None) => Ok(None),
         }
     }
 
@@ -238,7 +265,7 @@ impl Ledger {
     }
 }
 
-fn refused(refusal: Refusal, record: Arc<Record>) -> Error {
+pub(crate) fn refused(refusal: Refusal, record: Arc<Record>) -> Error {
     match refusal {
         Refusal::KeyReused(fields) => Error::KeyReused { record, fields },
         Refusal::KeyExpired => Error::KeyExpired { record },
@@ -337,7 +364,7 @@ impl Ledger {
     pub async fn list(&self, filter: &Filter) -> Result<Vec<(Listed, State)>, Error> {
         let mut written = filter.clone();
         // What stands in doubt or has expired may still be written as what it was.
-        if filter.states.contains(&State::InDoubt) {
+        if filter.states.contains(&State::InDoubt) || filter.states.contains(&State::Failed) {
             written.states.push(State::Running);
         }
         if filter.states.contains(&State::Expired) {

@@ -10,7 +10,7 @@ use crate::decide::Liveness;
 use crate::key::OperationId;
 use crate::record::{Owner, Record};
 use crate::store::{
-    Clock, Counts, Cursor, Door, Filter, Hold, Inherit, Listed, Store, StoreError, Swap, Watch,
+    Clock, Counts, Cursor, Dispatch, Door, Filter, Hold, Inherit, Listed, Store, StoreError, Swap, Watch,
 };
 use crate::watchers::Watchers;
 
@@ -28,6 +28,7 @@ struct Table {
     order: BTreeMap<i64, OperationId>,
     replays: HashMap<OperationId, u64>,
     held: HashSet<u64>,
+    undispatched: HashSet<u64>,
     last_row: i64,
     last_token: u64,
 }
@@ -147,8 +148,14 @@ impl<C: Clock> Store for MemoryStore<C> {
     async fn liveness(&self, owner: &Owner) -> Result<Liveness, StoreError> {
         Ok(match self.watch {
             Watch::Lease => Liveness::Unknown,
-            Watch::Kernel if self.table().held.contains(&owner.token) => Liveness::Alive,
-            Watch::Kernel => Liveness::Gone,
+            Watch::Kernel => {
+                let table = self.table();
+                match (table.held.contains(&owner.token), table.undispatched.contains(&owner.token)) {
+                    (true, _) => Liveness::Alive,
+                    (false, true) => Liveness::NeverDispatched,
+                    (false, false) => Liveness::Gone,
+                }
+            }
         })
     }
 
@@ -175,6 +182,15 @@ struct MemoryHold {
 impl Hold for MemoryHold {
     fn token(&self) -> u64 {
         self.token
+    }
+
+    fn note_dispatch(&self, dispatch: Dispatch) -> Result<(), StoreError> {
+        let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
+        match dispatch {
+            Dispatch::NotYet => table.undispatched.insert(self.token),
+            Dispatch::Begun => table.undispatched.remove(&self.token),
+        };
+        Ok(())
     }
 }
 

@@ -161,13 +161,11 @@ impl Operation {
                 Key::derived(&self.name, &selected, &occurrence.unwrap_or_default())
             }
             (Some(key), None) => key,
+            (Some(key), Some(occurrence)) if occurrence == Occurrence::default() => key,
             // A repeat under a given key is the next key, spelled so that a person sees where it comes from.
             (Some(key), Some(occurrence)) => Key::given(&format!("{}#{occurrence}", key.text))?,
         };
-        let mut stable = input;
-        for pointer in &volatile {
-            stable.remove(pointer);
-        }
+        let stable = input.without(&volatile);
         Ok(Intent {
             id: OperationId::of(&self.scope, &self.name, &key.text),
             scope: self.scope.clone(),

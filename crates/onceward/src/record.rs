@@ -1,5 +1,7 @@
 //! What the ledger remembers of an operation.
 
+mod whole;
+
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -268,7 +270,7 @@ pub struct Detail {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quarantine_until_ms: Option<i64>,
     /// The success of an overtaken attempt that came while the next one was under way.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "whole")]
     pub late: Option<Outcome>,
     /// The alarm: more than one attempt had an effect.
     #[serde(default, skip_serializing_if = "Option::is_none")]

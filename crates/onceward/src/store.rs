@@ -11,7 +11,7 @@ use crate::record::{Owner, Record, State};
 /// Why a back end could not do what it was asked to.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// It cannot be reached, opened or written now. Nothing was written.
+    /// It cannot be reached, opened or written now. Nothing was written, or the reply was lost: the ledger looks again.
     #[error("{what}")]
     Unavailable {
         /// What could not be done, and what to do about it.
@@ -67,10 +67,23 @@ pub enum Inherit {
     Children,
 }
 
+/// Whether an attempt's request has left, as its owner notes it where others find it after the owner's death.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dispatch {
+    /// Nothing has left: an owner that dies now has had no effect.
+    NotYet,
+    /// It leaves now: from here on nobody but the owner can say.
+    Begun,
+}
+
 /// A lock that its holder keeps for as long as it lives. Dropping it says: this attempt is over.
 pub trait Hold: Send + Sync {
     /// Names the lock in the record of the attempt.
     fn token(&self) -> u64;
+
+    /// Notes whether the attempt has dispatched anything. The note need not outlive the machine: without one, an
+    /// attempt whose owner is gone is in doubt.
+    fn note_dispatch(&self, dispatch: Dispatch) -> Result<(), StoreError>;
 }
 
 /// How the ledger learns whether an owner lives.

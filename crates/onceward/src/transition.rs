@@ -41,6 +41,7 @@ pub enum Cancelling {
 
 /// What time does to a record.
 #[derive(Debug, Clone)]
+#[expect(clippy::large_enum_variant, reason = "it is looked at once and never kept")]
 pub enum Ageing {
     /// Its result goes and its tombstone stays.
     Tombstone(Record),
@@ -74,6 +75,18 @@ impl Record {
         self.detail.history.push(Past { attempt, ended, at_ms, reason });
         let surplus = self.detail.history.len().saturating_sub(MAX_HISTORY);
         self.detail.history.drain(..surplus);
+    }
+
+    /// Raises the alarm. One that is certain is never lowered.
+    fn alarm(&mut self, alarm: DoubleEffect) {
+        if self.detail.double_effect != Some(DoubleEffect::Certain) {
+            self.detail.double_effect = Some(alarm);
+        }
+    }
+
+    /// Lowers an alarm that turned out to be unfounded.
+    fn all_clear(&mut self) {
+        self.detail.double_effect = self.detail.double_effect.filter(|alarm| *alarm == DoubleEffect::Certain);
     }
 }
 
@@ -147,18 +160,18 @@ pub fn start(found: Option<&Record>, intent: &Intent, owner: Owner, now_ms: i64)
 fn again(before: &Record, intent: &Intent, now_ms: i64) -> Record {
     let mut record = before.next(State::Running, now_ms);
     let reason = before.outcome.as_ref().and_then(|outcome| outcome.reason.clone());
-    let expired = before.due_ms.is_some_and(|due| due <= now_ms) || before.state == State::Expired;
+    if before.due_ms.is_some_and(|due| due <= now_ms) || before.state == State::Expired {
+        // The window is over: this is the next occurrence, with a budget and a downstream key of its own.
+        record.created_ms = now_ms;
+        record.detail.attempts_before = before.attempt;
+        record.detail.history.clear();
+        record.detail.downstream = None;
+        record.detail.late = None;
+        record.detail.double_effect = None;
+        record.detail.fields = intent.fields();
+        return record;
+    }
     match before.state {
-        _ if expired => {
-            // The window is over: this is the next occurrence, with a budget and a downstream key of its own.
-            record.created_ms = now_ms;
-            record.detail.attempts_before = before.attempt;
-            record.detail.history.clear();
-            record.detail.downstream = None;
-            record.detail.late = None;
-            record.detail.double_effect = None;
-            record.detail.fields = intent.fields();
-        }
         State::Failed => record.remember(before.attempt, State::Failed, reason, before.updated_ms),
         State::InDoubt => record.remember(before.attempt, State::InDoubt, reason, before.updated_ms),
         State::Running => record.remember(before.attempt, State::InDoubt, Some("its owner was gone".into()), now_ms),
@@ -177,15 +190,23 @@ pub fn renew(record: &Record, attempt: u32, lease_until_ms: i64, now_ms: i64) ->
     Some(next)
 }
 
-/// The record with the doubt written down: its owner is gone, or has been silent for longer than its lease.
+/// The record with the doubt written down: its owner is gone, or has been silent for longer than its lease. Where an
+/// overtaken attempt has come back with a success meanwhile, that success settles it.
 #[must_use]
 pub fn doubt(record: &Record, liveness: Liveness, quarantine_ms: u64, now_ms: i64) -> Record {
     let (reason, quarantine_until_ms) = match liveness {
+        Liveness::NeverDispatched => {
+            let outcome = Outcome::because(Some("its owner ended before anything was dispatched".to_owned()));
+            return end(record, Ending::Failed(outcome), now_ms);
+        }
         Liveness::Gone | Liveness::Alive => ("its owner ended without an answer", None),
         Liveness::Unknown => ("its owner has been silent for longer than its lease", Some(later(now_ms, quarantine_ms))),
     };
-    let mut next = record.next(State::InDoubt, now_ms);
-    next.outcome = Some(Outcome::because(Some(reason.to_owned())));
+    let outcome = Outcome::because(Some(reason.to_owned()));
+    if record.detail.late.is_some() {
+        return end(record, Ending::InDoubt(outcome), now_ms);
+    }
+    let mut next = Record { outcome: Some(outcome), ..record.next(State::InDoubt, now_ms) };
     next.detail.quarantine_until_ms = quarantine_until_ms;
     next
 }
@@ -198,14 +219,9 @@ pub fn finish(record: &Record, attempt: u32, ending: Ending, now_ms: i64) -> Rec
     }
     match record.state {
         State::Running | State::InDoubt => end(record, ending, now_ms),
-        State::Done | State::Failed => contradict(record, ending, now_ms),
-        // Cancelled is for what never ran, so a running attempt cannot find it; a tombstone keeps no results.
-        State::Staged | State::Cancelled | State::Expired => {
-            let mut next = Record { due_ms: record.due_ms, ..record.next(record.state, now_ms) };
-            let (ended, outcome) = ending.parts();
-            next.remember(attempt, ended, outcome.reason, now_ms);
-            next
-        }
+        State::Done | State::Failed | State::Cancelled => after_settling(record, ending, now_ms),
+        // What is staged has no attempt that could end, and a tombstone keeps no results.
+        State::Staged | State::Expired => note(record, attempt, ending, now_ms),
     }
 }
 
@@ -215,13 +231,13 @@ fn end(record: &Record, ending: Ending, now_ms: i64) -> Record {
         (Ending::Done(outcome), None) => record.settled(State::Done, outcome, now_ms),
         (Ending::Done(outcome), Some(_)) => {
             let mut next = record.settled(State::Done, outcome, now_ms);
-            next.detail.double_effect = Some(DoubleEffect::Certain);
+            next.alarm(DoubleEffect::Certain);
             next
         }
         // It did nothing, but the attempt before it came back with a success: one effect in all.
         (Ending::Failed(_), Some(late)) => {
             let mut next = record.settled(State::Done, late, now_ms);
-            next.detail.double_effect = None;
+            next.all_clear();
             next
         }
         (Ending::InDoubt(_), Some(late)) => record.settled(State::Done, late, now_ms),
@@ -235,46 +251,75 @@ fn end(record: &Record, ending: Ending, now_ms: i64) -> Record {
     next
 }
 
-/// The newest attempt's ending comes after somebody has settled it.
-fn contradict(record: &Record, ending: Ending, now_ms: i64) -> Record {
-    match (record.state, ending) {
+/// The newest attempt's ending comes after the operation was settled: by hand, by a probe, by a late answer, or by the
+/// same ending whose first write was not acknowledged.
+fn after_settling(record: &Record, ending: Ending, now_ms: i64) -> Record {
+    let another = record.detail.history.iter().any(|past| past.ended == State::Done && past.attempt != record.attempt);
+    match ending {
         // It happened after all, or: it happened, and here is its result.
-        (State::Failed | State::Done, Ending::Done(outcome)) => record.settled(State::Done, outcome, now_ms),
-        (_, Ending::Failed(outcome) | Ending::InDoubt(outcome)) => {
-            let mut next = Record { due_ms: record.due_ms, ..record.next(record.state, now_ms) };
-            next.remember(record.attempt, State::InDoubt, outcome.reason, now_ms);
+        Ending::Done(outcome) => {
+            let mut next = record.settled(State::Done, outcome, now_ms);
+            if another {
+                next.alarm(DoubleEffect::Certain);
+            }
             next
         }
-        (State::Staged | State::Running | State::InDoubt | State::Cancelled | State::Expired, Ending::Done(_)) => {
-            record.next(record.state, now_ms)
+        Ending::Failed(outcome) if record.state == State::Failed => record.settled(State::Failed, outcome, now_ms),
+        Ending::Failed(_) => {
+            let mut next = note(record, record.attempt, ending, now_ms);
+            // It did nothing, so the success that settled the operation was the only one.
+            if another {
+                next.all_clear();
+            }
+            next
         }
+        Ending::InDoubt(_) => note(record, record.attempt, ending, now_ms),
     }
 }
 
 /// An attempt ends after another one was started.
 fn overtaken(record: &Record, attempt: u32, ending: Ending, now_ms: i64) -> Record {
+    let told = record.detail.history.iter().any(|past| past.ended == State::Done && past.attempt == attempt);
+    let mut next = match &ending {
+        Ending::Done(_) if told => return Record { due_ms: record.due_ms, ..record.next(record.state, now_ms) },
+        Ending::Done(outcome) => late_success(record, outcome.clone(), now_ms),
+        Ending::Failed(_) | Ending::InDoubt(_) => return note(record, attempt, ending, now_ms),
+    };
     let (ended, outcome) = ending.parts();
+    next.remember(attempt, ended, outcome.reason, now_ms);
+    next
+}
+
+/// An overtaken attempt comes back with a success.
+fn late_success(record: &Record, outcome: Outcome, now_ms: i64) -> Record {
     let mut next = Record { due_ms: record.due_ms, ..record.next(record.state, now_ms) };
-    if ended == State::Done {
-        next = match record.state {
-            State::Failed => record.settled(State::Done, outcome.clone(), now_ms),
-            State::InDoubt => {
-                let mut next = record.settled(State::Done, outcome.clone(), now_ms);
-                next.detail.double_effect = Some(DoubleEffect::Possible);
-                next
-            }
-            State::Running => {
-                next.detail.late = Some(fitting(outcome.clone()));
-                next.detail.double_effect = Some(DoubleEffect::Possible);
-                next
-            }
-            State::Done | State::Expired => {
-                next.detail.double_effect = Some(DoubleEffect::Certain);
-                next
-            }
-            State::Staged | State::Cancelled => next,
-        };
+    match record.state {
+        State::Failed | State::Cancelled => next = record.settled(State::Done, outcome, now_ms),
+        State::InDoubt => {
+            next = record.settled(State::Done, outcome, now_ms);
+            next.alarm(DoubleEffect::Possible);
+        }
+        State::Running if record.detail.late.is_some() => next.alarm(DoubleEffect::Certain),
+        State::Running => {
+            next.detail.late = Some(fitting(outcome));
+            next.alarm(DoubleEffect::Possible);
+        }
+        State::Done => {
+            // Who settled it may have seen the effect of this very attempt.
+            let by_hand = record.outcome.as_ref().is_some_and(|outcome| outcome.settled_by.is_some());
+            next.alarm(if by_hand { DoubleEffect::Possible } else { DoubleEffect::Certain });
+        }
+        // A tombstone does not say whether it was done, failed or cancelled.
+        State::Expired => next.alarm(DoubleEffect::Possible),
+        State::Staged => {}
     }
+    next
+}
+
+/// The record as it is, with an attempt's ending remembered.
+fn note(record: &Record, attempt: u32, ending: Ending, now_ms: i64) -> Record {
+    let mut next = Record { due_ms: record.due_ms, ..record.next(record.state, now_ms) };
+    let (ended, outcome) = ending.parts();
     next.remember(attempt, ended, outcome.reason, now_ms);
     next
 }
@@ -301,11 +346,11 @@ pub fn settle(
     if standing(record, liveness, now_ms) != State::InDoubt {
         return None;
     }
-    let state = match verdict {
-        Verdict::Done => State::Done,
-        Verdict::Failed => State::Failed,
+    let ending = match verdict {
+        Verdict::Done => Ending::Done(outcome),
+        Verdict::Failed => Ending::Failed(outcome),
     };
-    Some(record.settled(state, outcome, now_ms))
+    Some(end(record, ending, now_ms))
 }
 
 /// What asking it to stop comes to.

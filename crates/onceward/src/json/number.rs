@@ -12,10 +12,7 @@ pub(super) fn canonical(token: &str) -> Option<String> {
         Some(rest) => (true, rest),
         None => (false, token),
     };
-    let (mantissa, exponent) = match unsigned.split_once(['e', 'E']) {
-        Some((mantissa, exponent)) => (mantissa, exponent.parse::<i64>().ok()?),
-        None => (unsigned, 0),
-    };
+    let (mantissa, exponent) = unsigned.split_once(['e', 'E']).unwrap_or((unsigned, "0"));
     let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
     let fraction = fraction.trim_end_matches('0');
     let digits = format!("{whole}{fraction}");
@@ -24,7 +21,7 @@ pub(super) fn canonical(token: &str) -> Option<String> {
         return Some("0".to_owned());
     }
     // The value is `digits` × 10^shift, and an integer when the shift eats no digit but trailing zeros.
-    let shift = exponent.checked_sub(i64::try_from(fraction.len()).ok()?)?;
+    let shift = exponent.parse::<i64>().ok()?.checked_sub(i64::try_from(fraction.len()).ok()?)?;
     let significant = digits.trim_end_matches('0');
     let zeros = i64::try_from(digits.len() - significant.len()).ok()?.checked_add(shift)?;
     if zeros < 0 {
@@ -47,7 +44,9 @@ fn fraction_text(token: &str) -> Option<String> {
     if double == 0.0 {
         return None;
     }
-    Some(ryu_js::Buffer::new().format_finite(double).to_owned())
+    let text = ryu_js::Buffer::new().format_finite(double).to_owned();
+    // A fraction beyond what a double resolves is an integer, and those are written out.
+    if double.fract() == 0.0 { canonical(&text) } else { Some(text) }
 }
 
 #[cfg(test)]
@@ -64,7 +63,7 @@ mod tests {
         for token in ["1", "1.0", "1e0", "10e-1", "0.1e1", "1.000"] {
             check(token, "1");
         }
-        for token in ["0", "-0", "0.0", "-0.0e7", "0e999999"] {
+        for token in ["0", "-0", "0.0", "-0.0e7", "0e999999", "0e99999999999999999999"] {
             check(token, "0");
         }
         check("1e3", "1000");
@@ -80,6 +79,8 @@ mod tests {
         check("9007199254740993", "9007199254740993");
         check("18446744073709551617", "18446744073709551617");
         check("1e21", "1000000000000000000000");
+        check("1000000000000000000000.5", "1000000000000000000000");
+        check("1.00000000000000000001", "1");
         check("123456789012345678901234567890", "123456789012345678901234567890");
     }
 

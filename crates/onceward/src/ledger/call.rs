@@ -1,14 +1,15 @@
 //! A call: the operation, what can be asked about it, and the loop over its tries.
 
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
-use super::{Begun, Ledger, Receipt};
+use super::{Begun, Ledger, Manner, Receipt};
 use crate::attempt::{Attempt, Done, Failure};
 use crate::error::{Error, Replayed};
 use crate::operation::{Intent, Operation};
+use crate::policy::OnFailure;
 use crate::record::{Class, Outcome, Owner, Record, Verification};
-use crate::store::Inherit;
+use crate::store::{Dispatch, Hold, Inherit, StoreError};
 use crate::transition::{self, Ending};
 
 type Answer<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -35,12 +36,12 @@ pub struct Call<'a> {
     intent: Result<Intent, Error>,
     probe: Option<Box<Probe<'a>>>,
     check: Option<Box<Check<'a>>>,
-    inherit: Inherit,
+    manner: Manner,
 }
 
 impl<'a> Call<'a> {
     pub(super) fn new(ledger: &'a Ledger, operation: Operation) -> Self {
-        Self { ledger, intent: operation.intent(), probe: None, check: None, inherit: Inherit::No }
+        Self { ledger, intent: operation.intent(), probe: None, check: None, manner: Manner::default() }
     }
 
     /// A read-only question that tells whether an operation in doubt happened. Makes its class `probed`.
@@ -70,8 +71,17 @@ impl<'a> Call<'a> {
 
     /// Whether processes that the work starts keep the attempt alive when this one dies.
     #[must_use]
-    pub fn inherit(self, inherit: Inherit) -> Self {
-        Self { inherit, ..self }
+    pub fn inherit(mut self, inherit: Inherit) -> Self {
+        self.manner.inherit = inherit;
+        self
+    }
+
+    /// The work says when it dispatches ([`Attempt::dispatched`]): until then an error, or a crash where the store can
+    /// tell, is certain to have had no effect.
+    #[must_use]
+    pub fn dispatch_marked(mut self) -> Self {
+        self.manner.noted = Some(Dispatch::NotYet);
+        self
     }
 
     pub(crate) fn lease_ms(&self) -> u64 {
@@ -87,15 +97,15 @@ impl<'a> Call<'a> {
         F: FnMut(Attempt) -> W,
         W: Future<Output = Result<Done, Failure>>,
     {
-        let Self { ledger, intent, probe, check, inherit } = self;
-        let intent = intent?;
+        let Self { ledger, intent, probe, check, manner } = self;
+        let mut intent = intent?;
         if intent.terms.class == Class::Read {
             return pass_through(ledger, &intent, act).await;
         }
         let mut retries_left = intent.terms.retries;
         let mut backoff_ms = intent.terms.backoff_ms;
         loop {
-            let claim = match ledger.begin_with(&intent, inherit, probe.as_deref()).await? {
+            let claim = match ledger.begin_with(&intent, manner, probe.as_deref()).await? {
                 Begun::Replay(receipt) => return Ok(receipt),
                 Begun::Execute(claim) => claim,
             };
@@ -109,6 +119,8 @@ impl<'a> Call<'a> {
             match claim.finish_as(ending, kind).await {
                 Err(error @ Error::Failed { .. }) if retries_left > 0 && error.retryable() => {
                     retries_left -= 1;
+                    // The stored failure is for the next call; this one was told to try again.
+                    intent.terms.on_failure = OnFailure::Retry;
                     ledger.store().clock().sleep(backoff_ms).await;
                     backoff_ms = (backoff_ms * 2).min(MAX_BACKOFF_MS);
                 }
@@ -126,7 +138,7 @@ where
 {
     let now_ms = ledger.now_ms();
     let record = transition::start(None, intent, Owner { token: 0, lease_until_ms: now_ms }, now_ms);
-    let attempt = Attempt::new(Arc::new(record.clone()));
+    let attempt = Attempt::new(Arc::new(record.clone()), Weak::<Nobody>::new(), None);
     let (ending, _) = attempt.ending(act(attempt.clone()).await);
     // Whatever became of a read, it had no effect.
     let ending = match ending {
@@ -140,6 +152,19 @@ where
             let reason = outcome.reason.unwrap_or_else(|| "it failed".to_owned());
             Err(Error::Failed { record, reason, replayed: Replayed::No })
         }
+    }
+}
+
+/// Who holds a read: there is nothing to hold.
+struct Nobody;
+
+impl Hold for Nobody {
+    fn token(&self) -> u64 {
+        0
+    }
+
+    fn note_dispatch(&self, _dispatch: Dispatch) -> Result<(), StoreError> {
+        Ok(())
     }
 }
 

@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use futures_util::future::{Either, select};
 
-use super::{Ledger, Receipt};
+use super::{Ledger, RETRY_AFTER_MS, Receipt, refused};
 use crate::attempt::{Attempt, Kind};
+use crate::decide::Refusal;
 use crate::error::{Error, Replayed};
 use crate::key::OperationId;
 use crate::record::{Record, State, Verification};
-use crate::store::{Hold, StoreError, Swap, Watch};
+use crate::store::{Dispatch, Hold, StoreError, Swap, Watch};
 use crate::transition::{self, Ending};
 
 /// The pauses before the outcome of an attempt is tried to be written again: it is too dear to lose to a full disk
@@ -21,18 +22,27 @@ pub struct Claim {
     ledger: Ledger,
     record: Arc<Record>,
     lease_ms: u64,
-    _hold: Box<dyn Hold>,
+    // One for all who ask: what one of them says of the dispatch holds for all.
+    attempt: Attempt,
+    _hold: Arc<dyn Hold>,
 }
 
 impl Claim {
-    pub(super) fn new(ledger: Ledger, record: Arc<Record>, hold: Box<dyn Hold>, lease_ms: u64) -> Self {
-        Self { ledger, record, lease_ms, _hold: hold }
+    pub(super) fn new(
+        ledger: Ledger,
+        record: Arc<Record>,
+        hold: Arc<dyn Hold>,
+        noted: Option<Dispatch>,
+        lease_ms: u64,
+    ) -> Self {
+        let attempt = Attempt::new(Arc::clone(&record), Arc::downgrade(&hold), noted);
+        Self { ledger, record, lease_ms, attempt, _hold: hold }
     }
 
     /// What the code that does the work sees.
     #[must_use]
     pub fn attempt(&self) -> Attempt {
-        Attempt::new(Arc::clone(&self.record))
+        self.attempt.clone()
     }
 
     /// The record, as it was written last by this claim.
@@ -106,10 +116,19 @@ fn answer(record: Arc<Record>, ending: Ending, kind: Kind) -> Result<Receipt, Er
         outcome.reason.clone().unwrap_or_else(|| default.to_owned())
     };
     match ending {
-        Ending::Done(_) => Ok(Receipt::new(record, Replayed::No)),
-        Ending::Failed(outcome) => {
-            Err(Error::Failed { reason: because(&outcome, "it failed"), record, replayed: Replayed::No })
+        // Overtaken: the record is another attempt's, the result is this one's own.
+        Ending::Done(outcome) => {
+            let record = Record { outcome: Some(outcome), ..Record::clone(&record) };
+            Ok(Receipt::new(Arc::new(record), Replayed::No))
         }
+        Ending::Failed(outcome) => Err(match record.state {
+            // This attempt did nothing, but the one that overtook it may have.
+            State::Running => Error::InProgress { record, retry_after_ms: RETRY_AFTER_MS },
+            State::InDoubt => refused(Refusal::InDoubt, record),
+            State::Staged | State::Done | State::Failed | State::Cancelled | State::Expired => {
+                Error::Failed { reason: because(&outcome, "it failed"), record, replayed: Replayed::No }
+            }
+        }),
         Ending::InDoubt(outcome) if outcome.verified == Some(Verification::Refuted) => {
             Err(Error::Unverified { reason: because(&outcome, "it is not so"), record })
         }

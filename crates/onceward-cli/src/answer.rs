@@ -1,0 +1,178 @@
+//! What is printed: data on stdout, talk on stderr.
+#![expect(clippy::print_stderr, reason = "the one place that prints")]
+
+use std::io::{IsTerminal, Write};
+
+use anstyle::{AnsiColor, Style};
+use onceward::answer::{Answer, ErrorView};
+use onceward::{Code, Happened, State};
+use serde::Serialize;
+
+use crate::exit::CommandError;
+
+pub(crate) const BOLD: Style = Style::new().bold();
+pub(crate) const DIM: Style = Style::new().dimmed();
+pub(crate) const GREEN: Style = AnsiColor::Green.on_default();
+pub(crate) const YELLOW: Style = AnsiColor::Yellow.on_default();
+pub(crate) const RED: Style = AnsiColor::Red.on_default();
+pub(crate) const CYAN: Style = AnsiColor::Cyan.on_default();
+
+/// Text in a style.
+pub(crate) fn styled(style: Style, text: impl std::fmt::Display) -> String {
+    format!("{style}{text}{style:#}")
+}
+
+/// The colour of a state: green is certain and good, yellow wants a look.
+pub(crate) fn state_style(state: State) -> Style {
+    match state {
+        State::Done => GREEN,
+        State::InDoubt => YELLOW.bold(),
+        State::Failed => RED,
+        State::Running | State::Staged => CYAN,
+        State::Cancelled | State::Expired => DIM,
+    }
+}
+
+/// Prints data.
+pub(crate) fn data(text: &str) {
+    // A reader that has gone away is no reason to fail: the ledger has been written.
+    drop(writeln!(anstream::stdout(), "{text}"));
+}
+
+/// Prints a JSON document as data.
+pub(crate) fn json(document: &impl Serialize) {
+    match serde_json::to_string(document) {
+        Ok(text) => drop(writeln!(std::io::stdout(), "{text}")),
+        Err(error) => talk(&format!("once: cannot write the answer as JSON: {error}")),
+    }
+}
+
+/// Says something to the person, or to the agent that reads stderr.
+pub(crate) fn talk(text: &str) {
+    drop(writeln!(anstream::stderr(), "{text}"));
+}
+
+/// Prints what was asked for with `--help` or `--version`.
+pub(crate) fn talk_to_stdout(text: &str) {
+    drop(write!(anstream::stdout(), "{text}"));
+}
+
+/// A success of a command that is not about one call: its data in the envelope, or as text.
+pub(crate) fn success(json_wanted: bool, effect: &'static str, document: &impl Serialize, text: impl FnOnce() -> String) {
+    if json_wanted {
+        json(&Success { ok: true, effect, data: document, warnings: [] });
+    } else {
+        let text = text();
+        if !text.is_empty() {
+            data(&text);
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Success<'a, T> {
+    ok: bool,
+    effect: &'static str,
+    data: &'a T,
+    warnings: [&'static str; 0],
+}
+
+/// An error, as the contract wants it.
+pub(crate) fn error(error: &CommandError, json_wanted: bool) {
+    let answer = match error {
+        CommandError::Ledger(error) => Answer::failed(error),
+        CommandError::Outside(message) => outside(Code::Failed, message.clone(), Vec::new()),
+    };
+    if json_wanted {
+        json(&answer);
+    } else if let Some(view) = &answer.error {
+        talk(&error_text(view));
+    }
+}
+
+/// The command line was not understood.
+pub(crate) fn usage(error: &clap::Error, json_wanted: bool) {
+    if json_wanted {
+        let message = error.render().to_string();
+        let message = message.trim().trim_start_matches("error: ").to_owned();
+        json(&outside(Code::InvalidInput, message, Vec::new()));
+    } else {
+        drop(write!(anstream::stderr(), "{}", error.render().ansi()));
+    }
+}
+
+fn outside(code: Code, message: String, problems: Vec<String>) -> Answer {
+    Answer {
+        ok: false,
+        effect: "noop",
+        reason: None,
+        operation: None,
+        data: None,
+        error: Some(ErrorView {
+            code,
+            message,
+            happened: code.happened(),
+            retryable: false,
+            retry_after_ms: None,
+            fix_command: None,
+            problems,
+        }),
+        warnings: Vec::new(),
+    }
+}
+
+/// An error in words: what, whether it happened, and what to do.
+pub(crate) fn error_text(view: &ErrorView) -> String {
+    let happened = match view.happened {
+        Happened::Yes => "yes",
+        Happened::No => "no",
+        Happened::Unknown => "unknown",
+    };
+    let mut lines = vec![format!("once: {} {}", styled(RED.bold(), view.code), view.message)];
+    lines.push(format!("once: happened: {happened}, retryable: {}", if view.retryable { "yes" } else { "no" }));
+    if let Some(fix) = &view.fix_command {
+        lines.push(format!("once: next: {}", styled(BOLD, fix)));
+    }
+    lines.join("\n")
+}
+
+/// Whether somebody looks at stderr as it is written.
+pub(crate) fn person_watches() -> bool {
+    std::io::stderr().is_terminal()
+}
+
+/// Prints a line that the next one replaces, for work that takes its time.
+pub(crate) fn progress(text: &str) {
+    if person_watches() {
+        eprint!("\r\x1b[K{text}");
+        drop(std::io::stderr().flush());
+    }
+}
+
+/// Takes the progress line away.
+pub(crate) fn progress_over() {
+    if person_watches() {
+        eprint!("\r\x1b[K");
+    }
+}
+
+/// A table with a heading, columns as wide as they need to be.
+pub(crate) fn table(heading: &[&str], rows: &[Vec<(String, Style)>]) -> String {
+    let mut widths: Vec<usize> = heading.iter().map(|title| title.chars().count()).collect();
+    for row in rows {
+        for (width, (cell, _)) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let line = |cells: &[(String, Style)]| {
+        let mut text = String::new();
+        for (index, ((cell, style), width)) in cells.iter().zip(&widths).enumerate() {
+            let padding = if index + 1 == cells.len() { 0 } else { width - cell.chars().count() + 2 };
+            text.push_str(&styled(*style, cell));
+            text.push_str(&" ".repeat(padding));
+        }
+        text
+    };
+    let head: Vec<(String, Style)> = heading.iter().map(|title| ((*title).to_owned(), DIM)).collect();
+    std::iter::once(line(&head)).chain(rows.iter().map(|row| line(row))).collect::<Vec<_>>().join("\n")
+}

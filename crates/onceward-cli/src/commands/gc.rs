@@ -1,0 +1,46 @@
+//! `once gc`: time passes, and what is in doubt is written down.
+
+use std::process::ExitCode;
+
+use onceward::State;
+use serde::Serialize;
+
+use crate::answer;
+use crate::cli::DryRunArgs;
+use crate::context::{Context, Missing};
+use crate::exit::Ended;
+
+#[derive(Serialize)]
+struct Collected {
+    expired: u64,
+    deleted: u64,
+    doubted: u64,
+}
+
+pub(super) fn run(context: &Context, args: DryRunArgs) -> Ended {
+    let store = context.store(Missing::Refuse)?;
+    let ledger = onceward::Ledger::new(store.clone()).blocking();
+    if args.dry_run {
+        let due = ledger.wait_for(onceward::Store::due(&*store, ledger.ledger().clock_ms(), usize::MAX))?;
+        let deleted = due.iter().filter(|record| record.state == State::Expired).count() as u64;
+        let would = Collected { expired: due.len() as u64 - deleted, deleted, doubted: 0 };
+        answer::success(context.global.json, "would_delete", &would, || {
+            format!("would_delete: {} results would expire, {} tombstones would go", would.expired, would.deleted)
+        });
+        return Ok(ExitCode::SUCCESS);
+    }
+    let swept = ledger.wait_for(ledger.ledger().sweep(|swept| {
+        answer::progress(&format!("{} results expired, {} tombstones gone", swept.expired, swept.deleted));
+    }));
+    answer::progress_over();
+    let swept = swept?;
+    let collected = Collected { expired: swept.expired, deleted: swept.deleted, doubted: swept.doubted };
+    let effect = if swept == onceward::Swept::default() { "noop" } else { "deleted" };
+    answer::success(context.global.json, effect, &collected, || {
+        format!(
+            "{} results expired, {} tombstones gone, {} attempts written down as in doubt",
+            swept.expired, swept.deleted, swept.doubted
+        )
+    });
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,277 @@
+//! The command itself: started, watched, stopped, and its output relayed and recorded.
+
+use std::ffi::OsString;
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{Id, WaitPidFlag, waitid};
+use nix::unistd::Pid;
+use onceward::{Attempt, Blocking};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::iterator::SignalsInfo;
+use signal_hook::iterator::exfiltrator::origin::WithOrigin;
+use signal_hook::low_level::siginfo::Cause;
+
+use super::recording::{Recording, Stream};
+use crate::answer;
+
+/// How often to look whether somebody asked the operation to stop.
+const LOOK: Duration = Duration::from_millis(250);
+/// What a command gets to end by itself after it was told to stop.
+const GRACE: Duration = Duration::from_secs(3);
+/// How long output is read after the command itself has ended: something that it left behind may hold it open.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// A command to run.
+pub(super) struct Child<'a> {
+    pub(super) command: &'a [OsString],
+    pub(super) stdin: Option<&'a [u8]>,
+    pub(super) timeout_ms: u64,
+    pub(super) max_output: u64,
+    pub(super) relay: Relay,
+}
+
+/// Where the command's output goes as it comes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Relay {
+    /// To stdout and stderr.
+    Both,
+    /// Only to stderr what goes there: stdout is for the answer.
+    ErrOnly,
+}
+
+/// How the command ended.
+pub(super) enum Finished {
+    NotStarted { reason: String, exit_code: i32 },
+    Exited { code: i32, output: Recording },
+    Killed { signal: String, output: Recording },
+    TimedOut { after_ms: u64, output: Recording },
+}
+
+enum Event {
+    Ended,
+    OutputOver,
+    Signal(i32, Sent),
+}
+
+/// Who sent a signal: the terminal sends it to the command as well.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sent {
+    ByTerminal,
+    BySomebody,
+}
+
+impl Child<'_> {
+    pub(super) fn run(&self, attempt: &Attempt, ledger: &Blocking) -> Finished {
+        let (events, happenings) = mpsc::channel();
+        // From here on a signal is passed on and does not end this process: the record must be written.
+        let Ok(signals) = watch_signals(&events) else {
+            return Finished::NotStarted { reason: "cannot watch for signals".to_owned(), exit_code: 126 };
+        };
+        let mut command = Command::new(&self.command[0]);
+        command.args(&self.command[1..]).envs(super::environment(attempt));
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.stdin(if self.stdin.is_some() { Stdio::piped() } else { Stdio::inherit() });
+        if let Err(error) = attempt.dispatched() {
+            signals.close();
+            return Finished::NotStarted { reason: error.to_string(), exit_code: 126 };
+        }
+        let mut child = match command.spawn() {
+            Ok(child) => child,
+            Err(error) => {
+                signals.close();
+                let exit_code = if error.kind() == ErrorKind::NotFound { 127 } else { 126 };
+                let program = self.command[0].to_string_lossy();
+                return Finished::NotStarted { reason: format!("cannot start {program}: {error}"), exit_code };
+            }
+        };
+        let recording = Arc::new(Mutex::new(Recording::new(self.max_output)));
+        if let Some(out) = child.stdout.take() {
+            let relay = (self.relay == Relay::Both).then(std::io::stdout);
+            relay_output(out, Stream::Out, relay, &recording, &events);
+        }
+        if let Some(err) = child.stderr.take() {
+            relay_output(err, Stream::Err, Some(std::io::stderr()), &recording, &events);
+        }
+        if let (Some(mut pipe), Some(bytes)) = (child.stdin.take(), self.stdin) {
+            let bytes = bytes.to_vec();
+            // A command that does not read to the end is no error.
+            std::thread::spawn(move || drop(pipe.write_all(&bytes)));
+        }
+        let pid = Pid::from_raw(i32::try_from(child.id()).unwrap_or(i32::MAX));
+        watch_end(pid, &events);
+        drop(events);
+
+        let watch = Watch { child: self, attempt, ledger, pid, begun: Instant::now() };
+        let timed_out = watch.until_ended(&happenings);
+        let status = child.wait();
+        watch.until_output_is_over(&happenings);
+        signals.close();
+        let recording = std::mem::replace(
+            &mut *recording.lock().unwrap_or_else(PoisonError::into_inner),
+            Recording::new(0),
+        );
+        finished(status, timed_out, recording)
+    }
+}
+
+fn finished(status: std::io::Result<ExitStatus>, timed_out: Option<u64>, output: Recording) -> Finished {
+    match (timed_out, status) {
+        (Some(after_ms), _) => Finished::TimedOut { after_ms, output },
+        (None, Ok(status)) => match (status.code(), status.signal()) {
+            (Some(code), _) => Finished::Exited { code, output },
+            (None, signal) => {
+                let signal = signal.and_then(|number| Signal::try_from(number).ok());
+                Finished::Killed { signal: signal.map_or_else(|| "a signal".to_owned(), |s| s.to_string()), output }
+            }
+        },
+        (None, Err(error)) => Finished::Killed { signal: format!("something that hid its end ({error})"), output },
+    }
+}
+
+/// The wait for a command that runs.
+struct Watch<'a> {
+    child: &'a Child<'a>,
+    attempt: &'a Attempt,
+    ledger: &'a Blocking,
+    pid: Pid,
+    begun: Instant,
+}
+
+impl Watch<'_> {
+    /// Waits until the command has ended; gives the time limit if that is what ended it.
+    fn until_ended(&self, happenings: &Receiver<Event>) -> Option<u64> {
+        let limit = (self.child.timeout_ms > 0).then(|| Duration::from_millis(self.child.timeout_ms));
+        let mut timed_out = None;
+        let mut stop_at = limit.map(|limit| self.begun + limit);
+        let mut stop_with = Signal::SIGTERM;
+        let mut interrupts = 0;
+        let mut asked_to_stop = false;
+        loop {
+            let left = stop_at.map_or(LOOK, |at| at.saturating_duration_since(Instant::now()).min(LOOK));
+            match happenings.recv_timeout(left) {
+                Ok(Event::Ended) | Err(RecvTimeoutError::Disconnected) => return timed_out,
+                Ok(Event::OutputOver) => {}
+                Ok(Event::Signal(number, sent)) => {
+                    interrupts += u32::from(number == SIGINT);
+                    self.pass_on(number, sent, interrupts);
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    if stop_at.is_some_and(|at| Instant::now() >= at) {
+                        timed_out = limit.filter(|_| !asked_to_stop).map(|_| self.child.timeout_ms);
+                        self.send(stop_with);
+                        stop_with = Signal::SIGKILL;
+                        stop_at = Some(Instant::now() + GRACE);
+                    } else if !asked_to_stop && timed_out.is_none() && self.cancel_requested() {
+                        asked_to_stop = true;
+                        answer::talk("once: somebody asked this operation to stop; stopping the command");
+                        self.send(Signal::SIGTERM);
+                        stop_with = Signal::SIGKILL;
+                        stop_at = Some(Instant::now() + GRACE);
+                    }
+                }
+            }
+        }
+    }
+
+    fn until_output_is_over(&self, happenings: &Receiver<Event>) {
+        let end = Instant::now() + LINGER;
+        // Both relays drop their ends of the channel when they are through.
+        while let Ok(event) = happenings.recv_timeout(end.saturating_duration_since(Instant::now())) {
+            if let Event::Signal(number, sent) = event {
+                self.pass_on(number, sent, 0);
+            }
+        }
+    }
+
+    /// Passes a signal on. The first Ctrl-C is the command's to handle; the second asks it to end, the third ends it.
+    fn pass_on(&self, number: i32, sent: Sent, interrupts: u32) {
+        match (number, interrupts) {
+            (SIGINT, 2) => {
+                answer::talk("once: asking the command to end; the record will be written");
+                self.send(Signal::SIGTERM);
+            }
+            (SIGINT, 3..) => self.send(Signal::SIGKILL),
+            (_, _) if sent == Sent::ByTerminal => {}
+            (_, _) => {
+                if let Ok(signal) = Signal::try_from(number) {
+                    self.send(signal);
+                }
+            }
+        }
+    }
+
+    fn send(&self, signal: Signal) {
+        // It has not been waited for yet, so the id is still the command's; one that has ended needs no signal.
+        drop(kill(self.pid, signal).map_err(std::io::Error::from));
+    }
+
+    fn cancel_requested(&self) -> bool {
+        let found = self.ledger.wait_for(self.ledger.ledger().find(self.attempt.operation()));
+        found.is_ok_and(|(record, _)| record.detail.cancel_requested_ms.is_some())
+    }
+}
+
+fn watch_signals(events: &Sender<Event>) -> std::io::Result<signal_hook::iterator::Handle> {
+    let mut signals = SignalsInfo::<WithOrigin>::new([SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2])?;
+    let handle = signals.handle();
+    let events = events.clone();
+    std::thread::spawn(move || {
+        for origin in &mut signals {
+            let sent = match origin.cause {
+                Cause::Kernel => Sent::ByTerminal,
+                _ => Sent::BySomebody,
+            };
+            if events.send(Event::Signal(origin.signal, sent)).is_err() {
+                return;
+            }
+        }
+    });
+    Ok(handle)
+}
+
+/// Tells when the command has ended, without reaping it: its id stays its own until the last signal is sent.
+fn watch_end(pid: Pid, events: &Sender<Event>) {
+    let events = events.clone();
+    std::thread::spawn(move || {
+        while waitid(Id::Pid(pid), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT) == Err(nix::errno::Errno::EINTR) {}
+        drop(events.send(Event::Ended));
+    });
+}
+
+/// Passes output on as it comes, and records it in the order of both streams.
+fn relay_output(
+    mut from: impl Read + Send + 'static,
+    stream: Stream,
+    to: Option<impl Write + Send + 'static>,
+    recording: &Arc<Mutex<Recording>>,
+    events: &Sender<Event>,
+) {
+    let (recording, events) = (Arc::clone(recording), events.clone());
+    std::thread::spawn(move || {
+        let mut to = to;
+        let mut buffer = vec![0; 64 * 1024];
+        loop {
+            let length = match from.read(&mut buffer) {
+                Ok(0) => break,
+                Ok(length) => length,
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(_) => break,
+            };
+            let mut recording = recording.lock().unwrap_or_else(PoisonError::into_inner);
+            recording.push(stream, &buffer[..length]);
+            // A reader that has gone away does not stop the command, nor its record.
+            if let Some(writer) = &mut to
+                && writer.write_all(&buffer[..length]).and_then(|()| writer.flush()).is_err()
+            {
+                to = None;
+            }
+        }
+        drop(events.send(Event::OutputOver));
+    });
+}

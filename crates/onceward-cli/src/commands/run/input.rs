@@ -1,0 +1,151 @@
+//! What belongs to an operation: its arguments, and whatever else the caller says.
+
+use std::ffi::{OsStr, OsString};
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use onceward::{Json, Settings};
+use sha2::{Digest, Sha256};
+
+use crate::cli::IdentityArgs;
+use crate::context::Context;
+use crate::exit::CommandError;
+
+/// The most that is read of standard input or an input file.
+const MAX_INPUT: u64 = 64 * 1024 * 1024;
+
+/// What was gathered.
+pub(crate) struct Gathered {
+    /// The operation's name.
+    pub(crate) name: String,
+    /// All that identifies it, as one JSON object.
+    pub(crate) input: Json,
+    /// Standard input, where it was read and must be passed on.
+    pub(crate) stdin: Option<Vec<u8>>,
+}
+
+/// Reads everything that belongs to the operation. All problems are told at once.
+pub(crate) fn gather(identity: &IdentityArgs, command: &[OsString]) -> Result<Gathered, CommandError> {
+    let mut problems = Vec::new();
+    let mut members = vec![("argv", argv(command))];
+    let mut documents = Vec::new();
+    let mut files = Vec::new();
+    if let Some(text) = &identity.input {
+        match Json::parse(text) {
+            Ok(document) => documents.push(document),
+            Err(invalid) => problems.push(format!("--input: {invalid}")),
+        }
+    }
+    for file in &identity.input_file {
+        match read_file(file) {
+            Ok(bytes) => sort_in(&bytes, &mut documents, &mut files),
+            Err(problem) => problems.push(problem),
+        }
+    }
+    let mut stdin = None;
+    if identity.stdin {
+        match read_limited(std::io::stdin().lock(), "standard input") {
+            Ok(bytes) => {
+                sort_in(&bytes, &mut documents, &mut files);
+                stdin = Some(bytes);
+            }
+            Err(problem) => problems.push(problem),
+        }
+    }
+    let mut environment = Vec::new();
+    for name in &identity.env {
+        match std::env::var(name) {
+            Ok(value) => environment.push((name.clone(), Json::from(value))),
+            Err(_) => problems.push(format!("--env {name}: the variable is not set, or is not text")),
+        }
+    }
+    if !identity.key_fields.is_empty() && documents.len() != 1 && problems.is_empty() {
+        problems.push(format!(
+            "--key-fields needs one JSON input to take them from (--input, --input-file or --stdin), and there are {}",
+            documents.len()
+        ));
+    }
+    let name = match (&identity.name, command.first()) {
+        (Some(name), _) => name.clone(),
+        (None, Some(program)) => basename(program),
+        (None, None) => {
+            problems.push("there is neither a command nor a --name".to_owned());
+            String::new()
+        }
+    };
+    if let Some(invalid) = onceward::InvalidInput::all(problems) {
+        return Err(invalid.into());
+    }
+    if !environment.is_empty() {
+        members.push(("env", Json::object(environment)));
+    }
+    match documents.len() {
+        0 => {}
+        1 => members.extend(documents.into_iter().map(|document| ("input", document))),
+        _ => members.push(("inputs", Json::Array(documents))),
+    }
+    if !files.is_empty() {
+        members.push(("files", Json::Array(files)));
+    }
+    Ok(Gathered { name, input: Json::object(members), stdin })
+}
+
+/// The policy's settings for that name, with the identity's flags over them.
+pub(crate) fn settings(context: &Context, identity: &IdentityArgs, name: &str) -> Result<Settings, CommandError> {
+    let mut settings = context.policy.settings(name)?;
+    if !identity.key_fields.is_empty() {
+        settings.key_fields.clone_from(&identity.key_fields);
+    }
+    if !identity.volatile.is_empty() {
+        settings.volatile.clone_from(&identity.volatile);
+    }
+    Ok(settings)
+}
+
+/// Key fields name places in the JSON input, not in the whole of what identifies the operation.
+pub(crate) fn in_document(fields: &[String]) -> Vec<String> {
+    fields.iter().map(|field| match field.strip_prefix('/') {
+        Some(pointer) => format!("/input/{pointer}"),
+        None => format!("input.{field}"),
+    }).collect()
+}
+
+/// JSON is understood; anything else counts by its content.
+fn sort_in(bytes: &[u8], documents: &mut Vec<Json>, files: &mut Vec<Json>) {
+    match std::str::from_utf8(bytes).ok().and_then(|text| Json::parse(text).ok()) {
+        Some(document) => documents.push(document),
+        None => files.push(Json::from(format!("sha256:{}", data_encoding::HEXLOWER.encode(&Sha256::digest(bytes))))),
+    }
+}
+
+fn argv(command: &[OsString]) -> Json {
+    Json::Array(command.iter().map(|argument| text(argument)).collect())
+}
+
+/// An argument as text; one that is not text keeps its bytes apart from every text.
+fn text(argument: &OsStr) -> Json {
+    match argument.to_str() {
+        Some(text) => Json::from(text),
+        None => Json::object([("hex", Json::from(data_encoding::HEXLOWER.encode(argument.as_bytes())))]),
+    }
+}
+
+fn basename(program: &OsStr) -> String {
+    Path::new(program).file_name().unwrap_or(program).to_string_lossy().into_owned()
+}
+
+fn read_file(file: &Path) -> Result<Vec<u8>, String> {
+    let what = format!("--input-file {}", file.display());
+    let opened = std::fs::File::open(file).map_err(|error| format!("{what}: {error}"))?;
+    read_limited(opened, &what)
+}
+
+fn read_limited(reader: impl Read, what: &str) -> Result<Vec<u8>, String> {
+    let mut bytes = Vec::new();
+    let read = reader.take(MAX_INPUT + 1).read_to_end(&mut bytes).map_err(|error| format!("{what}: {error}"))?;
+    if read as u64 > MAX_INPUT {
+        return Err(format!("{what} is larger than {} MiB", MAX_INPUT / (1024 * 1024)));
+    }
+    Ok(bytes)
+}

@@ -1,0 +1,43 @@
+//! `once stats`: how many operations stand where.
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+
+use onceward::{Filter, State};
+use serde::Serialize;
+
+use crate::answer::{self, state_style};
+use crate::context::{Context, Missing};
+use crate::exit::Ended;
+
+#[derive(Serialize)]
+struct Stats {
+    operations: u64,
+    by_state: BTreeMap<State, u64>,
+    file_bytes: u64,
+}
+
+pub(super) fn run(context: &Context) -> Ended {
+    let store = context.store(Missing::Refuse)?;
+    let ledger = onceward::Ledger::new(store.clone()).blocking();
+    let mut by_state = ledger.wait_for(ledger.ledger().counts())?;
+    // What is written as running may have lost its owner.
+    let running = Filter { states: vec![State::Running], limit: 100_000, ..Filter::default() };
+    let alive = ledger.wait_for(ledger.ledger().list(&running))?.len() as u64;
+    if let Some(written) = by_state.insert(State::Running, alive).filter(|written| *written > alive) {
+        *by_state.entry(State::InDoubt).or_default() += written - alive;
+    }
+    by_state.retain(|_, count| *count > 0);
+    let file_bytes = std::fs::metadata(store.path()).map_or(0, |meta| meta.len());
+    let stats = Stats { operations: by_state.values().sum(), by_state, file_bytes };
+    answer::success(context.global.json, "noop", &stats, || {
+        let rows: Vec<_> = stats
+            .by_state
+            .iter()
+            .map(|(state, count)| vec![(state.to_string(), state_style(*state)), (count.to_string(), anstyle::Style::new())])
+            .collect();
+        let table = answer::table(&["STATE", "OPERATIONS"], &rows);
+        format!("{table}\n{} operations in {} KiB", stats.operations, stats.file_bytes / 1024)
+    });
+    Ok(ExitCode::SUCCESS)
+}

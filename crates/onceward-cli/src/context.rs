@@ -1,0 +1,114 @@
+//! What every command works with: the ledger, the policy, and the way to answer.
+
+use std::io::ErrorKind;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use etcetera::BaseStrategy;
+use onceward::{Blocking, Ledger, OperationId, Policy};
+use onceward_store::{SqliteOptions, SqliteStore};
+
+use crate::cli::Global;
+use crate::exit::CommandError;
+
+/// `once` lives shortly, so the write-ahead log must stay short: the next `once` reads all of it.
+const CHECKPOINT_PAGES: u32 = 200;
+
+/// From flags, environment and files.
+pub(crate) struct Context {
+    pub(crate) global: Global,
+    pub(crate) policy: Policy,
+    pub(crate) policy_file: Option<PathBuf>,
+}
+
+/// Whether a ledger is made where there is none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Missing {
+    /// It is made.
+    Create,
+    /// It is an error: whoever only looks must not leave files behind.
+    Refuse,
+}
+
+impl Context {
+    pub(crate) fn new(global: Global) -> Result<Self, CommandError> {
+        let (policy_file, text) = read_policy(global.config.as_deref())?;
+        let in_file = |problem: String| match &policy_file {
+            Some(file) => CommandError::invalid(format!("{}: {problem}", file.display())),
+            None => CommandError::invalid(problem),
+        };
+        let policy = Policy::parse(&text).map_err(|invalid| in_file(invalid.to_string()))?;
+        policy.check().map_err(|invalid| in_file(invalid.to_string()))?;
+        Ok(Self { global, policy, policy_file })
+    }
+
+    /// Where the ledger is: the flag, the environment, the policy, the user's data folder.
+    pub(crate) fn ledger_url(&self) -> Result<String, CommandError> {
+        if let Some(url) = self.global.ledger.as_deref().or(self.policy.ledger_url()) {
+            return Ok(url.to_owned());
+        }
+        let folders = etcetera::choose_base_strategy()
+            .map_err(|_| CommandError::invalid("there is no home folder to keep a ledger in; give --ledger sqlite:PATH"))?;
+        Ok(format!("sqlite:{}", folders.data_dir().join("onceward").join("once.db").display()))
+    }
+
+    /// The ledger.
+    pub(crate) fn ledger(&self, missing: Missing) -> Result<Blocking, CommandError> {
+        Ok(Ledger::new(self.store(missing)?).blocking())
+    }
+
+    /// The ledger's store, for those who look at the file itself.
+    pub(crate) fn store(&self, missing: Missing) -> Result<Arc<SqliteStore>, CommandError> {
+        let url = self.ledger_url()?;
+        let path = url.strip_prefix("sqlite:").ok_or_else(|| {
+            CommandError::invalid(format!("the ledger {url:?} is not understood; write sqlite:PATH"))
+        })?;
+        let mut options = SqliteOptions::parse(path)
+            .map_err(|problem| CommandError::invalid(format!("the ledger {url:?} is not valid: {problem}")))?;
+        if !path.contains("checkpoint=") {
+            options.checkpoint_pages = CHECKPOINT_PAGES;
+        }
+        if missing == Missing::Refuse && !options.path.exists() {
+            return Err(CommandError::invalid(format!(
+                "there is no ledger at {} yet; `once run` makes one",
+                options.path.display()
+            )));
+        }
+        if let Some(folder) = options.path.parent().filter(|_| self.global.ledger.is_none()) {
+            make_private(folder)?;
+        }
+        Ok(SqliteStore::open(options)?)
+    }
+
+    /// An operation, by its id or by a beginning of it that only one has.
+    pub(crate) fn operation(&self, text: &str) -> Result<OperationId, CommandError> {
+        Ok(OperationId::parse(text)?)
+    }
+}
+
+fn make_private(folder: &Path) -> Result<(), CommandError> {
+    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
+    made.map_err(|error| {
+        let what = format!("cannot make the folder {}", folder.display());
+        CommandError::Ledger(onceward::StoreError::because(what, error).into())
+    })
+}
+
+/// The policy file that was named, or the first one found where policies are looked for.
+fn read_policy(named: Option<&Path>) -> Result<(Option<PathBuf>, String), CommandError> {
+    let unreadable = |file: &Path, error| CommandError::invalid(format!("cannot read the policy {}: {error}", file.display()));
+    if let Some(file) = named {
+        let text = std::fs::read_to_string(file).map_err(|error| unreadable(file, error))?;
+        return Ok((Some(file.to_owned()), text));
+    }
+    let user = etcetera::choose_base_strategy().ok().map(|folders| folders.config_dir().join("onceward/onceward.toml"));
+    for file in [Some(PathBuf::from("onceward.toml")), user].into_iter().flatten() {
+        match std::fs::read_to_string(&file) {
+            Ok(text) => return Ok((Some(file), text)),
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(unreadable(&file, error)),
+        }
+    }
+    Ok((None, String::new()))
+}

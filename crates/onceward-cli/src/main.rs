@@ -1,0 +1,22 @@
+//! `once`: runs any command once, and knows what happened.
+//!
+//! # Layout
+//! - `cli`: what can be typed. `context`: the ledger, the policy and the way to answer, from flags, environment and files.
+//! - `commands`: one file a command. `commands/run`: the one that all others are about.
+//! - `answer`: what is printed. `exit`: how it ends.
+
+mod answer;
+mod cli;
+mod commands;
+mod context;
+mod exit;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let cli = match cli::parse() {
+        Ok(cli) => cli,
+        Err(code) => return code,
+    };
+    commands::run(cli)
+}

@@ -1,0 +1,201 @@
+//! The ledger beside bare SQLite, in one run on one file system, a JSON line a measurement.
+//!
+//! `cargo bench -p onceward-store` measures speed; `-- --growth` measures how cost grows with the number of records.
+#![expect(clippy::print_stdout, clippy::expect_used, clippy::unwrap_used, reason = "a program that prints figures")]
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use onceward::{Blocking, Done, Failure, Ledger, Operation};
+use onceward_store::{SqliteOptions, SqliteStore};
+use rusqlite::Connection;
+
+const ROUND: Duration = Duration::from_secs(4);
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().collect();
+    let folder = std::env::var_os("BENCH_DIR").map_or_else(std::env::temp_dir, Into::into);
+    let folder = tempfile::tempdir_in(folder).expect("a folder to measure in");
+    if arguments.iter().any(|argument| argument == "--growth") {
+        growth(folder.path());
+    } else {
+        speed(folder.path());
+    }
+}
+
+/// Rounds alternate, so that a slow minute of the machine hits all alike.
+fn speed(folder: &Path) {
+    for round in 1..=3 {
+        let path = |what: &str| folder.join(format!("{what}-{round}.db"));
+        let bare = bare(&path("bare"));
+        report("bare", "first", 1, round, &bare);
+        let (first, _) = one_caller(&path("one"));
+        report("onceward", "first", 1, round, &first);
+        for callers in [64, 256] {
+            report("onceward", "first", callers, round, &many_callers(&path(&format!("many-{callers}")), callers));
+        }
+        report("onceward", "replay from memory", 1, round, &replay(&path("memory"), 64 * 1024 * 1024, 10_000));
+        report("onceward", "replay from the file", 1, round, &replay(&path("file"), 0, 10_000));
+    }
+}
+
+fn growth(folder: &Path) {
+    let limit: u64 = std::env::var("GROWTH_LIMIT").ok().and_then(|text| text.parse().ok()).unwrap_or(10_000_000);
+    let store = open(&folder.join("growth.db"), 64 * 1024 * 1024);
+    let ledger = Ledger::new(store.clone());
+    let mut records = 0;
+    for size in [1_000, 100_000, 1_000_000, 10_000_000].into_iter().filter(|size| *size <= limit) {
+        fill(&ledger, records, size);
+        records = size;
+        let calls: Vec<u64> = (0..2_000).map(|n| 1_000_000_000 + size * 10 + n).collect();
+        let blocking = ledger.blocking();
+        let first = timed(calls.iter().copied(), |n| call(&blocking, n));
+        print_line("onceward", &format!("first at {size} records"), 1, 1, &first);
+        // Old records, spread over the whole file, each asked for once: from the file, not from memory.
+        let step = (size / 2_000).max(1);
+        let replay = timed((0..size).step_by(usize::try_from(step).unwrap()), |n| call(&blocking, n));
+        print_line("onceward", &format!("replay at {size} records"), 1, 1, &replay);
+        println!("{{\"what\":\"memory at {size} records\",\"resident_mib\":{}}}", resident_mib());
+    }
+}
+
+/// Records made by the ledger itself, many callers at once.
+fn fill(ledger: &Ledger, from: u64, to: u64) {
+    let mut tasks = FuturesUnordered::new();
+    let mut next = from;
+    pollster::block_on(async {
+        loop {
+            while tasks.len() < 512 && next < to {
+                tasks.push(ledger.run(operation(next), |_| std::future::ready(nothing())));
+                next += 1;
+            }
+            match tasks.next().await {
+                Some(receipt) => drop(receipt.expect("a record")),
+                None => return,
+            }
+        }
+    });
+}
+
+struct Figures {
+    seconds: f64,
+    micros: Vec<f64>,
+}
+
+fn report(peer: &str, mode: &str, callers: usize, round: usize, figures: &Figures) {
+    print_line(peer, mode, callers, round, figures);
+}
+
+fn print_line(peer: &str, mode: &str, callers: usize, round: usize, figures: &Figures) {
+    let mut micros = figures.micros.clone();
+    micros.sort_by(f64::total_cmp);
+    let at = |share: f64| micros[((micros.len() - 1) as f64 * share) as usize];
+    println!(
+        "{{\"peer\":\"{peer}\",\"mode\":\"{mode}\",\"callers\":{callers},\"round\":{round},\"operations\":{},\
+         \"per_second\":{:.0},\"p50_us\":{:.1},\"p99_us\":{:.1}}}",
+        micros.len(),
+        micros.len() as f64 / figures.seconds,
+        at(0.5),
+        at(0.99)
+    );
+}
+
+fn timed(items: impl Iterator<Item = u64>, mut act: impl FnMut(u64)) -> Figures {
+    let begun = Instant::now();
+    let mut micros = Vec::new();
+    for item in items {
+        let start = Instant::now();
+        act(item);
+        micros.push(start.elapsed().as_secs_f64() * 1e6);
+    }
+    Figures { seconds: begun.elapsed().as_secs_f64(), micros }
+}
+
+/// The same two synced transactions, by hand: a row with a unique key, then its result.
+fn bare(path: &Path) -> Figures {
+    let connection = Connection::open(path).unwrap();
+    connection
+        .execute_batch(
+            "PRAGMA journal_mode = wal; PRAGMA synchronous = full; PRAGMA wal_autocheckpoint = 4000;
+             CREATE TABLE effect (id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, state TEXT NOT NULL, result TEXT);",
+        )
+        .unwrap();
+    let mut insert = connection.prepare("INSERT INTO effect (key, state) VALUES (?1, 'running')").unwrap();
+    let mut update = connection.prepare("UPDATE effect SET state = 'done', result = ?2 WHERE key = ?1").unwrap();
+    let end = Instant::now() + ROUND;
+    timed((0..).take_while(|_| Instant::now() < end), |n| {
+        let key = operation(n).intent().unwrap().key.text;
+        insert.execute([&key]).unwrap();
+        update.execute([key.as_str(), "{\"id\":42}"]).unwrap();
+    })
+}
+
+fn one_caller(path: &Path) -> (Figures, Blocking) {
+    let ledger = Ledger::new(open(path, 64 * 1024 * 1024)).blocking();
+    let end = Instant::now() + ROUND;
+    let figures = timed((0..).take_while(|_| Instant::now() < end), |n| call(&ledger, n));
+    (figures, ledger)
+}
+
+fn many_callers(path: &Path, callers: usize) -> Figures {
+    let ledger = Ledger::new(open(path, 64 * 1024 * 1024));
+    let begun = Instant::now();
+    let end = begun + ROUND;
+    let mut next = 0;
+    let mut micros = Vec::new();
+    let mut tasks = FuturesUnordered::new();
+    pollster::block_on(async {
+        loop {
+            while tasks.len() < callers && Instant::now() < end {
+                let (ledger, number) = (&ledger, next);
+                next += 1;
+                tasks.push(async move {
+                    let start = Instant::now();
+                    ledger.run(operation(number), |_| std::future::ready(nothing())).await.expect("a receipt");
+                    start.elapsed().as_secs_f64() * 1e6
+                });
+            }
+            match tasks.next().await {
+                Some(took) => micros.push(took),
+                None => return,
+            }
+        }
+    });
+    Figures { seconds: begun.elapsed().as_secs_f64(), micros }
+}
+
+fn replay(path: &Path, cache_bytes: u64, records: u64) -> Figures {
+    let store = open(path, cache_bytes);
+    let ledger = Ledger::new(store);
+    fill(&ledger, 0, records);
+    let blocking = ledger.blocking();
+    for n in 0..records {
+        call(&blocking, n);
+    }
+    let end = Instant::now() + ROUND;
+    timed((0..records).cycle().take_while(|_| Instant::now() < end), |n| call(&blocking, n))
+}
+
+fn call(ledger: &Blocking, number: u64) {
+    drop(ledger.run(operation(number), |_| nothing()).expect("a receipt"));
+}
+
+fn nothing() -> Result<Done, Failure> {
+    Ok(Done::created(&serde_json::json!({"id": 42})))
+}
+
+fn operation(number: u64) -> Operation {
+    Operation::new("charge_payment").input(serde_json::json!({"customer": number, "amount": 100, "currency": "EUR"}))
+}
+
+fn open(path: &Path, cache_bytes: u64) -> Arc<SqliteStore> {
+    SqliteStore::open(SqliteOptions { cache_bytes, ..SqliteOptions::new(path) }).expect("a ledger")
+}
+
+fn resident_mib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages: u64 = status.split(' ').nth(1).and_then(|pages| pages.parse().ok()).unwrap_or(0);
+    pages * 4096 / (1024 * 1024)
+}

@@ -1,0 +1,28 @@
+//! The machine's clock.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use async_trait::async_trait;
+use futures_timer::Delay;
+use onceward::Clock;
+
+/// The wall clock. It can be set, so a ledger that lasts has a better one: see [`crate::sqlite`].
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SystemClock;
+
+#[async_trait]
+impl Clock for SystemClock {
+    fn now_ms(&self) -> i64 {
+        wall_ms()
+    }
+
+    async fn sleep(&self, ms: u64) {
+        Delay::new(Duration::from_millis(ms)).await;
+    }
+}
+
+/// The wall clock's time in milliseconds since 1970.
+pub(crate) fn wall_ms() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,220 @@
+//! The ledger in one SQLite file: any number of processes on one machine, and no server.
+//!
+//! Three files belong together: the database, its write-ahead log, and `…-live`, on which the kernel holds a lock for
+//! every attempt under way. A lock that is free means an owner that is gone, at once and for certain; one that is held
+//! means an owner that lives or may wake. No lease is needed, and none is trusted.
+//!
+//! # Layout
+//! - [`options`](SqliteOptions): what a URL can say. `schema`: tables and their versions. `rows`: records and rows.
+//! - `live`: the locks, the ledger's own clock, and the count of changes to finished records.
+//! - `writer`: one writer, many callers, one sync. `cache`: finished records in memory.
+
+mod cache;
+mod live;
+mod options;
+mod rows;
+mod schema;
+mod writer;
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use async_trait::async_trait;
+use onceward::watchers::Watchers;
+use onceward::{
+    Clock, Counts, Door, Filter, Hold, Inherit, Listed, Liveness, OperationId, Owner, Record, Store,
+    StoreError, Swap, Watch,
+};
+use rusqlite::Connection;
+
+pub use options::{SqliteOptions, Sync};
+pub use schema::SCHEMA_VERSION;
+
+use cache::Cache;
+use live::Live;
+use writer::{Change, Writer, Written};
+
+/// The ledger in one SQLite file.
+pub struct SqliteStore {
+    shared: Arc<Shared>,
+    writer: Writer,
+}
+
+/// What readers and the writer of one process share.
+struct Shared {
+    options: SqliteOptions,
+    live: Arc<Live>,
+    cache: Cache,
+    watchers: Watchers,
+    readers: Mutex<Vec<Connection>>,
+}
+
+/// What `once doctor` wants to know.
+#[derive(Debug, Clone)]
+pub struct Health {
+    /// The version of SQLite that is built in.
+    pub sqlite_version: &'static str,
+    /// The version of the file's tables.
+    pub schema_version: i64,
+    /// `wal` where it is as it should be.
+    pub journal_mode: String,
+    /// How each commit reaches the disk.
+    pub sync: Sync,
+    /// What the file's own check says: `ok`, or what is damaged.
+    pub integrity: String,
+    /// How far the machine's clock has moved away from the ledger's.
+    pub clock_drift_ms: i64,
+    /// How many attempts are under way in this very process.
+    pub held: usize,
+}
+
+impl SqliteStore {
+    /// Opens the ledger, and creates it where there is none.
+    ///
+    /// # Errors
+    /// Says what is in the way and what to do about it; nothing is changed then.
+    pub fn open(options: SqliteOptions) -> Result<Arc<Self>, StoreError> {
+        if rusqlite::version_number() < schema::SQLITE_FLOOR {
+            return Err(StoreError::Unusable {
+                what: format!("SQLite {} is built in, which can damage shared files; 3.51.3 is needed", rusqlite::version()),
+            });
+        }
+        let live = Arc::new(Live::open(&options)?);
+        let connection = schema::open_for_writing(&options, &live)?;
+        let shared = Arc::new(Shared {
+            cache: Cache::new(options.cache_bytes),
+            options,
+            live,
+            watchers: Watchers::default(),
+            readers: Mutex::default(),
+        });
+        let writer = Writer::new(Arc::clone(&shared), connection);
+        Ok(Arc::new(Self { shared, writer }))
+    }
+
+    /// The path of the database.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.shared.options.path
+    }
+
+    /// Looks the ledger over. Reads all of it, so it takes its time on a large one.
+    ///
+    /// # Errors
+    /// When it cannot be read at all.
+    pub fn health(&self) -> Result<Health, StoreError> {
+        self.shared.read(|connection| {
+            Ok(Health {
+                sqlite_version: rusqlite::version(),
+                schema_version: connection.query_row("PRAGMA user_version", [], |row| row.get(0))?,
+                journal_mode: connection.query_row("PRAGMA journal_mode", [], |row| row.get(0))?,
+                sync: self.shared.options.sync,
+                integrity: connection.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0))?,
+                clock_drift_ms: self.shared.live.drift_ms(),
+                held: self.shared.live.held(),
+            })
+        })
+    }
+
+    fn load_now(&self, id: &OperationId) -> Result<Option<Arc<Record>>, StoreError> {
+        let epoch = self.shared.live.epoch();
+        if let Some(record) = epoch.and_then(|epoch| self.shared.cache.find(id, epoch)) {
+            return Ok(Some(record));
+        }
+        // A process that does one thing has one connection; only where the writer is busy is another one opened.
+        let record = match self.writer.try_read(|connection| rows::load(connection, id)) {
+            Some(record) => record?,
+            None => self.shared.read(|connection| rows::load(connection, id))?,
+        };
+        let record = record.map(Arc::new);
+        if let (Some(record), Some(epoch)) = (&record, epoch) {
+            self.shared.cache.keep(record, epoch);
+        }
+        Ok(record)
+    }
+
+    async fn write(&self, change: Change, door: Door) -> Result<Written, StoreError> {
+        // With other attempts under way here a shared sync is worth the change of thread.
+        match door {
+            Door::Blocking if self.shared.live.held() <= 1 => self.writer.write_here(change).await,
+            Door::Blocking | Door::Async => self.writer.write(change).await,
+        }
+    }
+}
+
+impl Shared {
+    /// Reads on a connection of its own, which is kept for the next reader.
+    fn read<T>(&self, read: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T, StoreError> {
+        let pooled = self.readers.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let connection = match pooled {
+            Some(connection) => connection,
+            None => schema::open_for_reading(&self.options)?,
+        };
+        let result = read(&connection).map_err(|error| schema::explain(&self.options.path, error));
+        if result.is_ok() {
+            self.readers.lock().unwrap_or_else(PoisonError::into_inner).push(connection);
+        }
+        result
+    }
+}
+
+#[async_trait]
+impl Store for SqliteStore {
+    fn clock(&self) -> &dyn Clock {
+        &*self.shared.live
+    }
+
+    fn watch(&self) -> Watch {
+        Watch::Kernel
+    }
+
+    async fn load(&self, id: &OperationId) -> Result<Option<Arc<Record>>, StoreError> {
+        self.load_now(id)
+    }
+
+    async fn swap(&self, expected: Option<u64>, record: Record, door: Door) -> Result<Swap, StoreError> {
+        let record = Arc::new(record);
+        match self.write(Change::Swap { expected, record: Arc::clone(&record) }, door).await? {
+            Written::Yes => Ok(Swap::Written(record)),
+            Written::Conflict(found) => Ok(Swap::Conflict(found)),
+        }
+    }
+
+    async fn delete(&self, id: &OperationId, expected: u64, door: Door) -> Result<bool, StoreError> {
+        let written = self.write(Change::Delete { id: id.clone(), expected }, door).await?;
+        Ok(matches!(written, Written::Yes))
+    }
+
+    async fn list(&self, filter: &Filter) -> Result<Vec<Listed>, StoreError> {
+        self.writer.write_tallies();
+        self.shared.read(|connection| rows::list(connection, filter))
+    }
+
+    async fn due(&self, now_ms: i64, limit: usize) -> Result<Vec<Record>, StoreError> {
+        self.shared.read(|connection| rows::due(connection, now_ms, limit))
+    }
+
+    async fn counts(&self) -> Result<Counts, StoreError> {
+        self.shared.read(rows::counts)
+    }
+
+    async fn changed(&self, id: &OperationId, seen: u64, timeout_ms: u64) {
+        let unchanged = || match self.load_now(id) {
+            Ok(record) => record.is_some_and(|record| record.version == seen),
+            Err(_) => true,
+        };
+        self.shared.watchers.wait(id, timeout_ms, &*self.shared.live, unchanged).await;
+    }
+
+    fn hold(&self, inherit: Inherit) -> Result<Box<dyn Hold>, StoreError> {
+        Live::hold(&self.shared.live, inherit)
+    }
+
+    async fn liveness(&self, owner: &Owner) -> Result<Liveness, StoreError> {
+        self.shared.live.liveness(owner.token)
+    }
+
+    fn tally_replay(&self, id: &OperationId) {
+        self.writer.tally_replay(id);
+    }
+}

@@ -1,0 +1,347 @@
+//! The `…-live` file: who lives, what time it is, and whether a finished record has changed.
+//!
+//! Each attempt under way has a byte of this file locked by an open-file-description lock. The kernel frees it when the
+//! last process that holds the description is gone, however it went, and not before. The file itself holds the count of
+//! changes to finished records, the anchor of the ledger's clock, and notes of attempts that have dispatched nothing
+//! yet. None of it matters after a reboot, and none of it is synced.
+
+use std::collections::HashSet;
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_timer::Delay;
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+use nix::libc;
+use nix::time::{ClockId, clock_gettime};
+use onceward::{Clock, Dispatch, Hold, Inherit, Liveness, StoreError};
+
+use super::options::SqliteOptions;
+use crate::clock::wall_ms;
+
+const EPOCH_AT: u64 = 0;
+const ANCHOR_AT: u64 = 16;
+const ANCHOR_BYTES: usize = 32;
+/// The byte that is locked while the anchor is set or the database is set up.
+const SETUP_BYTE: u64 = 64;
+/// Attempts lock bytes from here on.
+const FIRST_TOKEN: u64 = 1 << 20;
+/// The notes of dispatch: eight bytes each, at a place that the token names. Two attempts may share a place; then the
+/// older note is gone, and its attempt is in doubt where it could have been certain.
+const NOTES_AT: u64 = 4_096;
+const NOTES: u64 = 4_096;
+/// A note is the attempt's token, in one of two disguises.
+const NOT_YET: u64 = 0xa5a5_a5a5_a5a5_a5a5;
+const BEGUN: u64 = 0x5a5a_5a5a_5a5a_5a5a;
+
+/// The `…-live` file of a ledger, opened.
+pub(super) struct Live {
+    file: File,
+    path: PathBuf,
+    database: PathBuf,
+    anchor: Anchor,
+    held: Mutex<HashSet<u64>>,
+    notes: Notes,
+}
+
+/// Whether the notes of dispatch can be believed: only where it is certain that they are of this run of the machine,
+/// since a power cut may keep an old note and lose a newer one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Notes {
+    Trusted,
+    Worthless,
+}
+
+/// Ledger time is the wall clock's at the anchor plus what has passed since by a clock that nobody can set. So a jump
+/// of the wall clock neither expires a record nor brings one back, for as long as the machine is up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Anchor {
+    boot_id: [u8; 16],
+    boot_ms: i64,
+    wall_ms: i64,
+}
+
+impl Live {
+    pub(super) fn open(options: &SqliteOptions) -> Result<Self, StoreError> {
+        let mut path = options.path.clone().into_os_string();
+        path.push("-live");
+        let path = PathBuf::from(path);
+        let cannot = |error| StoreError::because(format!("cannot open {}", path.display()), error);
+        let file = open_file(&path).map_err(cannot)?;
+        let mut live = Self {
+            file,
+            database: options.path.clone(),
+            anchor: Anchor { boot_id: [0; 16], boot_ms: 0, wall_ms: 0 },
+            held: Mutex::default(),
+            notes: if boot_id().is_some() { Notes::Trusted } else { Notes::Worthless },
+            path,
+        };
+        live.anchor = live.anchored()?;
+        Ok(live)
+    }
+
+    fn anchored(&self) -> Result<Anchor, StoreError> {
+        let cannot = |error| StoreError::because(format!("cannot use {}", self.path.display()), error);
+        let boot_id = boot_id().unwrap_or_default();
+        let read = || {
+            let mut bytes = [0; ANCHOR_BYTES];
+            let whole = self.file.read_exact_at(&mut bytes, ANCHOR_AT).is_ok();
+            whole.then(|| Anchor::from_bytes(&bytes)).filter(|anchor| anchor.boot_id == boot_id)
+        };
+        if let Some(anchor) = read() {
+            return Ok(anchor);
+        }
+        let _setup = self.setup_lock()?;
+        if let Some(anchor) = read() {
+            return Ok(anchor);
+        }
+        // Whatever was noted before is of another run of the machine.
+        self.file.set_len(NOTES_AT).map_err(cannot)?;
+        let anchor = Anchor { boot_id, boot_ms: boot_ms(), wall_ms: wall_ms() };
+        self.file.write_all_at(&anchor.to_bytes(), ANCHOR_AT).map_err(cannot)?;
+        Ok(anchor)
+    }
+
+    /// One process at a time sets the database up. Waits for its turn.
+    pub(super) fn setup_lock(&self) -> Result<SetupLock, StoreError> {
+        let cannot = |error: std::io::Error| StoreError::because(format!("cannot lock {}", self.path.display()), error);
+        // A description of its own, so that the lock goes with it and never with another's.
+        let file = open_file(&self.path).map_err(cannot)?;
+        let lock = range(libc::F_WRLCK, SETUP_BYTE);
+        loop {
+            match fcntl(&file, FcntlArg::F_OFD_SETLKW(&lock)) {
+                Ok(_) => return Ok(SetupLock { _file: file }),
+                Err(Errno::EINTR) => {}
+                Err(error) => return Err(cannot(error.into())),
+            }
+        }
+    }
+
+    pub(super) fn hold(live: &Arc<Self>, inherit: Inherit) -> Result<Box<dyn Hold>, StoreError> {
+        let cannot = |error: std::io::Error| {
+            StoreError::because(format!("cannot lock {} for this attempt", live.path.display()), error)
+        };
+        let random = getrandom::u64().map_err(|error| cannot(std::io::Error::other(error)))?;
+        let token = FIRST_TOKEN + (random >> 2);
+        let lock = range(libc::F_WRLCK, token);
+        match inherit {
+            Inherit::No => {
+                live.held_tokens().insert(token);
+                let hold = SharedHold { token, live: Arc::clone(live) };
+                fcntl(&live.file, FcntlArg::F_OFD_SETLK(&lock)).map_err(|error| cannot(error.into()))?;
+                Ok(Box::new(hold))
+            }
+            Inherit::Children => {
+                // A description of its own, which children keep open: they hold this lock and no other.
+                let file = open_file(&live.path).map_err(cannot)?;
+                fcntl(&file, FcntlArg::F_OFD_SETLK(&lock)).map_err(|error| cannot(error.into()))?;
+                fcntl(&file, FcntlArg::F_SETFD(FdFlag::empty())).map_err(|error| cannot(error.into()))?;
+                Ok(Box::new(InheritedHold { token, file }))
+            }
+        }
+    }
+
+    pub(super) fn liveness(&self, token: u64) -> Result<Liveness, StoreError> {
+        // The kernel does not report the locks of the very description that asks.
+        if self.held_tokens().contains(&token) {
+            return Ok(Liveness::Alive);
+        }
+        let mut lock = range(libc::F_WRLCK, token);
+        fcntl(&self.file, FcntlArg::F_OFD_GETLK(&mut lock)).map_err(|error| {
+            StoreError::because(format!("cannot ask {} who lives", self.path.display()), error)
+        })?;
+        Ok(match i32::from(lock.l_type) {
+            libc::F_UNLCK if self.noted_not_yet(token) => Liveness::NeverDispatched,
+            libc::F_UNLCK => Liveness::Gone,
+            _ => Liveness::Alive,
+        })
+    }
+
+    fn noted_not_yet(&self, token: u64) -> bool {
+        let mut bytes = [0; 8];
+        let read = self.file.read_exact_at(&mut bytes, note_at(token));
+        self.notes == Notes::Trusted && read.is_ok() && u64::from_le_bytes(bytes) == token ^ NOT_YET
+    }
+
+    /// How many attempts of this process are under way.
+    pub(super) fn held(&self) -> usize {
+        self.held_tokens().len()
+    }
+
+    fn held_tokens(&self) -> MutexGuard<'_, HashSet<u64>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How far the wall clock has moved away from the ledger's.
+    pub(super) fn drift_ms(&self) -> i64 {
+        wall_ms() - self.now_ms()
+    }
+
+    /// The count of changes to finished records, or `None` while one is under way.
+    pub(super) fn epoch(&self) -> Option<u64> {
+        Some(self.raw_epoch()).filter(|epoch| epoch.is_multiple_of(2))
+    }
+
+    fn raw_epoch(&self) -> u64 {
+        let mut bytes = [0; 8];
+        match self.file.read_exact_at(&mut bytes, EPOCH_AT) {
+            Ok(()) => u64::from_le_bytes(bytes),
+            // Unreadable is as good as changed: odd, so nothing is served from memory.
+            Err(_) => 1,
+        }
+    }
+
+    /// Says that finished records change, before the change is committed. Only the one writer of the database may.
+    ///
+    /// Whoever dies in between leaves an odd count, with which nothing is served from memory until the next change.
+    pub(super) fn finished_records_change(&self) -> std::io::Result<()> {
+        self.file.write_all_at(&(self.raw_epoch() | 1).to_le_bytes(), EPOCH_AT)
+    }
+
+    /// Says that the change is committed, or taken back.
+    pub(super) fn finished_records_changed(&self) {
+        let epoch = (self.raw_epoch() | 1).wrapping_add(1);
+        // A count that stays odd is safe: it only costs speed.
+        drop(self.file.write_all_at(&epoch.to_le_bytes(), EPOCH_AT));
+    }
+
+    /// Refuses when somebody moved or removed the files while they are in use: locks on a file that others do not see
+    /// protect nothing.
+    pub(super) fn check_in_place(&self, database: (u64, u64)) -> Result<(), StoreError> {
+        let ours = self.file.metadata().map(|meta| (meta.dev(), meta.ino()));
+        let there = std::fs::metadata(&self.path).map(|meta| (meta.dev(), meta.ino()));
+        let in_place = matches!((ours, there), (Ok(ours), Ok(there)) if ours == there)
+            && identity(&self.database).is_some_and(|there| there == database);
+        if in_place {
+            return Ok(());
+        }
+        Err(StoreError::unavailable(format!(
+            "{} or its -live file was moved or removed while in use; put it back, or start again",
+            self.database.display()
+        )))
+    }
+}
+
+/// The device and inode of a file.
+pub(super) fn identity(path: &Path) -> Option<(u64, u64)> {
+    std::fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()))
+}
+
+#[async_trait]
+impl Clock for Live {
+    fn now_ms(&self) -> i64 {
+        self.anchor.wall_ms + (boot_ms() - self.anchor.boot_ms)
+    }
+
+    async fn sleep(&self, ms: u64) {
+        Delay::new(Duration::from_millis(ms)).await;
+    }
+}
+
+impl Anchor {
+    fn to_bytes(self) -> [u8; ANCHOR_BYTES] {
+        let mut bytes = [0; ANCHOR_BYTES];
+        bytes[..16].copy_from_slice(&self.boot_id);
+        bytes[16..24].copy_from_slice(&self.boot_ms.to_le_bytes());
+        bytes[24..].copy_from_slice(&self.wall_ms.to_le_bytes());
+        bytes
+    }
+
+    fn from_bytes(bytes: &[u8; ANCHOR_BYTES]) -> Self {
+        let (mut boot_id, mut boot, mut wall) = ([0; 16], [0; 8], [0; 8]);
+        boot_id.copy_from_slice(&bytes[..16]);
+        boot.copy_from_slice(&bytes[16..24]);
+        wall.copy_from_slice(&bytes[24..]);
+        Self { boot_id, boot_ms: i64::from_le_bytes(boot), wall_ms: i64::from_le_bytes(wall) }
+    }
+}
+
+/// Kept while the database is set up.
+pub(super) struct SetupLock {
+    _file: File,
+}
+
+struct SharedHold {
+    token: u64,
+    live: Arc<Live>,
+}
+
+impl Hold for SharedHold {
+    fn token(&self) -> u64 {
+        self.token
+    }
+
+    fn note_dispatch(&self, dispatch: Dispatch) -> Result<(), StoreError> {
+        note_dispatch(&self.live.file, self.token, dispatch)
+    }
+}
+
+impl Drop for SharedHold {
+    fn drop(&mut self) {
+        // Unlocked first: for as long as it is locked, this process must know that it is.
+        let unlocked = fcntl(&self.live.file, FcntlArg::F_OFD_SETLK(&range(libc::F_UNLCK, self.token)));
+        debug_assert!(unlocked.is_ok(), "a lock that was taken can be freed");
+        self.live.held_tokens().remove(&self.token);
+    }
+}
+
+struct InheritedHold {
+    token: u64,
+    file: File,
+}
+
+impl Hold for InheritedHold {
+    fn token(&self) -> u64 {
+        self.token
+    }
+
+    fn note_dispatch(&self, dispatch: Dispatch) -> Result<(), StoreError> {
+        note_dispatch(&self.file, self.token, dispatch)
+    }
+}
+
+fn note_dispatch(file: &File, token: u64, dispatch: Dispatch) -> Result<(), StoreError> {
+    let note = match dispatch {
+        Dispatch::NotYet => token ^ NOT_YET,
+        Dispatch::Begun => token ^ BEGUN,
+    };
+    file.write_all_at(&note.to_le_bytes(), note_at(token))
+        .map_err(|error| StoreError::because("cannot note the dispatch of this attempt", error))
+}
+
+fn note_at(token: u64) -> u64 {
+    NOTES_AT + token % NOTES * 8
+}
+
+fn open_file(path: &Path) -> std::io::Result<File> {
+    OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
+}
+
+fn range(kind: i32, byte: u64) -> libc::flock {
+    libc::flock {
+        l_type: i16::try_from(kind).unwrap_or_default(),
+        l_whence: i16::try_from(libc::SEEK_SET).unwrap_or_default(),
+        l_start: i64::try_from(byte).unwrap_or(i64::MAX),
+        l_len: 1,
+        l_pid: 0,
+    }
+}
+
+/// What passes while the machine is up, asleep or not; nobody can set it.
+fn boot_ms() -> i64 {
+    match clock_gettime(ClockId::CLOCK_BOOTTIME) {
+        Ok(time) => time.tv_sec() * 1000 + time.tv_nsec() / 1_000_000,
+        Err(_) => wall_ms(),
+    }
+}
+
+/// Names this run of the machine.
+fn boot_id() -> Option<[u8; 16]> {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    let number = u128::from_str_radix(&text.trim().replace('-', ""), 16).ok()?;
+    Some(number.to_be_bytes())
+}

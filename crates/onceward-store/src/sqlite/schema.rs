@@ -1,0 +1,152 @@
+//! The file: its tables, their versions, and what is said when it cannot be used.
+
+use std::fs::OpenOptions;
+use std::io::ErrorKind;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::time::Duration;
+
+use onceward::StoreError;
+use rusqlite::config::DbConfig;
+use rusqlite::{Connection, ErrorCode, OpenFlags};
+
+use super::live::Live;
+use super::options::{SqliteOptions, Sync};
+
+/// The version of the tables that this build writes.
+pub const SCHEMA_VERSION: i64 = 1;
+
+/// Older versions of SQLite can damage a file that several connections write (the WAL-reset race).
+pub(super) const SQLITE_FLOOR: i32 = 3_051_003;
+
+/// `ONCE` in ASCII: marks the file as a ledger.
+const APPLICATION_ID: i64 = 0x4f4e_4345;
+
+/// What takes a file from each version to the next.
+const MIGRATIONS: [&str; SCHEMA_VERSION as usize] = [include_str!("schema.sql")];
+
+/// How long a writer waits for another process's.
+const BUSY_LIMIT: Duration = Duration::from_secs(10);
+
+/// Opens the database for writing; creates it, and brings it to this version, where that is needed.
+pub(super) fn open_for_writing(options: &SqliteOptions, live: &Live) -> Result<Connection, StoreError> {
+    create_private(&options.path)?;
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let mut connection = Connection::open_with_flags(&options.path, flags).map_err(|e| explain(&options.path, e))?;
+    configure(&mut connection, options).map_err(|e| explain(&options.path, e))?;
+    if !is_current(&connection, &options.path)? {
+        // Many processes may start at once on a new file; one of them sets it up.
+        let _setup = live.setup_lock()?;
+        if !is_current(&connection, &options.path)? {
+            migrate(&connection).map_err(|e| explain(&options.path, e))?;
+        }
+    }
+    Ok(connection)
+}
+
+/// Opens another connection for reading only.
+pub(super) fn open_for_reading(options: &SqliteOptions) -> Result<Connection, StoreError> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let open = || {
+        let mut connection = Connection::open_with_flags(&options.path, flags)?;
+        configure(&mut connection, options)?;
+        connection.pragma_update(None, "query_only", true)?;
+        Ok(connection)
+    };
+    open().map_err(|error| explain(&options.path, error))
+}
+
+/// The file is created by us, so that it is private from its first moment; SQLite gives its log the same mode.
+fn create_private(path: &Path) -> Result<(), StoreError> {
+    match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
+        Err(error) => Err(StoreError::because(format!("cannot create {}", path.display()), error)),
+    }
+}
+
+fn configure(connection: &mut Connection, options: &SqliteOptions) -> rusqlite::Result<()> {
+    connection.busy_handler(Some(|waited: i32| {
+        // Another process's commit takes a fraction of a millisecond as a rule, so look again soon.
+        let pause = Duration::from_micros(200 * u64::from(waited.unsigned_abs().min(24)) + 100);
+        std::thread::sleep(pause);
+        // The sum of the pauses up to now, and a little more for the work between them.
+        Duration::from_millis(5) * waited.unsigned_abs() < BUSY_LIMIT
+    }))?;
+    // Closing must not cost a checkpoint: every `once run` closes.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+    connection.pragma_update(None, "synchronous", options.sync.as_str())?;
+    if options.sync == Sync::Full {
+        // Only macOS makes a difference between the two.
+        connection.pragma_update(None, "fullfsync", true)?;
+    }
+    connection.pragma_update(None, "wal_autocheckpoint", options.checkpoint_pages)?;
+    connection.pragma_update(None, "trusted_schema", false)?;
+    connection.set_prepared_statement_cache_capacity(32);
+    Ok(())
+}
+
+/// Whether the file is a ledger of this version; refuses one that can never be.
+fn is_current(connection: &Connection, path: &Path) -> Result<bool, StoreError> {
+    let pragma = |name: &str| connection.query_row(&format!("PRAGMA {name}"), [], |row| row.get::<_, i64>(0));
+    let tables = || connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get::<_, i64>(0));
+    let read = || Ok((pragma("application_id")?, pragma("user_version")?, tables()?));
+    let (application, version, tables) = read().map_err(|error| explain(path, error))?;
+    let unusable = |what: String| Err(StoreError::Unusable { what });
+    match (application, version, tables) {
+        (APPLICATION_ID, SCHEMA_VERSION, _) => Ok(true),
+        (APPLICATION_ID, 0..SCHEMA_VERSION, _) | (0, 0, 0) => Ok(false),
+        (APPLICATION_ID, newer, _) => unusable(format!(
+            "{} was written by a newer version of Onceward (schema {newer}, this one knows {SCHEMA_VERSION}); \
+             use that version",
+            path.display()
+        )),
+        (_, _, _) => unusable(format!(
+            "{} is a SQLite database of another program; give the ledger a file of its own",
+            path.display()
+        )),
+    }
+}
+
+fn migrate(connection: &Connection) -> rusqlite::Result<()> {
+    connection.pragma_update(None, "journal_mode", "wal")?;
+    connection.execute_batch("BEGIN IMMEDIATE")?;
+    let upgrade = || {
+        let version: i64 = connection.query_row("PRAGMA user_version", [], |row| row.get(0))?;
+        for migration in MIGRATIONS.iter().skip(usize::try_from(version).unwrap_or(0)) {
+            connection.execute_batch(migration)?;
+        }
+        connection.pragma_update(None, "application_id", APPLICATION_ID)?;
+        connection.pragma_update(None, "user_version", SCHEMA_VERSION)?;
+        connection.execute_batch("COMMIT")
+    };
+    upgrade().inspect_err(|_| {
+        // The first error is the one to tell; a rollback that fails as well changes nothing about it.
+        drop(connection.execute_batch("ROLLBACK"));
+    })
+}
+
+/// What an error of the engine means to the person who runs the ledger.
+pub(super) fn explain(path: &Path, error: rusqlite::Error) -> StoreError {
+    let file = path.display();
+    let what = match error.sqlite_error_code() {
+        Some(ErrorCode::NotADatabase) => {
+            return StoreError::Unusable { what: format!("{file} is not a ledger; give another path, or move it away") };
+        }
+        Some(ErrorCode::DatabaseCorrupt) => {
+            return StoreError::Unusable {
+                what: format!("{file} is damaged ({error}); restore it from a backup, `once doctor` says more"),
+            };
+        }
+        Some(ErrorCode::DiskFull) => format!("the disk with {file} is full; make room"),
+        Some(ErrorCode::ReadOnly) => format!("{file} or its folder cannot be written; check the permissions"),
+        Some(ErrorCode::CannotOpen) => format!("cannot open {file}; check the folder and its permissions"),
+        Some(ErrorCode::PermissionDenied) => format!("no permission to use {file}"),
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
+            format!("{file} has been locked by another process for longer than {} s", BUSY_LIMIT.as_secs())
+        }
+        Some(ErrorCode::SystemIoFailure) => format!("the disk with {file} reports an error"),
+        Some(_) | None => format!("cannot use {file}"),
+    };
+    StoreError::because(what, error)
+}

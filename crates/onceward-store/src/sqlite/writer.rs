@@ -1,0 +1,387 @@
+//! One writer, many callers, one sync: whatever is waiting when a commit begins shares it.
+//!
+//! Changes queue up. Whoever holds the connection takes all that are waiting, writes them in one transaction, and
+//! answers each. That is a thread of its own, or, where a caller may block and is alone, the caller itself, which saves
+//! two changes of thread.
+
+use std::collections::HashMap;
+use std::pin::Pin;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::task::{Context, Poll, Waker};
+use std::thread::JoinHandle;
+
+use onceward::{OperationId, Record, StoreError};
+use rusqlite::{Connection, ErrorCode};
+
+use super::{Shared, live, rows, schema};
+
+/// How many changes share a commit at the most.
+const MAX_BATCH: usize = 1_024;
+/// How many operations have a tally of replays that is not written yet; beyond that, replays are not counted.
+const MAX_TALLIES: usize = 65_536;
+/// How many of these tallies a commit takes along.
+const TALLIES_PER_COMMIT: usize = 64;
+
+pub(super) enum Change {
+    Swap { expected: Option<u64>, record: Arc<Record> },
+    Delete { id: OperationId, expected: u64 },
+}
+
+pub(super) enum Written {
+    Yes,
+    Conflict(Option<Arc<Record>>),
+}
+
+/// The writer of one process.
+pub(super) struct Writer {
+    core: Arc<Core>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+struct Core {
+    shared: Arc<Shared>,
+    queue: Mutex<Queue>,
+    wake: Condvar,
+    desk: Mutex<Desk>,
+    tallies: Mutex<Tallies>,
+}
+
+#[derive(Default)]
+struct Queue {
+    jobs: Vec<Job>,
+    closing: bool,
+}
+
+type Tallies = HashMap<OperationId, u64>;
+
+struct Job {
+    change: Change,
+    reply: Arc<Mutex<Reply>>,
+}
+
+#[derive(Default)]
+struct Reply {
+    result: Option<Result<Written, StoreError>>,
+    waker: Option<Waker>,
+}
+
+/// The connection, and the identity of the file that it has open.
+struct Desk {
+    connection: Option<Connection>,
+    database: Option<(u64, u64)>,
+}
+
+impl Writer {
+    pub(super) fn new(shared: Arc<Shared>, connection: Connection) -> Self {
+        let database = live::identity(&shared.options.path);
+        let core = Core {
+            shared,
+            queue: Mutex::default(),
+            wake: Condvar::new(),
+            desk: Mutex::new(Desk { connection: Some(connection), database }),
+            tallies: Mutex::default(),
+        };
+        Self { core: Arc::new(core), thread: Mutex::new(None) }
+    }
+
+    /// Writes through the writer's thread.
+    pub(super) async fn write(&self, change: Change) -> Result<Written, StoreError> {
+        let reply = self.core.enqueue(change);
+        self.wake_thread();
+        Waiting(reply).await
+    }
+
+    /// Writes on this thread, if nobody else is writing.
+    pub(super) async fn write_here(&self, change: Change) -> Result<Written, StoreError> {
+        let reply = self.core.enqueue(change);
+        match self.core.desk.try_lock() {
+            Ok(mut desk) => {
+                self.core.work(&mut desk);
+                drop(desk);
+            }
+            Err(TryLockError::Poisoned(desk)) => self.core.work(&mut desk.into_inner()),
+            Err(TryLockError::WouldBlock) => {}
+        }
+        // What came while this thread wrote, and its own change where it did not, is the other thread's.
+        if !self.core.queue().jobs.is_empty() {
+            self.wake_thread();
+        }
+        Waiting(reply).await
+    }
+
+    /// Reads on the writer's connection, unless it is busy.
+    pub(super) fn try_read<T>(
+        &self,
+        read: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+    ) -> Option<Result<T, StoreError>> {
+        let desk = self.core.desk.try_lock().ok()?;
+        let connection = desk.connection.as_ref()?;
+        Some(read(connection).map_err(|error| schema::explain(&self.core.shared.options.path, error)))
+    }
+
+    /// Notes a replay; it is written along with later changes, or when the store is closed.
+    pub(super) fn tally_replay(&self, id: &OperationId) {
+        let mut tallies = self.core.tallies();
+        if let Some(count) = tallies.get_mut(id) {
+            *count += 1;
+        } else if tallies.len() < MAX_TALLIES {
+            tallies.insert(id.clone(), 1);
+        }
+    }
+
+    /// Writes the tallies without a sync of their own: they may be lost.
+    pub(super) fn write_tallies(&self) {
+        if !self.core.tallies().is_empty() {
+            self.core.write_tallies();
+        }
+    }
+
+    fn wake_thread(&self) {
+        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        if thread.is_none() {
+            let core = Arc::clone(&self.core);
+            let spawned = std::thread::Builder::new().name("once-writer".to_owned()).spawn(move || core.serve());
+            match spawned {
+                Ok(handle) => *thread = Some(handle),
+                // No thread to be had: this one does the work.
+                Err(_) => self.core.work(&mut self.core.desk()),
+            }
+        }
+        drop(thread);
+        self.core.wake.notify_one();
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.core.queue().closing = true;
+        self.core.wake.notify_one();
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
+            // A writer that panicked has answered nobody, and its callers' attempts are in doubt; nothing is left to do.
+            drop(thread.join());
+        }
+        self.write_tallies();
+    }
+}
+
+impl Core {
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tallies(&self) -> MutexGuard<'_, Tallies> {
+        self.tallies.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Some of the tallies, to be written along with a commit.
+    fn some_tallies(&self) -> Tallies {
+        let mut tallies = self.tallies();
+        let some: Vec<OperationId> = tallies.keys().take(TALLIES_PER_COMMIT).cloned().collect();
+        some.into_iter().filter_map(|id| tallies.remove_entry(&id)).collect()
+    }
+
+    fn desk(&self) -> MutexGuard<'_, Desk> {
+        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn enqueue(&self, change: Change) -> Arc<Mutex<Reply>> {
+        let reply = Arc::new(Mutex::new(Reply::default()));
+        self.queue().jobs.push(Job { change, reply: Arc::clone(&reply) });
+        reply
+    }
+
+    /// The writer's thread.
+    fn serve(&self) {
+        loop {
+            let mut queue = self.queue();
+            while queue.jobs.is_empty() {
+                if queue.closing {
+                    return;
+                }
+                queue = self.wake.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            }
+            drop(queue);
+            self.work(&mut self.desk());
+        }
+    }
+
+    /// Takes all that is waiting, up to the limit, and writes it.
+    fn work(&self, desk: &mut Desk) {
+        let jobs: Vec<Job> = {
+            let mut queue = self.queue();
+            let some = queue.jobs.len().min(MAX_BATCH);
+            queue.jobs.drain(..some).collect()
+        };
+        if jobs.is_empty() {
+            return;
+        }
+        let tallies = self.some_tallies();
+        let changes: Vec<&Change> = jobs.iter().map(|job| &job.change).collect();
+        match self.commit(desk, &changes, &tallies) {
+            Ok(written) => {
+                for (job, written) in jobs.iter().zip(written) {
+                    self.answer(job, Ok(written));
+                }
+            }
+            // One change that cannot be written must not take the others with it.
+            Err(_) if jobs.len() > 1 => {
+                for job in &jobs {
+                    let result = self.commit(desk, &[&job.change], &Tallies::new());
+                    let result = result.and_then(|written| {
+                        written.into_iter().next().ok_or_else(|| StoreError::unavailable("the commit answered nothing"))
+                    });
+                    self.answer(job, result);
+                }
+            }
+            Err(error) => {
+                if let Some(job) = jobs.first() {
+                    self.answer(job, Err(error));
+                }
+            }
+        }
+    }
+
+    fn answer(&self, job: &Job, result: Result<Written, StoreError>) {
+        let id = match &job.change {
+            Change::Swap { record, .. } => &record.id,
+            Change::Delete { id, .. } => id,
+        };
+        if let (Change::Swap { record, .. }, Ok(Written::Yes), Some(epoch)) =
+            (&job.change, &result, self.shared.live.epoch())
+        {
+            self.shared.cache.keep(record, epoch);
+        }
+        let waker = {
+            let mut reply = job.reply.lock().unwrap_or_else(PoisonError::into_inner);
+            reply.result = Some(result);
+            reply.waker.take()
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+        self.shared.watchers.notify(id);
+    }
+
+    /// Writes the changes in one transaction that is on disk when this returns.
+    fn commit(
+        &self,
+        desk: &mut Desk,
+        changes: &[&Change],
+        tallies: &Tallies,
+    ) -> Result<Vec<Written>, StoreError> {
+        let connection = self.connection(desk)?;
+        let mut touched = Touched::NothingFinished;
+        let transaction = |touched: &mut Touched| {
+            connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
+            let mut written = Vec::with_capacity(changes.len());
+            for change in changes {
+                written.push(self.apply(connection, change, touched)?);
+            }
+            for (id, replays) in tallies {
+                rows::add_replays(connection, id, *replays)?;
+            }
+            connection.prepare_cached("COMMIT")?.execute([])?;
+            Ok(written)
+        };
+        let result = transaction(&mut touched);
+        if result.is_err() && !connection.is_autocommit() {
+            // Where even this fails, the connection is closed below, which rolls back as well.
+            drop(connection.execute_batch("ROLLBACK"));
+        }
+        if touched == Touched::Finished {
+            self.shared.live.finished_records_changed();
+        }
+        result.map_err(|error: rusqlite::Error| {
+            let io = matches!(error.sqlite_error_code(), Some(ErrorCode::SystemIoFailure | ErrorCode::DatabaseCorrupt));
+            if io {
+                // A sync that failed is never tried again on the same descriptor: the kernel may have dropped the pages.
+                desk.connection = None;
+            }
+            schema::explain(&self.shared.options.path, error)
+        })
+    }
+
+    /// The connection to the file that is still where it was.
+    fn connection<'a>(&self, desk: &'a mut Desk) -> Result<&'a Connection, StoreError> {
+        if desk.connection.is_none() {
+            desk.connection = Some(schema::open_for_writing(&self.shared.options, &self.shared.live)?);
+            desk.database = live::identity(&self.shared.options.path);
+        }
+        if let Some(database) = desk.database {
+            self.shared.live.check_in_place(database)?;
+        }
+        desk.connection.as_ref().ok_or_else(|| StoreError::unavailable("the ledger is closed"))
+    }
+
+    fn apply(&self, connection: &Connection, change: &Change, touched: &mut Touched) -> rusqlite::Result<Written> {
+        let (id, expected) = match change {
+            Change::Swap { expected, record } => (&record.id, *expected),
+            Change::Delete { id, expected } => (id, Some(*expected)),
+        };
+        let place = rows::find(connection, id)?;
+        if place.as_ref().map(|place| place.version) != expected {
+            return Ok(Written::Conflict(rows::load(connection, id)?.map(Arc::new)));
+        }
+        if place.as_ref().is_some_and(|place| place.done) && *touched == Touched::NothingFinished {
+            // Said before the commit: from here on nobody serves a finished record from memory.
+            let said = self.shared.live.finished_records_change();
+            said.map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))?;
+            *touched = Touched::Finished;
+        }
+        match (change, place) {
+            (Change::Swap { record, .. }, None) => rows::insert(connection, record)?,
+            (Change::Swap { record, .. }, Some(place)) => rows::update(connection, place.row, record)?,
+            (Change::Delete { .. }, Some(place)) => rows::delete(connection, place.row)?,
+            (Change::Delete { .. }, None) => return Ok(Written::Conflict(None)),
+        }
+        Ok(Written::Yes)
+    }
+
+    fn write_tallies(&self) {
+        let mut desk = self.desk();
+        let tallies = std::mem::take(&mut *self.tallies());
+        let Ok(connection) = self.connection(&mut desk) else { return };
+        let write = || {
+            connection.pragma_update(None, "synchronous", "off")?;
+            connection.execute_batch("BEGIN IMMEDIATE")?;
+            for (id, replays) in &tallies {
+                rows::add_replays(connection, id, *replays)?;
+            }
+            connection.execute_batch("COMMIT")
+        };
+        if write().is_err() && !connection.is_autocommit() {
+            drop(connection.execute_batch("ROLLBACK"));
+        }
+        let sync = self.shared.options.sync.as_str();
+        if connection.pragma_update(None, "synchronous", sync).is_err() {
+            // A connection that would not sync must not write intents.
+            desk.connection = None;
+        }
+    }
+}
+
+/// Whether a transaction changes a record that others may hold in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Touched {
+    NothingFinished,
+    Finished,
+}
+
+/// Waits for the writer's answer.
+struct Waiting(Arc<Mutex<Reply>>);
+
+impl Future for Waiting {
+    type Output = Result<Written, StoreError>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut reply = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match reply.result.take() {
+            Some(result) => Poll::Ready(result),
+            None => {
+                reply.waker = Some(context.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}

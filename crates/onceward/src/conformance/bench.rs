@@ -1,0 +1,207 @@
+//! What the cases share: a store without the `async`, records to put into it, and words for what went wrong.
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use crate::error::Error;
+use crate::key::OperationId;
+use crate::operation::{Intent, Operation};
+use crate::record::{Outcome, Record, State};
+use crate::store::{Door, Filter, Listed, Store, StoreError, Swap};
+use crate::{Blocking, Ledger, transition};
+
+/// What a case comes to.
+pub(super) type Verdict = Result<(), Problem>;
+
+/// Why a case does not hold.
+#[derive(Debug)]
+pub(super) struct Problem(String);
+
+impl Problem {
+    pub(super) fn new(problem: impl Into<String>) -> Self {
+        Self(problem.into())
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl From<StoreError> for Problem {
+    fn from(error: StoreError) -> Self {
+        Self(format!("the store said: {error}"))
+    }
+}
+
+impl From<Error> for Problem {
+    fn from(error: Error) -> Self {
+        Self(format!("the ledger said {}: {error}", error.code()))
+    }
+}
+
+impl From<serde_json::Error> for Problem {
+    fn from(error: serde_json::Error) -> Self {
+        Self(format!("JSON: {error}"))
+    }
+}
+
+/// The case ends here unless this holds.
+macro_rules! ensure {
+    ($holds:expr, $($why:tt)+) => {
+        if !$holds { return Err($crate::conformance::bench::Problem::new(format!($($why)+))); }
+    };
+}
+
+/// The case ends here unless both are equal.
+macro_rules! equal {
+    ($seen:expr, $expected:expr, $what:expr) => {
+        match (&$seen, &$expected) {
+            (seen, expected) => ensure!(*seen == *expected, "{}: saw {:?}, expected {:?}", $what, seen, expected),
+        }
+    };
+}
+pub(super) use {ensure, equal};
+
+/// A store under test.
+pub(super) struct Bench {
+    store: Arc<dyn Store>,
+}
+
+impl Deref for Bench {
+    type Target = dyn Store;
+    fn deref(&self) -> &Self::Target {
+        &*self.store
+    }
+}
+
+impl Bench {
+    pub(super) fn new(store: Arc<dyn Store>) -> Self {
+        Self { store }
+    }
+
+    pub(super) fn ledger(&self) -> Blocking {
+        Ledger::new(Arc::clone(&self.store)).blocking()
+    }
+
+    pub(super) fn now_ms(&self) -> i64 {
+        self.clock().now_ms()
+    }
+
+    pub(super) fn pause(&self, ms: u64) {
+        wait(self.clock().sleep(ms));
+    }
+
+    pub(super) fn find(&self, id: &OperationId) -> Result<Option<Arc<Record>>, Problem> {
+        Ok(wait(self.load(id))?)
+    }
+
+    pub(super) fn found(&self, id: &OperationId) -> Result<Arc<Record>, Problem> {
+        self.find(id)?.ok_or_else(|| Problem::new(format!("{id} is not found")))
+    }
+
+    pub(super) fn try_swap(&self, expected: Option<u64>, record: &Record) -> Result<Swap, Problem> {
+        Ok(wait(self.swap(expected, record.clone(), Door::Blocking))?)
+    }
+
+    /// Writes a record that is not there yet.
+    pub(super) fn put(&self, record: &Record) -> Result<Arc<Record>, Problem> {
+        written(self.try_swap(None, record)?)
+    }
+
+    /// Writes the next version of a record.
+    pub(super) fn replace(&self, before: &Record, after: &Record) -> Result<Arc<Record>, Problem> {
+        written(self.try_swap(Some(before.version), after)?)
+    }
+
+    pub(super) fn remove(&self, record: &Record) -> Result<bool, Problem> {
+        Ok(wait(self.delete(&record.id, record.version, Door::Blocking))?)
+    }
+
+    pub(super) fn listed(&self, filter: &Filter) -> Result<Vec<Listed>, Problem> {
+        Ok(wait(self.list(filter))?)
+    }
+
+    /// The keys that a listing brings, in its order.
+    pub(super) fn keys(&self, filter: &Filter) -> Result<Vec<String>, Problem> {
+        Ok(self.listed(filter)?.into_iter().map(|listed| listed.record.key.text).collect())
+    }
+
+    /// The keys that are due, in their order.
+    pub(super) fn due_keys(&self, now_ms: i64, limit: usize) -> Result<Vec<String>, Problem> {
+        Ok(wait(self.due(now_ms, limit))?.into_iter().map(|record| record.key.text).collect())
+    }
+
+    pub(super) fn count(&self, state: State) -> Result<u64, Problem> {
+        Ok(wait(self.counts())?.get(&state).copied().unwrap_or(0))
+    }
+}
+
+/// Drives a future of the store on this thread.
+pub(super) fn wait<T>(future: impl Future<Output = T>) -> T {
+    pollster::block_on(future)
+}
+
+/// Every record, up to a limit that no case reaches.
+pub(super) fn everything() -> Filter {
+    Filter { limit: 1_000, ..Filter::default() }
+}
+
+pub(super) fn intent(operation: &Operation) -> Result<Intent, Problem> {
+    Ok(operation.intent()?)
+}
+
+/// A record that holds little: staged, under that key.
+pub(super) fn staged(key: &str) -> Result<Record, Problem> {
+    staged_as("default", "conformance", key)
+}
+
+/// The same of that scope and name.
+pub(super) fn staged_as(scope: &str, name: &str, key: &str) -> Result<Record, Problem> {
+    let intent = intent(&Operation::new(name).scope(scope).key(key))?;
+    Ok(transition::stage(&intent, 1_000))
+}
+
+/// A record in that state, due at that time.
+pub(super) fn in_state(key: &str, state: State, due_ms: Option<i64>) -> Result<Record, Problem> {
+    Ok(Record { state, due_ms, ..staged(key)? })
+}
+
+/// A record that is done, with this outcome.
+pub(super) fn done(key: &str, outcome: Outcome) -> Result<Record, Problem> {
+    Ok(Record { outcome: Some(outcome), ..in_state(key, State::Done, Some(i64::MAX))? })
+}
+
+/// The next version of a record, otherwise the same.
+pub(super) fn next(record: &Record) -> Record {
+    Record { version: record.version + 1, updated_ms: record.updated_ms + 1, ..record.clone() }
+}
+
+pub(super) fn written(swap: Swap) -> Result<Arc<Record>, Problem> {
+    match swap {
+        Swap::Written(record) => Ok(record),
+        Swap::Conflict(found) => {
+            let version = found.map(|found| found.version);
+            Err(Problem::new(format!("a conflict with version {version:?}, where it should be written")))
+        }
+    }
+}
+
+/// The record that stood in the way.
+pub(super) fn conflict(swap: Swap) -> Result<Option<Arc<Record>>, Problem> {
+    match swap {
+        Swap::Conflict(found) => Ok(found),
+        Swap::Written(_) => Err(Problem::new("it was written, where it should be a conflict")),
+    }
+}
+
+/// Whether two records are the same in all but the tally, with bodies and the text of results compared byte for byte.
+pub(super) fn same(seen: &Record, expected: &Record) -> Verdict {
+    let text = |record: &Record| serde_json::to_string(&Record { replays: 0, ..record.clone() });
+    equal!(text(seen)?, text(expected)?, "the record");
+    let body = |record: &Record| record.outcome.as_ref().map(|outcome| outcome.body.clone());
+    ensure!(body(seen) == body(expected), "the body is not the one that was written");
+    Ok(())
+}

@@ -1,0 +1,223 @@
+//! Listings: newest first, filtered, in pages.
+
+use super::bench::{Bench, Problem, Verdict, done, ensure, equal, everything, in_state, next, staged, staged_as};
+use super::{Case, cases};
+use crate::record::{Effect, Outcome, Record, State};
+use crate::store::Filter;
+
+pub(super) const CASES: &[Case] = cases![
+    an_empty_store_lists_nothing,
+    the_newest_comes_first,
+    a_change_does_not_move_a_record,
+    what_is_written_anew_comes_first,
+    a_scope_is_listed_alone,
+    a_name_is_listed_alone,
+    a_state_is_listed_alone,
+    several_states_are_listed_together,
+    all_filters_hold_at_once,
+    a_filter_sees_the_newest_version,
+    a_filter_takes_names_literally,
+    a_limit_is_kept,
+    a_limit_of_zero_lists_nothing,
+    pages_follow_without_gap_or_repeat,
+    pages_of_a_filter_follow_too,
+    a_page_is_not_moved_by_new_records,
+    a_page_goes_on_after_its_last_record_is_deleted,
+    a_listing_brings_results_without_bodies,
+];
+
+fn put_all(bench: &Bench, keys: &[&str]) -> Verdict {
+    keys.iter().try_for_each(|key| bench.put(&staged(key)?).map(drop))
+}
+
+fn an_empty_store_lists_nothing(bench: &Bench) -> Verdict {
+    equal!(bench.keys(&everything())?, Vec::<String>::new(), "the listing");
+    Ok(())
+}
+
+fn the_newest_comes_first(bench: &Bench) -> Verdict {
+    put_all(bench, &["b", "a", "d", "c"])?;
+    equal!(bench.keys(&everything())?, ["c", "d", "a", "b"], "the order");
+    Ok(())
+}
+
+fn a_change_does_not_move_a_record(bench: &Bench) -> Verdict {
+    put_all(bench, &["a", "b", "c"])?;
+    let record = staged("a")?;
+    bench.replace(&record, &next(&record))?;
+    equal!(bench.keys(&everything())?, ["c", "b", "a"], "the order after a change of a");
+    Ok(())
+}
+
+fn what_is_written_anew_comes_first(bench: &Bench) -> Verdict {
+    put_all(bench, &["a", "b"])?;
+    bench.remove(&staged("a")?)?;
+    bench.put(&staged("a")?)?;
+    equal!(bench.keys(&everything())?, ["a", "b"], "the order");
+    Ok(())
+}
+
+fn a_scope_is_listed_alone(bench: &Bench) -> Verdict {
+    bench.put(&staged_as("one", "n", "a")?)?;
+    bench.put(&staged_as("two", "n", "b")?)?;
+    bench.put(&staged_as("one", "n", "c")?)?;
+    let only = |scope: &str| Filter { scope: Some(scope.to_owned()), ..everything() };
+    equal!(bench.keys(&only("one"))?, ["c", "a"], "the scope one");
+    equal!(bench.keys(&only("three"))?, Vec::<String>::new(), "a scope that is not there");
+    Ok(())
+}
+
+fn a_name_is_listed_alone(bench: &Bench) -> Verdict {
+    bench.put(&staged_as("s", "one", "a")?)?;
+    bench.put(&staged_as("s", "two", "b")?)?;
+    let only = |name: &str| Filter { name: Some(name.to_owned()), ..everything() };
+    equal!(bench.keys(&only("two"))?, ["b"], "the name two");
+    equal!(bench.keys(&only("TWO"))?, Vec::<String>::new(), "another name");
+    Ok(())
+}
+
+fn one_of_each_state(bench: &Bench) -> Verdict {
+    State::ALL.iter().try_for_each(|state| bench.put(&in_state(state.as_str(), *state, None)?).map(drop))
+}
+
+fn a_state_is_listed_alone(bench: &Bench) -> Verdict {
+    one_of_each_state(bench)?;
+    for state in State::ALL {
+        let only = Filter { states: vec![state], ..everything() };
+        equal!(bench.keys(&only)?, [state.as_str()], "the listing of one state");
+    }
+    Ok(())
+}
+
+fn several_states_are_listed_together(bench: &Bench) -> Verdict {
+    one_of_each_state(bench)?;
+    let some = Filter { states: vec![State::InDoubt, State::Running, State::Running], ..everything() };
+    equal!(bench.keys(&some)?, ["in_doubt", "running"], "two states");
+    Ok(())
+}
+
+fn all_filters_hold_at_once(bench: &Bench) -> Verdict {
+    for (scope, name, key, state) in [
+        ("s", "n", "a", State::Done),
+        ("t", "n", "b", State::Done),
+        ("s", "m", "c", State::Done),
+        ("s", "n", "d", State::Failed),
+        ("s", "n", "e", State::Done),
+    ] {
+        bench.put(&Record { state, ..staged_as(scope, name, key)? })?;
+    }
+    let filter = Filter {
+        scope: Some("s".to_owned()),
+        name: Some("n".to_owned()),
+        states: vec![State::Done],
+        ..everything()
+    };
+    equal!(bench.keys(&filter)?, ["e", "a"], "scope, name and state");
+    Ok(())
+}
+
+fn a_filter_sees_the_newest_version(bench: &Bench) -> Verdict {
+    let record = staged("a")?;
+    bench.put(&record)?;
+    bench.replace(&record, &Record { state: State::Done, ..next(&record) })?;
+    let only = |state| Filter { states: vec![state], ..everything() };
+    equal!(bench.keys(&only(State::Staged))?, Vec::<String>::new(), "the state it had");
+    equal!(bench.keys(&only(State::Done))?, ["a"], "the state it has");
+    Ok(())
+}
+
+fn a_filter_takes_names_literally(bench: &Bench) -> Verdict {
+    let odd = ["per%cent", "under_score", "star*", "quote'", "br[ac]ket", "back\\slash", "colon:", "Größe 😀"];
+    for name in odd {
+        bench.put(&staged_as(name, name, "a")?)?;
+    }
+    for name in odd.into_iter().chain(["%", "_", "*"]) {
+        let filter = Filter { scope: Some(name.to_owned()), name: Some(name.to_owned()), ..everything() };
+        let expected = usize::from(odd.contains(&name));
+        equal!(bench.listed(&filter)?.len(), expected, format!("records of the name {name:?}"));
+    }
+    Ok(())
+}
+
+fn a_limit_is_kept(bench: &Bench) -> Verdict {
+    put_all(bench, &["a", "b", "c"])?;
+    equal!(bench.keys(&Filter { limit: 2, ..everything() })?, ["c", "b"], "two of three");
+    Ok(())
+}
+
+fn a_limit_of_zero_lists_nothing(bench: &Bench) -> Verdict {
+    put_all(bench, &["a"])?;
+    equal!(bench.keys(&Filter::default())?, Vec::<String>::new(), "a limit of zero");
+    Ok(())
+}
+
+/// All pages of a filter, one after the other.
+fn in_pages(bench: &Bench, mut filter: Filter) -> Result<Vec<String>, Problem> {
+    let mut keys = Vec::new();
+    for _ in 0..100 {
+        let page = bench.listed(&filter)?;
+        let Some(last) = page.last() else { return Ok(keys) };
+        filter.before = Some(last.cursor);
+        keys.extend(page.into_iter().map(|listed| listed.record.key.text));
+    }
+    Err(Problem::new("the pages do not end"))
+}
+
+fn pages_follow_without_gap_or_repeat(bench: &Bench) -> Verdict {
+    put_all(bench, &["a", "b", "c", "d", "e"])?;
+    for limit in [1, 2, 3, 5, 9] {
+        let keys = in_pages(bench, Filter { limit, ..Filter::default() })?;
+        equal!(keys, ["e", "d", "c", "b", "a"], format!("pages of {limit}"));
+    }
+    Ok(())
+}
+
+fn pages_of_a_filter_follow_too(bench: &Bench) -> Verdict {
+    for index in 0..9 {
+        let scope = if index % 3 == 0 { "mine" } else { "theirs" };
+        bench.put(&staged_as(scope, "n", &index.to_string())?)?;
+    }
+    let filter = Filter { scope: Some("mine".to_owned()), limit: 1, ..Filter::default() };
+    equal!(in_pages(bench, filter)?, ["6", "3", "0"], "pages of one scope");
+    Ok(())
+}
+
+fn a_page_is_not_moved_by_new_records(bench: &Bench) -> Verdict {
+    put_all(bench, &["a", "b", "c"])?;
+    let mut filter = Filter { limit: 2, ..Filter::default() };
+    let page = bench.listed(&filter)?;
+    filter.before = page.last().map(|listed| listed.cursor);
+    put_all(bench, &["d", "e"])?;
+    equal!(bench.keys(&filter)?, ["a"], "the second page");
+    Ok(())
+}
+
+fn a_page_goes_on_after_its_last_record_is_deleted(bench: &Bench) -> Verdict {
+    put_all(bench, &["a", "b", "c"])?;
+    let mut filter = Filter { limit: 2, ..Filter::default() };
+    let page = bench.listed(&filter)?;
+    filter.before = page.last().map(|listed| listed.cursor);
+    bench.remove(&staged("b")?)?;
+    equal!(bench.keys(&filter)?, ["a"], "the second page");
+    Ok(())
+}
+
+fn a_listing_brings_results_without_bodies(bench: &Bench) -> Verdict {
+    let data = serde_json::value::RawValue::from_string("{\"id\": 42}".to_owned())?;
+    let outcome = Outcome {
+        data: Some(data),
+        body: Some(b"large".as_slice().into()),
+        ..Outcome::with_effect(Effect::Created)
+    };
+    let record = done("a", outcome)?;
+    bench.put(&record)?;
+    let page = bench.listed(&everything())?;
+    let outcome = page.first().and_then(|listed| listed.record.outcome.as_ref());
+    ensure!(outcome.is_some_and(|outcome| outcome.body.is_none()), "the body came along");
+    let data = outcome.and_then(|outcome| outcome.data.as_ref()).map(|data| data.get());
+    equal!(data, Some("{\"id\": 42}"), "the result");
+    let found = bench.found(&record.id)?;
+    let body = found.outcome.as_ref().and_then(|outcome| outcome.body.as_deref());
+    equal!(body, Some(b"large".as_slice()), "the body in the store");
+    Ok(())
+}
