@@ -39,6 +39,13 @@ pub(crate) fn data(text: &str) {
     drop(writeln!(anstream::stdout(), "{text}"));
 }
 
+/// Prints data as it is.
+pub(crate) fn bytes(data: &[u8]) {
+    let mut out = std::io::stdout();
+    // As above: `once completions bash | head` is no error.
+    drop(out.write_all(data).and_then(|()| out.flush()));
+}
+
 /// Prints a JSON document as data.
 pub(crate) fn json(document: &impl Serialize) {
     match serde_json::to_string(document) {
@@ -58,9 +65,20 @@ pub(crate) fn talk_to_stdout(text: &str) {
 }
 
 /// A success of a command that is not about one call: its data in the envelope, or as text.
-pub(crate) fn success(json_wanted: bool, effect: &'static str, document: &impl Serialize, text: impl FnOnce() -> String) {
+pub(crate) fn success(
+    json_wanted: bool,
+    effect: &'static str,
+    document: &impl Serialize,
+    text: impl FnOnce() -> String,
+) {
     if json_wanted {
-        json(&Success { ok: true, effect, data: document, warnings: [] });
+        json(&Success {
+            ok: true,
+            effect,
+            data: document,
+            error: None,
+            warnings: [],
+        });
     } else {
         let text = text();
         if !text.is_empty() {
@@ -69,11 +87,34 @@ pub(crate) fn success(json_wanted: bool, effect: &'static str, document: &impl S
     }
 }
 
+/// What was found is not as it should be: the findings as data, and an error that agrees with the exit code.
+pub(crate) fn unsound(
+    json_wanted: bool,
+    problem: String,
+    document: &impl Serialize,
+    text: impl FnOnce() -> String,
+) {
+    if json_wanted {
+        let error = outside(Code::Failed, problem, Vec::new()).error;
+        json(&Success {
+            ok: false,
+            effect: "noop",
+            data: document,
+            error,
+            warnings: [],
+        });
+    } else {
+        data(&text());
+    }
+}
+
 #[derive(Serialize)]
 struct Success<'a, T> {
     ok: bool,
     effect: &'static str,
     data: &'a T,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<ErrorView>,
     warnings: [&'static str; 0],
 }
 
@@ -128,8 +169,15 @@ pub(crate) fn error_text(view: &ErrorView) -> String {
         Happened::No => "no",
         Happened::Unknown => "unknown",
     };
-    let mut lines = vec![format!("once: {} {}", styled(RED.bold(), view.code), view.message)];
-    lines.push(format!("once: happened: {happened}, retryable: {}", if view.retryable { "yes" } else { "no" }));
+    let mut lines = vec![format!(
+        "once: {} {}",
+        styled(RED.bold(), view.code),
+        view.message
+    )];
+    lines.push(format!(
+        "once: happened: {happened}, retryable: {}",
+        if view.retryable { "yes" } else { "no" }
+    ));
     if let Some(fix) = &view.fix_command {
         lines.push(format!("once: next: {}", styled(BOLD, fix)));
     }
@@ -167,12 +215,19 @@ pub(crate) fn table(heading: &[&str], rows: &[Vec<(String, Style)>]) -> String {
     let line = |cells: &[(String, Style)]| {
         let mut text = String::new();
         for (index, ((cell, style), width)) in cells.iter().zip(&widths).enumerate() {
-            let padding = if index + 1 == cells.len() { 0 } else { width - cell.chars().count() + 2 };
+            let padding = if index + 1 == cells.len() {
+                0
+            } else {
+                width - cell.chars().count() + 2
+            };
             text.push_str(&styled(*style, cell));
             text.push_str(&" ".repeat(padding));
         }
         text
     };
     let head: Vec<(String, Style)> = heading.iter().map(|title| ((*title).to_owned(), DIM)).collect();
-    std::iter::once(line(&head)).chain(rows.iter().map(|row| line(row))).collect::<Vec<_>>().join("\n")
+    std::iter::once(line(&head))
+        .chain(rows.iter().map(|row| line(row)))
+        .collect::<Vec<_>>()
+        .join("\n")
 }

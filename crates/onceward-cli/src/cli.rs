@@ -14,9 +14,17 @@ use crate::commands;
 /// Runs commands so that a retry never repeats their effect: the intent is written down first, the result is replayed
 /// to every retry, and what nobody can know is said to be in doubt, never guessed.
 #[derive(Debug, Parser)]
-#[command(name = "once", version, propagate_version = true, max_term_width = 110, disable_help_subcommand = true)]
-#[command(after_help = "Exit codes: 0 done or replayed, 2 wrong input, 4 refused (in progress, expired, cancelled, budget), \
-5 not found, 6 key reused, 10 timeout, 12 ledger unavailable, 79 in doubt; a failed command's own code is passed on.")]
+#[command(
+    name = "once",
+    version,
+    propagate_version = true,
+    max_term_width = 110,
+    disable_help_subcommand = true
+)]
+#[command(
+    after_help = "Exit codes: 0 done or replayed, 2 wrong input, 4 refused (in progress, expired, cancelled, budget), \
+5 not found, 6 key reused, 10 timeout, 12 ledger unavailable, 79 in doubt; a failed command's own code is passed on."
+)]
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) global: Global,
@@ -27,10 +35,22 @@ pub(crate) struct Cli {
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Global {
     /// The ledger: sqlite:PATH [default: a file in the user's data folder]
-    #[arg(long, global = true, env = "ONCE_LEDGER", value_name = "URL", help_heading = "Everywhere")]
+    #[arg(
+        long,
+        global = true,
+        env = "ONCE_LEDGER",
+        value_name = "URL",
+        help_heading = "Everywhere"
+    )]
     pub(crate) ledger: Option<String>,
     /// The policy file [default: ./onceward.toml, then the user's configuration folder]
-    #[arg(long, global = true, env = "ONCE_CONFIG", value_name = "FILE", help_heading = "Everywhere")]
+    #[arg(
+        long,
+        global = true,
+        env = "ONCE_CONFIG",
+        value_name = "FILE",
+        help_heading = "Everywhere"
+    )]
     pub(crate) config: Option<std::path::PathBuf>,
     /// Answer with one JSON object on stdout
     #[arg(long, global = true, help_heading = "Everywhere")]
@@ -95,7 +115,13 @@ pub(crate) struct IdentityArgs {
     #[arg(long, value_name = "KEY", help_heading = "Identity")]
     pub(crate) key: Option<String>,
     /// Who shares keys: a session, a run, a tenant
-    #[arg(long, visible_alias = "session", env = "ONCE_SCOPE", default_value = "default", help_heading = "Identity")]
+    #[arg(
+        long,
+        visible_alias = "session",
+        env = "ONCE_SCOPE",
+        default_value = "default",
+        help_heading = "Identity"
+    )]
     pub(crate) scope: String,
     /// The same action is wanted again: 2, 3, … or any label
     #[arg(long, value_name = "N|LABEL", help_heading = "Identity")]
@@ -220,7 +246,12 @@ pub(crate) struct ForgetArgs {
 #[derive(Debug, Args)]
 pub(crate) struct ReportArgs {
     /// Of which scope
-    #[arg(long, visible_alias = "session", env = "ONCE_SCOPE", default_value = "default")]
+    #[arg(
+        long,
+        visible_alias = "session",
+        env = "ONCE_SCOPE",
+        default_value = "default"
+    )]
     pub(crate) scope: String,
 }
 
@@ -273,14 +304,34 @@ pub(crate) fn span(text: &str) -> Result<u64, String> {
     onceward::policy::span_ms(text).map_err(|invalid| invalid.to_string())
 }
 
+/// How often.
+pub(crate) fn count(text: &str) -> Result<u32, String> {
+    text.parse()
+        .map_err(|_| format!("{text:?} is not a number; write 3"))
+}
+
+/// How much.
+pub(crate) fn bytes(text: &str) -> Result<u64, String> {
+    text.parse()
+        .map_err(|_| format!("{text:?} is not a number of bytes; write 1048576 for a MiB"))
+}
+
+/// An exit code of a command that did not succeed.
+pub(crate) fn exit_code(text: &str) -> Result<i32, String> {
+    let code = text.parse().ok().filter(|code| (1..=255).contains(code));
+    code.ok_or_else(|| format!("{text:?} is not an exit code from 1 to 255"))
+}
+
 /// A class, by its word.
 pub(crate) fn class(text: &str) -> Result<Class, String> {
-    text.parse().map_err(|invalid: onceward::InvalidInput| invalid.to_string())
+    text.parse()
+        .map_err(|invalid: onceward::InvalidInput| invalid.to_string())
 }
 
 /// An effect, by its word.
 pub(crate) fn effect(text: &str) -> Result<Effect, String> {
-    text.parse().map_err(|invalid: onceward::InvalidInput| invalid.to_string())
+    text.parse()
+        .map_err(|invalid: onceward::InvalidInput| invalid.to_string())
 }
 
 /// Reads the command line. Help goes to stdout because it was asked for; every mistake is exit 2 and changes nothing.
@@ -291,7 +342,9 @@ pub(crate) fn parse() -> Result<Cli, ExitCode> {
             ExitCode::SUCCESS
         }
         _ => {
-            let json = std::env::args_os().take_while(|argument| argument != "--").any(|argument| argument == "--json");
+            let json = std::env::args_os()
+                .take_while(|argument| argument != "--")
+                .any(|argument| argument == "--json");
             answer::usage(&error, json);
             ExitCode::from(2)
         }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use etcetera::BaseStrategy;
-use onceward::{Blocking, Ledger, OperationId, Policy};
+use onceward::{Blocking, Ledger, OperationId, Policy, StoreError};
 use onceward_store::{SqliteOptions, SqliteStore};
 
 use crate::cli::Global;
@@ -40,7 +40,11 @@ impl Context {
         };
         let policy = Policy::parse(&text).map_err(|invalid| in_file(invalid.to_string()))?;
         policy.check().map_err(|invalid| in_file(invalid.to_string()))?;
-        Ok(Self { global, policy, policy_file })
+        Ok(Self {
+            global,
+            policy,
+            policy_file,
+        })
     }
 
     /// Where the ledger is: the flag, the environment, the policy, the user's data folder.
@@ -48,9 +52,13 @@ impl Context {
         if let Some(url) = self.global.ledger.as_deref().or(self.policy.ledger_url()) {
             return Ok(url.to_owned());
         }
-        let folders = etcetera::choose_base_strategy()
-            .map_err(|_| CommandError::invalid("there is no home folder to keep a ledger in; give --ledger sqlite:PATH"))?;
-        Ok(format!("sqlite:{}", folders.data_dir().join("onceward").join("once.db").display()))
+        let folders = etcetera::choose_base_strategy().map_err(|_| {
+            CommandError::invalid("there is no home folder to keep a ledger in; give --ledger sqlite:PATH")
+        })?;
+        Ok(format!(
+            "sqlite:{}",
+            folders.data_dir().join("onceward").join("once.db").display()
+        ))
     }
 
     /// The ledger.
@@ -64,8 +72,9 @@ impl Context {
         let path = url.strip_prefix("sqlite:").ok_or_else(|| {
             CommandError::invalid(format!("the ledger {url:?} is not understood; write sqlite:PATH"))
         })?;
-        let mut options = SqliteOptions::parse(path)
-            .map_err(|problem| CommandError::invalid(format!("the ledger {url:?} is not valid: {problem}")))?;
+        let mut options = SqliteOptions::parse(path).map_err(|problem| {
+            CommandError::invalid(format!("the ledger {url:?} is not valid: {problem}"))
+        })?;
         if !path.contains("checkpoint=") {
             options.checkpoint_pages = CHECKPOINT_PAGES;
         }
@@ -75,8 +84,25 @@ impl Context {
                 options.path.display()
             )));
         }
-        if let Some(folder) = options.path.parent().filter(|_| self.global.ledger.is_none()) {
-            make_private(folder)?;
+        match options
+            .path
+            .parent()
+            .filter(|folder| !folder.as_os_str().is_empty())
+        {
+            Some(folder) if self.global.ledger.is_none() => make_private(folder)?,
+            Some(folder) if !folder.is_dir() => {
+                return Err(unusable(format!(
+                    "there is no folder {}; make it, or give another path",
+                    folder.display()
+                )));
+            }
+            Some(_) | None => {}
+        }
+        if options.path.is_dir() {
+            let path = options.path.display();
+            return Err(unusable(format!(
+                "{path} is a folder; write sqlite:{path}/once.db for a file in it"
+            )));
         }
         Ok(SqliteStore::open(options)?)
     }
@@ -87,22 +113,33 @@ impl Context {
     }
 }
 
+fn unusable(what: String) -> CommandError {
+    StoreError::Unusable { what }.into()
+}
+
 fn make_private(folder: &Path) -> Result<(), CommandError> {
-    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
+    let made = std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(folder);
     made.map_err(|error| {
         let what = format!("cannot make the folder {}", folder.display());
-        CommandError::Ledger(onceward::StoreError::because(what, error).into())
+        StoreError::because(what, error).into()
     })
 }
 
 /// The policy file that was named, or the first one found where policies are looked for.
 fn read_policy(named: Option<&Path>) -> Result<(Option<PathBuf>, String), CommandError> {
-    let unreadable = |file: &Path, error| CommandError::invalid(format!("cannot read the policy {}: {error}", file.display()));
+    let unreadable = |file: &Path, error| {
+        CommandError::invalid(format!("cannot read the policy {}: {error}", file.display()))
+    };
     if let Some(file) = named {
         let text = std::fs::read_to_string(file).map_err(|error| unreadable(file, error))?;
         return Ok((Some(file.to_owned()), text));
     }
-    let user = etcetera::choose_base_strategy().ok().map(|folders| folders.config_dir().join("onceward/onceward.toml"));
+    let user = etcetera::choose_base_strategy()
+        .ok()
+        .map(|folders| folders.config_dir().join("onceward/onceward.toml"));
     for file in [Some(PathBuf::from("onceward.toml")), user].into_iter().flatten() {
         match std::fs::read_to_string(&file) {
             Ok(text) => return Ok((Some(file), text)),

@@ -1,7 +1,8 @@
 //! `once`: runs any command once, and knows what happened.
 //!
 //! # Layout
-//! - `cli`: what can be typed. `context`: the ledger, the policy and the way to answer, from flags, environment and files.
+//! - `cli`: what can be typed.
+//! - `context`: the ledger, the policy and the way to answer, from flags, environment and files.
 //! - `commands`: one file a command. `commands/run`: the one that all others are about.
 //! - `answer`: what is printed. `exit`: how it ends.
 

@@ -13,6 +13,7 @@ use onceward_store::{SqliteOptions, SqliteStore};
 use rusqlite::Connection;
 
 const ROUND: Duration = Duration::from_secs(4);
+const CACHE_BYTES: u64 = 64 * 1024 * 1024;
 
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
@@ -27,23 +28,28 @@ fn main() {
 
 /// Rounds alternate, so that a slow minute of the machine hits all alike.
 fn speed(folder: &Path) {
-    for round in 1..=3 {
-        let path = |what: &str| folder.join(format!("{what}-{round}.db"));
-        let bare = bare(&path("bare"));
-        report("bare", "first", 1, round, &bare);
-        let (first, _) = one_caller(&path("one"));
-        report("onceward", "first", 1, round, &first);
-        for callers in [64, 256] {
-            report("onceward", "first", callers, round, &many_callers(&path(&format!("many-{callers}")), callers));
-        }
-        report("onceward", "replay from memory", 1, round, &replay(&path("memory"), 64 * 1024 * 1024, 10_000));
-        report("onceward", "replay from the file", 1, round, &replay(&path("file"), 0, 10_000));
+    let only = std::env::var("BENCH_ONLY").unwrap_or_default();
+    let rounds = std::env::var("BENCH_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(3);
+    for round in 1..=rounds {
+        let path = |what: &str| folder.join(format!("{}-{round}.db", what.replace(' ', "-")));
+        let mut measure = |peer: &str, mode: &str, callers: usize, run: &dyn Fn(&Path) -> Figures| {
+            let name = format!("{peer} {mode} {callers}");
+            if name.contains(&only) {
+                print_line(peer, mode, callers, round, &run(&path(&name)));
+            }
+        };
+        measure("bare", "first", 1, &bare);
+        measure("onceward", "first", 1, &one_caller);
+        measure("onceward", "first", 64, &|path| many_callers(path, 64));
+        measure("onceward", "first", 256, &|path| many_callers(path, 256));
+        measure("onceward", "replay from memory", 1, &|path| replay(path, CACHE_BYTES));
+        measure("onceward", "replay from the file", 1, &|path| replay(path, 0));
     }
 }
 
 fn growth(folder: &Path) {
     let limit: u64 = std::env::var("GROWTH_LIMIT").ok().and_then(|text| text.parse().ok()).unwrap_or(10_000_000);
-    let store = open(&folder.join("growth.db"), 64 * 1024 * 1024);
+    let store = open(&folder.join("growth.db"), CACHE_BYTES);
     let ledger = Ledger::new(store.clone());
     let mut records = 0;
     for size in [1_000, 100_000, 1_000_000, 10_000_000].into_iter().filter(|size| *size <= limit) {
@@ -82,10 +88,6 @@ fn fill(ledger: &Ledger, from: u64, to: u64) {
 struct Figures {
     seconds: f64,
     micros: Vec<f64>,
-}
-
-fn report(peer: &str, mode: &str, callers: usize, round: usize, figures: &Figures) {
-    print_line(peer, mode, callers, round, figures);
 }
 
 fn print_line(peer: &str, mode: &str, callers: usize, round: usize, figures: &Figures) {
@@ -132,15 +134,14 @@ fn bare(path: &Path) -> Figures {
     })
 }
 
-fn one_caller(path: &Path) -> (Figures, Blocking) {
-    let ledger = Ledger::new(open(path, 64 * 1024 * 1024)).blocking();
+fn one_caller(path: &Path) -> Figures {
+    let ledger = Ledger::new(open(path, CACHE_BYTES)).blocking();
     let end = Instant::now() + ROUND;
-    let figures = timed((0..).take_while(|_| Instant::now() < end), |n| call(&ledger, n));
-    (figures, ledger)
+    timed((0..).take_while(|_| Instant::now() < end), |n| call(&ledger, n))
 }
 
 fn many_callers(path: &Path, callers: usize) -> Figures {
-    let ledger = Ledger::new(open(path, 64 * 1024 * 1024));
+    let ledger = Ledger::new(open(path, CACHE_BYTES));
     let begun = Instant::now();
     let end = begun + ROUND;
     let mut next = 0;
@@ -166,7 +167,8 @@ fn many_callers(path: &Path, callers: usize) -> Figures {
     Figures { seconds: begun.elapsed().as_secs_f64(), micros }
 }
 
-fn replay(path: &Path, cache_bytes: u64, records: u64) -> Figures {
+fn replay(path: &Path, cache_bytes: u64) -> Figures {
+    let records = 10_000;
     let store = open(path, cache_bytes);
     let ledger = Ledger::new(store);
     fill(&ledger, 0, records);

@@ -17,7 +17,9 @@ pub struct InvalidInput {
 impl InvalidInput {
     /// One problem.
     pub fn new(problem: impl Into<String>) -> Self {
-        Self { problems: vec![problem.into()] }
+        Self {
+            problems: vec![problem.into()],
+        }
     }
 
     /// Every problem that was found, or `None` when there is none.
@@ -331,7 +333,11 @@ impl Error {
         }
         // The attempt said so itself; only the ledger does not know it yet.
         let by_its_word = matches!(self, Self::Unrecorded { what, .. } if what.starts_with("it was done"));
-        if by_its_word { Happened::Yes } else { self.code().happened() }
+        if by_its_word {
+            Happened::Yes
+        } else {
+            self.code().happened()
+        }
     }
 
     /// The operation it is about, where there is one.
@@ -356,7 +362,11 @@ impl Error {
     /// When to ask again, where asking again is right.
     #[must_use]
     pub fn retry_after_ms(&self) -> Option<u64> {
-        if let Self::InProgress { retry_after_ms, .. } = self { Some(*retry_after_ms) } else { None }
+        if let Self::InProgress { retry_after_ms, .. } = self {
+            Some(*retry_after_ms)
+        } else {
+            None
+        }
     }
 
     /// Whether the same call may be made again: only where it is certain that nothing happened, and worth it.
@@ -367,7 +377,13 @@ impl Error {
             Some(record) if record.state == State::Failed => {
                 self.code().retryable()
                     && record.spent_attempts() < record.detail.max_attempts
-                    && !matches!(self, Self::Failed { replayed: Replayed::Yes, .. })
+                    && !matches!(
+                        self,
+                        Self::Failed {
+                            replayed: Replayed::Yes,
+                            ..
+                        }
+                    )
             }
             Some(_) | None => self.code().retryable(),
         }

@@ -128,23 +128,35 @@ impl Json {
     pub fn without(mut self, pointers: &[Pointer]) -> Self {
         // The last item of an array goes first, so that the others keep their places.
         let place = |pointer: &Pointer| -> Vec<(usize, String)> {
-            pointer.steps.iter().map(|step| (step.len(), step.clone())).collect()
+            pointer
+                .steps
+                .iter()
+                .map(|step| (step.len(), step.clone()))
+                .collect()
         };
         let mut pointers: Vec<&Pointer> = pointers.iter().collect();
         pointers.sort_by_key(|pointer| place(pointer));
         pointers.dedup();
-        pointers.into_iter().rev().for_each(|pointer| self.remove(pointer));
+        pointers
+            .into_iter()
+            .rev()
+            .for_each(|pointer| self.remove(pointer));
         self
     }
 
     /// This value without what `pointer` names; unchanged where it names nothing.
     pub fn remove(&mut self, pointer: &Pointer) {
-        let Some((last, parents)) = pointer.steps.split_last() else { return };
+        let Some((last, parents)) = pointer.steps.split_last() else {
+            return;
+        };
         let mut value = self;
         for step in parents {
             let next = match value {
                 Self::Array(items) => array_index(step).and_then(|at| items.get_mut(at)),
-                Self::Object(members) => members.iter_mut().find(|(name, _)| name == step).map(|(_, inner)| inner),
+                Self::Object(members) => members
+                    .iter_mut()
+                    .find(|(name, _)| name == step)
+                    .map(|(_, inner)| inner),
                 Self::Null | Self::Bool(_) | Self::Number(_) | Self::String(_) => None,
             };
             let Some(next) = next else { return };
@@ -227,13 +239,16 @@ impl From<serde_json::Value> for Json {
             // A `Value` holds integers of 64 bits and finite doubles, and both have a canonical text.
             Value::Number(number) => {
                 let text = number.to_string();
-                Self::Number(number::canonical(&text).unwrap_or(text))
+                let canonical = number.is_f64().then(|| number::canonical(&text)).flatten();
+                Self::Number(canonical.unwrap_or(text))
             }
             Value::String(text) => Self::String(text),
             Value::Array(items) => Self::Array(items.into_iter().map(Self::from).collect()),
             Value::Object(members) => {
-                let mut members: Vec<_> =
-                    members.into_iter().map(|(name, value)| (name, Self::from(value))).collect();
+                let mut members: Vec<_> = members
+                    .into_iter()
+                    .map(|(name, value)| (name, Self::from(value)))
+                    .collect();
                 members.sort_by(|(a, _), (b, _)| canonical_order(a, b));
                 Self::Object(members)
             }
@@ -254,7 +269,9 @@ impl Pointer {
     /// When it is empty, has an empty step, or a `~` that is neither `~0` nor `~1`.
     pub fn parse(text: &str) -> Result<Self, InvalidInput> {
         let invalid = |problem: &str| {
-            InvalidInput::new(format!("the field {text:?} {problem}; write `order.id` or the JSON Pointer `/order/id`"))
+            InvalidInput::new(format!(
+                "the field {text:?} {problem}; write `order.id` or the JSON Pointer `/order/id`"
+            ))
         };
         let steps: Vec<String> = match text.strip_prefix('/') {
             Some(rest) => rest
@@ -276,13 +293,19 @@ impl Pointer {
 
 impl fmt::Display for Pointer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.steps.iter().try_for_each(|step| write!(f, "/{}", step.replace('~', "~0").replace('/', "~1")))
+        self.steps
+            .iter()
+            .try_for_each(|step| write!(f, "/{}", step.replace('~', "~0").replace('/', "~1")))
     }
 }
 
 /// RFC 8785 sorts names by UTF-16 code units, which differs from byte order beyond the basic plane.
 fn canonical_order(a: &str, b: &str) -> Ordering {
-    if a.is_ascii() && b.is_ascii() { a.cmp(b) } else { a.encode_utf16().cmp(b.encode_utf16()) }
+    if a.is_ascii() && b.is_ascii() {
+        a.cmp(b)
+    } else {
+        a.encode_utf16().cmp(b.encode_utf16())
+    }
 }
 
 fn array_index(step: &str) -> Option<usize> {
@@ -290,7 +313,8 @@ fn array_index(step: &str) -> Option<usize> {
     plain.then(|| step.parse().ok()).flatten()
 }
 
-fn write_string(text: &str, out: &mut String) {
+/// Appends a string in its canonical form.
+pub(crate) fn write_string(text: &str, out: &mut String) {
     out.push('"');
     let mut plain_from = 0;
     for (at, byte) in text.bytes().enumerate() {
@@ -353,9 +377,14 @@ mod tests {
     #[test]
     fn all_pointers_are_of_the_value_as_it_was() {
         let value = Json::parse(r#"{"list":[0,1,2,{"x":3,"y":3},4,5,6,7,8,9,10]}"#).unwrap();
-        let pointers: Vec<Pointer> = ["list.0", "/list/0", "list.3.x", "list.1", "list.9", "list.10", "list.2.x"]
-            .map(|text| Pointer::parse(text).unwrap())
-            .into();
-        assert_eq!(value.without(&pointers).canonical(), r#"{"list":[2,{"y":3},4,5,6,7,8]}"#);
+        let pointers: Vec<Pointer> = [
+            "list.0", "/list/0", "list.3.x", "list.1", "list.9", "list.10", "list.2.x",
+        ]
+        .map(|text| Pointer::parse(text).unwrap())
+        .into();
+        assert_eq!(
+            value.without(&pointers).canonical(),
+            r#"{"list":[2,{"y":3},4,5,6,7,8]}"#
+        );
     }
 }

@@ -1,5 +1,6 @@
 //! Identity: which operation is this, and are its inputs the ones it was first asked for with?
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -7,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::error::InvalidInput;
-use crate::json::{Json, Pointer};
+use crate::json::{self, Json, Pointer};
 
 /// The longest key, scope or name, in characters.
 pub const MAX_NAME: usize = 255;
@@ -24,9 +25,13 @@ impl OperationId {
     /// The id of the operation (scope, name, key).
     #[must_use]
     pub fn of(scope: &str, name: &str, key: &str) -> Self {
-        let identity = Json::Array(vec![scope.into(), name.into(), key.into()]);
-        let hash = base32(&Sha256::digest(identity.canonical())[..20]);
-        Self(format!("op_{hash}").into())
+        let mut identity = String::with_capacity(scope.len() + name.len() + key.len() + 16);
+        for (lead, part) in [('[', scope), (',', name), (',', key)] {
+            identity.push(lead);
+            json::write_string(part, &mut identity);
+        }
+        identity.push(']');
+        Self(tagged("op_", &Sha256::digest(identity)[..20]).into())
     }
 
     /// Reads an id.
@@ -106,7 +111,10 @@ impl Key {
                 text.len()
             )));
         }
-        Ok(Self { text: text.to_owned(), origin: KeyOrigin::Given })
+        Ok(Self {
+            text: text.to_owned(),
+            origin: KeyOrigin::Given,
+        })
     }
 
     /// A key derived from intent: `k1_` and base32 of SHA-256 over canonical `[1, name, selected, occurrence]`.
@@ -114,13 +122,16 @@ impl Key {
     pub fn derived(name: &str, selected: &Json, occurrence: &Occurrence) -> Self {
         let mut text = String::with_capacity(128);
         text.push_str("[1,");
-        Json::from(name).write_canonical(&mut text);
+        json::write_string(name, &mut text);
         text.push(',');
         selected.write_canonical(&mut text);
         text.push(',');
         occurrence.to_json().write_canonical(&mut text);
         text.push(']');
-        Self { text: format!("k1_{}", base32(&Sha256::digest(&text))), origin: KeyOrigin::Derived }
+        Self {
+            text: tagged("k1_", &Sha256::digest(&text)),
+            origin: KeyOrigin::Derived,
+        }
     }
 }
 
@@ -139,7 +150,11 @@ impl Occurrence {
 
     fn to_json(&self) -> Json {
         let number = !self.0.starts_with('0') && self.0.bytes().all(|b| b.is_ascii_digit());
-        if number { Json::Number(self.0.clone()) } else { Json::String(self.0.clone()) }
+        if number {
+            Json::Number(self.0.clone())
+        } else {
+            Json::String(self.0.clone())
+        }
     }
 }
 
@@ -159,9 +174,9 @@ impl fmt::Display for Occurrence {
 ///
 /// # Errors
 /// A field that is selected and missing is an error, never an empty value.
-pub fn select(input: &Json, fields: &[Pointer]) -> Result<Json, InvalidInput> {
+pub fn select<'a>(input: &'a Json, fields: &[Pointer]) -> Result<Cow<'a, Json>, InvalidInput> {
     if fields.is_empty() {
-        return Ok(input.clone());
+        return Ok(Cow::Borrowed(input));
     }
     let mut missing = Vec::new();
     let mut selected = Vec::new();
@@ -173,7 +188,7 @@ pub fn select(input: &Json, fields: &[Pointer]) -> Result<Json, InvalidInput> {
     }
     match InvalidInput::all(missing) {
         Some(invalid) => Err(invalid),
-        None => Ok(Json::object(selected)),
+        None => Ok(Cow::Owned(Json::object(selected))),
     }
 }
 
@@ -186,7 +201,7 @@ impl Fingerprint {
     /// The fingerprint of an input.
     #[must_use]
     pub fn of(input: &Json) -> Self {
-        Self(format!("f1_{}", base32(&Sha256::digest(input.canonical()))))
+        Self(tagged("f1_", &Sha256::digest(input.canonical())))
     }
 
     /// The fingerprint as text.
@@ -209,7 +224,7 @@ pub fn field_digests(id: &OperationId, input: &Json) -> BTreeMap<String, String>
             hash.update(path);
             hash.update([0]);
             hash.update(value.canonical());
-            digests.insert(path.to_owned(), base32(&hash.finalize()[..5]));
+            digests.insert(path.to_owned(), tagged("", &hash.finalize()[..5]));
         }
     });
     digests
@@ -218,7 +233,12 @@ pub fn field_digests(id: &OperationId, input: &Json) -> BTreeMap<String, String>
 /// The fields in which two inputs differ, by their digests.
 #[must_use]
 pub fn fields_that_differ(a: &BTreeMap<String, String>, b: &BTreeMap<String, String>) -> Vec<String> {
-    let mut fields: Vec<String> = a.keys().chain(b.keys()).filter(|field| a.get(*field) != b.get(*field)).cloned().collect();
+    let mut fields: Vec<String> = a
+        .keys()
+        .chain(b.keys())
+        .filter(|field| a.get(*field) != b.get(*field))
+        .cloned()
+        .collect();
     fields.sort();
     fields.dedup();
     fields
@@ -231,16 +251,23 @@ pub fn fields_that_differ(a: &BTreeMap<String, String>, b: &BTreeMap<String, Str
 pub fn name_like(what: &str, text: &str) -> Result<(), InvalidInput> {
     let length = text.chars().count();
     if length == 0 || length > MAX_NAME {
-        return Err(InvalidInput::new(format!("the {what} has {length} characters; it needs 1 to {MAX_NAME}")));
+        return Err(InvalidInput::new(format!(
+            "the {what} has {length} characters; it needs 1 to {MAX_NAME}"
+        )));
     }
     match text.chars().find(|c| c.is_control()) {
-        Some(stray) => Err(InvalidInput::new(format!("the {what} holds the control character {stray:?}"))),
+        Some(stray) => Err(InvalidInput::new(format!(
+            "the {what} holds the control character {stray:?}"
+        ))),
         None => Ok(()),
     }
 }
 
-fn base32(bytes: &[u8]) -> String {
-    let mut text = data_encoding::BASE32_NOPAD.encode(bytes);
+/// A tag, which says what it is and in which version, and lowercase base32.
+fn tagged(tag: &str, bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(tag.len() + bytes.len() * 8 / 5 + 1);
+    text.push_str(tag);
+    data_encoding::BASE32_NOPAD.encode_append(bytes, &mut text);
     text.make_ascii_lowercase();
     text
 }

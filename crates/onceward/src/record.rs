@@ -36,8 +36,15 @@ pub enum State {
 
 impl State {
     /// Every state, in the order of a life.
-    pub const ALL: [Self; 7] =
-        [Self::Staged, Self::Running, Self::Done, Self::Failed, Self::InDoubt, Self::Cancelled, Self::Expired];
+    pub const ALL: [Self; 7] = [
+        Self::Staged,
+        Self::Running,
+        Self::Done,
+        Self::Failed,
+        Self::InDoubt,
+        Self::Cancelled,
+        Self::Expired,
+    ];
 
     /// The word for it, the same on every surface.
     #[must_use]
@@ -82,7 +89,13 @@ pub enum Class {
 
 impl Class {
     /// Every class, from the safest to the least known.
-    pub const ALL: [Self; 5] = [Self::Read, Self::Idempotent, Self::Keyed, Self::Probed, Self::Once];
+    pub const ALL: [Self; 5] = [
+        Self::Read,
+        Self::Idempotent,
+        Self::Keyed,
+        Self::Probed,
+        Self::Once,
+    ];
 
     /// The word for it.
     #[must_use]
@@ -348,9 +361,21 @@ pub struct Outcome {
 impl PartialEq for Outcome {
     fn eq(&self, other: &Self) -> bool {
         let text = |outcome: &Self| outcome.data.as_ref().map(|data| data.get().to_owned());
-        (self.effect, &self.reason, self.verified, &self.settled_by, &self.body, self.unavailable)
-            == (other.effect, &other.reason, other.verified, &other.settled_by, &other.body, other.unavailable)
-            && text(self) == text(other)
+        (
+            self.effect,
+            &self.reason,
+            self.verified,
+            &self.settled_by,
+            &self.body,
+            self.unavailable,
+        ) == (
+            other.effect,
+            &other.reason,
+            other.verified,
+            &other.settled_by,
+            &other.body,
+            other.unavailable,
+        ) && text(self) == text(other)
     }
 }
 
@@ -358,19 +383,31 @@ impl Outcome {
     /// An outcome with this effect and nothing else to say.
     #[must_use]
     pub fn with_effect(effect: Effect) -> Self {
-        Self { effect: Some(effect), ..Self::because(None) }
+        Self {
+            effect: Some(effect),
+            ..Self::because(None)
+        }
     }
 
     /// An outcome that has only a reason.
     #[must_use]
     pub fn because(reason: Option<String>) -> Self {
-        Self { effect: None, reason, verified: None, settled_by: None, data: None, body: None, unavailable: false }
+        Self {
+            effect: None,
+            reason,
+            verified: None,
+            settled_by: None,
+            data: None,
+            body: None,
+            unavailable: false,
+        }
     }
 
     /// How many bytes its result takes.
     #[must_use]
     pub fn size(&self) -> usize {
-        self.data.as_ref().map_or(0, |data| data.get().len()) + self.body.as_ref().map_or(0, |body| body.len())
+        self.data.as_ref().map_or(0, |data| data.get().len())
+            + self.body.as_ref().map_or(0, |body| body.len())
     }
 }
 

@@ -1,21 +1,13 @@
 //! How a record changes: each function takes the old record and gives the new one. Pure: `now` is an argument.
 
+mod ending;
+
+pub use ending::{Ending, finish};
+
+use self::ending::end;
 use crate::decide::{Liveness, standing};
 use crate::operation::{Intent, MAX_RESULT};
-use crate::record::{
-    Detail, DoubleEffect, Downstream, MAX_HISTORY, Outcome, Owner, Past, Record, State, Verification,
-};
-
-/// How an attempt ended, by its own word.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Ending {
-    /// It happened.
-    Done(Outcome),
-    /// It did not happen, for certain.
-    Failed(Outcome),
-    /// Nobody can say.
-    InDoubt(Outcome),
-}
+use crate::record::{Detail, Downstream, MAX_HISTORY, Outcome, Owner, Past, Record, State, Verification};
 
 /// What somebody says about an operation in doubt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,33 +52,36 @@ impl Record {
 
     /// The next version of this record.
     fn next(&self, state: State, now_ms: i64) -> Self {
-        Self { version: self.version + 1, state, updated_ms: now_ms, due_ms: None, ..self.clone() }
+        Self {
+            version: self.version + 1,
+            state,
+            updated_ms: now_ms,
+            due_ms: None,
+            ..self.clone()
+        }
     }
 
     /// The next version, with its result and for as long as that is kept.
     fn settled(&self, state: State, outcome: Outcome, now_ms: i64) -> Self {
         let due_ms = Some(later(now_ms, self.detail.retention_ms));
-        let mut next = Self { due_ms, outcome: Some(fitting(outcome)), ..self.next(state, now_ms) };
+        let mut next = Self {
+            due_ms,
+            outcome: Some(fitting(outcome)),
+            ..self.next(state, now_ms)
+        };
         next.detail.quarantine_until_ms = None;
         next
     }
 
     fn remember(&mut self, attempt: u32, ended: State, reason: Option<String>, at_ms: i64) {
-        self.detail.history.push(Past { attempt, ended, at_ms, reason });
+        self.detail.history.push(Past {
+            attempt,
+            ended,
+            at_ms,
+            reason,
+        });
         let surplus = self.detail.history.len().saturating_sub(MAX_HISTORY);
         self.detail.history.drain(..surplus);
-    }
-
-    /// Raises the alarm. One that is certain is never lowered.
-    fn alarm(&mut self, alarm: DoubleEffect) {
-        if self.detail.double_effect != Some(DoubleEffect::Certain) {
-            self.detail.double_effect = Some(alarm);
-        }
-    }
-
-    /// Lowers an alarm that turned out to be unfounded.
-    fn all_clear(&mut self) {
-        self.detail.double_effect = self.detail.double_effect.filter(|alarm| *alarm == DoubleEffect::Certain);
     }
 }
 
@@ -131,7 +126,10 @@ pub fn stage(intent: &Intent, now_ms: i64) -> Record {
 #[must_use]
 pub fn start(found: Option<&Record>, intent: &Intent, owner: Owner, now_ms: i64) -> Record {
     let mut record = match found {
-        None => Record { state: State::Running, ..stage(intent, now_ms) },
+        None => Record {
+            state: State::Running,
+            ..stage(intent, now_ms)
+        },
         Some(before) => again(before, intent, now_ms),
     };
     record.attempt += 1;
@@ -174,7 +172,12 @@ fn again(before: &Record, intent: &Intent, now_ms: i64) -> Record {
     match before.state {
         State::Failed => record.remember(before.attempt, State::Failed, reason, before.updated_ms),
         State::InDoubt => record.remember(before.attempt, State::InDoubt, reason, before.updated_ms),
-        State::Running => record.remember(before.attempt, State::InDoubt, Some("its owner was gone".into()), now_ms),
+        State::Running => record.remember(
+            before.attempt,
+            State::InDoubt,
+            Some("its owner was gone".into()),
+            now_ms,
+        ),
         State::Staged | State::Done | State::Cancelled | State::Expired => {}
     }
     record
@@ -186,7 +189,10 @@ pub fn renew(record: &Record, attempt: u32, lease_until_ms: i64, now_ms: i64) ->
     let runs = record.state == State::Running && record.attempt == attempt;
     let owner = record.detail.owner.filter(|_| runs)?;
     let mut next = record.next(State::Running, now_ms);
-    next.detail.owner = Some(Owner { lease_until_ms, ..owner });
+    next.detail.owner = Some(Owner {
+        lease_until_ms,
+        ..owner
+    });
     Some(next)
 }
 
@@ -200,138 +206,21 @@ pub fn doubt(record: &Record, liveness: Liveness, quarantine_ms: u64, now_ms: i6
             return end(record, Ending::Failed(outcome), now_ms);
         }
         Liveness::Gone | Liveness::Alive => ("its owner ended without an answer", None),
-        Liveness::Unknown => ("its owner has been silent for longer than its lease", Some(later(now_ms, quarantine_ms))),
+        Liveness::Unknown => (
+            "its owner has been silent for longer than its lease",
+            Some(later(now_ms, quarantine_ms)),
+        ),
     };
     let outcome = Outcome::because(Some(reason.to_owned()));
     if record.detail.late.is_some() {
         return end(record, Ending::InDoubt(outcome), now_ms);
     }
-    let mut next = Record { outcome: Some(outcome), ..record.next(State::InDoubt, now_ms) };
+    let mut next = Record {
+        outcome: Some(outcome),
+        ..record.next(State::InDoubt, now_ms)
+    };
     next.detail.quarantine_until_ms = quarantine_until_ms;
     next
-}
-
-/// The record with an attempt's own ending, which is never dropped, however late it comes.
-#[must_use]
-pub fn finish(record: &Record, attempt: u32, ending: Ending, now_ms: i64) -> Record {
-    if attempt < record.attempt {
-        return overtaken(record, attempt, ending, now_ms);
-    }
-    match record.state {
-        State::Running | State::InDoubt => end(record, ending, now_ms),
-        State::Done | State::Failed | State::Cancelled => after_settling(record, ending, now_ms),
-        // What is staged has no attempt that could end, and a tombstone keeps no results.
-        State::Staged | State::Expired => note(record, attempt, ending, now_ms),
-    }
-}
-
-/// The newest attempt says how it ended.
-fn end(record: &Record, ending: Ending, now_ms: i64) -> Record {
-    let mut next = match (ending, record.detail.late.clone()) {
-        (Ending::Done(outcome), None) => record.settled(State::Done, outcome, now_ms),
-        (Ending::Done(outcome), Some(_)) => {
-            let mut next = record.settled(State::Done, outcome, now_ms);
-            next.alarm(DoubleEffect::Certain);
-            next
-        }
-        // It did nothing, but the attempt before it came back with a success: one effect in all.
-        (Ending::Failed(_), Some(late)) => {
-            let mut next = record.settled(State::Done, late, now_ms);
-            next.all_clear();
-            next
-        }
-        (Ending::InDoubt(_), Some(late)) => record.settled(State::Done, late, now_ms),
-        (Ending::Failed(outcome), None) => record.settled(State::Failed, outcome, now_ms),
-        (Ending::InDoubt(outcome), None) => {
-            Record { outcome: Some(fitting(outcome)), ..record.next(State::InDoubt, now_ms) }
-        }
-    };
-    next.detail.owner = None;
-    next.detail.late = None;
-    next
-}
-
-/// The newest attempt's ending comes after the operation was settled: by hand, by a probe, by a late answer, or by the
-/// same ending whose first write was not acknowledged.
-fn after_settling(record: &Record, ending: Ending, now_ms: i64) -> Record {
-    let another = record.detail.history.iter().any(|past| past.ended == State::Done && past.attempt != record.attempt);
-    match ending {
-        // It happened after all, or: it happened, and here is its result.
-        Ending::Done(outcome) => {
-            let mut next = record.settled(State::Done, outcome, now_ms);
-            if another {
-                next.alarm(DoubleEffect::Certain);
-            }
-            next
-        }
-        Ending::Failed(outcome) if record.state == State::Failed => record.settled(State::Failed, outcome, now_ms),
-        Ending::Failed(_) => {
-            let mut next = note(record, record.attempt, ending, now_ms);
-            // It did nothing, so the success that settled the operation was the only one.
-            if another {
-                next.all_clear();
-            }
-            next
-        }
-        Ending::InDoubt(_) => note(record, record.attempt, ending, now_ms),
-    }
-}
-
-/// An attempt ends after another one was started.
-fn overtaken(record: &Record, attempt: u32, ending: Ending, now_ms: i64) -> Record {
-    let told = record.detail.history.iter().any(|past| past.ended == State::Done && past.attempt == attempt);
-    let mut next = match &ending {
-        Ending::Done(_) if told => return Record { due_ms: record.due_ms, ..record.next(record.state, now_ms) },
-        Ending::Done(outcome) => late_success(record, outcome.clone(), now_ms),
-        Ending::Failed(_) | Ending::InDoubt(_) => return note(record, attempt, ending, now_ms),
-    };
-    let (ended, outcome) = ending.parts();
-    next.remember(attempt, ended, outcome.reason, now_ms);
-    next
-}
-
-/// An overtaken attempt comes back with a success.
-fn late_success(record: &Record, outcome: Outcome, now_ms: i64) -> Record {
-    let mut next = Record { due_ms: record.due_ms, ..record.next(record.state, now_ms) };
-    match record.state {
-        State::Failed | State::Cancelled => next = record.settled(State::Done, outcome, now_ms),
-        State::InDoubt => {
-            next = record.settled(State::Done, outcome, now_ms);
-            next.alarm(DoubleEffect::Possible);
-        }
-        State::Running if record.detail.late.is_some() => next.alarm(DoubleEffect::Certain),
-        State::Running => {
-            next.detail.late = Some(fitting(outcome));
-            next.alarm(DoubleEffect::Possible);
-        }
-        State::Done => {
-            // Who settled it may have seen the effect of this very attempt.
-            let by_hand = record.outcome.as_ref().is_some_and(|outcome| outcome.settled_by.is_some());
-            next.alarm(if by_hand { DoubleEffect::Possible } else { DoubleEffect::Certain });
-        }
-        // A tombstone does not say whether it was done, failed or cancelled.
-        State::Expired => next.alarm(DoubleEffect::Possible),
-        State::Staged => {}
-    }
-    next
-}
-
-/// The record as it is, with an attempt's ending remembered.
-fn note(record: &Record, attempt: u32, ending: Ending, now_ms: i64) -> Record {
-    let mut next = Record { due_ms: record.due_ms, ..record.next(record.state, now_ms) };
-    let (ended, outcome) = ending.parts();
-    next.remember(attempt, ended, outcome.reason, now_ms);
-    next
-}
-
-impl Ending {
-    fn parts(self) -> (State, Outcome) {
-        match self {
-            Self::Done(outcome) => (State::Done, outcome),
-            Self::Failed(outcome) => (State::Failed, outcome),
-            Self::InDoubt(outcome) => (State::InDoubt, outcome),
-        }
-    }
 }
 
 /// The record with the doubt settled, by hand, by a probe or by a policy. `None` where there is no doubt.
@@ -373,7 +262,12 @@ pub fn cancel(record: &Record, liveness: Liveness, now_ms: i64) -> Cancelling {
 
 /// The record with what a later check said of it. `None` where there is no success to check.
 #[must_use]
-pub fn verified(record: &Record, verification: Verification, reason: Option<String>, now_ms: i64) -> Option<Record> {
+pub fn verified(
+    record: &Record,
+    verification: Verification,
+    reason: Option<String>,
+    now_ms: i64,
+) -> Option<Record> {
     if record.state != State::Done {
         return None;
     }
@@ -387,7 +281,11 @@ pub fn verified(record: &Record, verification: Verification, reason: Option<Stri
         outcome.reason = reason;
     }
     let due_ms = record.due_ms.filter(|_| state == State::Done);
-    Some(Record { due_ms, outcome: Some(outcome), ..record.next(state, now_ms) })
+    Some(Record {
+        due_ms,
+        outcome: Some(outcome),
+        ..record.next(state, now_ms)
+    })
 }
 
 /// What time does to it.
@@ -399,7 +297,11 @@ pub fn age(record: &Record, now_ms: i64) -> Ageing {
     match record.state {
         State::Done | State::Failed | State::Cancelled => {
             let due_ms = Some(later(now_ms, record.detail.tombstone_ms));
-            Ageing::Tombstone(Record { due_ms, outcome: None, ..record.next(State::Expired, now_ms) })
+            Ageing::Tombstone(Record {
+                due_ms,
+                outcome: None,
+                ..record.next(State::Expired, now_ms)
+            })
         }
         State::Expired => Ageing::Delete,
         State::Staged | State::Running | State::InDoubt => Ageing::Keep,
@@ -414,5 +316,14 @@ pub fn later(now_ms: i64, span_ms: u64) -> i64 {
 
 /// The outcome without a result that is too large to keep: never a reason to run again.
 fn fitting(outcome: Outcome) -> Outcome {
-    if outcome.size() <= MAX_RESULT { outcome } else { Outcome { data: None, body: None, unavailable: true, ..outcome } }
+    if outcome.size() <= MAX_RESULT {
+        outcome
+    } else {
+        Outcome {
+            data: None,
+            body: None,
+            unavailable: true,
+            ..outcome
+        }
+    }
 }

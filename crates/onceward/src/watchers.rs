@@ -29,7 +29,13 @@ impl Watchers {
 
     /// Waits until somebody notifies `id` or the time is over. `unchanged` is asked once more after the waiting has
     /// begun, so that a change just before it is not missed.
-    pub async fn wait(&self, id: &OperationId, timeout_ms: u64, clock: &dyn Clock, unchanged: impl FnOnce() -> bool) {
+    pub async fn wait(
+        &self,
+        id: &OperationId,
+        timeout_ms: u64,
+        clock: &dyn Clock,
+        unchanged: impl FnOnce() -> bool,
+    ) {
         let event = self.event(id);
         let listener = event.listen();
         if !unchanged() {

@@ -24,7 +24,7 @@ struct Explained {
 
 pub(super) fn run(context: &Context, args: &KeyArgs) -> Ended {
     let gathered = input::gather(&args.identity, &args.command)?;
-    let settings = input::settings(context, &args.identity, &gathered.name)?;
+    let settings = input::settings(context, &args.identity, &gathered)?;
     let intent = operation(&args.identity, &gathered, &settings).intent()?;
     let explained = Explained {
         key: intent.key.text.clone(),
@@ -38,7 +38,9 @@ pub(super) fn run(context: &Context, args: &KeyArgs) -> Ended {
     answer::success(context.global.json, "noop", &explained, || {
         let from = match explained.origin {
             KeyOrigin::Given => "given by the caller".to_owned(),
-            KeyOrigin::Derived if settings.key_fields.is_empty() => "derived from the name and all inputs".to_owned(),
+            KeyOrigin::Derived if settings.key_fields.is_empty() => {
+                "derived from the name and all inputs".to_owned()
+            }
             KeyOrigin::Derived => format!("derived from the name and {}", settings.key_fields.join(", ")),
         };
         format!(

@@ -5,22 +5,32 @@ use std::process::ExitCode;
 
 use clap_complete::Shell;
 
+use crate::answer;
 use crate::cli;
 use crate::exit::{CommandError, Ended};
 
 pub(super) fn completions(shell: Shell) -> ExitCode {
-    clap_complete::generate(shell, &mut cli::definition(), "once", &mut std::io::stdout());
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut cli::definition(), "once", &mut script);
+    answer::bytes(&script);
     ExitCode::SUCCESS
 }
 
 pub(super) fn pages(folder: Option<&Path>) -> Ended {
-    let failed = |error: std::io::Error| CommandError::Outside(format!("the manual could not be written: {error}"));
+    let failed =
+        |error: std::io::Error| CommandError::Outside(format!("the manual could not be written: {error}"));
     match folder {
         Some(folder) => {
             std::fs::create_dir_all(folder).map_err(failed)?;
             clap_mangen::generate_to(cli::definition(), folder).map_err(failed)?;
         }
-        None => clap_mangen::Man::new(cli::definition()).render(&mut std::io::stdout()).map_err(failed)?,
+        None => {
+            let mut page = Vec::new();
+            clap_mangen::Man::new(cli::definition())
+                .render(&mut page)
+                .map_err(failed)?;
+            answer::bytes(&page);
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -37,7 +37,7 @@ pub(crate) struct RunArgs {
     verify_deadline: Option<u64>,
     /// Exit codes after which nobody can say what the command did (comma-separated)
     #[arg(long, value_name = "CODES", value_delimiter = ',', help_heading = "Safety",
-          value_parser = clap::value_parser!(i32).range(1..=255))]
+          value_parser = cli::exit_code)]
     doubt_exit: Vec<i32>,
     /// What a success changes: created, updated, deleted, noop [default: the command's own JSON answer, else updated]
     #[arg(long, value_parser = cli::effect, help_heading = "Safety")]
@@ -52,18 +52,24 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "TIME", value_parser = cli::span, help_heading = "Time and tries")]
     ttl: Option<u64>,
     /// How often to try again after a certain failure, with growing pauses
-    #[arg(long, value_name = "N", help_heading = "Time and tries")]
+    #[arg(long, value_name = "N", value_parser = cli::count, help_heading = "Time and tries")]
     retries: Option<u32>,
     /// The retry budget: how many attempts the operation may have in its life
-    #[arg(long, value_name = "N", help_heading = "Time and tries")]
+    #[arg(long, value_name = "N", value_parser = cli::count, help_heading = "Time and tries")]
     attempts: Option<u32>,
     /// How much output is kept for replay, in bytes
-    #[arg(long, value_name = "BYTES", help_heading = "Output")]
+    #[arg(long, value_name = "BYTES", value_parser = cli::bytes, help_heading = "Output")]
     max_output: Option<u64>,
     #[command(flatten)]
     dry: DryRunArgs,
     /// With --dry-run: also run the command with these arguments added, for its own plan
-    #[arg(long, value_name = "ARGS", value_delimiter = ' ', allow_hyphen_values = true, requires = "dry_run")]
+    #[arg(
+        long,
+        value_name = "ARGS",
+        value_delimiter = ' ',
+        allow_hyphen_values = true,
+        requires = "dry_run"
+    )]
     dry_run_args: Vec<OsString>,
     /// The command and its arguments, after `--`
     #[arg(last = true, required = true, value_name = "COMMAND")]
@@ -72,9 +78,11 @@ pub(crate) struct RunArgs {
 
 pub(crate) fn run(context: &Context, args: &RunArgs) -> Ended {
     let gathered = input::gather(&args.identity, &args.command)?;
-    let settings = args.settings(context, &gathered.name)?;
+    let settings = args.settings(context, &gathered)?;
     let operation = operation(&args.identity, &gathered, &settings);
-    let operation = operation.probe_command(settings.probe.clone()).verify_command(settings.verify.clone());
+    let operation = operation
+        .probe_command(settings.probe.clone())
+        .verify_command(settings.verify.clone());
     if args.dry.dry_run {
         return respond::dry_run(context, args, &operation, &settings, &gathered);
     }
@@ -94,7 +102,11 @@ fn execute(
     gathered: &input::Gathered,
     show: respond::Show,
 ) -> Result<onceward::Receipt, onceward::Error> {
-    let mut call = ledger.ledger().call(operation).inherit(Inherit::Children).dispatch_marked();
+    let mut call = ledger
+        .ledger()
+        .call(operation)
+        .inherit(Inherit::Children)
+        .dispatch_marked();
     if let Some(probe) = &settings.probe {
         call = call.probe(move |record| {
             let answer = ask::probe(probe, &record);
@@ -149,7 +161,9 @@ fn ending(finished: Finished, settings: &Settings) -> Result<Done, Failure> {
         Finished::Exited { code, output } => {
             let (data, body) = output.into_parts(Some(code));
             let failure = if settings.doubt_exit.contains(&code) {
-                Failure::in_doubt(format!("the command ended with exit code {code}, which leaves its effect in doubt"))
+                Failure::in_doubt(format!(
+                    "the command ended with exit code {code}, which leaves its effect in doubt"
+                ))
             } else {
                 Failure::no_effect(format!("the command failed with exit code {code}"))
             };
@@ -159,12 +173,16 @@ fn ending(finished: Finished, settings: &Settings) -> Result<Done, Failure> {
 }
 
 /// The operation that flags and policy describe.
-pub(crate) fn operation(identity: &IdentityArgs, gathered: &input::Gathered, settings: &Settings) -> Operation {
+pub(crate) fn operation(
+    identity: &IdentityArgs,
+    gathered: &input::Gathered,
+    settings: &Settings,
+) -> Operation {
     let mut operation = Operation::new(&gathered.name)
         .scope(&identity.scope)
         .input(gathered.input.clone())
         .key_fields(input::in_document(&settings.key_fields))
-        .volatile(settings.volatile.clone())
+        .volatile(input::in_document(&settings.volatile))
         .terms(settings.terms.clone());
     if let Some(key) = &identity.key {
         operation = operation.key(key);
@@ -177,8 +195,8 @@ pub(crate) fn operation(identity: &IdentityArgs, gathered: &input::Gathered, set
 
 impl RunArgs {
     /// The policy's settings, with what the flags say over them.
-    fn settings(&self, context: &Context, name: &str) -> Result<Settings, CommandError> {
-        let mut settings = input::settings(context, &self.identity, name)?;
+    fn settings(&self, context: &Context, gathered: &input::Gathered) -> Result<Settings, CommandError> {
+        let mut settings = input::settings(context, &self.identity, gathered)?;
         let terms = &mut settings.terms;
         terms.class = self.class.unwrap_or(terms.class);
         terms.wait_ms = self.wait.unwrap_or(terms.wait_ms);
@@ -195,7 +213,9 @@ impl RunArgs {
             settings.doubt_exit.clone_from(&self.doubt_exit);
         }
         if settings.terms.class == Class::Probed && settings.probe.is_none() {
-            return Err(CommandError::invalid("the class is probed, but there is no probe to ask; give --probe COMMAND"));
+            return Err(CommandError::invalid(
+                "the class is probed, but there is no probe to ask; give --probe COMMAND",
+            ));
         }
         // A probe is there to be asked.
         if settings.probe.is_some() && settings.terms.class == Class::Once {

@@ -25,22 +25,49 @@ pub(super) fn run(context: &Context, args: &OperationArg) -> Ended {
     let id = context.operation(&args.operation)?;
     let ledger = context.ledger(Missing::Refuse)?;
     let (record, state) = ledger.wait_for(ledger.ledger().find(&id))?;
-    let shown = Shown { line: Line::of(&record, state), detail: &record.detail, outcome: record.outcome.as_ref() };
-    answer::success(context.global.json, "noop", &shown, || text(&record, state, ledger.ledger().clock_ms()));
+    let shown = Shown {
+        line: Line::of(&record, state),
+        detail: &record.detail,
+        outcome: record.outcome.as_ref(),
+    };
+    answer::success(context.global.json, "noop", &shown, || {
+        text(&record, state, ledger.ledger().clock_ms())
+    });
     Ok(ExitCode::SUCCESS)
 }
 
 /// All that is known, in lines.
 pub(super) fn text(record: &Record, state: State, now_ms: i64) -> String {
-    let mut lines = vec![format!("{} {}", styled(BOLD, &record.name), styled(state_style(state), state))];
+    let mut lines = vec![format!(
+        "{} {}",
+        styled(BOLD, &record.name),
+        styled(state_style(state), state)
+    )];
     let mut line = |title: &str, value: String| lines.push(format!("  {title:<12} {value}"));
     line("operation", record.id.to_string());
     line("scope", record.scope.clone());
     line("key", record.key.text.clone());
     line("class", record.detail.class.to_string());
-    line("attempt", format!("{} of {}", record.attempt, record.detail.max_attempts));
-    line("created", format!("{} ({} ago)", rfc3339(record.created_ms), span_in_words(now_ms - record.created_ms)));
-    line("updated", format!("{} ({} ago)", rfc3339(record.updated_ms), span_in_words(now_ms - record.updated_ms)));
+    line(
+        "attempt",
+        format!("{} of {}", record.attempt, record.detail.max_attempts),
+    );
+    line(
+        "created",
+        format!(
+            "{} ({} ago)",
+            rfc3339(record.created_ms),
+            span_in_words(now_ms - record.created_ms)
+        ),
+    );
+    line(
+        "updated",
+        format!(
+            "{} ({} ago)",
+            rfc3339(record.updated_ms),
+            span_in_words(now_ms - record.updated_ms)
+        ),
+    );
     if let Some(due_ms) = record.due_ms {
         line("expires", rfc3339(due_ms));
     }
@@ -61,17 +88,35 @@ pub(super) fn text(record: &Record, state: State, now_ms: i64) -> String {
         if let Some(data) = &outcome.data {
             line("data", data.get().to_owned());
         }
-        let printed = outcome.body.as_deref().map(|body| collect(body, Stream::Out)).unwrap_or_default();
+        let printed = outcome
+            .body
+            .as_deref()
+            .map(|body| collect(body, Stream::Out))
+            .unwrap_or_default();
         if let Some(first) = String::from_utf8_lossy(&printed).lines().next() {
             line("output", first.chars().take(80).collect());
         }
     }
     for past in &record.detail.history {
         let reason = past.reason.as_deref().unwrap_or("-");
-        line("before", format!("attempt {} {}: {reason} ({})", past.attempt, past.ended, rfc3339(past.at_ms)));
+        line(
+            "before",
+            format!(
+                "attempt {} {}: {reason} ({})",
+                past.attempt,
+                past.ended,
+                rfc3339(past.at_ms)
+            ),
+        );
     }
     if record.detail.double_effect.is_some() {
-        line("alarm", styled(RED.bold(), "double_effect: more than one attempt may have had an effect"));
+        line(
+            "alarm",
+            styled(
+                RED.bold(),
+                "double_effect: more than one attempt may have had an effect",
+            ),
+        );
     }
     if state == State::InDoubt {
         let next = format!("once settle {} --as done|failed", record.id);

@@ -38,10 +38,26 @@ pub(super) fn open_for_writing(options: &SqliteOptions, live: &Live) -> Result<C
         // Many processes may start at once on a new file; one of them sets it up.
         let _setup = live.setup_lock()?;
         if !is_current(&connection, &options.path)? {
+            use_write_ahead_log(&connection, &options.path)?;
             migrate(&connection).map_err(|e| explain(&options.path, e))?;
         }
     }
     Ok(connection)
+}
+
+/// Opens the database again after a write or a sync has failed. The log may end with a commit that looks whole and was
+/// never synced, and the kernel may report the next sync of the same pages as good. So all of the log is copied into
+/// the database and synced there before anything is read or written; where that cannot be done, neither can the rest.
+pub(super) fn open_after_a_failure(options: &SqliteOptions, live: &Live) -> Result<Connection, StoreError> {
+    let connection = open_for_writing(options, live)?;
+    let copied = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get::<_, i64>(0));
+    match copied.map_err(|error| explain(&options.path, error))? {
+        0 => Ok(connection),
+        _ => Err(StoreError::unavailable(format!(
+            "the disk with {} has reported an error, and another process keeps its log busy; try again",
+            options.path.display()
+        ))),
+    }
 }
 
 /// Opens another connection for reading only.
@@ -75,6 +91,9 @@ fn configure(connection: &mut Connection, options: &SqliteOptions) -> rusqlite::
     }))?;
     // Closing must not cost a checkpoint: every `once run` closes.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+    // Otherwise the planner looks at bound values because of the partial indexes, and every new value prepares the
+    // statement again: four times the cost of running it.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     connection.pragma_update(None, "synchronous", options.sync.as_str())?;
     if options.sync == Sync::Full {
         // Only macOS makes a difference between the two.
@@ -108,8 +127,19 @@ fn is_current(connection: &Connection, path: &Path) -> Result<bool, StoreError> 
     }
 }
 
+/// The engine does not report an error when the switch fails: it answers with the mode that the file still has. In any
+/// other mode a power cut can lose what was synced.
+fn use_write_ahead_log(connection: &Connection, path: &Path) -> Result<(), StoreError> {
+    let switched = connection.pragma_update_and_check(None, "journal_mode", "wal", |row| row.get::<_, String>(0));
+    let mode = switched.map_err(|error| explain(path, error))?;
+    if mode == "wal" {
+        return Ok(());
+    }
+    let file = path.display();
+    Err(StoreError::unavailable(format!("{file} cannot be given a write-ahead log (it stays in mode {mode}); check its disk")))
+}
+
 fn migrate(connection: &Connection) -> rusqlite::Result<()> {
-    connection.pragma_update(None, "journal_mode", "wal")?;
     connection.execute_batch("BEGIN IMMEDIATE")?;
     let upgrade = || {
         let version: i64 = connection.query_row("PRAGMA user_version", [], |row| row.get(0))?;

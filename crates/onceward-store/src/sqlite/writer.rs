@@ -109,12 +109,18 @@ impl Writer {
         Waiting(reply).await
     }
 
-    /// Reads on the writer's connection, unless it is busy.
+    /// Reads on the writer's connection, unless it is busy. After a failed write it is opened again first, so that
+    /// nobody takes what never reached the disk for written.
     pub(super) fn try_read<T>(
         &self,
         read: impl FnOnce(&Connection) -> rusqlite::Result<T>,
     ) -> Option<Result<T, StoreError>> {
-        let desk = self.core.desk.try_lock().ok()?;
+        let mut desk = self.core.desk.try_lock().ok()?;
+        if desk.connection.is_none()
+            && let Err(error) = self.core.connection(&mut desk)
+        {
+            return Some(Err(error));
+        }
         let connection = desk.connection.as_ref()?;
         Some(read(connection).map_err(|error| schema::explain(&self.core.shared.options.path, error)))
     }
@@ -305,7 +311,7 @@ impl Core {
     /// The connection to the file that is still where it was.
     fn connection<'a>(&self, desk: &'a mut Desk) -> Result<&'a Connection, StoreError> {
         if desk.connection.is_none() {
-            desk.connection = Some(schema::open_for_writing(&self.shared.options, &self.shared.live)?);
+            desk.connection = Some(schema::open_after_a_failure(&self.shared.options, &self.shared.live)?);
             desk.database = live::identity(&self.shared.options.path);
         }
         if let Some(database) = desk.database {

@@ -33,7 +33,10 @@ fn at_once<T: Send>(work: impl Fn(usize) -> Result<T, Problem> + Sync) -> Result
                 })
             })
             .collect();
-        threads.into_iter().map(|thread| thread.join().map_err(|_| Problem::new("a thread panicked"))?).collect()
+        threads
+            .into_iter()
+            .map(|thread| thread.join().map_err(|_| Problem::new("a thread panicked"))?)
+            .collect()
     })
 }
 
@@ -46,7 +49,10 @@ fn marked(record: &Record, number: usize) -> Record {
 fn of_many_first_writes_one_wins(bench: &Bench) -> Verdict {
     let record = staged("a")?;
     let swaps = at_once(|number| bench.try_swap(None, &marked(&record, number)))?;
-    let winners = swaps.iter().filter(|swap| matches!(swap, Swap::Written(_))).count();
+    let winners = swaps
+        .iter()
+        .filter(|swap| matches!(swap, Swap::Written(_)))
+        .count();
     equal!(winners, 1, "winners");
     equal!(bench.keys(&everything())?, ["a"], "the listing");
     Ok(())
@@ -56,11 +62,19 @@ fn of_many_swaps_of_one_version_one_wins(bench: &Bench) -> Verdict {
     let record = staged("a")?;
     bench.put(&record)?;
     let swaps = at_once(|number| bench.try_swap(Some(1), &marked(&next(&record), number)))?;
-    let winners: Vec<usize> =
-        swaps.iter().enumerate().filter(|(_, swap)| matches!(swap, Swap::Written(_))).map(|(n, _)| n).collect();
+    let winners: Vec<usize> = swaps
+        .iter()
+        .enumerate()
+        .filter(|(_, swap)| matches!(swap, Swap::Written(_)))
+        .map(|(n, _)| n)
+        .collect();
     equal!(winners.len(), 1, "winners");
     let found = bench.found(&record.id)?;
-    equal!(found.detail.probe, Some(format!("of thread {}", winners[0])), "whose record is there");
+    equal!(
+        found.detail.probe,
+        Some(format!("of thread {}", winners[0])),
+        "whose record is there"
+    );
     Ok(())
 }
 
@@ -74,7 +88,10 @@ fn every_loser_sees_the_winner(bench: &Bench) -> Verdict {
             Swap::Conflict(None) => None,
         })
         .collect();
-    ensure!(seen.iter().all(|mark| mark.is_some() && *mark == seen[0]), "they see different winners: {seen:?}");
+    ensure!(
+        seen.iter().all(|mark| mark.is_some() && *mark == seen[0]),
+        "they see different winners: {seen:?}"
+    );
     Ok(())
 }
 
@@ -86,7 +103,10 @@ fn no_change_is_lost_among_many(bench: &Bench) -> Verdict {
         for _ in 0..CHANGES {
             loop {
                 let found = bench.found(&first.id)?;
-                let after = Record { attempt: found.attempt + 1, ..next(&found) };
+                let after = Record {
+                    attempt: found.attempt + 1,
+                    ..next(&found)
+                };
                 if let Swap::Written(_) = bench.try_swap(Some(found.version), &after)? {
                     break;
                 }
@@ -96,7 +116,11 @@ fn no_change_is_lost_among_many(bench: &Bench) -> Verdict {
     })?;
     let found = bench.found(&first.id)?;
     let expected = CHANGES * u32::try_from(THREADS).unwrap_or(0);
-    equal!((found.attempt, found.version), (expected, u64::from(expected) + 1), "changes and version");
+    equal!(
+        (found.attempt, found.version),
+        (expected, u64::from(expected) + 1),
+        "changes and version"
+    );
     Ok(())
 }
 
@@ -104,7 +128,11 @@ fn of_many_deletes_one_wins(bench: &Bench) -> Verdict {
     let record = staged("a")?;
     bench.put(&record)?;
     let deleted = at_once(|_| bench.remove(&record))?;
-    equal!(deleted.iter().filter(|deleted| **deleted).count(), 1, "deletes that say yes");
+    equal!(
+        deleted.iter().filter(|deleted| **deleted).count(),
+        1,
+        "deletes that say yes"
+    );
     Ok(())
 }
 
@@ -116,7 +144,10 @@ fn a_swap_and_a_delete_do_not_both_win(bench: &Bench) -> Verdict {
         at_once(|number| {
             let won = match number % 2 {
                 0 => bench.remove(&record)?,
-                _ => matches!(bench.try_swap(Some(record.version), &next(&record))?, Swap::Written(_)),
+                _ => matches!(
+                    bench.try_swap(Some(record.version), &next(&record))?,
+                    Swap::Written(_)
+                ),
             };
             winners.fetch_add(usize::from(won), Ordering::SeqCst);
             Ok(())

@@ -42,7 +42,11 @@ fn what_one_changes_the_other_sees_at_once(here: &Bench, there: &Bench) -> Verdi
         there.found(&record.id)?;
         let after = next(&record);
         here.replace(&record, &after)?;
-        equal!(there.found(&record.id)?.version, after.version, "the version on the other side");
+        equal!(
+            there.found(&record.id)?.version,
+            after.version,
+            "the version on the other side"
+        );
         record = after;
     }
     Ok(())
@@ -64,7 +68,11 @@ fn an_old_version_is_a_conflict_across_handles(here: &Bench, there: &Bench) -> V
     conflict(there.try_swap(None, &record)?)?;
     here.replace(&record, &next(&record))?;
     let found = conflict(there.try_swap(Some(record.version), &next(&record))?)?;
-    equal!(found.map(|found| found.version), Some(2), "the version that stands in the way");
+    equal!(
+        found.map(|found| found.version),
+        Some(2),
+        "the version that stands in the way"
+    );
     Ok(())
 }
 
@@ -80,12 +88,29 @@ fn what_one_writes_the_other_lists(here: &Bench, there: &Bench) -> Verdict {
 }
 
 fn a_lock_is_seen_from_the_other_side(here: &Bench, there: &Bench) -> Verdict {
-    let expected = |seen| if there.watch() == Watch::Kernel { seen } else { Liveness::Unknown };
+    let expected = |seen| {
+        if there.watch() == Watch::Kernel {
+            seen
+        } else {
+            Liveness::Unknown
+        }
+    };
     let hold = here.hold(Inherit::No)?;
-    let owner = Owner { token: hold.token(), lease_until_ms: 0 };
-    equal!(wait(there.liveness(&owner))?, expected(Liveness::Alive), "a lock that is held");
+    let owner = Owner {
+        token: hold.token(),
+        lease_until_ms: 0,
+    };
+    equal!(
+        wait(there.liveness(&owner))?,
+        expected(Liveness::Alive),
+        "a lock that is held"
+    );
     drop(hold);
-    equal!(wait(there.liveness(&owner))?, expected(Liveness::Gone), "a lock that was dropped");
+    equal!(
+        wait(there.liveness(&owner))?,
+        expected(Liveness::Gone),
+        "a lock that was dropped"
+    );
     Ok(())
 }
 
@@ -95,7 +120,10 @@ fn a_change_wakes_who_waits_on_the_other_side(here: &Bench, there: &Bench) -> Ve
     let until_ms = there.now_ms() + 3_000;
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            while wait(there.load(&record.id)).ok().flatten().is_some_and(|found| found.version == record.version)
+            while wait(there.load(&record.id))
+                .ok()
+                .flatten()
+                .is_some_and(|found| found.version == record.version)
                 && there.now_ms() < until_ms
             {
                 // A store that is not told of changes elsewhere looks often enough; the ledger waits in short slices.
@@ -116,7 +144,11 @@ fn pay() -> Operation {
 fn what_one_has_done_the_other_replays(here: &Bench, there: &Bench) -> Verdict {
     here.ledger().run(pay(), |_| Ok(Done::created(&1)))?;
     let receipt = there.ledger().run(pay(), |_| Ok(Done::created(&2)))?;
-    equal!((receipt.replayed(), receipt.data()), (true, Some("1")), "the answer on the other side");
+    equal!(
+        (receipt.replayed(), receipt.data()),
+        (true, Some("1")),
+        "the answer on the other side"
+    );
     Ok(())
 }
 
@@ -130,9 +162,20 @@ fn callers_on_both_sides_have_one_effect(here: &Bench, there: &Bench) -> Verdict
         })
     };
     let receipts: Vec<Result<Receipt, Error>> = std::thread::scope(|scope| {
-        let threads: Vec<_> = [here, there, here, there].map(|side| scope.spawn(move || run(side))).into();
-        threads.into_iter().filter_map(|thread| thread.join().ok()).collect()
+        let threads: Vec<_> = [here, there, here, there]
+            .map(|side| scope.spawn(move || run(side)))
+            .into();
+        threads
+            .into_iter()
+            .filter_map(|thread| thread.join().ok())
+            .collect()
     });
-    equal!((receipts.len(), effects.load(Ordering::SeqCst)), (4, 1), "answers and effects");
-    receipts.into_iter().try_for_each(|receipt| receipt.map(drop).map_err(Into::into))
+    equal!(
+        (receipts.len(), effects.load(Ordering::SeqCst)),
+        (4, 1),
+        "answers and effects"
+    );
+    receipts
+        .into_iter()
+        .try_for_each(|receipt| receipt.map(drop).map_err(Into::into))
 }

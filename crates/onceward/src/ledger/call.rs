@@ -41,7 +41,13 @@ pub struct Call<'a> {
 
 impl<'a> Call<'a> {
     pub(super) fn new(ledger: &'a Ledger, operation: Operation) -> Self {
-        Self { ledger, intent: operation.intent(), probe: None, check: None, manner: Manner::default() }
+        Self {
+            ledger,
+            intent: operation.intent(),
+            probe: None,
+            check: None,
+            manner: Manner::default(),
+        }
     }
 
     /// A read-only question that tells whether an operation in doubt happened. Makes its class `probed`.
@@ -97,7 +103,13 @@ impl<'a> Call<'a> {
         F: FnMut(Attempt) -> W,
         W: Future<Output = Result<Done, Failure>>,
     {
-        let Self { ledger, intent, probe, check, manner } = self;
+        let Self {
+            ledger,
+            intent,
+            probe,
+            check,
+            manner,
+        } = self;
         let mut intent = intent?;
         if intent.terms.class == Class::Read {
             return pass_through(ledger, &intent, act).await;
@@ -137,7 +149,15 @@ where
     W: Future<Output = Result<Done, Failure>>,
 {
     let now_ms = ledger.now_ms();
-    let record = transition::start(None, intent, Owner { token: 0, lease_until_ms: now_ms }, now_ms);
+    let record = transition::start(
+        None,
+        intent,
+        Owner {
+            token: 0,
+            lease_until_ms: now_ms,
+        },
+        now_ms,
+    );
     let attempt = Attempt::new(Arc::new(record.clone()), Weak::<Nobody>::new(), None);
     let (ending, _) = attempt.ending(act(attempt.clone()).await);
     // Whatever became of a read, it had no effect.
@@ -145,12 +165,21 @@ where
         Ending::InDoubt(outcome) => Ending::Failed(outcome),
         Ending::Done(_) | Ending::Failed(_) => ending,
     };
-    let record = Arc::new(transition::finish(&record, record.attempt, ending.clone(), ledger.now_ms()));
+    let record = Arc::new(transition::finish(
+        &record,
+        record.attempt,
+        ending.clone(),
+        ledger.now_ms(),
+    ));
     match ending {
         Ending::Done(_) => Ok(Receipt::new(record, Replayed::No)),
         Ending::Failed(outcome) | Ending::InDoubt(outcome) => {
             let reason = outcome.reason.unwrap_or_else(|| "it failed".to_owned());
-            Err(Error::Failed { record, reason, replayed: Replayed::No })
+            Err(Error::Failed {
+                record,
+                reason,
+                replayed: Replayed::No,
+            })
         }
     }
 }
@@ -170,14 +199,20 @@ impl Hold for Nobody {
 
 /// Checks a reported success: "accepted" is not "done".
 async fn verified(ledger: &Ledger, intent: &Intent, check: Option<&Check<'_>>, ending: Ending) -> Ending {
-    let (Ending::Done(outcome), Some(check)) = (&ending, check) else { return ending };
+    let (Ending::Done(outcome), Some(check)) = (&ending, check) else {
+        return ending;
+    };
     let mut outcome = outcome.clone();
     let deadline_ms = transition::later(ledger.now_ms(), intent.terms.verify_deadline_ms);
     loop {
         let (verification, reason) = check(outcome.clone()).await;
         match verification {
             Verification::Pending if ledger.now_ms() < deadline_ms => {
-                ledger.store().clock().sleep(intent.terms.verify_interval_ms).await;
+                ledger
+                    .store()
+                    .clock()
+                    .sleep(intent.terms.verify_interval_ms)
+                    .await;
             }
             Verification::Confirmed | Verification::Pending => {
                 outcome.verified = Some(verification);

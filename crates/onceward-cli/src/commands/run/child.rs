@@ -1,5 +1,6 @@
 //! The command itself: started, watched, stopped, and its output relayed and recorded.
 
+use std::cell::Cell;
 use std::ffi::OsString;
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::process::ExitStatusExt;
@@ -71,23 +72,40 @@ impl Child<'_> {
         let (events, happenings) = mpsc::channel();
         // From here on a signal is passed on and does not end this process: the record must be written.
         let Ok(signals) = watch_signals(&events) else {
-            return Finished::NotStarted { reason: "cannot watch for signals".to_owned(), exit_code: 126 };
+            return Finished::NotStarted {
+                reason: "cannot watch for signals".to_owned(),
+                exit_code: 126,
+            };
         };
         let mut command = Command::new(&self.command[0]);
         command.args(&self.command[1..]).envs(super::environment(attempt));
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        command.stdin(if self.stdin.is_some() { Stdio::piped() } else { Stdio::inherit() });
+        command.stdin(if self.stdin.is_some() {
+            Stdio::piped()
+        } else {
+            Stdio::inherit()
+        });
         if let Err(error) = attempt.dispatched() {
             signals.close();
-            return Finished::NotStarted { reason: error.to_string(), exit_code: 126 };
+            return Finished::NotStarted {
+                reason: error.to_string(),
+                exit_code: 126,
+            };
         }
         let mut child = match command.spawn() {
             Ok(child) => child,
             Err(error) => {
                 signals.close();
-                let exit_code = if error.kind() == ErrorKind::NotFound { 127 } else { 126 };
+                let exit_code = if error.kind() == ErrorKind::NotFound {
+                    127
+                } else {
+                    126
+                };
                 let program = self.command[0].to_string_lossy();
-                return Finished::NotStarted { reason: format!("cannot start {program}: {error}"), exit_code };
+                return Finished::NotStarted {
+                    reason: format!("cannot start {program}: {error}"),
+                    exit_code,
+                };
             }
         };
         let recording = Arc::new(Mutex::new(Recording::new(self.max_output)));
@@ -107,10 +125,19 @@ impl Child<'_> {
         watch_end(pid, &events);
         drop(events);
 
-        let watch = Watch { child: self, attempt, ledger, pid, begun: Instant::now() };
+        let streams_open = Cell::new(2);
+        let watch = Watch {
+            child: self,
+            attempt,
+            ledger,
+            pid,
+            begun: Instant::now(),
+            streams_open,
+        };
         let timed_out = watch.until_ended(&happenings);
-        let status = child.wait();
         watch.until_output_is_over(&happenings);
+        // Last of all: until it is waited for, its id is nobody else's, and a signal passed on reaches no stranger.
+        let status = child.wait();
         signals.close();
         let recording = std::mem::replace(
             &mut *recording.lock().unwrap_or_else(PoisonError::into_inner),
@@ -127,10 +154,16 @@ fn finished(status: std::io::Result<ExitStatus>, timed_out: Option<u64>, output:
             (Some(code), _) => Finished::Exited { code, output },
             (None, signal) => {
                 let signal = signal.and_then(|number| Signal::try_from(number).ok());
-                Finished::Killed { signal: signal.map_or_else(|| "a signal".to_owned(), |s| s.to_string()), output }
+                Finished::Killed {
+                    signal: signal.map_or_else(|| "a signal".to_owned(), |s| s.to_string()),
+                    output,
+                }
             }
         },
-        (None, Err(error)) => Finished::Killed { signal: format!("something that hid its end ({error})"), output },
+        (None, Err(error)) => Finished::Killed {
+            signal: format!("something that hid its end ({error})"),
+            output,
+        },
     }
 }
 
@@ -141,6 +174,8 @@ struct Watch<'a> {
     ledger: &'a Blocking,
     pid: Pid,
     begun: Instant,
+    /// How many of the command's two streams are still open.
+    streams_open: Cell<u32>,
 }
 
 impl Watch<'_> {
@@ -156,7 +191,7 @@ impl Watch<'_> {
             let left = stop_at.map_or(LOOK, |at| at.saturating_duration_since(Instant::now()).min(LOOK));
             match happenings.recv_timeout(left) {
                 Ok(Event::Ended) | Err(RecvTimeoutError::Disconnected) => return timed_out,
-                Ok(Event::OutputOver) => {}
+                Ok(Event::OutputOver) => self.stream_is_over(),
                 Ok(Event::Signal(number, sent)) => {
                     interrupts += u32::from(number == SIGINT);
                     self.pass_on(number, sent, interrupts);
@@ -181,12 +216,18 @@ impl Watch<'_> {
 
     fn until_output_is_over(&self, happenings: &Receiver<Event>) {
         let end = Instant::now() + LINGER;
-        // Both relays drop their ends of the channel when they are through.
-        while let Ok(event) = happenings.recv_timeout(end.saturating_duration_since(Instant::now())) {
-            if let Event::Signal(number, sent) = event {
-                self.pass_on(number, sent, 0);
+        while self.streams_open.get() > 0 {
+            match happenings.recv_timeout(end.saturating_duration_since(Instant::now())) {
+                Ok(Event::OutputOver) => self.stream_is_over(),
+                Ok(Event::Signal(number, sent)) => self.pass_on(number, sent, 0),
+                Ok(Event::Ended) => {}
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return,
             }
         }
+    }
+
+    fn stream_is_over(&self) {
+        self.streams_open.set(self.streams_open.get().saturating_sub(1));
     }
 
     /// Passes a signal on. The first Ctrl-C is the command's to handle; the second asks it to end, the third ends it.
@@ -212,7 +253,9 @@ impl Watch<'_> {
     }
 
     fn cancel_requested(&self) -> bool {
-        let found = self.ledger.wait_for(self.ledger.ledger().find(self.attempt.operation()));
+        let found = self
+            .ledger
+            .wait_for(self.ledger.ledger().find(self.attempt.operation()));
         found.is_ok_and(|(record, _)| record.detail.cancel_requested_ms.is_some())
     }
 }
@@ -239,7 +282,9 @@ fn watch_signals(events: &Sender<Event>) -> std::io::Result<signal_hook::iterato
 fn watch_end(pid: Pid, events: &Sender<Event>) {
     let events = events.clone();
     std::thread::spawn(move || {
-        while waitid(Id::Pid(pid), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT) == Err(nix::errno::Errno::EINTR) {}
+        while waitid(Id::Pid(pid), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT)
+            == Err(nix::errno::Errno::EINTR)
+        {}
         drop(events.send(Event::Ended));
     });
 }
@@ -267,7 +312,10 @@ fn relay_output(
             recording.push(stream, &buffer[..length]);
             // A reader that has gone away does not stop the command, nor its record.
             if let Some(writer) = &mut to
-                && writer.write_all(&buffer[..length]).and_then(|()| writer.flush()).is_err()
+                && writer
+                    .write_all(&buffer[..length])
+                    .and_then(|()| writer.flush())
+                    .is_err()
             {
                 to = None;
             }

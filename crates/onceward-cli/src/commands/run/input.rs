@@ -21,6 +21,8 @@ pub(crate) struct Gathered {
     pub(crate) name: String,
     /// All that identifies it, as one JSON object.
     pub(crate) input: Json,
+    /// How many JSON documents are in it.
+    json_inputs: usize,
     /// Standard input, where it was read and must be passed on.
     pub(crate) stdin: Option<Vec<u8>>,
 }
@@ -60,12 +62,6 @@ pub(crate) fn gather(identity: &IdentityArgs, command: &[OsString]) -> Result<Ga
             Err(_) => problems.push(format!("--env {name}: the variable is not set, or is not text")),
         }
     }
-    if !identity.key_fields.is_empty() && documents.len() != 1 && problems.is_empty() {
-        problems.push(format!(
-            "--key-fields needs one JSON input to take them from (--input, --input-file or --stdin), and there are {}",
-            documents.len()
-        ));
-    }
     let name = match (&identity.name, command.first()) {
         (Some(name), _) => name.clone(),
         (None, Some(program)) => basename(program),
@@ -80,7 +76,8 @@ pub(crate) fn gather(identity: &IdentityArgs, command: &[OsString]) -> Result<Ga
     if !environment.is_empty() {
         members.push(("env", Json::object(environment)));
     }
-    match documents.len() {
+    let json_inputs = documents.len();
+    match json_inputs {
         0 => {}
         1 => members.extend(documents.into_iter().map(|document| ("input", document))),
         _ => members.push(("inputs", Json::Array(documents))),
@@ -88,34 +85,61 @@ pub(crate) fn gather(identity: &IdentityArgs, command: &[OsString]) -> Result<Ga
     if !files.is_empty() {
         members.push(("files", Json::Array(files)));
     }
-    Ok(Gathered { name, input: Json::object(members), stdin })
+    Ok(Gathered {
+        name,
+        input: Json::object(members),
+        json_inputs,
+        stdin,
+    })
 }
 
-/// The policy's settings for that name, with the identity's flags over them.
-pub(crate) fn settings(context: &Context, identity: &IdentityArgs, name: &str) -> Result<Settings, CommandError> {
-    let mut settings = context.policy.settings(name)?;
+/// The policy's settings for what was gathered, with the identity's flags over them.
+pub(crate) fn settings(
+    context: &Context,
+    identity: &IdentityArgs,
+    gathered: &Gathered,
+) -> Result<Settings, CommandError> {
+    let mut settings = context.policy.settings(&gathered.name)?;
     if !identity.key_fields.is_empty() {
         settings.key_fields.clone_from(&identity.key_fields);
     }
     if !identity.volatile.is_empty() {
         settings.volatile.clone_from(&identity.volatile);
     }
+    // Under a given key the policy's fields have nothing to make one of.
+    let wanted = identity.key.is_none() || !identity.key_fields.is_empty();
+    if wanted && !settings.key_fields.is_empty() && gathered.json_inputs != 1 {
+        return Err(CommandError::invalid(format!(
+            "the key is made of {}, which needs one JSON input (--input, --input-file or --stdin), and there are {}",
+            settings.key_fields.join(", "),
+            gathered.json_inputs
+        )));
+    }
     Ok(settings)
 }
 
-/// Key fields name places in the JSON input, not in the whole of what identifies the operation.
+/// Key fields and volatile fields name places in the JSON input, not in the whole of what identifies the operation.
 pub(crate) fn in_document(fields: &[String]) -> Vec<String> {
-    fields.iter().map(|field| match field.strip_prefix('/') {
-        Some(pointer) => format!("/input/{pointer}"),
-        None => format!("input.{field}"),
-    }).collect()
+    fields
+        .iter()
+        .map(|field| match field.strip_prefix('/') {
+            Some(pointer) => format!("/input/{pointer}"),
+            None => format!("input.{field}"),
+        })
+        .collect()
 }
 
 /// JSON is understood; anything else counts by its content.
 fn sort_in(bytes: &[u8], documents: &mut Vec<Json>, files: &mut Vec<Json>) {
-    match std::str::from_utf8(bytes).ok().and_then(|text| Json::parse(text).ok()) {
+    match std::str::from_utf8(bytes)
+        .ok()
+        .and_then(|text| Json::parse(text).ok())
+    {
         Some(document) => documents.push(document),
-        None => files.push(Json::from(format!("sha256:{}", data_encoding::HEXLOWER.encode(&Sha256::digest(bytes))))),
+        None => files.push(Json::from(format!(
+            "sha256:{}",
+            data_encoding::HEXLOWER.encode(&Sha256::digest(bytes))
+        ))),
     }
 }
 
@@ -127,12 +151,19 @@ fn argv(command: &[OsString]) -> Json {
 fn text(argument: &OsStr) -> Json {
     match argument.to_str() {
         Some(text) => Json::from(text),
-        None => Json::object([("hex", Json::from(data_encoding::HEXLOWER.encode(argument.as_bytes())))]),
+        None => Json::object([(
+            "hex",
+            Json::from(data_encoding::HEXLOWER.encode(argument.as_bytes())),
+        )]),
     }
 }
 
 fn basename(program: &OsStr) -> String {
-    Path::new(program).file_name().unwrap_or(program).to_string_lossy().into_owned()
+    Path::new(program)
+        .file_name()
+        .unwrap_or(program)
+        .to_string_lossy()
+        .into_owned()
 }
 
 fn read_file(file: &Path) -> Result<Vec<u8>, String> {
@@ -143,7 +174,10 @@ fn read_file(file: &Path) -> Result<Vec<u8>, String> {
 
 fn read_limited(reader: impl Read, what: &str) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
-    let read = reader.take(MAX_INPUT + 1).read_to_end(&mut bytes).map_err(|error| format!("{what}: {error}"))?;
+    let read = reader
+        .take(MAX_INPUT + 1)
+        .read_to_end(&mut bytes)
+        .map_err(|error| format!("{what}: {error}"))?;
     if read as u64 > MAX_INPUT {
         return Err(format!("{what} is larger than {} MiB", MAX_INPUT / (1024 * 1024)));
     }

@@ -6,12 +6,16 @@
 use std::io::{Read, Seek, Write};
 
 use onceward::Effect;
+use onceward::operation::MAX_RESULT;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 /// What is kept in memory before the rest is spooled.
 const IN_MEMORY: usize = 256 * 1024;
 const HEADER: usize = 5;
+/// The most that frames may take together: beside them the ledger keeps the summary and what else it says of an end,
+/// and what is larger than its limit it does not keep at all.
+const MAX_FRAMES: u64 = MAX_RESULT as u64 - 64 * 1024;
 
 /// Where bytes came from and go to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,6 +30,7 @@ pub(crate) struct Recording {
     spool: Option<std::fs::File>,
     limit: u64,
     kept: u64,
+    framed: u64,
     summary: Summary,
 }
 
@@ -44,7 +49,14 @@ pub(crate) struct Summary {
 
 impl Recording {
     pub(crate) fn new(limit: u64) -> Self {
-        Self { memory: Vec::new(), spool: None, limit, kept: 0, summary: Summary::default() }
+        Self {
+            memory: Vec::new(),
+            spool: None,
+            limit,
+            kept: 0,
+            framed: 0,
+            summary: Summary::default(),
+        }
     }
 
     /// Keeps bytes, as far as the limit allows.
@@ -54,13 +66,16 @@ impl Recording {
             Stream::Err => (2, &mut self.summary.stderr_bytes),
         };
         *total += bytes.len() as u64;
-        let room = usize::try_from(self.limit.saturating_sub(self.kept)).unwrap_or(usize::MAX);
+        let unframed = MAX_FRAMES.saturating_sub(self.framed + HEADER as u64);
+        let room = self.limit.saturating_sub(self.kept).min(unframed);
+        let room = usize::try_from(room).unwrap_or(usize::MAX);
         let kept = &bytes[..bytes.len().min(room)];
         self.summary.cut |= kept.len() < bytes.len();
         if kept.is_empty() {
             return;
         }
         self.kept += kept.len() as u64;
+        self.framed += (HEADER + kept.len()) as u64;
         let length = u32::try_from(kept.len()).unwrap_or(u32::MAX);
         let mut frame = Vec::with_capacity(HEADER + kept.len());
         frame.push(tag);
@@ -113,13 +128,20 @@ impl Recording {
         }
         self.summary.exit_code = exit_code;
         let data = serde_json::value::to_raw_value(&self.summary).ok();
-        (data, (!self.memory.is_empty()).then(|| self.memory.into_boxed_slice()))
+        (
+            data,
+            (!self.memory.is_empty()).then(|| self.memory.into_boxed_slice()),
+        )
     }
 }
 
 /// The summary of a command that never ran.
 pub(crate) fn exit_data(exit_code: i32) -> Option<Box<RawValue>> {
-    serde_json::value::to_raw_value(&Summary { exit_code: Some(exit_code), ..Summary::default() }).ok()
+    serde_json::value::to_raw_value(&Summary {
+        exit_code: Some(exit_code),
+        ..Summary::default()
+    })
+    .ok()
 }
 
 /// The frames of a body, in order. Stops at the first one that is not whole.
@@ -135,7 +157,10 @@ pub(crate) fn frames(mut body: &[u8]) -> impl Iterator<Item = (Stream, &[u8])> {
 
 /// All bytes of one stream.
 pub(crate) fn collect(body: &[u8], stream: Stream) -> Vec<u8> {
-    frames(body).filter(|(of, _)| *of == stream).flat_map(|(_, bytes)| bytes.iter().copied()).collect()
+    frames(body)
+        .filter(|(of, _)| *of == stream)
+        .flat_map(|(_, bytes)| bytes.iter().copied())
+        .collect()
 }
 
 #[cfg(test)]
@@ -152,9 +177,12 @@ mod tests {
             }
             let (data, body) = recording.into_parts(Some(0));
             let body = body.unwrap();
-            let seen: Vec<_> = frames(&body).map(|(stream, bytes)| (stream, bytes[0], bytes.len())).collect();
-            let expect: Vec<_> =
-                (0..10_u8).map(|n| (if n % 2 == 0 { Stream::Out } else { Stream::Err }, n, chunk)).collect();
+            let seen: Vec<_> = frames(&body)
+                .map(|(stream, bytes)| (stream, bytes[0], bytes.len()))
+                .collect();
+            let expect: Vec<_> = (0..10_u8)
+                .map(|n| (if n % 2 == 0 { Stream::Out } else { Stream::Err }, n, chunk))
+                .collect();
             assert_eq!(seen, expect);
             assert!(data.unwrap().get().contains("\"cut\":false"));
         }
@@ -168,8 +196,14 @@ mod tests {
         recording.push(Stream::Out, b"h");
         let (data, body) = recording.into_parts(Some(0));
         let body = body.unwrap();
-        assert_eq!(frames(&body).collect::<Vec<_>>(), [(Stream::Out, &b"abc"[..]), (Stream::Err, &b"de"[..])]);
-        assert_eq!(data.unwrap().get(), r#"{"exit_code":0,"stdout_bytes":4,"stderr_bytes":4,"cut":true}"#);
+        assert_eq!(
+            frames(&body).collect::<Vec<_>>(),
+            [(Stream::Out, &b"abc"[..]), (Stream::Err, &b"de"[..])]
+        );
+        assert_eq!(
+            data.unwrap().get(),
+            r#"{"exit_code":0,"stdout_bytes":4,"stderr_bytes":4,"cut":true}"#
+        );
     }
 
     #[test]

@@ -1,0 +1,92 @@
+//! Every command that changes something says what it would change, and changes nothing.
+
+use insta::assert_snapshot;
+
+use crate::common::{Bench, eventually};
+
+/// What a dry run says; every file must be as it was.
+#[track_caller]
+fn would(bench: &Bench, args: &[&str]) -> String {
+    let before = bench.listing();
+    let args = [args, &["--dry-run"]].concat();
+    let said = bench.once(&args).exits(0).out();
+    let effect = bench.json(&args)["effect"].as_str().unwrap().to_owned();
+    assert!(
+        said.starts_with(&effect),
+        "the same to people and programs: {said}, {effect}"
+    );
+    assert!(before == bench.listing(), "a dry run writes nothing");
+    said
+}
+
+#[test]
+fn settle() {
+    let bench = Bench::new();
+    let id = bench.with_doubt();
+    assert_snapshot!(would(&bench, &["settle", &id, "--as", "done"]), @"would_update: would settle op_… as done");
+    assert_snapshot!(would(&bench, &["settle", &id, "--as", "failed"]), @"would_update: would settle op_… as failed");
+}
+
+#[test]
+fn settle_by_probe() {
+    let bench = Bench::new();
+    bench
+        .once(&[
+            "run",
+            "--key",
+            "a",
+            "--probe",
+            "exit 0",
+            "--",
+            "sh",
+            "-c",
+            "kill -9 $$",
+        ])
+        .exits(79);
+    assert_snapshot!(would(&bench, &["settle", &bench.newest(), "--probe"]), @"would_update: would settle op_… as done");
+}
+
+#[test]
+fn verify() {
+    let bench = Bench::new();
+    let id = bench.with_done();
+    assert_snapshot!(would(&bench, &["verify", &id, "--check", "false"]), @"would_update: the check says refuted; nothing was written");
+}
+
+#[test]
+fn cancel() {
+    let bench = Bench::new();
+    let id = bench.with_failed();
+    assert_snapshot!(would(&bench, &["cancel", &id]), @"would_update: would cancel it; it has had no effect");
+    bench.once(&["cancel", &id]).exits(0);
+    assert_snapshot!(would(&bench, &["cancel", &id]), @"would_noop: it is cancelled already");
+    let running = bench.start_held("held");
+    assert_snapshot!(would(&bench, &["cancel", &bench.newest()]), @"would_update: would ask the running attempt to stop");
+    bench.release();
+    running.end().exits(0);
+}
+
+#[test]
+fn forget() {
+    let bench = Bench::new();
+    let id = bench.with_done();
+    assert_snapshot!(would(&bench, &["forget", &id, "--force"]), @"would_delete: the record of op_…");
+}
+
+#[test]
+fn gc() {
+    let bench = Bench::new();
+    assert_eq!(bench.once(&["run", "--ttl", "1ms", "--", "true"]).exit, 0);
+    let id = bench.newest();
+    eventually("it is due", || bench.state(&id) == "expired");
+    assert_snapshot!(would(&bench, &["gc"]), @"would_delete: 1 results would expire, 0 tombstones would go, 0 attempts would be written down as in doubt");
+    bench.once(&["gc"]).exits(0);
+    assert_snapshot!(would(&bench, &["gc"]), @"would_noop: 0 results would expire, 0 tombstones would go, 0 attempts would be written down as in doubt");
+}
+
+#[test]
+fn config_init() {
+    let bench = Bench::new();
+    assert_snapshot!(would(&bench, &["config", "init"]), @"would_create: onceward.toml");
+    assert!(bench.listing().is_empty());
+}

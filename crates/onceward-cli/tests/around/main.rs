@@ -1,0 +1,9 @@
+//! The commands around `once run`: looking, settling, cleaning up, and asking for help.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may give up")]
+
+mod changing;
+#[path = "../common/mod.rs"]
+mod common;
+mod dry_runs;
+mod help;
+mod looking;

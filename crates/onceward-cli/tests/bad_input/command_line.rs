@@ -1,0 +1,199 @@
+//! Flags and words that do not exist, do not fit, or stand alone.
+
+use insta::assert_snapshot;
+
+use super::refused;
+
+#[test]
+fn commands_and_flags() {
+    assert_snapshot!(refused(2, &[]), @r"
+    error: 'once' requires a subcommand but one was not provided
+      [subcommands: run, ls, show, wait, settle, verify, cancel, forget, report, gc, stats, export, key, doctor, config, demo, completions, man]
+
+    Usage: once [OPTIONS] <COMMAND>
+
+    For more information, try '--help'.
+    ");
+    assert_snapshot!(refused(2, &["rum", "--", "true"]), @r"
+    error: unrecognized subcommand 'rum'
+
+      tip: a similar subcommand exists: 'run'
+
+    Usage: once [OPTIONS] <COMMAND>
+
+    For more information, try '--help'.
+    ");
+    assert_snapshot!(refused(2, &["run", "--kee", "a", "--", "true"]), @r"
+    error: unexpected argument '--kee' found
+
+      tip: a similar argument exists: '--key'
+      tip: to pass '--kee' as a value, use '-- --kee'
+
+    Usage: once run --key <KEY> -- <COMMAND>...
+
+    For more information, try '--help'.
+    ");
+    assert_snapshot!(refused(2, &["run"]), @r"
+    error: the following required arguments were not provided:
+      <COMMAND>...
+
+    Usage: once run --ledger <URL> -- <COMMAND>...
+
+    For more information, try '--help'.
+    ");
+    assert_snapshot!(refused(2, &["run", "touch", "ran"]), @r"
+    error: unexpected argument 'touch' found
+
+    Usage: once run [OPTIONS] -- <COMMAND>...
+
+    For more information, try '--help'.
+    ");
+    assert_snapshot!(refused(2, &["run", "--key", "a", "--"]), @r"
+    error: the following required arguments were not provided:
+      <COMMAND>...
+
+    Usage: once run --key <KEY> --ledger <URL> -- <COMMAND>...
+
+    For more information, try '--help'.
+    ");
+    assert_snapshot!(refused(2, &["run", "--key", "a", "--key", "b", "--", "touch", "ran"]), @r"
+    error: the argument '--key <KEY>' cannot be used multiple times
+
+    Usage: once run [OPTIONS] -- <COMMAND>...
+
+    For more information, try '--help'.
+    ");
+    assert_snapshot!(refused(2, &["run", "--dry-run-args=-n", "--", "touch", "ran"]), @r"
+    error: the following required arguments were not provided:
+      --dry-run
+
+    Usage: once run --dry-run --dry-run-args <ARGS> --ledger <URL> -- <COMMAND>...
+
+    For more information, try '--help'.
+    ");
+    assert_snapshot!(refused(2, &["ls", "--state", "finished"]), @r#"
+    error: invalid value 'finished' for '--state <STATES>': "finished" is not one of staged, running, done, failed, in_doubt, cancelled, expired
+
+    For more information, try '--help'.
+    "#);
+    assert_snapshot!(refused(2, &["ls", "-n", "0"]), @r"
+    error: invalid value '0' for '--limit <LIMIT>': 0 is not in 1..=100000
+
+    For more information, try '--help'.
+    ");
+    assert_snapshot!(refused(2, &["completions", "tcsh"]), @r"
+    error: invalid value 'tcsh' for '<SHELL>'
+      [possible values: bash, elvish, fish, powershell, zsh]
+
+      tip: a similar value exists: 'zsh'
+
+    For more information, try '--help'.
+    ");
+    assert_snapshot!(refused(2, &["config"]), @r"
+    error: 'once config' requires a subcommand but one was not provided
+      [subcommands: show, init]
+
+    Usage: once config [OPTIONS] <COMMAND>
+
+    For more information, try '--help'.
+    ");
+}
+
+#[test]
+fn words_of_a_list() {
+    assert_snapshot!(refused(2, &["run", "--class", "twice", "--", "touch", "ran"]), @r#"
+    error: invalid value 'twice' for '--class <CLASS>': "twice" is not one of read, idempotent, keyed, probed, once
+
+    For more information, try '--help'.
+    "#);
+    assert_snapshot!(refused(2, &["run", "--class", "probed", "--", "touch", "ran"]), @r"
+    once: INVALID_INPUT the class is probed, but there is no probe to ask; give --probe COMMAND
+    once: happened: no, retryable: no
+    ");
+    assert_snapshot!(refused(2, &["run", "--effect", "made", "--", "touch", "ran"]), @r#"
+    error: invalid value 'made' for '--effect <EFFECT>': "made" is not one of created, updated, deleted, noop
+
+    For more information, try '--help'.
+    "#);
+    assert_snapshot!(refused(2, &["run", "--effect", "would_create", "--", "touch", "ran"]), @r#"
+    error: invalid value 'would_create' for '--effect <EFFECT>': "would_create" is not one of created, updated, deleted, noop
+
+    For more information, try '--help'.
+    "#);
+}
+
+#[test]
+fn times() {
+    assert_snapshot!(refused(2, &["run", "--timeout", "soon", "--", "touch", "ran"]), @r#"
+    error: invalid value 'soon' for '--timeout <TIME>': "soon" is not a span of time (expected number at 0); write 500ms, 15s, 24h or 30d
+
+    For more information, try '--help'.
+    "#);
+    assert_snapshot!(refused(2, &["run", "--timeout", "5", "--", "touch", "ran"]), @r#"
+    error: invalid value '5' for '--timeout <TIME>': "5" is not a span of time (time unit needed, for example 5sec or 5ms); write 500ms, 15s, 24h or 30d
+
+    For more information, try '--help'.
+    "#);
+    assert_snapshot!(refused(2, &["run", "--timeout=-5s", "--", "touch", "ran"]), @r#"
+    error: invalid value '-5s' for '--timeout <TIME>': "-5s" is not a span of time (expected number at 0); write 500ms, 15s, 24h or 30d
+
+    For more information, try '--help'.
+    "#);
+    assert_snapshot!(refused(2, &["run", "--ttl", "1 fortnight", "--", "touch", "ran"]), @r#"
+    error: invalid value '1 fortnight' for '--ttl <TIME>': "1 fortnight" is not a span of time (unknown time unit "fortnight", supported units: ns, us/µs, ms, sec, min, hours, days, weeks, months, years (and few variations)); write 500ms, 15s, 24h or 30d
+
+    For more information, try '--help'.
+    "#);
+    assert_snapshot!(refused(2, &["run", "--ttl", "0s", "--", "touch", "ran"]), @r"
+    once: INVALID_INPUT retention is 0: then no retry could be recognised
+    once: happened: no, retryable: no
+    ");
+    assert_snapshot!(refused(2, &["run", "--ttl", "101years", "--", "touch", "ran"]), @r#"
+    error: invalid value '101years' for '--ttl <TIME>': "101years" is not a span of time (it is longer than a hundred years); write 500ms, 15s, 24h or 30d
+
+    For more information, try '--help'.
+    "#);
+    assert_snapshot!(refused(2, &["run", "--wait", "", "--", "touch", "ran"]), @r#"
+    error: invalid value '' for '--wait <TIME>': "" is not a span of time (value was empty); write 500ms, 15s, 24h or 30d
+
+    For more information, try '--help'.
+    "#);
+    assert_snapshot!(refused(2, &["run", "--verify-deadline", "1x", "--", "touch", "ran"]), @r#"
+    error: invalid value '1x' for '--verify-deadline <TIME>': "1x" is not a span of time (unknown time unit "x", supported units: ns, us/µs, ms, sec, min, hours, days, weeks, months, years (and few variations)); write 500ms, 15s, 24h or 30d
+
+    For more information, try '--help'.
+    "#);
+}
+
+#[test]
+fn numbers() {
+    assert_snapshot!(refused(2, &["run", "--doubt-exit", "300", "--", "touch", "ran"]), @r#"
+    error: invalid value '300' for '--doubt-exit <CODES>': "300" is not an exit code from 1 to 255
+
+    For more information, try '--help'.
+    "#);
+    assert_snapshot!(refused(2, &["run", "--doubt-exit", "0", "--", "touch", "ran"]), @r#"
+    error: invalid value '0' for '--doubt-exit <CODES>': "0" is not an exit code from 1 to 255
+
+    For more information, try '--help'.
+    "#);
+    assert_snapshot!(refused(2, &["run", "--doubt-exit", "5,maybe", "--", "touch", "ran"]), @r#"
+    error: invalid value 'maybe' for '--doubt-exit <CODES>': "maybe" is not an exit code from 1 to 255
+
+    For more information, try '--help'.
+    "#);
+    assert_snapshot!(refused(2, &["run", "--attempts", "0", "--", "touch", "ran"]), @r"
+    once: INVALID_INPUT attempts is 0: then nothing could ever run
+    once: happened: no, retryable: no
+    ");
+    assert_snapshot!(refused(2, &["run", "--retries", "many", "--", "touch", "ran"]), @r#"
+    error: invalid value 'many' for '--retries <N>': "many" is not a number; write 3
+
+    For more information, try '--help'.
+    "#);
+    assert_snapshot!(refused(2, &["run", "--max-output", "1MB", "--", "touch", "ran"]), @r#"
+    error: invalid value '1MB' for '--max-output <BYTES>': "1MB" is not a number of bytes; write 1048576 for a MiB
+
+    For more information, try '--help'.
+    "#);
+}

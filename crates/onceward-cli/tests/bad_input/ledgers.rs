@@ -1,0 +1,213 @@
+//! Places where no ledger can be, and files that are none.
+
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
+use insta::assert_snapshot;
+
+use super::{refused, refused_in, unchanged};
+use crate::common::{Bench, Said};
+
+const RUN: [&str; 6] = ["run", "--key", "new", "--", "touch", "ran"];
+
+#[test]
+fn urls() {
+    assert_snapshot!(refused(2, &["run", "--ledger", "postgres://db", "--", "touch", "ran"]), @r#"
+    once: INVALID_INPUT the ledger "postgres://db" is not understood; write sqlite:PATH
+    once: happened: no, retryable: no
+    "#);
+    assert_snapshot!(refused(2, &["run", "--ledger", "once.db", "--", "touch", "ran"]), @r#"
+    once: INVALID_INPUT the ledger "once.db" is not understood; write sqlite:PATH
+    once: happened: no, retryable: no
+    "#);
+    assert_snapshot!(refused(2, &["run", "--ledger", "", "--", "touch", "ran"]), @r#"
+    once: INVALID_INPUT the ledger "" is not understood; write sqlite:PATH
+    once: happened: no, retryable: no
+    "#);
+    assert_snapshot!(refused(2, &["run", "--ledger", "sqlite:", "--", "touch", "ran"]), @r#"
+    once: INVALID_INPUT the ledger "sqlite:" is not valid: it names no file; write sqlite:PATH
+    once: happened: no, retryable: no
+    "#);
+    assert_snapshot!(refused(2, &["run", "--ledger", "sqlite:once.db?sync=maybe", "--", "touch", "ran"]), @r#"
+    once: INVALID_INPUT the ledger "sqlite:once.db?sync=maybe" is not valid: "sync=maybe" is not understood; sync=full|normal|off and checkpoint=PAGES are
+    once: happened: no, retryable: no
+    "#);
+    assert_snapshot!(refused(2, &["run", "--ledger", "sqlite:once.db?checkpoint=often", "--", "touch", "ran"]), @r#"
+    once: INVALID_INPUT the ledger "sqlite:once.db?checkpoint=often" is not valid: checkpoint="often" is not a number of pages
+    once: happened: no, retryable: no
+    "#);
+}
+
+#[test]
+fn places() {
+    let bench = Bench::new();
+    bench.write("file", "text\n");
+    std::fs::create_dir(bench.path("folder")).unwrap();
+    let run_at = |ledger: &str| refused_in(&bench, 12, &["run", "--ledger", ledger, "--", "touch", "ran"]);
+    assert_snapshot!(run_at("sqlite:no/such/folder/once.db"), @r"
+    once: LEDGER_UNAVAILABLE the ledger cannot be used: there is no folder no/such/folder; make it, or give another path; nothing was run
+    once: happened: no, retryable: yes
+    ");
+    assert_snapshot!(run_at("sqlite:file/once.db"), @r"
+    once: LEDGER_UNAVAILABLE the ledger cannot be used: there is no folder file; make it, or give another path; nothing was run
+    once: happened: no, retryable: yes
+    ");
+    assert_snapshot!(run_at("sqlite:folder"), @r"
+    once: LEDGER_UNAVAILABLE the ledger cannot be used: folder is a folder; write sqlite:folder/once.db for a file in it; nothing was run
+    once: happened: no, retryable: yes
+    ");
+    assert_snapshot!(run_at("sqlite:/proc/once.db"), @r"
+    once: LEDGER_UNAVAILABLE the ledger cannot be used: cannot open /proc/once.db-live: No such file or directory (os error 2); nothing was run
+    once: happened: no, retryable: yes
+    ");
+}
+
+/// The store opens its lock file before it looks at what the database is. That one file may come, and nothing else.
+fn with_lock_file(bench: &Bench) {
+    let before = bench.listing();
+    bench.once(&RUN).exits(12);
+    let mut after = bench.listing();
+    after.remove(std::path::Path::new("once.db-live"));
+    assert!(before == after, "more has changed than the lock file");
+}
+
+#[test]
+fn a_text_is_no_ledger() {
+    let bench = Bench::new();
+    bench.write(
+        "once.db",
+        "Dear diary, today nothing happened, and nobody noticed. ".repeat(10),
+    );
+    with_lock_file(&bench);
+    assert_snapshot!(refused_in(&bench, 12, &RUN), @r"
+    once: LEDGER_UNAVAILABLE the ledger cannot be used: once.db is not a ledger; give another path, or move it away; nothing was run
+    once: happened: no, retryable: yes
+    ");
+    assert_snapshot!(refused_in(&bench, 12, &["ls"]), @r"
+    once: LEDGER_UNAVAILABLE the ledger cannot be used: once.db is not a ledger; give another path, or move it away; nothing was run
+    once: happened: no, retryable: yes
+    ");
+}
+
+#[test]
+fn another_programs_database_is_no_ledger() {
+    let bench = Bench::new();
+    with_lock_file(bench.with_foreign_database());
+    assert_snapshot!(refused_in(&bench, 12, &RUN), @r"
+    once: LEDGER_UNAVAILABLE the ledger cannot be used: once.db is a SQLite database of another program; give the ledger a file of its own; nothing was run
+    once: happened: no, retryable: yes
+    ");
+}
+
+#[test]
+fn a_newer_ledger_is_not_understood() {
+    let bench = Bench::new();
+    with_lock_file(bench.with_newer_ledger());
+    assert_snapshot!(refused_in(&bench, 12, &RUN), @r"
+    once: LEDGER_UNAVAILABLE the ledger cannot be used: once.db was written by a newer version of Onceward (schema 99, this one knows 1); use that version; nothing was run
+    once: happened: no, retryable: yes
+    ");
+    assert_snapshot!(refused_in(&bench, 12, &["gc"]), @r"
+    once: LEDGER_UNAVAILABLE the ledger cannot be used: once.db was written by a newer version of Onceward (schema 99, this one knows 1); use that version; nothing was run
+    once: happened: no, retryable: yes
+    ");
+}
+
+#[test]
+fn a_damaged_ledger_runs_nothing() {
+    let bench = Bench::new();
+    assert_snapshot!(refused_in(bench.with_long_ledger().damage(2..200), 12, &RUN), @r"
+    once: LEDGER_UNAVAILABLE the ledger cannot be used: once.db is damaged (database disk image is malformed); restore it from a backup, `once doctor` says more; nothing was run
+    once: happened: no, retryable: yes
+    ");
+    assert_snapshot!(refused_in(&bench, 12, &["ls"]), @r"
+    once: LEDGER_UNAVAILABLE the ledger cannot be used: once.db is damaged (database disk image is malformed); restore it from a backup, `once doctor` says more; nothing was run
+    once: happened: no, retryable: yes
+    ");
+    assert_snapshot!(refused_in(&bench, 12, &["export"]), @r"
+    once: LEDGER_UNAVAILABLE the ledger cannot be used: once.db is damaged (database disk image is malformed); restore it from a backup, `once doctor` says more; nothing was run
+    once: happened: no, retryable: yes
+    ");
+}
+
+#[test]
+fn half_a_ledger_runs_nothing() {
+    let bench = Bench::new();
+    bench.with_long_ledger();
+    let file = std::fs::OpenOptions::new()
+        .write(true)
+        .open(bench.path("once.db"))
+        .unwrap();
+    file.set_len(3 * 4096 + 100).unwrap();
+    assert_snapshot!(refused_in(&bench, 12, &RUN), @r"
+    once: LEDGER_UNAVAILABLE the ledger cannot be used: once.db is damaged (database disk image is malformed); restore it from a backup, `once doctor` says more; nothing was run
+    once: happened: no, retryable: yes
+    ");
+}
+
+#[test]
+fn only_a_run_makes_a_ledger() {
+    let id = format!("op_{}", "a".repeat(32));
+    assert_snapshot!(refused(2, &["ls"]), @r"
+    once: INVALID_INPUT there is no ledger at once.db yet; `once run` makes one
+    once: happened: no, retryable: no
+    ");
+    for command in ["ls", "report", "gc", "stats", "export"] {
+        refused(2, &[command]);
+    }
+    for command in ["show", "wait", "verify", "cancel", "forget"] {
+        refused(2, &[command, &id]);
+    }
+    refused(2, &["settle", &id, "--as", "done"]);
+}
+
+/// Runs `once` as a user whom permissions bind: a test may run as one whom they do not.
+fn as_nobody(bench: &Bench, args: &[&str]) -> Said {
+    let once = bench.command(args);
+    if std::fs::metadata(bench.path("")).unwrap().uid() != 0 {
+        return bench.once(args);
+    }
+    // Where the build is may be closed to others, so they get a copy.
+    let copy = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(copy.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    std::fs::copy(once.get_program(), copy.path().join("once")).unwrap();
+    let mut command = std::process::Command::new("setpriv");
+    command
+        .args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "--"])
+        .arg(copy.path().join("once"));
+    command
+        .args(args)
+        .current_dir(once.get_current_dir().unwrap())
+        .env_clear();
+    command.envs(once.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    command.output().unwrap().into()
+}
+
+#[test]
+fn a_folder_that_cannot_be_written() {
+    let bench = Bench::new();
+    std::fs::set_permissions(bench.path(""), PermissionsExt::from_mode(0o555)).unwrap();
+    let before = bench.listing();
+    let said = as_nobody(&bench, &RUN).exits(12);
+    assert_snapshot!(said.err(), @r"
+    once: LEDGER_UNAVAILABLE the ledger cannot be used: cannot open once.db-live: Permission denied (os error 13); nothing was run
+    once: happened: no, retryable: yes
+    ");
+    unchanged(&bench, &before);
+}
+
+#[test]
+fn a_ledger_that_cannot_be_written() {
+    let bench = Bench::new();
+    bench.with_done();
+    for name in ["once.db", "once.db-wal", "once.db-live"] {
+        std::fs::set_permissions(bench.path(name), PermissionsExt::from_mode(0o444)).unwrap();
+    }
+    std::fs::set_permissions(bench.path(""), PermissionsExt::from_mode(0o555)).unwrap();
+    let before = bench.listing();
+    let said = as_nobody(&bench, &RUN).exits(12);
+    assert_snapshot!(said.err(), @r"
+    once: LEDGER_UNAVAILABLE the ledger cannot be used: cannot open once.db-live: Permission denied (os error 13); nothing was run
+    once: happened: no, retryable: yes
+    ");
+    unchanged(&bench, &before);
+}

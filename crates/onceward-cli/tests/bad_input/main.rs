@@ -1,0 +1,84 @@
+//! Wrong input of every kind: a clear error, the contract's exit code, and nothing changed on disk.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may give up")]
+
+mod command_line;
+#[path = "../common/mod.rs"]
+mod common;
+mod inputs;
+mod ledgers;
+mod operations;
+mod policies;
+
+use common::Bench;
+
+/// Runs `once` in an empty folder, where it must be refused: see [`refused_in`].
+#[track_caller]
+fn refused(exit: i32, args: &[&str]) -> String {
+    refused_in(&Bench::new(), exit, args)
+}
+
+/// Runs `once` twice, the second time with `--json`, and gives what it says to people.
+///
+/// Both times it must end with that exit code, leave every file as it was and make none; with `--json` it must say one
+/// JSON object and nothing else.
+#[track_caller]
+fn refused_in(bench: &Bench, exit: i32, args: &[&str]) -> String {
+    let before = bench.listing();
+    let said = bench.once(args).exits(exit);
+    assert_eq!(said.out(), "", "stdout is for data");
+    unchanged(bench, &before);
+
+    let as_json: Vec<&str> = std::iter::once("--json").chain(args.iter().copied()).collect();
+    let spoken = bench.once(&as_json).exits(exit);
+    assert_eq!(spoken.err(), "", "with --json nothing is said beside the answer");
+    let answer = spoken.json();
+    assert_eq!(answer["ok"], false);
+    let error = &answer["error"];
+    assert_eq!(
+        error["code"],
+        code_of(&said.err(), exit),
+        "the same code to people and to programs"
+    );
+    assert!(
+        error["message"]
+            .as_str()
+            .is_some_and(|message| !message.is_empty()),
+        "{answer}"
+    );
+    assert!(
+        ["yes", "no", "unknown"].contains(&error["happened"].as_str().unwrap_or_default()),
+        "{answer}"
+    );
+    if error["retryable"] == true {
+        assert_eq!(error["happened"], "no", "retryable implies that nothing happened");
+    }
+    unchanged(bench, &before);
+    said.err()
+}
+
+/// The code in what is said to people: `once: CODE …`. The parser of the command line says none, and means wrong input.
+fn code_of(said: &str, exit: i32) -> String {
+    match said
+        .strip_prefix("once: ")
+        .and_then(|rest| rest.split(' ').next())
+    {
+        Some(code) => code.to_owned(),
+        None => {
+            assert_eq!(
+                exit, 2,
+                "only a command line that is not understood has no code: {said}"
+            );
+            "INVALID_INPUT".to_owned()
+        }
+    }
+}
+
+#[track_caller]
+fn unchanged(bench: &Bench, before: &common::Listing) {
+    let after = bench.listing();
+    let names = |listing: &common::Listing| listing.keys().cloned().collect::<Vec<_>>();
+    assert_eq!(names(before), names(&after), "files came or went");
+    for (path, file) in before {
+        assert_eq!(Some(file), after.get(path), "{} was changed", path.display());
+    }
+}

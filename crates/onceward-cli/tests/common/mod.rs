@@ -1,0 +1,284 @@
+//! A folder of its own for every test, and the built `once` run in it as a process.
+#![allow(
+    dead_code,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "each test uses its part"
+)]
+
+pub(crate) mod ledgers;
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// How long a condition is waited for before the test gives up.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A command that says that it has begun and ends when [`Bench::release`] is called, or when its folder goes.
+pub(crate) const HELD: &str = "echo ran >> runs; while [ -e runs ] && [ ! -e release ]; do sleep 0.02; done";
+
+/// A command that leaves one line in `runs` each time it really runs.
+pub(crate) const COUNTED: &str = "echo ran >> runs; echo out; echo err >&2";
+
+/// A folder with a ledger in it.
+pub(crate) struct Bench {
+    folder: TempDir,
+}
+
+/// What a process of `once` said.
+#[derive(Debug)]
+pub(crate) struct Said {
+    pub(crate) exit: i32,
+    pub(crate) out: Vec<u8>,
+    pub(crate) err: Vec<u8>,
+}
+
+/// Everything in a folder: for each path its mode and its bytes.
+pub(crate) type Listing = BTreeMap<PathBuf, (u32, Vec<u8>)>;
+
+impl Bench {
+    pub(crate) fn new() -> Self {
+        Self {
+            folder: tempfile::tempdir().unwrap(),
+        }
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub(crate) fn write(&self, name: &str, bytes: impl AsRef<[u8]>) -> &Self {
+        std::fs::write(self.path(name), bytes).unwrap();
+        self
+    }
+
+    pub(crate) fn read(&self, name: &str) -> String {
+        std::fs::read_to_string(self.path(name)).unwrap_or_default()
+    }
+
+    /// How often a counted command really ran.
+    pub(crate) fn runs(&self) -> usize {
+        self.read("runs").lines().count()
+    }
+
+    /// Lets a held command end.
+    pub(crate) fn release(&self) {
+        self.write("release", "");
+    }
+
+    /// `once`, in this folder and with nothing else of the environment than it needs.
+    pub(crate) fn command<A: AsRef<OsStr>>(&self, args: &[A]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_once"));
+        command.args(args).current_dir(self.folder.path()).env_clear();
+        command.envs(std::env::var_os("PATH").map(|path| ("PATH", path)));
+        command
+            .env("HOME", self.path("home"))
+            .env("ONCE_LEDGER", "sqlite:once.db");
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        command
+    }
+
+    /// Runs `once` to its end.
+    pub(crate) fn once<A: AsRef<OsStr>>(&self, args: &[A]) -> Said {
+        self.command(args).output().unwrap().into()
+    }
+
+    /// Runs `once` to its end with something on its standard input.
+    pub(crate) fn once_with_stdin(&self, args: &[&str], stdin: &[u8]) -> Said {
+        let mut process = self.command(args).stdin(Stdio::piped()).spawn().unwrap();
+        process.stdin.take().unwrap().write_all(stdin).unwrap();
+        process.wait_with_output().unwrap().into()
+    }
+
+    /// Runs `once --json` to its end; gives the answer.
+    pub(crate) fn json(&self, args: &[&str]) -> Value {
+        let args: Vec<&str> = std::iter::once("--json").chain(args.iter().copied()).collect();
+        self.once(&args).json()
+    }
+
+    /// Starts `once` and leaves it running.
+    pub(crate) fn start(&self, args: &[&str]) -> Running {
+        Running {
+            process: Some(self.command(args).spawn().unwrap()),
+        }
+    }
+
+    /// Starts a held command under that key, and waits until it really runs.
+    pub(crate) fn start_held(&self, key: &str) -> Running {
+        let running = self.start(&["run", "--key", key, "--", "sh", "-c", HELD]);
+        eventually("the command runs", || self.runs() > 0);
+        running
+    }
+
+    /// The id of the only operation, or of the newest.
+    pub(crate) fn newest(&self) -> String {
+        self.json(&["ls", "-n", "1"])["data"][0]["id"]
+            .as_str()
+            .unwrap()
+            .to_owned()
+    }
+
+    /// The state that `once show` tells.
+    pub(crate) fn state(&self, id: &str) -> String {
+        self.json(&["show", id])["data"]["state"]
+            .as_str()
+            .unwrap_or("?")
+            .to_owned()
+    }
+
+    /// Everything there is. SQLite's index of its log is left out: it is rebuilt at will and holds nothing.
+    pub(crate) fn listing(&self) -> Listing {
+        let mut listing = Listing::new();
+        list(self.folder.path(), self.folder.path(), &mut listing);
+        listing
+    }
+}
+
+fn list(root: &Path, folder: &Path, listing: &mut Listing) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let meta = std::fs::symlink_metadata(&path).unwrap();
+        let name = path.strip_prefix(root).unwrap().to_owned();
+        if meta.is_dir() {
+            listing.insert(name, (meta.permissions().mode(), Vec::new()));
+            list(root, &path, listing);
+        } else if !name.to_string_lossy().ends_with("-shm") {
+            listing.insert(name, (meta.permissions().mode(), std::fs::read(&path).unwrap()));
+        }
+    }
+}
+
+impl Said {
+    pub(crate) fn out(&self) -> String {
+        tidy(&self.out)
+    }
+
+    pub(crate) fn err(&self) -> String {
+        tidy(&self.err)
+    }
+
+    /// The one JSON object on stdout.
+    pub(crate) fn json(&self) -> Value {
+        let text = String::from_utf8(self.out.clone()).expect("JSON is text");
+        assert_eq!(text.lines().count(), 1, "not one line: {text:?} {}", self.err());
+        let value: Value = serde_json::from_str(&text).expect("stdout is JSON");
+        assert!(value.is_object(), "not an object: {text}");
+        value
+    }
+
+    /// Checks the exit code, and shows what was said where it is another.
+    #[track_caller]
+    pub(crate) fn exits(self, exit: i32) -> Self {
+        assert_eq!(self.exit, exit, "stdout: {}\nstderr: {}", self.out(), self.err());
+        self
+    }
+}
+
+impl From<Output> for Said {
+    fn from(output: Output) -> Self {
+        Self {
+            exit: output.status.code().unwrap_or(-1),
+            out: output.stdout,
+            err: output.stderr,
+        }
+    }
+}
+
+/// A process of `once` that is left running. It is ended with the test.
+pub(crate) struct Running {
+    process: Option<Child>,
+}
+
+impl Running {
+    pub(crate) fn signal(&self, signal: nix::sys::signal::Signal) {
+        let id = self.process.as_ref().unwrap().id();
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(i32::try_from(id).unwrap()), signal).unwrap();
+    }
+
+    pub(crate) fn is_over(&mut self) -> bool {
+        self.process.as_mut().unwrap().try_wait().unwrap().is_some()
+    }
+
+    /// Waits for its end.
+    pub(crate) fn end(mut self) -> Said {
+        self.process.take().unwrap().wait_with_output().unwrap().into()
+    }
+
+    /// Kills it, and waits until it is gone; what it started lives on, and keeps the pipes open.
+    pub(crate) fn kill(mut self) {
+        let mut process = self.process.take().unwrap();
+        process.kill().unwrap();
+        process.wait().unwrap();
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(process) = &mut self.process {
+            drop(process.kill());
+            drop(process.wait());
+        }
+    }
+}
+
+/// Waits until something is so.
+#[track_caller]
+pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < PATIENCE, "it never came about that {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// What was said, with the parts that differ from run to run replaced: ids, keys, times and ages.
+pub(crate) fn tidy(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    let in_word = |c: char| c.is_ascii_alphanumeric() || "_-:.".contains(c);
+    let mut tidied = String::new();
+    for part in text.split_inclusive(|c| !in_word(c)) {
+        let word = part.trim_end_matches(|c| !in_word(c));
+        let hash =
+            |prefix: &str, length: usize| word.strip_prefix(prefix).is_some_and(|rest| rest.len() == length);
+        tidied.push_str(match word {
+            _ if hash("op_", 32) => "op_…",
+            _ if hash("k1_", 52) => "k1_…",
+            _ if hash("f1_", 52) => "f1_…",
+            _ if word.len() == 24 && word.ends_with('Z') && word.as_bytes()[10] == b'T' => "TIME",
+            _ => word,
+        });
+        tidied.push_str(&part[word.len()..]);
+    }
+    without_ages(&tidied).trim_end().to_owned()
+}
+
+/// `12 ms ago` and `1 s ago` become `AGE ago`.
+fn without_ages(text: &str) -> String {
+    let mut words: Vec<&str> = text.split(' ').collect();
+    let mut at = 2;
+    while at < words.len() {
+        let number = words[at - 2].trim_start_matches('(');
+        if words[at].starts_with("ago") && number.parse::<u64>().is_ok() {
+            words[at - 1] = if words[at - 2].starts_with('(') {
+                "(AGE"
+            } else {
+                "AGE"
+            };
+            words.remove(at - 2);
+        }
+        at += 1;
+    }
+    words.join(" ")
+}

@@ -1,0 +1,263 @@
+//! A retry gets the first result, byte for byte, and nothing is run.
+
+use std::io::Read;
+use std::os::unix::net::UnixStream;
+
+use data_encoding::BASE64;
+use insta::assert_snapshot;
+use serde_json::json;
+
+use crate::common::{Bench, COUNTED};
+
+#[test]
+fn both_streams_come_again_and_the_command_does_not() {
+    let bench = Bench::new();
+    let args = ["run", "--key", "a", "--", "sh", "-c", COUNTED];
+    let first = bench.once(&args).exits(0);
+    assert_eq!((first.out(), first.err()), ("out".to_owned(), "err".to_owned()));
+    let second = bench.once(&args).exits(0);
+    assert_eq!(second.out, first.out);
+    assert_snapshot!(second.err(), @r"
+    err
+    once: already done AGE ago by attempt 1; nothing was run (a wanted repeat needs another occurrence) [op_…]
+    ");
+    assert_eq!(bench.runs(), 1);
+}
+
+#[test]
+fn every_byte_survives() {
+    let bench = Bench::new();
+    let bytes: Vec<u8> = (0..=255).cycle().take(100_000).collect();
+    bench.write("blob", &bytes);
+    let args = [
+        "run",
+        "--",
+        "sh",
+        "-c",
+        "echo ran >> runs; cat blob; cat blob >&2; printf 'no newline'",
+    ];
+    let first = bench.once(&args).exits(0);
+    let second = bench.once(&args).exits(0);
+    assert_eq!(first.out, [bytes.as_slice(), b"no newline"].concat());
+    assert_eq!(first.err, bytes);
+    assert_eq!(second.out, first.out);
+    assert!(
+        second.err.starts_with(&bytes),
+        "stderr comes again, and then what once says"
+    );
+    assert_eq!(bench.runs(), 1);
+}
+
+#[test]
+fn the_order_of_both_streams_is_kept() {
+    let bench = Bench::new();
+    // Each line waits for the one before it to be through, so their order is certain.
+    let script =
+        "echo ran >> runs; for n in 1 2 3; do echo out$n; sleep 0.05; echo err$n >&2; sleep 0.05; done";
+    bench
+        .once(&["run", "--key", "a", "--", "sh", "-c", script])
+        .exits(0);
+    // Both streams into one pipe, as a terminal would show them.
+    let (mut reader, writer) = UnixStream::pair().unwrap();
+    let mut again = bench.command(&["run", "--key", "a", "--", "sh", "-c", script]);
+    again.stdout(std::os::fd::OwnedFd::from(writer.try_clone().unwrap()));
+    again.stderr(std::os::fd::OwnedFd::from(writer));
+    let mut process = again.spawn().unwrap();
+    drop(again);
+    let mut seen = String::new();
+    reader.read_to_string(&mut seen).unwrap();
+    assert!(process.wait().unwrap().success());
+    assert!(
+        seen.starts_with("out1\nerr1\nout2\nerr2\nout3\nerr3\nonce: already done"),
+        "{seen}"
+    );
+    assert_eq!(bench.runs(), 1);
+}
+
+#[test]
+fn a_failed_commands_exit_code_is_passed_on_and_a_retry_runs_it() {
+    let bench = Bench::new();
+    for exit in [1, 2, 42, 255] {
+        let script = format!("echo ran >> runs; exit {exit}");
+        bench.once(&["run", "--", "sh", "-c", &script]).exits(exit);
+    }
+    assert_eq!(bench.runs(), 4);
+    let said = bench
+        .once(&["run", "--", "sh", "-c", "echo ran >> runs; exit 42"])
+        .exits(42);
+    assert_eq!(bench.runs(), 5, "what failed for certain may be tried again");
+    assert_snapshot!(said.err(), @r"
+    once: FAILED the command failed with exit code 42
+    once: happened: no, retryable: yes
+    once: next: once show op_…
+    ");
+}
+
+#[test]
+fn a_command_that_cannot_be_started_has_failed_for_certain() {
+    let bench = Bench::new();
+    bench.write("not-executable", "");
+    let missing = bench.once(&["run", "--", "no-such-program"]).exits(127);
+    assert_snapshot!(missing.err(), @r"
+    once: FAILED cannot start no-such-program: No such file or directory (os error 2)
+    once: happened: no, retryable: yes
+    once: next: once show op_…
+    ");
+    bench.once(&["run", "--", "./not-executable"]).exits(126);
+    assert_eq!(bench.json(&["ls"])["data"][0]["state"], "failed");
+}
+
+#[test]
+fn a_failure_is_replayed_where_the_policy_says_so() {
+    let bench = Bench::new();
+    bench.write("onceward.toml", "[operation.sh]\non_failure = \"replay\"\n");
+    let args = [
+        "run",
+        "--",
+        "sh",
+        "-c",
+        "echo ran >> runs; echo out; echo why >&2; exit 9",
+    ];
+    bench.once(&args).exits(9);
+    let again = bench.once(&args).exits(9);
+    assert_eq!((again.out(), bench.runs()), ("out".to_owned(), 1));
+    assert_snapshot!(again.err(), @r"
+    why
+    once: FAILED the command failed with exit code 9
+    once: happened: no, retryable: no
+    once: next: once show op_…
+    ");
+    let error = bench.json(&args)["error"].clone();
+    assert_eq!(
+        (&error["code"], &error["retryable"]),
+        (&json!("FAILED"), &json!(false))
+    );
+}
+
+#[test]
+fn the_answer_as_json() {
+    let bench = Bench::new();
+    let args = [
+        "run", "--key", "a", "--effect", "created", "--", "sh", "-c", COUNTED,
+    ];
+    let first = bench.json(&args);
+    assert_snapshot!(crate::common::tidy(first.to_string().as_bytes()), @r#"{"data":{"cut":false,"exit_code":0,"stderr":"err\n","stdout":"out\n"},"effect":"created","ok":true,"operation":{"attempt":1,"expires_at":"TIME","id":"op_…","key":"a","name":"sh","original_effect":"created","replayed":false,"scope":"default","state":"done"},"warnings":[]}"#);
+    let second = bench.json(&args);
+    assert_eq!(second["data"], first["data"], "the original data");
+    assert_eq!((&second["ok"], &second["effect"]), (&json!(true), &json!("noop")));
+    assert_eq!(second["operation"]["replayed"], true);
+    assert_eq!(second["operation"]["original_effect"], "created");
+    assert_eq!(bench.runs(), 1);
+}
+
+#[test]
+fn json_of_a_failure_and_of_bytes_that_are_no_text() {
+    let bench = Bench::new();
+    let failed = bench.json(&["run", "--", "sh", "-c", r"printf 'a\377'; echo why >&2; exit 5"]);
+    assert_eq!(failed["ok"], false);
+    assert_eq!(failed["effect"], "noop");
+    assert_eq!(failed["error"]["code"], "FAILED");
+    assert_eq!(failed["error"]["happened"], "no");
+    assert_eq!(failed["data"]["exit_code"], 5);
+    assert_eq!(failed["data"]["stderr"], "why\n");
+    assert_eq!(failed["data"]["stdout"]["base64"], BASE64.encode(b"a\xff"));
+}
+
+#[test]
+fn with_json_the_commands_own_answer_is_data() {
+    let bench = Bench::new();
+    let answer = bench.json(&["run", "--", "echo", r#"{"id": 42}"#]);
+    assert_eq!(answer["data"]["answer"], json!({"id": 42}));
+}
+
+#[test]
+fn large_output_is_spooled_whole() {
+    let bench = Bench::new();
+    let args = [
+        "run",
+        "--",
+        "sh",
+        "-c",
+        "echo ran >> runs; head -c 5000000 /dev/zero; head -c 300000 /dev/zero >&2",
+    ];
+    let first = bench.once(&args).exits(0);
+    let second = bench.once(&args).exits(0);
+    assert_eq!((first.out.len(), first.err.len()), (5_000_000, 300_000));
+    assert!(first.out == second.out && second.err.starts_with(&first.err));
+    assert_eq!(bench.runs(), 1);
+}
+
+#[test]
+fn output_over_the_limit_is_cut_with_a_word() {
+    let bench = Bench::new();
+    let args = [
+        "run",
+        "--max-output",
+        "10",
+        "--",
+        "sh",
+        "-c",
+        "echo ran >> runs; printf 0123456789abcdef",
+    ];
+    let first = bench.once(&args).exits(0);
+    assert_eq!(
+        first.out(),
+        "0123456789abcdef",
+        "the caller of the first run gets all of it"
+    );
+    assert_snapshot!(first.err(), @"once: the output was longer than --max-output allows; a replay has its beginning only");
+    let second = bench.once(&args).exits(0);
+    assert_eq!(second.out(), "0123456789");
+    assert_snapshot!(second.err(), @r"
+    once: already done AGE ago by attempt 1; nothing was run (a wanted repeat needs another occurrence) [op_…]
+    once: the output was longer than --max-output allows; a replay has its beginning only
+    ");
+    assert_eq!(bench.json(&args)["data"]["cut"], true);
+    assert_eq!(bench.runs(), 1);
+}
+
+#[test]
+fn output_over_the_ledgers_own_limit_is_cut_and_keeps_the_exit_code() {
+    let bench = Bench::new();
+    let args = [
+        "run",
+        "--max-output",
+        "100000000",
+        "--",
+        "sh",
+        "-c",
+        "echo ran >> runs; head -c 18000000 /dev/zero",
+    ];
+    assert_eq!(bench.once(&args).exits(0).out.len(), 18_000_000);
+    let second = bench.once(&args).exits(0);
+    assert!(
+        (16_000_000..16_777_216).contains(&second.out.len()),
+        "{} bytes",
+        second.out.len()
+    );
+    assert!(
+        second.err().contains("a replay has its beginning only"),
+        "{}",
+        second.err()
+    );
+    assert_eq!(bench.runs(), 1);
+    bench
+        .once(&["run", "--", "sh", "-c", "head -c 17000000 /dev/zero; exit 7"])
+        .exits(7);
+}
+
+#[test]
+fn a_reader_that_goes_away_stops_neither_the_command_nor_its_record() {
+    let bench = Bench::new();
+    let script = "head -c 1000000 /dev/zero; echo ran >> runs";
+    let mut process = bench
+        .command(&["run", "--key", "a", "--", "sh", "-c", script])
+        .spawn()
+        .unwrap();
+    drop(process.stdout.take());
+    assert!(process.wait().unwrap().success());
+    assert_eq!(
+        (bench.runs(), bench.state(&bench.newest())),
+        (1, "done".to_owned())
+    );
+}

@@ -1,0 +1,96 @@
+//! The downstream: a command whose effect is one line in a file, appended in one write. It knows nothing of the ledger.
+//!
+//! What it is to do comes by environment variables, so that a retry has the same arguments as the first call.
+
+use std::collections::BTreeMap;
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use nix::time::{ClockId, clock_gettime};
+
+/// The first argument that makes this program the downstream.
+pub(crate) const ROLE: &str = "downstream";
+/// The first argument that makes it tell the clocks that it sees.
+pub(crate) const CLOCKS: &str = "clocks";
+
+/// The file that effects are counted in.
+pub(crate) const FILE: &str = "EFFECT_FILE";
+/// How long it takes before the effect.
+pub(crate) const BEFORE_MS: &str = "EFFECT_BEFORE_MS";
+/// How long it takes after the effect.
+pub(crate) const AFTER_MS: &str = "EFFECT_AFTER_MS";
+/// The exit code of a refusal: then it ends with that and has no effect.
+pub(crate) const REFUSE: &str = "EFFECT_REFUSE";
+/// A file that it fills the disk with, after the effect.
+pub(crate) const FILL: &str = "EFFECT_FILL";
+/// How much it prints.
+pub(crate) const PRINT_BYTES: &str = "EFFECT_PRINT_BYTES";
+
+/// The probe for `--probe`: asks the same file. Without a file it cannot tell.
+pub(crate) const PROBE: &str = r#"grep -q "^$ONCE_OPERATION " "$EFFECT_FILE""#;
+
+/// Attempts that had an effect, by operation.
+pub(crate) type Effects = BTreeMap<String, Vec<u32>>;
+
+/// Has the effect.
+pub(crate) fn act() -> ExitCode {
+    let text = |name: &str| std::env::var(name).unwrap_or_default();
+    let number = |name: &str| text(name).parse::<u64>().unwrap_or(0);
+    pause(number(BEFORE_MS));
+    if let Ok(code) = text(REFUSE).parse::<u8>() {
+        return ExitCode::from(code);
+    }
+    let line = format!("{} {}\n", text("ONCE_OPERATION"), text("ONCE_ATTEMPT"));
+    let appended = OpenOptions::new().append(true).open(text(FILE)).and_then(|mut file| file.write_all(line.as_bytes()));
+    if appended.is_err() {
+        return ExitCode::from(9);
+    }
+    if !text(FILL).is_empty() {
+        fill(Path::new(&text(FILL)));
+    }
+    let mut out = std::io::stdout();
+    let padding = ".".repeat(usize::try_from(number(PRINT_BYTES)).unwrap_or(0));
+    drop(out.write_all(format!("effect {line}{padding}").as_bytes()).and_then(|()| out.flush()));
+    pause(number(AFTER_MS));
+    ExitCode::SUCCESS
+}
+
+/// Prints the wall clock and the clock that nobody can set, in milliseconds.
+pub(crate) fn tell_clocks() -> ExitCode {
+    let ms = |clock| clock_gettime(clock).map_or(0, |time| time.tv_sec() * 1000 + time.tv_nsec() / 1_000_000);
+    let told = writeln!(std::io::stdout(), "{} {}", ms(ClockId::CLOCK_REALTIME), ms(ClockId::CLOCK_BOOTTIME));
+    ExitCode::from(u8::from(told.is_err()))
+}
+
+/// What was counted. A line that is not whole is a mistake of the test, and is told as an operation of its own.
+pub(crate) fn count(file: &Path) -> std::io::Result<Effects> {
+    let mut effects = Effects::new();
+    for line in std::fs::read_to_string(file)?.lines() {
+        let (operation, attempt) = line.split_once(' ').unwrap_or((line, ""));
+        effects.entry(operation.to_owned()).or_default().push(attempt.parse().unwrap_or(0));
+    }
+    Ok(effects)
+}
+
+/// Fills the disk to the last byte.
+pub(crate) fn fill(file: &Path) {
+    let Ok(mut file) = OpenOptions::new().create(true).append(true).open(file) else { return };
+    for size in [65_536, 4_096, 512, 1] {
+        let block = vec![0_u8; size];
+        // Bounded: no disk of these tests has more than 64 MiB.
+        for _ in 0..1_024 {
+            if file.write_all(&block).and_then(|()| file.sync_data()).is_err() {
+                break;
+            }
+        }
+    }
+}
+
+fn pause(ms: u64) {
+    if ms > 0 {
+        std::thread::sleep(Duration::from_millis(ms));
+    }
+}

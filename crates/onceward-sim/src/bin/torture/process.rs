@@ -1,0 +1,59 @@
+//! Processes: their children, their end, and signals to them.
+
+use std::process::Child;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::Trouble;
+
+/// The id of a child of ours.
+pub(crate) fn id(child: &Child) -> i32 {
+    i32::try_from(child.id()).unwrap_or(i32::MAX)
+}
+
+/// Sends a signal; one that has ended needs none.
+pub(crate) fn send(pid: i32, signal: Signal) {
+    drop(kill(Pid::from_raw(pid), signal).map_err(std::io::Error::from));
+}
+
+/// The processes that this one has started.
+pub(crate) fn children(parent: i32) -> Vec<i32> {
+    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
+    let ids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    ids.filter(|id| stat(*id).is_some_and(|(_, its_parent)| its_parent == parent)).collect()
+}
+
+/// The command that this wrapper has started, as soon as it is there.
+pub(crate) fn wait_for_child(parent: i32, limit: Duration) -> Option<i32> {
+    let begun = Instant::now();
+    while begun.elapsed() < limit {
+        if let Some(child) = children(parent).first() {
+            return Some(*child);
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    None
+}
+
+/// Waits until the process has ended; one that nobody has waited for yet has ended as well.
+pub(crate) fn wait_gone(pid: i32, limit: Duration) -> Result<(), Trouble> {
+    let begun = Instant::now();
+    while stat(pid).is_some_and(|(state, _)| state != 'Z' && state != 'X') {
+        if begun.elapsed() > limit {
+            return Err(format!("process {pid} has not ended").into());
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(())
+}
+
+/// The state and the parent of a process.
+fn stat(pid: i32) -> Option<(char, i32)> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name stands in brackets and may contain anything.
+    let (_, rest) = text.rsplit_once(") ")?;
+    let mut words = rest.split(' ');
+    Some((words.next()?.chars().next()?, words.next()?.parse().ok()?))
+}

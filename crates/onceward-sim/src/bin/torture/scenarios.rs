@@ -1,0 +1,90 @@
+//! The scenarios, one file each, and the loop over them.
+
+mod agent_spec;
+mod clock;
+mod disk_full;
+mod power_cut;
+mod random;
+mod storm;
+mod sweep;
+mod sync_error;
+mod zombie;
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use crate::Trouble;
+use crate::args::{Args, Scenario};
+use crate::bench::{Bench, progress};
+use crate::report::{self, Report, Rule, Tally};
+
+/// Runs what was chosen and prints the figures.
+pub(crate) fn run_all(args: &Args) -> ExitCode {
+    let bench = match Bench::new(args) {
+        Ok(bench) => bench,
+        Err(trouble) => {
+            drop(writeln!(std::io::stderr(), "torture: {trouble}"));
+            return ExitCode::FAILURE;
+        }
+    };
+    let reports: Vec<Report> = args.chosen().into_iter().map(|scenario| run_one(&bench, args, scenario)).collect();
+    progress("");
+    let printed = if args.json {
+        report::print_json(&reports, bench.seed)
+    } else {
+        report::print_tables(&reports, bench.seed)
+    };
+    if printed.is_ok() && report::all_held(&reports) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn run_one(bench: &Bench, args: &Args, scenario: Scenario) -> Report {
+    let (tally, begun) = (Tally::default(), Instant::now());
+    progress(scenario.name());
+    let result = match scenario {
+        Scenario::Sweep => sweep::run(bench, &tally),
+        Scenario::Random => random::run(bench, args.kills, &tally),
+        Scenario::DiskFull => disk_full::run(bench, &tally),
+        Scenario::SyncError => sync_error::run(bench, &tally),
+        Scenario::Clock => clock::run(bench, &tally),
+        Scenario::Zombie => zombie::run(bench, &tally),
+        Scenario::Storm => storm::run(bench, &tally),
+        Scenario::CliAgentSpec => agent_spec::run(bench, &tally),
+        Scenario::PowerCut => power_cut::run(bench, args, &tally),
+    };
+    // What could not be tested has not held.
+    if let Err(trouble) = result {
+        tally.violated(Rule::Unexpected, format!("the scenario could not be run to its end: {trouble}"));
+    }
+    tally.report(scenario.name(), begun.elapsed())
+}
+
+/// Does every job, several at once, and stops at the first that cannot be done.
+fn in_parallel<J: Sync>(
+    label: &str,
+    jobs: &[J],
+    threads: usize,
+    work: impl Fn(&J) -> Result<(), Trouble> + Sync,
+) -> Result<(), Trouble> {
+    let next = AtomicUsize::new(0);
+    let worker = || -> Result<(), Trouble> {
+        loop {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            let Some(job) = jobs.get(at) else { return Ok(()) };
+            progress(&format!("{label} {} of {}", at + 1, jobs.len()));
+            if let Err(trouble) = work(job) {
+                next.store(jobs.len(), Ordering::Relaxed);
+                return Err(trouble);
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(worker)).collect();
+        let mut result = Ok(());
+        for worker in workers {
+            result = result.and(worker.join().map_err(|_| Trouble::from("a thread of the test panicked"))?);
+        }
+        result
+    })
+}

@@ -1,0 +1,216 @@
+//! The power of a mounted disk is cut under writers. What they were told is on it when the power comes back.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use onceward::{Filter, Ledger, OperationId, State};
+use onceward_store::{SqliteOptions, SqliteStore};
+
+use crate::Trouble;
+use crate::args::Args;
+use crate::bench::{Bench, Case, progress};
+use crate::call::Call;
+use crate::mount::Mount;
+use crate::report::{Rule, Tally};
+use crate::writer;
+
+const CUTS: u64 = 200;
+const SHORT_CUTS: u64 = 5;
+const WRITERS: u32 = 3;
+/// A new ledger after so many cuts, so that each is found by recovery with some history but not too much.
+const CUTS_PER_LEDGER: u64 = 10;
+
+/// What was acknowledged last, by operation.
+#[derive(Default)]
+struct Acked {
+    states: Mutex<BTreeMap<String, Ack>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ack {
+    Begun,
+    Done,
+}
+
+pub(super) fn run(bench: &Bench, args: &Args, tally: &Tally) -> Result<(), Trouble> {
+    let cuts = args.cuts.unwrap_or(if bench.short { SHORT_CUTS } else { CUTS });
+    let point = bench.mount_point("disk")?;
+    let image = bench.mount_point("images")?.join("cut.img");
+    let disk = Mount::ext4(&point, &image, 256).map_err(|trouble| format!("a disk to cut is needed: {trouble}"))?;
+    let mut random = bench.random("power-cut");
+    for name in ["begun acknowledged", "done acknowledged", "acknowledged by `once run`", "lost", "cuts with a loss"] {
+        tally.figure(name, 0);
+    }
+    let mut case = None;
+    for cut in 0..cuts {
+        progress(&format!("power-cut {} of {cuts}", cut + 1));
+        if cut % CUTS_PER_LEDGER == 0 {
+            let ledger = point.join(format!("cut-{cut}.db"));
+            case = Some(bench.case()?.with_ledger(format!("{}?sync={}", ledger.display(), args.sync).into()));
+        }
+        if let Some(case) = &case {
+            let pause = Duration::from_millis(50 + random.below(450));
+            let acked = write_and_cut(bench, &disk, case, cut, pause)?;
+            judge(&disk, case, &acked, cut, tally)?;
+        }
+    }
+    Ok(())
+}
+
+/// Lets writers write for a while and cuts; gives what was read from them before the cut.
+fn write_and_cut(
+    bench: &Bench,
+    disk: &Mount,
+    case: &Case,
+    cut: u64,
+    pause: Duration,
+) -> Result<BTreeMap<String, Ack>, Trouble> {
+    let cutter = disk.cutter()?;
+    let acked = Arc::new(Acked::default());
+    let mut writers = Vec::new();
+    for number in 0..WRITERS {
+        let mut command = Command::new(&bench.torture);
+        command.args([writer::ROLE, &case.url(), &format!("cut-{cut}-{number}")]);
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
+        let reader = child.stdout.take().map(|out| acked.read(out));
+        writers.push((child, reader));
+    }
+    let over = AtomicBool::new(false);
+    let before = std::thread::scope(|scope| {
+        let caller = scope.spawn(|| call_on(bench, case, cut, &over, &acked));
+        std::thread::sleep(pause);
+        // Only what was read before the cut was acknowledged before it.
+        let before = acked.states().clone();
+        let result = cutter.cut();
+        over.store(true, Ordering::Relaxed);
+        stop(writers);
+        drop(caller.join());
+        result.map(|()| before)
+    })?;
+    disk.power_up()?;
+    another_run_of_the_machine(&path_of(case))?;
+    Ok(before)
+}
+
+/// `once run`, one call after the other, with the same acknowledgement: its exit code.
+fn call_on(bench: &Bench, case: &Case, cut: u64, over: &AtomicBool, acked: &Acked) {
+    for number in 0..100_000_u32 {
+        if over.load(Ordering::Relaxed) {
+            return;
+        }
+        let call = Call::new(format!("run-{cut}-{number}")).argument("--json");
+        let Ok(ended) = call.run(bench, case) else { return };
+        let answer: Option<serde_json::Value> = serde_json::from_slice(&ended.stdout).ok();
+        let id = answer.as_ref().and_then(|answer| answer["operation"]["id"].as_str());
+        if let (Some(0), Some(id)) = (ended.code, id) {
+            acked.states().insert(format!("run {id}"), Ack::Done);
+        }
+    }
+}
+
+impl Acked {
+    fn states(&self) -> MutexGuard<'_, BTreeMap<String, Ack>> {
+        self.states.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn read(self: &Arc<Self>, out: std::process::ChildStdout) -> JoinHandle<()> {
+        let acked = Arc::clone(self);
+        std::thread::spawn(move || {
+            for line in BufReader::new(out).lines().map_while(Result::ok) {
+                if let Some((word, id)) = line.split_once(' ') {
+                    let ack = if word == "done" { Ack::Done } else { Ack::Begun };
+                    acked.states().insert(id.to_owned(), ack);
+                }
+            }
+        })
+    }
+}
+
+fn stop(writers: Vec<(Child, Option<JoinHandle<()>>)>) {
+    for (mut child, reader) in writers {
+        // One that has ended by itself needs no kill.
+        drop(child.kill());
+        drop(child.wait());
+        if let Some(reader) = reader {
+            drop(reader.join());
+        }
+    }
+}
+
+/// After a real power cut the machine has another boot id; the kernel that runs this test has not, so the anchor is
+/// given another one.
+fn another_run_of_the_machine(ledger: &Path) -> Result<(), Trouble> {
+    const BOOT_ID_AT: u64 = 16;
+    let live = format!("{}-live", ledger.display());
+    match std::fs::OpenOptions::new().write(true).open(live) {
+        Ok(file) => Ok(file.write_all_at(&[0xff; 16], BOOT_ID_AT)?),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The ledger's path, without what its URL says beside it.
+fn path_of(case: &Case) -> std::path::PathBuf {
+    let text = case.ledger.display().to_string();
+    text.split('?').next().unwrap_or_default().into()
+}
+
+/// Everything that was acknowledged is there, in a state that fits.
+fn judge(
+    disk: &Mount,
+    case: &Case,
+    acked: &BTreeMap<String, Ack>,
+    cut: u64,
+    tally: &Tally,
+) -> Result<(), Trouble> {
+    tally.case();
+    tally.faults(1);
+    let what = format!("cut {cut} of {}", disk.point.display());
+    let store = match SqliteStore::open(SqliteOptions::new(path_of(case))) {
+        Ok(store) => store,
+        Err(error) => {
+            tally.violated(Rule::Damaged, format!("{what}: {error}"));
+            return Ok(());
+        }
+    };
+    let integrity = store.health().map_or_else(|error| error.to_string(), |health| health.integrity);
+    if integrity != "ok" {
+        tally.violated(Rule::Damaged, format!("{what}: {integrity}"));
+    }
+    let ledger = Ledger::new(store).blocking();
+    let mut lost = 0;
+    for (name, ack) in acked {
+        let id = OperationId::parse(name.trim_start_matches("run "))?;
+        let state = ledger.wait_for(ledger.ledger().find(&id)).map(|(_, state)| state);
+        let fits = match ack {
+            Ack::Done => matches!(state, Ok(State::Done)),
+            // The outcome may have come to the disk without having been read in time.
+            Ack::Begun => matches!(state, Ok(State::InDoubt | State::Done)),
+        };
+        let figure = match (name.starts_with("run "), ack) {
+            (true, _) => "acknowledged by `once run`",
+            (false, Ack::Begun) => "begun acknowledged",
+            (false, Ack::Done) => "done acknowledged",
+        };
+        tally.figure(figure, 1);
+        if !fits {
+            lost += 1;
+            tally.violated(Rule::Lost, format!("{what}: {ack:?} was acknowledged for {id}, and now it is {state:?}"));
+        }
+    }
+    tally.figure("lost", lost);
+    tally.figure("cuts with a loss", u64::from(lost > 0));
+    let running = Filter { states: vec![State::Running], limit: 10, ..Filter::default() };
+    let stuck = ledger.wait_for(ledger.ledger().list(&running))?;
+    for (listed, _) in stuck {
+        tally.violated(Rule::Stuck, format!("{what}: {} is running after the cut", listed.record.id));
+    }
+    Ok(())
+}

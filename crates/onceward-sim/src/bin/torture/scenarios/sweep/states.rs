@@ -1,0 +1,143 @@
+//! What the swept call finds: nothing, a ledger with other records, or something that an earlier kill left behind.
+
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+
+use crate::Trouble;
+use crate::bench::{Bench, Case};
+use crate::call::{Call, Class};
+use crate::judge::{look_when_quiet, state_of};
+use crate::process;
+use crate::trace::{Follow, Log, strace};
+
+/// The key under the knife.
+pub(super) const KEY: &str = "swept";
+
+/// How many other records a ledger has that is not new.
+const OTHERS: u32 = 20;
+/// Long enough to be killed in.
+const LONG_MS: u64 = 60_000;
+const LIMIT: Duration = Duration::from_secs(10);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Start {
+    /// There is no ledger yet.
+    Cold,
+    /// There is one with other records.
+    Warm,
+    /// An owner was killed before it dispatched anything.
+    NeverDispatched,
+    /// An owner was killed after the effect; there is a probe.
+    HappenedProbed,
+    /// An owner was killed before the effect; there is a probe.
+    NotHappenedProbed,
+    /// An owner was killed after the effect, and nobody can say.
+    HappenedOnce,
+}
+
+impl Start {
+    pub(super) const ALL: [Self; 6] = [
+        Self::Cold,
+        Self::Warm,
+        Self::NeverDispatched,
+        Self::HappenedProbed,
+        Self::NotHappenedProbed,
+        Self::HappenedOnce,
+    ];
+
+    pub(super) const fn words(self) -> &'static str {
+        match self {
+            Self::Cold => "no ledger yet",
+            Self::Warm => "a ledger with other records",
+            Self::NeverDispatched => "recovery of what was never dispatched",
+            Self::HappenedProbed => "recovery of what happened, by a probe",
+            Self::NotHappenedProbed => "recovery of what did not happen, by a probe",
+            Self::HappenedOnce => "a retry of what is in doubt",
+        }
+    }
+
+    /// The swept call, and its retry.
+    pub(super) fn call(self) -> Call {
+        super::call(match self {
+            Self::Cold | Self::Warm | Self::NeverDispatched | Self::HappenedOnce => Class::Once,
+            Self::HappenedProbed | Self::NotHappenedProbed => Class::Probed,
+        })
+    }
+
+    /// Whether the doubt was there before.
+    pub(super) fn in_doubt(self) -> bool {
+        matches!(self, Self::HappenedProbed | Self::NotHappenedProbed | Self::HappenedOnce)
+    }
+
+    /// Whether the swept call is refused.
+    pub(super) fn refused(self) -> bool {
+        self == Self::HappenedOnce
+    }
+
+    /// A ledger as the swept call finds it, to be copied.
+    pub(super) fn prepare(self, bench: &Bench) -> Result<Case, Trouble> {
+        let case = bench.case()?;
+        if self == Self::Cold {
+            return Ok(case);
+        }
+        for other in 0..OTHERS {
+            Call::new(format!("other-{other}")).run(bench, &case)?;
+        }
+        let expected = match self {
+            Self::Cold | Self::Warm => "absent",
+            Self::NeverDispatched => {
+                killed_at_its_note(bench, &case)?;
+                "failed"
+            }
+            Self::HappenedProbed => killed(bench, &case, Class::Probed, Killed::AfterTheEffect)?,
+            Self::NotHappenedProbed => killed(bench, &case, Class::Probed, Killed::BeforeTheEffect)?,
+            Self::HappenedOnce => killed(bench, &case, Class::Once, Killed::AfterTheEffect)?,
+        };
+        let found = state_of(&look_when_quiet(bench, &case)?, KEY);
+        if found == expected {
+            return Ok(case);
+        }
+        Err(format!("{}: the start should be {expected} and is {found}", self.words()).into())
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Killed {
+    BeforeTheEffect,
+    AfterTheEffect,
+}
+
+/// Kills the wrapper and its command. Leaves it in doubt.
+fn killed(bench: &Bench, case: &Case, class: Class, when: Killed) -> Result<&'static str, Trouble> {
+    let call = match when {
+        Killed::BeforeTheEffect => super::call(class).takes(LONG_MS, 0),
+        Killed::AfterTheEffect => super::call(class).takes(0, LONG_MS),
+    };
+    let effects_before = std::fs::metadata(&case.effects)?.len();
+    let mut wrapper = call.start(bench, case)?;
+    let command = process::wait_for_child(process::id(&wrapper), LIMIT).ok_or("the command did not start")?;
+    if when == Killed::AfterTheEffect {
+        let begun = std::time::Instant::now();
+        while std::fs::metadata(&case.effects)?.len() == effects_before && begun.elapsed() < LIMIT {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    process::send(process::id(&wrapper), Signal::SIGKILL);
+    process::send(command, Signal::SIGKILL);
+    wrapper.wait()?;
+    process::wait_gone(command, LIMIT)?;
+    Ok("in_doubt")
+}
+
+/// Kills the wrapper when it is about to note its dispatch.
+fn killed_at_its_note(bench: &Bench, case: &Case) -> Result<(), Trouble> {
+    let clean = bench.copy(case)?;
+    let log = clean.folder.join("strace.log");
+    super::call(Class::Once).behind(strace(&log, Follow::MainThread, None), bench, &clean).output()?;
+    let note = Log::read(&log, Follow::MainThread)?.dispatch_note().ok_or("no dispatch note was seen")?;
+    let log = case.folder.join("strace.log");
+    let inject = format!("pwrite64:signal=KILL:when={note}");
+    super::call(Class::Once).behind(strace(&log, Follow::MainThread, Some(&inject)), bench, case).output()?;
+    Ok(())
+}

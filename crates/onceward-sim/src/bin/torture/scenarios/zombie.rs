@@ -1,0 +1,131 @@
+//! Owners that are stopped for longer than their lease, and owners that die while their command runs on.
+
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+
+use crate::Trouble;
+use crate::bench::{Bench, Case};
+use crate::call::{Call, Class, Ended};
+use crate::judge::{self, look, state_of};
+use crate::process;
+use crate::report::{Rule, Tally};
+
+const KEY: &str = "stopped";
+const LIMIT: Duration = Duration::from_secs(10);
+/// Longer than the lease, which is one second.
+const STOPPED: Duration = Duration::from_millis(1_600);
+
+#[derive(Debug, Clone, Copy)]
+enum Stopped {
+    Wrapper,
+    Command,
+    Both,
+}
+
+pub(super) fn run(bench: &Bench, tally: &Tally) -> Result<(), Trouble> {
+    let classes: &[Class] = if bench.short { &[Class::Once] } else { &Class::ALL };
+    for stopped in [Stopped::Wrapper, Stopped::Command, Stopped::Both] {
+        for class in classes {
+            let what = format!("{stopped:?} stopped, class {class:?}");
+            stop(bench, stopped, *class, &what, tally).map_err(|trouble| format!("{what}: {trouble}"))?;
+        }
+    }
+    for class in Class::ALL {
+        let what = format!("wrapper killed while its command runs, class {class:?}");
+        orphan(bench, class, &what, tally).map_err(|trouble| format!("{what}: {trouble}"))?;
+    }
+    Ok(())
+}
+
+/// Stopped for longer than the lease, it is waited for and never overtaken; woken, it finishes.
+fn stop(bench: &Bench, stopped: Stopped, class: Class, what: &str, tally: &Tally) -> Result<(), Trouble> {
+    let case = bench.case()?;
+    let call = call(&case, class)?;
+    let owner = call.clone().takes(200, 200).start(bench, &case)?;
+    let wrapper = process::id(&owner);
+    let command = process::wait_for_child(wrapper, LIMIT).ok_or("the command did not start")?;
+    let targets = match stopped {
+        Stopped::Wrapper => vec![wrapper],
+        Stopped::Command => vec![command],
+        Stopped::Both => vec![wrapper, command],
+    };
+    targets.iter().for_each(|pid| process::send(*pid, Signal::SIGSTOP));
+    tally.faults(1);
+    let waiter = call.clone().argument("--wait=20s").start(bench, &case)?;
+    let begun = Instant::now();
+    while begun.elapsed() < STOPPED {
+        refused(bench, &case, &call, what, tally)?;
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    targets.iter().for_each(|pid| process::send(*pid, Signal::SIGCONT));
+    let owner = Ended::from(owner.wait_with_output()?);
+    let waiter = Ended::from(waiter.wait_with_output()?);
+    for (who, ended) in [("the owner", &owner), ("who waited", &waiter)] {
+        tally.expect(ended.code == Some(0), || format!("{what}: {who}: {}", ended.words()));
+    }
+    tally.expect(owner.stdout == waiter.stdout, || format!("{what}: the waiter got another output"));
+    finish(bench, &case, what, "done", tally)
+}
+
+/// Without time to wait, a caller is told that it is in progress.
+fn refused(bench: &Bench, case: &Case, call: &Call, what: &str, tally: &Tally) -> Result<(), Trouble> {
+    let ended = call.clone().argument("--wait=0s").run(bench, case)?;
+    tally.figure("calls refused as in progress", 1);
+    tally.expect(ended.code == Some(4), || format!("{what}: a caller meanwhile: {}", ended.words()));
+    let state = state_of(&look(bench, case)?, KEY);
+    tally.expect(state == "running", || format!("{what}: meanwhile it is called {state}"));
+    Ok(())
+}
+
+/// The command holds the lock after its wrapper's death. When it ends, that is seen at once.
+fn orphan(bench: &Bench, class: Class, what: &str, tally: &Tally) -> Result<(), Trouble> {
+    let case = bench.case()?;
+    let call = call(&case, class)?;
+    let mut owner = call.clone().takes(0, 800).start(bench, &case)?;
+    let command = process::wait_for_child(process::id(&owner), LIMIT).ok_or("the command did not start")?;
+    let begun = Instant::now();
+    while std::fs::metadata(&case.effects)?.len() == 0 && begun.elapsed() < LIMIT {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    process::send(process::id(&owner), Signal::SIGKILL);
+    owner.wait()?;
+    tally.faults(1);
+    for _ in 0..3 {
+        refused(bench, &case, &call, what, tally)?;
+    }
+    process::wait_gone(command, LIMIT)?;
+    let ended = Instant::now();
+    let state = state_of(&look(bench, &case)?, KEY);
+    tally.most("ms until a dead owner was seen, at most", u64::try_from(ended.elapsed().as_millis()).unwrap_or(u64::MAX));
+    if state == "running" {
+        tally.violated(Rule::Stuck, format!("{what}: still running after its command ended"));
+    }
+    tally.expect(state == "in_doubt", || format!("{what}: it is {state} after its command ended"));
+    if class == Class::Idempotent {
+        tally.case();
+        return Ok(());
+    }
+    let retry = call.run(bench, &case)?;
+    let (code, state) = if class == Class::Once { (79, "in_doubt") } else { (0, "done") };
+    tally.expect(retry.code == Some(code), || format!("{what}: a retry: {}", retry.words()));
+    finish(bench, &case, what, state, tally)
+}
+
+/// One effect in all.
+fn finish(bench: &Bench, case: &Case, what: &str, expected: &str, tally: &Tally) -> Result<(), Trouble> {
+    let (seen, effects) = judge::judge(bench, case, tally, what)?;
+    let count: usize = effects.values().map(Vec::len).sum();
+    let state = state_of(&seen, KEY);
+    tally.case();
+    tally.ended(&state);
+    tally.effects(count);
+    tally.expect(count == 1 && state == expected, || format!("{what}: {state} with {count} effects"));
+    Ok(())
+}
+
+/// A call whose lease is one second.
+fn call(case: &Case, class: Class) -> Result<Call, Trouble> {
+    let policy = judge::policy(case, "lease = \"1s\"")?;
+    Ok(Call::new(KEY).class(class).argument(format!("--config={}", policy.display())))
+}

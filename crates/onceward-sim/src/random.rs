@@ -1,0 +1,44 @@
+//! Chance that can be repeated: the same seed gives the same run.
+
+/// A seeded generator (SplitMix64): small, fast, and good enough to choose faults with.
+#[derive(Debug, Clone)]
+pub struct Random {
+    state: u64,
+}
+
+impl Random {
+    /// A generator of that seed.
+    #[must_use]
+    pub fn seeded(seed: u64) -> Self {
+        Self { state: seed }
+    }
+
+    /// The next number.
+    pub fn next(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `limit`, which is not zero.
+    pub fn below(&mut self, limit: u64) -> u64 {
+        self.next() % limit.max(1)
+    }
+
+    /// An index into something of that length.
+    pub fn index(&mut self, length: usize) -> usize {
+        usize::try_from(self.below(length as u64)).unwrap_or(0)
+    }
+
+    /// True in so many of a thousand cases.
+    pub fn permille(&mut self, chance: u64) -> bool {
+        self.below(1_000) < chance
+    }
+
+    /// Another generator, whose numbers do not depend on how many are drawn from this one afterwards.
+    pub fn fork(&mut self) -> Self {
+        Self::seeded(self.next())
+    }
+}

@@ -1,0 +1,302 @@
+//! Stores that break one promise each.
+#![allow(
+    clippy::wildcard_enum_match_arm,
+    reason = "a fault concerns one method, and the others do not care"
+)]
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use onceward::{
+    Clock, Counts, Cursor, Dispatch, Door, Filter, Hold, Inherit, Listed, Liveness, MemoryStore, OperationId,
+    Owner, Record, State, Store, StoreError, Swap, Watch,
+};
+
+use super::GoingClock;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fault {
+    None,
+    IgnoresVersions,
+    OverwritesOnFirstWrite,
+    CreatesOnSwap,
+    ConflictBringsNothing,
+    ConflictBringsWhatWasTried,
+    LosesTheLateAnswer,
+    LosesDueTimes,
+    ForgetsDeletes,
+    DeletesAnyVersion,
+    SaysNoToEveryDelete,
+    ListsOldestFirst,
+    ListsByLastChange,
+    ListIgnoresScope,
+    ListIgnoresName,
+    ListIgnoresStates,
+    ListIgnoresCursor,
+    ListRepeatsTheCursor,
+    ListIgnoresLimit,
+    ListBringsBodies,
+    DueIgnoresTime,
+    DueTellsItsOwnTime,
+    DueIsLateByOne,
+    DueComesNewestFirst,
+    DueIgnoresLimit,
+    CountsOnlyDone,
+    SleepsThroughChanges,
+    NeverLooksBeforeWaiting,
+    SeesEverybodyAlive,
+    SeesEverybodyGone,
+    KillsWhoseLeaseIsOver,
+    UsesOneToken,
+    LosesDispatches,
+    TallyWrites,
+    LosesBodies,
+    LosesEmptyBodies,
+    ReformatsResults,
+    SwapsInTwoSteps,
+    Panics,
+}
+
+/// The store in memory with one thing wrong.
+pub(crate) struct Broken {
+    inner: MemoryStore<GoingClock>,
+    fault: Fault,
+}
+
+impl Broken {
+    pub(crate) fn new(fault: Fault) -> Self {
+        // Fast, so that what sleeps through a change does not hold up the test. What pauses is not hurried.
+        let slow = matches!(
+            fault,
+            Fault::SleepsThroughChanges | Fault::NeverLooksBeforeWaiting | Fault::SeesEverybodyAlive
+        );
+        let clock = GoingClock::times(if slow { 50 } else { 1 });
+        Self {
+            inner: MemoryStore::new(clock),
+            fault,
+        }
+    }
+
+    fn is(&self, fault: Fault) -> bool {
+        self.fault == fault
+    }
+
+    fn spoil(&self, record: &mut Record) {
+        if self.is(Fault::LosesTheLateAnswer) {
+            record.detail.late = None;
+        }
+        if self.is(Fault::LosesDueTimes) && record.due_ms == Some(i64::MAX) {
+            record.due_ms = None;
+        }
+        let Some(outcome) = &mut record.outcome else {
+            return;
+        };
+        if self.is(Fault::LosesBodies)
+            || (self.is(Fault::LosesEmptyBodies) && outcome.body.as_ref().is_some_and(|body| body.is_empty()))
+        {
+            outcome.body = None;
+        }
+        if self.is(Fault::ReformatsResults) {
+            let value = outcome
+                .data
+                .take()
+                .and_then(|data| serde_json::from_str::<serde_json::Value>(data.get()).ok());
+            outcome.data = value.and_then(|value| serde_json::value::to_raw_value(&value).ok());
+        }
+    }
+
+    /// The version that the inner store is told to expect.
+    async fn expected(&self, expected: Option<u64>, id: &OperationId) -> Result<Option<u64>, StoreError> {
+        let found = self.inner.load(id).await?.map(|found| found.version);
+        Ok(match self.fault {
+            Fault::IgnoresVersions => found,
+            Fault::OverwritesOnFirstWrite if expected.is_none() => found,
+            Fault::CreatesOnSwap if found.is_none() => None,
+            Fault::SwapsInTwoSteps if found == expected => {
+                // Between the look and the write, others look too.
+                self.inner.clock().sleep(2).await;
+                self.inner.load(id).await?.map(|found| found.version)
+            }
+            _ => expected,
+        })
+    }
+}
+
+#[async_trait]
+impl Store for Broken {
+    fn clock(&self) -> &dyn Clock {
+        self.inner.clock()
+    }
+
+    fn watch(&self) -> Watch {
+        self.inner.watch()
+    }
+
+    async fn load(&self, id: &OperationId) -> Result<Option<Arc<Record>>, StoreError> {
+        assert!(!self.is(Fault::Panics), "out of order");
+        self.inner.load(id).await
+    }
+
+    async fn swap(&self, expected: Option<u64>, mut record: Record, door: Door) -> Result<Swap, StoreError> {
+        let tried = Arc::new(record.clone());
+        let expected = self.expected(expected, &record.id).await?;
+        self.spoil(&mut record);
+        if self.is(Fault::ListsByLastChange)
+            && let (Some(expected), Some(found)) = (expected, self.inner.load(&record.id).await?)
+            && found.version == expected
+        {
+            self.inner.delete(&record.id, expected, door).await?;
+            return self.inner.swap(None, record, door).await;
+        }
+        Ok(match self.inner.swap(expected, record, door).await? {
+            Swap::Written(_) => Swap::Written(tried),
+            Swap::Conflict(_) if self.is(Fault::ConflictBringsNothing) => Swap::Conflict(None),
+            Swap::Conflict(_) if self.is(Fault::ConflictBringsWhatWasTried) => Swap::Conflict(Some(tried)),
+            Swap::Conflict(found) => Swap::Conflict(found),
+        })
+    }
+
+    async fn delete(&self, id: &OperationId, expected: u64, door: Door) -> Result<bool, StoreError> {
+        let found = self.inner.load(id).await?.map(|found| found.version);
+        match self.fault {
+            Fault::ForgetsDeletes => Ok(found == Some(expected)),
+            Fault::DeletesAnyVersion => self.inner.delete(id, found.unwrap_or(expected), door).await,
+            Fault::SaysNoToEveryDelete => self.inner.delete(id, expected, door).await.map(|_| false),
+            _ => self.inner.delete(id, expected, door).await,
+        }
+    }
+
+    async fn list(&self, filter: &Filter) -> Result<Vec<Listed>, StoreError> {
+        let mut filter = filter.clone();
+        match self.fault {
+            Fault::ListIgnoresScope => filter.scope = None,
+            Fault::ListIgnoresName => filter.name = None,
+            Fault::ListIgnoresStates => filter.states.clear(),
+            Fault::ListIgnoresCursor => filter.before = None,
+            Fault::ListRepeatsTheCursor => filter.before = filter.before.map(|cursor| Cursor(cursor.0 + 1)),
+            Fault::ListIgnoresLimit => filter.limit = 1_000,
+            _ => {}
+        }
+        let mut page = self.inner.list(&filter).await?;
+        if self.is(Fault::ListsOldestFirst) {
+            page.reverse();
+        }
+        if self.is(Fault::ListBringsBodies) {
+            for listed in &mut page {
+                if let Some(found) = self.inner.load(&listed.record.id).await? {
+                    listed.record = Record::clone(&found);
+                }
+            }
+        }
+        Ok(page)
+    }
+
+    async fn due(&self, now_ms: i64, limit: usize) -> Result<Vec<Record>, StoreError> {
+        let mut due = match self.fault {
+            Fault::DueIgnoresTime => self.inner.due(i64::MAX, limit).await,
+            Fault::DueTellsItsOwnTime => self.inner.due(self.clock().now_ms(), limit).await,
+            Fault::DueIsLateByOne => self.inner.due(now_ms - 1, limit).await,
+            Fault::DueIgnoresLimit => self.inner.due(now_ms, 1_000).await,
+            _ => self.inner.due(now_ms, limit).await,
+        }?;
+        if self.is(Fault::DueComesNewestFirst) {
+            due.reverse();
+        }
+        Ok(due)
+    }
+
+    async fn counts(&self) -> Result<Counts, StoreError> {
+        let mut counts = self.inner.counts().await?;
+        if self.is(Fault::CountsOnlyDone) {
+            counts.retain(|state, _| *state == State::Done);
+        }
+        Ok(counts)
+    }
+
+    async fn changed(&self, id: &OperationId, seen: u64, timeout_ms: u64) {
+        match self.fault {
+            Fault::SleepsThroughChanges => self.clock().sleep(timeout_ms).await,
+            Fault::NeverLooksBeforeWaiting => {
+                let now = self
+                    .inner
+                    .load(id)
+                    .await
+                    .ok()
+                    .flatten()
+                    .map_or(0, |found| found.version);
+                if now == seen {
+                    self.inner.changed(id, seen, timeout_ms).await
+                } else {
+                    self.clock().sleep(timeout_ms).await
+                }
+            }
+            _ => self.inner.changed(id, seen, timeout_ms).await,
+        }
+    }
+
+    fn hold(&self, inherit: Inherit) -> Result<Box<dyn Hold>, StoreError> {
+        let hold = self.inner.hold(inherit)?;
+        Ok(match self.fault {
+            Fault::UsesOneToken => Box::new(OneToken),
+            Fault::LosesDispatches => Box::new(DeafToDispatch(hold)),
+            _ => hold,
+        })
+    }
+
+    async fn liveness(&self, owner: &Owner) -> Result<Liveness, StoreError> {
+        match self.fault {
+            Fault::SeesEverybodyAlive => Ok(Liveness::Alive),
+            Fault::SeesEverybodyGone => Ok(Liveness::Gone),
+            Fault::KillsWhoseLeaseIsOver if owner.lease_until_ms < self.clock().now_ms() => {
+                Ok(Liveness::Gone)
+            }
+            _ => self.inner.liveness(owner).await,
+        }
+    }
+
+    fn tally_replay(&self, id: &OperationId) {
+        if self.is(Fault::TallyWrites)
+            && let Ok(Some(found)) = pollster::block_on(self.inner.load(id))
+        {
+            let next = Record {
+                version: found.version + 1,
+                ..Record::clone(&found)
+            };
+            drop(pollster::block_on(self.inner.swap(
+                Some(found.version),
+                next,
+                Door::Blocking,
+            )));
+        }
+        self.inner.tally_replay(id);
+    }
+}
+
+struct OneToken;
+
+impl Hold for OneToken {
+    fn token(&self) -> u64 {
+        7
+    }
+
+    fn note_dispatch(&self, _dispatch: Dispatch) -> Result<(), StoreError> {
+        Ok(())
+    }
+}
+
+/// A lock whose note that the request leaves is lost.
+struct DeafToDispatch(Box<dyn Hold>);
+
+impl Hold for DeafToDispatch {
+    fn token(&self) -> u64 {
+        self.0.token()
+    }
+
+    fn note_dispatch(&self, dispatch: Dispatch) -> Result<(), StoreError> {
+        if dispatch == Dispatch::NotYet {
+            self.0.note_dispatch(dispatch)
+        } else {
+            Ok(())
+        }
+    }
+}

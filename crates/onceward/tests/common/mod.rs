@@ -1,0 +1,213 @@
+//! What the tests share.
+#![allow(
+    dead_code,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "each test uses its part, and may give up"
+)]
+
+pub(crate) mod broken;
+pub(crate) mod ended;
+pub(crate) mod table;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use onceward::{
+    Begun, Blocking, Claim, Clock, Code, Done, Error, Intent, KeyOrigin, Ledger, ManualClock, MemoryStore,
+    Operation, OperationId, Owner, Receipt, Record, State, Store, Terms, transition,
+};
+
+/// A clock that goes by itself, for tests with threads.
+pub(crate) struct GoingClock {
+    begun: Instant,
+    /// How many of its milliseconds go by in one.
+    speed: u32,
+}
+
+impl GoingClock {
+    pub(crate) fn new() -> Self {
+        Self::times(1)
+    }
+
+    /// One that goes so many times as fast.
+    #[expect(clippy::disallowed_methods, reason = "this is the clock")]
+    pub(crate) fn times(speed: u32) -> Self {
+        Self {
+            begun: Instant::now(),
+            speed,
+        }
+    }
+}
+
+#[async_trait]
+impl Clock for GoingClock {
+    fn now_ms(&self) -> i64 {
+        let gone = self.begun.elapsed() * self.speed;
+        1_000_000 + i64::try_from(gone.as_millis()).unwrap_or(i64::MAX)
+    }
+
+    async fn sleep(&self, ms: u64) {
+        let span = Duration::from_millis(ms) / self.speed;
+        let event = Arc::new(event_listener::Event::new());
+        let listener = event.listen();
+        #[expect(clippy::disallowed_methods, reason = "this is the clock")]
+        std::thread::spawn(move || {
+            std::thread::sleep(span);
+            event.notify(1);
+        });
+        listener.await;
+    }
+}
+
+/// The time of every test that decides.
+pub(crate) const NOW_MS: i64 = 1_000_000;
+
+/// The intent that decisions are made on, with a key of that origin.
+pub(crate) fn intent(origin: KeyOrigin) -> Intent {
+    let operation = Operation::new("pay").input(serde_json::json!({"customer": "c1", "amount": 100}));
+    let operation = match origin {
+        KeyOrigin::Given => operation.key("order-17"),
+        KeyOrigin::Derived => operation,
+    };
+    operation.intent().expect("a valid operation")
+}
+
+/// A record of that intent in that state, whose two attempts belong to this occurrence and two to the one before.
+pub(crate) fn record(state: State, intent: &Intent) -> Record {
+    let mut record = Record {
+        state,
+        version: 7,
+        attempt: 4,
+        ..transition::stage(intent, NOW_MS - 500)
+    };
+    record.detail.attempts_before = 2;
+    record.detail.owner = Some(Owner {
+        token: 9,
+        lease_until_ms: NOW_MS + 1,
+    });
+    record.due_ms = state.is_settled().then_some(NOW_MS + 1);
+    record
+}
+
+/// Every sequence that takes one word of each list.
+pub(crate) fn combinations<const N: usize>(lists: [&[&'static str]; N]) -> Vec<[&'static str; N]> {
+    let mut all = vec![[""; N]];
+    for (at, list) in lists.iter().enumerate() {
+        all = all
+            .into_iter()
+            .flat_map(|words| {
+                list.iter().map(move |word| {
+                    let mut words = words;
+                    words[at] = word;
+                    words
+                })
+            })
+            .collect();
+    }
+    all
+}
+
+/// A ledger in memory whose time the test moves.
+pub(crate) struct Bench {
+    pub(crate) clock: Arc<ManualClock>,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) ledger: Blocking,
+}
+
+impl Bench {
+    /// Where the kernel says who lives.
+    pub(crate) fn new() -> Self {
+        let clock = Arc::new(ManualClock::at(NOW_MS));
+        Self::on(Arc::new(MemoryStore::new(Arc::clone(&clock))), clock)
+    }
+
+    /// Where only leases do.
+    pub(crate) fn blind() -> Self {
+        let clock = Arc::new(ManualClock::at(NOW_MS));
+        Self::on(Arc::new(MemoryStore::blind(Arc::clone(&clock))), clock)
+    }
+
+    pub(crate) fn on(store: Arc<dyn Store>, clock: Arc<ManualClock>) -> Self {
+        let ledger = Ledger::new(Arc::clone(&store)).blocking();
+        Self { clock, store, ledger }
+    }
+
+    /// Waits for what the ledger does.
+    pub(crate) fn wait<T>(&self, future: impl Future<Output = T>) -> T {
+        self.ledger.wait_for(future)
+    }
+
+    /// Begins an attempt that the test ends, or drops.
+    pub(crate) fn begin(&self, operation: &Operation) -> Claim {
+        let intent = operation.intent().expect("a valid operation");
+        match self.wait(self.ledger.ledger().begin(&intent)).expect("it begins") {
+            Begun::Execute(claim) => claim,
+            Begun::Replay(_) => panic!("it was replayed"),
+        }
+    }
+
+    /// Where the operation stands.
+    pub(crate) fn stands(&self, operation: &Operation) -> State {
+        self.wait(self.ledger.ledger().find(&id(operation)))
+            .expect("it is found")
+            .1
+    }
+
+    pub(crate) fn found(&self, operation: &Operation) -> Arc<Record> {
+        self.wait(self.ledger.ledger().find(&id(operation)))
+            .expect("it is found")
+            .0
+    }
+
+    /// Runs it, counting in the result.
+    pub(crate) fn run(&self, operation: &Operation) -> Result<Receipt, Error> {
+        self.ledger
+            .run(operation.clone(), |attempt| Ok(Done::created(&attempt.number())))
+    }
+
+    /// Asks for it where it must not run.
+    pub(crate) fn ask(&self, operation: &Operation) -> Result<Receipt, Error> {
+        self.ledger.run(operation.clone(), |_| panic!("it was run"))
+    }
+
+    /// The code that it is refused with.
+    #[track_caller]
+    pub(crate) fn refused(&self, operation: &Operation) -> Code {
+        self.ask(operation).expect_err("it should be refused").code()
+    }
+
+    /// How many records there are.
+    pub(crate) fn records(&self) -> u64 {
+        self.wait(self.ledger.ledger().counts())
+            .expect("counts")
+            .values()
+            .sum()
+    }
+}
+
+/// An operation with a given key.
+pub(crate) fn pay() -> Operation {
+    Operation::new("pay")
+        .key("order-17")
+        .input(serde_json::json!({"customer": "c1", "amount": 100}))
+}
+
+/// The default terms, changed.
+pub(crate) fn terms(change: impl FnOnce(&mut Terms)) -> Terms {
+    let mut terms = Terms::default();
+    change(&mut terms);
+    terms
+}
+
+pub(crate) fn id(operation: &Operation) -> OperationId {
+    operation.intent().expect("a valid operation").id
+}
+
+/// The same with a lease that is soon over.
+pub(crate) fn short_lease() -> Operation {
+    pay().terms(terms(|terms| {
+        (terms.lease_ms, terms.quarantine_ms) = (300, 5_000)
+    }))
+}

@@ -1,0 +1,80 @@
+//! Tables that are read aloud: a row says what holds for every combination that fits it, the first row that fits wins.
+
+/// A table of words: the cells of a row up to `=>`, and what they lead to after it.
+pub(crate) struct Table {
+    columns: Vec<&'static str>,
+    rows: Vec<Row>,
+}
+
+struct Row {
+    line: &'static str,
+    cells: Vec<&'static str>,
+    leads_to: String,
+    fitted: u64,
+}
+
+impl Table {
+    /// Reads a table whose first line names its columns. A cell is a word, several words between bars, or `*`.
+    pub(crate) fn read(text: &'static str) -> Self {
+        let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+        let columns: Vec<&str> = before_arrow(lines.next().unwrap_or_default())
+            .0
+            .split_whitespace()
+            .collect();
+        let rows = lines.map(|line| {
+            let (cells, leads_to) = before_arrow(line);
+            let cells: Vec<&str> = cells.split_whitespace().collect();
+            assert_eq!(
+                cells.len(),
+                columns.len(),
+                "the row {line:?} has not one cell for each column"
+            );
+            let leads_to = leads_to.split_whitespace().collect::<Vec<_>>().join(" ");
+            Row {
+                line,
+                cells,
+                leads_to,
+                fitted: 0,
+            }
+        });
+        Self {
+            rows: rows.collect(),
+            columns,
+        }
+    }
+
+    /// What the table says of this combination.
+    pub(crate) fn look_up(&mut self, words: &[&str]) -> String {
+        assert_eq!(
+            words.len(),
+            self.columns.len(),
+            "{words:?} has not one word for each of {:?}",
+            self.columns
+        );
+        let fits = |row: &&mut Row| {
+            row.cells
+                .iter()
+                .zip(words)
+                .all(|(cell, word)| *cell == "*" || cell.split('|').any(|each| each == *word))
+        };
+        match self.rows.iter_mut().find(fits) {
+            Some(row) => {
+                row.fitted += 1;
+                row.leads_to.clone()
+            }
+            None => panic!("no row for {words:?} under {:?}", self.columns),
+        }
+    }
+
+    /// A row that fits nothing is a mistake in the table.
+    pub(crate) fn assert_all_rows_fitted(&self) {
+        for row in &self.rows {
+            assert!(row.fitted > 0, "no combination fits the row {:?}", row.line);
+        }
+    }
+}
+
+fn before_arrow(line: &str) -> (&str, &str) {
+    line.split_once("=>")
+        .unwrap_or_else(|| panic!("the row {line:?} leads nowhere"))
+}

@@ -1,0 +1,155 @@
+//! Doubt: how it comes, and how people settle it.
+#![allow(clippy::expect_used, reason = "a test may")]
+
+mod common;
+
+use common::{Bench, NOW_MS, id, pay, short_lease, terms};
+use onceward::record::Outcome;
+use onceward::{Answer, Class, Clock, Code, Done, Effect, State, Verdict};
+
+#[test]
+fn a_dropped_claim_is_in_doubt_at_once_where_the_kernel_sees_it() {
+    let bench = Bench::new();
+    let claim = bench.begin(&pay());
+    assert_eq!(bench.stands(&pay()), State::Running);
+    bench.clock.advance(1_000_000_000);
+    assert_eq!(bench.stands(&pay()), State::Running, "silent is not dead");
+    drop(claim);
+    assert_eq!(bench.stands(&pay()), State::InDoubt);
+    let error = bench.ask(&pay()).expect_err("it is refused");
+    let answer = Answer::failed(&error);
+    let view = answer.error.expect("an error");
+    assert_eq!(
+        (view.code, view.retryable, answer.effect),
+        (Code::InDoubt, false, "unknown")
+    );
+    assert_eq!(
+        view.fix_command,
+        Some(format!("once settle {} --as done|failed", id(&pay())))
+    );
+    assert_eq!(
+        bench.found(&pay()).state,
+        State::InDoubt,
+        "the doubt is written down"
+    );
+}
+
+#[test]
+fn an_owner_that_dies_before_the_dispatch_has_failed_where_the_kernel_sees_it() {
+    let bench = Bench::new();
+    let claim = bench.begin(&pay());
+    claim.attempt().not_dispatched_yet();
+    assert_eq!(bench.stands(&pay()), State::Running);
+    drop(claim);
+    assert_eq!(bench.stands(&pay()), State::Failed);
+    let claim = bench.begin(&pay());
+    assert_eq!(claim.attempt().number(), 2, "the next call tries again");
+    claim.attempt().not_dispatched_yet();
+    claim.attempt().dispatched().expect("a note");
+    drop(claim);
+    assert_eq!(
+        (bench.stands(&pay()), bench.refused(&pay())),
+        (State::InDoubt, Code::InDoubt)
+    );
+}
+
+#[test]
+fn a_lease_that_is_over_is_in_doubt_where_nobody_can_see() {
+    let bench = Bench::blind();
+    let operation = short_lease();
+    let claim = bench.begin(&operation);
+    bench.clock.advance(299);
+    assert_eq!(bench.stands(&operation), State::Running);
+    drop(claim);
+    assert_eq!(
+        bench.stands(&operation),
+        State::Running,
+        "nobody can see that it is gone"
+    );
+    bench.clock.advance(1);
+    assert_eq!(bench.stands(&operation), State::InDoubt);
+    assert_eq!(bench.refused(&operation), Code::InDoubt);
+}
+
+#[test]
+fn renewals_keep_a_lease_alive() {
+    let bench = Bench::blind();
+    let operation = short_lease();
+    let ledger = bench.ledger.ledger();
+    let run = ledger.run(operation, |attempt| {
+        let clock = &bench.clock;
+        async move {
+            for _ in 0..30 {
+                clock.sleep(60).await;
+                let (_, state) = ledger.find(attempt.operation()).await.expect("it is found");
+                assert_eq!(state, State::Running, "at {}", clock.now_ms());
+            }
+            Ok(Done::created(&1))
+        }
+    });
+    let receipt = bench.wait(run).expect("it is done");
+    assert!(receipt.record().version > 5, "it was renewed several times");
+    assert!(bench.clock.now_ms() > NOW_MS + 1_500);
+}
+
+#[test]
+fn a_thread_beside_blocking_work_renews_its_lease() {
+    let bench = Bench::blind();
+    let operation = pay().terms(terms(|terms| terms.lease_ms = 100));
+    let receipt = bench.ledger.run(operation.clone(), |_| {
+        while bench.found(&operation).version < 2 {
+            std::thread::yield_now();
+        }
+        Ok(Done::created(&1))
+    });
+    assert_eq!(receipt.expect("it is done").record().attempt, 1);
+}
+
+#[test]
+fn a_waiting_caller_sees_the_owner_go() {
+    for bench in [Bench::new(), Bench::blind()] {
+        let operation = short_lease().class(Class::Idempotent);
+        let claim = bench.begin(&operation);
+        drop(claim);
+        let receipt = bench.run(&operation).expect("it runs again");
+        assert_eq!(
+            (receipt.record().attempt, receipt.record().detail.history[0].ended),
+            (2, State::InDoubt)
+        );
+    }
+}
+
+#[test]
+fn a_person_settles_the_doubt() {
+    let by = |who: &str| Outcome {
+        settled_by: Some(who.to_owned()),
+        ..Outcome::with_effect(Effect::Created)
+    };
+    let bench = Bench::new();
+    drop(bench.begin(&pay()));
+    let ledger = bench.ledger.ledger();
+    let settled = bench
+        .wait(ledger.settle(&id(&pay()), Verdict::Done, by("ada")))
+        .expect("there is a doubt");
+    assert_eq!(settled.state, State::Done);
+    assert!(bench.ask(&pay()).expect("it is replayed").replayed());
+    let error = bench
+        .wait(ledger.settle(&id(&pay()), Verdict::Failed, by("bob")))
+        .expect_err("there is none any more");
+    assert_eq!(
+        (error.code(), error.happened()),
+        (Code::WrongState, onceward::Happened::Yes)
+    );
+
+    let bench = Bench::new();
+    drop(bench.begin(&pay()));
+    bench
+        .wait(
+            bench
+                .ledger
+                .ledger()
+                .settle(&id(&pay()), Verdict::Failed, by("ada")),
+        )
+        .expect("there is a doubt");
+    assert_eq!(bench.run(&pay()).expect("it runs again").record().attempt, 2);
+}

@@ -1,0 +1,224 @@
+//! How an attempt's ending changes a record, however late it comes. The table is the contract's, and no rule of the
+//! code is used.
+
+mod common;
+
+use common::ended::{STATES, alarm, ended_record, outcome, result, sound};
+use common::table::Table;
+use common::{NOW_MS, combinations};
+use onceward::{Ending, Record, State, transition};
+
+const ENDINGS: &[&str] = &["done", "failed", "in_doubt"];
+
+/// `settled by` is who said how the operation ended: its attempt, a hand (or a probe), or a late answer of another
+/// attempt. `late` is a success of an overtaken attempt that waits for the end of the one that runs.
+/// `result` is whose outcome is kept: of the ending, of the late answer, the one that was there, or none.
+const FINISH: &str = "
+    found      settled_by attempt   ending           late  => becomes    result   alarm     in_history
+
+    running    *          newest    done             none  => done       ending   none      no
+    running    *          newest    failed           none  => failed     ending   none      no
+    running    *          newest    in_doubt         none  => in_doubt   ending   none      no
+    running    *          newest    done             late  => done       ending   certain   no
+    running    *          newest    failed           late  => done       late     none      no
+    running    *          newest    in_doubt         late  => done       late     possible  no
+    in_doubt   *          newest    done             *     => done       ending   none      no
+    in_doubt   *          newest    failed           *     => failed     ending   none      no
+    in_doubt   *          newest    in_doubt         *     => in_doubt   ending   none      no
+
+    done       late       newest    done             *     => done       ending   certain   no
+    done       late       newest    failed           *     => done       found    none      yes
+    done       late       newest    in_doubt         *     => done       found    possible  yes
+    done       *          newest    done             *     => done       ending   none      no
+    done       *          newest    failed|in_doubt  *     => done       found    none      yes
+    failed     *          newest    done             *     => done       ending   none      no
+    failed     *          newest    failed           *     => failed     ending   none      no
+    failed     *          newest    in_doubt         *     => failed     found    none      yes
+    cancelled  *          newest    done             *     => done       ending   none      no
+    cancelled  *          newest    failed|in_doubt  *     => cancelled  found    none      yes
+    staged     *          newest    *                *     => staged     none     none      yes
+    expired    *          newest    *                *     => expired    none     none      yes
+
+    running    *          overtaken done             none  => running    none     possible  yes
+    in_doubt   *          overtaken done             *     => done       ending   possible  yes
+    failed     *          overtaken done             *     => done       ending   none      yes
+    cancelled  *          overtaken done             *     => done       ending   none      yes
+    done       attempt    overtaken done             *     => done       found    certain   yes
+    done       hand       overtaken done             *     => done       found    possible  yes
+    expired    *          overtaken done             *     => expired    none     possible  yes
+    staged     *          overtaken done             *     => staged     none     none      yes
+    running    *          overtaken done             late  => running    none     possible  yes
+    done       late       overtaken done             *     => done       found    possible  yes
+
+    running    *          overtaken failed|in_doubt  late  => running    none     possible  yes
+    running    *          overtaken failed|in_doubt  none  => running    none     none      yes
+    done       late       overtaken failed|in_doubt  *     => done       found    possible  yes
+    done|failed|cancelled * overtaken failed|in_doubt *    => unchanged  found    none      yes
+    in_doubt   *          overtaken failed|in_doubt  *     => in_doubt   found    none      yes
+    staged|expired *      overtaken failed|in_doubt  *     => unchanged  none     none      yes
+";
+
+#[test]
+fn how_an_ending_changes_a_record() {
+    let mut table = Table::read(FINISH);
+    let lists: [&[&str]; 5] = [
+        STATES,
+        &["attempt", "hand", "late"],
+        &["newest", "overtaken"],
+        ENDINGS,
+        &["none", "late"],
+    ];
+    for words in combinations(lists) {
+        let [found, settled_by, attempt, ending, late] = words;
+        let settled = matches!(found, "done" | "failed" | "cancelled");
+        if (late == "late" && found != "running")
+            || (settled_by != "attempt" && !settled)
+            || (settled_by == "late" && found != "done")
+        {
+            continue;
+        }
+        let before = ended_record(found, settled_by, late);
+        let number = if attempt == "newest" { 4 } else { 3 };
+        let after = transition::finish(&before, number, said(ending), NOW_MS);
+        let expected = table.look_up(&words).replace("unchanged", found);
+        let remembered = match after
+            .detail
+            .history
+            .iter()
+            .any(|past| past.attempt == number && past.ended.as_str() == ending)
+        {
+            true => "yes",
+            false => "no",
+        };
+        let seen = format!(
+            "{} {} {} {remembered}",
+            after.state,
+            result(&after),
+            alarm(&after)
+        );
+        assert_eq!(seen, expected, "{words:?}");
+        sound(&before, &after);
+        let kept = after.state.is_settled() && after.due_ms.is_some();
+        assert_eq!(
+            kept,
+            after.state.is_settled(),
+            "{words:?}: what is settled has its time"
+        );
+    }
+    table.assert_all_rows_fitted();
+}
+
+#[test]
+fn an_ending_that_is_written_twice_is_one_ending() {
+    for [found, settled_by, attempt, ending] in
+        combinations([STATES, &["attempt", "hand"], &["newest", "overtaken"], ENDINGS])
+    {
+        let number = if attempt == "newest" { 4 } else { 3 };
+        let once = transition::finish(
+            &ended_record(found, settled_by, "none"),
+            number,
+            said(ending),
+            NOW_MS,
+        );
+        let twice = transition::finish(&once, number, said(ending), NOW_MS);
+        let facts = |record: &Record| {
+            (
+                record.state,
+                result(record),
+                alarm(record),
+                record.due_ms,
+                record.detail.late.clone(),
+            )
+        };
+        assert_eq!(
+            facts(&once),
+            facts(&twice),
+            "{found} {settled_by} {attempt} {ending}"
+        );
+    }
+}
+
+#[test]
+fn two_late_successes_are_certain_to_be_two_effects() {
+    let running = Record {
+        attempt: 5,
+        ..ended_record("running", "attempt", "none")
+    };
+    let one = transition::finish(&running, 3, said("done"), NOW_MS);
+    assert_eq!(
+        (alarm(&one), late_data(&one)),
+        ("possible", Some("\"ending\"".to_owned()))
+    );
+    let two = transition::finish(&one, 4, Ending::Done(outcome("other")), NOW_MS);
+    assert_eq!(
+        (alarm(&two), late_data(&two)),
+        ("certain", Some("\"ending\"".to_owned())),
+        "the first one is kept"
+    );
+    for ending in ENDINGS {
+        let ended = transition::finish(&two, 5, said(ending), NOW_MS);
+        assert_eq!((ended.state, alarm(&ended)), (State::Done, "certain"), "{ending}");
+    }
+    let possible = transition::finish(
+        &Record {
+            state: State::InDoubt,
+            ..two
+        },
+        2,
+        said("done"),
+        NOW_MS,
+    );
+    assert_eq!(alarm(&possible), "certain", "what is certain is never lowered");
+}
+
+#[test]
+fn an_attempt_of_an_earlier_occurrence_says_nothing_of_this_one() {
+    for [found, ending] in combinations([STATES, ENDINGS]) {
+        let before = ended_record(found, "attempt", "none");
+        // Attempts 1 and 2 belong to the occurrence before.
+        let after = transition::finish(&before, 2, said(ending), NOW_MS);
+        sound(&before, &after);
+        assert_eq!(
+            (after.state, result(&after), alarm(&after)),
+            (before.state, result(&before), "none"),
+            "{found}"
+        );
+        assert_eq!(
+            (after.due_ms, &after.detail.late),
+            (before.due_ms, &None),
+            "{found} {ending}"
+        );
+        assert_eq!(
+            after.detail.history.last().map(|past| (past.attempt, past.at_ms)),
+            Some((2, NOW_MS))
+        );
+    }
+}
+
+#[test]
+fn an_ending_ends_the_owner_and_the_quarantine() {
+    for [found, ending] in combinations([&["running", "in_doubt"], ENDINGS]) {
+        let mut before = ended_record(found, "attempt", "none");
+        before.detail.quarantine_until_ms = Some(NOW_MS + 50);
+        let after = transition::finish(&before, 4, said(ending), NOW_MS);
+        assert_eq!(after.detail.owner, None, "{found} {ending}");
+        let over = after.detail.quarantine_until_ms.is_none();
+        assert_eq!(
+            over,
+            ending != "in_doubt",
+            "{found} {ending}: the quarantine is over when it is settled"
+        );
+    }
+}
+
+fn said(ending: &str) -> Ending {
+    match ending {
+        "done" => Ending::Done(outcome("ending")),
+        "failed" => Ending::Failed(outcome("ending")),
+        _ => Ending::InDoubt(outcome("ending")),
+    }
+}
+
+fn late_data(record: &Record) -> Option<String> {
+    Some(record.detail.late.as_ref()?.data.as_ref()?.get().to_owned())
+}

@@ -1,0 +1,151 @@
+//! Failures: which are certain, who tries again, and when it is enough.
+#![allow(clippy::expect_used, reason = "a test may")]
+
+mod common;
+
+use common::{Bench, NOW_MS, pay, terms};
+use onceward::{Answer, Clock, Code, Done, Failure, Happened, OnFailure, State};
+
+#[test]
+fn a_certain_failure_is_tried_again_by_the_next_call() {
+    let bench = Bench::new();
+    let error = bench
+        .ledger
+        .run(pay(), |_| Err(Failure::no_effect("declined")))
+        .expect_err("it fails");
+    assert_eq!(
+        (error.code(), error.retryable(), error.happened()),
+        (Code::Failed, true, Happened::No)
+    );
+    assert_eq!(error.to_string(), "declined");
+    let receipt = bench.run(&pay()).expect("it runs");
+    assert_eq!((receipt.replayed(), receipt.record().attempt), (false, 2));
+    assert_eq!(
+        receipt.record().detail.history[0].reason.as_deref(),
+        Some("declined")
+    );
+}
+
+#[test]
+fn one_call_tries_again_with_pauses_that_double() {
+    for on_failure in [OnFailure::Retry, OnFailure::Replay] {
+        let bench = Bench::new();
+        let operation = pay().terms(terms(|t| {
+            (t.retries, t.backoff_ms, t.on_failure) = (3, 200, on_failure)
+        }));
+        let mut begun_ms = Vec::new();
+        let receipt = bench.ledger.run(operation.clone(), |attempt| {
+            begun_ms.push(bench.clock.now_ms() - NOW_MS);
+            if attempt.number() < 4 {
+                Err(Failure::no_effect("busy"))
+            } else {
+                Ok(Done::created(&1))
+            }
+        });
+        assert_eq!(receipt.expect("the fourth attempt").record().attempt, 4);
+        assert_eq!(begun_ms, [0, 200, 600, 1_400], "{on_failure:?}");
+    }
+}
+
+#[test]
+fn a_pause_between_tries_has_a_limit() {
+    let bench = Bench::new();
+    let operation = pay().terms(terms(|terms| (terms.retries, terms.backoff_ms) = (3, 50_000)));
+    bench
+        .ledger
+        .run(operation, |_| Err(Failure::no_effect("busy")))
+        .expect_err("it fails");
+    assert_eq!(bench.clock.now_ms() - NOW_MS, 50_000 + 60_000 + 60_000);
+}
+
+#[test]
+fn doubt_is_never_tried_again_by_the_same_call() {
+    let bench = Bench::new();
+    let mut tries = 0;
+    let operation = pay().terms(terms(|terms| terms.retries = 3));
+    let error = bench.ledger.run(operation, |_| {
+        tries += 1;
+        Err(Failure::in_doubt("reset"))
+    });
+    assert_eq!(
+        (error.expect_err("it is in doubt").code(), tries),
+        (Code::InDoubt, 1)
+    );
+}
+
+#[test]
+fn a_budget_that_is_spent_refuses_and_says_so_before() {
+    let bench = Bench::new();
+    let operation = pay().terms(terms(|terms| terms.max_attempts = 2));
+    let fail = || {
+        bench
+            .ledger
+            .run(operation.clone(), |_| Err(Failure::no_effect("busy")))
+            .expect_err("it fails")
+    };
+    assert!(fail().retryable(), "one attempt is left");
+    assert!(!fail().retryable(), "none is left");
+    let error = bench.ask(&operation).expect_err("it is refused");
+    assert_eq!(
+        (error.code(), error.happened()),
+        (Code::BudgetExhausted, Happened::No)
+    );
+}
+
+#[test]
+fn a_failure_is_replayed_where_the_policy_says_so() {
+    let bench = Bench::new();
+    let operation = pay().terms(terms(|terms| terms.on_failure = OnFailure::Replay));
+    let data = serde_json::value::to_raw_value(&"why").ok();
+    let first = bench.ledger.run(operation.clone(), |_| {
+        Err(Failure::no_effect("declined").with(data.clone(), None))
+    });
+    first.expect_err("it fails");
+    let answer = Answer::failed(&bench.ask(&operation).expect_err("the failure is replayed"));
+    let error = answer.error.expect("an error");
+    assert_eq!(
+        (error.code, error.message.as_str(), error.retryable),
+        (Code::Failed, "declined", false)
+    );
+    assert!(answer.operation.expect("an operation").replayed);
+    assert_eq!(answer.data.expect("its data").get(), "\"why\"");
+}
+
+/// What the code that does the work has said of the dispatch, and the class of its plain error.
+#[test]
+fn an_error_without_a_class_is_certain_only_before_the_dispatch() {
+    type Say = fn(&onceward::Attempt);
+    let cases: [(&str, Say, Code); 4] = [
+        ("nothing said", |_| (), Code::InDoubt),
+        (
+            "not dispatched yet",
+            |attempt| attempt.not_dispatched_yet(),
+            Code::Failed,
+        ),
+        (
+            "dispatched",
+            |attempt| attempt.dispatched().expect("a note"),
+            Code::InDoubt,
+        ),
+        (
+            "not yet, then dispatched",
+            |attempt| {
+                attempt.not_dispatched_yet();
+                attempt.dispatched().expect("a note");
+            },
+            Code::InDoubt,
+        ),
+    ];
+    for (what, say, code) in cases {
+        let bench = Bench::new();
+        let result = bench.ledger.run(pay(), |attempt| {
+            say(&attempt);
+            Err(std::fmt::Error.into())
+        });
+        assert_eq!(result.expect_err("an error").code(), code, "{what}");
+    }
+    let bench = Bench::new();
+    let result = bench.ledger.run(pay(), |_| Err(Failure::timed_out("30 s")));
+    assert_eq!(result.expect_err("an error").code(), Code::Timeout);
+    assert_eq!(bench.stands(&pay()), State::InDoubt);
+}

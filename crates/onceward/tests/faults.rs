@@ -1,0 +1,230 @@
+//! Stores that fail: before a write, and after it with only the reply lost. Nothing runs without its intent.
+#![allow(clippy::expect_used, reason = "a test may")]
+
+mod common;
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use common::{Bench, NOW_MS, pay};
+use onceward::{
+    Answer, Clock, Code, Counts, Done, Door, Failure, Filter, Happened, Hold, Inherit, Listed, Liveness,
+    ManualClock, MemoryStore, OperationId, Owner, Record, State, Store, StoreError, Swap, Watch,
+};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Well,
+    /// It fails before the write.
+    WriteLost,
+    /// It is written, and then it fails.
+    ReplyLost,
+    /// It is written, the reply is lost, and so is the look that follows.
+    ReplyLostAndBlind,
+}
+use Fate::{ReplyLost, ReplyLostAndBlind, Well, WriteLost};
+
+/// A store in memory whose writes meet the fates of a script, and go well after it.
+struct Fated {
+    inner: MemoryStore<Arc<ManualClock>>,
+    script: Mutex<VecDeque<Fate>>,
+    blind_loads: Mutex<u32>,
+}
+
+fn bench(script: &[Fate]) -> Bench {
+    let clock = Arc::new(ManualClock::at(NOW_MS));
+    let inner = MemoryStore::new(Arc::clone(&clock));
+    let script = Mutex::new(script.iter().copied().collect());
+    Bench::on(
+        Arc::new(Fated {
+            inner,
+            script,
+            blind_loads: Mutex::new(0),
+        }),
+        clock,
+    )
+}
+
+fn lost() -> StoreError {
+    StoreError::unavailable("the disk is full")
+}
+
+#[async_trait]
+impl Store for Fated {
+    fn clock(&self) -> &dyn Clock {
+        self.inner.clock()
+    }
+
+    fn watch(&self) -> Watch {
+        self.inner.watch()
+    }
+
+    async fn load(&self, id: &OperationId) -> Result<Option<Arc<Record>>, StoreError> {
+        let blind = std::mem::take(&mut *self.blind_loads.lock().expect("no panic")) > 0;
+        if blind {
+            Err(lost())
+        } else {
+            self.inner.load(id).await
+        }
+    }
+
+    async fn swap(&self, expected: Option<u64>, record: Record, door: Door) -> Result<Swap, StoreError> {
+        let fate = self.script.lock().expect("no panic").pop_front().unwrap_or(Well);
+        if fate == WriteLost {
+            return Err(lost());
+        }
+        let swap = self.inner.swap(expected, record, door).await;
+        if fate == ReplyLostAndBlind {
+            *self.blind_loads.lock().expect("no panic") = 1;
+        }
+        if fate == Well { swap } else { Err(lost()) }
+    }
+
+    async fn delete(&self, id: &OperationId, expected: u64, door: Door) -> Result<bool, StoreError> {
+        self.inner.delete(id, expected, door).await
+    }
+
+    async fn list(&self, filter: &Filter) -> Result<Vec<Listed>, StoreError> {
+        self.inner.list(filter).await
+    }
+
+    async fn due(&self, now_ms: i64, limit: usize) -> Result<Vec<Record>, StoreError> {
+        self.inner.due(now_ms, limit).await
+    }
+
+    async fn counts(&self) -> Result<Counts, StoreError> {
+        self.inner.counts().await
+    }
+
+    async fn changed(&self, id: &OperationId, seen: u64, timeout_ms: u64) {
+        self.inner.changed(id, seen, timeout_ms).await;
+    }
+
+    fn hold(&self, inherit: Inherit) -> Result<Box<dyn Hold>, StoreError> {
+        self.inner.hold(inherit)
+    }
+
+    async fn liveness(&self, owner: &Owner) -> Result<Liveness, StoreError> {
+        self.inner.liveness(owner).await
+    }
+
+    fn tally_replay(&self, id: &OperationId) {
+        self.inner.tally_replay(id);
+    }
+}
+
+#[test]
+fn nothing_runs_when_the_intent_is_not_written() {
+    let bench = bench(&[WriteLost]);
+    let error = bench.ask(&pay()).expect_err("the intent is lost");
+    assert_eq!(
+        (error.code(), error.happened(), error.retryable()),
+        (Code::LedgerUnavailable, Happened::No, true)
+    );
+    assert_eq!(bench.records(), 0);
+    assert!(!bench.run(&pay()).expect("the retry runs").replayed());
+}
+
+#[test]
+fn whoever_finds_his_own_intent_after_a_lost_reply_goes_on() {
+    let bench = bench(&[ReplyLost]);
+    let receipt = bench.run(&pay()).expect("the intent is on disk");
+    assert_eq!((receipt.replayed(), receipt.record().attempt), (false, 1));
+    assert!(bench.ask(&pay()).expect("it is replayed").replayed());
+}
+
+#[test]
+fn nothing_runs_when_nobody_can_say_whether_the_intent_is_written() {
+    let bench = bench(&[ReplyLostAndBlind]);
+    assert_eq!(bench.refused(&pay()), Code::LedgerUnavailable);
+    assert_eq!(
+        bench.stands(&pay()),
+        State::InDoubt,
+        "it is there, and its owner is gone"
+    );
+    assert_eq!(
+        bench.refused(&pay()),
+        Code::InDoubt,
+        "nobody but the one who was there knows that it did not run"
+    );
+}
+
+#[test]
+fn the_intent_is_on_disk_while_the_work_runs() {
+    let bench = bench(&[]);
+    let receipt = bench.ledger.run(pay(), |attempt| {
+        let (record, state) = bench
+            .wait(bench.ledger.ledger().find(attempt.operation()))
+            .expect("it is there");
+        assert_eq!((record.attempt, state), (attempt.number(), State::Running));
+        Ok(Done::created(&1))
+    });
+    receipt.expect("it is done");
+}
+
+#[test]
+fn an_ending_is_written_again_until_it_is_there() {
+    for fate in [WriteLost, ReplyLost] {
+        let bench = bench(&[Well, fate, fate, fate]);
+        let receipt = bench.run(&pay()).expect("it is done");
+        assert_eq!(
+            bench.clock.now_ms() - NOW_MS,
+            20 + 50 + 100,
+            "with growing pauses"
+        );
+        let replay = bench.ask(&pay()).expect("it is replayed");
+        assert_eq!(
+            (replay.data(), replay.double_effect()),
+            (receipt.data(), None),
+            "{fate:?}"
+        );
+        assert_eq!(replay.record().attempt, 1);
+    }
+}
+
+#[test]
+fn a_failure_whose_reply_was_lost_is_one_failure() {
+    let bench = bench(&[Well, ReplyLost]);
+    let error = bench
+        .ledger
+        .run(pay(), |_| Err(Failure::no_effect("declined")))
+        .expect_err("it fails");
+    assert_eq!(error.code(), Code::Failed);
+    assert!(
+        bench.found(&pay()).detail.history.is_empty(),
+        "the attempt is remembered when the next one starts"
+    );
+    let second = bench.run(&pay()).expect("it runs again");
+    let history = &second.record().detail.history;
+    assert_eq!((history.len(), history[0].ended), (1, State::Failed));
+}
+
+#[test]
+fn an_ending_that_cannot_be_written_is_told_and_leaves_a_doubt() {
+    let bench = bench(&[
+        Well, WriteLost, WriteLost, WriteLost, WriteLost, WriteLost, WriteLost,
+    ]);
+    let error = bench.run(&pay()).expect_err("the ending is lost");
+    assert_eq!(
+        (error.code(), error.happened(), error.retryable()),
+        (Code::InDoubt, Happened::Yes, false)
+    );
+    let answer = Answer::failed(&error);
+    assert_eq!((answer.ok, answer.effect), (false, "unknown"));
+    assert!(
+        error
+            .to_string()
+            .starts_with("it was done, but its outcome could not be written"),
+        "{error}"
+    );
+    assert_eq!(bench.refused(&pay()), Code::InDoubt, "it is not run again");
+}
+
+#[test]
+fn a_doubt_that_cannot_be_written_runs_nothing() {
+    let bench = bench(&[Well, WriteLost]);
+    drop(bench.begin(&pay()));
+    assert_eq!(bench.refused(&pay()), Code::LedgerUnavailable);
+    assert_eq!(bench.refused(&pay()), Code::InDoubt);
+}
