@@ -316,6 +316,12 @@ fn array_index(step: &str) -> Option<usize> {
 /// Appends a string in its canonical form.
 pub(crate) fn write_string(text: &str, out: &mut String) {
     out.push('"');
+    // Most strings need no escape; a look over the whole is cheaper than one at each byte.
+    if text.bytes().all(|byte| byte >= 0x20 && byte != b'"' && byte != b'\\') {
+        out.push_str(text);
+        out.push('"');
+        return;
+    }
     let mut plain_from = 0;
     for (at, byte) in text.bytes().enumerate() {
         let escape = match byte {

@@ -348,7 +348,7 @@ pub struct Outcome {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settled_by: Option<String>,
     /// The result, as the JSON text it came as.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
     pub data: Option<Box<RawValue>>,
     /// What a surface needs to answer byte for byte (output, headers). Kept beside the JSON, not in it.
     #[serde(skip)]
@@ -409,6 +409,11 @@ impl Outcome {
         self.data.as_ref().map_or(0, |data| data.get().len())
             + self.body.as_ref().map_or(0, |body| body.len())
     }
+}
+
+/// A result of `null` is a result.
+fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Box<RawValue>>, D::Error> {
+    Box::<RawValue>::deserialize(deserializer).map(Some)
 }
 
 fn is_zero(number: &u32) -> bool {

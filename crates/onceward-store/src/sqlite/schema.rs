@@ -113,7 +113,7 @@ fn is_current(connection: &Connection, path: &Path) -> Result<bool, StoreError> 
     let (application, version, tables) = read().map_err(|error| explain(path, error))?;
     let unusable = |what: String| Err(StoreError::Unusable { what });
     match (application, version, tables) {
-        (APPLICATION_ID, SCHEMA_VERSION, _) => Ok(true),
+        (APPLICATION_ID, SCHEMA_VERSION, _) => Ok(journal_mode(connection, path)? == "wal"),
         (APPLICATION_ID, 0..SCHEMA_VERSION, _) | (0, 0, 0) => Ok(false),
         (APPLICATION_ID, newer, _) => unusable(format!(
             "{} was written by a newer version of Onceward (schema {newer}, this one knows {SCHEMA_VERSION}); \
@@ -127,16 +127,23 @@ fn is_current(connection: &Connection, path: &Path) -> Result<bool, StoreError> 
     }
 }
 
-/// The engine does not report an error when the switch fails: it answers with the mode that the file still has. In any
-/// other mode a power cut can lose what was synced.
+/// In any other mode a power cut can lose what was synced. The engine answers with the new mode before the switch is
+/// committed, so the statement is run to its end and the file is asked what it came to.
 fn use_write_ahead_log(connection: &Connection, path: &Path) -> Result<(), StoreError> {
-    let switched = connection.pragma_update_and_check(None, "journal_mode", "wal", |row| row.get::<_, String>(0));
-    let mode = switched.map_err(|error| explain(path, error))?;
-    if mode == "wal" {
-        return Ok(());
+    let switched = connection.execute_batch("PRAGMA journal_mode = wal");
+    switched.map_err(|error| explain(path, error))?;
+    match journal_mode(connection, path)?.as_str() {
+        "wal" => Ok(()),
+        mode => Err(StoreError::unavailable(format!(
+            "{} cannot be given a write-ahead log and stays in mode {mode:?}; check its disk",
+            path.display()
+        ))),
     }
-    let file = path.display();
-    Err(StoreError::unavailable(format!("{file} cannot be given a write-ahead log (it stays in mode {mode}); check its disk")))
+}
+
+fn journal_mode(connection: &Connection, path: &Path) -> Result<String, StoreError> {
+    let mode = connection.query_row("PRAGMA journal_mode", [], |row| row.get(0));
+    mode.map_err(|error| explain(path, error))
 }
 
 fn migrate(connection: &Connection) -> rusqlite::Result<()> {

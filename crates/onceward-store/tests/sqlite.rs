@@ -1,0 +1,234 @@
+//! What is the SQLite store's own: the file, who may read it, its versions, its clock, its locks and its memory.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use onceward::{
+    Blocking, Done, Failure, Inherit, Ledger, Liveness, Operation, Owner, State, Store, Verdict,
+};
+use onceward_store::{SqliteOptions, SqliteStore, Sync};
+use rusqlite::Connection;
+
+struct Fixture {
+    folder: tempfile::TempDir,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        Self { folder: tempfile::tempdir().unwrap() }
+    }
+
+    fn options(&self) -> SqliteOptions {
+        SqliteOptions::new(self.folder.path().join("once.db"))
+    }
+
+    fn store(&self) -> Arc<SqliteStore> {
+        SqliteStore::open(self.options()).unwrap()
+    }
+
+    fn ledger(&self) -> Blocking {
+        Ledger::new(self.store()).blocking()
+    }
+
+    /// Another program's view of the file.
+    fn shell(&self) -> Connection {
+        Connection::open(self.folder.path().join("once.db")).unwrap()
+    }
+}
+
+fn pay(ledger: &Blocking, key: &str) -> Result<onceward::Receipt, onceward::Error> {
+    ledger.run(Operation::new("pay").key(key), |_| {
+        Ok::<_, Failure>(Done::created(&serde_json::json!({"id": 42})))
+    })
+}
+
+#[test]
+fn files_are_private() {
+    let fixture = Fixture::new();
+    pay(&fixture.ledger(), "a").unwrap();
+    for entry in std::fs::read_dir(fixture.folder.path()).unwrap() {
+        let entry = entry.unwrap();
+        assert_eq!(entry.metadata().unwrap().permissions().mode() & 0o777, 0o600, "{:?}", entry.file_name());
+    }
+}
+
+#[test]
+fn the_file_reads_well_in_a_shell() {
+    let fixture = Fixture::new();
+    pay(&fixture.ledger(), "a").unwrap();
+    let row: (String, String, i64, String) = fixture
+        .shell()
+        .query_row(
+            "SELECT o.state, o.name, o.detail ->> 'max_attempts', r.outcome ->> '$.data.id' || ' ' || (r.outcome ->> 'effect')
+             FROM operation o JOIN result r USING (row)",
+            [],
+            |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)),
+        )
+        .unwrap();
+    assert_eq!(row, ("done".into(), "pay".into(), 20, "42 created".into()));
+}
+
+#[test]
+fn every_commit_is_synced_unless_asked_otherwise() {
+    let fixture = Fixture::new();
+    let health = fixture.store().health().unwrap();
+    assert_eq!((health.sync, health.journal_mode.as_str(), health.integrity.as_str()), (Sync::Full, "wal", "ok"));
+    assert_eq!(SqliteOptions::parse("x.db").unwrap().sync, Sync::Full);
+    assert_eq!(SqliteOptions::parse("x.db?sync=normal").unwrap().sync, Sync::Normal);
+    assert!(SqliteOptions::parse("x.db?sync=fast").is_err());
+}
+
+#[test]
+fn a_newer_file_and_a_foreign_one_are_left_alone() {
+    let newer = Fixture::new();
+    drop(newer.store());
+    newer.shell().pragma_update(None, "user_version", 99).unwrap();
+    let refused = SqliteStore::open(newer.options()).err().unwrap().to_string();
+    assert!(refused.contains("newer version"), "{refused}");
+
+    let foreign = Fixture::new();
+    foreign.shell().execute_batch("CREATE TABLE theirs (x)").unwrap();
+    let refused = SqliteStore::open(foreign.options()).err().unwrap().to_string();
+    assert!(refused.contains("another program"), "{refused}");
+    let tables: i64 = foreign.shell().query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0)).unwrap();
+    assert_eq!(tables, 1);
+}
+
+#[test]
+fn what_one_process_settles_another_does_not_serve_from_memory() {
+    let fixture = Fixture::new();
+    let (here, there) = (fixture.ledger(), fixture.ledger());
+    let receipt = pay(&here, "a").unwrap();
+    let id = &receipt.record().id;
+    // In memory on both sides.
+    assert!(pay(&here, "a").unwrap().replayed() && pay(&there, "a").unwrap().replayed());
+    there.wait_for(there.ledger().forget(id)).unwrap();
+    assert!(!pay(&here, "a").unwrap().replayed(), "it was forgotten, so it runs");
+    assert!(pay(&there, "a").unwrap().replayed());
+}
+
+#[test]
+fn a_child_keeps_the_lock_of_its_parent_and_no_other() {
+    let fixture = Fixture::new();
+    let store = fixture.store();
+    let inherited = store.hold(Inherit::Children).unwrap();
+    let owner = Owner { token: inherited.token(), lease_until_ms: 0 };
+    let mut child = Command::new("sleep").arg("30").stdin(Stdio::null()).spawn().unwrap();
+    drop(inherited);
+    let liveness = || pollster::block_on(store.liveness(&owner)).unwrap();
+    assert_eq!(liveness(), Liveness::Alive, "the child holds it");
+    let private = store.hold(Inherit::No).unwrap();
+    let other = Owner { token: private.token(), lease_until_ms: 0 };
+    drop(private);
+    assert_eq!(pollster::block_on(store.liveness(&other)).unwrap(), Liveness::Gone);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(liveness(), Liveness::Gone);
+}
+
+#[test]
+fn an_attempt_that_never_dispatched_failed_for_certain() {
+    let fixture = Fixture::new();
+    let ledger = fixture.ledger();
+    let operation = Operation::new("pay").key("a");
+    let id = operation.intent().unwrap().id;
+    let died = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let call = ledger.ledger().call(operation.clone()).dispatch_marked();
+        ledger.run_call(call, |_| panic!("the process dies here"))
+    }));
+    assert!(died.is_err());
+    let (_, state) = ledger.wait_for(ledger.ledger().find(&id)).unwrap();
+    assert_eq!(state, State::Failed);
+    assert_eq!(pay(&ledger, "a").unwrap().record().attempt, 2);
+}
+
+#[test]
+fn an_attempt_that_dispatched_is_in_doubt() {
+    let fixture = Fixture::new();
+    let ledger = fixture.ledger();
+    let operation = Operation::new("pay").key("a");
+    let id = operation.intent().unwrap().id;
+    let died = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let call = ledger.ledger().call(operation.clone()).dispatch_marked();
+        ledger.run_call(call, |attempt| {
+            attempt.dispatched().unwrap();
+            panic!("the process dies here")
+        })
+    }));
+    assert!(died.is_err());
+    assert_eq!(ledger.wait_for(ledger.ledger().find(&id)).unwrap().1, State::InDoubt);
+    assert!(pay(&ledger, "a").is_err());
+    let settled = ledger.ledger().settle(&id, Verdict::Failed, onceward::Outcome::because(None));
+    ledger.wait_for(settled).unwrap();
+    assert!(pay(&ledger, "a").is_ok());
+}
+
+#[test]
+fn notes_of_another_run_of_the_machine_count_for_nothing() {
+    use std::os::unix::fs::FileExt;
+    let fixture = Fixture::new();
+    let hold = fixture.store().hold(Inherit::No).unwrap();
+    hold.note_dispatch(onceward::Dispatch::NotYet).unwrap();
+    let owner = Owner { token: hold.token(), lease_until_ms: 0 };
+    drop(hold);
+    let liveness = || pollster::block_on(fixture.store().liveness(&owner)).unwrap();
+    assert_eq!(liveness(), Liveness::NeverDispatched);
+    // As after a restart: the anchor names another run.
+    let live = std::fs::OpenOptions::new().write(true).open(live_file(&fixture)).unwrap();
+    live.write_all_at(&[7; 16], 16).unwrap();
+    assert_eq!(liveness(), Liveness::Gone);
+}
+
+fn live_file(fixture: &Fixture) -> std::path::PathBuf {
+    fixture.folder.path().join("once.db-live")
+}
+
+#[test]
+fn a_ledger_that_was_moved_away_while_in_use_runs_nothing() {
+    for file in ["once.db", "once.db-live"] {
+        let fixture = Fixture::new();
+        let ledger = fixture.ledger();
+        pay(&ledger, "a").unwrap();
+        let path: &Path = &fixture.folder.path().join(file);
+        std::fs::rename(path, fixture.folder.path().join("elsewhere")).unwrap();
+        let refused = pay(&ledger, "b").err().unwrap();
+        assert_eq!(refused.code(), onceward::Code::LedgerUnavailable, "{file}: {refused}");
+        std::fs::rename(fixture.folder.path().join("elsewhere"), path).unwrap();
+        pay(&ledger, "b").unwrap();
+    }
+}
+
+#[test]
+fn replays_are_tallied_and_survive_closing() {
+    let fixture = Fixture::new();
+    let ledger = fixture.ledger();
+    for _ in 0..4 {
+        pay(&ledger, "a").unwrap();
+    }
+    drop(ledger);
+    let replays: i64 = fixture.shell().query_row("SELECT replays FROM operation", [], |row| row.get(0)).unwrap();
+    assert_eq!(replays, 3);
+}
+
+#[test]
+fn many_threads_share_commits_and_lose_nothing() {
+    let fixture = Fixture::new();
+    let ledger = fixture.ledger();
+    std::thread::scope(|scope| {
+        for thread in 0..16 {
+            let ledger = &ledger;
+            scope.spawn(move || {
+                for n in 0..50 {
+                    pay(ledger, &format!("{thread}-{n}")).unwrap();
+                }
+            });
+        }
+    });
+    let done: i64 = fixture
+        .shell()
+        .query_row("SELECT count(*) FROM operation JOIN result USING (row) WHERE state = 'done'", [], |row| row.get(0))
+        .unwrap();
+    assert_eq!(done, 800);
+}
