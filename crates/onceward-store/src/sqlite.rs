@@ -79,6 +79,7 @@ impl SqliteStore {
                 what: format!("SQLite {} is built in, which can damage shared files; 3.51.3 is needed", rusqlite::version()),
             });
         }
+        schema::refuse_foreign(&options.path, &Live::path_of(&options))?;
         let live = Arc::new(Live::open(&options)?);
         let connection = schema::open_for_writing(&options, &live)?;
         let shared = Arc::new(Shared {

@@ -92,6 +92,7 @@ fn a_newer_file_and_a_foreign_one_are_left_alone() {
     foreign.shell().execute_batch("CREATE TABLE theirs (x)").unwrap();
     let refused = SqliteStore::open(foreign.options()).err().unwrap().to_string();
     assert!(refused.contains("another program"), "{refused}");
+    assert!(!live_file(&foreign).exists(), "nothing is made beside a file of another program");
     let tables: i64 = foreign.shell().query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0)).unwrap();
     assert_eq!(tables, 1);
 }

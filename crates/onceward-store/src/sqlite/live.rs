@@ -66,10 +66,15 @@ struct Anchor {
 }
 
 impl Live {
-    pub(super) fn open(options: &SqliteOptions) -> Result<Self, StoreError> {
+    /// Where the `…-live` file of a ledger is.
+    pub(super) fn path_of(options: &SqliteOptions) -> PathBuf {
         let mut path = options.path.clone().into_os_string();
         path.push("-live");
-        let path = PathBuf::from(path);
+        PathBuf::from(path)
+    }
+
+    pub(super) fn open(options: &SqliteOptions) -> Result<Self, StoreError> {
+        let path = Self::path_of(options);
         let cannot = |error| StoreError::because(format!("cannot open {}", path.display()), error);
         let file = open_file(&path).map_err(cannot)?;
         let mut live = Self {

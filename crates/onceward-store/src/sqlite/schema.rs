@@ -1,7 +1,7 @@
 //! The file: its tables, their versions, and what is said when it cannot be used.
 
-use std::fs::OpenOptions;
-use std::io::ErrorKind;
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Duration;
@@ -27,6 +27,27 @@ const MIGRATIONS: [&str; SCHEMA_VERSION as usize] = [include_str!("schema.sql")]
 
 /// How long a writer waits for another process's.
 const BUSY_LIMIT: Duration = Duration::from_secs(10);
+
+/// Refuses a file that is not a ledger before anything is made beside it. A ledger that was opened before has its
+/// `…-live` file, and is looked at through SQLite; of any other file, the header tells.
+pub(super) fn refuse_foreign(path: &Path, live: &Path) -> Result<(), StoreError> {
+    let cannot = |error| StoreError::because(format!("cannot read {}", path.display()), error);
+    let mut header = [0_u8; 100];
+    match File::open(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(cannot(error)),
+        Ok(file) if live.exists() || file.metadata().map_err(cannot)?.len() == 0 => return Ok(()),
+        Ok(mut file) => match file.read_exact(&mut header) {
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => {}
+            read => read.map_err(cannot)?,
+        },
+    }
+    let number = |at: usize| i64::from(u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]));
+    if !header.starts_with(b"SQLite format 3\0") {
+        return Err(not_a_ledger(path));
+    }
+    check_version(path, number(68), number(60), 1).map(|_| ())
+}
 
 /// Opens the database for writing; creates it, and brings it to this version, where that is needed.
 pub(super) fn open_for_writing(options: &SqliteOptions, live: &Live) -> Result<Connection, StoreError> {
@@ -111,9 +132,14 @@ fn is_current(connection: &Connection, path: &Path) -> Result<bool, StoreError> 
     let tables = || connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get::<_, i64>(0));
     let read = || Ok((pragma("application_id")?, pragma("user_version")?, tables()?));
     let (application, version, tables) = read().map_err(|error| explain(path, error))?;
+    // In any other mode than this a power cut can lose what was synced.
+    Ok(check_version(path, application, version, tables)? && journal_mode(connection, path)? == "wal")
+}
+
+fn check_version(path: &Path, application: i64, version: i64, tables: i64) -> Result<bool, StoreError> {
     let unusable = |what: String| Err(StoreError::Unusable { what });
     match (application, version, tables) {
-        (APPLICATION_ID, SCHEMA_VERSION, _) => Ok(journal_mode(connection, path)? == "wal"),
+        (APPLICATION_ID, SCHEMA_VERSION, _) => Ok(true),
         (APPLICATION_ID, 0..SCHEMA_VERSION, _) | (0, 0, 0) => Ok(false),
         (APPLICATION_ID, newer, _) => unusable(format!(
             "{} was written by a newer version of Onceward (schema {newer}, this one knows {SCHEMA_VERSION}); \
@@ -125,6 +151,10 @@ fn is_current(connection: &Connection, path: &Path) -> Result<bool, StoreError> 
             path.display()
         )),
     }
+}
+
+fn not_a_ledger(path: &Path) -> StoreError {
+    StoreError::Unusable { what: format!("{} is not a ledger; give another path, or move it away", path.display()) }
 }
 
 /// In any other mode a power cut can lose what was synced. The engine answers with the new mode before the switch is
@@ -160,16 +190,16 @@ fn migrate(connection: &Connection) -> rusqlite::Result<()> {
     upgrade().inspect_err(|_| {
         // The first error is the one to tell; a rollback that fails as well changes nothing about it.
         drop(connection.execute_batch("ROLLBACK"));
-    })
+    })?;
+    // So that the file's own header says whose it is, also without its log.
+    connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
 }
 
 /// What an error of the engine means to the person who runs the ledger.
 pub(super) fn explain(path: &Path, error: rusqlite::Error) -> StoreError {
     let file = path.display();
     let what = match error.sqlite_error_code() {
-        Some(ErrorCode::NotADatabase) => {
-            return StoreError::Unusable { what: format!("{file} is not a ledger; give another path, or move it away") };
-        }
+        Some(ErrorCode::NotADatabase) => return not_a_ledger(path),
         Some(ErrorCode::DatabaseCorrupt) => {
             return StoreError::Unusable {
                 what: format!("{file} is damaged ({error}); restore it from a backup, `once doctor` says more"),
