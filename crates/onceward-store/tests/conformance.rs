@@ -1,4 +1,5 @@
 //! The SQLite store holds what the ledger relies on, alone and with another one on the same file.
+#![expect(clippy::unwrap_used, reason = "a test that cannot set up its ground fails")]
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -37,7 +38,13 @@ fn the_sqlite_store_conforms() {
 #[test]
 fn it_conforms_without_any_memory_of_finished_records() {
     let ledgers = Ledgers::default();
-    conformance::run(&|| open(SqliteOptions { cache_bytes: 0, ..ledgers.fresh() })).assert_clean();
+    conformance::run(&|| {
+        open(SqliteOptions {
+            cache_bytes: 0,
+            ..ledgers.fresh()
+        })
+    })
+    .assert_clean();
 }
 
 #[test]

@@ -317,7 +317,10 @@ fn array_index(step: &str) -> Option<usize> {
 pub(crate) fn write_string(text: &str, out: &mut String) {
     out.push('"');
     // Most strings need no escape; a look over the whole is cheaper than one at each byte.
-    if text.bytes().all(|byte| byte >= 0x20 && byte != b'"' && byte != b'\\') {
+    if text
+        .bytes()
+        .all(|byte| byte >= 0x20 && byte != b'"' && byte != b'\\')
+    {
         out.push_str(text);
         out.push('"');
         return;

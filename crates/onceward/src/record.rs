@@ -348,7 +348,11 @@ pub struct Outcome {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settled_by: Option<String>,
     /// The result, as the JSON text it came as.
-    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "present"
+    )]
     pub data: Option<Box<RawValue>>,
     /// What a surface needs to answer byte for byte (output, headers). Kept beside the JSON, not in it.
     #[serde(skip)]

@@ -80,9 +80,17 @@ impl Live {
         let mut live = Self {
             file,
             database: options.path.clone(),
-            anchor: Anchor { boot_id: [0; 16], boot_ms: 0, wall_ms: 0 },
+            anchor: Anchor {
+                boot_id: [0; 16],
+                boot_ms: 0,
+                wall_ms: 0,
+            },
             held: Mutex::default(),
-            notes: if boot_id().is_some() { Notes::Trusted } else { Notes::Worthless },
+            notes: if boot_id().is_some() {
+                Notes::Trusted
+            } else {
+                Notes::Worthless
+            },
             path,
         };
         live.anchor = live.anchored()?;
@@ -95,7 +103,9 @@ impl Live {
         let read = || {
             let mut bytes = [0; ANCHOR_BYTES];
             let whole = self.file.read_exact_at(&mut bytes, ANCHOR_AT).is_ok();
-            whole.then(|| Anchor::from_bytes(&bytes)).filter(|anchor| anchor.boot_id == boot_id)
+            whole
+                .then(|| Anchor::from_bytes(&bytes))
+                .filter(|anchor| anchor.boot_id == boot_id)
         };
         if let Some(anchor) = read() {
             return Ok(anchor);
@@ -106,14 +116,22 @@ impl Live {
         }
         // Whatever was noted before is of another run of the machine.
         self.file.set_len(NOTES_AT).map_err(cannot)?;
-        let anchor = Anchor { boot_id, boot_ms: boot_ms(), wall_ms: wall_ms() };
-        self.file.write_all_at(&anchor.to_bytes(), ANCHOR_AT).map_err(cannot)?;
+        let anchor = Anchor {
+            boot_id,
+            boot_ms: boot_ms(),
+            wall_ms: wall_ms(),
+        };
+        self.file
+            .write_all_at(&anchor.to_bytes(), ANCHOR_AT)
+            .map_err(cannot)?;
         Ok(anchor)
     }
 
     /// One process at a time sets the database up. Waits for its turn.
     pub(super) fn setup_lock(&self) -> Result<SetupLock, StoreError> {
-        let cannot = |error: std::io::Error| StoreError::because(format!("cannot lock {}", self.path.display()), error);
+        let cannot = |error: std::io::Error| {
+            StoreError::because(format!("cannot lock {}", self.path.display()), error)
+        };
         // A description of its own, so that the lock goes with it and never with another's.
         let file = open_file(&self.path).map_err(cannot)?;
         let lock = range(libc::F_WRLCK, SETUP_BYTE);
@@ -128,7 +146,10 @@ impl Live {
 
     pub(super) fn hold(live: &Arc<Self>, inherit: Inherit) -> Result<Box<dyn Hold>, StoreError> {
         let cannot = |error: std::io::Error| {
-            StoreError::because(format!("cannot lock {} for this attempt", live.path.display()), error)
+            StoreError::because(
+                format!("cannot lock {} for this attempt", live.path.display()),
+                error,
+            )
         };
         let random = getrandom::u64().map_err(|error| cannot(std::io::Error::other(error)))?;
         let token = FIRST_TOKEN + (random >> 2);
@@ -136,7 +157,10 @@ impl Live {
         match inherit {
             Inherit::No => {
                 live.held_tokens().insert(token);
-                let hold = SharedHold { token, live: Arc::clone(live) };
+                let hold = SharedHold {
+                    token,
+                    live: Arc::clone(live),
+                };
                 fcntl(&live.file, FcntlArg::F_OFD_SETLK(&lock)).map_err(|error| cannot(error.into()))?;
                 Ok(Box::new(hold))
             }
@@ -204,7 +228,8 @@ impl Live {
     ///
     /// Whoever dies in between leaves an odd count, with which nothing is served from memory until the next change.
     pub(super) fn finished_records_change(&self) -> std::io::Result<()> {
-        self.file.write_all_at(&(self.raw_epoch() | 1).to_le_bytes(), EPOCH_AT)
+        self.file
+            .write_all_at(&(self.raw_epoch() | 1).to_le_bytes(), EPOCH_AT)
     }
 
     /// Says that the change is committed, or taken back.
@@ -261,7 +286,11 @@ impl Anchor {
         boot_id.copy_from_slice(&bytes[..16]);
         boot.copy_from_slice(&bytes[16..24]);
         wall.copy_from_slice(&bytes[24..]);
-        Self { boot_id, boot_ms: i64::from_le_bytes(boot), wall_ms: i64::from_le_bytes(wall) }
+        Self {
+            boot_id,
+            boot_ms: i64::from_le_bytes(boot),
+            wall_ms: i64::from_le_bytes(wall),
+        }
     }
 }
 
@@ -288,7 +317,10 @@ impl Hold for SharedHold {
 impl Drop for SharedHold {
     fn drop(&mut self) {
         // Unlocked first: for as long as it is locked, this process must know that it is.
-        let unlocked = fcntl(&self.live.file, FcntlArg::F_OFD_SETLK(&range(libc::F_UNLCK, self.token)));
+        let unlocked = fcntl(
+            &self.live.file,
+            FcntlArg::F_OFD_SETLK(&range(libc::F_UNLCK, self.token)),
+        );
         debug_assert!(unlocked.is_ok(), "a lock that was taken can be freed");
         self.live.held_tokens().remove(&self.token);
     }
@@ -323,7 +355,13 @@ fn note_at(token: u64) -> u64 {
 }
 
 fn open_file(path: &Path) -> std::io::Result<File> {
-    OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(path)
 }
 
 fn range(kind: i32, byte: u64) -> libc::flock {

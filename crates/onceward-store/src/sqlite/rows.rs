@@ -1,8 +1,6 @@
 //! Records and rows.
 
-use onceward::{
-    Counts, Cursor, Detail, Filter, Key, KeyOrigin, Listed, OperationId, Outcome, Record, State,
-};
+use onceward::{Counts, Cursor, Detail, Filter, Key, KeyOrigin, Listed, OperationId, Outcome, Record, State};
 use rusqlite::types::{Type, Value};
 use rusqlite::{Connection, OptionalExtension, Row, params, params_from_iter};
 
@@ -38,7 +36,11 @@ pub(super) fn find(connection: &Connection, id: &OperationId) -> rusqlite::Resul
     connection
         .prepare_cached("SELECT row, version, state = 'done' FROM operation WHERE slot = ?1 AND id = ?2")?
         .query_row(params![slot(id), id.as_str()], |row| {
-            Ok(Place { row: row.get(0)?, version: unsigned(row, 1)?, done: row.get(2)? })
+            Ok(Place {
+                row: row.get(0)?,
+                version: unsigned(row, 1)?,
+                done: row.get(2)?,
+            })
         })
         .optional()
 }
@@ -96,7 +98,9 @@ pub(super) fn update(connection: &Connection, row: i64, record: &Record) -> rusq
 }
 
 pub(super) fn delete(connection: &Connection, row: i64) -> rusqlite::Result<()> {
-    connection.prepare_cached("DELETE FROM operation WHERE row = ?1")?.execute([row])?;
+    connection
+        .prepare_cached("DELETE FROM operation WHERE row = ?1")?
+        .execute([row])?;
     delete_result(connection, row)
 }
 
@@ -116,7 +120,9 @@ fn put_result(connection: &Connection, row: i64, outcome: &Outcome) -> rusqlite:
 }
 
 fn delete_result(connection: &Connection, row: i64) -> rusqlite::Result<()> {
-    connection.prepare_cached("DELETE FROM result WHERE row = ?1")?.execute([row])?;
+    connection
+        .prepare_cached("DELETE FROM result WHERE row = ?1")?
+        .execute([row])?;
     Ok(())
 }
 
@@ -153,7 +159,10 @@ pub(super) fn list(connection: &Connection, filter: &Filter) -> rusqlite::Result
     );
     let mut statement = connection.prepare(&text)?;
     let rows = statement.query_map(params_from_iter(values), |row| {
-        Ok(Listed { cursor: Cursor(row.get(0)?), record: record(row)? })
+        Ok(Listed {
+            cursor: Cursor(row.get(0)?),
+            record: record(row)?,
+        })
     })?;
     rows.collect()
 }
@@ -177,7 +186,11 @@ pub(super) fn counts(connection: &Connection) -> rusqlite::Result<Counts> {
 }
 
 fn record(row: &Row<'_>) -> rusqlite::Result<Record> {
-    let outcome = match row.get_ref(14)?.as_str_or_null().map_err(|error| damaged(14, error))? {
+    let outcome = match row
+        .get_ref(14)?
+        .as_str_or_null()
+        .map_err(|error| damaged(14, error))?
+    {
         Some(text) => Some(from_json::<Outcome>(14, text)?),
         None => None,
     };
@@ -187,7 +200,11 @@ fn record(row: &Row<'_>) -> rusqlite::Result<Record> {
         name: row.get(3)?,
         key: Key {
             text: row.get(4)?,
-            origin: if row.get_ref(5)?.as_str()? == "given" { KeyOrigin::Given } else { KeyOrigin::Derived },
+            origin: if row.get_ref(5)?.as_str()? == "given" {
+                KeyOrigin::Given
+            } else {
+                KeyOrigin::Derived
+            },
         },
         state: word(row, 6)?,
         version: unsigned(row, 7)?,
@@ -215,7 +232,10 @@ fn slot(id: &OperationId) -> i64 {
 }
 
 fn word(row: &Row<'_>, column: usize) -> rusqlite::Result<State> {
-    row.get_ref(column)?.as_str()?.parse().map_err(|error| damaged(column, error))
+    row.get_ref(column)?
+        .as_str()?
+        .parse()
+        .map_err(|error| damaged(column, error))
 }
 
 fn unsigned(row: &Row<'_>, column: usize) -> rusqlite::Result<u64> {

@@ -42,7 +42,14 @@ pub(super) fn refuse_foreign(path: &Path, live: &Path) -> Result<(), StoreError>
             read => read.map_err(cannot)?,
         },
     }
-    let number = |at: usize| i64::from(u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]));
+    let number = |at: usize| {
+        i64::from(u32::from_be_bytes([
+            header[at],
+            header[at + 1],
+            header[at + 2],
+            header[at + 3],
+        ]))
+    };
     if !header.starts_with(b"SQLite format 3\0") {
         return Err(not_a_ledger(path));
     }
@@ -53,7 +60,8 @@ pub(super) fn refuse_foreign(path: &Path, live: &Path) -> Result<(), StoreError>
 pub(super) fn open_for_writing(options: &SqliteOptions, live: &Live) -> Result<Connection, StoreError> {
     create_private(&options.path)?;
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let mut connection = Connection::open_with_flags(&options.path, flags).map_err(|e| explain(&options.path, e))?;
+    let mut connection =
+        Connection::open_with_flags(&options.path, flags).map_err(|e| explain(&options.path, e))?;
     configure(&mut connection, options).map_err(|e| explain(&options.path, e))?;
     if !is_current(&connection, &options.path)? {
         // Many processes may start at once on a new file; one of them sets it up.
@@ -95,10 +103,18 @@ pub(super) fn open_for_reading(options: &SqliteOptions) -> Result<Connection, St
 
 /// The file is created by us, so that it is private from its first moment; SQLite gives its log the same mode.
 fn create_private(path: &Path) -> Result<(), StoreError> {
-    match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
+    match OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)
+    {
         Ok(_) => Ok(()),
         Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
-        Err(error) => Err(StoreError::because(format!("cannot create {}", path.display()), error)),
+        Err(error) => Err(StoreError::because(
+            format!("cannot create {}", path.display()),
+            error,
+        )),
     }
 }
 
@@ -129,7 +145,11 @@ fn configure(connection: &mut Connection, options: &SqliteOptions) -> rusqlite::
 /// Whether the file is a ledger of this version; refuses one that can never be.
 fn is_current(connection: &Connection, path: &Path) -> Result<bool, StoreError> {
     let pragma = |name: &str| connection.query_row(&format!("PRAGMA {name}"), [], |row| row.get::<_, i64>(0));
-    let tables = || connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get::<_, i64>(0));
+    let tables = || {
+        connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| {
+            row.get::<_, i64>(0)
+        })
+    };
     let read = || Ok((pragma("application_id")?, pragma("user_version")?, tables()?));
     let (application, version, tables) = read().map_err(|error| explain(path, error))?;
     // In any other mode than this a power cut can lose what was synced.
@@ -154,7 +174,12 @@ fn check_version(path: &Path, application: i64, version: i64, tables: i64) -> Re
 }
 
 fn not_a_ledger(path: &Path) -> StoreError {
-    StoreError::Unusable { what: format!("{} is not a ledger; give another path, or move it away", path.display()) }
+    StoreError::Unusable {
+        what: format!(
+            "{} is not a ledger; give another path, or move it away",
+            path.display()
+        ),
+    }
 }
 
 /// In any other mode a power cut can lose what was synced. The engine answers with the new mode before the switch is
@@ -202,7 +227,9 @@ pub(super) fn explain(path: &Path, error: rusqlite::Error) -> StoreError {
         Some(ErrorCode::NotADatabase) => return not_a_ledger(path),
         Some(ErrorCode::DatabaseCorrupt) => {
             return StoreError::Unusable {
-                what: format!("{file} is damaged ({error}); restore it from a backup, `once doctor` says more"),
+                what: format!(
+                    "{file} is damaged ({error}); restore it from a backup, `once doctor` says more"
+                ),
             };
         }
         Some(ErrorCode::DiskFull) => format!("the disk with {file} is full; make room"),
@@ -210,7 +237,10 @@ pub(super) fn explain(path: &Path, error: rusqlite::Error) -> StoreError {
         Some(ErrorCode::CannotOpen) => format!("cannot open {file}; check the folder and its permissions"),
         Some(ErrorCode::PermissionDenied) => format!("no permission to use {file}"),
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
-            format!("{file} has been locked by another process for longer than {} s", BUSY_LIMIT.as_secs())
+            format!(
+                "{file} has been locked by another process for longer than {} s",
+                BUSY_LIMIT.as_secs()
+            )
         }
         Some(ErrorCode::SystemIoFailure) => format!("the disk with {file} reports an error"),
         Some(_) | None => format!("cannot use {file}"),

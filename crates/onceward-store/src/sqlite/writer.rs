@@ -23,8 +23,14 @@ const MAX_TALLIES: usize = 65_536;
 const TALLIES_PER_COMMIT: usize = 64;
 
 pub(super) enum Change {
-    Swap { expected: Option<u64>, record: Arc<Record> },
-    Delete { id: OperationId, expected: u64 },
+    Swap {
+        expected: Option<u64>,
+        record: Arc<Record>,
+    },
+    Delete {
+        id: OperationId,
+        expected: u64,
+    },
 }
 
 pub(super) enum Written {
@@ -78,10 +84,16 @@ impl Writer {
             shared,
             queue: Mutex::default(),
             wake: Condvar::new(),
-            desk: Mutex::new(Desk { connection: Some(connection), database }),
+            desk: Mutex::new(Desk {
+                connection: Some(connection),
+                database,
+            }),
             tallies: Mutex::default(),
         };
-        Self { core: Arc::new(core), thread: Mutex::new(None) }
+        Self {
+            core: Arc::new(core),
+            thread: Mutex::new(None),
+        }
     }
 
     /// Writes through the writer's thread.
@@ -146,7 +158,9 @@ impl Writer {
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         if thread.is_none() {
             let core = Arc::clone(&self.core);
-            let spawned = std::thread::Builder::new().name("once-writer".to_owned()).spawn(move || core.serve());
+            let spawned = std::thread::Builder::new()
+                .name("once-writer".to_owned())
+                .spawn(move || core.serve());
             match spawned {
                 Ok(handle) => *thread = Some(handle),
                 // No thread to be had: this one does the work.
@@ -184,7 +198,9 @@ impl Core {
     fn some_tallies(&self) -> Tallies {
         let mut tallies = self.tallies();
         let some: Vec<OperationId> = tallies.keys().take(TALLIES_PER_COMMIT).cloned().collect();
-        some.into_iter().filter_map(|id| tallies.remove_entry(&id)).collect()
+        some.into_iter()
+            .filter_map(|id| tallies.remove_entry(&id))
+            .collect()
     }
 
     fn desk(&self) -> MutexGuard<'_, Desk> {
@@ -193,7 +209,10 @@ impl Core {
 
     fn enqueue(&self, change: Change) -> Arc<Mutex<Reply>> {
         let reply = Arc::new(Mutex::new(Reply::default()));
-        self.queue().jobs.push(Job { change, reply: Arc::clone(&reply) });
+        self.queue().jobs.push(Job {
+            change,
+            reply: Arc::clone(&reply),
+        });
         reply
     }
 
@@ -235,7 +254,10 @@ impl Core {
                 for job in &jobs {
                     let result = self.commit(desk, &[&job.change], &Tallies::new());
                     let result = result.and_then(|written| {
-                        written.into_iter().next().ok_or_else(|| StoreError::unavailable("the commit answered nothing"))
+                        written
+                            .into_iter()
+                            .next()
+                            .ok_or_else(|| StoreError::unavailable("the commit answered nothing"))
                     });
                     self.answer(job, result);
                 }
@@ -299,7 +321,10 @@ impl Core {
             self.shared.live.finished_records_changed();
         }
         result.map_err(|error: rusqlite::Error| {
-            let io = matches!(error.sqlite_error_code(), Some(ErrorCode::SystemIoFailure | ErrorCode::DatabaseCorrupt));
+            let io = matches!(
+                error.sqlite_error_code(),
+                Some(ErrorCode::SystemIoFailure | ErrorCode::DatabaseCorrupt)
+            );
             if io {
                 // A sync that failed is never tried again on the same descriptor: the kernel may have dropped the pages.
                 desk.connection = None;
@@ -311,16 +336,26 @@ impl Core {
     /// The connection to the file that is still where it was.
     fn connection<'a>(&self, desk: &'a mut Desk) -> Result<&'a Connection, StoreError> {
         if desk.connection.is_none() {
-            desk.connection = Some(schema::open_after_a_failure(&self.shared.options, &self.shared.live)?);
+            desk.connection = Some(schema::open_after_a_failure(
+                &self.shared.options,
+                &self.shared.live,
+            )?);
             desk.database = live::identity(&self.shared.options.path);
         }
         if let Some(database) = desk.database {
             self.shared.live.check_in_place(database)?;
         }
-        desk.connection.as_ref().ok_or_else(|| StoreError::unavailable("the ledger is closed"))
+        desk.connection
+            .as_ref()
+            .ok_or_else(|| StoreError::unavailable("the ledger is closed"))
     }
 
-    fn apply(&self, connection: &Connection, change: &Change, touched: &mut Touched) -> rusqlite::Result<Written> {
+    fn apply(
+        &self,
+        connection: &Connection,
+        change: &Change,
+        touched: &mut Touched,
+    ) -> rusqlite::Result<Written> {
         let (id, expected) = match change {
             Change::Swap { expected, record } => (&record.id, *expected),
             Change::Delete { id, expected } => (id, Some(*expected)),
@@ -347,7 +382,9 @@ impl Core {
     fn write_tallies(&self) {
         let mut desk = self.desk();
         let tallies = std::mem::take(&mut *self.tallies());
-        let Ok(connection) = self.connection(&mut desk) else { return };
+        let Ok(connection) = self.connection(&mut desk) else {
+            return;
+        };
         let write = || {
             connection.pragma_update(None, "synchronous", "off")?;
             connection.execute_batch("BEGIN IMMEDIATE")?;
