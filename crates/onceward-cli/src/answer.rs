@@ -72,13 +72,7 @@ pub(crate) fn success(
     text: impl FnOnce() -> String,
 ) {
     if json_wanted {
-        json(&Success {
-            ok: true,
-            effect,
-            data: document,
-            error: None,
-            warnings: [],
-        });
+        json(&Success { ok: true, effect, data: document, error: None, warnings: [] });
     } else {
         let text = text();
         if !text.is_empty() {
@@ -96,13 +90,7 @@ pub(crate) fn unsound(
 ) {
     if json_wanted {
         let error = outside(Code::Failed, problem, Vec::new()).error;
-        json(&Success {
-            ok: false,
-            effect: "noop",
-            data: document,
-            error,
-            warnings: [],
-        });
+        json(&Success { ok: false, effect: "noop", data: document, error, warnings: [] });
     } else {
         data(&text());
     }
@@ -169,11 +157,7 @@ pub(crate) fn error_text(view: &ErrorView) -> String {
         Happened::No => "no",
         Happened::Unknown => "unknown",
     };
-    let mut lines = vec![format!(
-        "once: {} {}",
-        styled(RED.bold(), view.code),
-        view.message
-    )];
+    let mut lines = vec![format!("once: {} {}", styled(RED.bold(), view.code), view.message)];
     lines.push(format!(
         "once: happened: {happened}, retryable: {}",
         if view.retryable { "yes" } else { "no" }
@@ -215,19 +199,12 @@ pub(crate) fn table(heading: &[&str], rows: &[Vec<(String, Style)>]) -> String {
     let line = |cells: &[(String, Style)]| {
         let mut text = String::new();
         for (index, ((cell, style), width)) in cells.iter().zip(&widths).enumerate() {
-            let padding = if index + 1 == cells.len() {
-                0
-            } else {
-                width - cell.chars().count() + 2
-            };
+            let padding = if index + 1 == cells.len() { 0 } else { width - cell.chars().count() + 2 };
             text.push_str(&styled(*style, cell));
             text.push_str(&" ".repeat(padding));
         }
         text
     };
     let head: Vec<(String, Style)> = heading.iter().map(|title| ((*title).to_owned(), DIM)).collect();
-    std::iter::once(line(&head))
-        .chain(rows.iter().map(|row| line(row)))
-        .collect::<Vec<_>>()
-        .join("\n")
+    std::iter::once(line(&head)).chain(rows.iter().map(|row| line(row))).collect::<Vec<_>>().join("\n")
 }

@@ -35,22 +35,10 @@ pub(crate) struct Cli {
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Global {
     /// The ledger: sqlite:PATH [default: a file in the user's data folder]
-    #[arg(
-        long,
-        global = true,
-        env = "ONCE_LEDGER",
-        value_name = "URL",
-        help_heading = "Everywhere"
-    )]
+    #[arg(long, global = true, env = "ONCE_LEDGER", value_name = "URL", help_heading = "Everywhere")]
     pub(crate) ledger: Option<String>,
     /// The policy file [default: ./onceward.toml, then the user's configuration folder]
-    #[arg(
-        long,
-        global = true,
-        env = "ONCE_CONFIG",
-        value_name = "FILE",
-        help_heading = "Everywhere"
-    )]
+    #[arg(long, global = true, env = "ONCE_CONFIG", value_name = "FILE", help_heading = "Everywhere")]
     pub(crate) config: Option<std::path::PathBuf>,
     /// Answer with one JSON object on stdout
     #[arg(long, global = true, help_heading = "Everywhere")]
@@ -246,12 +234,7 @@ pub(crate) struct ForgetArgs {
 #[derive(Debug, Args)]
 pub(crate) struct ReportArgs {
     /// Of which scope
-    #[arg(
-        long,
-        visible_alias = "session",
-        env = "ONCE_SCOPE",
-        default_value = "default"
-    )]
+    #[arg(long, visible_alias = "session", env = "ONCE_SCOPE", default_value = "default")]
     pub(crate) scope: String,
 }
 
@@ -306,14 +289,12 @@ pub(crate) fn span(text: &str) -> Result<u64, String> {
 
 /// How often.
 pub(crate) fn count(text: &str) -> Result<u32, String> {
-    text.parse()
-        .map_err(|_| format!("{text:?} is not a number; write 3"))
+    text.parse().map_err(|_| format!("{text:?} is not a number; write 3"))
 }
 
 /// How much.
 pub(crate) fn bytes(text: &str) -> Result<u64, String> {
-    text.parse()
-        .map_err(|_| format!("{text:?} is not a number of bytes; write 1048576 for a MiB"))
+    text.parse().map_err(|_| format!("{text:?} is not a number of bytes; write 1048576 for a MiB"))
 }
 
 /// An exit code of a command that did not succeed.
@@ -324,30 +305,25 @@ pub(crate) fn exit_code(text: &str) -> Result<i32, String> {
 
 /// A class, by its word.
 pub(crate) fn class(text: &str) -> Result<Class, String> {
-    text.parse()
-        .map_err(|invalid: onceward::InvalidInput| invalid.to_string())
+    text.parse().map_err(|invalid: onceward::InvalidInput| invalid.to_string())
 }
 
 /// An effect, by its word.
 pub(crate) fn effect(text: &str) -> Result<Effect, String> {
-    text.parse()
-        .map_err(|invalid: onceward::InvalidInput| invalid.to_string())
+    text.parse().map_err(|invalid: onceward::InvalidInput| invalid.to_string())
 }
 
 /// Reads the command line. Help goes to stdout because it was asked for; every mistake is exit 2 and changes nothing.
 pub(crate) fn parse() -> Result<Cli, ExitCode> {
-    Cli::try_parse().map_err(|error| match error.kind() {
-        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+    Cli::try_parse().map_err(|error| {
+        if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
             answer::talk_to_stdout(&error.render().ansi().to_string());
-            ExitCode::SUCCESS
+            return ExitCode::SUCCESS;
         }
-        _ => {
-            let json = std::env::args_os()
-                .take_while(|argument| argument != "--")
-                .any(|argument| argument == "--json");
-            answer::usage(&error, json);
-            ExitCode::from(2)
-        }
+        let json =
+            std::env::args_os().take_while(|argument| argument != "--").any(|argument| argument == "--json");
+        answer::usage(&error, json);
+        ExitCode::from(2)
     })
 }
 

@@ -40,11 +40,7 @@ impl Context {
         };
         let policy = Policy::parse(&text).map_err(|invalid| in_file(invalid.to_string()))?;
         policy.check().map_err(|invalid| in_file(invalid.to_string()))?;
-        Ok(Self {
-            global,
-            policy,
-            policy_file,
-        })
+        Ok(Self { global, policy, policy_file })
     }
 
     /// Where the ledger is: the flag, the environment, the policy, the user's data folder.
@@ -55,10 +51,7 @@ impl Context {
         let folders = etcetera::choose_base_strategy().map_err(|_| {
             CommandError::invalid("there is no home folder to keep a ledger in; give --ledger sqlite:PATH")
         })?;
-        Ok(format!(
-            "sqlite:{}",
-            folders.data_dir().join("onceward").join("once.db").display()
-        ))
+        Ok(format!("sqlite:{}", folders.data_dir().join("onceward").join("once.db").display()))
     }
 
     /// The ledger.
@@ -84,11 +77,7 @@ impl Context {
                 options.path.display()
             )));
         }
-        match options
-            .path
-            .parent()
-            .filter(|folder| !folder.as_os_str().is_empty())
-        {
+        match options.path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
             Some(folder) if self.global.ledger.is_none() => make_private(folder)?,
             Some(folder) if !folder.is_dir() => {
                 return Err(unusable(format!(
@@ -118,10 +107,7 @@ fn unusable(what: String) -> CommandError {
 }
 
 fn make_private(folder: &Path) -> Result<(), CommandError> {
-    let made = std::fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(folder);
+    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
     made.map_err(|error| {
         let what = format!("cannot make the folder {}", folder.display());
         StoreError::because(what, error).into()

@@ -12,42 +12,28 @@ use serde_json::Value;
 const EDGES: [&str; 2] = ["onceward-cli", "onceward-sim"];
 const MAX_LINES: usize = 600;
 /// The formatter breaks code long before; this is for comments and texts.
-const MAX_COLUMNS: usize = 122;
+const MAX_COLUMNS: usize = 120;
 /// A test may hold a table, which is as wide as it is.
 const MAX_TEST_COLUMNS: usize = 140;
 
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../..")
-        .canonicalize()
-        .unwrap()
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
 /// What each crate of the workspace depends on when it is built, not when it is tested.
 fn dependencies() -> BTreeMap<String, BTreeSet<String>> {
     let mut command = Command::new(env!("CARGO"));
-    command
-        .args(["metadata", "--no-deps", "--offline", "--format-version", "1"])
-        .current_dir(root());
+    command.args(["metadata", "--no-deps", "--offline", "--format-version", "1"]).current_dir(root());
     let output = command.output().unwrap();
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let metadata: Value = serde_json::from_slice(&output.stdout).unwrap();
     let names = |package: &Value| {
         let all = package["dependencies"].as_array().unwrap().iter();
         let built = all.filter(|dependency| dependency["kind"].is_null());
-        built
-            .map(|dependency| dependency["name"].as_str().unwrap().to_owned())
-            .collect()
+        built.map(|dependency| dependency["name"].as_str().unwrap().to_owned()).collect()
     };
     let packages = metadata["packages"].as_array().unwrap();
-    packages
-        .iter()
-        .map(|package| (package["name"].as_str().unwrap().to_owned(), names(package)))
-        .collect()
+    packages.iter().map(|package| (package["name"].as_str().unwrap().to_owned(), names(package))).collect()
 }
 
 /// A file of Rust in the workspace.
@@ -62,9 +48,7 @@ struct Source {
 impl Source {
     /// What the crate is built of: not its tests, benches and examples, and nothing below the tests of a module.
     fn built(&self) -> Option<&str> {
-        let beside = ["/tests/", "/benches/", "/examples/"]
-            .iter()
-            .any(|folder| self.path.contains(folder));
+        let beside = ["/tests/", "/benches/", "/examples/"].iter().any(|folder| self.path.contains(folder));
         (!beside).then(|| self.text.split("\n#[cfg(test)]\nmod ").next().unwrap_or_default())
     }
 }
@@ -73,17 +57,9 @@ fn sources() -> Vec<Source> {
     let mut found = Vec::new();
     for package in std::fs::read_dir(root().join("crates")).unwrap() {
         let package = package.unwrap();
-        collect(
-            &package.path(),
-            &package.file_name().to_string_lossy(),
-            &mut found,
-        );
+        collect(&package.path(), &package.file_name().to_string_lossy(), &mut found);
     }
-    assert!(
-        found.len() > 40,
-        "only {} files: is this the workspace?",
-        found.len()
-    );
+    assert!(found.len() > 40, "only {} files: is this the workspace?", found.len());
     found
 }
 
@@ -95,11 +71,7 @@ fn collect(folder: &Path, package: &str, found: &mut Vec<Source>) {
         } else if path.extension().is_some_and(|extension| extension == "rs") {
             let text = std::fs::read_to_string(&path).unwrap();
             let path = path.strip_prefix(root()).unwrap().display().to_string();
-            found.push(Source {
-                package: package.to_owned(),
-                path,
-                text,
-            });
+            found.push(Source { package: package.to_owned(), path, text });
         }
     }
 }
@@ -134,21 +106,13 @@ fn the_ledger_depends_on_no_other_crate_of_the_house() {
     let dependencies = dependencies();
     let house: BTreeSet<&String> = dependencies.keys().collect();
     let own = |name: &str| -> Vec<&str> {
-        dependencies[name]
-            .iter()
-            .filter(|name| house.contains(name))
-            .map(String::as_str)
-            .collect()
+        dependencies[name].iter().filter(|name| house.contains(name)).map(String::as_str).collect()
     };
     assert_eq!(own("onceward"), [""; 0]);
     assert_eq!(own("onceward-store"), ["onceward"]);
     for surface in ["onceward-http", "onceward-mcp", "onceward-clap"] {
         if dependencies.contains_key(surface) {
-            assert_eq!(
-                own(surface),
-                ["onceward"],
-                "{surface} sees a ledger and never names a back end"
-            );
+            assert_eq!(own(surface), ["onceward"], "{surface} sees a ledger and never names a back end");
         }
     }
 }
@@ -161,10 +125,7 @@ fn only_the_edges_name_a_back_end() {
         let names_store = dependencies.contains("onceward-store");
         assert!(!names_store || may(&name), "{name} names the crate of back ends");
         let engine = engines.iter().find(|engine| dependencies.contains(**engine));
-        assert!(
-            engine.is_none() || name == "onceward-store",
-            "{name} depends on {engine:?}"
-        );
+        assert!(engine.is_none() || name == "onceward-store", "{name} depends on {engine:?}");
     }
 }
 
@@ -190,11 +151,7 @@ fn files_are_short_and_lines_are_not_long() {
         if lines > MAX_LINES {
             broken.push(format!("{path}: {lines} lines"));
         }
-        let most = if source.built().is_some() {
-            MAX_COLUMNS
-        } else {
-            MAX_TEST_COLUMNS
-        };
+        let most = if source.built().is_some() { MAX_COLUMNS } else { MAX_TEST_COLUMNS };
         // What a user sees, in a snapshot, may be longer than what we write.
         let mut in_snapshot = false;
         for (index, line) in text.lines().enumerate() {
@@ -206,21 +163,13 @@ fn files_are_short_and_lines_are_not_long() {
             in_snapshot = begins || (in_snapshot && !line.trim_start().starts_with('"'));
         }
     }
-    none(
-        broken,
-        &format!("no file is longer than {MAX_LINES} lines, no line than {MAX_COLUMNS} columns"),
-    );
+    none(broken, &format!("no file is longer than {MAX_LINES} lines, no line than {MAX_COLUMNS} columns"));
 }
 
 #[test]
 fn nothing_is_left_for_later() {
-    let unfinished = words(&[
-        ["todo", "!("],
-        ["unimplemented", "!("],
-        ["dbg", "!("],
-        ["#[ign", "ore"],
-        ["FIX", "ME"],
-    ]);
+    let unfinished =
+        words(&[["todo", "!("], ["unimplemented", "!("], ["dbg", "!("], ["#[ign", "ore"], ["FIX", "ME"]]);
     let mut broken = Vec::new();
     for source in sources() {
         for (index, line) in source.text.lines().enumerate() {
@@ -230,35 +179,26 @@ fn nothing_is_left_for_later() {
             }
         }
     }
-    none(
-        broken,
-        "no tabs, no spaces at the end, nothing unfinished, no test that is left out",
-    );
+    none(broken, "no tabs, no spaces at the end, nothing unfinished, no test that is left out");
 }
 
 #[test]
 fn a_new_state_must_be_thought_of_everywhere() {
     let mut broken = Vec::new();
-    for source in sources()
-        .into_iter()
-        .filter(|source| source.package == "onceward")
-    {
+    for source in sources().into_iter().filter(|source| source.package == "onceward") {
         let Some(text) = source.built() else { continue };
         // The arms of a match stand one level deeper than it does. One that names a state and also has a `_` is it.
         let lines: Vec<&str> = text.lines().collect();
-        for (index, line) in lines
-            .iter()
-            .enumerate()
-            .filter(|(_, line)| line.trim_start().starts_with("_ =>"))
+        for (index, line) in
+            lines.iter().enumerate().filter(|(_, line)| line.trim_start().starts_with("_ =>"))
         {
             let depth = line.len() - line.trim_start().len();
             let arms = lines[..index]
                 .iter()
                 .rev()
                 .take_while(|line| line.trim().is_empty() || line.len() - line.trim_start().len() >= depth);
-            let names_a_state = arms
-                .filter(|line| line.len() - line.trim_start().len() == depth)
-                .any(|line| {
+            let names_a_state =
+                arms.filter(|line| line.len() - line.trim_start().len() == depth).any(|line| {
                     line.trim_start().starts_with("State::") || line.trim_start().starts_with("| State::")
                 });
             if names_a_state {
@@ -271,35 +211,18 @@ fn a_new_state_must_be_thought_of_everywhere() {
 
 #[test]
 fn only_the_edges_print_exit_and_read_the_environment() {
-    let inner: Vec<Source> = sources()
-        .into_iter()
-        .filter(|source| !EDGES.contains(&source.package.as_str()))
-        .collect();
-    let talk = words(&[
-        ["print", "!("],
-        ["println", "!("],
-        ["eprint", "!("],
-        ["eprintln", "!("],
-    ]);
+    let inner: Vec<Source> =
+        sources().into_iter().filter(|source| !EDGES.contains(&source.package.as_str())).collect();
+    let talk = words(&[["print", "!("], ["println", "!("], ["eprint", "!("], ["eprintln", "!("]]);
     none(lines_with(&inner, &talk), "only the edges print");
-    let world = words(&[
-        ["env::", "var"],
-        ["env::", "args"],
-        ["env::", "current_dir"],
-        ["process::", "exit"],
-    ]);
-    none(
-        lines_with(&inner, &world),
-        "only the edges read the environment, and exit",
-    );
+    let world =
+        words(&[["env::", "var"], ["env::", "args"], ["env::", "current_dir"], ["process::", "exit"]]);
+    none(lines_with(&inner, &world), "only the edges read the environment, and exit");
 }
 
 #[test]
 fn the_ledger_reads_no_clock_and_does_no_io() {
-    let ledger: Vec<Source> = sources()
-        .into_iter()
-        .filter(|source| source.package == "onceward")
-        .collect();
+    let ledger: Vec<Source> = sources().into_iter().filter(|source| source.package == "onceward").collect();
     let world = words(&[
         ["SystemTime::", "now"],
         ["Instant::", "now"],
@@ -309,10 +232,7 @@ fn the_ledger_reads_no_clock_and_does_no_io() {
         ["getr", "andom"],
     ]);
     let conformance = |line: &String| line.starts_with("crates/onceward/src/conformance");
-    let broken = lines_with(&ledger, &world)
-        .into_iter()
-        .filter(|line| !conformance(line))
-        .collect();
+    let broken = lines_with(&ledger, &world).into_iter().filter(|line| !conformance(line)).collect();
     none(broken, "time, files and chance come through the store");
 }
 
@@ -323,35 +243,19 @@ fn every_code_is_documented() {
         .map(|page| root().join(page))
         .filter(|page| page.exists())
         .collect();
-    let text: String = pages
-        .iter()
-        .map(|page| std::fs::read_to_string(page).unwrap())
-        .collect();
-    let missing: Vec<String> = Code::ALL
-        .iter()
-        .map(Code::to_string)
-        .filter(|code| !text.contains(code.as_str()))
-        .collect();
-    assert!(
-        pages.is_empty() || missing.is_empty(),
-        "not documented in {pages:?}: {missing:?}"
-    );
+    let text: String = pages.iter().map(|page| std::fs::read_to_string(page).unwrap()).collect();
+    let missing: Vec<String> =
+        Code::ALL.iter().map(Code::to_string).filter(|code| !text.contains(code.as_str())).collect();
+    assert!(pages.is_empty() || missing.is_empty(), "not documented in {pages:?}: {missing:?}");
 }
 
 #[test]
 fn exit_codes_are_the_contracts_and_the_helps() {
-    let help = Command::new(env!("CARGO_BIN_EXE_once"))
-        .arg("--help")
-        .output()
-        .unwrap();
+    let help = Command::new(env!("CARGO_BIN_EXE_once")).arg("--help").output().unwrap();
     let help = String::from_utf8(help.stdout).unwrap();
-    let (_, told) = help
-        .split_once("Exit codes:")
-        .expect("the help tells the exit codes");
-    let told: BTreeSet<&str> = told
-        .split(|c: char| !c.is_ascii_digit())
-        .filter(|word| !word.is_empty())
-        .collect();
+    let (_, told) = help.split_once("Exit codes:").expect("the help tells the exit codes");
+    let told: BTreeSet<&str> =
+        told.split(|c: char| !c.is_ascii_digit()).filter(|word| !word.is_empty()).collect();
     for code in Code::ALL.iter().filter(|code| **code != Code::Failed) {
         assert!(
             told.contains(code.exit().to_string().as_str()),

@@ -14,7 +14,7 @@ impl Random {
     }
 
     /// The next number.
-    pub fn next(&mut self) -> u64 {
+    pub fn draw(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.state;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -24,7 +24,7 @@ impl Random {
 
     /// A number below `limit`, which is not zero.
     pub fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit.max(1)
+        self.draw() % limit.max(1)
     }
 
     /// An index into something of that length.
@@ -39,6 +39,6 @@ impl Random {
 
     /// Another generator, whose numbers do not depend on how many are drawn from this one afterwards.
     pub fn fork(&mut self) -> Self {
-        Self::seeded(self.next())
+        Self::seeded(self.draw())
     }
 }

@@ -34,10 +34,7 @@ fn main() {
 /// Rounds alternate, so that a slow minute of the machine hits all alike.
 fn speed(folder: &Path) {
     let only = std::env::var("BENCH_ONLY").unwrap_or_default();
-    let rounds = std::env::var("BENCH_ROUNDS")
-        .ok()
-        .and_then(|text| text.parse().ok())
-        .unwrap_or(3);
+    let rounds = std::env::var("BENCH_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(3);
     for round in 1..=rounds {
         let path = |what: &str| folder.join(format!("{}-{round}.db", what.replace(' ', "-")));
         let measure = |peer: &str, mode: &str, callers: usize, run: &dyn Fn(&Path) -> Figures| {
@@ -50,25 +47,18 @@ fn speed(folder: &Path) {
         measure("onceward", "first", 1, &one_caller);
         measure("onceward", "first", 64, &|path| many_callers(path, 64));
         measure("onceward", "first", 256, &|path| many_callers(path, 256));
-        measure("onceward", "replay from memory", 1, &|path| {
-            replay(path, CACHE_BYTES)
-        });
+        measure("onceward", "replay from memory", 1, &|path| replay(path, CACHE_BYTES));
         measure("onceward", "replay from the file", 1, &|path| replay(path, 0));
     }
 }
 
 fn growth(folder: &Path) {
-    let limit: u64 = std::env::var("GROWTH_LIMIT")
-        .ok()
-        .and_then(|text| text.parse().ok())
-        .unwrap_or(10_000_000);
+    let limit: u64 =
+        std::env::var("GROWTH_LIMIT").ok().and_then(|text| text.parse().ok()).unwrap_or(10_000_000);
     let store = open(&folder.join("growth.db"), CACHE_BYTES);
     let ledger = Ledger::new(store.clone());
     let mut records = 0;
-    for size in [1_000, 100_000, 1_000_000, 10_000_000]
-        .into_iter()
-        .filter(|size| *size <= limit)
-    {
+    for size in [1_000, 100_000, 1_000_000, 10_000_000].into_iter().filter(|size| *size <= limit) {
         fill(&ledger, records, size);
         records = size;
         let calls: Vec<u64> = (0..2_000).map(|n| 1_000_000_000 + size * 10 + n).collect();
@@ -77,14 +67,9 @@ fn growth(folder: &Path) {
         print_line("onceward", &format!("first at {size} records"), 1, 1, &first);
         // Old records, spread over the whole file, each asked for once: from the file, not from memory.
         let step = (size / 2_000).max(1);
-        let replay = timed((0..size).step_by(usize::try_from(step).unwrap()), |n| {
-            call(&blocking, n)
-        });
+        let replay = timed((0..size).step_by(usize::try_from(step).unwrap()), |n| call(&blocking, n));
         print_line("onceward", &format!("replay at {size} records"), 1, 1, &replay);
-        println!(
-            "{{\"what\":\"memory at {size} records\",\"resident_mib\":{}}}",
-            resident_mib()
-        );
+        println!("{{\"what\":\"memory at {size} records\",\"resident_mib\":{}}}", resident_mib());
     }
 }
 
@@ -133,10 +118,7 @@ fn timed(items: impl Iterator<Item = u64>, mut act: impl FnMut(u64)) -> Figures 
         act(item);
         micros.push(start.elapsed().as_secs_f64() * 1e6);
     }
-    Figures {
-        seconds: begun.elapsed().as_secs_f64(),
-        micros,
-    }
+    Figures { seconds: begun.elapsed().as_secs_f64(), micros }
 }
 
 /// The same two synced transactions, by hand: a row with a unique key, then its result.
@@ -148,12 +130,9 @@ fn bare(path: &Path) -> Figures {
              CREATE TABLE effect (id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, state TEXT NOT NULL, result TEXT);",
         )
         .unwrap();
-    let mut insert = connection
-        .prepare("INSERT INTO effect (key, state) VALUES (?1, 'running')")
-        .unwrap();
-    let mut update = connection
-        .prepare("UPDATE effect SET state = 'done', result = ?2 WHERE key = ?1")
-        .unwrap();
+    let mut insert = connection.prepare("INSERT INTO effect (key, state) VALUES (?1, 'running')").unwrap();
+    let mut update =
+        connection.prepare("UPDATE effect SET state = 'done', result = ?2 WHERE key = ?1").unwrap();
     let end = Instant::now() + ROUND;
     timed((0..).take_while(|_| Instant::now() < end), |n| {
         let key = operation(n).intent().unwrap().key.text;
@@ -195,10 +174,7 @@ fn many_callers(path: &Path, callers: usize) -> Figures {
             }
         }
     });
-    Figures {
-        seconds: begun.elapsed().as_secs_f64(),
-        micros,
-    }
+    Figures { seconds: begun.elapsed().as_secs_f64(), micros }
 }
 
 fn replay(path: &Path, cache_bytes: u64) -> Figures {
@@ -211,9 +187,7 @@ fn replay(path: &Path, cache_bytes: u64) -> Figures {
         call(&blocking, n);
     }
     let end = Instant::now() + ROUND;
-    timed((0..records).cycle().take_while(|_| Instant::now() < end), |n| {
-        call(&blocking, n)
-    })
+    timed((0..records).cycle().take_while(|_| Instant::now() < end), |n| call(&blocking, n))
 }
 
 fn call(ledger: &Blocking, number: u64) {
@@ -230,19 +204,11 @@ fn operation(number: u64) -> Operation {
 }
 
 fn open(path: &Path, cache_bytes: u64) -> Arc<SqliteStore> {
-    SqliteStore::open(SqliteOptions {
-        cache_bytes,
-        ..SqliteOptions::new(path)
-    })
-    .expect("a ledger")
+    SqliteStore::open(SqliteOptions { cache_bytes, ..SqliteOptions::new(path) }).expect("a ledger")
 }
 
 fn resident_mib() -> u64 {
     let status = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
-    let pages: u64 = status
-        .split(' ')
-        .nth(1)
-        .and_then(|pages| pages.parse().ok())
-        .unwrap_or(0);
+    let pages: u64 = status.split(' ').nth(1).and_then(|pages| pages.parse().ok()).unwrap_or(0);
     pages * 4096 / (1024 * 1024)
 }

@@ -38,8 +38,8 @@ pub fn open(url: &str) -> Result<Arc<dyn Store>, StoreError> {
             Ok(SqliteStore::open(options)?)
         }
         Some(("memory", "")) => Ok(Arc::new(MemoryStore::new(SystemClock))),
-        Some(_) | None => Err(unusable(format!(
-            "the ledger URL {url:?} is not understood; write sqlite:PATH (or memory:)"
-        ))),
+        Some(_) | None => {
+            Err(unusable(format!("the ledger URL {url:?} is not understood; write sqlite:PATH (or memory:)")))
+        }
     }
 }

@@ -156,10 +156,7 @@ impl Shared {
         };
         let result = read(&connection).map_err(|error| schema::explain(&self.options.path, error));
         if result.is_ok() {
-            self.readers
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .push(connection);
+            self.readers.lock().unwrap_or_else(PoisonError::into_inner).push(connection);
         }
         result
     }
@@ -181,31 +178,14 @@ impl Store for SqliteStore {
 
     async fn swap(&self, expected: Option<u64>, record: Record, door: Door) -> Result<Swap, StoreError> {
         let record = Arc::new(record);
-        match self
-            .write(
-                Change::Swap {
-                    expected,
-                    record: Arc::clone(&record),
-                },
-                door,
-            )
-            .await?
-        {
+        match self.write(Change::Swap { expected, record: Arc::clone(&record) }, door).await? {
             Written::Yes => Ok(Swap::Written(record)),
             Written::Conflict(found) => Ok(Swap::Conflict(found)),
         }
     }
 
     async fn delete(&self, id: &OperationId, expected: u64, door: Door) -> Result<bool, StoreError> {
-        let written = self
-            .write(
-                Change::Delete {
-                    id: id.clone(),
-                    expected,
-                },
-                door,
-            )
-            .await?;
+        let written = self.write(Change::Delete { id: id.clone(), expected }, door).await?;
         Ok(matches!(written, Written::Yes))
     }
 
@@ -215,8 +195,7 @@ impl Store for SqliteStore {
     }
 
     async fn due(&self, now_ms: i64, limit: usize) -> Result<Vec<Record>, StoreError> {
-        self.shared
-            .read(|connection| rows::due(connection, now_ms, limit))
+        self.shared.read(|connection| rows::due(connection, now_ms, limit))
     }
 
     async fn counts(&self) -> Result<Counts, StoreError> {
@@ -228,10 +207,7 @@ impl Store for SqliteStore {
             Ok(record) => record.is_some_and(|record| record.version == seen),
             Err(_) => true,
         };
-        self.shared
-            .watchers
-            .wait(id, timeout_ms, &*self.shared.live, unchanged)
-            .await;
+        self.shared.watchers.wait(id, timeout_ms, &*self.shared.live, unchanged).await;
     }
 
     fn hold(&self, inherit: Inherit) -> Result<Box<dyn Hold>, StoreError> {

@@ -38,13 +38,7 @@ fn the_sqlite_store_conforms() {
 #[test]
 fn it_conforms_without_any_memory_of_finished_records() {
     let ledgers = Ledgers::default();
-    conformance::run(&|| {
-        open(SqliteOptions {
-            cache_bytes: 0,
-            ..ledgers.fresh()
-        })
-    })
-    .assert_clean();
+    conformance::run(&|| open(SqliteOptions { cache_bytes: 0, ..ledgers.fresh() })).assert_clean();
 }
 
 #[test]

@@ -16,9 +16,7 @@ struct Fixture {
 
 impl Fixture {
     fn new() -> Self {
-        Self {
-            folder: tempfile::tempdir().unwrap(),
-        }
+        Self { folder: tempfile::tempdir().unwrap() }
     }
 
     fn options(&self) -> SqliteOptions {
@@ -51,12 +49,7 @@ fn files_are_private() {
     pay(&fixture.ledger(), "a").unwrap();
     for entry in std::fs::read_dir(fixture.folder.path()).unwrap() {
         let entry = entry.unwrap();
-        assert_eq!(
-            entry.metadata().unwrap().permissions().mode() & 0o777,
-            0o600,
-            "{:?}",
-            entry.file_name()
-        );
+        assert_eq!(entry.metadata().unwrap().permissions().mode() & 0o777, 0o600, "{:?}", entry.file_name());
     }
 }
 
@@ -81,18 +74,11 @@ fn every_commit_is_synced_unless_asked_otherwise() {
     let fixture = Fixture::new();
     let health = fixture.store().health().unwrap();
     assert_eq!(
-        (
-            health.sync,
-            health.journal_mode.as_str(),
-            health.integrity.as_str()
-        ),
+        (health.sync, health.journal_mode.as_str(), health.integrity.as_str()),
         (Sync::Full, "wal", "ok")
     );
     assert_eq!(SqliteOptions::parse("x.db").unwrap().sync, Sync::Full);
-    assert_eq!(
-        SqliteOptions::parse("x.db?sync=normal").unwrap().sync,
-        Sync::Normal
-    );
+    assert_eq!(SqliteOptions::parse("x.db?sync=normal").unwrap().sync, Sync::Normal);
     assert!(SqliteOptions::parse("x.db?sync=fast").is_err());
 }
 
@@ -108,14 +94,9 @@ fn a_newer_file_and_a_foreign_one_are_left_alone() {
     foreign.shell().execute_batch("CREATE TABLE theirs (x)").unwrap();
     let refused = SqliteStore::open(foreign.options()).err().unwrap().to_string();
     assert!(refused.contains("another program"), "{refused}");
-    assert!(
-        !live_file(&foreign).exists(),
-        "nothing is made beside a file of another program"
-    );
-    let tables: i64 = foreign
-        .shell()
-        .query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))
-        .unwrap();
+    assert!(!live_file(&foreign).exists(), "nothing is made beside a file of another program");
+    let tables: i64 =
+        foreign.shell().query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0)).unwrap();
     assert_eq!(tables, 1);
 }
 
@@ -128,10 +109,7 @@ fn what_one_process_settles_another_does_not_serve_from_memory() {
     // In memory on both sides.
     assert!(pay(&here, "a").unwrap().replayed() && pay(&there, "a").unwrap().replayed());
     there.wait_for(there.ledger().forget(id)).unwrap();
-    assert!(
-        !pay(&here, "a").unwrap().replayed(),
-        "it was forgotten, so it runs"
-    );
+    assert!(!pay(&here, "a").unwrap().replayed(), "it was forgotten, so it runs");
     assert!(pay(&there, "a").unwrap().replayed());
 }
 
@@ -140,28 +118,15 @@ fn a_child_keeps_the_lock_of_its_parent_and_no_other() {
     let fixture = Fixture::new();
     let store = fixture.store();
     let inherited = store.hold(Inherit::Children).unwrap();
-    let owner = Owner {
-        token: inherited.token(),
-        lease_until_ms: 0,
-    };
-    let mut child = Command::new("sleep")
-        .arg("30")
-        .stdin(Stdio::null())
-        .spawn()
-        .unwrap();
+    let owner = Owner { token: inherited.token(), lease_until_ms: 0 };
+    let mut child = Command::new("sleep").arg("30").stdin(Stdio::null()).spawn().unwrap();
     drop(inherited);
     let liveness = || pollster::block_on(store.liveness(&owner)).unwrap();
     assert_eq!(liveness(), Liveness::Alive, "the child holds it");
     let private = store.hold(Inherit::No).unwrap();
-    let other = Owner {
-        token: private.token(),
-        lease_until_ms: 0,
-    };
+    let other = Owner { token: private.token(), lease_until_ms: 0 };
     drop(private);
-    assert_eq!(
-        pollster::block_on(store.liveness(&other)).unwrap(),
-        Liveness::Gone
-    );
+    assert_eq!(pollster::block_on(store.liveness(&other)).unwrap(), Liveness::Gone);
     child.kill().unwrap();
     child.wait().unwrap();
     assert_eq!(liveness(), Liveness::Gone);
@@ -197,14 +162,9 @@ fn an_attempt_that_dispatched_is_in_doubt() {
         })
     }));
     assert!(died.is_err());
-    assert_eq!(
-        ledger.wait_for(ledger.ledger().find(&id)).unwrap().1,
-        State::InDoubt
-    );
+    assert_eq!(ledger.wait_for(ledger.ledger().find(&id)).unwrap().1, State::InDoubt);
     assert!(pay(&ledger, "a").is_err());
-    let settled = ledger
-        .ledger()
-        .settle(&id, Verdict::Failed, onceward::Outcome::because(None));
+    let settled = ledger.ledger().settle(&id, Verdict::Failed, onceward::Outcome::because(None));
     ledger.wait_for(settled).unwrap();
     assert!(pay(&ledger, "a").is_ok());
 }
@@ -215,18 +175,12 @@ fn notes_of_another_run_of_the_machine_count_for_nothing() {
     let fixture = Fixture::new();
     let hold = fixture.store().hold(Inherit::No).unwrap();
     hold.note_dispatch(onceward::Dispatch::NotYet).unwrap();
-    let owner = Owner {
-        token: hold.token(),
-        lease_until_ms: 0,
-    };
+    let owner = Owner { token: hold.token(), lease_until_ms: 0 };
     drop(hold);
     let liveness = || pollster::block_on(fixture.store().liveness(&owner)).unwrap();
     assert_eq!(liveness(), Liveness::NeverDispatched);
     // As after a restart: the anchor names another run.
-    let live = std::fs::OpenOptions::new()
-        .write(true)
-        .open(live_file(&fixture))
-        .unwrap();
+    let live = std::fs::OpenOptions::new().write(true).open(live_file(&fixture)).unwrap();
     live.write_all_at(&[7; 16], 16).unwrap();
     assert_eq!(liveness(), Liveness::Gone);
 }
@@ -244,11 +198,7 @@ fn a_ledger_that_was_moved_away_while_in_use_runs_nothing() {
         let path: &Path = &fixture.folder.path().join(file);
         std::fs::rename(path, fixture.folder.path().join("elsewhere")).unwrap();
         let refused = pay(&ledger, "b").err().unwrap();
-        assert_eq!(
-            refused.code(),
-            onceward::Code::LedgerUnavailable,
-            "{file}: {refused}"
-        );
+        assert_eq!(refused.code(), onceward::Code::LedgerUnavailable, "{file}: {refused}");
         std::fs::rename(fixture.folder.path().join("elsewhere"), path).unwrap();
         pay(&ledger, "b").unwrap();
     }
@@ -262,10 +212,8 @@ fn replays_are_tallied_and_survive_closing() {
         pay(&ledger, "a").unwrap();
     }
     drop(ledger);
-    let replays: i64 = fixture
-        .shell()
-        .query_row("SELECT replays FROM operation", [], |row| row.get(0))
-        .unwrap();
+    let replays: i64 =
+        fixture.shell().query_row("SELECT replays FROM operation", [], |row| row.get(0)).unwrap();
     assert_eq!(replays, 3);
 }
 
@@ -285,11 +233,9 @@ fn many_threads_share_commits_and_lose_nothing() {
     });
     let done: i64 = fixture
         .shell()
-        .query_row(
-            "SELECT count(*) FROM operation JOIN result USING (row) WHERE state = 'done'",
-            [],
-            |row| row.get(0),
-        )
+        .query_row("SELECT count(*) FROM operation JOIN result USING (row) WHERE state = 'done'", [], |row| {
+            row.get(0)
+        })
         .unwrap();
     assert_eq!(done, 800);
 }

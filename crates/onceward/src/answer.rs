@@ -93,11 +93,7 @@ impl Answer {
     fn done(receipt: &Receipt, now_ms: i64) -> Self {
         let record = receipt.record();
         let outcome = record.outcome.as_ref();
-        let replayed = if receipt.replayed() {
-            Replayed::Yes
-        } else {
-            Replayed::No
-        };
+        let replayed = if receipt.replayed() { Replayed::Yes } else { Replayed::No };
         let reason = match replayed {
             Replayed::No => record.reason().map(str::to_owned),
             Replayed::Yes => Some(format!(
@@ -133,31 +129,15 @@ impl Answer {
     #[must_use]
     pub fn failed(error: &Error) -> Self {
         let code = error.code();
-        let problems = if let Error::Invalid(invalid) = error {
-            invalid.problems()
-        } else {
-            &[]
-        };
-        let replayed = if let Error::Failed { replayed, .. } = error {
-            *replayed
-        } else {
-            Replayed::No
-        };
+        let problems = if let Error::Invalid(invalid) = error { invalid.problems() } else { &[] };
+        let replayed = if let Error::Failed { replayed, .. } = error { *replayed } else { Replayed::No };
         let happened = error.happened();
         Self {
             ok: false,
-            effect: if happened == Happened::No {
-                Effect::Noop.as_str()
-            } else {
-                "unknown"
-            },
+            effect: if happened == Happened::No { Effect::Noop.as_str() } else { "unknown" },
             reason: None,
-            operation: error
-                .record()
-                .map(|record| OperationView::of(record, record.state, replayed)),
-            data: error
-                .record()
-                .and_then(|record| record.outcome.as_ref()?.data.clone()),
+            operation: error.record().map(|record| OperationView::of(record, record.state, replayed)),
+            data: error.record().and_then(|record| record.outcome.as_ref()?.data.clone()),
             error: Some(ErrorView {
                 code,
                 message: error.to_string(),
@@ -165,11 +145,7 @@ impl Answer {
                 retryable: error.retryable(),
                 retry_after_ms: error.retry_after_ms(),
                 fix_command: error.fix_command(),
-                problems: if problems.len() > 1 {
-                    problems.to_vec()
-                } else {
-                    Vec::new()
-                },
+                problems: if problems.len() > 1 { problems.to_vec() } else { Vec::new() },
             }),
             warnings: error.record().map(|record| warnings(record)).unwrap_or_default(),
         }
@@ -190,9 +166,7 @@ impl OperationView {
             attempt: record.attempt,
             replayed: replayed == Replayed::Yes,
             original_effect: outcome.and_then(|outcome| outcome.effect),
-            verified: outcome
-                .and_then(|outcome| outcome.verified)
-                .map(crate::Verification::as_str),
+            verified: outcome.and_then(|outcome| outcome.verified).map(crate::Verification::as_str),
             expires_at: record.due_ms.map(rfc3339),
         }
     }

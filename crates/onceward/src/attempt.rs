@@ -31,11 +31,7 @@ impl Attempt {
             Some(Dispatch::NotYet) => NOT_YET,
             Some(Dispatch::Begun) => DISPATCHED,
         };
-        Self {
-            record,
-            dispatch: Arc::new(AtomicU8::new(dispatch)),
-            hold,
-        }
+        Self { record, dispatch: Arc::new(AtomicU8::new(dispatch)), hold }
     }
 
     /// The operation's id.
@@ -74,10 +70,7 @@ impl Attempt {
     /// Says that nothing has left yet: until [`Attempt::dispatched`] is called, an error is certain to have no effect,
     /// and so is a crash where the store can tell.
     pub fn not_dispatched_yet(&self) {
-        let noted = self
-            .hold
-            .upgrade()
-            .map(|hold| hold.note_dispatch(Dispatch::NotYet));
+        let noted = self.hold.upgrade().map(|hold| hold.note_dispatch(Dispatch::NotYet));
         // Without the note a crash leaves the operation in doubt, which is true as well, only less helpful.
         drop(noted);
         self.dispatch.store(NOT_YET, Ordering::SeqCst);
@@ -106,24 +99,14 @@ impl Attempt {
                     Certainty::InDoubt | Certainty::TimedOut => false,
                     Certainty::Unsaid => self.dispatch.load(Ordering::SeqCst) == NOT_YET,
                 };
-                let kind = if failure.certainty == Certainty::TimedOut {
-                    Kind::TimedOut
-                } else {
-                    Kind::Plain
-                };
+                let kind =
+                    if failure.certainty == Certainty::TimedOut { Kind::TimedOut } else { Kind::Plain };
                 let outcome = Outcome {
                     data: failure.data,
                     body: failure.body,
                     ..Outcome::because(Some(failure.reason))
                 };
-                (
-                    if certain {
-                        Ending::Failed(outcome)
-                    } else {
-                        Ending::InDoubt(outcome)
-                    },
-                    kind,
-                )
+                (if certain { Ending::Failed(outcome) } else { Ending::InDoubt(outcome) }, kind)
             }
         }
     }
@@ -147,13 +130,7 @@ impl Done {
     /// it is done, with its result unavailable.
     pub fn new(effect: Effect, data: &impl Serialize) -> Self {
         let data = serde_json::value::to_raw_value(data).ok();
-        Self {
-            outcome: Outcome {
-                unavailable: data.is_none(),
-                data,
-                ..Outcome::with_effect(effect)
-            },
-        }
+        Self { outcome: Outcome { unavailable: data.is_none(), data, ..Outcome::with_effect(effect) } }
     }
 
     /// Something new exists.
@@ -181,12 +158,7 @@ impl Done {
     /// The result as JSON text that the caller has already.
     #[must_use]
     pub fn with_json(effect: Effect, data: Box<RawValue>) -> Self {
-        Self {
-            outcome: Outcome {
-                data: Some(data),
-                ..Outcome::with_effect(effect)
-            },
-        }
+        Self { outcome: Outcome { data: Some(data), ..Outcome::with_effect(effect) } }
     }
 
     /// What is needed to answer byte for byte, kept beside the result.
@@ -217,28 +189,17 @@ enum Certainty {
 impl Failure {
     /// It is certain that nothing happened: the next call may try again.
     pub fn no_effect(reason: impl ToString) -> Self {
-        Self {
-            certainty: Certainty::NoEffect,
-            reason: reason.to_string(),
-            data: None,
-            body: None,
-        }
+        Self { certainty: Certainty::NoEffect, reason: reason.to_string(), data: None, body: None }
     }
 
     /// It cannot be said whether it happened: nobody runs it again by himself.
     pub fn in_doubt(reason: impl ToString) -> Self {
-        Self {
-            certainty: Certainty::InDoubt,
-            ..Self::no_effect(reason)
-        }
+        Self { certainty: Certainty::InDoubt, ..Self::no_effect(reason) }
     }
 
     /// It took too long, and cannot be said whether it happened.
     pub fn timed_out(reason: impl ToString) -> Self {
-        Self {
-            certainty: Certainty::TimedOut,
-            ..Self::no_effect(reason)
-        }
+        Self { certainty: Certainty::TimedOut, ..Self::no_effect(reason) }
     }
 
     /// What the failure had to say, kept with it.
@@ -252,9 +213,6 @@ impl Failure {
 /// An error without a class is certain only if the attempt had said that nothing was dispatched yet.
 impl<E: std::error::Error> From<E> for Failure {
     fn from(error: E) -> Self {
-        Self {
-            certainty: Certainty::Unsaid,
-            ..Self::no_effect(error)
-        }
+        Self { certainty: Certainty::Unsaid, ..Self::no_effect(error) }
     }
 }

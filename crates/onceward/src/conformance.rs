@@ -135,10 +135,7 @@ fn guarded(case: impl FnOnce() -> Verdict) -> Verdict {
     catch_unwind(AssertUnwindSafe(case)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
         let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
-        Err(bench::Problem::new(format!(
-            "it panicked: {}",
-            text.unwrap_or_default()
-        )))
+        Err(bench::Problem::new(format!("it panicked: {}", text.unwrap_or_default())))
     })
 }
 
@@ -147,11 +144,7 @@ impl Report {
         let case = name.replace('_', " ");
         match verdict {
             Ok(()) => self.passed.push(format!("{group}: {case}")),
-            Err(problem) => self.failed.push(Failed {
-                group,
-                case,
-                message: problem.to_string(),
-            }),
+            Err(problem) => self.failed.push(Failed { group, case, message: problem.to_string() }),
         }
     }
 
@@ -172,12 +165,7 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(
-            f,
-            "{} cases hold, {} do not",
-            self.passed.len(),
-            self.failed.len()
-        )?;
+        writeln!(f, "{} cases hold, {} do not", self.passed.len(), self.failed.len())?;
         self.failed
             .iter()
             .try_for_each(|failed| writeln!(f, "  {}: {}\n    {}", failed.group, failed.case, failed.message))

@@ -89,9 +89,7 @@ pub fn begin(found: Option<&Record>, intent: &Intent, liveness: Liveness, now_ms
         return Decision::Refuse(Refusal::KeyReused(fields));
     }
     match standing(record, liveness, now_ms) {
-        State::Staged => Decision::Start {
-            attempt: record.attempt + 1,
-        },
+        State::Staged => Decision::Start { attempt: record.attempt + 1 },
         State::Running => Decision::Wait,
         State::Done => Decision::Replay,
         State::Failed if record.state == State::Running => Decision::Doubt,
@@ -102,9 +100,9 @@ pub fn begin(found: Option<&Record>, intent: &Intent, liveness: Liveness, now_ms
         State::InDoubt => in_doubt(record, intent, liveness, now_ms),
         State::Cancelled => Decision::Refuse(Refusal::Cancelled),
         State::Expired => match (intent.terms.on_expired, intent.key.origin) {
-            (OnExpired::Rerun, _) | (OnExpired::Auto, KeyOrigin::Derived) => Decision::Start {
-                attempt: record.attempt + 1,
-            },
+            (OnExpired::Rerun, _) | (OnExpired::Auto, KeyOrigin::Derived) => {
+                Decision::Start { attempt: record.attempt + 1 }
+            }
             (OnExpired::Refuse, _) | (OnExpired::Auto, KeyOrigin::Given) => {
                 Decision::Refuse(Refusal::KeyExpired)
             }
@@ -142,18 +140,12 @@ fn in_doubt(record: &Record, intent: &Intent, liveness: Liveness, now_ms: i64) -
 
 /// The doubt is written down once; from then on it is only told.
 pub(crate) fn stay_in_doubt(record: &Record) -> Decision {
-    if record.state == State::InDoubt {
-        Decision::Refuse(Refusal::InDoubt)
-    } else {
-        Decision::Doubt
-    }
+    if record.state == State::InDoubt { Decision::Refuse(Refusal::InDoubt) } else { Decision::Doubt }
 }
 
 fn next_attempt(record: &Record, intent: &Intent) -> Decision {
     if record.spent_attempts() < intent.terms.max_attempts {
-        Decision::Start {
-            attempt: record.attempt + 1,
-        }
+        Decision::Start { attempt: record.attempt + 1 }
     } else if record.state.is_settled() {
         Decision::Refuse(Refusal::BudgetExhausted)
     } else {

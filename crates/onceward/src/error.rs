@@ -17,9 +17,7 @@ pub struct InvalidInput {
 impl InvalidInput {
     /// One problem.
     pub fn new(problem: impl Into<String>) -> Self {
-        Self {
-            problems: vec![problem.into()],
-        }
+        Self { problems: vec![problem.into()] }
     }
 
     /// Every problem that was found, or `None` when there is none.
@@ -188,7 +186,7 @@ pub enum Error {
     #[error("{0}")]
     Invalid(#[from] InvalidInput),
     /// A key is required and none was given.
-    #[error("the operation {name:?} needs a key and none was given")]
+    #[error("the operation {name:?} needs a key and none was given; give one that names this very action")]
     KeyMissing {
         /// What was to be done.
         name: String,
@@ -327,17 +325,14 @@ impl Error {
         if let Self::WrongState { record, .. } = self {
             return match record.state {
                 State::Done => Happened::Yes,
-                State::Staged | State::Running | State::InDoubt => Happened::Unknown,
-                State::Failed | State::Cancelled | State::Expired => Happened::No,
+                // A tombstone no longer knows how it ended.
+                State::Staged | State::Running | State::InDoubt | State::Expired => Happened::Unknown,
+                State::Failed | State::Cancelled => Happened::No,
             };
         }
         // The attempt said so itself; only the ledger does not know it yet.
         let by_its_word = matches!(self, Self::Unrecorded { what, .. } if what.starts_with("it was done"));
-        if by_its_word {
-            Happened::Yes
-        } else {
-            self.code().happened()
-        }
+        if by_its_word { Happened::Yes } else { self.code().happened() }
     }
 
     /// The operation it is about, where there is one.
@@ -362,28 +357,22 @@ impl Error {
     /// When to ask again, where asking again is right.
     #[must_use]
     pub fn retry_after_ms(&self) -> Option<u64> {
-        if let Self::InProgress { retry_after_ms, .. } = self {
-            Some(*retry_after_ms)
-        } else {
-            None
-        }
+        if let Self::InProgress { retry_after_ms, .. } = self { Some(*retry_after_ms) } else { None }
     }
 
     /// Whether the same call may be made again: only where it is certain that nothing happened, and worth it.
     #[must_use]
     pub fn retryable(&self) -> bool {
+        // A file that is not a ledger, or a newer or damaged one, does not mend itself.
+        if matches!(self, Self::Unavailable(StoreError::Unusable { .. })) {
+            return false;
+        }
         match self.record() {
             // A budget that is spent, or a failure that is replayed, answers every retry in the same way.
             Some(record) if record.state == State::Failed => {
                 self.code().retryable()
                     && record.spent_attempts() < record.detail.max_attempts
-                    && !matches!(
-                        self,
-                        Self::Failed {
-                            replayed: Replayed::Yes,
-                            ..
-                        }
-                    )
+                    && !matches!(self, Self::Failed { replayed: Replayed::Yes, .. })
             }
             Some(_) | None => self.code().retryable(),
         }
@@ -400,7 +389,7 @@ impl Error {
             | Self::Unrecorded { record, .. } => Some(match (record.detail.class, &record.detail.probe) {
                 (Class::Probed, Some(_)) => format!("once settle {id} --probe"),
                 (Class::Probed | Class::Once | Class::Read | Class::Idempotent | Class::Keyed, _) => {
-                    format!("once settle {id} --as done|failed")
+                    format!("once settle {id} --as 'done|failed'")
                 }
             }),
             Self::InProgress { .. } => Some(format!("once wait {id}")),

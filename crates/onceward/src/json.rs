@@ -128,19 +128,12 @@ impl Json {
     pub fn without(mut self, pointers: &[Pointer]) -> Self {
         // The last item of an array goes first, so that the others keep their places.
         let place = |pointer: &Pointer| -> Vec<(usize, String)> {
-            pointer
-                .steps
-                .iter()
-                .map(|step| (step.len(), step.clone()))
-                .collect()
+            pointer.steps.iter().map(|step| (step.len(), step.clone())).collect()
         };
         let mut pointers: Vec<&Pointer> = pointers.iter().collect();
         pointers.sort_by_key(|pointer| place(pointer));
         pointers.dedup();
-        pointers
-            .into_iter()
-            .rev()
-            .for_each(|pointer| self.remove(pointer));
+        pointers.into_iter().rev().for_each(|pointer| self.remove(pointer));
         self
     }
 
@@ -153,10 +146,9 @@ impl Json {
         for step in parents {
             let next = match value {
                 Self::Array(items) => array_index(step).and_then(|at| items.get_mut(at)),
-                Self::Object(members) => members
-                    .iter_mut()
-                    .find(|(name, _)| name == step)
-                    .map(|(_, inner)| inner),
+                Self::Object(members) => {
+                    members.iter_mut().find(|(name, _)| name == step).map(|(_, inner)| inner)
+                }
                 Self::Null | Self::Bool(_) | Self::Number(_) | Self::String(_) => None,
             };
             let Some(next) = next else { return };
@@ -245,10 +237,8 @@ impl From<serde_json::Value> for Json {
             Value::String(text) => Self::String(text),
             Value::Array(items) => Self::Array(items.into_iter().map(Self::from).collect()),
             Value::Object(members) => {
-                let mut members: Vec<_> = members
-                    .into_iter()
-                    .map(|(name, value)| (name, Self::from(value)))
-                    .collect();
+                let mut members: Vec<_> =
+                    members.into_iter().map(|(name, value)| (name, Self::from(value))).collect();
                 members.sort_by(|(a, _), (b, _)| canonical_order(a, b));
                 Self::Object(members)
             }
@@ -293,19 +283,13 @@ impl Pointer {
 
 impl fmt::Display for Pointer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.steps
-            .iter()
-            .try_for_each(|step| write!(f, "/{}", step.replace('~', "~0").replace('/', "~1")))
+        self.steps.iter().try_for_each(|step| write!(f, "/{}", step.replace('~', "~0").replace('/', "~1")))
     }
 }
 
 /// RFC 8785 sorts names by UTF-16 code units, which differs from byte order beyond the basic plane.
 fn canonical_order(a: &str, b: &str) -> Ordering {
-    if a.is_ascii() && b.is_ascii() {
-        a.cmp(b)
-    } else {
-        a.encode_utf16().cmp(b.encode_utf16())
-    }
+    if a.is_ascii() && b.is_ascii() { a.cmp(b) } else { a.encode_utf16().cmp(b.encode_utf16()) }
 }
 
 fn array_index(step: &str) -> Option<usize> {
@@ -317,10 +301,7 @@ fn array_index(step: &str) -> Option<usize> {
 pub(crate) fn write_string(text: &str, out: &mut String) {
     out.push('"');
     // Most strings need no escape; a look over the whole is cheaper than one at each byte.
-    if text
-        .bytes()
-        .all(|byte| byte >= 0x20 && byte != b'"' && byte != b'\\')
-    {
+    if text.bytes().all(|byte| byte >= 0x20 && byte != b'"' && byte != b'\\') {
         out.push_str(text);
         out.push('"');
         return;
@@ -386,14 +367,10 @@ mod tests {
     #[test]
     fn all_pointers_are_of_the_value_as_it_was() {
         let value = Json::parse(r#"{"list":[0,1,2,{"x":3,"y":3},4,5,6,7,8,9,10]}"#).unwrap();
-        let pointers: Vec<Pointer> = [
-            "list.0", "/list/0", "list.3.x", "list.1", "list.9", "list.10", "list.2.x",
-        ]
-        .map(|text| Pointer::parse(text).unwrap())
-        .into();
-        assert_eq!(
-            value.without(&pointers).canonical(),
-            r#"{"list":[2,{"y":3},4,5,6,7,8]}"#
-        );
+        let pointers: Vec<Pointer> =
+            ["list.0", "/list/0", "list.3.x", "list.1", "list.9", "list.10", "list.2.x"]
+                .map(|text| Pointer::parse(text).unwrap())
+                .into();
+        assert_eq!(value.without(&pointers).canonical(), r#"{"list":[2,{"y":3},4,5,6,7,8]}"#);
     }
 }

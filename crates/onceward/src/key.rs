@@ -1,6 +1,5 @@
 //! Identity: which operation is this, and are its inputs the ones it was first asked for with?
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -111,10 +110,7 @@ impl Key {
                 text.len()
             )));
         }
-        Ok(Self {
-            text: text.to_owned(),
-            origin: KeyOrigin::Given,
-        })
+        Ok(Self { text: text.to_owned(), origin: KeyOrigin::Given })
     }
 
     /// A key derived from intent: `k1_` and base32 of SHA-256 over canonical `[1, name, selected, occurrence]`.
@@ -128,10 +124,7 @@ impl Key {
         text.push(',');
         occurrence.to_json().write_canonical(&mut text);
         text.push(']');
-        Self {
-            text: tagged("k1_", &Sha256::digest(&text)),
-            origin: KeyOrigin::Derived,
-        }
+        Self { text: tagged("k1_", &Sha256::digest(&text)), origin: KeyOrigin::Derived }
     }
 }
 
@@ -150,11 +143,7 @@ impl Occurrence {
 
     fn to_json(&self) -> Json {
         let number = !self.0.starts_with('0') && self.0.bytes().all(|b| b.is_ascii_digit());
-        if number {
-            Json::Number(self.0.clone())
-        } else {
-            Json::String(self.0.clone())
-        }
+        if number { Json::Number(self.0.clone()) } else { Json::String(self.0.clone()) }
     }
 }
 
@@ -170,14 +159,11 @@ impl fmt::Display for Occurrence {
     }
 }
 
-/// The part of `input` that identifies the action: the selected fields, or all of it.
+/// The chosen fields of `input`, or `None` where none were chosen and all of it counts.
 ///
 /// # Errors
-/// A field that is selected and missing is an error, never an empty value.
-pub fn select<'a>(input: &'a Json, fields: &[Pointer]) -> Result<Cow<'a, Json>, InvalidInput> {
-    if fields.is_empty() {
-        return Ok(Cow::Borrowed(input));
-    }
+/// A field that is chosen and missing is an error, never an empty value.
+pub fn select(input: &Json, fields: &[Pointer]) -> Result<Option<Json>, InvalidInput> {
     let mut missing = Vec::new();
     let mut selected = Vec::new();
     for field in fields {
@@ -188,7 +174,7 @@ pub fn select<'a>(input: &'a Json, fields: &[Pointer]) -> Result<Cow<'a, Json>, 
     }
     match InvalidInput::all(missing) {
         Some(invalid) => Err(invalid),
-        None => Ok(Cow::Owned(Json::object(selected))),
+        None => Ok((!fields.is_empty()).then(|| Json::object(selected))),
     }
 }
 
@@ -233,12 +219,8 @@ pub fn field_digests(id: &OperationId, input: &Json) -> BTreeMap<String, String>
 /// The fields in which two inputs differ, by their digests.
 #[must_use]
 pub fn fields_that_differ(a: &BTreeMap<String, String>, b: &BTreeMap<String, String>) -> Vec<String> {
-    let mut fields: Vec<String> = a
-        .keys()
-        .chain(b.keys())
-        .filter(|field| a.get(*field) != b.get(*field))
-        .cloned()
-        .collect();
+    let mut fields: Vec<String> =
+        a.keys().chain(b.keys()).filter(|field| a.get(*field) != b.get(*field)).cloned().collect();
     fields.sort();
     fields.dedup();
     fields
@@ -256,9 +238,7 @@ pub fn name_like(what: &str, text: &str) -> Result<(), InvalidInput> {
         )));
     }
     match text.chars().find(|c| c.is_control()) {
-        Some(stray) => Err(InvalidInput::new(format!(
-            "the {what} holds the control character {stray:?}"
-        ))),
+        Some(stray) => Err(InvalidInput::new(format!("the {what} holds the control character {stray:?}"))),
         None => Ok(()),
     }
 }

@@ -43,10 +43,7 @@ pub(crate) struct Manner {
 
 impl Default for Manner {
     fn default() -> Self {
-        Self {
-            inherit: Inherit::No,
-            noted: None,
-        }
+        Self { inherit: Inherit::No, noted: None }
     }
 }
 
@@ -78,19 +75,13 @@ impl Ledger {
     /// A ledger on that store.
     #[must_use]
     pub fn new(store: Arc<dyn Store>) -> Self {
-        Self {
-            store,
-            door: Door::Async,
-        }
+        Self { store, door: Door::Async }
     }
 
     /// The same ledger for threads that may block, with no runtime.
     #[must_use]
     pub fn blocking(&self) -> Blocking {
-        Blocking::new(Self {
-            store: Arc::clone(&self.store),
-            door: Door::Blocking,
-        })
+        Blocking::new(Self { store: Arc::clone(&self.store), door: Door::Blocking })
     }
 
     /// Lets the operation happen once: executes it, or replays its result.
@@ -157,32 +148,20 @@ impl Ledger {
                 }
                 (Decision::Replay, Some(record)) => {
                     self.store.tally_replay(&record.id);
-                    return Ok(Begun::Replay(Receipt {
-                        record,
-                        replayed: Replayed::Yes,
-                    }));
+                    return Ok(Begun::Replay(Receipt { record, replayed: Replayed::Yes }));
                 }
                 (Decision::ReplayFailure, Some(record)) => {
                     self.store.tally_replay(&record.id);
                     let reason = record.reason().unwrap_or("it failed").to_owned();
-                    return Err(Error::Failed {
-                        record,
-                        reason,
-                        replayed: Replayed::Yes,
-                    });
+                    return Err(Error::Failed { record, reason, replayed: Replayed::Yes });
                 }
                 (Decision::Wait, Some(record)) => {
                     let left_ms = u64::try_from(wait_until.saturating_sub(now_ms)).unwrap_or(0);
                     if left_ms == 0 {
-                        return Err(Error::InProgress {
-                            record,
-                            retry_after_ms: RETRY_AFTER_MS,
-                        });
+                        return Err(Error::InProgress { record, retry_after_ms: RETRY_AFTER_MS });
                     }
                     let slice_ms = self.slice_ms(&record, now_ms, &mut look_ms);
-                    self.store
-                        .changed(&record.id, record.version, slice_ms.min(left_ms))
-                        .await;
+                    self.store.changed(&record.id, record.version, slice_ms.min(left_ms)).await;
                 }
                 (Decision::Doubt | Decision::Probe, Some(record)) => {
                     let next = transition::doubt(&record, liveness, intent.terms.quarantine_ms, now_ms);
@@ -225,10 +204,7 @@ impl Ledger {
         let now_ms = self.now_ms();
         match answer {
             ProbeAnswer::Yes(outcome) => {
-                let outcome = Outcome {
-                    settled_by: Some("probe".to_owned()),
-                    ..outcome
-                };
+                let outcome = Outcome { settled_by: Some("probe".to_owned()), ..outcome };
                 if let Some(next) = transition::settle(record, liveness, Verdict::Done, outcome, now_ms) {
                     self.store.swap(Some(record.version), next, self.door).await?;
                 }
@@ -252,34 +228,21 @@ impl Ledger {
             hold.note_dispatch(Dispatch::NotYet)?;
         }
         let now_ms = self.now_ms();
-        let owner = Owner {
-            token: hold.token(),
-            lease_until_ms: transition::later(now_ms, intent.terms.lease_ms),
-        };
+        let owner =
+            Owner { token: hold.token(), lease_until_ms: transition::later(now_ms, intent.terms.lease_ms) };
         let record = transition::start(found, intent, owner, now_ms);
         let attempt = record.attempt;
-        let (seen, lost) = match self
-            .store
-            .swap(found.map(|found| found.version), record, self.door)
-            .await
-        {
+        let (seen, lost) = match self.store.swap(found.map(|found| found.version), record, self.door).await {
             Ok(Swap::Written(record)) => (Some(record), None),
             Ok(Swap::Conflict(found)) => (found, None),
             // Only the reply may have been lost, so a second look decides.
             Err(error) => (self.store.load(&intent.id).await.unwrap_or(None), Some(error)),
         };
         // Whoever finds his own lock in the record has written it, whatever he was told.
-        match (
-            seen.filter(|seen| seen.attempt == attempt && seen.detail.owner == Some(owner)),
-            lost,
-        ) {
-            (Some(record), _) => Ok(Some(Claim::new(
-                self.clone(),
-                record,
-                hold,
-                manner.noted,
-                intent.terms.lease_ms,
-            ))),
+        match (seen.filter(|seen| seen.attempt == attempt && seen.detail.owner == Some(owner)), lost) {
+            (Some(record), _) => {
+                Ok(Some(Claim::new(self.clone(), record, hold, manner.noted, intent.terms.lease_ms)))
+            }
             (None, Some(error)) => Err(error.into()),
             (None, None) => Ok(None),
         }
@@ -287,11 +250,7 @@ impl Ledger {
 
     pub(crate) async fn liveness(&self, record: Option<&Record>) -> Result<Liveness, StoreError> {
         match record {
-            Some(Record {
-                state: State::Running,
-                detail,
-                ..
-            }) => match &detail.owner {
+            Some(Record { state: State::Running, detail, .. }) => match &detail.owner {
                 Some(owner) => self.store.liveness(owner).await,
                 None => Ok(Liveness::Gone),
             },
@@ -321,14 +280,8 @@ pub(crate) fn refused(refusal: Refusal, record: Arc<Record>) -> Error {
         Refusal::Cancelled => Error::Cancelled { record },
         Refusal::BudgetExhausted => Error::BudgetExhausted { record },
         Refusal::InDoubt => {
-            let refuted = record
-                .outcome
-                .as_ref()
-                .is_some_and(|o| o.verified == Some(Verification::Refuted));
-            let why = record
-                .reason()
-                .unwrap_or("its last attempt gave no answer")
-                .to_owned();
+            let refuted = record.outcome.as_ref().is_some_and(|o| o.verified == Some(Verification::Refuted));
+            let why = record.reason().unwrap_or("its last attempt gave no answer").to_owned();
             if refuted {
                 Error::Unverified { record, reason: why }
             } else {
@@ -371,11 +324,7 @@ impl Receipt {
     /// What the operation did when it was done.
     #[must_use]
     pub fn original_effect(&self) -> Effect {
-        self.record
-            .outcome
-            .as_ref()
-            .and_then(|outcome| outcome.effect)
-            .unwrap_or(Effect::Updated)
+        self.record.outcome.as_ref().and_then(|outcome| outcome.effect).unwrap_or(Effect::Updated)
     }
 
     /// The stored result as JSON text, byte for byte; `None` where there is none or it could not be kept.
@@ -411,11 +360,7 @@ impl Ledger {
     /// # Errors
     /// [`Error::NotFound`], or the ledger cannot be read.
     pub async fn find(&self, id: &OperationId) -> Result<(Arc<Record>, State), Error> {
-        let record = self
-            .store
-            .load(id)
-            .await?
-            .ok_or_else(|| Error::NotFound { id: id.to_string() })?;
+        let record = self.store.load(id).await?.ok_or_else(|| Error::NotFound { id: id.to_string() })?;
         let liveness = self.liveness(Some(&record)).await?;
         let state = decide::standing(&record, liveness, self.now_ms());
         Ok((record, state))
@@ -434,9 +379,7 @@ impl Ledger {
             written.states.push(State::Running);
         }
         if filter.states.contains(&State::Expired) {
-            written
-                .states
-                .extend([State::Done, State::Failed, State::Cancelled]);
+            written.states.extend([State::Done, State::Failed, State::Cancelled]);
         }
         let mut seen = Vec::new();
         loop {

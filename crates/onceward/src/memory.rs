@@ -36,20 +36,12 @@ struct Table {
 impl<C: Clock> MemoryStore<C> {
     /// An empty store that tells `clock`'s time and sees whether its owners live.
     pub fn new(clock: C) -> Self {
-        Self {
-            clock,
-            watch: Watch::Kernel,
-            table: Arc::default(),
-            watchers: Watchers::default(),
-        }
+        Self { clock, watch: Watch::Kernel, table: Arc::default(), watchers: Watchers::default() }
     }
 
     /// The same, but it cannot see whether an owner lives, as if owners were on other machines.
     pub fn blind(clock: C) -> Self {
-        Self {
-            watch: Watch::Lease,
-            ..Self::new(clock)
-        }
+        Self { watch: Watch::Lease, ..Self::new(clock) }
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -87,9 +79,7 @@ impl<C: Clock> Store for MemoryStore<C> {
                 }
             };
             table.order.insert(row, record.id.clone());
-            table
-                .records
-                .insert(record.id.clone(), (row, Arc::clone(&record)));
+            table.records.insert(record.id.clone(), (row, Arc::clone(&record)));
         }
         self.watchers.notify(&record.id);
         Ok(Swap::Written(record))
@@ -121,10 +111,7 @@ impl<C: Clock> Store for MemoryStore<C> {
             let fits = filter.scope.as_ref().is_none_or(|scope| *scope == record.scope)
                 && filter.name.as_ref().is_none_or(|name| *name == record.name)
                 && (filter.states.is_empty() || filter.states.contains(&record.state));
-            fits.then(|| Listed {
-                cursor: Cursor(*row),
-                record: without_body(&record),
-            })
+            fits.then(|| Listed { cursor: Cursor(*row), record: without_body(&record) })
         });
         Ok(listed.take(filter.limit).collect())
     }
@@ -137,11 +124,7 @@ impl<C: Clock> Store for MemoryStore<C> {
             .filter(|(_, record)| record.due_ms.is_some_and(|due| due <= now_ms))
             .collect();
         due.sort_by_key(|(row, record)| (record.due_ms, *row));
-        Ok(due
-            .into_iter()
-            .take(limit)
-            .map(|(_, record)| without_body(record))
-            .collect())
+        Ok(due.into_iter().take(limit).map(|(_, record)| without_body(record)).collect())
     }
 
     async fn counts(&self) -> Result<Counts, StoreError> {
@@ -162,10 +145,7 @@ impl<C: Clock> Store for MemoryStore<C> {
         table.last_token += 1;
         let token = table.last_token;
         table.held.insert(token);
-        Ok(Box::new(MemoryHold {
-            token,
-            table: Arc::clone(&self.table),
-        }))
+        Ok(Box::new(MemoryHold { token, table: Arc::clone(&self.table) }))
     }
 
     async fn liveness(&self, owner: &Owner) -> Result<Liveness, StoreError> {
@@ -173,10 +153,7 @@ impl<C: Clock> Store for MemoryStore<C> {
             Watch::Lease => Liveness::Unknown,
             Watch::Kernel => {
                 let table = self.table();
-                match (
-                    table.held.contains(&owner.token),
-                    table.undispatched.contains(&owner.token),
-                ) {
+                match (table.held.contains(&owner.token), table.undispatched.contains(&owner.token)) {
                     (true, _) => Liveness::Alive,
                     (false, true) => Liveness::NeverDispatched,
                     (false, false) => Liveness::Gone,
@@ -195,10 +172,7 @@ impl Table {
         let (_, record) = self.records.get(id)?;
         match self.replays.get(id) {
             None => Some(Arc::clone(record)),
-            Some(&replays) => Some(Arc::new(Record {
-                replays,
-                ..Record::clone(record)
-            })),
+            Some(&replays) => Some(Arc::new(Record { replays, ..Record::clone(record) })),
         }
     }
 }
@@ -225,11 +199,7 @@ impl Hold for MemoryHold {
 
 impl Drop for MemoryHold {
     fn drop(&mut self) {
-        self.table
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .held
-            .remove(&self.token);
+        self.table.lock().unwrap_or_else(PoisonError::into_inner).held.remove(&self.token);
     }
 }
 
@@ -251,9 +221,7 @@ impl ManualClock {
     /// A clock that stands at `now_ms`.
     #[must_use]
     pub fn at(now_ms: i64) -> Self {
-        Self {
-            now_ms: AtomicI64::new(now_ms),
-        }
+        Self { now_ms: AtomicI64::new(now_ms) }
     }
 
     /// Moves it, by a negative span too.

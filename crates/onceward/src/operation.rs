@@ -60,64 +60,43 @@ impl Operation {
     /// Who shares the key: a tenant, a session, a run.
     #[must_use]
     pub fn scope(self, scope: impl Into<String>) -> Self {
-        Self {
-            scope: scope.into(),
-            ..self
-        }
+        Self { scope: scope.into(), ..self }
     }
 
     /// A key of the caller's own. Without one it is derived from the intent.
     #[must_use]
     pub fn key(self, key: impl Into<String>) -> Self {
-        Self {
-            key: Some(key.into()),
-            ..self
-        }
+        Self { key: Some(key.into()), ..self }
     }
 
     /// The inputs. For integers beyond 64 bits use [`Operation::input_json`].
     #[must_use]
     pub fn input(self, input: impl Into<Json>) -> Self {
-        Self {
-            input: Ok(input.into()),
-            ..self
-        }
+        Self { input: Ok(input.into()), ..self }
     }
 
     /// The inputs as JSON text, of which no digit is lost.
     #[must_use]
     pub fn input_json(self, text: &str) -> Self {
-        Self {
-            input: Json::parse(text),
-            ..self
-        }
+        Self { input: Json::parse(text), ..self }
     }
 
     /// The fields that identify the action (all of them by default).
     #[must_use]
     pub fn key_fields<F: Into<String>>(self, fields: impl IntoIterator<Item = F>) -> Self {
-        Self {
-            key_fields: fields.into_iter().map(Into::into).collect(),
-            ..self
-        }
+        Self { key_fields: fields.into_iter().map(Into::into).collect(), ..self }
     }
 
     /// Fields that may differ between a call and its retry: a trace id, a time.
     #[must_use]
     pub fn volatile<F: Into<String>>(self, fields: impl IntoIterator<Item = F>) -> Self {
-        Self {
-            volatile: fields.into_iter().map(Into::into).collect(),
-            ..self
-        }
+        Self { volatile: fields.into_iter().map(Into::into).collect(), ..self }
     }
 
     /// The same action is wanted again: 2, 3, … or any label.
     #[must_use]
     pub fn occurrence(self, label: impl Into<String>) -> Self {
-        Self {
-            occurrence: Some(label.into()),
-            ..self
-        }
+        Self { occurrence: Some(label.into()), ..self }
     }
 
     /// What may be done when it is in doubt.
@@ -136,19 +115,13 @@ impl Operation {
     /// The command that tells whether it happened, kept with the record for later.
     #[must_use]
     pub fn probe_command(self, command: Option<String>) -> Self {
-        Self {
-            probe: command,
-            ..self
-        }
+        Self { probe: command, ..self }
     }
 
     /// The command that checks a reported success, kept with the record for later.
     #[must_use]
     pub fn verify_command(self, command: Option<String>) -> Self {
-        Self {
-            verify: command,
-            ..self
-        }
+        Self { verify: command, ..self }
     }
 
     /// Works out identity and fingerprint. Pure: the same operation has the same intent everywhere.
@@ -180,22 +153,21 @@ impl Operation {
         let (input, key_fields, volatile, occurrence, given) =
             (self.input.clone()?, key_fields?, volatile?, occurrence?, given?);
         if given.is_none() && self.terms.keys == KeyPolicy::Keyed {
-            return Err(Error::KeyMissing {
-                name: self.name.clone(),
-            });
+            return Err(Error::KeyMissing { name: self.name.clone() });
         }
+        let selected = key::select(&input, &key_fields)?;
+        let stable = input.without(&volatile);
         let key = match (given, occurrence) {
-            (None, occurrence) => Key::derived(
-                &self.name,
-                &*key::select(&input, &key_fields)?,
-                &occurrence.unwrap_or_default(),
-            ),
+            (None, occurrence) => {
+                // All inputs, where no fields were chosen, are all that a retry repeats.
+                let selected = selected.as_ref().unwrap_or(&stable);
+                Key::derived(&self.name, selected, &occurrence.unwrap_or_default())
+            }
             (Some(key), None) => key,
             (Some(key), Some(occurrence)) if occurrence == Occurrence::default() => key,
             // A repeat under a given key is the next key, spelled so that a person sees where it comes from.
             (Some(key), Some(occurrence)) => Key::given(&format!("{}#{occurrence}", key.text))?,
         };
-        let stable = input.without(&volatile);
         Ok(Intent {
             id: OperationId::of(&self.scope, &self.name, &key.text),
             scope: self.scope.clone(),

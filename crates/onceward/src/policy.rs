@@ -136,10 +136,7 @@ impl Default for Settings {
     }
 }
 
-#[expect(
-    clippy::expect_used,
-    reason = "the default policy is part of the build, and a test reads it"
-)]
+#[expect(clippy::expect_used, reason = "the default policy is part of the build, and a test reads it")]
 fn default_settings() -> &'static Settings {
     DEFAULT_SETTINGS.as_ref().expect("the default policy is complete")
 }
@@ -182,15 +179,10 @@ impl Policy {
     /// # Errors
     /// When the terms cannot be kept.
     pub fn settings(&self, name: &str) -> Result<Settings, InvalidInput> {
-        let mut fitting: Vec<_> = self
-            .operation
-            .iter()
-            .filter(|(pattern, _)| fits(pattern, name))
-            .collect();
+        let mut fitting: Vec<_> = self.operation.iter().filter(|(pattern, _)| fits(pattern, name)).collect();
         fitting.sort_by_key(|(pattern, _)| (!pattern.contains('*'), pattern.len()));
-        let rule = fitting
-            .into_iter()
-            .fold(self.defaults.clone(), |below, (_, rule)| rule.clone().over(below));
+        let rule =
+            fitting.into_iter().fold(self.defaults.clone(), |below, (_, rule)| rule.clone().over(below));
         let settings = rule.complete(Some(Settings::default()))?;
         settings.terms.check()?;
         Ok(settings)
@@ -205,17 +197,9 @@ impl Policy {
         let rules = std::iter::once(("defaults", &self.defaults))
             .chain(self.operation.iter().map(|(name, rule)| (name.as_str(), rule)));
         for (name, rule) in rules {
-            let complete = rule
-                .clone()
-                .over(self.defaults.clone())
-                .complete(Some(Settings::default()));
+            let complete = rule.clone().over(self.defaults.clone()).complete(Some(Settings::default()));
             if let Err(invalid) = complete.and_then(|settings| settings.terms.check()) {
-                problems.extend(
-                    invalid
-                        .problems()
-                        .iter()
-                        .map(|problem| format!("[{name}] {problem}")),
-                );
+                problems.extend(invalid.problems().iter().map(|problem| format!("[{name}] {problem}")));
             }
         }
         InvalidInput::all(problems).map_or(Ok(()), Err)
@@ -269,9 +253,7 @@ impl Rule {
         let open = |field: &str| InvalidInput::new(format!("the default policy says nothing of `{field}`"));
         macro_rules! take {
             ($field:ident, $from:expr) => {
-                self.$field
-                    .or_else(|| base.map($from))
-                    .ok_or_else(|| open(stringify!($field)))?
+                self.$field.or_else(|| base.map($from)).ok_or_else(|| open(stringify!($field)))?
             };
         }
         macro_rules! span {
@@ -336,17 +318,11 @@ impl<'de> Deserialize<'de> for Span {
 pub fn span_ms(text: &str) -> Result<u64, InvalidInput> {
     const CENTURY_MS: u64 = 100 * 365 * 24 * 60 * 60 * 1000;
     let invalid = |why: String| {
-        InvalidInput::new(format!(
-            "{text:?} is not a span of time ({why}); write 500ms, 15s, 24h or 30d"
-        ))
+        InvalidInput::new(format!("{text:?} is not a span of time ({why}); write 500ms, 15s, 24h or 30d"))
     };
     let span = humantime::parse_duration(text).map_err(|error| invalid(error.to_string()))?;
     let ms = u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
-    if ms > CENTURY_MS {
-        Err(invalid("it is longer than a hundred years".to_owned()))
-    } else {
-        Ok(ms)
-    }
+    if ms > CENTURY_MS { Err(invalid("it is longer than a hundred years".to_owned())) } else { Ok(ms) }
 }
 
 /// Whether a pattern, in which `*` stands for any text, fits a name.
@@ -358,9 +334,7 @@ fn fits(pattern: &str, name: &str) -> bool {
         return false;
     };
     rest.is_empty()
-        || (0..=name.len())
-            .filter(|at| name.is_char_boundary(*at))
-            .any(|at| fits(rest, &name[at..]))
+        || (0..=name.len()).filter(|at| name.is_char_boundary(*at)).any(|at| fits(rest, &name[at..]))
 }
 
 #[cfg(test)]

@@ -89,13 +89,7 @@ pub enum Class {
 
 impl Class {
     /// Every class, from the safest to the least known.
-    pub const ALL: [Self; 5] = [
-        Self::Read,
-        Self::Idempotent,
-        Self::Keyed,
-        Self::Probed,
-        Self::Once,
-    ];
+    pub const ALL: [Self; 5] = [Self::Read, Self::Idempotent, Self::Keyed, Self::Probed, Self::Once];
 
     /// The word for it.
     #[must_use]
@@ -348,11 +342,7 @@ pub struct Outcome {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settled_by: Option<String>,
     /// The result, as the JSON text it came as.
-    #[serde(
-        default,
-        skip_serializing_if = "Option::is_none",
-        deserialize_with = "present"
-    )]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
     pub data: Option<Box<RawValue>>,
     /// What a surface needs to answer byte for byte (output, headers). Kept beside the JSON, not in it.
     #[serde(skip)]
@@ -365,21 +355,16 @@ pub struct Outcome {
 impl PartialEq for Outcome {
     fn eq(&self, other: &Self) -> bool {
         let text = |outcome: &Self| outcome.data.as_ref().map(|data| data.get().to_owned());
-        (
-            self.effect,
-            &self.reason,
-            self.verified,
-            &self.settled_by,
-            &self.body,
-            self.unavailable,
-        ) == (
-            other.effect,
-            &other.reason,
-            other.verified,
-            &other.settled_by,
-            &other.body,
-            other.unavailable,
-        ) && text(self) == text(other)
+        (self.effect, &self.reason, self.verified, &self.settled_by, &self.body, self.unavailable)
+            == (
+                other.effect,
+                &other.reason,
+                other.verified,
+                &other.settled_by,
+                &other.body,
+                other.unavailable,
+            )
+            && text(self) == text(other)
     }
 }
 
@@ -387,10 +372,7 @@ impl Outcome {
     /// An outcome with this effect and nothing else to say.
     #[must_use]
     pub fn with_effect(effect: Effect) -> Self {
-        Self {
-            effect: Some(effect),
-            ..Self::because(None)
-        }
+        Self { effect: Some(effect), ..Self::because(None) }
     }
 
     /// An outcome that has only a reason.

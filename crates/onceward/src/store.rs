@@ -31,18 +31,12 @@ pub enum StoreError {
 impl StoreError {
     /// It cannot be used now.
     pub fn unavailable(what: impl Into<String>) -> Self {
-        Self::Unavailable {
-            what: what.into(),
-            source: None,
-        }
+        Self::Unavailable { what: what.into(), source: None }
     }
 
     /// It cannot be used now, because of `source`.
     pub fn because(what: impl Into<String>, source: impl std::error::Error + Send + Sync + 'static) -> Self {
-        Self::Unavailable {
-            what: format!("{}: {source}", what.into()),
-            source: Some(Box::new(source)),
-        }
+        Self::Unavailable { what: format!("{}: {source}", what.into()), source: Some(Box::new(source)) }
     }
 }
 

@@ -52,34 +52,19 @@ impl Record {
 
     /// The next version of this record.
     fn next(&self, state: State, now_ms: i64) -> Self {
-        Self {
-            version: self.version + 1,
-            state,
-            updated_ms: now_ms,
-            due_ms: None,
-            ..self.clone()
-        }
+        Self { version: self.version + 1, state, updated_ms: now_ms, due_ms: None, ..self.clone() }
     }
 
     /// The next version, with its result and for as long as that is kept.
     fn settled(&self, state: State, outcome: Outcome, now_ms: i64) -> Self {
         let due_ms = Some(later(now_ms, self.detail.retention_ms));
-        let mut next = Self {
-            due_ms,
-            outcome: Some(fitting(outcome)),
-            ..self.next(state, now_ms)
-        };
+        let mut next = Self { due_ms, outcome: Some(fitting(outcome)), ..self.next(state, now_ms) };
         next.detail.quarantine_until_ms = None;
         next
     }
 
     fn remember(&mut self, attempt: u32, ended: State, reason: Option<String>, at_ms: i64) {
-        self.detail.history.push(Past {
-            attempt,
-            ended,
-            at_ms,
-            reason,
-        });
+        self.detail.history.push(Past { attempt, ended, at_ms, reason });
         let surplus = self.detail.history.len().saturating_sub(MAX_HISTORY);
         self.detail.history.drain(..surplus);
     }
@@ -126,10 +111,7 @@ pub fn stage(intent: &Intent, now_ms: i64) -> Record {
 #[must_use]
 pub fn start(found: Option<&Record>, intent: &Intent, owner: Owner, now_ms: i64) -> Record {
     let mut record = match found {
-        None => Record {
-            state: State::Running,
-            ..stage(intent, now_ms)
-        },
+        None => Record { state: State::Running, ..stage(intent, now_ms) },
         Some(before) => again(before, intent, now_ms),
     };
     record.attempt += 1;
@@ -172,12 +154,9 @@ fn again(before: &Record, intent: &Intent, now_ms: i64) -> Record {
     match before.state {
         State::Failed => record.remember(before.attempt, State::Failed, reason, before.updated_ms),
         State::InDoubt => record.remember(before.attempt, State::InDoubt, reason, before.updated_ms),
-        State::Running => record.remember(
-            before.attempt,
-            State::InDoubt,
-            Some("its owner was gone".into()),
-            now_ms,
-        ),
+        State::Running => {
+            record.remember(before.attempt, State::InDoubt, Some("its owner was gone".into()), now_ms)
+        }
         State::Staged | State::Done | State::Cancelled | State::Expired => {}
     }
     record
@@ -189,10 +168,7 @@ pub fn renew(record: &Record, attempt: u32, lease_until_ms: i64, now_ms: i64) ->
     let runs = record.state == State::Running && record.attempt == attempt;
     let owner = record.detail.owner.filter(|_| runs)?;
     let mut next = record.next(State::Running, now_ms);
-    next.detail.owner = Some(Owner {
-        lease_until_ms,
-        ..owner
-    });
+    next.detail.owner = Some(Owner { lease_until_ms, ..owner });
     Some(next)
 }
 
@@ -206,19 +182,15 @@ pub fn doubt(record: &Record, liveness: Liveness, quarantine_ms: u64, now_ms: i6
             return end(record, Ending::Failed(outcome), now_ms);
         }
         Liveness::Gone | Liveness::Alive => ("its owner ended without an answer", None),
-        Liveness::Unknown => (
-            "its owner has been silent for longer than its lease",
-            Some(later(now_ms, quarantine_ms)),
-        ),
+        Liveness::Unknown => {
+            ("its owner has been silent for longer than its lease", Some(later(now_ms, quarantine_ms)))
+        }
     };
     let outcome = Outcome::because(Some(reason.to_owned()));
     if record.detail.late.is_some() {
         return end(record, Ending::InDoubt(outcome), now_ms);
     }
-    let mut next = Record {
-        outcome: Some(outcome),
-        ..record.next(State::InDoubt, now_ms)
-    };
+    let mut next = Record { outcome: Some(outcome), ..record.next(State::InDoubt, now_ms) };
     next.detail.quarantine_until_ms = quarantine_until_ms;
     next
 }
@@ -281,11 +253,7 @@ pub fn verified(
         outcome.reason = reason;
     }
     let due_ms = record.due_ms.filter(|_| state == State::Done);
-    Some(Record {
-        due_ms,
-        outcome: Some(outcome),
-        ..record.next(state, now_ms)
-    })
+    Some(Record { due_ms, outcome: Some(outcome), ..record.next(state, now_ms) })
 }
 
 /// What time does to it.
@@ -297,11 +265,7 @@ pub fn age(record: &Record, now_ms: i64) -> Ageing {
     match record.state {
         State::Done | State::Failed | State::Cancelled => {
             let due_ms = Some(later(now_ms, record.detail.tombstone_ms));
-            Ageing::Tombstone(Record {
-                due_ms,
-                outcome: None,
-                ..record.next(State::Expired, now_ms)
-            })
+            Ageing::Tombstone(Record { due_ms, outcome: None, ..record.next(State::Expired, now_ms) })
         }
         State::Expired => Ageing::Delete,
         State::Staged | State::Running | State::InDoubt => Ageing::Keep,
@@ -319,11 +283,6 @@ fn fitting(outcome: Outcome) -> Outcome {
     if outcome.size() <= MAX_RESULT {
         outcome
     } else {
-        Outcome {
-            data: None,
-            body: None,
-            unavailable: true,
-            ..outcome
-        }
+        Outcome { data: None, body: None, unavailable: true, ..outcome }
     }
 }

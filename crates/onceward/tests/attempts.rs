@@ -10,10 +10,7 @@ use onceward::record::{Downstream, MAX_HISTORY, Outcome};
 use onceward::transition::{self, later};
 use onceward::{Class, DoubleEffect, Ending, Intent, KeyOrigin, Liveness, Owner, Past, Record, State};
 
-const OWNER: Owner = Owner {
-    token: 77,
-    lease_until_ms: NOW_MS + 300,
-};
+const OWNER: Owner = Owner { token: 77, lease_until_ms: NOW_MS + 300 };
 
 /// What an attempt may be started on; `…-over` is settled, and its time is over.
 const FOUND: &[&str] = &[
@@ -50,30 +47,18 @@ fn what_is_written_before_an_attempt_runs() {
         let before = (*found != "absent").then(|| before(found, &intent));
         let after = transition::start(before.as_ref(), &intent, OWNER, NOW_MS);
         let past = after.detail.history.iter().find(|past| past.attempt == 4);
-        let downstream = after
-            .detail
-            .downstream
-            .as_ref()
-            .map(|downstream| downstream.key.as_str());
+        let downstream = after.detail.downstream.as_ref().map(|downstream| downstream.key.as_str());
         let seen = format!(
             "{} {} {} {} {} {}",
             after.attempt,
             after.spent_attempts(),
             past.map_or("nothing", |past| past.ended.as_str()),
-            if downstream == Some("first") {
-                "kept"
-            } else {
-                "fresh"
-            },
+            if downstream == Some("first") { "kept" } else { "fresh" },
             after.detail.double_effect.map_or("none", |_| "kept"),
             if after.created_ms == NOW_MS { "now" } else { "then" },
         );
         assert_eq!(seen, table.look_up(&[found]), "{found}");
-        assert_eq!(
-            after.version,
-            before.as_ref().map_or(1, |before| before.version + 1),
-            "{found}"
-        );
+        assert_eq!(after.version, before.as_ref().map_or(1, |before| before.version + 1), "{found}");
     }
     table.assert_all_rows_fitted();
 }
@@ -84,23 +69,11 @@ fn an_attempt_starts_open_with_its_owner_and_the_terms_of_its_call() {
         let intent = keyed();
         let before = (*found != "absent").then(|| before(found, &intent));
         let after = transition::start(before.as_ref(), &intent, OWNER, NOW_MS);
-        assert_eq!(
-            (after.state, after.due_ms, &after.outcome),
-            (State::Running, None, &None),
-            "{found}"
-        );
-        assert_eq!(
-            (after.updated_ms, after.detail.owner),
-            (NOW_MS, Some(OWNER)),
-            "{found}"
-        );
+        assert_eq!((after.state, after.due_ms, &after.outcome), (State::Running, None, &None), "{found}");
+        assert_eq!((after.updated_ms, after.detail.owner), (NOW_MS, Some(OWNER)), "{found}");
         let detail = &after.detail;
         assert_eq!(detail.fields, intent.fields(), "{found}");
-        assert_eq!(
-            (detail.cancel_requested_ms, detail.quarantine_until_ms),
-            (None, None),
-            "{found}"
-        );
+        assert_eq!((detail.cancel_requested_ms, detail.quarantine_until_ms), (None, None), "{found}");
         assert_eq!((detail.class, detail.max_attempts), (Class::Keyed, 3), "{found}");
         assert_eq!((detail.retention_ms, detail.tombstone_ms), (11, 12), "{found}");
     }
@@ -135,10 +108,7 @@ fn a_downstream_key_is_made_for_keyed_operations_only() {
         let mut intent = keyed();
         intent.terms.class = class;
         let downstream = transition::start(None, &intent, OWNER, NOW_MS).detail.downstream;
-        let expected = Downstream {
-            key: intent.id.to_string(),
-            safe_until_ms: NOW_MS + 500,
-        };
+        let expected = Downstream { key: intent.id.to_string(), safe_until_ms: NOW_MS + 500 };
         assert_eq!(downstream, (class == Class::Keyed).then_some(expected), "{class}");
     }
 }
@@ -149,12 +119,7 @@ fn a_history_keeps_its_newest() {
     let mut record = before("failed", &intent);
     for _ in 0..40 {
         record = transition::start(Some(&record), &intent, OWNER, NOW_MS);
-        record = transition::finish(
-            &record,
-            record.attempt,
-            Ending::Failed(Outcome::because(None)),
-            NOW_MS,
-        );
+        record = transition::finish(&record, record.attempt, Ending::Failed(Outcome::because(None)), NOW_MS);
         record.due_ms = Some(NOW_MS + 1);
     }
     let attempts: Vec<u32> = record.detail.history.iter().map(|past| past.attempt).collect();
@@ -173,46 +138,25 @@ const RENEW: &str = "
 #[test]
 fn whose_lease_is_renewed() {
     let mut table = Table::read(RENEW);
-    let states = &[
-        "staged",
-        "running",
-        "done",
-        "failed",
-        "in_doubt",
-        "cancelled",
-        "expired",
-    ];
+    let states = &["staged", "running", "done", "failed", "in_doubt", "cancelled", "expired"];
     for words in combinations([states, &["newest", "other"]]) {
         let before = record(words[0].parse().expect("a state"), &keyed());
         let number = if words[1] == "newest" { 4 } else { 3 };
         let after = transition::renew(&before, number, NOW_MS + 900, NOW_MS);
-        assert_eq!(
-            if after.is_some() { "yes" } else { "no" },
-            table.look_up(&words),
-            "{words:?}"
-        );
+        assert_eq!(if after.is_some() { "yes" } else { "no" }, table.look_up(&words), "{words:?}");
         if let Some(after) = after {
             assert_eq!(
                 after.detail.owner,
-                Some(Owner {
-                    token: 9,
-                    lease_until_ms: NOW_MS + 900
-                }),
+                Some(Owner { token: 9, lease_until_ms: NOW_MS + 900 }),
                 "the same owner"
             );
-            assert_eq!(
-                (after.version, after.state, after.due_ms),
-                (8, State::Running, None)
-            );
+            assert_eq!((after.version, after.state, after.due_ms), (8, State::Running, None));
         }
     }
     table.assert_all_rows_fitted();
     let mut nobody = record(State::Running, &keyed());
     nobody.detail.owner = None;
-    assert!(
-        transition::renew(&nobody, 4, NOW_MS, NOW_MS).is_none(),
-        "there is no lease to renew"
-    );
+    assert!(transition::renew(&nobody, 4, NOW_MS, NOW_MS).is_none(), "there is no lease to renew");
 }
 
 #[test]
@@ -220,40 +164,19 @@ fn how_a_doubt_is_written_down() {
     let running = record(State::Running, &keyed());
     for (liveness, quarantine, reason) in [
         (Liveness::Gone, None, "its owner ended without an answer"),
-        (
-            Liveness::Unknown,
-            Some(NOW_MS + 60),
-            "its owner has been silent for longer than its lease",
-        ),
+        (Liveness::Unknown, Some(NOW_MS + 60), "its owner has been silent for longer than its lease"),
     ] {
         let after = transition::doubt(&running, liveness, 60, NOW_MS);
-        assert_eq!(
-            (after.state, after.version, after.due_ms),
-            (State::InDoubt, 8, None)
-        );
-        assert_eq!(
-            (after.detail.quarantine_until_ms, after.reason()),
-            (quarantine, Some(reason))
-        );
+        assert_eq!((after.state, after.version, after.due_ms), (State::InDoubt, 8, None));
+        assert_eq!((after.detail.quarantine_until_ms, after.reason()), (quarantine, Some(reason)));
     }
 }
 
 #[test]
 fn an_owner_that_dispatched_nothing_has_failed_for_certain() {
-    let after = transition::doubt(
-        &record(State::Running, &keyed()),
-        Liveness::NeverDispatched,
-        60,
-        NOW_MS,
-    );
-    assert_eq!(
-        (after.state, after.version, after.detail.quarantine_until_ms),
-        (State::Failed, 8, None)
-    );
-    assert_eq!(
-        after.reason(),
-        Some("its owner ended before anything was dispatched")
-    );
+    let after = transition::doubt(&record(State::Running, &keyed()), Liveness::NeverDispatched, 60, NOW_MS);
+    assert_eq!((after.state, after.version, after.detail.quarantine_until_ms), (State::Failed, 8, None));
+    assert_eq!(after.reason(), Some("its owner ended before anything was dispatched"));
 }
 
 #[test]
@@ -270,24 +193,16 @@ fn a_late_success_settles_the_doubt_that_would_be_written() {
         assert_eq!(after.detail.double_effect, Some(DoubleEffect::Possible));
     }
     let after = transition::doubt(&running, Liveness::NeverDispatched, 60, NOW_MS);
-    assert_eq!(
-        (after.state, after.reason(), after.detail.double_effect),
-        (State::Done, Some("late"), None)
-    );
+    assert_eq!((after.state, after.reason(), after.detail.double_effect), (State::Done, Some("late"), None));
 }
 
 #[test]
 fn a_result_that_is_too_large_is_unavailable_and_no_reason_to_run_again() {
     let running = record(State::Running, &keyed());
     let done = |size: usize| {
-        let outcome = Outcome {
-            body: Some(vec![0; size - 3].into()),
-            data: json("123"),
-            ..Outcome::because(None)
-        };
-        transition::finish(&running, 4, Ending::Done(outcome), NOW_MS)
-            .outcome
-            .expect("an outcome")
+        let outcome =
+            Outcome { body: Some(vec![0; size - 3].into()), data: json("123"), ..Outcome::because(None) };
+        transition::finish(&running, 4, Ending::Done(outcome), NOW_MS).outcome.expect("an outcome")
     };
     let largest = done(MAX_RESULT);
     assert_eq!((largest.size(), largest.unavailable), (MAX_RESULT, false));
@@ -327,10 +242,7 @@ fn before(found: &str, intent: &Intent) -> Record {
     record.outcome = Some(Outcome::because(None));
     let detail = &mut record.detail;
     detail.class = Class::Once;
-    detail.downstream = Some(Downstream {
-        key: "first".to_owned(),
-        safe_until_ms: 1,
-    });
+    detail.downstream = Some(Downstream { key: "first".to_owned(), safe_until_ms: 1 });
     detail.double_effect = Some(DoubleEffect::Possible);
     detail.cancel_requested_ms = Some(1);
     detail.quarantine_until_ms = Some(1);

@@ -90,10 +90,7 @@ fn every_fault_is_caught_by_its_group() {
     for (fault, group) in FAULTS {
         let report = conformance::run_only(&|| Arc::new(Broken::new(*fault)), group);
         assert!(!report.failed.is_empty(), "{fault:?} passes the group {group:?}");
-        assert!(
-            !report.passed.is_empty() || *fault == Fault::Panics,
-            "{fault:?} fails all of {group:?}"
-        );
+        assert!(!report.passed.is_empty() || *fault == Fault::Panics, "{fault:?} fails all of {group:?}");
     }
 }
 
@@ -117,8 +114,5 @@ fn a_report_names_what_does_not_hold() {
         text.contains("delete: a deleted record is gone\n    it says that nothing was deleted"),
         "{text}"
     );
-    assert!(
-        !conformance::Report::default().is_clean(),
-        "a suite of no cases proves nothing"
-    );
+    assert!(!conformance::Report::default().is_clean(), "a suite of no cases proves nothing");
 }

@@ -54,11 +54,7 @@ fn where_an_operation_stands() {
     for [found, owner] in combinations([FOUND, OWNERS]) {
         let record = found_record(found, owner, &intent(KeyOrigin::Given));
         let stands = standing(&record, liveness(owner), NOW_MS);
-        assert_eq!(
-            stands.as_str(),
-            table.look_up(&[found, owner]),
-            "{found}, owner {owner}"
-        );
+        assert_eq!(stands.as_str(), table.look_up(&[found, owner]), "{found}, owner {owner}");
     }
     table.assert_all_rows_fitted();
 }
@@ -117,10 +113,7 @@ fn what_a_call_gets() {
         &["none", "late"],
     ];
     // A late answer is only ever kept while the next attempt runs.
-    for words in combinations(lists)
-        .into_iter()
-        .filter(|words| words[9] == "none" || words[0] == "running")
-    {
+    for words in combinations(lists).into_iter().filter(|words| words[9] == "none" || words[0] == "running") {
         let (record, intent) = case(words);
         let decision = begin(Some(&record), &intent, liveness(words[2]), NOW_MS);
         if let Decision::Start { attempt } = decision {
@@ -135,25 +128,19 @@ fn what_a_call_gets() {
 
 #[test]
 fn nothing_found_is_attempt_one() {
-    for (class, liveness) in Class::ALL.into_iter().zip(
-        [Liveness::Alive, Liveness::Gone, Liveness::Unknown]
-            .into_iter()
-            .cycle(),
-    ) {
+    for (class, liveness) in
+        Class::ALL.into_iter().zip([Liveness::Alive, Liveness::Gone, Liveness::Unknown].into_iter().cycle())
+    {
         let mut intent = intent(KeyOrigin::Derived);
         intent.terms.class = class;
-        assert_eq!(
-            begin(None, &intent, liveness, NOW_MS),
-            Decision::Start { attempt: 1 }
-        );
+        assert_eq!(begin(None, &intent, liveness, NOW_MS), Decision::Start { attempt: 1 });
     }
 }
 
 #[test]
 fn a_reused_key_names_the_fields_that_differ_and_no_values() {
-    let (record, other) = case([
-        "done", "other", "gone", "once", "none", "given", "auto", "retry", "left", "none",
-    ]);
+    let (record, other) =
+        case(["done", "other", "gone", "once", "none", "given", "auto", "retry", "left", "none"]);
     let Decision::Refuse(Refusal::KeyReused(fields)) = begin(Some(&record), &other, Liveness::Gone, NOW_MS)
     else {
         panic!("it is not refused");
@@ -174,11 +161,9 @@ const AFTER_PROBE_NO: &str = "
 #[test]
 fn what_a_call_gets_after_a_probe_says_no() {
     let mut table = Table::read(AFTER_PROBE_NO);
-    for [found, quarantine, budget] in combinations([
-        &["in_doubt", "running"],
-        &["none", "lasts", "over"],
-        &["left", "spent"],
-    ]) {
+    for [found, quarantine, budget] in
+        combinations([&["in_doubt", "running"], &["none", "lasts", "over"], &["left", "spent"]])
+    {
         let mut intent = intent(KeyOrigin::Given);
         intent.terms.max_attempts = if budget == "left" { 3 } else { 2 };
         let mut record = found_record(found, "gone", &intent);
@@ -209,9 +194,8 @@ fn what_may_have_happened_once_is_never_started_again() {
         &["auto", "refuse", "rerun"],
         &["retry", "replay"],
     ]) {
-        let (record, intent) = case([
-            found, "same", owner, "once", "open", key, on_expired, on_failure, budget, "none",
-        ]);
+        let (record, intent) =
+            case([found, "same", owner, "once", "open", key, on_expired, on_failure, budget, "none"]);
         let decision = begin(Some(&record), &intent, liveness(owner), NOW_MS);
         assert!(
             !matches!(decision, Decision::Start { .. } | Decision::Probe),
@@ -220,10 +204,7 @@ fn what_may_have_happened_once_is_never_started_again() {
         // A clock that is wrong by any amount makes somebody wait or be refused, never run.
         for now_ms in [0, NOW_MS * 2, i64::MAX] {
             let decision = begin(Some(&record), &intent, liveness(owner), now_ms);
-            assert!(
-                !matches!(decision, Decision::Start { .. }),
-                "{found} {owner} at {now_ms}: {decision:?}"
-            );
+            assert!(!matches!(decision, Decision::Start { .. }), "{found} {owner} at {now_ms}: {decision:?}");
         }
     }
 }
@@ -271,23 +252,8 @@ fn what_every_code_says() {
 
 /// The record and the intent of a combination of [`BEGIN`].
 fn case(words: [&'static str; 10]) -> (Record, Intent) {
-    let [
-        found,
-        inputs,
-        owner,
-        class,
-        window,
-        key,
-        on_expired,
-        on_failure,
-        budget,
-        late,
-    ] = words;
-    let mut intent = intent(if key == "given" {
-        KeyOrigin::Given
-    } else {
-        KeyOrigin::Derived
-    });
+    let [found, inputs, owner, class, window, key, on_expired, on_failure, budget, late] = words;
+    let mut intent = intent(if key == "given" { KeyOrigin::Given } else { KeyOrigin::Derived });
     let mut record = found_record(found, owner, &intent);
     if inputs == "other" {
         let other = onceward::Operation::new("pay").key("order-17");
@@ -304,11 +270,7 @@ fn case(words: [&'static str; 10]) -> (Record, Intent) {
         "refuse" => OnExpired::Refuse,
         _ => OnExpired::Rerun,
     };
-    intent.terms.on_failure = if on_failure == "retry" {
-        OnFailure::Retry
-    } else {
-        OnFailure::Replay
-    };
+    intent.terms.on_failure = if on_failure == "retry" { OnFailure::Retry } else { OnFailure::Replay };
     // Four attempts were made, two of them for the occurrence before.
     intent.terms.max_attempts = if budget == "left" { 3 } else { 2 };
     record.detail.downstream = match window {
@@ -316,10 +278,7 @@ fn case(words: [&'static str; 10]) -> (Record, Intent) {
         "over" => Some(NOW_MS),
         _ => None,
     }
-    .map(|safe_until_ms| Downstream {
-        key: "downstream".to_owned(),
-        safe_until_ms,
-    });
+    .map(|safe_until_ms| Downstream { key: "downstream".to_owned(), safe_until_ms });
     record.detail.late = (late == "late").then(|| Outcome::because(None));
     (record, intent)
 }

@@ -19,19 +19,9 @@ fn a_dropped_claim_is_in_doubt_at_once_where_the_kernel_sees_it() {
     let error = bench.ask(&pay()).expect_err("it is refused");
     let answer = Answer::failed(&error);
     let view = answer.error.expect("an error");
-    assert_eq!(
-        (view.code, view.retryable, answer.effect),
-        (Code::InDoubt, false, "unknown")
-    );
-    assert_eq!(
-        view.fix_command,
-        Some(format!("once settle {} --as done|failed", id(&pay())))
-    );
-    assert_eq!(
-        bench.found(&pay()).state,
-        State::InDoubt,
-        "the doubt is written down"
-    );
+    assert_eq!((view.code, view.retryable, answer.effect), (Code::InDoubt, false, "unknown"));
+    assert_eq!(view.fix_command, Some(format!("once settle {} --as 'done|failed'", id(&pay()))));
+    assert_eq!(bench.found(&pay()).state, State::InDoubt, "the doubt is written down");
 }
 
 #[test]
@@ -47,10 +37,7 @@ fn an_owner_that_dies_before_the_dispatch_has_failed_where_the_kernel_sees_it() 
     claim.attempt().not_dispatched_yet();
     claim.attempt().dispatched().expect("a note");
     drop(claim);
-    assert_eq!(
-        (bench.stands(&pay()), bench.refused(&pay())),
-        (State::InDoubt, Code::InDoubt)
-    );
+    assert_eq!((bench.stands(&pay()), bench.refused(&pay())), (State::InDoubt, Code::InDoubt));
 }
 
 #[test]
@@ -61,11 +48,7 @@ fn a_lease_that_is_over_is_in_doubt_where_nobody_can_see() {
     bench.clock.advance(299);
     assert_eq!(bench.stands(&operation), State::Running);
     drop(claim);
-    assert_eq!(
-        bench.stands(&operation),
-        State::Running,
-        "nobody can see that it is gone"
-    );
+    assert_eq!(bench.stands(&operation), State::Running, "nobody can see that it is gone");
     bench.clock.advance(1);
     assert_eq!(bench.stands(&operation), State::InDoubt);
     assert_eq!(bench.refused(&operation), Code::InDoubt);
@@ -112,44 +95,29 @@ fn a_waiting_caller_sees_the_owner_go() {
         let claim = bench.begin(&operation);
         drop(claim);
         let receipt = bench.run(&operation).expect("it runs again");
-        assert_eq!(
-            (receipt.record().attempt, receipt.record().detail.history[0].ended),
-            (2, State::InDoubt)
-        );
+        assert_eq!((receipt.record().attempt, receipt.record().detail.history[0].ended), (2, State::InDoubt));
     }
 }
 
 #[test]
 fn a_person_settles_the_doubt() {
-    let by = |who: &str| Outcome {
-        settled_by: Some(who.to_owned()),
-        ..Outcome::with_effect(Effect::Created)
-    };
+    let by =
+        |who: &str| Outcome { settled_by: Some(who.to_owned()), ..Outcome::with_effect(Effect::Created) };
     let bench = Bench::new();
     drop(bench.begin(&pay()));
     let ledger = bench.ledger.ledger();
-    let settled = bench
-        .wait(ledger.settle(&id(&pay()), Verdict::Done, by("ada")))
-        .expect("there is a doubt");
+    let settled = bench.wait(ledger.settle(&id(&pay()), Verdict::Done, by("ada"))).expect("there is a doubt");
     assert_eq!(settled.state, State::Done);
     assert!(bench.ask(&pay()).expect("it is replayed").replayed());
     let error = bench
         .wait(ledger.settle(&id(&pay()), Verdict::Failed, by("bob")))
         .expect_err("there is none any more");
-    assert_eq!(
-        (error.code(), error.happened()),
-        (Code::WrongState, onceward::Happened::Yes)
-    );
+    assert_eq!((error.code(), error.happened()), (Code::WrongState, onceward::Happened::Yes));
 
     let bench = Bench::new();
     drop(bench.begin(&pay()));
     bench
-        .wait(
-            bench
-                .ledger
-                .ledger()
-                .settle(&id(&pay()), Verdict::Failed, by("ada")),
-        )
+        .wait(bench.ledger.ledger().settle(&id(&pay()), Verdict::Failed, by("ada")))
         .expect("there is a doubt");
     assert_eq!(bench.run(&pay()).expect("it runs again").record().attempt, 2);
 }

@@ -61,13 +61,8 @@ const FINISH: &str = "
 #[test]
 fn how_an_ending_changes_a_record() {
     let mut table = Table::read(FINISH);
-    let lists: [&[&str]; 5] = [
-        STATES,
-        &["attempt", "hand", "late"],
-        &["newest", "overtaken"],
-        ENDINGS,
-        &["none", "late"],
-    ];
+    let lists: [&[&str]; 5] =
+        [STATES, &["attempt", "hand", "late"], &["newest", "overtaken"], ENDINGS, &["none", "late"]];
     for words in combinations(lists) {
         let [found, settled_by, attempt, ending, late] = words;
         let settled = matches!(found, "done" | "failed" | "cancelled");
@@ -90,20 +85,11 @@ fn how_an_ending_changes_a_record() {
             true => "yes",
             false => "no",
         };
-        let seen = format!(
-            "{} {} {} {remembered}",
-            after.state,
-            result(&after),
-            alarm(&after)
-        );
+        let seen = format!("{} {} {} {remembered}", after.state, result(&after), alarm(&after));
         assert_eq!(seen, expected, "{words:?}");
         sound(&before, &after);
         let kept = after.state.is_settled() && after.due_ms.is_some();
-        assert_eq!(
-            kept,
-            after.state.is_settled(),
-            "{words:?}: what is settled has its time"
-        );
+        assert_eq!(kept, after.state.is_settled(), "{words:?}: what is settled has its time");
     }
     table.assert_all_rows_fitted();
 }
@@ -114,41 +100,20 @@ fn an_ending_that_is_written_twice_is_one_ending() {
         combinations([STATES, &["attempt", "hand"], &["newest", "overtaken"], ENDINGS])
     {
         let number = if attempt == "newest" { 4 } else { 3 };
-        let once = transition::finish(
-            &ended_record(found, settled_by, "none"),
-            number,
-            said(ending),
-            NOW_MS,
-        );
+        let once = transition::finish(&ended_record(found, settled_by, "none"), number, said(ending), NOW_MS);
         let twice = transition::finish(&once, number, said(ending), NOW_MS);
         let facts = |record: &Record| {
-            (
-                record.state,
-                result(record),
-                alarm(record),
-                record.due_ms,
-                record.detail.late.clone(),
-            )
+            (record.state, result(record), alarm(record), record.due_ms, record.detail.late.clone())
         };
-        assert_eq!(
-            facts(&once),
-            facts(&twice),
-            "{found} {settled_by} {attempt} {ending}"
-        );
+        assert_eq!(facts(&once), facts(&twice), "{found} {settled_by} {attempt} {ending}");
     }
 }
 
 #[test]
 fn two_late_successes_are_certain_to_be_two_effects() {
-    let running = Record {
-        attempt: 5,
-        ..ended_record("running", "attempt", "none")
-    };
+    let running = Record { attempt: 5, ..ended_record("running", "attempt", "none") };
     let one = transition::finish(&running, 3, said("done"), NOW_MS);
-    assert_eq!(
-        (alarm(&one), late_data(&one)),
-        ("possible", Some("\"ending\"".to_owned()))
-    );
+    assert_eq!((alarm(&one), late_data(&one)), ("possible", Some("\"ending\"".to_owned())));
     let two = transition::finish(&one, 4, Ending::Done(outcome("other")), NOW_MS);
     assert_eq!(
         (alarm(&two), late_data(&two)),
@@ -159,15 +124,7 @@ fn two_late_successes_are_certain_to_be_two_effects() {
         let ended = transition::finish(&two, 5, said(ending), NOW_MS);
         assert_eq!((ended.state, alarm(&ended)), (State::Done, "certain"), "{ending}");
     }
-    let possible = transition::finish(
-        &Record {
-            state: State::InDoubt,
-            ..two
-        },
-        2,
-        said("done"),
-        NOW_MS,
-    );
+    let possible = transition::finish(&Record { state: State::InDoubt, ..two }, 2, said("done"), NOW_MS);
     assert_eq!(alarm(&possible), "certain", "what is certain is never lowered");
 }
 
@@ -183,15 +140,8 @@ fn an_attempt_of_an_earlier_occurrence_says_nothing_of_this_one() {
             (before.state, result(&before), "none"),
             "{found}"
         );
-        assert_eq!(
-            (after.due_ms, &after.detail.late),
-            (before.due_ms, &None),
-            "{found} {ending}"
-        );
-        assert_eq!(
-            after.detail.history.last().map(|past| (past.attempt, past.at_ms)),
-            Some((2, NOW_MS))
-        );
+        assert_eq!((after.due_ms, &after.detail.late), (before.due_ms, &None), "{found} {ending}");
+        assert_eq!(after.detail.history.last().map(|past| (past.attempt, past.at_ms)), Some((2, NOW_MS)));
     }
 }
 
@@ -203,11 +153,7 @@ fn an_ending_ends_the_owner_and_the_quarantine() {
         let after = transition::finish(&before, 4, said(ending), NOW_MS);
         assert_eq!(after.detail.owner, None, "{found} {ending}");
         let over = after.detail.quarantine_until_ms.is_none();
-        assert_eq!(
-            over,
-            ending != "in_doubt",
-            "{found} {ending}: the quarantine is over when it is settled"
-        );
+        assert_eq!(over, ending != "in_doubt", "{found} {ending}: the quarantine is over when it is settled");
     }
 }
 

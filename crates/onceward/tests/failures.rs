@@ -9,38 +9,24 @@ use onceward::{Answer, Clock, Code, Done, Failure, Happened, OnFailure, State};
 #[test]
 fn a_certain_failure_is_tried_again_by_the_next_call() {
     let bench = Bench::new();
-    let error = bench
-        .ledger
-        .run(pay(), |_| Err(Failure::no_effect("declined")))
-        .expect_err("it fails");
-    assert_eq!(
-        (error.code(), error.retryable(), error.happened()),
-        (Code::Failed, true, Happened::No)
-    );
+    let error = bench.ledger.run(pay(), |_| Err(Failure::no_effect("declined"))).expect_err("it fails");
+    assert_eq!((error.code(), error.retryable(), error.happened()), (Code::Failed, true, Happened::No));
     assert_eq!(error.to_string(), "declined");
     let receipt = bench.run(&pay()).expect("it runs");
     assert_eq!((receipt.replayed(), receipt.record().attempt), (false, 2));
-    assert_eq!(
-        receipt.record().detail.history[0].reason.as_deref(),
-        Some("declined")
-    );
+    assert_eq!(receipt.record().detail.history[0].reason.as_deref(), Some("declined"));
 }
 
 #[test]
 fn one_call_tries_again_with_pauses_that_double() {
     for on_failure in [OnFailure::Retry, OnFailure::Replay] {
         let bench = Bench::new();
-        let operation = pay().terms(terms(|t| {
-            (t.retries, t.backoff_ms, t.on_failure) = (3, 200, on_failure)
-        }));
+        let operation =
+            pay().terms(terms(|t| (t.retries, t.backoff_ms, t.on_failure) = (3, 200, on_failure)));
         let mut begun_ms = Vec::new();
         let receipt = bench.ledger.run(operation.clone(), |attempt| {
             begun_ms.push(bench.clock.now_ms() - NOW_MS);
-            if attempt.number() < 4 {
-                Err(Failure::no_effect("busy"))
-            } else {
-                Ok(Done::created(&1))
-            }
+            if attempt.number() < 4 { Err(Failure::no_effect("busy")) } else { Ok(Done::created(&1)) }
         });
         assert_eq!(receipt.expect("the fourth attempt").record().attempt, 4);
         assert_eq!(begun_ms, [0, 200, 600, 1_400], "{on_failure:?}");
@@ -51,10 +37,7 @@ fn one_call_tries_again_with_pauses_that_double() {
 fn a_pause_between_tries_has_a_limit() {
     let bench = Bench::new();
     let operation = pay().terms(terms(|terms| (terms.retries, terms.backoff_ms) = (3, 50_000)));
-    bench
-        .ledger
-        .run(operation, |_| Err(Failure::no_effect("busy")))
-        .expect_err("it fails");
+    bench.ledger.run(operation, |_| Err(Failure::no_effect("busy"))).expect_err("it fails");
     assert_eq!(bench.clock.now_ms() - NOW_MS, 50_000 + 60_000 + 60_000);
 }
 
@@ -67,29 +50,19 @@ fn doubt_is_never_tried_again_by_the_same_call() {
         tries += 1;
         Err(Failure::in_doubt("reset"))
     });
-    assert_eq!(
-        (error.expect_err("it is in doubt").code(), tries),
-        (Code::InDoubt, 1)
-    );
+    assert_eq!((error.expect_err("it is in doubt").code(), tries), (Code::InDoubt, 1));
 }
 
 #[test]
 fn a_budget_that_is_spent_refuses_and_says_so_before() {
     let bench = Bench::new();
     let operation = pay().terms(terms(|terms| terms.max_attempts = 2));
-    let fail = || {
-        bench
-            .ledger
-            .run(operation.clone(), |_| Err(Failure::no_effect("busy")))
-            .expect_err("it fails")
-    };
+    let fail =
+        || bench.ledger.run(operation.clone(), |_| Err(Failure::no_effect("busy"))).expect_err("it fails");
     assert!(fail().retryable(), "one attempt is left");
     assert!(!fail().retryable(), "none is left");
     let error = bench.ask(&operation).expect_err("it is refused");
-    assert_eq!(
-        (error.code(), error.happened()),
-        (Code::BudgetExhausted, Happened::No)
-    );
+    assert_eq!((error.code(), error.happened()), (Code::BudgetExhausted, Happened::No));
 }
 
 #[test]
@@ -97,16 +70,12 @@ fn a_failure_is_replayed_where_the_policy_says_so() {
     let bench = Bench::new();
     let operation = pay().terms(terms(|terms| terms.on_failure = OnFailure::Replay));
     let data = serde_json::value::to_raw_value(&"why").ok();
-    let first = bench.ledger.run(operation.clone(), |_| {
-        Err(Failure::no_effect("declined").with(data.clone(), None))
-    });
+    let first =
+        bench.ledger.run(operation.clone(), |_| Err(Failure::no_effect("declined").with(data.clone(), None)));
     first.expect_err("it fails");
     let answer = Answer::failed(&bench.ask(&operation).expect_err("the failure is replayed"));
     let error = answer.error.expect("an error");
-    assert_eq!(
-        (error.code, error.message.as_str(), error.retryable),
-        (Code::Failed, "declined", false)
-    );
+    assert_eq!((error.code, error.message.as_str(), error.retryable), (Code::Failed, "declined", false));
     assert!(answer.operation.expect("an operation").replayed);
     assert_eq!(answer.data.expect("its data").get(), "\"why\"");
 }
@@ -117,16 +86,8 @@ fn an_error_without_a_class_is_certain_only_before_the_dispatch() {
     type Say = fn(&onceward::Attempt);
     let cases: [(&str, Say, Code); 4] = [
         ("nothing said", |_| (), Code::InDoubt),
-        (
-            "not dispatched yet",
-            |attempt| attempt.not_dispatched_yet(),
-            Code::Failed,
-        ),
-        (
-            "dispatched",
-            |attempt| attempt.dispatched().expect("a note"),
-            Code::InDoubt,
-        ),
+        ("not dispatched yet", |attempt| attempt.not_dispatched_yet(), Code::Failed),
+        ("dispatched", |attempt| attempt.dispatched().expect("a note"), Code::InDoubt),
         (
             "not yet, then dispatched",
             |attempt| {

@@ -36,14 +36,7 @@ fn bench(script: &[Fate]) -> Bench {
     let clock = Arc::new(ManualClock::at(NOW_MS));
     let inner = MemoryStore::new(Arc::clone(&clock));
     let script = Mutex::new(script.iter().copied().collect());
-    Bench::on(
-        Arc::new(Fated {
-            inner,
-            script,
-            blind_loads: Mutex::new(0),
-        }),
-        clock,
-    )
+    Bench::on(Arc::new(Fated { inner, script, blind_loads: Mutex::new(0) }), clock)
 }
 
 fn lost() -> StoreError {
@@ -62,11 +55,7 @@ impl Store for Fated {
 
     async fn load(&self, id: &OperationId) -> Result<Option<Arc<Record>>, StoreError> {
         let blind = std::mem::take(&mut *self.blind_loads.lock().expect("no panic")) > 0;
-        if blind {
-            Err(lost())
-        } else {
-            self.inner.load(id).await
-        }
+        if blind { Err(lost()) } else { self.inner.load(id).await }
     }
 
     async fn swap(&self, expected: Option<u64>, record: Record, door: Door) -> Result<Swap, StoreError> {
@@ -138,11 +127,7 @@ fn whoever_finds_his_own_intent_after_a_lost_reply_goes_on() {
 fn nothing_runs_when_nobody_can_say_whether_the_intent_is_written() {
     let bench = bench(&[ReplyLostAndBlind]);
     assert_eq!(bench.refused(&pay()), Code::LedgerUnavailable);
-    assert_eq!(
-        bench.stands(&pay()),
-        State::InDoubt,
-        "it is there, and its owner is gone"
-    );
+    assert_eq!(bench.stands(&pay()), State::InDoubt, "it is there, and its owner is gone");
     assert_eq!(
         bench.refused(&pay()),
         Code::InDoubt,
@@ -154,9 +139,8 @@ fn nothing_runs_when_nobody_can_say_whether_the_intent_is_written() {
 fn the_intent_is_on_disk_while_the_work_runs() {
     let bench = bench(&[]);
     let receipt = bench.ledger.run(pay(), |attempt| {
-        let (record, state) = bench
-            .wait(bench.ledger.ledger().find(attempt.operation()))
-            .expect("it is there");
+        let (record, state) =
+            bench.wait(bench.ledger.ledger().find(attempt.operation())).expect("it is there");
         assert_eq!((record.attempt, state), (attempt.number(), State::Running));
         Ok(Done::created(&1))
     });
@@ -168,17 +152,9 @@ fn an_ending_is_written_again_until_it_is_there() {
     for fate in [WriteLost, ReplyLost] {
         let bench = bench(&[Well, fate, fate, fate]);
         let receipt = bench.run(&pay()).expect("it is done");
-        assert_eq!(
-            bench.clock.now_ms() - NOW_MS,
-            20 + 50 + 100,
-            "with growing pauses"
-        );
+        assert_eq!(bench.clock.now_ms() - NOW_MS, 20 + 50 + 100, "with growing pauses");
         let replay = bench.ask(&pay()).expect("it is replayed");
-        assert_eq!(
-            (replay.data(), replay.double_effect()),
-            (receipt.data(), None),
-            "{fate:?}"
-        );
+        assert_eq!((replay.data(), replay.double_effect()), (receipt.data(), None), "{fate:?}");
         assert_eq!(replay.record().attempt, 1);
     }
 }
@@ -186,10 +162,7 @@ fn an_ending_is_written_again_until_it_is_there() {
 #[test]
 fn a_failure_whose_reply_was_lost_is_one_failure() {
     let bench = bench(&[Well, ReplyLost]);
-    let error = bench
-        .ledger
-        .run(pay(), |_| Err(Failure::no_effect("declined")))
-        .expect_err("it fails");
+    let error = bench.ledger.run(pay(), |_| Err(Failure::no_effect("declined"))).expect_err("it fails");
     assert_eq!(error.code(), Code::Failed);
     assert!(
         bench.found(&pay()).detail.history.is_empty(),
@@ -202,22 +175,12 @@ fn a_failure_whose_reply_was_lost_is_one_failure() {
 
 #[test]
 fn an_ending_that_cannot_be_written_is_told_and_leaves_a_doubt() {
-    let bench = bench(&[
-        Well, WriteLost, WriteLost, WriteLost, WriteLost, WriteLost, WriteLost,
-    ]);
+    let bench = bench(&[Well, WriteLost, WriteLost, WriteLost, WriteLost, WriteLost, WriteLost]);
     let error = bench.run(&pay()).expect_err("the ending is lost");
-    assert_eq!(
-        (error.code(), error.happened(), error.retryable()),
-        (Code::InDoubt, Happened::Yes, false)
-    );
+    assert_eq!((error.code(), error.happened(), error.retryable()), (Code::InDoubt, Happened::Yes, false));
     let answer = Answer::failed(&error);
     assert_eq!((answer.ok, answer.effect), (false, "unknown"));
-    assert!(
-        error
-            .to_string()
-            .starts_with("it was done, but its outcome could not be written"),
-        "{error}"
-    );
+    assert!(error.to_string().starts_with("it was done, but its outcome could not be written"), "{error}");
     assert_eq!(bench.refused(&pay()), Code::InDoubt, "it is not run again");
 }
 

@@ -28,16 +28,10 @@ fn an_operation_id_is_read_back_and_nothing_else_is() {
         format!("op_{digits}{{"),
     ] {
         assert!(OperationId::parse(&wrong).is_err(), "{wrong}");
-        assert!(
-            serde_json::from_str::<OperationId>(&format!("{wrong:?}")).is_err(),
-            "{wrong}"
-        );
+        assert!(serde_json::from_str::<OperationId>(&format!("{wrong:?}")).is_err(), "{wrong}");
     }
     for right in ["a", "z", "2", "7"] {
-        assert!(
-            OperationId::parse(&format!("op_{digits}{right}")).is_ok(),
-            "{right}"
-        );
+        assert!(OperationId::parse(&format!("op_{digits}{right}")).is_ok(), "{right}");
     }
 }
 
@@ -59,10 +53,7 @@ fn a_name_is_1_to_255_characters_without_control_characters() {
         assert_eq!(Occurrence::parse(right).unwrap().to_string(), right);
     }
     for wrong in ["", "a\tb", "\u{85}", &"x".repeat(MAX_NAME + 1)] {
-        assert!(
-            name_like("name", wrong).is_err() && Occurrence::parse(wrong).is_err(),
-            "{wrong:?}"
-        );
+        assert!(name_like("name", wrong).is_err() && Occurrence::parse(wrong).is_err(), "{wrong:?}");
     }
 }
 
@@ -82,17 +73,12 @@ fn fields_are_told_apart_without_keeping_their_values() {
     let digests = |text: &str| field_digests(&id, &Json::parse(text).unwrap());
     let a = digests(r#"{"same":1,"other":2,"gone":3,"deep":{"list":[1,{"x/y":2}],"empty":[]}}"#);
     let b = digests(r#"{"deep":{"empty":{},"list":[1,{"x/y":3}]},"same":1.0,"other":"2","new":4}"#);
-    assert_eq!(
-        fields_that_differ(&a, &b),
-        ["/deep/empty", "/deep/list/1/x~1y", "/gone", "/new", "/other"]
-    );
+    assert_eq!(fields_that_differ(&a, &b), ["/deep/empty", "/deep/list/1/x~1y", "/gone", "/new", "/other"]);
     assert_eq!(fields_that_differ(&a, &a), Vec::<String>::new());
     // The same value has another digest in another place and in another operation.
     assert_ne!(digests(r#"{"a":1}"#)["/a"], digests(r#"{"b":1}"#)["/b"]);
-    let elsewhere = field_digests(
-        &OperationId::of("default", "pay", "b"),
-        &Json::parse(r#"{"a":1}"#).unwrap(),
-    );
+    let elsewhere =
+        field_digests(&OperationId::of("default", "pay", "b"), &Json::parse(r#"{"a":1}"#).unwrap());
     assert_ne!(digests(r#"{"a":1}"#)["/a"], elsewhere["/a"]);
 }
 

@@ -9,10 +9,7 @@ use onceward::{Answer, Claim, Class, Clock, Code, DoubleEffect, Effect, Ending, 
 
 fn done(data: &str) -> Ending {
     let data = serde_json::value::to_raw_value(data).ok();
-    Ending::Done(Outcome {
-        data,
-        ..Outcome::with_effect(Effect::Created)
-    })
+    Ending::Done(Outcome { data, ..Outcome::with_effect(Effect::Created) })
 }
 
 #[test]
@@ -44,10 +41,7 @@ fn an_overtaken_success_after_another_is_a_certain_double_effect() {
     let (operation, slow, fast) = overtaken(&bench);
     bench.wait(fast.finish(done("fast"))).expect("it is done");
     let late = bench.wait(slow.finish(done("slow"))).expect("it is done too");
-    assert_eq!(
-        (late.double_effect(), late.data()),
-        (Some(DoubleEffect::Certain), Some("\"fast\""))
-    );
+    assert_eq!((late.double_effect(), late.data()), (Some(DoubleEffect::Certain), Some("\"fast\"")));
     let answer = Answer::of(&bench.ask(&operation), bench.clock.now_ms());
     assert_eq!(answer.warnings, ["double_effect: two attempts had an effect"]);
 }
@@ -57,20 +51,13 @@ fn an_overtaken_success_before_the_other_ends_is_kept_for_it() {
     let endings = [
         (done("fast"), Some(DoubleEffect::Certain), "\"fast\""),
         (Ending::Failed(Outcome::because(None)), None, "\"slow\""),
-        (
-            Ending::InDoubt(Outcome::because(None)),
-            Some(DoubleEffect::Possible),
-            "\"slow\"",
-        ),
+        (Ending::InDoubt(Outcome::because(None)), Some(DoubleEffect::Possible), "\"slow\""),
     ];
     for (ending, alarm, data) in endings {
         let bench = Bench::blind();
         let (operation, slow, fast) = overtaken(&bench);
         let late = bench.wait(slow.finish(done("slow"))).expect("its own success");
-        assert_eq!(
-            (late.data(), late.double_effect()),
-            (Some("\"slow\""), Some(DoubleEffect::Possible))
-        );
+        assert_eq!((late.data(), late.double_effect()), (Some("\"slow\""), Some(DoubleEffect::Possible)));
         bench.wait(fast.finish(ending)).expect("the operation is done");
         let replay = bench.ask(&operation).expect("it is replayed");
         assert_eq!((replay.double_effect(), replay.data()), (alarm, Some(data)));
@@ -85,10 +72,7 @@ fn an_overtaken_success_settles_when_the_other_never_answers() {
     drop(fast);
     bench.clock.advance(300);
     let replay = bench.ask(&operation).expect("it is not run a third time");
-    assert_eq!(
-        (replay.data(), replay.double_effect()),
-        (Some("\"slow\""), Some(DoubleEffect::Possible))
-    );
+    assert_eq!((replay.data(), replay.double_effect()), (Some("\"slow\""), Some(DoubleEffect::Possible)));
 }
 
 #[test]
@@ -96,20 +80,14 @@ fn an_overtaken_failure_does_not_speak_for_the_operation() {
     let failed = || Ending::Failed(Outcome::because(Some("declined".to_owned())));
     let bench = Bench::blind();
     let (_, slow, fast) = overtaken(&bench);
-    let error = bench
-        .wait(slow.finish(failed()))
-        .expect_err("the other one still runs");
+    let error = bench.wait(slow.finish(failed())).expect_err("the other one still runs");
     assert_eq!(error.code(), Code::InProgress);
     bench.wait(fast.finish(done("fast"))).expect("it is done");
 
     let bench = Bench::blind();
     let (_, slow, fast) = overtaken(&bench);
-    bench
-        .wait(fast.finish(Ending::InDoubt(Outcome::because(None))))
-        .expect_err("it is in doubt");
-    let error = bench
-        .wait(slow.finish(failed()))
-        .expect_err("nobody can say of the other one");
+    bench.wait(fast.finish(Ending::InDoubt(Outcome::because(None)))).expect_err("it is in doubt");
+    let error = bench.wait(slow.finish(failed())).expect_err("nobody can say of the other one");
     assert_eq!((error.code(), error.retryable()), (Code::InDoubt, false));
 
     let bench = Bench::blind();
@@ -127,21 +105,9 @@ fn an_answer_after_a_person_settled_tells_the_truth() {
     bench.clock.advance(300);
     let failed = Outcome::because(Some("I think not".to_owned()));
     bench
-        .wait(
-            bench
-                .ledger
-                .ledger()
-                .settle(&id(&operation), Verdict::Failed, failed),
-        )
+        .wait(bench.ledger.ledger().settle(&id(&operation), Verdict::Failed, failed))
         .expect("there is a doubt");
-    bench
-        .wait(bench.ledger.ledger().cancel(&id(&operation)))
-        .expect("it can be cancelled");
-    let receipt = bench
-        .wait(claim.finish(done("late")))
-        .expect("it happened after all");
-    assert_eq!(
-        (receipt.record().state, receipt.data()),
-        (State::Done, Some("\"late\""))
-    );
+    bench.wait(bench.ledger.ledger().cancel(&id(&operation))).expect("it can be cancelled");
+    let receipt = bench.wait(claim.finish(done("late"))).expect("it happened after all");
+    assert_eq!((receipt.record().state, receipt.data()), (State::Done, Some("\"late\"")));
 }

@@ -25,10 +25,7 @@ fn a_result_is_replayed_byte_for_byte() {
             let json = serde_json::value::RawValue::from_string(text.to_owned())?;
             Ok(Done::with_json(Effect::Deleted, json).body([0, 255, 10]))
         });
-        let (first, retry) = (
-            first.expect("it runs"),
-            bench.ask(&pay()).expect("it is replayed"),
-        );
+        let (first, retry) = (first.expect("it runs"), bench.ask(&pay()).expect("it is replayed"));
         assert_eq!(
             (first.replayed(), first.effect(), first.original_effect()),
             (false, Effect::Deleted, Effect::Deleted)
@@ -37,10 +34,7 @@ fn a_result_is_replayed_byte_for_byte() {
             (retry.replayed(), retry.effect(), retry.original_effect()),
             (true, Effect::Noop, Effect::Deleted)
         );
-        assert_eq!(
-            (retry.data(), retry.body()),
-            (Some(text), Some([0, 255, 10].as_slice()))
-        );
+        assert_eq!((retry.data(), retry.body()), (Some(text), Some([0, 255, 10].as_slice())));
         assert_eq!((first.data(), first.body()), (retry.data(), retry.body()));
     }
 }
@@ -55,10 +49,7 @@ fn every_word_of_success_has_its_effect() {
         (Effect::Noop, || Done::noop("it was so", &1)),
     ];
     for (effect, done) in cases {
-        let receipt = bench
-            .ledger
-            .run(pay().key(effect.as_str()), |_| Ok(done()))
-            .expect("it runs");
+        let receipt = bench.ledger.run(pay().key(effect.as_str()), |_| Ok(done())).expect("it runs");
         assert_eq!((receipt.effect(), receipt.data()), (effect, Some("1")));
     }
     let noop = bench.ask(&pay().key("noop")).expect("it is replayed");
@@ -83,15 +74,10 @@ fn a_reused_key_is_refused_in_every_state_and_names_fields_without_values() {
     let check = |bench: &Bench| {
         let error = bench.ask(&other).expect_err("it is refused");
         let text = serde_json::to_string(&Answer::failed(&error)).expect("JSON");
-        let Error::KeyReused { fields, .. } = error else {
-            panic!("{error}")
-        };
+        let Error::KeyReused { fields, .. } = error else { panic!("{error}") };
         assert_eq!(fields, ["/amount", "/note/secret"]);
         assert!(text.contains("/amount, /note/secret differ"), "{text}");
-        assert!(
-            !text.contains("98765") && !text.contains("s3cret"),
-            "a value is told: {text}"
-        );
+        assert!(!text.contains("98765") && !text.contains("s3cret"), "a value is told: {text}");
     };
     let bench = Bench::new();
     bench.run(&pay()).expect("it runs");
@@ -106,29 +92,18 @@ fn a_reused_key_is_refused_in_every_state_and_names_fields_without_values() {
 #[test]
 fn a_volatile_field_may_differ() {
     let bench = Bench::new();
-    let traced = |trace: &str| {
-        pay()
-            .input(serde_json::json!({"amount": 1, "trace": trace}))
-            .volatile(["trace"])
-    };
+    let traced =
+        |trace: &str| pay().input(serde_json::json!({"amount": 1, "trace": trace})).volatile(["trace"]);
     bench.run(&traced("a")).expect("it runs");
     assert!(bench.ask(&traced("b")).expect("it is replayed").replayed());
 }
 
 #[test]
 fn the_same_action_again_needs_another_occurrence() {
-    for operation in [
-        pay(),
-        Operation::new("mail").input(serde_json::json!({"to": "a@b"})),
-    ] {
+    for operation in [pay(), Operation::new("mail").input(serde_json::json!({"to": "a@b"}))] {
         let bench = Bench::new();
         bench.run(&operation).expect("it runs");
-        assert!(
-            bench
-                .ask(&operation.clone().occurrence("1"))
-                .expect("the first")
-                .replayed()
-        );
+        assert!(bench.ask(&operation.clone().occurrence("1")).expect("the first").replayed());
         for label in ["2", "monday"] {
             let again = operation.clone().occurrence(label);
             assert!(!bench.run(&again).expect("it runs").replayed(), "{label}");
@@ -148,16 +123,10 @@ fn scopes_never_see_each_other() {
 #[test]
 fn invalid_input_is_refused_with_every_problem_and_nothing_runs() {
     let bench = Bench::new();
-    let wrong = Operation::new("")
-        .key("a b")
-        .input_json("{")
-        .terms(terms(|terms| terms.max_attempts = 0));
+    let wrong = Operation::new("").key("a b").input_json("{").terms(terms(|terms| terms.max_attempts = 0));
     let answer = Answer::failed(&bench.ask(&wrong).expect_err("it is refused"));
     let error = answer.error.expect("an error");
-    assert_eq!(
-        (error.code, error.problems.len(), answer.effect),
-        (Code::InvalidInput, 4, "noop")
-    );
+    assert_eq!((error.code, error.problems.len(), answer.effect), (Code::InvalidInput, 4, "noop"));
     let keyless = Operation::new("x").terms(terms(|terms| terms.keys = onceward::KeyPolicy::Keyed));
     assert_eq!(bench.refused(&keyless), Code::KeyMissing);
     assert_eq!(bench.records(), 0);
@@ -166,10 +135,8 @@ fn invalid_input_is_refused_with_every_problem_and_nothing_runs() {
 /// Many threads ask at once, on clocks that go by themselves.
 #[test]
 fn concurrent_duplicates_execute_once_and_the_others_replay() {
-    let stores: [Arc<dyn Store>; 2] = [
-        Arc::new(MemoryStore::new(GoingClock::new())),
-        Arc::new(MemoryStore::blind(GoingClock::new())),
-    ];
+    let stores: [Arc<dyn Store>; 2] =
+        [Arc::new(MemoryStore::new(GoingClock::new())), Arc::new(MemoryStore::blind(GoingClock::new()))];
     for store in stores {
         let ledger = Ledger::new(Arc::clone(&store)).blocking();
         let executed = AtomicUsize::new(0);
@@ -184,18 +151,11 @@ fn concurrent_duplicates_execute_once_and_the_others_replay() {
         };
         let receipts: Vec<_> = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..16).map(|_| scope.spawn(run)).collect();
-            threads
-                .into_iter()
-                .map(|thread| thread.join().expect("no panic").expect("an answer"))
-                .collect()
+            threads.into_iter().map(|thread| thread.join().expect("no panic").expect("an answer")).collect()
         });
         assert_eq!(executed.load(Ordering::SeqCst), 1);
         assert_eq!(receipts.iter().filter(|receipt| receipt.replayed()).count(), 15);
-        assert!(
-            receipts
-                .iter()
-                .all(|receipt| receipt.data() == Some("\"receipt\""))
-        );
+        assert!(receipts.iter().all(|receipt| receipt.data() == Some("\"receipt\"")));
     }
 }
 
@@ -206,11 +166,7 @@ fn a_caller_waits_to_its_deadline_and_is_told() {
         let _claim = bench.begin(&operation);
         let before_ms = bench.clock.now_ms();
         let error = bench.ask(&operation).expect_err("it is refused");
-        assert_eq!(
-            bench.clock.now_ms() - before_ms,
-            700,
-            "it waited to its deadline and no longer"
-        );
+        assert_eq!(bench.clock.now_ms() - before_ms, 700, "it waited to its deadline and no longer");
         assert_eq!(
             (error.code(), error.retry_after_ms(), error.retryable()),
             (Code::InProgress, Some(1_000), false)
@@ -222,20 +178,10 @@ fn a_caller_waits_to_its_deadline_and_is_told() {
 #[test]
 fn a_result_that_is_too_large_is_done_and_unavailable() {
     let bench = Bench::new();
-    let first = bench
-        .ledger
-        .run(pay(), |_| Ok(Done::created(&"x".repeat(MAX_RESULT))))
-        .expect("it is done");
+    let first = bench.ledger.run(pay(), |_| Ok(Done::created(&"x".repeat(MAX_RESULT)))).expect("it is done");
     let answer = Answer::of(&bench.ask(&pay()), NOW_MS);
-    assert_eq!(
-        (first.data(), answer.ok, answer.data.is_none()),
-        (None, true, true)
-    );
-    assert!(
-        answer.warnings[0].contains("result unavailable"),
-        "{:?}",
-        answer.warnings
-    );
+    assert_eq!((first.data(), answer.ok, answer.data.is_none()), (None, true, true));
+    assert!(answer.warnings[0].contains("result unavailable"), "{:?}", answer.warnings);
 }
 
 #[test]
@@ -245,15 +191,8 @@ fn a_read_passes_through_and_is_not_recorded() {
     for _ in 0..2 {
         assert!(!bench.run(&read).expect("it runs").replayed());
     }
-    let error = bench
-        .ledger
-        .run(read, |_| Err(Failure::in_doubt("reset")))
-        .expect_err("it fails");
-    assert_eq!(
-        (error.code(), error.happened()),
-        (Code::Failed, Happened::No),
-        "a read has no effect"
-    );
+    let error = bench.ledger.run(read, |_| Err(Failure::in_doubt("reset"))).expect_err("it fails");
+    assert_eq!((error.code(), error.happened()), (Code::Failed, Happened::No), "a read has no effect");
     assert_eq!(bench.records(), 0);
 }
 
@@ -268,10 +207,7 @@ fn a_plan_writes_nothing() {
     let version = bench.found(&pay()).version;
     assert_eq!(plan().decision, Decision::Doubt);
     assert_eq!(
-        (
-            bench.found(&pay()).version,
-            plan().record.expect("a record").state
-        ),
+        (bench.found(&pay()).version, plan().record.expect("a record").state),
         (version, State::Running)
     );
 }
@@ -284,12 +220,8 @@ fn an_attempt_knows_its_number_and_its_downstream_key() {
     for _ in 0..2 {
         let result = bench.ledger.run(keyed.clone(), |attempt| {
             assert_eq!((attempt.key(), attempt.scope()), ("order-17", "tenant"));
-            let written = bench
-                .found(&keyed)
-                .detail
-                .downstream
-                .clone()
-                .expect("it is written before the call");
+            let written =
+                bench.found(&keyed).detail.downstream.clone().expect("it is written before the call");
             assert_eq!(written.key, attempt.downstream_key());
             seen.push((attempt.number(), attempt.downstream_key().to_owned()));
             Err(Failure::in_doubt("reset"))
@@ -297,15 +229,7 @@ fn an_attempt_knows_its_number_and_its_downstream_key() {
         assert_eq!(result.expect_err("it is in doubt").code(), Code::InDoubt);
     }
     let key = id(&keyed).to_string();
-    assert_eq!(
-        seen,
-        [(1, key.clone()), (2, key)],
-        "the same key for every attempt"
-    );
+    assert_eq!(seen, [(1, key.clone()), (2, key)], "the same key for every attempt");
     bench.clock.advance(24 * 60 * 60 * 1_000);
-    assert_eq!(
-        bench.refused(&keyed),
-        Code::InDoubt,
-        "the downstream may have forgotten it"
-    );
+    assert_eq!(bench.refused(&keyed), Code::InDoubt, "the downstream may have forgotten it");
 }

@@ -56,10 +56,7 @@ struct Pen {
 
 impl Pen {
     fn plain() -> Self {
-        Self {
-            choices: vec![0],
-            at: 0,
-        }
+        Self { choices: vec![0], at: 0 }
     }
 
     fn choose(&mut self, of: u8) -> u8 {
@@ -120,12 +117,7 @@ impl Pen {
             3 if digits != "0" => out.push_str(&format!("{digits}00E-2")),
             4 => out.push_str(&format!("{digits}.0e+0")),
             5 if unsigned.len() > 1 => {
-                out.push_str(&format!(
-                    "{sign}{}.{}e{}",
-                    &unsigned[..1],
-                    &unsigned[1..],
-                    unsigned.len() - 1
-                ));
+                out.push_str(&format!("{sign}{}.{}e{}", &unsigned[..1], &unsigned[1..], unsigned.len() - 1));
             }
             _ => out.push_str(digits),
         }
@@ -171,17 +163,13 @@ fn plain(tree: &Tree) -> String {
 }
 
 fn identity(text: &str) -> (String, String) {
-    let intent = Operation::new("pay")
-        .input_json(text)
-        .intent()
-        .unwrap_or_else(|error| panic!("{text}: {error}"));
+    let intent =
+        Operation::new("pay").input_json(text).intent().unwrap_or_else(|error| panic!("{text}: {error}"));
     (intent.key.text, intent.fingerprint.as_str().to_owned())
 }
 
 fn canonical(text: &str) -> String {
-    Json::parse(text)
-        .unwrap_or_else(|problem| panic!("{text}: {problem}"))
-        .canonical()
+    Json::parse(text).unwrap_or_else(|problem| panic!("{text}: {problem}")).canonical()
 }
 
 proptest! {
@@ -293,9 +281,7 @@ fn value(tree: &Tree) -> Option<Value> {
         Tree::Text(text) => Value::String(text.clone()),
         Tree::Array(items) => Value::Array(items.iter().map(value).collect::<Option<_>>()?),
         Tree::Object(members) => {
-            let members = members
-                .iter()
-                .map(|(name, inner)| Some((name.clone(), value(inner)?)));
+            let members = members.iter().map(|(name, inner)| Some((name.clone(), value(inner)?)));
             Value::Object(members.collect::<Option<_>>()?)
         }
     })

@@ -17,39 +17,22 @@ fn derived() -> Operation {
 }
 
 fn fail(bench: &Bench, operation: &Operation) {
-    bench
-        .ledger
-        .run(operation.clone(), |_| Err(Failure::no_effect("declined")))
-        .expect_err("it fails");
+    bench.ledger.run(operation.clone(), |_| Err(Failure::no_effect("declined"))).expect_err("it fails");
 }
 
 fn stage(bench: &Bench, operation: &Operation) -> Result<onceward::State, Code> {
     let intent = operation.intent().expect("a valid operation");
-    bench
-        .wait(bench.ledger.ledger().stage(&intent))
-        .map(|record| record.state)
-        .map_err(|error| error.code())
+    bench.wait(bench.ledger.ledger().stage(&intent)).map(|record| record.state).map_err(|error| error.code())
 }
 
 #[test]
 fn what_is_staged_waits_for_its_call() {
     let bench = Bench::new();
     assert_eq!(stage(&bench, &pay()), Ok(State::Staged));
-    assert_eq!(
-        stage(&bench, &pay()),
-        Ok(State::Staged),
-        "staging twice is staging"
-    );
-    assert_eq!(
-        stage(&bench, &pay().input(serde_json::json!({}))),
-        Err(Code::KeyReused)
-    );
+    assert_eq!(stage(&bench, &pay()), Ok(State::Staged), "staging twice is staging");
+    assert_eq!(stage(&bench, &pay().input(serde_json::json!({}))), Err(Code::KeyReused));
     bench.clock.advance(1_000 * DAY_MS);
-    assert_eq!(
-        bench.stands(&pay()),
-        State::Staged,
-        "it does not expire by itself"
-    );
+    assert_eq!(bench.stands(&pay()), State::Staged, "it does not expire by itself");
     let receipt = bench.run(&pay()).expect("its first call commits it");
     assert_eq!((receipt.replayed(), receipt.record().attempt), (false, 1));
     assert_eq!(stage(&bench, &pay()), Err(Code::WrongState));
@@ -59,9 +42,7 @@ fn what_is_staged_waits_for_its_call() {
 fn what_is_staged_can_be_aborted() {
     let bench = Bench::new();
     stage(&bench, &pay()).expect("it is staged");
-    let cancelled = bench
-        .wait(bench.ledger.ledger().cancel(&id(&pay())))
-        .expect("it is cancelled");
+    let cancelled = bench.wait(bench.ledger.ledger().cancel(&id(&pay()))).expect("it is cancelled");
     assert!(matches!(cancelled, Cancelled::Certain(_)));
     assert_eq!(bench.refused(&pay()), Code::Cancelled);
 }
@@ -77,20 +58,10 @@ fn cancelling_in_every_state() {
     assert_eq!(cancel(&bench), "NOT_FOUND, happened: No");
     let claim = bench.begin(&pay());
     assert_eq!(cancel(&bench), "requested, running");
-    assert_eq!(
-        bench.found(&pay()).detail.cancel_requested_ms,
-        Some(NOW_MS),
-        "its owner can see it"
-    );
-    bench
-        .wait(claim.finish(Ending::Failed(Outcome::because(None))))
-        .expect_err("it stopped");
+    assert_eq!(bench.found(&pay()).detail.cancel_requested_ms, Some(NOW_MS), "its owner can see it");
+    bench.wait(claim.finish(Ending::Failed(Outcome::because(None)))).expect_err("it stopped");
     assert_eq!(cancel(&bench), "certain, cancelled");
-    assert_eq!(
-        cancel(&bench),
-        "certain, cancelled",
-        "cancelling twice is cancelling"
-    );
+    assert_eq!(cancel(&bench), "certain, cancelled", "cancelling twice is cancelling");
     assert_eq!(bench.refused(&pay()), Code::Cancelled);
     bench.clock.advance(DAY_MS);
     assert_eq!(cancel(&bench), "WRONG_STATE, happened: No", "it has expired");
@@ -126,16 +97,10 @@ fn an_answer_to_a_forgotten_record_is_told_to_its_caller() {
     let bench = Bench::blind();
     let claim = bench.begin(&pay());
     bench.clock.advance(15_000);
-    bench
-        .wait(bench.ledger.ledger().forget(&id(&pay())))
-        .expect("it is presumed dead");
-    let error = bench
-        .wait(claim.finish(Ending::Done(Outcome::because(None))))
-        .expect_err("it cannot be recorded");
-    assert_eq!(
-        (error.code(), error.happened(), error.retryable()),
-        (Code::InDoubt, Happened::Yes, false)
-    );
+    bench.wait(bench.ledger.ledger().forget(&id(&pay()))).expect("it is presumed dead");
+    let error =
+        bench.wait(claim.finish(Ending::Done(Outcome::because(None)))).expect_err("it cannot be recorded");
+    assert_eq!((error.code(), error.happened(), error.retryable()), (Code::InDoubt, Happened::Yes, false));
 }
 
 #[test]
@@ -153,10 +118,7 @@ fn a_later_check_is_written_down() {
     assert!(bench.ask(&pay()).expect("it is replayed").replayed());
     assert_eq!(check(Verification::Refuted).expect("it is done"), State::InDoubt);
     assert_eq!(bench.refused(&pay()), Code::Unverified);
-    assert_eq!(
-        check(Verification::Confirmed).expect_err("it is in doubt").code(),
-        Code::WrongState
-    );
+    assert_eq!(check(Verification::Confirmed).expect_err("it is in doubt").code(), Code::WrongState);
 }
 
 #[test]
@@ -169,32 +131,14 @@ fn an_expired_key_is_refused_when_given_and_begins_anew_when_derived() {
         assert!(bench.ask(&pay()).expect("the last millisecond").replayed());
         bench.clock.advance(1);
         if swept {
-            let done = bench
-                .wait(bench.ledger.ledger().sweep(|_| ()))
-                .expect("it sweeps");
-            assert_eq!(
-                done,
-                Swept {
-                    expired: 2,
-                    deleted: 0,
-                    doubted: 0
-                }
-            );
+            let done = bench.wait(bench.ledger.ledger().sweep(|_| ())).expect("it sweeps");
+            assert_eq!(done, Swept { expired: 2, deleted: 0, doubted: 0 });
         }
         assert_eq!(bench.stands(&pay()), State::Expired);
         assert_eq!(bench.refused(&pay()), Code::KeyExpired, "swept: {swept}");
         let again = bench.run(&derived()).expect("the next occurrence");
-        assert_eq!(
-            (again.replayed(), again.record().spent_attempts()),
-            (false, 1),
-            "swept: {swept}"
-        );
-        assert!(
-            !bench
-                .run(&pay().occurrence("2"))
-                .expect("the way to do it again")
-                .replayed()
-        );
+        assert_eq!((again.replayed(), again.record().spent_attempts()), (false, 1), "swept: {swept}");
+        assert!(!bench.run(&pay().occurrence("2")).expect("the way to do it again").replayed());
     }
 }
 
@@ -205,53 +149,22 @@ fn a_policy_says_otherwise_of_expired_keys() {
     bench.run(&pay()).expect("it runs");
     bench.run(&derived()).expect("it runs");
     bench.clock.advance(DAY_MS);
-    assert_eq!(
-        bench.refused(&with(derived(), OnExpired::Refuse)),
-        Code::KeyExpired
-    );
-    assert_eq!(
-        bench
-            .run(&with(pay(), OnExpired::Rerun))
-            .expect("it runs")
-            .record()
-            .attempt,
-        2
-    );
+    assert_eq!(bench.refused(&with(derived(), OnExpired::Refuse)), Code::KeyExpired);
+    assert_eq!(bench.run(&with(pay(), OnExpired::Rerun)).expect("it runs").record().attempt, 2);
 }
 
 #[test]
 fn a_tombstone_refuses_for_its_time_and_then_goes() {
     let bench = Bench::new();
-    let sweep = || {
-        bench
-            .wait(bench.ledger.ledger().sweep(|_| ()))
-            .expect("it sweeps")
-    };
+    let sweep = || bench.wait(bench.ledger.ledger().sweep(|_| ())).expect("it sweeps");
     bench.run(&pay()).expect("it runs");
     bench.clock.advance(DAY_MS);
-    assert_eq!(
-        sweep(),
-        Swept {
-            expired: 1,
-            deleted: 0,
-            doubted: 0
-        }
-    );
+    assert_eq!(sweep(), Swept { expired: 1, deleted: 0, doubted: 0 });
     assert!(bench.found(&pay()).outcome.is_none(), "the result is gone");
     bench.clock.advance(30 * DAY_MS - 1);
-    assert_eq!(
-        (sweep(), bench.refused(&pay())),
-        (Swept::default(), Code::KeyExpired)
-    );
+    assert_eq!((sweep(), bench.refused(&pay())), (Swept::default(), Code::KeyExpired));
     bench.clock.advance(1);
-    assert_eq!(
-        sweep(),
-        Swept {
-            expired: 0,
-            deleted: 1,
-            doubted: 0
-        }
-    );
+    assert_eq!(sweep(), Swept { expired: 0, deleted: 1, doubted: 0 });
     assert_eq!(bench.run(&pay()).expect("it runs").record().attempt, 1);
 }
 
@@ -260,26 +173,12 @@ fn a_sweep_writes_doubts_down_and_never_ends_them() {
     let bench = Bench::new();
     drop(bench.begin(&pay()));
     let _alive = bench.begin(&pay().key("alive"));
-    let sweep = || {
-        bench
-            .wait(bench.ledger.ledger().sweep(|_| ()))
-            .expect("it sweeps")
-    };
-    assert_eq!(
-        sweep(),
-        Swept {
-            expired: 0,
-            deleted: 0,
-            doubted: 1
-        }
-    );
+    let sweep = || bench.wait(bench.ledger.ledger().sweep(|_| ())).expect("it sweeps");
+    assert_eq!(sweep(), Swept { expired: 0, deleted: 0, doubted: 1 });
     assert_eq!(bench.found(&pay()).state, State::InDoubt);
     bench.clock.advance(10_000 * DAY_MS);
     assert_eq!(sweep(), Swept::default());
-    assert_eq!(
-        (bench.stands(&pay()), bench.refused(&pay())),
-        (State::InDoubt, Code::InDoubt)
-    );
+    assert_eq!((bench.stands(&pay()), bench.refused(&pay())), (State::InDoubt, Code::InDoubt));
 }
 
 #[test]
@@ -293,17 +192,9 @@ fn a_sweep_goes_on_beyond_one_batch() {
     }
     bench.clock.advance(DAY_MS);
     let mut steps = Vec::new();
-    let swept = bench
-        .wait(bench.ledger.ledger().sweep(|swept| steps.push(swept.expired)))
-        .expect("it sweeps");
-    assert_eq!(
-        swept,
-        Swept {
-            expired: 1_200,
-            deleted: 0,
-            doubted: 600
-        }
-    );
+    let swept =
+        bench.wait(bench.ledger.ledger().sweep(|swept| steps.push(swept.expired))).expect("it sweeps");
+    assert_eq!(swept, Swept { expired: 1_200, deleted: 0, doubted: 600 });
     assert_eq!(steps, [500, 1_000, 1_200, 1_200], "it tells after each step");
 }
 
@@ -315,14 +206,8 @@ fn a_listing_tells_where_operations_really_stand() {
     drop(bench.begin(&pay().key("gone")));
     let _alive = bench.begin(&pay().key("alive"));
     let list = |states: &[State]| {
-        let filter = Filter {
-            states: states.to_vec(),
-            limit: 2,
-            ..Filter::default()
-        };
-        let listed = bench
-            .wait(bench.ledger.ledger().list(&filter))
-            .expect("a listing");
+        let filter = Filter { states: states.to_vec(), limit: 2, ..Filter::default() };
+        let listed = bench.wait(bench.ledger.ledger().list(&filter)).expect("a listing");
         listed
             .into_iter()
             .map(|(listed, state)| format!("{} {state}", listed.record.key.text))
@@ -331,10 +216,7 @@ fn a_listing_tells_where_operations_really_stand() {
     assert_eq!(list(&[]), ["alive running", "gone in_doubt"]);
     assert_eq!(list(&[State::InDoubt]), ["gone in_doubt"]);
     assert_eq!(list(&[State::Running]), ["alive running"]);
-    assert_eq!(
-        list(&[State::Done, State::Failed]),
-        ["failed failed", "done done"]
-    );
+    assert_eq!(list(&[State::Done, State::Failed]), ["failed failed", "done done"]);
     assert_eq!(list(&[State::Expired]), Vec::<String>::new());
     bench.clock.advance(DAY_MS);
     assert_eq!(list(&[State::Expired]), ["failed expired", "done expired"]);
@@ -344,11 +226,7 @@ fn a_listing_tells_where_operations_really_stand() {
 #[test]
 fn waiting_ends_with_the_operation_or_with_the_time() {
     let bench = Bench::new();
-    let wait = |ms| {
-        bench
-            .wait(bench.ledger.ledger().wait(&id(&pay()), ms))
-            .map(|(_, state)| state)
-    };
+    let wait = |ms| bench.wait(bench.ledger.ledger().wait(&id(&pay()), ms)).map(|(_, state)| state);
     assert_eq!(wait(10).expect_err("there is none").code(), Code::NotFound);
     let claim = bench.begin(&pay());
     let before_ms = bench.clock.now_ms();
@@ -357,9 +235,7 @@ fn waiting_ends_with_the_operation_or_with_the_time() {
     drop(claim);
     assert_eq!(wait(50).expect("it is there"), State::InDoubt);
     bench.run(&pay().key("b")).expect("it runs");
-    let (_, state) = bench
-        .wait(bench.ledger.ledger().wait(&id(&pay().key("b")), 50))
-        .expect("it is there");
+    let (_, state) = bench.wait(bench.ledger.ledger().wait(&id(&pay().key("b")), 50)).expect("it is there");
     assert_eq!(state, State::Done);
 }
 
@@ -367,13 +243,8 @@ fn waiting_ends_with_the_operation_or_with_the_time() {
 fn an_attempt_can_be_asked_to_stop_while_it_works() {
     let bench = Bench::new();
     let result = bench.ledger.run(pay().class(Class::Once), |_| {
-        bench
-            .wait(bench.ledger.ledger().cancel(&id(&pay())))
-            .expect("it is asked to stop");
+        bench.wait(bench.ledger.ledger().cancel(&id(&pay()))).expect("it is asked to stop");
         Ok(Done::created(&1))
     });
-    assert_eq!(
-        result.expect("its own ending says what happened").record().state,
-        State::Done
-    );
+    assert_eq!(result.expect("its own ending says what happened").record().state, State::Done);
 }

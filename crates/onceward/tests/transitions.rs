@@ -32,11 +32,7 @@ fn how_a_verdict_changes_a_record() {
         }
         let mut before = ended_record(found, "attempt", late);
         silence(&mut before, owner);
-        let said = if verdict == "done" {
-            Verdict::Done
-        } else {
-            Verdict::Failed
-        };
+        let said = if verdict == "done" { Verdict::Done } else { Verdict::Failed };
         let after = transition::settle(&before, liveness(owner), said, outcome("ending"), NOW_MS);
         let seen = after.as_ref().map_or("refused".to_owned(), |after| {
             sound(&before, after);
@@ -70,27 +66,17 @@ fn what_asking_to_stop_comes_to() {
         let seen = match transition::cancel(&before, liveness(owner), NOW_MS) {
             Cancelling::Cancelled(after) => {
                 sound(&before, &after);
-                assert_eq!(
-                    (after.state, after.due_ms),
-                    (State::Cancelled, Some(NOW_MS + 1_000))
-                );
+                assert_eq!((after.state, after.due_ms), (State::Cancelled, Some(NOW_MS + 1_000)));
                 "cancelled"
             }
             Cancelling::Requested(after) => {
                 sound(&before, &after);
-                assert_eq!(
-                    (after.state, after.detail.cancel_requested_ms),
-                    (State::Running, Some(NOW_MS))
-                );
+                assert_eq!((after.state, after.detail.cancel_requested_ms), (State::Running, Some(NOW_MS)));
                 let Cancelling::Requested(again) = transition::cancel(&after, Liveness::Alive, NOW_MS + 5)
                 else {
                     panic!("it is still running");
                 };
-                assert_eq!(
-                    again.detail.cancel_requested_ms,
-                    Some(NOW_MS),
-                    "the first request is remembered"
-                );
+                assert_eq!(again.detail.cancel_requested_ms, Some(NOW_MS), "the first request is remembered");
                 "requested"
             }
             Cancelling::Already => "already",
@@ -120,20 +106,8 @@ fn what_a_check_does_to_a_record() {
             sound(&before, after);
             let outcome = after.outcome.as_ref().expect("an outcome");
             assert_eq!((outcome.verified, result(after)), (Some(verification), "found"));
-            assert_eq!(
-                outcome.reason.as_deref() == Some("looked"),
-                said == "refuted",
-                "why it is in doubt"
-            );
-            format!(
-                "{} {}",
-                after.state,
-                if after.due_ms == before.due_ms {
-                    "kept"
-                } else {
-                    "forever"
-                }
-            )
+            assert_eq!(outcome.reason.as_deref() == Some("looked"), said == "refuted", "why it is in doubt");
+            format!("{} {}", after.state, if after.due_ms == before.due_ms { "kept" } else { "forever" })
         });
         assert_eq!(seen, table.look_up(&words), "{words:?}");
     }

@@ -72,11 +72,7 @@ fn every_case_has_the_published_identity() {
         assert_eq!(canonical, case.canonical, "canonical text of: {about}");
         let intent = operation!(case).intent().unwrap();
         assert_eq!(intent.key.text, case.key, "key of: {about}");
-        assert_eq!(
-            intent.fingerprint.as_str(),
-            case.fingerprint,
-            "fingerprint of: {about}"
-        );
+        assert_eq!(intent.fingerprint.as_str(), case.fingerprint, "fingerprint of: {about}");
         assert_eq!(intent.id.as_str(), case.id, "id of: {about}");
     }
 }
@@ -84,10 +80,7 @@ fn every_case_has_the_published_identity() {
 #[test]
 fn every_refusal_names_its_reason() {
     for case in &vectors().refused {
-        let problem = operation!(case)
-            .intent()
-            .expect_err(&case.description)
-            .to_string();
+        let problem = operation!(case).intent().expect_err(&case.description).to_string();
         assert!(
             problem.contains(&case.reason),
             "{}: {problem:?} does not say {:?}",
@@ -106,17 +99,9 @@ fn the_file_is_sound() {
     let mut descriptions = HashSet::new();
     let mut meaning_of_key = HashMap::new();
     for case in &vectors.cases {
-        assert!(
-            descriptions.insert(&case.description),
-            "twice: {}",
-            case.description
-        );
+        assert!(descriptions.insert(&case.description), "twice: {}", case.description);
         let again = Json::parse(&case.canonical).unwrap().canonical();
-        assert_eq!(
-            again, case.canonical,
-            "canonical text is its own canonical text: {}",
-            case.description
-        );
+        assert_eq!(again, case.canonical, "canonical text is its own canonical text: {}", case.description);
         if case.given_key.is_none() && case.key_fields.is_empty() {
             let occurrence = case.occurrence.clone().unwrap_or_else(|| "1".to_owned());
             let meaning = (&case.name, &case.canonical, occurrence);
@@ -128,12 +113,7 @@ fn the_file_is_sound() {
             );
         }
     }
-    assert!(
-        vectors
-            .refused
-            .iter()
-            .all(|case| descriptions.insert(&case.description))
-    );
+    assert!(vectors.refused.iter().all(|case| descriptions.insert(&case.description)));
 }
 
 #[expect(clippy::expect_used, reason = "a test may")]

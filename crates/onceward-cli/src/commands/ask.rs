@@ -27,32 +27,18 @@ pub(crate) fn probe(command: &str, record: &Record) -> ProbeAnswer {
 
 /// Checks a reported success: exit 0 confirmed, 1 refuted, anything else not yet.
 pub(crate) fn verify(command: &str, outcome: &Outcome) -> (Verification, String) {
-    let data = outcome
-        .data
-        .as_ref()
-        .map(|data| data.get().to_owned())
-        .unwrap_or_default();
+    let data = outcome.data.as_ref().map(|data| data.get().to_owned()).unwrap_or_default();
     match exit_code(command, &[("ONCE_RESULT", data)]) {
         Ok(Some(0)) => (Verification::Confirmed, String::new()),
-        Ok(Some(1)) => (
-            Verification::Refuted,
-            format!("`{command}` says that it is not so"),
-        ),
+        Ok(Some(1)) => (Verification::Refuted, format!("`{command}` says that it is not so")),
         Ok(_) | Err(_) => (Verification::Pending, String::new()),
     }
 }
 
 fn exit_code(command: &str, environment: &[(&str, String)]) -> std::io::Result<Option<i32>> {
     let mut shell = Command::new("sh");
-    shell
-        .arg("-c")
-        .arg(command)
-        .envs(environment.iter().map(|(name, value)| (name, value)));
+    shell.arg("-c").arg(command).envs(environment.iter().map(|(name, value)| (name, value)));
     // What a question prints is not the command's output.
-    let status = shell
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::inherit())
-        .status()?;
+    let status = shell.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::inherit()).status()?;
     Ok(status.code())
 }

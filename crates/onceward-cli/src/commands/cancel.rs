@@ -19,45 +19,24 @@ pub(super) fn run(context: &Context, args: &ChangeArgs) -> Ended {
         State::Running => ("would_update", "would ask the running attempt to stop"),
         State::Cancelled => ("would_noop", "it is cancelled already"),
         State::Done | State::InDoubt | State::Expired => {
-            return Err(Error::WrongState {
-                action: "cancelling",
-                record: standing(record, state),
-            }
-            .into());
+            return Err(Error::WrongState { action: "cancelling", record: standing(record, state) }.into());
         }
     };
     if args.dry.dry_run {
-        answer::success(context.global.json, would, &Line::of(&record, state), || {
-            format!("{would}: {text}")
-        });
+        answer::success(context.global.json, would, &Line::of(&record, state), || format!("{would}: {text}"));
         return Ok(ExitCode::SUCCESS);
     }
-    let effect = if state == State::Cancelled {
-        "noop"
-    } else {
-        "updated"
-    };
+    let effect = if state == State::Cancelled { "noop" } else { "updated" };
     match ledger.wait_for(ledger.ledger().cancel(&id))? {
         Cancelled::Certain(record) => {
-            answer::success(
-                context.global.json,
-                effect,
-                &Line::of(&record, record.state),
-                || {
-                    format!(
-                        "{id} is {}: it has had no effect and will have none",
-                        styled(BOLD, "cancelled")
-                    )
-                },
-            );
+            answer::success(context.global.json, effect, &Line::of(&record, record.state), || {
+                format!("{id} is {}: it has had no effect and will have none", styled(BOLD, "cancelled"))
+            });
         }
         Cancelled::Requested(record) => {
-            answer::success(
-                context.global.json,
-                "updated",
-                &Line::of(&record, record.state),
-                || format!("{id} is running; it was asked to stop, and `once wait {id}` tells what happened"),
-            );
+            answer::success(context.global.json, "updated", &Line::of(&record, record.state), || {
+                format!("{id} is running; it was asked to stop, and `once wait {id}` tells what happened")
+            });
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -24,23 +24,14 @@ struct Shown {
 pub(super) fn show(context: &Context, name: &str) -> Ended {
     let shown = Shown {
         name: name.to_owned(),
-        policy_file: context
-            .policy_file
-            .as_ref()
-            .map(|file| file.display().to_string()),
+        policy_file: context.policy_file.as_ref().map(|file| file.display().to_string()),
         ledger: context.ledger_url()?,
         settings: context.policy.settings(name)?,
     };
     answer::success(context.global.json, "noop", &shown, || {
         let settings = serde_json::to_string_pretty(&shown.settings).unwrap_or_default();
-        let file = shown
-            .policy_file
-            .as_deref()
-            .unwrap_or("none; the built-in default holds");
-        format!(
-            "policy file: {file}\nledger: {}\noperation {name}: {settings}",
-            shown.ledger
-        )
+        let file = shown.policy_file.as_deref().unwrap_or("none; the built-in default holds");
+        format!("policy file: {file}\nledger: {}\noperation {name}: {settings}", shown.ledger)
     });
     Ok(ExitCode::SUCCESS)
 }
@@ -56,15 +47,14 @@ pub(super) fn init(file: &Path, dry: DryRunArgs, json: bool) -> Ended {
         });
         return Ok(ExitCode::SUCCESS);
     }
-    let cannot = |error: std::io::Error| match error.kind() {
-        std::io::ErrorKind::AlreadyExists => exists(),
-        _ => CommandError::invalid(format!("cannot write {}: {error}", file.display())),
+    let cannot = |error: std::io::Error| {
+        if error.kind() == std::io::ErrorKind::AlreadyExists {
+            exists()
+        } else {
+            CommandError::invalid(format!("cannot write {}: {error}", file.display()))
+        }
     };
-    let mut opened = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .open(file)
-        .map_err(cannot)?;
+    let mut opened = OpenOptions::new().write(true).create_new(true).open(file).map_err(cannot)?;
     opened.write_all(DEFAULT_POLICY.as_bytes()).map_err(cannot)?;
     answer::success(json, "created", &file.display().to_string(), || {
         format!("{} is written", file.display())

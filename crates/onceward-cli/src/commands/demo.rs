@@ -32,12 +32,15 @@ type Play = fn(&Shop) -> Result<Scene, CommandError>;
 
 pub(super) fn run(args: &DemoArgs, json: bool) -> Ended {
     let shop = Shop::open()?;
-    say(json, &format!(
-        "A shop charges a customer by a command ({}), and agents retry. Each scene is played twice:\n\
+    say(
+        json,
+        &format!(
+            "A shop charges a customer by a command ({}), and agents retry. Each scene is played twice:\n\
          once without the ledger, then with {} in front. The bank counts.\n",
-        styled(CYAN, "charge ORDER AMOUNT"),
-        styled(BOLD, "once run --")
-    ));
+            styled(CYAN, "charge ORDER AMOUNT"),
+            styled(BOLD, "once run --")
+        ),
+    );
     let plays: [Play; 5] = [retry, crash_after, crash_before, twelve_at_once, other_inputs];
     let mut scenes = Vec::new();
     for play in plays {
@@ -51,16 +54,24 @@ pub(super) fn run(args: &DemoArgs, json: bool) -> Ended {
     let without = too_many(|scene| scene.without);
     let with = too_many(|scene| scene.with);
     let kept = scenes.iter().all(|scene| scene.with == scene.wanted);
-    say(json, &format!(
-        "charges too many: {} without the ledger, {} with it.",
-        styled(RED.bold(), without),
-        styled(GREEN.bold(), with)
-    ));
+    say(
+        json,
+        &format!(
+            "charges too many: {} without the ledger, {} with it.",
+            styled(RED.bold(), without),
+            styled(GREEN.bold(), with)
+        ),
+    );
     if args.keep {
         say(json, &format!("the demo's ledger: {}", shop.keep().display()));
     }
     if json {
-        answer::success(true, "noop", &Tally { scenes, charges_too_many_without: without, charges_too_many_with: with }, String::new);
+        answer::success(
+            true,
+            "noop",
+            &Tally { scenes, charges_too_many_without: without, charges_too_many_with: with },
+            String::new,
+        );
     }
     Ok(if kept { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -91,7 +102,8 @@ fn retry(shop: &Shop) -> Result<Scene, CommandError> {
     for side in Side::BOTH {
         shop.charge(side, "retry", "100", &[])?;
     }
-    let without = shop.charge(Side::Without, "retry", "100", &[]).and_then(|_| shop.charges(Side::Without, "retry"))?;
+    let without =
+        shop.charge(Side::Without, "retry", "100", &[]).and_then(|_| shop.charges(Side::Without, "retry"))?;
     let second = shop.charge(Side::With, "retry", "100", &[])?;
     Ok(Scene {
         scene: "The answer is lost and the agent retries",
@@ -142,7 +154,8 @@ fn crash_before(shop: &Shop) -> Result<Scene, CommandError> {
 fn twelve_at_once(shop: &Shop) -> Result<Scene, CommandError> {
     let mut replays = 0;
     for side in Side::BOTH {
-        let workers: Vec<_> = (0..12).map(|_| shop.start(side, "twelve", "100", &[])).collect::<Result<_, _>>()?;
+        let workers: Vec<_> =
+            (0..12).map(|_| shop.start(side, "twelve", "100", &[])).collect::<Result<_, _>>()?;
         for worker in workers {
             replays += usize::from(Shop::wait(worker)?.replayed);
         }

@@ -2,9 +2,11 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use onceward::{Filter, State};
-use onceward_store::{Sync, sqlite::SCHEMA_VERSION};
+use onceward_store::sqlite::{Health, SCHEMA_VERSION};
+use onceward_store::{SqliteStore, Sync};
 use serde::Serialize;
 
 use crate::answer::{self, GREEN, RED, YELLOW, styled};
@@ -37,15 +39,8 @@ pub(super) fn run(global: Global) -> Ended {
     match Context::new(global) {
         Err(error) => find("policy", Verdict::Bad, error.to_string()),
         Ok(context) => {
-            let file = context
-                .policy_file
-                .as_ref()
-                .map(|file| file.display().to_string());
-            find(
-                "policy",
-                Verdict::Good,
-                file.unwrap_or_else(|| "the built-in default".to_owned()),
-            );
+            let file = context.policy_file.as_ref().map(|file| file.display().to_string());
+            find("policy", Verdict::Good, file.unwrap_or_else(|| "the built-in default".to_owned()));
             match context.store(Missing::Refuse) {
                 Err(error) if error.exit() == 2 => find("ledger", Verdict::Look, error.to_string()),
                 Err(error) => find("ledger", Verdict::Bad, error.to_string()),
@@ -64,116 +59,74 @@ pub(super) fn run(global: Global) -> Ended {
         };
         findings.iter().map(line).collect::<Vec<_>>().join("\n")
     };
-    let bad: Vec<&str> = findings
-        .iter()
-        .filter(|found| found.verdict == Verdict::Bad)
-        .map(|found| found.what)
-        .collect();
+    let bad: Vec<&str> =
+        findings.iter().filter(|found| found.verdict == Verdict::Bad).map(|found| found.what).collect();
     if bad.is_empty() {
         answer::success(json, "noop", &findings, text);
         return Ok(ExitCode::SUCCESS);
     }
-    answer::unsound(
-        json,
-        format!("not as it should be: {}", bad.join(", ")),
-        &findings,
-        text,
-    );
+    answer::unsound(json, format!("not as it should be: {}", bad.join(", ")), &findings, text);
     Ok(ExitCode::FAILURE)
 }
 
-fn look_over(store: &std::sync::Arc<onceward_store::SqliteStore>) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    let mut find = |what, good: bool, otherwise: Verdict, found: String| {
-        findings.push(Finding {
-            what,
-            verdict: if good { Verdict::Good } else { otherwise },
-            found,
-        });
-    };
-    find("ledger", true, Verdict::Good, store.path().display().to_string());
+impl Finding {
+    fn new(what: &'static str, verdict: Verdict, found: impl Into<String>) -> Self {
+        Self { what, verdict, found: found.into() }
+    }
+
+    /// Good where it is as it should be, else `otherwise`.
+    fn judged(what: &'static str, good: bool, otherwise: Verdict, found: impl Into<String>) -> Self {
+        Self::new(what, if good { Verdict::Good } else { otherwise }, found)
+    }
+}
+
+fn look_over(store: &Arc<SqliteStore>) -> Vec<Finding> {
+    let mut findings = vec![Finding::new("ledger", Verdict::Good, store.path().display().to_string())];
     let mode = std::fs::metadata(store.path()).map_or(0, |meta| meta.permissions().mode() & 0o777);
-    find(
-        "file mode",
-        mode == 0o600,
-        Verdict::Look,
-        format!("{mode:04o} (0600: nobody else reads the results)"),
-    );
+    let found = format!("{mode:04o} (0600: nobody else reads the results)");
+    findings.push(Finding::judged("file mode", mode == 0o600, Verdict::Look, found));
     match store.health() {
-        Err(error) => find("health", false, Verdict::Bad, error.to_string()),
-        Ok(health) => {
-            find("sqlite", true, Verdict::Good, health.sqlite_version.to_owned());
-            let schema = health.schema_version;
-            find(
-                "schema",
-                schema == SCHEMA_VERSION,
-                Verdict::Bad,
-                format!("version {schema}"),
-            );
-            let wal = health.journal_mode == "wal";
-            find(
-                "journal",
-                wal,
-                Verdict::Bad,
-                format!("{} (wal)", health.journal_mode),
-            );
-            let full = health.sync == Sync::Full;
-            find(
-                "sync",
-                full,
-                Verdict::Look,
-                format!("{} (full: a power cut loses nothing)", health.sync),
-            );
-            find(
-                "integrity",
-                health.integrity == "ok",
-                Verdict::Bad,
-                health.integrity,
-            );
-            let drift = health.clock_drift_ms;
-            let near = drift.abs() < DRIFT_MS;
-            find(
-                "clock",
-                near,
-                Verdict::Look,
-                format!("the machine's is {drift} ms off the ledger's"),
-            );
-        }
+        Err(error) => findings.push(Finding::new("health", Verdict::Bad, error.to_string())),
+        Ok(health) => findings.extend(judge(&health)),
     }
-    match locks_hold(store) {
-        Ok(()) => find(
-            "locks",
-            true,
-            Verdict::Good,
-            "the kernel tells who lives".to_owned(),
-        ),
-        Err(error) => find("locks", false, Verdict::Bad, error.to_string()),
-    }
+    findings.push(match locks_hold(store) {
+        Ok(()) => Finding::new("locks", Verdict::Good, "the kernel tells who lives"),
+        Err(error) => Finding::new("locks", Verdict::Bad, error.to_string()),
+    });
     let ledger = onceward::Ledger::new(store.clone()).blocking();
-    let doubtful = Filter {
-        states: vec![State::InDoubt],
-        limit: 1_000,
-        ..Filter::default()
-    };
-    match ledger.wait_for(ledger.ledger().list(&doubtful)) {
+    let doubtful = Filter { states: vec![State::InDoubt], limit: 1_000, ..Filter::default() };
+    findings.push(match ledger.wait_for(ledger.ledger().list(&doubtful)) {
         Ok(listed) => {
             let found = format!("{} operations; `once ls --state in_doubt`", listed.len());
-            find("in doubt", listed.is_empty(), Verdict::Look, found);
+            Finding::judged("in doubt", listed.is_empty(), Verdict::Look, found)
         }
-        Err(error) => find("in doubt", false, Verdict::Bad, error.to_string()),
-    }
+        Err(error) => Finding::new("in doubt", Verdict::Bad, error.to_string()),
+    });
     findings
 }
 
+fn judge(health: &Health) -> [Finding; 6] {
+    let Health { schema_version, journal_mode, sync, integrity, clock_drift_ms, .. } = health;
+    let current = *schema_version == SCHEMA_VERSION;
+    let near = clock_drift_ms.abs() < DRIFT_MS;
+    let durable = format!("{sync} (full: a power cut loses nothing)");
+    let clock = format!("the machine's is {clock_drift_ms} ms off the ledger's");
+    [
+        Finding::new("sqlite", Verdict::Good, health.sqlite_version),
+        Finding::judged("schema", current, Verdict::Bad, format!("version {schema_version}")),
+        Finding::judged("journal", journal_mode == "wal", Verdict::Bad, format!("{journal_mode} (wal)")),
+        Finding::judged("sync", *sync == Sync::Full, Verdict::Look, durable),
+        Finding::judged("integrity", integrity == "ok", Verdict::Bad, integrity.as_str()),
+        Finding::judged("clock", near, Verdict::Look, clock),
+    ]
+}
+
 /// Takes a lock and looks at it from outside, as another process would.
-fn locks_hold(store: &std::sync::Arc<onceward_store::SqliteStore>) -> Result<(), CommandError> {
+fn locks_hold(store: &Arc<SqliteStore>) -> Result<(), CommandError> {
     use onceward::{Inherit, Liveness, Owner, Store};
     let ledger = onceward::Ledger::new(store.clone()).blocking();
     let hold = store.hold(Inherit::Children)?;
-    let owner = Owner {
-        token: hold.token(),
-        lease_until_ms: 0,
-    };
+    let owner = Owner { token: hold.token(), lease_until_ms: 0 };
     let alive = ledger.wait_for(store.liveness(&owner))?;
     drop(hold);
     let gone = ledger.wait_for(store.liveness(&owner))?;

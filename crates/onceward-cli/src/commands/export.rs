@@ -24,11 +24,7 @@ struct Exported<'a> {
 pub(super) fn run(context: &Context, args: &ExportArgs) -> Ended {
     let store = context.store(Missing::Refuse)?;
     let ledger = onceward::Ledger::new(store.clone()).blocking();
-    let mut filter = Filter {
-        scope: args.scope.clone(),
-        limit: PAGE,
-        ..Filter::default()
-    };
+    let mut filter = Filter { scope: args.scope.clone(), limit: PAGE, ..Filter::default() };
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     let gone =
         |error: std::io::Error| CommandError::Outside(format!("the export could not be written: {error}"));
@@ -38,19 +34,14 @@ pub(super) fn run(context: &Context, args: &ExportArgs) -> Ended {
         for listed in &page {
             filter.before = Some(listed.cursor);
             let body = match args.bodies {
-                true => ledger
-                    .wait_for(store.load(&listed.record.id))?
-                    .and_then(|record| {
-                        let body = record.outcome.as_ref()?.body.as_deref()?;
-                        Some(data_encoding::BASE64.encode(body))
-                    }),
+                true => ledger.wait_for(store.load(&listed.record.id))?.and_then(|record| {
+                    let body = record.outcome.as_ref()?.body.as_deref()?;
+                    Some(data_encoding::BASE64.encode(body))
+                }),
                 false => None,
             };
-            let line = serde_json::to_string(&Exported {
-                record: &listed.record,
-                body,
-            })
-            .map_err(|error| CommandError::Outside(error.to_string()))?;
+            let line = serde_json::to_string(&Exported { record: &listed.record, body })
+                .map_err(|error| CommandError::Outside(error.to_string()))?;
             writeln!(out, "{line}").map_err(gone)?;
             written += 1;
         }

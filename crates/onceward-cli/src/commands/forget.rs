@@ -16,11 +16,7 @@ pub(super) fn run(context: &Context, args: &ForgetArgs) -> Ended {
     let (record, state) = ledger.wait_for(ledger.ledger().find(&id))?;
     match state {
         State::Running => {
-            return Err(Error::WrongState {
-                action: "forgetting",
-                record: standing(record, state),
-            }
-            .into());
+            return Err(Error::WrongState { action: "forgetting", record: standing(record, state) }.into());
         }
         State::Done | State::InDoubt if !args.force => {
             return Err(CommandError::invalid(format!(

@@ -21,32 +21,13 @@ pub(super) fn run(context: &Context, args: DryRunArgs) -> Ended {
     let store = context.store(Missing::Refuse)?;
     let ledger = onceward::Ledger::new(store.clone()).blocking();
     if args.dry_run {
-        let due = ledger.wait_for(onceward::Store::due(
-            &*store,
-            ledger.ledger().clock_ms(),
-            usize::MAX,
-        ))?;
+        let due = ledger.wait_for(onceward::Store::due(&*store, ledger.ledger().clock_ms(), usize::MAX))?;
         let deleted = due.iter().filter(|record| record.state == State::Expired).count() as u64;
-        let open = Filter {
-            states: vec![State::InDoubt],
-            limit: usize::MAX,
-            ..Filter::default()
-        };
+        let open = Filter { states: vec![State::InDoubt], limit: usize::MAX, ..Filter::default() };
         let open = ledger.wait_for(ledger.ledger().list(&open))?;
-        let doubted = open
-            .iter()
-            .filter(|(listed, _)| listed.record.state == State::Running)
-            .count() as u64;
-        let would = Collected {
-            expired: due.len() as u64 - deleted,
-            deleted,
-            doubted,
-        };
-        let effect = if due.is_empty() && doubted == 0 {
-            "would_noop"
-        } else {
-            "would_delete"
-        };
+        let doubted = open.iter().filter(|(listed, _)| listed.record.state == State::Running).count() as u64;
+        let would = Collected { expired: due.len() as u64 - deleted, deleted, doubted };
+        let effect = if due.is_empty() && doubted == 0 { "would_noop" } else { "would_delete" };
         answer::success(context.global.json, effect, &would, || {
             format!(
                 "{effect}: {} results would expire, {} tombstones would go, \
@@ -57,23 +38,12 @@ pub(super) fn run(context: &Context, args: DryRunArgs) -> Ended {
         return Ok(ExitCode::SUCCESS);
     }
     let swept = ledger.wait_for(ledger.ledger().sweep(|swept| {
-        answer::progress(&format!(
-            "{} results expired, {} tombstones gone",
-            swept.expired, swept.deleted
-        ));
+        answer::progress(&format!("{} results expired, {} tombstones gone", swept.expired, swept.deleted));
     }));
     answer::progress_over();
     let swept = swept?;
-    let collected = Collected {
-        expired: swept.expired,
-        deleted: swept.deleted,
-        doubted: swept.doubted,
-    };
-    let effect = if swept == onceward::Swept::default() {
-        "noop"
-    } else {
-        "deleted"
-    };
+    let collected = Collected { expired: swept.expired, deleted: swept.deleted, doubted: swept.doubted };
+    let effect = if swept == onceward::Swept::default() { "noop" } else { "deleted" };
     answer::success(context.global.json, effect, &collected, || {
         format!(
             "{} results expired, {} tombstones gone, {} attempts written down as in doubt",

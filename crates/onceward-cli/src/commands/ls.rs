@@ -45,10 +45,7 @@ impl Line {
 /// written down yet that it is in doubt.
 pub(super) fn standing(record: Arc<Record>, state: State) -> Arc<Record> {
     match record.state {
-        State::Running => Arc::new(Record {
-            state,
-            ..Record::clone(&record)
-        }),
+        State::Running => Arc::new(Record { state, ..Record::clone(&record) }),
         State::Staged | State::Done | State::Failed | State::InDoubt | State::Cancelled | State::Expired => {
             record
         }
@@ -66,19 +63,11 @@ pub(super) fn run(context: &Context, args: &ListArgs) -> Ended {
     };
     let listed = ledger.wait_for(ledger.ledger().list(&filter))?;
     let now_ms = ledger.ledger().clock_ms();
-    let lines: Vec<Line> = listed
-        .iter()
-        .map(|(listed, state)| Line::of(&listed.record, *state))
-        .collect();
+    let lines: Vec<Line> = listed.iter().map(|(listed, state)| Line::of(&listed.record, *state)).collect();
     answer::success(context.global.json, "noop", &lines, || {
-        let rows: Vec<_> = listed
-            .iter()
-            .map(|(listed, state)| row(&listed.record, *state, now_ms))
-            .collect();
-        let table = answer::table(
-            &["STATE", "NAME", "SCOPE", "ATTEMPT", "REPLAYS", "AGO", "OPERATION"],
-            &rows,
-        );
+        let rows: Vec<_> = listed.iter().map(|(listed, state)| row(&listed.record, *state, now_ms)).collect();
+        let table =
+            answer::table(&["STATE", "NAME", "SCOPE", "ATTEMPT", "REPLAYS", "AGO", "OPERATION"], &rows);
         match listed.len() {
             0 => "no operations".to_owned(),
             full if full == filter.limit => format!("{table}\n(the newest {full}; -n shows more)"),

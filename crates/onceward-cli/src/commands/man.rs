@@ -26,9 +26,7 @@ pub(super) fn pages(folder: Option<&Path>) -> Ended {
         }
         None => {
             let mut page = Vec::new();
-            clap_mangen::Man::new(cli::definition())
-                .render(&mut page)
-                .map_err(failed)?;
+            clap_mangen::Man::new(cli::definition()).render(&mut page).map_err(failed)?;
             answer::bytes(&page);
         }
     }

@@ -25,26 +25,14 @@ struct Report {
 
 pub(super) fn run(context: &Context, args: &ReportArgs) -> Ended {
     let ledger = context.ledger(Missing::Refuse)?;
-    let filter = Filter {
-        scope: Some(args.scope.clone()),
-        limit: LIMIT,
-        ..Filter::default()
-    };
+    let filter = Filter { scope: Some(args.scope.clone()), limit: LIMIT, ..Filter::default() };
     let listed = ledger.wait_for(ledger.ledger().list(&filter))?;
     let mut by_state: BTreeMap<State, Vec<Line>> = BTreeMap::new();
     for (listed, state) in &listed {
-        by_state
-            .entry(*state)
-            .or_default()
-            .push(Line::of(&listed.record, *state));
+        by_state.entry(*state).or_default().push(Line::of(&listed.record, *state));
     }
     let replays = listed.iter().map(|(listed, _)| listed.record.replays).sum();
-    let report = Report {
-        scope: args.scope.clone(),
-        operations: listed.len(),
-        replays,
-        by_state,
-    };
+    let report = Report { scope: args.scope.clone(), operations: listed.len(), replays, by_state };
     answer::success(context.global.json, "noop", &report, || {
         text(&report, &listed, ledger.ledger().clock_ms())
     });
@@ -75,10 +63,8 @@ fn text(report: &Report, listed: &[(Listed, State)], now_ms: i64) -> String {
             .map(|(listed, standing)| row(&listed.record, *standing, now_ms))
             .collect();
         if !rows.is_empty() {
-            let table = answer::table(
-                &["STATE", "NAME", "SCOPE", "ATTEMPT", "REPLAYS", "AGO", "OPERATION"],
-                &rows,
-            );
+            let table =
+                answer::table(&["STATE", "NAME", "SCOPE", "ATTEMPT", "REPLAYS", "AGO", "OPERATION"], &rows);
             parts.push(format!("\n{} ({})\n{table}", styled(BOLD, title), rows.len()));
         }
     }

@@ -80,9 +80,7 @@ pub(crate) fn run(context: &Context, args: &RunArgs) -> Ended {
     let gathered = input::gather(&args.identity, &args.command)?;
     let settings = args.settings(context, &gathered)?;
     let operation = operation(&args.identity, &gathered, &settings);
-    let operation = operation
-        .probe_command(settings.probe.clone())
-        .verify_command(settings.verify.clone());
+    let operation = operation.probe_command(settings.probe.clone()).verify_command(settings.verify.clone());
     if args.dry.dry_run {
         return respond::dry_run(context, args, &operation, &settings, &gathered);
     }
@@ -102,11 +100,7 @@ fn execute(
     gathered: &input::Gathered,
     show: respond::Show,
 ) -> Result<onceward::Receipt, onceward::Error> {
-    let mut call = ledger
-        .ledger()
-        .call(operation)
-        .inherit(Inherit::Children)
-        .dispatch_marked();
+    let mut call = ledger.ledger().call(operation).inherit(Inherit::Children).dispatch_marked();
     if let Some(probe) = &settings.probe {
         call = call.probe(move |record| {
             let answer = ask::probe(probe, &record);

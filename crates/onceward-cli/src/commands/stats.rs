@@ -22,42 +22,24 @@ pub(super) fn run(context: &Context) -> Ended {
     let ledger = onceward::Ledger::new(store.clone()).blocking();
     let mut by_state = ledger.wait_for(ledger.ledger().counts())?;
     // What is written as running may have lost its owner.
-    let running = Filter {
-        states: vec![State::Running],
-        limit: 100_000,
-        ..Filter::default()
-    };
+    let running = Filter { states: vec![State::Running], limit: 100_000, ..Filter::default() };
     let alive = ledger.wait_for(ledger.ledger().list(&running))?.len() as u64;
-    if let Some(written) = by_state
-        .insert(State::Running, alive)
-        .filter(|written| *written > alive)
-    {
+    if let Some(written) = by_state.insert(State::Running, alive).filter(|written| *written > alive) {
         *by_state.entry(State::InDoubt).or_default() += written - alive;
     }
     by_state.retain(|_, count| *count > 0);
     let file_bytes = std::fs::metadata(store.path()).map_or(0, |meta| meta.len());
-    let stats = Stats {
-        operations: by_state.values().sum(),
-        by_state,
-        file_bytes,
-    };
+    let stats = Stats { operations: by_state.values().sum(), by_state, file_bytes };
     answer::success(context.global.json, "noop", &stats, || {
         let rows: Vec<_> = stats
             .by_state
             .iter()
             .map(|(state, count)| {
-                vec![
-                    (state.to_string(), state_style(*state)),
-                    (count.to_string(), anstyle::Style::new()),
-                ]
+                vec![(state.to_string(), state_style(*state)), (count.to_string(), anstyle::Style::new())]
             })
             .collect();
         let table = answer::table(&["STATE", "OPERATIONS"], &rows);
-        format!(
-            "{table}\n{} operations in {} KiB",
-            stats.operations,
-            stats.file_bytes / 1024
-        )
+        format!("{table}\n{} operations in {} KiB", stats.operations, stats.file_bytes / 1024)
     });
     Ok(ExitCode::SUCCESS)
 }

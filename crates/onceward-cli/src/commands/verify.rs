@@ -16,41 +16,25 @@ pub(super) fn run(context: &Context, args: &VerifyArgs) -> Ended {
     let ledger = context.ledger(Missing::Refuse)?;
     let (record, state) = ledger.wait_for(ledger.ledger().find(&id))?;
     if state != State::Done {
-        return Err(Error::WrongState {
-            action: "verifying",
-            record: standing(record, state),
-        }
-        .into());
+        return Err(Error::WrongState { action: "verifying", record: standing(record, state) }.into());
     }
     let Some(check) = args.check.clone().or_else(|| record.detail.verify.clone()) else {
-        return Err(CommandError::invalid(
-            "this operation has no check of its own; give --check COMMAND",
-        ));
+        return Err(CommandError::invalid("this operation has no check of its own; give --check COMMAND"));
     };
     let outcome = record.outcome.clone().unwrap_or_else(|| Outcome::because(None));
     let (verification, reason) = ask::verify(&check, &outcome);
     if args.dry.dry_run {
         let text = format!("would_update: the check says {verification}; nothing was written");
-        answer::success(
-            context.global.json,
-            "would_update",
-            &Line::of(&record, state),
-            || text,
-        );
+        answer::success(context.global.json, "would_update", &Line::of(&record, state), || text);
         return Ok(ExitCode::SUCCESS);
     }
-    let written = ledger
-        .ledger()
-        .record_verification(&id, verification, Some(reason.clone()));
+    let written = ledger.ledger().record_verification(&id, verification, Some(reason.clone()));
     let record = ledger.wait_for(written)?;
     if verification == Verification::Refuted {
         return Err(Error::Unverified { record, reason }.into());
     }
-    answer::success(
-        context.global.json,
-        "noop",
-        &Line::of(&record, record.state),
-        || format!("{id} is {}", styled(BOLD, verification)),
-    );
+    answer::success(context.global.json, "noop", &Line::of(&record, record.state), || {
+        format!("{id} is {}", styled(BOLD, verification))
+    });
     Ok(ExitCode::SUCCESS)
 }

@@ -16,25 +16,13 @@ fn again(bench: &Bench) -> crate::common::Said {
 fn settled_as_done_its_result_is_replayed() {
     let bench = Bench::new();
     let id = bench.with_doubt();
-    let args = [
-        "settle",
-        &id,
-        "--as",
-        "done",
-        "--note",
-        "seen on the statement",
-        "--data",
-        r#"{"id": 42}"#,
-    ];
+    let args = ["settle", &id, "--as", "done", "--note", "seen on the statement", "--data", r#"{"id": 42}"#];
     assert_snapshot!(bench.once(&args).exits(0).out(), @"op_… is done: retries get its result");
     let said = again(&bench).exits(0);
     assert_eq!(said.out(), r#"{"id": 42}"#);
     assert_snapshot!(said.err(), @"once: already done AGE ago by attempt 1; nothing was run (a wanted repeat needs another occurrence) [op_…]");
     let shown = bench.json(&["show", &id])["data"]["outcome"].clone();
-    assert_eq!(
-        (&shown["settled_by"], &shown["reason"]),
-        (&json!("hand"), &json!("seen on the statement"))
-    );
+    assert_eq!((&shown["settled_by"], &shown["reason"]), (&json!("hand"), &json!("seen on the statement")));
     let answer = bench.json(&[&DOUBTFUL[..], &["kill -9 $$"]].concat());
     assert_eq!(answer["data"], json!({"id": 42}));
 }
@@ -53,26 +41,10 @@ fn settled_as_failed_it_runs_again() {
 fn settled_by_its_probe() {
     let bench = Bench::new();
     let doubt = |key: &str, probe: &str| {
-        bench
-            .once(&[
-                "run",
-                "--key",
-                key,
-                "--probe",
-                probe,
-                "--",
-                "sh",
-                "-c",
-                "kill -9 $$",
-            ])
-            .exits(79);
+        bench.once(&["run", "--key", key, "--probe", probe, "--", "sh", "-c", "kill -9 $$"]).exits(79);
         bench.newest()
     };
-    let (yes, no, unclear) = (
-        doubt("yes", "exit 0"),
-        doubt("no", "exit 1"),
-        doubt("unclear", "exit 2"),
-    );
+    let (yes, no, unclear) = (doubt("yes", "exit 0"), doubt("no", "exit 1"), doubt("unclear", "exit 2"));
     bench.once(&["settle", &yes, "--probe"]).exits(0);
     bench.once(&["settle", &no, "--probe"]).exits(0);
     let said = bench.once(&["settle", &unclear, "--probe"]).exits(79);
@@ -81,14 +53,8 @@ fn settled_by_its_probe() {
     once: happened: unknown, retryable: no
     once: next: once settle op_… --probe
     ");
-    assert_eq!(
-        [bench.state(&yes), bench.state(&no), bench.state(&unclear)],
-        ["done", "failed", "in_doubt"]
-    );
-    assert_eq!(
-        bench.json(&["show", &yes])["data"]["outcome"]["settled_by"],
-        "probe"
-    );
+    assert_eq!([bench.state(&yes), bench.state(&no), bench.state(&unclear)], ["done", "failed", "in_doubt"]);
+    assert_eq!(bench.json(&["show", &yes])["data"]["outcome"]["settled_by"], "probe");
 }
 
 #[test]
@@ -103,12 +69,10 @@ fn verify_checks_again() {
     assert_snapshot!(said.err(), @r"
     once: UNVERIFIED success was reported, but the check refuted it: `false` says that it is not so
     once: happened: unknown, retryable: no
-    once: next: once settle op_… --as done|failed
+    once: next: once settle op_… --as 'done|failed'
     ");
     assert_eq!(bench.state(&id), "in_doubt");
-    bench
-        .once(&["run", "--key", "done", "--", "sh", "-c", COUNTED])
-        .exits(79);
+    bench.once(&["run", "--key", "done", "--", "sh", "-c", COUNTED]).exits(79);
     assert_eq!(bench.runs(), 1);
 }
 
@@ -132,13 +96,9 @@ fn cancel_stops_a_running_command() {
     once: somebody asked this operation to stop; stopping the command
     once: IN_DOUBT the command was killed by SIGTERM
     once: happened: unknown, retryable: no
-    once: next: once settle op_… --as done|failed
+    once: next: once settle op_… --as 'done|failed'
     ");
-    assert_eq!(
-        bench.state(&id),
-        "in_doubt",
-        "a command killed by a signal may have had its effect"
-    );
+    assert_eq!(bench.state(&id), "in_doubt", "a command killed by a signal may have had its effect");
 }
 
 #[test]
@@ -158,18 +118,9 @@ fn cancel_makes_certain_that_a_failed_operation_is_not_tried_again() {
     let bench = Bench::new();
     let id = bench.with_failed();
     let first = bench.json(&["cancel", &id]);
-    assert_eq!(
-        (&first["effect"], &first["data"]["state"]),
-        (&json!("updated"), &json!("cancelled"))
-    );
-    assert_eq!(
-        bench.json(&["cancel", &id])["effect"],
-        "noop",
-        "it is cancelled already"
-    );
-    let said = bench
-        .once(&["run", "--key", "failed", "--", "sh", "-c", "exit 3"])
-        .exits(4);
+    assert_eq!((&first["effect"], &first["data"]["state"]), (&json!("updated"), &json!("cancelled")));
+    assert_eq!(bench.json(&["cancel", &id])["effect"], "noop", "it is cancelled already");
+    let said = bench.once(&["run", "--key", "failed", "--", "sh", "-c", "exit 3"]).exits(4);
     assert_snapshot!(said.err(), @r"
     once: CANCELLED this operation was cancelled before it had any effect; nothing was run
     once: happened: no, retryable: no
@@ -182,10 +133,7 @@ fn cancel_of_what_is_done_says_that_it_happened() {
     let bench = Bench::new();
     let id = bench.with_done();
     let error = bench.json(&["cancel", &id])["error"].clone();
-    assert_eq!(
-        (&error["code"], &error["happened"]),
-        (&json!("WRONG_STATE"), &json!("yes"))
-    );
+    assert_eq!((&error["code"], &error["happened"]), (&json!("WRONG_STATE"), &json!("yes")));
     assert_eq!(bench.state(&id), "done");
 }
 
@@ -205,23 +153,15 @@ fn forget_lets_it_run_again() {
 #[test]
 fn gc_expires_what_is_due_and_then_its_tombstone() {
     let bench = Bench::new();
-    bench.write(
-        "onceward.toml",
-        "[defaults]\nretention = \"1ms\"\ntombstones = \"1ms\"\n",
-    );
+    bench.write("onceward.toml", "[defaults]\nretention = \"1ms\"\ntombstones = \"1ms\"\n");
     let id = bench.with_done();
     eventually("it is due", || bench.state(&id) == "expired");
     let first = bench.json(&["gc"]);
     assert_eq!(
         (&first["effect"], &first["data"]),
-        (
-            &json!("deleted"),
-            &json!({"expired": 1, "deleted": 0, "doubted": 0})
-        )
+        (&json!("deleted"), &json!({"expired": 1, "deleted": 0, "doubted": 0}))
     );
-    eventually("its tombstone is due", || {
-        bench.json(&["gc"])["data"]["deleted"] == 1
-    });
+    eventually("its tombstone is due", || bench.json(&["gc"])["data"]["deleted"] == 1);
     bench.once(&["show", &id]).exits(5);
     assert_snapshot!(bench.once(&["gc"]).exits(0).out(), @"0 results expired, 0 tombstones gone, 0 attempts written down as in doubt");
 }

@@ -11,10 +11,7 @@ fn would(bench: &Bench, args: &[&str]) -> String {
     let args = [args, &["--dry-run"]].concat();
     let said = bench.once(&args).exits(0).out();
     let effect = bench.json(&args)["effect"].as_str().unwrap().to_owned();
-    assert!(
-        said.starts_with(&effect),
-        "the same to people and programs: {said}, {effect}"
-    );
+    assert!(said.starts_with(&effect), "the same to people and programs: {said}, {effect}");
     assert!(before == bench.listing(), "a dry run writes nothing");
     said
 }
@@ -30,19 +27,7 @@ fn settle() {
 #[test]
 fn settle_by_probe() {
     let bench = Bench::new();
-    bench
-        .once(&[
-            "run",
-            "--key",
-            "a",
-            "--probe",
-            "exit 0",
-            "--",
-            "sh",
-            "-c",
-            "kill -9 $$",
-        ])
-        .exits(79);
+    bench.once(&["run", "--key", "a", "--probe", "exit 0", "--", "sh", "-c", "kill -9 $$"]).exits(79);
     assert_snapshot!(would(&bench, &["settle", &bench.newest(), "--probe"]), @"would_update: would settle op_… as done");
 }
 

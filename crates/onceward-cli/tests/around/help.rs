@@ -10,11 +10,7 @@ use crate::common::Bench;
 fn help(args: &[&str]) -> String {
     let bench = Bench::new();
     let mut command = bench.command(args);
-    let output = command
-        .env_remove("ONCE_LEDGER")
-        .env("COLUMNS", "100")
-        .output()
-        .unwrap();
+    let output = command.env_remove("ONCE_LEDGER").env("COLUMNS", "100").output().unwrap();
     assert!(output.status.success() && output.stderr.is_empty());
     let text = String::from_utf8(output.stdout).unwrap();
     text.lines().map(str::trim_end).collect::<Vec<_>>().join("\n")
@@ -160,10 +156,7 @@ fn every_command_has_help() {
 
 #[test]
 fn the_version_is_the_packages() {
-    assert_eq!(
-        help(&["--version"]),
-        format!("once {}", env!("CARGO_PKG_VERSION"))
-    );
+    assert_eq!(help(&["--version"]), format!("once {}", env!("CARGO_PKG_VERSION")));
 }
 
 #[test]
@@ -184,13 +177,7 @@ fn completions_for_every_shell() {
 fn a_reader_that_has_enough_is_no_error() {
     let bench = Bench::new();
     bench.with_done();
-    for args in [
-        &["completions", "bash"][..],
-        &["man"],
-        &["ls"],
-        &["--help"],
-        &["config", "show"],
-    ] {
+    for args in [&["completions", "bash"][..], &["man"], &["ls"], &["--help"], &["config", "show"]] {
         let mut process = bench.command(args).stdout(Stdio::piped()).spawn().unwrap();
         drop(process.stdout.take());
         let output = process.wait_with_output().unwrap();
@@ -206,16 +193,8 @@ fn manual_pages() {
     let page = bench.once(&["man"]).exits(0).out();
     assert!(page.contains(".TH once 1"), "{page}");
     bench.once(&["man", "pages/man1"]).exits(0);
-    let names: Vec<String> = bench
-        .listing()
-        .into_keys()
-        .map(|path| path.display().to_string())
-        .collect();
-    for page in [
-        "pages/man1/once.1",
-        "pages/man1/once-run.1",
-        "pages/man1/once-settle.1",
-    ] {
+    let names: Vec<String> = bench.listing().into_keys().map(|path| path.display().to_string()).collect();
+    for page in ["pages/man1/once.1", "pages/man1/once-run.1", "pages/man1/once-settle.1"] {
         assert!(names.contains(&page.to_owned()), "{names:?}");
         assert!(bench.read(page).contains("SYNOPSIS"));
     }

@@ -11,25 +11,14 @@ fn busy() -> Bench {
     bench.with_done();
     bench.with_failed();
     bench.with_doubt();
-    bench
-        .once(&[
-            "run", "--scope", "flow", "--name", "deploy", "--key", "d1", "--", "true",
-        ])
-        .exits(0);
-    bench
-        .once(&[
-            "run", "--scope", "flow", "--name", "deploy", "--key", "d1", "--", "true",
-        ])
-        .exits(0);
+    bench.once(&["run", "--scope", "flow", "--name", "deploy", "--key", "d1", "--", "true"]).exits(0);
+    bench.once(&["run", "--scope", "flow", "--name", "deploy", "--key", "d1", "--", "true"]).exits(0);
     bench
 }
 
 /// How many operations `once ls` shows with these flags.
 fn count(bench: &Bench, flags: &[&str]) -> usize {
-    bench.json(&[&["ls"], flags].concat())["data"]
-        .as_array()
-        .unwrap()
-        .len()
+    bench.json(&[&["ls"], flags].concat())["data"].as_array().unwrap().len()
 }
 
 /// Columns are as wide as what differs from run to run, so only their words are compared.
@@ -51,12 +40,8 @@ fn ls_lists_the_newest_first_and_filters() {
     assert_eq!(count(&bench, &["--state", "done,failed"]), 3);
     assert_eq!(count(&bench, &["-n", "2"]), 2);
     let names = bench.json(&["ls"])["data"].clone();
-    let names: Vec<&str> = names
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|line| line["key"].as_str().unwrap())
-        .collect();
+    let names: Vec<&str> =
+        names.as_array().unwrap().iter().map(|line| line["key"].as_str().unwrap()).collect();
     assert_eq!(names, ["d1", "doubt", "failed", "done"]);
     let table = bench.once(&["ls", "--scope", "flow"]).exits(0);
     let table = words(&table.out());
@@ -65,13 +50,7 @@ fn ls_lists_the_newest_first_and_filters() {
     let (before_age, after_age) = row.split_once(" 1 1 ").unwrap();
     assert_snapshot!(format!("{before_age} {}", after_age.split(' ').next_back().unwrap()), @"done deploy flow op_…");
     assert_snapshot!(bench.once(&["ls", "--scope", "nobody"]).exits(0).out(), @"no operations");
-    assert!(
-        bench
-            .once(&["ls", "-n", "2"])
-            .exits(0)
-            .out()
-            .ends_with("(the newest 2; -n shows more)")
-    );
+    assert!(bench.once(&["ls", "-n", "2"]).exits(0).out().ends_with("(the newest 2; -n shows more)"));
 }
 
 #[test]
@@ -91,7 +70,7 @@ fn show_tells_all() {
       replays      0
       reason       the command was killed by SIGKILL
       data         {"exit_code":null,"stdout_bytes":0,"stderr_bytes":0,"cut":false}
-      next         once settle op_… --as done|failed
+      next         once settle op_… --as 'done|failed'
     "#);
     let shown = bench.json(&["show", &id])["data"].clone();
     assert_eq!(
@@ -107,22 +86,11 @@ fn show_tells_all() {
 #[test]
 fn show_tells_of_the_attempts_before() {
     let bench = Bench::new();
-    let args = [
-        "run",
-        "--key",
-        "a",
-        "--",
-        "sh",
-        "-c",
-        "[ $ONCE_ATTEMPT = 2 ] || exit 4",
-    ];
+    let args = ["run", "--key", "a", "--", "sh", "-c", "[ $ONCE_ATTEMPT = 2 ] || exit 4"];
     bench.once(&args).exits(4);
     bench.once(&args).exits(0);
     let said = bench.once(&["show", &bench.newest()]).exits(0).out();
-    assert!(
-        said.contains("attempt 1 failed: the command failed with exit code 4"),
-        "{said}"
-    );
+    assert!(said.contains("attempt 1 failed: the command failed with exit code 4"), "{said}");
 }
 
 #[test]
@@ -148,20 +116,15 @@ fn wait_waits_until_it_is_over() {
 fn report_tells_what_a_scope_really_did() {
     let bench = busy();
     let report = bench.json(&["report"])["data"].clone();
-    assert_eq!(
-        (&report["scope"], &report["operations"]),
-        (&json!("default"), &json!(3))
-    );
+    assert_eq!((&report["scope"], &report["operations"]), (&json!("default"), &json!(3)));
     for (state, key) in [("done", "done"), ("failed", "failed"), ("in_doubt", "doubt")] {
         assert_eq!(report["by_state"][state][0]["key"], key);
     }
     let flow = bench.json(&["report", "--scope", "flow"])["data"].clone();
     assert_eq!((&flow["operations"], &flow["replays"]), (&json!(1), &json!(1)));
     let text = bench.once(&["report"]).exits(0).out();
-    let titles: Vec<&str> = text
-        .lines()
-        .filter(|line| !line.contains("op_") && !line.contains("STATE"))
-        .collect();
+    let titles: Vec<&str> =
+        text.lines().filter(|line| !line.contains("op_") && !line.contains("STATE")).collect();
     assert_snapshot!(titles.join("\n"), @r"
     scope default: 3 operations, 0 replays
 
@@ -194,62 +157,33 @@ fn export_writes_json_lines() {
     let lines = |flags: &[&str]| -> Vec<Value> {
         let said = bench.once(&[&["export"], flags].concat()).exits(0);
         let text = String::from_utf8(said.out).unwrap();
-        text.lines()
-            .map(|line| serde_json::from_str(line).expect("each line is JSON"))
-            .collect()
+        text.lines().map(|line| serde_json::from_str(line).expect("each line is JSON")).collect()
     };
     let all = lines(&[]);
     assert_eq!(all.len(), 4);
     assert!(
-        all.iter()
-            .all(|line| line["id"].as_str().unwrap().starts_with("op_") && line.get("body").is_none())
+        all.iter().all(|line| line["id"].as_str().unwrap().starts_with("op_") && line.get("body").is_none())
     );
     assert_eq!(lines(&["--scope", "flow"]).len(), 1);
     let with_bodies = lines(&["--bodies"]);
-    let done = with_bodies
-        .iter()
-        .find(|line| line["key"]["text"] == "done")
-        .unwrap();
-    let body = data_encoding::BASE64
-        .decode(done["body"].as_str().unwrap().as_bytes())
-        .unwrap();
-    assert!(
-        body.windows(4).any(|bytes| bytes == b"out\n"),
-        "the stored output is there"
-    );
+    let done = with_bodies.iter().find(|line| line["key"]["text"] == "done").unwrap();
+    let body = data_encoding::BASE64.decode(done["body"].as_str().unwrap().as_bytes()).unwrap();
+    assert!(body.windows(4).any(|bytes| bytes == b"out\n"), "the stored output is there");
 }
 
 #[test]
 fn key_explains_the_key_that_run_uses() {
     let bench = Bench::new();
-    let identity = [
-        "--scope",
-        "s",
-        "--input",
-        r#"{"id": 7, "note": "x"}"#,
-        "--key-fields",
-        "id",
-    ];
+    let identity = ["--scope", "s", "--input", r#"{"id": 7, "note": "x"}"#, "--key-fields", "id"];
     let explained =
         bench.json(&[&["key"], &identity[..], &["--", "sh", "-c", COUNTED]].concat())["data"].clone();
     assert!(bench.listing().is_empty(), "to explain a key no ledger is needed");
     let ran =
         bench.json(&[&["run"], &identity[..], &["--", "sh", "-c", COUNTED]].concat())["operation"].clone();
-    assert_eq!(
-        (&explained["key"], &explained["operation"]),
-        (&ran["key"], &ran["id"])
-    );
-    assert_eq!(
-        (&explained["origin"], &explained["name"]),
-        (&json!("derived"), &json!("sh"))
-    );
-    assert_eq!(
-        explained["inputs"],
-        json!(["/argv/0", "/argv/1", "/argv/2", "/input/id", "/input/note"])
-    );
-    let said = bench
-        .once(&[&["key"], &identity[..], &["--", "sh", "-c", COUNTED]].concat())
-        .exits(0);
+    assert_eq!((&explained["key"], &explained["operation"]), (&ran["key"], &ran["id"]));
+    assert_eq!((&explained["origin"], &explained["name"]), (&json!("derived"), &json!("sh")));
+    assert_eq!(explained["inputs"], json!(["/argv/0", "/argv/1", "/argv/2", "/input/id", "/input/note"]));
+    let said = bench.once(&[&["key"], &identity[..], &["--", "sh", "-c", COUNTED]].concat()).exits(0);
     assert_snapshot!(said.out(), @r"
     k1_…
       derived from the name and id
@@ -288,10 +222,7 @@ fn doctor_finds_a_sound_ledger_sound() {
         assert_eq!(finding["verdict"], "good", "{finding}");
     }
     let said = bench.once(&["doctor"]).exits(0).out();
-    let names: Vec<&str> = said
-        .lines()
-        .map(|line| line.split_whitespace().nth(1).unwrap())
-        .collect();
+    let names: Vec<&str> = said.lines().map(|line| line.split_whitespace().nth(1).unwrap()).collect();
     assert_snapshot!(names.join(" "), @"policy ledger file sqlite schema journal sync integrity clock locks in");
 }
 
@@ -309,11 +240,8 @@ fn doctor_looks_where_there_is_nothing_and_leaves_nothing() {
 fn doctor_wants_a_look_at_doubts_and_open_files() {
     let bench = Bench::new();
     bench.with_doubt();
-    std::fs::set_permissions(
-        bench.path("once.db"),
-        std::os::unix::fs::PermissionsExt::from_mode(0o644),
-    )
-    .unwrap();
+    std::fs::set_permissions(bench.path("once.db"), std::os::unix::fs::PermissionsExt::from_mode(0o644))
+        .unwrap();
     let said = bench.once(&["doctor"]).exits(0).out();
     let looks: Vec<&str> = said.lines().filter(|line| !line.starts_with("ok")).collect();
     assert_snapshot!(looks.join("\n"), @r"
@@ -331,10 +259,7 @@ fn doctor_finds_what_is_broken() {
     let answer = bench.once(&["doctor", "--json"]).exits(1).json();
     assert_eq!(answer["ok"], false, "ok and the exit code say the same");
     let text = Bench::new();
-    text.write(
-        "once.db",
-        "no ledger at all, but long enough to be looked at as one; ".repeat(10),
-    );
+    text.write("once.db", "no ledger at all, but long enough to be looked at as one; ".repeat(10));
     text.once(&["doctor"]).exits(1);
     let policy = Bench::new();
     policy.write("onceward.toml", "nonsense");
@@ -351,10 +276,7 @@ fn config_shows_what_holds() {
     assert_eq!(shown["ledger"], "sqlite:once.db");
     assert_eq!(shown["settings"]["terms"]["class"], "idempotent");
     assert_eq!(shown["settings"]["terms"]["retention_ms"], 3_600_000);
-    assert_eq!(
-        bench.json(&["config", "show"])["data"]["settings"]["terms"]["class"],
-        "once"
-    );
+    assert_eq!(bench.json(&["config", "show"])["data"]["settings"]["terms"]["class"], "once");
     let said = bench.once(&["config", "show", "pay"]).exits(0).out();
     assert!(
         said.starts_with("policy file: onceward.toml\nledger: sqlite:once.db\noperation pay: {"),
@@ -368,11 +290,7 @@ fn config_init_writes_the_default_that_holds() {
     let before = bench.json(&["config", "show"])["data"]["settings"].clone();
     assert_snapshot!(bench.once(&["config", "init"]).exits(0).out(), @"onceward.toml is written");
     assert!(bench.read("onceward.toml").contains("[defaults]"));
-    assert_eq!(
-        bench.json(&["config", "show"])["data"]["settings"],
-        before,
-        "the default changes nothing"
-    );
+    assert_eq!(bench.json(&["config", "show"])["data"]["settings"], before, "the default changes nothing");
     bench.once(&["config", "init", "other.toml"]).exits(0);
     assert_eq!(bench.read("other.toml"), bench.read("onceward.toml"));
 }
@@ -391,11 +309,7 @@ fn an_answer_as_json_is_one_line_for_every_command_that_looks() {
         &["config", "show"],
     ] {
         let answer = bench.json(args);
-        assert_eq!(
-            (&answer["ok"], &answer["effect"]),
-            (&json!(true), &json!("noop")),
-            "{args:?}"
-        );
+        assert_eq!((&answer["ok"], &answer["effect"]), (&json!(true), &json!("noop")), "{args:?}");
         assert_eq!(tidy(answer["warnings"].to_string().as_bytes()), "[]");
     }
 }

@@ -69,20 +69,7 @@ fn scopes_names_and_occurrences() {
 #[test]
 fn all_problems_are_told_at_once() {
     let bench = Bench::new();
-    let args = [
-        "run",
-        "--key",
-        "a b",
-        "--scope",
-        "",
-        "--attempts",
-        "0",
-        "--ttl",
-        "0s",
-        "--",
-        "touch",
-        "ran",
-    ];
+    let args = ["run", "--key", "a b", "--scope", "", "--attempts", "0", "--ttl", "0s", "--", "touch", "ran"];
     assert_snapshot!(refused_in(&bench, 2, &args), @r"
     once: INVALID_INPUT the scope has 0 characters; it needs 1 to 255; attempts is 0: then nothing could ever run; retention is 0: then no retry could be recognised; the key holds ' '; a key is 1 to 255 visible ASCII characters
     once: happened: no, retryable: no
@@ -147,10 +134,7 @@ fn files_and_variables() {
 #[test]
 fn key_fields() {
     let bench = Bench::new();
-    bench
-        .write("a.json", r#"{"id":1}"#)
-        .write("b.json", r#"{"id":2}"#)
-        .write("c.txt", "not JSON");
+    bench.write("a.json", r#"{"id":1}"#).write("b.json", r#"{"id":2}"#).write("c.txt", "not JSON");
     let refused = |args: &[&str]| refused_in(&bench, 2, &[args, &["--", "touch", "ran"]].concat());
     assert_snapshot!(refused(&["run", "--key-fields", "id"]), @r"
     once: INVALID_INPUT the key is made of id, which needs one JSON input (--input, --input-file or --stdin), and there are 0

@@ -34,21 +34,9 @@ fn refused_in(bench: &Bench, exit: i32, args: &[&str]) -> String {
     let answer = spoken.json();
     assert_eq!(answer["ok"], false);
     let error = &answer["error"];
-    assert_eq!(
-        error["code"],
-        code_of(&said.err(), exit),
-        "the same code to people and to programs"
-    );
-    assert!(
-        error["message"]
-            .as_str()
-            .is_some_and(|message| !message.is_empty()),
-        "{answer}"
-    );
-    assert!(
-        ["yes", "no", "unknown"].contains(&error["happened"].as_str().unwrap_or_default()),
-        "{answer}"
-    );
+    assert_eq!(error["code"], code_of(&said.err(), exit), "the same code to people and to programs");
+    assert!(error["message"].as_str().is_some_and(|message| !message.is_empty()), "{answer}");
+    assert!(["yes", "no", "unknown"].contains(&error["happened"].as_str().unwrap_or_default()), "{answer}");
     if error["retryable"] == true {
         assert_eq!(error["happened"], "no", "retryable implies that nothing happened");
     }
@@ -58,16 +46,10 @@ fn refused_in(bench: &Bench, exit: i32, args: &[&str]) -> String {
 
 /// The code in what is said to people: `once: CODE …`. The parser of the command line says none, and means wrong input.
 fn code_of(said: &str, exit: i32) -> String {
-    match said
-        .strip_prefix("once: ")
-        .and_then(|rest| rest.split(' ').next())
-    {
+    match said.strip_prefix("once: ").and_then(|rest| rest.split(' ').next()) {
         Some(code) => code.to_owned(),
         None => {
-            assert_eq!(
-                exit, 2,
-                "only a command line that is not understood has no code: {said}"
-            );
+            assert_eq!(exit, 2, "only a command line that is not understood has no code: {said}");
             "INVALID_INPUT".to_owned()
         }
     }

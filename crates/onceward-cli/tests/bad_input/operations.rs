@@ -5,14 +5,8 @@ use insta::assert_snapshot;
 use super::refused_in;
 use crate::common::{Bench, HELD};
 
-const COMMANDS: [&[&str]; 6] = [
-    &["show"],
-    &["wait"],
-    &["settle", "--as", "done"],
-    &["verify"],
-    &["cancel"],
-    &["forget"],
-];
+const COMMANDS: [&[&str]; 6] =
+    [&["show"], &["wait"], &["settle", "--as", "done"], &["verify"], &["cancel"], &["forget"]];
 
 #[test]
 fn ids_that_are_none() {
@@ -104,12 +98,12 @@ fn what_is_in_doubt_is_neither_cancelled_nor_forgotten_nor_verified() {
     assert_snapshot!(refused_in(&bench, 79, &["wait", &id]), @r"
     once: IN_DOUBT the command was killed by SIGKILL
     once: happened: unknown, retryable: no
-    once: next: once settle op_… --as done|failed
+    once: next: once settle op_… --as 'done|failed'
     ");
     assert_snapshot!(refused_in(&bench, 79, &["run", "--key", "doubt", "--", "sh", "-c", "kill -9 $$"]), @r"
     once: IN_DOUBT nobody can say whether attempt 1 happened: the command was killed by SIGKILL; nothing was run
     once: happened: unknown, retryable: no
-    once: next: once settle op_… --as done|failed
+    once: next: once settle op_… --as 'done|failed'
     ");
 }
 

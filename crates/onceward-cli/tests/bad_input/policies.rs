@@ -14,7 +14,7 @@ fn refused_under(policy: &str) -> String {
 }
 
 #[test]
-fn policies_that_say_something_wrong() {
+fn policies_that_are_not_understood() {
     assert_snapshot!(refused_under("[defaults]\nretension = \"1h\"\n"), @r#"
     once: INVALID_INPUT onceward.toml: TOML parse error at line 2, column 1
       |
@@ -71,6 +71,10 @@ fn policies_that_say_something_wrong() {
     invalid type: integer `30`, expected a string
     once: happened: no, retryable: no
     ");
+}
+
+#[test]
+fn policies_that_ask_for_what_cannot_be() {
     assert_snapshot!(refused_under("[defaults]\neffect = \"would_create\"\n"), @r"
     once: INVALID_INPUT onceward.toml: [defaults] effect is would_create, which is for dry runs; use created, updated, deleted or noop
     once: happened: no, retryable: no
@@ -92,7 +96,7 @@ fn policies_that_say_something_wrong() {
     once: happened: no, retryable: no
     ");
     assert_snapshot!(refused_under("[operation.touch]\nkeys = \"keyed\"\n"), @r#"
-    once: KEY_MISSING the operation "touch" needs a key and none was given
+    once: KEY_MISSING the operation "touch" needs a key and none was given; give one that names this very action
     once: happened: no, retryable: no
     "#);
     assert_snapshot!(refused_under("[operation.touch]\nkey = [\"order.id\"]\n"), @r"

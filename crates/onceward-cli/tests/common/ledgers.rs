@@ -12,22 +12,19 @@ const APPLICATION_ID: i64 = 0x4f4e_4345;
 impl Bench {
     /// A ledger with one operation that is done, under the key `done`; gives its id.
     pub(crate) fn with_done(&self) -> String {
-        self.once(&["run", "--key", "done", "--", "sh", "-c", COUNTED])
-            .exits(0);
+        self.once(&["run", "--key", "done", "--", "sh", "-c", COUNTED]).exits(0);
         self.newest()
     }
 
     /// A ledger with one operation in doubt, under the key `doubt`; gives its id.
     pub(crate) fn with_doubt(&self) -> String {
-        self.once(&["run", "--key", "doubt", "--", "sh", "-c", "kill -9 $$"])
-            .exits(79);
+        self.once(&["run", "--key", "doubt", "--", "sh", "-c", "kill -9 $$"]).exits(79);
         self.newest()
     }
 
     /// A ledger with one operation that failed, under the key `failed`; gives its id.
     pub(crate) fn with_failed(&self) -> String {
-        self.once(&["run", "--key", "failed", "--", "sh", "-c", "exit 3"])
-            .exits(3);
+        self.once(&["run", "--key", "failed", "--", "sh", "-c", "exit 3"]).exits(3);
         self.newest()
     }
 
@@ -43,13 +40,9 @@ impl Bench {
     /// A ledger that a later version of Onceward has written.
     pub(crate) fn with_newer_ledger(&self) -> &Self {
         let connection = Connection::open(self.path("once.db")).unwrap();
-        connection
-            .pragma_update(None, "application_id", APPLICATION_ID)
-            .unwrap();
+        connection.pragma_update(None, "application_id", APPLICATION_ID).unwrap();
         connection.pragma_update(None, "user_version", 99).unwrap();
-        connection
-            .execute_batch("CREATE TABLE operation (later TEXT)")
-            .unwrap();
+        connection.execute_batch("CREATE TABLE operation (later TEXT)").unwrap();
         self
     }
 
@@ -74,10 +67,7 @@ impl Bench {
 
     /// Overwrites all of the ledger between two places.
     pub(crate) fn damage(&self, pages: std::ops::Range<u64>) -> &Self {
-        let file = std::fs::OpenOptions::new()
-            .write(true)
-            .open(self.path("once.db"))
-            .unwrap();
+        let file = std::fs::OpenOptions::new().write(true).open(self.path("once.db")).unwrap();
         for page in pages {
             file.write_all_at(&[0xa7; 4096], page * 4096).unwrap();
         }

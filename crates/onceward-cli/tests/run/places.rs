@@ -10,9 +10,7 @@ fn the_environment_names_ledger_scope_and_policy() {
     std::fs::create_dir(bench.path("elsewhere")).unwrap();
     bench.write("elsewhere/policy.toml", "[operation.sh]\neffect = \"deleted\"\n");
     let mut command = bench.command(&["run", "--json", "--", "sh", "-c", COUNTED]);
-    command
-        .env("ONCE_LEDGER", "sqlite:elsewhere/my.db")
-        .env("ONCE_SCOPE", "mine");
+    command.env("ONCE_LEDGER", "sqlite:elsewhere/my.db").env("ONCE_SCOPE", "mine");
     command.env("ONCE_CONFIG", "elsewhere/policy.toml");
     let answer = Said::from(command.output().unwrap()).exits(0).json();
     assert_eq!(answer["operation"]["scope"], "mine");
@@ -20,9 +18,7 @@ fn the_environment_names_ledger_scope_and_policy() {
     assert!(bench.path("elsewhere/my.db").exists() && !bench.path("once.db").exists());
     // A flag comes before the environment.
     let mut command = bench.command(&["run", "--scope", "flag", "--json", "--", "sh", "-c", COUNTED]);
-    let answer = Said::from(command.env("ONCE_SCOPE", "mine").output().unwrap())
-        .exits(0)
-        .json();
+    let answer = Said::from(command.env("ONCE_SCOPE", "mine").output().unwrap()).exits(0).json();
     assert_eq!(answer["operation"]["scope"], "flag");
 }
 
@@ -44,10 +40,7 @@ fn the_ledger_is_private_whatever_the_umask() {
     let bench = Bench::new();
     let script = format!("umask 000; exec {} run -- true", env!("CARGO_BIN_EXE_once"));
     let mut command = std::process::Command::new("sh");
-    command
-        .args(["-c", &script])
-        .current_dir(bench.path(""))
-        .env("ONCE_LEDGER", "sqlite:once.db");
+    command.args(["-c", &script]).current_dir(bench.path("")).env("ONCE_LEDGER", "sqlite:once.db");
     assert!(command.status().unwrap().success());
     for (path, (mode, _)) in bench.listing() {
         assert_eq!(mode & 0o777, 0o600, "{}", path.display());
@@ -58,10 +51,7 @@ fn the_ledger_is_private_whatever_the_umask() {
 fn the_policy_of_the_folder_comes_before_the_users() {
     let bench = Bench::new();
     std::fs::create_dir_all(bench.path("home/.config/onceward")).unwrap();
-    bench.write(
-        "home/.config/onceward/onceward.toml",
-        "[defaults]\neffect = \"created\"\n",
-    );
+    bench.write("home/.config/onceward/onceward.toml", "[defaults]\neffect = \"created\"\n");
     assert_eq!(bench.json(&["run", "--", "echo", "1"])["effect"], "created");
     bench.write("onceward.toml", "[defaults]\neffect = \"deleted\"\n");
     assert_eq!(bench.json(&["run", "--", "echo", "2"])["effect"], "deleted");
@@ -70,10 +60,7 @@ fn the_policy_of_the_folder_comes_before_the_users() {
 #[test]
 fn a_policy_names_the_ledger_and_makes_its_folder() {
     let bench = Bench::new();
-    bench.write(
-        "onceward.toml",
-        "[ledger]\nurl = \"sqlite:state/agent/once.db\"\n",
-    );
+    bench.write("onceward.toml", "[ledger]\nurl = \"sqlite:state/agent/once.db\"\n");
     let mut command = bench.command(&["run", "--", "true"]);
     Said::from(command.env_remove("ONCE_LEDGER").output().unwrap()).exits(0);
     assert!(bench.path("state/agent/once.db").exists());
@@ -86,21 +73,14 @@ fn a_policy_goes_by_the_operations_name() {
     let one = "[operation.charge_test]\neffect = \"noop\"\n";
     bench.write("onceward.toml", format!("{all}{one}"));
     let effect = |name: &str| {
-        bench.json(&["run", "--name", name, "--", "true"])["effect"]
-            .as_str()
-            .unwrap()
-            .to_owned()
+        bench.json(&["run", "--name", name, "--", "true"])["effect"].as_str().unwrap().to_owned()
     };
     assert_eq!(
         [effect("charge_card"), effect("charge_test"), effect("refund")],
         ["created", "noop", "updated"]
     );
-    bench
-        .once(&["run", "--name", "charge_card", "--", "sh", "-c", "exit 7"])
-        .exits(79);
-    bench
-        .once(&["run", "--name", "refund", "--", "sh", "-c", "exit 7"])
-        .exits(7);
+    bench.once(&["run", "--name", "charge_card", "--", "sh", "-c", "exit 7"]).exits(79);
+    bench.once(&["run", "--name", "refund", "--", "sh", "-c", "exit 7"]).exits(7);
 }
 
 #[test]

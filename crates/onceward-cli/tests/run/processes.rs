@@ -9,9 +9,8 @@ use crate::common::{Bench, COUNTED, HELD, eventually};
 fn of_many_at_once_one_runs_and_all_get_its_result() {
     let bench = Bench::new();
     let script = "echo ran >> runs; sleep 0.2; echo result";
-    let processes: Vec<_> = (0..8)
-        .map(|_| bench.start(&["run", "--key", "a", "--", "sh", "-c", script]))
-        .collect();
+    let processes: Vec<_> =
+        (0..8).map(|_| bench.start(&["run", "--key", "a", "--", "sh", "-c", script])).collect();
     for process in processes {
         assert_eq!(process.end().exits(0).out(), "result");
     }
@@ -22,19 +21,14 @@ fn of_many_at_once_one_runs_and_all_get_its_result() {
 fn who_does_not_wait_is_told_to_come_again() {
     let bench = Bench::new();
     let running = bench.start_held("a");
-    let said = bench
-        .once(&["run", "--key", "a", "--wait", "0s", "--", "sh", "-c", HELD])
-        .exits(4);
+    let said = bench.once(&["run", "--key", "a", "--wait", "0s", "--", "sh", "-c", HELD]).exits(4);
     assert_snapshot!(said.err(), @r"
     once: IN_PROGRESS another caller is executing attempt 1 of this operation
     once: happened: unknown, retryable: no
     once: next: once wait op_…
     ");
     let error = bench.json(&["run", "--key", "a", "--wait", "0s", "--", "sh", "-c", HELD])["error"].clone();
-    assert!(
-        error["retry_after_ms"].as_u64().is_some_and(|ms| ms > 0),
-        "{error}"
-    );
+    assert!(error["retry_after_ms"].as_u64().is_some_and(|ms| ms > 0), "{error}");
     bench.release();
     running.end().exits(0);
 }
@@ -48,11 +42,7 @@ fn a_signal_is_passed_to_the_command_which_may_handle_it() {
     running.signal(Signal::SIGTERM);
     let said = running.end().exits(5);
     assert_eq!(said.out(), "bye");
-    assert_eq!(
-        bench.state(&bench.newest()),
-        "failed",
-        "an exit code is the command's own word"
-    );
+    assert_eq!(bench.state(&bench.newest()), "failed", "an exit code is the command's own word");
 }
 
 #[test]
@@ -63,11 +53,7 @@ fn a_command_that_dies_of_the_signal_is_in_doubt() {
         let running = bench.start_held("a");
         running.signal(signal);
         let said = running.end().exits(79);
-        assert!(
-            said.err().contains(&format!("killed by {signal}")),
-            "{}",
-            said.err()
-        );
+        assert!(said.err().contains(&format!("killed by {signal}")), "{}", said.err());
         assert_eq!(bench.state(&bench.newest()), "in_doubt");
     }
     assert!(bench.listing().is_empty());
@@ -80,21 +66,17 @@ fn two_interrupts_end_the_command_and_keep_the_record() {
     let running = bench.start(&["run", "--key", "a", "--", "sh", "-c", script]);
     eventually("the command runs", || bench.runs() == 1);
     running.signal(Signal::SIGINT);
-    eventually("the first interrupt is the command's", || {
-        !bench.read("noes").is_empty()
-    });
+    eventually("the first interrupt is the command's", || !bench.read("noes").is_empty());
     running.signal(Signal::SIGINT);
     let said = running.end().exits(79);
     assert_snapshot!(said.err(), @r"
     once: asking the command to end; the record will be written
     once: IN_DOUBT the command was killed by SIGTERM
     once: happened: unknown, retryable: no
-    once: next: once settle op_… --as done|failed
+    once: next: once settle op_… --as 'done|failed'
     ");
     assert_eq!(bench.state(&bench.newest()), "in_doubt");
-    bench
-        .once(&["run", "--key", "a", "--", "sh", "-c", script])
-        .exits(79);
+    bench.once(&["run", "--key", "a", "--", "sh", "-c", script]).exits(79);
     assert_eq!(bench.runs(), 1);
 }
 
@@ -106,9 +88,7 @@ fn a_third_interrupt_ends_what_ignores_the_others() {
     eventually("the command runs", || bench.runs() == 1);
     for seen in 1..=2 {
         running.signal(Signal::SIGINT);
-        eventually("the command has seen it", || {
-            bench.read("noes").lines().count() == seen
-        });
+        eventually("the command has seen it", || bench.read("noes").lines().count() == seen);
     }
     running.signal(Signal::SIGINT);
     let said = running.end().exits(79);
@@ -121,14 +101,8 @@ fn a_command_outlives_its_killed_wrapper_and_is_not_overtaken() {
     let wrapper = bench.start_held("a");
     let id = bench.newest();
     wrapper.kill();
-    assert_eq!(
-        bench.state(&id),
-        "running",
-        "the command lives on, and so does its attempt"
-    );
-    bench
-        .once(&["run", "--key", "a", "--wait", "50ms", "--", "sh", "-c", HELD])
-        .exits(4);
+    assert_eq!(bench.state(&id), "running", "the command lives on, and so does its attempt");
+    bench.once(&["run", "--key", "a", "--wait", "50ms", "--", "sh", "-c", HELD]).exits(4);
     let mut waiting = bench.start(&["wait", &id]);
     assert!(!waiting.is_over());
     bench.release();
@@ -137,13 +111,11 @@ fn a_command_outlives_its_killed_wrapper_and_is_not_overtaken() {
     let said = waiting.end().exits(79);
     assert!(begun.elapsed().as_secs() < 10, "it took {:?}", begun.elapsed());
     assert!(said.err().contains("IN_DOUBT"), "{}", said.err());
-    let refused = bench
-        .once(&["run", "--key", "a", "--", "sh", "-c", HELD])
-        .exits(79);
+    let refused = bench.once(&["run", "--key", "a", "--", "sh", "-c", HELD]).exits(79);
     assert_snapshot!(refused.err(), @r"
     once: IN_DOUBT nobody can say whether attempt 1 happened: its owner ended without an answer; nothing was run
     once: happened: unknown, retryable: no
-    once: next: once settle op_… --as done|failed
+    once: next: once settle op_… --as 'done|failed'
     ");
     assert_eq!(bench.runs(), 1);
 }
@@ -169,17 +141,7 @@ fn an_idempotent_command_whose_wrapper_was_killed_is_run_again_when_it_has_ended
     let bench = Bench::new();
     let wrapper = bench.start_held("a");
     wrapper.kill();
-    let again = bench.start(&[
-        "run",
-        "--key",
-        "a",
-        "--class",
-        "idempotent",
-        "--",
-        "sh",
-        "-c",
-        HELD,
-    ]);
+    let again = bench.start(&["run", "--key", "a", "--class", "idempotent", "--", "sh", "-c", HELD]);
     bench.release();
     again.end().exits(0);
     assert_eq!(bench.runs(), 2);
@@ -189,13 +151,9 @@ fn an_idempotent_command_whose_wrapper_was_killed_is_run_again_when_it_has_ended
 fn what_a_command_leaves_behind_does_not_hold_up_the_answer() {
     let bench = Bench::new();
     let script = "echo ran >> runs; (while [ -e runs ]; do sleep 0.05; done) & echo done";
-    let said = bench
-        .once(&["run", "--key", "a", "--", "sh", "-c", script])
-        .exits(0);
+    let said = bench.once(&["run", "--key", "a", "--", "sh", "-c", script]).exits(0);
     assert_eq!(said.out(), "done");
-    bench
-        .once(&["run", "--key", "a", "--", "sh", "-c", script])
-        .exits(0);
+    bench.once(&["run", "--key", "a", "--", "sh", "-c", script]).exits(0);
     assert_eq!(bench.runs(), 1);
 }
 
@@ -203,18 +161,10 @@ fn what_a_command_leaves_behind_does_not_hold_up_the_answer() {
 fn a_ledger_that_many_make_at_once_is_one() {
     let bench = Bench::new();
     let keys: Vec<String> = (0..8).map(|n| format!("k{n}")).collect();
-    let processes: Vec<_> = keys
-        .iter()
-        .map(|key| bench.start(&["run", "--key", key, "--", "sh", "-c", COUNTED]))
-        .collect();
+    let processes: Vec<_> =
+        keys.iter().map(|key| bench.start(&["run", "--key", key, "--", "sh", "-c", COUNTED])).collect();
     for process in processes {
         process.end().exits(0);
     }
-    assert_eq!(
-        (
-            bench.runs(),
-            bench.json(&["stats"])["data"]["operations"].as_u64()
-        ),
-        (8, Some(8))
-    );
+    assert_eq!((bench.runs(), bench.json(&["stats"])["data"]["operations"].as_u64()), (8, Some(8)));
 }

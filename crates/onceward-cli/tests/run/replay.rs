@@ -1,8 +1,5 @@
 //! A retry gets the first result, byte for byte, and nothing is run.
 
-use std::io::Read;
-use std::os::unix::net::UnixStream;
-
 use data_encoding::BASE64;
 use insta::assert_snapshot;
 use serde_json::json;
@@ -29,48 +26,37 @@ fn every_byte_survives() {
     let bench = Bench::new();
     let bytes: Vec<u8> = (0..=255).cycle().take(100_000).collect();
     bench.write("blob", &bytes);
-    let args = [
-        "run",
-        "--",
-        "sh",
-        "-c",
-        "echo ran >> runs; cat blob; cat blob >&2; printf 'no newline'",
-    ];
+    let args = ["run", "--", "sh", "-c", "echo ran >> runs; cat blob; cat blob >&2; printf 'no newline'"];
     let first = bench.once(&args).exits(0);
     let second = bench.once(&args).exits(0);
     assert_eq!(first.out, [bytes.as_slice(), b"no newline"].concat());
     assert_eq!(first.err, bytes);
     assert_eq!(second.out, first.out);
-    assert!(
-        second.err.starts_with(&bytes),
-        "stderr comes again, and then what once says"
-    );
+    assert!(second.err.starts_with(&bytes), "stderr comes again, and then what once says");
     assert_eq!(bench.runs(), 1);
+}
+
+/// Runs `once` with both streams into one file, as a terminal would show them; gives what is in it then.
+fn seen_together(bench: &Bench, args: &[&str]) -> String {
+    bench.write("seen", "");
+    let file = std::fs::OpenOptions::new().append(true).open(bench.path("seen")).unwrap();
+    let mut command = bench.command(args);
+    command.stdout(file.try_clone().unwrap()).stderr(file);
+    assert!(command.status().unwrap().success());
+    bench.read("seen")
 }
 
 #[test]
 fn the_order_of_both_streams_is_kept() {
     let bench = Bench::new();
-    // Each line waits for the one before it to be through, so their order is certain.
-    let script =
-        "echo ran >> runs; for n in 1 2 3; do echo out$n; sleep 0.05; echo err$n >&2; sleep 0.05; done";
-    bench
-        .once(&["run", "--key", "a", "--", "sh", "-c", script])
-        .exits(0);
-    // Both streams into one pipe, as a terminal would show them.
-    let (mut reader, writer) = UnixStream::pair().unwrap();
-    let mut again = bench.command(&["run", "--key", "a", "--", "sh", "-c", script]);
-    again.stdout(std::os::fd::OwnedFd::from(writer.try_clone().unwrap()));
-    again.stderr(std::os::fd::OwnedFd::from(writer));
-    let mut process = again.spawn().unwrap();
-    drop(again);
-    let mut seen = String::new();
-    reader.read_to_string(&mut seen).unwrap();
-    assert!(process.wait().unwrap().success());
-    assert!(
-        seen.starts_with("out1\nerr1\nout2\nerr2\nout3\nerr3\nonce: already done"),
-        "{seen}"
-    );
+    // Each line waits until the one before it is through, so their order is certain.
+    let script = "say() { echo $1; until grep -q $1 seen; do sleep 0.01; done; }
+        echo ran >> runs; for n in 1 2 3; do say out$n; say err$n >&2; done";
+    let args = ["run", "--key", "a", "--", "sh", "-c", script];
+    let lines = "out1\nerr1\nout2\nerr2\nout3\nerr3\n";
+    assert_eq!(seen_together(&bench, &args), lines);
+    let again = seen_together(&bench, &args);
+    assert!(again.starts_with(&format!("{lines}once: already done")), "{again}");
     assert_eq!(bench.runs(), 1);
 }
 
@@ -82,9 +68,7 @@ fn a_failed_commands_exit_code_is_passed_on_and_a_retry_runs_it() {
         bench.once(&["run", "--", "sh", "-c", &script]).exits(exit);
     }
     assert_eq!(bench.runs(), 4);
-    let said = bench
-        .once(&["run", "--", "sh", "-c", "echo ran >> runs; exit 42"])
-        .exits(42);
+    let said = bench.once(&["run", "--", "sh", "-c", "echo ran >> runs; exit 42"]).exits(42);
     assert_eq!(bench.runs(), 5, "what failed for certain may be tried again");
     assert_snapshot!(said.err(), @r"
     once: FAILED the command failed with exit code 42
@@ -111,13 +95,7 @@ fn a_command_that_cannot_be_started_has_failed_for_certain() {
 fn a_failure_is_replayed_where_the_policy_says_so() {
     let bench = Bench::new();
     bench.write("onceward.toml", "[operation.sh]\non_failure = \"replay\"\n");
-    let args = [
-        "run",
-        "--",
-        "sh",
-        "-c",
-        "echo ran >> runs; echo out; echo why >&2; exit 9",
-    ];
+    let args = ["run", "--", "sh", "-c", "echo ran >> runs; echo out; echo why >&2; exit 9"];
     bench.once(&args).exits(9);
     let again = bench.once(&args).exits(9);
     assert_eq!((again.out(), bench.runs()), ("out".to_owned(), 1));
@@ -128,18 +106,13 @@ fn a_failure_is_replayed_where_the_policy_says_so() {
     once: next: once show op_…
     ");
     let error = bench.json(&args)["error"].clone();
-    assert_eq!(
-        (&error["code"], &error["retryable"]),
-        (&json!("FAILED"), &json!(false))
-    );
+    assert_eq!((&error["code"], &error["retryable"]), (&json!("FAILED"), &json!(false)));
 }
 
 #[test]
 fn the_answer_as_json() {
     let bench = Bench::new();
-    let args = [
-        "run", "--key", "a", "--effect", "created", "--", "sh", "-c", COUNTED,
-    ];
+    let args = ["run", "--key", "a", "--effect", "created", "--", "sh", "-c", COUNTED];
     let first = bench.json(&args);
     assert_snapshot!(crate::common::tidy(first.to_string().as_bytes()), @r#"{"data":{"cut":false,"exit_code":0,"stderr":"err\n","stdout":"out\n"},"effect":"created","ok":true,"operation":{"attempt":1,"expires_at":"TIME","id":"op_…","key":"a","name":"sh","original_effect":"created","replayed":false,"scope":"default","state":"done"},"warnings":[]}"#);
     let second = bench.json(&args);
@@ -190,21 +163,9 @@ fn large_output_is_spooled_whole() {
 #[test]
 fn output_over_the_limit_is_cut_with_a_word() {
     let bench = Bench::new();
-    let args = [
-        "run",
-        "--max-output",
-        "10",
-        "--",
-        "sh",
-        "-c",
-        "echo ran >> runs; printf 0123456789abcdef",
-    ];
+    let args = ["run", "--max-output", "10", "--", "sh", "-c", "echo ran >> runs; printf 0123456789abcdef"];
     let first = bench.once(&args).exits(0);
-    assert_eq!(
-        first.out(),
-        "0123456789abcdef",
-        "the caller of the first run gets all of it"
-    );
+    assert_eq!(first.out(), "0123456789abcdef", "the caller of the first run gets all of it");
     assert_snapshot!(first.err(), @"once: the output was longer than --max-output allows; a replay has its beginning only");
     let second = bench.once(&args).exits(0);
     assert_eq!(second.out(), "0123456789");
@@ -230,34 +191,18 @@ fn output_over_the_ledgers_own_limit_is_cut_and_keeps_the_exit_code() {
     ];
     assert_eq!(bench.once(&args).exits(0).out.len(), 18_000_000);
     let second = bench.once(&args).exits(0);
-    assert!(
-        (16_000_000..16_777_216).contains(&second.out.len()),
-        "{} bytes",
-        second.out.len()
-    );
-    assert!(
-        second.err().contains("a replay has its beginning only"),
-        "{}",
-        second.err()
-    );
+    assert!((16_000_000..16_777_216).contains(&second.out.len()), "{} bytes", second.out.len());
+    assert!(second.err().contains("a replay has its beginning only"), "{}", second.err());
     assert_eq!(bench.runs(), 1);
-    bench
-        .once(&["run", "--", "sh", "-c", "head -c 17000000 /dev/zero; exit 7"])
-        .exits(7);
+    bench.once(&["run", "--", "sh", "-c", "head -c 17000000 /dev/zero; exit 7"]).exits(7);
 }
 
 #[test]
 fn a_reader_that_goes_away_stops_neither_the_command_nor_its_record() {
     let bench = Bench::new();
     let script = "head -c 1000000 /dev/zero; echo ran >> runs";
-    let mut process = bench
-        .command(&["run", "--key", "a", "--", "sh", "-c", script])
-        .spawn()
-        .unwrap();
+    let mut process = bench.command(&["run", "--key", "a", "--", "sh", "-c", script]).spawn().unwrap();
     drop(process.stdout.take());
     assert!(process.wait().unwrap().success());
-    assert_eq!(
-        (bench.runs(), bench.state(&bench.newest())),
-        (1, "done".to_owned())
-    );
+    assert_eq!((bench.runs(), bench.state(&bench.newest())), (1, "done".to_owned()));
 }

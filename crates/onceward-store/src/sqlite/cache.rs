@@ -37,27 +37,16 @@ impl Weighter<OperationId, Entry> for ByBytes {
 impl Cache {
     pub(super) fn new(bytes: u64) -> Self {
         let items = usize::try_from(bytes).unwrap_or(usize::MAX) / RECORD_BYTES;
-        Self {
-            records: Kept::with_weighter(items, bytes, ByBytes),
-        }
+        Self { records: Kept::with_weighter(items, bytes, ByBytes) }
     }
 
     pub(super) fn find(&self, id: &OperationId, epoch: u64) -> Option<Arc<Record>> {
-        self.records
-            .get(id)
-            .filter(|entry| entry.epoch == epoch)
-            .map(|entry| entry.record)
+        self.records.get(id).filter(|entry| entry.epoch == epoch).map(|entry| entry.record)
     }
 
     pub(super) fn keep(&self, record: &Arc<Record>, epoch: u64) {
         if record.state == State::Done && weight(record) <= MAX_RECORD_BYTES {
-            self.records.insert(
-                record.id.clone(),
-                Entry {
-                    epoch,
-                    record: Arc::clone(record),
-                },
-            );
+            self.records.insert(record.id.clone(), Entry { epoch, record: Arc::clone(record) });
         }
     }
 }

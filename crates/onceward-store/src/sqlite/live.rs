@@ -9,6 +9,7 @@ use std::collections::HashSet;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -46,6 +47,8 @@ pub(super) struct Live {
     anchor: Anchor,
     held: Mutex<HashSet<u64>>,
     notes: Notes,
+    /// Tokens of one store follow each other, so that the kernel keeps the locks of neighbours as one.
+    next_token: AtomicU64,
 }
 
 /// Whether the notes of dispatch can be believed: only where it is certain that they are of this run of the machine,
@@ -77,20 +80,15 @@ impl Live {
         let path = Self::path_of(options);
         let cannot = |error| StoreError::because(format!("cannot open {}", path.display()), error);
         let file = open_file(&path).map_err(cannot)?;
+        // Somewhere in a range so wide that no two stores ever meet in it.
+        let random = getrandom::u64().map_err(|error| cannot(std::io::Error::other(error)))?;
         let mut live = Self {
             file,
             database: options.path.clone(),
-            anchor: Anchor {
-                boot_id: [0; 16],
-                boot_ms: 0,
-                wall_ms: 0,
-            },
+            anchor: Anchor { boot_id: [0; 16], boot_ms: 0, wall_ms: 0 },
             held: Mutex::default(),
-            notes: if boot_id().is_some() {
-                Notes::Trusted
-            } else {
-                Notes::Worthless
-            },
+            next_token: AtomicU64::new(FIRST_TOKEN + (random >> 2)),
+            notes: if boot_id().is_some() { Notes::Trusted } else { Notes::Worthless },
             path,
         };
         live.anchor = live.anchored()?;
@@ -103,9 +101,7 @@ impl Live {
         let read = || {
             let mut bytes = [0; ANCHOR_BYTES];
             let whole = self.file.read_exact_at(&mut bytes, ANCHOR_AT).is_ok();
-            whole
-                .then(|| Anchor::from_bytes(&bytes))
-                .filter(|anchor| anchor.boot_id == boot_id)
+            whole.then(|| Anchor::from_bytes(&bytes)).filter(|anchor| anchor.boot_id == boot_id)
         };
         if let Some(anchor) = read() {
             return Ok(anchor);
@@ -116,14 +112,8 @@ impl Live {
         }
         // Whatever was noted before is of another run of the machine.
         self.file.set_len(NOTES_AT).map_err(cannot)?;
-        let anchor = Anchor {
-            boot_id,
-            boot_ms: boot_ms(),
-            wall_ms: wall_ms(),
-        };
-        self.file
-            .write_all_at(&anchor.to_bytes(), ANCHOR_AT)
-            .map_err(cannot)?;
+        let anchor = Anchor { boot_id, boot_ms: boot_ms(), wall_ms: wall_ms() };
+        self.file.write_all_at(&anchor.to_bytes(), ANCHOR_AT).map_err(cannot)?;
         Ok(anchor)
     }
 
@@ -146,21 +136,14 @@ impl Live {
 
     pub(super) fn hold(live: &Arc<Self>, inherit: Inherit) -> Result<Box<dyn Hold>, StoreError> {
         let cannot = |error: std::io::Error| {
-            StoreError::because(
-                format!("cannot lock {} for this attempt", live.path.display()),
-                error,
-            )
+            StoreError::because(format!("cannot lock {} for this attempt", live.path.display()), error)
         };
-        let random = getrandom::u64().map_err(|error| cannot(std::io::Error::other(error)))?;
-        let token = FIRST_TOKEN + (random >> 2);
+        let token = live.next_token.fetch_add(1, Ordering::Relaxed);
         let lock = range(libc::F_WRLCK, token);
         match inherit {
             Inherit::No => {
                 live.held_tokens().insert(token);
-                let hold = SharedHold {
-                    token,
-                    live: Arc::clone(live),
-                };
+                let hold = SharedHold { token, live: Arc::clone(live) };
                 fcntl(&live.file, FcntlArg::F_OFD_SETLK(&lock)).map_err(|error| cannot(error.into()))?;
                 Ok(Box::new(hold))
             }
@@ -228,8 +211,7 @@ impl Live {
     ///
     /// Whoever dies in between leaves an odd count, with which nothing is served from memory until the next change.
     pub(super) fn finished_records_change(&self) -> std::io::Result<()> {
-        self.file
-            .write_all_at(&(self.raw_epoch() | 1).to_le_bytes(), EPOCH_AT)
+        self.file.write_all_at(&(self.raw_epoch() | 1).to_le_bytes(), EPOCH_AT)
     }
 
     /// Says that the change is committed, or taken back.
@@ -286,11 +268,7 @@ impl Anchor {
         boot_id.copy_from_slice(&bytes[..16]);
         boot.copy_from_slice(&bytes[16..24]);
         wall.copy_from_slice(&bytes[24..]);
-        Self {
-            boot_id,
-            boot_ms: i64::from_le_bytes(boot),
-            wall_ms: i64::from_le_bytes(wall),
-        }
+        Self { boot_id, boot_ms: i64::from_le_bytes(boot), wall_ms: i64::from_le_bytes(wall) }
     }
 }
 
@@ -317,10 +295,7 @@ impl Hold for SharedHold {
 impl Drop for SharedHold {
     fn drop(&mut self) {
         // Unlocked first: for as long as it is locked, this process must know that it is.
-        let unlocked = fcntl(
-            &self.live.file,
-            FcntlArg::F_OFD_SETLK(&range(libc::F_UNLCK, self.token)),
-        );
+        let unlocked = fcntl(&self.live.file, FcntlArg::F_OFD_SETLK(&range(libc::F_UNLCK, self.token)));
         debug_assert!(unlocked.is_ok(), "a lock that was taken can be freed");
         self.live.held_tokens().remove(&self.token);
     }
@@ -355,13 +330,7 @@ fn note_at(token: u64) -> u64 {
 }
 
 fn open_file(path: &Path) -> std::io::Result<File> {
-    OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(path)
+    OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
 }
 
 fn range(kind: i32, byte: u64) -> libc::flock {

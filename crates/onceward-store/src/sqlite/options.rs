@@ -52,12 +52,7 @@ pub struct SqliteOptions {
 impl SqliteOptions {
     /// The ledger at `path`, kept as it should be.
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self {
-            path: path.into(),
-            sync: Sync::Full,
-            checkpoint_pages: 4_000,
-            cache_bytes: 64 * 1024 * 1024,
-        }
+        Self { path: path.into(), sync: Sync::Full, checkpoint_pages: 4_000, cache_bytes: 64 * 1024 * 1024 }
     }
 
     /// Reads what follows `sqlite:`: a path, and `?sync=full|normal|off` or `&checkpoint=PAGES` where wanted.
@@ -66,10 +61,7 @@ impl SqliteOptions {
     /// Says which part is not understood.
     pub fn parse(text: &str) -> Result<Self, InvalidInput> {
         let (path, query) = text.split_once('?').unwrap_or((text, ""));
-        let path = path
-            .strip_prefix("//")
-            .filter(|path| path.starts_with('/'))
-            .unwrap_or(path);
+        let path = path.strip_prefix("//").filter(|path| path.starts_with('/')).unwrap_or(path);
         if path.is_empty() {
             return Err(InvalidInput::new("it names no file; write sqlite:PATH"));
         }

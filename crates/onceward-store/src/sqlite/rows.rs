@@ -36,11 +36,7 @@ pub(super) fn find(connection: &Connection, id: &OperationId) -> rusqlite::Resul
     connection
         .prepare_cached("SELECT row, version, state = 'done' FROM operation WHERE slot = ?1 AND id = ?2")?
         .query_row(params![slot(id), id.as_str()], |row| {
-            Ok(Place {
-                row: row.get(0)?,
-                version: unsigned(row, 1)?,
-                done: row.get(2)?,
-            })
+            Ok(Place { row: row.get(0)?, version: unsigned(row, 1)?, done: row.get(2)? })
         })
         .optional()
 }
@@ -48,8 +44,8 @@ pub(super) fn find(connection: &Connection, id: &OperationId) -> rusqlite::Resul
 pub(super) fn insert(connection: &Connection, record: &Record) -> rusqlite::Result<()> {
     connection
         .prepare_cached(
-            "INSERT INTO operation (slot, id, scope, name, key, origin, state, version, attempt, created_ms, updated_ms, \
-             due_ms, detail) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
+            "INSERT INTO operation (slot, id, scope, name, key, origin, state, version, attempt, created_ms, \
+             updated_ms, due_ms, detail) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
         )?
         .execute(params![
             slot(&record.id),
@@ -78,8 +74,8 @@ pub(super) fn insert(connection: &Connection, record: &Record) -> rusqlite::Resu
 pub(super) fn update(connection: &Connection, row: i64, record: &Record) -> rusqlite::Result<()> {
     connection
         .prepare_cached(
-            "UPDATE operation SET state = ?2, version = ?3, attempt = ?4, created_ms = ?5, updated_ms = ?6, due_ms = ?7, \
-             detail = ?8 WHERE row = ?1",
+            "UPDATE operation SET state = ?2, version = ?3, attempt = ?4, created_ms = ?5, updated_ms = ?6, \
+             due_ms = ?7, detail = ?8 WHERE row = ?1",
         )?
         .execute(params![
             row,
@@ -98,9 +94,7 @@ pub(super) fn update(connection: &Connection, row: i64, record: &Record) -> rusq
 }
 
 pub(super) fn delete(connection: &Connection, row: i64) -> rusqlite::Result<()> {
-    connection
-        .prepare_cached("DELETE FROM operation WHERE row = ?1")?
-        .execute([row])?;
+    connection.prepare_cached("DELETE FROM operation WHERE row = ?1")?.execute([row])?;
     delete_result(connection, row)
 }
 
@@ -120,9 +114,7 @@ fn put_result(connection: &Connection, row: i64, outcome: &Outcome) -> rusqlite:
 }
 
 fn delete_result(connection: &Connection, row: i64) -> rusqlite::Result<()> {
-    connection
-        .prepare_cached("DELETE FROM result WHERE row = ?1")?
-        .execute([row])?;
+    connection.prepare_cached("DELETE FROM result WHERE row = ?1")?.execute([row])?;
     Ok(())
 }
 
@@ -159,10 +151,7 @@ pub(super) fn list(connection: &Connection, filter: &Filter) -> rusqlite::Result
     );
     let mut statement = connection.prepare(&text)?;
     let rows = statement.query_map(params_from_iter(values), |row| {
-        Ok(Listed {
-            cursor: Cursor(row.get(0)?),
-            record: record(row)?,
-        })
+        Ok(Listed { cursor: Cursor(row.get(0)?), record: record(row)? })
     })?;
     rows.collect()
 }
@@ -186,11 +175,7 @@ pub(super) fn counts(connection: &Connection) -> rusqlite::Result<Counts> {
 }
 
 fn record(row: &Row<'_>) -> rusqlite::Result<Record> {
-    let outcome = match row
-        .get_ref(14)?
-        .as_str_or_null()
-        .map_err(|error| damaged(14, error))?
-    {
+    let outcome = match row.get_ref(14)?.as_str_or_null().map_err(|error| damaged(14, error))? {
         Some(text) => Some(from_json::<Outcome>(14, text)?),
         None => None,
     };
@@ -200,11 +185,7 @@ fn record(row: &Row<'_>) -> rusqlite::Result<Record> {
         name: row.get(3)?,
         key: Key {
             text: row.get(4)?,
-            origin: if row.get_ref(5)?.as_str()? == "given" {
-                KeyOrigin::Given
-            } else {
-                KeyOrigin::Derived
-            },
+            origin: if row.get_ref(5)?.as_str()? == "given" { KeyOrigin::Given } else { KeyOrigin::Derived },
         },
         state: word(row, 6)?,
         version: unsigned(row, 7)?,
@@ -232,10 +213,7 @@ fn slot(id: &OperationId) -> i64 {
 }
 
 fn word(row: &Row<'_>, column: usize) -> rusqlite::Result<State> {
-    row.get_ref(column)?
-        .as_str()?
-        .parse()
-        .map_err(|error| damaged(column, error))
+    row.get_ref(column)?.as_str()?.parse().map_err(|error| damaged(column, error))
 }
 
 fn unsigned(row: &Row<'_>, column: usize) -> rusqlite::Result<u64> {

@@ -43,12 +43,7 @@ pub(super) fn refuse_foreign(path: &Path, live: &Path) -> Result<(), StoreError>
         },
     }
     let number = |at: usize| {
-        i64::from(u32::from_be_bytes([
-            header[at],
-            header[at + 1],
-            header[at + 2],
-            header[at + 3],
-        ]))
+        i64::from(u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]))
     };
     if !header.starts_with(b"SQLite format 3\0") {
         return Err(not_a_ledger(path));
@@ -103,18 +98,10 @@ pub(super) fn open_for_reading(options: &SqliteOptions) -> Result<Connection, St
 
 /// The file is created by us, so that it is private from its first moment; SQLite gives its log the same mode.
 fn create_private(path: &Path) -> Result<(), StoreError> {
-    match OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(path)
-    {
+    match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
         Ok(_) => Ok(()),
         Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
-        Err(error) => Err(StoreError::because(
-            format!("cannot create {}", path.display()),
-            error,
-        )),
+        Err(error) => Err(StoreError::because(format!("cannot create {}", path.display()), error)),
     }
 }
 
@@ -144,13 +131,16 @@ fn configure(connection: &mut Connection, options: &SqliteOptions) -> rusqlite::
 
 /// Whether the file is a ledger of this version; refuses one that can never be.
 fn is_current(connection: &Connection, path: &Path) -> Result<bool, StoreError> {
-    let pragma = |name: &str| connection.query_row(&format!("PRAGMA {name}"), [], |row| row.get::<_, i64>(0));
-    let tables = || {
-        connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| {
-            row.get::<_, i64>(0)
-        })
+    let number = |query: &str| connection.query_row(query, [], |row| row.get::<_, i64>(0));
+    // Of one moment: another process may be setting the file up just now.
+    let read = || {
+        connection.execute_batch("BEGIN")?;
+        let application = number("PRAGMA application_id")?;
+        let version = number("PRAGMA user_version")?;
+        let tables = number("SELECT count(*) FROM sqlite_schema")?;
+        connection.execute_batch("COMMIT")?;
+        Ok((application, version, tables))
     };
-    let read = || Ok((pragma("application_id")?, pragma("user_version")?, tables()?));
     let (application, version, tables) = read().map_err(|error| explain(path, error))?;
     // In any other mode than this a power cut can lose what was synced.
     Ok(check_version(path, application, version, tables)? && journal_mode(connection, path)? == "wal")
@@ -175,17 +165,14 @@ fn check_version(path: &Path, application: i64, version: i64, tables: i64) -> Re
 
 fn not_a_ledger(path: &Path) -> StoreError {
     StoreError::Unusable {
-        what: format!(
-            "{} is not a ledger; give another path, or move it away",
-            path.display()
-        ),
+        what: format!("{} is not a ledger; give another path, or move it away", path.display()),
     }
 }
 
 /// In any other mode a power cut can lose what was synced. The engine answers with the new mode before the switch is
 /// committed, so the statement is run to its end and the file is asked what it came to.
 fn use_write_ahead_log(connection: &Connection, path: &Path) -> Result<(), StoreError> {
-    let switched = connection.execute_batch("PRAGMA journal_mode = wal");
+    let switched = patiently(|| connection.execute_batch("PRAGMA journal_mode = wal"));
     switched.map_err(|error| explain(path, error))?;
     match journal_mode(connection, path)?.as_str() {
         "wal" => Ok(()),
@@ -193,6 +180,23 @@ fn use_write_ahead_log(connection: &Connection, path: &Path) -> Result<(), Store
             "{} cannot be given a write-ahead log and stays in mode {mode:?}; check its disk",
             path.display()
         ))),
+    }
+}
+
+/// Tries again while others are at it. The engine does not ask its busy handler where it fears a deadlock, as when the
+/// journal of one who died setting the file up is rolled back by several at once.
+fn patiently<T>(mut step: impl FnMut() -> rusqlite::Result<T>) -> rusqlite::Result<T> {
+    let begun = std::time::Instant::now();
+    loop {
+        match step() {
+            Err(error)
+                if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy)
+                    && begun.elapsed() < BUSY_LIMIT =>
+            {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            result => return result,
+        }
     }
 }
 
@@ -237,10 +241,7 @@ pub(super) fn explain(path: &Path, error: rusqlite::Error) -> StoreError {
         Some(ErrorCode::CannotOpen) => format!("cannot open {file}; check the folder and its permissions"),
         Some(ErrorCode::PermissionDenied) => format!("no permission to use {file}"),
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
-            format!(
-                "{file} has been locked by another process for longer than {} s",
-                BUSY_LIMIT.as_secs()
-            )
+            format!("{file} has been locked by another process for longer than {} s", BUSY_LIMIT.as_secs())
         }
         Some(ErrorCode::SystemIoFailure) => format!("the disk with {file} reports an error"),
         Some(_) | None => format!("cannot use {file}"),

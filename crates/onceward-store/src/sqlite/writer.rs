@@ -10,7 +10,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::task::{Context, Poll, Waker};
 use std::thread::JoinHandle;
 
-use onceward::{OperationId, Record, StoreError};
+use onceward::{OperationId, Record, State, StoreError};
 use rusqlite::{Connection, ErrorCode};
 
 use super::{Shared, live, rows, schema};
@@ -23,14 +23,8 @@ const MAX_TALLIES: usize = 65_536;
 const TALLIES_PER_COMMIT: usize = 64;
 
 pub(super) enum Change {
-    Swap {
-        expected: Option<u64>,
-        record: Arc<Record>,
-    },
-    Delete {
-        id: OperationId,
-        expected: u64,
-    },
+    Swap { expected: Option<u64>, record: Arc<Record> },
+    Delete { id: OperationId, expected: u64 },
 }
 
 pub(super) enum Written {
@@ -84,16 +78,10 @@ impl Writer {
             shared,
             queue: Mutex::default(),
             wake: Condvar::new(),
-            desk: Mutex::new(Desk {
-                connection: Some(connection),
-                database,
-            }),
+            desk: Mutex::new(Desk { connection: Some(connection), database }),
             tallies: Mutex::default(),
         };
-        Self {
-            core: Arc::new(core),
-            thread: Mutex::new(None),
-        }
+        Self { core: Arc::new(core), thread: Mutex::new(None) }
     }
 
     /// Writes through the writer's thread.
@@ -158,9 +146,8 @@ impl Writer {
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         if thread.is_none() {
             let core = Arc::clone(&self.core);
-            let spawned = std::thread::Builder::new()
-                .name("once-writer".to_owned())
-                .spawn(move || core.serve());
+            let spawned =
+                std::thread::Builder::new().name("once-writer".to_owned()).spawn(move || core.serve());
             match spawned {
                 Ok(handle) => *thread = Some(handle),
                 // No thread to be had: this one does the work.
@@ -178,7 +165,7 @@ impl Drop for Writer {
         self.core.wake.notify_one();
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {
-            // A writer that panicked has answered nobody, and its callers' attempts are in doubt; nothing is left to do.
+            // A writer that panicked has answered nobody: its callers' attempts are in doubt, and that is all.
             drop(thread.join());
         }
         self.write_tallies();
@@ -198,9 +185,7 @@ impl Core {
     fn some_tallies(&self) -> Tallies {
         let mut tallies = self.tallies();
         let some: Vec<OperationId> = tallies.keys().take(TALLIES_PER_COMMIT).cloned().collect();
-        some.into_iter()
-            .filter_map(|id| tallies.remove_entry(&id))
-            .collect()
+        some.into_iter().filter_map(|id| tallies.remove_entry(&id)).collect()
     }
 
     fn desk(&self) -> MutexGuard<'_, Desk> {
@@ -209,10 +194,7 @@ impl Core {
 
     fn enqueue(&self, change: Change) -> Arc<Mutex<Reply>> {
         let reply = Arc::new(Mutex::new(Reply::default()));
-        self.queue().jobs.push(Job {
-            change,
-            reply: Arc::clone(&reply),
-        });
+        self.queue().jobs.push(Job { change, reply: Arc::clone(&reply) });
         reply
     }
 
@@ -275,8 +257,9 @@ impl Core {
             Change::Swap { record, .. } => &record.id,
             Change::Delete { id, .. } => id,
         };
-        if let (Change::Swap { record, .. }, Ok(Written::Yes), Some(epoch)) =
-            (&job.change, &result, self.shared.live.epoch())
+        if let (Change::Swap { record, .. }, Ok(Written::Yes)) = (&job.change, &result)
+            && record.state == State::Done
+            && let Some(epoch) = self.shared.live.epoch()
         {
             self.shared.cache.keep(record, epoch);
         }
@@ -326,7 +309,7 @@ impl Core {
                 Some(ErrorCode::SystemIoFailure | ErrorCode::DatabaseCorrupt)
             );
             if io {
-                // A sync that failed is never tried again on the same descriptor: the kernel may have dropped the pages.
+                // A sync that failed is never tried again on the same descriptor: the kernel may have dropped pages.
                 desk.connection = None;
             }
             schema::explain(&self.shared.options.path, error)
@@ -336,18 +319,13 @@ impl Core {
     /// The connection to the file that is still where it was.
     fn connection<'a>(&self, desk: &'a mut Desk) -> Result<&'a Connection, StoreError> {
         if desk.connection.is_none() {
-            desk.connection = Some(schema::open_after_a_failure(
-                &self.shared.options,
-                &self.shared.live,
-            )?);
+            desk.connection = Some(schema::open_after_a_failure(&self.shared.options, &self.shared.live)?);
             desk.database = live::identity(&self.shared.options.path);
         }
         if let Some(database) = desk.database {
             self.shared.live.check_in_place(database)?;
         }
-        desk.connection
-            .as_ref()
-            .ok_or_else(|| StoreError::unavailable("the ledger is closed"))
+        desk.connection.as_ref().ok_or_else(|| StoreError::unavailable("the ledger is closed"))
     }
 
     fn apply(

@@ -59,13 +59,9 @@ macro_rules! ensure {
 macro_rules! equal {
     ($seen:expr, $expected:expr, $what:expr) => {
         match (&$seen, &$expected) {
-            (seen, expected) => ensure!(
-                *seen == *expected,
-                "{}: saw {:?}, expected {:?}",
-                $what,
-                seen,
-                expected
-            ),
+            (seen, expected) => {
+                ensure!(*seen == *expected, "{}: saw {:?}, expected {:?}", $what, seen, expected)
+            }
         }
     };
 }
@@ -105,8 +101,7 @@ impl Bench {
     }
 
     pub(super) fn found(&self, id: &OperationId) -> Result<Arc<Record>, Problem> {
-        self.find(id)?
-            .ok_or_else(|| Problem::new(format!("{id} is not found")))
+        self.find(id)?.ok_or_else(|| Problem::new(format!("{id} is not found")))
     }
 
     pub(super) fn try_swap(&self, expected: Option<u64>, record: &Record) -> Result<Swap, Problem> {
@@ -133,19 +128,12 @@ impl Bench {
 
     /// The keys that a listing brings, in its order.
     pub(super) fn keys(&self, filter: &Filter) -> Result<Vec<String>, Problem> {
-        Ok(self
-            .listed(filter)?
-            .into_iter()
-            .map(|listed| listed.record.key.text)
-            .collect())
+        Ok(self.listed(filter)?.into_iter().map(|listed| listed.record.key.text).collect())
     }
 
     /// The keys that are due, in their order.
     pub(super) fn due_keys(&self, now_ms: i64, limit: usize) -> Result<Vec<String>, Problem> {
-        Ok(wait(self.due(now_ms, limit))?
-            .into_iter()
-            .map(|record| record.key.text)
-            .collect())
+        Ok(wait(self.due(now_ms, limit))?.into_iter().map(|record| record.key.text).collect())
     }
 
     pub(super) fn count(&self, state: State) -> Result<u64, Problem> {
@@ -160,10 +148,7 @@ pub(super) fn wait<T>(future: impl Future<Output = T>) -> T {
 
 /// Every record, up to a limit that no case reaches.
 pub(super) fn everything() -> Filter {
-    Filter {
-        limit: 1_000,
-        ..Filter::default()
-    }
+    Filter { limit: 1_000, ..Filter::default() }
 }
 
 pub(super) fn intent(operation: &Operation) -> Result<Intent, Problem> {
@@ -183,28 +168,17 @@ pub(super) fn staged_as(scope: &str, name: &str, key: &str) -> Result<Record, Pr
 
 /// A record in that state, due at that time.
 pub(super) fn in_state(key: &str, state: State, due_ms: Option<i64>) -> Result<Record, Problem> {
-    Ok(Record {
-        state,
-        due_ms,
-        ..staged(key)?
-    })
+    Ok(Record { state, due_ms, ..staged(key)? })
 }
 
 /// A record that is done, with this outcome.
 pub(super) fn done(key: &str, outcome: Outcome) -> Result<Record, Problem> {
-    Ok(Record {
-        outcome: Some(outcome),
-        ..in_state(key, State::Done, Some(i64::MAX))?
-    })
+    Ok(Record { outcome: Some(outcome), ..in_state(key, State::Done, Some(i64::MAX))? })
 }
 
 /// The next version of a record, otherwise the same.
 pub(super) fn next(record: &Record) -> Record {
-    Record {
-        version: record.version + 1,
-        updated_ms: record.updated_ms + 1,
-        ..record.clone()
-    }
+    Record { version: record.version + 1, updated_ms: record.updated_ms + 1, ..record.clone() }
 }
 
 pub(super) fn written(swap: Swap) -> Result<Arc<Record>, Problem> {
@@ -212,9 +186,7 @@ pub(super) fn written(swap: Swap) -> Result<Arc<Record>, Problem> {
         Swap::Written(record) => Ok(record),
         Swap::Conflict(found) => {
             let version = found.map(|found| found.version);
-            Err(Problem::new(format!(
-                "a conflict with version {version:?}, where it should be written"
-            )))
+            Err(Problem::new(format!("a conflict with version {version:?}, where it should be written")))
         }
     }
 }
@@ -229,17 +201,9 @@ pub(super) fn conflict(swap: Swap) -> Result<Option<Arc<Record>>, Problem> {
 
 /// Whether two records are the same in all but the tally, with bodies and the text of results compared byte for byte.
 pub(super) fn same(seen: &Record, expected: &Record) -> Verdict {
-    let text = |record: &Record| {
-        serde_json::to_string(&Record {
-            replays: 0,
-            ..record.clone()
-        })
-    };
+    let text = |record: &Record| serde_json::to_string(&Record { replays: 0, ..record.clone() });
     equal!(text(seen)?, text(expected)?, "the record");
     let body = |record: &Record| record.outcome.as_ref().map(|outcome| outcome.body.clone());
-    ensure!(
-        body(seen) == body(expected),
-        "the body is not the one that was written"
-    );
+    ensure!(body(seen) == body(expected), "the body is not the one that was written");
     Ok(())
 }

@@ -46,20 +46,14 @@ fn a_change_that_was_before_is_seen_at_once(bench: &Bench) -> Verdict {
     bench.replace(&record, &next(&record))?;
     let before_ms = bench.now_ms();
     wait(bench.changed(&record.id, record.version, TOO_LONG_MS));
-    ensure!(
-        took_ms(bench, before_ms)? < TOO_LONG_MS,
-        "it waited for a change that was there already"
-    );
+    ensure!(took_ms(bench, before_ms)? < TOO_LONG_MS, "it waited for a change that was there already");
     Ok(())
 }
 
 fn a_record_that_is_not_there_is_no_reason_to_wait(bench: &Bench) -> Verdict {
     let before_ms = bench.now_ms();
     wait(bench.changed(&staged("a")?.id, 1, TOO_LONG_MS));
-    ensure!(
-        took_ms(bench, before_ms)? < TOO_LONG_MS,
-        "it waited for a record that is not there"
-    );
+    ensure!(took_ms(bench, before_ms)? < TOO_LONG_MS, "it waited for a record that is not there");
     Ok(())
 }
 
@@ -68,19 +62,14 @@ fn waiting_ends_when_the_time_is_over(bench: &Bench) -> Verdict {
     bench.put(&record)?;
     let before_ms = bench.now_ms();
     wait(bench.changed(&record.id, record.version, 5));
-    ensure!(
-        took_ms(bench, before_ms)? < TOO_LONG_MS,
-        "it waited far longer than five milliseconds"
-    );
+    ensure!(took_ms(bench, before_ms)? < TOO_LONG_MS, "it waited far longer than five milliseconds");
     Ok(())
 }
 
 fn a_change_wakes_who_waits(bench: &Bench) -> Verdict {
     let record = staged("a")?;
     bench.put(&record)?;
-    woken(bench, 1, &record, || {
-        bench.replace(&record, &next(&record)).map(drop)
-    })
+    woken(bench, 1, &record, || bench.replace(&record, &next(&record)).map(drop))
 }
 
 fn a_delete_wakes_who_waits(bench: &Bench) -> Verdict {
@@ -92,9 +81,7 @@ fn a_delete_wakes_who_waits(bench: &Bench) -> Verdict {
 fn a_change_wakes_all_who_wait(bench: &Bench) -> Verdict {
     let record = staged("a")?;
     bench.put(&record)?;
-    woken(bench, 4, &record, || {
-        bench.replace(&record, &next(&record)).map(drop)
-    })
+    woken(bench, 4, &record, || bench.replace(&record, &next(&record)).map(drop))
 }
 
 fn took_ms(bench: &Bench, before_ms: i64) -> Result<u64, Problem> {

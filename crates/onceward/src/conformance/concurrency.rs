@@ -49,10 +49,7 @@ fn marked(record: &Record, number: usize) -> Record {
 fn of_many_first_writes_one_wins(bench: &Bench) -> Verdict {
     let record = staged("a")?;
     let swaps = at_once(|number| bench.try_swap(None, &marked(&record, number)))?;
-    let winners = swaps
-        .iter()
-        .filter(|swap| matches!(swap, Swap::Written(_)))
-        .count();
+    let winners = swaps.iter().filter(|swap| matches!(swap, Swap::Written(_))).count();
     equal!(winners, 1, "winners");
     equal!(bench.keys(&everything())?, ["a"], "the listing");
     Ok(())
@@ -70,11 +67,7 @@ fn of_many_swaps_of_one_version_one_wins(bench: &Bench) -> Verdict {
         .collect();
     equal!(winners.len(), 1, "winners");
     let found = bench.found(&record.id)?;
-    equal!(
-        found.detail.probe,
-        Some(format!("of thread {}", winners[0])),
-        "whose record is there"
-    );
+    equal!(found.detail.probe, Some(format!("of thread {}", winners[0])), "whose record is there");
     Ok(())
 }
 
@@ -103,10 +96,7 @@ fn no_change_is_lost_among_many(bench: &Bench) -> Verdict {
         for _ in 0..CHANGES {
             loop {
                 let found = bench.found(&first.id)?;
-                let after = Record {
-                    attempt: found.attempt + 1,
-                    ..next(&found)
-                };
+                let after = Record { attempt: found.attempt + 1, ..next(&found) };
                 if let Swap::Written(_) = bench.try_swap(Some(found.version), &after)? {
                     break;
                 }
@@ -116,11 +106,7 @@ fn no_change_is_lost_among_many(bench: &Bench) -> Verdict {
     })?;
     let found = bench.found(&first.id)?;
     let expected = CHANGES * u32::try_from(THREADS).unwrap_or(0);
-    equal!(
-        (found.attempt, found.version),
-        (expected, u64::from(expected) + 1),
-        "changes and version"
-    );
+    equal!((found.attempt, found.version), (expected, u64::from(expected) + 1), "changes and version");
     Ok(())
 }
 
@@ -128,11 +114,7 @@ fn of_many_deletes_one_wins(bench: &Bench) -> Verdict {
     let record = staged("a")?;
     bench.put(&record)?;
     let deleted = at_once(|_| bench.remove(&record))?;
-    equal!(
-        deleted.iter().filter(|deleted| **deleted).count(),
-        1,
-        "deletes that say yes"
-    );
+    equal!(deleted.iter().filter(|deleted| **deleted).count(), 1, "deletes that say yes");
     Ok(())
 }
 
@@ -144,10 +126,7 @@ fn a_swap_and_a_delete_do_not_both_win(bench: &Bench) -> Verdict {
         at_once(|number| {
             let won = match number % 2 {
                 0 => bench.remove(&record)?,
-                _ => matches!(
-                    bench.try_swap(Some(record.version), &next(&record))?,
-                    Swap::Written(_)
-                ),
+                _ => matches!(bench.try_swap(Some(record.version), &next(&record))?, Swap::Written(_)),
             };
             winners.fetch_add(usize::from(won), Ordering::SeqCst);
             Ok(())

@@ -29,31 +29,20 @@ fn deleting_another_version_deletes_nothing(bench: &Bench) -> Verdict {
     bench.put(&first)?;
     bench.replace(&first, &second)?;
     for other in [first, next(&second)] {
-        ensure!(
-            !bench.remove(&other)?,
-            "version {} is not there and was deleted",
-            other.version
-        );
+        ensure!(!bench.remove(&other)?, "version {} is not there and was deleted", other.version);
     }
     same(&*bench.found(&second.id)?, &second)
 }
 
 fn deleting_what_is_not_there_says_no(bench: &Bench) -> Verdict {
-    ensure!(
-        !bench.remove(&staged("a")?)?,
-        "it says that something was deleted"
-    );
+    ensure!(!bench.remove(&staged("a")?)?, "it says that something was deleted");
     Ok(())
 }
 
 fn deleting_twice_says_no(bench: &Bench) -> Verdict {
     let record = staged("a")?;
     bench.put(&record)?;
-    equal!(
-        (bench.remove(&record)?, bench.remove(&record)?),
-        (true, false),
-        "the two answers"
-    );
+    equal!((bench.remove(&record)?, bench.remove(&record)?), (true, false), "the two answers");
     Ok(())
 }
 

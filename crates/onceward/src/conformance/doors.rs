@@ -42,11 +42,7 @@ fn what_one_changes_the_other_sees_at_once(here: &Bench, there: &Bench) -> Verdi
         there.found(&record.id)?;
         let after = next(&record);
         here.replace(&record, &after)?;
-        equal!(
-            there.found(&record.id)?.version,
-            after.version,
-            "the version on the other side"
-        );
+        equal!(there.found(&record.id)?.version, after.version, "the version on the other side");
         record = after;
     }
     Ok(())
@@ -68,11 +64,7 @@ fn an_old_version_is_a_conflict_across_handles(here: &Bench, there: &Bench) -> V
     conflict(there.try_swap(None, &record)?)?;
     here.replace(&record, &next(&record))?;
     let found = conflict(there.try_swap(Some(record.version), &next(&record))?)?;
-    equal!(
-        found.map(|found| found.version),
-        Some(2),
-        "the version that stands in the way"
-    );
+    equal!(found.map(|found| found.version), Some(2), "the version that stands in the way");
     Ok(())
 }
 
@@ -89,28 +81,13 @@ fn what_one_writes_the_other_lists(here: &Bench, there: &Bench) -> Verdict {
 
 fn a_lock_is_seen_from_the_other_side(here: &Bench, there: &Bench) -> Verdict {
     let expected = |seen| {
-        if there.watch() == Watch::Kernel {
-            seen
-        } else {
-            Liveness::Unknown
-        }
+        if there.watch() == Watch::Kernel { seen } else { Liveness::Unknown }
     };
     let hold = here.hold(Inherit::No)?;
-    let owner = Owner {
-        token: hold.token(),
-        lease_until_ms: 0,
-    };
-    equal!(
-        wait(there.liveness(&owner))?,
-        expected(Liveness::Alive),
-        "a lock that is held"
-    );
+    let owner = Owner { token: hold.token(), lease_until_ms: 0 };
+    equal!(wait(there.liveness(&owner))?, expected(Liveness::Alive), "a lock that is held");
     drop(hold);
-    equal!(
-        wait(there.liveness(&owner))?,
-        expected(Liveness::Gone),
-        "a lock that was dropped"
-    );
+    equal!(wait(there.liveness(&owner))?, expected(Liveness::Gone), "a lock that was dropped");
     Ok(())
 }
 
@@ -144,11 +121,7 @@ fn pay() -> Operation {
 fn what_one_has_done_the_other_replays(here: &Bench, there: &Bench) -> Verdict {
     here.ledger().run(pay(), |_| Ok(Done::created(&1)))?;
     let receipt = there.ledger().run(pay(), |_| Ok(Done::created(&2)))?;
-    equal!(
-        (receipt.replayed(), receipt.data()),
-        (true, Some("1")),
-        "the answer on the other side"
-    );
+    equal!((receipt.replayed(), receipt.data()), (true, Some("1")), "the answer on the other side");
     Ok(())
 }
 
@@ -162,20 +135,9 @@ fn callers_on_both_sides_have_one_effect(here: &Bench, there: &Bench) -> Verdict
         })
     };
     let receipts: Vec<Result<Receipt, Error>> = std::thread::scope(|scope| {
-        let threads: Vec<_> = [here, there, here, there]
-            .map(|side| scope.spawn(move || run(side)))
-            .into();
-        threads
-            .into_iter()
-            .filter_map(|thread| thread.join().ok())
-            .collect()
+        let threads: Vec<_> = [here, there, here, there].map(|side| scope.spawn(move || run(side))).into();
+        threads.into_iter().filter_map(|thread| thread.join().ok()).collect()
     });
-    equal!(
-        (receipts.len(), effects.load(Ordering::SeqCst)),
-        (4, 1),
-        "answers and effects"
-    );
-    receipts
-        .into_iter()
-        .try_for_each(|receipt| receipt.map(drop).map_err(Into::into))
+    equal!((receipts.len(), effects.load(Ordering::SeqCst)), (4, 1), "answers and effects");
+    receipts.into_iter().try_for_each(|receipt| receipt.map(drop).map_err(Into::into))
 }

@@ -28,11 +28,7 @@ fn nothing_is_due_in_an_empty_store(bench: &Bench) -> Verdict {
 
 fn what_is_due_is_found_to_the_millisecond(bench: &Bench) -> Verdict {
     due_at(bench, "a", Some(5_000))?;
-    equal!(
-        bench.due_keys(4_999, 10)?,
-        Vec::<String>::new(),
-        "a millisecond before"
-    );
+    equal!(bench.due_keys(4_999, 10)?, Vec::<String>::new(), "a millisecond before");
     equal!(bench.due_keys(5_000, 10)?, ["a"], "at its time");
     equal!(bench.due_keys(5_001, 10)?, ["a"], "a millisecond after");
     Ok(())
@@ -63,18 +59,8 @@ fn a_limit_of_what_is_due_is_kept(bench: &Bench) -> Verdict {
 fn a_new_due_time_counts_and_the_old_one_does_not(bench: &Bench) -> Verdict {
     let record = in_state("a", State::Done, Some(10))?;
     bench.put(&record)?;
-    bench.replace(
-        &record,
-        &Record {
-            due_ms: Some(50),
-            ..next(&record)
-        },
-    )?;
-    equal!(
-        bench.due_keys(49, 10)?,
-        Vec::<String>::new(),
-        "before the new time"
-    );
+    bench.replace(&record, &Record { due_ms: Some(50), ..next(&record) })?;
+    equal!(bench.due_keys(49, 10)?, Vec::<String>::new(), "before the new time");
     equal!(bench.due_keys(50, 10)?, ["a"], "at the new time");
     Ok(())
 }
@@ -83,24 +69,13 @@ fn due_looks_at_the_given_time_and_at_no_clock(bench: &Bench) -> Verdict {
     let now_ms = bench.now_ms();
     due_at(bench, "past", Some(now_ms - 10_000))?;
     due_at(bench, "future", Some(now_ms + 1_000_000))?;
-    equal!(
-        bench.due_keys(now_ms - 20_000, 10)?,
-        Vec::<String>::new(),
-        "long ago"
-    );
-    equal!(
-        bench.due_keys(now_ms + 1_000_000, 10)?,
-        ["past", "future"],
-        "long from now"
-    );
+    equal!(bench.due_keys(now_ms - 20_000, 10)?, Vec::<String>::new(), "long ago");
+    equal!(bench.due_keys(now_ms + 1_000_000, 10)?, ["past", "future"], "long from now");
     Ok(())
 }
 
 fn an_empty_store_counts_nothing(bench: &Bench) -> Verdict {
-    ensure!(
-        wait(bench.counts())?.values().all(|count| *count == 0),
-        "something is counted"
-    );
+    ensure!(wait(bench.counts())?.values().all(|count| *count == 0), "something is counted");
     Ok(())
 }
 
@@ -120,17 +95,7 @@ fn counts_follow_changes(bench: &Bench) -> Verdict {
     let record = in_state("a", State::Running, None)?;
     bench.put(&record)?;
     bench.put(&in_state("b", State::Running, None)?)?;
-    bench.replace(
-        &record,
-        &Record {
-            state: State::Done,
-            ..next(&record)
-        },
-    )?;
-    equal!(
-        (bench.count(State::Running)?, bench.count(State::Done)?),
-        (1, 1),
-        "running and done"
-    );
+    bench.replace(&record, &Record { state: State::Done, ..next(&record) })?;
+    equal!((bench.count(State::Running)?, bench.count(State::Done)?), (1, 1), "running and done");
     Ok(())
 }

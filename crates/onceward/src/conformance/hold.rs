@@ -28,10 +28,7 @@ pub(super) const CASES: &[Case] = cases![
 ];
 
 fn look(bench: &Bench, token: u64) -> Result<Liveness, Problem> {
-    let owner = Owner {
-        token,
-        lease_until_ms: bench.now_ms() + 10_000,
-    };
+    let owner = Owner { token, lease_until_ms: bench.now_ms() + 10_000 };
     Ok(wait(bench.liveness(&owner))?)
 }
 
@@ -45,11 +42,7 @@ fn expected(bench: &Bench, where_it_looks: Liveness) -> Liveness {
 
 fn a_held_lock_is_never_gone(bench: &Bench) -> Verdict {
     let hold = bench.hold(Inherit::No)?;
-    equal!(
-        look(bench, hold.token())?,
-        expected(bench, Liveness::Alive),
-        "a lock that is held"
-    );
+    equal!(look(bench, hold.token())?, expected(bench, Liveness::Alive), "a lock that is held");
     Ok(())
 }
 
@@ -57,20 +50,13 @@ fn a_dropped_lock_is_not_alive(bench: &Bench) -> Verdict {
     let hold = bench.hold(Inherit::No)?;
     let token = hold.token();
     drop(hold);
-    equal!(
-        look(bench, token)?,
-        expected(bench, Liveness::Gone),
-        "a lock that was dropped"
-    );
+    equal!(look(bench, token)?, expected(bench, Liveness::Gone), "a lock that was dropped");
     Ok(())
 }
 
 fn a_lock_outlives_its_lease(bench: &Bench) -> Verdict {
     let hold = bench.hold(Inherit::No)?;
-    let owner = Owner {
-        token: hold.token(),
-        lease_until_ms: 0,
-    };
+    let owner = Owner { token: hold.token(), lease_until_ms: 0 };
     // Leases are policy, and a store has none.
     equal!(
         wait(bench.liveness(&owner))?,
@@ -84,23 +70,13 @@ fn dropping_one_lock_leaves_the_others(bench: &Bench) -> Verdict {
     let (first, second) = (bench.hold(Inherit::No)?, bench.hold(Inherit::No)?);
     let gone = first.token();
     drop(first);
-    equal!(
-        look(bench, second.token())?,
-        expected(bench, Liveness::Alive),
-        "the lock that is still held"
-    );
-    equal!(
-        look(bench, gone)?,
-        expected(bench, Liveness::Gone),
-        "the lock that was dropped"
-    );
+    equal!(look(bench, second.token())?, expected(bench, Liveness::Alive), "the lock that is still held");
+    equal!(look(bench, gone)?, expected(bench, Liveness::Gone), "the lock that was dropped");
     Ok(())
 }
 
 fn every_lock_has_its_own_token(bench: &Bench) -> Verdict {
-    let holds = (0..20)
-        .map(|_| bench.hold(Inherit::No))
-        .collect::<Result<Vec<_>, _>>()?;
+    let holds = (0..20).map(|_| bench.hold(Inherit::No)).collect::<Result<Vec<_>, _>>()?;
     let tokens: HashSet<u64> = holds.iter().map(|hold| hold.token()).collect();
     equal!(tokens.len(), holds.len(), "different tokens");
     Ok(())
@@ -110,10 +86,7 @@ fn a_token_is_not_used_again_at_once(bench: &Bench) -> Verdict {
     let mut seen = HashSet::new();
     for _ in 0..20 {
         // A reused token would make a dead owner look alive.
-        ensure!(
-            seen.insert(bench.hold(Inherit::No)?.token()),
-            "a token came twice"
-        );
+        ensure!(seen.insert(bench.hold(Inherit::No)?.token()), "a token came twice");
     }
     Ok(())
 }
@@ -121,11 +94,7 @@ fn a_token_is_not_used_again_at_once(bench: &Bench) -> Verdict {
 fn a_token_that_nobody_holds_is_not_alive(bench: &Bench) -> Verdict {
     let hold = bench.hold(Inherit::No)?;
     let stranger = hold.token() ^ 0x5555_0000_0000;
-    equal!(
-        look(bench, stranger)?,
-        expected(bench, Liveness::Gone),
-        "a token that nobody holds"
-    );
+    equal!(look(bench, stranger)?, expected(bench, Liveness::Gone), "a token that nobody holds");
     Ok(())
 }
 
@@ -135,41 +104,23 @@ fn a_lock_can_be_dropped_by_another_thread(bench: &Bench) -> Verdict {
     std::thread::scope(|scope| {
         scope.spawn(move || drop(hold));
     });
-    equal!(
-        look(bench, token)?,
-        expected(bench, Liveness::Gone),
-        "the lock that was dropped"
-    );
+    equal!(look(bench, token)?, expected(bench, Liveness::Gone), "the lock that was dropped");
     Ok(())
 }
 
 fn a_lock_for_children_is_a_lock_too(bench: &Bench) -> Verdict {
     let hold = bench.hold(Inherit::Children)?;
     let token = hold.token();
-    equal!(
-        look(bench, token)?,
-        expected(bench, Liveness::Alive),
-        "while it is held"
-    );
+    equal!(look(bench, token)?, expected(bench, Liveness::Alive), "while it is held");
     drop(hold);
-    equal!(
-        look(bench, token)?,
-        expected(bench, Liveness::Gone),
-        "after it was dropped, with no child"
-    );
+    equal!(look(bench, token)?, expected(bench, Liveness::Gone), "after it was dropped, with no child");
     Ok(())
 }
 
 fn many_locks_are_held_at_once(bench: &Bench) -> Verdict {
-    let holds = (0..100)
-        .map(|_| bench.hold(Inherit::No))
-        .collect::<Result<Vec<_>, _>>()?;
+    let holds = (0..100).map(|_| bench.hold(Inherit::No)).collect::<Result<Vec<_>, _>>()?;
     for hold in &holds {
-        equal!(
-            look(bench, hold.token())?,
-            expected(bench, Liveness::Alive),
-            "one of a hundred"
-        );
+        equal!(look(bench, hold.token())?, expected(bench, Liveness::Alive), "one of a hundred");
     }
     Ok(())
 }
@@ -177,11 +128,7 @@ fn many_locks_are_held_at_once(bench: &Bench) -> Verdict {
 fn a_note_that_nothing_was_dispatched_ends_no_lock(bench: &Bench) -> Verdict {
     let hold = bench.hold(Inherit::No)?;
     hold.note_dispatch(Dispatch::NotYet)?;
-    equal!(
-        look(bench, hold.token())?,
-        expected(bench, Liveness::Alive),
-        "while it is held"
-    );
+    equal!(look(bench, hold.token())?, expected(bench, Liveness::Alive), "while it is held");
     let token = hold.token();
     drop(hold);
     // A store need not keep the note; then its owner is simply gone.
@@ -194,19 +141,12 @@ fn a_note_that_nothing_was_dispatched_ends_no_lock(bench: &Bench) -> Verdict {
 }
 
 fn who_has_dispatched_is_never_taken_for_one_who_has_not(bench: &Bench) -> Verdict {
-    for notes in [
-        [Dispatch::NotYet, Dispatch::Begun],
-        [Dispatch::Begun, Dispatch::Begun],
-    ] {
+    for notes in [[Dispatch::NotYet, Dispatch::Begun], [Dispatch::Begun, Dispatch::Begun]] {
         let hold = bench.hold(Inherit::No)?;
         let token = hold.token();
         notes.into_iter().try_for_each(|note| hold.note_dispatch(note))?;
         drop(hold);
-        equal!(
-            look(bench, token)?,
-            expected(bench, Liveness::Gone),
-            "who noted that the request leaves"
-        );
+        equal!(look(bench, token)?, expected(bench, Liveness::Gone), "who noted that the request leaves");
     }
     Ok(())
 }
@@ -216,11 +156,7 @@ fn a_note_is_of_one_lock_only(bench: &Bench) -> Verdict {
     noted.note_dispatch(Dispatch::NotYet)?;
     let token = silent.token();
     drop((noted, silent));
-    equal!(
-        look(bench, token)?,
-        expected(bench, Liveness::Gone),
-        "who noted nothing"
-    );
+    equal!(look(bench, token)?, expected(bench, Liveness::Gone), "who noted nothing");
     Ok(())
 }
 
@@ -228,10 +164,7 @@ fn time_goes_on_and_never_back(bench: &Bench) -> Verdict {
     let before_ms = bench.now_ms();
     bench.pause(3);
     let after_ms = bench.now_ms();
-    ensure!(
-        after_ms > before_ms,
-        "{before_ms} before a pause and {after_ms} after it"
-    );
+    ensure!(after_ms > before_ms, "{before_ms} before a pause and {after_ms} after it");
     Ok(())
 }
 

@@ -35,18 +35,11 @@ pub(super) const CASES: &[Case] = cases![
 ];
 
 fn pay() -> Operation {
-    Operation::new("pay")
-        .key("a")
-        .input(serde_json::json!({"amount": 100}))
+    Operation::new("pay").key("a").input(serde_json::json!({"amount": 100}))
 }
 
 fn terms(change: impl FnOnce(&mut Terms)) -> Terms {
-    let mut terms = Terms {
-        lease_ms: 100,
-        wait_ms: 2_000,
-        quarantine_ms: 0,
-        ..Terms::default()
-    };
+    let mut terms = Terms { lease_ms: 100, wait_ms: 2_000, quarantine_ms: 0, ..Terms::default() };
     change(&mut terms);
     terms
 }
@@ -75,9 +68,7 @@ fn abandoned(bench: &Bench, operation: &Operation) -> Verdict {
 
 fn refused(result: Result<Receipt, Error>, code: Code) -> Verdict {
     match result {
-        Ok(_) => Err(Problem::new(format!(
-            "it went through, where it should be refused with {code}"
-        ))),
+        Ok(_) => Err(Problem::new(format!("it went through, where it should be refused with {code}"))),
         Err(error) => {
             equal!(error.code(), code, format!("the code of \"{error}\""));
             Ok(())
@@ -94,11 +85,7 @@ fn an_operation_runs_once_and_is_replayed(bench: &Bench) -> Verdict {
     let first = ledger.run(pay(), |_| paid(1))?;
     let retry = ledger.run(pay(), must_not_run)?;
     equal!((first.replayed(), retry.replayed()), (false, true), "replayed");
-    equal!(
-        (first.effect(), retry.effect()),
-        (Effect::Created, Effect::Noop),
-        "the effects"
-    );
+    equal!((first.effect(), retry.effect()), (Effect::Created, Effect::Noop), "the effects");
     equal!(retry.data(), Some("{\"id\":1}"), "the result");
     equal!(retry.body(), Some(b"\0\xffbody".as_slice()), "the body");
     Ok(())
@@ -119,20 +106,13 @@ fn another_scope_is_another_operation(bench: &Bench) -> Verdict {
     let ledger = bench.ledger();
     ledger.run(pay(), |_| paid(1))?;
     let other = ledger.run(pay().scope("other"), |_| paid(2))?;
-    equal!(
-        (other.replayed(), other.data()),
-        (false, Some("{\"id\":2}")),
-        "the other scope"
-    );
+    equal!((other.replayed(), other.data()), (false, Some("{\"id\":2}")), "the other scope");
     Ok(())
 }
 
 fn a_certain_failure_can_be_tried_again(bench: &Bench) -> Verdict {
     let ledger = bench.ledger();
-    refused(
-        ledger.run(pay(), |_| Err(Failure::no_effect("declined"))),
-        Code::Failed,
-    )?;
+    refused(ledger.run(pay(), |_| Err(Failure::no_effect("declined"))), Code::Failed)?;
     let second = ledger.run(pay(), |_| paid(1))?;
     equal!(second.record().attempt, 2, "the attempt");
     Ok(())
@@ -143,20 +123,12 @@ fn an_attempt_without_an_ending_is_in_doubt(bench: &Bench) -> Verdict {
     let claim = begun(bench, &operation)?;
     let ledger = bench.ledger();
     let id = claim.record().id.clone();
-    equal!(
-        ledger.wait_for(ledger.ledger().find(&id))?.1,
-        State::Running,
-        "while its owner lives"
-    );
+    equal!(ledger.wait_for(ledger.ledger().find(&id))?.1, State::Running, "while its owner lives");
     drop(claim);
     if bench.watch() == Watch::Lease {
         bench.pause(120);
     }
-    equal!(
-        ledger.wait_for(ledger.ledger().find(&id))?.1,
-        State::InDoubt,
-        "when its owner is gone"
-    );
+    equal!(ledger.wait_for(ledger.ledger().find(&id))?.1, State::InDoubt, "when its owner is gone");
     Ok(())
 }
 
@@ -173,10 +145,7 @@ fn what_is_in_doubt_can_be_settled(bench: &Bench) -> Verdict {
     abandoned(bench, &operation)?;
     let ledger = bench.ledger();
     let id = intent(&operation)?.id;
-    let outcome = Outcome {
-        settled_by: Some("me".to_owned()),
-        ..Outcome::with_effect(Effect::Created)
-    };
+    let outcome = Outcome { settled_by: Some("me".to_owned()), ..Outcome::with_effect(Effect::Created) };
     ledger.wait_for(ledger.ledger().settle(&id, Said::Done, outcome))?;
     let receipt = ledger.run(operation, must_not_run)?;
     ensure!(
@@ -190,11 +159,7 @@ fn what_converges_is_run_again(bench: &Bench) -> Verdict {
     let operation = pay().terms(terms(|terms| terms.class = Class::Idempotent));
     abandoned(bench, &operation)?;
     let receipt = bench.ledger().run(operation, |_| paid(2))?;
-    equal!(
-        (receipt.record().attempt, receipt.double_effect()),
-        (2, None),
-        "the attempt and the alarm"
-    );
+    equal!((receipt.record().attempt, receipt.double_effect()), (2, None), "the attempt and the alarm");
     Ok(())
 }
 
@@ -204,19 +169,12 @@ fn a_probe_settles_what_is_in_doubt(bench: &Bench) -> Verdict {
     let ledger = bench.ledger();
     let yes = |_| async { ProbeAnswer::Yes(Outcome::with_effect(Effect::Created)) };
     let receipt = ledger.run_call(ledger.ledger().call(operation).probe(yes), must_not_run)?;
-    ensure!(
-        receipt.replayed(),
-        "it was run although the probe says that it happened"
-    );
+    ensure!(receipt.replayed(), "it was run although the probe says that it happened");
     let no = |_| async { ProbeAnswer::No };
     let other = pay().key("b").terms(terms(|terms| terms.class = Class::Probed));
     abandoned(bench, &other)?;
     let receipt = ledger.run_call(ledger.ledger().call(other).probe(no), |_| paid(2))?;
-    equal!(
-        receipt.record().attempt,
-        2,
-        "the attempt after the probe says that it did not happen"
-    );
+    equal!(receipt.record().attempt, 2, "the attempt after the probe says that it did not happen");
     Ok(())
 }
 
@@ -226,17 +184,10 @@ fn a_late_answer_settles_what_is_in_doubt(bench: &Bench) -> Verdict {
     let ledger = bench.ledger();
     // Whoever looks from elsewhere takes it for dead and says so, and then it answers.
     let found = bench.found(&claim.record().id)?;
-    bench.replace(
-        &found,
-        &crate::transition::doubt(&found, crate::Liveness::Gone, 0, bench.now_ms()),
-    )?;
+    bench.replace(&found, &crate::transition::doubt(&found, crate::Liveness::Gone, 0, bench.now_ms()))?;
     ledger.wait_for(claim.finish(Ending::Done(Outcome::with_effect(Effect::Created))))?;
     let receipt = ledger.run(operation, must_not_run)?;
-    equal!(
-        (receipt.original_effect(), receipt.double_effect()),
-        (Effect::Created, None),
-        "effect and alarm"
-    );
+    equal!((receipt.original_effect(), receipt.double_effect()), (Effect::Created, None), "effect and alarm");
     Ok(())
 }
 
@@ -245,18 +196,11 @@ fn an_overtaken_success_raises_the_alarm(bench: &Bench) -> Verdict {
     let ledger = bench.ledger();
     let slow = begun(bench, &operation)?;
     let found = bench.found(&slow.record().id)?;
-    bench.replace(
-        &found,
-        &crate::transition::doubt(&found, crate::Liveness::Gone, 0, bench.now_ms()),
-    )?;
+    bench.replace(&found, &crate::transition::doubt(&found, crate::Liveness::Gone, 0, bench.now_ms()))?;
     ledger.run(operation.clone(), |_| paid(2))?;
     ledger.wait_for(slow.finish(Ending::Done(Outcome::with_effect(Effect::Created))))?;
     let receipt = ledger.run(operation, must_not_run)?;
-    equal!(
-        receipt.double_effect(),
-        Some(crate::DoubleEffect::Certain),
-        "the alarm"
-    );
+    equal!(receipt.double_effect(), Some(crate::DoubleEffect::Certain), "the alarm");
     equal!(receipt.data(), Some("{\"id\":2}"), "the result");
     Ok(())
 }
@@ -272,28 +216,15 @@ fn many_callers_have_one_effect(bench: &Bench) -> Verdict {
     };
     let receipts: Vec<Result<Receipt, Error>> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..8).map(|_| scope.spawn(work)).collect();
-        threads
-            .into_iter()
-            .filter_map(|thread| thread.join().ok())
-            .collect()
+        threads.into_iter().filter_map(|thread| thread.join().ok()).collect()
     });
-    equal!(
-        (receipts.len(), effects.load(Ordering::SeqCst)),
-        (8, 1),
-        "answers and effects"
-    );
+    equal!((receipts.len(), effects.load(Ordering::SeqCst)), (8, 1), "answers and effects");
     let receipts = receipts.into_iter().collect::<Result<Vec<_>, _>>()?;
     ensure!(
-        receipts
-            .iter()
-            .all(|receipt| receipt.data() == Some("{\"id\":1}")),
+        receipts.iter().all(|receipt| receipt.data() == Some("{\"id\":1}")),
         "they have different results"
     );
-    equal!(
-        receipts.iter().filter(|receipt| receipt.replayed()).count(),
-        7,
-        "replays"
-    );
+    equal!(receipts.iter().filter(|receipt| receipt.replayed()).count(), 7, "replays");
     Ok(())
 }
 
@@ -308,11 +239,7 @@ fn what_is_staged_runs_when_it_is_called(bench: &Bench) -> Verdict {
     ledger.wait_for(ledger.ledger().stage(&intent(&pay())?))?;
     equal!(bench.count(State::Staged)?, 1, "staged operations");
     let receipt = ledger.run(pay(), |_| paid(1))?;
-    equal!(
-        (receipt.replayed(), receipt.record().attempt),
-        (false, 1),
-        "the attempt that commits it"
-    );
+    equal!((receipt.replayed(), receipt.record().attempt), (false, 1), "the attempt that commits it");
     Ok(())
 }
 
@@ -328,36 +255,25 @@ fn what_is_forgotten_runs_again(bench: &Bench) -> Verdict {
     let first = ledger.run(pay(), |_| paid(1))?;
     ledger.wait_for(ledger.ledger().forget(&first.record().id))?;
     let second = ledger.run(pay(), |_| paid(2))?;
-    equal!(
-        (second.replayed(), second.record().attempt),
-        (false, 1),
-        "the call after it was forgotten"
-    );
+    equal!((second.replayed(), second.record().attempt), (false, 1), "the call after it was forgotten");
     Ok(())
 }
 
 fn time_turns_results_into_tombstones_and_removes_them(bench: &Bench) -> Verdict {
     let ledger = bench.ledger();
-    let operation = pay().terms(terms(|terms| {
-        (terms.retention_ms, terms.tombstone_ms) = (1, 2_000)
-    }));
+    let operation = pay().terms(terms(|terms| (terms.retention_ms, terms.tombstone_ms) = (1, 2_000)));
     ledger.run(operation.clone(), |_| paid(1))?;
     bench.pause(5);
     let swept = ledger.wait_for(ledger.ledger().sweep(|_| ()))?;
     equal!((swept.expired, swept.deleted), (1, 0), "the first sweep");
     refused(ledger.run(operation.clone(), must_not_run), Code::KeyExpired)?;
-    let brief = pay()
-        .key("b")
-        .terms(terms(|terms| (terms.retention_ms, terms.tombstone_ms) = (1, 1)));
+    let brief = pay().key("b").terms(terms(|terms| (terms.retention_ms, terms.tombstone_ms) = (1, 1)));
     ledger.run(brief.clone(), |_| paid(2))?;
     for _ in 0..2 {
         bench.pause(5);
         ledger.wait_for(ledger.ledger().sweep(|_| ()))?;
     }
-    ensure!(
-        bench.find(&intent(&brief)?.id)?.is_none(),
-        "the tombstone is still there"
-    );
+    ensure!(bench.find(&intent(&brief)?.id)?.is_none(), "the tombstone is still there");
     Ok(())
 }
 
@@ -366,10 +282,6 @@ fn a_sweep_writes_doubts_down(bench: &Bench) -> Verdict {
     abandoned(bench, &operation)?;
     let ledger = bench.ledger();
     let swept = ledger.wait_for(ledger.ledger().sweep(|_| ()))?;
-    equal!(
-        (swept.doubted, bench.count(State::InDoubt)?),
-        (1, 1),
-        "doubts that are written down"
-    );
+    equal!((swept.doubted, bench.count(State::InDoubt)?), (1, 1), "doubts that are written down");
     Ok(())
 }

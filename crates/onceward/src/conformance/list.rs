@@ -47,11 +47,7 @@ fn a_change_does_not_move_a_record(bench: &Bench) -> Verdict {
     put_all(bench, &["a", "b", "c"])?;
     let record = staged("a")?;
     bench.replace(&record, &next(&record))?;
-    equal!(
-        bench.keys(&everything())?,
-        ["c", "b", "a"],
-        "the order after a change of a"
-    );
+    equal!(bench.keys(&everything())?, ["c", "b", "a"], "the order after a change of a");
     Ok(())
 }
 
@@ -67,44 +63,29 @@ fn a_scope_is_listed_alone(bench: &Bench) -> Verdict {
     bench.put(&staged_as("one", "n", "a")?)?;
     bench.put(&staged_as("two", "n", "b")?)?;
     bench.put(&staged_as("one", "n", "c")?)?;
-    let only = |scope: &str| Filter {
-        scope: Some(scope.to_owned()),
-        ..everything()
-    };
+    let only = |scope: &str| Filter { scope: Some(scope.to_owned()), ..everything() };
     equal!(bench.keys(&only("one"))?, ["c", "a"], "the scope one");
-    equal!(
-        bench.keys(&only("three"))?,
-        Vec::<String>::new(),
-        "a scope that is not there"
-    );
+    equal!(bench.keys(&only("three"))?, Vec::<String>::new(), "a scope that is not there");
     Ok(())
 }
 
 fn a_name_is_listed_alone(bench: &Bench) -> Verdict {
     bench.put(&staged_as("s", "one", "a")?)?;
     bench.put(&staged_as("s", "two", "b")?)?;
-    let only = |name: &str| Filter {
-        name: Some(name.to_owned()),
-        ..everything()
-    };
+    let only = |name: &str| Filter { name: Some(name.to_owned()), ..everything() };
     equal!(bench.keys(&only("two"))?, ["b"], "the name two");
     equal!(bench.keys(&only("TWO"))?, Vec::<String>::new(), "another name");
     Ok(())
 }
 
 fn one_of_each_state(bench: &Bench) -> Verdict {
-    State::ALL
-        .iter()
-        .try_for_each(|state| bench.put(&in_state(state.as_str(), *state, None)?).map(drop))
+    State::ALL.iter().try_for_each(|state| bench.put(&in_state(state.as_str(), *state, None)?).map(drop))
 }
 
 fn a_state_is_listed_alone(bench: &Bench) -> Verdict {
     one_of_each_state(bench)?;
     for state in State::ALL {
-        let only = Filter {
-            states: vec![state],
-            ..everything()
-        };
+        let only = Filter { states: vec![state], ..everything() };
         equal!(bench.keys(&only)?, [state.as_str()], "the listing of one state");
     }
     Ok(())
@@ -112,10 +93,7 @@ fn a_state_is_listed_alone(bench: &Bench) -> Verdict {
 
 fn several_states_are_listed_together(bench: &Bench) -> Verdict {
     one_of_each_state(bench)?;
-    let some = Filter {
-        states: vec![State::InDoubt, State::Running, State::Running],
-        ..everything()
-    };
+    let some = Filter { states: vec![State::InDoubt, State::Running, State::Running], ..everything() };
     equal!(bench.keys(&some)?, ["in_doubt", "running"], "two states");
     Ok(())
 }
@@ -128,10 +106,7 @@ fn all_filters_hold_at_once(bench: &Bench) -> Verdict {
         ("s", "n", "d", State::Failed),
         ("s", "n", "e", State::Done),
     ] {
-        bench.put(&Record {
-            state,
-            ..staged_as(scope, name, key)?
-        })?;
+        bench.put(&Record { state, ..staged_as(scope, name, key)? })?;
     }
     let filter = Filter {
         scope: Some("s".to_owned()),
@@ -146,76 +121,36 @@ fn all_filters_hold_at_once(bench: &Bench) -> Verdict {
 fn a_filter_sees_the_newest_version(bench: &Bench) -> Verdict {
     let record = staged("a")?;
     bench.put(&record)?;
-    bench.replace(
-        &record,
-        &Record {
-            state: State::Done,
-            ..next(&record)
-        },
-    )?;
-    let only = |state| Filter {
-        states: vec![state],
-        ..everything()
-    };
-    equal!(
-        bench.keys(&only(State::Staged))?,
-        Vec::<String>::new(),
-        "the state it had"
-    );
+    bench.replace(&record, &Record { state: State::Done, ..next(&record) })?;
+    let only = |state| Filter { states: vec![state], ..everything() };
+    equal!(bench.keys(&only(State::Staged))?, Vec::<String>::new(), "the state it had");
     equal!(bench.keys(&only(State::Done))?, ["a"], "the state it has");
     Ok(())
 }
 
 fn a_filter_takes_names_literally(bench: &Bench) -> Verdict {
-    let odd = [
-        "per%cent",
-        "under_score",
-        "star*",
-        "quote'",
-        "br[ac]ket",
-        "back\\slash",
-        "colon:",
-        "Größe 😀",
-    ];
+    let odd =
+        ["per%cent", "under_score", "star*", "quote'", "br[ac]ket", "back\\slash", "colon:", "Größe 😀"];
     for name in odd {
         bench.put(&staged_as(name, name, "a")?)?;
     }
     for name in odd.into_iter().chain(["%", "_", "*"]) {
-        let filter = Filter {
-            scope: Some(name.to_owned()),
-            name: Some(name.to_owned()),
-            ..everything()
-        };
+        let filter = Filter { scope: Some(name.to_owned()), name: Some(name.to_owned()), ..everything() };
         let expected = usize::from(odd.contains(&name));
-        equal!(
-            bench.listed(&filter)?.len(),
-            expected,
-            format!("records of the name {name:?}")
-        );
+        equal!(bench.listed(&filter)?.len(), expected, format!("records of the name {name:?}"));
     }
     Ok(())
 }
 
 fn a_limit_is_kept(bench: &Bench) -> Verdict {
     put_all(bench, &["a", "b", "c"])?;
-    equal!(
-        bench.keys(&Filter {
-            limit: 2,
-            ..everything()
-        })?,
-        ["c", "b"],
-        "two of three"
-    );
+    equal!(bench.keys(&Filter { limit: 2, ..everything() })?, ["c", "b"], "two of three");
     Ok(())
 }
 
 fn a_limit_of_zero_lists_nothing(bench: &Bench) -> Verdict {
     put_all(bench, &["a"])?;
-    equal!(
-        bench.keys(&Filter::default())?,
-        Vec::<String>::new(),
-        "a limit of zero"
-    );
+    equal!(bench.keys(&Filter::default())?, Vec::<String>::new(), "a limit of zero");
     Ok(())
 }
 
@@ -234,13 +169,7 @@ fn in_pages(bench: &Bench, mut filter: Filter) -> Result<Vec<String>, Problem> {
 fn pages_follow_without_gap_or_repeat(bench: &Bench) -> Verdict {
     put_all(bench, &["a", "b", "c", "d", "e"])?;
     for limit in [1, 2, 3, 5, 9] {
-        let keys = in_pages(
-            bench,
-            Filter {
-                limit,
-                ..Filter::default()
-            },
-        )?;
+        let keys = in_pages(bench, Filter { limit, ..Filter::default() })?;
         equal!(keys, ["e", "d", "c", "b", "a"], format!("pages of {limit}"));
     }
     Ok(())
@@ -251,21 +180,14 @@ fn pages_of_a_filter_follow_too(bench: &Bench) -> Verdict {
         let scope = if index % 3 == 0 { "mine" } else { "theirs" };
         bench.put(&staged_as(scope, "n", &index.to_string())?)?;
     }
-    let filter = Filter {
-        scope: Some("mine".to_owned()),
-        limit: 1,
-        ..Filter::default()
-    };
+    let filter = Filter { scope: Some("mine".to_owned()), limit: 1, ..Filter::default() };
     equal!(in_pages(bench, filter)?, ["6", "3", "0"], "pages of one scope");
     Ok(())
 }
 
 fn a_page_is_not_moved_by_new_records(bench: &Bench) -> Verdict {
     put_all(bench, &["a", "b", "c"])?;
-    let mut filter = Filter {
-        limit: 2,
-        ..Filter::default()
-    };
+    let mut filter = Filter { limit: 2, ..Filter::default() };
     let page = bench.listed(&filter)?;
     filter.before = page.last().map(|listed| listed.cursor);
     put_all(bench, &["d", "e"])?;
@@ -275,10 +197,7 @@ fn a_page_is_not_moved_by_new_records(bench: &Bench) -> Verdict {
 
 fn a_page_goes_on_after_its_last_record_is_deleted(bench: &Bench) -> Verdict {
     put_all(bench, &["a", "b", "c"])?;
-    let mut filter = Filter {
-        limit: 2,
-        ..Filter::default()
-    };
+    let mut filter = Filter { limit: 2, ..Filter::default() };
     let page = bench.listed(&filter)?;
     filter.before = page.last().map(|listed| listed.cursor);
     bench.remove(&staged("b")?)?;
@@ -297,13 +216,8 @@ fn a_listing_brings_results_without_bodies(bench: &Bench) -> Verdict {
     bench.put(&record)?;
     let page = bench.listed(&everything())?;
     let outcome = page.first().and_then(|listed| listed.record.outcome.as_ref());
-    ensure!(
-        outcome.is_some_and(|outcome| outcome.body.is_none()),
-        "the body came along"
-    );
-    let data = outcome
-        .and_then(|outcome| outcome.data.as_ref())
-        .map(|data| data.get());
+    ensure!(outcome.is_some_and(|outcome| outcome.body.is_none()), "the body came along");
+    let data = outcome.and_then(|outcome| outcome.data.as_ref()).map(|data| data.get());
     equal!(data, Some("{\"id\": 42}"), "the result");
     let found = bench.found(&record.id)?;
     let body = found.outcome.as_ref().and_then(|outcome| outcome.body.as_deref());

@@ -23,14 +23,8 @@ pub(super) const CASES: &[Case] = cases![
 ];
 
 fn outcome(data: Option<&str>, body: Option<&[u8]>) -> Result<Outcome, Problem> {
-    let data = data
-        .map(|text| RawValue::from_string(text.to_owned()))
-        .transpose()?;
-    Ok(Outcome {
-        data,
-        body: body.map(Into::into),
-        ..Outcome::with_effect(Effect::Created)
-    })
+    let data = data.map(|text| RawValue::from_string(text.to_owned())).transpose()?;
+    Ok(Outcome { data, body: body.map(Into::into), ..Outcome::with_effect(Effect::Created) })
 }
 
 fn kept(bench: &Bench, record: &Record) -> Verdict {
@@ -52,11 +46,7 @@ fn json_comes_back_as_the_text_it_came_as(bench: &Bench) -> Verdict {
         let record = done(&index.to_string(), outcome(Some(text), None)?)?;
         kept(bench, &record)?;
         let found = bench.found(&record.id)?;
-        let data = found
-            .outcome
-            .as_ref()
-            .and_then(|outcome| outcome.data.as_ref())
-            .map(|data| data.get());
+        let data = found.outcome.as_ref().and_then(|outcome| outcome.data.as_ref()).map(|data| data.get());
         equal!(data, Some(text), "the result");
     }
     Ok(())
@@ -77,11 +67,7 @@ fn json_null_is_not_the_same_as_none(bench: &Bench) -> Verdict {
         let record = done(key, outcome(data, None)?)?;
         bench.put(&record)?;
         let found = bench.found(&record.id)?;
-        let seen = found
-            .outcome
-            .as_ref()
-            .and_then(|outcome| outcome.data.as_ref())
-            .map(|data| data.get());
+        let seen = found.outcome.as_ref().and_then(|outcome| outcome.data.as_ref()).map(|data| data.get());
         equal!(seen, data, "the result");
     }
     Ok(())
@@ -90,10 +76,7 @@ fn json_null_is_not_the_same_as_none(bench: &Bench) -> Verdict {
 fn a_body_survives_a_change_beside_it(bench: &Bench) -> Verdict {
     let record = done("a", outcome(Some("1"), Some(b"body"))?)?;
     bench.put(&record)?;
-    let after = Record {
-        due_ms: Some(7),
-        ..next(&record)
-    };
+    let after = Record { due_ms: Some(7), ..next(&record) };
     bench.replace(&record, &after)?;
     same(&*bench.found(&record.id)?, &after)
 }
@@ -102,34 +85,23 @@ fn a_body_can_be_replaced_and_removed(bench: &Bench) -> Verdict {
     let mut before = done("a", outcome(None, Some(b"first"))?)?;
     bench.put(&before)?;
     for body in [Some(b"second, and longer".as_slice()), None, Some(b"third"), None] {
-        let after = Record {
-            outcome: Some(outcome(None, body)?),
-            ..next(&before)
-        };
+        let after = Record { outcome: Some(outcome(None, body)?), ..next(&before) };
         bench.replace(&before, &after)?;
         same(&*bench.found(&after.id)?, &after)?;
         before = after;
     }
-    let bare = Record {
-        outcome: None,
-        ..next(&before)
-    };
+    let bare = Record { outcome: None, ..next(&before) };
     bench.replace(&before, &bare)?;
     same(&*bench.found(&bare.id)?, &bare)
 }
 
 fn the_largest_body_is_kept(bench: &Bench) -> Verdict {
-    let bytes: Vec<u8> = (0..MAX_RESULT)
-        .map(|at| u8::try_from(at % 251).unwrap_or(0))
-        .collect();
+    let bytes: Vec<u8> = (0..MAX_RESULT).map(|at| u8::try_from(at % 251).unwrap_or(0)).collect();
     let record = done("a", outcome(None, Some(&bytes))?)?;
     bench.put(&record)?;
     let found = bench.found(&record.id)?;
     let body = found.outcome.as_ref().and_then(|outcome| outcome.body.as_deref());
-    ensure!(
-        body == Some(bytes.as_slice()),
-        "a body of {MAX_RESULT} bytes did not come back as it was"
-    );
+    ensure!(body == Some(bytes.as_slice()), "a body of {MAX_RESULT} bytes did not come back as it was");
     Ok(())
 }
 
@@ -138,15 +110,8 @@ fn the_largest_json_is_kept(bench: &Bench) -> Verdict {
     let record = done("a", outcome(Some(&text), None)?)?;
     bench.put(&record)?;
     let found = bench.found(&record.id)?;
-    let data = found
-        .outcome
-        .as_ref()
-        .and_then(|outcome| outcome.data.as_ref())
-        .map(|data| data.get());
-    ensure!(
-        data == Some(text.as_str()),
-        "a result of {MAX_RESULT} bytes did not come back as it was"
-    );
+    let data = found.outcome.as_ref().and_then(|outcome| outcome.data.as_ref()).map(|data| data.get());
+    ensure!(data == Some(text.as_str()), "a result of {MAX_RESULT} bytes did not come back as it was");
     Ok(())
 }
 
@@ -154,10 +119,7 @@ fn a_late_answer_keeps_its_body(bench: &Bench) -> Verdict {
     let mut record = staged("a")?;
     record.detail.late = Some(outcome(Some("{ \"a\" :1 }"), Some(&[0, 255]))?);
     bench.put(&record)?;
-    ensure!(
-        bench.found(&record.id)?.detail.late == record.detail.late,
-        "the late answer is another one"
-    );
+    ensure!(bench.found(&record.id)?.detail.late == record.detail.late, "the late answer is another one");
     Ok(())
 }
 
@@ -182,10 +144,7 @@ fn names_in_every_script_are_kept(bench: &Bench) -> Verdict {
 
 fn the_longest_names_are_kept(bench: &Bench) -> Verdict {
     let long = "\u{10ffff}".repeat(crate::key::MAX_NAME);
-    kept(
-        bench,
-        &staged_as(&long, &long, &"k".repeat(crate::key::MAX_NAME))?,
-    )
+    kept(bench, &staged_as(&long, &long, &"k".repeat(crate::key::MAX_NAME))?)
 }
 
 fn a_reason_with_a_nul_is_kept(bench: &Bench) -> Verdict {

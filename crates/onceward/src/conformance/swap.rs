@@ -32,10 +32,7 @@ pub(super) const CASES: &[Case] = cases![
 ];
 
 fn nothing_is_found_in_an_empty_store(bench: &Bench) -> Verdict {
-    ensure!(
-        bench.find(&staged("a")?.id)?.is_none(),
-        "a record is found that nobody wrote"
-    );
+    ensure!(bench.find(&staged("a")?.id)?.is_none(), "a record is found that nobody wrote");
     Ok(())
 }
 
@@ -61,10 +58,7 @@ fn a_first_write_needs_that_there_is_none(bench: &Bench) -> Verdict {
 }
 
 fn a_conflict_brings_the_record_that_is_there(bench: &Bench) -> Verdict {
-    let outcome = Outcome {
-        body: Some(b"body".as_slice().into()),
-        ..Outcome::with_effect(Effect::Created)
-    };
+    let outcome = Outcome { body: Some(b"body".as_slice().into()), ..Outcome::with_effect(Effect::Created) };
     let record = done("a", outcome)?;
     bench.put(&record)?;
     for expected in [None, Some(record.version + 7)] {
@@ -80,10 +74,7 @@ fn a_conflict_brings_the_record_that_is_there(bench: &Bench) -> Verdict {
 fn a_conflict_changes_nothing(bench: &Bench) -> Verdict {
     let record = staged("a")?;
     bench.put(&record)?;
-    let other = Record {
-        state: State::Running,
-        ..next(&next(&record))
-    };
+    let other = Record { state: State::Running, ..next(&next(&record)) };
     conflict(bench.try_swap(Some(9), &other)?)?;
     conflict(bench.try_swap(None, &other)?)?;
     same(&*bench.found(&record.id)?, &record)
@@ -97,11 +88,7 @@ fn the_right_version_is_written(bench: &Bench) -> Verdict {
         bench.replace(&record, &after)?;
         record = after;
     }
-    equal!(
-        bench.found(&record.id)?.version,
-        4,
-        "the version after three changes"
-    );
+    equal!(bench.found(&record.id)?.version, 4, "the version after three changes");
     Ok(())
 }
 
@@ -125,10 +112,7 @@ fn a_version_of_what_is_not_there_is_a_conflict_with_nothing(bench: &Bench) -> V
     let record = staged("a")?;
     let found = conflict(bench.try_swap(Some(record.version), &next(&record))?)?;
     ensure!(found.is_none(), "the conflict brings a record that nobody wrote");
-    ensure!(
-        bench.find(&record.id)?.is_none(),
-        "the record was written all the same"
-    );
+    ensure!(bench.find(&record.id)?.is_none(), "the record was written all the same");
     Ok(())
 }
 
@@ -138,20 +122,14 @@ fn both_doors_write(bench: &Bench) -> Verdict {
         written(wait(bench.swap(None, record.clone(), door))?)?;
         written(wait(bench.swap(Some(record.version), next(&record), door))?)?;
         same(&*bench.found(&record.id)?, &next(&record))?;
-        ensure!(
-            wait(bench.delete(&record.id, 2, door))?,
-            "the {door:?} door deletes nothing"
-        );
+        ensure!(wait(bench.delete(&record.id, 2, door))?, "the {door:?} door deletes nothing");
     }
     Ok(())
 }
 
 fn a_version_can_jump(bench: &Bench) -> Verdict {
     let record = staged("a")?;
-    let later = Record {
-        version: 40,
-        ..record.clone()
-    };
+    let later = Record { version: 40, ..record.clone() };
     bench.put(&record)?;
     bench.replace(&record, &later)?;
     same(&*bench.found(&record.id)?, &later)
@@ -164,14 +142,10 @@ fn records_do_not_disturb_each_other(bench: &Bench) -> Verdict {
         super::bench::staged_as("other", "conformance", "a")?,
         super::bench::staged_as("default", "other", "a")?,
     ];
-    records
-        .iter()
-        .try_for_each(|record| bench.put(record).map(drop))?;
+    records.iter().try_for_each(|record| bench.put(record).map(drop))?;
     bench.replace(&records[0], &next(&records[0]))?;
     same(&*bench.found(&records[0].id)?, &next(&records[0]))?;
-    records[1..]
-        .iter()
-        .try_for_each(|record| same(&*bench.found(&record.id)?, record))
+    records[1..].iter().try_for_each(|record| same(&*bench.found(&record.id)?, record))
 }
 
 fn every_state_is_kept(bench: &Bench) -> Verdict {
@@ -195,31 +169,16 @@ fn full(key: &str) -> Result<Record, super::bench::Problem> {
         body: Some(b"body".as_slice().into()),
         unavailable: true,
     };
-    let mut record = Record {
-        attempt: 3,
-        replays: 0,
-        ..done(key, outcome.clone())?
-    };
+    let mut record = Record { attempt: 3, replays: 0, ..done(key, outcome.clone())? };
     let detail = &mut record.detail;
     detail.fields = BTreeMap::from([("/a".to_owned(), "digest".to_owned())]);
     detail.class = Class::Keyed;
-    detail.downstream = Some(Downstream {
-        key: "downstream".to_owned(),
-        safe_until_ms: 5,
-    });
-    detail.owner = Some(Owner {
-        token: 6,
-        lease_until_ms: 7,
-    });
+    detail.downstream = Some(Downstream { key: "downstream".to_owned(), safe_until_ms: 5 });
+    detail.owner = Some(Owner { token: 6, lease_until_ms: 7 });
     detail.attempts_before = 1;
     detail.probe = Some("probe it".to_owned());
     detail.verify = Some("verify it".to_owned());
-    detail.history = vec![Past {
-        attempt: 1,
-        ended: State::Failed,
-        at_ms: 8,
-        reason: Some("no".to_owned()),
-    }];
+    detail.history = vec![Past { attempt: 1, ended: State::Failed, at_ms: 8, reason: Some("no".to_owned()) }];
     detail.cancel_requested_ms = Some(9);
     detail.quarantine_until_ms = Some(10);
     detail.late = Some(outcome);
@@ -232,20 +191,14 @@ fn every_field_is_kept(bench: &Bench) -> Verdict {
     bench.put(&record)?;
     let found = bench.found(&record.id)?;
     same(&found, &record)?;
-    ensure!(
-        found.detail.late == record.detail.late,
-        "the late answer is not the one that was written"
-    );
+    ensure!(found.detail.late == record.detail.late, "the late answer is not the one that was written");
     Ok(())
 }
 
 fn a_field_can_become_empty_again(bench: &Bench) -> Verdict {
     let record = full("a")?;
     bench.put(&record)?;
-    let bare = Record {
-        version: record.version + 1,
-        ..staged("a")?
-    };
+    let bare = Record { version: record.version + 1, ..staged("a")? };
     bench.replace(&record, &bare)?;
     same(&*bench.found(&record.id)?, &bare)?;
     equal!(bench.due_keys(i64::MAX, 10)?, Vec::<String>::new(), "what is due");
@@ -255,10 +208,7 @@ fn a_field_can_become_empty_again(bench: &Bench) -> Verdict {
 fn the_largest_numbers_are_kept(bench: &Bench) -> Verdict {
     let mut record = in_state("a", State::Done, Some(i64::MAX))?;
     record.attempt = u32::MAX;
-    record.detail.owner = Some(Owner {
-        token: u64::MAX,
-        lease_until_ms: i64::MAX,
-    });
+    record.detail.owner = Some(Owner { token: u64::MAX, lease_until_ms: i64::MAX });
     record.detail.retention_ms = u64::MAX;
     bench.put(&record)?;
     same(&*bench.found(&record.id)?, &record)

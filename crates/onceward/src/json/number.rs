@@ -21,14 +21,9 @@ pub(super) fn canonical(token: &str) -> Option<String> {
         return Some("0".to_owned());
     }
     // The value is `digits` × 10^shift, and an integer when the shift eats no digit but trailing zeros.
-    let shift = exponent
-        .parse::<i64>()
-        .ok()?
-        .checked_sub(i64::try_from(fraction.len()).ok()?)?;
+    let shift = exponent.parse::<i64>().ok()?.checked_sub(i64::try_from(fraction.len()).ok()?)?;
     let significant = digits.trim_end_matches('0');
-    let zeros = i64::try_from(digits.len() - significant.len())
-        .ok()?
-        .checked_add(shift)?;
+    let zeros = i64::try_from(digits.len() - significant.len()).ok()?.checked_add(shift)?;
     if zeros < 0 {
         return fraction_text(token);
     }
@@ -51,11 +46,7 @@ fn fraction_text(token: &str) -> Option<String> {
     }
     let text = ryu_js::Buffer::new().format_finite(double).to_owned();
     // A fraction beyond what a double resolves is an integer, and those are written out.
-    if double.fract() == 0.0 {
-        canonical(&text)
-    } else {
-        Some(text)
-    }
+    if double.fract() == 0.0 { canonical(&text) } else { Some(text) }
 }
 
 #[cfg(test)]

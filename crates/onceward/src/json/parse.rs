@@ -21,10 +21,7 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     fn problem(&self, problem: &str) -> InvalidInput {
-        InvalidInput::new(format!(
-            "the input is not valid JSON: {problem} (at byte {})",
-            self.at
-        ))
+        InvalidInput::new(format!("the input is not valid JSON: {problem} (at byte {})", self.at))
     }
 
     fn peek(&self) -> Option<u8> {
@@ -146,9 +143,7 @@ impl Reader<'_> {
         let token = &self.text[start..self.at];
         number::canonical(token).map(Json::Number).ok_or_else(|| {
             let shown: String = token.chars().take(40).collect();
-            self.problem(&format!(
-                "the number {shown} is larger or smaller than a number can be here"
-            ))
+            self.problem(&format!("the number {shown} is larger or smaller than a number can be here"))
         })
     }
 
@@ -210,8 +205,7 @@ impl Reader<'_> {
         let first = self.four_hex_digits()?;
         let scalar = match first {
             0xd800..0xdc00 => {
-                self.expect("\\u")
-                    .map_err(|_| self.problem("half a surrogate pair stands alone"))?;
+                self.expect("\\u").map_err(|_| self.problem("half a surrogate pair stands alone"))?;
                 let second = self.four_hex_digits()?;
                 if !(0xdc00..0xe000).contains(&second) {
                     return Err(self.problem("half a surrogate pair stands alone"));
@@ -224,10 +218,8 @@ impl Reader<'_> {
     }
 
     fn four_hex_digits(&mut self) -> Result<u32, InvalidInput> {
-        let digits = self
-            .text
-            .get(self.at..self.at + 4)
-            .filter(|hex| hex.bytes().all(|b| b.is_ascii_hexdigit()));
+        let digits =
+            self.text.get(self.at..self.at + 4).filter(|hex| hex.bytes().all(|b| b.is_ascii_hexdigit()));
         let digits = digits.ok_or_else(|| self.problem("expected four hexadecimal digits"))?;
         let value =
             u32::from_str_radix(digits, 16).map_err(|_| self.problem("expected four hexadecimal digits"))?;

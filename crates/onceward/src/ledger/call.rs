@@ -41,13 +41,7 @@ pub struct Call<'a> {
 
 impl<'a> Call<'a> {
     pub(super) fn new(ledger: &'a Ledger, operation: Operation) -> Self {
-        Self {
-            ledger,
-            intent: operation.intent(),
-            probe: None,
-            check: None,
-            manner: Manner::default(),
-        }
+        Self { ledger, intent: operation.intent(), probe: None, check: None, manner: Manner::default() }
     }
 
     /// A read-only question that tells whether an operation in doubt happened. Makes its class `probed`.
@@ -103,13 +97,7 @@ impl<'a> Call<'a> {
         F: FnMut(Attempt) -> W,
         W: Future<Output = Result<Done, Failure>>,
     {
-        let Self {
-            ledger,
-            intent,
-            probe,
-            check,
-            manner,
-        } = self;
+        let Self { ledger, intent, probe, check, manner } = self;
         let mut intent = intent?;
         if intent.terms.class == Class::Read {
             return pass_through(ledger, &intent, act).await;
@@ -149,15 +137,7 @@ where
     W: Future<Output = Result<Done, Failure>>,
 {
     let now_ms = ledger.now_ms();
-    let record = transition::start(
-        None,
-        intent,
-        Owner {
-            token: 0,
-            lease_until_ms: now_ms,
-        },
-        now_ms,
-    );
+    let record = transition::start(None, intent, Owner { token: 0, lease_until_ms: now_ms }, now_ms);
     let attempt = Attempt::new(Arc::new(record.clone()), Weak::<Nobody>::new(), None);
     let (ending, _) = attempt.ending(act(attempt.clone()).await);
     // Whatever became of a read, it had no effect.
@@ -165,21 +145,12 @@ where
         Ending::InDoubt(outcome) => Ending::Failed(outcome),
         Ending::Done(_) | Ending::Failed(_) => ending,
     };
-    let record = Arc::new(transition::finish(
-        &record,
-        record.attempt,
-        ending.clone(),
-        ledger.now_ms(),
-    ));
+    let record = Arc::new(transition::finish(&record, record.attempt, ending.clone(), ledger.now_ms()));
     match ending {
         Ending::Done(_) => Ok(Receipt::new(record, Replayed::No)),
         Ending::Failed(outcome) | Ending::InDoubt(outcome) => {
             let reason = outcome.reason.unwrap_or_else(|| "it failed".to_owned());
-            Err(Error::Failed {
-                record,
-                reason,
-                replayed: Replayed::No,
-            })
+            Err(Error::Failed { record, reason, replayed: Replayed::No })
         }
     }
 }
@@ -208,11 +179,7 @@ async fn verified(ledger: &Ledger, intent: &Intent, check: Option<&Check<'_>>, e
         let (verification, reason) = check(outcome.clone()).await;
         match verification {
             Verification::Pending if ledger.now_ms() < deadline_ms => {
-                ledger
-                    .store()
-                    .clock()
-                    .sleep(intent.terms.verify_interval_ms)
-                    .await;
+                ledger.store().clock().sleep(intent.terms.verify_interval_ms).await;
             }
             Verification::Confirmed | Verification::Pending => {
                 outcome.verified = Some(verification);

@@ -36,13 +36,7 @@ impl Claim {
         lease_ms: u64,
     ) -> Self {
         let attempt = Attempt::new(Arc::clone(&record), Arc::downgrade(&hold), noted);
-        Self {
-            ledger,
-            record,
-            lease_ms,
-            attempt,
-            _hold: hold,
-        }
+        Self { ledger, record, lease_ms, attempt, _hold: hold }
     }
 
     /// What the code that does the work sees.
@@ -69,9 +63,7 @@ impl Claim {
                 Either::Left((output, _)) => return output,
                 Either::Right(((), unfinished)) => work = unfinished,
             }
-            self.ledger
-                .renew(&self.record.id, self.record.attempt, self.lease_ms)
-                .await;
+            self.ledger.renew(&self.record.id, self.record.attempt, self.lease_ms).await;
         }
     }
 
@@ -89,30 +81,17 @@ impl Claim {
         let mut pauses = WRITE_AGAIN_MS.iter();
         let record = loop {
             let next = transition::finish(&found, attempt, ending.clone(), self.ledger.now_ms());
-            match self
-                .ledger
-                .store()
-                .swap(Some(found.version), next, self.ledger.door)
-                .await
-            {
+            match self.ledger.store().swap(Some(found.version), next, self.ledger.door).await {
                 Ok(Swap::Written(record)) => break record,
                 Ok(Swap::Conflict(Some(newer))) => found = newer,
                 Ok(Swap::Conflict(None)) => {
                     let source = StoreError::unavailable("its record was deleted while it ran");
-                    return Err(Error::Unrecorded {
-                        what: in_words(&ending),
-                        record: found,
-                        source,
-                    });
+                    return Err(Error::Unrecorded { what: in_words(&ending), record: found, source });
                 }
                 Err(source) => match pauses.next() {
                     Some(pause_ms) => self.ledger.store().clock().sleep(*pause_ms).await,
                     None => {
-                        return Err(Error::Unrecorded {
-                            what: in_words(&ending),
-                            record: found,
-                            source,
-                        });
+                        return Err(Error::Unrecorded { what: in_words(&ending), record: found, source });
                     }
                 },
             }
@@ -141,32 +120,19 @@ fn answer(record: Arc<Record>, ending: Ending, kind: Kind) -> Result<Receipt, Er
     match ending {
         // Overtaken: the record is another attempt's, the result is this one's own.
         Ending::Done(outcome) => {
-            let record = Record {
-                outcome: Some(outcome),
-                ..Record::clone(&record)
-            };
+            let record = Record { outcome: Some(outcome), ..Record::clone(&record) };
             Ok(Receipt::new(Arc::new(record), Replayed::No))
         }
         Ending::Failed(outcome) => Err(match record.state {
             // This attempt did nothing, but the one that overtook it may have.
-            State::Running => Error::InProgress {
-                record,
-                retry_after_ms: RETRY_AFTER_MS,
-            },
+            State::Running => Error::InProgress { record, retry_after_ms: RETRY_AFTER_MS },
             State::InDoubt => refused(Refusal::InDoubt, record),
             State::Staged | State::Done | State::Failed | State::Cancelled | State::Expired => {
-                Error::Failed {
-                    reason: because(&outcome, "it failed"),
-                    record,
-                    replayed: Replayed::No,
-                }
+                Error::Failed { reason: because(&outcome, "it failed"), record, replayed: Replayed::No }
             }
         }),
         Ending::InDoubt(outcome) if outcome.verified == Some(Verification::Refuted) => {
-            Err(Error::Unverified {
-                reason: because(&outcome, "it is not so"),
-                record,
-            })
+            Err(Error::Unverified { reason: because(&outcome, "it is not so"), record })
         }
         Ending::InDoubt(outcome) => {
             let reason = because(&outcome, "nobody can say whether it happened");

@@ -74,10 +74,8 @@ impl Ledger {
     pub async fn cancel(&self, id: &OperationId) -> Result<Cancelled, Error> {
         let mut certain = false;
         let record = self
-            .change(
-                id,
-                "cancelling",
-                |record, liveness, now_ms| match transition::cancel(record, liveness, now_ms) {
+            .change(id, "cancelling", |record, liveness, now_ms| {
+                match transition::cancel(record, liveness, now_ms) {
                     Cancelling::Cancelled(next) => {
                         certain = true;
                         Some(next)
@@ -91,14 +89,10 @@ impl Ledger {
                         Some(record.clone())
                     }
                     Cancelling::TooLate => None,
-                },
-            )
+                }
+            })
             .await?;
-        Ok(if certain {
-            Cancelled::Certain(record)
-        } else {
-            Cancelled::Requested(record)
-        })
+        Ok(if certain { Cancelled::Certain(record) } else { Cancelled::Requested(record) })
     }
 
     /// Applies one change by compare-and-swap, again when another caller was faster.
@@ -132,10 +126,7 @@ impl Ledger {
         loop {
             let (record, standing) = self.find(id).await?;
             if standing == State::Running {
-                return Err(Error::WrongState {
-                    action: "forgetting",
-                    record,
-                });
+                return Err(Error::WrongState { action: "forgetting", record });
             }
             if self.store().delete(id, record.version, self.door).await? {
                 return Ok(record);
@@ -163,10 +154,7 @@ impl Ledger {
                             Err(Error::KeyReused { record, fields })
                         }
                         (State::Staged, _) => Ok(record),
-                        (_, _) => Err(Error::WrongState {
-                            action: "staging",
-                            record,
-                        }),
+                        (_, _) => Err(Error::WrongState { action: "staging", record }),
                     };
                 }
             }
@@ -189,9 +177,7 @@ impl Ledger {
             }
             let left_ms = u64::try_from(until_ms - now_ms).unwrap_or(0);
             let slice_ms = self.slice_ms(&record, now_ms, &mut look_ms);
-            self.store()
-                .changed(id, record.version, slice_ms.min(left_ms))
-                .await;
+            self.store().changed(id, record.version, slice_ms.min(left_ms)).await;
         }
     }
 
@@ -232,11 +218,7 @@ impl Ledger {
 
     async fn write_doubts_down(&self) -> Result<u64, Error> {
         let mut doubted = 0;
-        let mut filter = Filter {
-            states: vec![State::Running],
-            limit: SWEEP_BATCH,
-            ..Filter::default()
-        };
+        let mut filter = Filter { states: vec![State::Running], limit: SWEEP_BATCH, ..Filter::default() };
         loop {
             let page = self.store().list(&filter).await?;
             let full = page.len() == SWEEP_BATCH;

@@ -20,10 +20,7 @@ struct Read {
 pub(super) fn serialize<S: Serializer>(outcome: &Option<Outcome>, serializer: S) -> Result<S::Ok, S::Error> {
     let shown = outcome.as_ref().map(|outcome| Shown {
         outcome,
-        body: outcome
-            .body
-            .as_ref()
-            .map(|body| data_encoding::BASE64.encode(body)),
+        body: outcome.body.as_ref().map(|body| data_encoding::BASE64.encode(body)),
     });
     shown.serialize(serializer)
 }
@@ -34,12 +31,9 @@ pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<
     };
     let body = match body {
         None => None,
-        Some(text) => Some(
-            data_encoding::BASE64
-                .decode(text.as_bytes())
-                .map_err(serde::de::Error::custom)?
-                .into(),
-        ),
+        Some(text) => {
+            Some(data_encoding::BASE64.decode(text.as_bytes()).map_err(serde::de::Error::custom)?.into())
+        }
     };
     Ok(Some(Outcome { body, ..outcome }))
 }

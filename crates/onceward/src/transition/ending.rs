@@ -49,10 +49,9 @@ pub(super) fn end(record: &Record, ending: Ending, now_ms: i64) -> Record {
         }
         (Ending::InDoubt(_), Some(late)) => record.settled(State::Done, late, now_ms),
         (Ending::Failed(outcome), None) => record.settled(State::Failed, outcome, now_ms),
-        (Ending::InDoubt(outcome), None) => Record {
-            outcome: Some(fitting(outcome)),
-            ..record.next(State::InDoubt, now_ms)
-        },
+        (Ending::InDoubt(outcome), None) => {
+            Record { outcome: Some(fitting(outcome)), ..record.next(State::InDoubt, now_ms) }
+        }
     };
     next.detail.owner = None;
     next.detail.late = None;
@@ -62,11 +61,8 @@ pub(super) fn end(record: &Record, ending: Ending, now_ms: i64) -> Record {
 /// The newest attempt's ending comes after the operation was settled: by hand, by a probe, by a late answer, or by the
 /// same ending whose first write was not acknowledged.
 fn after_settling(record: &Record, ending: Ending, now_ms: i64) -> Record {
-    let another = record
-        .detail
-        .history
-        .iter()
-        .any(|past| past.ended == State::Done && past.attempt != record.attempt);
+    let another =
+        record.detail.history.iter().any(|past| past.ended == State::Done && past.attempt != record.attempt);
     match ending {
         // It happened after all, or: it happened, and here is its result.
         Ending::Done(outcome) => {
@@ -93,17 +89,10 @@ fn after_settling(record: &Record, ending: Ending, now_ms: i64) -> Record {
 
 /// An attempt ends after another one was started.
 fn overtaken(record: &Record, attempt: u32, ending: Ending, now_ms: i64) -> Record {
-    let told = record
-        .detail
-        .history
-        .iter()
-        .any(|past| past.ended == State::Done && past.attempt == attempt);
+    let told = record.detail.history.iter().any(|past| past.ended == State::Done && past.attempt == attempt);
     let mut next = match &ending {
         Ending::Done(_) if told => {
-            return Record {
-                due_ms: record.due_ms,
-                ..record.next(record.state, now_ms)
-            };
+            return Record { due_ms: record.due_ms, ..record.next(record.state, now_ms) };
         }
         Ending::Done(outcome) => late_success(record, outcome.clone(), now_ms),
         Ending::Failed(_) | Ending::InDoubt(_) => return note(record, attempt, ending, now_ms),
@@ -115,10 +104,7 @@ fn overtaken(record: &Record, attempt: u32, ending: Ending, now_ms: i64) -> Reco
 
 /// An overtaken attempt comes back with a success.
 fn late_success(record: &Record, outcome: Outcome, now_ms: i64) -> Record {
-    let mut next = Record {
-        due_ms: record.due_ms,
-        ..record.next(record.state, now_ms)
-    };
+    let mut next = Record { due_ms: record.due_ms, ..record.next(record.state, now_ms) };
     match record.state {
         State::Failed | State::Cancelled => next = record.settled(State::Done, outcome, now_ms),
         State::InDoubt => {
@@ -132,15 +118,8 @@ fn late_success(record: &Record, outcome: Outcome, now_ms: i64) -> Record {
         }
         State::Done => {
             // Who settled it may have seen the effect of this very attempt.
-            let by_hand = record
-                .outcome
-                .as_ref()
-                .is_some_and(|outcome| outcome.settled_by.is_some());
-            next.alarm(if by_hand {
-                DoubleEffect::Possible
-            } else {
-                DoubleEffect::Certain
-            });
+            let by_hand = record.outcome.as_ref().is_some_and(|outcome| outcome.settled_by.is_some());
+            next.alarm(if by_hand { DoubleEffect::Possible } else { DoubleEffect::Certain });
         }
         // A tombstone does not say whether it was done, failed or cancelled.
         State::Expired => next.alarm(DoubleEffect::Possible),
@@ -151,10 +130,7 @@ fn late_success(record: &Record, outcome: Outcome, now_ms: i64) -> Record {
 
 /// The record as it is, with an attempt's ending remembered.
 fn note(record: &Record, attempt: u32, ending: Ending, now_ms: i64) -> Record {
-    let mut next = Record {
-        due_ms: record.due_ms,
-        ..record.next(record.state, now_ms)
-    };
+    let mut next = Record { due_ms: record.due_ms, ..record.next(record.state, now_ms) };
     let (ended, outcome) = ending.parts();
     next.remember(attempt, ended, outcome.reason, now_ms);
     next
@@ -180,9 +156,6 @@ impl Record {
 
     /// Lowers an alarm that turned out to be unfounded.
     fn all_clear(&mut self) {
-        self.detail.double_effect = self
-            .detail
-            .double_effect
-            .filter(|alarm| *alarm == DoubleEffect::Certain);
+        self.detail.double_effect = self.detail.double_effect.filter(|alarm| *alarm == DoubleEffect::Certain);
     }
 }

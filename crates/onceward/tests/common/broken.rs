@@ -1,8 +1,5 @@
 //! Stores that break one promise each.
-#![allow(
-    clippy::wildcard_enum_match_arm,
-    reason = "a fault concerns one method, and the others do not care"
-)]
+#![allow(clippy::wildcard_enum_match_arm, reason = "a fault concerns one method, and the others do not care")]
 
 use std::sync::Arc;
 
@@ -71,10 +68,7 @@ impl Broken {
             Fault::SleepsThroughChanges | Fault::NeverLooksBeforeWaiting | Fault::SeesEverybodyAlive
         );
         let clock = GoingClock::times(if slow { 50 } else { 1 });
-        Self {
-            inner: MemoryStore::new(clock),
-            fault,
-        }
+        Self { inner: MemoryStore::new(clock), fault }
     }
 
     fn is(&self, fault: Fault) -> bool {
@@ -217,13 +211,7 @@ impl Store for Broken {
         match self.fault {
             Fault::SleepsThroughChanges => self.clock().sleep(timeout_ms).await,
             Fault::NeverLooksBeforeWaiting => {
-                let now = self
-                    .inner
-                    .load(id)
-                    .await
-                    .ok()
-                    .flatten()
-                    .map_or(0, |found| found.version);
+                let now = self.inner.load(id).await.ok().flatten().map_or(0, |found| found.version);
                 if now == seen {
                     self.inner.changed(id, seen, timeout_ms).await
                 } else {
@@ -258,15 +246,8 @@ impl Store for Broken {
         if self.is(Fault::TallyWrites)
             && let Ok(Some(found)) = pollster::block_on(self.inner.load(id))
         {
-            let next = Record {
-                version: found.version + 1,
-                ..Record::clone(&found)
-            };
-            drop(pollster::block_on(self.inner.swap(
-                Some(found.version),
-                next,
-                Door::Blocking,
-            )));
+            let next = Record { version: found.version + 1, ..Record::clone(&found) };
+            drop(pollster::block_on(self.inner.swap(Some(found.version), next, Door::Blocking)));
         }
         self.inner.tally_replay(id);
     }
@@ -293,10 +274,6 @@ impl Hold for DeafToDispatch {
     }
 
     fn note_dispatch(&self, dispatch: Dispatch) -> Result<(), StoreError> {
-        if dispatch == Dispatch::NotYet {
-            self.0.note_dispatch(dispatch)
-        } else {
-            Ok(())
-        }
+        if dispatch == Dispatch::NotYet { self.0.note_dispatch(dispatch) } else { Ok(()) }
     }
 }

@@ -5,28 +5,16 @@ use onceward::{DoubleEffect, Effect, KeyOrigin, Past, Record, State, Verificatio
 
 use super::{NOW_MS, intent, record};
 
-pub(crate) const STATES: &[&str] = &[
-    "staged",
-    "running",
-    "done",
-    "failed",
-    "in_doubt",
-    "cancelled",
-    "expired",
-];
+pub(crate) const STATES: &[&str] =
+    &["staged", "running", "done", "failed", "in_doubt", "cancelled", "expired"];
 
 /// What holds for every change: the version counts it, what is open has no end, and what is done stays done.
 #[track_caller]
 pub(crate) fn sound(before: &Record, after: &Record) {
     assert_eq!((after.version, after.updated_ms), (before.version + 1, NOW_MS));
-    assert_eq!(
-        (&after.id, after.created_ms, after.attempt),
-        (&before.id, before.created_ms, before.attempt)
-    );
-    let refuted = after
-        .outcome
-        .as_ref()
-        .is_some_and(|outcome| outcome.verified == Some(Verification::Refuted));
+    assert_eq!((&after.id, after.created_ms, after.attempt), (&before.id, before.created_ms, before.attempt));
+    let refuted =
+        after.outcome.as_ref().is_some_and(|outcome| outcome.verified == Some(Verification::Refuted));
     match after.state {
         State::Staged | State::Running | State::InDoubt => assert_eq!(after.due_ms, None, "{}", after.state),
         State::Done | State::Failed | State::Cancelled | State::Expired => assert!(after.due_ms.is_some()),
@@ -52,18 +40,8 @@ pub(crate) fn ended_record(found: &str, settled_by: &str, late: &str) -> Record 
     if let ("hand", Some(outcome)) = (settled_by, &mut record.outcome) {
         outcome.settled_by = Some("somebody".to_owned());
     }
-    let past = |ended| Past {
-        attempt: 3,
-        ended,
-        at_ms: 1,
-        reason: None,
-    };
-    record.detail.history = vec![Past {
-        attempt: 2,
-        ended: State::Failed,
-        at_ms: 0,
-        reason: None,
-    }];
+    let past = |ended| Past { attempt: 3, ended, at_ms: 1, reason: None };
+    record.detail.history = vec![Past { attempt: 2, ended: State::Failed, at_ms: 0, reason: None }];
     if late == "late" || settled_by == "late" {
         record.detail.history.push(past(State::Done));
         record.detail.double_effect = Some(DoubleEffect::Possible);
@@ -76,19 +54,11 @@ pub(crate) fn ended_record(found: &str, settled_by: &str, late: &str) -> Record 
 
 pub(crate) fn outcome(data: &str) -> Outcome {
     let data = serde_json::value::to_raw_value(data).expect("JSON");
-    Outcome {
-        data: Some(data),
-        ..Outcome::with_effect(Effect::Created)
-    }
+    Outcome { data: Some(data), ..Outcome::with_effect(Effect::Created) }
 }
 
 pub(crate) fn result(record: &Record) -> &'static str {
-    match record
-        .outcome
-        .as_ref()
-        .and_then(|outcome| outcome.data.as_ref())
-        .map(|data| data.get())
-    {
+    match record.outcome.as_ref().and_then(|outcome| outcome.data.as_ref()).map(|data| data.get()) {
         Some("\"ending\"") => "ending",
         Some("\"late\"") => "late",
         Some("\"found\"") => "found",

@@ -1,10 +1,5 @@
 //! What the tests share.
-#![allow(
-    dead_code,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "each test uses its part, and may give up"
-)]
+#![allow(dead_code, clippy::expect_used, clippy::panic, reason = "each test uses its part, and may give up")]
 
 pub(crate) mod broken;
 pub(crate) mod ended;
@@ -34,10 +29,7 @@ impl GoingClock {
     /// One that goes so many times as fast.
     #[expect(clippy::disallowed_methods, reason = "this is the clock")]
     pub(crate) fn times(speed: u32) -> Self {
-        Self {
-            begun: Instant::now(),
-            speed,
-        }
+        Self { begun: Instant::now(), speed }
     }
 }
 
@@ -76,17 +68,9 @@ pub(crate) fn intent(origin: KeyOrigin) -> Intent {
 
 /// A record of that intent in that state, whose two attempts belong to this occurrence and two to the one before.
 pub(crate) fn record(state: State, intent: &Intent) -> Record {
-    let mut record = Record {
-        state,
-        version: 7,
-        attempt: 4,
-        ..transition::stage(intent, NOW_MS - 500)
-    };
+    let mut record = Record { state, version: 7, attempt: 4, ..transition::stage(intent, NOW_MS - 500) };
     record.detail.attempts_before = 2;
-    record.detail.owner = Some(Owner {
-        token: 9,
-        lease_until_ms: NOW_MS + 1,
-    });
+    record.detail.owner = Some(Owner { token: 9, lease_until_ms: NOW_MS + 1 });
     record.due_ms = state.is_settled().then_some(NOW_MS + 1);
     record
 }
@@ -150,21 +134,16 @@ impl Bench {
 
     /// Where the operation stands.
     pub(crate) fn stands(&self, operation: &Operation) -> State {
-        self.wait(self.ledger.ledger().find(&id(operation)))
-            .expect("it is found")
-            .1
+        self.wait(self.ledger.ledger().find(&id(operation))).expect("it is found").1
     }
 
     pub(crate) fn found(&self, operation: &Operation) -> Arc<Record> {
-        self.wait(self.ledger.ledger().find(&id(operation)))
-            .expect("it is found")
-            .0
+        self.wait(self.ledger.ledger().find(&id(operation))).expect("it is found").0
     }
 
     /// Runs it, counting in the result.
     pub(crate) fn run(&self, operation: &Operation) -> Result<Receipt, Error> {
-        self.ledger
-            .run(operation.clone(), |attempt| Ok(Done::created(&attempt.number())))
+        self.ledger.run(operation.clone(), |attempt| Ok(Done::created(&attempt.number())))
     }
 
     /// Asks for it where it must not run.
@@ -180,18 +159,13 @@ impl Bench {
 
     /// How many records there are.
     pub(crate) fn records(&self) -> u64 {
-        self.wait(self.ledger.ledger().counts())
-            .expect("counts")
-            .values()
-            .sum()
+        self.wait(self.ledger.ledger().counts()).expect("counts").values().sum()
     }
 }
 
 /// An operation with a given key.
 pub(crate) fn pay() -> Operation {
-    Operation::new("pay")
-        .key("order-17")
-        .input(serde_json::json!({"customer": "c1", "amount": 100}))
+    Operation::new("pay").key("order-17").input(serde_json::json!({"customer": "c1", "amount": 100}))
 }
 
 /// The default terms, changed.
@@ -207,7 +181,5 @@ pub(crate) fn id(operation: &Operation) -> OperationId {
 
 /// The same with a lease that is soon over.
 pub(crate) fn short_lease() -> Operation {
-    pay().terms(terms(|terms| {
-        (terms.lease_ms, terms.quarantine_ms) = (300, 5_000)
-    }))
+    pay().terms(terms(|terms| (terms.lease_ms, terms.quarantine_ms) = (300, 5_000)))
 }

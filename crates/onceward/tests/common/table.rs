@@ -17,30 +17,16 @@ impl Table {
     /// Reads a table whose first line names its columns. A cell is a word, several words between bars, or `*`.
     pub(crate) fn read(text: &'static str) -> Self {
         let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
-        let columns: Vec<&str> = before_arrow(lines.next().unwrap_or_default())
-            .0
-            .split_whitespace()
-            .collect();
+        let columns: Vec<&str> =
+            before_arrow(lines.next().unwrap_or_default()).0.split_whitespace().collect();
         let rows = lines.map(|line| {
             let (cells, leads_to) = before_arrow(line);
             let cells: Vec<&str> = cells.split_whitespace().collect();
-            assert_eq!(
-                cells.len(),
-                columns.len(),
-                "the row {line:?} has not one cell for each column"
-            );
+            assert_eq!(cells.len(), columns.len(), "the row {line:?} has not one cell for each column");
             let leads_to = leads_to.split_whitespace().collect::<Vec<_>>().join(" ");
-            Row {
-                line,
-                cells,
-                leads_to,
-                fitted: 0,
-            }
+            Row { line, cells, leads_to, fitted: 0 }
         });
-        Self {
-            rows: rows.collect(),
-            columns,
-        }
+        Self { rows: rows.collect(), columns }
     }
 
     /// What the table says of this combination.
@@ -75,6 +61,5 @@ impl Table {
 }
 
 fn before_arrow(line: &str) -> (&str, &str) {
-    line.split_once("=>")
-        .unwrap_or_else(|| panic!("the row {line:?} leads nowhere"))
+    line.split_once("=>").unwrap_or_else(|| panic!("the row {line:?} leads nowhere"))
 }

@@ -57,7 +57,8 @@ pub(super) struct Shop {
 
 impl Shop {
     pub(super) fn open() -> Result<Self, CommandError> {
-        let folder = tempfile::tempdir().map_err(|error| outside("cannot make a folder for the demo", &error))?;
+        let folder =
+            tempfile::tempdir().map_err(|error| outside("cannot make a folder for the demo", &error))?;
         let once = std::env::current_exe().map_err(|error| outside("cannot find this program", &error))?;
         Ok(Self { folder, once })
     }
@@ -68,12 +69,24 @@ impl Shop {
     }
 
     /// Charges, and waits for the answer.
-    pub(super) fn charge(&self, side: Side, order: &str, amount: &str, options: &[&str]) -> Result<Called, CommandError> {
+    pub(super) fn charge(
+        &self,
+        side: Side,
+        order: &str,
+        amount: &str,
+        options: &[&str],
+    ) -> Result<Called, CommandError> {
         Self::wait(self.start(side, order, amount, options)?)
     }
 
     /// Starts a charge.
-    pub(super) fn start(&self, side: Side, order: &str, amount: &str, options: &[&str]) -> Result<Child, CommandError> {
+    pub(super) fn start(
+        &self,
+        side: Side,
+        order: &str,
+        amount: &str,
+        options: &[&str],
+    ) -> Result<Child, CommandError> {
         self.spawn(self.command(side, order, amount, options), "0.02", "0.02")
     }
 
@@ -93,7 +106,8 @@ impl Shop {
             code: String,
             message: String,
         }
-        let output = child.wait_with_output().map_err(|error| outside("cannot wait for the charge", &error))?;
+        let output =
+            child.wait_with_output().map_err(|error| outside("cannot wait for the charge", &error))?;
         let answered: Answered = serde_json::from_slice(&output.stdout).unwrap_or_default();
         let (code, message) = answered.error.map(|failed| (failed.code, failed.message)).unwrap_or_default();
         Ok(Called {
@@ -185,7 +199,10 @@ impl Shop {
         while !true_now() {
             if Instant::now() >= end {
                 let folder: &Path = self.folder.path();
-                return Err(CommandError::Outside(format!("the charge in {} did not begin", folder.display())));
+                return Err(CommandError::Outside(format!(
+                    "the charge in {} did not begin",
+                    folder.display()
+                )));
             }
             std::thread::sleep(Duration::from_millis(2));
         }

@@ -1,7 +1,7 @@
 //! The command itself: started, watched, stopped, and its output relayed and recorded.
 
 use std::cell::Cell;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus, Stdio};
@@ -72,40 +72,21 @@ impl Child<'_> {
         let (events, happenings) = mpsc::channel();
         // From here on a signal is passed on and does not end this process: the record must be written.
         let Ok(signals) = watch_signals(&events) else {
-            return Finished::NotStarted {
-                reason: "cannot watch for signals".to_owned(),
-                exit_code: 126,
-            };
+            return Finished::NotStarted { reason: "cannot watch for signals".to_owned(), exit_code: 126 };
         };
         let mut command = Command::new(&self.command[0]);
         command.args(&self.command[1..]).envs(super::environment(attempt));
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        command.stdin(if self.stdin.is_some() {
-            Stdio::piped()
-        } else {
-            Stdio::inherit()
-        });
+        command.stdin(if self.stdin.is_some() { Stdio::piped() } else { Stdio::inherit() });
         if let Err(error) = attempt.dispatched() {
             signals.close();
-            return Finished::NotStarted {
-                reason: error.to_string(),
-                exit_code: 126,
-            };
+            return Finished::NotStarted { reason: error.to_string(), exit_code: 126 };
         }
         let mut child = match command.spawn() {
             Ok(child) => child,
             Err(error) => {
                 signals.close();
-                let exit_code = if error.kind() == ErrorKind::NotFound {
-                    127
-                } else {
-                    126
-                };
-                let program = self.command[0].to_string_lossy();
-                return Finished::NotStarted {
-                    reason: format!("cannot start {program}: {error}"),
-                    exit_code,
-                };
+                return not_started(&self.command[0], &error);
             }
         };
         let recording = Arc::new(Mutex::new(Recording::new(self.max_output)));
@@ -126,14 +107,7 @@ impl Child<'_> {
         drop(events);
 
         let streams_open = Cell::new(2);
-        let watch = Watch {
-            child: self,
-            attempt,
-            ledger,
-            pid,
-            begun: Instant::now(),
-            streams_open,
-        };
+        let watch = Watch { child: self, attempt, ledger, pid, begun: Instant::now(), streams_open };
         let timed_out = watch.until_ended(&happenings);
         watch.until_output_is_over(&happenings);
         // Last of all: until it is waited for, its id is nobody else's, and a signal passed on reaches no stranger.
@@ -145,6 +119,12 @@ impl Child<'_> {
         );
         finished(status, timed_out, recording)
     }
+}
+
+fn not_started(program: &OsStr, error: &std::io::Error) -> Finished {
+    let found = error.kind() != ErrorKind::NotFound;
+    let reason = format!("cannot start {}: {error}", program.to_string_lossy());
+    Finished::NotStarted { reason, exit_code: if found { 126 } else { 127 } }
 }
 
 fn finished(status: std::io::Result<ExitStatus>, timed_out: Option<u64>, output: Recording) -> Finished {
@@ -160,10 +140,9 @@ fn finished(status: std::io::Result<ExitStatus>, timed_out: Option<u64>, output:
                 }
             }
         },
-        (None, Err(error)) => Finished::Killed {
-            signal: format!("something that hid its end ({error})"),
-            output,
-        },
+        (None, Err(error)) => {
+            Finished::Killed { signal: format!("something that hid its end ({error})"), output }
+        }
     }
 }
 
@@ -253,9 +232,7 @@ impl Watch<'_> {
     }
 
     fn cancel_requested(&self) -> bool {
-        let found = self
-            .ledger
-            .wait_for(self.ledger.ledger().find(self.attempt.operation()));
+        let found = self.ledger.wait_for(self.ledger.ledger().find(self.attempt.operation()));
         found.is_ok_and(|(record, _)| record.detail.cancel_requested_ms.is_some())
     }
 }
@@ -266,10 +243,8 @@ fn watch_signals(events: &Sender<Event>) -> std::io::Result<signal_hook::iterato
     let events = events.clone();
     std::thread::spawn(move || {
         for origin in &mut signals {
-            let sent = match origin.cause {
-                Cause::Kernel => Sent::ByTerminal,
-                _ => Sent::BySomebody,
-            };
+            let by_terminal = matches!(origin.cause, Cause::Kernel);
+            let sent = if by_terminal { Sent::ByTerminal } else { Sent::BySomebody };
             if events.send(Event::Signal(origin.signal, sent)).is_err() {
                 return;
             }
@@ -312,10 +287,7 @@ fn relay_output(
             recording.push(stream, &buffer[..length]);
             // A reader that has gone away does not stop the command, nor its record.
             if let Some(writer) = &mut to
-                && writer
-                    .write_all(&buffer[..length])
-                    .and_then(|()| writer.flush())
-                    .is_err()
+                && writer.write_all(&buffer[..length]).and_then(|()| writer.flush()).is_err()
             {
                 to = None;
             }

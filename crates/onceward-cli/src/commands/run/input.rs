@@ -85,12 +85,7 @@ pub(crate) fn gather(identity: &IdentityArgs, command: &[OsString]) -> Result<Ga
     if !files.is_empty() {
         members.push(("files", Json::Array(files)));
     }
-    Ok(Gathered {
-        name,
-        input: Json::object(members),
-        json_inputs,
-        stdin,
-    })
+    Ok(Gathered { name, input: Json::object(members), json_inputs, stdin })
 }
 
 /// The policy's settings for what was gathered, with the identity's flags over them.
@@ -131,15 +126,10 @@ pub(crate) fn in_document(fields: &[String]) -> Vec<String> {
 
 /// JSON is understood; anything else counts by its content.
 fn sort_in(bytes: &[u8], documents: &mut Vec<Json>, files: &mut Vec<Json>) {
-    match std::str::from_utf8(bytes)
-        .ok()
-        .and_then(|text| Json::parse(text).ok())
-    {
+    match std::str::from_utf8(bytes).ok().and_then(|text| Json::parse(text).ok()) {
         Some(document) => documents.push(document),
-        None => files.push(Json::from(format!(
-            "sha256:{}",
-            data_encoding::HEXLOWER.encode(&Sha256::digest(bytes))
-        ))),
+        None => files
+            .push(Json::from(format!("sha256:{}", data_encoding::HEXLOWER.encode(&Sha256::digest(bytes))))),
     }
 }
 
@@ -151,19 +141,12 @@ fn argv(command: &[OsString]) -> Json {
 fn text(argument: &OsStr) -> Json {
     match argument.to_str() {
         Some(text) => Json::from(text),
-        None => Json::object([(
-            "hex",
-            Json::from(data_encoding::HEXLOWER.encode(argument.as_bytes())),
-        )]),
+        None => Json::object([("hex", Json::from(data_encoding::HEXLOWER.encode(argument.as_bytes())))]),
     }
 }
 
 fn basename(program: &OsStr) -> String {
-    Path::new(program)
-        .file_name()
-        .unwrap_or(program)
-        .to_string_lossy()
-        .into_owned()
+    Path::new(program).file_name().unwrap_or(program).to_string_lossy().into_owned()
 }
 
 fn read_file(file: &Path) -> Result<Vec<u8>, String> {
@@ -174,10 +157,8 @@ fn read_file(file: &Path) -> Result<Vec<u8>, String> {
 
 fn read_limited(reader: impl Read, what: &str) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
-    let read = reader
-        .take(MAX_INPUT + 1)
-        .read_to_end(&mut bytes)
-        .map_err(|error| format!("{what}: {error}"))?;
+    let read =
+        reader.take(MAX_INPUT + 1).read_to_end(&mut bytes).map_err(|error| format!("{what}: {error}"))?;
     if read as u64 > MAX_INPUT {
         return Err(format!("{what} is larger than {} MiB", MAX_INPUT / (1024 * 1024)));
     }

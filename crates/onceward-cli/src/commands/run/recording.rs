@@ -49,14 +49,7 @@ pub(crate) struct Summary {
 
 impl Recording {
     pub(crate) fn new(limit: u64) -> Self {
-        Self {
-            memory: Vec::new(),
-            spool: None,
-            limit,
-            kept: 0,
-            framed: 0,
-            summary: Summary::default(),
-        }
+        Self { memory: Vec::new(), spool: None, limit, kept: 0, framed: 0, summary: Summary::default() }
     }
 
     /// Keeps bytes, as far as the limit allows.
@@ -128,20 +121,13 @@ impl Recording {
         }
         self.summary.exit_code = exit_code;
         let data = serde_json::value::to_raw_value(&self.summary).ok();
-        (
-            data,
-            (!self.memory.is_empty()).then(|| self.memory.into_boxed_slice()),
-        )
+        (data, (!self.memory.is_empty()).then(|| self.memory.into_boxed_slice()))
     }
 }
 
 /// The summary of a command that never ran.
 pub(crate) fn exit_data(exit_code: i32) -> Option<Box<RawValue>> {
-    serde_json::value::to_raw_value(&Summary {
-        exit_code: Some(exit_code),
-        ..Summary::default()
-    })
-    .ok()
+    serde_json::value::to_raw_value(&Summary { exit_code: Some(exit_code), ..Summary::default() }).ok()
 }
 
 /// The frames of a body, in order. Stops at the first one that is not whole.
@@ -157,10 +143,7 @@ pub(crate) fn frames(mut body: &[u8]) -> impl Iterator<Item = (Stream, &[u8])> {
 
 /// All bytes of one stream.
 pub(crate) fn collect(body: &[u8], stream: Stream) -> Vec<u8> {
-    frames(body)
-        .filter(|(of, _)| *of == stream)
-        .flat_map(|(_, bytes)| bytes.iter().copied())
-        .collect()
+    frames(body).filter(|(of, _)| *of == stream).flat_map(|(_, bytes)| bytes.iter().copied()).collect()
 }
 
 #[cfg(test)]
@@ -177,12 +160,9 @@ mod tests {
             }
             let (data, body) = recording.into_parts(Some(0));
             let body = body.unwrap();
-            let seen: Vec<_> = frames(&body)
-                .map(|(stream, bytes)| (stream, bytes[0], bytes.len()))
-                .collect();
-            let expect: Vec<_> = (0..10_u8)
-                .map(|n| (if n % 2 == 0 { Stream::Out } else { Stream::Err }, n, chunk))
-                .collect();
+            let seen: Vec<_> = frames(&body).map(|(stream, bytes)| (stream, bytes[0], bytes.len())).collect();
+            let expect: Vec<_> =
+                (0..10_u8).map(|n| (if n % 2 == 0 { Stream::Out } else { Stream::Err }, n, chunk)).collect();
             assert_eq!(seen, expect);
             assert!(data.unwrap().get().contains("\"cut\":false"));
         }
@@ -200,10 +180,7 @@ mod tests {
             frames(&body).collect::<Vec<_>>(),
             [(Stream::Out, &b"abc"[..]), (Stream::Err, &b"de"[..])]
         );
-        assert_eq!(
-            data.unwrap().get(),
-            r#"{"exit_code":0,"stdout_bytes":4,"stderr_bytes":4,"cut":true}"#
-        );
+        assert_eq!(data.unwrap().get(), r#"{"exit_code":0,"stdout_bytes":4,"stderr_bytes":4,"cut":true}"#);
     }
 
     #[test]

@@ -28,11 +28,7 @@ pub(super) enum Show {
 
 impl From<&Context> for Show {
     fn from(context: &Context) -> Self {
-        if context.global.json {
-            Self::Json
-        } else {
-            Self::Output
-        }
+        if context.global.json { Self::Json } else { Self::Output }
     }
 }
 
@@ -58,19 +54,12 @@ pub(super) fn answer(ledger: &Blocking, result: Result<Receipt, Error>, show: Sh
             };
             let output = record.and_then(|record| output(record));
             let data = output.and_then(|output| serde_json::value::to_raw_value(&output).ok());
-            answer::json(&Answer {
-                data: data.or(answer.data.clone()),
-                ..answer
-            });
+            answer::json(&Answer { data: data.or(answer.data.clone()), ..answer });
         }
         Show::Output => {
             match &result {
                 Ok(receipt) if receipt.replayed() => replay(receipt.record()),
-                Err(Error::Failed {
-                    record,
-                    replayed: Replayed::Yes,
-                    ..
-                }) => replay(record),
+                Err(Error::Failed { record, replayed: Replayed::Yes, .. }) => replay(record),
                 Ok(_) | Err(_) => {}
             }
             say(&answer, &result);
@@ -92,10 +81,7 @@ fn say(answer: &Answer, result: &Result<Receipt, Error>) {
         Ok(receipt) => Some(receipt.record()),
         Err(error) => error.record(),
     };
-    if record
-        .and_then(|record| summary(record))
-        .is_some_and(|summary| summary.cut)
-    {
+    if record.and_then(|record| summary(record)).is_some_and(|summary| summary.cut) {
         answer::talk("once: the output was longer than --max-output allows; a replay has its beginning only");
     }
     for warning in &answer.warnings {
@@ -164,9 +150,7 @@ impl From<Vec<u8>> for Text {
     fn from(bytes: Vec<u8>) -> Self {
         String::from_utf8(bytes)
             .map(Self::Plain)
-            .unwrap_or_else(|error| Self::Base64 {
-                base64: data_encoding::BASE64.encode(error.as_bytes()),
-            })
+            .unwrap_or_else(|error| Self::Base64 { base64: data_encoding::BASE64.encode(error.as_bytes()) })
     }
 }
 
@@ -221,24 +205,16 @@ pub(super) fn dry_run(
         Err(error) => return Err(error),
     };
     let (would, reason) = in_words(&decision, record.as_deref());
-    let effect = if would == "run" {
-        settings.effect.would()
-    } else {
-        onceward::Effect::WouldNoop
-    };
+    let effect = if would == "run" { settings.effect.would() } else { onceward::Effect::WouldNoop };
     let fields = if let Decision::Refuse(Refusal::KeyReused(fields)) = &decision {
         fields.clone()
     } else {
         Vec::new()
     };
-    let plan = (!args.dry_run_args.is_empty())
-        .then(|| own_plan(args, gathered))
-        .transpose()?;
+    let plan = (!args.dry_run_args.is_empty()).then(|| own_plan(args, gathered)).transpose()?;
     let now_ms = 0;
-    let shown = record.map_or_else(
-        || onceward::transition::stage(&intent, now_ms),
-        |record| Record::clone(&record),
-    );
+    let shown =
+        record.map_or_else(|| onceward::transition::stage(&intent, now_ms), |record| Record::clone(&record));
     let preview = Preview {
         ok: true,
         effect: effect.as_str(),
@@ -250,11 +226,7 @@ pub(super) fn dry_run(
     if context.global.json {
         answer::json(&preview);
     } else {
-        answer::data(&format!(
-            "{}: {reason} [{}]",
-            answer::styled(answer::BOLD, effect),
-            shown.id
-        ));
+        answer::data(&format!("{}: {reason} [{}]", answer::styled(answer::BOLD, effect), shown.id));
         if let Some(Text::Plain(plan)) = &preview.data.plan {
             answer::data(plan.trim_end());
         }
@@ -268,49 +240,30 @@ fn in_words(decision: &Decision, record: Option<&Record>) -> (&'static str, Stri
         Decision::Start { attempt } => ("run", format!("would run attempt {attempt}")),
         Decision::Replay => {
             let verified = record.and_then(|record| record.outcome.as_ref()?.verified);
-            let note = if verified == Some(Verification::Pending) {
-                ", not confirmed yet"
-            } else {
-                ""
-            };
-            (
-                "replay",
-                format!("would replay the result of attempt {attempt}{note}"),
-            )
+            let note = if verified == Some(Verification::Pending) { ", not confirmed yet" } else { "" };
+            ("replay", format!("would replay the result of attempt {attempt}{note}"))
         }
         Decision::ReplayFailure => ("replay", format!("would replay the failure of attempt {attempt}")),
         Decision::Wait => ("wait", format!("would wait: attempt {attempt} is running")),
-        Decision::Probe => (
-            "probe",
-            format!("would ask the probe whether attempt {attempt} happened"),
-        ),
-        Decision::Doubt | Decision::Refuse(Refusal::InDoubt) => (
-            "blocked",
-            format!("would refuse: nobody can say whether attempt {attempt} happened"),
-        ),
-        Decision::Refuse(Refusal::KeyReused(fields)) => (
-            "conflict",
-            format!(
-                "would refuse: the key was used with other inputs ({})",
-                fields.join(", ")
-            ),
-        ),
+        Decision::Probe => ("probe", format!("would ask the probe whether attempt {attempt} happened")),
+        Decision::Doubt | Decision::Refuse(Refusal::InDoubt) => {
+            ("blocked", format!("would refuse: nobody can say whether attempt {attempt} happened"))
+        }
+        Decision::Refuse(Refusal::KeyReused(fields)) => {
+            ("conflict", format!("would refuse: the key was used with other inputs ({})", fields.join(", ")))
+        }
         Decision::Refuse(Refusal::KeyExpired) => ("blocked", "would refuse: the key has expired".to_owned()),
         Decision::Refuse(Refusal::Cancelled) => ("blocked", "would refuse: it was cancelled".to_owned()),
-        Decision::Refuse(Refusal::BudgetExhausted) => (
-            "blocked",
-            format!("would refuse: {attempt} attempts were made and the budget allows no more"),
-        ),
+        Decision::Refuse(Refusal::BudgetExhausted) => {
+            ("blocked", format!("would refuse: {attempt} attempts were made and the budget allows no more"))
+        }
     }
 }
 
 /// The command's own plan: the command with the arguments that make it a dry run.
 fn own_plan(args: &RunArgs, gathered: &Gathered) -> Result<Text, crate::exit::CommandError> {
     let mut command = Command::new(&args.command[0]);
-    command
-        .args(&args.command[1..])
-        .args(&args.dry_run_args)
-        .stdin(std::process::Stdio::null());
+    command.args(&args.command[1..]).args(&args.dry_run_args).stdin(std::process::Stdio::null());
     let output = command.output().map_err(|error| {
         crate::exit::CommandError::Outside(format!(
             "cannot start {} for its own plan: {error}",

@@ -98,7 +98,8 @@ impl Args {
 
     /// What to run, each once.
     pub(crate) fn chosen(&self) -> Vec<Scenario> {
-        let mut chosen = if self.scenarios.is_empty() { Scenario::DEFAULT.to_vec() } else { self.scenarios.clone() };
+        let mut chosen =
+            if self.scenarios.is_empty() { Scenario::DEFAULT.to_vec() } else { self.scenarios.clone() };
         chosen.dedup();
         chosen
     }

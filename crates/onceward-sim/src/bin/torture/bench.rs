@@ -122,8 +122,18 @@ fn once(given: Option<&Path>) -> Result<PathBuf, Trouble> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
     let mut build = Command::new(cargo);
-    build.args(["build", "--release", "-p", "onceward-cli", "--bin", "once", "--message-format", "json-render-diagnostics"]);
-    let output = build.arg("--manifest-path").arg(manifest).stderr(std::process::Stdio::inherit()).output()?;
+    build.args([
+        "build",
+        "--release",
+        "-p",
+        "onceward-cli",
+        "--bin",
+        "once",
+        "--message-format",
+        "json-render-diagnostics",
+    ]);
+    let output =
+        build.arg("--manifest-path").arg(manifest).stderr(std::process::Stdio::inherit()).output()?;
     if !output.status.success() {
         return Err("`cargo build --release -p onceward-cli` failed; give --once PATH".into());
     }
@@ -137,7 +147,7 @@ fn once(given: Option<&Path>) -> Result<PathBuf, Trouble> {
 
 fn chance() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    Random::seeded(u64::from(since.subsec_nanos()) ^ since.as_secs()).next() % 1_000_000_000
+    Random::seeded(u64::from(since.subsec_nanos()) ^ since.as_secs()).draw() % 1_000_000_000
 }
 
 /// A line that the next one replaces, where somebody looks.

@@ -44,7 +44,8 @@ pub(crate) fn act() -> ExitCode {
         return ExitCode::from(code);
     }
     let line = format!("{} {}\n", text("ONCE_OPERATION"), text("ONCE_ATTEMPT"));
-    let appended = OpenOptions::new().append(true).open(text(FILE)).and_then(|mut file| file.write_all(line.as_bytes()));
+    let appended =
+        OpenOptions::new().append(true).open(text(FILE)).and_then(|mut file| file.write_all(line.as_bytes()));
     if appended.is_err() {
         return ExitCode::from(9);
     }
@@ -77,7 +78,9 @@ pub(crate) fn count(file: &Path) -> std::io::Result<Effects> {
 
 /// Fills the disk to the last byte.
 pub(crate) fn fill(file: &Path) {
-    let Ok(mut file) = OpenOptions::new().create(true).append(true).open(file) else { return };
+    let Ok(mut file) = OpenOptions::new().create(true).append(true).open(file) else {
+        return;
+    };
     for size in [65_536, 4_096, 512, 1] {
         let block = vec![0_u8; size];
         // Bounded: no disk of these tests has more than 64 MiB.

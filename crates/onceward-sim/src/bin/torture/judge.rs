@@ -69,7 +69,12 @@ pub(crate) fn look_when_quiet(bench: &Bench, case: &Case) -> Result<Vec<Seen>, T
 }
 
 /// Judges everything in the ledger when nobody works on it any more.
-pub(crate) fn judge(bench: &Bench, case: &Case, tally: &Tally, what: &str) -> Result<(Vec<Seen>, Effects), Trouble> {
+pub(crate) fn judge(
+    bench: &Bench,
+    case: &Case,
+    tally: &Tally,
+    what: &str,
+) -> Result<(Vec<Seen>, Effects), Trouble> {
     let seen = match look_when_quiet(bench, case) {
         Ok(seen) => seen,
         Err(trouble) => {
@@ -91,7 +96,10 @@ pub(crate) fn judge(bench: &Bench, case: &Case, tally: &Tally, what: &str) -> Re
 }
 
 fn judge_one(seen: &Seen, effects: &[u32], tally: &Tally, what: &str) {
-    let told = format!("{what}: {} ({}) is {} with effects of attempts {effects:?}", seen.id, seen.class, seen.state);
+    let told = format!(
+        "{what}: {} ({}) is {} with effects of attempts {effects:?}",
+        seen.id, seen.class, seen.state
+    );
     let mut attempts = effects.to_vec();
     attempts.sort_unstable();
     attempts.dedup();

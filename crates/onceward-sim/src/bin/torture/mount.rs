@@ -24,7 +24,9 @@ pub(crate) struct Mount {
 impl Mount {
     /// A disk in memory of that size.
     pub(crate) fn tmpfs(point: &Path, size: &str) -> Result<Self, Trouble> {
-        run(Command::new("mount").args(["-t", "tmpfs", "-o", &format!("size={size}"), "torture"]).arg(point))?;
+        run(Command::new("mount")
+            .args(["-t", "tmpfs", "-o", &format!("size={size}"), "torture"])
+            .arg(point))?;
         Ok(Self { point: point.to_owned(), image: None })
     }
 
@@ -38,7 +40,9 @@ impl Mount {
     }
 
     fn attach(&self) -> Result<(), Trouble> {
-        let Some(image) = &self.image else { return Err("only an image can be mounted again".into()) };
+        let Some(image) = &self.image else {
+            return Err("only an image can be mounted again".into());
+        };
         run(Command::new("mount").args(["-o", "loop"]).arg(image).arg(&self.point))
     }
 

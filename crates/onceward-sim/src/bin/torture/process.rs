@@ -20,7 +20,9 @@ pub(crate) fn send(pid: i32, signal: Signal) {
 
 /// The processes that this one has started.
 pub(crate) fn children(parent: i32) -> Vec<i32> {
-    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
+    let Ok(entries) = std::fs::read_dir("/proc") else {
+        return Vec::new();
+    };
     let ids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     ids.filter(|id| stat(*id).is_some_and(|(_, its_parent)| its_parent == parent)).collect()
 }

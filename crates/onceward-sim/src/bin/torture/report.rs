@@ -100,6 +100,12 @@ impl Tally {
         self.counted().faults += more;
     }
 
+    /// So far.
+    pub(crate) fn cases_and_faults(&self) -> (u64, u64) {
+        let counted = self.counted();
+        (counted.cases, counted.faults)
+    }
+
     pub(crate) fn effects(&self, more: usize) {
         self.counted().effects += more as u64;
     }
@@ -156,12 +162,19 @@ pub(crate) fn print_json(reports: &[Report], seed: u64) -> std::io::Result<()> {
 /// Prints the tables.
 pub(crate) fn print_tables(reports: &[Report], seed: u64) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
-    writeln!(out, "{:<15} {:>7} {:>7} {:>8} {:>8} {:>10} {:>8}", "scenario", "cases", "faults", "effects", "seconds", "violations", "verdict")?;
+    writeln!(
+        out,
+        "{:<15} {:>7} {:>7} {:>8} {:>8} {:>10} {:>8}",
+        "scenario", "cases", "faults", "effects", "seconds", "violations", "verdict"
+    )?;
     for Report { scenario, seconds, counted } in reports {
         let violations = counted.violations.len();
         let verdict = if violations == 0 { "held" } else { "VIOLATED" };
         let (cases, faults, effects) = (counted.cases, counted.faults, counted.effects);
-        writeln!(out, "{scenario:<15} {cases:>7} {faults:>7} {effects:>8} {seconds:>8.1} {violations:>10} {verdict:>8}")?;
+        writeln!(
+            out,
+            "{scenario:<15} {cases:>7} {faults:>7} {effects:>8} {seconds:>8.1} {violations:>10} {verdict:>8}"
+        )?;
     }
     writeln!(out, "\nwhat must never be seen")?;
     for (rule, words) in Rule::ALL {
@@ -171,7 +184,8 @@ pub(crate) fn print_tables(reports: &[Report], seed: u64) -> std::io::Result<()>
     for Report { scenario, counted, .. } in reports {
         writeln!(out, "\n{scenario}")?;
         if !counted.ended.is_empty() {
-            let ended: Vec<_> = counted.ended.iter().map(|(state, count)| format!("{count} {state}")).collect();
+            let ended: Vec<_> =
+                counted.ended.iter().map(|(state, count)| format!("{count} {state}")).collect();
             writeln!(out, "  ended as: {}", ended.join(", "))?;
         }
         for (figure, value) in &counted.figures {

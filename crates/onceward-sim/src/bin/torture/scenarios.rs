@@ -29,7 +29,8 @@ pub(crate) fn run_all(args: &Args) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let reports: Vec<Report> = args.chosen().into_iter().map(|scenario| run_one(&bench, args, scenario)).collect();
+    let reports: Vec<Report> =
+        args.chosen().into_iter().map(|scenario| run_one(&bench, args, scenario)).collect();
     progress("");
     let printed = if args.json {
         report::print_json(&reports, bench.seed)

@@ -81,7 +81,9 @@ impl Log {
         let notes: Vec<&Line> = self.lines.iter().filter(|line| is_note(&line.text)).collect();
         match notes.get(1) {
             None => Dispatched::No,
-            Some(line) if line.text.ends_with("= ?") || line.text.contains("<unfinished") => Dispatched::Perhaps,
+            Some(line) if line.text.ends_with("= ?") || line.text.contains("<unfinished") => {
+                Dispatched::Perhaps
+            }
             Some(_) => Dispatched::Yes,
         }
     }
@@ -111,8 +113,12 @@ impl Log {
 
 /// A write of eight bytes at the place of a note.
 fn is_note(line: &str) -> bool {
-    let Some((_, rest)) = line.split_once("-live>, ").filter(|_| line.starts_with("pwrite64(")) else { return false };
-    let Some((_, offset)) = rest.rsplit_once(", 8, ") else { return false };
+    let Some((_, rest)) = line.split_once("-live>, ").filter(|_| line.starts_with("pwrite64(")) else {
+        return false;
+    };
+    let Some((_, offset)) = rest.rsplit_once(", 8, ") else {
+        return false;
+    };
     let digits: String = offset.chars().take_while(char::is_ascii_digit).collect();
     digits.parse().is_ok_and(|offset: u64| offset >= NOTES_AT)
 }

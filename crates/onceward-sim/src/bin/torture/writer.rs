@@ -12,7 +12,9 @@ pub(crate) const ROLE: &str = "writer";
 
 /// Writes until the disk is gone: `writer URL SCOPE`.
 pub(crate) fn write(mut words: impl Iterator<Item = String>) -> ExitCode {
-    let (Some(url), Some(scope)) = (words.next(), words.next()) else { return ExitCode::from(2) };
+    let (Some(url), Some(scope)) = (words.next(), words.next()) else {
+        return ExitCode::from(2);
+    };
     match write_on(&url, &scope) {
         Ok(()) => ExitCode::SUCCESS,
         // The power is gone: that is what was wanted.

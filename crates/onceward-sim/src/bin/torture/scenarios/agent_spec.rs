@@ -73,7 +73,9 @@ fn other_input(bench: &Bench, tally: &Tally) -> Result<(), Trouble> {
     let count: usize = effects.values().map(Vec::len).sum();
     tally.case();
     tally.effects(count);
-    tally.expect(other.code == Some(6) && count == 1, || format!("one key, other input: {}, {count} effects", other.words()));
+    tally.expect(other.code == Some(6) && count == 1, || {
+        format!("one key, other input: {}, {count} effects", other.words())
+    });
     Ok(())
 }
 

@@ -49,7 +49,8 @@ fn between_runs(bench: &Bench, faked: &Faked, jump: &str, tally: &Tally) -> Resu
         faked.jump(jump)?;
         let there = faked.run(&call, bench, &case)?;
         // And a call that is made only in the other time, asked for in this one.
-        let other = Call { key: call.key.clone().map(|key| format!("{key}-{jump}")), ..call.clone() }.argument("--scope=there");
+        let other = Call { key: call.key.clone().map(|key| format!("{key}-{jump}")), ..call.clone() }
+            .argument("--scope=there");
         let made_there = faked.run(&other, bench, &case)?;
         let back = other.run(bench, &case)?;
         for (ended, expected) in [(&there, &first), (&back, &made_there)] {
@@ -67,8 +68,12 @@ fn during_a_run(bench: &Bench, faked: &Faked, jump: &str, tally: &Tally) -> Resu
     let policy = judge::policy(&case, "lease = \"1s\"")?;
     faked.jump("+0")?;
     let call = Call::new("running").argument(format!("--config={}", policy.display()));
-    let owner = faked.command(&call.clone().takes(1_500, 0), bench, &case).stdout(std::process::Stdio::piped()).spawn()?;
-    process::wait_for_child(process::id(&owner), Duration::from_secs(10)).ok_or("the command did not start")?;
+    let owner = faked
+        .command(&call.clone().takes(1_500, 0), bench, &case)
+        .stdout(std::process::Stdio::piped())
+        .spawn()?;
+    process::wait_for_child(process::id(&owner), Duration::from_secs(10))
+        .ok_or("the command did not start")?;
     faked.jump(jump)?;
     let waiting = faked.run(&call, bench, &case)?;
     let refused = call.clone().argument("--wait=0s");
@@ -148,7 +153,9 @@ fn clocks(command: &mut Command) -> Result<(i64, i64), Trouble> {
 /// Where faketime keeps its library for programs with threads.
 fn library() -> Result<PathBuf, Trouble> {
     for folder in ["/usr/lib", "/usr/local/lib"] {
-        let Ok(entries) = std::fs::read_dir(folder) else { continue };
+        let Ok(entries) = std::fs::read_dir(folder) else {
+            continue;
+        };
         let folders = entries.flatten().map(|entry| entry.path()).chain([Path::new(folder).to_owned()]);
         for folder in folders {
             let library = folder.join("faketime/libfaketimeMT.so.1");

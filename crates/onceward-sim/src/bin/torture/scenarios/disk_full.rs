@@ -30,7 +30,8 @@ pub(super) fn run(bench: &Bench, tally: &Tally) -> Result<(), Trouble> {
     Disk { bench, tally, kind: "tmpfs", mount: &mount, rounds }.run()?;
     let point = bench.mount_point("ext4")?;
     let image = bench.mount_point("images")?.join("full.img");
-    let mount = Mount::ext4(&point, &image, 16).map_err(|trouble| format!("a small disk is needed: {trouble}"))?;
+    let mount =
+        Mount::ext4(&point, &image, 16).map_err(|trouble| format!("a small disk is needed: {trouble}"))?;
     Disk { bench, tally, kind: "ext4", mount: &mount, rounds }.run()
 }
 
@@ -62,7 +63,9 @@ impl Disk<'_> {
         downstream::fill(&self.filler());
         let ended = Call::new("cold").run(self.bench, &case)?;
         let effects = downstream::count(&case.effects)?.len();
-        self.tally.expect(ended.code == Some(12) && effects == 0, || format!("{what}: {}, {effects} effects", ended.words()));
+        self.tally.expect(ended.code == Some(12) && effects == 0, || {
+            format!("{what}: {}, {effects} effects", ended.words())
+        });
         self.works_again(&case, "cold", &what)
     }
 
@@ -75,7 +78,9 @@ impl Disk<'_> {
         let refused = Call::new("new").run(self.bench, &case)?;
         let replay = Call::new("done").run(self.bench, &case)?;
         let effects: usize = downstream::count(&case.effects)?.values().map(Vec::len).sum();
-        self.tally.expect(refused.code == Some(12) && effects == 1, || format!("{what}: {}, {effects} effects", refused.words()));
+        self.tally.expect(refused.code == Some(12) && effects == 1, || {
+            format!("{what}: {}, {effects} effects", refused.words())
+        });
         let same = (replay.code, &replay.stdout) == (Some(0), &done.stdout);
         self.tally.expect(same, || format!("{what}: no replay of what is done: {}", replay.words()));
         self.works_again(&case, "new", &what)
@@ -134,7 +139,8 @@ impl Disk<'_> {
 
     fn over(&self, case: &Case, what: &str) -> Result<(), Trouble> {
         let after = Call::new("after").run(self.bench, case)?;
-        self.tally.expect(after.code == Some(0), || format!("{what}, a new key afterwards: {}", after.words()));
+        self.tally
+            .expect(after.code == Some(0), || format!("{what}, a new key afterwards: {}", after.words()));
         let (_, effects) = judge::judge(self.bench, case, self.tally, what)?;
         self.tally.case();
         self.tally.faults(1);

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use onceward::{Filter, Ledger, OperationId, State};
 use onceward_store::{SqliteOptions, SqliteStore};
@@ -27,6 +27,9 @@ const WRITERS: u32 = 3;
 /// A new ledger after so many cuts, so that each is found by recovery with some history but not too much.
 const CUTS_PER_LEDGER: u64 = 10;
 
+/// Within this time writers have said something.
+const STARTED: Duration = Duration::from_secs(20);
+
 /// What was acknowledged last, by operation.
 #[derive(Default)]
 struct Acked {
@@ -43,20 +46,26 @@ pub(super) fn run(bench: &Bench, args: &Args, tally: &Tally) -> Result<(), Troub
     let cuts = args.cuts.unwrap_or(if bench.short { SHORT_CUTS } else { CUTS });
     let point = bench.mount_point("disk")?;
     let image = bench.mount_point("images")?.join("cut.img");
-    let disk = Mount::ext4(&point, &image, 256).map_err(|trouble| format!("a disk to cut is needed: {trouble}"))?;
+    let disk =
+        Mount::ext4(&point, &image, 256).map_err(|trouble| format!("a disk to cut is needed: {trouble}"))?;
     let mut random = bench.random("power-cut");
-    for name in ["begun acknowledged", "done acknowledged", "acknowledged by `once run`", "lost", "cuts with a loss"] {
+    for name in
+        ["begun acknowledged", "done acknowledged", "acknowledged by `once run`", "lost", "cuts with a loss"]
+    {
         tally.figure(name, 0);
     }
     let mut case = None;
     for cut in 0..cuts {
         progress(&format!("power-cut {} of {cuts}", cut + 1));
         if cut % CUTS_PER_LEDGER == 0 {
+            if let Some(case) = &case {
+                remove(&path_of(case));
+            }
             let ledger = point.join(format!("cut-{cut}.db"));
             case = Some(bench.case()?.with_ledger(format!("{}?sync={}", ledger.display(), args.sync).into()));
         }
         if let Some(case) = &case {
-            let pause = Duration::from_millis(50 + random.below(450));
+            let pause = Duration::from_millis(random.below(450));
             let acked = write_and_cut(bench, &disk, case, cut, pause)?;
             judge(&disk, case, &acked, cut, tally)?;
         }
@@ -85,6 +94,7 @@ fn write_and_cut(
     let over = AtomicBool::new(false);
     let before = std::thread::scope(|scope| {
         let caller = scope.spawn(|| call_on(bench, case, cut, &over, &acked));
+        acked.wait_for_the_first();
         std::thread::sleep(pause);
         // Only what was read before the cut was acknowledged before it.
         let before = acked.states().clone();
@@ -118,6 +128,14 @@ fn call_on(bench: &Bench, case: &Case, cut: u64, over: &AtomicBool, acked: &Acke
 impl Acked {
     fn states(&self) -> MutexGuard<'_, BTreeMap<String, Ack>> {
         self.states.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A busy machine may take its time to start the writers.
+    fn wait_for_the_first(&self) {
+        let begun = Instant::now();
+        while self.states().is_empty() && begun.elapsed() < STARTED {
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     fn read(self: &Arc<Self>, out: std::process::ChildStdout) -> JoinHandle<()> {
@@ -162,6 +180,14 @@ fn path_of(case: &Case) -> std::path::PathBuf {
     text.split('?').next().unwrap_or_default().into()
 }
 
+/// Makes room for the next ledger.
+fn remove(ledger: &Path) {
+    for suffix in ["", "-wal", "-shm", "-live"] {
+        // Where it is not there, that is what was wanted.
+        drop(std::fs::remove_file(format!("{}{suffix}", ledger.display())));
+    }
+}
+
 /// Everything that was acknowledged is there, in a state that fits.
 fn judge(
     disk: &Mount,
@@ -185,6 +211,7 @@ fn judge(
         tally.violated(Rule::Damaged, format!("{what}: {integrity}"));
     }
     let ledger = Ledger::new(store).blocking();
+    tally.expect(!acked.is_empty(), || format!("{what}: nothing was acknowledged, so nothing was tested"));
     let mut lost = 0;
     for (name, ack) in acked {
         let id = OperationId::parse(name.trim_start_matches("run "))?;
@@ -202,7 +229,10 @@ fn judge(
         tally.figure(figure, 1);
         if !fits {
             lost += 1;
-            tally.violated(Rule::Lost, format!("{what}: {ack:?} was acknowledged for {id}, and now it is {state:?}"));
+            tally.violated(
+                Rule::Lost,
+                format!("{what}: {ack:?} was acknowledged for {id}, and now it is {state:?}"),
+            );
         }
     }
     tally.figure("lost", lost);

@@ -63,7 +63,8 @@ pub(super) fn run(bench: &Bench, kills: Option<u64>, tally: &Tally) -> Result<()
         printed: Mutex::default(),
     };
     std::thread::scope(|scope| {
-        let callers: Vec<_> = (0..CALLERS).map(|_| random.fork()).map(|random| scope.spawn(|| field.call_on(random))).collect();
+        let callers: Vec<_> =
+            (0..CALLERS).map(|_| random.fork()).map(|random| scope.spawn(|| field.call_on(random))).collect();
         let mut result = Ok(());
         for caller in callers {
             result = result.and(caller.join().map_err(|_| Trouble::from("a caller panicked"))?);
@@ -110,7 +111,8 @@ impl Field<'_> {
             process::send(pid, Signal::SIGKILL);
         }
         // It may have ended meanwhile; an id is not given away again so soon.
-        aimed.command = aimed.command.filter(|command| process::children(pid).contains(command) || aimed.wrapper);
+        aimed.command =
+            aimed.command.filter(|command| process::children(pid).contains(command) || aimed.wrapper);
         if let Some(command) = aimed.command {
             process::send(command, Signal::SIGKILL);
         }
@@ -138,7 +140,8 @@ impl Field<'_> {
             self.tally.expect(killed, || format!("key {key}: a wrapper died by itself: {}", ended.stderr));
             return;
         };
-        self.tally.expect(EXITS.contains(&code), || format!("key {key} ({:?}): {}", call.class, ended.words()));
+        self.tally
+            .expect(EXITS.contains(&code), || format!("key {key} ({:?}): {}", call.class, ended.words()));
         // A probe that says yes has no output to give.
         if code == 0 && call.class == Class::Once {
             let mut printed = lock(&self.printed);
@@ -166,7 +169,8 @@ impl Field<'_> {
             self.tally.effects(count);
             self.tally.most("most attempts of one operation", u64::from(seen.attempt));
             if seen.state == "in_doubt" {
-                self.tally.figure(if count == 0 { "in doubt, not happened" } else { "in doubt, happened" }, 1);
+                self.tally
+                    .figure(if count == 0 { "in doubt, not happened" } else { "in doubt, happened" }, 1);
             }
         }
         Ok(())

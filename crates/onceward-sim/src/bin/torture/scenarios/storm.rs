@@ -47,7 +47,8 @@ fn one_key(bench: &Bench, case: &Case, key: &str, what: &str, tally: &Tally) -> 
         tally.expect(ended.stdout == first(&ended.stdout, case), || format!("{what}: another output"));
     }
     let (seen, effects) = judge::judge(bench, case, tally, what)?;
-    let count = seen.iter().find(|seen| seen.key == key).and_then(|seen| effects.get(&seen.id)).map_or(0, Vec::len);
+    let count =
+        seen.iter().find(|seen| seen.key == key).and_then(|seen| effects.get(&seen.id)).map_or(0, Vec::len);
     tally.effects(count);
     tally.expect(count == 1, || format!("{what}: {count} effects"));
     Ok(())
@@ -77,7 +78,11 @@ fn many_keys(bench: &Bench, tally: &Tally) -> Result<(), Trouble> {
     let count: usize = effects.values().map(Vec::len).sum();
     tally.cases(jobs.len() as u64);
     tally.effects(count);
-    tally.note(format!("{MANY} processes × {keys} keys: {} duplicates, {} lost", count.saturating_sub(keys), keys - seen.len().min(keys)));
+    tally.note(format!(
+        "{MANY} processes × {keys} keys: {} duplicates, {} lost",
+        count.saturating_sub(keys),
+        keys - seen.len().min(keys)
+    ));
     tally.expect(count == keys && seen.len() == keys, || format!("{count} effects of {keys} keys"));
     Ok(())
 }

@@ -15,8 +15,9 @@ use states::{KEY, Start};
 
 /// How many kills run at once.
 const THREADS: usize = 4;
-/// A run differs a little from the next one, so the sweep goes on beyond what was counted.
-const BEYOND: u64 = 4;
+/// A run differs a little from the next one, so some points are not reached; with more than one in so many, the sweep
+/// has not swept.
+const NOT_REACHED: u64 = 10;
 /// How many points of each sweep the short form takes.
 const SHORT: usize = 8;
 
@@ -36,6 +37,10 @@ pub(super) fn run(bench: &Bench, tally: &Tally) -> Result<(), Trouble> {
             in_parallel(&label, &points, THREADS, |point| kill_at(bench, &template, start, point, tally))?;
         }
     }
+    let (cases, faults) = tally.cases_and_faults();
+    tally.expect((cases - faults) * NOT_REACHED < cases, || {
+        format!("only {faults} of {cases} points were reached")
+    });
     Ok(())
 }
 
@@ -45,12 +50,10 @@ fn points(bench: &Bench, template: &Case, start: Start, follow: Follow) -> Resul
     let log = case.folder.join("strace.log");
     start.call().behind(strace(&log, follow, None), bench, &case).output()?;
     let calls = Log::read(&log, follow)?.calls();
+    // strace counts each system call of each thread for itself: all of them, one after the other, are every boundary.
     let point = |call: &str, when| Point { follow, call: call.to_owned(), when };
-    let all: Vec<Point> = match follow {
-        Follow::MainThread => (1..=calls.values().sum::<u64>() + BEYOND).map(|when| point("all", when)).collect(),
-        // Threads count for themselves: only by taking each system call alone are they all reached.
-        Follow::All => calls.iter().flat_map(|(call, most)| (1..=most + 1).map(move |when| point(call, when))).collect(),
-    };
+    let all: Vec<Point> =
+        calls.iter().flat_map(|(call, most)| (1..=*most).map(move |when| point(call, when))).collect();
     if !bench.short {
         return Ok(all);
     }
@@ -59,7 +62,13 @@ fn points(bench: &Bench, template: &Case, start: Start, follow: Follow) -> Resul
     Ok(all.into_iter().skip(first).step_by(step).collect())
 }
 
-fn kill_at(bench: &Bench, template: &Case, start: Start, point: &Point, tally: &Tally) -> Result<(), Trouble> {
+fn kill_at(
+    bench: &Bench,
+    template: &Case,
+    start: Start,
+    point: &Point,
+    tally: &Tally,
+) -> Result<(), Trouble> {
     let case = bench.copy(template)?;
     let log = case.folder.join("strace.log");
     let inject = format!("{}:signal=KILL:when={}", point.call, point.when);
@@ -77,7 +86,9 @@ fn kill_at(bench: &Bench, template: &Case, start: Start, point: &Point, tally: &
     if log.killed() && dispatched == Dispatched::No && state == "in_doubt" && !start.in_doubt() {
         tally.violated(Rule::NeedlessDoubt, format!("{what}: {seen:?}"));
     }
-    tally.expect(log.killed() || state == "done" || start.refused(), || format!("{what}: a clean run left it {state}"));
+    tally.expect(log.killed() || state == "done" || start.refused(), || {
+        format!("{what}: a clean run left it {state}")
+    });
     recover(bench, &case, start, &state, &what, tally)
 }
 

@@ -30,12 +30,18 @@ pub(super) fn run(bench: &Bench, tally: &Tally) -> Result<(), Trouble> {
         let is_warm = std::ptr::eq(template, &raw const warm);
         for sync in 1..=syncs(bench, template)? + 2 {
             let ledger = if is_warm { "warm" } else { "cold" };
-            jobs.push(Failing { words: format!("{ledger}, sync {sync} fails"), when: sync.to_string(), warm: is_warm });
+            jobs.push(Failing {
+                words: format!("{ledger}, sync {sync} fails"),
+                when: sync.to_string(),
+                warm: is_warm,
+            });
             let words = format!("{ledger}, all syncs from {sync} on fail");
             jobs.push(Failing { words, when: format!("{sync}+"), warm: is_warm });
         }
     }
-    in_parallel("sync-error", &jobs, THREADS, |job| fail(bench, if job.warm { &warm } else { &cold }, job, tally))
+    in_parallel("sync-error", &jobs, THREADS, |job| {
+        fail(bench, if job.warm { &warm } else { &cold }, job, tally)
+    })
 }
 
 /// How many syncs a clean run makes.
@@ -57,7 +63,8 @@ fn fail(bench: &Bench, template: &Case, failing: &Failing, tally: &Tally) -> Res
     let what = &failing.words;
     let (seen, effects) = judge::judge(bench, &case, tally, what)?;
     let state = state_of(&seen, KEY);
-    let count = seen.iter().find(|seen| seen.key == KEY).and_then(|seen| effects.get(&seen.id)).map_or(0, Vec::len);
+    let count =
+        seen.iter().find(|seen| seen.key == KEY).and_then(|seen| effects.get(&seen.id)).map_or(0, Vec::len);
     tally.case();
     tally.faults(u64::from(log.injected()));
     let code = output.status.code();
@@ -72,13 +79,18 @@ fn fail(bench: &Bench, template: &Case, failing: &Failing, tally: &Tally) -> Res
     }
     // A sync that failed is not a sync, however it looks afterwards: nothing may run on it.
     if failing.when == "1+" && count > 0 {
-        tally.violated(Rule::NoIntent, format!("{what}: it ran although nothing was ever synced, exit {code:?}"));
+        tally.violated(
+            Rule::NoIntent,
+            format!("{what}: it ran although nothing was ever synced, exit {code:?}"),
+        );
     }
     let retry = Call::new(KEY).run(bench, &case)?;
     let (seen, effects) = judge::judge(bench, &case, tally, &format!("{what}, then a retry"))?;
     tally.effects(effects.values().map(Vec::len).sum());
     let now = state_of(&seen, KEY);
     let expected = if state == "in_doubt" { (Some(79), "in_doubt") } else { (Some(0), "done") };
-    tally.expect((retry.code, now.as_str()) == expected, || format!("{what}: a retry gave {now}, {}", retry.words()));
+    tally.expect((retry.code, now.as_str()) == expected, || {
+        format!("{what}: a retry gave {now}, {}", retry.words())
+    });
     Ok(())
 }

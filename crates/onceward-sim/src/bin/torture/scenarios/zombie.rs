@@ -97,7 +97,10 @@ fn orphan(bench: &Bench, class: Class, what: &str, tally: &Tally) -> Result<(), 
     process::wait_gone(command, LIMIT)?;
     let ended = Instant::now();
     let state = state_of(&look(bench, &case)?, KEY);
-    tally.most("ms until a dead owner was seen, at most", u64::try_from(ended.elapsed().as_millis()).unwrap_or(u64::MAX));
+    tally.most(
+        "ms until a dead owner was seen, at most",
+        u64::try_from(ended.elapsed().as_millis()).unwrap_or(u64::MAX),
+    );
     if state == "running" {
         tally.violated(Rule::Stuck, format!("{what}: still running after its command ended"));
     }
