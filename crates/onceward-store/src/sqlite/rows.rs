@@ -24,28 +24,13 @@ pub(super) fn load(connection: &Connection, id: &OperationId) -> rusqlite::Resul
         .optional()
 }
 
-/// Where a record is, and what must be known before it is changed.
-pub(super) struct Place {
-    pub(super) row: i64,
-    pub(super) version: u64,
-    pub(super) done: bool,
-}
-
-/// Where the record of that id is.
-pub(super) fn find(connection: &Connection, id: &OperationId) -> rusqlite::Result<Option<Place>> {
-    connection
-        .prepare_cached("SELECT row, version, state = 'done' FROM operation WHERE slot = ?1 AND id = ?2")?
-        .query_row(params![slot(id), id.as_str()], |row| {
-            Ok(Place { row: row.get(0)?, version: unsigned(row, 1)?, done: row.get(2)? })
-        })
-        .optional()
-}
-
-pub(super) fn insert(connection: &Connection, record: &Record) -> rusqlite::Result<()> {
-    connection
+/// Inserts the record of an operation that has none; tells whether it had none.
+pub(super) fn insert(connection: &Connection, record: &Record) -> rusqlite::Result<bool> {
+    let inserted = connection
         .prepare_cached(
             "INSERT INTO operation (slot, id, scope, name, key, origin, state, version, attempt, created_ms, \
-             updated_ms, due_ms, detail) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
+             updated_ms, due_ms, detail) SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13 \
+             WHERE NOT EXISTS (SELECT 1 FROM operation WHERE slot = ?1 AND id = ?2)",
         )?
         .execute(params![
             slot(&record.id),
@@ -65,20 +50,43 @@ pub(super) fn insert(connection: &Connection, record: &Record) -> rusqlite::Resu
             record.due_ms,
             json(&record.detail)?,
         ])?;
-    match &record.outcome {
-        Some(outcome) => put_result(connection, connection.last_insert_rowid(), outcome),
-        None => Ok(()),
+    if let Some(outcome) = record.outcome.as_ref().filter(|_| inserted == 1) {
+        put_result(connection, &record.id, outcome)?;
     }
+    Ok(inserted == 1)
 }
 
-pub(super) fn update(connection: &Connection, row: i64, record: &Record) -> rusqlite::Result<()> {
-    connection
-        .prepare_cached(
-            "UPDATE operation SET state = ?2, version = ?3, attempt = ?4, created_ms = ?5, updated_ms = ?6, \
-             due_ms = ?7, detail = ?8 WHERE row = ?1",
-        )?
+/// Which records a change may touch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Touch {
+    /// Only one that nobody can hold in memory: the common case, in one statement.
+    Unfinished,
+    /// Any.
+    Any,
+}
+
+/// Updates the record if its version is `expected`; tells whether it was.
+pub(super) fn update(
+    connection: &Connection,
+    expected: u64,
+    record: &Record,
+    touch: Touch,
+) -> rusqlite::Result<bool> {
+    let updated = connection
+        .prepare_cached(match touch {
+            Touch::Unfinished => {
+                "UPDATE operation SET state = ?4, version = ?5, attempt = ?6, created_ms = ?7, updated_ms = ?8, \
+                 due_ms = ?9, detail = ?10 WHERE slot = ?1 AND id = ?2 AND version = ?3 AND state <> 'done'"
+            }
+            Touch::Any => {
+                "UPDATE operation SET state = ?4, version = ?5, attempt = ?6, created_ms = ?7, updated_ms = ?8, \
+                 due_ms = ?9, detail = ?10 WHERE slot = ?1 AND id = ?2 AND version = ?3"
+            }
+        })?
         .execute(params![
-            row,
+            slot(&record.id),
+            record.id.as_str(),
+            signed(expected),
             record.state.as_str(),
             signed(record.version),
             record.attempt,
@@ -88,14 +96,25 @@ pub(super) fn update(connection: &Connection, row: i64, record: &Record) -> rusq
             json(&record.detail)?,
         ])?;
     match &record.outcome {
-        Some(outcome) => put_result(connection, row, outcome),
-        None => delete_result(connection, row),
+        _ if updated == 0 => {}
+        Some(outcome) => put_result(connection, &record.id, outcome)?,
+        None => delete_result(connection, &record.id)?,
     }
+    Ok(updated == 1)
 }
 
-pub(super) fn delete(connection: &Connection, row: i64) -> rusqlite::Result<()> {
-    connection.prepare_cached("DELETE FROM operation WHERE row = ?1")?.execute([row])?;
-    delete_result(connection, row)
+/// Deletes the record if its version is `expected`; tells whether it was.
+pub(super) fn delete(connection: &Connection, id: &OperationId, expected: u64) -> rusqlite::Result<bool> {
+    let found = connection
+        .prepare_cached("SELECT 1 FROM operation WHERE slot = ?1 AND id = ?2 AND version = ?3")?
+        .exists(params![slot(id), id.as_str(), signed(expected)])?;
+    if found {
+        delete_result(connection, id)?;
+        connection
+            .prepare_cached("DELETE FROM operation WHERE slot = ?1 AND id = ?2")?
+            .execute(params![slot(id), id.as_str()])?;
+    }
+    Ok(found)
 }
 
 /// Adds to the tally of replays.
@@ -106,15 +125,22 @@ pub(super) fn add_replays(connection: &Connection, id: &OperationId, replays: u6
     Ok(())
 }
 
-fn put_result(connection: &Connection, row: i64, outcome: &Outcome) -> rusqlite::Result<()> {
+fn put_result(connection: &Connection, id: &OperationId, outcome: &Outcome) -> rusqlite::Result<()> {
     connection
-        .prepare_cached("INSERT OR REPLACE INTO result (row, outcome, body) VALUES (?1, ?2, ?3)")?
-        .execute(params![row, json(outcome)?, outcome.body.as_deref()])?;
+        .prepare_cached(
+            "INSERT OR REPLACE INTO result (row, outcome, body) \
+             SELECT row, ?3, ?4 FROM operation WHERE slot = ?1 AND id = ?2",
+        )?
+        .execute(params![slot(id), id.as_str(), json(outcome)?, outcome.body.as_deref()])?;
     Ok(())
 }
 
-fn delete_result(connection: &Connection, row: i64) -> rusqlite::Result<()> {
-    connection.prepare_cached("DELETE FROM result WHERE row = ?1")?.execute([row])?;
+fn delete_result(connection: &Connection, id: &OperationId) -> rusqlite::Result<()> {
+    connection
+        .prepare_cached(
+            "DELETE FROM result WHERE row = (SELECT row FROM operation WHERE slot = ?1 AND id = ?2)",
+        )?
+        .execute(params![slot(id), id.as_str()])?;
     Ok(())
 }
 

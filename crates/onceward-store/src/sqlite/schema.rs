@@ -25,6 +25,9 @@ const APPLICATION_ID: i64 = 0x4f4e_4345;
 /// What takes a file from each version to the next.
 const MIGRATIONS: [&str; SCHEMA_VERSION as usize] = [include_str!("schema.sql")];
 
+/// How much of the file a connection may hold in memory.
+const PAGE_CACHE_KIB: i64 = 32 * 1024;
+
 /// How long a writer waits for another process's.
 const BUSY_LIMIT: Duration = Duration::from_secs(10);
 
@@ -124,6 +127,7 @@ fn configure(connection: &mut Connection, options: &SqliteOptions) -> rusqlite::
         connection.pragma_update(None, "fullfsync", true)?;
     }
     connection.pragma_update(None, "wal_autocheckpoint", options.checkpoint_pages)?;
+    connection.pragma_update(None, "cache_size", -PAGE_CACHE_KIB)?;
     connection.pragma_update(None, "trusted_schema", false)?;
     connection.set_prepared_statement_cache_capacity(32);
     Ok(())

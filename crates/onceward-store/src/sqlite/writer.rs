@@ -13,6 +13,7 @@ use std::thread::JoinHandle;
 use onceward::{OperationId, Record, State, StoreError};
 use rusqlite::{Connection, ErrorCode};
 
+use super::rows::Touch;
 use super::{Shared, live, rows, schema};
 
 /// How many changes share a commit at the most.
@@ -334,27 +335,37 @@ impl Core {
         change: &Change,
         touched: &mut Touched,
     ) -> rusqlite::Result<Written> {
-        let (id, expected) = match change {
-            Change::Swap { expected, record } => (&record.id, *expected),
-            Change::Delete { id, expected } => (id, Some(*expected)),
+        let written = match change {
+            Change::Swap { expected: None, record } => rows::insert(connection, record)?,
+            Change::Swap { expected: Some(expected), record } => {
+                rows::update(connection, *expected, record, Touch::Unfinished)? || {
+                    self.finished_records_change(touched)?;
+                    rows::update(connection, *expected, record, Touch::Any)?
+                }
+            }
+            Change::Delete { id, expected } => {
+                self.finished_records_change(touched)?;
+                rows::delete(connection, id, *expected)?
+            }
         };
-        let place = rows::find(connection, id)?;
-        if place.as_ref().map(|place| place.version) != expected {
-            return Ok(Written::Conflict(rows::load(connection, id)?.map(Arc::new)));
+        if written {
+            return Ok(Written::Yes);
         }
-        if place.as_ref().is_some_and(|place| place.done) && *touched == Touched::NothingFinished {
-            // Said before the commit: from here on nobody serves a finished record from memory.
+        let id = match change {
+            Change::Swap { record, .. } => &record.id,
+            Change::Delete { id, .. } => id,
+        };
+        Ok(Written::Conflict(rows::load(connection, id)?.map(Arc::new)))
+    }
+
+    /// Said before the commit: from here on nobody serves a finished record from memory.
+    fn finished_records_change(&self, touched: &mut Touched) -> rusqlite::Result<()> {
+        if *touched == Touched::NothingFinished {
             let said = self.shared.live.finished_records_change();
             said.map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))?;
             *touched = Touched::Finished;
         }
-        match (change, place) {
-            (Change::Swap { record, .. }, None) => rows::insert(connection, record)?,
-            (Change::Swap { record, .. }, Some(place)) => rows::update(connection, place.row, record)?,
-            (Change::Delete { .. }, Some(place)) => rows::delete(connection, place.row)?,
-            (Change::Delete { .. }, None) => return Ok(Written::Conflict(None)),
-        }
-        Ok(Written::Yes)
+        Ok(())
     }
 
     fn write_tallies(&self) {

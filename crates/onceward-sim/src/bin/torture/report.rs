@@ -202,5 +202,5 @@ pub(crate) fn print_tables(reports: &[Report], seed: u64) -> std::io::Result<()>
             writeln!(out, "  … and {more} more")?;
         }
     }
-    writeln!(out, "\nseed {seed} (--seed {seed} repeats the random parts)")
+    writeln!(out, "\nseed {seed} (--seed {seed} repeats the choices; the machine schedules as it likes)")
 }

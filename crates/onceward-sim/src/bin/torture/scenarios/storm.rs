@@ -2,10 +2,14 @@
 
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::Signal;
+use onceward_sim::random::Random;
+
 use crate::Trouble;
 use crate::bench::{Bench, Case};
 use crate::call::{Call, Ended};
 use crate::judge;
+use crate::process;
 use crate::report::Tally;
 use crate::scenarios::in_parallel;
 
@@ -25,7 +29,36 @@ pub(super) fn run(bench: &Bench, tally: &Tally) -> Result<(), Trouble> {
         one_key(bench, &case, "cold", &format!("cold ledger, round {round}"), tally)?;
         one_key(bench, &case, "warm", &format!("warm ledger, round {round}"), tally)?;
     }
+    let mut random = bench.random("storm");
+    for round in 0..rounds * 10 {
+        killed_at_the_start(bench, round, &mut random, tally)?;
+    }
     many_keys(bench, tally)
+}
+
+/// Half of those who set a new ledger up are killed at it; the other half is done, and is not sent away.
+fn killed_at_the_start(
+    bench: &Bench,
+    round: usize,
+    random: &mut Random,
+    tally: &Tally,
+) -> Result<(), Trouble> {
+    let case = bench.case()?;
+    let call = |number| Call::new(format!("key-{number}"));
+    let started: Result<Vec<_>, Trouble> = (0..MANY).map(|number| call(number).start(bench, &case)).collect();
+    std::thread::sleep(Duration::from_micros(random.below(6_000)));
+    let started = started?;
+    started.iter().take(MANY / 2).for_each(|wrapper| process::send(process::id(wrapper), Signal::SIGKILL));
+    let what = format!("killed while the ledger is made, round {round}");
+    for (number, wrapper) in started.into_iter().enumerate() {
+        let ended = Ended::from(wrapper.wait_with_output()?);
+        tally.faults(u64::from(ended.code.is_none()));
+        tally.expect(number < MANY / 2 || ended.code == Some(0), || format!("{what}: {}", ended.words()));
+    }
+    let (_, effects) = judge::judge(bench, &case, tally, &what)?;
+    tally.case();
+    tally.effects(effects.values().map(Vec::len).sum());
+    Ok(())
 }
 
 /// One effect, 31 replays with the same output, exit 0.
