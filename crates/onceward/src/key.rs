@@ -113,14 +113,15 @@ impl Key {
         Ok(Self { text: text.to_owned(), origin: KeyOrigin::Given })
     }
 
-    /// A key derived from intent: `k1_` and base32 of SHA-256 over canonical `[1, name, selected, occurrence]`.
+    /// A key derived from intent: `k1_` and base32 of SHA-256 over canonical `[1, name, selected, occurrence]`, of
+    /// which the selected inputs come as canonical text.
     #[must_use]
-    pub fn derived(name: &str, selected: &Json, occurrence: &Occurrence) -> Self {
-        let mut text = String::with_capacity(128);
+    pub fn derived(name: &str, selected: &str, occurrence: &Occurrence) -> Self {
+        let mut text = String::with_capacity(name.len() + selected.len() + 32);
         text.push_str("[1,");
         json::write_string(name, &mut text);
         text.push(',');
-        selected.write_canonical(&mut text);
+        text.push_str(selected);
         text.push(',');
         occurrence.to_json().write_canonical(&mut text);
         text.push(']');
@@ -184,10 +185,10 @@ pub fn select(input: &Json, fields: &[Pointer]) -> Result<Option<Json>, InvalidI
 pub struct Fingerprint(String);
 
 impl Fingerprint {
-    /// The fingerprint of an input.
+    /// The fingerprint of an input in its canonical text.
     #[must_use]
-    pub fn of(input: &Json) -> Self {
-        Self(tagged("f1_", &Sha256::digest(input.canonical())))
+    pub fn of(canonical: &str) -> Self {
+        Self(tagged("f1_", &Sha256::digest(canonical)))
     }
 
     /// The fingerprint as text.

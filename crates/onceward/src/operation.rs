@@ -129,6 +129,11 @@ impl Operation {
     /// # Errors
     /// [`Error::Invalid`] with every problem at once, or [`Error::KeyMissing`].
     pub fn intent(&self) -> Result<Intent, Error> {
+        self.clone().into_intent()
+    }
+
+    /// The same, for an operation that is not needed any more.
+    pub(crate) fn into_intent(self) -> Result<Intent, Error> {
         let mut problems = Vec::new();
         let mut note = |result: Result<(), InvalidInput>| {
             if let Err(invalid) = result {
@@ -151,17 +156,18 @@ impl Operation {
             return Err(invalid.into());
         }
         let (input, key_fields, volatile, occurrence, given) =
-            (self.input.clone()?, key_fields?, volatile?, occurrence?, given?);
+            (self.input?, key_fields?, volatile?, occurrence?, given?);
         if given.is_none() && self.terms.keys == KeyPolicy::Keyed {
-            return Err(Error::KeyMissing { name: self.name.clone() });
+            return Err(Error::KeyMissing { name: self.name });
         }
         let selected = key::select(&input, &key_fields)?;
         let stable = input.without(&volatile);
+        let canonical = stable.canonical();
         let key = match (given, occurrence) {
             (None, occurrence) => {
                 // All inputs, where no fields were chosen, are all that a retry repeats.
-                let selected = selected.as_ref().unwrap_or(&stable);
-                Key::derived(&self.name, selected, &occurrence.unwrap_or_default())
+                let selected = selected.as_ref().map_or_else(|| canonical.clone(), Json::canonical);
+                Key::derived(&self.name, &selected, &occurrence.unwrap_or_default())
             }
             (Some(key), None) => key,
             (Some(key), Some(occurrence)) if occurrence == Occurrence::default() => key,
@@ -170,14 +176,14 @@ impl Operation {
         };
         Ok(Intent {
             id: OperationId::of(&self.scope, &self.name, &key.text),
-            scope: self.scope.clone(),
-            name: self.name.clone(),
+            scope: self.scope,
+            name: self.name,
             key,
-            fingerprint: Fingerprint::of(&stable),
+            fingerprint: Fingerprint::of(&canonical),
             input: stable,
-            terms: self.terms.clone(),
-            probe: self.probe.clone(),
-            verify: self.verify.clone(),
+            terms: self.terms,
+            probe: self.probe,
+            verify: self.verify,
         })
     }
 }

@@ -50,6 +50,14 @@ impl Record {
         self.attempt - self.detail.attempts_before
     }
 
+    /// Whether an attempt before the newest one may have happened. A probe that let the newest one run has said of all
+    /// before it that they did not; where the class alone let it run, nobody has.
+    pub(crate) fn earlier_attempt_in_doubt(&self) -> bool {
+        let unasked = matches!(self.detail.class, crate::Class::Idempotent | crate::Class::Keyed);
+        let doubtful = |past: &Past| past.ended == State::InDoubt && past.attempt < self.attempt;
+        unasked && self.detail.history.iter().any(doubtful)
+    }
+
     /// The next version of this record.
     fn next(&self, state: State, now_ms: i64) -> Self {
         Self { version: self.version + 1, state, updated_ms: now_ms, due_ms: None, ..self.clone() }
@@ -179,7 +187,7 @@ pub fn doubt(record: &Record, liveness: Liveness, quarantine_ms: u64, now_ms: i6
     let (reason, quarantine_until_ms) = match liveness {
         Liveness::NeverDispatched => {
             let outcome = Outcome::because(Some("its owner ended before anything was dispatched".to_owned()));
-            return end(record, Ending::Failed(outcome), now_ms);
+            return end(record, ending::in_all(record, Ending::Failed(outcome)), now_ms);
         }
         Liveness::Gone | Liveness::Alive => ("its owner ended without an answer", None),
         Liveness::Unknown => {

@@ -41,7 +41,7 @@ pub struct Call<'a> {
 
 impl<'a> Call<'a> {
     pub(super) fn new(ledger: &'a Ledger, operation: Operation) -> Self {
-        Self { ledger, intent: operation.intent(), probe: None, check: None, manner: Manner::default() }
+        Self { ledger, intent: operation.into_intent(), probe: None, check: None, manner: Manner::default() }
     }
 
     /// A read-only question that tells whether an operation in doubt happened. Makes its class `probed`.

@@ -112,7 +112,8 @@ fn in_words(ending: &Ending) -> String {
 fn answer(record: Arc<Record>, ending: Ending, kind: Kind) -> Result<Receipt, Error> {
     // Settled as done, by this attempt or another one: the operation is done, and the record says so.
     if record.state == State::Done {
-        return Ok(Receipt::new(record, Replayed::No));
+        let replayed = if matches!(ending, Ending::Done(_)) { Replayed::No } else { Replayed::Yes };
+        return Ok(Receipt::new(record, replayed));
     }
     let because = |outcome: &crate::record::Outcome, default: &str| {
         outcome.reason.clone().unwrap_or_else(|| default.to_owned())

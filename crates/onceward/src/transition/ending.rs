@@ -25,10 +25,20 @@ pub fn finish(record: &Record, attempt: u32, ending: Ending, now_ms: i64) -> Rec
         return overtaken(record, attempt, ending, now_ms);
     }
     match record.state {
-        State::Running | State::InDoubt => end(record, ending, now_ms),
+        State::Running | State::InDoubt => end(record, in_all(record, ending), now_ms),
         State::Done | State::Failed | State::Cancelled => after_settling(record, ending, now_ms),
         // What is staged has no attempt that could end, and a tombstone keeps no results.
         State::Staged | State::Expired => note(record, attempt, ending, now_ms),
+    }
+}
+
+/// What an attempt's own ending says of the operation: that this attempt did nothing does not clear an earlier one.
+pub(super) fn in_all(record: &Record, ending: Ending) -> Ending {
+    match ending {
+        Ending::Failed(outcome) if record.detail.late.is_none() && record.earlier_attempt_in_doubt() => {
+            Ending::InDoubt(outcome)
+        }
+        Ending::Done(_) | Ending::Failed(_) | Ending::InDoubt(_) => ending,
     }
 }
 
