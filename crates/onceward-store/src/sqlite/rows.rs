@@ -1,36 +1,48 @@
 //! Records and rows.
 
+use onceward::operation::DEFAULT_SCOPE;
 use onceward::{Counts, Cursor, Detail, Filter, Key, KeyOrigin, Listed, OperationId, Outcome, Record, State};
 use rusqlite::types::{Type, Value};
 use rusqlite::{Connection, OptionalExtension, Row, params, params_from_iter};
 
-const COLUMNS: &str = "o.row, o.id, o.scope, o.name, o.key, o.origin, o.state, o.version, o.attempt, o.created_ms, \
-                       o.updated_ms, o.due_ms, o.replays, o.detail, r.outcome";
+const COLUMNS: &str = "row, id, scope, name, key, origin, state, version, attempt, created_ms, updated_ms, due_ms, \
+                       replays, has_body, detail, outcome";
 
 /// The record of that id, with the body of its result.
 pub(super) fn load(connection: &Connection, id: &OperationId) -> rusqlite::Result<Option<Record>> {
-    const LOAD: &str = "SELECT o.row, o.id, o.scope, o.name, o.key, o.origin, o.state, o.version, o.attempt, \
-                        o.created_ms, o.updated_ms, o.due_ms, o.replays, o.detail, r.outcome, r.body \
-                        FROM operation o LEFT JOIN result r ON r.row = o.row WHERE o.slot = ?1 AND o.id = ?2";
-    connection
+    const LOAD: &str = "SELECT row, id, scope, name, key, origin, state, version, attempt, created_ms, updated_ms, \
+                        due_ms, replays, has_body, detail, outcome FROM operation WHERE slot = ?1 AND id = ?2";
+    let found = connection
         .prepare_cached(LOAD)?
         .query_row(params![slot(id), id.as_str()], |row| {
-            let mut record = record(row)?;
-            if let Some(outcome) = &mut record.outcome {
-                outcome.body = row.get::<_, Option<Vec<u8>>>(15)?.map(Vec::into_boxed_slice);
-            }
-            Ok(record)
+            let body_at = row.get::<_, bool>(13)?.then(|| row.get::<_, i64>(0)).transpose()?;
+            Ok((record(row)?, body_at))
         })
-        .optional()
+        .optional()?;
+    let Some((mut record, body_at)) = found else { return Ok(None) };
+    if let (Some(row), Some(outcome)) = (body_at, &mut record.outcome) {
+        let body: Option<Vec<u8>> = connection
+            .prepare_cached("SELECT bytes FROM body WHERE row = ?1")?
+            .query_row([row], |row| row.get(0))
+            .optional()?;
+        outcome.body = body.map(Vec::into_boxed_slice);
+    }
+    Ok(Some(record))
 }
 
 /// Inserts the record of an operation that has none; tells whether it had none.
 pub(super) fn insert(connection: &Connection, record: &Record) -> rusqlite::Result<bool> {
-    let inserted = connection
+    let there = connection
+        .prepare_cached("SELECT 1 FROM operation WHERE slot = ?1 AND id = ?2")?
+        .exists(params![slot(&record.id), record.id.as_str()])?;
+    if there {
+        return Ok(false);
+    }
+    connection
         .prepare_cached(
             "INSERT INTO operation (slot, id, scope, name, key, origin, state, version, attempt, created_ms, \
-             updated_ms, due_ms, detail) SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13 \
-             WHERE NOT EXISTS (SELECT 1 FROM operation WHERE slot = ?1 AND id = ?2)",
+             updated_ms, due_ms, has_body, detail, outcome) \
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)",
         )?
         .execute(params![
             slot(&record.id),
@@ -48,12 +60,12 @@ pub(super) fn insert(connection: &Connection, record: &Record) -> rusqlite::Resu
             record.created_ms,
             record.updated_ms,
             record.due_ms,
+            body(record).is_some(),
             json(&record.detail)?,
+            record.outcome.as_ref().map(json).transpose()?,
         ])?;
-    if let Some(outcome) = record.outcome.as_ref().filter(|_| inserted == 1) {
-        put_result(connection, &record.id, outcome)?;
-    }
-    Ok(inserted == 1)
+    put_body(connection, record)?;
+    Ok(true)
 }
 
 /// Which records a change may touch.
@@ -76,11 +88,13 @@ pub(super) fn update(
         .prepare_cached(match touch {
             Touch::Unfinished => {
                 "UPDATE operation SET state = ?4, version = ?5, attempt = ?6, created_ms = ?7, updated_ms = ?8, \
-                 due_ms = ?9, detail = ?10 WHERE slot = ?1 AND id = ?2 AND version = ?3 AND state <> 'done'"
+                 due_ms = ?9, has_body = ?10, detail = ?11, outcome = ?12 \
+                 WHERE slot = ?1 AND id = ?2 AND version = ?3 AND state <> 'done'"
             }
             Touch::Any => {
                 "UPDATE operation SET state = ?4, version = ?5, attempt = ?6, created_ms = ?7, updated_ms = ?8, \
-                 due_ms = ?9, detail = ?10 WHERE slot = ?1 AND id = ?2 AND version = ?3"
+                 due_ms = ?9, has_body = ?10, detail = ?11, outcome = ?12 \
+                 WHERE slot = ?1 AND id = ?2 AND version = ?3"
             }
         })?
         .execute(params![
@@ -93,12 +107,17 @@ pub(super) fn update(
             record.created_ms,
             record.updated_ms,
             record.due_ms,
+            body(record).is_some(),
             json(&record.detail)?,
+            record.outcome.as_ref().map(json).transpose()?,
         ])?;
-    match &record.outcome {
-        _ if updated == 0 => {}
-        Some(outcome) => put_result(connection, &record.id, outcome)?,
-        None => delete_result(connection, &record.id)?,
+    if updated == 1 {
+        match body(record) {
+            Some(_) => put_body(connection, record)?,
+            // The common case: a first attempt is done, and none before it can have left a body.
+            None if record.attempt == 1 && record.state == State::Done => {}
+            None => delete_body(connection, &record.id)?,
+        }
     }
     Ok(updated == 1)
 }
@@ -109,7 +128,7 @@ pub(super) fn delete(connection: &Connection, id: &OperationId, expected: u64) -
         .prepare_cached("SELECT 1 FROM operation WHERE slot = ?1 AND id = ?2 AND version = ?3")?
         .exists(params![slot(id), id.as_str(), signed(expected)])?;
     if found {
-        delete_result(connection, id)?;
+        delete_body(connection, id)?;
         connection
             .prepare_cached("DELETE FROM operation WHERE slot = ?1 AND id = ?2")?
             .execute(params![slot(id), id.as_str()])?;
@@ -125,20 +144,24 @@ pub(super) fn add_replays(connection: &Connection, id: &OperationId, replays: u6
     Ok(())
 }
 
-fn put_result(connection: &Connection, id: &OperationId, outcome: &Outcome) -> rusqlite::Result<()> {
+fn body(record: &Record) -> Option<&[u8]> {
+    record.outcome.as_ref()?.body.as_deref()
+}
+
+fn put_body(connection: &Connection, record: &Record) -> rusqlite::Result<()> {
+    let Some(bytes) = body(record) else { return Ok(()) };
     connection
         .prepare_cached(
-            "INSERT OR REPLACE INTO result (row, outcome, body) \
-             SELECT row, ?3, ?4 FROM operation WHERE slot = ?1 AND id = ?2",
+            "INSERT OR REPLACE INTO body (row, bytes) SELECT row, ?3 FROM operation WHERE slot = ?1 AND id = ?2",
         )?
-        .execute(params![slot(id), id.as_str(), json(outcome)?, outcome.body.as_deref()])?;
+        .execute(params![slot(&record.id), record.id.as_str(), bytes])?;
     Ok(())
 }
 
-fn delete_result(connection: &Connection, id: &OperationId) -> rusqlite::Result<()> {
+fn delete_body(connection: &Connection, id: &OperationId) -> rusqlite::Result<()> {
     connection
         .prepare_cached(
-            "DELETE FROM result WHERE row = (SELECT row FROM operation WHERE slot = ?1 AND id = ?2)",
+            "DELETE FROM body WHERE row = (SELECT row FROM operation WHERE slot = ?1 AND id = ?2)",
         )?
         .execute(params![slot(id), id.as_str()])?;
     Ok(())
@@ -153,25 +176,27 @@ pub(super) fn list(connection: &Connection, filter: &Filter) -> rusqlite::Result
         conditions.push(format!("{text} ?{}", values.len()));
     };
     if let Some(scope) = &filter.scope {
-        condition("o.scope =", scope.clone().into());
+        // In these words, so that the planner sees that the partial index has them all.
+        let text = if scope == DEFAULT_SCOPE { "scope =" } else { "scope <> 'default' AND scope =" };
+        condition(text, scope.clone().into());
     }
     if let Some(name) = &filter.name {
-        condition("o.name =", name.clone().into());
+        condition("name =", name.clone().into());
     }
     if let Some(before) = filter.before {
-        condition("o.row <", before.0.into());
+        condition("row <", before.0.into());
     }
     if !filter.states.is_empty() {
         let words: Vec<String> = filter.states.iter().map(|state| format!("'{state}'")).collect();
-        conditions.push(format!("o.state IN ({})", words.join(", ")));
+        conditions.push(format!("state IN ({})", words.join(", ")));
         if !filter.states.contains(&State::Done) && !filter.states.contains(&State::Expired) {
             // In these words, so that the planner sees that the partial index has them all.
-            conditions.push("o.state <> 'done' AND o.state <> 'expired'".to_owned());
+            conditions.push("state <> 'done' AND state <> 'expired'".to_owned());
         }
     }
     values.push(i64::try_from(filter.limit).unwrap_or(i64::MAX).into());
     let text = format!(
-        "SELECT {COLUMNS} FROM operation o LEFT JOIN result r ON r.row = o.row WHERE {} ORDER BY o.row DESC LIMIT ?{}",
+        "SELECT {COLUMNS} FROM operation WHERE {} ORDER BY row DESC LIMIT ?{}",
         conditions.join(" AND "),
         values.len()
     );
@@ -185,8 +210,7 @@ pub(super) fn list(connection: &Connection, filter: &Filter) -> rusqlite::Result
 /// Up to `limit` records that are due, the longest overdue first, without the bodies of their results.
 pub(super) fn due(connection: &Connection, now_ms: i64, limit: usize) -> rusqlite::Result<Vec<Record>> {
     let text = format!(
-        "SELECT {COLUMNS} FROM operation o LEFT JOIN result r ON r.row = o.row \
-         WHERE o.due_ms IS NOT NULL AND o.due_ms <= ?1 ORDER BY o.due_ms, o.row LIMIT ?2"
+        "SELECT {COLUMNS} FROM operation WHERE due_ms IS NOT NULL AND due_ms <= ?1 ORDER BY due_ms, row LIMIT ?2"
     );
     let mut statement = connection.prepare_cached(&text)?;
     let rows = statement.query_map(params![now_ms, i64::try_from(limit).unwrap_or(i64::MAX)], record)?;
@@ -201,8 +225,8 @@ pub(super) fn counts(connection: &Connection) -> rusqlite::Result<Counts> {
 }
 
 fn record(row: &Row<'_>) -> rusqlite::Result<Record> {
-    let outcome = match row.get_ref(14)?.as_str_or_null().map_err(|error| damaged(14, error))? {
-        Some(text) => Some(from_json::<Outcome>(14, text)?),
+    let outcome = match row.get_ref(15)?.as_str_or_null().map_err(|error| damaged(15, error))? {
+        Some(text) => Some(from_json::<Outcome>(15, text)?),
         None => None,
     };
     Ok(Record {
@@ -220,7 +244,7 @@ fn record(row: &Row<'_>) -> rusqlite::Result<Record> {
         updated_ms: row.get(10)?,
         due_ms: row.get(11)?,
         replays: unsigned(row, 12)?,
-        detail: from_json::<Detail>(13, row.get_ref(13)?.as_str()?)?,
+        detail: from_json::<Detail>(14, row.get_ref(14)?.as_str()?)?,
         outcome,
     })
 }

@@ -1,7 +1,7 @@
 -- Version 1. Made to be read with the sqlite3 shell: states are words, JSON is JSON, times are milliseconds since 1970.
 
--- One row an operation, in the order in which they came. Rows are narrow and hardly grow, so that ending an operation
--- rewrites the page that beginning it wrote.
+-- One row an operation, in the order in which they came. What a row gains when its operation ends (the outcome) is about
+-- what it loses (the owner), so that ending an operation rewrites the page that beginning it wrote, and no other.
 CREATE TABLE operation (
     row        INTEGER PRIMARY KEY,
     slot       INTEGER NOT NULL,               -- the first 8 bytes of the id's hash: what is looked up
@@ -9,28 +9,30 @@ CREATE TABLE operation (
     scope      TEXT    NOT NULL,
     name       TEXT    NOT NULL,
     key        TEXT    NOT NULL,
-    origin     TEXT    NOT NULL CHECK (origin IN ('given', 'derived')),
-    state      TEXT    NOT NULL CHECK (state IN ('staged', 'running', 'done', 'failed', 'in_doubt', 'cancelled', 'expired')),
+    origin     TEXT    NOT NULL,               -- given, derived
+    state      TEXT    NOT NULL,               -- staged, running, done, failed, in_doubt, cancelled, expired
     version    INTEGER NOT NULL,
     attempt    INTEGER NOT NULL,
     created_ms INTEGER NOT NULL,
     updated_ms INTEGER NOT NULL,
     due_ms     INTEGER,                        -- when a settled operation moves on
     replays    INTEGER NOT NULL DEFAULT 0,     -- a tally, which may lag
-    detail     TEXT    NOT NULL                -- JSON
+    has_body   INTEGER NOT NULL DEFAULT 0,     -- whether `body` has a row for it
+    detail     TEXT    NOT NULL,               -- JSON: what was written with the intent
+    outcome    TEXT                            -- JSON: how it ended
 ) STRICT;
 
--- How an operation ended, apart from its row so that the row does not grow.
-CREATE TABLE result (
-    row     INTEGER PRIMARY KEY,               -- operation.row
-    outcome TEXT NOT NULL,                     -- JSON
-    body    BLOB                               -- what a surface needs to answer byte for byte
+-- What a surface needs to answer byte for byte, apart from the rows that are looked through.
+CREATE TABLE body (
+    row   INTEGER PRIMARY KEY,                 -- operation.row
+    bytes BLOB NOT NULL
 ) STRICT;
 
 -- Eight bytes an entry instead of the whole identity: random keys dirty a page each, so the pages must be few. Two ids
 -- of one slot are told apart by the id.
 CREATE INDEX operation_slot ON operation (slot);
-CREATE INDEX operation_scope ON operation (scope);
+-- Who names no scope has the newest operations anyway, and need not pay for an index.
+CREATE INDEX operation_scope ON operation (scope) WHERE scope <> 'default';
 CREATE INDEX operation_due ON operation (due_ms) WHERE due_ms IS NOT NULL;
 -- What somebody may have to look at. Nearly all operations are done, and not in it.
 CREATE INDEX operation_open ON operation (state) WHERE state <> 'done' AND state <> 'expired';
