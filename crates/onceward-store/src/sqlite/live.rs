@@ -43,6 +43,8 @@ const BEGUN: u64 = 0x5a5a_5a5a_5a5a_5a5a;
 pub(super) struct Live {
     file: File,
     path: PathBuf,
+    /// Of the file that is open, wherever it is now.
+    identity: Option<(u64, u64)>,
     database: PathBuf,
     anchor: Anchor,
     held: Mutex<HashSet<u64>>,
@@ -82,8 +84,10 @@ impl Live {
         let file = open_file(&path).map_err(cannot)?;
         // Somewhere in a range so wide that no two stores ever meet in it.
         let random = getrandom::u64().map_err(|error| cannot(std::io::Error::other(error)))?;
+        let identity = file.metadata().ok().map(|meta| (meta.dev(), meta.ino()));
         let mut live = Self {
             file,
+            identity,
             database: options.path.clone(),
             anchor: Anchor { boot_id: [0; 16], boot_ms: 0, wall_ms: 0 },
             held: Mutex::default(),
@@ -224,11 +228,7 @@ impl Live {
     /// Refuses when somebody moved or removed the files while they are in use: locks on a file that others do not see
     /// protect nothing.
     pub(super) fn check_in_place(&self, database: (u64, u64)) -> Result<(), StoreError> {
-        let ours = self.file.metadata().map(|meta| (meta.dev(), meta.ino()));
-        let there = std::fs::metadata(&self.path).map(|meta| (meta.dev(), meta.ino()));
-        let in_place = matches!((ours, there), (Ok(ours), Ok(there)) if ours == there)
-            && identity(&self.database).is_some_and(|there| there == database);
-        if in_place {
+        if identity(&self.path) == self.identity && identity(&self.database) == Some(database) {
             return Ok(());
         }
         Err(StoreError::unavailable(format!(

@@ -41,8 +41,8 @@ pub(super) fn insert(connection: &Connection, record: &Record) -> rusqlite::Resu
     connection
         .prepare_cached(
             "INSERT INTO operation (slot, id, scope, name, key, origin, state, version, attempt, created_ms, \
-             updated_ms, due_ms, has_body, detail, outcome) \
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)",
+             updated_ms, due_ms, has_body, detail, outcome, agenda) \
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16)",
         )?
         .execute(params![
             slot(&record.id),
@@ -63,6 +63,7 @@ pub(super) fn insert(connection: &Connection, record: &Record) -> rusqlite::Resu
             body(record).is_some(),
             json(&record.detail)?,
             record.outcome.as_ref().map(json).transpose()?,
+            agenda(record),
         ])?;
     put_body(connection, record)?;
     Ok(true)
@@ -88,12 +89,12 @@ pub(super) fn update(
         .prepare_cached(match touch {
             Touch::Unfinished => {
                 "UPDATE operation SET state = ?4, version = ?5, attempt = ?6, created_ms = ?7, updated_ms = ?8, \
-                 due_ms = ?9, has_body = ?10, detail = ?11, outcome = ?12 \
+                 due_ms = ?9, has_body = ?10, detail = ?11, outcome = ?12, agenda = ?13 \
                  WHERE slot = ?1 AND id = ?2 AND version = ?3 AND state <> 'done'"
             }
             Touch::Any => {
                 "UPDATE operation SET state = ?4, version = ?5, attempt = ?6, created_ms = ?7, updated_ms = ?8, \
-                 due_ms = ?9, has_body = ?10, detail = ?11, outcome = ?12 \
+                 due_ms = ?9, has_body = ?10, detail = ?11, outcome = ?12, agenda = ?13 \
                  WHERE slot = ?1 AND id = ?2 AND version = ?3"
             }
         })?
@@ -110,6 +111,7 @@ pub(super) fn update(
             body(record).is_some(),
             json(&record.detail)?,
             record.outcome.as_ref().map(json).transpose()?,
+            agenda(record),
         ])?;
     if updated == 1 {
         match body(record) {
@@ -170,6 +172,7 @@ fn delete_body(connection: &Connection, id: &OperationId) -> rusqlite::Result<()
 /// The records that the filter lets through, newest first, without the bodies of their results.
 pub(super) fn list(connection: &Connection, filter: &Filter) -> rusqlite::Result<Vec<Listed>> {
     let mut conditions = vec!["1".to_owned()];
+    let mut order = "row";
     let mut values: Vec<Value> = Vec::new();
     let mut condition = |text: &str, value: Value| {
         values.push(value);
@@ -189,14 +192,19 @@ pub(super) fn list(connection: &Connection, filter: &Filter) -> rusqlite::Result
     if !filter.states.is_empty() {
         let words: Vec<String> = filter.states.iter().map(|state| format!("'{state}'")).collect();
         conditions.push(format!("state IN ({})", words.join(", ")));
-        if !filter.states.contains(&State::Done) && !filter.states.contains(&State::Expired) {
-            // In these words, so that the planner sees that the partial index has them all.
-            conditions.push("state <> 'done' AND state <> 'expired'".to_owned());
+        // In these words, so that the planner sees which indexes have them all; and few enough to be sorted, rather
+        // than looked for among all that are done.
+        if filter.states.iter().all(|state| !state.is_settled()) {
+            conditions.push(format!("agenda >= {NOT_SETTLED}"));
+            order = "+row";
+        } else if !filter.states.iter().any(|state| matches!(state, State::Done | State::Expired)) {
+            conditions.push(format!("(agenda >= {NOT_SETTLED} OR state = 'failed' OR state = 'cancelled')"));
+            order = "+row";
         }
     }
     values.push(i64::try_from(filter.limit).unwrap_or(i64::MAX).into());
     let text = format!(
-        "SELECT {COLUMNS} FROM operation WHERE {} ORDER BY row DESC LIMIT ?{}",
+        "SELECT {COLUMNS} FROM operation WHERE {} ORDER BY {order} DESC LIMIT ?{}",
         conditions.join(" AND "),
         values.len()
     );
@@ -209,11 +217,10 @@ pub(super) fn list(connection: &Connection, filter: &Filter) -> rusqlite::Result
 
 /// Up to `limit` records that are due, the longest overdue first, without the bodies of their results.
 pub(super) fn due(connection: &Connection, now_ms: i64, limit: usize) -> rusqlite::Result<Vec<Record>> {
-    let text = format!(
-        "SELECT {COLUMNS} FROM operation WHERE due_ms IS NOT NULL AND due_ms <= ?1 ORDER BY due_ms, row LIMIT ?2"
-    );
+    let text = format!("SELECT {COLUMNS} FROM operation WHERE agenda <= ?1 ORDER BY agenda, row LIMIT ?2");
     let mut statement = connection.prepare_cached(&text)?;
-    let rows = statement.query_map(params![now_ms, i64::try_from(limit).unwrap_or(i64::MAX)], record)?;
+    let until = now_ms.min(NOT_SETTLED - 1);
+    let rows = statement.query_map(params![until, i64::try_from(limit).unwrap_or(i64::MAX)], record)?;
     rows.collect()
 }
 
@@ -247,6 +254,14 @@ fn record(row: &Row<'_>) -> rusqlite::Result<Record> {
         detail: from_json::<Detail>(14, row.get_ref(14)?.as_str()?)?,
         outcome,
     })
+}
+
+/// Beyond all times that are.
+const NOT_SETTLED: i64 = i64::MAX - 1;
+
+/// Where an operation stands in the order of what there is to do about it.
+fn agenda(record: &Record) -> i64 {
+    record.due_ms.map_or(NOT_SETTLED, |due_ms| due_ms.min(NOT_SETTLED - 1))
 }
 
 /// What an id is looked up by. Ids are hashes, so any eight bytes of one are as good as random.

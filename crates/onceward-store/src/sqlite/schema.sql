@@ -16,6 +16,7 @@ CREATE TABLE operation (
     created_ms INTEGER NOT NULL,
     updated_ms INTEGER NOT NULL,
     due_ms     INTEGER,                        -- when a settled operation moves on
+    agenda     INTEGER NOT NULL,               -- due_ms, or beyond all times for what is not settled
     replays    INTEGER NOT NULL DEFAULT 0,     -- a tally, which may lag
     has_body   INTEGER NOT NULL DEFAULT 0,     -- whether `body` has a row for it
     detail     TEXT    NOT NULL,               -- JSON: what was written with the intent
@@ -33,6 +34,8 @@ CREATE TABLE body (
 CREATE INDEX operation_slot ON operation (slot);
 -- Who names no scope has the newest operations anyway, and need not pay for an index.
 CREATE INDEX operation_scope ON operation (scope) WHERE scope <> 'default';
-CREATE INDEX operation_due ON operation (due_ms) WHERE due_ms IS NOT NULL;
--- What somebody may have to look at. Nearly all operations are done, and not in it.
-CREATE INDEX operation_open ON operation (state) WHERE state <> 'done' AND state <> 'expired';
+-- What time asks for, and at its far end what is staged, running or in doubt. An operation that ends moves from the end
+-- to the place before it, so beginning and ending many of them write one and the same page of this index.
+CREATE INDEX operation_agenda ON operation (agenda);
+-- Nearly all operations are done, and not in it.
+CREATE INDEX operation_undone ON operation (state) WHERE state = 'failed' OR state = 'cancelled';
