@@ -64,7 +64,9 @@ pub fn standing(record: &Record, liveness: Liveness, now_ms: i64) -> State {
         State::Running => match liveness {
             Liveness::Alive => State::Running,
             // Of an operation that an overtaken attempt has done, this one's death is not the last word.
-            Liveness::NeverDispatched if record.detail.late.is_none() && !record.earlier_attempt_in_doubt() => {
+            Liveness::NeverDispatched
+                if record.detail.late.is_none() && !record.earlier_attempt_in_doubt() =>
+            {
                 State::Failed
             }
             Liveness::Gone | Liveness::NeverDispatched => State::InDoubt,
