@@ -91,7 +91,7 @@ fn an_overtaken_failure_does_not_speak_for_the_operation() {
     assert_eq!((error.code(), error.retryable()), (Code::InDoubt, false));
 
     let bench = Bench::blind();
-    let (_, slow, fast) = overtaken(&bench);
+    let (_, _slow, fast) = overtaken(&bench);
     let error =
         bench.wait(fast.finish(failed())).expect_err("it failed, but the other one may have happened");
     assert_eq!((error.code(), error.retryable()), (Code::InDoubt, false));
