@@ -54,8 +54,10 @@ impl Bench {
         connection
             .execute_batch(
                 "WITH RECURSIVE n(i) AS (SELECT 2 UNION ALL SELECT i + 1 FROM n WHERE i < 2000)
-                 INSERT INTO operation SELECT i, slot + i, 'op_' || i, scope, name, key, origin, state, version,
-                   attempt, created_ms, updated_ms, due_ms, replays, detail FROM operation, n WHERE row = 1",
+                 INSERT INTO operation (row, slot, id, scope, name, key, origin, state, version, attempt,
+                   created_ms, updated_ms, due_ms, agenda, detail, outcome)
+                 SELECT i, slot + i, 'op_' || i, scope, name, key, origin, state, version, attempt,
+                   created_ms, updated_ms, due_ms, agenda, detail, outcome FROM operation, n WHERE row = 1",
             )
             .unwrap();
         connection.pragma_update(None, "journal_mode", "wal").unwrap();
