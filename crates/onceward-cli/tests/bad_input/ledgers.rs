@@ -102,7 +102,7 @@ fn a_newer_ledger_is_not_understood() {
 #[test]
 fn a_damaged_ledger_runs_nothing() {
     let bench = Bench::new();
-    assert_snapshot!(refused_in(bench.with_long_ledger().damage(2..200), 12, &RUN), @r"
+    assert_snapshot!(refused_in(bench.with_long_ledger().damage(2..10_000), 12, &RUN), @r"
     once: LEDGER_UNAVAILABLE the ledger cannot be used: once.db is damaged (database disk image is malformed); restore it from a backup, `once doctor` says more; nothing was run
     once: happened: no, retryable: no
     ");

@@ -56,7 +56,8 @@ impl Bench {
                 "WITH RECURSIVE n(i) AS (SELECT 2 UNION ALL SELECT i + 1 FROM n WHERE i < 2000)
                  INSERT INTO operation (row, slot, id, scope, name, key, origin, state, version, attempt,
                    created_ms, updated_ms, due_ms, agenda, detail, outcome)
-                 SELECT i, slot + i, 'op_' || i, scope, name, key, origin, state, version, attempt,
+                 SELECT i, slot + i, substr(id, 1, 19) || replace(replace(replace(replace(
+                     printf('%016d', i), '0', 'a'), '1', 'b'), '8', 'c'), '9', 'd'), scope, name, key, origin, state, version, attempt,
                    created_ms, updated_ms, due_ms, agenda, detail, outcome FROM operation, n WHERE row = 1",
             )
             .unwrap();
@@ -67,10 +68,11 @@ impl Bench {
         self
     }
 
-    /// Overwrites all of the ledger between two places.
+    /// Overwrites all of the ledger between two places, up to its end.
     pub(crate) fn damage(&self, pages: std::ops::Range<u64>) -> &Self {
         let file = std::fs::OpenOptions::new().write(true).open(self.path("once.db")).unwrap();
-        for page in pages {
+        let end = file.metadata().unwrap().len() / 4096;
+        for page in pages.start..pages.end.min(end) {
             file.write_all_at(&[0xa7; 4096], page * 4096).unwrap();
         }
         self
