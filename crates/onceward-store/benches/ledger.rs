@@ -55,10 +55,15 @@ fn speed(folder: &Path) {
 fn growth(folder: &Path) {
     let limit: u64 =
         std::env::var("GROWTH_LIMIT").ok().and_then(|text| text.parse().ok()).unwrap_or(10_000_000);
-    let store = open(&folder.join("growth.db"), CACHE_BYTES);
-    let ledger = Ledger::new(store.clone());
-    let mut records = 0;
-    for size in [1_000, 100_000, 1_000_000, 10_000_000].into_iter().filter(|size| *size <= limit) {
+    // Without finished records in memory, so that every replay is one from the file, at every size.
+    // GROWTH_LEDGER goes on with a ledger that an earlier run has filled.
+    let path = std::env::var_os("GROWTH_LEDGER").map_or_else(|| folder.join("growth.db"), Into::into);
+    let ledger = Ledger::new(open(&path, 0));
+    let filled: u64 = pollster::block_on(ledger.counts()).expect("the counts").values().sum();
+    let mut records = filled;
+    for size in
+        [1_000, 100_000, 1_000_000, 10_000_000].into_iter().filter(|size| (filled..=limit).contains(size))
+    {
         fill(&ledger, records, size);
         records = size;
         let calls: Vec<u64> = (0..2_000).map(|n| 1_000_000_000 + size * 10 + n).collect();
