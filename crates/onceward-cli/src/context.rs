@@ -96,7 +96,7 @@ impl Context {
         Ok(SqliteStore::open(options)?)
     }
 
-    /// An operation, by its id or by a beginning of it that only one has.
+    /// An operation, by its id.
     pub(crate) fn operation(&self, text: &str) -> Result<OperationId, CommandError> {
         Ok(OperationId::parse(text)?)
     }
