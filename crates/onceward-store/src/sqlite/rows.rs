@@ -116,7 +116,8 @@ pub(super) fn update(
     if updated == 1 {
         match body(record) {
             Some(_) => put_body(connection, record)?,
-            // The common case: a first attempt is done, and none before it can have left a body.
+            // The common case, spared a statement: a first attempt is done. Where it was in doubt before, with a body,
+            // and was settled without one, `has_body` hides the old one until the tombstone takes it.
             None if record.attempt == 1 && record.state == State::Done => {}
             None => delete_body(connection, &record.id)?,
         }
