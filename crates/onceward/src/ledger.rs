@@ -55,6 +55,14 @@ pub enum Begun {
     Replay(Receipt),
 }
 
+/// What writing the next attempt down came to.
+enum Claimed {
+    /// It is written.
+    Mine(Claim),
+    /// Another caller was faster; this is what stood in the way, where it could be seen.
+    Others(Option<Arc<Record>>),
+}
+
 /// The proof that an operation is done.
 #[derive(Debug, Clone)]
 pub struct Receipt {
@@ -129,8 +137,12 @@ impl Ledger {
     ) -> Result<Begun, Error> {
         let wait_until = transition::later(self.now_ms(), intent.terms.wait_ms);
         let mut look_ms = *LOOK_MS.start();
+        let mut seen = Some(self.store.recall(&intent.id).await?);
         loop {
-            let found = self.store.load(&intent.id).await?;
+            let found = match seen.take() {
+                Some(found) => found,
+                None => self.store.load(&intent.id).await?,
+            };
             let liveness = self.liveness(found.as_deref()).await?;
             let now_ms = self.now_ms();
             let mut decision = decide::begin(found.as_deref(), intent, liveness, now_ms);
@@ -142,8 +154,9 @@ impl Ledger {
             }
             match (decision, found) {
                 (Decision::Start { .. }, found) => {
-                    if let Some(claim) = self.claim(found.as_deref(), intent, manner).await? {
-                        return Ok(Begun::Execute(claim));
+                    match self.claim(found.as_deref(), intent, manner).await? {
+                        Claimed::Mine(claim) => return Ok(Begun::Execute(claim)),
+                        Claimed::Others(found) => seen = found.map(Some),
                     }
                 }
                 (Decision::Replay, Some(record)) => {
@@ -215,13 +228,8 @@ impl Ledger {
         }
     }
 
-    /// Writes the next attempt down. `None` when another caller was faster.
-    async fn claim(
-        &self,
-        found: Option<&Record>,
-        intent: &Intent,
-        manner: Manner,
-    ) -> Result<Option<Claim>, Error> {
+    /// Writes the next attempt down.
+    async fn claim(&self, found: Option<&Record>, intent: &Intent, manner: Manner) -> Result<Claimed, Error> {
         // The lock comes first: whoever sees the record sees its owner alive.
         let hold: Arc<dyn Hold> = self.store.hold(manner.inherit)?.into();
         if manner.noted == Some(Dispatch::NotYet) {
@@ -239,12 +247,14 @@ impl Ledger {
             Err(error) => (self.store.load(&intent.id).await.unwrap_or(None), Some(error)),
         };
         // Whoever finds his own lock in the record has written it, whatever he was told.
-        match (seen.filter(|seen| seen.attempt == attempt && seen.detail.owner == Some(owner)), lost) {
-            (Some(record), _) => {
-                Ok(Some(Claim::new(self.clone(), record, hold, manner.noted, intent.terms.lease_ms)))
+        let mine = |seen: &Record| seen.attempt == attempt && seen.detail.owner == Some(owner);
+        match (seen, lost) {
+            (Some(record), _) if mine(&record) => {
+                let claim = Claim::new(self.clone(), record, hold, manner.noted, intent.terms.lease_ms);
+                Ok(Claimed::Mine(claim))
             }
-            (None, Some(error)) => Err(error.into()),
-            (None, None) => Ok(None),
+            (_, Some(error)) => Err(error.into()),
+            (seen, None) => Ok(Claimed::Others(seen)),
         }
     }
 

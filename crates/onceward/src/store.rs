@@ -145,6 +145,12 @@ pub trait Store: Send + Sync {
     /// How its users learn whether an owner lives.
     fn watch(&self) -> Watch;
 
+    /// What is known of that id without a way to go. `None` may also mean that nothing is known here: the ledger then
+    /// writes its intent at once, and the swap brings what stands in its way. A store that is near simply looks.
+    async fn recall(&self, id: &OperationId) -> Result<Option<Arc<Record>>, StoreError> {
+        self.load(id).await
+    }
+
     /// The record of that id.
     async fn load(&self, id: &OperationId) -> Result<Option<Arc<Record>>, StoreError>;
 
