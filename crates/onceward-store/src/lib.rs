@@ -8,10 +8,14 @@
 //!
 //! # Layout
 //! - [`sqlite`]: one file, any number of processes on one machine, no server.
+//! - `cache`: finished records in memory.
 //! - [`clock`]: the machine's clock, for stores in memory.
 //! - [`open`]: from a URL to a store.
 
+mod cache;
 pub mod clock;
+#[cfg(feature = "remote")]
+mod remote;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 

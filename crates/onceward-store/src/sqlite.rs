@@ -7,9 +7,8 @@
 //! # Layout
 //! - [`options`](SqliteOptions): what a URL can say. `schema`: tables and their versions. `rows`: records and rows.
 //! - `live`: the locks, the ledger's own clock, and the count of changes to finished records.
-//! - `writer`: one writer, many callers, one sync. `cache`: finished records in memory.
+//! - `writer`: one writer, many callers, one sync.
 
-mod cache;
 mod live;
 mod options;
 mod rows;
@@ -30,7 +29,7 @@ use rusqlite::Connection;
 pub use options::{SqliteOptions, Sync};
 pub use schema::SCHEMA_VERSION;
 
-use cache::Cache;
+use crate::cache::Cache;
 use live::Live;
 use writer::{Change, Writer, Written};
 

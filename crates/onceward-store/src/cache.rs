@@ -1,8 +1,8 @@
 //! Finished records in memory, bounded by what they weigh.
 //!
 //! A record that is done changes only when somebody settles, forgets or verifies it, or when its time is over. Each
-//! such change moves the epoch in the `…-live` file, so a record is as good as the file's while the epoch is the one
-//! that it was read under.
+//! such change moves an epoch that the store can see, so a record in memory is as good as the stored one while the epoch
+//! is the one that it was read under.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ const MAX_RECORD_BYTES: usize = 1024 * 1024;
 /// What a record weighs beside its texts: the structures around them.
 const RECORD_BYTES: usize = 900;
 
-pub(super) struct Cache {
+pub(crate) struct Cache {
     records: Kept<OperationId, Entry, ByBytes>,
 }
 
@@ -35,16 +35,16 @@ impl Weighter<OperationId, Entry> for ByBytes {
 }
 
 impl Cache {
-    pub(super) fn new(bytes: u64) -> Self {
+    pub(crate) fn new(bytes: u64) -> Self {
         let items = usize::try_from(bytes).unwrap_or(usize::MAX) / RECORD_BYTES;
         Self { records: Kept::with_weighter(items, bytes, ByBytes) }
     }
 
-    pub(super) fn find(&self, id: &OperationId, epoch: u64) -> Option<Arc<Record>> {
+    pub(crate) fn find(&self, id: &OperationId, epoch: u64) -> Option<Arc<Record>> {
         self.records.get(id).filter(|entry| entry.epoch == epoch).map(|entry| entry.record)
     }
 
-    pub(super) fn keep(&self, record: &Arc<Record>, epoch: u64) {
+    pub(crate) fn keep(&self, record: &Arc<Record>, epoch: u64) {
         if record.state == State::Done && weight(record) <= MAX_RECORD_BYTES {
             self.records.insert(record.id.clone(), Entry { epoch, record: Arc::clone(record) });
         }
