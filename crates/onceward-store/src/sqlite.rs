@@ -31,6 +31,7 @@ pub use schema::SCHEMA_VERSION;
 
 use crate::cache::Cache;
 use live::Live;
+use rows::Entry;
 use writer::{Change, Writer, Written};
 
 /// The ledger in one SQLite file.
@@ -46,6 +47,15 @@ struct Shared {
     cache: Cache,
     watchers: Watchers,
     readers: Mutex<Vec<Connection>>,
+}
+
+/// What to do about a record that memory does not hold, while the writer is at work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Busy {
+    /// Read on another connection. Each commit makes it forget the pages it knows, so this costs some reads.
+    LookBeside,
+    /// Nothing: the intent goes to the writer next, who finds what there is on the pages it has at hand.
+    LetTheWriterTell,
 }
 
 /// What `once doctor` wants to know.
@@ -119,15 +129,16 @@ impl SqliteStore {
         })
     }
 
-    fn load_now(&self, id: &OperationId) -> Result<Option<Arc<Record>>, StoreError> {
+    fn load_now(&self, id: &OperationId, busy: Busy) -> Result<Option<Arc<Record>>, StoreError> {
         let epoch = self.shared.live.epoch();
         if let Some(record) = epoch.and_then(|epoch| self.shared.cache.find(id, epoch)) {
             return Ok(Some(record));
         }
         // A process that does one thing has one connection; only where the writer is busy is another one opened.
-        let record = match self.writer.try_read(|connection| rows::load(connection, id)) {
-            Some(record) => record?,
-            None => self.shared.read(|connection| rows::load(connection, id))?,
+        let record = match (self.writer.try_read(|connection| rows::load(connection, id)), busy) {
+            (Some(record), _) => record?,
+            (None, Busy::LookBeside) => self.shared.read(|connection| rows::load(connection, id))?,
+            (None, Busy::LetTheWriterTell) => None,
         };
         let record = record.map(Arc::new);
         if let (Some(record), Some(epoch)) = (&record, epoch) {
@@ -171,21 +182,32 @@ impl Store for SqliteStore {
         Watch::Kernel
     }
 
+    async fn recall(&self, id: &OperationId) -> Result<Option<Arc<Record>>, StoreError> {
+        self.load_now(id, Busy::LetTheWriterTell)
+    }
+
     async fn load(&self, id: &OperationId) -> Result<Option<Arc<Record>>, StoreError> {
-        self.load_now(id)
+        self.load_now(id, Busy::LookBeside)
     }
 
     async fn swap(&self, expected: Option<u64>, record: Record, door: Door) -> Result<Swap, StoreError> {
         let record = Arc::new(record);
-        match self.write(Change::Swap { expected, record: Arc::clone(&record) }, door).await? {
-            Written::Yes => Ok(Swap::Written(record)),
+        let entry = Entry::new(Arc::clone(&record))
+            .map_err(|error| schema::explain(&self.shared.options.path, error))?;
+        match self.write(Change::Swap { expected, entry }, door).await? {
+            Written::Yes { epoch } => {
+                if let Some(epoch) = epoch {
+                    self.shared.cache.keep(&record, epoch);
+                }
+                Ok(Swap::Written(record))
+            }
             Written::Conflict(found) => Ok(Swap::Conflict(found)),
         }
     }
 
     async fn delete(&self, id: &OperationId, expected: u64, door: Door) -> Result<bool, StoreError> {
         let written = self.write(Change::Delete { id: id.clone(), expected }, door).await?;
-        Ok(matches!(written, Written::Yes))
+        Ok(matches!(written, Written::Yes { .. }))
     }
 
     async fn list(&self, filter: &Filter) -> Result<Vec<Listed>, StoreError> {
@@ -202,7 +224,7 @@ impl Store for SqliteStore {
     }
 
     async fn changed(&self, id: &OperationId, seen: u64, timeout_ms: u64) {
-        let unchanged = || match self.load_now(id) {
+        let unchanged = || match self.load_now(id, Busy::LookBeside) {
             Ok(record) => record.is_some_and(|record| record.version == seen),
             Err(_) => true,
         };

@@ -4,6 +4,7 @@ mod whole;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -241,9 +242,9 @@ pub struct Record {
 pub struct Detail {
     /// Of the inputs it was first asked for with.
     pub fingerprint: Fingerprint,
-    /// A digest of each field, to name what differs.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub fields: BTreeMap<String, String>,
+    /// A digest of each field, to name what differs. One map for all versions of the record: none changes it.
+    #[serde(default, skip_serializing_if = "no_fields")]
+    pub fields: Arc<BTreeMap<String, String>>,
     /// What may be done when it is in doubt.
     pub class: Class,
     /// The key that the downstream was given, and until when it is sure to honour it.
@@ -400,6 +401,10 @@ impl Outcome {
 /// A result of `null` is a result.
 fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Box<RawValue>>, D::Error> {
     Box::<RawValue>::deserialize(deserializer).map(Some)
+}
+
+fn no_fields(fields: &Arc<BTreeMap<String, String>>) -> bool {
+    fields.is_empty()
 }
 
 fn is_zero(number: &u32) -> bool {

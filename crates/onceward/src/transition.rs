@@ -4,6 +4,8 @@ mod ending;
 
 pub use ending::{Ending, finish};
 
+use std::sync::Arc;
+
 use self::ending::end;
 use crate::decide::{Liveness, standing};
 use crate::operation::{Intent, MAX_RESULT};
@@ -94,7 +96,7 @@ pub fn stage(intent: &Intent, now_ms: i64) -> Record {
         due_ms: None,
         detail: Detail {
             fingerprint: intent.fingerprint.clone(),
-            fields: intent.fields(),
+            fields: Arc::new(intent.fields()),
             class: intent.terms.class,
             downstream: None,
             owner: None,
@@ -156,7 +158,7 @@ fn again(before: &Record, intent: &Intent, now_ms: i64) -> Record {
         record.detail.downstream = None;
         record.detail.late = None;
         record.detail.double_effect = None;
-        record.detail.fields = intent.fields();
+        record.detail.fields = Arc::new(intent.fields());
         return record;
     }
     match before.state {

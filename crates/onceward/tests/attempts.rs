@@ -72,7 +72,7 @@ fn an_attempt_starts_open_with_its_owner_and_the_terms_of_its_call() {
         assert_eq!((after.state, after.due_ms, &after.outcome), (State::Running, None, &None), "{found}");
         assert_eq!((after.updated_ms, after.detail.owner), (NOW_MS, Some(OWNER)), "{found}");
         let detail = &after.detail;
-        assert_eq!(detail.fields, intent.fields(), "{found}");
+        assert_eq!(*detail.fields, intent.fields(), "{found}");
         assert_eq!((detail.cancel_requested_ms, detail.quarantine_until_ms), (None, None), "{found}");
         assert_eq!((detail.class, detail.max_attempts), (Class::Keyed, 3), "{found}");
         assert_eq!((detail.retention_ms, detail.tombstone_ms), (11, 12), "{found}");

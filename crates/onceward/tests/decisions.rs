@@ -260,7 +260,7 @@ fn case(words: [&'static str; 10]) -> (Record, Intent) {
         let other = other.input(serde_json::json!({"customer": "c1", "amount": 200, "note": "secret"}));
         let mut other = other.intent().expect("a valid operation");
         let first = onceward::Json::from(serde_json::json!({"customer": "c1", "amount": 100}));
-        record.detail.fields = onceward::key::field_digests(&other.id, &first);
+        record.detail.fields = std::sync::Arc::new(onceward::key::field_digests(&other.id, &first));
         other.key.origin = intent.key.origin;
         intent = other;
     }

@@ -1,5 +1,7 @@
 //! Records and rows.
 
+use std::sync::Arc;
+
 use onceward::operation::DEFAULT_SCOPE;
 use onceward::{Counts, Cursor, Detail, Filter, Key, KeyOrigin, Listed, OperationId, Outcome, Record, State};
 use rusqlite::types::{Type, Value};
@@ -30,19 +32,30 @@ pub(super) fn load(connection: &Connection, id: &OperationId) -> rusqlite::Resul
     Ok(Some(record))
 }
 
-/// Inserts the record of an operation that has none; tells whether it had none.
-pub(super) fn insert(connection: &Connection, record: &Record) -> rusqlite::Result<bool> {
-    let there = connection
-        .prepare_cached("SELECT 1 FROM operation WHERE slot = ?1 AND id = ?2")?
-        .exists(params![slot(&record.id), record.id.as_str()])?;
-    if there {
-        return Ok(false);
+/// A record on its way into the file, with its texts made: by its caller, who has more time than the writer.
+pub(super) struct Entry {
+    pub(super) record: Arc<Record>,
+    detail: String,
+    outcome: Option<String>,
+}
+
+impl Entry {
+    pub(super) fn new(record: Arc<Record>) -> rusqlite::Result<Self> {
+        let detail = json(&record.detail)?;
+        let outcome = record.outcome.as_ref().map(json).transpose()?;
+        Ok(Self { record, detail, outcome })
     }
-    connection
+}
+
+/// Inserts the record of an operation that has none; tells whether it had none.
+pub(super) fn insert(connection: &Connection, entry: &Entry) -> rusqlite::Result<bool> {
+    let Entry { record, detail, outcome } = entry;
+    let inserted = connection
         .prepare_cached(
             "INSERT INTO operation (slot, id, scope, name, key, origin, state, version, attempt, created_ms, \
              updated_ms, due_ms, has_body, detail, outcome, agenda) \
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16)",
+             SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16 \
+             WHERE NOT EXISTS (SELECT 1 FROM operation WHERE slot = ?1 AND id = ?2)",
         )?
         .execute(params![
             slot(&record.id),
@@ -61,12 +74,14 @@ pub(super) fn insert(connection: &Connection, record: &Record) -> rusqlite::Resu
             record.updated_ms,
             record.due_ms,
             body(record).is_some(),
-            json(&record.detail)?,
-            record.outcome.as_ref().map(json).transpose()?,
+            detail,
+            outcome,
             agenda(record),
         ])?;
-    put_body(connection, record)?;
-    Ok(true)
+    if inserted == 1 {
+        put_body(connection, record)?;
+    }
+    Ok(inserted == 1)
 }
 
 /// Which records a change may touch.
@@ -82,9 +97,10 @@ pub(super) enum Touch {
 pub(super) fn update(
     connection: &Connection,
     expected: u64,
-    record: &Record,
+    entry: &Entry,
     touch: Touch,
 ) -> rusqlite::Result<bool> {
+    let Entry { record, detail, outcome } = entry;
     let updated = connection
         .prepare_cached(match touch {
             Touch::Unfinished => {
@@ -109,8 +125,8 @@ pub(super) fn update(
             record.updated_ms,
             record.due_ms,
             body(record).is_some(),
-            json(&record.detail)?,
-            record.outcome.as_ref().map(json).transpose()?,
+            detail,
+            outcome,
             agenda(record),
         ])?;
     if updated == 1 {

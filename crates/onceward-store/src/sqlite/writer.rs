@@ -10,10 +10,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::task::{Context, Poll, Waker};
 use std::thread::JoinHandle;
 
-use onceward::{OperationId, Record, State, StoreError};
+use onceward::{OperationId, Record, StoreError};
 use rusqlite::{Connection, ErrorCode};
 
-use super::rows::Touch;
+use super::rows::{Entry, Touch};
 use super::{Shared, live, rows, schema};
 
 /// How many changes share a commit at the most.
@@ -24,12 +24,15 @@ const MAX_TALLIES: usize = 65_536;
 const TALLIES_PER_COMMIT: usize = 64;
 
 pub(super) enum Change {
-    Swap { expected: Option<u64>, record: Arc<Record> },
+    Swap { expected: Option<u64>, entry: Entry },
     Delete { id: OperationId, expected: u64 },
 }
 
 pub(super) enum Written {
-    Yes,
+    /// With the epoch that held before the commit: whoever keeps the record in memory keeps it under that one.
+    Yes {
+        epoch: Option<u64>,
+    },
     Conflict(Option<Arc<Record>>),
 }
 
@@ -50,6 +53,8 @@ struct Core {
 #[derive(Default)]
 struct Queue {
     jobs: Vec<Job>,
+    /// The writer's thread waits to be woken, which costs a call to the kernel.
+    asleep: bool,
     closing: bool,
 }
 
@@ -156,7 +161,10 @@ impl Writer {
             }
         }
         drop(thread);
-        self.core.wake.notify_one();
+        // Once a sleep: whoever comes before it is up finds the queue open.
+        if std::mem::take(&mut self.core.queue().asleep) {
+            self.core.wake.notify_one();
+        }
     }
 }
 
@@ -207,6 +215,7 @@ impl Core {
                 if queue.closing {
                     return;
                 }
+                queue.asleep = true;
                 queue = self.wake.wait(queue).unwrap_or_else(PoisonError::into_inner);
             }
             drop(queue);
@@ -255,15 +264,9 @@ impl Core {
 
     fn answer(&self, job: &Job, result: Result<Written, StoreError>) {
         let id = match &job.change {
-            Change::Swap { record, .. } => &record.id,
+            Change::Swap { entry, .. } => &entry.record.id,
             Change::Delete { id, .. } => id,
         };
-        if let (Change::Swap { record, .. }, Ok(Written::Yes)) = (&job.change, &result)
-            && record.state == State::Done
-            && let Some(epoch) = self.shared.live.epoch()
-        {
-            self.shared.cache.keep(record, epoch);
-        }
         let waker = {
             let mut reply = job.reply.lock().unwrap_or_else(PoisonError::into_inner);
             reply.result = Some(result);
@@ -283,12 +286,13 @@ impl Core {
         tallies: &Tallies,
     ) -> Result<Vec<Written>, StoreError> {
         let connection = self.connection(desk)?;
+        let epoch = self.shared.live.epoch();
         let mut touched = Touched::NothingFinished;
         let transaction = |touched: &mut Touched| {
             connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
             let mut written = Vec::with_capacity(changes.len());
             for change in changes {
-                written.push(self.apply(connection, change, touched)?);
+                written.push(self.apply(connection, change, epoch, touched)?);
             }
             for (id, replays) in tallies {
                 rows::add_replays(connection, id, *replays)?;
@@ -333,14 +337,15 @@ impl Core {
         &self,
         connection: &Connection,
         change: &Change,
+        epoch: Option<u64>,
         touched: &mut Touched,
     ) -> rusqlite::Result<Written> {
         let written = match change {
-            Change::Swap { expected: None, record } => rows::insert(connection, record)?,
-            Change::Swap { expected: Some(expected), record } => {
-                rows::update(connection, *expected, record, Touch::Unfinished)? || {
+            Change::Swap { expected: None, entry } => rows::insert(connection, entry)?,
+            Change::Swap { expected: Some(expected), entry } => {
+                rows::update(connection, *expected, entry, Touch::Unfinished)? || {
                     self.finished_records_change(touched)?;
-                    rows::update(connection, *expected, record, Touch::Any)?
+                    rows::update(connection, *expected, entry, Touch::Any)?
                 }
             }
             Change::Delete { id, expected } => {
@@ -349,10 +354,10 @@ impl Core {
             }
         };
         if written {
-            return Ok(Written::Yes);
+            return Ok(Written::Yes { epoch });
         }
         let id = match change {
-            Change::Swap { record, .. } => &record.id,
+            Change::Swap { entry, .. } => &entry.record.id,
             Change::Delete { id, .. } => id,
         };
         Ok(Written::Conflict(rows::load(connection, id)?.map(Arc::new)))

@@ -1,6 +1,7 @@
 //! One record is read and one is written, by compare-and-swap on its version.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::bench::{
     Bench, Verdict, conflict, done, ensure, equal, in_state, next, same, staged, wait, written,
@@ -171,7 +172,7 @@ fn full(key: &str) -> Result<Record, super::bench::Problem> {
     };
     let mut record = Record { attempt: 3, replays: 0, ..done(key, outcome.clone())? };
     let detail = &mut record.detail;
-    detail.fields = BTreeMap::from([("/a".to_owned(), "digest".to_owned())]);
+    detail.fields = Arc::new(BTreeMap::from([("/a".to_owned(), "digest".to_owned())]));
     detail.class = Class::Keyed;
     detail.downstream = Some(Downstream { key: "downstream".to_owned(), safe_until_ms: 5 });
     detail.owner = Some(Owner { token: 6, lease_until_ms: 7 });
