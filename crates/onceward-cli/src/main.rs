@@ -14,6 +14,10 @@ mod exit;
 
 use std::process::ExitCode;
 
+/// Records are made on one thread and dropped on another, for which the system's allocator takes locks.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     let cli = match cli::parse() {
         Ok(cli) => cli,

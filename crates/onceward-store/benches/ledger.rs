@@ -17,6 +17,10 @@ use onceward::{Blocking, Done, Failure, Ledger, Operation};
 use onceward_store::{SqliteOptions, SqliteStore};
 use rusqlite::Connection;
 
+/// The allocator of the `once` binary, for bare SQLite too.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 const ROUND: Duration = Duration::from_secs(4);
 const CACHE_BYTES: u64 = 64 * 1024 * 1024;
 
