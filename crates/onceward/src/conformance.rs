@@ -18,6 +18,7 @@
 
 mod bench;
 mod swap;
+mod recall;
 mod delete;
 mod list;
 mod due;
@@ -103,6 +104,7 @@ pub fn groups() -> impl Iterator<Item = &'static str> {
 
 const GROUPS: &[(&str, &[Case])] = &[
     ("load and swap", swap::CASES),
+    ("recall", recall::CASES),
     ("delete", delete::CASES),
     ("list", list::CASES),
     ("due and counts", due::CASES),

@@ -1,11 +1,13 @@
 //! The ledger: the whole loop of begin, execute and finish over any [`Store`].
 
+mod adopt;
 mod call;
 mod claim;
 mod tend;
 
 use std::sync::Arc;
 
+pub use adopt::Adopted;
 pub use call::{Call, ProbeAnswer};
 pub use claim::Claim;
 pub use tend::{Cancelled, Swept};

@@ -47,6 +47,7 @@ const FAULTS: &[(Fault, &str)] = &[
     (Fault::ConflictBringsWhatWasTried, "load and swap"),
     (Fault::LosesTheLateAnswer, "load and swap"),
     (Fault::LosesDueTimes, "load and swap"),
+    (Fault::RecallsWhatWas, "recall"),
     (Fault::ForgetsDeletes, "delete"),
     (Fault::DeletesAnyVersion, "delete"),
     (Fault::SaysNoToEveryDelete, "delete"),

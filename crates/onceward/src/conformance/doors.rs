@@ -14,12 +14,16 @@ use crate::store::{Inherit, Watch};
 
 pub(super) const GROUP: &str = "two handles";
 
+/// How long word of a change may take.
+const WORD_MS: i64 = 2_000;
+
 type BothSides = fn(&Bench, &Bench) -> Verdict;
 
 pub(super) const CASES: &[Case<BothSides>] = cases![
     what_one_writes_the_other_finds,
     what_one_changes_the_other_sees_at_once,
     what_one_deletes_the_other_does_not_find,
+    what_one_changes_the_other_soon_recalls_anew,
     an_old_version_is_a_conflict_across_handles,
     what_one_writes_the_other_lists,
     a_lock_is_seen_from_the_other_side,
@@ -43,6 +47,25 @@ fn what_one_changes_the_other_sees_at_once(here: &Bench, there: &Bench) -> Verdi
         let after = next(&record);
         here.replace(&record, &after)?;
         equal!(there.found(&record.id)?.version, after.version, "the version on the other side");
+        record = after;
+    }
+    Ok(())
+}
+
+/// A memory of finished records may lag behind the other side, for as long as word takes to come.
+fn what_one_changes_the_other_soon_recalls_anew(here: &Bench, there: &Bench) -> Verdict {
+    let mut record = in_state("a", State::Done, None)?;
+    here.put(&record)?;
+    for _ in 0..4 {
+        there.found(&record.id)?;
+        wait(there.recall(&record.id))?;
+        let after = next(&record);
+        here.replace(&record, &after)?;
+        let asked_ms = here.now_ms();
+        while wait(there.recall(&record.id))?.is_some_and(|seen| seen.version == record.version) {
+            ensure!(here.now_ms() < asked_ms + WORD_MS, "the other side recalls what was changed long ago");
+            here.pause(1);
+        }
         record = after;
     }
     Ok(())

@@ -1,7 +1,8 @@
 //! Stores that break one promise each.
 #![allow(clippy::wildcard_enum_match_arm, reason = "a fault concerns one method, and the others do not care")]
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use onceward::{
@@ -21,6 +22,7 @@ pub(crate) enum Fault {
     ConflictBringsWhatWasTried,
     LosesTheLateAnswer,
     LosesDueTimes,
+    RecallsWhatWas,
     ForgetsDeletes,
     DeletesAnyVersion,
     SaysNoToEveryDelete,
@@ -58,6 +60,8 @@ pub(crate) enum Fault {
 pub(crate) struct Broken {
     inner: MemoryStore<GoingClock>,
     fault: Fault,
+    /// What was loaded first, for a store that recalls what was.
+    remembered: Mutex<HashMap<OperationId, Arc<Record>>>,
 }
 
 impl Broken {
@@ -68,7 +72,7 @@ impl Broken {
             Fault::SleepsThroughChanges | Fault::NeverLooksBeforeWaiting | Fault::SeesEverybodyAlive
         );
         let clock = GoingClock::times(if slow { 50 } else { 1 });
-        Self { inner: MemoryStore::new(clock), fault }
+        Self { inner: MemoryStore::new(clock), fault, remembered: Mutex::default() }
     }
 
     fn is(&self, fault: Fault) -> bool {
@@ -126,9 +130,21 @@ impl Store for Broken {
         self.inner.watch()
     }
 
+    async fn recall(&self, id: &OperationId) -> Result<Option<Arc<Record>>, StoreError> {
+        if self.is(Fault::RecallsWhatWas) {
+            return Ok(self.remembered.lock().expect("nobody panicked").get(id).cloned());
+        }
+        self.load(id).await
+    }
+
     async fn load(&self, id: &OperationId) -> Result<Option<Arc<Record>>, StoreError> {
         assert!(!self.is(Fault::Panics), "out of order");
-        self.inner.load(id).await
+        let found = self.inner.load(id).await?;
+        if let Some(record) = &found {
+            let mut remembered = self.remembered.lock().expect("nobody panicked");
+            remembered.entry(id.clone()).or_insert_with(|| Arc::clone(record));
+        }
+        Ok(found)
     }
 
     async fn swap(&self, expected: Option<u64>, mut record: Record, door: Door) -> Result<Swap, StoreError> {

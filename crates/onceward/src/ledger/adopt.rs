@@ -1,0 +1,68 @@
+//! Moving house: taking in the records of another ledger.
+
+use std::sync::Arc;
+
+use super::Ledger;
+use crate::decide::Liveness;
+use crate::error::{Error, InvalidInput};
+use crate::key::OperationId;
+use crate::policy::Terms;
+use crate::record::{Record, State};
+use crate::store::Swap;
+use crate::transition;
+
+/// What taking in a record came to.
+#[derive(Debug, Clone)]
+pub enum Adopted {
+    /// It is written.
+    Taken,
+    /// The same operation is there, as it was or further on: nothing was written.
+    AlreadyThere,
+    /// Another operation, or an earlier state of it, stands under that key: nothing was written.
+    Differs(Arc<Record>),
+}
+
+impl Ledger {
+    /// Takes in a record of another ledger, once: doing it again changes nothing.
+    ///
+    /// A record that was running is in doubt here. Its owner, if it lives, answers to the other ledger.
+    ///
+    /// # Errors
+    /// When the record is not what its id says, and the ledger's own.
+    pub async fn adopt(&self, record: Record) -> Result<Adopted, Error> {
+        if record.id != OperationId::of(&record.scope, &record.name, &record.key.text) {
+            return Err(InvalidInput::new(format!(
+                "{} is not the id of its scope, name and key: the record has been changed",
+                record.id
+            ))
+            .into());
+        }
+        let (created_ms, version) = (record.created_ms, record.version);
+        let fingerprint = record.detail.fingerprint.clone();
+        let record = match record.state {
+            State::Running => {
+                let quarantine_ms = Terms::default().quarantine_ms;
+                transition::doubt(&record, Liveness::Unknown, quarantine_ms, self.now_ms())
+            }
+            State::Staged
+            | State::Done
+            | State::Failed
+            | State::InDoubt
+            | State::Cancelled
+            | State::Expired => record,
+        };
+        loop {
+            match self.store().swap(None, record.clone(), self.door).await? {
+                Swap::Written(_) => return Ok(Adopted::Taken),
+                Swap::Conflict(Some(found)) => {
+                    let same = found.created_ms == created_ms
+                        && found.detail.fingerprint == fingerprint
+                        && found.version >= version;
+                    return Ok(if same { Adopted::AlreadyThere } else { Adopted::Differs(found) });
+                }
+                // It was there a moment ago, and has been deleted since.
+                Swap::Conflict(None) => {}
+            }
+        }
+    }
+}

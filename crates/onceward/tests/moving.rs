@@ -1,0 +1,65 @@
+//! Moving house: records of one ledger are taken in by another, once.
+#![allow(clippy::expect_used, reason = "a test may")]
+
+mod common;
+
+use common::{Bench, id, pay};
+use onceward::{Adopted, Code, Done, Record, State};
+
+/// What taking the record in comes to, in a word.
+fn adopt(bench: &Bench, record: &Record) -> Result<&'static str, Code> {
+    let adopted = bench.wait(bench.ledger.ledger().adopt(record.clone()));
+    adopted.map_err(|error| error.code()).map(|adopted| match adopted {
+        Adopted::Taken => "taken",
+        Adopted::AlreadyThere => "already there",
+        Adopted::Differs(_) => "differs",
+    })
+}
+
+fn record(bench: &Bench) -> Record {
+    Record::clone(&bench.wait(bench.ledger.ledger().find(&id(&pay()))).expect("it is there").0)
+}
+
+#[test]
+fn what_was_done_there_is_replayed_here() {
+    let (old, new) = (Bench::new(), Bench::new());
+    let first = old.ledger.run(pay(), |_| Ok(Done::created(&42))).expect("it runs");
+    let moved = record(&old);
+    assert_eq!(adopt(&new, &moved), Ok("taken"));
+    assert_eq!(adopt(&new, &moved), Ok("already there"));
+    let again = new.ledger.run(pay(), |_| unreachable!("it was done")).expect("it is replayed");
+    assert_eq!((again.replayed(), again.data()), (true, first.data()));
+}
+
+#[test]
+fn what_runs_there_is_in_doubt_here() {
+    let (old, new) = (Bench::new(), Bench::new());
+    let claim = old.begin(&pay());
+    assert_eq!(adopt(&new, claim.record()), Ok("taken"));
+    assert_eq!(new.stands(&pay()), State::InDoubt);
+    assert_eq!(new.refused(&pay()), Code::InDoubt);
+    assert_eq!(adopt(&new, claim.record()), Ok("already there"), "a second import changes nothing");
+}
+
+#[test]
+fn what_stands_here_already_is_left_alone() {
+    let (old, new) = (Bench::new(), Bench::new());
+    old.run(&pay()).expect("it runs");
+    new.clock.advance(1);
+    new.run(&pay()).expect("it runs here too, on its own");
+    assert_eq!(adopt(&new, &record(&old)), Ok("differs"));
+    let later = Bench::new();
+    adopt(&later, &record(&old)).expect("it is taken");
+    let newer = Record { version: record(&old).version + 1, ..record(&old) };
+    assert_eq!(adopt(&later, &newer), Ok("differs"), "it went on in the old house");
+    assert_eq!(record(&later).version, record(&old).version);
+}
+
+#[test]
+fn a_record_that_was_changed_by_hand_is_refused() {
+    let (old, new) = (Bench::new(), Bench::new());
+    old.run(&pay()).expect("it runs");
+    let forged = Record { scope: "another".to_owned(), ..record(&old) };
+    assert_eq!(adopt(&new, &forged), Err(Code::InvalidInput));
+    assert!(new.wait(new.store.load(&forged.id)).expect("it can be read").is_none());
+}
