@@ -1,0 +1,204 @@
+//! The folder in which a test process keeps its servers, and what ends them with it.
+//!
+//! A server dies with the process that started it, however that ends: the kernel sends it a signal when the *thread* that
+//! started it is gone. Tests run on threads that come and go, so one thread that stays starts them all. A shell that
+//! waits for the end of its input removes the folder; nothing is left of a test that was killed.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{self, Sender};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use nix::unistd::{User, geteuid};
+
+/// How long a server may take to start, stop or follow.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+/// Below the ports that the kernel gives to outgoing connections, so that a server that is started again finds its own
+/// free; and with room for the second port of a cluster's node, ten thousand above.
+const PORTS: std::ops::Range<u64> = 10_300..22_000;
+/// How far the second port of a cluster's node is from its first.
+const BUS: u16 = 10_000;
+
+static HOME: OnceLock<Home> = OnceLock::new();
+static COUNT: AtomicU64 = AtomicU64::new(0);
+
+struct Home {
+    folder: PathBuf,
+    jobs: Mutex<Sender<Job>>,
+    /// Its input ends with this process.
+    _keeper: Child,
+}
+
+struct Job {
+    command: Command,
+    started: Sender<std::io::Result<Child>>,
+}
+
+impl Home {
+    fn make() -> Self {
+        let made = tempfile::Builder::new().prefix("onceward-harness-").tempdir();
+        let folder = must(made, "cannot make a folder for the servers").keep();
+        // PostgreSQL may run as another user, who must be able to pass.
+        let open = std::fs::Permissions::from_mode(0o755);
+        must(std::fs::set_permissions(&folder, open), "cannot open the servers' folder");
+        let remove =
+            "cat >/dev/null; for i in 1 2 3 4 5 6 7 8 9 10; do rm -rf \"$1\" && exit; sleep 0.2; done";
+        let mut keeper = Command::new("sh");
+        keeper.args(["-c", remove, "sh"]).arg(&folder).process_group(0);
+        keeper.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        let _keeper = must(keeper.spawn(), "cannot start sh");
+        let (jobs, wanted) = mpsc::channel::<Job>();
+        let start = move || {
+            for mut job in wanted {
+                // Whoever asked may have given up.
+                drop(job.started.send(job.command.spawn()));
+            }
+        };
+        must(
+            std::thread::Builder::new().name("harness".into()).spawn(start),
+            "cannot start the harness' thread",
+        );
+        Self { folder, jobs: Mutex::new(jobs), _keeper }
+    }
+}
+
+fn home() -> &'static Home {
+    HOME.get_or_init(Home::make)
+}
+
+/// What went wrong, as a panic that names it.
+#[track_caller]
+pub(crate) fn must<T, E: std::fmt::Display>(result: Result<T, E>, what: &str) -> T {
+    match result {
+        Ok(value) => value,
+        Err(error) => panic!("{what}: {error}"),
+    }
+}
+
+/// A number that no other part of this process has, with the process' own in front.
+pub(crate) fn unique() -> String {
+    format!("t{}_{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// A folder for one server, which does not exist yet.
+pub(crate) fn folder(what: &str) -> PathBuf {
+    home().folder.join(format!("{what}-{}", unique()))
+}
+
+/// Makes a folder that the servers' user owns.
+pub(crate) fn make_folder(folder: &Path) {
+    must(std::fs::create_dir_all(folder), &format!("cannot make {}", folder.display()));
+    if let Some(user) = other_user() {
+        let given = std::os::unix::fs::chown(folder, Some(user.uid.as_raw()), Some(user.gid.as_raw()));
+        must(given, &format!("cannot give {} to {}", folder.display(), user.name));
+    }
+}
+
+/// PostgreSQL refuses to run as root; then it runs as the user that its package made.
+fn other_user() -> Option<User> {
+    if !geteuid().is_root() {
+        return None;
+    }
+    let user = must(User::from_name("postgres"), "cannot read the users of this machine");
+    assert!(
+        user.is_some(),
+        "there is no user `postgres`: install the Debian package `postgresql`, or run scripts/test"
+    );
+    user
+}
+
+/// As whom a program runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum As {
+    /// The user of the test.
+    Us,
+    /// Somebody who is not root.
+    NotRoot,
+}
+
+/// A command of a package, to be run as `who`. It dies with this process.
+pub(crate) fn command(program: &str, package: &str, who: As) -> Command {
+    let found = find(program, package);
+    let mut command = Command::new(find("setpriv", "util-linux"));
+    command.args(["--pdeathsig", "KILL"]);
+    if let (As::NotRoot, Some(user)) = (who, other_user()) {
+        command.args(["--reuid", &user.uid.to_string(), "--regid", &user.gid.to_string(), "--clear-groups"]);
+    }
+    command.arg("--").arg(found).stdin(Stdio::null()).current_dir("/");
+    command
+}
+
+/// Where a program is. Debian keeps those of PostgreSQL's server in a folder of their version.
+fn find(program: &str, package: &str) -> PathBuf {
+    let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    let mut versions: Vec<PathBuf> = versions.map(|version| version.path()).collect();
+    versions.sort_by_key(|path| {
+        path.file_name().and_then(|name| name.to_str()).and_then(|name| name.parse::<u32>().ok())
+    });
+    let newest = versions.into_iter().rev().map(|version| version.join("bin"));
+    let usual = ["/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin", "/sbin"].map(PathBuf::from);
+    let known = newest.chain(usual).map(|folder| folder.join(program)).find(|path| path.exists());
+    known.or_else(|| on_path(program)).unwrap_or_else(|| {
+        panic!("{program} is missing: install the Debian package `{package}`, or run scripts/test")
+    })
+}
+
+fn on_path(program: &str) -> Option<PathBuf> {
+    let output = Command::new("sh").args(["-c", "command -v \"$1\"", "sh", program]).output().ok()?;
+    let path = String::from_utf8(output.stdout).ok()?;
+    output.status.success().then(|| PathBuf::from(path.trim()))
+}
+
+/// Starts a process that lives until it is ended or this process is gone.
+pub(crate) fn spawn(mut command: Command) -> Child {
+    command.process_group(0);
+    let words = format!("{command:?}");
+    let (started, answer) = mpsc::channel();
+    let jobs = home().jobs.lock().unwrap_or_else(PoisonError::into_inner);
+    must(jobs.send(Job { command, started }), "the harness' thread is gone");
+    drop(jobs);
+    must(must(answer.recv(), "the harness' thread is gone"), &words)
+}
+
+/// Runs a command to its end; it must succeed.
+#[track_caller]
+pub(crate) fn run(command: &mut Command) -> String {
+    let output = must(command.output(), &format!("{command:?}"));
+    let Output { status, stdout, stderr } = &output;
+    let said = String::from_utf8_lossy(stderr);
+    assert!(status.success(), "{command:?}: {status}: {}{said}", String::from_utf8_lossy(stdout));
+    String::from_utf8_lossy(stdout).trim_end().to_owned()
+}
+
+/// A port that is free now, and whose neighbour for a cluster is.
+pub(crate) fn free_port() -> u16 {
+    let free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
+    let span = PORTS.end - PORTS.start;
+    // Bounded: a machine on which so many ports in a row are taken has other worries.
+    for _ in 0..1_000 {
+        let port = PORTS.start + RandomState::new().build_hasher().finish() % span;
+        if let Ok(port) = u16::try_from(port)
+            && free(port)
+            && free(port + BUS)
+        {
+            return port;
+        }
+    }
+    panic!("no free port was found between {} and {}", PORTS.start, PORTS.end)
+}
+
+/// Asks until it is so.
+#[track_caller]
+pub(crate) fn wait_until(what: &str, mut so: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !so() {
+        assert!(begun.elapsed() < PATIENCE, "waited {} s until {what}", PATIENCE.as_secs());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
