@@ -49,6 +49,12 @@ impl Cache {
             self.records.insert(record.id.clone(), Entry { epoch, record: Arc::clone(record) });
         }
     }
+
+    /// Lets go of a record that has changed.
+    #[cfg(feature = "remote")]
+    pub(crate) fn remove(&self, id: &OperationId) {
+        self.records.remove(id);
+    }
 }
 
 fn weight(record: &Record) -> usize {

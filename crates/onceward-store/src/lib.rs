@@ -8,12 +8,20 @@
 //!
 //! # Layout
 //! - [`sqlite`]: one file, any number of processes on one machine, no server.
+//! - [`postgres`]: a server, any number of machines.
+//! - [`redis`]: a server or a cluster that is fast, any number of machines.
 //! - `cache`: finished records in memory.
 //! - [`clock`]: the machine's clock, for stores in memory.
-//! - [`open`]: from a URL to a store.
+//! - [`health`]: what a back end says about itself.
+//! - [`Place`] and [`open`]: from a URL to a [`Backend`].
 
 mod cache;
 pub mod clock;
+pub mod health;
+#[cfg(feature = "postgres")]
+pub mod postgres;
+#[cfg(feature = "redis")]
+pub mod redis;
 #[cfg(feature = "remote")]
 mod remote;
 #[cfg(feature = "sqlite")]
@@ -21,29 +29,102 @@ pub mod sqlite;
 
 use std::sync::Arc;
 
-use onceward::{MemoryStore, Store, StoreError};
+use onceward::{InvalidInput, MemoryStore, Store, StoreError};
 
 pub use clock::SystemClock;
+pub use health::{Finding, Verdict};
+#[cfg(feature = "postgres")]
+pub use postgres::{PostgresOptions, PostgresStore};
+#[cfg(feature = "redis")]
+pub use redis::{Durability, RedisOptions, RedisStore};
 #[cfg(feature = "sqlite")]
 pub use sqlite::{SqliteOptions, SqliteStore, Sync};
 
-/// Opens the ledger at a URL: `sqlite:PATH`, `sqlite:PATH?sync=normal`, or `memory:` for one that lasts as long as
-/// this process.
+/// A store, and what the person who runs it wants to know.
+pub trait Backend: Store {
+    /// Looks it over. May read all of it, so it takes its time on a large one.
+    ///
+    /// # Errors
+    /// When it cannot be looked at.
+    fn health(&self) -> Result<Vec<Finding>, StoreError>;
+}
+
+impl<C: onceward::Clock> Backend for MemoryStore<C> {
+    fn health(&self) -> Result<Vec<Finding>, StoreError> {
+        Ok(vec![Finding::look("ledger", "in memory: it ends with this process")])
+    }
+}
+
+/// Where a ledger is, as its URL says.
+#[derive(Debug, Clone)]
+pub enum Place {
+    /// `sqlite:PATH`: one file on this machine.
+    #[cfg(feature = "sqlite")]
+    Sqlite(SqliteOptions),
+    /// `postgres://…`
+    #[cfg(feature = "postgres")]
+    Postgres(PostgresOptions),
+    /// `redis://…`, `rediss://…`, `redis+cluster://…`, `rediss+cluster://…`
+    #[cfg(feature = "redis")]
+    Redis(RedisOptions),
+    /// `memory:`, which lasts as long as this process.
+    Memory,
+}
+
+impl Place {
+    /// Reads a URL.
+    ///
+    /// # Errors
+    /// Says what is not understood, and repeats no password.
+    pub fn parse(url: &str) -> Result<Self, InvalidInput> {
+        let invalid =
+            |problem: InvalidInput| InvalidInput::new(format!("the ledger URL is not valid: {problem}"));
+        match url.split_once(':') {
+            #[cfg(feature = "sqlite")]
+            Some(("sqlite", rest)) => SqliteOptions::parse(rest).map(Self::Sqlite).map_err(invalid),
+            #[cfg(feature = "postgres")]
+            Some(("postgres" | "postgresql", _)) => {
+                PostgresOptions::parse(url).map(Self::Postgres).map_err(invalid)
+            }
+            #[cfg(feature = "redis")]
+            Some(("redis" | "rediss" | "redis+cluster" | "rediss+cluster", _)) => {
+                RedisOptions::parse(url).map(Self::Redis).map_err(invalid)
+            }
+            Some(("memory", "")) => Ok(Self::Memory),
+            // What follows may be a secret.
+            Some((scheme, _)) => Err(not_understood(&format!("{scheme}:…"))),
+            None => Err(not_understood(url)),
+        }
+    }
+
+    /// Opens the ledger that is there, and makes one where there is none.
+    ///
+    /// # Errors
+    /// When it cannot be reached or used; says what to do.
+    pub fn open(self) -> Result<Arc<dyn Backend>, StoreError> {
+        match self {
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(options) => Ok(SqliteStore::open(options)?),
+            #[cfg(feature = "postgres")]
+            Self::Postgres(options) => Ok(PostgresStore::open(options)?),
+            #[cfg(feature = "redis")]
+            Self::Redis(options) => Ok(RedisStore::open(options)?),
+            Self::Memory => Ok(Arc::new(MemoryStore::new(SystemClock))),
+        }
+    }
+}
+
+fn not_understood(what: &str) -> InvalidInput {
+    InvalidInput::new(format!(
+        "the ledger {what:?} is not understood; write sqlite:PATH, postgres://…, redis://…, rediss://… or \
+         redis+cluster://…"
+    ))
+}
+
+/// Opens the ledger at a URL, and makes one where there is none.
 ///
 /// # Errors
 /// When the URL is not understood, or what it names cannot be used; says what to do.
-pub fn open(url: &str) -> Result<Arc<dyn Store>, StoreError> {
-    let unusable = |what: String| StoreError::Unusable { what };
-    match url.split_once(':') {
-        #[cfg(feature = "sqlite")]
-        Some(("sqlite", rest)) => {
-            let options = SqliteOptions::parse(rest)
-                .map_err(|problem| unusable(format!("the ledger URL {url:?} is not valid: {problem}")))?;
-            Ok(SqliteStore::open(options)?)
-        }
-        Some(("memory", "")) => Ok(Arc::new(MemoryStore::new(SystemClock))),
-        Some(_) | None => {
-            Err(unusable(format!("the ledger URL {url:?} is not understood; write sqlite:PATH (or memory:)")))
-        }
-    }
+pub fn open(url: &str) -> Result<Arc<dyn Backend>, StoreError> {
+    Place::parse(url).map_err(|invalid| StoreError::Unusable { what: invalid.to_string() })?.open()
 }

@@ -52,7 +52,7 @@ impl Clock for ServerClock {
 }
 
 /// What passes while the machine is up, asleep or not; nobody can set it.
-fn since_boot_ms() -> i64 {
+pub(crate) fn since_boot_ms() -> i64 {
     match clock_gettime(ClockId::CLOCK_BOOTTIME) {
         Ok(time) => time.tv_sec() * 1000 + time.tv_nsec() / 1_000_000,
         Err(_) => crate::clock::wall_ms(),
@@ -102,6 +102,12 @@ impl Engine {
         };
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn(work).map_err(cannot)?;
         Ok(Self { handle, stop: Some(stop), thread: Some(thread) })
+    }
+
+    /// The way to the thread for those who start tasks on it themselves.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn handle(&self) -> Handle {
+        self.handle.clone()
     }
 
     /// Lets a task run on the thread for as long as it likes.

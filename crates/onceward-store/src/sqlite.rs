@@ -8,7 +8,10 @@
 //! - [`options`](SqliteOptions): what a URL can say. `schema`: tables and their versions. `rows`: records and rows.
 //! - `live`: the locks, the ledger's own clock, and the count of changes to finished records.
 //! - `writer`: one writer, many callers, one sync.
+//! - [`atomic`]: record and effect in one transaction of the caller's own. `health`: whether all is as it should be.
 
+pub mod atomic;
+mod health;
 mod live;
 mod options;
 mod rows;
@@ -58,25 +61,6 @@ enum Busy {
     LetTheWriterTell,
 }
 
-/// What `once doctor` wants to know.
-#[derive(Debug, Clone)]
-pub struct Health {
-    /// The version of SQLite that is built in.
-    pub sqlite_version: &'static str,
-    /// The version of the file's tables.
-    pub schema_version: i64,
-    /// `wal` where it is as it should be.
-    pub journal_mode: String,
-    /// How each commit reaches the disk.
-    pub sync: Sync,
-    /// What the file's own check says: `ok`, or what is damaged.
-    pub integrity: String,
-    /// How far the machine's clock has moved away from the ledger's.
-    pub clock_drift_ms: i64,
-    /// How many attempts are under way in this very process.
-    pub held: usize,
-}
-
 impl SqliteStore {
     /// Opens the ledger, and creates it where there is none.
     ///
@@ -109,24 +93,6 @@ impl SqliteStore {
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.shared.options.path
-    }
-
-    /// Looks the ledger over. Reads all of it, so it takes its time on a large one.
-    ///
-    /// # Errors
-    /// When it cannot be read at all.
-    pub fn health(&self) -> Result<Health, StoreError> {
-        self.shared.read(|connection| {
-            Ok(Health {
-                sqlite_version: rusqlite::version(),
-                schema_version: connection.query_row("PRAGMA user_version", [], |row| row.get(0))?,
-                journal_mode: connection.query_row("PRAGMA journal_mode", [], |row| row.get(0))?,
-                sync: self.shared.options.sync,
-                integrity: connection.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0))?,
-                clock_drift_ms: self.shared.live.drift_ms(),
-                held: self.shared.live.held(),
-            })
-        })
     }
 
     fn load_now(&self, id: &OperationId, busy: Busy) -> Result<Option<Arc<Record>>, StoreError> {

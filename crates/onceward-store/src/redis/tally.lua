@@ -1,0 +1,9 @@
+-- Adds to the tally of replays of a record, if it is there.
+-- KEYS: the record, the shard
+-- ARGV: how many
+local replays = string.match(redis.call('GETRANGE', KEYS[1], 0, 12), '^.(%d+)')
+if replays then
+    local sum = math.min(tonumber(replays) + tonumber(ARGV[1]), 9999999999)
+    redis.call('SETRANGE', KEYS[1], 1, string.format('%010.0f', sum))
+end
+return 1

@@ -1,0 +1,54 @@
+//! The PostgreSQL store holds what the ledger relies on: plain, partitioned, and through a pooler.
+#![expect(clippy::unwrap_used, reason = "a test that cannot set up its ground fails")]
+
+use std::sync::Arc;
+
+use onceward::{Store, conformance};
+use onceward_harness::Postgres;
+use onceward_store::{PostgresOptions, PostgresStore};
+
+fn open(url: &str) -> Arc<dyn Store> {
+    PostgresStore::open(PostgresOptions::parse(url).unwrap()).unwrap()
+}
+
+#[test]
+fn the_postgres_store_conforms() {
+    let server = Postgres::shared();
+    let report = conformance::run(&|| open(&server.fresh()));
+    report.assert_clean();
+    assert!(report.passed.len() >= 100, "{} cases", report.passed.len());
+}
+
+#[test]
+fn two_stores_on_one_server_conform() {
+    let server = Postgres::shared();
+    let report = conformance::run_pair(&|| {
+        let url = server.fresh();
+        (open(&url), open(&url))
+    });
+    report.assert_clean();
+}
+
+#[test]
+fn a_partitioned_ledger_conforms() {
+    let server = Postgres::shared();
+    conformance::run(&|| open(&format!("{}&partitions=4", server.fresh()))).assert_clean();
+}
+
+#[test]
+fn one_connection_without_notifications_conforms() {
+    let server = Postgres::shared();
+    conformance::run(&|| open(&format!("{}&connections=1&notify=no", server.fresh()))).assert_clean();
+}
+
+#[test]
+fn it_conforms_through_a_pooler_that_lends_connections_for_one_transaction() {
+    let server = Postgres::shared();
+    let pooler = server.pgbouncer();
+    conformance::run(&|| open(&pooler.fresh())).assert_clean();
+    let pair = conformance::run_pair(&|| {
+        let url = pooler.fresh();
+        (open(&url), open(&url))
+    });
+    pair.assert_clean();
+}

@@ -1,0 +1,349 @@
+//! What is the PostgreSQL store's own: one way there and back, waiting without asking, lost replies, servers that go and
+//! come back.
+#![expect(clippy::unwrap_used, reason = "a test that cannot set up its ground fails")]
+
+mod wire;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use onceward::{Blocking, Code, Done, Door, Failure, Filter, Ledger, Operation, Receipt, State, Store, Swap};
+use onceward_harness::{Postgres, Relay};
+use onceward_store::{Backend, PostgresOptions, PostgresStore};
+use wire::Wire;
+
+fn open(url: &str) -> Arc<PostgresStore> {
+    PostgresStore::open(PostgresOptions::parse(url).unwrap()).unwrap()
+}
+
+fn ledger(store: &Arc<PostgresStore>) -> Blocking {
+    Ledger::new(Arc::clone(store) as Arc<dyn Store>).blocking()
+}
+
+fn pay(ledger: &Blocking, key: &str) -> Result<Receipt, onceward::Error> {
+    ledger.run(Operation::new("pay").key(key), |_| {
+        Ok::<_, Failure>(Done::created(&serde_json::json!({"id": 42})))
+    })
+}
+
+/// Returns when changes elsewhere are heard of.
+fn hears(store: &PostgresStore) {
+    let heard = store.health().unwrap().into_iter().find(|finding| finding.what == "notifications").unwrap();
+    assert!(heard.found.starts_with("arrive"), "{}", heard.found);
+}
+
+/// The schema of a URL of a fresh ledger.
+fn schema(url: &str) -> &str {
+    url.split_once("schema=").unwrap().1.split('&').next().unwrap()
+}
+
+/// The same URL by way of another port.
+fn via(url: &str, from: u16, to: u16) -> String {
+    url.replace(&format!(":{from}/"), &format!(":{to}/"))
+}
+
+#[test]
+fn a_first_call_is_one_way_and_its_ending_is_one() {
+    let server = Postgres::shared();
+    let wire = Wire::to(server.port());
+    let url = wire.through(server, &server.fresh());
+    let store = open(&url);
+    let ledger = ledger(&store);
+    let intent = Operation::new("pay").key("a").intent().unwrap();
+    let (asked, begun) = wire.asked_by(|| ledger.wait_for(ledger.ledger().begin(&intent)).unwrap());
+    assert_eq!(asked, 1, "to begin");
+    let onceward::Begun::Execute(claim) = begun else { panic!("it is replayed") };
+    hears(&store);
+    let done = onceward::Ending::Done(onceward::Outcome::with_effect(onceward::Effect::Created));
+    let (asked, _) = wire.asked_by(|| ledger.wait_for(claim.finish(done)).unwrap());
+    assert_eq!(asked, 1, "to finish");
+    let (asked, receipt) = wire.asked_by(|| pay(&ledger, "a").unwrap());
+    assert!(receipt.replayed());
+    assert_eq!(asked, 0, "to replay what memory holds");
+    let other = open(&url);
+    let other_ledger = self::ledger(&other);
+    let (asked, receipt) = wire.asked_by(|| pay(&other_ledger, "a").unwrap());
+    assert!(receipt.replayed());
+    assert_eq!(asked, 1, "to replay what memory does not hold");
+}
+
+#[test]
+fn a_replay_from_the_server_waits_for_no_disk() {
+    let server = Postgres::start();
+    let url = format!("{}&notify=no", server.fresh());
+    let store = open(&url);
+    let ledger = ledger(&store);
+    pay(&ledger, "a").unwrap();
+    let at: String = server.sql("select pg_current_wal_insert_lsn()");
+    for _ in 0..100 {
+        assert!(pay(&ledger, "a").unwrap().replayed());
+    }
+    // A commit each would be many times that. What there is: the sequence of places, now and then.
+    let bytes = server.sql(&format!("select pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '{at}')"));
+    assert!(bytes.parse::<u64>().unwrap() < 3_000, "{bytes} bytes were written");
+}
+
+#[test]
+fn who_waits_is_told_and_does_not_ask() {
+    let server = Postgres::shared();
+    let url = server.fresh();
+    let wire = Wire::to(server.port());
+    let (here, there) = (open(&url), open(&wire.through(server, &url)));
+    hears(&there);
+    let intent = Operation::new("pay").key("a").intent().unwrap();
+    let owner = ledger(&here);
+    let onceward::Begun::Execute(claim) = owner.wait_for(owner.ledger().begin(&intent)).unwrap() else {
+        panic!("it is replayed")
+    };
+    let waiter = ledger(&there);
+    let (asked, (receipt, late)) = wire.asked_by(|| {
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| (pay(&waiter, "a").unwrap(), Instant::now()));
+            std::thread::sleep(Duration::from_millis(900));
+            let done = onceward::Ending::Done(onceward::Outcome::with_effect(onceward::Effect::Created));
+            owner.wait_for(claim.finish(done)).unwrap();
+            let told = Instant::now();
+            let (receipt, woke) = waiting.join().unwrap();
+            (receipt, woke.saturating_duration_since(told))
+        })
+    });
+    assert!(receipt.replayed());
+    assert!(late < Duration::from_millis(100), "it woke {late:?} after the ending");
+    // One to begin, which conflicts; one to be told; one to look when told.
+    assert!(asked <= 4, "the server was asked {asked} times");
+}
+
+#[test]
+fn what_one_settles_another_soon_does_not_serve_from_memory() {
+    let url = Postgres::shared().fresh();
+    let (here, there) = (open(&url), open(&url));
+    hears(&there);
+    let id = pay(&ledger(&there), "a").unwrap().record().id.clone();
+    assert!(pollster::block_on(there.recall(&id)).unwrap().is_some(), "it is in memory");
+    let settler = ledger(&here);
+    settler.wait_for(settler.ledger().forget(&id)).unwrap();
+    let begun = Instant::now();
+    while pollster::block_on(there.recall(&id)).unwrap().is_some() {
+        assert!(begun.elapsed() < Duration::from_secs(5), "it is still served");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(!pay(&ledger(&there), "a").unwrap().replayed(), "it was forgotten, so it runs");
+}
+
+#[test]
+fn a_lost_reply_is_no_conflict_with_oneself() {
+    let server = Postgres::shared();
+    let relay = Relay::to(server.port());
+    let url = via(&server.fresh(), server.port(), relay.port());
+    let store = open(&format!("{url}&connections=1"));
+    let record = onceward::transition::stage(&Operation::new("pay").key("a").intent().unwrap(), 1);
+    let next = onceward::Record { version: 2, state: State::Done, ..record.clone() };
+    for (expected, record) in [(None, &record), (Some(1), &next)] {
+        relay.drop_replies_once();
+        let swap = pollster::block_on(store.swap(expected, record.clone(), Door::Async)).unwrap();
+        assert!(matches!(swap, Swap::Written(_)), "{swap:?}");
+    }
+    assert_eq!(relay.replies_dropped(), 2);
+    // A conflict with somebody else stays one.
+    let other = onceward::Record { attempt: 9, ..next.clone() };
+    relay.drop_replies_once();
+    let swap = pollster::block_on(store.swap(Some(1), other, Door::Async)).unwrap();
+    assert!(matches!(swap, Swap::Conflict(Some(_))), "{swap:?}");
+    // Of a deletion it cannot be told who did it.
+    relay.drop_replies_once();
+    let deleted = pollster::block_on(store.delete(&record.id, 2, Door::Async));
+    assert!(deleted.is_err(), "{deleted:?}");
+    assert!(pollster::block_on(store.load(&record.id)).unwrap().is_none());
+}
+
+#[test]
+fn lost_replies_under_load_neither_lose_nor_double_an_effect() {
+    let server = Postgres::shared();
+    let relay = Relay::to(server.port());
+    let store = open(&via(&server.fresh(), server.port(), relay.port()));
+    let ledger = ledger(&store);
+    let effects = std::sync::atomic::AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        let callers: Vec<_> = (0..8)
+            .map(|caller| {
+                let (ledger, effects) = (&ledger, &effects);
+                scope.spawn(move || {
+                    for n in 0..60 {
+                        let operation = Operation::new("pay").key(format!("{caller}-{n}"));
+                        let receipt = ledger.run(operation, |_| {
+                            effects.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+                            Ok::<_, Failure>(Done::created(&n))
+                        });
+                        assert!(!receipt.unwrap().replayed());
+                    }
+                })
+            })
+            .collect();
+        while !callers.iter().all(std::thread::ScopedJoinHandle::is_finished) {
+            relay.drop_replies_once();
+            std::thread::sleep(Duration::from_millis(150));
+        }
+    });
+    assert_eq!(effects.into_inner(), 480);
+    assert!(relay.replies_dropped() > 3, "{} replies were lost", relay.replies_dropped());
+    assert_eq!(pollster::block_on(store.counts()).unwrap().get(&State::Done), Some(&480));
+}
+
+#[test]
+fn a_server_that_is_gone_is_said_in_time_and_one_that_comes_back_is_found() {
+    let mut server = Postgres::start();
+    let store = open(&format!("{}&timeout=700ms", server.fresh()));
+    let ledger = ledger(&store);
+    pay(&ledger, "a").unwrap();
+    server.stop();
+    let begun = Instant::now();
+    let refused = pay(&ledger, "b").unwrap_err();
+    assert_eq!(refused.code(), Code::LedgerUnavailable, "{refused}");
+    assert!(begun.elapsed() < Duration::from_secs(3), "it took {:?}", begun.elapsed());
+    server.start_again();
+    assert!(!pay(&ledger, "b").unwrap().replayed());
+    server.kill();
+    server.start_again();
+    assert!(pay(&ledger, "b").unwrap().replayed(), "what was acknowledged survived kill -9");
+}
+
+#[test]
+fn a_partition_is_said_in_time_and_its_end_is_seen() {
+    let server = Postgres::shared();
+    let relay = Relay::to(server.port());
+    let store = open(&format!("{}&timeout=500ms", via(&server.fresh(), server.port(), relay.port())));
+    let ledger = ledger(&store);
+    pay(&ledger, "a").unwrap();
+    relay.stall();
+    let begun = Instant::now();
+    let refused = pay(&ledger, "b").unwrap_err();
+    assert_eq!(refused.code(), Code::LedgerUnavailable, "{refused}");
+    assert!(begun.elapsed() < Duration::from_secs(3), "it took {:?}", begun.elapsed());
+    relay.mend();
+    pay(&ledger, "c").unwrap();
+}
+
+#[test]
+fn a_waiter_whose_listening_connection_is_lost_still_hears_the_ending() {
+    let server = Postgres::shared();
+    let url = server.fresh();
+    let relay = Relay::to(server.port());
+    let (here, there) = (open(&url), open(&via(&url, server.port(), relay.port())));
+    hears(&there);
+    let intent = Operation::new("pay").key("a").intent().unwrap();
+    let owner = ledger(&here);
+    let onceward::Begun::Execute(claim) = owner.wait_for(owner.ledger().begin(&intent)).unwrap() else {
+        panic!("it is replayed")
+    };
+    let waiter = ledger(&there);
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| pay(&waiter, "a").unwrap());
+        std::thread::sleep(Duration::from_millis(200));
+        relay.cut();
+        let done = onceward::Ending::Done(onceward::Outcome::with_effect(onceward::Effect::Created));
+        owner.wait_for(claim.finish(done)).unwrap();
+        relay.mend();
+        let ended = Instant::now();
+        assert!(waiting.join().unwrap().replayed());
+        assert!(ended.elapsed() < Duration::from_secs(3), "it woke after {:?}", ended.elapsed());
+    });
+}
+
+#[test]
+fn somebody_elses_lock_holds_up_nobody_else() {
+    let server = Postgres::shared();
+    let url = server.fresh();
+    let store = open(&url);
+    let ledger = ledger(&store);
+    let record = onceward::transition::stage(&Operation::new("pay").key("held").intent().unwrap(), 1);
+    pollster::block_on(store.swap(None, record.clone(), Door::Async)).unwrap();
+    let hold = format!(
+        "begin; update {}.operation set replays = 0 where id = '{}'; select pg_sleep(2.5); commit",
+        schema(&url),
+        record.id
+    );
+    std::thread::scope(|scope| {
+        let holder = scope.spawn(|| drop(server.sql(&hold)));
+        std::thread::sleep(Duration::from_millis(300));
+        let begun = Instant::now();
+        let next = onceward::Record { version: 2, ..record.clone() };
+        let held = scope.spawn(|| pollster::block_on(store.swap(Some(1), next, Door::Async)).unwrap());
+        let others: Vec<_> = (0..8)
+            .map(|caller| {
+                let ledger = &ledger;
+                scope.spawn(move || {
+                    (0..5).map(|n| pay(ledger, &format!("{caller}-{n}"))).all(|paid| paid.is_ok())
+                })
+            })
+            .collect();
+        assert!(others.into_iter().all(|other| other.join().unwrap()));
+        assert!(begun.elapsed() < Duration::from_secs(2), "the others took {:?}", begun.elapsed());
+        assert!(matches!(held.join().unwrap(), Swap::Written(_)));
+        holder.join().unwrap();
+    });
+}
+
+#[test]
+fn replays_are_tallied_and_survive_closing() {
+    let server = Postgres::shared();
+    let url = server.fresh();
+    let store = open(&url);
+    let ledger = ledger(&store);
+    for _ in 0..4 {
+        pay(&ledger, "a").unwrap();
+    }
+    let listed = pollster::block_on(store.list(&Filter { limit: 9, ..Filter::default() })).unwrap();
+    assert_eq!(listed.first().unwrap().record.replays, 3, "a listing has them all");
+    pay(&ledger, "a").unwrap();
+    drop((ledger, store));
+    let replays = format!("select replays from {}.operation", schema(&url));
+    assert_eq!(server.sql(&replays), "4");
+}
+
+#[test]
+fn many_callers_share_statements_and_lose_nothing() {
+    let server = Postgres::shared();
+    let url = server.fresh();
+    let store = open(&url);
+    let ledger = ledger(&store);
+    std::thread::scope(|scope| {
+        for caller in 0..16 {
+            let ledger = &ledger;
+            scope.spawn(move || {
+                for n in 0..50 {
+                    pay(ledger, &format!("{caller}-{n}")).unwrap();
+                }
+            });
+        }
+    });
+    let done = format!("select count(*) from {}.operation where state = 'done'", schema(&url));
+    assert_eq!(server.sql(&done), "800");
+}
+
+#[test]
+fn one_change_that_cannot_be_written_does_not_take_the_others_with_it() {
+    let server = Postgres::shared();
+    let url = server.fresh();
+    let store = open(&format!("{url}&connections=1"));
+    // As a damaged index or a trigger of somebody's own would: this one is refused.
+    let refuse = format!(
+        "create function {0}.refuse() returns trigger language plpgsql as $$ begin raise 'no'; end $$; \
+         create trigger refuse before insert on {0}.operation for each row when (new.key = 'bad') \
+         execute function {0}.refuse()",
+        schema(&url)
+    );
+    drop(server.sql(&refuse));
+    std::thread::scope(|scope| {
+        let callers: Vec<_> = (0..8)
+            .flat_map(|n| [format!("good-{n}"), "bad".to_owned()])
+            .map(|key| {
+                let store = &store;
+                scope.spawn(move || (pay(&ledger(store), &key).is_ok(), key))
+            })
+            .collect();
+        for caller in callers {
+            let (written, key) = caller.join().unwrap();
+            assert_eq!(written, key != "bad", "{key}");
+        }
+    });
+}

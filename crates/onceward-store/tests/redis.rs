@@ -1,0 +1,423 @@
+//! What is the Redis store's own: its promise with replicas, lost replies, servers that go and come, settings, memory,
+//! waiting, and what a call costs.
+#![expect(clippy::unwrap_used, reason = "a test that cannot set up its ground fails")]
+#![cfg(feature = "redis")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use onceward::{Blocking, Code, Done, Error, Failure, Ledger, Operation, Receipt, Store, Terms};
+use onceward_harness::{Redis, RedisCluster, Relay};
+use onceward_store::{Backend, RedisOptions, RedisStore, Verdict};
+
+fn store(url: &str) -> Arc<RedisStore> {
+    RedisStore::open(RedisOptions::parse(url).unwrap()).unwrap()
+}
+
+fn ledger(url: &str) -> Blocking {
+    Ledger::new(store(url)).blocking()
+}
+
+fn refused(url: &str) -> String {
+    RedisStore::open(RedisOptions::parse(url).unwrap()).err().unwrap().to_string()
+}
+
+/// Counts what really happens.
+#[derive(Default)]
+struct World {
+    effects: AtomicUsize,
+}
+
+impl World {
+    fn pay(&self, ledger: &Blocking, key: &str) -> Result<Receipt, Error> {
+        ledger.run(Operation::new("pay").key(key), |_| {
+            self.effects.fetch_add(1, Ordering::SeqCst);
+            Ok::<_, Failure>(Done::created(&serde_json::json!({"id": 42})))
+        })
+    }
+
+    fn effects(&self) -> usize {
+        self.effects.load(Ordering::SeqCst)
+    }
+}
+
+fn through(relay: &Relay, options: &str) -> String {
+    format!("redis://127.0.0.1:{}?{options}", relay.port())
+}
+
+/// How often a command was executed since the counting began.
+fn calls(server: &Redis, command: &str) -> u64 {
+    let stats = server.cli(&["INFO", "commandstats"]);
+    let name = format!("cmdstat_{command}:calls=");
+    let line = stats.lines().find_map(|line| line.strip_prefix(&name));
+    line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
+}
+
+fn count_anew(server: &Redis) {
+    assert_eq!(server.cli(&["CONFIG", "RESETSTAT"]), "OK");
+}
+
+/// Tries until it holds; a test that waits too long fails.
+fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let until = Instant::now() + Duration::from_secs(10);
+    while !holds() {
+        assert!(Instant::now() < until, "{what}: not within ten seconds");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn a_first_call_is_one_round_trip_and_its_ending_another() {
+    let server = Redis::start();
+    let (ledger, world) = (ledger(&server.fresh()), World::default());
+    world.pay(&ledger, "warm").unwrap();
+    eventually("the subscription stands", || {
+        count_anew(&server);
+        assert!(world.pay(&ledger, "warm").unwrap().replayed());
+        calls(&server, "evalsha") + calls(&server, "mget") == 0
+    });
+    // Takes the tallies of these replays along.
+    world.pay(&ledger, "warmer").unwrap();
+    count_anew(&server);
+    let receipt = world.pay(&ledger, "a").unwrap();
+    assert_eq!((receipt.replayed(), calls(&server, "evalsha"), calls(&server, "mget")), (false, 2, 0));
+    count_anew(&server);
+    assert!(world.pay(&ledger, "a").unwrap().replayed());
+    assert_eq!((calls(&server, "evalsha"), calls(&server, "mget")), (0, 0), "memory holds it");
+}
+
+#[test]
+fn what_another_process_has_done_is_replayed_in_one_round_trip() {
+    let server = Redis::start();
+    let url = server.fresh();
+    let world = World::default();
+    world.pay(&ledger(&url), "a").unwrap();
+    let other = ledger(&url);
+    count_anew(&server);
+    assert!(world.pay(&other, "a").unwrap().replayed());
+    assert_eq!((calls(&server, "evalsha"), calls(&server, "mget")), (1, 0));
+    assert_eq!(world.effects(), 1);
+}
+
+#[test]
+fn scripts_that_the_server_has_forgotten_are_loaded_again() {
+    let server = Redis::start();
+    let (ledger, world) = (ledger(&server.fresh()), World::default());
+    world.pay(&ledger, "a").unwrap();
+    assert_eq!(server.cli(&["SCRIPT", "FLUSH"]), "OK");
+    assert!(!world.pay(&ledger, "b").unwrap().replayed());
+    assert_eq!(world.effects(), 2);
+}
+
+#[test]
+fn a_lost_reply_is_neither_a_failure_nor_a_conflict_with_oneself() {
+    let server = Redis::start();
+    let relay = Relay::to(server.port());
+    let ledger = ledger(&through(&relay, "prefix=lost"));
+    let world = World::default();
+    world.pay(&ledger, "warm").unwrap();
+    for round in 0..20 {
+        relay.drop_replies_once();
+        let receipt = world.pay(&ledger, &round.to_string()).unwrap();
+        assert_eq!((receipt.replayed(), receipt.record().attempt), (false, 1), "round {round}");
+    }
+    assert!(relay.replies_dropped() > 5, "only {} replies were lost", relay.replies_dropped());
+    assert_eq!(world.effects(), 21);
+}
+
+#[test]
+fn connections_that_are_reset_are_opened_again() {
+    let server = Redis::start();
+    let relay = Relay::to(server.port());
+    let ledger = ledger(&through(&relay, "prefix=reset"));
+    let world = World::default();
+    for round in 0..5 {
+        world.pay(&ledger, &round.to_string()).unwrap();
+        relay.cut();
+        relay.mend();
+    }
+    assert_eq!(world.effects(), 5);
+}
+
+#[test]
+fn nothing_runs_while_the_server_is_gone_and_all_is_well_when_it_is_back() {
+    let mut server = Redis::start();
+    let ledger = ledger(&format!("{}&timeout=300ms", server.fresh()));
+    let world = World::default();
+    world.pay(&ledger, "a").unwrap();
+    server.kill();
+    let began = Instant::now();
+    let error = world.pay(&ledger, "b").unwrap_err();
+    assert_eq!(error.code(), Code::LedgerUnavailable, "{error}");
+    assert!(began.elapsed() < Duration::from_secs(3), "it took {:?} to say so", began.elapsed());
+    assert_eq!(world.effects(), 1, "nothing runs without its intent");
+    server.start_again();
+    eventually("the ledger recovers by itself", || world.pay(&ledger, "b").is_ok());
+    assert!(world.pay(&ledger, "a").unwrap().replayed());
+    assert_eq!(world.effects(), 2);
+}
+
+#[test]
+fn a_server_that_is_silent_is_given_up_in_time() {
+    let server = Redis::start();
+    let relay = Relay::to(server.port());
+    let ledger = ledger(&through(&relay, "prefix=silent&timeout=300ms"));
+    let world = World::default();
+    world.pay(&ledger, "a").unwrap();
+    relay.stall();
+    let began = Instant::now();
+    let error = world.pay(&ledger, "b").unwrap_err();
+    assert_eq!(error.code(), Code::LedgerUnavailable, "{error}");
+    assert!(began.elapsed() < Duration::from_secs(3), "it took {:?} to say so", began.elapsed());
+    assert_eq!(world.effects(), 1);
+    relay.mend();
+    eventually("the ledger recovers by itself", || world.pay(&ledger, "c").is_ok());
+}
+
+#[test]
+fn a_server_that_was_emptied_is_not_taken_for_the_ledger() {
+    let mut server = Redis::start();
+    let ledger = ledger(&format!("{}&timeout=300ms", server.fresh()));
+    let world = World::default();
+    world.pay(&ledger, "a").unwrap();
+    assert_eq!(server.cli(&["FLUSHALL"]), "OK");
+    server.stop();
+    server.start_again();
+    let error = world.pay(&ledger, "b").unwrap_err();
+    assert_eq!(error.code(), Code::LedgerUnavailable);
+    assert!(error.to_string().contains("no longer holds the ledger"), "{error}");
+    assert_eq!(world.effects(), 1);
+}
+
+#[test]
+fn nothing_counts_that_the_replica_does_not_have() {
+    let primary = Redis::start();
+    let relay = Relay::to(primary.port());
+    let _replica = primary.replica_through(&relay);
+    // Found by itself: the primary has a replica.
+    let url = format!("{}&wait_timeout=100ms&timeout=500ms", primary.fresh());
+    let (ledger, world) = (ledger(&url), World::default());
+    world.pay(&ledger, "a").unwrap();
+    relay.stall();
+    let error = world.pay(&ledger, "b").unwrap_err();
+    assert_eq!(error.code(), Code::LedgerUnavailable, "{error}");
+    assert!(error.to_string().contains("0 of 1 replicas"), "{error}");
+    assert_eq!(world.effects(), 1, "the intent is on the primary alone, so nothing runs");
+    // Nor does another process take it for what it is, or serve what the replica may not have.
+    let id = Operation::new("pay").key("b").intent().unwrap().id;
+    assert!(pollster::block_on(store(&url).load(&id)).is_err());
+    relay.mend();
+    eventually("a new operation runs again", || world.pay(&ledger, "c").is_ok());
+    assert_eq!(world.effects(), 2);
+    let found = pollster::block_on(store(&url).load(&id)).unwrap();
+    assert_eq!(found.unwrap().attempt, 1, "what was not acknowledged is on record");
+}
+
+#[test]
+fn replicas_that_were_there_once_are_missed_until_somebody_says_otherwise() {
+    let primary = Redis::start();
+    let replica = primary.replica();
+    let url = format!("{}&wait_timeout=100ms&timeout=500ms", primary.fresh());
+    let world = World::default();
+    world.pay(&ledger(&url), "a").unwrap();
+    drop(replica);
+    let error = world.pay(&ledger(&url), "b").unwrap_err();
+    assert!(error.to_string().contains("wait=0"), "{error}");
+    world.pay(&ledger(&format!("{url}&wait=0")), "c").unwrap();
+    assert_eq!(world.effects(), 2);
+}
+
+#[test]
+fn after_a_failover_everything_acknowledged_is_there() {
+    let mut primary = Redis::start();
+    let mut replica = primary.replica();
+    let url = format!(
+        "redis://127.0.0.1:{},127.0.0.1:{}?prefix=failover&wait_timeout=200ms&timeout=2s",
+        primary.port(),
+        replica.port()
+    );
+    let (ledger, world) = (ledger(&url), World::default());
+    for key in 0..20 {
+        world.pay(&ledger, &key.to_string()).unwrap();
+    }
+    primary.kill();
+    replica.promote();
+    // The same handle finds the new primary, and waits until that has a replica too.
+    assert!(world.pay(&ledger, "new").is_err(), "nobody else has it");
+    let _second = replica.replica();
+    eventually("the handle has found the new primary", || world.pay(&ledger, "newer").is_ok());
+    for key in 0..20 {
+        assert!(world.pay(&ledger, &key.to_string()).unwrap().replayed(), "{key} was acknowledged");
+    }
+    assert_eq!(world.effects(), 21);
+}
+
+#[test]
+fn a_waiter_elsewhere_is_woken_and_does_not_poll() {
+    let server = Redis::start();
+    let url = server.fresh();
+    let (here, there) = (ledger(&url), ledger(&url));
+    let world = World::default();
+    world.pay(&there, "warm").unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    let operation = || {
+        let terms = Terms { lease_ms: 60_000, ..Terms::default() };
+        Operation::new("pay").key("slow").terms(terms)
+    };
+    let (begun, beginning) = std::sync::mpsc::channel();
+    let finished = std::sync::Mutex::new(None);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            here.run(operation(), |_| {
+                begun.send(()).unwrap();
+                std::thread::sleep(Duration::from_millis(1_500));
+                *finished.lock().unwrap() = Some(Instant::now());
+                Ok::<_, Failure>(Done::created(&1))
+            })
+            .unwrap();
+        });
+        beginning.recv().unwrap();
+        count_anew(&server);
+        let receipt = there.run(operation(), |_| Err(Failure::in_doubt("it was run"))).unwrap();
+        let late = finished.lock().unwrap().unwrap().elapsed();
+        assert!(receipt.replayed());
+        assert!(late < Duration::from_millis(500), "the waiter came {late:?} after the end");
+    });
+    // The waiter: swap, mark, look again; the other one: its ending.
+    let asked = calls(&server, "evalsha") + calls(&server, "mget");
+    assert!(asked <= 6, "{asked} commands in a second and a half");
+}
+
+#[test]
+fn what_one_process_forgets_another_does_not_serve_from_memory() {
+    let server = Redis::start();
+    let url = server.fresh();
+    let (here, there) = (ledger(&url), ledger(&url));
+    let world = World::default();
+    let receipt = world.pay(&here, "a").unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    assert!(world.pay(&here, "a").unwrap().replayed() && world.pay(&there, "a").unwrap().replayed());
+    there.wait_for(there.ledger().forget(&receipt.record().id)).unwrap();
+    eventually("it was forgotten, so it runs", || !world.pay(&here, "a").unwrap().replayed());
+    assert!(world.pay(&there, "a").unwrap().replayed());
+}
+
+#[test]
+fn replays_are_tallied_and_survive_closing() {
+    let server = Redis::start();
+    let url = server.fresh();
+    let (first, world) = (ledger(&url), World::default());
+    let id = world.pay(&first, "a").unwrap().record().id.clone();
+    for _ in 0..3 {
+        world.pay(&first, "a").unwrap();
+    }
+    drop(first);
+    let found = pollster::block_on(store(&url).load(&id)).unwrap().unwrap();
+    assert_eq!((found.replays, found.version), (3, 2));
+}
+
+#[test]
+fn settings_that_do_not_allow_the_promise_are_refused() {
+    let table = [
+        (vec![("appendonly", "no")], "appendonly yes"),
+        (vec![("appendfsync", "everysec")], "appendfsync always"),
+        (vec![("maxmemory", "100mb"), ("maxmemory-policy", "allkeys-lru")], "noeviction"),
+        (vec![("rename-command", "CONFIG \"\"")], "durability=trusted"),
+    ];
+    for (settings, advice) in table {
+        let server = Redis::start_with(&settings);
+        let said = refused(&server.fresh());
+        assert!(said.contains(advice), "{settings:?}: {said}");
+        let by_name = RedisOptions::parse(&format!("{}&durability=none", server.fresh())).unwrap();
+        let evicts = advice == "noeviction";
+        assert_eq!(RedisStore::open(by_name).is_err(), evicts, "{settings:?}");
+    }
+}
+
+#[test]
+fn a_replica_and_the_wrong_kind_of_server_are_refused() {
+    let primary = Redis::start();
+    let replica = primary.replica();
+    assert!(refused(&replica.fresh()).contains("name its primary"));
+    assert!(refused(&primary.fresh().replace("redis://", "redis+cluster://")).contains("write redis://"));
+    let nobody = format!("redis://127.0.0.1:{}?timeout=300ms", Relay::to(1).port());
+    assert!(refused(&nobody).contains("cannot be used"), "{}", refused(&nobody));
+}
+
+#[test]
+fn a_password_is_asked_for_and_never_shown() {
+    let server = Redis::start();
+    assert_eq!(server.cli(&["ACL", "SETUSER", "once", "on", ">s3cret", "~*", "&*", "+@all"]), "OK");
+    let url = |password: &str| format!("redis://once:{password}@127.0.0.1:{}?prefix=acl", server.port());
+    World::default().pay(&ledger(&url("s3cret")), "a").unwrap();
+    let said = refused(&url("wr0ng"));
+    assert!(said.contains("authentication failed") && !said.contains("wr0ng"), "{said}");
+}
+
+#[test]
+fn the_server_is_looked_over() {
+    let server = Redis::start_with(&[("appendfsync", "everysec")]);
+    let store = store(&format!("{}&durability=everysec", server.fresh()));
+    let findings = store.health().unwrap();
+    let verdict = |what: &str| findings.iter().find(|finding| finding.what == what).unwrap().verdict;
+    assert_eq!((verdict("server"), verdict("sync")), (Verdict::Good, Verdict::Look), "{findings:?}");
+}
+
+#[test]
+fn many_threads_share_batches_and_lose_nothing() {
+    let server = Redis::start();
+    let ledger = ledger(&server.fresh());
+    let world = World::default();
+    std::thread::scope(|scope| {
+        for thread in 0..16 {
+            let (ledger, world) = (&ledger, &world);
+            scope.spawn(move || {
+                for n in 0..50 {
+                    world.pay(ledger, &format!("{thread}-{n}")).unwrap();
+                }
+            });
+        }
+    });
+    let counts = ledger.wait_for(ledger.ledger().counts()).unwrap();
+    assert_eq!((counts.get(&onceward::State::Done), world.effects()), (Some(&800), 800));
+}
+
+#[test]
+fn a_shard_of_a_cluster_can_move() {
+    let cluster = RedisCluster::start();
+    let ledger = ledger(&format!("{}&shards=1&timeout=400ms", cluster.fresh()));
+    let world = World::default();
+    for key in 0..10 {
+        world.pay(&ledger, &key.to_string()).unwrap();
+    }
+    let tag = cluster.nodes().iter().find_map(|node| {
+        let keys = node.cli(&["KEYS", "*:done"]);
+        (!keys.is_empty()).then(|| (node, keys.lines().next().unwrap().to_owned()))
+    });
+    let (from, key) = tag.unwrap();
+    let to = cluster.nodes().iter().find(|node| node.port() != from.port()).unwrap();
+    let slot = from.cli(&["CLUSTER", "KEYSLOT", &key]);
+    let (from_id, to_id) = (from.cli(&["CLUSTER", "MYID"]), to.cli(&["CLUSTER", "MYID"]));
+    assert_eq!(to.cli(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &from_id]), "OK");
+    assert_eq!(from.cli(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &to_id]), "OK");
+    let keys = from.cli(&["CLUSTER", "GETKEYSINSLOT", &slot, "1000"]);
+    for (index, key) in keys.lines().enumerate() {
+        if index == keys.lines().count() / 2 {
+            // Half of the shard is here and half is there: nothing is done on either half.
+            let error = world.pay(&ledger, "meanwhile").unwrap_err();
+            assert_eq!(error.code(), Code::LedgerUnavailable, "{error}");
+        }
+        let port = to.port().to_string();
+        assert_eq!(from.cli(&["MIGRATE", "127.0.0.1", &port, key, "0", "5000"]), "OK");
+    }
+    for node in cluster.nodes() {
+        assert_eq!(node.cli(&["CLUSTER", "SETSLOT", &slot, "NODE", &to_id]), "OK");
+    }
+    eventually("the shard has arrived", || world.pay(&ledger, "after").is_ok());
+    for key in 0..10 {
+        assert!(world.pay(&ledger, &key.to_string()).unwrap().replayed());
+    }
+    let counts = ledger.wait_for(ledger.ledger().counts()).unwrap();
+    assert_eq!((counts.get(&onceward::State::Done), world.effects()), (Some(&11), 11));
+}
