@@ -34,7 +34,8 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Global {
-    /// The ledger: sqlite:PATH [default: a file in the user's data folder]
+    /// The ledger: sqlite:PATH, postgres://…, redis://…, rediss://… or redis+cluster://… [default: a file in the
+    /// user's data folder]
     #[arg(long, global = true, env = "ONCE_LEDGER", value_name = "URL", help_heading = "Everywhere")]
     pub(crate) ledger: Option<String>,
     /// The policy file [default: ./onceward.toml, then the user's configuration folder]
@@ -69,8 +70,10 @@ pub(crate) enum Command {
     Gc(DryRunArgs),
     /// Count operations by state
     Stats,
-    /// Write all operations as JSON lines
+    /// Write all operations as JSON lines, oldest first
     Export(ExportArgs),
+    /// Take in what `once export` wrote; again is safe, and goes on where it stopped
+    Import(ImportArgs),
     /// Derive a key and explain it
     Key(KeyArgs),
     /// Look the installation and the ledger over
@@ -243,9 +246,17 @@ pub(crate) struct ExportArgs {
     /// Only of this scope
     #[arg(long, visible_alias = "session")]
     pub(crate) scope: Option<String>,
-    /// With the stored output, as base64
+    /// Without the stored output: to be read, not to be imported
     #[arg(long)]
-    pub(crate) bodies: bool,
+    pub(crate) no_bodies: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ImportArgs {
+    /// The export [default: standard input]
+    pub(crate) file: Option<std::path::PathBuf>,
+    #[command(flatten)]
+    pub(crate) dry: DryRunArgs,
 }
 
 #[derive(Debug, Args)]

@@ -8,6 +8,7 @@ mod doctor;
 mod export;
 mod forget;
 mod gc;
+mod import;
 mod key;
 mod ls;
 mod man;
@@ -56,6 +57,7 @@ fn dispatch(cli: Cli) -> Ended {
         Command::Gc(args) => gc::run(&context()?, args),
         Command::Stats => stats::run(&context()?),
         Command::Export(args) => export::run(&context()?, &args),
+        Command::Import(args) => import::run(&context()?, &args),
         Command::Key(args) => key::run(&context()?, &args),
         Command::Doctor => doctor::run(global),
         Command::Config(ConfigCommand::Show { name }) => config::show(&context()?, &name),

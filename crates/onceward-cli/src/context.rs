@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use etcetera::BaseStrategy;
 use onceward::{Blocking, Ledger, OperationId, Policy, StoreError};
-use onceward_store::{SqliteOptions, SqliteStore};
+use onceward_store::{Backend, Place, SqliteOptions};
 
 use crate::cli::Global;
 use crate::exit::CommandError;
@@ -59,18 +59,36 @@ impl Context {
         Ok(Ledger::new(self.store(missing)?).blocking())
     }
 
-    /// The ledger's store, for those who look at the file itself.
-    pub(crate) fn store(&self, missing: Missing) -> Result<Arc<SqliteStore>, CommandError> {
+    fn place(&self) -> Result<Place, CommandError> {
         let url = self.ledger_url()?;
-        let path = url.strip_prefix("sqlite:").ok_or_else(|| {
-            CommandError::invalid(format!("the ledger {url:?} is not understood; write sqlite:PATH"))
-        })?;
-        let mut options = SqliteOptions::parse(path).map_err(|problem| {
-            CommandError::invalid(format!("the ledger {url:?} is not valid: {problem}"))
-        })?;
-        if !path.contains("checkpoint=") {
+        let mut place = Place::parse(&url)?;
+        if let Place::Sqlite(options) = &mut place
+            && !url.contains("checkpoint=")
+        {
             options.checkpoint_pages = CHECKPOINT_PAGES;
         }
+        Ok(place)
+    }
+
+    /// The file of a ledger that is one.
+    pub(crate) fn ledger_file(&self) -> Result<Option<PathBuf>, CommandError> {
+        Ok(match self.place()? {
+            Place::Sqlite(options) => Some(options.path),
+            Place::Postgres(_) | Place::Redis(_) | Place::Memory => None,
+        })
+    }
+
+    /// The ledger's store, for those who look at more than single operations.
+    pub(crate) fn store(&self, missing: Missing) -> Result<Arc<dyn Backend>, CommandError> {
+        let place = self.place()?;
+        if let Place::Sqlite(options) = &place {
+            self.make_ready(options, missing)?;
+        }
+        Ok(place.open()?)
+    }
+
+    /// Sees that there is a folder for the file, and a file where there must be one.
+    fn make_ready(&self, options: &SqliteOptions, missing: Missing) -> Result<(), CommandError> {
         if missing == Missing::Refuse && !options.path.exists() {
             return Err(CommandError::invalid(format!(
                 "there is no ledger at {} yet; `once run` makes one",
@@ -93,7 +111,7 @@ impl Context {
                 "{path} is a folder; write sqlite:{path}/once.db for a file in it"
             )));
         }
-        Ok(SqliteStore::open(options)?)
+        Ok(())
     }
 
     /// An operation, by its id.

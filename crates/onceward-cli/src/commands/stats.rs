@@ -14,7 +14,8 @@ use crate::exit::Ended;
 struct Stats {
     operations: u64,
     by_state: BTreeMap<State, u64>,
-    file_bytes: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    file_bytes: Option<u64>,
 }
 
 pub(super) fn run(context: &Context) -> Ended {
@@ -28,7 +29,7 @@ pub(super) fn run(context: &Context) -> Ended {
         *by_state.entry(State::InDoubt).or_default() += written - alive;
     }
     by_state.retain(|_, count| *count > 0);
-    let file_bytes = std::fs::metadata(store.path()).map_or(0, |meta| meta.len());
+    let file_bytes = context.ledger_file()?.and_then(|file| Some(std::fs::metadata(file).ok()?.len()));
     let stats = Stats { operations: by_state.values().sum(), by_state, file_bytes };
     answer::success(context.global.json, "noop", &stats, || {
         let rows: Vec<_> = stats
@@ -39,7 +40,8 @@ pub(super) fn run(context: &Context) -> Ended {
             })
             .collect();
         let table = answer::table(&["STATE", "OPERATIONS"], &rows);
-        format!("{table}\n{} operations in {} KiB", stats.operations, stats.file_bytes / 1024)
+        let size = stats.file_bytes.map_or(String::new(), |bytes| format!(" in {} KiB", bytes / 1024));
+        format!("{table}\n{} operations{size}", stats.operations)
     });
     Ok(ExitCode::SUCCESS)
 }

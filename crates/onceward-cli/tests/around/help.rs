@@ -38,7 +38,8 @@ fn once_help() {
       report       What a scope really did: done, in doubt, cancelled, replayed
       gc           Expire what is due and write down what is in doubt
       stats        Count operations by state
-      export       Write all operations as JSON lines
+      export       Write all operations as JSON lines, oldest first
+      import       Take in what `once export` wrote; again is safe, and goes on where it stopped
       key          Derive a key and explain it
       doctor       Look the installation and the ledger over
       config       Show or write the policy
@@ -55,7 +56,8 @@ fn once_help() {
 
     Everywhere:
           --ledger <URL>
-              The ledger: sqlite:PATH [default: a file in the user's data folder]
+              The ledger: sqlite:PATH, postgres://…, redis://…, rediss://… or redis+cluster://…
+              [default: a file in the user's data folder]
 
               [env: ONCE_LEDGER=]
 
@@ -129,7 +131,8 @@ fn once_run_help() {
           --max-output <BYTES>  How much output is kept for replay, in bytes
 
     Everywhere:
-          --ledger <URL>   The ledger: sqlite:PATH [default: a file in the user's data folder] [env:
+          --ledger <URL>   The ledger: sqlite:PATH, postgres://…, redis://…, rediss://… or
+                           redis+cluster://… [default: a file in the user's data folder] [env:
                            ONCE_LEDGER=]
           --config <FILE>  The policy file [default: ./onceward.toml, then the user's configuration
                            folder] [env: ONCE_CONFIG=]

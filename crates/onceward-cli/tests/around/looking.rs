@@ -159,13 +159,21 @@ fn export_writes_json_lines() {
         let text = String::from_utf8(said.out).unwrap();
         text.lines().map(|line| serde_json::from_str(line).expect("each line is JSON")).collect()
     };
-    let all = lines(&[]);
-    assert_eq!(all.len(), 4);
+    let all = lines(&["--no-bodies"]);
+    assert_eq!(all.len(), 5, "four operations, and the line that says so");
+    assert_eq!(all[4], json!({"exported": 4}));
     assert!(
-        all.iter().all(|line| line["id"].as_str().unwrap().starts_with("op_") && line.get("body").is_none())
+        all[..4]
+            .iter()
+            .all(|line| line["id"].as_str().unwrap().starts_with("op_") && line.get("body").is_none())
     );
-    assert_eq!(lines(&["--scope", "flow"]).len(), 1);
-    let with_bodies = lines(&["--bodies"]);
+    assert_eq!(
+        (&all[0]["key"]["text"], &all[3]["key"]["text"]),
+        (&json!("done"), &json!("d1")),
+        "oldest first"
+    );
+    assert_eq!(lines(&["--scope", "flow"]).len(), 2);
+    let with_bodies = lines(&[]);
     let done = with_bodies.iter().find(|line| line["key"]["text"] == "done").unwrap();
     let body = data_encoding::BASE64.decode(done["body"].as_str().unwrap().as_bytes()).unwrap();
     assert!(body.windows(4).any(|bytes| bytes == b"out\n"), "the stored output is there");

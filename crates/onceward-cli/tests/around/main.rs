@@ -7,3 +7,4 @@ mod common;
 mod dry_runs;
 mod help;
 mod looking;
+mod moving;

@@ -11,28 +11,28 @@ const RUN: [&str; 6] = ["run", "--key", "new", "--", "touch", "ran"];
 
 #[test]
 fn urls() {
-    assert_snapshot!(refused(2, &["run", "--ledger", "postgres://db", "--", "touch", "ran"]), @r#"
-    once: INVALID_INPUT the ledger "postgres://db" is not understood; write sqlite:PATH
+    assert_snapshot!(refused(2, &["run", "--ledger", "mysql://me:secret@db", "--", "touch", "ran"]), @r#"
+    once: INVALID_INPUT the ledger "mysql:…" is not understood; write sqlite:PATH, postgres://…, redis://…, rediss://… or redis+cluster://…
     once: happened: no, retryable: no
     "#);
     assert_snapshot!(refused(2, &["run", "--ledger", "once.db", "--", "touch", "ran"]), @r#"
-    once: INVALID_INPUT the ledger "once.db" is not understood; write sqlite:PATH
+    once: INVALID_INPUT the ledger "once.db" is not understood; write sqlite:PATH, postgres://…, redis://…, rediss://… or redis+cluster://…
     once: happened: no, retryable: no
     "#);
     assert_snapshot!(refused(2, &["run", "--ledger", "", "--", "touch", "ran"]), @r#"
-    once: INVALID_INPUT the ledger "" is not understood; write sqlite:PATH
+    once: INVALID_INPUT the ledger "" is not understood; write sqlite:PATH, postgres://…, redis://…, rediss://… or redis+cluster://…
     once: happened: no, retryable: no
     "#);
     assert_snapshot!(refused(2, &["run", "--ledger", "sqlite:", "--", "touch", "ran"]), @r#"
-    once: INVALID_INPUT the ledger "sqlite:" is not valid: it names no file; write sqlite:PATH
+    once: INVALID_INPUT the ledger URL is not valid: it names no file; write sqlite:PATH
     once: happened: no, retryable: no
     "#);
     assert_snapshot!(refused(2, &["run", "--ledger", "sqlite:once.db?sync=maybe", "--", "touch", "ran"]), @r#"
-    once: INVALID_INPUT the ledger "sqlite:once.db?sync=maybe" is not valid: "sync=maybe" is not understood; sync=full|normal|off and checkpoint=PAGES are
+    once: INVALID_INPUT the ledger URL is not valid: "sync=maybe" is not understood; sync=full|normal|off and checkpoint=PAGES are
     once: happened: no, retryable: no
     "#);
     assert_snapshot!(refused(2, &["run", "--ledger", "sqlite:once.db?checkpoint=often", "--", "touch", "ran"]), @r#"
-    once: INVALID_INPUT the ledger "sqlite:once.db?checkpoint=often" is not valid: checkpoint="often" is not a number of pages
+    once: INVALID_INPUT the ledger URL is not valid: checkpoint="often" is not a number of pages
     once: happened: no, retryable: no
     "#);
 }

@@ -8,7 +8,8 @@ use clap::{Parser, ValueEnum};
 #[derive(Debug, Parser)]
 #[command(name = "torture", max_term_width = 110)]
 #[command(after_help = "Exit codes: 0 nothing was violated, 1 something was, 2 wrong input. \
-Needs strace and faketime; disk-full and power-cut also need root, loop mounts and python3.")]
+Needs strace and faketime; disk-full, server-gone and power-cut also need root and mounts, power-cut also python3. \
+The scenarios of fleets need PostgreSQL, PgBouncer and Redis.")]
 pub(crate) struct Args {
     /// What to run [default: everything but power-cut]
     #[arg(value_enum)]
@@ -37,6 +38,21 @@ pub(crate) struct Args {
     /// How the ledger of the power cuts is synced: anything but full must lose something
     #[arg(long, value_name = "MODE", default_value = "full", value_parser = ["full", "normal", "off"])]
     pub(crate) sync: String,
+    /// Only these back ends, in the scenarios of fleets [default: all that the scenario is about]
+    #[arg(long, value_name = "BACK END", value_enum, value_delimiter = ',')]
+    pub(crate) on: Vec<BackEnd>,
+    /// How many failovers of each back end [default: 20, 2 with --short]
+    #[arg(long, value_name = "N")]
+    pub(crate) rounds: Option<u64>,
+    /// Fail over to a standby that nobody waits for: this must lose something
+    #[arg(long = "unsafe")]
+    pub(crate) not_safe: bool,
+    /// How many keys the processes of a fleet share [default: 2000, 100 with --short]
+    #[arg(long, value_name = "N")]
+    pub(crate) keys: Option<u64>,
+    /// How many processes a fleet has
+    #[arg(long, value_name = "N", default_value_t = 16)]
+    pub(crate) processes: u64,
     /// Keep the folders, to look into them
     #[arg(long)]
     pub(crate) keep: bool,
@@ -60,12 +76,38 @@ pub(crate) enum Scenario {
     Storm,
     /// A mutating command twice with one key: noop, exit 0, one effect
     CliAgentSpec,
+    /// Partition a primary from its standby, kill it, promote the standby
+    Failover,
+    /// Many processes on the same keys of one server, on every back end
+    FleetStorm,
+    /// Stop, kill, cut off and fill the ledger's server under its clients
+    ServerGone,
     /// Cut the power of a mounted disk under writers
     PowerCut,
 }
 
+/// What a ledger can be kept in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum BackEnd {
+    Sqlite,
+    Postgres,
+    Redis,
+    RedisCluster,
+}
+
+impl BackEnd {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Sqlite => "sqlite",
+            Self::Postgres => "postgres",
+            Self::Redis => "redis",
+            Self::RedisCluster => "redis-cluster",
+        }
+    }
+}
+
 impl Scenario {
-    pub(crate) const DEFAULT: [Self; 8] = [
+    pub(crate) const DEFAULT: [Self; 11] = [
         Self::Sweep,
         Self::Random,
         Self::DiskFull,
@@ -74,6 +116,9 @@ impl Scenario {
         Self::Zombie,
         Self::Storm,
         Self::CliAgentSpec,
+        Self::Failover,
+        Self::FleetStorm,
+        Self::ServerGone,
     ];
 
     pub(crate) const fn name(self) -> &'static str {
@@ -86,6 +131,9 @@ impl Scenario {
             Self::Zombie => "zombie",
             Self::Storm => "storm",
             Self::CliAgentSpec => "cli-agent-spec",
+            Self::Failover => "failover",
+            Self::FleetStorm => "fleet-storm",
+            Self::ServerGone => "server-gone",
             Self::PowerCut => "power-cut",
         }
     }
@@ -94,6 +142,11 @@ impl Scenario {
 impl Args {
     pub(crate) fn read() -> Self {
         Self::parse()
+    }
+
+    /// The back ends that a scenario is about, as far as they were chosen.
+    pub(crate) fn back_ends(&self, all: &[BackEnd]) -> Vec<BackEnd> {
+        all.iter().copied().filter(|one| self.on.is_empty() || self.on.contains(one)).collect()
     }
 
     /// What to run, each once.

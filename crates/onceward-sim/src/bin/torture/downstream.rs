@@ -76,6 +76,23 @@ pub(crate) fn count(file: &Path) -> std::io::Result<Effects> {
     Ok(effects)
 }
 
+/// Has an effect from within this process: the line is on disk when this returns.
+pub(crate) fn append(file: &Path, line: &str) -> std::io::Result<()> {
+    let mut file = OpenOptions::new().append(true).open(file)?;
+    file.write_all(format!("{line}\n").as_bytes())?;
+    file.sync_data()
+}
+
+/// The whole lines that were appended, by operation.
+pub(crate) fn lines(file: &Path) -> std::io::Result<BTreeMap<String, Vec<String>>> {
+    let mut lines: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for line in std::fs::read_to_string(file)?.lines() {
+        let operation = line.split(' ').next().unwrap_or_default();
+        lines.entry(operation.to_owned()).or_default().push(line.to_owned());
+    }
+    Ok(lines)
+}
+
 /// Fills the disk to the last byte.
 pub(crate) fn fill(file: &Path) {
     let Ok(mut file) = OpenOptions::new().create(true).append(true).open(file) else {

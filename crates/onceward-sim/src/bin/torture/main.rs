@@ -5,12 +5,15 @@
 //! - `downstream`: the command whose effects are counted. `judge`: what the ledger says against what happened.
 //! - `report`: the figures. `trace`: kills at system calls. `process`: stopping and finding processes.
 //! - `scenarios`: one file each. `writer`: a process that writes without pause, for the power cuts.
+//! - `fleet`: callers of a ledger on a server, and what they heard. `member`: one process of many on the same keys.
 
 mod args;
 mod bench;
 mod call;
 mod downstream;
+mod fleet;
 mod judge;
+mod member;
 mod mount;
 mod process;
 mod report;
@@ -29,6 +32,7 @@ fn main() -> ExitCode {
         Some(downstream::ROLE) => downstream::act(),
         Some(downstream::CLOCKS) => downstream::tell_clocks(),
         Some(writer::ROLE) => writer::write(words),
+        Some(member::ROLE) => member::call_all(words),
         Some(_) | None => scenarios::run_all(&args::Args::read()),
     }
 }

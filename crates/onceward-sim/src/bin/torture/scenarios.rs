@@ -3,8 +3,11 @@
 mod agent_spec;
 mod clock;
 mod disk_full;
+mod failover;
+mod fleet_storm;
 mod power_cut;
 mod random;
+mod server_gone;
 mod storm;
 mod sweep;
 mod sync_error;
@@ -52,6 +55,9 @@ fn run_one(bench: &Bench, args: &Args, scenario: Scenario) -> Report {
         Scenario::Zombie => zombie::run(bench, &tally),
         Scenario::Storm => storm::run(bench, &tally),
         Scenario::CliAgentSpec => agent_spec::run(bench, &tally),
+        Scenario::Failover => caught(|| failover::run(bench, args, &tally)),
+        Scenario::FleetStorm => caught(|| fleet_storm::run(bench, args, &tally)),
+        Scenario::ServerGone => caught(|| server_gone::run(bench, args, &tally)),
         Scenario::PowerCut => power_cut::run(bench, args, &tally),
     };
     // What could not be tested has not held.
@@ -59,6 +65,12 @@ fn run_one(bench: &Bench, args: &Args, scenario: Scenario) -> Report {
         tally.violated(Rule::Unexpected, format!("the scenario could not be run to its end: {trouble}"));
     }
     tally.report(scenario.name(), begun.elapsed())
+}
+
+/// A server that cannot be had makes the harness panic, as tests do. Here it ends the scenario.
+fn caught(scenario: impl FnOnce() -> Result<(), Trouble>) -> Result<(), Trouble> {
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(scenario))
+        .unwrap_or_else(|_| Err("the harness gave up: see above".into()))
 }
 
 /// Does every job, several at once, and stops at the first that cannot be done.

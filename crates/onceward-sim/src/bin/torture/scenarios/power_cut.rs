@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use onceward::{Filter, Ledger, OperationId, State};
-use onceward_store::{SqliteOptions, SqliteStore};
+use onceward_store::{Backend, SqliteOptions, SqliteStore, Verdict};
 
 use crate::Trouble;
 use crate::args::Args;
@@ -206,9 +206,15 @@ fn judge(
             return Ok(());
         }
     };
-    let integrity = store.health().map_or_else(|error| error.to_string(), |health| health.integrity);
-    if integrity != "ok" {
-        tally.violated(Rule::Damaged, format!("{what}: {integrity}"));
+    let damage = match store.health() {
+        Err(error) => Some(error.to_string()),
+        Ok(health) => {
+            let bad = health.into_iter().find(|finding| finding.verdict == Verdict::Bad);
+            bad.map(|finding| format!("{}: {}", finding.what, finding.found))
+        }
+    };
+    if let Some(damage) = damage {
+        tally.violated(Rule::Damaged, format!("{what}: {damage}"));
     }
     let ledger = Ledger::new(store).blocking();
     tally.expect(!acked.is_empty(), || format!("{what}: nothing was acknowledged, so nothing was tested"));

@@ -1,0 +1,126 @@
+//! Moving house: `once export | once import`.
+
+use insta::assert_snapshot;
+use onceward::{Done, Ledger, Operation};
+use onceward_harness::{Postgres, Redis, RedisCluster};
+use serde_json::{Value, json};
+
+use crate::common::Bench;
+
+/// More than a page of an export.
+const MANY: u64 = 1_100;
+/// Records that are on their way together may arrive in another order.
+const TOGETHER: usize = 600;
+
+/// A ledger with something of everything, and its export.
+fn old_house() -> (Bench, Vec<u8>) {
+    let bench = Bench::new();
+    bench.with_done();
+    bench.with_failed();
+    bench.with_doubt();
+    let export = bench.once(&["export"]).exits(0).out;
+    (bench, export)
+}
+
+fn listed(bench: &Bench, flags: &[&str]) -> Vec<Value> {
+    let listed = bench.json(&[&["ls", "-n", "100000"], flags].concat())["data"].clone();
+    listed.as_array().unwrap().iter().map(|line| json!([line["id"], line["state"]])).collect()
+}
+
+#[test]
+fn a_ledger_moves_with_all_it_knows() {
+    let (old, export) = old_house();
+    let new = Bench::new();
+    new.write("export", &export);
+    let import = || new.once(&["import", "export"]).exits(0).out();
+    assert_snapshot!(import(), @"3 operations imported, 0 were there already, 0 differ");
+    assert_eq!(listed(&new, &[]), listed(&old, &[]), "in the same order");
+    assert_eq!(new.once(&["export"]).exits(0).out, export, "what goes out again is what came in");
+    assert_snapshot!(import(), @"0 operations imported, 3 were there already, 0 differ");
+    assert_eq!(new.json(&["import", "export"])["effect"], "noop");
+    let replayed = new.once(&["run", "--key", "done", "--", "sh", "-c", crate::common::COUNTED]).exits(0);
+    assert!(replayed.err().contains("nothing was run"), "{}", replayed.err());
+    assert_eq!(new.runs(), 0);
+}
+
+#[test]
+fn many_pages_keep_their_order_in_every_house() {
+    let old = Bench::new();
+    {
+        let url = format!("sqlite:{}?sync=off", old.path("once.db").display());
+        let ledger = Ledger::new(onceward_store::open(&url).unwrap()).blocking();
+        for n in 0..MANY {
+            ledger.run(Operation::new("pay").key(n.to_string()), |_| Ok(Done::created(&n))).unwrap();
+        }
+    }
+    let export = old.once(&["export"]).exits(0).out;
+    let expected = listed(&old, &[]);
+    let cluster = RedisCluster::start();
+    for url in [Postgres::shared().fresh(), Redis::shared().fresh(), cluster.fresh()] {
+        let here = ["--ledger", &url];
+        let said = old.once_with_stdin(&[&["import"], &here[..]].concat(), &export).exits(0);
+        assert!(said.out().starts_with(&format!("{MANY} operations imported")), "{url}: {}", said.out());
+        let order = listed(&old, &here);
+        for (place, line) in order.iter().enumerate() {
+            let was = expected.iter().position(|other| other == line).expect("it was there before");
+            assert!(was.abs_diff(place) < TOGETHER, "{url}: {line} stands at {place}, stood at {was}");
+        }
+        let again = old.once(&[&["export"], &here[..]].concat()).exits(0).out;
+        assert!(sorted(&again) == sorted(&export), "{url}: what goes out again is not what came in");
+    }
+}
+
+fn sorted(export: &[u8]) -> Vec<&[u8]> {
+    let mut lines: Vec<&[u8]> = export.split(|byte| *byte == b'\n').collect();
+    lines.sort_unstable();
+    lines
+}
+
+#[test]
+fn an_export_that_was_cut_off_is_known_and_goes_on() {
+    let (_, export) = old_house();
+    let new = Bench::new();
+    let text = String::from_utf8(export.clone()).unwrap();
+    let two: String = text.lines().take(2).map(|line| format!("{line}\n")).collect();
+    assert_snapshot!(new.once_with_stdin(&["import"], two.as_bytes()).exits(1).err(), @r"
+    once: FAILED the export was cut off after line 2: its last line is missing; 2 operations are imported, and a second import goes on from there
+    once: happened: no, retryable: no
+    ");
+    assert_snapshot!(new.once_with_stdin(&["import"], &export).exits(0).out(), @"1 operations imported, 2 were there already, 0 differ");
+}
+
+#[test]
+fn what_is_no_export_is_refused() {
+    let (_, export) = old_house();
+    let new = Bench::new();
+    let wrong = |text: &str| new.once_with_stdin(&["import"], text.as_bytes()).exits(1).err();
+    assert_snapshot!(wrong("no JSON\n").lines().next().unwrap(), @"once: FAILED line 1: is not an operation that `once export` wrote: expected ident at line 1 column 2; 0 operations are imported, and a second import goes on from there");
+    assert_snapshot!(wrong("").lines().next().unwrap(), @"once: FAILED the export was cut off after line 0: its last line is missing; 0 operations are imported, and a second import goes on from there");
+    let text = String::from_utf8(export).unwrap();
+    let forged = text.replacen("\"default\"", "\"another\"", 1);
+    let said = new.once_with_stdin(&["import"], forged.as_bytes()).exits(2).err();
+    assert!(said.contains("is not the id of its scope, name and key"), "{said}");
+    let said = new.once(&["import", "nowhere"]).exits(2).err();
+    assert_snapshot!(said.lines().next().unwrap(), @"once: INVALID_INPUT cannot read nowhere: No such file or directory (os error 2)");
+}
+
+#[test]
+fn what_differs_is_left_as_it_is() {
+    let (_, export) = old_house();
+    let new = Bench::new();
+    new.with_done();
+    new.write("export", &export);
+    let answer = new.once(&["import", "export", "--json"]).exits(6).json();
+    assert_eq!((&answer["ok"], &answer["data"]["differing"]), (&json!(false), &json!(1)));
+    assert_eq!(answer["data"]["imported"], 2);
+    new.once(&["run", "--key", "done", "--", "sh", "-c", crate::common::COUNTED]).exits(0);
+    assert_eq!(new.runs(), 1, "what was done here is replayed");
+}
+
+#[test]
+fn a_dry_run_reads_all_and_writes_nothing() {
+    let (_, export) = old_house();
+    let new = Bench::new();
+    assert_snapshot!(new.once_with_stdin(&["import", "--dry-run"], &export).exits(0).out(), @"would_create: 3 operations would be imported where they are not there yet");
+    assert!(new.listing().is_empty());
+}

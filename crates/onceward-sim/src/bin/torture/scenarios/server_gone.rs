@@ -1,0 +1,207 @@
+//! The ledger's server goes away under its clients and comes back. Nothing runs while it is gone, everybody is told, and
+//! nobody needs to be started again.
+
+mod victim;
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use onceward_sim::random::Random;
+
+use crate::Trouble;
+use crate::args::{Args, BackEnd};
+use crate::bench::{Bench, progress};
+use crate::fleet::{Caller, Figures, Heard, judge};
+use crate::report::{Rule, Tally};
+use victim::{Fault, Victim};
+
+const ROUNDS: u64 = 5;
+const HANDLES: usize = 2;
+/// Threads on each handle.
+const THREADS: usize = 3;
+/// So long that a full disk is soon noticed.
+const RESULT_BYTES: usize = 3_000;
+/// Within this time everybody has noticed that the server is gone, or is back.
+const NOTICED: Duration = Duration::from_secs(30);
+/// While nothing can be written calls fail at once; nobody needs thousands of these.
+const PAUSE: Duration = Duration::from_millis(5);
+/// More keys than any thread gets through.
+const KEYS: u64 = 20_000;
+
+pub(super) fn run(bench: &Bench, args: &Args, tally: &Tally) -> Result<(), Trouble> {
+    let rounds = args.rounds.unwrap_or(if bench.short { 1 } else { ROUNDS });
+    tally.note(Figures::head());
+    for back_end in args.back_ends(&[BackEnd::Postgres, BackEnd::Redis, BackEnd::RedisCluster]) {
+        for fault in Fault::of(back_end) {
+            let mut all = Figures::default();
+            let label = format!("{}, {}", back_end.name(), fault.name());
+            let mut random = bench.random(&label);
+            for round in 0..rounds {
+                progress(&format!("server-gone: {label}, {} of {rounds}", round + 1));
+                all.add(one(bench, back_end, *fault, &mut random, tally)?);
+            }
+            tally.note(all.row(&label));
+        }
+    }
+    Ok(())
+}
+
+/// One fault under callers, and its judgement.
+fn one(
+    bench: &Bench,
+    back_end: BackEnd,
+    fault: Fault,
+    random: &mut Random,
+    tally: &Tally,
+) -> Result<Figures, Trouble> {
+    let what = format!("{}, {}", back_end.name(), fault.name());
+    let case = bench.case()?;
+    let mut victim = Victim::start(bench, back_end, fault)?;
+    let url = victim.url();
+    let open = || Caller::open(&url, &case.effects).map(|caller| caller.padded(RESULT_BYTES));
+    let callers: Result<Vec<Caller>, Trouble> = (0..HANDLES).map(|_| open()).collect();
+    let callers = callers?;
+    let scene = Scene::default();
+    let mut heard = std::thread::scope(|scope| {
+        let scene = &scene;
+        let numbered = (0..THREADS).flat_map(|thread| callers.iter().map(move |caller| (thread, caller)));
+        let working: Vec<_> = numbered
+            .enumerate()
+            .map(|(number, (_, caller))| scope.spawn(move || work(caller, number, scene)))
+            .collect();
+        let pause = Duration::from_millis(100 + random.below(300));
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            std::thread::sleep(pause);
+            scene.stage(&mut victim, &what, tally)
+        }));
+        scene.set(Moment::Over);
+        let mut heard = Vec::new();
+        for worker in working {
+            heard.extend(worker.join().map_err(|_| Trouble::from("a caller panicked"))?);
+        }
+        result.map(|()| heard).map_err(|_| Trouble::from("the fault could not be staged: see above"))
+    })?;
+    tally.faults(1);
+    let ran = scene.ran_while_gone.load(Ordering::SeqCst);
+    if ran > 0 {
+        tally.violated(Rule::NoIntent, format!("{what}: {ran} calls ran while the server was gone"));
+    }
+    drop(callers);
+    settle_all(&open()?, &mut heard);
+    judge(&url, &case.effects, &heard, &what, tally)
+}
+
+/// Somebody who was not there asks for everything once more.
+fn settle_all(stranger: &Caller, heard: &mut Vec<Heard>) {
+    let mut keys: Vec<String> = heard.iter().map(|heard| heard.key.clone()).collect();
+    keys.sort_unstable();
+    keys.dedup();
+    keys.iter().for_each(|key| heard.extend(stranger.settle(key)));
+}
+
+/// The scene's moments; each call notes the one in which it began.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Moment {
+    #[default]
+    Up,
+    Gone,
+    Back,
+    Over,
+}
+
+/// Where the fault stands, and what callers have seen of it.
+#[derive(Default)]
+struct Scene {
+    moment: Mutex<Moment>,
+    /// Calls that began and ran while the server was gone.
+    ran_while_gone: AtomicUsize,
+    /// Callers that were told so while it was gone.
+    told: AtomicUsize,
+    /// Callers that were done again after it came back.
+    recovered: AtomicUsize,
+}
+
+impl Scene {
+    fn moment(&self) -> Moment {
+        *self.moment.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set(&self, moment: Moment) {
+        *self.moment.lock().unwrap_or_else(PoisonError::into_inner) = moment;
+    }
+
+    /// Takes the server away until everybody has noticed, and brings it back until everybody has noticed.
+    fn stage(&self, victim: &mut Victim, what: &str, tally: &Tally) {
+        if victim.lose_replies(tally) {
+            self.set(Moment::Back);
+        } else {
+            victim.take_away();
+            // A full disk is not gone: what still fits is written.
+            if victim.is_gone() {
+                self.set(Moment::Gone);
+            }
+            let everybody = wait_for(&self.told);
+            tally.expect(everybody, || {
+                format!("{what}: not everybody was told that the ledger is unavailable")
+            });
+            self.set(Moment::Back);
+            victim.bring_back();
+        }
+        let begun = Instant::now();
+        let everybody = wait_for(&self.recovered);
+        tally.expect(everybody, || format!("{what}: not everybody worked again by itself"));
+        let took = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+        tally.most("slowest recovery after the server was back, in ms", took);
+    }
+}
+
+/// Waits until all callers are counted.
+fn wait_for(count: &AtomicUsize) -> bool {
+    let begun = Instant::now();
+    while count.load(Ordering::SeqCst) < HANDLES * THREADS {
+        if begun.elapsed() > NOTICED {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    true
+}
+
+/// Calls for one operation after the other until it is over.
+fn work(caller: &Caller, number: usize, scene: &Scene) -> Vec<Heard> {
+    let (mut heard, mut told, mut recovered) = (Vec::new(), Seen::No, Seen::No);
+    for key in (0..KEYS).take_while(|_| scene.moment() != Moment::Over) {
+        let begun = scene.moment();
+        let one = caller.call_seeing(&format!("own-{number}-{key}"), || {
+            if begun == Moment::Gone && scene.moment() == Moment::Gone {
+                scene.ran_while_gone.fetch_add(1, Ordering::SeqCst);
+            }
+        });
+        if one.is_unavailable() {
+            told.once(&scene.told);
+            std::thread::sleep(PAUSE);
+        }
+        if one.is_done() && begun == Moment::Back {
+            recovered.once(&scene.recovered);
+        }
+        heard.push(one);
+    }
+    heard
+}
+
+/// Whether a caller was counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Seen {
+    No,
+    Yes,
+}
+
+impl Seen {
+    fn once(&mut self, count: &AtomicUsize) {
+        if *self == Self::No {
+            *self = Self::Yes;
+            count.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+}
