@@ -1,8 +1,8 @@
 //! The folder in which a test process keeps its servers, and what ends them with it.
 //!
-//! A server dies with the process that started it, however that ends: the kernel sends it a signal when the *thread* that
-//! started it is gone. Tests run on threads that come and go, so one thread that stays starts them all. A shell that
-//! waits for the end of its input removes the folder; nothing is left of a test that was killed.
+//! A server dies with the process that started it, however that ends: the kernel sends it a signal when the *thread*
+//! that started it is gone. Tests run on threads that come and go, so one thread that stays starts them all. A shell
+//! that waits for the end of its input removes the folder; nothing is left of a test that was killed.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::TcpListener;

@@ -162,9 +162,12 @@ impl Redis {
             self.settings.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         settings.push(("replicaof", &primary));
         let replica = Self::start_with(&settings);
-        // The replica believes that it follows up to a second before its primary counts on it.
-        let follows = format!("port={},state=online", replica.port);
-        home::wait_until("the replica follows", || self.cli(&["INFO", "replication"]).contains(&follows));
+        // It is called online up to a second before the first command is sent to it: so it must have confirmed one. A
+        // message is such a command, and leaves nothing behind.
+        drop(self.cli(&["PUBLISH", "harness", "follow"]));
+        home::wait_until("the replica follows", || {
+            confirmed(&self.cli(&["INFO", "replication"]), replica.port)
+        });
         replica
     }
 
@@ -198,6 +201,14 @@ fn lines(port: u16, folder: &Path, settings: &[(String, String)]) -> String {
         value => format!("{name} {value}\n"),
     };
     format!("port {port}\ndir {}\n", folder.display()) + &own.chain(given).map(line).collect::<String>()
+}
+
+/// Whether the replica on that port has confirmed all that there is, by what its primary says.
+fn confirmed(replication: &str, port: u16) -> bool {
+    let all = replication.lines().find_map(|line| line.strip_prefix("master_repl_offset:"));
+    let replica = replication.lines().find(|line| line.contains(&format!("port={port},state=online")));
+    let offset = replica.and_then(|line| line.split(',').find_map(|word| word.strip_prefix("offset=")));
+    all.is_some_and(|all| all.trim() != "0" && offset == Some(all.trim()))
 }
 
 fn ask(port: u16) -> Command {

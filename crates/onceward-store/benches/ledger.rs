@@ -8,20 +8,17 @@
     reason = "a program that prints figures"
 )]
 
+mod common;
+
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use futures_util::stream::{FuturesUnordered, StreamExt};
-use onceward::{Blocking, Done, Failure, Ledger, Operation};
+use common::{Figures, ROUND, call, fill, many_callers, operation, print_line, resident_mib, timed};
+use onceward::Ledger;
 use onceward_store::{SqliteOptions, SqliteStore};
 use rusqlite::Connection;
 
-/// The allocator of the `once` binary, for bare SQLite too.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
-const ROUND: Duration = Duration::from_secs(4);
 const CACHE_BYTES: u64 = 64 * 1024 * 1024;
 
 fn main() {
@@ -49,8 +46,8 @@ fn speed(folder: &Path) {
         };
         measure("bare", "first", 1, &bare);
         measure("onceward", "first", 1, &one_caller);
-        measure("onceward", "first", 64, &|path| many_callers(path, 64));
-        measure("onceward", "first", 256, &|path| many_callers(path, 256));
+        measure("onceward", "first", 64, &|path| many_callers(&Ledger::new(open(path, CACHE_BYTES)), 64));
+        measure("onceward", "first", 256, &|path| many_callers(&Ledger::new(open(path, CACHE_BYTES)), 256));
         measure("onceward", "replay from memory", 1, &|path| replay(path, CACHE_BYTES));
         measure("onceward", "replay from the file", 1, &|path| replay(path, 0));
     }
@@ -82,54 +79,6 @@ fn growth(folder: &Path) {
     }
 }
 
-/// Records made by the ledger itself, many callers at once.
-fn fill(ledger: &Ledger, from: u64, to: u64) {
-    let mut tasks = FuturesUnordered::new();
-    let mut next = from;
-    pollster::block_on(async {
-        loop {
-            while tasks.len() < 512 && next < to {
-                tasks.push(ledger.run(operation(next), |_| std::future::ready(nothing())));
-                next += 1;
-            }
-            match tasks.next().await {
-                Some(receipt) => drop(receipt.expect("a record")),
-                None => return,
-            }
-        }
-    });
-}
-
-struct Figures {
-    seconds: f64,
-    micros: Vec<f64>,
-}
-
-fn print_line(peer: &str, mode: &str, callers: usize, round: usize, figures: &Figures) {
-    let mut micros = figures.micros.clone();
-    micros.sort_by(f64::total_cmp);
-    let at = |share: f64| micros[((micros.len() - 1) as f64 * share) as usize];
-    println!(
-        "{{\"peer\":\"{peer}\",\"mode\":\"{mode}\",\"callers\":{callers},\"round\":{round},\"operations\":{},\
-         \"per_second\":{:.0},\"p50_us\":{:.1},\"p99_us\":{:.1}}}",
-        micros.len(),
-        micros.len() as f64 / figures.seconds,
-        at(0.5),
-        at(0.99)
-    );
-}
-
-fn timed(items: impl Iterator<Item = u64>, mut act: impl FnMut(u64)) -> Figures {
-    let begun = Instant::now();
-    let mut micros = Vec::new();
-    for item in items {
-        let start = Instant::now();
-        act(item);
-        micros.push(start.elapsed().as_secs_f64() * 1e6);
-    }
-    Figures { seconds: begun.elapsed().as_secs_f64(), micros }
-}
-
 /// The same two synced transactions, by hand: a row with a unique key, then its result.
 fn bare(path: &Path) -> Figures {
     let connection = Connection::open(path).unwrap();
@@ -156,36 +105,6 @@ fn one_caller(path: &Path) -> Figures {
     timed((0..).take_while(|_| Instant::now() < end), |n| call(&ledger, n))
 }
 
-fn many_callers(path: &Path, callers: usize) -> Figures {
-    let ledger = Ledger::new(open(path, CACHE_BYTES));
-    let begun = Instant::now();
-    let end = begun + ROUND;
-    let mut next = 0;
-    let mut micros = Vec::new();
-    let mut tasks = FuturesUnordered::new();
-    pollster::block_on(async {
-        loop {
-            while tasks.len() < callers && Instant::now() < end {
-                let (ledger, number) = (&ledger, next);
-                next += 1;
-                tasks.push(async move {
-                    let start = Instant::now();
-                    ledger
-                        .run(operation(number), |_| std::future::ready(nothing()))
-                        .await
-                        .expect("a receipt");
-                    start.elapsed().as_secs_f64() * 1e6
-                });
-            }
-            match tasks.next().await {
-                Some(took) => micros.push(took),
-                None => return,
-            }
-        }
-    });
-    Figures { seconds: begun.elapsed().as_secs_f64(), micros }
-}
-
 fn replay(path: &Path, cache_bytes: u64) -> Figures {
     let records = 10_000;
     let store = open(path, cache_bytes);
@@ -199,25 +118,6 @@ fn replay(path: &Path, cache_bytes: u64) -> Figures {
     timed((0..records).cycle().take_while(|_| Instant::now() < end), |n| call(&blocking, n))
 }
 
-fn call(ledger: &Blocking, number: u64) {
-    drop(ledger.run(operation(number), |_| nothing()).expect("a receipt"));
-}
-
-fn nothing() -> Result<Done, Failure> {
-    Ok(Done::created(&serde_json::json!({"id": 42})))
-}
-
-fn operation(number: u64) -> Operation {
-    Operation::new("charge_payment")
-        .input(serde_json::json!({"customer": number, "amount": 100, "currency": "EUR"}))
-}
-
 fn open(path: &Path, cache_bytes: u64) -> Arc<SqliteStore> {
     SqliteStore::open(SqliteOptions { cache_bytes, ..SqliteOptions::new(path) }).expect("a ledger")
-}
-
-fn resident_mib() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
-    let pages: u64 = status.split(' ').nth(1).and_then(|pages| pages.parse().ok()).unwrap_or(0);
-    pages * 4096 / (1024 * 1024)
 }

@@ -1,5 +1,5 @@
-//! An effect in one's own PostgreSQL database, exactly once: the record and the row are committed together or not at all.
-//! Takes a URL (`postgres://user@host/database`), or starts a server of its own.
+//! An effect in one's own PostgreSQL database, exactly once: the record and the row are committed together or not at
+//! all. Takes a URL (`postgres://user@host/database`), or starts a server of its own.
 
 use onceward::{Done, Failure, Operation};
 use onceward_store::postgres::atomic::{AtomicBegun, AtomicLedger};

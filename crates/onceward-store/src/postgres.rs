@@ -1,12 +1,13 @@
 //! The ledger in PostgreSQL: any number of processes on any number of machines.
 //!
-//! Nobody on another machine can see whether an owner lives, so leases tell, by the server's clock. A first call is one way
-//! to the server and back, an ending is one, and calls that come together travel together: one statement, one
-//! transaction, one sync. Those who wait are told by the server (LISTEN and NOTIFY).
+//! Nobody on another machine can see whether an owner lives, so leases tell, by the server's clock. A first call is
+//! one way to the server and back, an ending is one, and calls that come together travel together: one statement,
+//! one transaction, one sync. Those who wait are told by the server (LISTEN and NOTIFY).
 //!
 //! # Layout
 //! - [`options`](PostgresOptions): what a URL can say. `tls`: the way there. `link`: one connection.
-//! - `check`: whether the server keeps what it acknowledges. `schema`: tables and their versions. `rows`: records and rows.
+//! - `check`: whether the server keeps what it acknowledges. `schema`: tables and their versions. `rows`: records
+//!   and rows.
 //! - `queue` and `desk`: what waits for the server, and the connections it goes over. `fault`: what errors mean.
 //! - `listen`: hearing of changes elsewhere; finished records in memory.
 //! - [`atomic`]: record and effect in one transaction of the caller's own.
@@ -42,7 +43,7 @@ use crate::Backend;
 use crate::health::Finding;
 use crate::remote::{Engine, ServerClock, Token};
 use desk::Desk;
-use link::Link;
+use link::{Link, Pooler};
 use listen::{Hearing, Memory};
 use queue::{Job, Reply};
 
@@ -72,6 +73,14 @@ struct Shared {
     clock: Arc<ServerClock>,
     memory: Memory,
     watchers: Watchers,
+    /// Whether connections are known to be the store's own.
+    own: AtomicBool,
+}
+
+impl Shared {
+    fn pooler(&self) -> Pooler {
+        if self.own.load(Ordering::Relaxed) { Pooler::No } else { Pooler::Perhaps }
+    }
 }
 
 impl PostgresStore {
@@ -85,6 +94,7 @@ impl PostgresStore {
             memory: Memory::new(options.cache_bytes),
             clock: Arc::default(),
             watchers: Watchers::default(),
+            own: AtomicBool::new(false),
             options,
         });
         let opening = Arc::clone(&shared);

@@ -181,15 +181,15 @@ impl Store for RedisStore {
             let same = found.value.as_deref().is_some_and(|found| entry::same(found, &value));
             same && found.body.as_deref() == entry::body(&record)
         };
-        let mut lost = None;
-        let written = loop {
+        let mut lost = false;
+        loop {
             match self.fleet.write(&command, until).await {
-                Ok(Value::Int(_)) => break true,
+                Ok(Value::Int(_)) => break,
                 Ok(answer) => {
                     let found = stored(answer);
                     // What was lost on the way may have arrived after all: nobody is in his own way.
-                    if lost.is_some() && is_ours(&found) {
-                        break true;
+                    if lost && is_ours(&found) {
+                        break;
                     }
                     return Ok(Swap::Conflict(self.kept(found, epoch)?));
                 }
@@ -197,7 +197,7 @@ impl Store for RedisStore {
                 Err(Unanswered::Lost(why)) => {
                     let found = self.look(&record.id, until).await?;
                     if is_ours(&found) {
-                        break true;
+                        break;
                     }
                     if found.value.as_deref().and_then(entry::version) != expected {
                         return Ok(Swap::Conflict(self.kept(found, epoch)?));
@@ -205,11 +205,10 @@ impl Store for RedisStore {
                     if Instant::now() >= until {
                         return Err(unknown(&why));
                     }
-                    lost = Some(why);
+                    lost = true;
                 }
             }
-        };
-        debug_assert!(written);
+        }
         self.cache.keep(&record, epoch);
         self.crew().news.watchers.notify(&record.id);
         Ok(Swap::Written(record))
@@ -321,9 +320,10 @@ async fn introduce(crew: &Crew, clock: &ServerClock) -> Result<(), StoreError> {
     let identity = format!("{:016x}", Token::new()?.token());
     let terms = [FORMAT.to_owned(), crew.options.shards.to_string(), identity].map(String::into_bytes);
     let answer = ask(crew, Command::script(0, Script::Open).keys([meta.clone()]).arguments(terms)).await?;
-    let fields: Vec<String> = match answer {
-        Value::Array(fields) => fields.iter().map(|field| text(field).unwrap_or_default()).collect(),
-        _ => Vec::new(),
+    let fields: Vec<String> = if let Value::Array(fields) = answer {
+        fields.iter().map(|field| text(field).unwrap_or_default()).collect()
+    } else {
+        Vec::new()
     };
     let [format, shards, identity, waited] = fields.as_slice() else {
         return Err(foreign(format!("{meta:?} is not the ledger's own key")));
@@ -432,10 +432,8 @@ fn unknown(why: &str) -> StoreError {
 
 /// The value and the body in an answer.
 fn stored(answer: Value) -> Stored {
-    let mut parts = match answer {
-        Value::Array(parts) => parts.into_iter(),
-        _ => Vec::new().into_iter(),
-    };
+    let parts = if let Value::Array(parts) = answer { parts } else { Vec::new() };
+    let mut parts = parts.into_iter();
     let mut bytes = || match parts.next() {
         Some(Value::BulkString(bytes)) => Some(bytes),
         Some(_) | None => None,

@@ -1,7 +1,7 @@
 //! The PostgreSQL store holds what the ledger relies on: plain, partitioned, and through a pooler.
 #![expect(clippy::unwrap_used, reason = "a test that cannot set up its ground fails")]
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use onceward::{Store, conformance};
 use onceward_harness::Postgres;
@@ -11,8 +11,15 @@ fn open(url: &str) -> Arc<dyn Store> {
     PostgresStore::open(PostgresOptions::parse(url).unwrap()).unwrap()
 }
 
+/// One suite after the other: in some cases an owner has a tenth of a second to live.
+fn alone() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 #[test]
 fn the_postgres_store_conforms() {
+    let _alone = alone();
     let server = Postgres::shared();
     let report = conformance::run(&|| open(&server.fresh()));
     report.assert_clean();
@@ -21,6 +28,7 @@ fn the_postgres_store_conforms() {
 
 #[test]
 fn two_stores_on_one_server_conform() {
+    let _alone = alone();
     let server = Postgres::shared();
     let report = conformance::run_pair(&|| {
         let url = server.fresh();
@@ -31,18 +39,21 @@ fn two_stores_on_one_server_conform() {
 
 #[test]
 fn a_partitioned_ledger_conforms() {
+    let _alone = alone();
     let server = Postgres::shared();
     conformance::run(&|| open(&format!("{}&partitions=4", server.fresh()))).assert_clean();
 }
 
 #[test]
 fn one_connection_without_notifications_conforms() {
+    let _alone = alone();
     let server = Postgres::shared();
     conformance::run(&|| open(&format!("{}&connections=1&notify=no", server.fresh()))).assert_clean();
 }
 
 #[test]
 fn it_conforms_through_a_pooler_that_lends_connections_for_one_transaction() {
+    let _alone = alone();
     let server = Postgres::shared();
     let pooler = server.pgbouncer();
     conformance::run(&|| open(&pooler.fresh())).assert_clean();

@@ -1,5 +1,5 @@
-//! What is the PostgreSQL store's own: one way there and back, waiting without asking, lost replies, servers that go and
-//! come back.
+//! What is the PostgreSQL store's own: one way there and back, waiting without asking, lost replies, servers that go
+//! and come back.
 #![expect(clippy::unwrap_used, reason = "a test that cannot set up its ground fails")]
 
 mod wire;
@@ -46,23 +46,26 @@ fn via(url: &str, from: u16, to: u16) -> String {
 fn a_first_call_is_one_way_and_its_ending_is_one() {
     let server = Postgres::shared();
     let wire = Wire::to(server.port());
-    let url = wire.through(server, &server.fresh());
-    let store = open(&url);
+    let server_url = &server.fresh();
+    let store = open(&wire.through(server, server_url));
     let ledger = ledger(&store);
     let intent = Operation::new("pay").key("a").intent().unwrap();
     let (asked, begun) = wire.asked_by(|| ledger.wait_for(ledger.ledger().begin(&intent)).unwrap());
     assert_eq!(asked, 1, "to begin");
     let onceward::Begun::Execute(claim) = begun else { panic!("it is replayed") };
     hears(&store);
+    // From now on the server keeps statements: once, and along with the first.
+    pay(&ledger, "first").unwrap();
     let done = onceward::Ending::Done(onceward::Outcome::with_effect(onceward::Effect::Created));
     let (asked, _) = wire.asked_by(|| ledger.wait_for(claim.finish(done)).unwrap());
     assert_eq!(asked, 1, "to finish");
     let (asked, receipt) = wire.asked_by(|| pay(&ledger, "a").unwrap());
     assert!(receipt.replayed());
     assert_eq!(asked, 0, "to replay what memory holds");
-    let other = open(&url);
+    let apart = Wire::to(server.port());
+    let other = open(&apart.through(server, server_url));
     let other_ledger = self::ledger(&other);
-    let (asked, receipt) = wire.asked_by(|| pay(&other_ledger, "a").unwrap());
+    let (asked, receipt) = apart.asked_by(|| pay(&other_ledger, "a").unwrap());
     assert!(receipt.replayed());
     assert_eq!(asked, 1, "to replay what memory does not hold");
 }
@@ -99,7 +102,7 @@ fn who_waits_is_told_and_does_not_ask() {
     let (asked, (receipt, late)) = wire.asked_by(|| {
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| (pay(&waiter, "a").unwrap(), Instant::now()));
-            std::thread::sleep(Duration::from_millis(900));
+            std::thread::sleep(Duration::from_millis(2_000));
             let done = onceward::Ending::Done(onceward::Outcome::with_effect(onceward::Effect::Created));
             owner.wait_for(claim.finish(done)).unwrap();
             let told = Instant::now();
@@ -109,8 +112,9 @@ fn who_waits_is_told_and_does_not_ask() {
     });
     assert!(receipt.replayed());
     assert!(late < Duration::from_millis(100), "it woke {late:?} after the ending");
-    // One to begin, which conflicts; one to be told; one to look when told.
-    assert!(asked <= 4, "the server was asked {asked} times");
+    // One to begin, which conflicts; one to be told; one to look when told. Each is kept by the server once, and the
+    // listening connection is asked every two seconds whether it lives. Who asks by himself asks twenty times.
+    assert!(asked <= 8, "the server was asked {asked} times");
 }
 
 #[test]
@@ -135,7 +139,8 @@ fn a_lost_reply_is_no_conflict_with_oneself() {
     let server = Postgres::shared();
     let relay = Relay::to(server.port());
     let url = via(&server.fresh(), server.port(), relay.port());
-    let store = open(&format!("{url}&connections=1"));
+    // No connection but this one whose reply could be the lost one.
+    let store = open(&format!("{url}&connections=1&notify=no"));
     let record = onceward::transition::stage(&Operation::new("pay").key("a").intent().unwrap(), 1);
     let next = onceward::Record { version: 2, state: State::Done, ..record.clone() };
     for (expected, record) in [(None, &record), (Some(1), &next)] {
@@ -168,7 +173,7 @@ fn lost_replies_under_load_neither_lose_nor_double_an_effect() {
             .map(|caller| {
                 let (ledger, effects) = (&ledger, &effects);
                 scope.spawn(move || {
-                    for n in 0..60 {
+                    for n in 0..100 {
                         let operation = Operation::new("pay").key(format!("{caller}-{n}"));
                         let receipt = ledger.run(operation, |_| {
                             effects.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
@@ -181,12 +186,12 @@ fn lost_replies_under_load_neither_lose_nor_double_an_effect() {
             .collect();
         while !callers.iter().all(std::thread::ScopedJoinHandle::is_finished) {
             relay.drop_replies_once();
-            std::thread::sleep(Duration::from_millis(150));
+            std::thread::sleep(Duration::from_millis(100));
         }
     });
-    assert_eq!(effects.into_inner(), 480);
-    assert!(relay.replies_dropped() > 3, "{} replies were lost", relay.replies_dropped());
-    assert_eq!(pollster::block_on(store.counts()).unwrap().get(&State::Done), Some(&480));
+    assert_eq!(effects.into_inner(), 800);
+    assert!(relay.replies_dropped() > 2, "{} replies were lost", relay.replies_dropped());
+    assert_eq!(pollster::block_on(store.counts()).unwrap().get(&State::Done), Some(&800));
 }
 
 #[test]

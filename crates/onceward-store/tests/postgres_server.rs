@@ -1,11 +1,11 @@
-//! What the PostgreSQL store wants of its server: settings, rights, versions, standbys; and what it says where they are
-//! not so.
+//! What the PostgreSQL store wants of its server: settings, rights, versions, standbys; and what it says where they
+//! are not so.
 #![expect(clippy::unwrap_used, reason = "a test that cannot set up its ground fails")]
 
 use std::sync::Arc;
 
-use onceward::{Blocking, Done, Failure, Ledger, Operation, Receipt, Store};
-use onceward_harness::Postgres;
+use onceward::{Blocking, Done, Failure, Filter, Ledger, Operation, Receipt, Store};
+use onceward_harness::{Postgres, Relay};
 use onceward_store::{Backend, PostgresOptions, PostgresStore, Verdict};
 
 fn try_open(url: &str) -> Result<Arc<PostgresStore>, onceward::StoreError> {
@@ -165,6 +165,26 @@ fn the_same_store_goes_on_with_the_standby_that_was_promoted() {
 }
 
 #[test]
+fn a_primary_that_falls_silent_hides_no_promoted_standby() {
+    let primary = Postgres::start();
+    let mut standby = primary.standby("second");
+    primary.synchronous("second");
+    let relay = Relay::to(primary.port());
+    let hosts = format!("127.0.0.1:{},127.0.0.1:{}", relay.port(), standby.port());
+    let url = primary.fresh().replace(&format!("127.0.0.1:{}", primary.port()), &hosts);
+    let store = open(&format!("{url}&timeout=1s"));
+    let ledger = ledger(&store);
+    pay(&ledger, "before").unwrap();
+    relay.stall();
+    standby.promote();
+    let begun = std::time::Instant::now();
+    while pay(&ledger, "after").is_err() {
+        assert!(begun.elapsed().as_secs() < 10, "the standby is not found");
+    }
+    assert!(pay(&ledger, "before").unwrap().replayed());
+}
+
+#[test]
 fn a_write_that_the_standby_did_not_confirm_is_not_reported_as_written() {
     let server = Postgres::start();
     let mut standby = server.standby("second");
@@ -226,6 +246,39 @@ fn health_says_what_there_is() {
     ];
     assert_eq!(words, expected);
     assert!(findings.iter().all(|finding| finding.verdict == Verdict::Good), "{findings:?}");
+}
+
+#[test]
+fn listings_of_a_large_ledger_come_from_an_index() {
+    let server = Postgres::shared();
+    let url = server.fresh();
+    let store = open(&url);
+    let schema = url.split_once("schema=").unwrap().1;
+    drop(server.sql(&format!(
+        "insert into {schema}.operation (id, version, attempt, created_ms, updated_ms, due_ms, state, origin, scope, \
+         name, key, detail) select 'op_' || translate(md5(i::text), '0189', 'wxyz'), 1, 1, i, i, i, case when i % \
+         10000 = 0 then 'running' when i % 10000 = 1 then 'failed' else 'done' end, 'given', 's' || i % 1000, 'n', \
+         'k', '{{\"fingerprint\":\"f1_aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\",\"class\":\"once\",\"max_attempts\":1,\
+         \"retention_ms\":1,\"tombstone_ms\":1}}' from generate_series(1, 100000) as i; analyze {schema}.operation"
+    )));
+    let scanned = || {
+        drop(server.sql("select pg_stat_clear_snapshot()"));
+        server.sql(&format!(
+            "select seq_tup_read from pg_stat_user_tables where schemaname = '{schema}' and relname = 'operation'"
+        ))
+    };
+    let before = scanned();
+    let list =
+        |filter: Filter| pollster::block_on(store.list(&Filter { limit: 50, ..filter })).unwrap().len();
+    use onceward::State::{Failed, InDoubt, Running};
+    assert_eq!(list(Filter::default()), 50);
+    assert_eq!(list(Filter { states: vec![Running], ..Filter::default() }), 10);
+    assert_eq!(list(Filter { states: vec![Failed, Running, InDoubt], ..Filter::default() }), 20);
+    assert_eq!(list(Filter { scope: Some("s7".to_owned()), ..Filter::default() }), 50);
+    assert_eq!(pollster::block_on(store.due(70, 500)).unwrap().len(), 70);
+    std::thread::sleep(std::time::Duration::from_millis(1_200));
+    drop(store);
+    assert_eq!(scanned(), before, "the whole table was read");
 }
 
 #[test]

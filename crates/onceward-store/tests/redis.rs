@@ -196,7 +196,7 @@ fn nothing_counts_that_the_replica_does_not_have() {
     let relay = Relay::to(primary.port());
     let _replica = primary.replica_through(&relay);
     // Found by itself: the primary has a replica.
-    let url = format!("{}&wait_timeout=100ms&timeout=500ms", primary.fresh());
+    let url = format!("{}&wait_timeout=500ms&timeout=2s", primary.fresh());
     let (ledger, world) = (ledger(&url), World::default());
     world.pay(&ledger, "a").unwrap();
     relay.stall();
@@ -218,7 +218,7 @@ fn nothing_counts_that_the_replica_does_not_have() {
 fn replicas_that_were_there_once_are_missed_until_somebody_says_otherwise() {
     let primary = Redis::start();
     let replica = primary.replica();
-    let url = format!("{}&wait_timeout=100ms&timeout=500ms", primary.fresh());
+    let url = format!("{}&wait_timeout=500ms&timeout=2s", primary.fresh());
     let world = World::default();
     world.pay(&ledger(&url), "a").unwrap();
     drop(replica);
@@ -233,7 +233,7 @@ fn after_a_failover_everything_acknowledged_is_there() {
     let mut primary = Redis::start();
     let mut replica = primary.replica();
     let url = format!(
-        "redis://127.0.0.1:{},127.0.0.1:{}?prefix=failover&wait_timeout=200ms&timeout=2s",
+        "redis://127.0.0.1:{},127.0.0.1:{}?prefix=failover&wait_timeout=500ms&timeout=2s",
         primary.port(),
         replica.port()
     );
@@ -420,4 +420,88 @@ fn a_shard_of_a_cluster_can_move() {
     }
     let counts = ledger.wait_for(ledger.ledger().counts()).unwrap();
     assert_eq!((counts.get(&onceward::State::Done), world.effects()), (Some(&11), 11));
+}
+
+#[test]
+fn a_cluster_whose_primary_is_gone_is_used_by_its_replica() {
+    let mut cluster = RedisCluster::start();
+    let ledger = ledger(&format!("{}&wait=0&timeout=3s", cluster.fresh()));
+    let world = World::default();
+    for key in 0..30 {
+        world.pay(&ledger, &key.to_string()).unwrap();
+    }
+    let replica = Redis::start_with(&[("cluster-enabled", "yes"), ("cluster-node-timeout", "1000")]);
+    let (port, primary_id) =
+        (cluster.nodes()[0].port().to_string(), cluster.nodes()[0].cli(&["CLUSTER", "MYID"]));
+    assert_eq!(replica.cli(&["CLUSTER", "MEET", "127.0.0.1", &port]), "OK");
+    eventually("they know each other", || replica.cli(&["CLUSTER", "REPLICATE", &primary_id]) == "OK");
+    eventually("the replica follows", || {
+        replica.cli(&["INFO", "replication"]).contains("master_link_status:up")
+    });
+    eventually("the replica takes over", || {
+        // It says OK when it has begun, and an error when there is nothing left to take.
+        drop(replica.cli(&["CLUSTER", "FAILOVER"]));
+        replica.cli(&["INFO", "replication"]).contains("role:master")
+    });
+    cluster.nodes_mut()[0].kill();
+    for key in 30..60 {
+        eventually("the ledger finds the new primary", || world.pay(&ledger, &key.to_string()).is_ok());
+    }
+    for key in 0..60 {
+        assert!(world.pay(&ledger, &key.to_string()).unwrap().replayed(), "{key}");
+    }
+    assert_eq!(world.effects(), 60);
+}
+
+#[test]
+fn in_a_storm_of_lost_replies_and_resets_nothing_happens_twice() {
+    const KEYS: usize = 80;
+    let server = Redis::start();
+    let relay = Relay::to(server.port());
+    let url = through(&relay, "prefix=storm&timeout=1s");
+    let ledgers = [ledger(&url), ledger(&url)];
+    let effects: Vec<AtomicUsize> = (0..KEYS).map(|_| AtomicUsize::new(0)).collect();
+    let results: Vec<AtomicUsize> = (0..KEYS).map(|_| AtomicUsize::new(0)).collect();
+    let over = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let callers: Vec<_> = (0..8)
+            .map(|caller| {
+                let (ledger, effects, results) = (&ledgers[caller % 2], &effects, &results);
+                scope.spawn(move || {
+                    for key in 0..KEYS {
+                        let terms = Terms { lease_ms: 2_000, ..Terms::default() };
+                        let operation = Operation::new("pay").key(key.to_string()).terms(terms);
+                        let ended = ledger.run(operation, |_| {
+                            effects[key].fetch_add(1, Ordering::SeqCst);
+                            Ok::<_, Failure>(Done::created(&key))
+                        });
+                        results[key].fetch_add(usize::from(ended.is_ok()), Ordering::SeqCst);
+                    }
+                })
+            })
+            .collect();
+        scope.spawn(|| {
+            for round in 0.. {
+                if over.load(Ordering::SeqCst) {
+                    return;
+                }
+                std::thread::sleep(Duration::from_millis(15));
+                if round % 5 == 0 {
+                    relay.cut();
+                    relay.mend();
+                } else {
+                    relay.drop_replies_once();
+                }
+            }
+        });
+        for caller in callers {
+            caller.join().unwrap();
+        }
+        over.store(true, Ordering::SeqCst);
+    });
+    let total =
+        |counts: &[AtomicUsize]| counts.iter().map(|count| count.load(Ordering::SeqCst)).sum::<usize>();
+    assert!(effects.iter().all(|count| count.load(Ordering::SeqCst) <= 1), "{effects:?}");
+    assert!(relay.replies_dropped() > 10, "only {} replies were lost", relay.replies_dropped());
+    assert!(total(&effects) > KEYS / 2 && total(&results) > KEYS * 4, "hardly anything got through");
 }

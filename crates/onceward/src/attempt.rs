@@ -173,7 +173,7 @@ impl Done {
 #[derive(Debug, Clone)]
 pub struct Failure {
     certainty: Certainty,
-    reason: String,
+    pub(crate) reason: String,
     data: Option<Box<RawValue>>,
     body: Option<Box<[u8]>>,
 }

@@ -22,7 +22,7 @@
 //! - [`store`]: the seam to back ends. [`memory`]: its specification. [`watchers`]: a building block for others.
 //!   `conformance` (a feature): the suite that every back end runs.
 //! - [`ledger`]: begin, execute, finish, and all that people do to records. [`blocking`]: the same without a runtime.
-//! - [`answer`], [`error`]: what callers are told.
+//! - [`atomic`]: record and effect in one transaction. [`answer`], [`error`]: what callers are told.
 //!
 //! This crate does no I/O and reads no clock, environment or randomness: the store brings time and tokens.
 
@@ -37,6 +37,7 @@ pub mod store;
 pub mod memory;
 pub mod watchers;
 pub mod ledger;
+pub mod atomic;
 pub mod attempt;
 pub mod blocking;
 pub mod answer;

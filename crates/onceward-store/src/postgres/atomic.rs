@@ -1,7 +1,8 @@
 //! Record and effect in one transaction of the caller's own: for effects in his own PostgreSQL database, exactly once.
 //!
-//! The ledger's schema is in that database, and is the same one that [`super::PostgresStore`] uses: what was done here is
-//! listed, replayed and expired there. A second caller of the same operation waits for the first one's transaction.
+//! The ledger's schema is in that database, and is the same one that [`super::PostgresStore`] uses: what was done
+//! here is listed, replayed and expired there. A second caller of the same operation waits for the first one's
+//! transaction.
 
 use std::sync::Arc;
 
@@ -66,8 +67,8 @@ impl AtomicLedger {
     /// both; or gives the stored result.
     ///
     /// # Errors
-    /// Every refusal of the contract. Where `act` fails, nothing happened and nothing is on record. `IN_DOUBT` only where
-    /// the commit's reply was lost; the same call, made again, finds out.
+    /// Every refusal of the contract. Where `act` fails, nothing happened and nothing is on record. `IN_DOUBT` only
+    /// where the commit's reply was lost; the same call, made again, finds out.
     pub async fn run<F>(&self, client: &mut Client, operation: &Operation, act: F) -> Result<Receipt, Error>
     where
         F: AsyncFnOnce(&Transaction<'_>, &AtomicClaim) -> Result<Done, Failure>,

@@ -1,4 +1,5 @@
-//! Whether the server keeps what it acknowledges. Looked at on every connection: after a failover it is another server.
+//! Whether the server keeps what it acknowledges. Looked at on every connection: after a failover it is another
+//! server.
 
 use onceward::StoreError;
 use tokio_postgres::Row;

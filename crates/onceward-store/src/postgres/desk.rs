@@ -1,12 +1,13 @@
 //! The connections, and what goes over them.
 //!
-//! A job waits in the queue until a connection is free, which takes all that can go with it. Where all are busy another
-//! one is opened, up to a limit. A job whose reply was lost goes back to the queue and is sent again: writing by
-//! compare-and-swap is safe to repeat, and whoever then finds his very own record in the way has written it.
+//! A job waits in the queue until a connection is free, which takes all that can go with it. Where all are busy
+//! another one is opened, up to a limit. A job whose reply was lost goes back to the queue and is sent again:
+//! writing by compare-and-swap is safe to repeat, and whoever then finds his very own record in the way has written
+//! it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use onceward::{OperationId, Record, State, StoreError, Swap};
 use tokio::runtime::Handle;
@@ -15,7 +16,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
 use super::fault::{self, Fault};
-use super::link::{Link, no_answer};
+use super::link::{Link, Pooler, no_answer};
 use super::listen::Moment;
 use super::queue::{Company, Job, Kind, Queue, Sent, Waiting};
 use super::rows::{self, Answered, Body, Changes, Statements, signed};
@@ -24,10 +25,17 @@ use super::{Shared, TIME};
 /// How long a statement waits for somebody else's lock; after that its jobs go one by one, and the one that is held up
 /// lets the others pass. Shorter than the server takes to look for a deadlock.
 const PATIENCE_MS: i32 = 200;
+/// How long jobs wait for a busy connection before another one takes them, and how many wait at the most.
+const WORTH_WAITING: Duration = Duration::from_millis(8);
+const CROWD: usize = 128;
 /// How many operations have a tally of replays that is not written yet; beyond that, replays are not counted.
 const MAX_TALLIES: usize = 65_536;
 /// How long a tally waits for a lock.
 const TALLY_PATIENCE_MS: i32 = 50;
+/// How long a listing or a count may take.
+const LONG_QUESTION: Duration = Duration::from_secs(60);
+/// How old a reading of the server's clock may be that comes along with a batch.
+const GOOD_READING: Duration = Duration::from_millis(20);
 /// How often an idle store looks at the server's clock.
 const CLOCK: Duration = Duration::from_secs(5);
 
@@ -46,6 +54,10 @@ struct Inside {
     idle: Vec<Link>,
     /// How many connections are busy, or being opened.
     busy: usize,
+    /// How many of them with a question that may take long.
+    asking: usize,
+    /// Whether somebody will look again soon at what waits.
+    reminded: bool,
 }
 
 /// What is left of a batch after it was sent.
@@ -86,10 +98,20 @@ impl Desk {
         self.set_to_work();
     }
 
-    /// Gives what waits to a connection: to one that is idle, or to a new one.
+    /// Gives what waits to a connection: to one that is idle, or to a new one. While another one is busy with a
+    /// batch, a few that wait are better off together: it takes them all when it is done.
     fn set_to_work(self: &Arc<Self>) {
         let mut inside = self.inside();
         if inside.queue.is_empty() {
+            return;
+        }
+        let worth_it = inside.busy == inside.asking
+            || inside.queue.len() >= CROWD
+            || inside.queue.waited() >= WORTH_WAITING;
+        if !worth_it {
+            if !std::mem::replace(&mut inside.reminded, true) {
+                self.handle.spawn(remind(Arc::clone(self)));
+            }
             return;
         }
         inside.idle.retain(|link| !link.is_closed());
@@ -114,7 +136,14 @@ impl Desk {
                 batch
             };
             let batch = self.without_those_over(batch);
-            match self.send(&connected, batch).await {
+            let asks = batch.first().is_some_and(|waiting| waiting.job.kind() == Kind::Ask);
+            self.inside().asking += usize::from(asks);
+            if asks {
+                self.set_to_work();
+            }
+            let rest = self.send(&connected, batch).await;
+            self.inside().asking -= usize::from(asks);
+            match rest {
                 Rest::Answered => link = Some(connected),
                 Rest::Again(jobs) => {
                     self.inside().queue.put_back(jobs);
@@ -184,12 +213,19 @@ impl Desk {
         let Some(first) = batch.first() else { return Rest::Answered };
         let kind = first.job.kind();
         let moment = self.shared.memory.moment();
-        let sent = timeout(self.shared.options.timeout, self.ask(link, kind, &batch)).await;
+        let patience = match kind {
+            // To count or list much takes its time.
+            Kind::Ask => self.shared.options.timeout.max(LONG_QUESTION),
+            Kind::Swap | Kind::Delete | Kind::Load | Kind::Watch => self.shared.options.timeout,
+        };
+        let begun = Instant::now();
+        let sent = timeout(patience, self.ask(link, kind, &batch)).await;
+        let took = begun.elapsed();
         // A change that its standby did not confirm is one whose reply was lost.
         let warned = link.warned() && matches!(kind, Kind::Swap | Kind::Delete);
         match sent {
             Ok(Ok(rows)) if !warned => {
-                self.answer(kind, batch, &rows, moment);
+                self.answer(kind, batch, &rows, Asked { moment, took });
                 Rest::Answered
             }
             Ok(Ok(_)) => {
@@ -216,6 +252,7 @@ impl Desk {
         let ids: Vec<&str> =
             batch.iter().filter_map(|waiting| waiting.job.id()).map(OperationId::as_str).collect();
         let versions: Vec<i64> = batch.iter().filter_map(|waiting| version(&waiting.job)).collect();
+        let pooler = self.shared.pooler();
         let sent = match kind {
             Kind::Swap => {
                 let mut changes = Changes::default();
@@ -225,17 +262,17 @@ impl Desk {
                     }
                 }
                 let again = batch.iter().any(|waiting| waiting.sent == Sent::Before);
-                link.ask(&self.statements.swap, &changes.values(&Some(PATIENCE_MS), &again)).await
+                link.ask(&self.statements.swap, &changes.values(&Some(PATIENCE_MS), &again), pooler).await
             }
-            Kind::Delete => link.ask(&self.statements.delete, &[&PATIENCE_MS, &ids, &versions]).await,
-            Kind::Load => link.ask(&self.statements.load, &[&ids]).await,
-            Kind::Watch => link.ask(&self.statements.watch, &[&PATIENCE_MS, &ids, &versions]).await,
+            Kind::Delete => link.ask(&self.statements.delete, &[&PATIENCE_MS, &ids, &versions], pooler).await,
+            Kind::Load => link.ask(&self.statements.load, &[&ids], pooler).await,
+            Kind::Watch => link.ask(&self.statements.watch, &[&PATIENCE_MS, &ids, &versions], pooler).await,
             Kind::Ask => match batch.first().map(|waiting| &waiting.job) {
                 Some(Job::Ask { question, .. }) => {
                     self.write_tallies(link).await;
                     let values: Vec<&(dyn ToSql + Sync)> =
                         question.values.iter().map(|value| &**value as &(dyn ToSql + Sync)).collect();
-                    link.ask(&question.statement, &values).await
+                    link.ask(&question.statement, &values, Pooler::Perhaps).await
                 }
                 Some(_) | None => Ok(Vec::new()),
             },
@@ -244,11 +281,11 @@ impl Desk {
     }
 
     /// Tells everyone in the batch what came of his job.
-    fn answer(&self, kind: Kind, batch: Vec<Waiting>, rows: &[Row], moment: Option<Moment>) {
+    fn answer(&self, kind: Kind, batch: Vec<Waiting>, rows: &[Row], asked: Asked) {
         let answered = match kind {
-            Kind::Swap => self.answer_swaps(batch, rows, moment),
+            Kind::Swap => self.answer_swaps(batch, rows, asked),
             Kind::Delete => self.answer_deletes(batch, rows),
-            Kind::Load => self.answer_loads(batch, rows, moment),
+            Kind::Load => self.answer_loads(batch, rows, asked.moment),
             Kind::Watch => answer_watches(batch, rows),
             Kind::Ask => {
                 for waiting in batch {
@@ -264,12 +301,16 @@ impl Desk {
         }
     }
 
-    fn answer_swaps(&self, batch: Vec<Waiting>, rows: &[Row], moment: Option<Moment>) -> Answer {
+    fn answer_swaps(&self, batch: Vec<Waiting>, rows: &[Row], asked: Asked) -> Answer {
+        let moment = asked.moment;
         let answered = match Answered::from_rows(rows) {
             Ok(answered) => answered,
             Err(error) => return Err((batch, error)),
         };
-        self.shared.clock.read(answered.now_ms);
+        // The server looked at its clock before it waited for its disk.
+        if asked.took < GOOD_READING {
+            self.shared.clock.read(answered.now_ms);
+        }
         let written: std::collections::HashSet<&str> = answered.written.iter().map(String::as_str).collect();
         let mut standing: HashMap<OperationId, Arc<Record>> =
             answered.standing.into_iter().map(|record| (record.id.clone(), record)).collect();
@@ -373,7 +414,7 @@ impl Desk {
         tallies.sort_unstable();
         for some in tallies.chunks(1_000) {
             let (ids, more): (Vec<&str>, Vec<i64>) = some.iter().copied().unzip();
-            drop(link.ask(&self.statements.tally, &[&TALLY_PATIENCE_MS, &ids, &more]).await);
+            drop(link.ask(&self.statements.tally, &[&TALLY_PATIENCE_MS, &ids, &more], Pooler::Perhaps).await);
         }
     }
 
@@ -395,6 +436,13 @@ impl Desk {
     pub(super) fn has_tallies(&self) -> bool {
         !self.tallies.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
+}
+
+/// When a batch was sent, and how long its answer took.
+#[derive(Clone, Copy)]
+struct Asked {
+    moment: Option<Moment>,
+    took: Duration,
 }
 
 /// Why a statement brought no rows.
@@ -459,6 +507,13 @@ fn fail_all(jobs: Vec<Waiting>, error: &StoreError) {
             StoreError::Unusable { what } => StoreError::Unusable { what: what.clone() },
         });
     }
+}
+
+/// Looks again at what waits: a batch that takes long holds up nobody else for long.
+async fn remind(desk: Arc<Desk>) {
+    sleep(WORTH_WAITING).await;
+    desk.inside().reminded = false;
+    desk.set_to_work();
 }
 
 /// Looks at the server's clock now and then, for as long as the store lives.

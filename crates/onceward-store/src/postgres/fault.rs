@@ -23,6 +23,8 @@ pub(super) fn of(error: &Error) -> Fault {
         SqlState::CANNOT_CONNECT_NOW,
         SqlState::IDLE_SESSION_TIMEOUT,
         SqlState::READ_ONLY_SQL_TRANSACTION,
+        // Somebody else has had the connection: a pooler is in between after all.
+        SqlState::INVALID_SQL_STATEMENT_NAME,
     ];
     let busy = [
         SqlState::LOCK_NOT_AVAILABLE,

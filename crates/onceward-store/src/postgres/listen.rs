@@ -1,11 +1,12 @@
 //! Hearing of changes elsewhere: those who wait are woken, and finished records in memory are let go.
 //!
-//! One connection listens. Every two seconds it asks for the time, and an answer proves that all that was told before has
-//! arrived. A record in memory is served only while the last such answer, or the last news, is less than five seconds
-//! old: so long, at the most, is a finished record served that somebody else has just settled, verified or forgotten.
-//! As a rule it is the time of one message.
+//! One connection listens. Every two seconds it asks for the time, and an answer proves that all that was told
+//! before has arrived. A record in memory is served only while the last such answer, or the last news, is less than
+//! five seconds old: so long, at the most, is a finished record served that somebody else has just settled, verified
+//! or forgotten. As a rule it is the time of one message.
 
 use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -142,6 +143,7 @@ pub(super) async fn listen(shared: Arc<Shared>, hearing: watch::Sender<Hearing>,
     for epoch in 1.. {
         match once(&shared, &hearing, epoch).await {
             Ended::Unheard => {
+                shared.own.store(false, Ordering::Relaxed);
                 hearing.send_replace(Hearing::Never);
                 sleep(TRIED_AGAIN).await;
                 continue;
@@ -178,8 +180,10 @@ async fn once(shared: &Shared, hearing: &watch::Sender<Hearing>, epoch: u64) -> 
         Err(_) => return Ended::Unreached,
     }
     shared.memory.open(epoch);
+    shared.own.store(true, Ordering::Relaxed);
     hearing.send_replace(Hearing::Since(epoch));
-    loop {
+    // Another host writes now: what changes there is not heard of here.
+    while shared.options.answered.load(Ordering::Relaxed) == link.host {
         match timeout(ASKED, news.recv()).await {
             Ok(Some(payload)) => {
                 shared.memory.heard();
@@ -195,6 +199,7 @@ async fn once(shared: &Shared, hearing: &watch::Sender<Hearing>, epoch: u64) -> 
             },
         }
     }
+    Ended::Lost
 }
 
 /// What came of trying notifications out.
@@ -203,8 +208,8 @@ enum Trial {
     Silence,
 }
 
-/// Says something on another connection and waits until it is heard here. Through a pooler that lends connections for one
-/// transaction it never is.
+/// Says something on another connection and waits until it is heard here. Through a pooler that lends connections
+/// for one transaction it never is.
 async fn try_out(shared: &Shared, news: &mut mpsc::UnboundedReceiver<String>) -> Result<Trial, StoreError> {
     let speaker = Link::connect(&shared.options, None).await?;
     let values: [(&(dyn tokio_postgres::types::ToSql + Sync), Type); 2] =

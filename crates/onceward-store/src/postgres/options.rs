@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use onceward::InvalidInput;
@@ -45,7 +47,10 @@ pub(super) enum Trust {
 /// Where the ledger is, and how it is kept.
 #[derive(Debug, Clone)]
 pub struct PostgresOptions {
-    pub(super) config: Box<Config>,
+    /// One a host, in the order of the URL: each has its share of the time, so that one that is silent hides no other.
+    pub(super) hosts: Vec<Config>,
+    /// The host that answered last.
+    pub(super) answered: Arc<AtomicUsize>,
     pub(super) trust: Trust,
     /// The schema that holds the ledger.
     pub schema: String,
@@ -80,25 +85,23 @@ impl PostgresOptions {
             }
         }
         let rest = if theirs.is_empty() { String::new() } else { format!("?{}", theirs.join("&")) };
-        let mut config = Config::from_str(&format!("{place}{rest}")).map_err(|error| {
-            let why =
-                std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
-            InvalidInput::new(format!("{why}; beside PostgreSQL's own words it may hold {WORDS}"))
-        })?;
-        if config.get_hosts().is_empty() {
-            return Err(InvalidInput::new("it names no host; write postgres://user@host/database"));
-        }
-        if config.get_hosts().len() > 1 && config.get_target_session_attrs() == TargetSessionAttrs::Any {
-            config.target_session_attrs(TargetSessionAttrs::ReadWrite);
-        }
-        if config.get_application_name().is_none() {
-            config.application_name("onceward");
-        }
+        let places = one_each(place);
         let timeout = said.timeout.unwrap_or(Duration::from_secs(5));
-        config.ssl_mode(said.sslmode.unwrap_or(SslMode::Prefer));
-        config.connect_timeout(timeout).tcp_user_timeout(timeout).keepalives_idle(Duration::from_secs(15));
+        let hosts = places.iter().map(|place| {
+            let mut config = config_of(&format!("{place}{rest}"))?;
+            if places.len() > 1 && config.get_target_session_attrs() == TargetSessionAttrs::Any {
+                config.target_session_attrs(TargetSessionAttrs::ReadWrite);
+            }
+            config.ssl_mode(said.sslmode.unwrap_or(SslMode::Prefer));
+            config
+                .connect_timeout(timeout)
+                .tcp_user_timeout(timeout)
+                .keepalives_idle(Duration::from_secs(15));
+            Ok(config)
+        });
         Ok(Self {
-            config: Box::new(config),
+            hosts: hosts.collect::<Result<_, InvalidInput>>()?,
+            answered: Arc::default(),
             trust: match (said.root, said.verify) {
                 (Some(path), _) => Trust::File(path),
                 (None, Verify::Name) => Trust::Machine,
@@ -106,7 +109,7 @@ impl PostgresOptions {
             },
             schema: said.schema.unwrap_or_else(|| "onceward".to_owned()),
             partitions: said.partitions,
-            connections: said.connections.unwrap_or(3),
+            connections: said.connections.unwrap_or(4),
             timeout,
             notify: said.notify,
             standby: said.standby,
@@ -118,6 +121,31 @@ impl PostgresOptions {
     pub(super) fn channel(&self) -> String {
         format!("onceward:{}", self.schema)
     }
+}
+
+/// The same place with each of its hosts alone.
+fn one_each(place: &str) -> Vec<String> {
+    let Some((scheme, rest)) = place.split_once("://") else { return vec![place.to_owned()] };
+    let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    let (user, hosts) = match authority.rsplit_once('@') {
+        Some((user, hosts)) => (format!("{user}@"), hosts),
+        None => (String::new(), authority),
+    };
+    hosts.split(',').map(|host| format!("{scheme}://{user}{host}{path}")).collect()
+}
+
+fn config_of(url: &str) -> Result<Config, InvalidInput> {
+    let mut config = Config::from_str(url).map_err(|error| {
+        let why = std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
+        InvalidInput::new(format!("{why}; beside PostgreSQL's own words it may hold {WORDS}"))
+    })?;
+    if config.get_hosts().is_empty() {
+        return Err(InvalidInput::new("it names no host; write postgres://user@host/database"));
+    }
+    if config.get_application_name().is_none() {
+        config.application_name("onceward");
+    }
+    Ok(config)
 }
 
 /// Whether the server's certificate is checked.
@@ -212,8 +240,10 @@ mod tests {
             ("once_2", Some(8), 2)
         );
         assert_eq!((options.timeout, options.standby), (Duration::from_millis(250), Standby::Asynchronous));
-        assert_eq!(options.config.get_target_session_attrs(), TargetSessionAttrs::ReadWrite);
-        assert_eq!(options.config.get_ports(), [1, 2]);
+        for (host, port) in options.hosts.iter().zip([1, 2]) {
+            assert_eq!(host.get_target_session_attrs(), TargetSessionAttrs::ReadWrite);
+            assert_eq!((host.get_ports(), host.get_user()), ([port].as_slice(), Some("me")));
+        }
         Ok(())
     }
 

@@ -117,12 +117,14 @@ pub(super) struct Waiting {
     pub(super) job: Job,
     pub(super) sent: Sent,
     pub(super) company: Company,
+    pub(super) since: Instant,
     pub(super) until: Instant,
 }
 
 impl Waiting {
     pub(super) fn new(job: Job, timeout: Duration) -> Self {
-        Self { job, sent: Sent::Never, company: Company::Any, until: Instant::now() + timeout }
+        let since = Instant::now();
+        Self { job, sent: Sent::Never, company: Company::Any, since, until: since + timeout }
     }
 
     pub(super) fn is_over(&self) -> bool {
@@ -139,6 +141,15 @@ pub(super) struct Queue {
 impl Queue {
     pub(super) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// How long the oldest has waited.
+    pub(super) fn waited(&self) -> Duration {
+        self.waiting.front().map_or(Duration::ZERO, |waiting| waiting.since.elapsed())
     }
 
     pub(super) fn push(&mut self, waiting: Waiting) {

@@ -239,19 +239,41 @@ pub(super) fn list(schema: &str, filter: &Filter) -> Question {
     if let Some(before) = filter.before {
         condition("place <", Box::new(before.0), Type::INT8);
     }
-    if !filter.states.is_empty() {
-        // As words and not as values, for the same reason.
-        let words: Vec<String> = filter.states.iter().map(|state| format!("'{state}'")).collect();
-        conditions.push(format!("state IN ({})", words.join(", ")));
-    }
     values.push(Box::new(i64::try_from(filter.limit).unwrap_or(i64::MAX)));
     types.push(Type::INT8);
-    let text = format!(
-        "SELECT {COLUMNS} FROM \"{schema}\".operation WHERE {} ORDER BY place DESC LIMIT ${}",
-        conditions.join(" AND "),
-        values.len()
-    );
+    let (conditions, limit) = (conditions.join(" AND "), values.len());
+    let newest = |states: &str| {
+        format!(
+            "SELECT {COLUMNS} FROM \"{schema}\".operation WHERE {conditions}{states} ORDER BY place DESC LIMIT ${limit}"
+        )
+    };
+    let text = match by_index(&filter.states).as_slice() {
+        [states] => newest(states),
+        // Each from its own index, and then the newest of both.
+        both => {
+            let each: Vec<String> = both.iter().map(|states| format!("({})", newest(states))).collect();
+            format!("SELECT * FROM ({}) AS o ORDER BY place DESC LIMIT ${limit}", each.join(" UNION ALL "))
+        }
+    };
     Question { statement: Statement { text, types }, values }
+}
+
+/// The conditions for these states, one for each index that has them all. As words and not as values, so that the
+/// planner sees that it has. What is done is nearly everything, and needs no index of its own.
+fn by_index(states: &[State]) -> Vec<String> {
+    let condition = |states: &[State]| {
+        let words: Vec<String> = states.iter().map(|state| format!("'{state}'")).collect();
+        format!(" AND state IN ({})", words.join(", "))
+    };
+    let (settled, open): (Vec<State>, Vec<State>) = states.iter().partition(|state| state.is_settled());
+    match (settled.as_slice(), open.as_slice()) {
+        ([], []) => vec![String::new()],
+        ([], some) | (some, []) => vec![condition(some)],
+        (settled, _) if settled.iter().any(|state| matches!(state, State::Done | State::Expired)) => {
+            vec![condition(states)]
+        }
+        (undone, open) => vec![condition(undone), condition(open)],
+    }
 }
 
 /// The question for what is due.

@@ -16,8 +16,8 @@ const MIGRATIONS: [&str; SCHEMA_VERSION as usize] = [include_str!("schema.sql")]
 /// One lock for all who make or change a ledger in this database: `once` in ASCII.
 const SETUP_LOCK: i64 = 0x6f6e_6365;
 
-/// How every function of the ledger is planned: by index whatever the statistics of a young table say, once, and without
-/// compiling what takes microseconds.
+/// How every function of the ledger is planned: by index whatever the statistics of a young table say, once, and
+/// without compiling what takes microseconds.
 const SETTINGS: &str = "SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_hashjoin = off \
                         SET enable_mergejoin = off SET jit = off SET plan_cache_mode = force_generic_plan";
 

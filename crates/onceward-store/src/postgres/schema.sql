@@ -40,13 +40,14 @@ CREATE INDEX operation_undone_idx ON {schema}.operation (place) WHERE state IN (
 -- What time asks for.
 CREATE INDEX operation_due_idx ON {schema}.operation (due_ms, place) WHERE due_ms IS NOT NULL;
 
--- The functions hold no policy: they compare versions and tell who listens. They are here, and not in the program, so
--- that many changes are one statement, that one statement is one transaction and one way to the server and back, and that
--- their plans live through a pooler. Rows are looked up by their index whatever the statistics of a young table say.
+-- The functions hold no policy: they compare versions and tell who listens. They are here, and not in the program,
+-- so that many changes are one statement, that one statement is one transaction and one way to the server and back,
+-- and that their plans live through a pooler. Rows are looked up by their index whatever the statistics of a young
+-- table say.
 
 -- Writes new records and new versions of old ones. First comes one row with the time and what was written, then the
--- records that stood in the way. `again` says that these changes were sent before and the reply was lost: what is found
--- is then made to reach the disk, and the standby, before anybody hears of it.
+-- records that stood in the way. `again` says that these changes were sent before and the reply was lost: what is
+-- found is then made to reach the disk, and the standby, before anybody hears of it.
 CREATE FUNCTION {schema}.swap_1(
     patience_ms integer, again boolean,
     new_id text[], new_scope text[], new_name text[], new_key text[], new_origin text[], new_state text[],

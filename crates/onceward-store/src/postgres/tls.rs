@@ -1,5 +1,5 @@
-//! TLS to the server. As with PostgreSQL's own client, `prefer` and `require` encrypt and check nobody; `verify-full`, or a
-//! file of those to trust, checks the server's certificate and its name.
+//! TLS to the server. As with PostgreSQL's own client, `prefer` and `require` encrypt and check nobody;
+//! `verify-full`, or a file of those to trust, checks the server's certificate and its name.
 
 use std::sync::Arc;
 

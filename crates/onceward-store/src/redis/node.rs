@@ -18,8 +18,6 @@ use super::link::{Address, Closed, Link};
 use super::options::RedisOptions;
 use super::scripts::Script;
 
-/// How many connections a server gets: while one waits for its answers, another one takes what has come meanwhile.
-const LANES: usize = 2;
 /// How many commands travel together at the most, and how many bytes.
 const MAX_BATCH: usize = 512;
 const MAX_BATCH_BYTES: usize = 4 * 1024 * 1024;
@@ -137,10 +135,7 @@ impl Node {
             rest: Mutex::default(),
         });
         let (queue, jobs) = mpsc::unbounded_channel();
-        let jobs = Arc::new(tokio::sync::Mutex::new(jobs));
-        for _ in 0..LANES {
-            tokio::spawn(serve(Arc::clone(&shared), Arc::clone(&jobs)));
-        }
+        tokio::spawn(serve(Arc::clone(&shared), jobs));
         Arc::new(Self { hosts, queue, shared })
     }
 
@@ -171,41 +166,41 @@ impl Node {
     }
 }
 
-/// A lane: takes what waits, sends it, answers it, again and again until the server is no longer wanted.
-async fn serve(shared: Arc<Shared>, jobs: Arc<tokio::sync::Mutex<mpsc::UnboundedReceiver<Job>>>) {
-    let mut link = None;
-    loop {
-        let Some(batch) = next_batch(&jobs).await else { return };
-        let (batch, late): (Vec<Job>, Vec<Job>) =
-            batch.into_iter().partition(|job| job.until > Instant::now());
-        answer_all(late, || Answer::NotRun(NotRun::Later("the time was over before it was sent".to_owned())));
-        let Some(until) = batch.iter().map(|job| job.until).min() else { continue };
-        if link.is_none() {
-            match shared.open(until).await {
-                Ok(opened) => link = Some(opened),
-                Err(why) => {
-                    answer_all(batch, || Answer::NotRun(why.again()));
-                    continue;
-                }
-            }
+/// Lets what waits go over a lane that is free, again and again until the server is no longer wanted.
+async fn serve(shared: Arc<Shared>, mut jobs: mpsc::UnboundedReceiver<Job>) {
+    let (back, mut returned) = mpsc::unbounded_channel();
+    let mut idle: Vec<Link> = Vec::new();
+    let mut busy = 0;
+    while let Some(first) = jobs.recv().await {
+        while let Ok(link) = returned.try_recv() {
+            busy -= 1;
+            put_away(&mut idle, link);
         }
-        let Some(open) = &mut link else { continue };
-        match shared.exchange(open, batch, until).await {
-            After::Fine => {}
-            After::Reload => {
-                if open.load_scripts(Instant::now() + shared.options.timeout).await.is_err() {
-                    link = None;
-                }
-            }
-            After::Close => link = None,
+        if busy >= shared.options.lanes {
+            let Some(link) = returned.recv().await else { return };
+            busy -= 1;
+            put_away(&mut idle, link);
         }
+        // Only now, so that whatever has come meanwhile goes along.
+        let batch = with_others(first, &mut jobs);
+        // The one that was used last: who does one thing after the other has one connection.
+        let link = idle.pop();
+        let (shared, back) = (Arc::clone(&shared), back.clone());
+        busy += 1;
+        tokio::spawn(async move { drop(back.send(shared.carry(link, batch).await)) });
     }
 }
 
-/// Waits for the first job, and takes all that wait with it.
-async fn next_batch(jobs: &tokio::sync::Mutex<mpsc::UnboundedReceiver<Job>>) -> Option<Vec<Job>> {
-    let mut jobs = jobs.lock().await;
-    let first = jobs.recv().await?;
+/// Keeps a connection for the next batch. Where one has died, the others are most likely dead too.
+fn put_away(idle: &mut Vec<Link>, link: Option<Link>) {
+    match link {
+        Some(link) => idle.push(link),
+        None => idle.clear(),
+    }
+}
+
+/// A job, and all that wait behind it.
+fn with_others(first: Job, jobs: &mut mpsc::UnboundedReceiver<Job>) -> Vec<Job> {
     let mut bytes = first.command.bytes();
     let mut batch = vec![first];
     while batch.len() < MAX_BATCH && bytes < MAX_BATCH_BYTES {
@@ -213,7 +208,7 @@ async fn next_batch(jobs: &tokio::sync::Mutex<mpsc::UnboundedReceiver<Job>>) -> 
         bytes += job.command.bytes();
         batch.push(job);
     }
-    Some(batch)
+    batch
 }
 
 /// Whoever no longer waits for an answer does not miss it.
@@ -241,6 +236,32 @@ impl Shared {
 
     fn rest(&self) -> MutexGuard<'_, Rest> {
         self.rest.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Carries a batch over a connection, which is opened where there is none, and gives it back if it is still good.
+    async fn carry(&self, link: Option<Link>, batch: Vec<Job>) -> Option<Link> {
+        let now = Instant::now();
+        let (batch, late): (Vec<Job>, Vec<Job>) = batch.into_iter().partition(|job| job.until > now);
+        answer_all(late, || Answer::NotRun(NotRun::Later("the time was over before it was sent".to_owned())));
+        let Some(until) = batch.iter().map(|job| job.until).min() else { return link };
+        let mut link = match link {
+            Some(link) => link,
+            None => match self.open(until).await {
+                Ok(link) => link,
+                Err(why) => {
+                    answer_all(batch, || Answer::NotRun(why.again()));
+                    return None;
+                }
+            },
+        };
+        match self.exchange(&mut link, batch, until).await {
+            After::Fine => Some(link),
+            After::Reload => {
+                let reloaded = link.load_scripts(Instant::now() + self.options.timeout).await;
+                reloaded.is_ok().then_some(link)
+            }
+            After::Close => None,
+        }
     }
 
     /// Connects, unless that has just failed.
@@ -282,8 +303,8 @@ impl Shared {
             // Another server of the cluster has it.
             Some(Value::ServerError(_)) => Ok(link),
             Some(_) | None => Err(Closed::Unusable(format!(
-                "{}:{} no longer holds the ledger that was opened: it was emptied, or has lost its data; restore it, or \
-                 open the ledger anew, knowing that everything in it may run again",
+                "{}:{} no longer holds the ledger that was opened: it was emptied, or has lost its data; restore \
+                 it, or open the ledger anew, knowing that everything in it may run again",
                 link.address.0, link.address.1
             ))),
         }

@@ -98,6 +98,8 @@ pub struct RedisOptions {
     pub timeout: Duration,
     /// What the server must promise about its disk.
     pub durability: Durability,
+    /// How many connections a server gets: while one waits for its answers, others take what has come meanwhile.
+    pub lanes: usize,
     /// How much memory finished records may take.
     pub cache_bytes: u64,
 }
@@ -105,9 +107,11 @@ pub struct RedisOptions {
 /// More shards than this do not fit into a place of a listing.
 pub(super) const MAX_SHARDS: u16 = 1024;
 const SHARDS: u16 = 64;
+const LANES: usize = 4;
+const MAX_LANES: usize = 64;
 const PORT: u16 = 6379;
 const UNDERSTOOD: &str = "prefix=TEXT, durability=always|everysec|none|trusted, wait=REPLICAS, wait_timeout=2s, \
-                          timeout=5s, shards=NUMBER and cacert=PATH are";
+                          timeout=5s, shards=NUMBER, lanes=NUMBER, cache_bytes=NUMBER and cacert=PATH are";
 
 impl RedisOptions {
     /// The ledger on these hosts, kept as it should be.
@@ -125,6 +129,7 @@ impl RedisOptions {
             wait_timeout: Duration::from_secs(2),
             timeout: Duration::from_secs(5),
             durability: Durability::Always,
+            lanes: LANES,
             cache_bytes: 64 * 1024 * 1024,
         }
     }
@@ -185,6 +190,10 @@ impl RedisOptions {
             "wait_timeout" => self.wait_timeout = span(value).ok_or_else(not_understood)?,
             "timeout" => self.timeout = span(value).ok_or_else(not_understood)?,
             "cache_bytes" => self.cache_bytes = value.parse().map_err(|_| not_understood())?,
+            "lanes" => match value.parse() {
+                Ok(lanes @ 1..=MAX_LANES) => self.lanes = lanes,
+                Ok(_) | Err(_) => return Err(not_understood()),
+            },
             "shards" => {
                 let shards: u16 = value.parse().map_err(|_| not_understood())?;
                 if !(1..=MAX_SHARDS).contains(&shards) {
@@ -268,17 +277,17 @@ mod tests {
     #[test]
     fn a_url_says_where_and_how() {
         let options = RedisOptions::parse(
-            "rediss://once:p%40ss:word@one,two:7000/3?prefix=pay&wait=1&timeout=250ms&cacert=/etc/ca.pem",
+            "rediss://once:p%40ss:w0rd@one,two:7000/3?prefix=pay&wait=1&timeout=250ms&cacert=/etc/ca.pem",
         )
         .unwrap();
         assert_eq!(options.hosts, [("one".to_owned(), 6379), ("two".to_owned(), 7000)]);
         assert_eq!(options.layout, Layout::Standalone { db: 3 });
         assert_eq!(options.transport, Transport::Tls { cacert: Some("/etc/ca.pem".into()) });
         assert_eq!(options.user.as_deref(), Some("once"));
-        assert_eq!(options.password, Some(Secret("p@ss:word".to_owned())));
+        assert_eq!(options.password, Some(Secret("p@ss:w0rd".to_owned())));
         assert_eq!((options.prefix.as_str(), options.wait), ("pay", Some(1)));
         assert_eq!(options.timeout, Duration::from_millis(250));
-        assert!(!format!("{options:?}").contains("word"), "the password is not shown");
+        assert!(!format!("{options:?}").contains("w0rd"), "the password is not shown");
     }
 
     #[test]

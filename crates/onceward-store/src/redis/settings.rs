@@ -142,8 +142,8 @@ impl Settings {
         };
         if appendonly != "yes" {
             return Err(format!(
-                "{name} does not keep its writes (appendonly {appendonly}), and what is lost runs twice; set appendonly \
-                 yes and appendfsync always, or allow it by name with durability=none"
+                "{name} does not keep its writes (appendonly {appendonly}), and what is lost runs twice; set \
+                 appendonly yes and appendfsync always, or allow it by name with durability=none"
             ));
         }
         let synced =
@@ -170,20 +170,13 @@ impl Settings {
         };
         let replicas = format!("{address}: {} follow, {wait} must have each write", self.replicas);
         let eviction = format!("{address}: maxmemory {}, {}", self.maxmemory, self.eviction);
+        let written = self.last_write == "ok";
         vec![
-            Finding { what: "server", verdict: Verdict::Good, found: format!("{address}: {}", self.version) },
+            Finding::good("server", format!("{address}: {}", self.version)),
             Finding { what: "sync", verdict: self.disk_verdict(options), found: disk },
             Finding { what: "replicas", verdict: self.replica_verdict(wait), found: replicas },
-            Finding {
-                what: "eviction",
-                verdict: if self.evicts() { Verdict::Bad } else { Verdict::Good },
-                found: eviction,
-            },
-            Finding {
-                what: "last write",
-                verdict: if self.last_write == "ok" { Verdict::Good } else { Verdict::Bad },
-                found: format!("{address}: {}", self.last_write),
-            },
+            Finding::judged("eviction", !self.evicts(), Verdict::Bad, eviction),
+            Finding::judged("last write", written, Verdict::Bad, format!("{address}: {}", self.last_write)),
         ]
     }
 

@@ -1,7 +1,7 @@
 //! Record and effect in one transaction of the caller's own: for effects in his own SQLite database, exactly once.
 //!
-//! One table, `onceward`, is in that database beside the caller's own. A second caller of the same operation waits for the
-//! first one's transaction, as SQLite's writers do.
+//! One table, `onceward`, is in that database beside the caller's own. A second caller of the same operation waits
+//! for the first one's transaction, as SQLite's writers do.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! A relay that counts what a client asks of a PostgreSQL server: each `Sync` and each simple query is one way there and
-//! back.
+//! A relay that counts what a client asks of a PostgreSQL server: each `Sync` and each simple query is one way there
+//! and back.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

@@ -9,7 +9,7 @@ use clap::{Parser, ValueEnum};
 #[command(name = "torture", max_term_width = 110)]
 #[command(after_help = "Exit codes: 0 nothing was violated, 1 something was, 2 wrong input. \
 Needs strace and faketime; disk-full, server-gone and power-cut also need root and mounts, power-cut also python3. \
-The scenarios of fleets need PostgreSQL, PgBouncer and Redis.")]
+The scenarios of fleets need PostgreSQL and Redis.")]
 pub(crate) struct Args {
     /// What to run [default: everything but power-cut]
     #[arg(value_enum)]

@@ -132,7 +132,7 @@ impl Case<'_> {
             self.violated(Rule::Duplicate, "");
         }
         match self.known.state {
-            Some(State::Done) if self.lines.first() != Some(&self.known.result) => {
+            Some(State::Done) if !self.lines.contains(&self.known.result) => {
                 self.violated(Rule::FalseDone, &format!("with the result {:?}", self.known.result));
             }
             Some(State::Failed) => {

@@ -1,5 +1,5 @@
-//! The ledger's server goes away under its clients and comes back. Nothing runs while it is gone, everybody is told, and
-//! nobody needs to be started again.
+//! The ledger's server goes away under its clients and comes back. Nothing runs while it is gone, everybody is told,
+//! and nobody needs to be started again.
 
 mod victim;
 
