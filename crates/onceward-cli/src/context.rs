@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use etcetera::BaseStrategy;
 use onceward::{Blocking, Ledger, OperationId, Policy, StoreError};
+pub(crate) use onceward_store::Missing;
 use onceward_store::{Backend, Place, SqliteOptions};
 
 use crate::cli::Global;
@@ -20,15 +21,6 @@ pub(crate) struct Context {
     pub(crate) global: Global,
     pub(crate) policy: Policy,
     pub(crate) policy_file: Option<PathBuf>,
-}
-
-/// Whether a ledger is made where there is none.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Missing {
-    /// It is made.
-    Create,
-    /// It is an error: whoever only looks must not leave files behind.
-    Refuse,
 }
 
 impl Context {
@@ -81,20 +73,19 @@ impl Context {
     /// The ledger's store, for those who look at more than single operations.
     pub(crate) fn store(&self, missing: Missing) -> Result<Arc<dyn Backend>, CommandError> {
         let place = self.place()?;
-        if let Place::Sqlite(options) = &place {
-            self.make_ready(options, missing)?;
+        if let Place::Sqlite(options) = &place
+            && missing == Missing::Make
+        {
+            self.make_ready(options)?;
         }
-        Ok(place.open()?)
+        place.open(missing).map_err(|error| match error {
+            StoreError::Missing { what } => CommandError::invalid(what),
+            StoreError::Unavailable { .. } | StoreError::Unusable { .. } => error.into(),
+        })
     }
 
-    /// Sees that there is a folder for the file, and a file where there must be one.
-    fn make_ready(&self, options: &SqliteOptions, missing: Missing) -> Result<(), CommandError> {
-        if missing == Missing::Refuse && !options.path.exists() {
-            return Err(CommandError::invalid(format!(
-                "there is no ledger at {} yet; `once run` makes one",
-                options.path.display()
-            )));
-        }
+    /// Sees that there is a folder for the file.
+    fn make_ready(&self, options: &SqliteOptions) -> Result<(), CommandError> {
         match options.path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
             Some(folder) if self.global.ledger.is_none() => make_private(folder)?,
             Some(folder) if !folder.is_dir() => {

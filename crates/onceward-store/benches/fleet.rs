@@ -15,7 +15,7 @@ use common::{Figures, ROUND, call, fill, many_callers, operation, print_line, ti
 use futures_util::future::join_all;
 use onceward::{Begun, Effect, Ending, Filter, Ledger, Outcome, State};
 use onceward_harness::{Postgres, Redis};
-use onceward_store::Place;
+use onceward_store::{Missing, Place};
 use tokio::runtime::Builder;
 
 /// How many ways to PostgreSQL the raw writers have: the best of these counts.
@@ -320,7 +320,7 @@ fn grow(peer: &str, url: &str, sizes: impl Iterator<Item = u64>) {
         Place::Redis(options) => options.cache_bytes = 0,
         Place::Sqlite(_) | Place::Memory => unreachable!("fleets are on servers"),
     }
-    let store = place.open().unwrap();
+    let store = place.open(Missing::Make).unwrap();
     let ledger = Ledger::new(store.clone());
     let mut records = 0;
     for size in sizes {

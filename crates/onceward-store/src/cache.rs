@@ -1,8 +1,8 @@
 //! Finished records in memory, bounded by what they weigh.
 //!
 //! A record that is done changes only when somebody settles, forgets or verifies it, or when its time is over. Each
-//! such change moves an epoch that the store can see, so a record in memory is as good as the stored one while the epoch
-//! is the one that it was read under.
+//! such change moves an epoch that the store can see, so a record in memory is as good as the stored one while the
+//! epoch is the one that it was read under.
 
 use std::sync::Arc;
 

@@ -55,6 +55,16 @@ impl<C: onceward::Clock> Backend for MemoryStore<C> {
     }
 }
 
+/// What to do where there is no ledger yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Missing {
+    /// It is made.
+    #[default]
+    Make,
+    /// It is an error: whoever only looks must not leave anything behind.
+    Refuse,
+}
+
 /// Where a ledger is, as its URL says.
 #[derive(Debug, Clone)]
 pub enum Place {
@@ -97,21 +107,36 @@ impl Place {
         }
     }
 
-    /// Opens the ledger that is there, and makes one where there is none.
+    /// Opens the ledger that is there.
     ///
     /// # Errors
-    /// When it cannot be reached or used; says what to do.
-    pub fn open(self) -> Result<Arc<dyn Backend>, StoreError> {
+    /// When it cannot be reached or used, or is missing and was not to be made; says what to do.
+    pub fn open(self, missing: Missing) -> Result<Arc<dyn Backend>, StoreError> {
         match self {
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(options) if missing == Missing::Refuse && !options.path.exists() => {
+                Err(no_ledger(&format!("at {}", options.path.display())))
+            }
             #[cfg(feature = "sqlite")]
             Self::Sqlite(options) => Ok(SqliteStore::open(options)?),
             #[cfg(feature = "postgres")]
-            Self::Postgres(options) => Ok(PostgresStore::open(options)?),
+            Self::Postgres(mut options) => {
+                options.missing = missing;
+                Ok(PostgresStore::open(options)?)
+            }
             #[cfg(feature = "redis")]
-            Self::Redis(options) => Ok(RedisStore::open(options)?),
+            Self::Redis(mut options) => {
+                options.missing = missing;
+                Ok(RedisStore::open(options)?)
+            }
             Self::Memory => Ok(Arc::new(MemoryStore::new(SystemClock))),
         }
     }
+}
+
+/// There is none, and none was to be made.
+pub(crate) fn no_ledger(place: &str) -> StoreError {
+    StoreError::Missing { what: format!("there is no ledger {place} yet; `once run` makes one") }
 }
 
 fn not_understood(what: &str) -> InvalidInput {
@@ -126,5 +151,7 @@ fn not_understood(what: &str) -> InvalidInput {
 /// # Errors
 /// When the URL is not understood, or what it names cannot be used; says what to do.
 pub fn open(url: &str) -> Result<Arc<dyn Backend>, StoreError> {
-    Place::parse(url).map_err(|invalid| StoreError::Unusable { what: invalid.to_string() })?.open()
+    Place::parse(url)
+        .map_err(|invalid| StoreError::Unusable { what: invalid.to_string() })?
+        .open(Missing::Make)
 }

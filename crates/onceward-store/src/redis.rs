@@ -36,10 +36,10 @@ use redis::Value;
 
 pub use options::{Durability, Layout, RedisOptions, Secret, Transport};
 
-use crate::Backend;
 use crate::cache::Cache;
 use crate::health::Finding;
 use crate::remote::{ServerClock, Token};
+use crate::{Backend, Missing, no_ledger};
 use fleet::{Crew, Fleet, Unanswered};
 use node::{Answer, Command, Proof};
 use scripts::Script;
@@ -317,6 +317,11 @@ impl Drop for RedisStore {
 async fn introduce(crew: &Crew, clock: &ServerClock) -> Result<(), StoreError> {
     let foreign = |what: String| StoreError::Unusable { what };
     let meta = crew.keys.meta();
+    if crew.options.missing == Missing::Refuse
+        && !matches!(ask(crew, Command::plain(0, ["EXISTS", &meta])).await?, Value::Int(1))
+    {
+        return Err(no_ledger(&format!("under the prefix {:?}", crew.options.prefix)));
+    }
     let identity = format!("{:016x}", Token::new()?.token());
     let terms = [FORMAT.to_owned(), crew.options.shards.to_string(), identity].map(String::into_bytes);
     let answer = ask(crew, Command::script(0, Script::Open).keys([meta.clone()]).arguments(terms)).await?;

@@ -20,6 +20,12 @@ pub enum StoreError {
         #[source]
         source: Option<Box<dyn std::error::Error + Send + Sync>>,
     },
+    /// There is no ledger, and none was to be made. Nothing was written.
+    #[error("{what}")]
+    Missing {
+        /// Where there is none, and how one is made.
+        what: String,
+    },
     /// What is there is not, or is no longer, a ledger that this version understands. Nothing was written.
     #[error("{what}")]
     Unusable {

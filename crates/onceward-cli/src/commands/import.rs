@@ -46,7 +46,7 @@ pub(super) fn run(context: &Context, args: &ImportArgs) -> Ended {
     if args.dry.dry_run {
         return rehearse(context, &mut source);
     }
-    let ledger = Ledger::new(context.store(Missing::Create)?);
+    let ledger = Ledger::new(context.store(Missing::Make)?);
     let mut imported = Imported::default();
     let result = ledger.blocking().wait_for(take_in(&ledger, &mut source, &mut imported));
     answer::progress_over();

@@ -86,7 +86,7 @@ pub(crate) fn run(context: &Context, args: &RunArgs) -> Ended {
     }
     // A mistake in the input must not leave a new ledger behind.
     operation.intent()?;
-    let ledger = context.ledger(Missing::Create)?;
+    let ledger = context.ledger(Missing::Make)?;
     let show = respond::Show::from(context);
     let result = execute(args, &ledger, operation, &settings, &gathered, show);
     Ok(respond::answer(&ledger, result, show))

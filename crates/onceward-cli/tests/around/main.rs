@@ -5,6 +5,7 @@ mod changing;
 #[path = "../common/mod.rs"]
 mod common;
 mod dry_runs;
+mod fleet;
 mod help;
 mod looking;
 mod moving;

@@ -180,7 +180,7 @@ impl Desk {
             };
             let over = match &error {
                 // No time will mend it, so nobody need wait.
-                StoreError::Unusable { .. } => {
+                StoreError::Unusable { .. } | StoreError::Missing { .. } => {
                     let mut inside = self.inside();
                     std::iter::from_fn(|| Some(inside.queue.take_batch()).filter(|batch| !batch.is_empty()))
                         .flatten()
@@ -505,6 +505,7 @@ fn fail_all(jobs: Vec<Waiting>, error: &StoreError) {
         waiting.job.fail(match error {
             StoreError::Unavailable { what, .. } => StoreError::unavailable(what.clone()),
             StoreError::Unusable { what } => StoreError::Unusable { what: what.clone() },
+            StoreError::Missing { what } => StoreError::Missing { what: what.clone() },
         });
     }
 }

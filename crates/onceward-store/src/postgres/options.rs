@@ -10,6 +10,8 @@ use onceward::InvalidInput;
 use tokio_postgres::Config;
 use tokio_postgres::config::{SslMode, TargetSessionAttrs};
 
+use crate::Missing;
+
 /// The words of ours that a URL may hold, beside PostgreSQL's own.
 const WORDS: &str = "schema, partitions, connections, timeout, notify, standby, sslmode, sslrootcert";
 
@@ -66,6 +68,8 @@ pub struct PostgresOptions {
     pub standby: Standby,
     /// How much memory finished records may take.
     pub cache_bytes: u64,
+    /// What to do where there is no ledger yet.
+    pub missing: Missing,
 }
 
 impl PostgresOptions {
@@ -114,6 +118,7 @@ impl PostgresOptions {
             notify: said.notify,
             standby: said.standby,
             cache_bytes: 64 * 1024 * 1024,
+            missing: Missing::Make,
         })
     }
 

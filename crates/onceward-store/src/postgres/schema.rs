@@ -6,6 +6,7 @@ use tokio_postgres::{Client, GenericClient};
 
 use super::fault::explain;
 use super::options::PostgresOptions;
+use crate::{Missing, no_ledger};
 
 /// The version of the tables that this build writes.
 pub const SCHEMA_VERSION: i64 = 1;
@@ -35,6 +36,9 @@ const META: &str =
 pub(super) async fn prepare(client: &mut Client, options: &PostgresOptions) -> Result<(), StoreError> {
     if version(client, options).await? == Some(SCHEMA_VERSION) {
         return check_partitions(client, options).await;
+    }
+    if options.missing == Missing::Refuse && version(client, options).await?.is_none() {
+        return Err(no_ledger(&format!("in the schema {:?}", options.schema)));
     }
     let transaction = client.transaction().await.map_err(explain)?;
     let lock = format!("SET LOCAL lock_timeout = '60s'; SELECT pg_advisory_xact_lock({SETUP_LOCK})");

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use onceward::InvalidInput;
 
+use crate::Missing;
+
 /// What the server must promise about its disk before anything is entrusted to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Durability {
@@ -102,6 +104,8 @@ pub struct RedisOptions {
     pub lanes: usize,
     /// How much memory finished records may take.
     pub cache_bytes: u64,
+    /// What to do where there is no ledger yet.
+    pub missing: Missing,
 }
 
 /// More shards than this do not fit into a place of a listing.
@@ -131,6 +135,7 @@ impl RedisOptions {
             durability: Durability::Always,
             lanes: LANES,
             cache_bytes: 64 * 1024 * 1024,
+            missing: Missing::Make,
         }
     }
 

@@ -1,0 +1,111 @@
+//! `once` with its ledger on a server.
+
+use insta::assert_snapshot;
+use onceward_harness::{Postgres, Redis};
+
+use crate::common::{Bench, COUNTED};
+
+/// A ledger on each kind of server, with nothing in it.
+fn servers() -> [String; 2] {
+    [Postgres::shared().fresh(), Redis::shared().fresh()]
+}
+
+#[test]
+fn a_retry_is_a_noop_on_every_server() {
+    for url in servers() {
+        let bench = Bench::new();
+        let run = ["run", "--json", "--ledger", &url, "--key", "k", "--", "sh", "-c", COUNTED];
+        let first = bench.once(&run).exits(0).json();
+        let second = bench.once(&run).exits(0).json();
+        assert_eq!((&first["effect"], &second["effect"]), (&"updated".into(), &"noop".into()), "{url}");
+        assert_eq!(first["data"], second["data"], "{url}");
+        assert_eq!(bench.runs(), 1, "{url}");
+        let id = first["operation"]["id"].as_str().unwrap();
+        for command in
+            [&["show", id][..], &["ls"], &["report"], &["stats"], &["gc"], &["wait", id], &["doctor"]]
+        {
+            bench.once(&[command, &["--ledger", &url]].concat()).exits(0);
+        }
+        bench.once(&["forget", id, "--force", "--ledger", &url]).exits(0);
+        bench.once(&run).exits(0);
+        assert_eq!(bench.runs(), 2, "what was forgotten runs again");
+    }
+}
+
+#[test]
+fn who_only_looks_leaves_nothing_behind() {
+    for url in servers() {
+        let bench = Bench::new();
+        for command in ["ls", "report", "gc", "stats", "export"] {
+            let said = bench.once(&[command, "--ledger", &url]).exits(2).err();
+            assert!(said.contains("there is no ledger") && said.contains("once run"), "{said}");
+        }
+        assert!(bench.once(&["doctor", "--ledger", &url]).exits(0).out().contains("there is no ledger"));
+        bench.once(&["ls", "--ledger", &url]).exits(2);
+    }
+}
+
+#[test]
+fn without_its_server_nothing_runs_and_with_it_all_goes_on() {
+    let mut postgres = Postgres::start();
+    let mut redis = Redis::start();
+    let urls = [postgres.fresh(), redis.fresh()].map(|url| format!("{url}&timeout=1s"));
+    let benches = [Bench::new(), Bench::new()];
+    let run = |at: usize, key: &str| {
+        benches[at].once(&["run", "--ledger", &urls[at], "--key", key, "--", "sh", "-c", COUNTED])
+    };
+    for at in [0, 1] {
+        run(at, "before").exits(0);
+    }
+    postgres.kill();
+    redis.kill();
+    for at in [0, 1] {
+        let said = run(at, "meanwhile").exits(12).err();
+        assert!(
+            said.contains("LEDGER_UNAVAILABLE") && said.contains("happened: no, retryable: yes"),
+            "{said}"
+        );
+        run(at, "before").exits(12);
+        assert_eq!(benches[at].runs(), 1, "nothing runs without its intent on record");
+    }
+    postgres.start_again();
+    redis.start_again();
+    for at in [0, 1] {
+        run(at, "before").exits(0);
+        run(at, "meanwhile").exits(0);
+        assert_eq!(benches[at].runs(), 2);
+    }
+}
+
+#[test]
+fn a_server_that_cannot_keep_the_promise_is_refused() {
+    let bench = Bench::new();
+    let refused = |url: &str| {
+        let said = bench.once(&["run", "--ledger", url, "--", "touch", "ran"]).exits(12).err();
+        said.lines().next().unwrap().to_owned()
+    };
+    let forgetful = Postgres::start_with(&[("fsync", "off")]);
+    assert_snapshot!(refused(&forgetful.fresh()), @"once: LEDGER_UNAVAILABLE the ledger cannot be used: the server runs with fsync or full_page_writes off, so a power cut loses intents and something runs twice; set both to on; nothing was run");
+    let lazy = Redis::start_with(&[("appendfsync", "everysec")]);
+    let said = refused(&lazy.fresh()).replace(&lazy.port().to_string(), "PORT");
+    assert_snapshot!(said, @"once: LEDGER_UNAVAILABLE the ledger cannot be used: 127.0.0.1:PORT answers before its writes are synced (appendfsync everysec), and what is lost runs twice; set appendfsync always, or allow it by name with durability=everysec; nothing was run");
+    assert!(!bench.path("ran").exists());
+}
+
+#[test]
+fn a_password_is_never_repeated() {
+    let bench = Bench::new();
+    for url in [
+        "postgres://me:s3cret@127.0.0.1:1/db?timeout=1s",
+        "redis://me:s3cret@127.0.0.1:1?timeout=1s",
+        "postgres://me:s3cret@127.0.0.1:1/db?what=ever",
+        "redis://me:s3cret@127.0.0.1:1?what=ever",
+        "redis://me:s3cret@:x",
+    ] {
+        for command in [&["run", "--", "touch", "ran"][..], &["doctor"], &["ls", "--json"]] {
+            let said = bench.once(&[&["--ledger", url], command].concat());
+            assert!(!said.out().contains("s3cret") && !said.err().contains("s3cret"), "{}", said.err());
+        }
+    }
+    assert!(!bench.path("ran").exists());
+}
