@@ -157,7 +157,13 @@ struct Connection {
 }
 
 fn listen(port: u16) -> TcpListener {
-    let listener = must(TcpListener::bind(("127.0.0.1", port)), "the relay cannot listen");
+    // Somebody else may be trying just now whether the port is free.
+    let mut bound = None;
+    home::wait_until("the relay can listen", || {
+        bound = TcpListener::bind(("127.0.0.1", port)).ok();
+        bound.is_some()
+    });
+    let listener = must(bound.ok_or(ErrorKind::AddrInUse.into()), "the relay cannot listen");
     must(listener.set_nonblocking(true), "the relay cannot listen");
     listener
 }

@@ -2,7 +2,7 @@
 //!
 //! The limit is the same write sent by hand: the same rows, indexes and durability, pipelined, and nothing else. Both
 //! servers are private ones, started for this run. `-- --growth` measures how cost grows with the number of records.
-#![expect(clippy::print_stdout, clippy::unwrap_used, reason = "a program that prints figures")]
+#![expect(clippy::unwrap_used, reason = "a program that prints figures")]
 
 mod common;
 

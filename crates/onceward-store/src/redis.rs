@@ -322,15 +322,25 @@ async fn introduce(crew: &Crew, clock: &ServerClock) -> Result<(), StoreError> {
     {
         return Err(no_ledger(&format!("under the prefix {:?}", crew.options.prefix)));
     }
+    // First how many replicas there must be: a ledger whose own key they lack would not be known after a failover.
+    let replicas = agree_on_replicas(crew, &meta).await?;
     let identity = format!("{:016x}", Token::new()?.token());
-    let terms = [FORMAT.to_owned(), crew.options.shards.to_string(), identity].map(String::into_bytes);
-    let answer = ask(crew, Command::script(0, Script::Open).keys([meta.clone()]).arguments(terms)).await?;
-    let fields: Vec<String> = if let Value::Array(fields) = answer {
+    let terms = [FORMAT.to_owned(), crew.options.shards.to_string(), identity, replicas.to_string()];
+    let open = Command::script(0, Script::Open).keys([meta.clone()]).arguments(terms.map(String::into_bytes));
+    let answer = ask(
+        crew,
+        match crew.options.missing {
+            Missing::Make => open,
+            // Who only looks makes nothing, and may look where nobody confirms anything.
+            Missing::Refuse => open.unproven(),
+        },
+    );
+    let fields: Vec<String> = if let Value::Array(fields) = answer.await? {
         fields.iter().map(|field| text(field).unwrap_or_default()).collect()
     } else {
         Vec::new()
     };
-    let [format, shards, identity, waited] = fields.as_slice() else {
+    let [format, shards, identity] = fields.as_slice() else {
         return Err(foreign(format!("{meta:?} is not the ledger's own key")));
     };
     if format != FORMAT {
@@ -345,28 +355,26 @@ async fn introduce(crew: &Crew, clock: &ServerClock) -> Result<(), StoreError> {
         )
     })?);
     crew.terms.identity.get_or_init(|| identity.clone());
-    agree_on_replicas(crew, &meta, waited.parse().unwrap_or_default()).await?;
     read_clock(crew, clock).await
 }
 
-/// How many replicas must have a write: as many as there are, and not fewer than there were, unless it is said.
-async fn agree_on_replicas(crew: &Crew, meta: &str, waited: u32) -> Result<(), StoreError> {
-    let wait = match crew.options.wait {
-        Some(wait) => wait,
+/// How many replicas must have a write: as many as there are, and not fewer than there were, unless it is said. Gives
+/// how many there are, where that counts.
+async fn agree_on_replicas(crew: &Crew, meta: &str) -> Result<u32, StoreError> {
+    let (wait, there) = match crew.options.wait {
+        Some(wait) => (wait, 0),
         None => {
+            let waited = ask(crew, Command::plain(0, ["HGET", meta, "wait"])).await?;
+            let waited = text(&waited).and_then(|text| text.parse().ok()).unwrap_or_default();
             let follow = ask_each(crew, &["INFO", "replication"]).await?;
             let fewest =
                 follow.iter().map(|info| Settings::read(&text(info).unwrap_or_default()).replicas).min();
             let fewest = fewest.unwrap_or_default();
-            if fewest > waited {
-                // Whoever finds fewer later, after a failover or on the wrong side of a partition, knows of them.
-                ask(crew, Command::plain(0, ["HSET", meta, "wait", &fewest.to_string()])).await?;
-            }
-            fewest.max(waited)
+            (fewest.max(waited), fewest)
         }
     };
     crew.terms.wait.store(wait, Ordering::Relaxed);
-    Ok(())
+    Ok(there)
 }
 
 /// What each server says of itself now.
@@ -423,7 +431,8 @@ fn answered(answer: Result<Answer, tokio::sync::oneshot::error::RecvError>) -> R
             Err(cannot(&why))
         }
         Ok(Answer::Refused(words)) => Err(cannot(&words)),
-        Ok(Answer::Unconfirmed { .. }) | Err(_) => Err(cannot("no answer")),
+        Ok(Answer::Unconfirmed { have, need }) => Err(fleet::unconfirmed(have, need)),
+        Err(_) => Err(cannot("no answer")),
     }
 }
 

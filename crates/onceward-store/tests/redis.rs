@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use onceward::{Blocking, Code, Done, Error, Failure, Ledger, Operation, Receipt, Store, Terms};
 use onceward_harness::{Redis, RedisCluster, Relay};
-use onceward_store::{Backend, RedisOptions, RedisStore, Verdict};
+use onceward_store::{Backend, Missing, Place, RedisOptions, RedisStore, Verdict};
 
 fn store(url: &str) -> Arc<RedisStore> {
     RedisStore::open(RedisOptions::parse(url).unwrap()).unwrap()
@@ -206,12 +206,27 @@ fn nothing_counts_that_the_replica_does_not_have() {
     assert_eq!(world.effects(), 1, "the intent is on the primary alone, so nothing runs");
     // Nor does another process take it for what it is, or serve what the replica may not have.
     let id = Operation::new("pay").key("b").intent().unwrap().id;
-    assert!(pollster::block_on(store(&url).load(&id)).is_err());
+    assert!(onceward_store::open(&url).is_err());
+    let looking = Place::parse(&url).unwrap().open(Missing::Refuse).unwrap();
+    assert!(pollster::block_on(looking.load(&id)).is_err());
     relay.mend();
     eventually("a new operation runs again", || world.pay(&ledger, "c").is_ok());
     assert_eq!(world.effects(), 2);
     let found = pollster::block_on(store(&url).load(&id)).unwrap();
     assert_eq!(found.unwrap().attempt, 1, "what was not acknowledged is on record");
+}
+
+#[test]
+fn a_ledger_that_its_replica_does_not_know_is_not_opened() {
+    let primary = Redis::start();
+    let relay = Relay::to(primary.port());
+    let _replica = primary.replica_through(&relay);
+    let url = format!("{}&wait_timeout=300ms&timeout=2s", primary.fresh());
+    relay.stall();
+    let error = onceward_store::open(&url).err().unwrap();
+    assert!(error.to_string().contains("0 of 1 replicas"), "{error}");
+    relay.mend();
+    eventually("it is opened when the replica knows it", || onceward_store::open(&url).is_ok());
 }
 
 #[test]
@@ -222,7 +237,7 @@ fn replicas_that_were_there_once_are_missed_until_somebody_says_otherwise() {
     let world = World::default();
     world.pay(&ledger(&url), "a").unwrap();
     drop(replica);
-    let error = world.pay(&ledger(&url), "b").unwrap_err();
+    let error = onceward_store::open(&url).err().unwrap();
     assert!(error.to_string().contains("wait=0"), "{error}");
     world.pay(&ledger(&format!("{url}&wait=0")), "c").unwrap();
     assert_eq!(world.effects(), 2);

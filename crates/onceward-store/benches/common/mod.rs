@@ -1,5 +1,10 @@
 //! What the benchmarks share: calls of a ledger, and figures of what they took.
-#![allow(dead_code, reason = "each benchmark uses its part")]
+#![allow(
+    dead_code,
+    clippy::expect_used,
+    clippy::print_stdout,
+    reason = "each benchmark uses its part, and prints figures"
+)]
 
 use std::time::{Duration, Instant};
 

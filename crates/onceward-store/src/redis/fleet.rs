@@ -153,24 +153,26 @@ impl Fleet {
     ) -> Result<Value, Unanswered> {
         let mut pause = *AGAIN.start();
         loop {
-            let why =
-                match answered.await.unwrap_or_else(|_| Answer::Lost("the ledger's thread is gone".into())) {
-                    Answer::Reply(value) => return Ok(value),
-                    Answer::Lost(why) => return Err(Unanswered::Lost(why)),
-                    Answer::Refused(words) => {
-                        let what = format!("the ledger's server refuses it: {words}");
-                        return Err(Unanswered::Error(StoreError::unavailable(what)));
-                    }
-                    Answer::Unconfirmed { have, need } => return Err(unconfirmed(have, need)),
-                    Answer::NotRun(NotRun::Unusable(what)) => {
-                        return Err(Unanswered::Error(StoreError::Unusable { what }));
-                    }
-                    Answer::NotRun(NotRun::Later(why)) => why,
-                    Answer::NotRun(NotRun::Elsewhere(why)) => {
-                        self.redraw().await;
-                        why
-                    }
-                };
+            let why = match answered
+                .await
+                .unwrap_or_else(|_| Answer::Lost("the ledger's thread is gone".into()))
+            {
+                Answer::Reply(value) => return Ok(value),
+                Answer::Lost(why) => return Err(Unanswered::Lost(why)),
+                Answer::Refused(words) => {
+                    let what = format!("the ledger's server refuses it: {words}");
+                    return Err(Unanswered::Error(StoreError::unavailable(what)));
+                }
+                Answer::Unconfirmed { have, need } => return Err(Unanswered::Error(unconfirmed(have, need))),
+                Answer::NotRun(NotRun::Unusable(what)) => {
+                    return Err(Unanswered::Error(StoreError::Unusable { what }));
+                }
+                Answer::NotRun(NotRun::Later(why)) => why,
+                Answer::NotRun(NotRun::Elsewhere(why)) => {
+                    self.redraw().await;
+                    why
+                }
+            };
             if Instant::now() + pause >= until {
                 return Err(Unanswered::Error(StoreError::unavailable(format!("{CANNOT}: {why}"))));
             }
@@ -197,13 +199,13 @@ impl Fleet {
 
 const CANNOT: &str = "the ledger's server cannot be used now";
 
-fn unconfirmed(have: i64, need: u32) -> Unanswered {
-    let what = format!(
+/// What is said when too few replicas have a write.
+pub(super) fn unconfirmed(have: i64, need: u32) -> StoreError {
+    StoreError::unavailable(format!(
         "{have} of {need} replicas confirmed it in time, so it may be lost with the primary and does not count; bring \
          the replicas back, or say with wait={} in the URL how many are enough",
         have.max(0)
-    );
-    Unanswered::Error(StoreError::unavailable(what))
+    ))
 }
 
 impl Crew {

@@ -1,7 +1,11 @@
 -- What is known of the ledger itself, after it was made where there was none.
 -- KEYS: the ledger's own key
--- ARGV: format, number of shards, identity
+-- ARGV: format, number of shards, identity, how many replicas there are
 for at, field in ipairs({'format', 'shards', 'identity'}) do
     redis.call('HSETNX', KEYS[1], field, ARGV[at])
 end
-return redis.call('HMGET', KEYS[1], 'format', 'shards', 'identity', 'wait')
+-- Whoever finds fewer later, after a failover or on the wrong side of a partition, knows of them.
+if tonumber(ARGV[4]) > tonumber(redis.call('HGET', KEYS[1], 'wait') or 0) then
+    redis.call('HSET', KEYS[1], 'wait', ARGV[4])
+end
+return redis.call('HMGET', KEYS[1], 'format', 'shards', 'identity')
