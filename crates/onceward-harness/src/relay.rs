@@ -163,7 +163,7 @@ fn listen(port: u16) -> TcpListener {
         bound = TcpListener::bind(("127.0.0.1", port)).ok();
         bound.is_some()
     });
-    let listener = must(bound.ok_or(ErrorKind::AddrInUse.into()), "the relay cannot listen");
+    let listener = must(bound.ok_or("its port is taken"), "the relay cannot listen");
     must(listener.set_nonblocking(true), "the relay cannot listen");
     listener
 }
