@@ -46,6 +46,30 @@ def speed(folder):
     print()
 
 
+def fleet(folder):
+    measured = lines(folder / "fleet.jsonl")
+    if not measured:
+        return
+    kinds = dict.fromkeys((one["peer"], one["mode"], one["callers"]) for one in measured)
+    rates = {
+        kind: median([one for one in measured if (one["peer"], one["mode"], one["callers"]) == kind], "per_second")
+        for kind in kinds
+    }
+    print("| what | callers | a second | p50 µs | p99 µs | beside the engine's own limit |")
+    print("|---|---|---|---|---|---|")
+    for peer, mode, callers in kinds:
+        rounds = [one for one in measured if (one["peer"], one["mode"], one["callers"]) == (peer, mode, callers)]
+        engine = peer.rsplit(" ", 1)[-1].lower()
+        # The best of the ways in which the same rows can be written by hand.
+        raw = max((rate for (other, how, many), rate in rates.items()
+                   if other.startswith(f"{engine} raw") and how == mode and many == callers), default=None)
+        ratio = f"{rates[peer, mode, callers] / raw:.2f} ×" if raw and "raw" not in peer else ""
+        name = f"{peer} {rounds[0]['version']}" if "version" in rounds[0] else peer
+        print(f"| {name}: {mode} | {callers} | {number(rates[peer, mode, callers])} "
+              f"| {number(median(rounds, 'p50_us'))} | {number(median(rounds, 'p99_us'))} | {ratio} |")
+    print()
+
+
 def command(folder):
     file = folder / "command.json"
     if not file.exists():
@@ -67,7 +91,8 @@ def growth(folder):
     print("|---|---|---|")
     for one in measured:
         if "mode" in one:
-            print(f"| {one['mode']} | {number(one['p50_us'])} | {number(one['p99_us'])} |")
+            engine = one["peer"].removeprefix("onceward").removeprefix(" on ") or "sqlite"
+            print(f"| {engine}: {one['mode']} | {number(one['p50_us'])} | {number(one['p99_us'])} |")
         else:
             print(f"| {one['what']} | {one['resident_mib']} MiB resident | |")
     print()
@@ -76,5 +101,6 @@ def growth(folder):
 if __name__ == "__main__":
     results = pathlib.Path(sys.argv[1])
     speed(results)
+    fleet(results)
     command(results)
     growth(results)

@@ -1,9 +1,11 @@
 //! `once` with its ledger on a server.
 
+use std::process::Command;
+
 use insta::assert_snapshot;
 use onceward_harness::{Postgres, Redis};
 
-use crate::common::{Bench, COUNTED};
+use crate::common::{Bench, COUNTED, HELD, Said, eventually};
 
 /// A ledger on each kind of server, with nothing in it.
 fn servers() -> [String; 2] {
@@ -74,6 +76,38 @@ fn without_its_server_nothing_runs_and_with_it_all_goes_on() {
         run(at, "before").exits(0);
         run(at, "meanwhile").exits(0);
         assert_eq!(benches[at].runs(), 2);
+    }
+}
+
+/// On another machine, whose clock is wrong: leases are measured by the server's, so nobody overtakes and nobody runs
+/// twice.
+#[test]
+fn a_machine_whose_clock_is_wrong_waits_and_runs_nothing_twice() {
+    for url in servers() {
+        let bench = Bench::new();
+        let run = ["run", "--ledger", &url, "--key", "k", "--wait", "300ms", "--", "sh", "-c", HELD];
+        let elsewhere = |offset: &str| -> Said {
+            let right = bench.command(&run);
+            let mut wrong = Command::new("faketime");
+            wrong.args(["-f", offset]).arg(right.get_program()).args(right.get_args());
+            wrong
+                .current_dir(bench.path("."))
+                .output()
+                .expect("faketime, a Debian package; scripts/test installs it")
+                .into()
+        };
+        let running = bench.start(&run);
+        eventually("the command runs", || bench.runs() > 0);
+        for offset in ["-2d", "+2d", "+10y"] {
+            let said = elsewhere(offset).exits(4).err();
+            assert!(said.contains("IN_PROGRESS"), "{url} {offset}: {said}");
+        }
+        bench.release();
+        running.end().exits(0);
+        for offset in ["-2d", "+2d", "+10y"] {
+            assert!(elsewhere(offset).exits(0).err().contains("nothing was run"), "{url} {offset}");
+        }
+        assert_eq!(bench.runs(), 1, "{url}");
     }
 }
 

@@ -28,6 +28,7 @@ fn once_help() {
 
     Commands:
       run          Run a command once
+      mcp          Put an MCP server behind the ledger: each tool is called once
       ls           List operations, newest first
       show         Show one operation with all that is known of it
       wait         Wait until an operation is no longer running

@@ -1,0 +1,105 @@
+"""An MCP server that counts: each call leaves a line in `effects`, and does what its arguments say.
+
+Only what the tests need of the protocol. A call runs on a thread of its own, as servers do.
+"""
+
+import json
+import os
+import sys
+import threading
+import time
+
+out = threading.Lock()
+tools = [
+    {"name": "count", "description": "counts", "inputSchema": {"type": "object", "properties": {"n": {}}}},
+    {"name": "put", "annotations": {"idempotentHint": True}, "inputSchema": {"type": "object"}},
+    {"name": "look", "annotations": {"readOnlyHint": True}, "inputSchema": {"type": "object"}},
+]
+
+
+def send(text):
+    with out:
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
+
+
+def answer(id, **members):
+    send(json.dumps({"jsonrpc": "2.0", "id": id, **members}))
+
+
+def text(words, **more):
+    return {"content": [{"type": "text", "text": words}], **more}
+
+
+def wait_for(name):
+    begun = time.time()
+    while not os.path.exists(name) and time.time() - begun < 30:
+        time.sleep(0.005)
+
+
+def effects():
+    try:
+        with open("effects") as file:
+            return file.read()
+    except FileNotFoundError:
+        return ""
+
+
+def call(id, params):
+    name, args = params["name"], params.get("arguments") or {}
+    if name == "look":
+        if args.get("hold"):
+            wait_for(args["hold"])
+        return answer(id, result=text(effects()))
+    if name == "put":
+        with open("value", "w") as file:
+            file.write(args["value"])
+    if args.get("reject"):
+        return answer(id, error={"code": -32602, "message": "bad arguments"})
+    line = json.dumps({"tool": name, **args}, sort_keys=True) + "\n"
+    with open("effects", "a") as file:
+        file.write(line)
+    if args.get("hold"):
+        wait_for(args["hold"])
+    if args.get("die"):
+        os._exit(args["die"])
+    if args.get("sleep"):
+        time.sleep(args["sleep"])
+    if args.get("error"):
+        return answer(id, error={"code": -32603, "message": "broke after the effect"})
+    if args.get("garbage"):
+        return send('{"jsonrpc":"2.0","id":%s,"result":{' % json.dumps(id))
+    if args.get("tool_error"):
+        return answer(id, result=text("no such thing", isError=True))
+    if args.get("size"):
+        return answer(id, result=text("x" * args["size"]))
+    runs = effects().count(line)
+    answer(id, result=text("run %d" % runs, structuredContent={"run": runs, "big": 12345678901234567890123}))
+    if args.get("twice"):
+        answer(id, result=text("again"))
+
+
+def main():
+    for line in sys.stdin:
+        with open("seen", "a") as file:
+            file.write(line)
+        try:
+            message = json.loads(line)
+        except ValueError:
+            answer(None, error={"code": -32700, "message": "parse error"})
+            continue
+        if not isinstance(message, dict) or "method" not in message:
+            continue
+        id, method = message.get("id"), message["method"]
+        if method == "initialize":
+            info = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": {"name": "c"}}
+            answer(id, result=info)
+        elif method == "tools/list":
+            answer(id, result={"tools": tools, "unknown": 12345678901234567890123})
+        elif method == "tools/call":
+            threading.Thread(target=call, args=(id, message["params"]), daemon=True).start()
+        elif id is not None:
+            answer(id, result={"echo": message})
+
+
+main()
