@@ -50,6 +50,8 @@ pub(crate) struct Global {
 pub(crate) enum Command {
     /// Run a command once
     Run(Box<commands::run::RunArgs>),
+    /// Put an MCP server behind the ledger: each tool is called once
+    Mcp(Box<commands::mcp::McpArgs>),
     /// List operations, newest first
     Ls(ListArgs),
     /// Show one operation with all that is known of it

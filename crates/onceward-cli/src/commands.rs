@@ -12,6 +12,7 @@ mod import;
 mod key;
 mod ls;
 mod man;
+pub(crate) mod mcp;
 mod report;
 pub(crate) mod run;
 mod settle;
@@ -46,6 +47,7 @@ fn dispatch(cli: Cli) -> Ended {
     let context = || Context::new(global.clone());
     match command {
         Command::Run(args) => run::run(&context()?, &args),
+        Command::Mcp(args) => mcp::run(&context()?, &args),
         Command::Ls(args) => ls::run(&context()?, &args),
         Command::Show(args) => show::run(&context()?, &args),
         Command::Wait(args) => wait::run(&context()?, &args),

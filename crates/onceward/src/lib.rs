@@ -55,7 +55,7 @@ pub use key::{Fingerprint, Key, KeyOrigin, Occurrence, OperationId};
 pub use ledger::{Adopted, Begun, Cancelled, Claim, Ledger, Plan, ProbeAnswer, Receipt, Swept};
 pub use memory::{ManualClock, MemoryStore};
 pub use operation::{Intent, Operation};
-pub use policy::{KeyPolicy, OnExpired, OnFailure, Policy, Settings, Terms};
+pub use policy::{KeyPolicy, OnExpired, OnFailure, Policy, Settings, Terms, ToolRule, ToolSettings};
 pub use record::{
     Class, Detail, DoubleEffect, Downstream, Effect, Outcome, Owner, Past, Record, State, Verification,
 };

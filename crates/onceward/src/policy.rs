@@ -1,5 +1,7 @@
 //! The policy file `onceward.toml`: typed, with unknown keys refused, and documented by its own default.
 
+mod tools;
+
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
@@ -7,6 +9,9 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::error::InvalidInput;
 use crate::record::{Class, Effect};
+
+use tools::Question;
+pub use tools::{OnToolError, ToolQuestion, ToolRule, ToolSettings};
 
 /// The default policy, which is also its documentation.
 pub const DEFAULT_POLICY: &str = include_str!("default.toml");
@@ -18,6 +23,9 @@ static DEFAULT_SETTINGS: LazyLock<Result<Settings, InvalidInput>> =
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KeyPolicy {
+    /// It is derived from the intent, and an answer that was delivered ends the operation: the same call again is its
+    /// next occurrence. Where delivery is not watched over, the same as strict.
+    Auto,
     /// It is derived from the intent.
     Strict,
     /// It must be given.
@@ -128,6 +136,9 @@ pub struct Settings {
     pub doubt_exit: Vec<i32>,
     /// How much output is kept.
     pub max_output: u64,
+    /// What is said of tools of an MCP server only.
+    #[serde(skip_serializing_if = "ToolSettings::is_empty")]
+    pub tool: ToolSettings,
 }
 
 impl Default for Settings {
@@ -179,13 +190,18 @@ impl Policy {
     /// # Errors
     /// When the terms cannot be kept.
     pub fn settings(&self, name: &str) -> Result<Settings, InvalidInput> {
-        let mut fitting: Vec<_> = self.operation.iter().filter(|(pattern, _)| fits(pattern, name)).collect();
-        fitting.sort_by_key(|(pattern, _)| (!pattern.contains('*'), pattern.len()));
-        let rule =
-            fitting.into_iter().fold(self.defaults.clone(), |below, (_, rule)| rule.clone().over(below));
+        let rule = self.rule(&[name]).over(self.defaults.clone());
         let settings = rule.complete(Some(Settings::default()))?;
         settings.terms.check()?;
         Ok(settings)
+    }
+
+    /// What the rules say of an operation that goes by these names, without the defaults.
+    fn rule(&self, names: &[&str]) -> Rule {
+        let fits_one = |pattern: &str| names.iter().any(|name| fits(pattern, name));
+        let mut fitting: Vec<_> = self.operation.iter().filter(|(pattern, _)| fits_one(pattern)).collect();
+        fitting.sort_by_key(|(pattern, _)| (!pattern.contains('*'), pattern.len()));
+        fitting.into_iter().fold(Rule::default(), |below, (_, rule)| rule.clone().over(below))
     }
 
     /// Checks every rule of the policy, so that a mistake is seen before its operation comes by.
@@ -227,12 +243,16 @@ struct Rule {
     downstream_window: Option<Span>,
     timeout: Option<Span>,
     effect: Option<Effect>,
-    probe: Option<String>,
-    verify: Option<String>,
+    probe: Option<Question>,
+    verify: Option<Question>,
     verify_deadline: Option<Span>,
     verify_interval: Option<Span>,
     doubt_exit: Option<Vec<i32>>,
     max_output: Option<u64>,
+    key_argument: Option<String>,
+    on_tool_error: Option<OnToolError>,
+    lock: Option<String>,
+    concurrency: Option<u32>,
 }
 
 macro_rules! layered {
@@ -244,12 +264,14 @@ impl Rule {
     fn over(self, below: Self) -> Self {
         layered!(self, below: class, keys, key, volatile, lease, wait, retention, tombstones, attempts, retries,
                  backoff, on_failure, on_expired, quarantine, downstream_window, timeout, effect, probe, verify,
-                 verify_deadline, verify_interval, doubt_exit, max_output)
+                 verify_deadline, verify_interval, doubt_exit, max_output, key_argument, on_tool_error, lock,
+                 concurrency)
     }
 
     /// The settings, with what is still left open taken from `base`.
     fn complete(self, base: Option<Settings>) -> Result<Settings, InvalidInput> {
         let base = base.as_ref();
+        let tool = self.tool_settings(base)?;
         let open = |field: &str| InvalidInput::new(format!("the default policy says nothing of `{field}`"));
         macro_rules! take {
             ($field:ident, $from:expr) => {
@@ -292,10 +314,11 @@ impl Rule {
             volatile: take!(volatile, |s| s.volatile.clone()),
             timeout_ms: span!(timeout, |s| s.timeout_ms),
             effect,
-            probe: self.probe.or_else(|| base.and_then(|s| s.probe.clone())),
-            verify: self.verify.or_else(|| base.and_then(|s| s.verify.clone())),
+            probe: self.probe.map_or_else(|| base.and_then(|s| s.probe.clone()), Question::command),
+            verify: self.verify.map_or_else(|| base.and_then(|s| s.verify.clone()), Question::command),
             doubt_exit: take!(doubt_exit, |s| s.doubt_exit.clone()),
             max_output: take!(max_output, |s| s.max_output),
+            tool,
         })
     }
 }

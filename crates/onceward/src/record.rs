@@ -283,6 +283,10 @@ pub struct Detail {
     /// The alarm: more than one attempt had an effect.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub double_effect: Option<DoubleEffect>,
+    /// From when on the answer counts as delivered, where a surface watches over that. A time to come means that the
+    /// caller may have given up before the answer was there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delivered_ms: Option<i64>,
 }
 
 /// The key that goes downstream.

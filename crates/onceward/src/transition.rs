@@ -111,6 +111,7 @@ pub fn stage(intent: &Intent, now_ms: i64) -> Record {
             quarantine_until_ms: None,
             late: None,
             double_effect: None,
+            delivered_ms: None,
         },
         outcome: None,
         replays: 0,
@@ -136,6 +137,7 @@ pub fn start(found: Option<&Record>, intent: &Intent, owner: Owner, now_ms: i64)
     detail.verify.clone_from(&intent.verify);
     detail.cancel_requested_ms = None;
     detail.quarantine_until_ms = None;
+    detail.delivered_ms = None;
     // The downstream remembers its key from the first time it saw it, so the window is not begun again.
     if intent.terms.class == crate::Class::Keyed && detail.downstream.is_none() {
         detail.downstream = Some(Downstream {
@@ -264,6 +266,24 @@ pub fn verified(
     }
     let due_ms = record.due_ms.filter(|_| state == State::Done);
     Some(Record { due_ms, outcome: Some(outcome), ..record.next(state, now_ms) })
+}
+
+/// The record with what is known of the delivery of its answer: from when on it counts as delivered, or that it was not
+/// taken after all. `None` where there is no answer that could be delivered.
+#[must_use]
+pub fn delivered(record: &Record, delivered_ms: Option<i64>) -> Option<Record> {
+    if !matches!(record.state, State::Done | State::Failed) {
+        return None;
+    }
+    // Of several who waited for it, the first that surely has it decides.
+    let known = record.detail.delivered_ms;
+    let delivered_ms = delivered_ms.map(|at| known.map_or(at, |known| known.min(at)));
+    if known == delivered_ms {
+        return Some(record.clone());
+    }
+    let mut next = Record { due_ms: record.due_ms, ..record.next(record.state, record.updated_ms) };
+    next.detail.delivered_ms = delivered_ms;
+    Some(next)
 }
 
 /// What time does to it.

@@ -20,7 +20,7 @@ fn policies_that_are_not_understood() {
       |
     2 | retension = "1h"
       | ^^^^^^^^^
-    unknown field `retension`, expected one of `class`, `keys`, `key`, `volatile`, `lease`, `wait`, `retention`, `tombstones`, `attempts`, `retries`, `backoff`, `on_failure`, `on_expired`, `quarantine`, `downstream_window`, `timeout`, `effect`, `probe`, `verify`, `verify_deadline`, `verify_interval`, `doubt_exit`, `max_output`
+    unknown field `retension`, expected one of `class`, `keys`, `key`, `volatile`, `lease`, `wait`, `retention`, `tombstones`, `attempts`, `retries`, `backoff`, `on_failure`, `on_expired`, `quarantine`, `downstream_window`, `timeout`, `effect`, `probe`, `verify`, `verify_deadline`, `verify_interval`, `doubt_exit`, `max_output`, `key_argument`, `on_tool_error`, `lock`, `concurrency`
     once: happened: no, retryable: no
     "#);
     assert_snapshot!(refused_under("[default]\n"), @r"

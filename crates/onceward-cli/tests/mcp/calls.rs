@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crate::common::{Bench, eventually};
-use crate::session::{Session, about, effects, words, with_meta};
+use crate::session::{Session, about, effects, with_meta, words};
 
 #[test]
 fn the_first_answer_is_the_servers_own_and_the_same_call_again_is_wanted_again() {
@@ -56,7 +56,10 @@ fn a_cancelled_call_goes_on_and_its_retry_gets_its_result() {
     bench.write("go", "");
     let result = session.answer(2)["result"].clone();
     assert_eq!(result["structuredContent"]["run"], json!(1));
-    assert_eq!((about(&result)["status"].as_str(), about(&result)["attempts"].as_u64()), (Some("replayed"), Some(1)));
+    assert_eq!(
+        (about(&result)["status"].as_str(), about(&result)["attempts"].as_u64()),
+        (Some("replayed"), Some(1))
+    );
     assert!(words(&result).contains("Nothing was run now"), "{result}");
     assert!(!bench.read("seen").contains("cancelled"), "the cancellation was forwarded");
     assert_eq!(effects(&bench), 1);
@@ -94,11 +97,26 @@ fn a_cancellation_after_the_answer_says_that_it_was_not_taken() {
 #[test]
 fn a_slow_answer_may_have_come_too_late() {
     let bench = Bench::new();
-    let mut session = Session::start(&bench, &["--scope", "s", "--slow", "100ms", "--window", "60s"]);
-    session.call(1, "count", &json!({"sleep": 0.3}));
-    assert_eq!(about(&session.call(2, "count", &json!({"sleep": 0.3})))["status"], "replayed");
-    assert!(about(&session.call(3, "count", &json!({"sleep": 0.3}))).is_null());
+    let mut session = Session::start(&bench, &["--scope", "s", "--slow", "1s", "--window", "60s"]);
+    session.call(1, "count", &json!({"sleep": 1.2}));
+    assert_eq!(about(&session.call(2, "count", &json!({"sleep": 1.2})))["status"], "replayed");
+    assert!(about(&session.call(3, "count", &json!({"sleep": 1.2}))).is_null());
     assert_eq!(effects(&bench), 2);
+}
+
+#[test]
+fn a_client_that_repeats_itself_while_the_call_runs_may_have_given_up_twice() {
+    let bench = Bench::new();
+    let mut session = Session::scoped(&bench);
+    session.ask(1, "count", &json!({"hold": "go"}));
+    eventually("it runs", || effects(&bench) == 1);
+    session.ask(2, "count", &json!({"hold": "go"}));
+    assert!(session.is_silent(600));
+    bench.write("go", "");
+    session.answer(1);
+    session.answer(2);
+    assert_eq!(about(&session.call(3, "count", &json!({"hold": "go"})))["status"], "replayed");
+    assert_eq!(effects(&bench), 1);
 }
 
 #[test]
@@ -175,9 +193,13 @@ fn two_proxies_run_the_same_call_once() {
     let bench = Bench::new();
     let mut sessions: Vec<Session> = (0..3).map(|_| Session::scoped(&bench)).collect();
     for session in &mut sessions {
+        session.call(9, "look", &json!({}));
+    }
+    for session in &mut sessions {
         session.ask(1, "count", &json!({"hold": "go"}));
     }
     eventually("one runs", || effects(&bench) > 0);
+    assert!(sessions.iter_mut().all(|session| session.is_silent(300)));
     bench.write("go", "");
     for session in &mut sessions {
         assert_eq!(session.answer(1)["result"]["structuredContent"]["run"], json!(1));

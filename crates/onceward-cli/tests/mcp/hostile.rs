@@ -31,6 +31,24 @@ fn what_is_not_understood_passes_as_it_is() {
 }
 
 #[test]
+fn a_call_that_cannot_be_read_is_not_passed_on() {
+    let bench = Bench::new();
+    let mut session = Session::scoped(&bench);
+    let calls: [&[u8]; 3] = [
+        br#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"count","arguments":{"n":NaN}}}"#,
+        br#"[{"jsonrpc":"2.0","id":2,"method":"tools\/call","params":{"name":"count","arguments":{"n":NaN}}}]"#,
+        b"{\"jsonrpc\":\"2.0\",\"id\":3,\"method\":\"tools/call\",\"params\":{\"name\":\"count\",\"arguments\":{\"n\":\"\xff\"}}}",
+    ];
+    for (id, line) in (1..).zip(calls) {
+        session.send_line(line);
+        assert_eq!(session.answer(id)["error"]["code"], json!(-32700));
+    }
+    session.send_line(br#"{"jsonrpc":"2.0","method":"tools/call","params":{"name":"count"}}"#);
+    session.call(4, "look", &json!({}));
+    assert_eq!(effects(&bench), 0);
+}
+
+#[test]
 fn a_server_that_answers_twice_or_not_in_json_does_not_stop_anybody() {
     let bench = Bench::new();
     let mut session = Session::scoped(&bench);

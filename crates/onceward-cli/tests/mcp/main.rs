@@ -6,5 +6,6 @@ mod calls;
 mod common;
 mod crashes;
 mod hostile;
+mod kills;
 mod policies;
 mod session;

@@ -26,7 +26,10 @@ fn explain_says_what_each_tool_is_and_why() {
 #[test]
 fn the_policy_comes_before_the_annotations() {
     let bench = Bench::new();
-    bench.write("onceward.toml", "[operation.look]\nclass = 'once'\nkeys = 'strict'\n[operation.count]\nclass = 'read'");
+    bench.write(
+        "onceward.toml",
+        "[operation.look]\nclass = 'once'\nkeys = 'strict'\n[operation.count]\nclass = 'read'",
+    );
     let mut session = Session::scoped(&bench);
     session.call(1, "look", &json!({}));
     assert_eq!(about(&session.call(2, "look", &json!({})))["status"], "replayed");
@@ -39,10 +42,7 @@ fn the_policy_comes_before_the_annotations() {
 #[test]
 fn another_tool_tells_whether_it_happened() {
     let bench = Bench::new();
-    bench.write(
-        "onceward.toml",
-        "[operation.count]\nprobe = {tool = 'look', expect = '\"n\": {n}'}\n",
-    );
+    bench.write("onceward.toml", "[operation.count]\nprobe = {tool = 'look', expect = '\"n\": {n}'}\n");
     // It happened, and the server died of it.
     let mut session = Session::scoped(&bench);
     session.call(1, "count", &json!({"n": 1, "die": 3}));

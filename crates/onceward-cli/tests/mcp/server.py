@@ -92,8 +92,8 @@ def main():
             continue
         id, method = message.get("id"), message["method"]
         if method == "initialize":
-            info = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": {"name": "c"}}
-            answer(id, result=info)
+            info = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}}
+            answer(id, result={**info, "serverInfo": {"name": "counting", "version": "1"}})
         elif method == "tools/list":
             answer(id, result={"tools": tools, "unknown": 12345678901234567890123})
         elif method == "tools/call":

@@ -31,7 +31,9 @@ impl Session {
         let mut process = command.stdin(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let stdout = BufReader::new(process.stdout.take().unwrap());
         let (sender, lines) = mpsc::channel();
-        std::thread::spawn(move || stdout.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
+        std::thread::spawn(move || {
+            stdout.lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
+        });
         let stdin = process.stdin.take();
         Self { process, stdin, lines, early: VecDeque::new() }
     }
@@ -88,7 +90,9 @@ impl Session {
     }
 
     pub(crate) fn cancel(&mut self, id: u64) {
-        self.send(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": id}}));
+        self.send(
+            &json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": id}}),
+        );
     }
 
     /// Whether nothing has come for a while.

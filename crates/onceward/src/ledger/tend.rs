@@ -67,6 +67,19 @@ impl Ledger {
         .await
     }
 
+    /// Writes down from when on the answer counts as delivered; `None` takes that back. It tells a retry from a wanted
+    /// repeat where nobody gives keys.
+    ///
+    /// # Errors
+    /// [`Error::WrongState`] where there is no answer, and the ledger's own.
+    pub async fn note_delivery(
+        &self,
+        id: &OperationId,
+        delivered_ms: Option<i64>,
+    ) -> Result<Arc<Record>, Error> {
+        self.change(id, "delivering", |record, _, _| transition::delivered(record, delivered_ms)).await
+    }
+
     /// Asks an operation to stop, and says what that came to.
     ///
     /// # Errors

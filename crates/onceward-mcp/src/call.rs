@@ -1,0 +1,243 @@
+//! What a `tools/call` says.
+
+use onceward::{Json, Operation};
+
+use crate::message::Head;
+use crate::raw::{self, Object};
+use crate::scope;
+
+/// The prefix of what we put into `_meta` and look for there.
+pub(crate) const PREFIX: &str = "dev.onceward/";
+/// The arguments that `--expose-key` shows to the model. They are taken out before the call is forwarded.
+pub(crate) const KEY_ARGUMENT: &str = "idempotency_key";
+pub(crate) const DRY_ARGUMENT: &str = "dry_run";
+
+/// A call of a tool, as its own text.
+pub(crate) struct ToolCall {
+    /// The message as it came.
+    pub(crate) line: String,
+    /// Where its id stands in it.
+    pub(crate) id_place: std::ops::Range<usize>,
+    /// Where its arguments stand, if it has any.
+    arguments_place: Option<std::ops::Range<usize>>,
+    /// Where its parameters stand.
+    params_place: std::ops::Range<usize>,
+    /// Which tool.
+    pub(crate) tool: String,
+    /// A key that the caller gave.
+    pub(crate) key: Option<String>,
+    /// Whether the caller says that it is a retry.
+    pub(crate) says_retry: bool,
+    /// Whether the caller only wants to know what would happen.
+    pub(crate) says_dry_run: bool,
+    /// The host's own id of the call.
+    pub(crate) call_id: Option<String>,
+    /// The token that its progress is told under.
+    pub(crate) progress_token: Option<String>,
+}
+
+impl ToolCall {
+    /// Reads a call; `None` where it is not one that a server could execute.
+    pub(crate) fn parse(head: &Head<'_>) -> Option<Self> {
+        let (params_text, id_place) = (head.params?, head.id_place()?);
+        let params = Object::parse(params_text)?;
+        let meta = params.object("_meta");
+        let meta = meta.as_ref();
+        let flag = |name: &str| meta.and_then(|meta| meta.get(&format!("{PREFIX}{name}"))) == Some("true");
+        let given = meta.and_then(|meta| meta.string(&format!("{PREFIX}key")));
+        Some(Self {
+            line: head.text.to_owned(),
+            id_place,
+            arguments_place: params.get("arguments").map(|arguments| raw::range(head.text, arguments)),
+            params_place: raw::range(head.text, params_text),
+            tool: params.string("name")?,
+            key: given.or_else(|| params.string("idempotencyKey")),
+            says_retry: flag("retry"),
+            says_dry_run: flag("dry_run"),
+            call_id: scope::call_id(meta),
+            progress_token: meta.and_then(|meta| meta.get("progressToken")).map(str::to_owned),
+        })
+    }
+
+    /// The text of its id.
+    pub(crate) fn id(&self) -> &str {
+        &self.line[self.id_place.clone()]
+    }
+
+    fn params(&self) -> Option<Object<'_>> {
+        Object::parse(&self.line[self.params_place.clone()])
+    }
+
+    /// Its `_meta`.
+    pub(crate) fn meta(&self) -> Option<Object<'_>> {
+        self.params()?.object("_meta")
+    }
+
+    /// The text of its arguments.
+    pub(crate) fn arguments(&self) -> &str {
+        self.arguments_place.clone().map_or("{}", |place| &self.line[place])
+    }
+
+    /// Takes the exposed arguments out: the server does not know them.
+    pub(crate) fn take_exposed(&mut self) {
+        let Some(place) = self.arguments_place.clone() else { return };
+        let Some(arguments) = Object::parse(&self.line[place.clone()]) else { return };
+        let key = arguments.string(KEY_ARGUMENT).filter(|key| !key.is_empty());
+        let dry_run = arguments.get(DRY_ARGUMENT) == Some("true");
+        if arguments.get(KEY_ARGUMENT).is_none() && arguments.get(DRY_ARGUMENT).is_none() {
+            return;
+        }
+        let rest = raw::without(&arguments, |name| name == KEY_ARGUMENT || name == DRY_ARGUMENT);
+        self.key = self.key.take().or(key);
+        self.says_dry_run |= dry_run;
+        self.replace_arguments(place, &rest);
+    }
+
+    /// Puts an argument in, or replaces it.
+    pub(crate) fn put_argument(&mut self, name: &str, value: &str) {
+        let Some(arguments) = Object::parse(self.arguments()) else { return };
+        let rest = raw::without(&arguments, |other| other == name);
+        let with = raw::with_members(&rest, &format!("{}:{}", raw::quoted(name), raw::quoted(value)));
+        match self.arguments_place.clone() {
+            Some(place) => self.replace_arguments(place, &with),
+            None => {
+                let params = raw::with_members(
+                    &self.line[self.params_place.clone()],
+                    &format!("\"arguments\":{with}"),
+                );
+                self.line = raw::spliced(&self.line, self.params_place.clone(), &params);
+                self.settle();
+            }
+        }
+    }
+
+    /// Puts a member into its `_meta`.
+    pub(crate) fn put_meta(&mut self, name: &str, value: &str) {
+        let member = format!("{}:{}", raw::quoted(name), raw::quoted(value));
+        let meta = self.params().and_then(|params| params.get("_meta").map(str::to_owned));
+        let place = self.params_place.clone();
+        let params = &self.line[place.clone()];
+        let with = match meta.filter(|meta| meta.starts_with('{')) {
+            Some(meta) => match params.find(&meta) {
+                Some(at) => raw::spliced(params, at..at + meta.len(), &raw::with_members(&meta, &member)),
+                None => params.to_owned(),
+            },
+            None => raw::with_members(params, &format!("\"_meta\":{{{member}}}")),
+        };
+        self.line = raw::spliced(&self.line, place, &with);
+        self.settle();
+    }
+
+    fn replace_arguments(&mut self, place: std::ops::Range<usize>, by: &str) {
+        self.line = raw::spliced(&self.line, place, by);
+        self.settle();
+    }
+
+    /// Finds the places again after the text has changed.
+    fn settle(&mut self) {
+        let Some(head) = Head::parse(&self.line) else { return };
+        let (Some(id_place), Some(params)) = (head.id_place(), head.params) else { return };
+        let arguments = Object::parse(params).and_then(|params| params.get("arguments"));
+        let arguments_place = arguments.map(|arguments| raw::range(&self.line, arguments));
+        let params_place = raw::range(&self.line, params);
+        (self.id_place, self.params_place, self.arguments_place) = (id_place, params_place, arguments_place);
+    }
+
+    /// The inputs that identify it: the arguments, and what makes a leg of a longer exchange another request.
+    pub(crate) fn input(&self, server: &str) -> Json {
+        let params = self.params();
+        let leg = |name: &str| params.as_ref().and_then(|params| params.get(name)).map(json);
+        let mut members = vec![("tool", Json::from(self.tool.as_str())), ("server", Json::from(server))];
+        members.push(("arguments", json(self.arguments())));
+        for name in ["inputResponses", "requestState", "task"] {
+            members.extend(leg(name).map(|value| (name, value)));
+        }
+        Json::object(members)
+    }
+
+    /// An operation that is this call, in that scope, with the fields that a policy chose.
+    pub(crate) fn operation(
+        &self,
+        name: String,
+        scope: String,
+        server: &str,
+        settings: &onceward::Settings,
+    ) -> Operation {
+        let fields = |fields: &[String]| fields.iter().map(|field| in_arguments(field)).collect::<Vec<_>>();
+        let operation = Operation::new(name)
+            .scope(scope)
+            .input(self.input(server))
+            .key_fields(fields(&settings.key_fields))
+            .volatile(fields(&settings.volatile))
+            .terms(settings.terms.clone());
+        match &self.key {
+            Some(key) => operation.key(key),
+            None => operation,
+        }
+    }
+}
+
+/// A field of a policy names an argument.
+fn in_arguments(field: &str) -> String {
+    if field.starts_with('/') { format!("/arguments{field}") } else { format!("arguments.{field}") }
+}
+
+/// A value that the ledger can compare. What it would refuse (a name that stands twice) is compared as its text.
+fn json(text: &str) -> Json {
+    Json::parse(text).unwrap_or_else(|_| Json::from(text))
+}
+
+/// Looks at a line as a call in every way that the proxy does.
+#[must_use]
+pub fn look(line: &[u8]) -> bool {
+    let Ok(text) = std::str::from_utf8(line) else { return false };
+    let Some(mut call) = Head::parse(text).as_ref().and_then(ToolCall::parse) else { return false };
+    call.take_exposed();
+    call.put_argument("k", "v");
+    let settings = onceward::Settings::default();
+    drop(call.operation("x".to_owned(), "s".to_owned(), "server", &settings).intent());
+    !call.id().is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call(text: &str) -> ToolCall {
+        ToolCall::parse(&Head::parse(text).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn exposed_arguments_are_taken_out_and_the_rest_keeps_its_text() {
+        let (head, tail) =
+            (r#"{"id":7,"method":"tools/call","params":{"name":"t","arguments":{"#, r#"},"x":1}}"#);
+        let big = r#""big":12345678901234567890123"#;
+        let mut call = call(&format!(r#"{head}{big},"dry_run":true,"idempotency_key":"k 1"{tail}"#));
+        call.take_exposed();
+        assert_eq!(call.line, format!("{head}{big}{tail}"));
+        assert_eq!((call.key.as_deref(), call.says_dry_run, call.id()), (Some("k 1"), true, "7"));
+        call.put_argument("key", "\"q\"");
+        assert_eq!(call.arguments(), r#"{"key":"\"q\"","big":12345678901234567890123}"#);
+    }
+
+    #[test]
+    fn legs_of_an_exchange_are_different_inputs() {
+        let first = call(r#"{"id":1,"params":{"name":"t","arguments":{"a":1}}}"#);
+        let second = call(r#"{"id":2,"params":{"name":"t","arguments":{"a":1},"requestState":"s"}}"#);
+        let other_order =
+            call(r#"{"id":3,"params":{"arguments":{"a":1.0},"name":"t","_meta":{"progressToken":4}}}"#);
+        assert_ne!(first.input("s"), second.input("s"));
+        assert_eq!(first.input("s"), other_order.input("s"));
+        assert_ne!(first.input("s"), first.input("another"));
+        assert_eq!(other_order.progress_token.as_deref(), Some("4"));
+    }
+
+    #[test]
+    fn a_key_is_found_in_each_of_its_places() {
+        let meta =
+            call(r#"{"id":1,"params":{"name":"t","_meta":{"dev.onceward/key":"m"},"idempotencyKey":"p"}}"#);
+        let param = call(r#"{"id":1,"params":{"name":"t","idempotencyKey":"p"}}"#);
+        assert_eq!((meta.key.as_deref(), param.key.as_deref()), (Some("m"), Some("p")));
+        assert_eq!(param.arguments(), "{}");
+    }
+}

@@ -1,0 +1,43 @@
+//! The MCP proxy: between any client and any server, so that a tool is called once.
+//!
+//! Everything passes through as the bytes it came as, except what must be seen: calls of tools that change something,
+//! their cancellation, and the list of tools. A call that the ledger knows has its intent on disk before it is
+//! forwarded; a retry gets the first answer; what nobody can know is said to be in doubt.
+//!
+//! # Layout
+//! - `proxy`: the two pumps, and who sees which message. `guard`: one call that the ledger knows, from its intent to
+//!   its delivery. `delivery`: is it a retry or a wanted repeat?
+//! - `call`: what a `tools/call` says. `scope`: who shares keys. `tools`: what each tool is, and why.
+//! - `answer`: what the agent reads. `question`: probes and checks by other tools. `lock`: calls that must not overlap.
+//! - `upstream`: requests to the server and their answers. `message`, `raw`, `frame`: messages as text.
+//! - `explain`: the tools of a server, for people and for a policy file.
+//!
+//! This crate sees a [`Ledger`](onceward::Ledger) and streams. It starts no process, prints nothing and reads no
+//! environment.
+
+mod proxy;
+mod guard;
+mod delivery;
+mod call;
+mod scope;
+mod tools;
+mod answer;
+mod question;
+mod lock;
+mod upstream;
+mod message;
+mod raw;
+mod frame;
+mod explain;
+
+pub use explain::{Explained, explain, policy_text};
+pub use proxy::{Options, Proxy, Streams};
+pub use scope::HostScope;
+pub use tools::{Annotations, Exposure, Trust};
+
+/// How a message is read, for those who try to break it.
+pub mod fuzz {
+    pub use crate::call::look as look_at_call;
+    pub use crate::message::look;
+    pub use crate::tools::look as look_at_tools;
+}

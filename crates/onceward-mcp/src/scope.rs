@@ -1,0 +1,63 @@
+//! Who shares keys: the scope of a call.
+
+use crate::raw::Object;
+
+/// Hosts that say in `_meta` which conversation a call belongs to, as they spell it.
+const CONVERSATIONS: [&str; 6] = [
+    "dev.onceward/scope",
+    "threadId",
+    "vscode.conversationId",
+    "ai.opencode/sessionID",
+    "antigravity.google/conversation_id",
+    "hermes_session_key",
+];
+
+/// Hosts that say in `_meta` which of their own calls this is: the same id again is the same call again.
+const CALL_IDS: [&str; 1] = ["claudecode/toolUseId"];
+
+/// Where the scope of a connection comes from, before a call's own `_meta` is looked at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HostScope {
+    /// The caller chose it: nothing overrides it.
+    Chosen(String),
+    /// The host's environment named a session: a call's own `_meta` comes first.
+    Session(String),
+    /// Nobody named one: it is this connection, and nothing is remembered across restarts.
+    Connection(String),
+}
+
+impl HostScope {
+    /// The scope of a connection that names none.
+    #[must_use]
+    pub fn connection() -> Self {
+        let mut bytes = [0_u8; 10];
+        match getrandom::fill(&mut bytes) {
+            // Without randomness the scope is shared with whoever has none either: safe, and only less narrow.
+            Ok(()) | Err(_) => {}
+        }
+        let name = data_encoding::BASE32_NOPAD.encode(&bytes).to_ascii_lowercase();
+        Self::Connection(format!("connection-{name}"))
+    }
+
+    /// The scope of a call with this `_meta`.
+    pub(crate) fn of(&self, meta: Option<&Object<'_>>) -> String {
+        let named = || {
+            let meta = meta?;
+            CONVERSATIONS.iter().find_map(|name| meta.string(name)).filter(|scope| is_scope(scope))
+        };
+        match self {
+            Self::Chosen(scope) => scope.clone(),
+            Self::Session(scope) | Self::Connection(scope) => named().unwrap_or_else(|| scope.clone()),
+        }
+    }
+}
+
+/// The host's own id of this call.
+pub(crate) fn call_id(meta: Option<&Object<'_>>) -> Option<String> {
+    let meta = meta?;
+    CALL_IDS.iter().find_map(|name| meta.string(name))
+}
+
+fn is_scope(text: &str) -> bool {
+    onceward::key::name_like("scope", text).is_ok()
+}

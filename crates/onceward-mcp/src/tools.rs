@@ -1,0 +1,256 @@
+//! What each tool is, and why.
+
+use std::collections::BTreeMap;
+
+use onceward::{Class, InvalidInput, KeyPolicy, Policy, Settings};
+
+use crate::call::{DRY_ARGUMENT, KEY_ARGUMENT};
+use crate::raw::{self, Object};
+
+/// What a server says about one of its tools.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Annotations {
+    /// `readOnlyHint`
+    pub read_only: Option<bool>,
+    /// `idempotentHint`
+    pub idempotent: Option<bool>,
+}
+
+/// Whether a server is believed what it says about its tools.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Trust {
+    /// It is.
+    Annotations,
+    /// Only the policy is.
+    PolicyOnly,
+}
+
+/// Whether the model sees arguments for a key and for a dry run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exposure {
+    /// The tools are shown as they are.
+    Hidden,
+    /// Tools that change something have two optional arguments more.
+    Arguments,
+}
+
+/// What a call of a tool gets.
+#[derive(Debug, Clone)]
+pub(crate) struct Standing {
+    /// What it is.
+    pub(crate) class: Class,
+    /// Who says so, in words.
+    pub(crate) why: &'static str,
+    /// Where its keys come from.
+    pub(crate) keys: KeyPolicy,
+    /// All else that the policy says.
+    pub(crate) settings: Settings,
+}
+
+/// The rules that make a tool's standing.
+pub(crate) struct Rules {
+    pub(crate) policy: Policy,
+    pub(crate) server: String,
+    pub(crate) keys: Option<KeyPolicy>,
+    pub(crate) trust: Trust,
+}
+
+impl Rules {
+    /// Whether the policy alone decides what the tool is.
+    pub(crate) fn decide_alone(&self, tool: &str) -> bool {
+        self.trust == Trust::PolicyOnly || self.rule(tool).is_ok_and(|rule| rule.class.is_some())
+    }
+
+    fn rule(&self, tool: &str) -> Result<onceward::ToolRule, InvalidInput> {
+        self.policy.tool(&[tool, &format!("{}/{tool}", self.server)])
+    }
+
+    /// What a tool is: the policy comes first, then what the server says, and else it changes something.
+    pub(crate) fn standing(&self, tool: &str, said: Option<&Annotations>) -> Result<Standing, InvalidInput> {
+        let rule = self.rule(tool)?;
+        let hint = |pick: fn(&Annotations) -> Option<bool>| {
+            self.trust == Trust::Annotations && said.and_then(pick) == Some(true)
+        };
+        let (class, why) = match rule.class {
+            Some(class) => (class, "the policy says so"),
+            None if hint(|said| said.read_only) => (Class::Read, "readOnlyHint"),
+            None if hint(|said| said.idempotent) => (Class::Idempotent, "idempotentHint"),
+            None if self.trust == Trust::PolicyOnly => (Class::Once, "annotations are not trusted"),
+            None if said.is_some_and(|said| *said != Annotations::default()) => {
+                (Class::Once, "its annotations")
+            }
+            None if said.is_some() => (Class::Once, "it has no annotations"),
+            None => (Class::Once, "the server does not list it"),
+        };
+        let mut settings = rule.settings;
+        let has_probe = settings.tool.probe.is_some();
+        let (class, why) = match class {
+            Class::Once if has_probe => (Class::Probed, "the policy has a probe"),
+            Class::Read | Class::Idempotent | Class::Keyed | Class::Probed | Class::Once => (class, why),
+        };
+        settings.terms.class = class;
+        // An operation that is to be recognised across calls is told apart by this crate, not by the ledger.
+        settings.terms.keys = KeyPolicy::Strict;
+        let keys = rule.keys.or(self.keys).or(rule.default_keys).unwrap_or(KeyPolicy::Auto);
+        Ok(Standing { class, why, keys, settings })
+    }
+}
+
+/// The tools that a server has listed.
+#[derive(Debug, Default)]
+pub(crate) struct Catalogue {
+    tools: BTreeMap<String, Annotations>,
+    listed: bool,
+}
+
+impl Catalogue {
+    /// Whether the server was asked already.
+    pub(crate) fn is_listed(&self) -> bool {
+        self.listed
+    }
+
+    /// Notes that it was asked, whatever came of it.
+    pub(crate) fn note_listed(&mut self) {
+        self.listed = true;
+    }
+
+    /// Notes that the list has changed: it is asked for again before the next call.
+    pub(crate) fn note_changed(&mut self) {
+        self.listed = false;
+    }
+
+    /// What the server says about that tool.
+    pub(crate) fn get(&self, tool: &str) -> Option<&Annotations> {
+        self.tools.get(tool)
+    }
+
+    /// All tools.
+    pub(crate) fn all(&self) -> &BTreeMap<String, Annotations> {
+        &self.tools
+    }
+
+    /// Learns from the result of `tools/list`; gives the cursor of the next page.
+    pub(crate) fn learn(&mut self, result: &str) -> Option<String> {
+        let result = Object::parse(result)?;
+        for tool in result.get("tools").and_then(raw::items).unwrap_or_default() {
+            let Some(tool) = Object::parse(tool) else { continue };
+            let Some(name) = tool.string("name") else { continue };
+            self.tools.insert(name, annotations(&tool));
+        }
+        let next = result.string("nextCursor");
+        self.listed |= next.is_none();
+        next
+    }
+}
+
+fn annotations(tool: &Object<'_>) -> Annotations {
+    let Some(hints) = tool.object("annotations") else {
+        return Annotations::default();
+    };
+    let hint = |name: &str| match hints.get(name) {
+        Some("true") => Some(true),
+        Some("false") => Some(false),
+        Some(_) | None => None,
+    };
+    Annotations { read_only: hint("readOnlyHint"), idempotent: hint("idempotentHint") }
+}
+
+const EXPOSED: [(&str, &str); 2] = [
+    (
+        KEY_ARGUMENT,
+        "{\"type\":\"string\",\"description\":\"Optional. Names this one action: a repeat with the same key returns \
+         the first result and runs nothing; use a new key to do the same action again.\"}",
+    ),
+    (
+        DRY_ARGUMENT,
+        r#"{"type":"boolean","description":"Optional. true tells what would happen and runs nothing."}"#,
+    ),
+];
+
+/// The result of `tools/list` with the arguments for a key and a dry run put into each tool that `guarded` names.
+pub(crate) fn expose(result: &str, guarded: impl Fn(&str) -> bool) -> String {
+    let tools = Object::parse(result).and_then(|object| object.get("tools")).and_then(raw::items);
+    let mut edits: Vec<(usize, String)> = Vec::new();
+    for tool in tools.unwrap_or_default() {
+        let Some(tool) = Object::parse(tool) else { continue };
+        if !tool.string("name").is_some_and(|name| guarded(&name)) {
+            continue;
+        }
+        let Some(schema) = tool.get("inputSchema") else { continue };
+        let Some(members) = Object::parse(schema) else { continue };
+        let properties = members.get("properties");
+        let has = |name: &str| properties.and_then(Object::parse).is_some_and(|own| own.get(name).is_some());
+        let added: Vec<String> = EXPOSED
+            .iter()
+            .filter(|(name, _)| !has(name))
+            .map(|(name, schema)| format!("\"{name}\":{schema}"))
+            .collect();
+        let added = added.join(",");
+        let (object, added) = match properties {
+            Some(properties) if properties.starts_with('{') => (properties, added),
+            Some(_) => continue,
+            None => (schema, format!("\"properties\":{{{added}}}")),
+        };
+        let comma = if object[1..].trim_start().starts_with('}') || added.is_empty() { "" } else { "," };
+        edits.push((raw::range(result, object).start + 1, format!("{added}{comma}")));
+    }
+    edits.sort_by_key(|(at, _)| std::cmp::Reverse(*at));
+    edits.into_iter().fold(result.to_owned(), |text, (at, added)| raw::spliced(&text, at..at, &added))
+}
+
+/// Looks at a line as a list of tools in every way that the proxy does.
+#[must_use]
+pub fn look(line: &[u8]) -> usize {
+    let Ok(text) = std::str::from_utf8(line) else { return 0 };
+    let mut catalogue = Catalogue::default();
+    drop(catalogue.learn(text));
+    drop(expose(text, |_| true));
+    catalogue.all().len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIST: &str = r#"{"tools":[{"name":"r","annotations":{"readOnlyHint":true},"inputSchema":{"type":"object"}},
+      {"name":"w","inputSchema":{"type":"object","properties":{"max":{"maximum":99999999999999999999}},"required":[]}},
+      {"name":"i","annotations":{"readOnlyHint":false,"idempotentHint":true},"inputSchema":{"properties":{}}},
+      {"name":"own","inputSchema":{"properties":{"dry_run":{}}}},{"name":"bare","inputSchema":{}}],"x":1}"#;
+
+    fn rules(policy: &str, trust: Trust) -> Rules {
+        Rules { policy: Policy::parse(policy).unwrap(), server: "shop".to_owned(), keys: None, trust }
+    }
+
+    #[test]
+    fn the_policy_comes_first_then_the_annotations_and_else_it_changes_something() {
+        let mut catalogue = Catalogue::default();
+        assert_eq!(catalogue.learn(LIST), None);
+        let class = |rules: &Rules, tool: &str| {
+            let standing = rules.standing(tool, catalogue.get(tool)).unwrap();
+            (standing.class, standing.why, standing.keys)
+        };
+        let plain = rules("", Trust::Annotations);
+        assert_eq!(class(&plain, "r"), (Class::Read, "readOnlyHint", KeyPolicy::Auto));
+        assert_eq!(class(&plain, "w"), (Class::Once, "it has no annotations", KeyPolicy::Auto));
+        assert_eq!(class(&plain, "i"), (Class::Idempotent, "idempotentHint", KeyPolicy::Auto));
+        assert_eq!(class(&plain, "?"), (Class::Once, "the server does not list it", KeyPolicy::Auto));
+        assert_eq!(class(&rules("", Trust::PolicyOnly), "r").0, Class::Once);
+        let said =
+            rules("[operation.r]\nclass='once'\n[operation.'shop/w']\nkeys='strict'", Trust::Annotations);
+        assert_eq!(class(&said, "r").0, Class::Once);
+        assert_eq!(class(&said, "w").2, KeyPolicy::Strict);
+    }
+
+    #[test]
+    fn arguments_are_exposed_where_something_changes_and_nothing_else_is_touched() {
+        let shown = expose(LIST, |name| name != "r");
+        let value: serde_json::Value = serde_json::from_str(&shown).unwrap();
+        let has = |at: usize, name: &str| value["tools"][at]["inputSchema"]["properties"][name].is_object();
+        assert!(!has(0, "dry_run") && has(1, "dry_run") && has(1, KEY_ARGUMENT) && has(2, KEY_ARGUMENT));
+        assert!(has(1, "max") && has(3, KEY_ARGUMENT) && has(4, KEY_ARGUMENT));
+        assert_eq!(value["tools"][3]["inputSchema"]["properties"]["dry_run"], serde_json::json!({}));
+        assert!(shown.contains("99999999999999999999"));
+        assert_eq!(expose(LIST, |_| false), LIST);
+        assert_eq!(expose("[]", |_| true), "[]");
+    }
+}

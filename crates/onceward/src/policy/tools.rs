@@ -1,0 +1,155 @@
+//! What a policy says of the tools of an MCP server.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::{KeyPolicy, Policy, Rule, Settings};
+use crate::error::InvalidInput;
+use crate::record::Class;
+
+/// What a tool's own error says about its effect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(rename_all = "snake_case")]
+pub enum OnToolError {
+    /// It is the tool's word that it did nothing.
+    #[default]
+    Failed,
+    /// Nobody can say.
+    InDoubt,
+}
+
+/// A question that another tool of the same server answers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ToolQuestion {
+    /// The tool, which must change nothing.
+    pub tool: String,
+    /// Its arguments; `{name}` stands for an argument of the call in question.
+    #[serde(default)]
+    pub args: Value,
+    /// It is so if the answer holds this text.
+    pub expect: String,
+    /// It is not so if the answer, or the error, holds this text. An answer that holds neither cannot tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub missing: Option<String>,
+}
+
+/// What a policy says of tools only.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Default)]
+pub struct ToolSettings {
+    /// The argument that takes the downstream key.
+    pub key_argument: Option<String>,
+    /// What a tool's own error means.
+    pub on_tool_error: OnToolError,
+    /// Calls with the same lock never overlap; `{name}` stands for an argument.
+    pub lock: Option<String>,
+    /// How many calls of the tool may run at a time in one proxy; 0 is no limit.
+    pub concurrency: u32,
+    /// The tool that tells whether it happened.
+    pub probe: Option<ToolQuestion>,
+    /// The tool that checks a reported success.
+    pub verify: Option<ToolQuestion>,
+}
+
+impl ToolSettings {
+    pub(super) fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// What holds for a tool, and which of it the policy's author has said himself.
+#[derive(Debug, Clone)]
+pub struct ToolRule {
+    /// All that holds.
+    pub settings: Settings,
+    /// Its class, where a rule names one.
+    pub class: Option<Class>,
+    /// Where its keys come from, where a rule for this tool says so.
+    pub keys: Option<KeyPolicy>,
+    /// The same, where only the defaults say so.
+    pub default_keys: Option<KeyPolicy>,
+}
+
+impl Policy {
+    /// What holds for a tool that goes by these names: alone, and with its server before it.
+    ///
+    /// # Errors
+    /// When the terms cannot be kept.
+    pub fn tool(&self, names: &[&str]) -> Result<ToolRule, InvalidInput> {
+        let rule = self.rule(names);
+        let (keys, default_keys) = (rule.keys, self.defaults.keys);
+        let rule = rule.over(self.defaults.clone());
+        let class = rule.class;
+        let settings = rule.complete(Some(Settings::default()))?;
+        settings.terms.check()?;
+        Ok(ToolRule { settings, class, keys, default_keys })
+    }
+}
+
+/// A question as a policy writes it: a command, or a tool.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(untagged)]
+pub(super) enum Question {
+    Command(String),
+    Tool(ToolQuestion),
+}
+
+impl Question {
+    pub(super) fn command(self) -> Option<String> {
+        match self {
+            Self::Command(command) => Some(command),
+            Self::Tool(_) => None,
+        }
+    }
+
+    fn tool(&self) -> Option<ToolQuestion> {
+        match self {
+            Self::Command(_) => None,
+            Self::Tool(question) => Some(question.clone()),
+        }
+    }
+}
+
+impl Rule {
+    pub(super) fn tool_settings(&self, base: Option<&Settings>) -> Result<ToolSettings, InvalidInput> {
+        let base = base.map(|settings| settings.tool.clone()).unwrap_or_default();
+        let ask = |question: &Option<Question>| question.as_ref().and_then(Question::tool);
+        if self.key_argument.as_deref() == Some("") {
+            return Err(InvalidInput::new("key_argument is empty; name the argument, or leave it out"));
+        }
+        Ok(ToolSettings {
+            key_argument: self.key_argument.clone().or(base.key_argument),
+            on_tool_error: self.on_tool_error.unwrap_or(base.on_tool_error),
+            lock: self.lock.clone().or(base.lock),
+            concurrency: self.concurrency.unwrap_or(base.concurrency),
+            probe: ask(&self.probe).or(base.probe),
+            verify: ask(&self.verify).or(base.verify),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_probe_is_a_command_or_a_tool() {
+        let policy = Policy::parse(
+            r#"
+            [operation."order"]
+            probe = {tool = "get_order", args = {id = "{id}"}, expect = "{id}"}
+            lock = "customer:{customer}"
+            [operation."shop/*"]
+            keys = "keyed"
+            probe = "exit 0"
+            "#,
+        )
+        .unwrap();
+        let rule = policy.tool(&["order", "shop/order"]).unwrap();
+        assert_eq!(rule.settings.tool.probe.unwrap().tool, "get_order");
+        assert_eq!((rule.settings.probe, rule.keys, rule.class), (None, Some(KeyPolicy::Keyed), None));
+        assert_eq!(policy.tool(&["mail", "shop/mail"]).unwrap().settings.probe.as_deref(), Some("exit 0"));
+        assert_eq!(policy.tool(&["mail"]).unwrap().keys, None);
+        assert!(Policy::parse("[defaults]\nprobe = {tool = \"x\"}").is_err());
+    }
+}

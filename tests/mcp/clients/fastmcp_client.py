@@ -1,0 +1,30 @@
+"""fastmcp_client.py COMMAND TOOL ARGUMENTS TIMEOUT: one call through a FastMCP proxy with FastMCP's retry middleware.
+
+The middleware stands in front of the server, as a gateway's does, and retries what the client would call lost.
+"""
+
+import asyncio
+import json
+import sys
+
+from fastmcp import Client
+from fastmcp.client.transports import StdioTransport
+from fastmcp.server import create_proxy
+from fastmcp.server.middleware.error_handling import RetryMiddleware
+
+
+async def main(command, tool, arguments, timeout):
+    upstream = Client(StdioTransport(command[0], command[1:]), timeout=timeout, mode="legacy")
+    gateway = create_proxy(upstream)
+    # By default it retries ConnectionError and TimeoutError; a proxied timeout arrives as the SDK's own error.
+    gateway.add_middleware(RetryMiddleware(base_delay=0.5, retry_exceptions=(Exception,)))
+    async with Client(gateway, mode="legacy") as client:
+        try:
+            result = await client.call_tool(tool, arguments)
+            return {"ok": True, "text": str(result.content)}
+        except Exception as error:  # noqa: BLE001 - whatever the agent would be told
+            return {"ok": False, "text": f"{type(error).__name__}: {error}"}
+
+
+command, tool, arguments, timeout = sys.argv[1:]
+print(json.dumps(asyncio.run(main(json.loads(command), tool, json.loads(arguments), float(timeout)))))

@@ -1,0 +1,134 @@
+"""The official conformance suite, with and without the proxy: not one check may end otherwise.
+
+The suite speaks HTTP, and so does its server; behind the gateway both are reached over stdio, where the proxy
+stands. What the gateway itself does not do (header validation) fails the same way on both sides. Where
+`once mcp --http` exists, the server's own HTTP is compared too, and there every check counts.
+"""
+
+import contextlib
+import functools
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+
+from rig import HERE, Row, ledger
+
+REQUIREMENTS = ["2025-11-25", "2026-07-28"]
+
+
+def run(rig):
+    program = "from mcp_everything_server.server import mcp; mcp.run('stdio')"
+    everything = [rig.python("sdk2"), "-W", "ignore", "-c", program]
+    # In the era with sessions each scenario starts a server of its own: a minute, and not for the short run.
+    for revision in REQUIREMENTS[1:] if rig.short else REQUIREMENTS:
+        for policy in ["auto"] if rig.short else ["auto", "strict"]:
+            front = functools.partial(rig.through, options=("--keys", policy))
+            seen = rig.beside(functools.partial(_behind_gateway, rig, everything, revision), front)
+            yield _row(f"stdio, {revision}, {policy}", *seen, policy)
+        if _speaks_http(rig):
+            direct, through = _by_http(rig, revision)
+            yield _row(f"http, {revision}, auto", direct, through, "auto")
+
+
+def _row(case, direct, through, policy):
+    """In `auto` nothing may differ. In `strict` a repeat is a replay: what differs is shown, to be explained."""
+    other = sorted(
+        check for check in direct.keys() | through.keys() if direct.get(check) != through.get(check)
+    )
+    for check in other:
+        print(f"  {case}: {check}: {direct.get(check)} became {through.get(check)}", file=sys.stderr)
+    return Row(
+        "conformance", case, _score(direct), _score(through), not other if policy == "auto" else bool(through)
+    )
+
+
+def _score(checks):
+    passed = sum(one for one, _ in checks.values())
+    return f"{passed} passed, {sum(other for _, other in checks.values())} failed"
+
+
+def _behind_gateway(rig, server, revision, front):
+    with _gateway(rig, front(rig.folder("ledger"), server)) as url:
+        return _suite(rig, url, revision)
+
+
+@contextlib.contextmanager
+def _gateway(rig, command):
+    process = subprocess.Popen(
+        [sys.executable, HERE / "gateway.py", "0", "--", *command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=_environment(rig),
+    )
+    try:
+        yield f"http://localhost:{json.loads(process.stdout.readline())['port']}/mcp"
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def _by_http(rig, revision):
+    server, listen = _port(), _port()
+    upstream = f"http://127.0.0.1:{server}/mcp"
+    address = f"127.0.0.1:{listen}"
+    proxy = [
+        rig.once,
+        "mcp",
+        "--ledger",
+        ledger(rig.folder("ledger")),
+        "--http",
+        upstream,
+        "--listen",
+        address,
+    ]
+    everything = [rig.python("sdk2"), "-W", "ignore", "-m", "mcp_everything_server", "--port", str(server)]
+    with _running(everything, server, _environment(rig)), _running(proxy, listen, os.environ):
+        return tuple(_suite(rig, f"http://localhost:{port}/mcp", revision) for port in (server, listen))
+
+
+@contextlib.contextmanager
+def _running(command, port, environment):
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        for _ in range(200):
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+                break
+            time.sleep(0.1)
+        yield
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def _suite(rig, url, revision):
+    """Runs the suite and returns, for each scenario, how many of its checks passed and failed."""
+    node, packages = rig.node()
+    suite = packages / "@modelcontextprotocol/conformance/dist/index.js"
+    command = [node, suite, "server", "--url", url, "--requirements", revision]
+    # When the machine is busy, a scenario of many requests takes longer than the suite allows for by default.
+    command += ["--timeout", "120000", "-o", rig.folder("conformance")]
+    said = subprocess.run(command, capture_output=True, text=True, timeout=300).stdout
+    lines = re.findall(r"^[✓✗] (\S+): (\d+) passed, (\d+) failed", said, re.MULTILINE)
+    if not lines:
+        raise RuntimeError(f"the suite did not run: {said[-2000:]}")
+    return {name: (int(passed), int(failed)) for name, passed, failed in lines}
+
+
+def _environment(rig):
+    (package,) = (rig.cache / "source/mcp").glob("mcp-*/examples/servers/everything-server")
+    return {**os.environ, "PYTHONPATH": str(package)}
+
+
+def _speaks_http(rig):
+    said = subprocess.run([rig.once, "mcp", "--help"], capture_output=True, text=True, timeout=20).stdout
+    return "--listen" in said
+
+
+def _port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]

@@ -1,0 +1,129 @@
+"""What the proxy costs: beside a raw pipe and a peer, with many calls in flight, and with a very large answer."""
+
+import contextlib
+import json
+import sqlite3
+import threading
+import time
+from pathlib import Path
+from statistics import median
+
+from rig import HERE, Row, Wire
+
+LARGE = 64 << 20
+MARGIN = 1 << 20  # what a process holds besides two copies of the answer
+READ_US, WRITE_US = 100, 200
+
+
+def run(rig):
+    calls = 500 if rig.short else 5000
+    raw = _latency(rig, calls, lambda folder, server: server)
+    ours = _latency(rig, calls, rig.through)
+    commit = _commit(rig)
+    read, write = ours["peek"] - raw["peek"], ours["count"] - raw["count"]
+    # The short run is for machines that others use too: it shows the times and does not judge them.
+    quick, cheap = (True, True) if rig.short else (read <= READ_US, write <= commit + WRITE_US)
+    yield Row("overhead", "p50 of a read", f"{raw['peek']:.0f} us", f"+{read:.0f} us", quick)
+    cost = f"+{write:.0f} us (one synced SQLite commit here: {commit:.0f} us)"
+    yield Row("overhead", "p50 of a mutating call", f"{raw['count']:.0f} us", cost, cheap)
+    if not rig.short:
+        peer = _latency(rig, calls // 10, lambda folder, server: _fastmcp(rig, server))
+        peers = f"+{peer['peek'] - raw['peek']:.0f} us read, +{peer['count'] - raw['count']:.0f} us mutating"
+        yield Row("overhead", "a peer: FastMCP's proxy", peers, "", True)
+    yield _in_flight(rig)
+    yield _large(rig)
+
+
+def _latency(rig, calls, front):
+    """Half of the time in microseconds, one call at a time; each mutating call is another operation."""
+    folder = rig.folder("overhead")
+    server, _ = rig.counting(folder)
+    with Wire(front(folder, server)) as client:
+        client.hello()
+        client.ask("tools/list", {})
+        return {
+            tool: median(_timed(client, tool, number) for number in range(calls))
+            for tool in ("peek", "count")
+        }
+
+
+def _timed(client, tool, number):
+    start = time.perf_counter_ns()
+    client.call(tool, {"op": f"{tool}-{number}"})
+    return (time.perf_counter_ns() - start) / 1000
+
+
+def _commit(rig):
+    """One durable write here: a row inserted by SQLite, logged and synced as the ledger's own writes are."""
+    times = []
+    with contextlib.closing(sqlite3.connect(rig.folder("commit") / "db", isolation_level=None)) as database:
+        database.executescript("PRAGMA journal_mode = wal; PRAGMA synchronous = full; CREATE TABLE t (x)")
+        for _ in range(300):
+            start = time.perf_counter_ns()
+            database.execute("INSERT INTO t VALUES (zeroblob(300))")
+            times.append((time.perf_counter_ns() - start) / 1000)
+    return median(times)
+
+
+def _fastmcp(rig, server):
+    return [rig.python("fastmcp"), str(HERE / "clients/fastmcp_proxy.py"), json.dumps(server)]
+
+
+def _in_flight(rig, calls=1000):
+    """All at once, each a second long: they must run beside each other, and each must be answered."""
+    seen = []
+    for front in (lambda folder, server: server, rig.through):
+        folder = rig.folder("overhead")
+        server, effects = rig.counting(folder)
+        with Wire(front(folder, server)) as client:
+            client.hello()
+            client.ask("tools/list", {})
+            start = time.monotonic()
+            # Writing and reading at once, or both pipes fill up and nobody moves.
+            writer = threading.Thread(
+                target=lambda: [
+                    client.request(
+                        "tools/call", {"name": "count", "arguments": {"op": f"op-{n}", "after": 1}}
+                    )
+                    for n in range(calls)
+                ]
+            )
+            writer.start()
+            replies = [json.loads(client.line()) for _ in range(calls)]
+            writer.join()
+            seen.append(
+                (time.monotonic() - start, len({reply["id"] for reply in replies if "result" in reply}))
+            )
+        runs = len(set(effects.read_text().split()))
+    cells = [f"{answered} answered in {spent:.1f} s" for spent, answered in seen]
+    return Row(
+        "overhead", f"{calls} calls in flight", *cells, seen[1][1] == calls == runs and seen[1][0] < 20
+    )
+
+
+def _large(rig):
+    """The proxy's memory at its highest, after an answer of 64 MiB to a read and another to a mutating call."""
+    folder = rig.folder("overhead")
+    server, _ = rig.counting(folder)
+    peaks, whole = [], True
+    for tool in ("peek", "count"):
+        with Wire(rig.through(folder, server)) as client:
+            client.hello()
+            client.ask("tools/list", {})
+            before = _peak(client.process.pid)
+            reply = client.call(tool, {"op": tool, "size": LARGE})
+            whole = whole and len(reply["result"]["content"][0]["text"]) == LARGE
+            peaks.append(_peak(client.process.pid) - before)
+    grown = ", ".join(f"+{peak >> 20} MiB" for peak in peaks)
+    return Row(
+        "overhead",
+        "memory for 64 MiB (read, mutating)",
+        "",
+        grown,
+        whole and max(peaks) <= 2 * LARGE + MARGIN,
+    )
+
+
+def _peak(pid):
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) << 10

@@ -1,0 +1,93 @@
+"""Real runtimes that retry, unchanged: how many effects one call of theirs has, without the proxy and through it."""
+
+import contextlib
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+
+from rig import HERE, Row, Wire, counted, text
+
+
+@dataclass
+class Case:
+    """One call by one runtime. `runs` is what the call costs without the proxy."""
+
+    name: str
+    runtime: str
+    wish: dict
+    timeout: float
+    runs: int
+    succeeds: bool = True
+    short: bool = True
+
+
+# The server is always fine: it does its work and answers, only later than the runtime waits. Where it answers with
+# an error after the effect nobody can know, so there the call must not succeed, and must not run again either.
+CASES = [
+    Case("CrewAI, timeout", "crewai", {"after": 4}, 2, runs=3),
+    Case("CrewAI, answer comes between two tries", "crewai", {"after": 6.5}, 6, runs=3, short=False),
+    Case("CrewAI, error after the effect", "crewai", {"then": "error"}, 5, runs=3, succeeds=False),
+    Case("OpenAI Agents, timeout", "openai", {"after": 2.5}, 1, runs=3),
+    Case("OpenAI Agents, answer comes between two tries", "openai", {"after": 1.5}, 1, runs=3, short=False),
+    Case("FastMCP retry middleware, timeout", "fastmcp", {"after": 2.5}, 1, runs=4),
+]
+
+
+def run(rig):
+    for case in CASES:
+        if case.short or not rig.short:
+            seen = rig.beside(lambda front, case=case: _once(rig, case, front))
+            yield _row(case.name, *seen, case.runs, case.succeeds)
+    seen = rig.beside(lambda front: _remote(rig, front))
+    yield _row("mcp-remote, session forgotten", *seen, 2, succeeds=True)
+
+
+def _row(name, direct, through, runs, succeeds):
+    holds = direct[0] == runs and through[0] == 1 and through[1] == succeeds
+    if not holds:
+        print(f"  {name}: told {through[2]!r}", file=sys.stderr)
+    return Row("runtimes", name, _said(direct), _said(through), holds)
+
+
+def _said(seen):
+    return f"{seen[0]} effects, {'succeeds' if seen[1] else 'fails'}"
+
+
+def _once(rig, case, front):
+    folder = rig.folder("runtime")
+    server, effects = rig.counting(folder)
+    command = json.dumps(front(folder, server))
+    wish = json.dumps({"op": "charge", **case.wish})
+    told = rig.client(case.runtime, f"{case.runtime}_client.py", command, "count", wish, case.timeout)
+    return counted(effects)["charge"], told["ok"], told["text"]
+
+
+def _remote(rig, front):
+    """mcp-remote in front of a gateway that forgets the session after handing the call on."""
+    folder = rig.folder("remote")
+    server, effects = rig.counting(folder)
+    node, packages = rig.node()
+    gateway = subprocess.Popen(
+        [sys.executable, HERE / "gateway.py", "0", "--forget", "count", "--", *front(folder, server)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        port = json.loads(gateway.stdout.readline())["port"]
+        remote = [
+            node,
+            str(packages / "mcp-remote/dist/proxy.js"),
+            f"http://localhost:{port}/mcp",
+            "--allow-http",
+        ]
+        home = {"MCP_REMOTE_CONFIG_DIR": str(folder / "remote")}
+        with Wire([*remote, "--transport", "http-only"], env=home) as client:
+            client.hello()
+            reply = client.call("count", {"op": "charge", "after": 1})
+            answer = "result" in reply and not reply["result"].get("isError"), text(reply)
+    finally:
+        gateway.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            gateway.wait(20)
+    return counted(effects)["charge"], *answer
