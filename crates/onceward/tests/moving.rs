@@ -35,6 +35,9 @@ fn what_was_done_there_is_replayed_here() {
 fn what_runs_there_is_in_doubt_here() {
     let (old, new) = (Bench::new(), Bench::new());
     let claim = old.begin(&pay());
+    // Somebody lives here whose lock has the very name of the owner's there.
+    let stranger = new.begin(&onceward::Operation::new("mail").key("other"));
+    assert_eq!(stranger.record().detail.owner, claim.record().detail.owner);
     assert_eq!(adopt(&new, claim.record()), Ok("taken"));
     assert_eq!(new.stands(&pay()), State::InDoubt);
     assert_eq!(new.refused(&pay()), Code::InDoubt);
