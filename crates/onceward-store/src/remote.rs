@@ -11,10 +11,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_timer::Delay;
-use nix::time::{ClockId, clock_gettime};
 use onceward::{Clock, Dispatch, Hold, StoreError};
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
+
+use crate::clock::since_boot_ms;
 
 /// How many readings of the server's clock count.
 const READINGS: usize = 8;
@@ -48,14 +49,6 @@ impl Clock for ServerClock {
 
     async fn sleep(&self, ms: u64) {
         Delay::new(Duration::from_millis(ms)).await;
-    }
-}
-
-/// What passes while the machine is up, asleep or not; nobody can set it.
-pub(crate) fn since_boot_ms() -> i64 {
-    match clock_gettime(ClockId::CLOCK_BOOTTIME) {
-        Ok(time) => time.tv_sec() * 1000 + time.tv_nsec() / 1_000_000,
-        Err(_) => crate::clock::wall_ms(),
     }
 }
 

@@ -19,7 +19,7 @@ use super::Shared;
 use super::link::Link;
 use super::options::Notify;
 use crate::cache::Cache;
-use crate::remote::since_boot_ms;
+use crate::clock::since_boot_ms;
 
 /// How often the listening connection is asked whether it lives.
 const ASKED: Duration = Duration::from_secs(2);

@@ -18,11 +18,10 @@ use futures_timer::Delay;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::libc;
-use nix::time::{ClockId, clock_gettime};
 use onceward::{Clock, Dispatch, Hold, Inherit, Liveness, StoreError};
 
 use super::options::SqliteOptions;
-use crate::clock::wall_ms;
+use crate::clock::{since_boot_ms, wall_ms};
 
 const EPOCH_AT: u64 = 0;
 const ANCHOR_AT: u64 = 16;
@@ -116,7 +115,7 @@ impl Live {
         }
         // Whatever was noted before is of another run of the machine.
         self.file.set_len(NOTES_AT).map_err(cannot)?;
-        let anchor = Anchor { boot_id, boot_ms: boot_ms(), wall_ms: wall_ms() };
+        let anchor = Anchor { boot_id, boot_ms: since_boot_ms(), wall_ms: wall_ms() };
         self.file.write_all_at(&anchor.to_bytes(), ANCHOR_AT).map_err(cannot)?;
         Ok(anchor)
     }
@@ -246,7 +245,7 @@ pub(super) fn identity(path: &Path) -> Option<(u64, u64)> {
 #[async_trait]
 impl Clock for Live {
     fn now_ms(&self) -> i64 {
-        self.anchor.wall_ms + (boot_ms() - self.anchor.boot_ms)
+        self.anchor.wall_ms + (since_boot_ms() - self.anchor.boot_ms)
     }
 
     async fn sleep(&self, ms: u64) {
@@ -340,14 +339,6 @@ fn range(kind: i32, byte: u64) -> libc::flock {
         l_start: i64::try_from(byte).unwrap_or(i64::MAX),
         l_len: 1,
         l_pid: 0,
-    }
-}
-
-/// What passes while the machine is up, asleep or not; nobody can set it.
-fn boot_ms() -> i64 {
-    match clock_gettime(ClockId::CLOCK_BOOTTIME) {
-        Ok(time) => time.tv_sec() * 1000 + time.tv_nsec() / 1_000_000,
-        Err(_) => wall_ms(),
     }
 }
 
