@@ -15,8 +15,9 @@ def install(cache):
     """Brings the cache to the pinned versions. A stamp in each part says what it holds: a second run is free."""
     wanted = tomllib.loads(VERSIONS.read_text())
     cache.mkdir(parents=True, exist_ok=True)
+    _once(cache / "uv", wanted["installer"], lambda folder: _installer(folder, wanted["installer"]))
     for name, packages in wanted["python"].items():
-        _once(cache / name, packages, lambda folder, packages=packages: _venv(folder, packages))
+        _once(cache / name, packages, lambda folder, packages=packages: _venv(cache, folder, packages))
     for name, version in wanted["source"].items():
         _once(
             cache / "source" / name,
@@ -37,13 +38,21 @@ def _once(folder, wanted, make):
     stamp.write_text(json.dumps(wanted))
 
 
-def _venv(folder, packages):
+def _installer(folder, pins):
     _run(sys.executable, "-m", "venv", folder)
-    _run(folder / "bin/pip", "install", "--quiet", "--disable-pip-version-check", *packages)
+    pins = [f"{name}=={version}" for name, version in pins.items()]
+    _run(folder / "bin/pip", "install", "--quiet", "--disable-pip-version-check", *pins)
+
+
+def _venv(cache, folder, packages):
+    """By uv, which takes seconds where pip takes minutes."""
+    uv = [cache / "uv/bin/uv", "--quiet", "--cache-dir", cache / "uv/cache"]
+    _run(*uv, "venv", "--allow-existing", "--python", sys.executable, folder)
+    _run(*uv, "pip", "install", "--python", folder / "bin/python", *packages)
 
 
 def _source(cache, folder, pin):
-    pip = cache / "sdk1/bin/pip"
+    pip = cache / "uv/bin/pip"
     _run(pip, "download", "--quiet", "--no-deps", "--no-binary", ":all:", pin, "--dest", folder)
     (archive,) = folder.glob("*.tar.gz")
     with tarfile.open(archive) as packed:

@@ -30,11 +30,12 @@ def run(rig):
         "wire": _wire,
         "Python 1.x": _python("sdk1"),
         "Python 2.x": _python("sdk2"),
-        "TypeScript": _typescript,
+        "TypeScript 1.x": _typescript("1"),
+        "TypeScript 2.x": _typescript("2"),
     }
     for number, server in enumerate(_servers(rig)):
-        # The short run still has every server and every client, each SDK with two of the servers.
-        chosen = ["wire", list(clients)[1 + number % 3]] if rig.short else clients
+        # The short run still has every server and every client, each SDK with at least one of the servers.
+        chosen = ["wire", list(clients)[1 + number % 4]] if rig.short else clients
         for name in chosen:
             client = clients[name]
             direct, through = (_told(rig, server, client, proxied) for proxied in (False, True))
@@ -159,9 +160,13 @@ def _python(name):
     return lambda rig, command, server: rig.client(name, f"{name}.py", _spec(command, server))
 
 
-def _typescript(rig, command, server):
-    node, packages = rig.node()
-    return run_json([node, HERE / "clients/sdk.mjs", _spec(command, server)], cwd=packages.parent)
+def _typescript(generation):
+    def client(rig, command, server):
+        node, packages = rig.node()
+        script = [node, HERE / "clients/sdk.mjs", generation, _spec(command, server)]
+        return run_json(script, cwd=packages.parent)
+
+    return client
 
 
 def _spec(command, server):
