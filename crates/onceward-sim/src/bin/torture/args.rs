@@ -53,6 +53,9 @@ pub(crate) struct Args {
     /// How many processes a fleet has
     #[arg(long, value_name = "N", default_value_t = 16)]
     pub(crate) processes: u64,
+    /// How many messages the MCP proxy is fed [default: 10000000, 100000 with --short]
+    #[arg(long, value_name = "N")]
+    pub(crate) messages: Option<u64>,
     /// Keep the folders, to look into them
     #[arg(long)]
     pub(crate) keep: bool,
@@ -82,6 +85,8 @@ pub(crate) enum Scenario {
     FleetStorm,
     /// Stop, kill, cut off and fill the ledger's server under its clients
     ServerGone,
+    /// Hostile messages through the MCP proxy, in both directions
+    McpFuzz,
     /// Cut the power of a mounted disk under writers
     PowerCut,
 }
@@ -107,7 +112,7 @@ impl BackEnd {
 }
 
 impl Scenario {
-    pub(crate) const DEFAULT: [Self; 11] = [
+    pub(crate) const DEFAULT: [Self; 12] = [
         Self::Sweep,
         Self::Random,
         Self::DiskFull,
@@ -119,6 +124,7 @@ impl Scenario {
         Self::Failover,
         Self::FleetStorm,
         Self::ServerGone,
+        Self::McpFuzz,
     ];
 
     pub(crate) const fn name(self) -> &'static str {
@@ -134,6 +140,7 @@ impl Scenario {
             Self::Failover => "failover",
             Self::FleetStorm => "fleet-storm",
             Self::ServerGone => "server-gone",
+            Self::McpFuzz => "mcp-fuzz",
             Self::PowerCut => "power-cut",
         }
     }

@@ -5,6 +5,7 @@ mod clock;
 mod disk_full;
 mod failover;
 mod fleet_storm;
+mod mcp_fuzz;
 mod power_cut;
 mod random;
 mod server_gone;
@@ -58,6 +59,7 @@ fn run_one(bench: &Bench, args: &Args, scenario: Scenario) -> Report {
         Scenario::Failover => caught(|| failover::run(bench, args, &tally)),
         Scenario::FleetStorm => caught(|| fleet_storm::run(bench, args, &tally)),
         Scenario::ServerGone => caught(|| server_gone::run(bench, args, &tally)),
+        Scenario::McpFuzz => mcp_fuzz::run(bench, args.messages, &tally),
         Scenario::PowerCut => power_cut::run(bench, args, &tally),
     };
     // What could not be tested has not held.
