@@ -27,6 +27,12 @@ def install(cache):
     _once(cache / "node", wanted["node"], lambda folder: _node(folder, wanted["node"]))
 
 
+def peers(cache):
+    """The proxies to be measured beside. Building them takes minutes, so the short run goes without."""
+    for name, version in tomllib.loads(VERSIONS.read_text())["peers"].items():
+        _once(cache / name, version, lambda folder, pin=f"{name}@{version}": _crate(folder, pin))
+
+
 def _once(folder, wanted, make):
     stamp = folder / "stamp.json"
     if stamp.exists() and json.loads(stamp.read_text()) == wanted:
@@ -62,6 +68,10 @@ def _source(cache, folder, pin):
 def _node(folder, packages):
     (folder / "package.json").write_text(json.dumps({"private": True, "dependencies": packages}))
     _run("npm", "install", "--silent", "--no-audit", "--no-fund", cwd=folder)
+
+
+def _crate(folder, pin):
+    _run("cargo", "install", "--quiet", "--locked", "--root", folder, pin)
 
 
 def _run(*command, cwd=None):

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from statistics import median
 
+import install
 from rig import HERE, Row, Wire
 
 LARGE = 64 << 20
@@ -27,9 +28,12 @@ def run(rig):
     cost = f"+{write:.0f} us (one synced SQLite commit here: {commit:.0f} us)"
     yield Row("overhead", "p50 of a mutating call", f"{raw['count']:.0f} us", cost, cheap)
     if not rig.short:
-        peer = _latency(rig, calls // 10, lambda folder, server: _fastmcp(rig, server))
-        peers = f"+{peer['peek'] - raw['peek']:.0f} us read, +{peer['count'] - raw['count']:.0f} us mutating"
-        yield Row("overhead", "a peer: FastMCP's proxy", peers, "", True)
+        install.peers(rig.cache)
+        for name, front in _peers(rig).items():
+            peer = _latency(rig, calls // 10, front)
+            added = {tool: peer[tool] - raw[tool] for tool in peer}
+            said = f"+{added['peek']:.0f} us read, +{added['count']:.0f} us mutating"
+            yield Row("overhead", f"a peer: {name}", said, "", True)
     yield _in_flight(rig)
     yield _large(rig)
 
@@ -65,8 +69,22 @@ def _commit(rig):
     return median(times)
 
 
-def _fastmcp(rig, server):
-    return [rig.python("fastmcp"), str(HERE / "clients/fastmcp_proxy.py"), json.dumps(server)]
+def _peers(rig):
+    proxy = [rig.python("fastmcp"), str(HERE / "clients/fastmcp_proxy.py")]
+    fence = str(rig.cache / "effectfence/bin/effectfence")
+    return {
+        "FastMCP's proxy": lambda folder, server: [*proxy, json.dumps(server)],
+        # It keeps its ledger in the user's state folder; here that is a folder of this run.
+        "effectfence wrap": lambda folder, server: [
+            "env",
+            f"XDG_STATE_HOME={folder}",
+            f"HOME={folder}",
+            fence,
+            "wrap",
+            "--",
+            *server,
+        ],
+    }
 
 
 def _in_flight(rig, calls=1000):

@@ -1,8 +1,8 @@
 //! Hostile messages through the MCP proxy, in both directions: broken JSON, ids that are used twice, answers that come
 //! twice or never, cancels after the answer, eras that nobody knows.
 //!
-//! The proxy is the real one, between a client and a server that live in this process, so that millions of messages pass
-//! in minutes. The server does what it is asked and counts it.
+//! The proxy is the real one, between a client and a server that live in this process, so that millions of messages
+//! pass in minutes. The server does what it is asked and counts it.
 
 mod client;
 mod server;

@@ -192,8 +192,8 @@ impl Read for Client {
 }
 
 impl Expected {
-    /// A guarded call under an id of its own that nobody cancelled is answered just once: the server may be silent or say
-    /// it twice, the proxy may not. Where something broken was about, its id may have been anybody's.
+    /// A guarded call under an id of its own that nobody cancelled is answered just once: the server may be silent or
+    /// say it twice, the proxy may not. Where something broken was about, its id may have been anybody's.
     pub(super) fn answered(&self, answers: &[Vec<u8>]) -> Vec<(Rule, String)> {
         if self.tainted {
             return Vec::new();
