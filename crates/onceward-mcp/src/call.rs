@@ -177,6 +177,31 @@ impl ToolCall {
     }
 }
 
+/// Whether a message is a call of a tool.
+pub(crate) fn is_call(item: &str) -> bool {
+    Head::parse(item).is_some_and(|head| head.method.as_deref() == Some("tools/call") && head.id.is_some())
+}
+
+/// The id of a call of a tool that cannot be read, as far as it can be seen; `null` where it cannot.
+pub(crate) fn unreadable_call(line: &[u8]) -> Option<String> {
+    let text = String::from_utf8_lossy(line);
+    if !text.contains("tools/call") && !text.contains("tools\\/call") {
+        return None;
+    }
+    let after =
+        text.split_once("\"id\"").map(|(_, rest)| rest.trim_start().trim_start_matches(':').trim_start());
+    let number: String = after.unwrap_or_default().chars().take_while(char::is_ascii_digit).collect();
+    let quoted =
+        after.and_then(|rest| rest.strip_prefix('"')?.split_once('"')).map(|(id, _)| raw::quoted(id));
+    Some(quoted.unwrap_or(if number.is_empty() { "null".to_owned() } else { number }))
+}
+
+/// What its caller is told.
+pub(crate) fn unreadable(id: &str) -> String {
+    let problem = "once: this is not JSON in UTF-8, so the call cannot be guarded; nothing was run";
+    format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"error\":{{\"code\":-32700,\"message\":\"{problem}\"}}}}")
+}
+
 /// A field of a policy names an argument.
 fn in_arguments(field: &str) -> String {
     if field.starts_with('/') { format!("/arguments{field}") } else { format!("arguments.{field}") }

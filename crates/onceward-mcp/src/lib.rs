@@ -5,19 +5,29 @@
 //! forwarded; a retry gets the first answer; what nobody can know is said to be in doubt.
 //!
 //! # Layout
-//! - `proxy`: the two pumps, and who sees which message. `guard`: one call that the ledger knows, from its intent to
-//!   its delivery. `delivery`: is it a retry or a wanted repeat?
+//! - `desk`: what all calls of a server share. `ends`: who waits for a call's answer and who gives it, whatever carries
+//!   the messages. `stdio`: the two pumps between the streams of processes, and who sees which message.
+//! - `guard`: one call that the ledger knows, from its intent to its answer. `attempt`: one try, within the limits of its
+//!   tool. `ending`: what the server's answer says about the effect. `deliver`: how the answer leaves.
+//! - `delivery`: is it a retry or a wanted repeat? `waiters`: who waits, and who has given up. `progress`: for all who wait.
 //! - `call`: what a `tools/call` says. `scope`: who shares keys. `tools`: what each tool is, and why.
 //! - `answer`: what the agent reads. `question`: probes and checks by other tools. `lock`: calls that must not overlap.
-//! - `upstream`: requests to the server and their answers. `message`, `raw`, `frame`: messages as text.
+//! - `upstream`: requests on a stream and their answers. `message`, `raw`, `frame`: messages as text.
 //! - `explain`: the tools of a server, for people and for a policy file.
 //!
 //! This crate sees a [`Ledger`](onceward::Ledger) and streams. It starts no process, prints nothing and reads no
 //! environment.
 
-mod proxy;
+mod desk;
+mod ends;
+mod stdio;
 mod guard;
+mod attempt;
+mod ending;
+mod deliver;
 mod delivery;
+mod waiters;
+mod progress;
 mod call;
 mod scope;
 mod tools;
@@ -30,9 +40,10 @@ mod raw;
 mod frame;
 mod explain;
 
+pub use desk::Options;
 pub use explain::{Explained, explain, policy_text};
-pub use proxy::{Options, Proxy, Streams};
 pub use scope::HostScope;
+pub use stdio::{Proxy, Streams};
 pub use tools::{Annotations, Exposure, Trust};
 
 /// How a message is read, for those who try to break it.

@@ -1,14 +1,13 @@
 //! Probes and checks: questions that another tool of the same server answers.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use onceward::policy::ToolQuestion;
 use serde_json::Value;
 
+use crate::ends::{Ends, Reply, Request, Whose};
 use crate::message::Head;
 use crate::raw::{self, Object};
-use crate::upstream::{Reply, Upstream};
 
 /// How long a tool has to answer a question.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -26,36 +25,30 @@ pub(crate) enum Asked {
 
 /// Sends a request of our own and gives the answer.
 pub(crate) async fn request(
-    upstream: &Arc<Upstream>,
+    ends: &dyn Ends,
     method: &str,
     params: &str,
     patience: Duration,
 ) -> Result<String, String> {
     let head = "{\"jsonrpc\":\"2.0\",\"id\":";
     let line = format!("{head}0,\"method\":{},\"params\":{params}}}", raw::quoted(method));
-    let receiver = upstream.ask(line, head.len()..head.len() + 1).await;
-    let receiver = receiver.map_err(|unsent| format!("it could not be sent: {unsent:?}"))?;
-    match tokio::time::timeout(patience, receiver).await {
+    let request = Request { line, id_place: head.len()..head.len() + 1, whose: Whose::Ours };
+    match tokio::time::timeout(patience, ends.ask(request)).await {
         Ok(Ok(Reply::Answer(line))) => String::from_utf8(line).map_err(|error| error.to_string()),
-        Ok(Ok(Reply::Over(reason))) => Err(reason),
-        Ok(Err(_)) => Err("the answer was lost".to_owned()),
+        Ok(Ok(Reply::Rejected(reason) | Reply::Unclear(reason) | Reply::Over(reason))) => Err(reason),
+        Ok(Err(unsent)) => Err(format!("it could not be sent: {unsent:?}")),
         Err(_) => Err("no answer came in time".to_owned()),
     }
 }
 
 /// Asks another tool. `era` is what the client's era wants in `_meta`.
-pub(crate) async fn ask(
-    upstream: &Arc<Upstream>,
-    question: &ToolQuestion,
-    arguments: &str,
-    era: &str,
-) -> Asked {
+pub(crate) async fn ask(ends: &dyn Ends, question: &ToolQuestion, arguments: &str, era: &str) -> Asked {
     let params = format!(
         "{{\"name\":{},\"arguments\":{},\"_meta\":{era}}}",
         raw::quoted(&question.tool),
         filled_in(&question.args, arguments)
     );
-    let line = match request(upstream, "tools/call", &params, PATIENCE).await {
+    let line = match request(ends, "tools/call", &params, PATIENCE).await {
         Ok(line) => line,
         Err(reason) => return Asked::CannotTell(format!("{}: {reason}", question.tool)),
     };

@@ -1,6 +1,7 @@
 //! Who shares keys: the scope of a call.
 
 use crate::raw::Object;
+use crate::waiters::Caller;
 
 /// Hosts that say in `_meta` which conversation a call belongs to, as they spell it.
 const CONVERSATIONS: [&str; 6] = [
@@ -30,26 +31,38 @@ impl HostScope {
     /// The scope of a connection that names none.
     #[must_use]
     pub fn connection() -> Self {
-        let mut bytes = [0_u8; 10];
-        match getrandom::fill(&mut bytes) {
-            // Without randomness the scope is shared with whoever has none either: safe, and only less narrow.
-            Ok(()) | Err(_) => {}
-        }
-        let name = data_encoding::BASE32_NOPAD.encode(&bytes).to_ascii_lowercase();
-        Self::Connection(format!("connection-{name}"))
+        Self::Connection(format!("connection-{}", random_name()))
     }
 
-    /// The scope of a call with this `_meta`.
-    pub(crate) fn of(&self, meta: Option<&Object<'_>>) -> String {
+    /// The scope of a call with this `_meta` of that caller's. Whoever has authorised himself has one of his own: a
+    /// result never crosses principals.
+    pub(crate) fn of(&self, meta: Option<&Object<'_>>, caller: &Caller) -> String {
         let named = || {
             let meta = meta?;
             CONVERSATIONS.iter().find_map(|name| meta.string(name)).filter(|scope| is_scope(scope))
         };
-        match self {
+        let session = || caller.session.clone().filter(|scope| is_scope(scope));
+        let scope = match self {
             Self::Chosen(scope) => scope.clone(),
-            Self::Session(scope) | Self::Connection(scope) => named().unwrap_or_else(|| scope.clone()),
+            Self::Session(scope) | Self::Connection(scope) => {
+                named().or_else(session).unwrap_or_else(|| scope.clone())
+            }
+        };
+        match &caller.principal {
+            Some(principal) => format!("{scope}~{principal}"),
+            None => scope,
         }
     }
+}
+
+/// A name that nobody else has.
+pub(crate) fn random_name() -> String {
+    let mut bytes = [0_u8; 10];
+    match getrandom::fill(&mut bytes) {
+        // Without randomness the name is shared with whoever has none either: safe, and only less narrow.
+        Ok(()) | Err(_) => {}
+    }
+    data_encoding::BASE32_NOPAD.encode(&bytes).to_ascii_lowercase()
 }
 
 /// The host's own id of this call.

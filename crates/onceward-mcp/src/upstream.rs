@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
+use crate::ends::{Reply, Unsent};
 use crate::message::Id;
 
 /// Our own ids begin here where the client counts: no client has come so far, and every reader can hold them.
@@ -19,15 +20,6 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// A stream that whole messages are written to, by many.
 pub(crate) struct Outlet {
     out: Mutex<Option<Box<dyn Write + Send>>>,
-}
-
-/// What was not sent.
-#[derive(Debug)]
-pub(crate) enum Unsent {
-    /// Not a byte of it has left.
-    Nothing(String),
-    /// Some of it has left, or all of it.
-    Perhaps(String),
 }
 
 impl Outlet {
@@ -74,14 +66,6 @@ fn write_all(stream: &mut Box<dyn Write + Send>, mut bytes: &[u8], begun: &mut b
         }
     }
     Ok(())
-}
-
-/// What became of a request of ours.
-pub(crate) enum Reply {
-    /// The server's answer, as it came.
-    Answer(Vec<u8>),
-    /// The server is gone.
-    Over(String),
 }
 
 /// Who waits for an answer under one of our ids.

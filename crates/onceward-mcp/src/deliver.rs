@@ -1,0 +1,72 @@
+//! How an answer leaves, and from when on it counts as delivered.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use onceward::OperationId;
+
+use crate::desk::Desk;
+use crate::ends::{Answer, Ends, Left};
+use crate::waiters::Waiter;
+
+/// How long a delivery waits to be written down: several share one write, and none stands in the way of the next call.
+/// A proxy that dies before takes a repeat for a retry.
+const DELIVERY_PAUSE: Duration = Duration::from_millis(20);
+
+/// An answer, and the operation whose delivery is to be remembered with it.
+pub(crate) struct Told {
+    pub(crate) answer: Answer,
+    pub(crate) delivers: Option<OperationId>,
+}
+
+impl Told {
+    pub(crate) fn ours(text: String) -> Self {
+        Self { answer: Answer::Ours(text), delivers: None }
+    }
+}
+
+impl Desk {
+    /// Answers whoever waits, and writes down that it was answered.
+    pub(crate) async fn deliver(self: &Arc<Self>, ends: &Arc<dyn Ends>, told: Told) {
+        let waiter = ends.waiter();
+        let delivers = told.delivers.filter(|_| !waiter.is_gone());
+        if let Some(operation) = &delivers {
+            self.waiters.remember_answer(waiter, operation);
+        }
+        self.waiters.forget(waiter);
+        let Some(operation) = delivers else {
+            // Whoever has given up gets what his end of the line still takes.
+            match ends.answer(told.answer).await {
+                Left::Yes | Left::No => return,
+            }
+        };
+        // Whoever has the answer may call again at once, so this is known before it leaves.
+        let at_ms = self.delivered_at(waiter, self.memory.was_repeated(&operation));
+        self.memory.delivering(&operation, at_ms);
+        match ends.answer(told.answer).await {
+            Left::Yes => self.note_delivery(waiter, &operation, at_ms).await,
+            Left::No => {}
+        }
+        self.memory.delivery_written(&operation, at_ms);
+    }
+
+    /// From when on an answer that leaves now counts as delivered.
+    fn delivered_at(&self, waiter: &Waiter, repeated: bool) -> i64 {
+        let waited_ms = u64::try_from(waiter.since.elapsed().as_millis()).unwrap_or(u64::MAX);
+        // A client that repeats itself while the call runs gives up sooner than we would think.
+        let patience_ms = if repeated { self.options.slow_ms / 8 } else { self.options.slow_ms };
+        let later_ms = if waited_ms < patience_ms { 0 } else { self.options.window_ms };
+        onceward::transition::later(self.ledger.clock_ms(), later_ms)
+    }
+
+    /// Writes the delivery down. Where it cannot be written, a repeat is taken for a retry: nothing runs twice for
+    /// that.
+    async fn note_delivery(&self, waiter: &Waiter, operation: &OperationId, at_ms: i64) {
+        tokio::time::sleep(DELIVERY_PAUSE).await;
+        drop(self.ledger.note_delivery(operation, Some(at_ms)).await);
+        // A cancellation that came meanwhile has the last word.
+        if waiter.is_gone() {
+            drop(self.ledger.note_delivery(operation, None).await);
+        }
+    }
+}

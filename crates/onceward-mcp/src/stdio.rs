@@ -1,0 +1,319 @@
+//! The proxy on the streams of a process: the two pumps, and who sees which message.
+
+use std::collections::HashMap;
+use std::io::{BufReader, Read, Write};
+use std::sync::{Arc, Mutex};
+
+use onceward::Ledger;
+use tokio::runtime::Handle;
+
+use crate::call::{ToolCall, is_call, unreadable, unreadable_call};
+use crate::desk::{Desk, Options};
+use crate::ends::{Answer, Ends, Left, Reply, Request, Unsent};
+use crate::frame::{MAX_LINE, next_line};
+use crate::message::{Head, Id, Message};
+use crate::raw;
+use crate::scope::random_name;
+use crate::upstream::{Outlet, Upstream, Waiting, lock};
+use crate::waiters::{Caller, Waiter};
+
+/// How much is read at once.
+const CHUNK: usize = 64 * 1024;
+/// How many requests are watched for their answers.
+const WATCHED: usize = 10_000;
+/// There is one client, and all news come in one way.
+const CHANNEL: u64 = 0;
+
+/// The streams that are written to.
+pub struct Streams {
+    /// To the client.
+    pub client: Box<dyn Write + Send>,
+    /// To the server.
+    pub server: Box<dyn Write + Send>,
+}
+
+/// What the answer to a client's request is looked at for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Watched {
+    Tools,
+    Task,
+}
+
+/// The proxy between one client and one server.
+pub struct Proxy {
+    desk: Arc<Desk>,
+    client: Outlet,
+    upstream: Arc<Upstream>,
+    watched: Mutex<HashMap<Id, Watched>>,
+}
+
+impl Proxy {
+    /// A proxy that writes to these streams and keeps its calls on that runtime.
+    #[must_use]
+    pub fn new(ledger: Ledger, options: Options, streams: Streams, runtime: Handle) -> Arc<Self> {
+        Arc::new(Self {
+            desk: Desk::new(ledger, options, runtime),
+            client: Outlet::new(streams.client),
+            upstream: Arc::new(Upstream::new(streams.server, format!("once-{}", random_name()))),
+            watched: Mutex::default(),
+        })
+    }
+
+    /// Passes on what the client says, until it says no more; then lets the calls under way end, and closes the
+    /// server's input. Blocks.
+    pub fn pump_client(self: &Arc<Self>, client: impl Read) {
+        let mut client = BufReader::with_capacity(CHUNK, client);
+        loop {
+            match next_line(&mut client, MAX_LINE) {
+                Ok(Some(line)) => self.from_client(&line),
+                Ok(None) => break,
+                Err(error) => {
+                    self.desk.notice(&format!("the client's messages cannot be read any more: {error}"));
+                    break;
+                }
+            }
+        }
+        // A server that is told to end would take its calls with it.
+        self.desk.wait_idle(self.desk.options.drain_ms);
+        self.upstream.close();
+    }
+
+    /// Passes on what the server says, until it says no more. Blocks.
+    pub fn pump_server(self: &Arc<Self>, server: impl Read) {
+        let mut server = BufReader::with_capacity(CHUNK, server);
+        loop {
+            match next_line(&mut server, MAX_LINE) {
+                Ok(Some(line)) => self.from_server(line),
+                Ok(None) => return,
+                Err(error) => {
+                    self.desk.notice(&format!("the server's messages cannot be read any more: {error}"));
+                    return;
+                }
+            }
+        }
+    }
+
+    /// The server is gone: every call that was sent and not answered is in doubt. Waits until that is written down.
+    pub fn server_gone(&self, reason: &str) {
+        self.upstream.over(reason);
+        self.desk.wait_idle(self.desk.options.drain_ms);
+    }
+
+    /// Waits until no call is under way, or for so long; tells whether none is. Blocks.
+    pub fn wait_idle(&self, patience_ms: u64) -> bool {
+        self.desk.wait_idle(patience_ms)
+    }
+
+    fn from_client(self: &Arc<Self>, line: &[u8]) {
+        match Message::of(line) {
+            Message::One(head) => self.one_from_client(&head, line),
+            Message::Batch(items) if items.iter().any(|item| is_call(item)) => {
+                for item in items {
+                    match Head::parse(item) {
+                        Some(head) => self.one_from_client(&head, item.as_bytes()),
+                        None => self.upstream.pass(item.as_bytes()),
+                    }
+                }
+            }
+            Message::Batch(_) => self.upstream.pass(line),
+            Message::Opaque => match unreadable_call(line) {
+                // Some servers read what we cannot (a `NaN`, half a character), and would act on it unguarded.
+                Some(id) => self.to_client(unreadable(&id).as_bytes()),
+                None => self.upstream.pass(line),
+            },
+        }
+    }
+
+    fn one_from_client(self: &Arc<Self>, head: &Head<'_>, line: &[u8]) {
+        match (head.method.as_deref(), head.id) {
+            (Some("tools/call"), Some(_)) => self.tool_call(head, line),
+            (Some("tools/call"), None) => {
+                self.desk.notice(
+                    "a call of a tool came without an id: nobody could be told what became of it; not sent",
+                );
+            }
+            (Some("tools/list"), Some(id)) => self.watch(id, Watched::Tools, head, line),
+            (Some("tasks/get" | "tasks/result"), Some(id)) => self.watch(id, Watched::Task, head, line),
+            (Some("notifications/cancelled"), None) => {
+                if !self.desk.cancelled(&Caller::default(), head) {
+                    self.upstream.pass(line);
+                }
+            }
+            (Some(_), Some(id)) => self.pass_request(id, head, line),
+            (Some(_) | None, _) => self.upstream.pass(line),
+        }
+    }
+
+    /// A request under an id that we may have used goes under one of ours.
+    fn pass_request(&self, id: &str, head: &Head<'_>, line: &[u8]) {
+        let place = head.id_place().filter(|_| self.upstream.is_ours(&Id::of(id)));
+        let Some(place) = place else {
+            self.upstream.pass(line);
+            return;
+        };
+        if let Ok(ours) = self.upstream.register(id, Waiting::Relayed(id.to_owned())) {
+            self.upstream.pass(raw::spliced(head.text, place, &ours).as_bytes());
+        }
+    }
+
+    fn watch(&self, id: &str, what: Watched, head: &Head<'_>, line: &[u8]) {
+        {
+            let mut watched = lock(&self.watched);
+            if watched.len() < WATCHED {
+                watched.insert(Id::of(id), what);
+            }
+        }
+        self.pass_request(id, head, line);
+    }
+
+    fn tool_call(self: &Arc<Self>, head: &Head<'_>, line: &[u8]) {
+        let Some(call) = ToolCall::parse(head) else {
+            // Nothing that a server could execute: it is the server's to say so.
+            self.upstream.pass(line);
+            return;
+        };
+        if self.desk.passes(&call.tool) {
+            self.pass_request(call.id(), head, line);
+            return;
+        }
+        let waiter = Waiter::new(call.id(), Caller::default(), CHANNEL);
+        self.desk.take(call, Arc::new(StdioEnds { proxy: Arc::clone(self), waiter }));
+    }
+
+    fn from_server(self: &Arc<Self>, line: Vec<u8>) {
+        match Message::of(&line) {
+            Message::One(head) if head.is_response() => {
+                let id = Id::of(head.id.unwrap_or_default());
+                self.answer_from_server(&id, line);
+            }
+            Message::One(head) if head.method.as_deref() == Some("notifications/progress") => {
+                self.to_client(&line);
+                self.desk.progress.tell(CHANNEL, &head);
+            }
+            Message::One(head) if head.method.as_deref() == Some("notifications/tools/list_changed") => {
+                lock(&self.desk.catalogue).note_changed();
+                self.to_client(&line);
+            }
+            Message::Batch(items) if items.iter().any(|item| self.is_for_us(item)) => {
+                for item in items {
+                    self.from_server(item.as_bytes().to_vec());
+                }
+            }
+            Message::One(_) | Message::Batch(_) => self.to_client(&line),
+            Message::Opaque => match self.upstream.mentioned_in(&line).and_then(|id| self.upstream.take(&id))
+            {
+                Some(Waiting::Ours(sender)) => {
+                    let reason = "the server's answer is not JSON".to_owned();
+                    drop(sender.send(Reply::Over(reason)));
+                }
+                Some(Waiting::Relayed(_)) | None => self.to_client(&line),
+            },
+        }
+    }
+
+    fn is_for_us(&self, item: &str) -> bool {
+        Head::parse(item).is_some_and(|head| {
+            head.is_response() && head.id.is_some_and(|id| self.upstream.is_ours(&Id::of(id)))
+        })
+    }
+
+    fn answer_from_server(&self, id: &Id, line: Vec<u8>) {
+        let (waiting, id) = (self.upstream.take(id), id.clone());
+        match waiting {
+            // Whoever does not wait any more needs no answer.
+            Some(Waiting::Ours(sender)) => drop(sender.send(Reply::Answer(line))),
+            Some(Waiting::Relayed(theirs)) => {
+                let line = respond_to(&line, &theirs);
+                self.seen_by_client(&Id::of(&theirs), line);
+            }
+            None if self.upstream.was_given(&id) => {
+                self.desk.notice("the server answered a call twice; the first answer counts");
+            }
+            None => self.seen_by_client(&id, line),
+        }
+    }
+
+    fn seen_by_client(&self, id: &Id, line: Vec<u8>) {
+        let watched = lock(&self.watched).remove(id);
+        match watched {
+            None => self.to_client(&line),
+            Some(Watched::Tools) => {
+                let line = self.desk.learn_tools(line);
+                self.to_client(&line);
+            }
+            Some(Watched::Task) => {
+                self.desk.learn_task(&line);
+                self.to_client(&line);
+            }
+        }
+    }
+
+    /// A client that does not read any more is seen when its own messages end.
+    fn to_client(&self, line: &[u8]) {
+        drop(self.client.send(&[line]));
+    }
+}
+
+/// The two ends of a call on the streams of this process.
+struct StdioEnds {
+    proxy: Arc<Proxy>,
+    waiter: Arc<Waiter>,
+}
+
+#[async_trait::async_trait]
+impl Ends for StdioEnds {
+    fn waiter(&self) -> &Arc<Waiter> {
+        &self.waiter
+    }
+
+    async fn ask(&self, request: Request) -> Result<Reply, Unsent> {
+        let receiver = self.proxy.upstream.ask(request.line, request.id_place).await?;
+        Ok(receiver.await.unwrap_or_else(|_| Reply::Over("the server's answer was lost".to_owned())))
+    }
+
+    async fn pass(&self, call: ToolCall) {
+        if self.waiter.is_gone() {
+            return;
+        }
+        let upstream = Arc::clone(&self.proxy.upstream);
+        drop(tokio::task::spawn_blocking(move || upstream.pass(call.line.as_bytes())).await);
+    }
+
+    async fn answer(&self, answer: Answer) -> Left {
+        if self.waiter.is_gone() {
+            return Left::No;
+        }
+        let (proxy, id) = (Arc::clone(&self.proxy), self.waiter.id_text.clone());
+        let send = move || match answer {
+            Answer::Ours(text) => proxy.client.send(&[text.as_bytes()]),
+            Answer::Servers(line) => {
+                let place = std::str::from_utf8(&line).ok().and_then(|text| Head::parse(text)?.id_place());
+                match place {
+                    Some(place) => {
+                        proxy.client.send(&[&line[..place.start], id.as_bytes(), &line[place.end..]])
+                    }
+                    None => proxy.client.send(&[&line]),
+                }
+            }
+            Answer::Kept | Answer::Nothing => Err(Unsent::Nothing("there is nothing to say".to_owned())),
+        };
+        // A client that does not read holds its own answer up, and nobody's call.
+        match tokio::task::spawn_blocking(send).await {
+            Ok(Ok(())) => Left::Yes,
+            Ok(Err(_)) | Err(_) => Left::No,
+        }
+    }
+
+    fn tell(&self, line: &[u8]) {
+        self.proxy.to_client(line);
+    }
+}
+
+/// An answer under another id.
+fn respond_to(line: &[u8], id: &str) -> Vec<u8> {
+    let text = std::str::from_utf8(line).ok();
+    match text.and_then(|text| Some((text, Head::parse(text)?.id_place()?))) {
+        Some((text, place)) => raw::spliced(text, place, id).into_bytes(),
+        None => line.to_vec(),
+    }
+}
