@@ -3,20 +3,24 @@
 
 mod victim;
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use onceward_sim::random::Random;
 
+use super::in_parallel;
 use crate::Trouble;
 use crate::args::{Args, BackEnd};
-use crate::bench::{Bench, progress};
+use crate::bench::Bench;
 use crate::fleet::{Caller, Figures, Heard, judge};
 use crate::report::{Rule, Tally};
 use victim::{Fault, Victim};
 
 const ROUNDS: u64 = 5;
+/// How many servers suffer at once.
+const AT_ONCE: usize = 4;
 const HANDLES: usize = 2;
 /// Threads on each handle.
 const THREADS: usize = 3;
@@ -31,18 +35,24 @@ const KEYS: u64 = 20_000;
 
 pub(super) fn run(bench: &Bench, args: &Args, tally: &Tally) -> Result<(), Trouble> {
     let rounds = args.rounds.unwrap_or(if bench.short { 1 } else { ROUNDS });
-    tally.note(Figures::head());
-    for back_end in args.back_ends(&[BackEnd::Postgres, BackEnd::Redis, BackEnd::RedisCluster]) {
-        for fault in Fault::of(back_end) {
-            let mut all = Figures::default();
-            let label = format!("{}, {}", back_end.name(), fault.name());
-            let mut random = bench.random(&label);
-            for round in 0..rounds {
-                progress(&format!("server-gone: {label}, {} of {rounds}", round + 1));
-                all.add(one(bench, back_end, *fault, &mut random, tally)?);
-            }
-            tally.note(all.row(&label));
+    let back_ends = args.back_ends(&[BackEnd::Postgres, BackEnd::Redis, BackEnd::RedisCluster]);
+    let faults = |back_end: BackEnd| Fault::of(back_end).iter().map(move |fault| (back_end, *fault));
+    let jobs: Vec<(BackEnd, Fault)> = back_ends.into_iter().flat_map(faults).collect();
+    let rows = Mutex::new(BTreeMap::new());
+    // Most of it is waiting for somebody to notice.
+    in_parallel("server-gone", &jobs, AT_ONCE, |(back_end, fault)| {
+        let mut all = Figures::default();
+        let label = format!("{}, {}", back_end.name(), fault.name());
+        let mut random = bench.random(&label);
+        for _ in 0..rounds {
+            all.add(one(bench, *back_end, *fault, &mut random, tally)?);
         }
+        rows.lock().unwrap_or_else(PoisonError::into_inner).insert(label.clone(), all.row(&label));
+        Ok(())
+    })?;
+    tally.note(Figures::head());
+    for row in rows.into_inner().unwrap_or_else(PoisonError::into_inner).into_values() {
+        tally.note(row);
     }
     Ok(())
 }
