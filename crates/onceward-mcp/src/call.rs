@@ -26,6 +26,8 @@ pub(crate) struct ToolCall {
     pub(crate) tool: String,
     /// A key that the caller gave.
     pub(crate) key: Option<String>,
+    /// A key that was given beside the message, and counts where there is none in it.
+    pub(crate) key_beside: Option<String>,
     /// Whether the caller says that it is a retry.
     pub(crate) says_retry: bool,
     /// Whether the caller only wants to know what would happen.
@@ -52,6 +54,7 @@ impl ToolCall {
             params_place: raw::range(head.text, params_text),
             tool: params.string("name")?,
             key: given.or_else(|| params.string("idempotencyKey")),
+            key_beside: None,
             says_retry: flag("retry"),
             says_dry_run: flag("dry_run"),
             call_id: scope::call_id(meta),

@@ -27,7 +27,6 @@ pub(crate) trait Ends: Send + Sync {
 }
 
 /// A request to the server.
-#[expect(dead_code, reason = "a stream is the same for all who ask")]
 pub(crate) struct Request {
     /// Its text.
     pub(crate) line: String,
@@ -47,7 +46,6 @@ pub(crate) enum Whose {
 }
 
 /// What became of a request.
-#[expect(dead_code, reason = "on a stream there is an answer or none")]
 pub(crate) enum Reply {
     /// The server's answer, as it came.
     Answer(Vec<u8>),

@@ -4,7 +4,7 @@ use std::io::{BufReader, Read, Write};
 
 use onceward::{Class, InvalidInput, KeyPolicy, Policy};
 use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::frame::{MAX_LINE, next_line};
 use crate::message::Head;
@@ -12,7 +12,11 @@ use crate::raw;
 use crate::tools::{Catalogue, Rules, Trust};
 
 /// How many pages of tools are asked for.
-const PAGES: usize = 100;
+pub(crate) const PAGES: usize = 100;
+/// The last revision with a handshake.
+pub(crate) const HANDSHAKE: &str = "2025-11-25";
+/// The first revision without one.
+pub(crate) const STATELESS: &str = "2026-07-28";
 
 /// A tool, and what a call of it gets.
 #[derive(Debug, Clone, Serialize)]
@@ -41,16 +45,13 @@ pub fn explain(
 ) -> Result<Vec<Explained>, InvalidInput> {
     let mut from = BufReader::new(from);
     let mut catalogue = Catalogue::default();
-    let hello = json!({"protocolVersion": "2025-11-25", "capabilities": {},
-                       "clientInfo": {"name": "once", "version": env!("CARGO_PKG_VERSION")}});
-    let greeted = ask(&mut to, &mut from, 1, "initialize", &hello.to_string())?;
+    let greeted = ask(&mut to, &mut from, 1, "initialize", &hello())?;
     // A server that knows no handshake is told with every request what it needs to know.
     let meta = if Head::parse(&greeted).is_some_and(|head| head.result.is_some()) {
         send(&mut to, "{\"jsonrpc\":\"2.0\",\"method\":\"notifications/initialized\"}")?;
         json!({})
     } else {
-        json!({"io.modelcontextprotocol/protocolVersion": "2026-07-28",
-               "io.modelcontextprotocol/clientCapabilities": {}})
+        every_request()
     };
     let mut cursor: Option<String> = None;
     for page in 0..PAGES {
@@ -67,7 +68,23 @@ pub fn explain(
             break;
         }
     }
-    let rules = Rules { policy, server: server.to_owned(), keys, trust };
+    all(&Rules { policy, server: server.to_owned(), keys, trust }, &catalogue)
+}
+
+/// What a server with a handshake is told first.
+pub(crate) fn hello() -> String {
+    let client = json!({"name": "once", "version": env!("CARGO_PKG_VERSION")});
+    json!({"protocolVersion": HANDSHAKE, "capabilities": {}, "clientInfo": client}).to_string()
+}
+
+/// What a server without one is told with every request.
+pub(crate) fn every_request() -> Value {
+    json!({"io.modelcontextprotocol/protocolVersion": STATELESS,
+           "io.modelcontextprotocol/clientCapabilities": {}})
+}
+
+/// All tools, and what each of them is.
+pub(crate) fn all(rules: &Rules, catalogue: &Catalogue) -> Result<Vec<Explained>, InvalidInput> {
     let all = catalogue.all().iter().map(|(tool, said)| {
         let standing = rules.standing(tool, Some(said))?;
         Ok(Explained { tool: tool.clone(), class: standing.class, keys: standing.keys, why: standing.why })

@@ -49,6 +49,7 @@ impl Desk {
                 if self.options.exposure == crate::Exposure::Arguments {
                     call.take_exposed();
                 }
+                call.key = call.key.take().or(call.key_beside.take());
                 self.told(call, standing, &ends).await
             }
             Err(invalid) => {

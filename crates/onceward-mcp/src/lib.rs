@@ -21,6 +21,7 @@
 mod desk;
 mod ends;
 mod stdio;
+pub mod http;
 mod guard;
 mod attempt;
 mod ending;
@@ -31,6 +32,7 @@ mod progress;
 mod call;
 mod scope;
 mod tools;
+mod mirrored;
 mod answer;
 mod question;
 mod lock;

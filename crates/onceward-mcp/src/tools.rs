@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use onceward::{Class, InvalidInput, KeyPolicy, Policy, Settings};
 
 use crate::call::{DRY_ARGUMENT, KEY_ARGUMENT};
+use crate::mirrored::{Mirrored, mirrored};
 use crate::raw::{self, Object};
 
 /// What a server says about one of its tools.
@@ -100,6 +101,7 @@ impl Rules {
 #[derive(Debug, Default)]
 pub(crate) struct Catalogue {
     tools: BTreeMap<String, Annotations>,
+    mirrored: BTreeMap<String, Vec<Mirrored>>,
     listed: bool,
 }
 
@@ -124,6 +126,11 @@ impl Catalogue {
         self.tools.get(tool)
     }
 
+    /// The arguments of that tool that are said by headers too.
+    pub(crate) fn mirrored(&self, tool: &str) -> Vec<Mirrored> {
+        self.mirrored.get(tool).cloned().unwrap_or_default()
+    }
+
     /// All tools.
     pub(crate) fn all(&self) -> &BTreeMap<String, Annotations> {
         &self.tools
@@ -135,6 +142,10 @@ impl Catalogue {
         for tool in result.get("tools").and_then(raw::items).unwrap_or_default() {
             let Some(tool) = Object::parse(tool) else { continue };
             let Some(name) = tool.string("name") else { continue };
+            let twice = tool.get("inputSchema").map(mirrored).unwrap_or_default();
+            if !twice.is_empty() {
+                self.mirrored.insert(name.clone(), twice);
+            }
             self.tools.insert(name, annotations(&tool));
         }
         let next = result.string("nextCursor");

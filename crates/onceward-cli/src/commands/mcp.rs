@@ -1,39 +1,25 @@
 //! `once mcp`: any MCP server, exactly once.
 
-use std::ffi::{OsStr, OsString};
+mod http;
+mod stdio;
+
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::Write;
-use std::os::fd::AsFd;
-use std::os::unix::process::ExitStatusExt;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, ExitStatus, Stdio};
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::process::ExitCode;
 
 use clap::{Args, Subcommand, ValueEnum};
 use data_encoding::BASE32_NOPAD;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
-use onceward::{KeyPolicy, Ledger};
-use onceward_mcp::{Explained, Exposure, HostScope, Options, Proxy, Streams, Trust};
+use onceward::KeyPolicy;
+use onceward_mcp::{Explained, Exposure, HostScope, Options, Trust};
 use sha2::{Digest, Sha256};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
 
 use crate::answer::{self, BOLD, styled};
 use crate::cli::{self, DryRunArgs};
-use crate::context::{Context, Missing};
+use crate::context::Context;
 use crate::exit::{CommandError, Ended};
-
-/// How long a server that has closed its output gets to end.
-const GRACE: Duration = Duration::from_secs(5);
-/// Sessions that hosts name in the environment of the servers they start.
-const SESSIONS: [&str; 2] = ["CLAUDE_CODE_SESSION_ID", "GROK_SESSION_ID"];
-/// Programs that start a server and are not one, and words they take.
-const LAUNCHERS: [&str; 16] = [
-    "npx", "bunx", "pnpx", "uvx", "uv", "node", "bun", "deno", "python", "python3", "env", "docker", "run",
-    "exec", "tool", "sh",
-];
 
 /// Put an MCP server behind the ledger: a tool is called once, whoever retries.
 #[derive(Debug, Args)]
@@ -56,9 +42,8 @@ enum McpCommand {
         rules: RuleArgs,
         #[command(flatten)]
         dry: DryRunArgs,
-        /// The server's command, after `--`
-        #[arg(last = true, required = true, value_name = "SERVER")]
-        server: Vec<OsString>,
+        #[command(flatten)]
+        server: ServerArgs,
     },
 }
 
@@ -73,6 +58,9 @@ struct RuleArgs {
     /// Believe only the policy, not what the server says about its tools
     #[arg(long)]
     distrust_annotations: bool,
+    /// Send this header when asking a server by HTTP for its tools (--explain, init); may be given again
+    #[arg(long = "header", value_name = "NAME: VALUE")]
+    headers: Vec<String>,
 }
 
 #[derive(Debug, Args)]
@@ -103,9 +91,21 @@ struct ServeArgs {
     /// How long calls may go on when the client is gone
     #[arg(long, default_value = "30s", value_parser = cli::span, value_name = "TIME")]
     drain: u64,
+    /// Where to listen for clients of a server by HTTP; port 0 takes a free one
+    #[arg(long, default_value = "127.0.0.1:6280", value_name = "ADDR", requires = "http")]
+    listen: SocketAddr,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+#[derive(Debug, Args)]
+struct ServerArgs {
+    /// A server by streamable HTTP, instead of a command
+    #[arg(long, value_name = "URL")]
+    http: Option<String>,
     /// The server's command, after `--`
     #[arg(last = true, value_name = "SERVER")]
-    server: Vec<OsString>,
+    command: Vec<OsString>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -131,66 +131,67 @@ impl RuleArgs {
         if self.distrust_annotations { Trust::PolicyOnly } else { Trust::Annotations }
     }
 
-    fn name(&self, server: &[OsString]) -> String {
-        self.name.clone().unwrap_or_else(|| server_name(server))
+    fn name(&self, made: &str) -> String {
+        self.name.clone().unwrap_or_else(|| made.to_owned())
     }
 }
 
 pub(super) fn run(context: &Context, args: &McpArgs) -> Ended {
-    match &args.command {
-        Some(McpCommand::Init { file, rules, dry, server }) => init(context, file, rules, *dry, server),
-        None if args.serve.server.is_empty() => {
-            Err(CommandError::invalid("there is no server to stand before; give its command after `--`"))
-        }
-        None if args.serve.explain => explain(context, &args.serve),
-        None => serve(context, &args.serve),
+    if let Some(McpCommand::Init { file, rules, dry, server }) = &args.command {
+        return init(context, file, rules, *dry, &server.server()?);
+    }
+    let serve = &args.serve;
+    match serve.server.server()? {
+        server if serve.explain => explain(context, &serve.rules, &server),
+        Server::Command(command) => stdio::serve(context, serve, &command),
+        Server::Url(url) => http::serve(context, serve, &url),
     }
 }
 
-fn serve(context: &Context, args: &ServeArgs) -> Ended {
-    let ledger = Ledger::new(context.store(Missing::Make)?);
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_time()
-        .build()
-        .map_err(|error| CommandError::Outside(format!("cannot start the runtime: {error}")))?;
-    let (client_in, client_out) = own_streams()?;
-    let options = options(context, args);
-    let (mut child, to_server, from_server) = start(&args.server)?;
-    let streams = Streams { client: Box::new(client_out), server: Box::new(to_server) };
-    let proxy = Proxy::new(ledger, options, streams, runtime.handle().clone());
-    watch_signals(&proxy, &child, args.drain)?;
-    let from_client = Arc::clone(&proxy);
-    std::thread::spawn(move || from_client.pump_client(client_in));
-    proxy.pump_server(from_server);
-    let status = ended(&mut child)?;
-    proxy.server_gone(&format!("the server ended ({status}) before it answered"));
-    // What the runtime still holds is written down already, or in doubt as it should be.
-    runtime.shutdown_background();
-    let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
-    Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)))
+/// Which server.
+enum Server {
+    Command(Vec<OsString>),
+    Url(String),
 }
 
-fn options(context: &Context, args: &ServeArgs) -> Options {
-    let session = || SESSIONS.iter().find_map(|name| std::env::var(name).ok());
-    let scope = match (&args.scope, session().filter(|session| !session.is_empty())) {
-        (Some(scope), _) => HostScope::Chosen(scope.clone()),
-        (None, Some(session)) => HostScope::Session(session),
-        (None, None) => {
-            answer::talk(
-                "once mcp: no scope was given, so it is this connection: unless the client names its conversation, \
-                 nothing is remembered across restarts (--scope or ONCE_SCOPE names one)",
-            );
-            HostScope::connection()
+impl ServerArgs {
+    fn server(&self) -> Result<Server, CommandError> {
+        match (&self.http, self.command.as_slice()) {
+            (Some(url), []) => Ok(Server::Url(url.clone())),
+            (None, []) => Err(CommandError::invalid(
+                "there is no server to stand before; give its command after `--`, or its address with --http",
+            )),
+            (None, command) => Ok(Server::Command(command.to_vec())),
+            (Some(_), _) => Err(CommandError::invalid(
+                "there are two servers to stand before; give a command after `--`, or --http, not both",
+            )),
         }
+    }
+}
+
+/// The server's tools, and the name that it goes by.
+fn explained(
+    context: &Context,
+    rules: &RuleArgs,
+    server: &Server,
+) -> Result<(String, Vec<Explained>), CommandError> {
+    let (name, policy) = match server {
+        Server::Command(command) => (rules.name(&stdio::server_name(command)), context.policy.clone()),
+        Server::Url(url) => (rules.name(&http::server_name(url)), context.policy.clone()),
     };
-    let identity = match &args.rules.name {
-        Some(name) => name.clone(),
-        None => identity(&args.server),
+    let tools = match server {
+        Server::Command(command) => stdio::explained(policy, rules, &name, command),
+        Server::Url(url) => http::explained(policy, rules, &name, url),
     };
+    Ok((name, tools?))
+}
+
+/// What the proxy is told, whatever carries the messages.
+fn options(context: &Context, args: &ServeArgs, name: String, identity: String, scope: HostScope) -> Options {
     Options {
-        server: args.rules.name(&args.server),
-        identity,
+        server: args.rules.name(&name),
+        // Who names a server says that it is the same wherever it is.
+        identity: args.rules.name.clone().unwrap_or(identity),
         policy: context.policy.clone(),
         scope,
         keys: args.rules.keys(),
@@ -205,80 +206,8 @@ fn options(context: &Context, args: &ServeArgs) -> Options {
     }
 }
 
-/// Standard input and output without buffers of anybody else's.
-fn own_streams() -> Result<(File, File), CommandError> {
-    let own = |stream: std::io::Result<std::os::fd::OwnedFd>| {
-        let failed = |error| CommandError::Outside(format!("cannot use the standard streams: {error}"));
-        stream.map(File::from).map_err(failed)
-    };
-    let client_in = own(std::io::stdin().as_fd().try_clone_to_owned())?;
-    Ok((client_in, own(std::io::stdout().as_fd().try_clone_to_owned())?))
-}
-
-fn start(server: &[OsString]) -> Result<(Child, ChildStdin, ChildStdout), CommandError> {
-    let Some((program, arguments)) = server.split_first() else {
-        return Err(CommandError::invalid("there is no server to start; give its command after `--`"));
-    };
-    let mut command = Command::new(program);
-    command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
-    let not_started =
-        |why: String| CommandError::Outside(format!("cannot start {}: {why}", program.to_string_lossy()));
-    let mut child = command.spawn().map_err(|error| not_started(error.to_string()))?;
-    match (child.stdin.take(), child.stdout.take()) {
-        (Some(to), Some(from)) => Ok((child, to, from)),
-        (_, _) => Err(not_started("it has no streams".to_owned())),
-    }
-}
-
-/// A signal ends the server, but not before the calls under way have ended: they are what it is all about.
-fn watch_signals(proxy: &Arc<Proxy>, child: &Child, drain_ms: u64) -> Result<(), CommandError> {
-    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])
-        .map_err(|error| CommandError::Outside(format!("cannot watch for signals: {error}")))?;
-    let pid = Pid::from_raw(i32::try_from(child.id()).unwrap_or(i32::MAX));
-    let proxy = Arc::clone(proxy);
-    std::thread::spawn(move || {
-        for signal in signals.forever() {
-            proxy.wait_idle(drain_ms);
-            let signal = Signal::try_from(signal).unwrap_or(Signal::SIGTERM);
-            match kill(pid, signal) {
-                // It may be gone already.
-                Ok(()) | Err(_) => {}
-            }
-        }
-    });
-    Ok(())
-}
-
-/// How the server ended. One that lives on without a voice is stopped.
-fn ended(child: &mut Child) -> Result<ExitStatus, CommandError> {
-    let failed =
-        |error: std::io::Error| CommandError::Outside(format!("cannot wait for the server: {error}"));
-    let begun = Instant::now();
-    while begun.elapsed() < GRACE {
-        if let Some(status) = child.try_wait().map_err(failed)? {
-            return Ok(status);
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    child.kill().map_err(failed)?;
-    child.wait().map_err(failed)
-}
-
-fn explained(
-    context: &Context,
-    rules: &RuleArgs,
-    server: &[OsString],
-) -> Result<Vec<Explained>, CommandError> {
-    let (mut child, to_server, from_server) = start(server)?;
-    let policy = context.policy.clone();
-    let name = rules.name(server);
-    let tools = onceward_mcp::explain(policy, &name, rules.keys(), rules.trust(), to_server, from_server);
-    ended(&mut child)?;
-    Ok(tools?)
-}
-
-fn explain(context: &Context, args: &ServeArgs) -> Ended {
-    let tools = explained(context, &args.rules, &args.server)?;
+fn explain(context: &Context, rules: &RuleArgs, server: &Server) -> Ended {
+    let (_, tools) = explained(context, rules, server)?;
     answer::success(context.global.json, "noop", &tools, || {
         let rows: Vec<_> = tools
             .iter()
@@ -298,9 +227,9 @@ fn explain(context: &Context, args: &ServeArgs) -> Ended {
     Ok(ExitCode::SUCCESS)
 }
 
-fn init(context: &Context, file: &Path, rules: &RuleArgs, dry: DryRunArgs, server: &[OsString]) -> Ended {
-    let tools = explained(context, rules, server)?;
-    let text = onceward_mcp::policy_text(&rules.name(server), &tools);
+fn init(context: &Context, file: &Path, rules: &RuleArgs, dry: DryRunArgs, server: &Server) -> Ended {
+    let (name, tools) = explained(context, rules, server)?;
+    let text = onceward_mcp::policy_text(&name, &tools);
     let json = context.global.json;
     if dry.dry_run {
         answer::success(json, "would_create", &tools, || text);
@@ -316,7 +245,7 @@ fn init(context: &Context, file: &Path, rules: &RuleArgs, dry: DryRunArgs, serve
     Ok(ExitCode::SUCCESS)
 }
 
-/// What tells one command from another, without keeping what it says.
+/// What tells one command or address from another, without keeping what it says.
 fn identity(server: &[OsString]) -> String {
     let mut hash = Sha256::new();
     for word in server {
@@ -324,37 +253,4 @@ fn identity(server: &[OsString]) -> String {
         hash.update([0]);
     }
     BASE32_NOPAD.encode(&hash.finalize()[..10]).to_lowercase()
-}
-
-/// A short name made of a command: `npx -y @modelcontextprotocol/server-filesystem@1 DIR` is `filesystem`.
-fn server_name(server: &[OsString]) -> String {
-    let words = server.iter().map(|word| word.to_string_lossy().into_owned());
-    let base = |word: &str| {
-        let name = Path::new(word).file_name().and_then(OsStr::to_str).unwrap_or(word).to_owned();
-        name.split('@').next().unwrap_or_default().to_owned()
-    };
-    let telling = words.filter(|word| !word.starts_with('-')).map(|word| base(&word));
-    let name = telling.into_iter().find(|name| !name.is_empty() && !LAUNCHERS.contains(&name.as_str()));
-    let name = name.unwrap_or_else(|| "server".to_owned());
-    let name = name.trim_end_matches(".py").trim_end_matches(".js").trim_end_matches(".mjs");
-    let short = name.trim_start_matches("mcp-server-").trim_start_matches("server-");
-    if short.is_empty() { name.to_owned() } else { short.to_owned() }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_server_is_called_by_the_word_that_tells() {
-        let name = |words: &[&str]| server_name(&words.iter().map(OsString::from).collect::<Vec<_>>());
-        assert_eq!(
-            name(&["npx", "-y", "@modelcontextprotocol/server-filesystem@2026.8.31", "/x"]),
-            "filesystem"
-        );
-        assert_eq!(name(&["uvx", "mcp-server-git", "--repository", "r"]), "git");
-        assert_eq!(name(&["/usr/bin/python3", "shop.py"]), "shop");
-        assert_eq!(name(&["./server"]), "server");
-        assert_eq!(name(&["node"]), "server");
-    }
 }

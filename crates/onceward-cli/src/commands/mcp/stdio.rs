@@ -1,0 +1,177 @@
+//! A server by its standard streams.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use onceward::{Ledger, Policy};
+use onceward_mcp::{Explained, HostScope, Proxy, Streams};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use super::{RuleArgs, ServeArgs, identity, options};
+use crate::answer;
+use crate::context::{Context, Missing};
+use crate::exit::{CommandError, Ended};
+
+/// How long a server that has closed its output gets to end.
+const GRACE: Duration = Duration::from_secs(5);
+/// Sessions that hosts name in the environment of the servers they start.
+const SESSIONS: [&str; 2] = ["CLAUDE_CODE_SESSION_ID", "GROK_SESSION_ID"];
+/// Programs that start a server and are not one, and words they take.
+const LAUNCHERS: [&str; 16] = [
+    "npx", "bunx", "pnpx", "uvx", "uv", "node", "bun", "deno", "python", "python3", "env", "docker", "run",
+    "exec", "tool", "sh",
+];
+
+/// Stands between this process's streams and the server's, until either ends.
+pub(super) fn serve(context: &Context, args: &ServeArgs, server: &[OsString]) -> Ended {
+    let ledger = Ledger::new(context.store(Missing::Make)?);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_time()
+        .build()
+        .map_err(|error| CommandError::Outside(format!("cannot start the runtime: {error}")))?;
+    let (client_in, client_out) = own_streams()?;
+    let options = options(context, args, server_name(server), identity(server), scope(args));
+    let (mut child, to_server, from_server) = start(server)?;
+    let streams = Streams { client: Box::new(client_out), server: Box::new(to_server) };
+    let proxy = Proxy::new(ledger, options, streams, runtime.handle().clone());
+    watch_signals(&proxy, &child, args.drain)?;
+    let from_client = Arc::clone(&proxy);
+    std::thread::spawn(move || from_client.pump_client(client_in));
+    proxy.pump_server(from_server);
+    let status = ended(&mut child)?;
+    proxy.server_gone(&format!("the server ended ({status}) before it answered"));
+    // What the runtime still holds is written down already, or in doubt as it should be.
+    runtime.shutdown_background();
+    let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+    Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)))
+}
+
+fn scope(args: &ServeArgs) -> HostScope {
+    let session = || SESSIONS.iter().find_map(|name| std::env::var(name).ok());
+    match (&args.scope, session().filter(|session| !session.is_empty())) {
+        (Some(scope), _) => HostScope::Chosen(scope.clone()),
+        (None, Some(session)) => HostScope::Session(session),
+        (None, None) => {
+            answer::talk(
+                "once mcp: no scope was given, so it is this connection: unless the client names its conversation, \
+                 nothing is remembered across restarts (--scope or ONCE_SCOPE names one)",
+            );
+            HostScope::connection()
+        }
+    }
+}
+
+/// Standard input and output without buffers of anybody else's.
+fn own_streams() -> Result<(File, File), CommandError> {
+    let own = |stream: std::io::Result<std::os::fd::OwnedFd>| {
+        let failed = |error| CommandError::Outside(format!("cannot use the standard streams: {error}"));
+        stream.map(File::from).map_err(failed)
+    };
+    let client_in = own(std::io::stdin().as_fd().try_clone_to_owned())?;
+    Ok((client_in, own(std::io::stdout().as_fd().try_clone_to_owned())?))
+}
+
+fn start(server: &[OsString]) -> Result<(Child, ChildStdin, ChildStdout), CommandError> {
+    let Some((program, arguments)) = server.split_first() else {
+        return Err(CommandError::invalid("there is no server to start; give its command after `--`"));
+    };
+    let mut command = Command::new(program);
+    command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let not_started =
+        |why: String| CommandError::Outside(format!("cannot start {}: {why}", program.to_string_lossy()));
+    let mut child = command.spawn().map_err(|error| not_started(error.to_string()))?;
+    match (child.stdin.take(), child.stdout.take()) {
+        (Some(to), Some(from)) => Ok((child, to, from)),
+        (_, _) => Err(not_started("it has no streams".to_owned())),
+    }
+}
+
+/// A signal ends the server, but not before the calls under way have ended: they are what it is all about.
+fn watch_signals(proxy: &Arc<Proxy>, child: &Child, drain_ms: u64) -> Result<(), CommandError> {
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])
+        .map_err(|error| CommandError::Outside(format!("cannot watch for signals: {error}")))?;
+    let pid = Pid::from_raw(i32::try_from(child.id()).unwrap_or(i32::MAX));
+    let proxy = Arc::clone(proxy);
+    std::thread::spawn(move || {
+        for signal in signals.forever() {
+            proxy.wait_idle(drain_ms);
+            let signal = Signal::try_from(signal).unwrap_or(Signal::SIGTERM);
+            match kill(pid, signal) {
+                // It may be gone already.
+                Ok(()) | Err(_) => {}
+            }
+        }
+    });
+    Ok(())
+}
+
+/// How the server ended. One that lives on without a voice is stopped.
+fn ended(child: &mut Child) -> Result<ExitStatus, CommandError> {
+    let failed =
+        |error: std::io::Error| CommandError::Outside(format!("cannot wait for the server: {error}"));
+    let begun = Instant::now();
+    while begun.elapsed() < GRACE {
+        if let Some(status) = child.try_wait().map_err(failed)? {
+            return Ok(status);
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    child.kill().map_err(failed)?;
+    child.wait().map_err(failed)
+}
+
+/// Starts the server, asks it for its tools, and says what each of them is.
+pub(super) fn explained(
+    policy: Policy,
+    rules: &RuleArgs,
+    name: &str,
+    server: &[OsString],
+) -> Result<Vec<Explained>, CommandError> {
+    let (mut child, to_server, from_server) = start(server)?;
+    let tools = onceward_mcp::explain(policy, name, rules.keys(), rules.trust(), to_server, from_server);
+    ended(&mut child)?;
+    Ok(tools?)
+}
+
+/// A short name made of a command: `npx -y @modelcontextprotocol/server-filesystem@1 DIR` is `filesystem`.
+pub(super) fn server_name(server: &[OsString]) -> String {
+    let words = server.iter().map(|word| word.to_string_lossy().into_owned());
+    let base = |word: &str| {
+        let name = Path::new(word).file_name().and_then(OsStr::to_str).unwrap_or(word).to_owned();
+        name.split('@').next().unwrap_or_default().to_owned()
+    };
+    let telling = words.filter(|word| !word.starts_with('-')).map(|word| base(&word));
+    let name = telling.into_iter().find(|name| !name.is_empty() && !LAUNCHERS.contains(&name.as_str()));
+    let name = name.unwrap_or_else(|| "server".to_owned());
+    let name = name.trim_end_matches(".py").trim_end_matches(".js").trim_end_matches(".mjs");
+    let short = name.trim_start_matches("mcp-server-").trim_start_matches("server-");
+    if short.is_empty() { name.to_owned() } else { short.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_is_called_by_the_word_that_tells() {
+        let name = |words: &[&str]| server_name(&words.iter().map(OsString::from).collect::<Vec<_>>());
+        assert_eq!(
+            name(&["npx", "-y", "@modelcontextprotocol/server-filesystem@2026.8.31", "/x"]),
+            "filesystem"
+        );
+        assert_eq!(name(&["uvx", "mcp-server-git", "--repository", "r"]), "git");
+        assert_eq!(name(&["/usr/bin/python3", "shop.py"]), "shop");
+        assert_eq!(name(&["./server"]), "server");
+        assert_eq!(name(&["node"]), "server");
+    }
+}

@@ -1,0 +1,182 @@
+//! Server-sent events as the bytes they came as.
+
+use std::ops::Range;
+
+use bytes::{Bytes, BytesMut};
+
+use crate::frame::MAX_LINE;
+
+/// One event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Event {
+    /// All of it, with the empty line at its end.
+    pub(crate) raw: Bytes,
+    /// Where its data stand, if they stand in one line.
+    place: Option<Range<usize>>,
+    /// Its data, if they stand in several.
+    joined: Option<Vec<u8>>,
+    /// Its id, from which a stream can be taken up again.
+    pub(crate) id: Option<String>,
+}
+
+impl Event {
+    /// An event with that message.
+    pub(crate) fn of(message: &[u8]) -> Bytes {
+        [&b"event: message\ndata: "[..], message, b"\n\n"].concat().into()
+    }
+
+    /// Its data, if it has any.
+    pub(crate) fn data(&self) -> Option<&[u8]> {
+        self.joined.as_deref().or_else(|| self.place.clone().map(|place| &self.raw[place]))
+    }
+
+    /// The event with other data; only a line of its own is exchanged.
+    pub(crate) fn with_data(&self, data: &[u8]) -> Bytes {
+        match &self.place {
+            Some(place) => [&self.raw[..place.start], data, &self.raw[place.end..]].concat().into(),
+            None if self.joined.as_deref() == Some(data) => self.raw.clone(),
+            None => Self::of(data),
+        }
+    }
+
+    fn parse(raw: Bytes) -> Self {
+        let (mut places, mut id): (Vec<Range<usize>>, Option<String>) = (Vec::new(), None);
+        // A stream may begin with a mark of its byte order, which is no part of a name.
+        let mut start = if raw.starts_with(b"\xef\xbb\xbf") { 3 } else { 0 };
+        while start < raw.len() {
+            let rest = &raw[start..];
+            let length = rest.iter().position(|byte| matches!(byte, b'\n' | b'\r')).unwrap_or(rest.len());
+            let line = &rest[..length];
+            let value_of = |name: &[u8]| {
+                let value = line.strip_prefix(name)?;
+                match value.first() {
+                    None => Some(value.len()),
+                    Some(b':') => Some(value.len() - 1 - usize::from(value.get(1) == Some(&b' '))),
+                    Some(_) => None,
+                }
+            };
+            let end = start + length;
+            if let Some(length) = value_of(b"data") {
+                places.push(end - length..end);
+            } else if let Some(length) = value_of(b"id") {
+                id = std::str::from_utf8(&raw[end - length..end]).ok().map(str::to_owned);
+            }
+            start = end + 1;
+        }
+        let one = (places.len() == 1).then(|| places[0].clone());
+        let parts = || places.iter().map(|place| &raw[place.clone()]).collect::<Vec<_>>().join(&b'\n');
+        let joined = (places.len() > 1).then(parts);
+        Self { place: one, joined, id, raw }
+    }
+}
+
+/// Takes a stream apart into its events.
+#[derive(Debug, Default)]
+pub(crate) struct Events {
+    buffer: BytesMut,
+    /// How much of it was looked at.
+    seen: usize,
+    /// Where the line begins that is looked at.
+    line: usize,
+    /// Whether the last line ended with a carriage return, of which a line feed may still come.
+    after_return: bool,
+}
+
+impl Events {
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
+        self.buffer.extend_from_slice(bytes);
+    }
+
+    /// Whether more has come than anybody could hold.
+    pub(crate) fn is_too_long(&self) -> bool {
+        self.buffer.len() > MAX_LINE
+    }
+
+    /// The next event that is complete.
+    pub(crate) fn next(&mut self) -> Option<Event> {
+        loop {
+            let rest = &self.buffer[self.seen..];
+            if self.after_return && !rest.is_empty() {
+                self.after_return = false;
+                if rest[0] == b'\n' {
+                    self.seen += 1;
+                    self.line = self.seen;
+                    continue;
+                }
+            }
+            let Some(at) = rest.iter().position(|byte| matches!(byte, b'\n' | b'\r')) else {
+                self.seen = self.buffer.len();
+                return None;
+            };
+            let end = self.seen + at;
+            self.after_return = self.buffer[end] == b'\r';
+            let is_empty = end == self.line;
+            (self.seen, self.line) = (end + 1, end + 1);
+            if !is_empty {
+                continue;
+            }
+            // The line feed of a pair belongs to this event, if it is here already.
+            if self.after_return && self.buffer.get(self.seen) == Some(&b'\n') {
+                (self.seen, self.after_return) = (self.seen + 1, false);
+            }
+            let raw = self.buffer.split_to(self.seen).freeze();
+            (self.seen, self.line) = (0, 0);
+            return Some(Event::parse(raw));
+        }
+    }
+
+    /// What is left when the stream has ended: an event that is not complete is none.
+    pub(crate) fn rest(&mut self) -> Bytes {
+        (self.seen, self.line) = (0, 0);
+        self.buffer.split().freeze()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STREAM: &str = concat!(
+        ": hello\n\n",
+        "id: 7\nevent: message\ndata: {\"a\":1}\n\n",
+        "data:two\r\ndata:  lines\r\n\r\n",
+        "data\r\r",
+        "retry: 5\nid:\ndata: é\n\n",
+        "data: cut off"
+    );
+
+    fn take(chunk: usize) -> (Vec<Event>, Vec<u8>) {
+        let (mut events, mut found, mut raw) = (Events::default(), Vec::new(), Vec::new());
+        for piece in STREAM.as_bytes().chunks(chunk) {
+            events.push(piece);
+            while let Some(event) = events.next() {
+                raw.extend_from_slice(&event.raw);
+                found.push(event);
+            }
+        }
+        raw.extend_from_slice(&events.rest());
+        (found, raw)
+    }
+
+    #[test]
+    fn events_are_the_same_however_they_are_cut_and_no_byte_is_lost() {
+        for chunk in 1..STREAM.len() {
+            let (events, raw) = take(chunk);
+            assert_eq!(raw, STREAM.as_bytes(), "{chunk}");
+            let data: Vec<Option<&[u8]>> = events.iter().map(Event::data).collect();
+            let expected: [Option<&[u8]>; 5] =
+                [None, Some(b"{\"a\":1}"), Some(b"two\n lines"), Some(b""), Some("é".as_bytes())];
+            assert_eq!(data, expected, "{chunk}");
+            let ids: Vec<Option<&str>> = events.iter().map(|event| event.id.as_deref()).collect();
+            assert_eq!(ids, [None, Some("7"), None, None, Some("")], "{chunk}");
+        }
+    }
+
+    #[test]
+    fn data_are_exchanged_and_the_rest_stays() {
+        let (events, _) = take(1000);
+        assert_eq!(events[1].with_data(b"x"), "id: 7\nevent: message\ndata: x\n\n");
+        assert_eq!(events[2].with_data(b"two\n lines"), events[2].raw);
+        assert_eq!(events[2].with_data(b"x"), "event: message\ndata: x\n\n");
+    }
+}

@@ -1,0 +1,126 @@
+//! The tools of a server by HTTP: what each of them is, and why.
+
+use hyper::header::{self, HeaderName, HeaderValue};
+use hyper::{HeaderMap, Method};
+use onceward::{InvalidInput, KeyPolicy, Policy};
+use serde_json::json;
+
+use super::call::answer_to;
+use super::headers::{METHOD, SESSION, VERSION};
+use super::remote::{Connection, Remote, full};
+use crate::ends::{Reply, Unsent};
+use crate::explain::{self, Explained, HANDSHAKE, PAGES, STATELESS};
+use crate::message::{Head, Id};
+use crate::raw;
+use crate::tools::{Catalogue, Rules, Trust};
+
+/// Asks a server for its tools and says what each of them is. `headers` go with every request.
+///
+/// # Errors
+/// When the server does not answer as an MCP server does, or a header is none.
+pub async fn explain(
+    policy: Policy,
+    server: &str,
+    keys: Option<KeyPolicy>,
+    trust: Trust,
+    remote: &Remote,
+    headers: &[(String, String)],
+) -> Result<Vec<Explained>, InvalidInput> {
+    let mut visit = Visit { remote, headers: all_headers(headers)?, asked: 0 };
+    let meta = match visit.ask("initialize", &explain::hello()).await {
+        Ok(_) => {
+            visit.headers.insert(VERSION, HeaderValue::from_static(HANDSHAKE));
+            visit.notify("{\"jsonrpc\":\"2.0\",\"method\":\"notifications/initialized\"}").await;
+            json!({})
+        }
+        // A server that knows no handshake is told with every request what it needs to know.
+        Err(_) => {
+            visit.headers.insert(VERSION, HeaderValue::from_static(STATELESS));
+            explain::every_request()
+        }
+    };
+    let mut catalogue = Catalogue::default();
+    let mut cursor: Option<String> = None;
+    for _ in 0..PAGES {
+        let params = match cursor.take() {
+            Some(cursor) => json!({"_meta": meta, "cursor": cursor}),
+            None => json!({"_meta": meta}),
+        };
+        let result = visit.ask("tools/list", &params.to_string()).await;
+        let result =
+            result.map_err(|why| InvalidInput::new(format!("the server does not list its tools: {why}")))?;
+        cursor = catalogue.learn(&result);
+        if cursor.is_none() {
+            break;
+        }
+    }
+    visit.leave().await;
+    explain::all(&Rules { policy, server: server.to_owned(), keys, trust }, &catalogue)
+}
+
+/// One visit to the server.
+struct Visit<'a> {
+    remote: &'a Remote,
+    headers: HeaderMap,
+    asked: usize,
+}
+
+impl Visit<'_> {
+    /// Asks something and gives the result.
+    async fn ask(&mut self, method: &str, params: &str) -> Result<String, String> {
+        self.asked += 1;
+        let id = self.asked.to_string();
+        let line = format!(
+            "{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":{},\"params\":{params}}}",
+            raw::quoted(method)
+        );
+        let mut headers = self.headers.clone();
+        headers.extend(HeaderValue::from_str(method).ok().map(|method| (METHOD, method)));
+        let request = self.remote.request(Method::POST, self.remote.path(), headers, full(line));
+        let unsent = |unsent: Unsent| match unsent {
+            Unsent::Nothing(why) | Unsent::Perhaps(why) => why,
+        };
+        let response = self.remote.send(request, Connection::Kept).await.map_err(unsent)?;
+        if let Some(session) = response.headers().get(&SESSION) {
+            self.headers.insert(SESSION, session.clone());
+        }
+        match answer_to(&Id::of(&id), response).await.map_err(unsent)? {
+            Reply::Answer(line) => {
+                let line = String::from_utf8(line).map_err(|error| error.to_string())?;
+                let result = Head::parse(&line).and_then(|head| head.result).map(str::to_owned);
+                result.ok_or(line)
+            }
+            Reply::Rejected(why) | Reply::Unclear(why) | Reply::Over(why) => Err(why),
+        }
+    }
+
+    /// Tells the server something that it need not answer.
+    async fn notify(&self, line: &'static str) {
+        let (path, headers) = (self.remote.path(), self.headers.clone());
+        let request = self.remote.request(Method::POST, path, headers, full(line));
+        drop(self.remote.send(request, Connection::Kept).await);
+    }
+
+    /// Ends the session, where there is one. A server that does not let it be ended forgets it by itself.
+    async fn leave(&self) {
+        if self.headers.contains_key(&SESSION) {
+            let (path, headers) = (self.remote.path(), self.headers.clone());
+            let request = self.remote.request(Method::DELETE, path, headers, full(""));
+            drop(self.remote.send(request, Connection::Kept).await);
+        }
+    }
+}
+
+fn all_headers(given: &[(String, String)]) -> Result<HeaderMap, InvalidInput> {
+    let mut headers = HeaderMap::new();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(header::ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
+    for (name, value) in given {
+        let header = (HeaderName::try_from(name), HeaderValue::try_from(value));
+        let (Ok(name), Ok(value)) = header else {
+            return Err(InvalidInput::new(format!("{name:?} cannot be sent as a header")));
+        };
+        headers.insert(name, value);
+    }
+    Ok(headers)
+}
