@@ -1,22 +1,17 @@
 //! How an answer leaves, and from when on it counts as delivered.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use onceward::OperationId;
+use onceward::Record;
 
 use crate::desk::Desk;
 use crate::ends::{Answer, Ends, Left};
 use crate::waiters::Waiter;
 
-/// How long a delivery waits to be written down: several share one write, and none stands in the way of the next call.
-/// A proxy that dies before takes a repeat for a retry.
-const DELIVERY_PAUSE: Duration = Duration::from_millis(20);
-
 /// An answer, and the operation whose delivery is to be remembered with it.
 pub(crate) struct Told {
     pub(crate) answer: Answer,
-    pub(crate) delivers: Option<OperationId>,
+    pub(crate) delivers: Option<Arc<Record>>,
 }
 
 impl Told {
@@ -30,24 +25,24 @@ impl Desk {
     pub(crate) async fn deliver(self: &Arc<Self>, ends: &Arc<dyn Ends>, told: Told) {
         let waiter = ends.waiter();
         let delivers = told.delivers.filter(|_| !waiter.is_gone());
-        if let Some(operation) = &delivers {
-            self.waiters.remember_answer(waiter, operation);
+        if let Some(record) = &delivers {
+            self.waiters.remember_answer(waiter, &record.id);
         }
         self.waiters.forget(waiter);
-        let Some(operation) = delivers else {
+        let Some(record) = delivers else {
             // Whoever has given up gets what his end of the line still takes.
             match ends.answer(told.answer).await {
                 Left::Yes | Left::No => return,
             }
         };
         // Whoever has the answer may call again at once, so this is known before it leaves.
-        let at_ms = self.delivered_at(waiter, self.memory.was_repeated(&operation));
-        self.memory.delivering(&operation, at_ms);
+        let at_ms = self.delivered_at(waiter, self.memory.was_repeated(&record.id));
+        self.memory.delivering(&record.id, at_ms);
         match ends.answer(told.answer).await {
-            Left::Yes => self.note_delivery(waiter, &operation, at_ms).await,
+            Left::Yes => self.note_delivery(waiter, &record, at_ms).await,
             Left::No => {}
         }
-        self.memory.delivery_written(&operation, at_ms);
+        self.memory.delivery_written(&record.id, at_ms);
     }
 
     /// From when on an answer that leaves now counts as delivered.
@@ -59,14 +54,13 @@ impl Desk {
         onceward::transition::later(self.ledger.clock_ms(), later_ms)
     }
 
-    /// Writes the delivery down. Where it cannot be written, a repeat is taken for a retry: nothing runs twice for
-    /// that.
-    async fn note_delivery(&self, waiter: &Waiter, operation: &OperationId, at_ms: i64) {
-        tokio::time::sleep(DELIVERY_PAUSE).await;
-        drop(self.ledger.note_delivery(operation, Some(at_ms)).await);
+    /// Writes the delivery down, in its own time. Where it cannot be written, a repeat is taken for a retry: nothing runs
+    /// twice for that.
+    async fn note_delivery(&self, waiter: &Waiter, record: &Arc<Record>, at_ms: i64) {
+        drop(self.ledger.note_delivery(record, at_ms).await);
         // A cancellation that came meanwhile has the last word.
         if waiter.is_gone() {
-            drop(self.ledger.note_delivery(operation, None).await);
+            drop(self.ledger.take_delivery_back(&record.id).await);
         }
     }
 }

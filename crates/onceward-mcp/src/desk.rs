@@ -166,7 +166,7 @@ impl Desk {
         let (desk, active) = (Arc::clone(self), self.begin_activity());
         self.runtime.spawn(async move {
             desk.memory.not_delivered(&operation);
-            drop(desk.ledger.note_delivery(&operation, None).await);
+            drop(desk.ledger.take_delivery_back(&operation).await);
             drop(active);
         });
     }

@@ -150,31 +150,34 @@ impl Desk {
         if let Some(token) = &token {
             self.progress.follow(&intent.id, token, chosen.joined, ends);
         }
-        let delivers = (call.key.is_none() && standing.keys == KeyPolicy::Auto).then(|| intent.id.clone());
+        let noted = call.key.is_none() && standing.keys == KeyPolicy::Auto;
         let tool = call.tool.clone();
         let (result, said) = self.ran(call, standing, chosen.operation, &intent.id, ends).await;
         if let Some(token) = &token {
             self.progress.end(&intent.id, token, ends);
         }
+        let ended = match &result {
+            Ok(receipt) => Some(Arc::clone(receipt.record())),
+            Err(Error::Failed { record, .. }) => Some(Arc::clone(record)),
+            Err(_) => None,
+        };
+        let delivers = ended.filter(|_| noted);
         match (result, said) {
             (Ok(receipt), None) => {
                 let now_ms = self.ledger.clock_ms();
-                let repeat = if delivers.is_some() { Repeat::CallAgain } else { self.repeat() };
+                let repeat = if noted { Repeat::CallAgain } else { self.repeat() };
                 let text = answer::replayed(&waiter.id_text, receipt.record(), repeat, now_ms);
                 Told { answer: Answer::Ours(text), delivers }
             }
-            (Ok(_) | Err(Error::Failed { .. }), Some(answer)) => Told { answer, delivers },
+            (Ok(_), Some(answer)) => Told { answer, delivers },
             // The first error is passed on as it came: it is the next call that is told of the doubt.
             (Err(error), Some(answer)) => {
                 if let Error::Unrecorded { .. } = error {
                     self.notice(&format!("{tool}: {error}"));
                 }
-                Told { answer, delivers: None }
+                Told { answer, delivers }
             }
-            (Err(error), None) => {
-                let delivers = delivers.filter(|_| matches!(error, Error::Failed { .. }));
-                Told { answer: Answer::Ours(refuse(&error, &tool)), delivers }
-            }
+            (Err(error), None) => Told { answer: Answer::Ours(refuse(&error, &tool)), delivers },
         }
     }
 

@@ -41,7 +41,7 @@ pub use schema::SCHEMA_VERSION;
 
 use crate::Backend;
 use crate::health::Finding;
-use crate::remote::{Engine, ServerClock, Token};
+use crate::remote::{Engine, ServerClock, Token, give_way};
 use desk::Desk;
 use link::{Link, Pooler};
 use listen::{Hearing, Memory};
@@ -204,7 +204,8 @@ impl Store for PostgresStore {
         self.ask(|reply| Job::Load { id: id.clone(), reply }).await
     }
 
-    async fn swap(&self, expected: Option<u64>, record: Record, _door: Door) -> Result<Swap, StoreError> {
+    async fn swap(&self, expected: Option<u64>, record: Record, door: Door) -> Result<Swap, StoreError> {
+        give_way(door).await;
         if record.state == State::Done {
             self.listen(LISTEN_AFTER);
         }

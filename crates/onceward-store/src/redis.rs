@@ -38,7 +38,7 @@ pub use options::{Durability, Layout, RedisOptions, Secret, Transport};
 
 use crate::cache::Cache;
 use crate::health::Finding;
-use crate::remote::{ServerClock, Token};
+use crate::remote::{ServerClock, Token, give_way};
 use crate::{Backend, Missing, no_ledger};
 use fleet::{Crew, Fleet, Unanswered};
 use node::{Answer, Command, Proof};
@@ -171,7 +171,8 @@ impl Store for RedisStore {
         self.kept(stored, epoch)
     }
 
-    async fn swap(&self, expected: Option<u64>, record: Record, _door: Door) -> Result<Swap, StoreError> {
+    async fn swap(&self, expected: Option<u64>, record: Record, door: Door) -> Result<Swap, StoreError> {
+        give_way(door).await;
         let until = self.fleet.until();
         let epoch = self.crew().news.epoch(&record.id);
         let value = entry::encode(&record)?;

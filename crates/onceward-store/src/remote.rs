@@ -11,12 +11,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_timer::Delay;
-use onceward::{Clock, Dispatch, Hold, StoreError};
+use onceward::{Clock, Dispatch, Door, Hold, StoreError};
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 
 use crate::clock::since_boot_ms;
 
+/// How long a write that has time lets others go first.
+const PATIENCE: Duration = Duration::from_millis(20);
 /// How many readings of the server's clock count.
 const READINGS: usize = 8;
 
@@ -49,6 +51,14 @@ impl Clock for ServerClock {
 
     async fn sleep(&self, ms: u64) {
         Delay::new(Duration::from_millis(ms)).await;
+    }
+}
+
+/// Lets others go first where there is no hurry: the next call's intent is not to wait behind a note on the last one.
+pub(crate) async fn give_way(door: Door) {
+    match door {
+        Door::Patient => Delay::new(PATIENCE).await,
+        Door::Blocking | Door::Async => {}
     }
 }
 

@@ -7,13 +7,14 @@
 //! # Layout
 //! - [`options`](SqliteOptions): what a URL can say. `schema`: tables and their versions. `rows`: records and rows.
 //! - `live`: the locks, the ledger's own clock, and the count of changes to finished records.
-//! - `writer`: one writer, many callers, one sync.
+//! - `queue`: what waits to be written. `writer`: one writer, many callers, one sync.
 //! - [`atomic`]: record and effect in one transaction of the caller's own. `health`: whether all is as it should be.
 
 pub mod atomic;
 mod health;
 mod live;
 mod options;
+mod queue;
 mod rows;
 mod schema;
 mod writer;
@@ -34,8 +35,9 @@ pub use schema::SCHEMA_VERSION;
 
 use crate::cache::Cache;
 use live::Live;
+use queue::{Change, Haste, Written};
 use rows::Entry;
-use writer::{Change, Writer, Written};
+use writer::Writer;
 
 /// The ledger in one SQLite file.
 pub struct SqliteStore {
@@ -117,7 +119,8 @@ impl SqliteStore {
         // With other attempts under way here a shared sync is worth the change of thread.
         match door {
             Door::Blocking if self.shared.live.held() <= 1 => self.writer.write_here(change).await,
-            Door::Blocking | Door::Async => self.writer.write(change).await,
+            Door::Blocking | Door::Async => self.writer.write(change, Haste::Now).await,
+            Door::Patient => self.writer.write(change, Haste::Later).await,
         }
     }
 }

@@ -6,7 +6,10 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use onceward::{Blocking, Done, Failure, Inherit, Ledger, Liveness, Operation, Owner, State, Store, Verdict};
+use onceward::{
+    Blocking, Done, Door, Failure, Inherit, Ledger, Liveness, Operation, Owner, Record, State, Store, Swap,
+    Verdict,
+};
 use onceward_store::{Backend, SqliteOptions, SqliteStore, Sync};
 use rusqlite::Connection;
 
@@ -239,4 +242,50 @@ fn many_threads_share_commits_and_lose_nothing() {
         })
         .unwrap();
     assert_eq!(done, 800);
+}
+
+/// The next version of a record that is done, with a note on its delivery.
+fn noted(record: &Record) -> Record {
+    onceward::transition::delivered(record, Some(7)).unwrap()
+}
+
+#[test]
+fn what_has_time_goes_along_with_the_next_commit() {
+    let fixture = Fixture::new();
+    let store = fixture.store();
+    let ledger = Ledger::new(Arc::<SqliteStore>::clone(&store)).blocking();
+    let record = Arc::clone(pay(&ledger, "a").unwrap().record());
+    let mut patient = std::pin::pin!(store.swap(Some(record.version), noted(&record), Door::Patient));
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    assert!(patient.as_mut().poll(&mut context).is_pending(), "it waited for nobody");
+    pay(&ledger, "b").unwrap();
+    let std::task::Poll::Ready(written) = patient.as_mut().poll(&mut context) else {
+        panic!("the commit of another did not take it along");
+    };
+    assert!(matches!(written, Ok(Swap::Written(_))));
+}
+
+#[test]
+fn what_has_time_is_written_when_nothing_else_is_and_when_the_ledger_is_closed() {
+    let fixture = Fixture::new();
+    let store = fixture.store();
+    let ledger = Ledger::new(Arc::<SqliteStore>::clone(&store)).blocking();
+    let found = |key: &str| {
+        let id = Operation::new("pay").key(key).intent().unwrap().id;
+        pollster::block_on(fixture.store().load(&id)).unwrap().unwrap().detail.delivered_ms
+    };
+    let record = Arc::clone(pay(&ledger, "a").unwrap().record());
+    pollster::block_on(store.swap(Some(record.version), noted(&record), Door::Patient)).unwrap();
+    assert_eq!(found("a"), Some(7));
+    // A conflict is told, as ever.
+    let late = pollster::block_on(store.swap(Some(record.version), noted(&record), Door::Patient)).unwrap();
+    assert!(matches!(late, Swap::Conflict(Some(newer)) if newer.detail.delivered_ms == Some(7)));
+    let record = Arc::clone(pay(&ledger, "b").unwrap().record());
+    {
+        let mut patient = std::pin::pin!(store.swap(Some(record.version), noted(&record), Door::Patient));
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        assert!(patient.as_mut().poll(&mut context).is_pending());
+    }
+    drop((ledger, store));
+    assert_eq!(found("b"), Some(7));
 }

@@ -55,13 +55,16 @@ pub enum Swap {
     Conflict(Option<Arc<Record>>),
 }
 
-/// Whether the caller's thread may be blocked for the time of a write.
+/// How a write comes in: whether the caller's thread may be blocked for its time, and whether it has time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Door {
     /// It may: the store can write on this very thread and save two changes of thread.
     Blocking,
     /// It may not: other tasks live on this thread.
     Async,
+    /// It may not, and there is no hurry: others go first, and the write may share their sync. Once it is written
+    /// everybody sees it, but until the next write is durable it may be lost with the machine's power.
+    Patient,
 }
 
 /// Whether processes that the owner starts keep its lock alive.
@@ -160,7 +163,8 @@ pub trait Store: Send + Sync {
     /// The record of that id.
     async fn load(&self, id: &OperationId) -> Result<Option<Arc<Record>>, StoreError>;
 
-    /// Writes `record` if the stored version is `expected` (`None`: if there is none), durably before it returns.
+    /// Writes `record` if the stored version is `expected` (`None`: if there is none), durably before it returns
+    /// unless it came in by [`Door::Patient`].
     async fn swap(&self, expected: Option<u64>, record: Record, door: Door) -> Result<Swap, StoreError>;
 
     /// Deletes the record if its version is `expected`; tells whether it did.

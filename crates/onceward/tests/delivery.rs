@@ -3,6 +3,8 @@
 
 mod common;
 
+use std::sync::Arc;
+
 use common::{Bench, id, pay};
 use onceward::{Code, Failure};
 
@@ -10,21 +12,24 @@ use onceward::{Code, Failure};
 fn the_first_sure_delivery_counts_and_can_be_taken_back() {
     let bench = Bench::new();
     let ledger = bench.ledger.ledger();
-    let note = |at| bench.wait(ledger.note_delivery(&id(&pay()), at));
-    assert_eq!(note(Some(1)).expect_err("there is nothing").code(), Code::NotFound);
+    let refused = bench.wait(ledger.take_delivery_back(&id(&pay())));
+    assert_eq!(refused.expect_err("there is nothing").code(), Code::NotFound);
     let receipt = bench.run(&pay()).expect("it runs");
     assert_eq!(receipt.record().detail.delivered_ms, None);
-    let before = bench.wait(ledger.find(&id(&pay()))).expect("it is there").0;
-    let after = note(Some(9_000)).expect("it is done");
+    let before = Arc::clone(receipt.record());
+    // Whoever notes it knows an old version at most.
+    let note = |at| bench.wait(ledger.note_delivery(&before, at));
+    let after = note(9_000).expect("it is done");
     assert_eq!(after.detail.delivered_ms, Some(9_000));
     assert_eq!(
         (after.due_ms, after.updated_ms, after.state),
         (before.due_ms, before.updated_ms, before.state)
     );
-    assert_eq!(note(Some(5_000)).expect("sooner").detail.delivered_ms, Some(5_000));
-    let same = note(Some(7_000)).expect("later changes nothing");
+    assert_eq!(note(5_000).expect("sooner").detail.delivered_ms, Some(5_000));
+    let same = note(7_000).expect("later changes nothing");
     assert_eq!((same.detail.delivered_ms, same.version), (Some(5_000), after.version + 1));
-    assert_eq!(note(None).expect("not taken after all").detail.delivered_ms, None);
+    let taken_back = bench.wait(ledger.take_delivery_back(&id(&pay())));
+    assert_eq!(taken_back.expect("not taken after all").detail.delivered_ms, None);
     assert_eq!(bench.run(&pay()).expect("a replay").data(), receipt.data());
 }
 
@@ -33,7 +38,8 @@ fn a_failure_is_delivered_too_and_the_next_attempt_is_not() {
     let bench = Bench::new();
     let ledger = bench.ledger.ledger();
     bench.ledger.run(pay(), |_| Err(Failure::no_effect("declined"))).expect_err("it fails");
-    let failed = bench.wait(ledger.note_delivery(&id(&pay()), Some(1))).expect("it ended");
+    let (found, _) = bench.wait(ledger.find(&id(&pay()))).expect("it is there");
+    let failed = bench.wait(ledger.note_delivery(&found, 1)).expect("it ended");
     assert_eq!(failed.detail.delivered_ms, Some(1));
     let receipt = bench.run(&pay()).expect("the next attempt");
     assert_eq!(receipt.record().detail.delivered_ms, None);
@@ -44,6 +50,7 @@ fn what_is_in_doubt_has_no_answer_to_deliver() {
     let bench = Bench::new();
     let ledger = bench.ledger.ledger();
     bench.ledger.run(pay(), |_| Err(Failure::in_doubt("lost"))).expect_err("it is in doubt");
-    let refused = bench.wait(ledger.note_delivery(&id(&pay()), Some(1)));
+    let (found, _) = bench.wait(ledger.find(&id(&pay()))).expect("it is there");
+    let refused = bench.wait(ledger.note_delivery(&found, 1));
     assert_eq!(refused.expect_err("it has none").code(), Code::WrongState);
 }

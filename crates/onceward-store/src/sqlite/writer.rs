@@ -2,39 +2,24 @@
 //!
 //! Changes queue up. Whoever holds the connection takes all that are waiting, writes them in one transaction, and
 //! answers each. That is a thread of its own, or, where a caller may block and is alone, the caller itself, which saves
-//! two changes of thread.
+//! two changes of thread. What has time goes along with somebody else's commit.
 
 use std::collections::HashMap;
-use std::pin::Pin;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
-use std::task::{Context, Poll, Waker};
 use std::thread::JoinHandle;
 
-use onceward::{OperationId, Record, StoreError};
+use onceward::{OperationId, StoreError};
 use rusqlite::{Connection, ErrorCode};
 
-use super::rows::{Entry, Touch};
+use super::options::Sync;
+use super::queue::{Batch, Change, Haste, Job, PAUSE, Queue, Sleep, Written};
+use super::rows::Touch;
 use super::{Shared, live, rows, schema};
 
-/// How many changes share a commit at the most.
-const MAX_BATCH: usize = 1_024;
 /// How many operations have a tally of replays that is not written yet; beyond that, replays are not counted.
 const MAX_TALLIES: usize = 65_536;
 /// How many of these tallies a commit takes along.
 const TALLIES_PER_COMMIT: usize = 64;
-
-pub(super) enum Change {
-    Swap { expected: Option<u64>, entry: Entry },
-    Delete { id: OperationId, expected: u64 },
-}
-
-pub(super) enum Written {
-    /// With the epoch that held before the commit: whoever keeps the record in memory keeps it under that one.
-    Yes {
-        epoch: Option<u64>,
-    },
-    Conflict(Option<Arc<Record>>),
-}
 
 /// The writer of one process.
 pub(super) struct Writer {
@@ -50,26 +35,7 @@ struct Core {
     tallies: Mutex<Tallies>,
 }
 
-#[derive(Default)]
-struct Queue {
-    jobs: Vec<Job>,
-    /// The writer's thread waits to be woken, which costs a call to the kernel.
-    asleep: bool,
-    closing: bool,
-}
-
 type Tallies = HashMap<OperationId, u64>;
-
-struct Job {
-    change: Change,
-    reply: Arc<Mutex<Reply>>,
-}
-
-#[derive(Default)]
-struct Reply {
-    result: Option<Result<Written, StoreError>>,
-    waker: Option<Waker>,
-}
 
 /// The connection, and the identity of the file that it has open.
 struct Desk {
@@ -91,15 +57,15 @@ impl Writer {
     }
 
     /// Writes through the writer's thread.
-    pub(super) async fn write(&self, change: Change) -> Result<Written, StoreError> {
-        let reply = self.core.enqueue(change);
-        self.wake_thread();
-        Waiting(reply).await
+    pub(super) async fn write(&self, change: Change, haste: Haste) -> Result<Written, StoreError> {
+        let written = self.core.queue().push(change, haste);
+        self.wake_thread(haste);
+        written.await
     }
 
     /// Writes on this thread, if nobody else is writing.
     pub(super) async fn write_here(&self, change: Change) -> Result<Written, StoreError> {
-        let reply = self.core.enqueue(change);
+        let written = self.core.queue().push(change, Haste::Now);
         match self.core.desk.try_lock() {
             Ok(mut desk) => {
                 self.core.work(&mut desk);
@@ -109,10 +75,10 @@ impl Writer {
             Err(TryLockError::WouldBlock) => {}
         }
         // What came while this thread wrote, and its own change where it did not, is the other thread's.
-        if !self.core.queue().jobs.is_empty() {
-            self.wake_thread();
+        if self.core.queue().is_wanted() {
+            self.wake_thread(Haste::Now);
         }
-        Waiting(reply).await
+        written.await
     }
 
     /// Reads on the writer's connection, unless it is busy. After a failed write it is opened again first, so that
@@ -148,7 +114,7 @@ impl Writer {
         }
     }
 
-    fn wake_thread(&self) {
+    fn wake_thread(&self, haste: Haste) {
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         if thread.is_none() {
             let core = Arc::clone(&self.core);
@@ -157,12 +123,15 @@ impl Writer {
             match spawned {
                 Ok(handle) => *thread = Some(handle),
                 // No thread to be had: this one does the work.
-                Err(_) => self.core.work(&mut self.core.desk()),
+                Err(_) => {
+                    self.core.work(&mut self.core.desk());
+                    self.core.write_left();
+                }
             }
         }
         drop(thread);
         // Once a sleep: whoever comes before it is up finds the queue open.
-        if std::mem::take(&mut self.core.queue().asleep) {
+        if self.core.queue().wakes(haste) {
             self.core.wake.notify_one();
         }
     }
@@ -201,23 +170,32 @@ impl Core {
         self.desk.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn enqueue(&self, change: Change) -> Arc<Mutex<Reply>> {
-        let reply = Arc::new(Mutex::new(Reply::default()));
-        self.queue().jobs.push(Job { change, reply: Arc::clone(&reply) });
-        reply
-    }
-
     /// The writer's thread.
     fn serve(&self) {
         loop {
             let mut queue = self.queue();
-            while queue.jobs.is_empty() {
-                if queue.closing {
+            while !queue.is_wanted() {
+                if !queue.has_time() && queue.closing {
                     return;
                 }
-                queue.asleep = true;
-                queue = self.wake.wait(queue).unwrap_or_else(PoisonError::into_inner);
+                let rides = queue.rides();
+                if queue.has_time() {
+                    queue.sleep = Sleep::ForAWhile;
+                    let waited = self.wake.wait_timeout(queue, PAUSE).unwrap_or_else(PoisonError::into_inner);
+                    queue = waited.0;
+                    let left = queue.has_time() && queue.rides() == rides;
+                    if (waited.1.timed_out() || queue.closing) && left && !queue.is_wanted() {
+                        queue.sleep = Sleep::Awake;
+                        drop(queue);
+                        self.write_left();
+                        queue = self.queue();
+                    }
+                } else {
+                    queue.sleep = Sleep::UntilWoken;
+                    queue = self.wake.wait(queue).unwrap_or_else(PoisonError::into_inner);
+                }
             }
+            queue.sleep = Sleep::Awake;
             drop(queue);
             self.work(&mut self.desk());
         }
@@ -225,25 +203,67 @@ impl Core {
 
     /// Takes all that is waiting, up to the limit, and writes it.
     fn work(&self, desk: &mut Desk) {
-        let jobs: Vec<Job> = {
-            let mut queue = self.queue();
-            let some = queue.jobs.len().min(MAX_BATCH);
-            queue.jobs.drain(..some).collect()
-        };
-        if jobs.is_empty() {
+        let batch = self.queue().take();
+        if let Some(batch) = batch {
+            self.write(desk, &batch);
+        }
+    }
+
+    /// Writes what nobody has taken along.
+    fn write_left(&self) {
+        let mut desk = self.desk();
+        let batch = self.queue().take_left();
+        if batch.jobs.is_empty() {
             return;
         }
-        let tallies = self.some_tallies();
+        if self.sync(&mut desk, Haste::Later).is_ok() {
+            self.write(&mut desk, &batch);
+        } else {
+            // It stays with its caller, who may try again.
+            batch
+                .jobs
+                .iter()
+                .for_each(|job| job.answer(Err(StoreError::unavailable("the ledger is closed"))));
+        }
+        self.sync_again(&mut desk);
+    }
+
+    /// A connection that would not sync must not write intents.
+    fn sync_again(&self, desk: &mut Desk) {
+        if desk.connection.is_some() && self.sync(desk, Haste::Now).is_err() {
+            desk.connection = None;
+        }
+    }
+
+    /// Whether commits are synced from here on. In a write-ahead log `normal` still syncs before pages are copied
+    /// into the database: what is not synced may be lost, and nothing else.
+    fn sync(&self, desk: &mut Desk, haste: Haste) -> Result<(), StoreError> {
+        let sync = match (haste, self.shared.options.sync) {
+            (Haste::Later, Sync::Full) => Sync::Normal,
+            (Haste::Now | Haste::Later, chosen) => chosen,
+        };
+        let sync = sync.as_str();
+        let set = self.connection(desk)?.pragma_update(None, "synchronous", sync);
+        set.map_err(|error| schema::explain(&self.shared.options.path, error))
+    }
+
+    fn write(&self, desk: &mut Desk, batch: &Batch) {
+        let tallies = match batch.haste {
+            Haste::Now => self.some_tallies(),
+            Haste::Later => Tallies::new(),
+        };
+        let jobs = &batch.jobs;
         let changes: Vec<&Change> = jobs.iter().map(|job| &job.change).collect();
         match self.commit(desk, &changes, &tallies) {
             Ok(written) => {
-                for (job, written) in jobs.iter().zip(written) {
+                // Backwards: what was taken along came first, and nobody waits for it.
+                for (job, written) in jobs.iter().zip(written).rev() {
                     self.answer(job, Ok(written));
                 }
             }
             // One change that cannot be written must not take the others with it.
             Err(_) if jobs.len() > 1 => {
-                for job in &jobs {
+                for job in jobs {
                     let result = self.commit(desk, &[&job.change], &Tallies::new());
                     let result = result.and_then(|written| {
                         written
@@ -263,19 +283,8 @@ impl Core {
     }
 
     fn answer(&self, job: &Job, result: Result<Written, StoreError>) {
-        let id = match &job.change {
-            Change::Swap { entry, .. } => &entry.record.id,
-            Change::Delete { id, .. } => id,
-        };
-        let waker = {
-            let mut reply = job.reply.lock().unwrap_or_else(PoisonError::into_inner);
-            reply.result = Some(result);
-            reply.waker.take()
-        };
-        if let Some(waker) = waker {
-            waker.wake();
-        }
-        self.shared.watchers.notify(id);
+        job.answer(result);
+        self.shared.watchers.notify(job.change.id());
     }
 
     /// Writes the changes in one transaction that is on disk when this returns.
@@ -356,11 +365,7 @@ impl Core {
         if written {
             return Ok(Written::Yes { epoch });
         }
-        let id = match change {
-            Change::Swap { entry, .. } => &entry.record.id,
-            Change::Delete { id, .. } => id,
-        };
-        Ok(Written::Conflict(rows::load(connection, id)?.map(Arc::new)))
+        Ok(Written::Conflict(rows::load(connection, change.id())?.map(Arc::new)))
     }
 
     /// Said before the commit: from here on nobody serves a finished record from memory.
@@ -376,25 +381,11 @@ impl Core {
     fn write_tallies(&self) {
         let mut desk = self.desk();
         let tallies = std::mem::take(&mut *self.tallies());
-        let Ok(connection) = self.connection(&mut desk) else {
-            return;
-        };
-        let write = || {
-            connection.pragma_update(None, "synchronous", "off")?;
-            connection.execute_batch("BEGIN IMMEDIATE")?;
-            for (id, replays) in &tallies {
-                rows::add_replays(connection, id, *replays)?;
-            }
-            connection.execute_batch("COMMIT")
-        };
-        if write().is_err() && !connection.is_autocommit() {
-            drop(connection.execute_batch("ROLLBACK"));
+        if self.sync(&mut desk, Haste::Later).is_ok() {
+            // They may be lost.
+            drop(self.commit(&mut desk, &[], &tallies));
         }
-        let sync = self.shared.options.sync.as_str();
-        if connection.pragma_update(None, "synchronous", sync).is_err() {
-            // A connection that would not sync must not write intents.
-            desk.connection = None;
-        }
+        self.sync_again(&mut desk);
     }
 }
 
@@ -403,22 +394,4 @@ impl Core {
 enum Touched {
     NothingFinished,
     Finished,
-}
-
-/// Waits for the writer's answer.
-struct Waiting(Arc<Mutex<Reply>>);
-
-impl Future for Waiting {
-    type Output = Result<Written, StoreError>;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut reply = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match reply.result.take() {
-            Some(result) => Poll::Ready(result),
-            None => {
-                reply.waker = Some(context.waker().clone());
-                Poll::Pending
-            }
-        }
-    }
 }

@@ -23,7 +23,7 @@ pub(super) const CASES: &[Case] = cases![
     an_older_version_is_a_conflict,
     a_newer_version_is_a_conflict,
     a_version_of_what_is_not_there_is_a_conflict_with_nothing,
-    both_doors_write,
+    every_door_writes,
     a_version_can_jump,
     records_do_not_disturb_each_other,
     every_state_is_kept,
@@ -117,8 +117,8 @@ fn a_version_of_what_is_not_there_is_a_conflict_with_nothing(bench: &Bench) -> V
     Ok(())
 }
 
-fn both_doors_write(bench: &Bench) -> Verdict {
-    for (key, door) in [("a", Door::Blocking), ("b", Door::Async)] {
+fn every_door_writes(bench: &Bench) -> Verdict {
+    for (key, door) in [("a", Door::Blocking), ("b", Door::Async), ("c", Door::Patient)] {
         let record = staged(key)?;
         written(wait(bench.swap(None, record.clone(), door))?)?;
         written(wait(bench.swap(Some(record.version), next(&record), door))?)?;

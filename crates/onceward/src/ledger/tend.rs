@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::key::OperationId;
 use crate::operation::Intent;
 use crate::record::{Outcome, Record, State, Verification};
-use crate::store::{Counts, Filter, Swap};
+use crate::store::{Counts, Door, Filter, Swap};
 use crate::transition::{self, Ageing, Cancelling, Verdict};
 
 /// How many records one step of a sweep looks at.
@@ -67,17 +67,35 @@ impl Ledger {
         .await
     }
 
-    /// Writes down from when on the answer counts as delivered; `None` takes that back. It tells a retry from a wanted
-    /// repeat where nobody gives keys.
+    /// Writes down from when on the answer counts as delivered. It tells a retry from a wanted repeat where nobody gives
+    /// keys. The note stands in nobody's way: it goes along with a later write. Where the machine loses its power
+    /// before, a wanted repeat is taken for a retry. `known` is the record as the caller has it, which saves a look.
     ///
     /// # Errors
     /// [`Error::WrongState`] where there is no answer, and the ledger's own.
-    pub async fn note_delivery(
-        &self,
-        id: &OperationId,
-        delivered_ms: Option<i64>,
-    ) -> Result<Arc<Record>, Error> {
-        self.change(id, "delivering", |record, _, _| transition::delivered(record, delivered_ms)).await
+    pub async fn note_delivery(&self, known: &Arc<Record>, delivered_ms: i64) -> Result<Arc<Record>, Error> {
+        let mut record = Arc::clone(known);
+        loop {
+            let Some(next) = transition::delivered(&record, Some(delivered_ms)) else {
+                return Err(Error::WrongState { action: "delivering", record });
+            };
+            if next.version == record.version {
+                return Ok(record);
+            }
+            match self.store().swap(Some(record.version), next, Door::Patient).await? {
+                Swap::Written(record) => return Ok(record),
+                Swap::Conflict(Some(newer)) => record = newer,
+                Swap::Conflict(None) => return Err(Error::NotFound { id: known.id.to_string() }),
+            }
+        }
+    }
+
+    /// Writes down that the answer was not taken after all. That is durable at once: a retry may follow.
+    ///
+    /// # Errors
+    /// [`Error::WrongState`] where there is no answer, and the ledger's own.
+    pub async fn take_delivery_back(&self, id: &OperationId) -> Result<Arc<Record>, Error> {
+        self.change(id, "delivering", |record, _, _| transition::delivered(record, None)).await
     }
 
     /// Asks an operation to stop, and says what that came to.
