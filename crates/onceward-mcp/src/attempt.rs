@@ -136,8 +136,8 @@ impl Desk {
 
 /// The call as it leaves: for a tool that honours a key, with ours.
 fn outgoing(job: &Job, attempt: &Attempt) -> Request {
-    let request = |line: &str, id_place: &std::ops::Range<usize>| Request {
-        line: line.to_owned(),
+    let request = |line: &Arc<String>, id_place: &std::ops::Range<usize>| Request {
+        line: Arc::clone(line),
         id_place: id_place.clone(),
         whose: Whose::Callers,
     };

@@ -1,7 +1,10 @@
 //! What a `tools/call` says.
 
+use std::sync::Arc;
+
 use onceward::{Json, Operation};
 
+use crate::condense::condensed;
 use crate::message::Head;
 use crate::raw::{self, Object};
 use crate::scope;
@@ -15,7 +18,7 @@ pub(crate) const DRY_ARGUMENT: &str = "dry_run";
 /// A call of a tool, as its own text.
 pub(crate) struct ToolCall {
     /// The message as it came.
-    pub(crate) line: String,
+    pub(crate) line: Arc<String>,
     /// Where its id stands in it.
     pub(crate) id_place: std::ops::Range<usize>,
     /// Where its arguments stand, if it has any.
@@ -41,6 +44,12 @@ pub(crate) struct ToolCall {
 impl ToolCall {
     /// Reads a call; `None` where it is not one that a server could execute.
     pub(crate) fn parse(head: &Head<'_>) -> Option<Self> {
+        Self::parse_in(head, &Arc::new(String::new()))
+    }
+
+    /// Reads a call that may be all of `line`: then it is not copied.
+    pub(crate) fn parse_in(head: &Head<'_>, line: &Arc<String>) -> Option<Self> {
+        let whole = std::ptr::eq(head.text, line.as_str());
         let (params_text, id_place) = (head.params?, head.id_place()?);
         let params = Object::parse(params_text)?;
         let meta = params.object("_meta");
@@ -48,7 +57,7 @@ impl ToolCall {
         let flag = |name: &str| meta.and_then(|meta| meta.get(&format!("{PREFIX}{name}"))) == Some("true");
         let given = meta.and_then(|meta| meta.string(&format!("{PREFIX}key")));
         Some(Self {
-            line: head.text.to_owned(),
+            line: if whole { Arc::clone(line) } else { Arc::new(head.text.to_owned()) },
             id_place,
             arguments_place: params.get("arguments").map(|arguments| raw::range(head.text, arguments)),
             params_place: raw::range(head.text, params_text),
@@ -108,7 +117,7 @@ impl ToolCall {
                     &self.line[self.params_place.clone()],
                     &format!("\"arguments\":{with}"),
                 );
-                self.line = raw::spliced(&self.line, self.params_place.clone(), &params);
+                self.line = Arc::new(raw::spliced(&self.line, self.params_place.clone(), &params));
                 self.settle();
             }
         }
@@ -127,12 +136,12 @@ impl ToolCall {
             },
             None => raw::with_members(params, &format!("\"_meta\":{{{member}}}")),
         };
-        self.line = raw::spliced(&self.line, place, &with);
+        self.line = Arc::new(raw::spliced(&self.line, place, &with));
         self.settle();
     }
 
     fn replace_arguments(&mut self, place: std::ops::Range<usize>, by: &str) {
-        self.line = raw::spliced(&self.line, place, by);
+        self.line = Arc::new(raw::spliced(&self.line, place, by));
         self.settle();
     }
 
@@ -212,7 +221,8 @@ fn in_arguments(field: &str) -> String {
 
 /// A value that the ledger can compare. What it would refuse (a name that stands twice) is compared as its text.
 fn json(text: &str) -> Json {
-    Json::parse(text).unwrap_or_else(|_| Json::from(text))
+    let text = condensed(text);
+    Json::parse(&text).unwrap_or_else(|_| Json::from(text.as_ref()))
 }
 
 /// Looks at a line as a call in every way that the proxy does.
@@ -242,7 +252,7 @@ mod tests {
         let big = r#""big":12345678901234567890123"#;
         let mut call = call(&format!(r#"{head}{big},"dry_run":true,"idempotency_key":"k 1"{tail}"#));
         call.take_exposed();
-        assert_eq!(call.line, format!("{head}{big}{tail}"));
+        assert_eq!(*call.line, format!("{head}{big}{tail}"));
         assert_eq!((call.key.as_deref(), call.says_dry_run, call.id()), (Some("k 1"), true, "7"));
         call.put_argument("key", "\"q\"");
         assert_eq!(call.arguments(), r#"{"key":"\"q\"","big":12345678901234567890123}"#);

@@ -34,7 +34,9 @@ pub(crate) fn ending(line: &[u8], settings: &Settings) -> Result<Done, Failure> 
         return Err(Failure::no_effect("the server asked for input before it acted").with(kept, None));
     }
     if says("isError") == Some("true") {
-        let words = result.map(question::text_of).filter(|words| !words.is_empty());
+        // What is not kept is not looked through either.
+        let words =
+            result.filter(|_| kept.is_some()).map(question::text_of).filter(|words| !words.is_empty());
         let words: String = words.unwrap_or_else(|| "the tool failed".to_owned()).chars().take(500).collect();
         return Err(match settings.tool.on_tool_error {
             OnToolError::Failed => Failure::no_effect(words),

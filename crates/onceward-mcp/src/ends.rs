@@ -29,7 +29,7 @@ pub(crate) trait Ends: Send + Sync {
 /// A request to the server.
 pub(crate) struct Request {
     /// Its text.
-    pub(crate) line: String,
+    pub(crate) line: Arc<String>,
     /// Where its id stands.
     pub(crate) id_place: Range<usize>,
     /// Who asks.

@@ -5,12 +5,15 @@ use std::io::{self, BufRead, ErrorKind};
 /// The longest line that is read. Longer ones end the connection: nobody could hold them.
 pub(crate) const MAX_LINE: usize = 1024 * 1024 * 1024;
 
-/// Long lines are gathered in pieces of this size: a buffer that doubles holds three times what it needs.
-const PIECE: usize = 1024 * 1024;
+/// How much room a long line gets, step by step. Room that is not used costs nothing, and each step is so much larger
+/// than the last one that little is copied: a buffer that doubles would hold three times what it needs.
+const ROOM: [usize; 3] = [16 << 20, 256 << 20, 1 << 30];
+/// From here on a line is long.
+const LONG: usize = 1 << 20;
 
 /// The next line without its end, or nothing when the stream is over. A last line without an end is a line.
 pub(crate) fn next_line(stream: &mut impl BufRead, limit: usize) -> io::Result<Option<Vec<u8>>> {
-    let (mut line, mut pieces, mut before) = (Vec::new(), Vec::new(), 0);
+    let mut line = Vec::new();
     loop {
         let chunk = match stream.fill_buf() {
             Ok(chunk) => chunk,
@@ -18,37 +21,30 @@ pub(crate) fn next_line(stream: &mut impl BufRead, limit: usize) -> io::Result<O
             Err(error) => return Err(error),
         };
         if chunk.is_empty() {
-            return Ok((before + line.len() > 0).then(|| joined(pieces, line)));
+            return Ok((!line.is_empty()).then_some(line));
         }
         let end = chunk.iter().position(|byte| *byte == b'\n');
         let taken = end.unwrap_or(chunk.len());
-        if before + line.len() + taken > limit {
+        if line.len() + taken > limit {
             let problem = format!("a message is longer than {limit} bytes");
             return Err(io::Error::new(ErrorKind::InvalidData, problem));
         }
+        make_room(&mut line, taken);
         line.extend_from_slice(&chunk[..taken]);
         stream.consume(end.map_or(taken, |end| end + 1));
         if end.is_some() {
-            return Ok(Some(joined(pieces, line)));
-        }
-        if line.len() >= PIECE {
-            before += line.len();
-            pieces.push(std::mem::replace(&mut line, Vec::with_capacity(PIECE + PIECE / 8)));
+            return Ok(Some(line));
         }
     }
 }
 
-/// One line of its pieces, each of which is let go as soon as it is copied.
-fn joined(pieces: Vec<Vec<u8>>, last: Vec<u8>) -> Vec<u8> {
-    if pieces.is_empty() {
-        return last;
+/// Makes room for so many bytes more.
+fn make_room(line: &mut Vec<u8>, more: usize) {
+    let needed = line.len() + more;
+    if needed > line.capacity() && needed > LONG {
+        let room = ROOM.into_iter().find(|room| *room >= needed).unwrap_or(needed);
+        line.reserve_exact(room - line.len());
     }
-    let mut whole = Vec::with_capacity(pieces.iter().map(Vec::len).sum::<usize>() + last.len());
-    for piece in pieces {
-        whole.extend_from_slice(&piece);
-    }
-    whole.extend_from_slice(&last);
-    whole
 }
 
 #[cfg(test)]
@@ -63,10 +59,10 @@ mod tests {
             lines.push(String::from_utf8(line).unwrap());
         }
         assert_eq!(lines, ["one", "", "two two\r", "last"]);
-        let long: Vec<u8> = (0..5 * PIECE + 7).map(|at| b'a' + u8::try_from(at % 23).unwrap()).collect();
+        let long: Vec<u8> = (0..5 * LONG + 7).map(|at| b'a' + u8::try_from(at % 23).unwrap()).collect();
         let mut stream = io::BufReader::with_capacity(70_000, &long[..]);
-        assert!(next_line(&mut stream, 10 * PIECE).unwrap() == Some(long.clone()));
-        assert!(next_line(&mut &long[..], 4 * PIECE).is_err());
+        assert!(next_line(&mut stream, 10 * LONG).unwrap() == Some(long.clone()));
+        assert!(next_line(&mut &long[..], 4 * LONG).is_err());
         assert!(next_line(&mut io::BufReader::new(&b"toolong\n"[..]), 3).is_err());
     }
 }

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use onceward::{Class, Error, InvalidInput, KeyPolicy, Operation, OperationId, Receipt};
+use tokio::sync::oneshot;
 
 use crate::answer::{self, Repeat};
 use crate::attempt::Job;
@@ -12,6 +13,7 @@ use crate::deliver::Told;
 use crate::delivery::Chosen;
 use crate::desk::Desk;
 use crate::ends::{Answer, Ends};
+use crate::errand;
 use crate::message::Head;
 use crate::question;
 use crate::raw;
@@ -30,10 +32,10 @@ impl Desk {
     pub(crate) fn take(self: &Arc<Self>, call: ToolCall, ends: Arc<dyn Ends>) {
         self.waiters.add(ends.waiter());
         let (desk, active) = (Arc::clone(self), self.begin_activity());
-        self.runtime.spawn(async move {
+        drop(errand::begin(&self.runtime, async move {
             desk.guard(call, ends).await;
             drop(active);
-        });
+        }));
     }
 
     async fn guard(self: &Arc<Self>, mut call: ToolCall, ends: Arc<dyn Ends>) {
@@ -193,7 +195,7 @@ impl Desk {
         let (era, timeout_ms) = (era(&call), standing.settings.timeout_ms);
         let job = Arc::new(Job { call, standing, era, ends: Arc::clone(ends), said: Mutex::default() });
         let (desk, active, running) = (Arc::clone(self), self.begin_activity(), Arc::clone(&job));
-        let task = tokio::spawn(async move {
+        let task = errand::begin(&self.runtime, async move {
             let result = desk.run(&running, operation).await;
             drop(active);
             result
@@ -206,13 +208,11 @@ impl Desk {
     /// Waits for the call to end, or for as long as the policy lets its caller wait. The call itself goes on.
     async fn wait_for(
         &self,
-        task: tokio::task::JoinHandle<Result<Receipt, Error>>,
+        task: oneshot::Receiver<Result<Receipt, Error>>,
         id: &OperationId,
         timeout_ms: u64,
     ) -> Result<Receipt, Error> {
-        let lost = |error: tokio::task::JoinError| {
-            Err(InvalidInput::new(format!("the call broke off here: {error}")).into())
-        };
+        let lost = |_| Err(InvalidInput::new("the call broke off here").into());
         if timeout_ms == 0 {
             return task.await.unwrap_or_else(lost);
         }

@@ -6,11 +6,12 @@
 //!
 //! # Layout
 //! - `desk`: what all calls of a server share. `ends`: who waits for a call's answer and who gives it, whatever carries
-//!   the messages. `stdio`: the two pumps between the streams of processes, and who sees which message.
+//!   the messages. `stdio`: the two pumps between the streams of processes, and who sees which message. `errand`: on
+//!   which thread a call goes on.
 //! - `guard`: one call that the ledger knows, from its intent to its answer. `attempt`: one try, within the limits of its
 //!   tool. `ending`: what the server's answer says about the effect. `deliver`: how the answer leaves.
 //! - `delivery`: is it a retry or a wanted repeat? `waiters`: who waits, and who has given up. `progress`: for all who wait.
-//! - `call`: what a `tools/call` says. `scope`: who shares keys. `tools`: what each tool is, and why.
+//! - `call`: what a `tools/call` says. `condense`: very long arguments. `scope`: who shares keys. `tools`: what each tool is, and why.
 //! - `answer`: what the agent reads. `question`: probes and checks by other tools. `lock`: calls that must not overlap.
 //! - `upstream`: requests on a stream and their answers. `message`, `raw`, `frame`: messages as text.
 //! - `explain`: the tools of a server, for people and for a policy file.
@@ -22,6 +23,7 @@ mod desk;
 mod ends;
 mod stdio;
 pub mod http;
+mod errand;
 mod guard;
 mod attempt;
 mod ending;
@@ -30,6 +32,7 @@ mod delivery;
 mod waiters;
 mod progress;
 mod call;
+mod condense;
 mod scope;
 mod tools;
 mod mirrored;

@@ -1,5 +1,6 @@
 //! Probes and checks: questions that another tool of the same server answers.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use onceward::policy::ToolQuestion;
@@ -32,7 +33,7 @@ pub(crate) async fn request(
 ) -> Result<String, String> {
     let head = "{\"jsonrpc\":\"2.0\",\"id\":";
     let line = format!("{head}0,\"method\":{},\"params\":{params}}}", raw::quoted(method));
-    let request = Request { line, id_place: head.len()..head.len() + 1, whose: Whose::Ours };
+    let request = Request { line: Arc::new(line), id_place: head.len()..head.len() + 1, whose: Whose::Ours };
     match tokio::time::timeout(patience, ends.ask(request)).await {
         Ok(Ok(Reply::Answer(line))) => String::from_utf8(line).map_err(|error| error.to_string()),
         Ok(Ok(Reply::Rejected(reason) | Reply::Unclear(reason) | Reply::Over(reason))) => Err(reason),

@@ -10,6 +10,7 @@ use tokio::runtime::Handle;
 use crate::call::{ToolCall, is_call, unreadable, unreadable_call};
 use crate::desk::{Desk, Options};
 use crate::ends::{Answer, Ends, Left, Reply, Request, Unsent};
+use crate::errand::{May, Others, Pump, apart};
 use crate::frame::{MAX_LINE, next_line};
 use crate::message::{Head, Id, Message};
 use crate::raw;
@@ -52,7 +53,8 @@ impl Proxy {
     #[must_use]
     pub fn new(ledger: Ledger, options: Options, streams: Streams, runtime: Handle) -> Arc<Self> {
         Arc::new(Self {
-            desk: Desk::new(ledger, options, runtime),
+            // The threads that pump may wait for a write: a call that is alone is written down where it is read.
+            desk: Desk::new(ledger.blocking().ledger().clone(), options, runtime),
             client: Outlet::new(streams.client),
             upstream: Arc::new(Upstream::new(streams.server, format!("once-{}", random_name()))),
             watched: Mutex::default(),
@@ -63,9 +65,13 @@ impl Proxy {
     /// server's input. Blocks.
     pub fn pump_client(self: &Arc<Self>, client: impl Read) {
         let mut client = BufReader::with_capacity(CHUNK, client);
+        let pump = Pump::new(&self.desk.runtime, May::WriteToServer);
         loop {
             match next_line(&mut client, MAX_LINE) {
-                Ok(Some(line)) => self.from_client(&line),
+                Ok(Some(line)) => {
+                    self.from_client(line);
+                    pump.drive(waiting(&client));
+                }
                 Ok(None) => break,
                 Err(error) => {
                     self.desk.notice(&format!("the client's messages cannot be read any more: {error}"));
@@ -73,6 +79,7 @@ impl Proxy {
                 }
             }
         }
+        drop(pump);
         // A server that is told to end would take its calls with it.
         self.desk.wait_idle(self.desk.options.drain_ms);
         self.upstream.close();
@@ -81,9 +88,13 @@ impl Proxy {
     /// Passes on what the server says, until it says no more. Blocks.
     pub fn pump_server(self: &Arc<Self>, server: impl Read) {
         let mut server = BufReader::with_capacity(CHUNK, server);
+        let pump = Pump::new(&self.desk.runtime, May::WriteToClient);
         loop {
             match next_line(&mut server, MAX_LINE) {
-                Ok(Some(line)) => self.from_server(line),
+                Ok(Some(line)) => {
+                    self.from_server(line);
+                    pump.drive(waiting(&server));
+                }
                 Ok(None) => return,
                 Err(error) => {
                     self.desk.notice(&format!("the server's messages cannot be read any more: {error}"));
@@ -104,29 +115,39 @@ impl Proxy {
         self.desk.wait_idle(patience_ms)
     }
 
-    fn from_client(self: &Arc<Self>, line: &[u8]) {
-        match Message::of(line) {
-            Message::One(head) => self.one_from_client(&head, line),
+    fn from_client(self: &Arc<Self>, line: Vec<u8>) {
+        let line = match String::from_utf8(line) {
+            Ok(line) => Arc::new(line),
+            Err(error) => return self.opaque_from_client(error.as_bytes()),
+        };
+        match Message::of_text(&line) {
+            Message::One(head) => self.one_from_client(&head, &line),
             Message::Batch(items) if items.iter().any(|item| is_call(item)) => {
                 for item in items {
                     match Head::parse(item) {
-                        Some(head) => self.one_from_client(&head, item.as_bytes()),
+                        Some(head) => self.one_from_client(&head, &line),
                         None => self.upstream.pass(item.as_bytes()),
                     }
                 }
             }
-            Message::Batch(_) => self.upstream.pass(line),
-            Message::Opaque => match unreadable_call(line) {
-                // Some servers read what we cannot (a `NaN`, half a character), and would act on it unguarded.
-                Some(id) => self.to_client(unreadable(&id).as_bytes()),
-                None => self.upstream.pass(line),
-            },
+            Message::Batch(_) => self.upstream.pass(line.as_bytes()),
+            Message::Opaque => self.opaque_from_client(line.as_bytes()),
         }
     }
 
-    fn one_from_client(self: &Arc<Self>, head: &Head<'_>, line: &[u8]) {
+    fn opaque_from_client(&self, line: &[u8]) {
+        match unreadable_call(line) {
+            // Some servers read what we cannot (a `NaN`, half a character), and would act on it unguarded.
+            Some(id) => self.to_client(unreadable(&id).as_bytes()),
+            None => self.upstream.pass(line),
+        }
+    }
+
+    /// One message, which is all of `whole` or a part of it.
+    fn one_from_client(self: &Arc<Self>, head: &Head<'_>, whole: &Arc<String>) {
+        let line = head.text.as_bytes();
         match (head.method.as_deref(), head.id) {
-            (Some("tools/call"), Some(_)) => self.tool_call(head, line),
+            (Some("tools/call"), Some(_)) => self.tool_call(head, whole),
             (Some("tools/call"), None) => {
                 self.desk.notice(
                     "a call of a tool came without an id: nobody could be told what became of it; not sent",
@@ -166,14 +187,14 @@ impl Proxy {
         self.pass_request(id, head, line);
     }
 
-    fn tool_call(self: &Arc<Self>, head: &Head<'_>, line: &[u8]) {
-        let Some(call) = ToolCall::parse(head) else {
+    fn tool_call(self: &Arc<Self>, head: &Head<'_>, whole: &Arc<String>) {
+        let Some(call) = ToolCall::parse_in(head, whole) else {
             // Nothing that a server could execute: it is the server's to say so.
-            self.upstream.pass(line);
+            self.upstream.pass(head.text.as_bytes());
             return;
         };
         if self.desk.passes(&call.tool) {
-            self.pass_request(call.id(), head, line);
+            self.pass_request(call.id(), head, head.text.as_bytes());
             return;
         }
         let waiter = Waiter::new(call.id(), Caller::default(), CHANNEL);
@@ -276,7 +297,7 @@ impl Ends for StdioEnds {
             return;
         }
         let upstream = Arc::clone(&self.proxy.upstream);
-        drop(tokio::task::spawn_blocking(move || upstream.pass(call.line.as_bytes())).await);
+        drop(apart(May::WriteToServer, move || upstream.pass(call.line.as_bytes())).await);
     }
 
     async fn answer(&self, answer: Answer) -> Left {
@@ -298,7 +319,7 @@ impl Ends for StdioEnds {
             Answer::Kept | Answer::Nothing => Err(Unsent::Nothing("there is nothing to say".to_owned())),
         };
         // A client that does not read holds its own answer up, and nobody's call.
-        match tokio::task::spawn_blocking(send).await {
+        match apart(May::WriteToClient, send).await {
             Ok(Ok(())) => Left::Yes,
             Ok(Err(_)) | Err(_) => Left::No,
         }
@@ -307,6 +328,11 @@ impl Ends for StdioEnds {
     fn tell(&self, line: &[u8]) {
         self.proxy.to_client(line);
     }
+}
+
+/// Whether more is waiting to be read.
+fn waiting(stream: &BufReader<impl Read>) -> Others {
+    if stream.buffer().is_empty() { Others::None } else { Others::Wait }
 }
 
 /// An answer under another id.

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::oneshot;
 
 use crate::ends::{Reply, Unsent};
+use crate::errand::{May, apart};
 use crate::message::Id;
 
 /// Our own ids begin here where the client counts: no client has come so far, and every reader can hold them.
@@ -159,7 +160,7 @@ impl Upstream {
     /// Sends a request whose id stands at `place` in `line` under an id of ours.
     pub(crate) async fn ask(
         self: &Arc<Self>,
-        line: String,
+        line: Arc<String>,
         place: std::ops::Range<usize>,
     ) -> Result<oneshot::Receiver<Reply>, Unsent> {
         let (sender, receiver) = oneshot::channel();
@@ -174,7 +175,7 @@ impl Upstream {
             sent
         };
         // A server that does not read holds the writer up, and must hold up nobody else.
-        let sent = tokio::task::spawn_blocking(send).await;
+        let sent = apart(May::WriteToServer, send).await;
         sent.unwrap_or_else(|error| Err(Unsent::Perhaps(error.to_string())))?;
         Ok(receiver)
     }
