@@ -13,7 +13,7 @@
 //! - `cache`: finished records in memory.
 //! - [`clock`]: the machine's clocks. `remote`: what stores on a server share.
 //! - [`health`]: what a back end says about itself.
-//! - [`Place`] and [`open`]: from a URL to a [`Backend`].
+//! - [`Place`], [`open`] and [`ledger`]: from a URL to a [`Backend`] or a whole ledger.
 
 // Who builds one back end alone has parts that only the others use.
 #![cfg_attr(
@@ -35,10 +35,11 @@ pub mod sqlite;
 
 use std::sync::Arc;
 
-use onceward::{InvalidInput, MemoryStore, Store, StoreError};
+use onceward::{InvalidInput, Ledger, MemoryStore, Store, StoreError};
 
 pub use clock::SystemClock;
 pub use health::{Finding, Verdict};
+pub use onceward::Missing;
 #[cfg(feature = "postgres")]
 pub use postgres::{PostgresOptions, PostgresStore};
 #[cfg(feature = "redis")]
@@ -59,16 +60,6 @@ impl<C: onceward::Clock> Backend for MemoryStore<C> {
     fn health(&self) -> Result<Vec<Finding>, StoreError> {
         Ok(vec![Finding::look("ledger", "in memory: it ends with this process")])
     }
-}
-
-/// What to do where there is no ledger yet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Missing {
-    /// It is made.
-    #[default]
-    Make,
-    /// It is an error: whoever only looks must not leave anything behind.
-    Refuse,
 }
 
 /// Where a ledger is, as its URL says.
@@ -160,4 +151,12 @@ pub fn open(url: &str) -> Result<Arc<dyn Backend>, StoreError> {
     Place::parse(url)
         .map_err(|invalid| StoreError::Unusable { what: invalid.to_string() })?
         .open(Missing::Make)
+}
+
+/// The ledger at a URL, for those who are handed an opener: command-line tools that are built on `onceward-clap`.
+///
+/// # Errors
+/// As [`open`]; also where there is none and none was to be made.
+pub fn ledger(url: &str, missing: Missing) -> Result<Ledger, onceward::Error> {
+    Ok(Ledger::new(Place::parse(url)?.open(missing)?))
 }

@@ -46,6 +46,16 @@ impl StoreError {
     }
 }
 
+/// What to do where there is no ledger yet: what an opener of ledgers is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Missing {
+    /// It is made.
+    #[default]
+    Make,
+    /// It is an error: whoever only looks must not leave anything behind.
+    Refuse,
+}
+
 /// What a compare-and-swap came to.
 #[derive(Debug)]
 pub enum Swap {

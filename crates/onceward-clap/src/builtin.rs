@@ -1,0 +1,113 @@
+//! The commands that every tool has: what is in doubt is shown and settled, and programs learn what can be typed.
+
+mod mcp;
+mod settle;
+
+use clap::{ArgMatches, Command, Subcommand};
+
+use crate::command::World;
+use crate::entry::Facts;
+use crate::envelope::{Envelope, ErrorBody};
+use crate::manifest::{self, Detail};
+use crate::session::Session;
+use crate::voice::Dialect;
+
+pub(crate) use settle::SettleArgs;
+
+/// A command of the framework's.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Builtin {
+    /// Show an operation: whether it happened, and what came of it
+    Show {
+        /// The operation (op_…)
+        #[arg(value_name = "OPERATION")]
+        operation: String,
+    },
+    /// Say what became of an operation in doubt
+    Settle(SettleArgs),
+    /// Describe every command for programs: arguments, danger, exit codes
+    Manifest,
+    /// Describe one command for programs
+    Schema {
+        /// The command
+        #[arg(value_name = "COMMAND")]
+        command: String,
+    },
+    /// Serve the commands as MCP tools on stdin and stdout, guarded by the same ledger
+    Mcp,
+    /// Print a completion script
+    Completions {
+        /// For which shell
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual, or write one page a command into a folder
+    Man {
+        /// Where to
+        #[arg(value_name = "FOLDER")]
+        folder: Option<std::path::PathBuf>,
+    },
+}
+
+/// Runs a command of the framework's, prints its answer and gives the exit code.
+pub(crate) fn run<W: World>(
+    session: &Session<W>,
+    command: &Builtin,
+    mut definition: Command,
+    facts: &[Facts],
+    matches: &ArgMatches,
+) -> u8 {
+    let envelope = match command {
+        Builtin::Show { operation } => settle::show(session, operation),
+        Builtin::Settle(args) => settle::settle(session, args),
+        Builtin::Manifest => {
+            definition.build();
+            let detail = match session.voice.dialect {
+                Dialect::Contract => Detail::Retries,
+                Dialect::Strict => Detail::Spec,
+            };
+            Envelope::read(&manifest::manifest(&definition, facts, detail))
+        }
+        Builtin::Schema { command } => {
+            definition.build();
+            match definition.find_subcommand(command) {
+                Some(found) => Envelope::read(&manifest::schema(&definition, found, facts)),
+                None => Envelope::invalid(format!("there is no command {command}; `{} manifest` lists all", session.tool)),
+            }
+        }
+        Builtin::Mcp => return mcp::serve(session, definition, facts, matches),
+        Builtin::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(*shell, &mut definition, session.tool, &mut script);
+            session.voice.bytes(&script);
+            return 0;
+        }
+        Builtin::Man { folder } => match pages(session, definition, folder.as_deref()) {
+            Ok(()) => return 0,
+            Err(error) => {
+                let problem = format!("the manual could not be written: {error}");
+                Envelope::error(ErrorBody::certain(problem), 1)
+            }
+        },
+    };
+    session.voice.answer(&envelope);
+    envelope.exit
+}
+
+fn pages<W: World>(
+    session: &Session<W>,
+    definition: Command,
+    folder: Option<&std::path::Path>,
+) -> std::io::Result<()> {
+    match folder {
+        Some(folder) => {
+            std::fs::create_dir_all(folder)?;
+            clap_mangen::generate_to(definition, folder)
+        }
+        None => {
+            let mut page = Vec::new();
+            clap_mangen::Man::new(definition).render(&mut page)?;
+            session.voice.bytes(&page);
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! From the arguments of a tool call to a command line.
+
+use std::ffi::OsString;
+
+use clap::parser::ValueSource;
+use clap::{Arg, ArgMatches, Command};
+use serde_json::{Map, Value};
+
+use crate::entry::Facts;
+use crate::manifest::properties;
+
+/// The command line of a call.
+pub(super) struct Typed {
+    /// The command's name and its flags.
+    pub(super) flags: Vec<OsString>,
+    /// What comes last, after `--`.
+    pub(super) positionals: Vec<String>,
+}
+
+/// The command line of a call. Whether the values are right is clap's to say, as for everybody.
+pub(super) fn of(command: &Command, facts: &Facts, arguments: &Value) -> Result<Typed, String> {
+    let empty = Map::new();
+    let arguments = match arguments {
+        Value::Null => &empty,
+        Value::Object(arguments) => arguments,
+        _ => return Err("`arguments` is not an object".to_owned()),
+    };
+    let known = properties(command);
+    if let Some(name) = arguments.keys().find(|name| known.iter().all(|(known, _)| known != *name)) {
+        let all = known.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
+        return Err(format!("{} has no argument {name:?}; it has {all}", facts.name));
+    }
+    let mut typed = vec![OsString::from(facts.name)];
+    let mut positionals = Vec::new();
+    for (name, argument) in &known {
+        let Some(value) = arguments.get(name) else { continue };
+        let words = words(name, value)?;
+        match argument.get_long() {
+            None => positionals.extend(words),
+            Some(long) if !argument.get_action().takes_values() => {
+                typed.extend(words.iter().filter(|word| *word == "true").map(|_| format!("--{long}").into()));
+            }
+            Some(long) => typed.extend(words.iter().map(|word| OsString::from(format!("--{long}={word}")))),
+        }
+    }
+    if facts.streams {
+        typed.push("--no-stream".into());
+    }
+    Ok(Typed { flags: typed, positionals })
+}
+
+/// What was typed for the server itself and holds for each of its calls. The environment is inherited anyway.
+pub(super) fn everywhere(definition: &Command, matches: &ArgMatches) -> Vec<OsString> {
+    let mine = ["once_json", "once_envelope"];
+    let wanted = |argument: &&Arg| argument.is_global_set() && !mine.contains(&argument.get_id().as_str());
+    let mut typed = Vec::new();
+    for argument in definition.get_arguments().filter(wanted) {
+        let id = argument.get_id().as_str();
+        let Some(long) = argument.get_long() else { continue };
+        if !matches!(matches.value_source(id), Some(ValueSource::CommandLine)) {
+            continue;
+        }
+        if !argument.get_action().takes_values() {
+            typed.push(format!("--{long}").into());
+            continue;
+        }
+        for value in matches.get_raw(id).into_iter().flatten() {
+            let mut word = OsString::from(format!("--{long}="));
+            word.push(value);
+            typed.push(word);
+        }
+    }
+    typed
+}
+
+fn words(name: &str, value: &Value) -> Result<Vec<String>, String> {
+    match value {
+        Value::Null => Ok(Vec::new()),
+        Value::String(text) => Ok(vec![text.clone()]),
+        Value::Bool(_) | Value::Number(_) => Ok(vec![value.to_string()]),
+        Value::Array(items) => {
+            let words = items.iter().map(|item| words(name, item)).collect::<Result<Vec<_>, _>>()?;
+            Ok(words.concat())
+        }
+        Value::Object(_) => Err(format!("the argument {name:?} is an object, which no command line holds")),
+    }
+}

@@ -1,0 +1,121 @@
+//! The messages of MCP, of both eras: with the `initialize` handshake, and without any session.
+
+use serde_json::{Value, json};
+
+/// The newest of each era, and all that are understood.
+const MODERN: &str = "2026-07-28";
+const LEGACY: [&str; 4] = ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"];
+const VERSION_KEY: &str = "io.modelcontextprotocol/protocolVersion";
+
+/// Which rules a request follows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Era {
+    /// A session that begins with `initialize`.
+    Legacy,
+    /// Each request names its version.
+    Modern,
+}
+
+/// A request, or a notification where its id is null.
+#[derive(Debug)]
+pub(super) struct Request {
+    pub(super) id: Value,
+    pub(super) method: String,
+    pub(super) params: Value,
+    pub(super) era: Era,
+}
+
+impl Request {
+    /// Reads a line. What is no request is answered with the refusal.
+    pub(super) fn parse(line: &str) -> Result<Self, Value> {
+        let refuse = |code: i64, message: &str| {
+            json!({"jsonrpc": "2.0", "id": null, "error": {"code": code, "message": message}})
+        };
+        let mut message: Value =
+            serde_json::from_str(line).map_err(|error| refuse(-32700, &format!("not JSON: {error}")))?;
+        let Some(method) = message["method"].as_str().map(str::to_owned) else {
+            return Err(refuse(-32600, "a request needs a method"));
+        };
+        let params = message["params"].take();
+        let names_version = params["_meta"].get(VERSION_KEY).is_some();
+        let era = if names_version || method == "server/discover" { Era::Modern } else { Era::Legacy };
+        Ok(Self { id: message["id"].take(), method, params, era })
+    }
+
+    /// Refuses a version that is not understood.
+    pub(super) fn supported(&self) -> Result<(), Value> {
+        match self.params["_meta"].get(VERSION_KEY).and_then(Value::as_str) {
+            None | Some(MODERN) => Ok(()),
+            Some(version) => Err(json!({
+                "code": -32022,
+                "message": format!("the protocol version {version:?} is not supported"),
+                "data": {"supported": [MODERN], "requested": version},
+            })),
+        }
+    }
+}
+
+pub(super) fn initialize(request: &Request, tool: &str, version: &str) -> Result<Value, Value> {
+    let asked = request.params["protocolVersion"].as_str().unwrap_or_default();
+    let spoken = LEGACY.iter().find(|known| **known == asked).unwrap_or(&LEGACY[0]);
+    Ok(json!({
+        "protocolVersion": spoken,
+        "capabilities": {"tools": {"listChanged": false}},
+        "serverInfo": {"name": tool, "version": version},
+        "instructions": INSTRUCTIONS,
+    }))
+}
+
+pub(super) fn discover(tool: &str, version: &str) -> Result<Value, Value> {
+    Ok(cacheable(json!({
+        "supportedVersions": [MODERN],
+        "capabilities": {"tools": {}},
+        "instructions": INSTRUCTIONS,
+        "_meta": {"io.modelcontextprotocol/serverInfo": {"name": tool, "version": version}},
+    })))
+}
+
+const INSTRUCTIONS: &str = "Every tool may be retried: a retry with the same arguments or the same idempotency_key \
+changes nothing and returns the first answer with effect \"noop\". dry_run shows what would change. An answer with \
+error.happened \"unknown\" must be settled, not repeated.";
+
+/// A result that may be kept by the client.
+pub(super) fn cacheable(result: Value) -> Value {
+    let mut result = complete(result);
+    result["ttlMs"] = 60_000.into();
+    result["cacheScope"] = "private".into();
+    result
+}
+
+/// A result that is whole.
+pub(super) fn complete(mut result: Value) -> Value {
+    result["resultType"] = "complete".into();
+    result
+}
+
+/// The same without what only the modern era knows.
+pub(super) fn legacy(mut result: Value) -> Value {
+    if let Some(fields) = result.as_object_mut() {
+        for field in ["resultType", "ttlMs", "cacheScope"] {
+            fields.remove(field);
+        }
+    }
+    result
+}
+
+/// An envelope as the result of a call.
+pub(super) fn tool_result(envelope: &Value) -> Value {
+    json!({
+        "content": [{"type": "text", "text": envelope.to_string()}],
+        "structuredContent": envelope,
+        "isError": envelope["ok"] != true,
+    })
+}
+
+pub(super) fn invalid_params(problem: &str) -> Value {
+    json!({"code": -32602, "message": problem})
+}
+
+pub(super) fn no_such_method(method: &str) -> Value {
+    json!({"code": -32601, "message": format!("there is no method {method:?}")})
+}

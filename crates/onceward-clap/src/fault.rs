@@ -1,0 +1,225 @@
+//! What goes wrong in a command, and whether it had an effect.
+
+use onceward::Failure;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+/// What kind of failure it is. Each has a code that programs read and an exit code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+pub enum FaultKind {
+    /// It failed.
+    Failed,
+    /// The input is wrong.
+    InvalidInput,
+    /// Something else must be done first.
+    Precondition,
+    /// What it is about does not exist.
+    NotFound,
+    /// What exists stands against it.
+    Conflict,
+    /// What was to be made exists; the data holds it.
+    AlreadyExists,
+    /// The caller may not do it.
+    PermissionDenied,
+    /// The caller must say who he is.
+    AuthRequired,
+    /// Too many calls; it can be tried again later.
+    RateLimited,
+    /// What it needs cannot be reached; it can be tried again.
+    Unavailable,
+}
+
+impl FaultKind {
+    /// Every kind, for documentation and for tests that must not forget one.
+    pub const ALL: [Self; 10] = [
+        Self::Failed,
+        Self::InvalidInput,
+        Self::Precondition,
+        Self::NotFound,
+        Self::Conflict,
+        Self::AlreadyExists,
+        Self::PermissionDenied,
+        Self::AuthRequired,
+        Self::RateLimited,
+        Self::Unavailable,
+    ];
+
+    /// The exit code.
+    #[must_use]
+    pub const fn exit(self) -> u8 {
+        match self {
+            Self::Failed => 1,
+            Self::InvalidInput => 2,
+            Self::Precondition => 4,
+            Self::NotFound => 5,
+            Self::Conflict | Self::AlreadyExists => 6,
+            Self::PermissionDenied => 7,
+            Self::AuthRequired => 8,
+            Self::RateLimited => 11,
+            Self::Unavailable => 12,
+        }
+    }
+
+    /// The word for it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Failed => "FAILED",
+            Self::InvalidInput => "INVALID_INPUT",
+            Self::Precondition => "PRECONDITION",
+            Self::NotFound => "NOT_FOUND",
+            Self::Conflict => "CONFLICT",
+            Self::AlreadyExists => "ALREADY_EXISTS",
+            Self::PermissionDenied => "PERMISSION_DENIED",
+            Self::AuthRequired => "AUTH_REQUIRED",
+            Self::RateLimited => "RATE_LIMITED",
+            Self::Unavailable => "UNAVAILABLE",
+        }
+    }
+
+    /// Whether the same call can come to something else by itself.
+    #[must_use]
+    pub const fn worth_a_retry(self) -> bool {
+        match self {
+            Self::Failed | Self::RateLimited | Self::Unavailable => true,
+            Self::InvalidInput
+            | Self::Precondition
+            | Self::NotFound
+            | Self::Conflict
+            | Self::AlreadyExists
+            | Self::PermissionDenied
+            | Self::AuthRequired => false,
+        }
+    }
+}
+
+/// Why a command did not do what it was asked to.
+///
+/// One that names its kind is certain: nothing happened. One that is made of another error (`?`) is certain before the
+/// dispatch and in doubt after it.
+#[derive(Debug)]
+pub struct Fault {
+    kind: FaultKind,
+    certainty: Certainty,
+    message: String,
+    retry_after_ms: Option<u64>,
+    data: Option<Box<RawValue>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Certainty {
+    /// Nothing happened.
+    NoEffect,
+    /// Nobody can say.
+    InDoubt,
+    /// As the point says at which it came up: certain before the dispatch, in doubt after it.
+    ByDispatch,
+}
+
+macro_rules! certain {
+    ($($(#[$doc:meta])* $name:ident => $kind:ident;)*) => {
+        $($(#[$doc])*
+        pub fn $name(message: impl ToString) -> Self {
+            Self::of(FaultKind::$kind, Certainty::NoEffect, message)
+        })*
+    };
+}
+
+impl Fault {
+    certain! {
+        /// It failed, for certain without effect.
+        no_effect => Failed;
+        /// The input is wrong.
+        invalid => InvalidInput;
+        /// Something else must be done first.
+        precondition => Precondition;
+        /// What it is about does not exist.
+        not_found => NotFound;
+        /// What exists stands against it.
+        conflict => Conflict;
+        /// What was to be made exists. Give it with [`Fault::with_data`].
+        already_exists => AlreadyExists;
+        /// The caller may not do it.
+        permission_denied => PermissionDenied;
+        /// The caller must say who he is.
+        auth_required => AuthRequired;
+        /// Too many calls.
+        rate_limited => RateLimited;
+        /// What it needs cannot be reached, and said so before anything happened.
+        unavailable => Unavailable;
+    }
+
+    /// Nobody can say whether it happened: a reply that was lost, an error that came after the request had left.
+    pub fn in_doubt(message: impl ToString) -> Self {
+        Self::of(FaultKind::Failed, Certainty::InDoubt, message)
+    }
+
+    /// When to try again.
+    #[must_use]
+    pub fn retry_after_ms(mut self, ms: u64) -> Self {
+        self.retry_after_ms = Some(ms);
+        self
+    }
+
+    /// What the caller should see besides the message.
+    #[must_use]
+    pub fn with_data(mut self, data: &impl Serialize) -> Self {
+        self.data = serde_json::value::to_raw_value(data).ok();
+        self
+    }
+
+    /// What kind it is.
+    #[must_use]
+    pub fn kind(&self) -> FaultKind {
+        self.kind
+    }
+
+    /// What went wrong, in words.
+    #[must_use]
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    pub(crate) fn certainty(&self) -> Certainty {
+        self.certainty
+    }
+
+    pub(crate) fn kept(&self) -> Kept {
+        Kept { fault: self.kind, retry_after_ms: self.retry_after_ms, detail: self.data.clone() }
+    }
+
+    fn of(kind: FaultKind, certainty: Certainty, message: impl ToString) -> Self {
+        Self { kind, certainty, message: message.to_string(), retry_after_ms: None, data: None }
+    }
+}
+
+impl<E: std::error::Error> From<E> for Fault {
+    fn from(error: E) -> Self {
+        Self::of(FaultKind::Failed, Certainty::ByDispatch, error)
+    }
+}
+
+/// What the ledger keeps of a fault beside its message.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Kept {
+    pub(crate) fault: FaultKind,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) retry_after_ms: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) detail: Option<Box<RawValue>>,
+}
+
+impl Fault {
+    /// What the ledger is told, where it is known whether the work was dispatched.
+    pub(crate) fn into_failure(self, dispatched: bool) -> Failure {
+        let kept = serde_json::value::to_raw_value(&self.kept()).ok();
+        let certain = match self.certainty {
+            Certainty::NoEffect => true,
+            Certainty::InDoubt => false,
+            Certainty::ByDispatch => !dispatched,
+        };
+        let failure = if certain { Failure::no_effect(self.message) } else { Failure::in_doubt(self.message) };
+        failure.with(kept, None)
+    }
+}

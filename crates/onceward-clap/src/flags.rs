@@ -1,0 +1,131 @@
+//! The flags that the framework gives to commands. Their ids begin with `once_`, so an author's fields may have any name;
+//! only the long names are taken.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use onceward::operation::DEFAULT_SCOPE;
+
+use crate::voice::Dialect;
+
+/// What every command has, before or after its name.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Globals {
+    /// The ledger, as a URL [default: a file in the user's data folder]
+    #[arg(id = "once_ledger", long = "ledger", global = true, value_name = "URL", help_heading = "Everywhere")]
+    pub(crate) ledger: Option<String>,
+    /// A policy file: classes, times and limits for single commands
+    #[arg(id = "once_policy", long = "policy", global = true, value_name = "FILE", help_heading = "Everywhere")]
+    pub(crate) policy: Option<PathBuf>,
+    /// Answer with one JSON object on stdout; the default where stdout is no terminal
+    #[arg(id = "once_json", long = "json", global = true, help_heading = "Everywhere")]
+    pub(crate) json: bool,
+    /// Which envelope the JSON answer has
+    #[arg(
+        id = "once_envelope",
+        long = "envelope",
+        global = true,
+        value_enum,
+        default_value_t,
+        help_heading = "Everywhere"
+    )]
+    pub(crate) envelope: Dialect,
+}
+
+/// What every command has that may take its time.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Limits {
+    /// How long it may take: 500ms, 30s, 5m; 0s is no limit
+    #[arg(
+        id = "once_timeout",
+        long = "timeout",
+        value_name = "TIME",
+        value_parser = span,
+        help_heading = "Retry safety"
+    )]
+    pub(crate) timeout_ms: Option<u64>,
+}
+
+/// What every command has that changes something.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct MutatingFlags {
+    /// The key of this very action: the same key again is a retry and changes nothing. Without one it is derived from
+    /// the command and its arguments
+    #[arg(id = "once_key", long = "idempotency-key", value_name = "KEY", help_heading = "Retry safety")]
+    pub(crate) key: Option<String>,
+    /// Say what would change and change nothing
+    #[arg(id = "once_dry_run", long = "dry-run", help_heading = "Retry safety")]
+    pub(crate) dry_run: bool,
+    /// Who shares keys: a session, a run, a tenant
+    #[arg(
+        id = "once_scope",
+        long = "scope",
+        default_value = DEFAULT_SCOPE,
+        help_heading = "Retry safety"
+    )]
+    pub(crate) scope: String,
+    /// The same action is wanted again: 2, 3, … or any label
+    #[arg(id = "once_occurrence", long = "occurrence", value_name = "N|LABEL", help_heading = "Retry safety")]
+    pub(crate) occurrence: Option<String>,
+    /// How long to wait for another caller that is doing the same
+    #[arg(
+        id = "once_wait",
+        long = "wait",
+        value_name = "TIME",
+        value_parser = span,
+        help_heading = "Retry safety"
+    )]
+    pub(crate) wait_ms: Option<u64>,
+    #[command(flatten)]
+    pub(crate) limits: Limits,
+}
+
+/// What a command has that destroys something.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct ConfirmFlag {
+    /// Really do it. Without this flag it is refused, and what it would destroy is shown
+    #[arg(id = "once_confirm", long = "confirm", help_heading = "Retry safety")]
+    pub(crate) confirm: bool,
+}
+
+/// What a command has that does something for many items.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct StreamFlag {
+    /// One answer with all items in it, instead of a line for each as it is done
+    #[arg(id = "once_no_stream", long = "no-stream", help_heading = "Retry safety")]
+    pub(crate) no_stream: bool,
+}
+
+/// The long names that an author cannot use for a command with these flags.
+pub(crate) fn taken() -> Vec<String> {
+    let all = clap::Command::new("all");
+    let all = MutatingFlags::augment_args(Globals::augment_args(all));
+    let all = StreamFlag::augment_args(ConfirmFlag::augment_args(all));
+    let own = all.get_arguments().filter_map(|argument| argument.get_long().map(str::to_owned));
+    own.chain(["help".to_owned()]).collect()
+}
+
+/// The environment variable of a tool that stands for a setting: `SHOP_LEDGER`.
+pub(crate) fn variable(tool: &str, setting: &str) -> String {
+    let tool: String =
+        tool.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' }).collect();
+    format!("{tool}_{setting}")
+}
+
+/// Lets environment variables stand for those flags that are the same for a whole session.
+pub(crate) fn with_environment(command: clap::Command, tool: &str) -> clap::Command {
+    let settings = [
+        ("once_ledger", "LEDGER"),
+        ("once_policy", "POLICY"),
+        ("once_envelope", "ENVELOPE"),
+        ("once_scope", "SCOPE"),
+    ];
+    settings.into_iter().fold(command, |command, (id, setting)| {
+        let known = command.get_arguments().any(|argument| argument.get_id() == id);
+        if known { command.mut_arg(id, |argument| argument.env(variable(tool, setting))) } else { command }
+    })
+}
+
+fn span(text: &str) -> Result<u64, String> {
+    onceward::policy::span_ms(text).map_err(|invalid| invalid.to_string())
+}

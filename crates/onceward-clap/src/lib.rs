@@ -1,0 +1,43 @@
+//! A framework for command-line tools whose every mutating command is safe to retry.
+//!
+//! # Layout
+//! - [`command`]: what an author writes: [`Safe`], [`Mutating`], [`Batch`], and the [`World`] they work on.
+//! - [`plan`], [`op`], [`probe`], [`fault`]: what plans, applies and probes give and take.
+//! - [`tool`]: the commands put together. `check`: what is wrong with a definition.
+//! - `entry`: a registered command. `call`: one call of it. `batch`: many. `referee`: when work is over.
+//! - `session`: ledger, policy and options. `flags`: what the framework adds to a command line.
+//! - `envelope`, `voice`, `text`: the one answer, and how it is printed.
+//! - `manifest`: what programs can know beforehand. `builtin`: `show`, `settle`, `mcp` and the like.
+//! - [`score`]: runs every command of a tool twice, for the author's own tests.
+//!
+//! # Write a retry-safe tool in five minutes
+#![doc = include_str!("../../../docs/clap.md")]
+
+pub mod command;
+pub mod plan;
+pub mod op;
+pub mod probe;
+pub mod fault;
+pub mod tool;
+mod check;
+mod entry;
+mod call;
+mod batch;
+mod referee;
+mod session;
+mod flags;
+mod envelope;
+mod voice;
+mod text;
+mod manifest;
+mod builtin;
+pub mod score;
+
+pub use command::{Batch, DEFAULT_TIMEOUT_MS, Danger, Destructive, Mutating, NoOptions, Ordinary, Safe, World};
+pub use fault::{Fault, FaultKind};
+pub use manifest::DangerLevel;
+pub use onceward::{Class, Missing};
+pub use op::{Applied, Dispatched, Ensured, Op, ensure};
+pub use plan::Plan;
+pub use probe::{Doubt, Probe, Probed};
+pub use tool::Tool;

@@ -1,0 +1,52 @@
+//! The exit codes, which every command shares.
+
+use serde_json::{Value, json};
+
+/// What each exit code says of the effect, and whether the same call may simply be made again.
+pub(super) fn table() -> Value {
+    json!({
+        "0": exit("SUCCESS", "done, or replayed: it was done before and nothing was run", Retry::No, "complete", &[]),
+        "1": exit("GENERAL_ERROR", "it failed for certain without effect", Retry::Yes, "none", &["FAILED"]),
+        "2": exit("ARG_ERROR", "the input was refused, or something destructive was not confirmed; nothing was run",
+                  Retry::No, "none", &["INVALID_INPUT", "KEY_MISSING"]),
+        "3": exit("PARTIAL_FAILURE", "some items of a batch failed; the same command again does what is left",
+                  Retry::No, "partial", &["PARTIAL_FAILURE"]),
+        "4": exit("PRECONDITION", "refused: in progress elsewhere, expired, cancelled, or out of budget",
+                  Retry::No, "none",
+                  &["IN_PROGRESS", "KEY_EXPIRED", "CANCELLED", "BUDGET_EXHAUSTED", "PRECONDITION"]),
+        "5": exit("NOT_FOUND", "what it is about does not exist; nothing was changed", Retry::No, "none", &["NOT_FOUND"]),
+        "6": exit("CONFLICT", "the key was used with other inputs, or what exists stands against it", Retry::No, "none",
+                  &["KEY_REUSED", "WRONG_STATE", "CONFLICT", "ALREADY_EXISTS"]),
+        "7": exit("PERMISSION_DENIED", "the caller may not do it; nothing was changed", Retry::No, "none",
+                  &["PERMISSION_DENIED"]),
+        "8": exit("AUTH_REQUIRED", "the caller must say who he is; nothing was changed", Retry::No, "none",
+                  &["AUTH_REQUIRED"]),
+        "10": exit("TIMEOUT", "its time is over; error.happened says whether it may have had an effect", Retry::No,
+                   "partial", &["TIMEOUT"]),
+        "11": exit("RATE_LIMITED", "too many calls; nothing was changed", Retry::Yes, "none", &["RATE_LIMITED"]),
+        "12": exit("UNAVAILABLE", "the ledger or what the command needs cannot be reached; nothing was changed",
+                   Retry::Yes, "none", &["LEDGER_UNAVAILABLE", "UNAVAILABLE"]),
+        "79": exit("IN_DOUBT", "nobody can say whether it happened; error.fix_command settles it", Retry::No, "partial",
+                   &["IN_DOUBT", "UNVERIFIED"]),
+        "130": exit("SIGINT", "stopped by the caller; error.happened says what that left", Retry::No, "partial",
+                    &["CANCELLED", "IN_DOUBT"]),
+        "143": exit("SIGTERM", "stopped from outside; error.happened says what that left", Retry::No, "partial",
+                    &["CANCELLED", "IN_DOUBT"]),
+    })
+}
+
+#[derive(PartialEq, Eq)]
+enum Retry {
+    Yes,
+    No,
+}
+
+fn exit(name: &str, description: &str, retry: Retry, side_effects: &str, error_codes: &[&str]) -> Value {
+    json!({
+        "name": name,
+        "description": description,
+        "retryable": retry == Retry::Yes,
+        "side_effects": side_effects,
+        "error_codes": error_codes,
+    })
+}

@@ -1,0 +1,143 @@
+//! What `apply` is given, and what it gives back: an effect can be reported only by who has dispatched.
+
+use std::fmt::Display;
+use std::sync::Arc;
+
+use onceward::{Attempt, Done, Effect};
+use serde::Serialize;
+
+use crate::fault::Fault;
+use crate::referee::Gate;
+
+/// One try to change the world. Its intent is on disk.
+pub struct Op<'a, W> {
+    world: &'a mut W,
+    attempt: Attempt,
+    gate: Arc<Gate>,
+}
+
+impl<'a, W> Op<'a, W> {
+    pub(crate) fn new(world: &'a mut W, attempt: Attempt, gate: Arc<Gate>) -> Self {
+        Self { world, attempt, gate }
+    }
+
+    /// The world, to be looked at: what is so already?
+    #[must_use]
+    pub fn world(&self) -> &W {
+        self.world
+    }
+
+    /// The operation's key.
+    #[must_use]
+    pub fn key(&self) -> &str {
+        self.attempt.key()
+    }
+
+    /// The operation's scope.
+    #[must_use]
+    pub fn scope(&self) -> &str {
+        self.attempt.scope()
+    }
+
+    /// The attempt's number: a fencing token, for a downstream that can check one.
+    #[must_use]
+    pub fn attempt(&self) -> u32 {
+        self.attempt.number()
+    }
+
+    /// The key to pass to a downstream that honours one: the same for every attempt, unique over scopes and tools.
+    #[must_use]
+    pub fn downstream_key(&self) -> String {
+        self.attempt.downstream_key().to_owned()
+    }
+
+    /// The same where the command has more than one downstream.
+    #[must_use]
+    pub fn downstream_key_for(&self, downstream: &str) -> String {
+        key_for(self.attempt.downstream_key(), downstream)
+    }
+
+    /// The point of dispatch: the request leaves now. Before it an error or a crash is certain to have had no effect;
+    /// after it, it is in doubt. Gives the world to be changed, and the means to say what was changed.
+    ///
+    /// # Errors
+    /// When the time is over or the caller has asked to stop, or when the dispatch could not be noted. Nothing has
+    /// happened, and nothing must: return the fault.
+    pub fn dispatch(self) -> Result<(&'a mut W, Dispatched), Fault> {
+        self.gate.pass(|| self.attempt.dispatched())?;
+        Ok((self.world, Dispatched { _only_by_dispatch: () }))
+    }
+}
+
+/// The key of one of several downstreams.
+pub(crate) fn key_for(key: &str, downstream: &str) -> String {
+    format!("{key}-{downstream}")
+}
+
+/// The proof that a command has dispatched: only who holds it can report an effect.
+#[must_use = "say what was changed: `dispatched.created(data)`"]
+#[derive(Debug)]
+pub struct Dispatched {
+    _only_by_dispatch: (),
+}
+
+impl Dispatched {
+    /// Something new exists.
+    pub fn created<T>(self, data: T) -> Applied<T> {
+        Applied { effect: Effect::Created, reason: None, data }
+    }
+
+    /// Something that existed is different.
+    pub fn updated<T>(self, data: T) -> Applied<T> {
+        Applied { effect: Effect::Updated, reason: None, data }
+    }
+
+    /// Something is gone.
+    pub fn deleted<T>(self, data: T) -> Applied<T> {
+        Applied { effect: Effect::Deleted, reason: None, data }
+    }
+}
+
+/// What was done to the world, with the answer that every retry gets.
+#[derive(Debug)]
+pub struct Applied<T> {
+    effect: Effect,
+    reason: Option<String>,
+    data: T,
+}
+
+impl<T> Applied<T> {
+    /// It was so already, and why. Needs no dispatch.
+    pub fn noop(reason: impl Into<String>, data: T) -> Self {
+        Self { effect: Effect::Noop, reason: Some(reason.into()), data }
+    }
+}
+
+impl<T: Serialize> Applied<T> {
+    pub(crate) fn done(&self) -> Done {
+        match &self.reason {
+            Some(reason) => Done::noop(reason, &self.data),
+            None => Done::new(self.effect, &self.data),
+        }
+    }
+}
+
+/// Whether something has to be done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ensured {
+    /// It is so already: the reason for a `noop`.
+    Already(String),
+    /// It is not so yet.
+    Needed,
+}
+
+/// Compares what is with what is wanted.
+///
+/// ```
+/// use onceward_clap::{Ensured, ensure};
+/// assert_eq!(ensure("version", Some("1.2.3"), "1.2.3"), Ensured::Already("Already at version 1.2.3".to_owned()));
+/// assert_eq!(ensure("version", Some("1.2.2"), "1.2.3"), Ensured::Needed);
+/// ```
+pub fn ensure<T: PartialEq + Display + ?Sized>(what: &str, state: Option<&T>, want: &T) -> Ensured {
+    if state == Some(want) { Ensured::Already(format!("Already at {what} {want}")) } else { Ensured::Needed }
+}

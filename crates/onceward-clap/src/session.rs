@@ -1,0 +1,202 @@
+//! What a command works with: the ledger, the policy, the world's options, and the way to answer.
+
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use etcetera::BaseStrategy;
+use onceward::{Blocking, Class, Error, InvalidInput, Ledger, Missing, Operation, Policy, Settings, StoreError};
+use serde::Serialize;
+
+use crate::command::World;
+use crate::envelope::Envelope;
+use crate::flags::{Globals, MutatingFlags};
+use crate::referee::Referee;
+use crate::voice::Voice;
+
+/// Opens the ledger at a URL. The tool's author hands it in, so this crate names no back end.
+pub(crate) type Opener = Arc<dyn Fn(&str, Missing) -> Result<Ledger, Error> + Send + Sync>;
+
+/// One run of the tool.
+pub(crate) struct Session<W: World> {
+    pub(crate) tool: &'static str,
+    pub(crate) globals: Globals,
+    pub(crate) options: W::Options,
+    pub(crate) place: String,
+    pub(crate) open: Opener,
+    pub(crate) policy: Policy,
+    pub(crate) referee: Referee,
+    pub(crate) voice: Voice,
+    /// The world, while no work has it: the items of a batch share it.
+    pub(crate) world: Arc<Mutex<Option<W>>>,
+}
+
+/// The rules of one command: the policy's, over the command's own.
+pub(crate) struct Rules {
+    pub(crate) settings: Settings,
+    pub(crate) timeout_ms: u64,
+}
+
+impl<W: World> Session<W> {
+    /// The ledger: the flag's, the environment's, the policy's, or the one in the user's data folder.
+    pub(crate) fn ledger(&self, missing: Missing) -> Result<Blocking, Error> {
+        let given = self.globals.ledger.as_deref().or(self.policy.ledger_url());
+        if let Some(url) = given {
+            return Ok((self.open)(url, missing)?.blocking());
+        }
+        let file = default_file(self.tool)?;
+        if let (Missing::Make, Some(folder)) = (missing, file.parent()) {
+            make_private(folder)?;
+        }
+        // A tool lives shortly, so the write-ahead log must stay short: the next call reads all of it.
+        Ok((self.open)(&format!("sqlite:{}?checkpoint=200", file.display()), missing)?.blocking())
+    }
+
+    /// The same for who only looks: `None` where there is no ledger yet.
+    pub(crate) fn existing_ledger(&self) -> Result<Option<Blocking>, Error> {
+        match self.ledger(Missing::Refuse) {
+            Ok(ledger) => Ok(Some(ledger)),
+            Err(Error::Unavailable(StoreError::Missing { .. })) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// What holds for a command of that name.
+    pub(crate) fn rules(
+        &self,
+        name: &str,
+        class: Class,
+        own_timeout_ms: u64,
+        flags: &MutatingFlags,
+    ) -> Result<Rules, Error> {
+        let rule = self.policy.tool(&[name, &self.operation_name(name)])?;
+        let mut settings = rule.settings;
+        settings.terms.class = rule.class.unwrap_or(class);
+        if settings.terms.class == Class::Read {
+            let problem = format!("the policy says that {name} only reads, but it changes something");
+            return Err(InvalidInput::new(problem).into());
+        }
+        if settings.terms.class == Class::Probed && class != Class::Probed {
+            let problem = format!("the policy says that {name} is probed, but it has no probe to ask");
+            return Err(InvalidInput::new(problem).into());
+        }
+        settings.terms.wait_ms = flags.wait_ms.unwrap_or(settings.terms.wait_ms);
+        let by_policy = Some(settings.timeout_ms).filter(|ms| *ms > 0);
+        let timeout_ms = flags.limits.timeout_ms.or(by_policy).unwrap_or(own_timeout_ms);
+        Ok(Rules { settings, timeout_ms })
+    }
+
+    /// The operation of a command with these arguments.
+    pub(crate) fn operation(
+        &self,
+        name: &str,
+        arguments: &impl Serialize,
+        flags: &MutatingFlags,
+        settings: &Settings,
+    ) -> Result<Operation, Error> {
+        #[derive(Serialize)]
+        struct Input<'a, A> {
+            place: &'a str,
+            arguments: &'a A,
+        }
+        let input = serde_json::to_string(&Input { place: &self.place, arguments })
+            .map_err(|error| InvalidInput::new(format!("the arguments cannot be written as JSON: {error}")))?;
+        let operation = self.bare_operation(name, &input, flags, settings);
+        let operation = match &flags.key {
+            Some(key) => operation.key(key),
+            None => operation,
+        };
+        Ok(match &flags.occurrence {
+            Some(occurrence) => operation.occurrence(occurrence),
+            None => operation,
+        })
+    }
+
+    /// The same without a key and an occurrence of the caller's.
+    pub(crate) fn bare_operation(
+        &self,
+        name: &str,
+        input: &str,
+        flags: &MutatingFlags,
+        settings: &Settings,
+    ) -> Operation {
+        let mut key_fields = in_arguments(&settings.key_fields);
+        if !key_fields.is_empty() {
+            key_fields.push("/place".to_owned());
+        }
+        Operation::new(self.operation_name(name))
+            .scope(&flags.scope)
+            .input_json(input)
+            .key_fields(key_fields)
+            .volatile(in_arguments(&settings.volatile))
+            .terms(settings.terms.clone())
+    }
+
+    /// The answer to an error of the ledger. What it says to do next works from where the caller stands.
+    pub(crate) fn failed(&self, error: Error) -> Envelope {
+        self.finish(Envelope::failed(error, self.tool))
+    }
+
+    /// Names the ledger in the command that takes the caller on, where only a flag has named it. A URL with a password
+    /// is not repeated.
+    pub(crate) fn finish(&self, mut envelope: Envelope) -> Envelope {
+        let named = self.globals.ledger.as_deref();
+        let by_environment = std::env::var(crate::flags::variable(self.tool, "LEDGER")).ok();
+        let url = named.filter(|url| by_environment.as_deref() != Some(url) && !url.contains('@'));
+        if let (Some(url), Some(error)) = (url, envelope.error.as_mut())
+            && let Some(fix) = error.fix_command.as_mut()
+            && !fix.contains("--ledger")
+        {
+            fix.push_str(" --ledger ");
+            fix.push_str(&quoted(url));
+        }
+        envelope
+    }
+
+    fn operation_name(&self, name: &str) -> String {
+        format!("{} {name}", self.tool)
+    }
+}
+
+/// A policy's fields are the command's arguments; in the operation's input they stand one level down.
+fn in_arguments(fields: &[String]) -> Vec<String> {
+    let place = |field: &String| match field.strip_prefix('/') {
+        Some(pointer) => format!("/arguments/{pointer}"),
+        None => format!("arguments.{field}"),
+    };
+    fields.iter().map(place).collect()
+}
+
+/// A word as a shell reads it.
+pub(crate) fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=@,+%".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
+fn default_file(tool: &str) -> Result<PathBuf, Error> {
+    let folders = etcetera::choose_base_strategy().map_err(|_| {
+        InvalidInput::new("there is no home folder to keep a ledger in; give --ledger sqlite:PATH")
+    })?;
+    Ok(folders.data_dir().join(tool).join("ledger.db"))
+}
+
+fn make_private(folder: &Path) -> Result<(), Error> {
+    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
+    made.map_err(|error| StoreError::because(format!("cannot make the folder {}", folder.display()), error).into())
+}
+
+/// Reads the policy that was named.
+pub(crate) fn read_policy(file: Option<&Path>) -> Result<Policy, InvalidInput> {
+    let Some(file) = file else { return Ok(Policy::default()) };
+    let in_file = |problem: &dyn std::fmt::Display| {
+        InvalidInput::new(format!("the policy {} cannot be used: {problem}", file.display()))
+    };
+    let text = std::fs::read_to_string(file).map_err(|error| in_file(&error))?;
+    let policy = Policy::parse(&text).map_err(|invalid| in_file(&invalid))?;
+    policy.check().map_err(|invalid| in_file(&invalid))?;
+    Ok(policy)
+}

@@ -1,0 +1,231 @@
+//! The tool: its commands, what can be typed, and the way from there to an exit code.
+
+use std::ffi::OsString;
+use std::io::IsTerminal;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use clap::error::ErrorKind;
+use clap::{ArgMatches, Args, Command, FromArgMatches, Subcommand};
+use onceward::{Error, Ledger, Missing};
+
+use crate::builtin::{self, Builtin};
+use crate::check;
+use crate::command::{Batch, Destructive, Mutating, Ordinary, Safe, World};
+use crate::entry::{BatchEntry, Entry, Facts, MutatingEntry, SafeEntry, with};
+use crate::envelope::{Envelope, ErrorBody};
+use crate::flags::{self, Globals};
+use crate::referee::Referee;
+use crate::session::{Opener, Session, read_policy};
+use crate::voice::{Dialect, Reader, Voice};
+
+const EXIT_CODES: &str = "Exit codes: 0 done or replayed, 1 failed without effect, 2 wrong input or not confirmed, \
+3 part of a batch failed, 4 refused (in progress, expired, cancelled, budget), 5 not found, 6 conflict or key reused, \
+7 not permitted, 8 who are you, 10 timeout, 11 rate limited, 12 unavailable, 79 in doubt, 130 and 143 stopped by a signal.";
+
+/// A command-line tool.
+pub struct Tool<W: World> {
+    name: &'static str,
+    version: &'static str,
+    about: &'static str,
+    entries: Vec<Box<dyn Entry<W>>>,
+}
+
+impl<W: World> Tool<W> {
+    /// A tool without commands. The version is usually `env!("CARGO_PKG_VERSION")`.
+    #[must_use]
+    pub fn new(name: &'static str, version: &'static str, about: &'static str) -> Self {
+        Self { name, version, about, entries: Vec::new() }
+    }
+
+    /// Adds a command that only reads.
+    #[must_use]
+    pub fn safe<C: Safe<World = W>>(self) -> Self {
+        self.with(Box::new(SafeEntry::<C>::NEW))
+    }
+
+    /// Adds a command that changes something.
+    #[must_use]
+    pub fn mutating<C: Mutating<Ordinary, World = W>>(self) -> Self {
+        self.with(Box::new(MutatingEntry::<C, Ordinary>::NEW))
+    }
+
+    /// Adds a command that destroys something: it needs `--confirm`.
+    #[must_use]
+    pub fn destructive<C: Mutating<Destructive, World = W>>(self) -> Self {
+        self.with(Box::new(MutatingEntry::<C, Destructive>::NEW))
+    }
+
+    /// Adds a command that does one thing for many items.
+    #[must_use]
+    pub fn batch<C>(self) -> Self
+    where
+        C: Batch,
+        C::Item: Mutating<Ordinary, World = W>,
+    {
+        self.with(Box::new(BatchEntry::<C>::NEW))
+    }
+
+    fn with(mut self, entry: Box<dyn Entry<W>>) -> Self {
+        self.entries.push(entry);
+        self
+    }
+
+    /// Looks the tool's definition over, for a test of the author's: every name that is taken, every example that does
+    /// not work. A tool with problems does not start.
+    #[must_use]
+    pub fn problems(&self) -> Vec<String> {
+        let mut problems = self.clashes();
+        // With clashes clap itself gives up.
+        if problems.is_empty() {
+            problems.extend(check::examples(&self.definition(), &self.facts()));
+        }
+        problems
+    }
+
+    /// What can be typed: help, completions and manual are made of it.
+    #[must_use]
+    pub fn definition(&self) -> Command {
+        let mut root = with::<W::Options>(Command::new(self.name).about(self.about));
+        root = root.mut_args(|argument| argument.global(true).help_heading("Everywhere"));
+        root = flags::with_environment(with::<Globals>(root), self.name)
+            .version(self.version)
+            .subcommand_required(true)
+            .disable_help_subcommand(true)
+            .max_term_width(110)
+            .after_help(EXIT_CODES);
+        for entry in &self.entries {
+            root = root.subcommand(flags::with_environment(entry.define(), self.name));
+        }
+        Builtin::augment_subcommands(root).about(self.about)
+    }
+
+    /// Reads the command line, runs the command and answers. `open` opens the ledger at a URL: with the crate of back
+    /// ends it is `onceward_store::ledger`.
+    #[must_use]
+    pub fn run<O>(self, open: O) -> ExitCode
+    where
+        O: Fn(&str, Missing) -> Result<Ledger, Error> + Send + Sync + 'static,
+    {
+        let typed: Vec<OsString> = std::env::args_os().collect();
+        ExitCode::from(self.run_typed(&typed, Arc::new(open)))
+    }
+
+    fn run_typed(&self, typed: &[OsString], open: Opener) -> u8 {
+        let mut voice = self.voice(typed);
+        let problems = self.clashes();
+        if !problems.is_empty() {
+            let message = format!("{} is not well defined: {}", self.name, problems.join("; "));
+            let error = ErrorBody { problems, ..ErrorBody::certain(message) };
+            return answer(&voice, &Envelope::error(error, 1));
+        }
+        let definition = self.definition();
+        if let Some(problem) = check::contradiction(&definition, typed) {
+            return answer(&voice, &Envelope::invalid(problem));
+        }
+        let matches = match definition.clone().try_get_matches_from(typed) {
+            Ok(matches) => matches,
+            Err(error) => return self.not_understood(&voice, &error),
+        };
+        let Some((name, own)) = matches.subcommand() else {
+            return answer(&voice, &Envelope::invalid("no command was given"));
+        };
+        voice.command = Some(name.to_owned());
+        let mut session = match self.session(own, open, &voice) {
+            Ok(session) => session,
+            Err(envelope) => return answer(&voice, &envelope),
+        };
+        match self.entries.iter().find(|entry| entry.facts().name == name) {
+            Some(entry) => {
+                if let Err(error) = listen(&session.referee, &voice) {
+                    let problem = format!("signals cannot be listened for: {error}");
+                    return answer(&voice, &Envelope::error(ErrorBody::certain(problem), 1));
+                }
+                entry.run(&mut session, own)
+            }
+            None => match Builtin::from_arg_matches(&matches) {
+                Ok(command) => builtin::run(&session, &command, definition, &self.facts(), own),
+                Err(error) => self.not_understood(&voice, &error),
+            },
+        }
+    }
+
+    fn session(&self, own: &ArgMatches, open: Opener, voice: &Voice) -> Result<Session<W>, Box<Envelope>> {
+        let refuse = |problem: String| Box::new(Envelope::invalid(problem));
+        let globals = Globals::from_arg_matches(own).map_err(|error| refuse(error.to_string()))?;
+        let options = W::Options::from_arg_matches(own).map_err(|error| refuse(error.to_string()))?;
+        let policy = read_policy(globals.policy.as_deref()).map_err(|invalid| refuse(invalid.to_string()))?;
+        Ok(Session {
+            tool: self.name,
+            place: W::place(&options),
+            globals,
+            options,
+            open,
+            policy,
+            referee: Referee::default(),
+            voice: voice.clone(),
+            world: Arc::default(),
+        })
+    }
+
+    /// How to answer, as far as that can be told before the command line is understood.
+    fn voice(&self, typed: &[OsString]) -> Voice {
+        let words: Vec<&str> = typed.iter().map_while(|word| word.to_str()).take_while(|word| *word != "--").collect();
+        let json = words.contains(&"--json") || !std::io::stdout().is_terminal();
+        let by_environment = std::env::var(flags::variable(self.name, "ENVELOPE")).ok();
+        let named = check::values_of("envelope", &words).last().map(|value| (*value).to_owned()).or(by_environment);
+        let dialect = if named.as_deref() == Some("strict") { Dialect::Strict } else { Dialect::Contract };
+        let reader = if json { Reader::Program } else { Reader::Person };
+        Voice::new(self.name, self.version, reader, dialect)
+    }
+
+    /// Help and version were asked for; everything else is a mistake, which has changed nothing.
+    fn not_understood(&self, voice: &Voice, error: &clap::Error) -> u8 {
+        match error.kind() {
+            ErrorKind::DisplayHelp => {
+                // Programs read stdout, and help is no answer.
+                let help = error.render().ansi().to_string();
+                match voice.reader {
+                    Reader::Program => voice.talk(help.trim_end()),
+                    Reader::Person => voice.bytes(help.as_bytes()),
+                }
+                0
+            }
+            ErrorKind::DisplayVersion => {
+                let version = serde_json::json!({"name": self.name, "version": self.version});
+                answer(voice, &Envelope::read(&version))
+            }
+            _ => {
+                let message = error.render().to_string();
+                answer(voice, &Envelope::invalid(message.trim().trim_start_matches("error: ")))
+            }
+        }
+    }
+
+    fn facts(&self) -> Vec<Facts> {
+        self.entries.iter().map(|entry| entry.facts()).collect()
+    }
+
+    fn clashes(&self) -> Vec<String> {
+        let options = W::Options::augment_args(Command::new(self.name));
+        let commands: Vec<(Facts, Command)> =
+            self.entries.iter().map(|entry| (entry.facts(), entry.own())).collect();
+        check::clashes(&options, &commands)
+    }
+}
+
+fn answer(voice: &Voice, envelope: &Envelope) -> u8 {
+    voice.answer(envelope);
+    envelope.exit
+}
+
+/// A signal that comes while nothing is under way ends the process with an answer.
+fn listen(referee: &Referee, voice: &Voice) -> std::io::Result<()> {
+    let voice = voice.clone();
+    referee.last_words(move |stop| {
+        let envelope = Envelope::stopped(stop);
+        voice.answer(&envelope);
+        std::process::exit(i32::from(envelope.exit));
+    });
+    referee.listen()
+}

@@ -1,0 +1,37 @@
+//! `shop send-email`: nobody can ask whether an email went out, so a doubt stays one until a person settles it.
+
+use clap::Args;
+use onceward_clap::{Applied, Fault, Mutating, Op, Plan};
+use serde::Serialize;
+
+use crate::shop::{Email, Shop};
+
+/// Send an email
+#[derive(Args, Serialize)]
+pub(crate) struct SendEmail {
+    /// To whom
+    #[arg(long)]
+    to: String,
+    /// About what
+    #[arg(long)]
+    subject: String,
+}
+
+impl Mutating for SendEmail {
+    const NAME: &'static str = "send-email";
+    const EXAMPLE: &'static [&'static str] = &["--to", "ada@example.com", "--subject", "Welcome"];
+    type World = Shop;
+    type Data = Email;
+
+    fn plan(&self, _shop: &Shop) -> Result<Plan, Fault> {
+        Ok(Plan::create(format_args!("an email to {}: {}", self.to, self.subject)))
+    }
+
+    fn apply(&self, op: Op<'_, Shop>) -> Result<Applied<Email>, Fault> {
+        if !self.to.contains('@') {
+            return Err(Fault::invalid(format!("{:?} is no address; write name@host", self.to)));
+        }
+        let (shop, dispatched) = op.dispatch()?;
+        Ok(dispatched.created(shop.send_email(&self.to, &self.subject)?))
+    }
+}
