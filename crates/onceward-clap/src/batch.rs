@@ -33,8 +33,9 @@ pub(crate) fn run<C: Batch>(session: &Session<WorldOf<C>>, command: C, flags: &M
         std::process::exit(i32::from(envelope.exit));
     });
     let ended = try_run(session, Arc::new(command), flags, &progress);
+    let stopped = session.referee.stopped();
     let progress = lock(&progress);
-    let envelope = match (ended, session.referee.stopped()) {
+    let envelope = match (ended, stopped) {
         (Err(envelope), _) => *envelope,
         (Ok(()), Some(stop)) => progress.stopped(stop),
         (Ok(()), None) if progress.is_whole() => progress.whole(),
@@ -117,7 +118,8 @@ fn items_of<C: Batch>(
         command.items(&world)
     })?;
     if items.len() > MAX_ITEMS {
-        let problem = format!("{} items are more than the {MAX_ITEMS} that one run takes; split them", items.len());
+        let problem =
+            format!("{} items are more than the {MAX_ITEMS} that one run takes; split them", items.len());
         return Err(Box::new(Envelope::invalid(problem)));
     }
     Ok(items)

@@ -71,7 +71,10 @@ pub(crate) fn run<W: World>(
             definition.build();
             match definition.find_subcommand(command) {
                 Some(found) => Envelope::read(&manifest::schema(&definition, found, facts)),
-                None => Envelope::invalid(format!("there is no command {command}; `{} manifest` lists all", session.tool)),
+                None => Envelope::invalid(format!(
+                    "there is no command {command}; `{} manifest` lists all",
+                    session.tool
+                )),
             }
         }
         Builtin::Mcp => return mcp::serve(session, definition, facts, matches),

@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex};
 
 use onceward::answer::OperationView;
 use onceward::{
-    Attempt, Blocking, Class, Decision, Done, Error, Failure, Inherit, Intent, Operation, ProbeAnswer, Receipt,
-    Record, Refusal, Replayed, State,
+    Attempt, Blocking, Class, Decision, Done, Error, Failure, Inherit, Intent, Operation, ProbeAnswer,
+    Receipt, Record, Refusal, Replayed, State,
 };
 
 use crate::command::{Danger, Mutating, World};
@@ -64,8 +64,7 @@ fn try_mutate<C: Mutating<D>, D: Danger>(
         session.voice.answer(&envelope);
         envelope.exit
     };
-    let executed =
-        execute::<C, D>(session, &ledger, &command, operation, rules.timeout_ms, &unfinished);
+    let executed = execute::<C, D>(session, &ledger, &command, operation, rules.timeout_ms, &unfinished);
     let mut envelope = Envelope::of(&executed.result, ledger.ledger().clock_ms(), session.tool);
     if let Some(stop) = executed.stopped {
         envelope = Envelope { operation: envelope.operation, ..Envelope::stopped(stop) };
@@ -106,9 +105,7 @@ pub(crate) fn execute<C: Mutating<D>, D: Danger>(
     // Whatever the work starts keeps the attempt alive: a child that outlives us may still have its effect.
     let mut call = ledger.ledger().call(operation).inherit(Inherit::Children).dispatch_marked();
     if C::PROBE.is_some() {
-        call = call.probe(|record| {
-            std::future::ready(ask::<C, D>(session, command, &record, timeout_ms))
-        });
+        call = call.probe(|record| std::future::ready(ask::<C, D>(session, command, &record, timeout_ms)));
     }
     let result = ledger.run_call(call, |attempt| {
         let gate = Arc::new(Gate::default());
@@ -200,10 +197,11 @@ pub(crate) fn preview<C: Mutating<D>, D: Danger>(
         Some(reason) => Envelope::preview(&Plan::noop(reason)),
         None => match plan_of::<C, D>(session, command, rules.timeout_ms) {
             Ok(plan) => Envelope::preview(&plan),
-            Err(failed) => return Ok(failed),
+            Err(failed) => return Ok(*failed),
         },
     };
-    let shown = record.map_or_else(|| onceward::transition::stage(intent, 0), |record| Record::clone(&record));
+    let shown =
+        record.map_or_else(|| onceward::transition::stage(intent, 0), |record| Record::clone(&record));
     let operation = Some(OperationView::of(&shown, shown.state, Replayed::No));
     Ok(Envelope { operation, ..envelope })
 }
@@ -235,7 +233,7 @@ fn plan_of<C: Mutating<D>, D: Danger>(
     session: &Session<C::World>,
     command: &Arc<C>,
     timeout_ms: u64,
-) -> Result<Plan, Envelope> {
+) -> Result<Plan, Box<Envelope>> {
     let (command, options) = (Arc::clone(command), session.options.clone());
     supervise_read(session, timeout_ms, move || {
         let world = C::World::open_read_only(&options)?;
@@ -248,14 +246,16 @@ pub(crate) fn supervise_read<W: World, T: Send + 'static>(
     session: &Session<W>,
     timeout_ms: u64,
     work: impl FnOnce() -> Result<T, Fault> + Send + 'static,
-) -> Result<T, Envelope> {
-    match session.referee.supervise(timeout_ms, &Gate::default(), work) {
-        Supervised::Finished(result) => result.map_err(|fault| Envelope::fault(&fault)),
+) -> Result<T, Box<Envelope>> {
+    let failed = match session.referee.supervise(timeout_ms, &Gate::default(), work) {
+        Supervised::Finished(Ok(value)) => return Ok(value),
+        Supervised::Finished(Err(fault)) => Envelope::fault(&fault),
         Supervised::Panicked => {
-            Err(Envelope::fault(&Fault::no_effect("the command's own code gave up (a panic)")))
+            Envelope::fault(&Fault::no_effect("the command's own code gave up (a panic)"))
         }
-        Supervised::StoppedBefore(stop) | Supervised::StoppedAfter(stop) => Err(Envelope::stopped(stop)),
-    }
+        Supervised::StoppedBefore(stop) | Supervised::StoppedAfter(stop) => Envelope::stopped(stop),
+    };
+    Err(Box::new(failed))
 }
 
 /// Nothing is destroyed without a word: what would be is shown, and how to look closer.
@@ -266,7 +266,7 @@ fn unconfirmed<C: Mutating<D>, D: Danger>(
 ) -> Envelope {
     let changes = match plan_of::<C, D>(session, command, rules.timeout_ms) {
         Ok(plan) => plan.changes().to_vec(),
-        Err(failed) => return failed,
+        Err(failed) => return *failed,
     };
     let typed = std::env::args().skip(1).map(|word| quoted(&word)).collect::<Vec<_>>().join(" ");
     let error = ErrorBody {
@@ -288,9 +288,8 @@ fn changed_since<C: Mutating<D>, D: Danger>(
 ) -> Option<String> {
     let plan = plan_of::<C, D>(session, command, rules.timeout_ms).ok()?;
     let changes = plan.changes().join(", ");
-    (plan.effect() != onceward::Effect::WouldNoop).then(|| {
-        format!("the world has changed since: done anew it {changes}; another --occurrence does it")
-    })
+    (plan.effect() != onceward::Effect::WouldNoop)
+        .then(|| format!("the world has changed since: done anew it {changes}; another --occurrence does it"))
 }
 
 fn explain_key<W: World>(session: &Session<W>, intent: &Intent) {

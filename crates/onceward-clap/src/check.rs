@@ -17,7 +17,9 @@ pub(crate) fn clashes(options: &Command, commands: &[(Facts, Command)]) -> Vec<S
     for argument in options.get_arguments() {
         let id = argument.get_id();
         if argument.is_required_set() {
-            problems.push(format!("the option {id} holds everywhere, so it cannot be required; give it a default"));
+            problems.push(format!(
+                "the option {id} holds everywhere, so it cannot be required; give it a default"
+            ));
         }
         if argument.get_long().is_none() {
             problems.push(format!("the option {id} holds everywhere, so it needs a long name"));
@@ -65,8 +67,10 @@ pub(crate) fn examples(definition: &Command, facts: &[Facts]) -> Vec<String> {
 
 /// A global option that is given twice with two values: clap would take one of them.
 pub(crate) fn contradiction(definition: &Command, typed: &[OsString]) -> Option<String> {
-    let words: Vec<&str> = typed.iter().map_while(|word| word.to_str()).take_while(|word| *word != "--").collect();
-    let takes_value = |argument: &&clap::Arg| argument.is_global_set() && argument.get_action().takes_values();
+    let words: Vec<&str> =
+        typed.iter().map_while(|word| word.to_str()).take_while(|word| *word != "--").collect();
+    let takes_value =
+        |argument: &&clap::Arg| argument.is_global_set() && argument.get_action().takes_values();
     for argument in definition.get_arguments().filter(takes_value) {
         let long = argument.get_long().unwrap_or_default();
         let values: BTreeSet<&str> = values_of(long, &words).into_iter().collect();
@@ -96,7 +100,9 @@ fn taken_by(command: &Command, who: &str, taken: &[String]) -> Vec<String> {
     for long in longs(command).iter().filter(|long| taken.contains(long)) {
         problems.push(format!("{who} an argument --{long}, which is taken; rename it"));
     }
-    for short in command.get_arguments().filter_map(clap::Arg::get_short).filter(|short| "hV".contains(*short)) {
+    for short in
+        command.get_arguments().filter_map(clap::Arg::get_short).filter(|short| "hV".contains(*short))
+    {
         problems.push(format!("{who} an argument -{short}, which is taken; rename it"));
     }
     problems

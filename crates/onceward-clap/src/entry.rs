@@ -92,7 +92,7 @@ impl<C: Safe> Entry<C::World> for SafeEntry<C> {
                 let world = C::World::open_read_only(&options)?;
                 Ok(Envelope::read(&command.read(&world)?))
             });
-            let envelope = answer.unwrap_or_else(|failed| failed);
+            let envelope = answer.unwrap_or_else(|failed| *failed);
             Ok(Envelope { timeout_ms, ..envelope })
         };
         answer(session, read())

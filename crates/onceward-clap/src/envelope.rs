@@ -134,10 +134,8 @@ impl Envelope {
 
     /// The command line, or what it names, was refused.
     pub(crate) fn invalid(message: impl Into<String>) -> Self {
-        let error = ErrorBody {
-            code: FaultKind::InvalidInput.as_str().to_owned(),
-            ..ErrorBody::certain(message)
-        };
+        let error =
+            ErrorBody { code: FaultKind::InvalidInput.as_str().to_owned(), ..ErrorBody::certain(message) };
         Self::error(error, Code::InvalidInput.exit())
     }
 
@@ -220,7 +218,9 @@ pub(crate) fn in_doubt(operation: OperationView, stop: Stop, tool: &str) -> Enve
         code: code.to_string(),
         happened: Happened::Unknown,
         fix_command: Some(fix),
-        ..ErrorBody::certain(format!("{stop} after it had been dispatched: nobody can say whether it happened"))
+        ..ErrorBody::certain(format!(
+            "{stop} after it had been dispatched: nobody can say whether it happened"
+        ))
     };
     let operation = OperationView { state: State::InDoubt, ..operation };
     Envelope { operation: Some(operation), ..Envelope::error(error, stop.exit()) }

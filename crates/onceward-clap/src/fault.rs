@@ -219,7 +219,8 @@ impl Fault {
             Certainty::InDoubt => false,
             Certainty::ByDispatch => !dispatched,
         };
-        let failure = if certain { Failure::no_effect(self.message) } else { Failure::in_doubt(self.message) };
+        let failure =
+            if certain { Failure::no_effect(self.message) } else { Failure::in_doubt(self.message) };
         failure.with(kept, None)
     }
 }

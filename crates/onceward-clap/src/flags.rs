@@ -12,10 +12,22 @@ use crate::voice::Dialect;
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Globals {
     /// The ledger, as a URL [default: a file in the user's data folder]
-    #[arg(id = "once_ledger", long = "ledger", global = true, value_name = "URL", help_heading = "Everywhere")]
+    #[arg(
+        id = "once_ledger",
+        long = "ledger",
+        global = true,
+        value_name = "URL",
+        help_heading = "Everywhere"
+    )]
     pub(crate) ledger: Option<String>,
     /// A policy file: classes, times and limits for single commands
-    #[arg(id = "once_policy", long = "policy", global = true, value_name = "FILE", help_heading = "Everywhere")]
+    #[arg(
+        id = "once_policy",
+        long = "policy",
+        global = true,
+        value_name = "FILE",
+        help_heading = "Everywhere"
+    )]
     pub(crate) policy: Option<PathBuf>,
     /// Answer with one JSON object on stdout; the default where stdout is no terminal
     #[arg(id = "once_json", long = "json", global = true, help_heading = "Everywhere")]
@@ -65,7 +77,12 @@ pub(crate) struct MutatingFlags {
     )]
     pub(crate) scope: String,
     /// The same action is wanted again: 2, 3, … or any label
-    #[arg(id = "once_occurrence", long = "occurrence", value_name = "N|LABEL", help_heading = "Retry safety")]
+    #[arg(
+        id = "once_occurrence",
+        long = "occurrence",
+        value_name = "N|LABEL",
+        help_heading = "Retry safety"
+    )]
     pub(crate) occurrence: Option<String>,
     /// How long to wait for another caller that is doing the same
     #[arg(

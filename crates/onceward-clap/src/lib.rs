@@ -33,7 +33,9 @@ mod manifest;
 mod builtin;
 pub mod score;
 
-pub use command::{Batch, DEFAULT_TIMEOUT_MS, Danger, Destructive, Mutating, NoOptions, Ordinary, Safe, World};
+pub use command::{
+    Batch, DEFAULT_TIMEOUT_MS, Danger, Destructive, Mutating, NoOptions, Ordinary, Safe, World,
+};
 pub use fault::{Fault, FaultKind};
 pub use manifest::DangerLevel;
 pub use onceward::{Class, Missing};

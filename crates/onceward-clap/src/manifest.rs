@@ -38,11 +38,8 @@ pub(crate) fn manifest(root: &Command, facts: &[Facts], detail: Detail) -> Value
         .get_subcommands()
         .map(|command| (command.get_name().to_owned(), entry(root, command, facts, detail)))
         .collect();
-    let flags: Map<String, Value> = root
-        .get_arguments()
-        .filter(|argument| argument.is_global_set())
-        .filter_map(argument::flag)
-        .collect();
+    let flags: Map<String, Value> =
+        root.get_arguments().filter(|argument| argument.is_global_set()).filter_map(argument::flag).collect();
     let etag = Sha256::digest(json!([commands, flags]).to_string().as_bytes());
     json!({
         "schema_version": "3.0",

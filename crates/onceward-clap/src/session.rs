@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use etcetera::BaseStrategy;
-use onceward::{Blocking, Class, Error, InvalidInput, Ledger, Missing, Operation, Policy, Settings, StoreError};
+use onceward::{
+    Blocking, Class, Error, InvalidInput, Ledger, Missing, Operation, Policy, Settings, StoreError,
+};
 use serde::Serialize;
 
 use crate::command::World;
@@ -99,8 +101,9 @@ impl<W: World> Session<W> {
             place: &'a str,
             arguments: &'a A,
         }
-        let input = serde_json::to_string(&Input { place: &self.place, arguments })
-            .map_err(|error| InvalidInput::new(format!("the arguments cannot be written as JSON: {error}")))?;
+        let input = serde_json::to_string(&Input { place: &self.place, arguments }).map_err(|error| {
+            InvalidInput::new(format!("the arguments cannot be written as JSON: {error}"))
+        })?;
         let operation = self.bare_operation(name, &input, flags, settings);
         let operation = match &flags.key {
             Some(key) => operation.key(key),
@@ -186,7 +189,9 @@ fn default_file(tool: &str) -> Result<PathBuf, Error> {
 
 fn make_private(folder: &Path) -> Result<(), Error> {
     let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
-    made.map_err(|error| StoreError::because(format!("cannot make the folder {}", folder.display()), error).into())
+    made.map_err(|error| {
+        StoreError::because(format!("cannot make the folder {}", folder.display()), error).into()
+    })
 }
 
 /// Reads the policy that was named.

@@ -170,10 +170,12 @@ impl<W: World> Tool<W> {
 
     /// How to answer, as far as that can be told before the command line is understood.
     fn voice(&self, typed: &[OsString]) -> Voice {
-        let words: Vec<&str> = typed.iter().map_while(|word| word.to_str()).take_while(|word| *word != "--").collect();
+        let words: Vec<&str> =
+            typed.iter().map_while(|word| word.to_str()).take_while(|word| *word != "--").collect();
         let json = words.contains(&"--json") || !std::io::stdout().is_terminal();
         let by_environment = std::env::var(flags::variable(self.name, "ENVELOPE")).ok();
-        let named = check::values_of("envelope", &words).last().map(|value| (*value).to_owned()).or(by_environment);
+        let named =
+            check::values_of("envelope", &words).last().map(|value| (*value).to_owned()).or(by_environment);
         let dialect = if named.as_deref() == Some("strict") { Dialect::Strict } else { Dialect::Contract };
         let reader = if json { Reader::Program } else { Reader::Person };
         Voice::new(self.name, self.version, reader, dialect)
@@ -181,25 +183,16 @@ impl<W: World> Tool<W> {
 
     /// Help and version were asked for; everything else is a mistake, which has changed nothing.
     fn not_understood(&self, voice: &Voice, error: &clap::Error) -> u8 {
-        match error.kind() {
-            ErrorKind::DisplayHelp => {
-                // Programs read stdout, and help is no answer.
-                let help = error.render().ansi().to_string();
-                match voice.reader {
-                    Reader::Program => voice.talk(help.trim_end()),
-                    Reader::Person => voice.bytes(help.as_bytes()),
-                }
-                0
-            }
-            ErrorKind::DisplayVersion => {
-                let version = serde_json::json!({"name": self.name, "version": self.version});
-                answer(voice, &Envelope::read(&version))
-            }
-            _ => {
-                let message = error.render().to_string();
-                answer(voice, &Envelope::invalid(message.trim().trim_start_matches("error: ")))
-            }
+        if error.kind() == ErrorKind::DisplayHelp {
+            voice.help(&error.render().ansi().to_string());
+            return 0;
         }
+        if error.kind() == ErrorKind::DisplayVersion {
+            let version = serde_json::json!({"name": self.name, "version": self.version});
+            return answer(voice, &Envelope::read(&version));
+        }
+        let message = error.render().to_string();
+        answer(voice, &Envelope::invalid(message.trim().trim_start_matches("error: ")))
     }
 
     fn facts(&self) -> Vec<Facts> {

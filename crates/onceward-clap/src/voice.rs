@@ -129,6 +129,15 @@ impl Voice {
         drop(out.write_all(bytes).and_then(|()| out.flush()));
     }
 
+    /// Prints help. Programs read stdout, and help is no answer, so they do not find it there.
+    pub(crate) fn help(&self, text: &str) {
+        // A reader that has gone away has read enough.
+        drop(match self.reader {
+            Reader::Program => write!(anstream::stderr(), "{text}"),
+            Reader::Person => write!(anstream::stdout(), "{text}"),
+        });
+    }
+
     /// Says something to the person, or to the agent that reads stderr.
     pub(crate) fn talk(&self, text: &str) {
         drop(writeln!(anstream::stderr(), "{text}"));

@@ -70,7 +70,10 @@ impl World for Shop {
     type Options = ShopOptions;
 
     fn place(options: &ShopOptions) -> String {
-        std::path::absolute(&options.database).unwrap_or_else(|_| options.database.clone()).display().to_string()
+        std::path::absolute(&options.database)
+            .unwrap_or_else(|_| options.database.clone())
+            .display()
+            .to_string()
     }
 
     fn open(options: &ShopOptions) -> Result<Self, Fault> {
@@ -109,7 +112,10 @@ impl Shop {
     }
 
     pub(crate) fn order_by_request(&self, request: &str) -> Result<Option<Order>, Fault> {
-        Ok(self.connection.query_row("SELECT * FROM orders WHERE request = ?1", [request], order).optional()?)
+        Ok(self
+            .connection
+            .query_row("SELECT * FROM orders WHERE request = ?1", [request], order)
+            .optional()?)
     }
 
     pub(crate) fn orders_of(&self, customer: &str) -> Result<i64, Fault> {
@@ -135,7 +141,12 @@ impl Shop {
 
 /// What can be changed.
 impl Shop {
-    pub(crate) fn create_order(&mut self, customer: &str, amount: i64, request: &str) -> Result<Order, Fault> {
+    pub(crate) fn create_order(
+        &mut self,
+        customer: &str,
+        amount: i64,
+        request: &str,
+    ) -> Result<Order, Fault> {
         if self.trouble == Trouble::Third && self.orders_of(customer)? >= 2 {
             return Err(Fault::conflict(format!("{customer} has two orders, and that is enough")));
         }
@@ -176,7 +187,10 @@ impl Shop {
     }
 
     /// One transaction. Until the commit an error is certain to leave nothing behind; the commit's own is not.
-    fn change<T>(&mut self, change: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T>) -> Result<T, Fault> {
+    fn change<T>(
+        &mut self,
+        change: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T>,
+    ) -> Result<T, Fault> {
         self.trouble.before()?;
         let transaction = self.connection.transaction().map_err(Fault::no_effect)?;
         let value = change(&transaction).map_err(Fault::no_effect)?;

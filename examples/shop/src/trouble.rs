@@ -52,7 +52,9 @@ impl Trouble {
     /// Before anything is changed.
     pub(crate) fn before(self) -> Result<(), Fault> {
         match self {
-            Self::Refuse => Err(Fault::unavailable("503: the shop is closed; nothing was done").retry_after_ms(100)),
+            Self::Refuse => {
+                Err(Fault::unavailable("503: the shop is closed; nothing was done").retry_after_ms(100))
+            }
             Self::Slow => {
                 std::thread::sleep(Duration::from_millis(50));
                 Ok(())

@@ -158,7 +158,10 @@ impl Server {
         let child = {
             let mut running = lock(&self.running);
             if running.len() >= MAX_CALLS {
-                return Some(nothing_ran("IN_PROGRESS", &format!("{MAX_CALLS} calls are under way; try again later")));
+                return Some(nothing_ran(
+                    "IN_PROGRESS",
+                    &format!("{MAX_CALLS} calls are under way; try again later"),
+                ));
             }
             match process.spawn() {
                 Ok(child) => {
@@ -166,7 +169,9 @@ impl Server {
                     running.insert(id.clone(), Running::Process(pid));
                     child
                 }
-                Err(error) => return Some(nothing_ran("FAILED", &format!("the call cannot be started: {error}"))),
+                Err(error) => {
+                    return Some(nothing_ran("FAILED", &format!("the call cannot be started: {error}")));
+                }
             }
         };
         let envelope = envelope_of(child, self.tool);

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use clap::{Args, ValueEnum};
 use onceward::answer::{OperationView, rfc3339};
 use onceward::{
-    Blocking, Class, Effect, Error, InvalidInput, Json, Missing, OperationId, Outcome, Record, Replayed, State,
-    StoreError, Verdict,
+    Blocking, Class, Effect, Error, InvalidInput, Json, OperationId, Outcome, Record, Replayed, State,
+    Verdict,
 };
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -123,12 +123,8 @@ fn try_settle<W: World>(session: &Session<W>, args: &SettleArgs) -> Result<Envel
 
 fn find<W: World>(session: &Session<W>, operation: &str) -> Result<(Blocking, Arc<Record>, State), Error> {
     let id = OperationId::parse(operation)?;
-    let ledger = session.ledger(Missing::Refuse).map_err(|error| match error {
-        Error::Unavailable(StoreError::Missing { .. }) => {
-            InvalidInput::new("there is no ledger yet; the first command that changes something makes one").into()
-        }
-        error => error,
-    })?;
+    let none = "there is no ledger yet; the first command that changes something makes one";
+    let ledger = session.existing_ledger()?.ok_or_else(|| InvalidInput::new(none))?;
     let (record, state) = ledger.wait_for(ledger.ledger().find(&id))?;
     Ok((ledger, record, state))
 }

@@ -18,8 +18,10 @@ enum Kind {
 /// A flag of the manifest, by its long name. What is shown to nobody is no flag.
 pub(super) fn flag(argument: &Arg) -> Option<(String, Value)> {
     let long = argument.get_long()?;
-    if matches!(argument.get_action(), ArgAction::Help | ArgAction::HelpLong | ArgAction::HelpShort | ArgAction::Version)
-    {
+    if matches!(
+        argument.get_action(),
+        ArgAction::Help | ArgAction::HelpLong | ArgAction::HelpShort | ArgAction::Version
+    ) {
         return None;
     }
     let mut flag = described(argument);
@@ -141,10 +143,13 @@ pub(crate) fn is_list(argument: &Arg) -> bool {
 }
 
 fn kind(argument: &Arg) -> Kind {
-    match argument.get_action() {
-        ArgAction::SetTrue | ArgAction::SetFalse => Kind::Boolean,
-        ArgAction::Count => Kind::Integer,
-        _ => kind_of_values(argument.get_value_parser(), argument),
+    let action = argument.get_action();
+    if matches!(action, ArgAction::SetTrue | ArgAction::SetFalse) {
+        Kind::Boolean
+    } else if matches!(action, ArgAction::Count) {
+        Kind::Integer
+    } else {
+        kind_of_values(argument.get_value_parser(), argument)
     }
 }
 

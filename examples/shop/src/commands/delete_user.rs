@@ -25,7 +25,8 @@ impl Mutating<Destructive> for DeleteUser {
         Ok(match shop.user(self.id)? {
             Some(user) => {
                 let orders = shop.orders_of(&user.name)?;
-                Plan::delete(format_args!("user {} ({})", user.id, user.name)).also(format_args!("delete {orders} orders"))
+                Plan::delete(format_args!("user {} ({})", user.id, user.name))
+                    .also(format_args!("delete {orders} orders"))
             }
             None => Plan::noop(format!("There is no user {}", self.id)),
         })

@@ -28,9 +28,12 @@ impl Mutating for Deploy {
         let running = shop.version(&self.service)?;
         Ok(match (ensure("version", running.as_ref(), &self.version), running) {
             (Ensured::Already(reason), _) => Plan::noop(reason),
-            (Ensured::Needed, None) => Plan::create(format_args!("service {} at {}", self.service, self.version)),
+            (Ensured::Needed, None) => {
+                Plan::create(format_args!("service {} at {}", self.service, self.version))
+            }
             (Ensured::Needed, Some(_)) => {
-                Plan::update(format_args!("service {} to {}", self.service, self.version)).also("restart 2 instances")
+                Plan::update(format_args!("service {} to {}", self.service, self.version))
+                    .also("restart 2 instances")
             }
         })
     }

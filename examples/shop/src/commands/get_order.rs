@@ -23,7 +23,8 @@ impl Safe for GetOrder {
     type Data = Order;
 
     fn read(&self, shop: &Shop) -> Result<Order, Fault> {
-        let order = shop.order(self.id)?.ok_or_else(|| Fault::not_found(format!("there is no order {}", self.id)))?;
+        let order =
+            shop.order(self.id)?.ok_or_else(|| Fault::not_found(format!("there is no order {}", self.id)))?;
         Ok(if self.with_request { order } else { Order { request: None, ..order } })
     }
 }

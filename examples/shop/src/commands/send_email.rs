@@ -10,7 +10,7 @@ use crate::shop::{Email, Shop};
 #[derive(Args, Serialize)]
 pub(crate) struct SendEmail {
     /// To whom
-    #[arg(long)]
+    #[arg(long, value_parser = address)]
     to: String,
     /// About what
     #[arg(long)]
@@ -28,10 +28,14 @@ impl Mutating for SendEmail {
     }
 
     fn apply(&self, op: Op<'_, Shop>) -> Result<Applied<Email>, Fault> {
-        if !self.to.contains('@') {
-            return Err(Fault::invalid(format!("{:?} is no address; write name@host", self.to)));
-        }
         let (shop, dispatched) = op.dispatch()?;
         Ok(dispatched.created(shop.send_email(&self.to, &self.subject)?))
+    }
+}
+
+fn address(text: &str) -> Result<String, String> {
+    match text.split_once('@') {
+        Some((name, host)) if !name.is_empty() && !host.is_empty() => Ok(text.to_owned()),
+        Some(_) | None => Err("that is no address; write name@host".to_owned()),
     }
 }

@@ -23,7 +23,9 @@ pub(super) fn of(command: &Command, facts: &Facts, arguments: &Value) -> Result<
     let arguments = match arguments {
         Value::Null => &empty,
         Value::Object(arguments) => arguments,
-        _ => return Err("`arguments` is not an object".to_owned()),
+        Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
+            return Err("`arguments` is not an object".to_owned());
+        }
     };
     let known = properties(command);
     if let Some(name) = arguments.keys().find(|name| known.iter().all(|(known, _)| known != *name)) {

@@ -1,0 +1,161 @@
+//! `kill -9` between the effect and the answer, signals, and time that runs out: what the retry is told.
+
+use nix::sys::signal::Signal;
+
+use crate::desk::{Desk, Ran, count, signal, told};
+
+const ORDER: &str = "create-order --customer ada --amount 100";
+const MAIL: &str = "send-email --to ada@example.com --subject Hello";
+const COUNT: &str = "increment-counter --key views";
+
+/// Kills the command after its effect and before its answer.
+fn killed_after_effect(desk: &Desk, line: &str) -> String {
+    let before = desk.look();
+    let child = desk.start_in("stall", line);
+    desk.wait_for_change(&before);
+    // The first change of a new shop is the shop itself.
+    if before == "no shop" {
+        let made = desk.look();
+        if made == "a new shop" || !made.contains(": ") {
+            desk.wait_for_change(&made);
+        }
+    }
+    let ran = signal(child, Signal::SIGKILL);
+    assert_eq!((ran.exit, ran.stdout.as_str()), (-9, ""));
+    desk.look()
+}
+
+/// A shop that exists, so that the next change is the command's.
+fn open_shop() -> Desk {
+    let desk = Desk::new();
+    assert_eq!(desk.run("deploy --service old --version 0").exit, 0);
+    desk
+}
+
+#[test]
+fn what_cannot_be_asked_is_in_doubt_and_settled_by_hand() {
+    for (line, table) in [(MAIL, "emails"), (COUNT, "counters")] {
+        let desk = open_shop();
+        let after = killed_after_effect(&desk, line);
+        assert_eq!(count(&desk, table), 1);
+        for _ in 0..2 {
+            let retry = desk.run(line);
+            assert_eq!((retry.told(), retry.code()), (told("unknown", 79), "IN_DOUBT".to_owned()));
+            assert_eq!(desk.look(), after, "nothing was run");
+        }
+        let answer = desk.run(line).json();
+        let operation = answer["operation"]["id"].as_str().unwrap().to_owned();
+        let fix = answer["error"]["fix_command"].as_str().unwrap().to_owned();
+        assert_eq!(fix, format!("shop settle {operation} --as 'done|failed'"));
+        let shown = desk.run(&format!("show {operation}")).json();
+        assert_eq!(shown["data"]["operation"]["state"], "in_doubt");
+        assert_eq!(
+            desk.run(&format!("settle {operation} --as done --dry-run")).told(),
+            told("would_update", 0)
+        );
+        assert_eq!(desk.run(&format!("settle {operation} --as done")).told(), told("updated", 0));
+        assert_eq!(desk.run(&format!("settle {operation} --as done")).told(), told("noop", 0));
+        assert_eq!(desk.run(&format!("settle {operation} --as failed")).exit, 6);
+        assert_eq!(desk.run(line).told(), told("noop", 0));
+        assert_eq!(desk.look(), after);
+    }
+}
+
+#[test]
+fn what_is_settled_as_failed_runs_again() {
+    let desk = open_shop();
+    killed_after_effect(&desk, COUNT);
+    let answer = desk.run(COUNT).json();
+    let operation = answer["operation"]["id"].as_str().unwrap();
+    assert_eq!(desk.run(&format!("settle {operation} --as failed --note looked")).exit, 0);
+    assert_eq!(desk.run(COUNT).told(), told("updated", 0));
+}
+
+#[test]
+fn a_command_with_a_probe_settles_itself() {
+    let desk = open_shop();
+    let after = killed_after_effect(&desk, ORDER);
+    let retry = desk.run(ORDER).json();
+    assert_eq!(
+        (&retry["ok"], &retry["effect"], &retry["data"]["id"]),
+        (&true.into(), &"noop".into(), &1.into())
+    );
+    assert_eq!(desk.look(), after);
+    let shown = desk.run(&format!("show {}", retry["operation"]["id"].as_str().unwrap())).json();
+    assert_eq!(shown["data"]["settled_by"], "probe");
+}
+
+#[test]
+fn a_command_that_converges_is_run_again_and_finds_it_done() {
+    for line in ["deploy --version 1.2.3", "delete-user --id 1 --confirm"] {
+        let desk = open_shop();
+        let after = killed_after_effect(&desk, line);
+        let retry = desk.run(line).json();
+        assert_eq!((&retry["ok"], &retry["effect"]), (&true.into(), &"noop".into()), "{retry}");
+        assert_eq!(retry["operation"]["attempt"], 2);
+        assert_eq!(desk.look(), after);
+    }
+}
+
+#[test]
+fn a_crash_before_the_dispatch_is_certain() {
+    let desk = Desk::new();
+    let child = desk.start_in("stall-open", MAIL);
+    desk.wait_for_intent();
+    assert_eq!(signal(child, Signal::SIGKILL).exit, -9);
+    assert_eq!(desk.run(MAIL).told(), told("created", 0), "nothing had left, so the retry runs");
+    assert_eq!(count(&desk, "emails"), 1);
+}
+
+#[test]
+fn a_signal_before_the_dispatch_changes_nothing() {
+    for (sent, exit) in [(Signal::SIGINT, 130), (Signal::SIGTERM, 143)] {
+        let desk = Desk::new();
+        let child = desk.start_in("stall-open", MAIL);
+        desk.wait_for_intent();
+        let stopped = signal(child, sent);
+        assert_eq!((stopped.told(), stopped.code()), (told("noop", exit), "CANCELLED".to_owned()));
+        assert_eq!(stopped.json()["error"]["happened"], "no");
+        assert_eq!(stopped.json()["data"]["partial"], true);
+        assert_eq!(desk.states(), ["shop send-email failed"]);
+        assert_eq!(desk.run(MAIL).told(), told("created", 0));
+    }
+}
+
+#[test]
+fn a_signal_after_the_dispatch_leaves_the_truth_in_the_ledger() {
+    for (sent, exit) in [(Signal::SIGINT, 130), (Signal::SIGTERM, 143)] {
+        let desk = open_shop();
+        let before = desk.look();
+        let child = desk.start_in("stall", MAIL);
+        desk.wait_for_change(&before);
+        let stopped = signal(child, sent);
+        assert_eq!((stopped.told(), stopped.code()), (told("unknown", exit), "IN_DOUBT".to_owned()));
+        settles(&desk, &stopped);
+    }
+}
+
+#[test]
+fn time_that_runs_out_is_told_with_what_is_known() {
+    let desk = open_shop();
+    let before = desk.run_in("stall-open", &format!("{MAIL} --timeout 50ms"));
+    assert_eq!((before.told(), before.code()), (told("noop", 10), "TIMEOUT".to_owned()));
+    let error = before.json()["error"].clone();
+    assert_eq!((&error["happened"], &error["retryable"]), (&"no".into(), &true.into()));
+    let after = desk.run_in("stall", &format!("{MAIL} --timeout 300ms"));
+    assert_eq!((after.told(), after.code()), (told("unknown", 10), "TIMEOUT".to_owned()));
+    assert_eq!(after.json()["error"]["happened"], "unknown");
+    settles(&desk, &after);
+    let read = desk.run_in("stall-open", "get-order 1 --timeout 50ms");
+    assert_eq!((read.exit, read.code().as_str()), (10, "TIMEOUT"));
+}
+
+/// What the answer says to do next works as it stands, and is needed.
+fn settles(desk: &Desk, answer: &Ran) {
+    assert_eq!(desk.run(MAIL).exit, 79);
+    let fix = answer.json()["error"]["fix_command"].as_str().unwrap().to_owned();
+    let fix = fix.strip_prefix("shop ").unwrap().replace("'done|failed'", "done");
+    assert_eq!(desk.run(&fix).told(), told("updated", 0));
+    assert_eq!(desk.run(MAIL).told(), told("noop", 0));
+    assert_eq!(count(desk, "emails"), 1);
+}

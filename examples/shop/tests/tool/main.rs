@@ -1,0 +1,11 @@
+//! The shop as an agent meets it: as a program, with its own database and ledger.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may give up")]
+
+mod batch;
+mod cases;
+mod conformance;
+mod crashes;
+mod desk;
+mod mcp;
+mod score;
+mod terminal;

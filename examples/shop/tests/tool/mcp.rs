@@ -1,0 +1,178 @@
+//! The same commands as MCP tools: true annotations, the same ledger, both eras of the protocol.
+
+use std::io::{BufRead, BufReader, Lines, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+
+use serde_json::{Value, json};
+
+use crate::desk::{Desk, count, told};
+
+struct Client {
+    server: Child,
+    to: ChildStdin,
+    from: Lines<BufReader<ChildStdout>>,
+    next: u64,
+}
+
+impl Client {
+    fn of(mut command: std::process::Command) -> Self {
+        command.arg("mcp").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut server = command.spawn().unwrap();
+        let (to, from) =
+            (server.stdin.take().unwrap(), BufReader::new(server.stdout.take().unwrap()).lines());
+        Self { server, to, from, next: 1 }
+    }
+
+    fn send(&mut self, message: &Value) {
+        writeln!(self.to, "{message}").unwrap();
+    }
+
+    fn receive(&mut self) -> Value {
+        serde_json::from_str(&self.from.next().unwrap().unwrap()).unwrap()
+    }
+
+    fn ask(&mut self, method: &str, params: Value) -> Value {
+        let id = self.next;
+        self.next += 1;
+        self.send(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}));
+        let answer = self.receive();
+        assert_eq!(answer["id"], id);
+        answer
+    }
+
+    fn call(&mut self, name: &str, arguments: Value) -> Value {
+        self.ask("tools/call", json!({"name": name, "arguments": arguments}))["result"].clone()
+    }
+
+    fn end(self) -> i32 {
+        let Self { mut server, to, .. } = self;
+        drop(to);
+        server.wait().unwrap().code().unwrap()
+    }
+}
+
+#[test]
+fn annotations_are_true_and_schemas_are_claps() {
+    let desk = Desk::new();
+    let mut client = Client::of(desk.command());
+    let hello = client.ask("initialize", json!({"protocolVersion": "2025-06-18", "capabilities": {}}));
+    assert_eq!(hello["result"]["protocolVersion"], "2025-06-18");
+    client.send(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
+    let listed = client.ask("tools/list", json!({}));
+    assert!(listed["result"].get("ttlMs").is_none(), "the legacy era does not know it");
+    let tools = listed["result"]["tools"].as_array().unwrap().clone();
+    let hints = |name: &str| {
+        let tool = tools.iter().find(|tool| tool["name"] == name).unwrap();
+        let hint = |word: &str| tool["annotations"][word].as_bool().unwrap();
+        (hint("readOnlyHint"), hint("destructiveHint"), hint("idempotentHint"))
+    };
+    assert_eq!(tools.len(), 7);
+    assert_eq!(hints("get-order"), (true, false, true));
+    assert_eq!(hints("create-order"), (false, false, true));
+    assert_eq!(hints("delete-user"), (false, true, true));
+    let schema = &tools.iter().find(|tool| tool["name"] == "delete-user").unwrap()["inputSchema"];
+    assert_eq!(schema["required"], json!(["id"]));
+    assert_eq!(schema["properties"]["id"]["type"], "integer");
+    for given in ["confirm", "dry_run", "idempotency_key", "occurrence", "scope"] {
+        assert!(schema["properties"].get(given).is_some(), "{given}");
+    }
+    assert_eq!(client.ask("ping", json!({}))["result"], json!({}));
+    assert_eq!(client.ask("resources/list", json!({}))["error"]["code"], -32601);
+    assert_eq!(client.end(), 0);
+}
+
+#[test]
+fn calls_are_guarded_by_the_same_ledger_as_the_command_line() {
+    let desk = Desk::new();
+    let mut client = Client::of(desk.command());
+    let order = json!({"customer": "ada", "amount": 100});
+    let first = client.call("create-order", order.clone());
+    assert_eq!(
+        (&first["isError"], &first["structuredContent"]["effect"]),
+        (&false.into(), &"created".into())
+    );
+    let retry = client.call("create-order", order);
+    assert_eq!(retry["structuredContent"]["effect"], "noop");
+    assert_eq!(retry["structuredContent"]["data"], first["structuredContent"]["data"]);
+    assert_eq!(desk.run("create-order --customer ada --amount 100").told(), told("noop", 0));
+    let text: Value = serde_json::from_str(retry["content"][0]["text"].as_str().unwrap()).unwrap();
+    assert_eq!(text, retry["structuredContent"]);
+    let read = client.call("get-order", json!({"id": 1, "with_request": true}));
+    assert_eq!(read["structuredContent"]["data"]["customer"], "ada");
+    let dry = client.call("create-order", json!({"customer": "bob", "amount": 1, "dry_run": true}));
+    assert_eq!(dry["structuredContent"]["effect"], "would_create");
+    let batch = client.call("import-orders", json!({"file": "orders.jsonl"}));
+    assert_eq!(batch["structuredContent"]["data"]["summary"]["succeeded"], 3);
+    assert_eq!(count(&desk, "orders"), 4);
+    assert_eq!(client.end(), 0);
+}
+
+#[test]
+fn what_is_wrong_or_not_confirmed_changes_nothing() {
+    let desk = Desk::new();
+    let mut client = Client::of(desk.command());
+    let refused = client.call("delete-user", json!({"id": 1}));
+    assert_eq!(
+        (&refused["isError"], &refused["structuredContent"]["error"]["code"]),
+        (&true.into(), &"INVALID_INPUT".into())
+    );
+    let wrong = client.call("create-order", json!({"customer": "ada", "amount": "much"}));
+    assert_eq!(wrong["structuredContent"]["error"]["happened"], "no");
+    let unknown = client.ask("tools/call", json!({"name": "create-order", "arguments": {"colour": "red"}}));
+    assert_eq!(unknown["error"]["code"], -32602);
+    assert_eq!(client.ask("tools/call", json!({"name": "settle"}))["error"]["code"], -32602);
+    writeln!(client.to, "not JSON").unwrap();
+    assert_eq!(client.receive()["error"]["code"], -32700);
+    // A value that looks like an option is a value.
+    let dashed = client.call("send-email", json!({"to": "a@b", "subject": "--confirm"}));
+    assert_eq!(dashed["structuredContent"]["data"]["subject"], "--confirm");
+    let deleted = client.call("delete-user", json!({"id": 1, "confirm": true}));
+    assert_eq!(deleted["structuredContent"]["effect"], "deleted");
+    assert_eq!(client.end(), 0);
+}
+
+#[test]
+fn the_modern_era_needs_no_handshake() {
+    let desk = Desk::new();
+    let mut client = Client::of(desk.command());
+    let meta = |version: &str| json!({"io.modelcontextprotocol/protocolVersion": version});
+    let found = client.ask("server/discover", json!({"_meta": meta("2026-07-28")}))["result"].clone();
+    assert_eq!(
+        (&found["supportedVersions"], &found["resultType"]),
+        (&json!(["2026-07-28"]), &"complete".into())
+    );
+    let listed = client.ask("tools/list", json!({"_meta": meta("2026-07-28")}))["result"].clone();
+    assert!(listed["ttlMs"].is_u64() && listed["cacheScope"].is_string());
+    let arguments = json!({"key": "views"});
+    let params = json!({"_meta": meta("2026-07-28"), "name": "increment-counter", "arguments": arguments});
+    let called = client.ask("tools/call", params)["result"].clone();
+    assert_eq!(
+        (&called["resultType"], &called["structuredContent"]["effect"]),
+        (&"complete".into(), &"updated".into())
+    );
+    let refused = client.ask("tools/list", json!({"_meta": meta("2030-01-01")}));
+    assert_eq!(refused["error"]["code"], -32022);
+    assert_eq!(client.end(), 0);
+}
+
+#[test]
+fn a_cancelled_call_is_not_answered_and_leaves_the_truth() {
+    let desk = Desk::new();
+    assert_eq!(desk.run("deploy --version 1").exit, 0);
+    let before = desk.look();
+    let mut client = Client::of(desk.with("SHOP_TROUBLE", "stall"));
+    let arguments = json!({"to": "a@b", "subject": "c"});
+    let params = json!({"name": "send-email", "arguments": arguments});
+    client.send(&json!({"jsonrpc": "2.0", "id": 99, "method": "tools/call", "params": params}));
+    desk.wait_for_change(&before);
+    client.send(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 99}}));
+    assert_eq!(client.ask("ping", json!({}))["result"], json!({}));
+    let rest: Vec<String> = {
+        let Client { mut server, to, from, .. } = client;
+        drop(to);
+        server.wait().unwrap();
+        from.map(Result::unwrap).collect()
+    };
+    assert_eq!(rest, [""; 0], "nobody waits for the answer");
+    assert_eq!(desk.run("send-email --to a@b --subject c").exit, 79);
+}
