@@ -99,8 +99,15 @@ impl Attempt {
                     Certainty::InDoubt | Certainty::TimedOut => false,
                     Certainty::Unsaid => self.dispatch.load(Ordering::SeqCst) == NOT_YET,
                 };
-                let kind =
-                    if failure.certainty == Certainty::TimedOut { Kind::TimedOut } else { Kind::Plain };
+                let kind = match (failure.certainty, failure.tries) {
+                    (Certainty::TimedOut, _) => Kind::TimedOut,
+                    (Certainty::NoEffect | Certainty::InDoubt | Certainty::Unsaid, Tries::Over) => {
+                        Kind::Stopped
+                    }
+                    (Certainty::NoEffect | Certainty::InDoubt | Certainty::Unsaid, Tries::More) => {
+                        Kind::Plain
+                    }
+                };
                 let outcome = Outcome {
                     data: failure.data,
                     body: failure.body,
@@ -112,11 +119,12 @@ impl Attempt {
     }
 }
 
-/// Tells a time that ran out from every other doubt.
+/// Tells a time that ran out from every other doubt, and a call that was broken off from one that may try again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Plain,
     TimedOut,
+    Stopped,
 }
 
 /// The work is done.
@@ -176,6 +184,14 @@ pub struct Failure {
     pub(crate) reason: String,
     data: Option<Box<RawValue>>,
     body: Option<Box<[u8]>>,
+    tries: Tries,
+}
+
+/// Whether this call may try again after a certain failure, within its retries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Tries {
+    More,
+    Over,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -189,7 +205,8 @@ enum Certainty {
 impl Failure {
     /// It is certain that nothing happened: the next call may try again.
     pub fn no_effect(reason: impl ToString) -> Self {
-        Self { certainty: Certainty::NoEffect, reason: reason.to_string(), data: None, body: None }
+        let reason = reason.to_string();
+        Self { certainty: Certainty::NoEffect, reason, data: None, body: None, tries: Tries::More }
     }
 
     /// It cannot be said whether it happened: nobody runs it again by himself.
@@ -200,6 +217,13 @@ impl Failure {
     /// It took too long, and cannot be said whether it happened.
     pub fn timed_out(reason: impl ToString) -> Self {
         Self { certainty: Certainty::TimedOut, ..Self::no_effect(reason) }
+    }
+
+    /// The call was broken off: it does not try again by itself, however many retries it has left.
+    #[must_use]
+    pub fn stopped(mut self) -> Self {
+        self.tries = Tries::Over;
+        self
     }
 
     /// What the failure had to say, kept with it.

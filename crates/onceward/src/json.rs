@@ -47,6 +47,18 @@ impl Json {
         Self::Object(Vec::new())
     }
 
+    /// A number from its JSON text, of which an integer keeps every digit.
+    ///
+    /// # Errors
+    /// When it is not the text of a number, or of one that no reader could hold.
+    pub fn number(token: &str) -> Result<Self, InvalidInput> {
+        let refused = || InvalidInput::new(format!("{token:?} is not a number that a JSON reader can hold"));
+        match Self::parse(token)? {
+            number @ Self::Number(_) => Ok(number),
+            Self::Null | Self::Bool(_) | Self::String(_) | Self::Array(_) | Self::Object(_) => Err(refused()),
+        }
+    }
+
     /// An object from its members; a later member of the same name replaces the earlier one.
     pub fn object<N: Into<String>>(members: impl IntoIterator<Item = (N, Json)>) -> Self {
         let mut sorted: Vec<(String, Json)> = Vec::new();

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 pub use adopt::Adopted;
 pub use call::{Call, ProbeAnswer};
-pub use claim::Claim;
+pub use claim::{Claim, Lease};
 pub use tend::{Cancelled, Swept};
 
 use crate::attempt::{Attempt, Done, Failure};

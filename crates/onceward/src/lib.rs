@@ -52,7 +52,7 @@ pub use decide::{Decision, Liveness, Refusal};
 pub use error::{Code, Error, Happened, InvalidInput, Replayed};
 pub use json::{Json, Pointer};
 pub use key::{Fingerprint, Key, KeyOrigin, Occurrence, OperationId};
-pub use ledger::{Adopted, Begun, Cancelled, Claim, Ledger, Plan, ProbeAnswer, Receipt, Swept};
+pub use ledger::{Adopted, Begun, Cancelled, Claim, Lease, Ledger, Plan, ProbeAnswer, Receipt, Swept};
 pub use memory::{ManualClock, MemoryStore};
 pub use operation::{Intent, Operation};
 pub use policy::{KeyPolicy, OnExpired, OnFailure, Policy, Settings, Terms, ToolRule, ToolSettings};

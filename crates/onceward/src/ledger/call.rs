@@ -4,7 +4,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Weak};
 
 use super::{Begun, Ledger, Manner, Receipt};
-use crate::attempt::{Attempt, Done, Failure};
+use crate::attempt::{Attempt, Done, Failure, Kind};
 use crate::error::{Error, Replayed};
 use crate::operation::{Intent, Operation};
 use crate::policy::OnFailure;
@@ -117,7 +117,9 @@ impl<'a> Call<'a> {
                 })
                 .await;
             match claim.finish_as(ending, kind).await {
-                Err(error @ Error::Failed { .. }) if retries_left > 0 && error.retryable() => {
+                Err(error @ Error::Failed { .. })
+                    if retries_left > 0 && kind != Kind::Stopped && error.retryable() =>
+                {
                     retries_left -= 1;
                     // The stored failure is for the next call; this one was told to try again.
                     intent.terms.on_failure = OnFailure::Retry;

@@ -139,13 +139,47 @@ fn answer(record: Arc<Record>, ending: Ending, kind: Kind) -> Result<Receipt, Er
             let reason = because(&outcome, "nobody can say whether it happened");
             Err(match kind {
                 Kind::TimedOut => Error::Timeout { reason, record },
-                Kind::Plain => Error::InDoubt { reason, record },
+                Kind::Plain | Kind::Stopped => Error::InDoubt { reason, record },
             })
         }
     }
 }
 
+/// The lease of an attempt, for those who keep it alive beside the work: on a thread of their own, for example.
+#[derive(Clone)]
+pub struct Lease {
+    ledger: Ledger,
+    id: OperationId,
+    attempt: u32,
+    lease_ms: u64,
+}
+
+impl Lease {
+    /// How long to wait between two renewals.
+    #[must_use]
+    pub fn pause_ms(&self) -> u64 {
+        self.lease_ms / 3
+    }
+
+    /// Renews it once. A failure changes nothing: whoever overtakes finds a late answer.
+    pub async fn renew(&self) {
+        self.ledger.renew(&self.id, self.attempt, self.lease_ms).await;
+    }
+}
+
 impl Ledger {
+    /// The lease of an attempt, or `None` where the kernel knows who lives and nothing is to be renewed.
+    #[must_use]
+    pub fn lease(&self, attempt: &Attempt, lease_ms: u64) -> Option<Lease> {
+        let (id, number) = (attempt.operation().clone(), attempt.number());
+        (self.store().watch() == Watch::Lease).then(|| Lease {
+            ledger: self.clone(),
+            id,
+            attempt: number,
+            lease_ms,
+        })
+    }
+
     /// Renews the lease of a running attempt. A failure changes nothing: whoever overtakes finds a late answer.
     pub(crate) async fn renew(&self, id: &OperationId, attempt: u32, lease_ms: u64) {
         let Ok(Some(found)) = self.store().load(id).await else {

@@ -1,0 +1,26 @@
+"""Waiting for the ledger in an event loop. No thread of the ledger ever enters the interpreter: it rings a bell."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from ._onceward import Bell, Conversation
+
+_bells: WeakKeyDictionary[asyncio.AbstractEventLoop, Bell] = WeakKeyDictionary()
+
+
+async def next_turn(conversation: Conversation) -> tuple[str, Any]:
+    """What the ledger wants done next, or its answer."""
+    loop = asyncio.get_running_loop()
+    bell = _bells.get(loop)
+    if bell is None:
+        bell = _bells[loop] = Bell()
+        loop.add_reader(bell.fileno(), bell.ring)
+    while True:
+        future: asyncio.Future[None] = loop.create_future()
+        turn = conversation.poll(bell, future)
+        if turn is not None:
+            return turn
+        await future

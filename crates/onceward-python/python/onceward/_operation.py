@@ -1,0 +1,90 @@
+"""The operation that is running: what the guarded function sees of it."""
+
+from __future__ import annotations
+
+import uuid
+from contextlib import AbstractContextManager, nullcontext
+from contextvars import ContextVar
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ._onceward import Attempt
+
+_current: ContextVar[Operation | None] = ContextVar("onceward_operation", default=None)
+
+# Vendors that take nothing but a UUID.
+_UUID_ONLY = frozenset({"google", "gcp", "brevo", "truelayer", "shopify", "paypal", "wise"})
+# The longest key that a vendor takes, where ours does not fit by itself.
+_LONGEST = {"dynamodb": 36, "secretsmanager": 64}
+_NAMESPACE = uuid.UUID("6f6e6365-7761-5264-8000-6c6564676572")
+
+
+class Operation:
+    """One operation, in one attempt to execute it. Its intent is on disk."""
+
+    __slots__ = ("_attempt", "effect", "reason")
+
+    def __init__(self, attempt: Attempt, effect: str) -> None:
+        self._attempt = attempt
+        self.effect = effect
+        """What a success changes: `created`, `updated`, `deleted` or `noop`. The function may set it."""
+        self.reason: str | None = None
+        """Why nothing changed, where the effect is `noop`."""
+
+    @property
+    def id(self) -> str:
+        """`op_…`: names the operation, the same in every process."""
+        return self._attempt.id
+
+    @property
+    def key(self) -> str:
+        """The operation's key."""
+        return self._attempt.key
+
+    @property
+    def scope(self) -> str:
+        """The operation's scope."""
+        return self._attempt.scope
+
+    @property
+    def attempt(self) -> int:
+        """The attempt's number: the fencing token, for a downstream that can check one."""
+        return self._attempt.number
+
+    def downstream_key(self, vendor: str | None = None) -> str:
+        """The key for a downstream that honours one: the same for every attempt, and unique over scopes.
+
+        Vendors that take nothing but a UUID get one that is made of it.
+        """
+        key = self._attempt.downstream_key
+        name = (vendor or "").lower()
+        if name in _UUID_ONLY:
+            return str(uuid.uuid5(_NAMESPACE, key))
+        return key[: _LONGEST.get(name, 255)]
+
+    def not_dispatched_yet(self) -> None:
+        """Says that nothing has left yet. Until `dispatched`, an error or a crash is certain to have had no effect."""
+        self._attempt.not_dispatched_yet()
+
+    def dispatched(self) -> AbstractContextManager[None]:
+        """Says that the request leaves now. From here on, an error without a class leaves the operation in doubt.
+
+        It may be the head of a `with` block around the request.
+        """
+        self._attempt.dispatched()
+        return nullcontext()
+
+    def noop(self, reason: str) -> None:
+        """Says that it was so already, and why."""
+        self.effect, self.reason = "noop", reason
+
+    def __repr__(self) -> str:
+        return f"Operation(id={self.id!r}, attempt={self.attempt})"
+
+
+def current_operation() -> Operation:
+    """The operation that is running in this thread or task. Raises LookupError where none is."""
+    operation = _current.get()
+    if operation is None:
+        raise LookupError("no operation is running here; call this in a function that the ledger guards")
+    return operation

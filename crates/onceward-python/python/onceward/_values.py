@@ -1,0 +1,94 @@
+"""What values that are not JSON stand for in a key. The native half asks here for everything beyond the plain types."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import os
+from collections.abc import Mapping, Set
+from datetime import date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from enum import Enum
+from uuid import UUID
+
+from ._onceward import canonical
+
+
+def plain(value: object) -> object:
+    """The plain value that `value` stands for. Raises TypeError where it stands for none."""
+    own = getattr(type(value), "__onceward__", None)
+    if own is not None:
+        return own(value)
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, (str, int, float)):
+        return _builtin(value)
+    if isinstance(value, Decimal):
+        return _decimal(value)
+    if isinstance(value, (datetime, date, time, timedelta)):
+        return _time(value)
+    if isinstance(value, UUID):
+        return str(value)
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return base64.b64encode(value).decode("ascii")
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    return _container(value)
+
+
+def _builtin(value: str | int | float) -> object:
+    """What a subclass of a plain type is, without what it adds."""
+    if isinstance(value, str):
+        return str.__str__(value)
+    return int(value) if isinstance(value, int) else float(value)
+
+
+def _decimal(value: Decimal) -> object:
+    if not value.is_finite():
+        raise TypeError(f"is the decimal {value}, which is not a finite number")
+    if value == value.to_integral_value():
+        return int(value)
+    # The same number as a float has the same key; one with more digits than a float holds is its text.
+    nearest = float(value)
+    return nearest if Decimal(repr(nearest)) == value else format(value.normalize(), "f")
+
+
+def _time(value: datetime | date | time | timedelta) -> object:
+    if isinstance(value, timedelta):
+        return _decimal(Decimal(value // timedelta(microseconds=1)) / 1_000_000)
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        # One moment is one text, whichever zone it was said in.
+        moment = value.astimezone(timezone.utc).replace(tzinfo=None)
+        return _no_trailing_zeros(moment.isoformat()) + "Z"
+    return _no_trailing_zeros(value.isoformat())
+
+
+def _no_trailing_zeros(text: str) -> str:
+    return text.rstrip("0") if "." in text and text[-7:-6] == "." else text
+
+
+def _container(value: object) -> object:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, tuple):
+        return list(value)
+    if isinstance(value, list):
+        return list.copy(value)
+    if isinstance(value, Set):
+        return sorted(value, key=canonical)
+    if not isinstance(value, type):
+        dump = getattr(value, "model_dump", None)
+        if callable(dump):
+            return dump()
+        attributes = getattr(type(value), "__attrs_attrs__", None)
+        if attributes is not None:
+            return {attribute.name: getattr(value, attribute.name) for attribute in attributes}
+        if type(value).__module__.partition(".")[0] == "numpy":
+            return value.tolist()  # type: ignore[attr-defined]
+    kind = f"{type(value).__module__}.{type(value).__qualname__}"
+    raise TypeError(
+        f"is a {kind}, which has no one JSON form; name the argument in volatile=, "
+        "or give the class a method __onceward__() that returns what it stands for"
+    )

@@ -1,0 +1,55 @@
+//! Waiting for the ledger with the interpreter let go, and with an ear for Ctrl-C.
+
+use std::cell::RefCell;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::Duration;
+
+use pyo3::exceptions::PyKeyboardInterrupt;
+use pyo3::prelude::*;
+
+/// How often a waiting thread looks whether a signal came.
+const LISTEN: Duration = Duration::from_millis(50);
+
+/// Drives a future to its end on this thread. The interpreter must have been let go.
+///
+/// # Errors
+/// What a signal's handler raised. The future is dropped then.
+pub(crate) fn drive<T>(future: impl Future<Output = T>) -> PyResult<T> {
+    let mut future = pin!(future);
+    let waker = own_waker();
+    let mut context = Context::from_waker(&waker);
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
+            return Ok(output);
+        }
+        thread::park_timeout(LISTEN);
+        // Where the interpreter is gone, so is whoever waits for this.
+        Python::try_attach(|py| py.check_signals())
+            .unwrap_or_else(|| Err(PyKeyboardInterrupt::new_err(())))?;
+    }
+}
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// One for each thread: most calls are over before they wait.
+fn own_waker() -> Waker {
+    thread_local! {
+        static WAKER: RefCell<Option<Waker>> = const { RefCell::new(None) };
+    }
+    WAKER.with_borrow_mut(|waker| {
+        waker.get_or_insert_with(|| Arc::new(Unpark(thread::current())).into()).clone()
+    })
+}

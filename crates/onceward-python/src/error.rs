@@ -1,0 +1,74 @@
+//! The ledger's errors as Python's exceptions. Their classes are in `onceward.errors`; which one it is, the code says.
+
+use onceward::{Code, Error, Happened, InvalidInput};
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::PyDict;
+
+use crate::record::Record;
+
+/// Input that was refused. Nothing was run.
+pub(crate) fn invalid(py: Python<'_>, problem: &str) -> PyErr {
+    of(py, &InvalidInput::new(problem).into())
+}
+
+/// The exception for an error.
+pub(crate) fn of(py: Python<'_>, error: &Error) -> PyErr {
+    exception(py, error).unwrap_or_else(|problem| problem)
+}
+
+/// The same, raised because of what the function raised.
+pub(crate) fn caused_by(py: Python<'_>, error: &Error, cause: Option<Py<PyAny>>) -> PyErr {
+    let raised = of(py, error);
+    // Of a refusal, or a failure that is replayed, nothing that was raised now is the cause.
+    let own = matches!(
+        error,
+        Error::Failed { .. } | Error::InDoubt { .. } | Error::Timeout { .. } | Error::Unrecorded { .. }
+    );
+    if let Some(cause) = cause.filter(|_| own) {
+        raised.set_cause(py, Some(PyErr::from_value(cause.into_bound(py))));
+    }
+    raised
+}
+
+fn exception(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
+    static MAKE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let make = MAKE.import(py, "onceward.errors", "_from_ledger")?;
+    let said = PyDict::new(py);
+    said.set_item("happened", happened(error.happened()))?;
+    said.set_item("retryable", error.retryable())?;
+    said.set_item("retry_after_ms", error.retry_after_ms())?;
+    said.set_item("fix_command", error.fix_command())?;
+    said.set_item("operation", error.record().map(|record| Record::new(record.clone(), record.state)))?;
+    if let Error::Invalid(invalid) = error {
+        said.set_item("problems", invalid.problems())?;
+    }
+    if let Error::KeyReused { fields, .. } = error {
+        said.set_item("fields", fields)?;
+    }
+    let made = make.call((error.code().to_string(), error.to_string()), Some(&said))?;
+    Ok(PyErr::from_value(made))
+}
+
+fn happened(happened: Happened) -> &'static str {
+    match happened {
+        Happened::Yes => "yes",
+        Happened::No => "no",
+        Happened::Unknown => "unknown",
+    }
+}
+
+/// Every code, for a test that none of them lacks its class.
+pub(crate) fn codes() -> Vec<String> {
+    Code::ALL.iter().map(Code::to_string).collect()
+}
+
+/// The exception for a value that is asked of an operation whose result could not be kept.
+pub(crate) fn result_unavailable(py: Python<'_>, record: Record) -> PyErr {
+    static CLASS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let made = CLASS
+        .import(py, "onceward.errors", "_result_unavailable")
+        .and_then(|make| make.call1((record,)))
+        .map(PyErr::from_value);
+    made.unwrap_or_else(|problem| problem)
+}

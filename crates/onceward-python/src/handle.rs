@@ -1,0 +1,247 @@
+//! A ledger, opened when it is first used, and what becomes of it when the process forks.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
+
+use onceward::{Error, Ledger};
+use onceward_store::{Missing, Place};
+use pyo3::exceptions::PyException;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+
+use crate::claim::Claim;
+use crate::converse::{Asks, Conversation};
+use crate::drive::drive;
+use crate::error;
+use crate::plan::Plan;
+use crate::receipt::Receipt;
+use crate::run::{self, Actors, Own, lock};
+use crate::spec::Spec;
+
+/// Whether this process was forked while a ledger of its parent was in use: SQLite and the store's threads may have
+/// been in the middle of something that nobody in this process will ever end.
+static FORKED_IN_USE: AtomicBool = AtomicBool::new(false);
+
+const FORKED: &str = "this process was forked while its parent was using the ledger, and a ledger cannot be shared that \
+                      way; start workers with the spawn or forkserver method, or fork before a call is under way";
+
+/// A ledger that is open.
+pub(crate) struct Opened {
+    pub(crate) ledger: Ledger,
+    pub(crate) blocking: Ledger,
+}
+
+enum State {
+    /// Not opened yet, or closed: the next use opens it.
+    Closed,
+    Open(Arc<Opened>),
+    /// The parent's, and of no use here.
+    Forked,
+}
+
+/// A ledger at a URL.
+#[pyclass(frozen, weakref, module = "onceward._onceward")]
+pub(crate) struct Handle {
+    place: Place,
+    state: Mutex<State>,
+}
+
+impl Handle {
+    /// The open ledger. The interpreter must have been let go.
+    pub(crate) fn opened(&self) -> Result<Arc<Opened>, Error> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*state {
+            State::Open(opened) => return Ok(Arc::clone(opened)),
+            State::Closed => {}
+            State::Forked => return Err(onceward::StoreError::unavailable(FORKED).into()),
+        }
+        if FORKED_IN_USE.load(Ordering::SeqCst) {
+            return Err(onceward::StoreError::unavailable(FORKED).into());
+        }
+        let ledger = Ledger::new(self.place.clone().open(Missing::Make)?);
+        let opened = Arc::new(Opened { blocking: ledger.blocking().ledger().clone(), ledger });
+        *state = State::Open(Arc::clone(&opened));
+        Ok(opened)
+    }
+
+    /// Waits for what the ledger does, with the interpreter let go.
+    pub(crate) fn wait<T, W>(&self, py: Python<'_>, work: impl FnOnce(Arc<Opened>) -> W + Send) -> PyResult<T>
+    where
+        T: Send,
+        W: Future<Output = Result<T, Error>>,
+    {
+        let result = py.detach(|| match self.opened() {
+            Ok(opened) => drive(work(opened)),
+            Err(problem) => Ok(Err(problem)),
+        });
+        result?.map_err(|problem| error::of(py, &problem))
+    }
+}
+
+#[pymethods]
+impl Handle {
+    /// Reads the URL; nothing is opened yet.
+    #[new]
+    fn new(py: Python<'_>, url: &str) -> PyResult<Self> {
+        let place = Place::parse(url).map_err(|invalid| error::of(py, &invalid.into()))?;
+        Ok(Self { place, state: Mutex::new(State::Closed) })
+    }
+
+    /// Opens the ledger now, so that what is wrong with it is said now.
+    fn open(&self, py: Python<'_>) -> PyResult<()> {
+        py.detach(|| self.opened()).map(drop).map_err(|problem| error::of(py, &problem))
+    }
+
+    /// Whether it is open: the first use opens it, which may take its time on a server.
+    #[getter]
+    fn is_open(&self) -> bool {
+        matches!(self.state.try_lock().as_deref(), Ok(State::Open(_)))
+    }
+
+    /// Closes it. The next use opens it again.
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| {
+            let before = {
+                let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+                match &*state {
+                    State::Open(_) => std::mem::replace(&mut *state, State::Closed),
+                    State::Closed | State::Forked => return,
+                }
+            };
+            drop(before);
+        });
+    }
+
+    /// Lets a call happen once: `perform` is called with the attempt, the arguments and the named arguments.
+    #[pyo3(signature = (spec, args, kwargs, perform, probe=None, verify=None))]
+    fn run(
+        &self,
+        py: Python<'_>,
+        spec: &Spec,
+        args: &Bound<'_, PyTuple>,
+        kwargs: Option<&Bound<'_, PyDict>>,
+        perform: Py<PyAny>,
+        probe: Option<Py<PyAny>>,
+        verify: Option<Py<PyAny>>,
+    ) -> PyResult<Receipt> {
+        let operation = spec.operation(args, kwargs)?;
+        let lease_ms = spec.terms().lease_ms;
+        let (args, kwargs) = (args.clone().unbind(), kwargs.map(|kwargs| kwargs.clone().unbind()));
+        let actors = Actors { perform, probe, verify, args, kwargs };
+        let own = Mutex::new(Own::default());
+        let result = py.detach(|| {
+            let opened = match self.opened() {
+                Ok(opened) => opened,
+                Err(problem) => return Ok((Err(problem), 0)),
+            };
+            let result = run::run(&opened.blocking, operation, lease_ms, &actors, &own)?;
+            Ok::<_, PyErr>((result, opened.ledger.clock_ms()))
+        });
+        let own = std::mem::take(&mut *lock(&own));
+        let (result, now_ms) = result?;
+        match result {
+            Ok(receipt) => Ok(Receipt::new(receipt, now_ms, own.value, spec.decode(py))),
+            Err(problem) => Err(raised(py, &problem, own)),
+        }
+    }
+
+    /// The same for a coroutine: a conversation that the caller's event loop carries on.
+    #[pyo3(signature = (spec, args, kwargs, *, probe, verify))]
+    fn converse(
+        &self,
+        py: Python<'_>,
+        spec: &Spec,
+        args: &Bound<'_, PyTuple>,
+        kwargs: Option<&Bound<'_, PyDict>>,
+        probe: bool,
+        verify: bool,
+    ) -> PyResult<Conversation> {
+        let operation = spec.operation(args, kwargs)?;
+        let opened = py.detach(|| self.opened()).map_err(|problem| error::of(py, &problem))?;
+        let asks = Asks { probe, verify };
+        Ok(Conversation::new(opened, operation, spec.terms().lease_ms, asks, spec.decode(py)))
+    }
+
+    /// Writes the intent of a call down and gives the claim, or the receipt of what was done before.
+    #[pyo3(signature = (spec, args, kwargs=None))]
+    fn begin<'py>(
+        &self,
+        py: Python<'py>,
+        spec: &Spec,
+        args: &Bound<'py, PyTuple>,
+        kwargs: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let intent = spec.operation(args, kwargs)?.intent().map_err(|problem| error::of(py, &problem))?;
+        let lease_ms = intent.terms.lease_ms;
+        let (begun, opened) =
+            self.wait(py, |opened| async move { Ok((opened.blocking.begin(&intent).await?, opened)) })?;
+        Ok(match begun {
+            onceward::Begun::Execute(claim) => {
+                Bound::new(py, Claim::new(claim, opened, lease_ms))?.into_any()
+            }
+            onceward::Begun::Replay(receipt) => {
+                let now_ms = opened.ledger.clock_ms();
+                Bound::new(py, Receipt::new(receipt, now_ms, None, spec.decode(py)))?.into_any()
+            }
+        })
+    }
+
+    /// What a call would come to. Nothing is run or written.
+    #[pyo3(signature = (spec, args, kwargs=None))]
+    fn plan(
+        &self,
+        py: Python<'_>,
+        spec: &Spec,
+        args: &Bound<'_, PyTuple>,
+        kwargs: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Plan> {
+        let intent = spec.operation(args, kwargs)?.intent().map_err(|problem| error::of(py, &problem))?;
+        let would = spec.would();
+        self.wait(py, |opened| async move {
+            let plan = opened.ledger.plan(&intent).await?;
+            Ok(Plan::new(plan, &intent, would))
+        })
+    }
+
+    /// Before the process forks: a ledger that is not in use is closed, so that both sides open one of their own.
+    fn before_fork(&self, py: Python<'_>) {
+        let idle = py.detach(|| {
+            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            match &*state {
+                State::Open(opened) if Arc::strong_count(opened) == 1 => {
+                    Some(std::mem::replace(&mut *state, State::Closed))
+                }
+                State::Open(_) | State::Closed | State::Forked => None,
+            }
+        });
+        py.detach(|| drop(idle));
+    }
+
+    /// In the child: what is the parent's is neither used nor closed, for closing it would end the parent's locks.
+    fn after_fork(&self) {
+        let mut state = match self.state.try_lock() {
+            Ok(state) => state,
+            Err(TryLockError::Poisoned(state)) => state.into_inner(),
+            // Another thread of the parent was opening it.
+            Err(TryLockError::WouldBlock) => {
+                FORKED_IN_USE.store(true, Ordering::SeqCst);
+                return;
+            }
+        };
+        if let State::Open(opened) = std::mem::replace(&mut *state, State::Closed) {
+            FORKED_IN_USE.store(true, Ordering::SeqCst);
+            std::mem::forget(opened);
+            *state = State::Forked;
+        }
+    }
+}
+
+/// What the caller is told. Ctrl-C and its like go on as they are, once the ledger knows.
+fn raised(py: Python<'_>, problem: &Error, own: Own) -> PyErr {
+    match own.cause {
+        Some(cause) if !cause.bind(py).is_instance_of::<PyException>() => {
+            PyErr::from_value(cause.into_bound(py))
+        }
+        cause => error::caused_by(py, problem, cause),
+    }
+}

@@ -1,0 +1,161 @@
+//! An operation, as the ledger remembers it.
+
+use std::sync::Arc;
+
+use onceward::answer::rfc3339;
+use onceward::{DoubleEffect, State};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList};
+
+/// An operation as the ledger remembers it, and where it really stands.
+#[pyclass(frozen, module = "onceward")]
+pub(crate) struct Record {
+    record: Arc<onceward::Record>,
+    state: State,
+}
+
+impl Record {
+    pub(crate) fn new(record: Arc<onceward::Record>, state: State) -> Self {
+        Self { record, state }
+    }
+}
+
+#[pymethods]
+impl Record {
+    /// `op_…`: names the operation, the same in every process.
+    #[getter]
+    fn id(&self) -> &str {
+        self.record.id.as_str()
+    }
+
+    /// Who shares the key.
+    #[getter]
+    fn scope(&self) -> &str {
+        &self.record.scope
+    }
+
+    /// What is done.
+    #[getter]
+    fn name(&self) -> &str {
+        &self.record.name
+    }
+
+    /// Which one of them.
+    #[getter]
+    fn key(&self) -> &str {
+        &self.record.key.text
+    }
+
+    /// `staged`, `running`, `done`, `failed`, `in_doubt`, `cancelled` or `expired`.
+    #[getter]
+    fn state(&self) -> &'static str {
+        self.state.as_str()
+    }
+
+    /// The number of the newest attempt.
+    #[getter]
+    fn attempt(&self) -> u32 {
+        self.record.attempt
+    }
+
+    /// What may be done when it is in doubt.
+    #[getter]
+    fn class_(&self) -> &'static str {
+        self.record.detail.class.as_str()
+    }
+
+    /// The hash of its inputs.
+    #[getter]
+    fn fingerprint(&self) -> &str {
+        self.record.detail.fingerprint.as_str()
+    }
+
+    /// What it did when it was done.
+    #[getter]
+    fn original_effect(&self) -> Option<&'static str> {
+        self.record.outcome.as_ref()?.effect.map(onceward::Effect::as_str)
+    }
+
+    /// Why it ended as it did, where that was said.
+    #[getter]
+    fn reason(&self) -> Option<&str> {
+        self.record.reason()
+    }
+
+    /// What the check said: `confirmed`, `refuted` or `pending`.
+    #[getter]
+    fn verified(&self) -> Option<&'static str> {
+        self.record.outcome.as_ref()?.verified.map(onceward::Verification::as_str)
+    }
+
+    /// Who settled it, where it was not its own attempt.
+    #[getter]
+    fn settled_by(&self) -> Option<&str> {
+        self.record.outcome.as_ref()?.settled_by.as_deref()
+    }
+
+    /// The alarm: `possible` or `certain`, where more than one attempt had an effect.
+    #[getter]
+    fn double_effect(&self) -> Option<&'static str> {
+        Some(match self.record.detail.double_effect? {
+            DoubleEffect::Possible => "possible",
+            DoubleEffect::Certain => "certain",
+        })
+    }
+
+    /// The result as the JSON text it was kept as.
+    #[getter]
+    fn json(&self) -> Option<&str> {
+        Some(self.record.outcome.as_ref()?.data.as_ref()?.get())
+    }
+
+    /// How often the result was replayed. A tally that may lag behind.
+    #[getter]
+    fn replays(&self) -> u64 {
+        self.record.replays
+    }
+
+    /// When it was first asked for, in RFC 3339.
+    #[getter]
+    fn created_at(&self) -> String {
+        rfc3339(self.record.created_ms)
+    }
+
+    /// When it last changed, in RFC 3339.
+    #[getter]
+    fn updated_at(&self) -> String {
+        rfc3339(self.record.updated_ms)
+    }
+
+    /// When the result stops being replayed, in RFC 3339.
+    #[getter]
+    fn expires_at(&self) -> Option<String> {
+        self.record.due_ms.map(rfc3339)
+    }
+
+    /// The attempts that ended before the newest: a list of `attempt`, `ended`, `at` and `reason`.
+    #[getter]
+    fn history<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let list = PyList::empty(py);
+        for past in &self.record.detail.history {
+            let row = PyDict::new(py);
+            row.set_item("attempt", past.attempt)?;
+            row.set_item("ended", past.ended.as_str())?;
+            row.set_item("at", rfc3339(past.at_ms))?;
+            row.set_item("reason", past.reason.as_deref())?;
+            list.append(row)?;
+        }
+        Ok(list)
+    }
+
+    fn __repr__(&self) -> String {
+        format!(
+            "Record(id={:?}, name={:?}, key={:?}, state={:?}, attempt={})",
+            self.id(),
+            self.name(),
+            self.key(),
+            self.state(),
+            self.attempt()
+        )
+    }
+}

@@ -1,0 +1,98 @@
+//! A call of a function: the ledger's own loop, with the function in the middle of it.
+
+use std::sync::{Mutex, PoisonError};
+
+use onceward::{Attempt, Done, Error, Failure, Ledger, Operation, ProbeAnswer, Verification};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+
+use crate::attempt::Attempt as Seen;
+use crate::drive::drive;
+use crate::keep::keep;
+use crate::record::Record;
+use crate::told::{self, Told};
+
+/// What Python does for a call. Each is called with what it is about, the arguments, and the named arguments.
+pub(crate) struct Actors {
+    pub(crate) perform: Py<PyAny>,
+    pub(crate) probe: Option<Py<PyAny>>,
+    pub(crate) verify: Option<Py<PyAny>>,
+    pub(crate) args: Py<PyTuple>,
+    pub(crate) kwargs: Option<Py<PyDict>>,
+}
+
+/// What the function gave or raised, the last time it ran.
+#[derive(Default)]
+pub(crate) struct Own {
+    pub(crate) value: Option<Py<PyAny>>,
+    pub(crate) cause: Option<Py<PyAny>>,
+}
+
+/// Lets the operation happen once. The interpreter must have been let go.
+pub(crate) fn run(
+    ledger: &Ledger,
+    operation: Operation,
+    lease_ms: u64,
+    actors: &Actors,
+    own: &Mutex<Own>,
+) -> PyResult<Result<onceward::Receipt, Error>> {
+    // Noted from the start: until the function begins, a crash is certain to have had no effect.
+    let mut call = ledger.call(operation).dispatch_marked();
+    if let Some(probe) = &actors.probe {
+        call = call.probe(move |record| {
+            let about = Record::new(record.clone(), record.state);
+            let said = Python::attach(|py| told::probe(&actors.ask(probe, about, py)?));
+            std::future::ready(said.unwrap_or_else(|error| ProbeAnswer::CannotTell(error.to_string())))
+        });
+    }
+    if let Some(verify) = &actors.verify {
+        call = call.verify(move |_| {
+            let said = Python::attach(|py| {
+                let value = lock(own).value.as_ref().map(|value| value.clone_ref(py));
+                told::check(&actors.ask(verify, value, py)?)
+            });
+            // Whoever cannot check has not refuted anything.
+            std::future::ready(said.unwrap_or_else(|error| (Verification::Pending, error.to_string())))
+        });
+    }
+    drive(call.run(|attempt| std::future::ready(act(ledger, &attempt, lease_ms, actors, own))))
+}
+
+fn act(
+    ledger: &Ledger,
+    attempt: &Attempt,
+    lease_ms: u64,
+    actors: &Actors,
+    own: &Mutex<Own>,
+) -> Result<Done, Failure> {
+    let kept = keep(ledger, attempt, lease_ms);
+    let told = Python::attach(|py| {
+        let said = actors.ask(&actors.perform, Seen::new(attempt.clone()), py);
+        said.and_then(|said| told::attempt(&said)).unwrap_or_else(|error| broken(py, error))
+    });
+    drop(kept);
+    *lock(own) = Own { value: told.own, cause: told.cause };
+    told.result
+}
+
+/// The code around the function failed itself. What the function did is not known.
+pub(crate) fn broken(py: Python<'_>, error: PyErr) -> Told {
+    let reason = error.to_string();
+    Told { result: Err(Failure::in_doubt(reason)), own: None, cause: Some(error.into_value(py).into_any()) }
+}
+
+pub(crate) fn lock(own: &Mutex<Own>) -> std::sync::MutexGuard<'_, Own> {
+    own.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Actors {
+    fn ask<'py>(
+        &self,
+        actor: &Py<PyAny>,
+        about: impl IntoPyObject<'py>,
+        py: Python<'py>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let kwargs = self.kwargs.as_ref().map(|kwargs| kwargs.bind(py));
+        actor.bind(py).call1((about, self.args.bind(py), kwargs))
+    }
+}
