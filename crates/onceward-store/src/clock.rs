@@ -2,8 +2,8 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use crate::timer::sleep;
 use async_trait::async_trait;
-use futures_timer::Delay;
 use nix::time::{ClockId, clock_gettime};
 use onceward::Clock;
 
@@ -18,7 +18,7 @@ impl Clock for SystemClock {
     }
 
     async fn sleep(&self, ms: u64) {
-        Delay::new(Duration::from_millis(ms)).await;
+        sleep(Duration::from_millis(ms)).await;
     }
 }
 

@@ -11,7 +11,7 @@
 //! - [`postgres`]: a server, any number of machines.
 //! - [`redis`]: a server or a cluster that is fast, any number of machines.
 //! - `cache`: finished records in memory.
-//! - [`clock`]: the machine's clocks. `remote`: what stores on a server share.
+//! - [`clock`]: the machine's clocks. `timer`: sleeping. `remote`: what stores on a server share.
 //! - [`health`]: what a back end says about itself.
 //! - [`Place`], [`open`] and [`ledger`]: from a URL to a [`Backend`] or a whole ledger.
 
@@ -32,6 +32,7 @@ pub mod redis;
 mod remote;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+mod timer;
 
 use std::sync::Arc;
 

@@ -9,8 +9,8 @@ use std::sync::{Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use crate::timer::sleep;
 use async_trait::async_trait;
-use futures_timer::Delay;
 use onceward::{Clock, Dispatch, Door, Hold, StoreError};
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
@@ -50,7 +50,7 @@ impl Clock for ServerClock {
     }
 
     async fn sleep(&self, ms: u64) {
-        Delay::new(Duration::from_millis(ms)).await;
+        sleep(Duration::from_millis(ms)).await;
     }
 }
 

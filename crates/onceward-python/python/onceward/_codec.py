@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import base64
-import dataclasses
 import json
 import typing
 from collections.abc import Callable
-from datetime import date, datetime, time, timedelta
-from decimal import Decimal
 from enum import Enum
+from importlib import import_module
 from types import NoneType, UnionType
 from typing import Any, Protocol, runtime_checkable
-from uuid import UUID
 
 _TAG = "$onceward"
 
@@ -53,7 +49,7 @@ def _tagged(value: object) -> object:
         if _TAG not in members and all(type(name) is str for name in members):
             return {name: _tagged(item) for name, item in members.items()}
         return {_TAG: "dict", "value": [[_tagged(name), _tagged(item)] for name, item in members.items()]}
-    write = _WRITE.get(kind)
+    write = _WRITE.get(f"{kind.__module__}.{kind.__qualname__}")
     if write is None:
         raise TypeError(f"a {kind.__module__}.{kind.__qualname__} cannot be written as JSON")
     return {_TAG: kind.__name__, "value": write(value)}
@@ -75,18 +71,43 @@ def _items(value: Any) -> list[object]:
     return [_tagged(item) for item in value]
 
 
-_WRITE: dict[type, Callable[[Any], object]] = {
-    tuple: _items,
-    set: _items,
-    frozenset: _items,
-    bytes: lambda value: base64.b64encode(value).decode("ascii"),
-    bytearray: lambda value: base64.b64encode(value).decode("ascii"),
-    datetime: datetime.isoformat,
-    date: date.isoformat,
-    time: time.isoformat,
-    timedelta: lambda value: [value.days, value.seconds, value.microseconds],
-    Decimal: str,
-    UUID: str,
+def _isoformat(value: Any) -> str:
+    return str(value.isoformat())
+
+
+def _to_base64(value: bytes) -> str:
+    return str(import_module("base64").b64encode(value).decode("ascii"))
+
+
+def _from_base64(text: str) -> bytes:
+    return bytes(import_module("base64").b64decode(text))
+
+
+def _made_by(module: str, name: str) -> Callable[[Any], object]:
+    """A constructor that is imported when it is needed: most results need none, and imports are slow."""
+
+    def make(value: Any) -> object:
+        made: Any = import_module(module)
+        for part in name.split("."):
+            made = getattr(made, part)
+        return made(value)
+
+    return make
+
+
+# By the names of classes, so that none of their modules is imported before a value of one comes by.
+_WRITE: dict[str, Callable[[Any], object]] = {
+    "builtins.tuple": _items,
+    "builtins.set": _items,
+    "builtins.frozenset": _items,
+    "builtins.bytes": _to_base64,
+    "builtins.bytearray": _to_base64,
+    "datetime.datetime": _isoformat,
+    "datetime.date": _isoformat,
+    "datetime.time": _isoformat,
+    "datetime.timedelta": lambda value: [value.days, value.seconds, value.microseconds],
+    "decimal.Decimal": str,
+    "uuid.UUID": str,
 }
 
 _READ: dict[str, Callable[[Any], object]] = {
@@ -95,14 +116,14 @@ _READ: dict[str, Callable[[Any], object]] = {
     "tuple": tuple,
     "set": set,
     "frozenset": frozenset,
-    "bytes": base64.b64decode,
-    "bytearray": lambda value: bytearray(base64.b64decode(value)),
-    "datetime": datetime.fromisoformat,
-    "date": date.fromisoformat,
-    "time": time.fromisoformat,
-    "timedelta": lambda value: timedelta(*value),
-    "Decimal": Decimal,
-    "UUID": UUID,
+    "bytes": _from_base64,
+    "bytearray": lambda value: bytearray(_from_base64(value)),
+    "datetime": _made_by("datetime", "datetime.fromisoformat"),
+    "date": _made_by("datetime", "date.fromisoformat"),
+    "time": _made_by("datetime", "time.fromisoformat"),
+    "timedelta": lambda value: import_module("datetime").timedelta(*value),
+    "Decimal": _made_by("decimal", "Decimal"),
+    "UUID": _made_by("uuid", "UUID"),
 }
 
 
@@ -135,6 +156,8 @@ def _adapter(kind: object) -> Any:
 
 def of_function(function: Callable[..., object]) -> Annotated | None:
     """The codec that the return annotation asks for; `None` where plain data is enough."""
+    if "return" not in getattr(function, "__annotations__", {}):
+        return None
     try:
         kind = typing.get_type_hints(function).get("return")
     except Exception:
@@ -151,13 +174,15 @@ def _parts(kind: object) -> list[object]:
 def _is_class(kind: object) -> bool:
     if not isinstance(kind, type):
         return False
-    return dataclasses.is_dataclass(kind) or issubclass(kind, Enum) or hasattr(kind, "__pydantic_core_schema__")
+    marks = ("__dataclass_fields__", "__pydantic_core_schema__")
+    return issubclass(kind, Enum) or any(hasattr(kind, mark) for mark in marks)
 
 
 def _fields(value: Any) -> object:
     """Dataclasses and enums as what they are made of, at any depth."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: _fields(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    fields = getattr(type(value), "__dataclass_fields__", None)
+    if fields is not None:
+        return {name: _fields(getattr(value, name)) for name in fields}
     if isinstance(value, Enum):
         return _fields(value.value)
     if type(value) in (list, tuple):
@@ -183,5 +208,5 @@ def _build(kind: Any, data: Any) -> Any:
     if issubclass(kind, Enum):
         return kind(data)
     hints = typing.get_type_hints(kind)
-    made = {field.name: _build(hints.get(field.name), data[field.name]) for field in dataclasses.fields(kind) if field.init}
-    return kind(**made)
+    fields = kind.__dataclass_fields__.values()
+    return kind(**{field.name: _build(hints.get(field.name), data[field.name]) for field in fields if field.init})

@@ -50,7 +50,7 @@ def _asked_async(check: Callable[..., Any]) -> Callable[..., Any]:
 
 
 async def _awaited(value: Any) -> Any:
-    return await value if inspect.isawaitable(value) else value
+    return await value if hasattr(value, "__await__") else value
 
 
 def _absent(there: object) -> bool:

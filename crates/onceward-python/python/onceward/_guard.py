@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 import warnings
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from contextvars import Token
-from dataclasses import dataclass
+from types import CoroutineType
 from typing import Any
 
-from . import _codec, _loop
+from . import _codec
 from ._onceward import Attempt, Handle, Plan, Receipt, Spec
 from ._operation import Operation, _current
 from .errors import OncewardError, ResultWarning
@@ -22,11 +21,16 @@ Told = tuple[object, ...]
 _LONGEST_REASON = 2_000
 
 
-@dataclass(frozen=True)
 class Yes:
     """A probe's answer: it happened, and this was its result."""
 
-    value: object = None
+    __slots__ = ("value",)
+
+    def __init__(self, value: object = None) -> None:
+        self.value = value
+
+    def __repr__(self) -> str:
+        return f"Yes({self.value!r})"
 
 
 class Guard:
@@ -65,8 +69,10 @@ class Guard:
 
     async def run_async(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Receipt:
         """The same for a coroutine. The event loop is never blocked by the ledger."""
+        from . import _loop
+
         if not self.handle.is_open:
-            await asyncio.get_running_loop().run_in_executor(None, self.handle.open)
+            await _loop.in_a_thread(self.handle.open)
         asks = {"probe": self.probe is not None, "verify": self.verify is not None}
         conversation = self.handle.converse(self.spec, args, kwargs, **asks)
         while True:
@@ -107,7 +113,7 @@ class Guard:
             return self._failure(error)
         finally:
             _current.reset(token)
-        if inspect.iscoroutine(value):
+        if isinstance(value, CoroutineType):
             value.close()
             problem = TypeError("the function gave a coroutine, which was not run; guard the async function itself")
             return ("failed", str(problem), problem)
@@ -122,12 +128,14 @@ class Guard:
             return ("failed", f"it was not begun: {error}", error)
         try:
             value = self.function(*args, **(kwargs or {}))
-            if inspect.isawaitable(value):
+            if hasattr(value, "__await__"):
                 value = await value
         except BaseException as error:
             return self._failure(error)
         finally:
-            _current.reset(token)
+            # A coroutine that is closed from elsewhere ends in another context, which never had the operation.
+            with suppress(ValueError):
+                _current.reset(token)
         return self._success(operation, value)
 
     def _success(self, operation: Operation, value: object) -> Told:
@@ -141,12 +149,14 @@ class Guard:
         except Exception as problem:
             if not self.warned:
                 self.warned = True
-                warnings.warn(
-                    f"the result of {self.spec.name} cannot be kept ({problem}); it is done and not run again, and "
-                    "replays have no result: return plain data, annotate the return type, or give codec=",
-                    ResultWarning,
-                    stacklevel=2,
-                )
+                # Where warnings are errors, this one still makes no failure of a success.
+                with suppress(ResultWarning):
+                    warnings.warn(
+                        f"the result of {self.spec.name} cannot be kept ({problem}); it is done and not run again, and "
+                        "replays have no result: return plain data, annotate the return type, or give codec=",
+                        ResultWarning,
+                        stacklevel=2,
+                    )
             return None
 
     def _failure(self, error: BaseException) -> Told:
@@ -178,7 +188,7 @@ class Guard:
         assert question is not None
         try:
             answer: Awaitable[object] | object = question(*args, **(kwargs or {}))
-            return understand(await answer if inspect.isawaitable(answer) else answer)
+            return understand(await answer if isinstance(answer, Awaitable) else answer)
         except Exception as error:
             return ("cannot_tell" if understand == self._probed else "pending", in_words(error))
 

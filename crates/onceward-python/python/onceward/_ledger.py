@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import atexit
 import functools
-import getpass
-import inspect
 import os
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import timedelta
-from pathlib import Path
-from typing import Any, Literal, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, TypeVar, Union, cast, overload
 
 from . import _codec
 from ._dedupe import Dedupe
@@ -21,6 +17,10 @@ from ._onceward import Handle, Plan, Receipt, Record, Spec, span_ms
 from ._session import Session
 from .errors import InvalidInput
 
+if TYPE_CHECKING:
+    import inspect
+    from datetime import timedelta
+
 P = ParamSpec("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
@@ -28,7 +28,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 Effect = Literal["created", "updated", "deleted", "noop"]
 Class = Literal["read", "idempotent", "keyed", "probed", "once"]
-Span = float | str | timedelta
+Span = Union[float, str, "timedelta"]
 """A span of time: seconds, `"24h"`, or a timedelta."""
 Label = str | int | Callable[..., str | int]
 """Text for all calls, or a function that is given the arguments of a call."""
@@ -70,7 +70,7 @@ class Ledger:
     def __init__(self, url: str | os.PathLike[str], *, policy: str | os.PathLike[str] | None = None, nfc: bool = False) -> None:
         self.url = _url(url)
         self._nfc = nfc
-        self._policy = Path(policy).read_text(encoding="utf-8") if policy is not None else None
+        self._policy = _text(policy) if policy is not None else None
         self._handle = Handle(self.url)
         _handles.add(self._handle)
 
@@ -200,6 +200,8 @@ class Ledger:
 
     def settle(self, id: str, verdict: Literal["done", "failed"], *, result: object = None, reason: str | None = None) -> Record:
         """Settles an operation in doubt: it is done (with that result), or it failed without effect."""
+        import getpass
+
         json = _codec.dumps(result) if verdict == "done" and result is not None else None
         return self._handle.settle(id, verdict, json=json, reason=reason, by=getpass.getuser())
 
@@ -275,6 +277,8 @@ def _terms(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _wrap(ledger: Ledger, function: Callable[..., Any], options: Mapping[str, Any]) -> Any:
     """The function under guard: a function, or a coroutine function where it was one."""
+    import inspect
+
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise TypeError(f"{function.__qualname__} is a generator: guard a function that returns when it is done")
     guard = _guard(ledger, function, options, options.get("occurrence"))
@@ -314,6 +318,8 @@ def _wrap(ledger: Ledger, function: Callable[..., Any], options: Mapping[str, An
 
 
 def _guard(ledger: Ledger, function: Callable[..., Any], options: Mapping[str, Any], occurrence: Any) -> Guard:
+    import inspect
+
     key = options.get("key")
     asked = key if callable(key) else None
     volatile = list(options.get("volatile", ()))
@@ -373,6 +379,8 @@ def _actors(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _with_inputs(function: Callable[..., Any], leading: int = 0) -> Callable[..., Any]:
     """A function that is called with the inputs as its named arguments; one that takes none is called with none."""
+    import inspect
+
     try:
         takes = len(inspect.signature(function).parameters) > leading
     except (TypeError, ValueError):
@@ -403,7 +411,8 @@ def _name(function: Callable[..., Any]) -> str:
     if module in ("__main__", "__mp_main__"):
         main = sys.modules.get(module)
         spec, path = getattr(main, "__spec__", None), getattr(main, "__file__", None)
-        module = spec.name if spec is not None else Path(path).stem if path else ""
+        stem = os.path.splitext(os.path.basename(path))[0] if path else ""
+        module = spec.name if spec is not None else stem
     name = getattr(function, "__qualname__", None) or type(function).__qualname__
     name = name.replace("<locals>.", "")
     return f"{module}.{name}" if module else name
@@ -415,10 +424,15 @@ def _url(place: str | os.PathLike[str]) -> str:
     return f"sqlite:{os.fspath(place)}"
 
 
+def _text(path: str | os.PathLike[str]) -> str:
+    with open(path, encoding="utf-8") as file:
+        return file.read()
+
+
 def _ms(span: Span) -> int:
     if isinstance(span, str):
         return span_ms(span)
-    seconds = span.total_seconds() if isinstance(span, timedelta) else float(span)
+    seconds = float(span) if isinstance(span, (int, float)) else span.total_seconds()
     if not 0 <= seconds < 3_153_600_000:
         raise InvalidInput(f"{span!r} is not a span of time of up to a hundred years")
     return round(seconds * 1000)

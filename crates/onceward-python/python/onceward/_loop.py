@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from ._onceward import Bell, Conversation
 
 _bells: WeakKeyDictionary[asyncio.AbstractEventLoop, Bell] = WeakKeyDictionary()
+
+
+async def in_a_thread(work: Callable[[], None]) -> None:
+    """Does what may take its time on a thread of the loop's own."""
+    await asyncio.get_running_loop().run_in_executor(None, work)
 
 
 async def next_turn(conversation: Conversation) -> tuple[str, Any]:

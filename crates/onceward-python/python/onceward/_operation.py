@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
@@ -16,7 +15,7 @@ _current: ContextVar[Operation | None] = ContextVar("onceward_operation", defaul
 _UUID_ONLY = frozenset({"google", "gcp", "brevo", "truelayer", "shopify", "paypal", "wise"})
 # The longest key that a vendor takes, where ours does not fit by itself.
 _LONGEST = {"dynamodb": 36, "secretsmanager": 64}
-_NAMESPACE = uuid.UUID("6f6e6365-7761-5264-8000-6c6564676572")
+_NAMESPACE = "6f6e6365-7761-5264-8000-6c6564676572"
 
 
 class Operation:
@@ -59,7 +58,9 @@ class Operation:
         key = self._attempt.downstream_key
         name = (vendor or "").lower()
         if name in _UUID_ONLY:
-            return str(uuid.uuid5(_NAMESPACE, key))
+            import uuid
+
+            return str(uuid.uuid5(uuid.UUID(_NAMESPACE), key))
         return key[: _LONGEST.get(name, 255)]
 
     def not_dispatched_yet(self) -> None:

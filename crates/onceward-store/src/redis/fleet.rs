@@ -6,7 +6,7 @@
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use futures_timer::Delay;
+use crate::timer::sleep;
 use onceward::StoreError;
 use redis::{Pipeline, Value};
 use tokio::sync::oneshot;
@@ -130,7 +130,7 @@ impl Fleet {
                     return Err(StoreError::unavailable(format!("{CANNOT}: {why}")));
                 }
                 Err(Unanswered::Lost(_)) => {
-                    Delay::new(pause).await;
+                    sleep(pause).await;
                     pause = (pause * 2).min(*AGAIN.end());
                     answered = self.crew.send(command, until);
                 }
@@ -176,7 +176,7 @@ impl Fleet {
             if Instant::now() + pause >= until {
                 return Err(Unanswered::Error(StoreError::unavailable(format!("{CANNOT}: {why}"))));
             }
-            Delay::new(pause).await;
+            sleep(pause).await;
             pause = (pause * 2).min(*AGAIN.end());
             answered = self.crew.send(command, until);
         }

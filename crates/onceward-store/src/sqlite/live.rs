@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use crate::timer::sleep;
 use async_trait::async_trait;
-use futures_timer::Delay;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::libc;
@@ -249,7 +249,7 @@ impl Clock for Live {
     }
 
     async fn sleep(&self, ms: u64) {
-        Delay::new(Duration::from_millis(ms)).await;
+        sleep(Duration::from_millis(ms)).await;
     }
 }
 
