@@ -145,7 +145,7 @@ class Annotated:
         return _build(self.kind, data)
 
 
-def _adapter(kind: object) -> Any:
+def _adapter(kind: Any) -> Any:
     """Pydantic's own codec, where one of its models is meant."""
     if not any(hasattr(part, "__pydantic_core_schema__") for part in _parts(kind)):
         return None

@@ -6,10 +6,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from ._guard import in_words
+from ._onceward import Claim
 from .errors import OncewardError
 
 if TYPE_CHECKING:
-    from ._onceward import Claim, Handle, Spec
+    from ._onceward import Handle, Spec
 
 
 class Dedupe:
@@ -24,7 +25,7 @@ class Dedupe:
 
     def __enter__(self) -> Dedupe:
         begun = self._handle.begin(self._spec, ({},))
-        self._claim = begun if hasattr(begun, "in_doubt") else None
+        self._claim = begun if isinstance(begun, Claim) else None
         self.new = self._claim is not None
         return self
 

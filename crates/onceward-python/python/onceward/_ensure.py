@@ -18,7 +18,8 @@ def ensured(ledger: Ledger, check: Callable[..., Any], act: Callable[..., Any], 
     """A guarded function that acts unless the check finds that it is so already."""
     options = {"effect": "created", **options}
     if inspect.iscoroutinefunction(act) or inspect.iscoroutinefunction(check):
-        return ledger.once(**options, probe=_asked_async(check))(_checked_async(check, act))
+        guard: Any = ledger.once(**options, probe=_asked_async(check))
+        return guard(_checked_async(check, act))
 
     @functools.wraps(act)
     def checked(*args: Any, **kwargs: Any) -> Any:
@@ -29,7 +30,8 @@ def ensured(ledger: Ledger, check: Callable[..., Any], act: Callable[..., Any], 
         there = check(*args, **kwargs)
         return False if _absent(there) else Yes(there)
 
-    return ledger.once(**options, probe=asked)(checked)
+    guard = ledger.once(**options, probe=asked)
+    return guard(checked)
 
 
 def _checked_async(check: Callable[..., Any], act: Callable[..., Any]) -> Callable[..., Any]:

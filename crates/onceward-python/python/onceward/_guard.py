@@ -78,7 +78,8 @@ class Guard:
         while True:
             kind, about = await _loop.next_turn(conversation)
             if kind == "answer":
-                return about
+                receipt: Receipt = about
+                return receipt
             if kind == "execute":
                 told = await self._perform_async(about, args, kwargs)
                 broken_off = told[-1] if told[0] != "done" else None

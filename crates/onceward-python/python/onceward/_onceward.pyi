@@ -4,6 +4,22 @@ from asyncio import Future
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
+__all__ = [
+    "Handle",
+    "Spec",
+    "Conversation",
+    "Bell",
+    "Attempt",
+    "Claim",
+    "Record",
+    "Receipt",
+    "Plan",
+    "canonical",
+    "span_ms",
+    "CODES",
+    "__version__",
+]
+
 CODES: list[str]
 __version__: str
 
@@ -21,8 +37,8 @@ class Spec:
         *,
         scope: object = None,
         key: object = None,
-        key_fields: Sequence[str] = [],
-        volatile: Sequence[str] = [],
+        key_fields: Sequence[str] = ...,
+        volatile: Sequence[str] = ...,
         occurrence: object = None,
         params: Sequence[tuple[str, int, bool, tuple[Any] | None]] | None = None,
         bind: Callable[..., object] | None = None,

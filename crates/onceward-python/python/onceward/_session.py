@@ -27,7 +27,7 @@ class Session:
 
     def once(self, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         """Guards a function in this session: see `Ledger.once`."""
-        decorate = self.ledger.once(**{"scope": self.id, **options})
+        decorate: Any = self.ledger.once(**{"scope": self.id, **options})
         return decorate if function is None else decorate(function)
 
     def operations(self, **filters: Any) -> Iterator[Record]:

@@ -8,16 +8,16 @@ before execution did nothing. Whatever is not listed here is in doubt, unless no
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Literal
+from typing import Final, Literal
 
 from .errors import NotDispatched
 
 Verdict = Literal["no_effect", "in_doubt", "timed_out"]
 
 # From the name of a class to what it says. The most specific class of an exception that is listed decides.
-NO_EFFECT = "no_effect"
-IN_DOUBT = "in_doubt"
-TIMED_OUT = "timed_out"
+NO_EFFECT: Final = "no_effect"
+IN_DOUBT: Final = "in_doubt"
+TIMED_OUT: Final = "timed_out"
 
 TABLE: dict[str, Verdict] = {
     # Python itself. A refused connection and a name that is not found come before the first byte.
