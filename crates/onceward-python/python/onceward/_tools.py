@@ -1,0 +1,276 @@
+"""What the adapters for agent frameworks share: one call of a model's tool, let happen once, and the words for the model.
+
+The key is made of the tool's name and arguments within a scope (the run, thread or conversation), never of the id of the
+tool call: a model that asks again, or a loop that is started again, has another id for the same wish.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from . import _codec
+from ._ledger import Ledger
+from ._session import Session
+from .errors import InvalidInput, OncewardError, ResultUnavailable
+
+T = TypeVar("T")
+Where = Ledger | Session
+"""Where calls are written down: a session, or a ledger if the framework itself knows its run."""
+
+# With these classes the next attempt can settle what is in doubt, so a retry helps.
+_RETRY_HELPS = frozenset({"idempotent", "keyed", "probed"})
+_REPEAT = "To do the same thing once more on purpose, call it with {argument}={next}."
+_NO_REPEAT = "If the user wants the same thing once more, it cannot be done from here: say so."
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How one call of a tool ended: with a value, or with an error that the model should read."""
+
+    value: Any = None
+    note: str | None = None
+    """What the model is told beside the value, where nothing was run."""
+    error: OncewardError | None = None
+    refusal: str | None = None
+    """What the model is told instead of a value."""
+
+    def or_raise(self) -> Outcome:
+        """Raises the tool's own exception where a retry helps: the framework sees what it would have seen without a
+        ledger, and its retry makes the next attempt. Where a retry cannot help, the model is told instead."""
+        if self.error is not None and self.error.__cause__ is not None and retry_helps(self.error):
+            raise self.error.__cause__
+        return self
+
+    @property
+    def text(self) -> str:
+        """All of it as one text."""
+        said = self.refusal if self.refusal is not None else as_text(self.value)
+        return said if self.note is None else f"{said}\n\n{self.note}"
+
+
+@dataclass(frozen=True)
+class Desk:
+    """Takes a model's tool calls to the ledger, on the terms that were given."""
+
+    where: Where
+    scope: str | Callable[..., str] | None = None
+    occurrence_argument: str | None = None
+    terms: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def call(self, name: str, arguments: Mapping[str, Any], function: Callable[[], Any], **about: Any) -> Outcome:
+        """Lets the call happen once. What goes wrong is in the outcome."""
+        options: dict[str, Any] = {}
+        try:
+            inputs, options = self._asked(name, arguments, about)
+            return self._answered(self._ledger.call(name, inputs, function, **options), options)
+        except OncewardError as error:
+            return self._refused(error, options)
+
+    async def acall(
+        self, name: str, arguments: Mapping[str, Any], function: Callable[[], Any], **about: Any
+    ) -> Outcome:
+        """The same for coroutines. A caller that gives up does not break the call off: its retry gets the result."""
+        options: dict[str, Any] = {}
+        try:
+            inputs, options = self._asked(name, arguments, about)
+            receipt = await detached(self._ledger.acall(name, inputs, function, **options))
+            return self._answered(receipt, options)
+        except OncewardError as error:
+            return self._refused(error, options)
+
+    def own_arguments(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments without the one that says that a repeat is wanted."""
+        return {name: value for name, value in arguments.items() if name != self.occurrence_argument}
+
+    @property
+    def _ledger(self) -> Ledger:
+        return self.where.ledger if isinstance(self.where, Session) else self.where
+
+    def _asked(
+        self, name: str, arguments: Mapping[str, Any], about: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        options = {**about.get("options", {}), **self.options, **self.terms.get(name, {})}
+        reads = options.get("class_") == "read"
+        options["scope"] = None if reads else self._scope_of(about.get("run_scope"), about.get("context"))
+        options["no_effect"] = (*about.get("no_effect", ()), *_several(options.get("no_effect", ())))
+        occurrence = arguments.get(self.occurrence_argument) if self.occurrence_argument else None
+        if occurrence not in (None, 1, "1"):
+            options["occurrence"] = occurrence
+        function = about.get("of")
+        options.setdefault("codec", (function and _codec.of_function(function)) or _SEEN)
+        return {**about.get("defaults", {}), **self.own_arguments(arguments)}, options
+
+    def _scope_of(self, run_scope: object, context: object) -> str:
+        if callable(self.scope):
+            return self.scope(context)
+        known = self.scope or (self.where.id if isinstance(self.where, Session) else run_scope)
+        if not known:
+            raise InvalidInput(
+                "it is not known which run this call belongs to, and keys are shared within a run; nothing was run. "
+                "Give ledger.session(id) instead of the ledger, or scope=, with an id that a restarted run has again"
+            )
+        return str(known)
+
+    def _answered(self, receipt: Any, options: Mapping[str, Any]) -> Outcome:
+        note = None
+        if receipt.replayed:
+            note = f"[onceward] Nothing was run now: {_first_words(receipt.reason)}. {self._repeat(options)}"
+        try:
+            return Outcome(value=receipt.value, note=note)
+        except ResultUnavailable as error:
+            return Outcome(error=error, refusal=f"It was done before, and its result could not be kept. {note or ''}".strip())
+
+    def _refused(self, error: OncewardError, options: Mapping[str, Any]) -> Outcome:
+        return Outcome(error=error, refusal=self.explain(error, options))
+
+    def explain(self, error: OncewardError, options: Mapping[str, Any]) -> str:
+        """The error in words that a model can act on: what happened, and what to do."""
+        said = f"[onceward] {OncewardError.__str__(error).partition('; next: ')[0]}."
+        if error.code in ("IN_DOUBT", "TIMEOUT", "UNVERIFIED") and not retry_helps(error):
+            advice = (
+                "It may have happened. Do not call it again and do not try another way: find out with a tool that only "
+                f"reads, or ask the user. Whoever knows can say so with: {error.fix_command}"
+            )
+        elif error.code == "IN_PROGRESS":
+            advice = "The same call is still running. Nothing was started now. Ask again later with the same arguments."
+        elif error.code == "KEY_REUSED":
+            advice = "Nothing was run: the same thing was asked for before with other values. Ask with the values of then."
+        elif error.code in ("KEY_EXPIRED", "CANCELLED"):
+            advice = f"Nothing was run. {self._repeat(options)}"
+        elif error.code in ("INVALID_INPUT", "KEY_MISSING"):
+            advice = "Nothing was run."
+        elif error.happened == "no" or retry_helps(error):
+            advice = "It is safe to call it again with the same arguments."
+        else:
+            advice = "Ask the user what to do."
+        return f"{said} {advice}"
+
+    def _repeat(self, options: Mapping[str, Any]) -> str:
+        if self.occurrence_argument is None:
+            return _NO_REPEAT
+        now = options.get("occurrence", 1)
+        following = int(now) + 1 if str(now).isdigit() else f'"{now}-again"'
+        return _REPEAT.format(argument=self.occurrence_argument, next=following)
+
+
+def desk(where: Where, settings: Mapping[str, Any]) -> Desk:
+    """A desk from what an adapter was given: its own settings, and the options of `Ledger.once` for all tools."""
+    if not isinstance(where, (Ledger, Session)):
+        raise TypeError(f"give a Ledger or a Session, not {type(where).__name__}")
+    own = {name: settings[name] for name in ("scope", "occurrence_argument", "terms") if settings.get(name) is not None}
+    options = {name: value for name, value in settings.items() if name not in ("scope", "occurrence_argument", "terms")}
+    return Desk(where, **own, options=options)
+
+
+def retry_helps(error: OncewardError) -> bool:
+    """Whether the same call may simply be made again: nothing happened, or its class settles what is in doubt."""
+    if error.retryable or error.code == "FAILED":
+        return True
+    in_doubt = error.code in ("IN_DOUBT", "TIMEOUT")
+    return in_doubt and error.operation is not None and error.operation.class_ in _RETRY_HELPS
+
+
+def occurrence_schema(argument: str) -> dict[str, Any]:
+    """The JSON Schema of the argument by which a model says that a repeat is wanted."""
+    return {"type": "integer", "minimum": 1, "description": occurrence_words(argument)}
+
+
+def occurrence_words(argument: str) -> str:
+    """What a model is told of that argument."""
+    return (
+        f"Leave it out. Only if the same action with the same arguments was done before and is wanted once more: "
+        f"{argument}=2, then 3. Never set it because a call failed, timed out or is in doubt."
+    )
+
+
+def with_occurrence(schema: Mapping[str, Any], argument: str) -> dict[str, Any]:
+    """A tool's JSON Schema with the optional argument by which a model says that a repeat is wanted."""
+    properties = dict(schema.get("properties", {}))
+    if argument in properties:
+        raise InvalidInput(f"the tool has an argument {argument!r} of its own; give another name")
+    return {**schema, "type": "object", "properties": {**properties, argument: occurrence_schema(argument)}}
+
+
+def defaults_of(function: Callable[..., Any]) -> dict[str, Any]:
+    """What the function takes for arguments that are left out: said or left out, it is the same call."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return {}
+    return {one.name: one.default for one in parameters if one.default is not one.empty}
+
+
+def as_text(value: object) -> str:
+    """A tool's value as a model reads it: text as it is, everything else as JSON."""
+    if isinstance(value, str):
+        return value
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except (TypeError, ValueError):
+        pass
+    try:
+        return _codec.dumps(value)
+    except (TypeError, ValueError):
+        return str(value)
+
+
+class _Seen:
+    """Keeps results as a model sees them: what is not plain becomes what Pydantic writes of it."""
+
+    def encode(self, value: Any) -> object:
+        """The value as plain data."""
+        try:
+            _codec.dumps(value)
+            return value
+        except (TypeError, ValueError):
+            pass
+        from pydantic_core import to_jsonable_python
+
+        plain: object = to_jsonable_python(value)
+        return plain
+
+    def decode(self, data: Any) -> object:
+        """The data as it is."""
+        return data
+
+
+_SEEN = _Seen()
+
+
+async def in_thread(function: Callable[[], Any]) -> Any:
+    """Calls the function in a thread if it would block the event loop, and awaits what it gives."""
+    value = await asyncio.to_thread(function)
+    return await value if inspect.isawaitable(value) else value
+
+
+_running: set[asyncio.Task[Any]] = set()
+
+
+async def detached(work: Coroutine[Any, Any, T]) -> T:
+    """Awaits the work. If the one who waits is cancelled, the work goes on: an effect that has begun is written down."""
+    task = asyncio.ensure_future(work)
+    _running.add(task)
+    task.add_done_callback(_finished)
+    return await asyncio.shield(task)
+
+
+def _finished(task: asyncio.Task[Any]) -> None:
+    _running.discard(task)
+    if not task.cancelled():
+        # Whoever asked is gone, perhaps; the ledger knows how it ended.
+        task.exception()
+
+
+def _first_words(reason: str | None) -> str:
+    """The ledger's reason without its advice to programmers, which is no use to a model."""
+    return (reason or "it was done before").partition(";")[0]
+
+
+def _several(kinds: Any) -> tuple[type[BaseException], ...]:
+    return kinds if isinstance(kinds, tuple) else (kinds,)

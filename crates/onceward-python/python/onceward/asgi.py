@@ -1,0 +1,254 @@
+"""The Idempotency-Key header for FastAPI, Starlette and every other ASGI application.
+
+    app.add_middleware(IdempotencyMiddleware, ledger=ledger)
+
+A request with a key is carried out once. A retry gets the same status, headers and body, with `Idempotent-Replayed: true`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from ._http import Headers, TooLarge, key_of, missing, problem
+from ._ledger import Ledger
+from ._tools import detached
+from .errors import Failed, InDoubt, InvalidInput, OncewardError, ResultUnavailable
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+Outcome = Literal["done", "failed", "in_doubt"]
+
+# Said between two machines, or made anew for each answer.
+_NOT_KEPT = frozenset({b"connection", b"keep-alive", b"transfer-encoding", b"date", b"server"})
+
+
+class IdempotencyMiddleware:
+    """Lets a request that carries a key be carried out once.
+
+    - `ledger`: where requests are written down. Bodies of requests are not stored; their fingerprint is.
+    - `methods`: which requests are looked at. `key`: `"optional"` or `"required"` (400 without), or a function of the
+      ASGI scope that says one of them.
+    - `scope`: whose key it is, as a function of the ASGI scope: nobody sees another's answers. By default those with the
+      same `Authorization` header are one.
+    - `wait`: how long a second request waits for the first before it gets 409; not at all by default.
+    - `outcomes`: what a status of the application means, e.g. `{503: "failed"}`. By default below 400 is done; 4xx
+      failed, by the application's own word, so that the same request may come again; 5xx is in doubt.
+    - `largest_request`, `largest_response`: bytes. A larger request is refused with 413; a larger response is sent, and
+      a retry is told that it was carried out and that the response was not kept.
+    - anything else is an option of `Ledger.once`: `ttl`, `class_`, `probe`, …
+
+    A response is held back until it is recorded; of one that is streamed, its end. A client that goes away does not
+    break the request off.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        *,
+        ledger: Ledger,
+        methods: Collection[str] = ("POST", "PATCH"),
+        key: Literal["optional", "required"] | Callable[[Scope], str] = "optional",
+        scope: Callable[[Scope], str] | None = None,
+        wait: float | str = 0,
+        outcomes: Mapping[int, Outcome] | None = None,
+        header: str = "Idempotency-Key",
+        largest_request: int = 8 * 1024 * 1024,
+        largest_response: int = 1024 * 1024,
+        **options: Any,
+    ) -> None:
+        if not callable(key) and key not in ("optional", "required"):
+            raise InvalidInput(f"key is {key!r}; it is 'optional', 'required' or a function of the request")
+        self.app, self.ledger, self.header = app, ledger, header
+        self._methods = frozenset(method.upper() for method in methods)
+        self._key, self._scope_of, self._outcomes = key, scope or _caller, outcomes or {}
+        self._largest_request, self._largest_response = largest_request, largest_response
+        self._options = {"wait": wait, "effect": "created", **options}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The ASGI application."""
+        if scope["type"] != "http" or scope["method"] not in self._methods:
+            return await self.app(scope, receive, send)
+        try:
+            key = key_of(scope["headers"], self.header)
+            if key is None:
+                asked = self._key(scope) if callable(self._key) else self._key
+                if asked == "required":
+                    raise missing(self.header)
+                return await self.app(scope, receive, send)
+            body = await self._body(receive)
+        except OncewardError as error:
+            return await _refuse(error, send)
+        if body is not None:
+            await self._once(scope, body, receive, send, key)
+
+    async def _body(self, receive: Receive) -> bytes | None:
+        """All of the request's body; `None` if the client left before it was sent."""
+        parts: list[bytes] = []
+        size = 0
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return None
+            parts.append(message.get("body", b""))
+            size += len(parts[-1])
+            if size > self._largest_request:
+                raise TooLarge(f"a request with a key may have {self._largest_request} bytes; nothing was carried out")
+            if not message.get("more_body", False):
+                return b"".join(parts)
+
+    async def _once(self, scope: Scope, body: bytes, receive: Receive, send: Send, key: str) -> None:
+        answer = _Answer(send, self._largest_response)
+
+        async def carried_out() -> dict[str, Any]:
+            await self.app(scope, _again(body, receive), answer.take)
+            return answer.recorded(self._outcome(answer.status))
+
+        name = f"{scope['method']} {scope['path']}"
+        options = {"no_effect": (_Rejected,), **self._options}
+        call = self.ledger.acall(
+            name, _inputs(scope, body), lambda: carried_out(), key=key, scope=self._scope_of(scope), **options
+        )
+        try:
+            receipt = await detached(call)
+        except (Failed, InDoubt) as error:
+            await _failed(error, answer, send)
+        except OncewardError as error:
+            await _refuse(error, send)
+        else:
+            await (answer.finish() if not receipt.replayed else _replay(receipt, send))
+
+    def _outcome(self, status: int) -> Outcome:
+        usual: Outcome = "done" if status < 400 else "failed" if status < 500 else "in_doubt"
+        return self._outcomes.get(status, usual)
+
+
+@dataclass
+class _Answer:
+    """The application's answer on its way to the client: recorded, and its end held back until that is done."""
+
+    send: Send
+    largest: int
+    status: int = 0
+    headers: Headers = field(default_factory=list)
+    body: bytearray = field(default_factory=bytearray)
+    held: list[Message] = field(default_factory=list)
+    started: bool = False
+    ended: bool = False
+    too_large: bool = False
+
+    async def take(self, message: Message) -> None:
+        """Takes the next message of the application."""
+        self.held.append(message)
+        if message["type"] == "http.response.start":
+            self.status, self.headers = message["status"], list(message.get("headers", ()))
+        elif message["type"] == "http.response.body":
+            self._record(message.get("body", b""))
+            self.ended = not message.get("more_body", False)
+            if not self.ended:
+                await self.finish()
+
+    async def finish(self) -> None:
+        """Sends what is held. A client that is gone changes nothing: the answer is recorded."""
+        held, self.held = self.held, []
+        for message in held:
+            self.started = True
+            try:
+                await self.send(message)
+            except OSError:
+                return
+
+    def recorded(self, outcome: Outcome) -> dict[str, Any]:
+        """The answer as it is kept: without its body if that is too large. Raises where the application did not succeed."""
+        if not self.ended:
+            raise RuntimeError("the application ended without a response")
+        if outcome != "done":
+            kind = _Rejected if outcome == "failed" else _Doubtful
+            raise kind(f"the application answered {self.status}")
+        kept = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in self.headers]
+        headers = [[name, value] for name, value in kept if name.lower().encode() not in _NOT_KEPT]
+        body = None if self.too_large else bytes(self.body)
+        return {"status": self.status, "headers": headers, "body": body}
+
+    def _record(self, part: bytes) -> None:
+        self.too_large = self.too_large or len(self.body) + len(part) > self.largest
+        if self.too_large:
+            self.body.clear()
+        else:
+            self.body += part
+
+
+class _Rejected(Exception):
+    """The application said that it did nothing."""
+
+
+class _Doubtful(Exception):
+    """The application failed, and what it did is not known."""
+
+
+async def _failed(error: OncewardError, answer: _Answer, send: Send) -> None:
+    """The application's own answer, or its own exception; where it was not asked, the ledger's refusal."""
+    cause = error.__cause__
+    if isinstance(cause, (_Rejected, _Doubtful)):
+        await answer.finish()
+    elif cause is not None:
+        raise cause
+    else:
+        await _refuse(error, send)
+
+
+async def _replay(receipt: Any, send: Send) -> None:
+    kept = receipt.value
+    if kept["body"] is None:
+        error = ResultUnavailable("the request was carried out, and its response was too large to be kept")
+        error.operation = receipt.operation
+        return await _refuse(error, send)
+    headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in kept["headers"]]
+    await _send(kept["status"], [*headers, (b"idempotent-replayed", b"true")], kept["body"], send)
+
+
+async def _refuse(error: OncewardError, send: Send) -> None:
+    await _send(*problem(error), send)
+
+
+async def _send(status: int, headers: Headers, body: bytes, send: Send) -> None:
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def _again(body: bytes, receive: Receive) -> Receive:
+    """The body for the application, and after it what the server says."""
+    given = False
+
+    async def received() -> Message:
+        nonlocal given
+        if given:
+            return await receive()
+        given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return received
+
+
+def _inputs(scope: Scope, body: bytes) -> dict[str, Any]:
+    """What makes a request the same one: where it goes and what it says. JSON is compared by its meaning."""
+    kind = next((value for name, value in scope["headers"] if name.lower() == b"content-type"), b"").decode("latin-1")
+    said: Any = hashlib.sha256(body).hexdigest()
+    if kind.partition(";")[0].strip().lower().endswith("json"):
+        try:
+            said = json.loads(body)
+        except (ValueError, RecursionError):
+            pass
+    return {"query": scope.get("query_string", b"").decode("latin-1"), "body": said}
+
+
+def _caller(scope: Scope) -> str:
+    """Those with the same credentials are one; the credentials themselves are not stored."""
+    told = [value for name, value in scope["headers"] if name.lower() == b"authorization"]
+    return f"http-{hashlib.sha256(told[0]).hexdigest()[:32]}" if told else "http-anonymous"
