@@ -4,6 +4,7 @@ use clap::Args;
 use onceward::Class;
 use serde::Serialize;
 
+use crate::data::AnswerData;
 use crate::fault::Fault;
 use crate::op::{Applied, Op};
 use crate::plan::Plan;
@@ -58,7 +59,7 @@ pub trait Safe: Args + Serialize + Send + Sync + 'static {
     /// What it reads.
     type World: World;
     /// What it answers.
-    type Data: Serialize + Send + 'static;
+    type Data: AnswerData;
 
     /// Reads and answers.
     ///
@@ -93,7 +94,7 @@ pub trait Mutating<D: Danger = Ordinary>: Args + Serialize + Send + Sync + 'stat
     /// What it changes.
     type World: World;
     /// What it answers, and what every retry is answered.
-    type Data: Serialize + Send + 'static;
+    type Data: AnswerData;
 
     /// What would change. Changes nothing.
     ///

@@ -9,6 +9,7 @@ use onceward::Class;
 use crate::batch;
 use crate::call::{self, Confirmed, class_of, supervise_read};
 use crate::command::{Batch, Danger, Mutating, Ordinary, Safe, World};
+use crate::data::AnswerData;
 use crate::envelope::Envelope;
 use crate::flags::{ConfirmFlag, Limits, MutatingFlags, StreamFlag};
 use crate::manifest::DangerLevel;
@@ -90,7 +91,7 @@ impl<C: Safe> Entry<C::World> for SafeEntry<C> {
             let timeout_ms = limits.timeout_ms.unwrap_or(C::TIMEOUT_MS);
             let answer = supervise_read(session, timeout_ms, move || {
                 let world = C::World::open_read_only(&options)?;
-                Ok(Envelope::read(&command.read(&world)?))
+                Ok(Envelope::read(&command.read(&world)?.as_json()))
             });
             let envelope = answer.unwrap_or_else(|failed| *failed);
             Ok(Envelope { timeout_ms, ..envelope })

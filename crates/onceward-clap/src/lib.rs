@@ -14,6 +14,7 @@
 #![doc = include_str!("../../../docs/clap.md")]
 
 pub mod command;
+mod data;
 pub mod plan;
 pub mod op;
 pub mod probe;
@@ -36,6 +37,7 @@ pub mod score;
 pub use command::{
     Batch, DEFAULT_TIMEOUT_MS, Danger, Destructive, Mutating, NoOptions, Ordinary, Safe, World,
 };
+pub use data::{AnswerData, DataJson};
 pub use fault::{Fault, FaultKind};
 pub use manifest::DangerLevel;
 pub use onceward::{Class, Missing};

@@ -4,8 +4,8 @@ use std::fmt::Display;
 use std::sync::Arc;
 
 use onceward::{Attempt, Done, Effect};
-use serde::Serialize;
 
+use crate::data::AnswerData;
 use crate::fault::Fault;
 use crate::referee::Gate;
 
@@ -113,11 +113,12 @@ impl<T> Applied<T> {
     }
 }
 
-impl<T: Serialize> Applied<T> {
+impl<T: AnswerData> Applied<T> {
     pub(crate) fn done(&self) -> Done {
+        let data = self.data.as_json();
         match &self.reason {
-            Some(reason) => Done::noop(reason, &self.data),
-            None => Done::new(self.effect, &self.data),
+            Some(reason) => Done::noop(reason, &data),
+            None => Done::new(self.effect, &data),
         }
     }
 }

@@ -1,8 +1,8 @@
 //! The question that settles a doubt: did it happen?
 
 use onceward::{Effect, Outcome, ProbeAnswer, Record};
-use serde::Serialize;
 
+use crate::data::AnswerData;
 use crate::fault::Fault;
 use crate::op::key_for;
 
@@ -63,10 +63,10 @@ pub enum Probed<T> {
     CannotTell(String),
 }
 
-impl<T: Serialize> Probed<T> {
+impl<T: AnswerData> Probed<T> {
     pub(crate) fn answer(self) -> ProbeAnswer {
         let yes = |effect, data: &T| {
-            let data = serde_json::value::to_raw_value(data).ok();
+            let data = data.as_json().0;
             ProbeAnswer::Yes(Outcome { unavailable: data.is_none(), data, ..Outcome::with_effect(effect) })
         };
         match self {

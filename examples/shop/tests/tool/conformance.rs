@@ -222,7 +222,6 @@ fn every_exit_code_of_a_test_is_declared() {
 #[test]
 fn argument_order() {
     let desk = desk();
-    desk.with("SHOP_DATABASE", "other.db");
     let other = "create-order --customer eve --amount 5 --database other.db";
     assert_eq!(desk.run(other).exit, 0);
     for (value, customer) in [("shop.db", "ada"), ("other.db", "eve")] {

@@ -106,13 +106,10 @@ impl Desk {
             return Vec::new();
         };
         let ledger = ledger.blocking();
-        let listed = ledger.wait_for(ledger.ledger().list(&onceward_store_filter())).unwrap();
+        let filter = onceward::Filter { limit: 1_000, ..onceward::Filter::default() };
+        let listed = ledger.wait_for(ledger.ledger().list(&filter)).unwrap();
         listed.iter().map(|(listed, state)| format!("{} {state}", listed.record.name)).collect()
     }
-}
-
-fn onceward_store_filter() -> onceward::Filter {
-    onceward::Filter { limit: 1_000, ..onceward::Filter::default() }
 }
 
 pub(crate) fn run(mut command: Command, line: &str) -> Ran {
