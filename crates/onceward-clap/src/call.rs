@@ -280,7 +280,8 @@ fn unconfirmed<C: Mutating<D>, D: Danger>(
     Envelope { changes, ..Envelope::error(error, FaultKind::InvalidInput.exit()) }
 }
 
-/// A command that converges may be wanted again because the world has moved on since: a rollback, then the same version.
+/// A command that converges may be wanted again because the world has moved on since: a rollback, then the same
+/// version.
 fn changed_since<C: Mutating<D>, D: Danger>(
     session: &Session<C::World>,
     command: &Arc<C>,
@@ -294,7 +295,8 @@ fn changed_since<C: Mutating<D>, D: Danger>(
 
 fn explain_key<W: World>(session: &Session<W>, intent: &Intent) {
     session.voice.talk(&format!(
-        "{}: key {} is derived from the command and its arguments: the same again is a retry; --occurrence 2 repeats it",
+        "{}: key {} is derived from the command and its arguments: the same again is a retry, and --occurrence 2 \
+         repeats it",
         session.tool, intent.key.text
     ));
 }

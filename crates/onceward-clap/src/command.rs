@@ -18,7 +18,8 @@ pub const DEFAULT_TIMEOUT_MS: u64 = 60_000;
 /// Commands that change it get `&mut` only when they dispatch. Whatever changes the world should therefore take
 /// `&mut self`: then the compiler keeps it out of plans, probes and safe commands.
 pub trait World: Sized + Send + 'static {
-    /// The options that say which world: `--database PATH`. They hold for every command. [`NoOptions`] if there are none.
+    /// The options that say which world: `--database PATH`. They hold for every command. [`NoOptions`] if there are
+    /// none.
     type Options: Args + Clone + Send + Sync + 'static;
 
     /// Which world this is, in words: a path, an account, a host. It is part of every operation's identity, so that the
@@ -70,9 +71,9 @@ pub trait Safe: Args + Serialize + Send + Sync + 'static {
 
 /// A command that changes something.
 ///
-/// It says what would change ([`Mutating::plan`], which is the dry run) and changes it ([`Mutating::apply`]). Everything
-/// else, from the key to the replay, is the framework's. `Mutating<Destructive>` is one that destroys: it needs
-/// `--confirm`.
+/// It says what would change ([`Mutating::plan`], which is the dry run) and changes it ([`Mutating::apply`]).
+/// Everything else, from the key to the replay, is the framework's. `Mutating<Destructive>` is one that destroys: it
+/// needs `--confirm`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be registered here: it is not a `Mutating<{D}>` command",
     label = "`Mutating<{D}>` is not implemented for `{Self}`",

@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
     message = "`{Self}` is not data that a command can answer with",
     label = "this is no data",
     note = "data is whatever derives `serde::Serialize`",
-    note = "an effect (`Applied<T>`) is no data: only `apply` of a `Mutating` command reports one, a `Safe` one has none"
+    note = "an effect (`Applied<T>`) is no data: only `apply` of a `Mutating` command reports one"
 )]
 pub trait AnswerData: 'static {
     /// The data as JSON text.

@@ -1,5 +1,5 @@
-//! The flags that the framework gives to commands. Their ids begin with `once_`, so an author's fields may have any name;
-//! only the long names are taken.
+//! The flags that the framework gives to commands. Their ids begin with `once_`, so an author's fields may have any
+//! name; only the long names are taken.
 
 use std::path::PathBuf;
 

@@ -21,7 +21,8 @@ use crate::voice::{Dialect, Reader, Voice};
 
 const EXIT_CODES: &str = "Exit codes: 0 done or replayed, 1 failed without effect, 2 wrong input or not confirmed, \
 3 part of a batch failed, 4 refused (in progress, expired, cancelled, budget), 5 not found, 6 conflict or key reused, \
-7 not permitted, 8 who are you, 10 timeout, 11 rate limited, 12 unavailable, 79 in doubt, 130 and 143 stopped by a signal.";
+7 not permitted, 8 who are you, 10 timeout, 11 rate limited, 12 unavailable, 79 in doubt, 130 and 143 stopped by a \
+signal.";
 
 /// A command-line tool.
 pub struct Tool<W: World> {

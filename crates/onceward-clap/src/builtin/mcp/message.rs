@@ -28,7 +28,10 @@ pub(super) struct Request {
 impl Request {
     /// Reads a line. What is no request is answered with the refusal.
     pub(super) fn parse(line: &str) -> Result<Self, Value> {
-        let refuse = |code: i64, message: &str| json!({"jsonrpc": "2.0", "id": null, "error": {"code": code, "message": message}});
+        let refuse = |code: i64, message: &str| {
+            let error = json!({"code": code, "message": message});
+            json!({"jsonrpc": "2.0", "id": null, "error": error})
+        };
         let mut message: Value =
             serde_json::from_str(line).map_err(|error| refuse(-32700, &format!("not JSON: {error}")))?;
         let Some(method) = message["method"].as_str().map(str::to_owned) else {
