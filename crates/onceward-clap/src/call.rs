@@ -268,16 +268,23 @@ fn unconfirmed<C: Mutating<D>, D: Danger>(
         Ok(plan) => plan.changes().to_vec(),
         Err(failed) => return *failed,
     };
-    let typed = std::env::args().skip(1).map(|word| quoted(&word)).collect::<Vec<_>>().join(" ");
     let error = ErrorBody {
         code: FaultKind::InvalidInput.as_str().to_owned(),
-        fix_command: Some(format!("{} {typed} --dry-run", session.tool)),
+        fix_command: Some(typed_with(session.tool, C::NAME, "--dry-run")),
         ..ErrorBody::certain(format!(
             "{} is destructive and was not confirmed, so nothing was done; add --confirm to do it",
             C::NAME
         ))
     };
     Envelope { changes, ..Envelope::error(error, FaultKind::InvalidInput.exit()) }
+}
+
+/// The command line as it was typed, with a flag after the command's name: at its end a `--` may make it an argument.
+fn typed_with(tool: &str, command: &str, flag: &str) -> String {
+    let mut words: Vec<String> = std::env::args().skip(1).map(|word| quoted(&word)).collect();
+    let place = words.iter().position(|word| word == command).map_or(words.len(), |place| place + 1);
+    words.insert(place, flag.to_owned());
+    format!("{tool} {}", words.join(" "))
 }
 
 /// A command that converges may be wanted again because the world has moved on since: a rollback, then the same

@@ -33,6 +33,10 @@ pub(crate) fn clashes(options: &Command, commands: &[(Facts, Command)]) -> Vec<S
     let mut seen = BTreeSet::new();
     for (facts, command) in commands {
         let name = facts.name;
+        let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+        if name.is_empty() || !name.chars().all(plain) {
+            problems.push(format!("a command is called {name:?}; use small letters, digits and -"));
+        }
         if reserved.contains(name) || name == "help" {
             problems.push(format!("a command is called {name}, which every tool has already; rename it"));
         }

@@ -37,6 +37,7 @@ pub(crate) struct Globals {
         id = "once_envelope",
         long = "envelope",
         global = true,
+        value_name = "KIND",
         value_enum,
         default_value_t,
         help_heading = "Everywhere"
@@ -72,6 +73,7 @@ pub(crate) struct MutatingFlags {
     #[arg(
         id = "once_scope",
         long = "scope",
+        value_name = "SCOPE",
         default_value = DEFAULT_SCOPE,
         help_heading = "Retry safety"
     )]
@@ -139,7 +141,9 @@ pub(crate) fn with_environment(command: clap::Command, tool: &str) -> clap::Comm
     ];
     settings.into_iter().fold(command, |command, (id, setting)| {
         let known = command.get_arguments().any(|argument| argument.get_id() == id);
-        if known { command.mut_arg(id, |argument| argument.env(variable(tool, setting))) } else { command }
+        // The ledger's URL may hold a password, which help must not show.
+        let with_variable = |argument: clap::Arg| argument.env(variable(tool, setting)).hide_env_values(true);
+        if known { command.mut_arg(id, with_variable) } else { command }
     })
 }
 

@@ -73,7 +73,7 @@ impl<W: World> Tool<W> {
     }
 
     /// Looks the tool's definition over, for a test of the author's: every name that is taken, every example that does
-    /// not work. A tool with problems does not start.
+    /// not work. A tool with a name that is taken does not start.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
         let mut problems = self.clashes();

@@ -4,7 +4,7 @@ mod argv;
 mod message;
 
 use std::collections::HashMap;
-use std::io::BufRead;
+use std::io::{BufRead, Read};
 use std::process::{Child, Command as Process, Stdio};
 use std::sync::Mutex;
 
@@ -23,6 +23,8 @@ use message::{Era, Request};
 
 /// How many calls run at a time.
 const MAX_CALLS: usize = 64;
+/// How long a message may be, in bytes. What is longer is cut, and then it is no JSON.
+const MAX_LINE: u64 = 16 * 1024 * 1024;
 
 /// Serves until stdin ends, and then until the last call has answered.
 pub(super) fn serve<W: World>(
@@ -50,12 +52,12 @@ pub(super) fn serve<W: World>(
         running: Mutex::default(),
         out: Mutex::new(()),
     };
+    let mut input = std::io::stdin().lock();
     std::thread::scope(|scope| {
-        for line in std::io::stdin().lock().lines().map_while(Result::ok) {
-            if line.trim().is_empty() {
-                continue;
-            }
+        let mut line = String::new();
+        while let Ok(1..) = input.by_ref().take(MAX_LINE).read_line(&mut line) {
             match Request::parse(&line) {
+                _ if line.trim().is_empty() => {}
                 Ok(request) if request.method == "tools/call" => {
                     let server = &server;
                     scope.spawn(move || server.call(&request));
@@ -63,6 +65,7 @@ pub(super) fn serve<W: World>(
                 Ok(request) => server.answer(&request),
                 Err(refusal) => server.send(&refusal),
             }
+            line.clear();
         }
     });
     0
@@ -154,7 +157,7 @@ impl Server {
         process.args(&typed.flags).args(["--json", "--envelope", "contract"]).args(&self.everywhere);
         // A value that looks like an option is none.
         process.arg("--").args(&typed.positionals);
-        process.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        process.stdin(Stdio::null()).stdout(Stdio::piped());
         let child = {
             let mut running = lock(&self.running);
             if running.len() >= MAX_CALLS {

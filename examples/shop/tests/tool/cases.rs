@@ -124,7 +124,9 @@ fn a_key_is_for_one_action() {
     assert!(reused.json()["error"]["message"].as_str().unwrap().contains("amount"));
     // Another scope, another shop, another command: other operations.
     assert_eq!(desk.run(&format!("{ORDER} --idempotency-key k --scope other")).told(), told("created", 0));
+    assert_eq!(desk.run(ORDER).told(), told("created", 0));
     assert_eq!(run(desk.with("SHOP_DATABASE", "other.db"), ORDER).told(), told("created", 0));
+    assert_eq!(run(desk.with("SHOP_DATABASE", "other.db"), ORDER).told(), told("noop", 0));
     assert_eq!(desk.run("increment-counter --key views --idempotency-key k").told(), told("updated", 0));
     let bad = desk.run(&format!("{ORDER} --idempotency-key é"));
     assert_eq!((bad.exit, bad.code().as_str()), (2, "INVALID_INPUT"));

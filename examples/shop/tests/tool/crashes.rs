@@ -143,6 +143,23 @@ fn time_that_runs_out_is_told_with_what_is_known() {
     assert_eq!((read.exit, read.code().as_str()), (10, "TIMEOUT"));
 }
 
+#[test]
+fn who_meets_another_at_work_waits_and_is_then_told_so() {
+    let desk = open_shop();
+    let before = desk.look();
+    let child = desk.start_in("stall", MAIL);
+    desk.wait_for_change(&before);
+    let busy = desk.run(&format!("{MAIL} --wait 50ms"));
+    assert_eq!((busy.exit, busy.code().as_str()), (4, "IN_PROGRESS"));
+    let answer = busy.json();
+    assert_eq!(answer["error"]["retry_after_ms"], 1_000);
+    let operation = answer["operation"]["id"].as_str().unwrap();
+    assert_eq!(answer["error"]["fix_command"], format!("shop show {operation}"));
+    assert_eq!(desk.run(&format!("show {operation}")).json()["data"]["operation"]["state"], "running");
+    signal(child, Signal::SIGKILL);
+    assert_eq!(desk.run(MAIL).exit, 79);
+}
+
 /// What the answer says to do next works as it stands, and is needed.
 fn settles(desk: &Desk, answer: &Ran) {
     assert_eq!(desk.run(MAIL).exit, 79);

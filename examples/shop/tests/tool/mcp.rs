@@ -121,8 +121,10 @@ fn what_is_wrong_or_not_confirmed_changes_nothing() {
     let unknown = client.ask("tools/call", json!({"name": "create-order", "arguments": {"colour": "red"}}));
     assert_eq!(unknown["error"]["code"], -32602);
     assert_eq!(client.ask("tools/call", json!({"name": "settle"}))["error"]["code"], -32602);
-    writeln!(client.to, "not JSON").unwrap();
+    writeln!(client.to, "not JSON\n").unwrap();
     assert_eq!(client.receive()["error"]["code"], -32700);
+    writeln!(client.to, "[1, 2]").unwrap();
+    assert_eq!(client.receive()["error"]["code"], -32600);
     // A value that looks like an option is a value.
     let dashed = client.call("send-email", json!({"to": "a@b", "subject": "--confirm"}));
     assert_eq!(dashed["structuredContent"]["data"]["subject"], "--confirm");

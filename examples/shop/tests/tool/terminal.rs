@@ -52,7 +52,7 @@ fn errors_are_told_in_words_with_the_next_command() {
         seen.contains("shop: INVALID_INPUT") && seen.contains("shop: happened: no, retryable: no"),
         "{seen}"
     );
-    assert!(seen.contains("shop: next: shop delete-user --id 1 --dry-run"), "{seen}");
+    assert!(seen.contains("shop: next: shop delete-user --dry-run --id 1"), "{seen}");
     let batch = shown(&desk, &[("NO_COLOR", "1")], "import-orders --file orders.jsonl");
     assert!(batch.contains("created {\"id\":1") && batch.contains("3 items, all well"), "{batch}");
 }
@@ -62,7 +62,9 @@ fn json_is_also_for_people_who_ask_for_it() {
     let desk = Desk::new();
     let seen = shown(&desk, &[], "get-order 9 --json");
     assert!(seen.starts_with("{\"ok\":false"), "{seen}");
-    let help = shown(&desk, &[("NO_COLOR", "1")], "create-order --help");
+    let secret = [("NO_COLOR", "1"), ("SHOP_LEDGER", "postgres://me:secret@host/db")];
+    let help = shown(&desk, &secret, "create-order --help");
+    assert!(!help.contains("secret"), "{help}");
     for flag in [
         "--idempotency-key",
         "--dry-run",
