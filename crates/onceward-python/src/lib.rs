@@ -6,7 +6,7 @@
 //!   function when it was decorated.
 //! - `handle`: a ledger, opened when it is first used. `run`: a call of a function. `converse`: the same for a coroutine.
 //! - `drive`: waiting with the interpreter let go. `bell`: waking an event loop. `keep`: leases beside the work.
-//! - `attempt`, `claim`, `record`, `receipt`, `plan`, `error`: what Python sees. `told`: what Python says.
+//! - `atomic`: record and effect in the caller's transaction. `attempt`, `claim`, `record`, `receipt`, `plan`, `error`: what Python sees. `told`: what Python says.
 //!
 //! Nothing here waits for a lock or a disk while it holds the interpreter, and no thread but the caller's enters it.
 
@@ -22,6 +22,7 @@ mod bell;
 mod keep;
 mod attempt;
 mod claim;
+mod atomic;
 mod record;
 mod receipt;
 mod plan;
@@ -42,6 +43,8 @@ fn _onceward(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<record::Record>()?;
     module.add_class::<receipt::Receipt>()?;
     module.add_class::<plan::Plan>()?;
+    module.add_class::<atomic::Written>()?;
+    module.add_function(wrap_pyfunction!(atomic::atomic_begin, module)?)?;
     module.add_function(wrap_pyfunction!(values::canonical, module)?)?;
     module.add_function(wrap_pyfunction!(spec::span_ms, module)?)?;
     module.add("CODES", error::codes())?;

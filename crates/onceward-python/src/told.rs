@@ -68,7 +68,7 @@ fn effect(word: &str) -> PyResult<Effect> {
 }
 
 /// A finished attempt. Without JSON, its result could not be written as such.
-fn done(effect: &str, json: Option<String>, reason: Option<String>) -> PyResult<Done> {
+pub(crate) fn done(effect: &str, json: Option<String>, reason: Option<String>) -> PyResult<Done> {
     let effect = self::effect(effect)?;
     Ok(match (json, reason) {
         (Some(json), None) => Done::with_json(effect, raw(json)?),

@@ -51,7 +51,8 @@ class Postgres:
         subprocess.run(make, check=True, stdout=subprocess.DEVNULL, cwd=folder, **user)
         port = free_port()
         run = [bin_ / "postgres", "-D", data, "-p", str(port), "-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories="]
-        process = subprocess.Popen(run, stdout=log.open("wb"), stderr=subprocess.STDOUT, cwd=folder, **user)
+        with log.open("wb") as said:
+            process = subprocess.Popen(run, stdout=said, stderr=subprocess.STDOUT, cwd=folder, **user)
         wait_for(port, process, log)
         server = cls(port, process)
         server.wait_until_it_answers()
@@ -96,7 +97,8 @@ class Redis:
         port, log = free_port(), folder / "log"
         run = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "yes"]
         run += ["--appendfsync", "always", "--maxmemory-policy", "noeviction", "--dir", str(folder)]
-        process = subprocess.Popen(run, stdout=log.open("wb"), stderr=subprocess.STDOUT)
+        with log.open("wb") as said:
+            process = subprocess.Popen(run, stdout=said, stderr=subprocess.STDOUT)
         wait_for(port, process, log)
         return cls(port, process)
 

@@ -8,13 +8,16 @@ import os
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, TypeVar, cast, overload
 
 from . import _codec
 from ._dedupe import Dedupe
 from ._onceward import Handle, Plan, Receipt, Record, Spec
 from ._session import Session
 from ._wrap import Span, check, ms, single, wrap
+
+if TYPE_CHECKING:
+    from ._atomic import Atomic
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -164,6 +167,16 @@ class Ledger:
         terms = {"class": "idempotent", "effect": "updated", "retention_ms": ms(ttl)}
         spec = Spec(f"event {source}", key=event_id, scope=scope, terms=terms, policy=self._policy)
         return Dedupe(self._handle, spec)
+
+    def atomic(self, connection: Any) -> Atomic:
+        """The ledger on your own `sqlite3` or `psycopg` connection: record and effect are one commit, exactly once.
+
+        On `sqlite3` the records are in a table `onceward` beside your own; on `psycopg` they are this ledger's, which
+        must be in the same database.
+        """
+        from ._atomic import Atomic
+
+        return Atomic(self, connection)
 
     def operations(
         self,

@@ -64,7 +64,7 @@ def wrap(ledger: Ledger, function: Callable[..., Any], options: Mapping[str, Any
 
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise TypeError(f"{function.__qualname__} is a generator: guard a function that returns when it is done")
-    guard = _guard(ledger, function, options, options.get("occurrence"))
+    guard = guard_of(ledger, function, options)
     run, run_async = guard.run, guard.run_async
 
     def plan(*args: Any, **kwargs: Any) -> Plan:
@@ -96,7 +96,8 @@ def wrap(ledger: Ledger, function: Callable[..., Any], options: Mapping[str, Any
     return guarded
 
 
-def _guard(ledger: Ledger, function: Callable[..., Any], options: Mapping[str, Any], occurrence: Any) -> Guard:
+def guard_of(ledger: Ledger, function: Callable[..., Any], options: Mapping[str, Any]) -> Guard:
+    """The guard of a function whose arguments are its inputs."""
     import inspect
 
     key = options.get("key")
@@ -110,7 +111,7 @@ def _guard(ledger: Ledger, function: Callable[..., Any], options: Mapping[str, A
         key=asked,
         key_fields=list(key or ()) if asked is None else [],
         volatile=volatile,
-        occurrence=occurrence,
+        occurrence=options.get("occurrence"),
         params=_rows(signature, volatile),
         bind=signature.bind,
         nfc=ledger._nfc,

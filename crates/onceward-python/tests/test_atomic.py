@@ -1,0 +1,140 @@
+"""Record and effect in one transaction of the caller's own."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from onceward import Failed, InvalidInput, KeyReused, Ledger
+
+from servers import Postgres
+
+
+class Database:
+    """One of the two, with a table of orders."""
+
+    def __init__(self, kind: str, ledger: Ledger, place: str) -> None:
+        self.kind, self.ledger, self.place = kind, ledger, place
+        self.connection = self.connect()
+        self.connection.execute("create table orders (id integer, item text)")
+        self.connection.commit()
+
+    def connect(self) -> Any:
+        if self.kind == "sqlite":
+            return sqlite3.connect(self.place, timeout=30, check_same_thread=False)
+        return psycopg.connect(self.place, options=f"-c search_path={self.ledger.url.rpartition('=')[2]}")
+
+    def insert(self, id: int, connection: Any = None) -> dict[str, int]:
+        mark = "?" if self.kind == "sqlite" else "%s"
+        (connection or self.connection).execute(f"insert into orders (id) values ({mark})", (id,))
+        return {"id": id}
+
+    def orders(self) -> list[int]:
+        with self.connect() as connection:
+            rows = connection.execute("select id from orders order by id").fetchall()
+        connection.close()
+        return [row[0] for row in rows]
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
+    if request.param == "sqlite":
+        ledger, place = Ledger(tmp_path / "agent.db"), str(tmp_path / "own.db")
+    else:
+        server: Postgres = request.getfixturevalue("postgres")
+        ledger, place = Ledger(server.fresh()), server.dsn
+    with ledger:
+        database = Database(request.param, ledger, place)
+        yield database
+        database.connection.close()
+
+
+def test_an_effect_happens_with_its_record_or_not_at_all(database: Database) -> None:
+    atomic = database.ledger.atomic(database.connection)
+
+    @atomic.once(key=["id"], effect="created", returns="receipt")
+    def order(id: int, item: str = "", fails: bool = False) -> Any:
+        database.insert(id)
+        if fails:
+            raise ValueError("after the insert")
+        return {"id": id}
+
+    with pytest.raises(Failed, match="after the insert") as failed:
+        order(1, fails=True)
+    assert failed.value.happened == "no" and isinstance(failed.value.__cause__, ValueError)
+    assert database.orders() == []
+    first, retry = order(1), order(1)
+    assert (first.effect, first.value, retry.effect, retry.value) == ("created", {"id": 1}, "noop", {"id": 1})
+    assert retry.replayed and database.orders() == [1]
+    with pytest.raises(KeyReused, match="item"):
+        order(1, item="another")
+    assert database.orders() == [1]
+
+
+def test_a_process_that_dies_before_the_commit_leaves_nothing(database: Database) -> None:
+    if database.kind == "sqlite":
+        connect = f"import sqlite3; own = sqlite3.connect({database.place!r})"
+    else:
+        schema = database.ledger.url.rpartition("=")[2]
+        connect = f"import psycopg; own = psycopg.connect({database.place!r}, options='-c search_path={schema}')"
+    script = f"""
+import os
+from onceward import Ledger
+{connect}
+def work():
+    own.execute("insert into orders (id) values (7)")
+    os._exit(9)
+Ledger({database.ledger.url!r}).atomic(own).call("order", {{"id": 7}}, work)
+"""
+    assert subprocess.run([sys.executable, "-c", script]).returncode == 9
+    receipt = database.ledger.atomic(database.connection).call("order", {"id": 7}, lambda: database.insert(7))
+    assert not receipt.replayed and database.orders() == [7]
+
+
+def test_of_many_callers_one_has_the_effect(database: Database) -> None:
+    replayed: list[bool] = []
+    database.ledger.atomic(database.connection)
+
+    def caller() -> None:
+        connection = database.connect()
+        receipt = database.ledger.atomic(connection).call("order", {"id": 3}, lambda: database.insert(3, connection))
+        replayed.append(receipt.replayed)
+        connection.close()
+
+    threads = [threading.Thread(target=caller) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(replayed) == [False] + [True] * 5 and database.orders() == [3]
+
+
+def test_a_transaction_that_is_open_is_refused(database: Database) -> None:
+    atomic = database.ledger.atomic(database.connection)
+    database.insert(1)
+    with pytest.raises(InvalidInput, match="in a transaction"):
+        atomic.call("order", {}, lambda: None)
+    database.connection.rollback()
+    assert database.orders() == []
+
+
+def test_what_is_done_on_postgres_is_seen_by_the_ledger(postgres: Postgres) -> None:
+    with Ledger(postgres.fresh()) as ledger, psycopg.connect(postgres.dsn, autocommit=True) as connection:
+        ledger.atomic(connection).call("order", {"id": 1}, lambda: {"by": os.getpid()}, key="order-1")
+        assert [record.key for record in ledger.operations()] == ["order-1"]
+        assert ledger.call("order", {"id": 1}, lambda: None, key="order-1").value == {"by": os.getpid()}
+
+
+def test_other_connections_are_refused(ledger: Ledger, postgres: Postgres) -> None:
+    with pytest.raises(InvalidInput, match="no connection of sqlite3 or psycopg"):
+        ledger.atomic(object())
+    with psycopg.connect(postgres.dsn) as connection, pytest.raises(InvalidInput, match="same database"):
+        ledger.atomic(connection)
