@@ -114,6 +114,7 @@ impl Handle {
 
     /// Lets a call happen once: `perform` is called with the attempt, the arguments and the named arguments.
     #[pyo3(signature = (spec, args, kwargs, perform, probe=None, verify=None))]
+    #[expect(clippy::too_many_arguments, reason = "it is called from one place")]
     fn run(
         &self,
         py: Python<'_>,

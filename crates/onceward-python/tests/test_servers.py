@@ -49,15 +49,15 @@ def test_a_lease_is_kept_while_the_function_runs(shared: Ledger) -> None:
     """Longer than its lease, in a thread that holds on to its work: nobody overtakes it."""
     runs: list[int] = []
 
-    @shared.once(lease=0.3)
+    @shared.once(lease=0.6)
     def slow() -> int:
         runs.append(1)
-        time.sleep(1.2)
+        time.sleep(1.8)
         return len(runs)
 
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(slow)
-        time.sleep(0.7)
+        time.sleep(1.2)
         second = pool.submit(slow)
         assert first.result() == second.result() == 1
 
@@ -65,16 +65,16 @@ def test_a_lease_is_kept_while_the_function_runs(shared: Ledger) -> None:
 def test_a_lease_is_kept_while_a_coroutine_blocks_its_loop(shared: Ledger) -> None:
     runs: list[int] = []
 
-    @shared.once(name="slow", lease=0.3)
+    @shared.once(name="slow", lease=0.6)
     async def slow() -> int:
         runs.append(1)
-        time.sleep(1.2)
+        time.sleep(1.8)
         return len(runs)
 
     other: list[object] = []
 
     def from_another_thread() -> None:
-        time.sleep(0.7)
+        time.sleep(1.2)
         other.append(asyncio.run(slow()))
 
     thread = threading.Thread(target=from_another_thread)
