@@ -109,7 +109,8 @@ async def _acted(call_next: CallNext[Any, ToolResult], context: MiddlewareContex
         raise
     if result.is_error:
         raise _Failed(result=result)
-    return result.model_dump(mode="json")
+    kept: dict[str, Any] = result.model_dump(mode="json")
+    return kept
 
 
 def _told(outcome: Outcome) -> ToolResult:

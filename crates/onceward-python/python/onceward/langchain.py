@@ -13,10 +13,10 @@ or started again from a checkpoint runs its tools again: those that were done ar
 from __future__ import annotations
 
 import functools
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable
 from contextvars import ContextVar
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from langchain_core.messages import ToolMessage
 from langchain_core.runnables.config import ensure_config
@@ -101,9 +101,9 @@ def _with_guard(request: ToolCallRequest, at: Desk) -> ToolCallRequest:
 
 def _guarded(tool: BaseTool, at: Desk) -> BaseTool:
     """A tool of a class that is the tool's own, but for how it runs."""
-    kind = _kind(type(tool))
+    kind: Any = _kind(cast(Hashable, type(tool)))
     fields = {name: getattr(tool, name) for name in type(tool).model_fields}
-    guarded = kind.model_construct(_fields_set=set(tool.model_fields_set), **{**fields, **_schema(tool, at)})
+    guarded: BaseTool = kind.model_construct(_fields_set=set(tool.model_fields_set), **{**fields, **_schema(tool, at)})
     for name, value in (tool.__pydantic_private__ or {}).items():
         # What BaseTool itself keeps there is made of the schema, which may be another one now.
         if name not in BaseTool.__private_attributes__:
@@ -113,8 +113,8 @@ def _guarded(tool: BaseTool, at: Desk) -> BaseTool:
 
 
 @functools.cache
-def _kind(kind: type[BaseTool]) -> type[BaseTool]:
-    class Guarded(kind):  # type: ignore[valid-type, misc]
+def _kind(kind: Any) -> Any:
+    class Guarded(kind):  # type: ignore[misc]
         @functools.wraps(kind._run)
         def _run(self, *args: Any, **kwargs: Any) -> Any:
             at, arguments, own = _asked(self, args, kwargs)

@@ -67,7 +67,8 @@ def _guarded(at: Desk, function: Callable[..., Any]) -> Callable[..., Any]:
 
     if any(one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD) for one in own):
         raise InvalidInput(f"{function.__name__} takes any arguments; name them, so that the key can be made of them")
-    return _dressed(guarded, function, [_context(ToolContext), *own, *_extra(at)], hints, ToolContext)
+    dressed: Callable[..., Any] = _dressed(guarded, function, [_context(ToolContext), *own, *_extra(at)], hints, ToolContext)
+    return dressed
 
 
 def _told(outcome: Outcome) -> Any:

@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import anthropic
-import openai
 import rig
 from onceward import Ledger
 from onceward.anthropic import arun_tools, repeatable, run_tools
@@ -173,6 +172,8 @@ def completes(number: int) -> dict:
 
 @scenario("OpenAI: the model asks again under another id, by Responses and by Chat Completions", bare=3)
 def openai_asked_again(run: Run):
+    import openai
+
     def charge(order: str, amount: int = 1) -> dict:
         return {"said": run.world.change(order)}
 
