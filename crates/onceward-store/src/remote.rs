@@ -57,7 +57,7 @@ impl Clock for ServerClock {
 /// Lets others go first where there is no hurry: the next call's intent is not to wait behind a note on the last one.
 pub(crate) async fn give_way(door: Door) {
     match door {
-        Door::Patient => Delay::new(PATIENCE).await,
+        Door::Patient => sleep(PATIENCE).await,
         Door::Blocking | Door::Async => {}
     }
 }
