@@ -4,18 +4,22 @@ mod argv;
 mod message;
 
 use std::collections::HashMap;
-use std::io::{BufRead, Read};
+use std::io::{BufRead, Read, Write};
 use std::process::{Child, Command as Process, Stdio};
 use std::sync::Mutex;
 
 use clap::{ArgMatches, Command};
 use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
+use serde::Serialize;
+use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
 
 use crate::command::World;
 use crate::entry::Facts;
-use crate::envelope::ErrorBody;
+use crate::envelope::{Envelope, ErrorBody};
+use crate::fault::FaultKind;
 use crate::manifest::{DangerLevel, about, input_schema};
 use crate::referee::lock;
 use crate::session::Session;
@@ -86,7 +90,7 @@ struct Server {
 
 enum Running {
     /// By its process id.
-    Process(i32),
+    Process(Pid),
     /// Nobody waits for its answer any more.
     Cancelled,
 }
@@ -145,42 +149,46 @@ impl Server {
         });
         match result {
             Ok(None) => {}
-            Ok(Some(envelope)) => self.reply(request, Ok(message::complete(message::tool_result(&envelope)))),
+            Ok(Some(envelope)) => {
+                self.send_as(request, "result", &message::tool_result(envelope, request.era))
+            }
             Err(error) => self.reply(request, Err(error)),
         }
     }
 
     /// Runs the process of a call and gives its envelope; `None` where it was cancelled and nobody waits for it.
-    fn run(&self, request: &Request, typed: &argv::Typed) -> Option<Value> {
+    fn run(&self, request: &Request, typed: &argv::Typed) -> Option<Box<RawValue>> {
         let id = request.id.to_string();
         let mut process = Process::new(&self.executable);
         process.args(&typed.flags).args(["--json", "--envelope", "contract"]).args(&self.everywhere);
-        // A value that looks like an option is none.
-        process.arg("--").args(&typed.positionals);
+        if !typed.positionals.is_empty() {
+            // A value that looks like an option is none.
+            process.arg("--").args(&typed.positionals);
+        }
         process.stdin(Stdio::null()).stdout(Stdio::piped());
-        let child = {
+        let mut child = {
             let mut running = lock(&self.running);
             if running.len() >= MAX_CALLS {
-                return Some(nothing_ran(
-                    "IN_PROGRESS",
-                    &format!("{MAX_CALLS} calls are under way; try again later"),
-                ));
+                let problem = format!("{MAX_CALLS} calls are under way; try again later");
+                return nothing_ran(FaultKind::RateLimited, problem);
             }
             match process.spawn() {
                 Ok(child) => {
-                    let pid = i32::try_from(child.id()).unwrap_or(i32::MAX);
-                    running.insert(id.clone(), Running::Process(pid));
+                    running.insert(id.clone(), Running::Process(pid_of(&child)));
                     child
                 }
                 Err(error) => {
-                    return Some(nothing_ran("FAILED", &format!("the call cannot be started: {error}")));
+                    return nothing_ran(FaultKind::Failed, format!("the call cannot be started: {error}"));
                 }
             }
         };
-        let envelope = envelope_of(child, self.tool);
-        match lock(&self.running).remove(&id) {
+        let told = last_words(&mut child);
+        let ended = lock(&self.running).remove(&id);
+        // Only now is its process id free for others: nobody asks it to stop any more.
+        let reaped = child.wait().is_ok();
+        match ended {
             Some(Running::Cancelled) => None,
-            Some(Running::Process(_)) | None => Some(envelope),
+            Some(Running::Process(_)) | None => told.filter(|_| reaped).or_else(|| died(self.tool)),
         }
     }
 
@@ -189,49 +197,69 @@ impl Server {
         if let Some(running) = lock(&self.running).get_mut(&id.to_string())
             && let Running::Process(pid) = *running
         {
-            // One that has ended by itself a moment ago is not asked any more; its answer goes the same way.
-            kill(Pid::from_raw(pid), Signal::SIGINT).unwrap_or_default();
+            // One that has ended by itself a moment ago keeps its id until it is taken from this list.
+            kill(pid, Signal::SIGINT).unwrap_or_default();
             *running = Running::Cancelled;
         }
     }
 
     fn reply(&self, request: &Request, result: Result<Value, Value>) {
-        // A notification is not answered.
-        if request.id.is_null() {
-            return;
+        match result {
+            Ok(value) if request.era == Era::Legacy => {
+                self.send_as(request, "result", &message::legacy(value))
+            }
+            Ok(value) => self.send_as(request, "result", &value),
+            Err(error) => self.send_as(request, "error", &error),
         }
-        let (word, value) = match result {
-            Ok(value) if request.era == Era::Legacy => ("result", message::legacy(value)),
-            Ok(value) => ("result", value),
-            Err(error) => ("error", error),
-        };
-        self.send(&json!({"jsonrpc": "2.0", "id": request.id, word: value}));
     }
 
-    fn send(&self, message: &Value) {
+    /// Answers a request. A notification is not answered.
+    fn send_as(&self, request: &Request, word: &'static str, value: &impl Serialize) {
+        if !request.id.is_null() {
+            self.send(&message::Response::new(&request.id, word, value));
+        }
+    }
+
+    fn send(&self, message: &impl Serialize) {
         let _one_at_a_time = lock(&self.out);
         let mut out = std::io::stdout().lock();
-        // A client that has gone away misses the answer; the ledger has it.
-        drop(std::io::Write::write_all(&mut out, format!("{message}\n").as_bytes()));
-        drop(std::io::Write::flush(&mut out));
+        if let Ok(text) = serde_json::to_string(message) {
+            // A client that has gone away misses the answer; the ledger has it.
+            drop(writeln!(out, "{text}").and_then(|()| out.flush()));
+        }
     }
 }
 
-/// The one answer on the process's stdout. A process that died without one leaves its operation to the ledger.
-fn envelope_of(child: Child, tool: &str) -> Value {
-    let output = child.wait_with_output();
-    let answered = output.ok().and_then(|output| serde_json::from_slice(&output.stdout).ok());
-    answered.unwrap_or_else(|| {
-        json!({"ok": false, "effect": "unknown", "error": {
-            "code": "IN_DOUBT",
-            "message": "the call died without an answer; the same call again says what became of it",
-            "happened": "unknown", "retryable": false, "retry_after_ms": null,
-            "fix_command": format!("{tool} manifest"),
-        }, "warnings": []})
-    })
+fn pid_of(child: &Child) -> Pid {
+    Pid::from_raw(i32::try_from(child.id()).unwrap_or(i32::MAX))
 }
 
-fn nothing_ran(code: &str, message: &str) -> Value {
-    json!({"ok": false, "effect": "noop", "error": {"code": code, "message": message, "happened": "no",
-           "retryable": true, "retry_after_ms": 1_000, "fix_command": null}, "warnings": []})
+/// The one answer on the process's stdout, as the text it came as. The process is over, but its id is still its own.
+fn last_words(child: &mut Child) -> Option<Box<RawValue>> {
+    let mut text = String::new();
+    child.stdout.take()?.read_to_string(&mut text).ok()?;
+    waitid(Id::Pid(pid_of(child)), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT).ok()?;
+    serde_json::from_str(&text).ok()
+}
+
+/// A process that died without an answer leaves its operation to the ledger.
+fn died(tool: &str) -> Option<Box<RawValue>> {
+    let error = ErrorBody {
+        code: onceward::Code::InDoubt.to_string(),
+        happened: onceward::Happened::Unknown,
+        ..ErrorBody::certain(format!(
+            "{tool} died without an answer; the same call again says what became of it"
+        ))
+    };
+    to_raw_value(&Envelope::error(error, onceward::Code::InDoubt.exit())).ok()
+}
+
+fn nothing_ran(kind: FaultKind, message: String) -> Option<Box<RawValue>> {
+    let error = ErrorBody {
+        code: kind.as_str().to_owned(),
+        retryable: true,
+        retry_after_ms: Some(1_000),
+        ..ErrorBody::certain(message)
+    };
+    to_raw_value(&Envelope::error(error, kind.exit())).ok()
 }

@@ -123,6 +123,10 @@ fn what_is_wrong_or_not_confirmed_changes_nothing() {
     assert_eq!(client.ask("tools/call", json!({"name": "settle"}))["error"]["code"], -32602);
     writeln!(client.to, "not JSON\n").unwrap();
     assert_eq!(client.receive()["error"]["code"], -32700);
+    let huge: Value =
+        serde_json::from_str("{\"customer\":\"ada\",\"amount\":123456789012345678901}").unwrap();
+    let huge = client.ask("tools/call", json!({"name": "create-order", "arguments": huge}));
+    assert_eq!(huge["error"]["code"], -32602, "another number than the caller's must not be acted on");
     writeln!(client.to, "[1, 2]").unwrap();
     assert_eq!(client.receive()["error"]["code"], -32600);
     // A value that looks like an option is a value.

@@ -9,6 +9,9 @@ use serde_json::{Map, Value};
 use crate::entry::Facts;
 use crate::manifest::properties;
 
+/// From here on a double does not hold every integer.
+const MAX_EXACT: f64 = 9_007_199_254_740_992.0;
+
 /// The command line of a call.
 pub(super) struct Typed {
     /// The command's name and its flags.
@@ -79,6 +82,12 @@ fn words(name: &str, value: &Value) -> Result<Vec<String>, String> {
     match value {
         Value::Null => Ok(Vec::new()),
         Value::String(text) => Ok(vec![text.clone()]),
+        // Beyond 64 bits digits have been lost on the way, and another number would be acted on.
+        Value::Number(number)
+            if number.as_f64().is_some_and(|number| number.abs() >= MAX_EXACT) && number.is_f64() =>
+        {
+            Err(format!("the argument {name:?} is too large for a number; give it as a string"))
+        }
         Value::Bool(_) | Value::Number(_) => Ok(vec![value.to_string()]),
         Value::Array(items) => {
             let words = items.iter().map(|item| words(name, item)).collect::<Result<Vec<_>, _>>()?;

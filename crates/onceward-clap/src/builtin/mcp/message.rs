@@ -1,5 +1,8 @@
 //! The messages of MCP, of both eras: with the `initialize` handshake, and without any session.
 
+use serde::ser::SerializeMap;
+use serde::{Deserialize, Serialize, Serializer};
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 /// The newest of each era, and all that are understood.
@@ -89,7 +92,7 @@ pub(super) fn cacheable(result: Value) -> Value {
 }
 
 /// A result that is whole.
-pub(super) fn complete(mut result: Value) -> Value {
+fn complete(mut result: Value) -> Value {
     result["resultType"] = "complete".into();
     result
 }
@@ -104,13 +107,54 @@ pub(super) fn legacy(mut result: Value) -> Value {
     result
 }
 
-/// An envelope as the result of a call.
-pub(super) fn tool_result(envelope: &Value) -> Value {
-    json!({
-        "content": [{"type": "text", "text": envelope.to_string()}],
-        "structuredContent": envelope,
-        "isError": envelope["ok"] != true,
-    })
+/// The result of a call.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ToolResult {
+    content: [Value; 1],
+    structured_content: Box<RawValue>,
+    is_error: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    result_type: Option<&'static str>,
+}
+
+/// An envelope as the result of a call, as the text it came as: no digit of a number is lost on the way.
+pub(super) fn tool_result(envelope: Box<RawValue>, era: Era) -> ToolResult {
+    #[derive(Deserialize)]
+    struct Verdict {
+        ok: bool,
+    }
+    let verdict = serde_json::from_str::<Verdict>(envelope.get());
+    ToolResult {
+        content: [json!({"type": "text", "text": envelope.get()})],
+        is_error: !verdict.is_ok_and(|verdict| verdict.ok),
+        result_type: (era == Era::Modern).then_some("complete"),
+        structured_content: envelope,
+    }
+}
+
+/// An answer to a request.
+pub(super) struct Response<'a, T> {
+    id: &'a Value,
+    word: &'static str,
+    value: &'a T,
+}
+
+impl<'a, T: Serialize> Response<'a, T> {
+    /// `word` is `result` or `error`.
+    pub(super) fn new(id: &'a Value, word: &'static str, value: &'a T) -> Self {
+        Self { id, word, value }
+    }
+}
+
+impl<T: Serialize> Serialize for Response<'_, T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut fields = serializer.serialize_map(Some(3))?;
+        fields.serialize_entry("jsonrpc", "2.0")?;
+        fields.serialize_entry("id", self.id)?;
+        fields.serialize_entry(self.word, self.value)?;
+        fields.end()
+    }
 }
 
 pub(super) fn invalid_params(problem: &str) -> Value {
