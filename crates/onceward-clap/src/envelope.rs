@@ -225,3 +225,48 @@ pub(crate) fn in_doubt(operation: OperationView, stop: Stop, tool: &str) -> Enve
     let operation = OperationView { state: State::InDoubt, ..operation };
     Envelope { operation: Some(operation), ..Envelope::error(error, stop.exit()) }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use onceward::{Ledger, ManualClock, MemoryStore, Operation};
+
+    use super::*;
+
+    /// What a caller is told of a fault, by way of the ledger.
+    fn told(fault: fn() -> Fault, dispatched: bool) -> Envelope {
+        let ledger = Ledger::new(Arc::new(MemoryStore::new(ManualClock::at(0)))).blocking();
+        let result = ledger.run(Operation::new("shop sell"), |_| Err(fault().into_failure(dispatched)));
+        Envelope::of(&result, 0, "shop")
+    }
+
+    #[test]
+    fn a_fault_comes_back_with_its_code_its_exit_and_its_data() {
+        let told =
+            told(|| Fault::already_exists("it is there").with_data(&serde_json::json!({"id": 7})), true);
+        let error = told.error.unwrap();
+        assert_eq!((error.code.as_str(), told.exit, error.happened), ("ALREADY_EXISTS", 6, Happened::No));
+        assert_eq!((told.data.unwrap().get(), error.retryable), ("{\"id\":7}", false));
+    }
+
+    #[test]
+    fn another_crates_error_is_certain_before_the_dispatch_and_in_doubt_after_it() {
+        let error = || Fault::from(std::io::Error::other("connection reset"));
+        let (before, after) = (told(error, false), told(error, true));
+        let code = |envelope: &Envelope| envelope.error.as_ref().map(|error| error.code.clone()).unwrap();
+        assert_eq!((code(&before).as_str(), before.exit, before.effect), ("FAILED", 1, "noop"));
+        assert_eq!((code(&after).as_str(), after.exit, after.effect), ("IN_DOUBT", 79, "unknown"));
+        assert!(after.data.is_none(), "what the ledger keeps of the fault is not the caller's data");
+        let fix = after.error.unwrap().fix_command.unwrap();
+        assert!(fix.starts_with("shop settle op_"), "{fix}");
+    }
+
+    #[test]
+    fn a_fault_that_can_pass_says_when_to_come_back() {
+        let told = told(|| Fault::rate_limited("slowly").retry_after_ms(500), true);
+        let error = told.error.unwrap();
+        assert_eq!((error.code.as_str(), told.exit), ("RATE_LIMITED", 11));
+        assert_eq!((error.retryable, error.retry_after_ms), (true, Some(500)));
+    }
+}

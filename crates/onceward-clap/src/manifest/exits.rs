@@ -51,3 +51,29 @@ fn exit(name: &str, description: &str, retry: Retry, side_effects: &str, error_c
         "error_codes": error_codes,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use onceward::Code;
+
+    use super::*;
+    use crate::fault::FaultKind;
+
+    #[test]
+    fn every_code_is_declared_under_its_exit() {
+        let table = table();
+        let codes = Code::ALL.iter().map(|code| (code.exit(), code.to_string()));
+        let faults = FaultKind::ALL.iter().map(|kind| (kind.exit(), kind.as_str().to_owned()));
+        for (exit, code) in codes.chain(faults) {
+            let declared = table[exit.to_string()]["error_codes"].as_array().cloned().unwrap_or_default();
+            assert!(declared.contains(&code.clone().into()), "{exit} does not declare {code}");
+        }
+    }
+
+    #[test]
+    fn a_fault_is_kept_under_its_code() {
+        for kind in FaultKind::ALL {
+            assert_eq!(serde_json::to_value(kind).unwrap(), kind.as_str());
+        }
+    }
+}

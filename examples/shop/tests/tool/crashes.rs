@@ -91,6 +91,31 @@ fn a_command_that_converges_is_run_again_and_finds_it_done() {
 }
 
 #[test]
+fn a_batch_that_is_killed_goes_on_where_it_was() {
+    let desk = open_shop();
+    killed_after_effect(&desk, "import-orders --file orders.jsonl");
+    let rest = desk.run("import-orders --file orders.jsonl");
+    assert_eq!((rest.exit, &rest.lines()[3]["effects"]), (0, &serde_json::json!({"created": 2, "noop": 1})));
+    assert_eq!(count(&desk, "orders"), 3);
+}
+
+#[test]
+fn an_item_whose_time_runs_out_ends_the_batch_in_doubt() {
+    let desk = open_shop();
+    let partial = desk.run_in("stall", "import-orders --file orders.jsonl --timeout 300ms");
+    let lines = partial.lines();
+    assert_eq!((partial.exit, &lines[0]["failure"]["code"]), (3, &"TIMEOUT".into()));
+    assert_eq!(
+        (&lines[1]["error"]["code"], &lines[1]["error"]["happened"]),
+        (&"PARTIAL_FAILURE".into(), &"unknown".into())
+    );
+    let summary = &lines[1]["data"]["summary"];
+    assert_eq!((&summary["in_doubt"], &summary["not_begun"]), (&1.into(), &2.into()));
+    assert_eq!(desk.run("import-orders --file orders.jsonl").exit, 0);
+    assert_eq!(count(&desk, "orders"), 3);
+}
+
+#[test]
 fn a_crash_before_the_dispatch_is_certain() {
     let desk = Desk::new();
     let child = desk.start_in("stall-open", MAIL);
