@@ -24,6 +24,13 @@ fn each_item_has_an_effect_and_the_end_a_summary() {
     let again = desk.run(IMPORT).lines();
     assert_eq!(again[3]["effects"], serde_json::json!({"noop": 3}));
     assert_eq!(count(&desk, "orders"), 3);
+    // Another batch with the same items is another batch.
+    let other = desk.run(&format!("{IMPORT} --idempotency-key monday")).lines();
+    assert_eq!(other[3]["effects"], serde_json::json!({"created": 3}));
+    assert_eq!(
+        desk.run(&format!("{IMPORT} --occurrence 2")).lines()[3]["effects"],
+        serde_json::json!({"created": 3})
+    );
 }
 
 #[test]
@@ -83,6 +90,12 @@ fn a_signal_keeps_what_is_done_and_the_next_run_goes_on() {
     assert_eq!((&last["error"]["code"], &last["data"]["partial"]), (&"CANCELLED".into(), &true.into()));
     let succeeded = usize::try_from(last["data"]["summary"]["succeeded"].as_u64().unwrap()).unwrap();
     assert!((3..60).contains(&succeeded), "{succeeded}");
+    let summary = &last["data"]["summary"];
+    assert_eq!(
+        (&summary["failed"], &summary["not_begun"]),
+        (&0.into(), &(60 - succeeded).into()),
+        "the rest is left alone"
+    );
     assert_eq!(count(&desk, "orders"), succeeded, "what was told is what is there");
     let rest = desk.run(IMPORT);
     assert_eq!(rest.exit, 0);

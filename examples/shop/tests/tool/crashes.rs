@@ -174,7 +174,9 @@ fn who_meets_another_at_work_waits_and_is_then_told_so() {
     let before = desk.look();
     let child = desk.start_in("stall", MAIL);
     desk.wait_for_change(&before);
+    let begun = std::time::Instant::now();
     let busy = desk.run(&format!("{MAIL} --wait 50ms"));
+    assert!(begun.elapsed() < std::time::Duration::from_secs(20), "it waited for longer than it was told to");
     assert_eq!((busy.exit, busy.code().as_str()), (4, "IN_PROGRESS"));
     let answer = busy.json();
     assert_eq!(answer["error"]["retry_after_ms"], 1_000);
