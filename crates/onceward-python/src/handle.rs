@@ -22,8 +22,8 @@ use crate::spec::Spec;
 /// been in the middle of something that nobody in this process will ever end.
 static FORKED_IN_USE: AtomicBool = AtomicBool::new(false);
 
-const FORKED: &str = "this process was forked while its parent was using the ledger, and a ledger cannot be shared that \
-                      way; start workers with the spawn or forkserver method, or fork before a call is under way";
+const FORKED: &str = "this process was forked while its parent was using the ledger, and a ledger cannot be shared \
+                      that way; start workers with the spawn or forkserver method, or fork before a call is under way";
 
 /// A ledger that is open.
 pub(crate) struct Opened {

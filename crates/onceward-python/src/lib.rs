@@ -4,9 +4,11 @@
 //! # Layout
 //! - `values`: Python values as canonical JSON. `inputs`: the arguments of a call as one. `spec`: what was said of a
 //!   function when it was decorated.
-//! - `handle`: a ledger, opened when it is first used. `run`: a call of a function. `converse`: the same for a coroutine.
+//! - `handle`: a ledger, opened when it is first used. `tend`: what people do to its records.
+//! - `run`: a call of a function. `converse`: the same for a coroutine. `told`: what Python says of either.
 //! - `drive`: waiting with the interpreter let go. `bell`: waking an event loop. `keep`: leases beside the work.
-//! - `atomic`: record and effect in the caller's transaction. `attempt`, `claim`, `record`, `receipt`, `plan`, `error`: what Python sees. `told`: what Python says.
+//! - `attempt`, `claim`, `record`, `receipt`, `plan`, `error`: what Python sees.
+//! - `atomic`: record and effect in a transaction of the caller's own.
 //!
 //! Nothing here waits for a lock or a disk while it holds the interpreter, and no thread but the caller's enters it.
 
