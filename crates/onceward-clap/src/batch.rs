@@ -101,6 +101,10 @@ fn try_run<C: Batch>(
             };
             one::<C>(session, ledger, item, operation, &rules, progress).map_err(refuse)?
         };
+        // An item that a signal stopped before its dispatch has not happened: the next run begins with it.
+        if line.exit > 128 {
+            return Ok(());
+        }
         progress_line(session, progress, line);
     }
     Ok(())

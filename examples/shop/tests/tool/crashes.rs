@@ -102,7 +102,7 @@ fn a_batch_that_is_killed_goes_on_where_it_was() {
 #[test]
 fn an_item_whose_time_runs_out_ends_the_batch_in_doubt() {
     let desk = open_shop();
-    let partial = desk.run_in("stall", "import-orders --file orders.jsonl --timeout 300ms");
+    let partial = desk.run_in("stall", "import-orders --file orders.jsonl --timeout 2s");
     let lines = partial.lines();
     assert_eq!((partial.exit, &lines[0]["failure"]["code"]), (3, &"TIMEOUT".into()));
     assert_eq!(
@@ -160,7 +160,7 @@ fn time_that_runs_out_is_told_with_what_is_known() {
     assert_eq!((before.told(), before.code()), (told("noop", 10), "TIMEOUT".to_owned()));
     let error = before.json()["error"].clone();
     assert_eq!((&error["happened"], &error["retryable"]), (&"no".into(), &true.into()));
-    let after = desk.run_in("stall", &format!("{MAIL} --timeout 300ms"));
+    let after = desk.run_in("stall", &format!("{MAIL} --timeout 2s"));
     assert_eq!((after.told(), after.code()), (told("unknown", 10), "TIMEOUT".to_owned()));
     assert_eq!(after.json()["error"]["happened"], "unknown");
     settles(&desk, &after);
