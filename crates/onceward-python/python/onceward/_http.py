@@ -56,7 +56,8 @@ def key_of(headers: Headers, name: str) -> str | None:
 
 def missing(name: str) -> KeyMissing:
     """The error for a request without the key that it needs."""
-    return KeyMissing(f"this request needs the header {name}: a value of your own that a retry sends again; nothing was carried out")
+    said = f"this request needs the header {name}, with a value of your own that a retry sends again"
+    return KeyMissing(f"{said}; nothing was carried out")
 
 
 def problem(error: OncewardError) -> tuple[int, Headers, bytes]:

@@ -102,8 +102,7 @@ class Desk:
         occurrence = arguments.get(self.occurrence_argument) if self.occurrence_argument else None
         if occurrence not in (None, 1, "1"):
             options["occurrence"] = occurrence
-        function = about.get("of")
-        options.setdefault("codec", (function and _codec.of_function(function)) or _SEEN)
+        options.setdefault("codec", codec_of(about.get("of")))
         return {**about.get("defaults", {}), **self.own_arguments(arguments)}, options
 
     def _scope_of(self, run_scope: object, context: object) -> str:
@@ -241,6 +240,11 @@ class _Seen:
 
 
 _SEEN = _Seen()
+
+
+def codec_of(function: Callable[..., Any] | None) -> _codec.Codec:
+    """How results are kept: by the function's return annotation if it names classes, else as a model sees them."""
+    return (_codec.of_function(function) if function is not None else None) or _SEEN
 
 
 async def in_thread(function: Callable[[], Any]) -> Any:

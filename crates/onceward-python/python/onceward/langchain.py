@@ -12,6 +12,7 @@ or started again from a checkpoint runs its tools again: those that were done ar
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Awaitable, Callable, Hashable
 from contextvars import ContextVar
@@ -19,10 +20,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from langchain_core.messages import ToolMessage
+from langchain_core.messages.tool import ToolOutputMixin
 from langchain_core.runnables.config import ensure_config
 from langchain_core.tools import BaseTool
 
-from ._tools import Desk, Outcome, Where, desk, occurrence_words, with_occurrence
+from ._tools import Desk, Outcome, Where, codec_of, desk, occurrence_words, with_occurrence
 from .errors import InvalidInput, OncewardError
 
 if TYPE_CHECKING:
@@ -131,7 +133,7 @@ def _kind(kind: Any) -> Any:
             ended: list[Outcome] = []
             token = _ended.set(ended)
             try:
-                return _told(super().run(*args, **kwargs), ended)
+                return _told(super().run(*args, **kwargs), ended, kwargs.get("tool_call_id"))
             finally:
                 _ended.reset(token)
 
@@ -139,7 +141,7 @@ def _kind(kind: Any) -> Any:
             ended: list[Outcome] = []
             token = _ended.set(ended)
             try:
-                return _told(await super().arun(*args, **kwargs), ended)
+                return _told(await super().arun(*args, **kwargs), ended, kwargs.get("tool_call_id"))
             finally:
                 _ended.reset(token)
 
@@ -167,7 +169,31 @@ def _about(tool: BaseTool) -> dict[str, Any]:
     except ImportError:
         return about
     # An interrupt asks before it acts. LangGraph runs the tool from its top when the answer is there.
-    return {**about, "no_effect": (GraphBubbleUp,)}
+    return {**about, "no_effect": (GraphBubbleUp,), "options": {"codec": _Kept(function)}}
+
+
+class _Kept:
+    """Results as they are kept: messages and commands as LangGraph itself keeps them in its checkpoints."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+
+        self._graph = JsonPlusSerializer()
+        self._usual = codec_of(function)
+
+    def encode(self, value: Any) -> object:
+        """The value as plain data."""
+        parts = value if isinstance(value, (list, tuple)) else [value]
+        if not any(isinstance(part, ToolOutputMixin) for part in parts):
+            return self._usual.encode(value)
+        kind, data = self._graph.dumps_typed(value)
+        return {"$langgraph": kind, "data": data}
+
+    def decode(self, data: Any) -> object:
+        """The value that the data stands for."""
+        if isinstance(data, dict) and "$langgraph" in data:
+            return self._graph.loads_typed((data["$langgraph"], data["data"]))
+        return self._usual.decode(data)
 
 
 def _ending(tool: BaseTool, outcome: Outcome) -> Any:
@@ -177,21 +203,32 @@ def _ending(tool: BaseTool, outcome: Outcome) -> Any:
     return (value, None) if outcome.refusal is not None and tool.response_format == "content_and_artifact" else value
 
 
-def _told(answer: Any, ended: list[Outcome]) -> Any:
+def _told(answer: Any, ended: list[Outcome], call_id: str | None) -> Any:
     """The answer with the words for the model. Whoever is no model gets the bare value, or the error."""
     if not ended:
         return answer
     outcome = ended[0]
     error: OncewardError | None = outcome.error
-    if not isinstance(answer, ToolMessage):
-        if error is not None:
-            raise error
-        return answer
-    if outcome.note is not None:
-        text = {"type": "text", "text": outcome.note}
-        more = [*answer.content, text] if isinstance(answer.content, list) else f"{answer.content}\n\n{outcome.note}"
-        answer = answer.model_copy(update={"content": more})
+    if error is not None and not isinstance(answer, ToolMessage):
+        raise error
+    if outcome.note is not None and call_id is not None:
+        answer = _noted(answer, outcome.note, call_id)
     return answer if error is None else answer.model_copy(update={"status": "error"})
+
+
+def _noted(answer: Any, note: str, call_id: str) -> Any:
+    """The answer with the note in every message, and under the id of this call: a replay was asked for by another one."""
+    if isinstance(answer, ToolMessage):
+        content = answer.content
+        more = [*content, {"type": "text", "text": note}] if isinstance(content, list) else f"{content}\n\n{note}"
+        return answer.model_copy(update={"content": more, "tool_call_id": call_id})
+    if isinstance(answer, list):
+        return [_noted(part, note, call_id) for part in answer]
+    update = getattr(answer, "update", None)
+    if isinstance(update, dict) and isinstance(update.get("messages"), list):
+        messages = [_noted(part, note, call_id) for part in update["messages"]]
+        return dataclasses.replace(answer, update={**update, "messages": messages})
+    return answer
 
 
 def _schema(tool: BaseTool, at: Desk) -> dict[str, Any]:

@@ -134,6 +134,28 @@ async def asked_again(run: Run):
         assert message.tool_call_id == "call_1_0" and "Nothing was run now" in message.content, message
 
 
+class Shop(MessagesState):
+    total: int
+
+
+@scenario("a tool that changes the graph's state by a command: a replay changes it too, under the new id", bare=2)
+def commanded(run: Run):
+    @tool
+    def charge(order: str, call: Annotated[str, InjectedToolCallId]) -> Command:
+        """Charges an order."""
+        said = run.world.change(order)
+        return Command(update={"total": 5, "messages": [ToolMessage(said, tool_call_id=call)]})
+
+    graph = StateGraph(Shop)
+    graph.add_node("tools", ToolNode([guard(charge, run.session) if run.guarded else charge]))
+    graph.add_edge(START, "tools")
+    for number in range(2):
+        state = graph.compile().invoke({"messages": [asks(number, ("charge", {"order": "o-1"}))]}, THREAD)
+        (message,) = told(state)
+        assert state["total"] == 5 and message.tool_call_id == f"call_{number}_0", state
+    assert not run.guarded or "Nothing was run now" in message.content, message
+
+
 @scenario("a wanted repeat, said by the model", bare=None, guarded=2)
 def repeated(run: Run):
     charge = guard(charging(run), run.ledger, occurrence_argument="occurrence")
