@@ -21,6 +21,7 @@ def arguments():
     parser.add_argument("--mode", choices=["first", "replay"], default="first")
     parser.add_argument("--callers", type=int, default=1, help="concurrent callers: threads in this process")
     parser.add_argument("--operations", type=int, default=5000, help="how many keys to call")
+    parser.add_argument("--again", action="store_true", help="call the keys over and over until the time is over")
     parser.add_argument("--seconds", type=float, default=8.0, help="start no call after this many seconds")
     return parser
 
@@ -50,7 +51,9 @@ def measure(call, action, options, *, peer, package, syncs, note=None):
         started = time.perf_counter()
         while time.perf_counter() - started < options.seconds:
             number = next(numbers)
-            if number >= options.operations:
+            if options.again:
+                number %= options.operations
+            elif number >= options.operations:
                 break
             before = time.perf_counter()
             try:

@@ -4,6 +4,7 @@
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
 
 use onceward::{Attempt, Done, Error, Failure, Ledger, Operation, ProbeAnswer, Receipt, Verification};
 use pyo3::exceptions::PyRuntimeError;
@@ -11,7 +12,7 @@ use pyo3::prelude::*;
 
 use crate::attempt::Attempt as Seen;
 use crate::bell::Bell;
-use crate::drive::drive;
+use crate::drive::{drive, own_waker};
 use crate::handle::Opened;
 use crate::keep::keep;
 use crate::receipt::Receipt as Shown;
@@ -20,6 +21,9 @@ use crate::run::{Own, lock};
 use crate::{error, told};
 
 type Running = Pin<Box<dyn Future<Output = Result<Receipt, Error>> + Send>>;
+
+/// How long an abandoned call may take to its end.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// What the ledger wants done.
 enum Request {
@@ -187,11 +191,42 @@ impl Conversation {
         }
         Ok(())
     }
+
+    /// Nobody waits for the answer any more. What is just being written is brought to its end beside the caller: an
+    /// attempt that was not begun has failed, and the ending of one that was is not lost.
+    fn abandon(&self) {
+        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(running) = running else { return };
+        let (mailbox, opened) = (Arc::clone(&self.mail), Arc::clone(&self.opened));
+        let finish = move || {
+            see_off(running, &mailbox);
+            drop(opened);
+        };
+        // Without a thread the attempt ends here, as if its owner had died.
+        drop(std::thread::Builder::new().name("once-abandoned".to_owned()).spawn(finish));
+    }
 }
 
 impl Drop for Conversation {
     fn drop(&mut self) {
         self.forget_waiter();
+    }
+}
+
+/// Brings an abandoned call to its end, or lets it go when that takes too long: it may be waiting for another caller.
+fn see_off(mut running: Running, mailbox: &Mutex<Mail>) {
+    let waker = own_waker();
+    let until = Instant::now() + PATIENCE;
+    while running.as_mut().poll(&mut Context::from_waker(&waker)).is_pending() && Instant::now() < until {
+        let asked = mail(mailbox).request.take();
+        match asked {
+            Some(Request::Execute(_)) => {
+                let failure = Failure::no_effect("it was cancelled before it began").stopped();
+                mail(mailbox).reply = Some(Reply::Executed(Err(failure)));
+            }
+            Some(Request::Probe(_) | Request::Verify) => return,
+            None => std::thread::park_timeout(until.saturating_duration_since(Instant::now())),
+        }
     }
 }
 

@@ -45,7 +45,7 @@ impl Wake for Unpark {
 }
 
 /// One for each thread: most calls are over before they wait.
-fn own_waker() -> Waker {
+pub(crate) fn own_waker() -> Waker {
     thread_local! {
         static WAKER: RefCell<Option<Waker>> = const { RefCell::new(None) };
     }

@@ -31,7 +31,7 @@ impl Receipt {
     fn stored<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         static LOADS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         let Some(text) = self.receipt.data() else { return Ok(None) };
-        LOADS.import(py, "onceward._codec", "loads")?.call1((text,)).map(Some)
+        LOADS.import(py, "onceward._json", "loads")?.call1((text,)).map(Some)
     }
 }
 

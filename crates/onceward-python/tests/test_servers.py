@@ -95,6 +95,29 @@ def test_an_owner_that_is_gone_is_in_doubt_when_its_lease_is_over(shared: Ledger
         shared.call("charge", {}, lambda: None)
 
 
+def test_a_task_that_is_cancelled_before_it_began_has_failed(shared: Ledger) -> None:
+    """Its intent may be on its way to the server, where nobody would see that its owner is gone."""
+    runs: list[int] = []
+
+    @shared.once(name="charge", lease=60)
+    async def charge() -> int:
+        runs.append(1)
+        return 1
+
+    async def main() -> int:
+        # Opened before, so that the first step of the call sends its intent.
+        shared.open()
+        call = asyncio.create_task(charge())
+        await asyncio.sleep(0)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert not runs
+        return await charge()
+
+    assert asyncio.run(main()) == 1 and runs == [1]
+
+
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 def test_a_fork_has_its_own_connection(shared: Ledger) -> None:
     assert shared.call("charge", {"n": 1}, lambda: 5).value == 5

@@ -76,7 +76,11 @@ class Guard:
         asks = {"probe": self.probe is not None, "verify": self.verify is not None}
         conversation = self.handle.converse(self.spec, args, kwargs, **asks)
         while True:
-            kind, about = await _loop.next_turn(conversation)
+            try:
+                kind, about = await _loop.next_turn(conversation)
+            except BaseException:
+                conversation.abandon()
+                raise
             if kind == "answer":
                 receipt: Receipt = about
                 return receipt
@@ -145,8 +149,10 @@ class Guard:
 
     def encode(self, value: object) -> str | None:
         """The result as JSON text; `None` where it has none, which is no reason to run it again."""
+        from ._json import dumps
+
         try:
-            return _codec.dumps(value if self.codec is None else self.codec.encode(value))
+            return dumps(value if self.codec is None else self.codec.encode(value))
         except Exception as problem:
             if not self.warned:
                 self.warned = True

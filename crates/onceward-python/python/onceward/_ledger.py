@@ -208,7 +208,9 @@ class Ledger:
         """Settles an operation in doubt: it is done (with that result), or it failed without effect."""
         import getpass
 
-        json = _codec.dumps(result) if verdict == "done" and result is not None else None
+        from ._json import dumps
+
+        json = dumps(result) if verdict == "done" and result is not None else None
         return self._handle.settle(id, verdict, json=json, reason=reason, by=getpass.getuser())
 
     def cancel(self, id: str) -> bool:

@@ -1,0 +1,118 @@
+"""JSON text and Python values. What JSON cannot say is written as a tagged object and comes back as it was.
+
+A module of its own, because most programs that import the package read or write no result for a while, and imports are
+slow.
+"""
+
+from __future__ import annotations
+
+import json
+import typing
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+_TAG = "$onceward"
+
+
+def dumps(value: object) -> str:
+    """JSON text from which `loads` makes an equal value. Raises TypeError or ValueError where there is none."""
+    return json.dumps(_tagged(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def loads(text: str) -> object:
+    """The value that `dumps` made this text of. Any other JSON is read as it is."""
+    value = json.loads(text)
+    return _untagged(value) if _TAG in text else value
+
+
+def _tagged(value: object) -> object:
+    kind = type(value)
+    if value is None or kind in (str, int, bool):
+        return value
+    if kind is float:
+        finite = value == value and value not in (float("inf"), float("-inf"))
+        return value if finite else {_TAG: "float", "value": repr(value)}
+    if kind is list:
+        return [_tagged(item) for item in typing.cast("list[object]", value)]
+    if kind is dict:
+        members = typing.cast("dict[object, object]", value)
+        if _TAG not in members and all(type(name) is str for name in members):
+            return {name: _tagged(item) for name, item in members.items()}
+        return {_TAG: "dict", "value": [[_tagged(name), _tagged(item)] for name, item in members.items()]}
+    write = _WRITE.get(f"{kind.__module__}.{kind.__qualname__}")
+    if write is None:
+        raise TypeError(f"a {kind.__module__}.{kind.__qualname__} cannot be written as JSON")
+    return {_TAG: kind.__name__, "value": write(value)}
+
+
+def _untagged(value: Any) -> Any:
+    if type(value) is list:
+        return [_untagged(item) for item in value]
+    if type(value) is not dict:
+        return value
+    kind = value.get(_TAG)
+    read = _READ.get(kind) if isinstance(kind, str) else None
+    if read is None:
+        return {name: _untagged(item) for name, item in value.items()}
+    return read(_untagged(value["value"]))
+
+
+def _items(value: Any) -> list[object]:
+    return [_tagged(item) for item in value]
+
+
+def _isoformat(value: Any) -> str:
+    return str(value.isoformat())
+
+
+def _to_base64(value: bytes) -> str:
+    return str(import_module("base64").b64encode(value).decode("ascii"))
+
+
+def _from_base64(text: str) -> bytes:
+    return bytes(import_module("base64").b64decode(text))
+
+
+def _made_by(module: str, name: str) -> Callable[[Any], object]:
+    """A constructor that is imported when it is needed: most results need none, and imports are slow."""
+
+    def make(value: Any) -> object:
+        made: Any = import_module(module)
+        for part in name.split("."):
+            made = getattr(made, part)
+        return made(value)
+
+    return make
+
+
+# By the names of classes, so that none of their modules is imported before a value of one comes by.
+_WRITE: dict[str, Callable[[Any], object]] = {
+    "builtins.tuple": _items,
+    "builtins.set": _items,
+    "builtins.frozenset": _items,
+    "builtins.bytes": _to_base64,
+    "builtins.bytearray": _to_base64,
+    "datetime.datetime": _isoformat,
+    "datetime.date": _isoformat,
+    "datetime.time": _isoformat,
+    "datetime.timedelta": lambda value: [value.days, value.seconds, value.microseconds],
+    "decimal.Decimal": str,
+    "uuid.UUID": str,
+}
+
+_READ: dict[str, Callable[[Any], object]] = {
+    "float": float,
+    "dict": lambda value: {name: item for name, item in value},
+    "tuple": tuple,
+    "set": set,
+    "frozenset": frozenset,
+    "bytes": _from_base64,
+    "bytearray": lambda value: bytearray(_from_base64(value)),
+    "datetime": _made_by("datetime", "datetime.fromisoformat"),
+    "date": _made_by("datetime", "date.fromisoformat"),
+    "time": _made_by("datetime", "time.fromisoformat"),
+    "timedelta": lambda value: import_module("datetime").timedelta(*value),
+    "Decimal": _made_by("decimal", "Decimal"),
+    "UUID": _made_by("uuid", "UUID"),
+}
