@@ -34,6 +34,18 @@ class Script(BaseLLM):
         return False
 
 
+class Native(Script):
+    """The same with the calls of a model that has them built in."""
+
+    def supports_function_calling(self) -> bool:
+        return True
+
+
+def calls(number: int) -> list[dict]:
+    """The model asks for the tool: each time under another id."""
+    return [{"id": f"call_{number}", "type": "function", "function": {"name": "charge", "arguments": '{"order": "o-1"}'}}]
+
+
 def answers(text: str) -> str:
     return f"Thought: I now know the final answer.\nFinal Answer: {text}"
 
@@ -89,6 +101,15 @@ def crew_restarted(run: Run):
         script = Script(model="scripted", steps=[ASKS, answers("done"), ASKS, answers("charged")], told=[])
         result = crew_of(script, charge, guardrail=lambda output: verdicts.pop(0)).kickoff()
         assert result.raw == "fine", result
+
+
+@scenario("the model asks again under another id, by native calls", bare=2)
+def asked_again(run: Run):
+    script = Native(model="scripted", steps=[calls(1), calls(2), "charged"], told=[])
+    result = crew_of(script, charging(run)).kickoff()
+    assert result.raw == "charged", result
+    if run.guarded:
+        assert "Nothing was run now" in script.told[-1], script.told[-1]
 
 
 @scenario("a wanted repeat, said by the model", bare=None, guarded=2)
