@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from . import _codec
+from ._json import dumps
 from ._ledger import Ledger
 from ._session import Session
 from .errors import InvalidInput, OncewardError, ResultUnavailable
@@ -214,7 +215,7 @@ def as_text(value: object) -> str:
     except (TypeError, ValueError):
         pass
     try:
-        return _codec.dumps(value)
+        return dumps(value)
     except (TypeError, ValueError):
         return str(value)
 
@@ -225,7 +226,7 @@ class _Seen:
     def encode(self, value: Any) -> object:
         """The value as plain data."""
         try:
-            _codec.dumps(value)
+            dumps(value)
             return value
         except (TypeError, ValueError):
             pass

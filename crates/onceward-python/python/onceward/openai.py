@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ._loops import Request, arun, member, run
+from ._tool_loop import Request, arun, member, run
 from ._tools import Outcome, Where, desk, with_occurrence
 
 Tools = Mapping[str, Callable[..., Any]]
