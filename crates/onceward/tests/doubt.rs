@@ -89,6 +89,24 @@ fn a_thread_beside_blocking_work_renews_its_lease() {
 }
 
 #[test]
+fn a_lease_can_be_kept_alive_from_elsewhere() {
+    let bench = Bench::blind();
+    let operation = short_lease();
+    let claim = bench.begin(&operation);
+    let lease = bench.ledger.ledger().lease(&claim.attempt(), 300).expect("only leases tell who lives");
+    assert_eq!(lease.pause_ms(), 100);
+    bench.clock.advance(250);
+    bench.wait(lease.renew());
+    bench.clock.advance(250);
+    assert_eq!(bench.stands(&operation), State::Running);
+    bench.clock.advance(50);
+    assert_eq!(bench.stands(&operation), State::InDoubt);
+    let seen = Bench::new();
+    let claim = seen.begin(&operation);
+    assert!(seen.ledger.ledger().lease(&claim.attempt(), 300).is_none(), "whoever is seen needs none");
+}
+
+#[test]
 fn a_waiting_caller_sees_the_owner_go() {
     for bench in [Bench::new(), Bench::blind()] {
         let operation = short_lease().class(Class::Idempotent);

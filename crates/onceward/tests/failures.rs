@@ -54,6 +54,21 @@ fn doubt_is_never_tried_again_by_the_same_call() {
 }
 
 #[test]
+fn a_call_that_was_broken_off_does_not_try_again_by_itself() {
+    let bench = Bench::new();
+    let mut tries = 0;
+    let operation = pay().terms(terms(|terms| terms.retries = 3));
+    let error = bench.ledger.run(operation.clone(), |_| {
+        tries += 1;
+        Err(Failure::no_effect("interrupted").stopped())
+    });
+    let error = error.expect_err("it fails");
+    assert_eq!((error.code(), error.retryable(), tries), (Code::Failed, true, 1));
+    let next = bench.ledger.run(operation, |_| Ok(Done::created(&1)));
+    assert_eq!(next.expect("the next call may").record().attempt, 2);
+}
+
+#[test]
 fn a_budget_that_is_spent_refuses_and_says_so_before() {
     let bench = Bench::new();
     let operation = pay().terms(terms(|terms| terms.max_attempts = 2));

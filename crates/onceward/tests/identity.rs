@@ -91,3 +91,13 @@ fn as_many_fields_are_told_apart_as_the_limit_says() {
     assert_eq!(digests.len(), MAX_FIELDS);
     assert!(digests.contains_key("/f063") && !digests.contains_key("/f064"));
 }
+
+#[test]
+fn a_number_is_made_of_its_text() {
+    let text = |token: &str| Json::number(token).map(|number| number.canonical()).ok();
+    assert_eq!(text("1.00").as_deref(), Some("1"));
+    assert_eq!(text("18446744073709551617").as_deref(), Some("18446744073709551617"));
+    for token in ["\"1\"", "true", "1 2", "NaN", "1e999999", ""] {
+        assert_eq!(text(token), None, "{token}");
+    }
+}
