@@ -45,3 +45,8 @@ pub use op::{Applied, Dispatched, Ensured, Op, ensure};
 pub use plan::Plan;
 pub use probe::{Doubt, Probe, Probed};
 pub use tool::Tool;
+
+/// The README's example.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
