@@ -1,8 +1,8 @@
 """The official conformance suite, with and without the proxy: not one check may end otherwise.
 
-The suite speaks HTTP, and so does its server; behind the gateway both are reached over stdio, where the proxy
-stands. What the gateway itself does not do (header validation) fails the same way on both sides. Where
-`once mcp --http` exists, the server's own HTTP is compared too, and there every check counts.
+The suite speaks HTTP, and so does its server: `once mcp --http` stands between them, and every check counts. Behind
+the gateway both are reached over stdio too. What the gateway itself does not do (header validation) fails the same way
+on both sides.
 """
 
 import contextlib
@@ -29,9 +29,7 @@ def run(rig):
             front = functools.partial(rig.through, options=("--keys", policy))
             seen = rig.beside(functools.partial(_behind_gateway, rig, everything, revision), front)
             yield _row(f"stdio, {revision}, {policy}", *seen, policy)
-        if _speaks_http(rig):
-            direct, through = _by_http(rig, revision)
-            yield _row(f"http, {revision}, auto", direct, through, "auto")
+            yield _row(f"http, {revision}, {policy}", *_by_http(rig, revision, policy), policy)
 
 
 def _row(case, direct, through, policy):
@@ -71,7 +69,7 @@ def _gateway(rig, command):
         process.wait(20)
 
 
-def _by_http(rig, revision):
+def _by_http(rig, revision, policy):
     server, listen = _port(), _port()
     upstream = f"http://127.0.0.1:{server}/mcp"
     address = f"127.0.0.1:{listen}"
@@ -84,6 +82,8 @@ def _by_http(rig, revision):
         upstream,
         "--listen",
         address,
+        "--keys",
+        policy,
     ]
     everything = [rig.python("sdk2"), "-W", "ignore", "-m", "mcp_everything_server", "--port", str(server)]
     with _running(everything, server, _environment(rig)), _running(proxy, listen, os.environ):
@@ -121,11 +121,6 @@ def _suite(rig, url, revision):
 def _environment(rig):
     (package,) = (rig.cache / "source/mcp").glob("mcp-*/examples/servers/everything-server")
     return {**os.environ, "PYTHONPATH": str(package)}
-
-
-def _speaks_http(rig):
-    said = subprocess.run([rig.once, "mcp", "--help"], capture_output=True, text=True, timeout=20).stdout
-    return "--listen" in said
 
 
 def _port():

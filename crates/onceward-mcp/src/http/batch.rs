@@ -51,7 +51,7 @@ impl Gate {
             None => self.pass(head, full(item), None).await,
         };
         let (head, mut body) = response.into_parts();
-        if reply::is_event_stream(&head) {
+        if reply::is_event_stream(&head.headers) {
             // Events of several messages stand beside each other, and never within.
             let mut events = Events::default();
             while let Some(Ok(frame)) = body.frame().await {

@@ -83,7 +83,7 @@ impl HttpEnds {
         let request = self.gate.remote.posted(&self.head, self.readable(), line);
         let response = self.gate.remote.send(request, Connection::Fresh).await?;
         let (head, body) = split(response);
-        if reply::is_event_stream(&head) && head.status.is_success() {
+        if reply::is_event_stream(&head.headers) && head.status.is_success() {
             self.outlet.open(head);
             return Ok(self.read(body, expected).await);
         }
@@ -122,10 +122,8 @@ impl HttpEnds {
         let Some(last) = last else { return Reply::Over(ended) };
         drop(reader);
         // The client sees its stream end as the server's did, and may take it up by itself.
-        let (taken_up, arrival) = tokio::join!(self.outlet.end(), self.taken_up(expected, last));
-        match taken_up {
-            Left::Yes | Left::No => arrival,
-        }
+        self.outlet.close();
+        self.taken_up(expected, last).await
     }
 
     /// The event with the answer. What comes before it goes on to the client, and `last` is the id to go on from.
@@ -194,7 +192,7 @@ impl HttpEnds {
                 Err(Unsent::Nothing(why) | Unsent::Perhaps(why)) => return over(&why),
             };
             let (head, body) = split(response);
-            if !head.status.is_success() || !reply::is_event_stream(&head) {
+            if !head.status.is_success() || !reply::is_event_stream(&head.headers) {
                 return over(&format!("its stream cannot be taken up (status {})", head.status.as_u16()));
             }
             let mut newer = Some(last);
@@ -265,7 +263,7 @@ impl HttpEnds {
 /// The answer in a response, and nothing else of it.
 pub(crate) async fn answer_to(id: &Id, response: Response<Incoming>) -> Result<Reply, Unsent> {
     let (head, body) = split(response);
-    if !reply::is_event_stream(&head) {
+    if !reply::is_event_stream(&head.headers) {
         let body = collect(body).await.map_err(Unsent::Perhaps)?;
         return Ok(if head.status.is_success() {
             Reply::Answer(body.into())

@@ -23,7 +23,7 @@ use crate::desk::{Desk, Options};
 use crate::ends::Unsent;
 use crate::message::{Head, Message};
 use crate::scope::random_name;
-use crate::waiters::Waiter;
+use crate::waiters::{Caller, Waiter};
 
 /// How much is taken.
 #[derive(Debug, Clone)]
@@ -110,6 +110,10 @@ impl Gate {
         format!("\"{}-{}\"", self.name, self.number())
     }
 
+    fn caller(&self, head: &Parts) -> Caller {
+        headers::caller(head, self.remote.path())
+    }
+
     /// Lets the calls under way end, for as long as the options say.
     pub async fn drain(&self) {
         let (desk, patience_ms) = (Arc::clone(&self.desk), self.desk.options.drain_ms);
@@ -156,12 +160,17 @@ impl Gate {
             return Err(refuse(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail));
         }
         let most = self.limits.body_bytes;
+        let too_long = || {
+            let detail = format!("the request is longer than {most} bytes; nothing was run");
+            Err(refuse(StatusCode::PAYLOAD_TOO_LARGE, &detail))
+        };
+        // Whoever says so at first need not send it.
+        if body.size_hint().lower() > most as u64 {
+            return too_long();
+        }
         match Limited::new(body, most).collect().await {
             Ok(body) => Ok(body.to_bytes()),
-            Err(error) if error.is::<LengthLimitError>() => {
-                let detail = format!("the request is longer than {most} bytes; nothing was run");
-                Err(refuse(StatusCode::PAYLOAD_TOO_LARGE, &detail))
-            }
+            Err(error) if error.is::<LengthLimitError>() => too_long(),
             Err(error) => {
                 let detail = format!("the request broke off: {error}; nothing was run");
                 Err(refuse(StatusCode::BAD_REQUEST, &detail))
@@ -205,7 +214,7 @@ impl Gate {
             (Some("tasks/get" | "tasks/result"), Some(_)) => Some(Watched::Task),
             (Some("subscriptions/listen"), Some(_)) => Some(Watched::News),
             (Some("notifications/cancelled"), None) => {
-                if self.desk.cancelled(&headers::caller(&head.headers), message) {
+                if self.desk.cancelled(&self.caller(head), message) {
                     return reply::empty(StatusCode::ACCEPTED);
                 }
                 None
@@ -228,12 +237,8 @@ impl Gate {
             request.headers_mut().remove(header::ACCEPT_ENCODING);
         }
         match (self.remote.send(request, Connection::Kept).await, watched) {
-            (Ok(response), Some(what)) => self.watched(response, headers::caller(&head.headers), what).await,
-            (Ok(response), None) => {
-                let (mut head, body) = response.into_parts();
-                head.headers = headers::passed_on(&head.headers);
-                passed(head, body)
-            }
+            (Ok(response), Some(what)) => self.watched(response, self.caller(head), what).await,
+            (Ok(response), None) => passed(response),
             (Err(unsent), _) => unreachable(&unsent),
         }
     }
@@ -241,7 +246,7 @@ impl Gate {
     /// A call that the ledger knows. It goes on when the client leaves.
     async fn guarded(self: &Arc<Self>, head: &Parts, mut call: ToolCall, body: Bytes) -> Response<Body> {
         call.key_beside = headers::key(&head.headers);
-        let waiter = Waiter::new(call.id(), headers::caller(&head.headers), self.number());
+        let waiter = Waiter::new(call.id(), self.caller(head), self.number());
         let (outlet, response) = Outlet::new(Arc::clone(&waiter));
         let mut presence = Presence(Some(Arc::clone(&waiter)));
         let ends = HttpEnds::new(Arc::clone(self), head.clone(), body, waiter, outlet);

@@ -3,6 +3,7 @@
 use data_encoding::BASE32_NOPAD;
 use hyper::HeaderMap;
 use hyper::header::{self, HeaderName, HeaderValue};
+use hyper::http::request::Parts;
 use sha2::{Digest, Sha256};
 
 use crate::waiters::Caller;
@@ -48,13 +49,30 @@ pub(crate) fn passed_on(headers: &HeaderMap) -> HeaderMap {
     kept.map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
-/// Who is calling: his session, and a hash of how he has authorised himself.
-pub(crate) fn caller(headers: &HeaderMap) -> Caller {
-    let session = headers.get(&SESSION).and_then(|value| value.to_str().ok()).map(str::to_owned);
-    let principal = headers.get(header::AUTHORIZATION).map(|value| {
-        let hash = Sha256::digest(value.as_bytes());
-        BASE32_NOPAD.encode(&hash[..10]).to_ascii_lowercase()
-    });
+/// Headers by which callers say who they are. Cookies are not among them: those that balance load come and go.
+const CREDENTIALS: [&str; 4] = ["authorization", "x-api-key", "api-key", "x-auth-token"];
+
+/// Who is calling: his session, and a hash of how he has authorised himself. Whoever calls another place of the server
+/// than `path` is somebody else too: it may be another tenant's.
+pub(crate) fn caller(head: &Parts, path: &str) -> Caller {
+    let session = head.headers.get(&SESSION).and_then(|value| value.to_str().ok()).map(str::to_owned);
+    let mut hash = Sha256::new();
+    let mut is_known = false;
+    let mut add = |name: &str, value: &[u8]| {
+        is_known = true;
+        for part in [name.as_bytes(), value] {
+            hash.update((part.len() as u64).to_be_bytes());
+            hash.update(part);
+        }
+    };
+    for name in CREDENTIALS {
+        head.headers.get_all(name).iter().for_each(|value| add(name, value.as_bytes()));
+    }
+    let place = head.uri.path_and_query().map_or("/", |place| place.as_str());
+    if place != path {
+        add("path", place.as_bytes());
+    }
+    let principal = is_known.then(|| BASE32_NOPAD.encode(&hash.finalize()[..10]).to_ascii_lowercase());
     Caller { session, principal }
 }
 
@@ -125,6 +143,30 @@ mod tests {
             headers.insert(KEY, HeaderValue::from_str(given).unwrap());
             assert_eq!(key(&headers).as_deref(), Some(expected));
         }
+    }
+
+    #[test]
+    fn callers_differ_by_what_they_show_and_where_they_call() {
+        let caller = |path: &str, headers: &[(&'static str, &str)]| {
+            let mut request = hyper::Request::post(path);
+            for (name, value) in headers {
+                request = request.header(*name, *value);
+            }
+            caller(&request.body(()).unwrap().into_parts().0, "/mcp?a=1")
+        };
+        let nobody = caller("/mcp?a=1", &[("cookie", "x"), ("mcp-session-id", "s")]);
+        assert_eq!((nobody.session.as_deref(), nobody.principal), (Some("s"), None));
+        let others = [
+            caller("/mcp?a=1", &[("authorization", "x")]),
+            caller("/mcp?a=1", &[("authorization", "y")]),
+            caller("/mcp?a=1", &[("x-api-key", "x")]),
+            caller("/mcp?a=2", &[]),
+            caller("/mcp?a=2", &[("authorization", "x")]),
+        ];
+        let different: std::collections::HashSet<_> =
+            others.iter().map(|one| one.principal.clone()).collect();
+        assert_eq!(different.len(), others.len());
+        assert!(others.iter().all(|one| one.principal.is_some()));
     }
 
     #[test]

@@ -85,6 +85,11 @@ impl Outlet {
         }
     }
 
+    /// Ends the stream of events, whether anybody reads it or not.
+    pub(crate) fn close(&self) {
+        *lock(&self.state) = State::Ended;
+    }
+
     /// Ends the stream of events; tells whether all of it was taken.
     pub(crate) async fn end(&self) -> Left {
         self.open(reply::event_stream());

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::header::{self, HeaderValue};
 use hyper::http::response::Parts;
-use hyper::{Response, StatusCode};
+use hyper::{HeaderMap, Response, StatusCode};
 use onceward::{Code, Happened};
 use serde_json::json;
 
@@ -60,18 +60,18 @@ pub(crate) fn problem(status: StatusCode, code: Code, happened: Happened, detail
     with_body(head(status, Some(PROBLEM)), said.to_string())
 }
 
-/// Whether a head announces a stream of events.
-pub(crate) fn is_event_stream(head: &Parts) -> bool {
-    is_kind(head, "text/event-stream")
+/// Whether headers announce a stream of events.
+pub(crate) fn is_event_stream(headers: &HeaderMap) -> bool {
+    is_kind(headers, "text/event-stream")
 }
 
-/// Whether a head announces JSON.
-pub(crate) fn is_json(head: &Parts) -> bool {
-    is_kind(head, "application/json")
+/// Whether headers announce JSON.
+pub(crate) fn is_json(headers: &HeaderMap) -> bool {
+    is_kind(headers, "application/json")
 }
 
-fn is_kind(head: &Parts, kind: &str) -> bool {
-    let value = head.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+fn is_kind(headers: &HeaderMap, kind: &str) -> bool {
+    let value = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
     let essence = value.and_then(|value| value.split(';').next());
     essence.is_some_and(|essence| essence.trim().eq_ignore_ascii_case(kind))
 }

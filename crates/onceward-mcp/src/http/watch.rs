@@ -93,12 +93,13 @@ impl Gate {
         caller: Caller,
         what: Watched,
     ) -> Response<Body> {
-        let (head, body) = split(response);
-        if reply::is_event_stream(&head) {
-            return self.watched_events(head, body, caller, what);
+        let is_plain = !reply::is_json(response.headers()) || !response.status().is_success();
+        if !reply::is_event_stream(response.headers()) && (what == Watched::News || is_plain) {
+            return passed(response);
         }
-        if what == Watched::News || !reply::is_json(&head) || !head.status.is_success() {
-            return passed(head, body);
+        let (head, body) = split(response);
+        if reply::is_event_stream(&head.headers) {
+            return self.watched_events(head, body, caller, what);
         }
         match collect(body).await {
             Ok(line) => reply::with_body(head, self.learn(what, line)),
@@ -183,7 +184,9 @@ impl Gate {
 }
 
 /// A response as it came.
-pub(crate) fn passed(head: Parts, body: Incoming) -> Response<Body> {
+pub(crate) fn passed(response: Response<Incoming>) -> Response<Body> {
+    let (mut head, body) = response.into_parts();
+    head.headers = headers::passed_on(&head.headers);
     Response::from_parts(head, Body::new(body.map_err(|error| Broken(in_words(&error)))))
 }
 

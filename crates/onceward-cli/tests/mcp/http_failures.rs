@@ -1,0 +1,182 @@
+//! By HTTP: who fails, and what is known afterwards.
+
+use std::io::{Read, Write};
+
+use nix::sys::signal::Signal;
+use serde_json::json;
+
+use crate::common::{Bench, eventually};
+use crate::http::seen;
+use crate::session::{about, effects, request, words};
+use crate::web::{Web, free_port, server};
+
+#[test]
+fn a_server_that_dies_leaves_the_call_in_doubt_and_nobody_repeats_it() {
+    for events in [false, true] {
+        let bench = Bench::new();
+        let mut web = Web::scoped(&bench);
+        let args = json!({"hold": "go", "events": events});
+        let stream = web.ask(1, &args);
+        eventually("it runs", || effects(&bench) == 1);
+        drop(web.server.take());
+        let result = stream.end().message()["result"].clone();
+        assert_eq!(
+            (&result["isError"], &about(&result)["error"]["code"]),
+            (&json!(true), &json!("IN_DOUBT"))
+        );
+        let again = web.call(2, &args);
+        assert_eq!(about(&again)["error"]["happened"], "unknown");
+        assert!(words(&again).contains("once settle op_"), "{again}");
+        assert_eq!(bench.json(&["ls", "--state", "in_doubt"])["data"].as_array().unwrap().len(), 1);
+        assert_eq!(effects(&bench), 1);
+    }
+}
+
+#[test]
+fn an_answer_that_breaks_off_is_in_doubt() {
+    for args in [json!({"reset": true}), json!({"cut": true, "events": true}), json!({"die": 3})] {
+        let bench = Bench::new();
+        let web = Web::scoped(&bench);
+        assert_eq!(about(&web.call(1, &args))["error"]["code"], "IN_DOUBT", "{args}");
+        assert_eq!(about(&web.call(2, &args))["error"]["code"], "IN_DOUBT", "{args}");
+        assert_eq!(effects(&bench), 1);
+    }
+}
+
+#[test]
+fn a_status_that_tells_nothing_is_passed_on_and_the_repeat_is_told() {
+    for status in [503, 404, 401, 500] {
+        let bench = Bench::new();
+        let web = Web::scoped(&bench);
+        let call = request(1, "count", &json!({"status": status}));
+        let answer = web.post(&[], &call);
+        assert_eq!((answer.status, answer.body.as_str()), (status, "so sorry"));
+        assert!(answer.head.contains("x-why: tired"));
+        let again = web.post(&[], &call);
+        assert_eq!(
+            (again.status, &about(&again.message()["result"])["error"]["code"]),
+            (200, &json!("IN_DOUBT"))
+        );
+        assert_eq!(effects(&bench), 1);
+    }
+}
+
+#[test]
+fn a_call_that_the_server_rejects_may_be_made_again() {
+    let bench = Bench::new();
+    let web = Web::scoped(&bench);
+    for id in 1..=3 {
+        let answer = web.post(&[], &request(id, "count", &json!({"reject": true})));
+        assert_eq!((answer.status, &answer.message()["error"]["code"]), (400, &json!(-32602)));
+    }
+    assert_eq!(bench.json(&["ls", "--state", "in_doubt"])["data"].as_array().unwrap().len(), 0);
+    let answer = web.post(&[], &request(4, "count", &json!({"status": 429})));
+    assert_eq!(answer.status, 429);
+    assert_eq!(web.post(&[], &request(5, "count", &json!({"status": 429}))).status, 429);
+}
+
+#[test]
+fn a_server_that_cannot_be_reached_was_sent_nothing_and_the_call_may_be_made_again() {
+    let bench = Bench::new();
+    let port = free_port();
+    let web = Web::before(&bench, port, &["--scope", "s"]);
+    let result = web.call(1, &json!({}));
+    let error = &about(&result)["error"];
+    assert_eq!((&error["happened"], &error["retryable"]), (&json!("no"), &json!(true)), "{result}");
+    let list = web.post(&[], &json!({"jsonrpc": "2.0", "id": 2, "method": "tools/list"}));
+    assert_eq!((list.status, &list.message()["happened"]), (502, &json!("no")));
+    let (_server, _) = server(&bench, port);
+    assert_eq!(words(&web.call(3, &json!({}))), "run 1");
+    assert_eq!(effects(&bench), 1);
+}
+
+#[test]
+fn a_proxy_that_is_killed_leaves_the_call_in_doubt() {
+    let bench = Bench::new();
+    let (_server, port) = server(&bench, 0);
+    let web = Web::before(&bench, port, &["--scope", "s"]);
+    let stream = web.ask(1, &json!({"hold": "go"}));
+    eventually("it runs", || effects(&bench) == 1);
+    drop((web, stream));
+    bench.write("go", "");
+    let web = Web::before(&bench, port, &["--scope", "s"]);
+    assert_eq!(about(&web.call(2, &json!({"hold": "go"})))["state"], "in_doubt");
+    assert_eq!(effects(&bench), 1);
+}
+
+#[test]
+fn a_signal_lets_the_calls_under_way_end() {
+    let bench = Bench::new();
+    let mut web = Web::scoped(&bench);
+    let news = web.open("GET /mcp", &[("Mcp-Session-Id", "s-1")], "");
+    let stream = web.ask(1, &json!({"hold": "go"}));
+    eventually("it runs", || effects(&bench) == 1);
+    web.signal(Signal::SIGTERM);
+    let mut refused = web.connect_fails();
+    eventually("nobody is taken any more", || refused());
+    bench.write("go", "");
+    assert_eq!(words(&stream.end().message()["result"]), "run 1");
+    assert_eq!(web.proxy.0.wait().unwrap().code(), Some(0));
+    drop(news);
+    assert_eq!(bench.state(&bench.newest()), "done");
+}
+
+#[test]
+fn what_is_too_long_or_cannot_be_read_is_refused_and_nothing_is_run() {
+    let bench = Bench::new();
+    let web = Web::scoped(&bench);
+    let mut connection = web.connect();
+    let head = "POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: 104857600\r\n\r\n";
+    connection.write_all(head.as_bytes()).unwrap();
+    let mut bytes = [0; 12];
+    connection.read_exact(&mut bytes).unwrap();
+    assert_eq!(&bytes, b"HTTP/1.1 413");
+    let nan =
+        r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"count","arguments":{"n":NaN}}}"#;
+    let answer = web.send("POST /mcp", &[], nan);
+    assert_eq!((answer.status, &answer.message()["error"]["code"]), (400, &json!(-32700)));
+    let zipped = web.send("POST /mcp", &[("Content-Encoding", "gzip")], "x");
+    assert_eq!((zipped.status, &zipped.message()["happened"]), (415, &json!("no")));
+    let no_id = json!({"jsonrpc": "2.0", "method": "tools/call", "params": {"name": "count"}});
+    assert_eq!(web.post(&[], &no_id).status, 400);
+    assert!(seen(&bench).is_empty());
+}
+
+#[test]
+fn a_page_from_elsewhere_is_not_let_in() {
+    let bench = Bench::new();
+    let web = Web::scoped(&bench);
+    for headers in [[("Origin", "https://evil.example")], [("Host", "evil.example")], [("Origin", "null")]] {
+        let answer = web.post(&headers, &request(1, "count", &json!({})));
+        assert_eq!((answer.status, &answer.message()["code"]), (403, &json!("INVALID_INPUT")));
+    }
+    assert_eq!(effects(&bench), 0);
+    let here = [("Origin", "http://localhost:5173")];
+    assert_eq!(words(&web.call_with(&here, 1, &json!({}))), "run 1");
+    assert_eq!(seen(&bench).last().unwrap()["headers"]["origin"], "http://localhost:5173");
+}
+
+#[test]
+fn a_long_answer_passes_in_messages_and_in_events() {
+    const SIZE: usize = 20 * 1024 * 1024;
+    let bench = Bench::new();
+    let web = Web::start(&bench, &["--scope", "s", "--keys", "strict"]);
+    for events in [false, true] {
+        let result = web.call(1, &json!({"size": SIZE, "events": events}));
+        assert_eq!(words(&result).len(), SIZE);
+        let again = web.call(2, &json!({"size": SIZE, "events": events}));
+        assert_eq!((&again["isError"], &about(&again)["status"]), (&json!(true), &json!("replayed")));
+    }
+    assert_eq!(effects(&bench), 2);
+}
+
+#[test]
+fn a_wrong_address_is_refused() {
+    let bench = Bench::new();
+    for url in ["ftp://x", "nothing", "http://user:secret@x/mcp"] {
+        bench.once(&["mcp", "--http", url]).exits(2);
+    }
+    bench.once(&["mcp", "--http", "http://127.0.0.1:1/", "--", "true"]).exits(2);
+    bench.once(&["mcp", "--listen", "127.0.0.1:0", "--", "true"]).exits(2);
+    bench.once(&["mcp", "--http", "http://127.0.0.1:1/", "--listen", "192.0.2.1:1"]).exits(1);
+}
