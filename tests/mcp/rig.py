@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -64,6 +65,20 @@ class Rig:
     def through(self, folder, server, options=()):
         """The server's command with the proxy in front of it, and the ledger in `folder`."""
         return [str(self.once), "mcp", "--ledger", ledger(folder), "--scope", "rig", *options, "--", *server]
+
+    @contextlib.contextmanager
+    def listening(self, folder, url, options=()):
+        """The address of the proxy in front of a server by HTTP, with the ledger in `folder`."""
+        command = [self.once, "mcp", "--ledger", ledger(folder), "--http", url, "--listen", "127.0.0.1:0", *options]
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        try:
+            said = next(line for line in process.stderr if "listening on" in line)
+            # What it says later must not fill the pipe.
+            threading.Thread(target=process.stderr.read, daemon=True).start()
+            yield said.split("listening on ")[1].split()[0].replace("127.0.0.1", "localhost")
+        finally:
+            process.terminate()
+            process.wait(40)
 
     def counting(self, folder):
         """The counting server's command, and its file."""

@@ -41,6 +41,9 @@ def run(rig):
             yield _row(case.name, *seen, case.runs, case.succeeds)
     seen = rig.beside(lambda front: _remote(rig, front))
     yield _row("mcp-remote, session forgotten", *seen, 2, succeeds=True)
+    # Before the gateway nobody can know what became of the call, so there it must not succeed, nor run again.
+    seen = _remote(rig, None), _remote(rig, None, by_http=True)
+    yield _row("mcp-remote, session forgotten, by HTTP", *seen, 2, succeeds=False)
 
 
 def _row(name, direct, through, runs, succeeds):
@@ -63,29 +66,27 @@ def _once(rig, case, front):
     return counted(effects)["charge"], told["ok"], told["text"]
 
 
-def _remote(rig, front):
+def _remote(rig, front, by_http=False):
     """mcp-remote in front of a gateway that forgets the session after handing the call on."""
     folder = rig.folder("remote")
     server, effects = rig.counting(folder)
+    behind = front(folder, server) if front else server
     node, packages = rig.node()
     gateway = subprocess.Popen(
-        [sys.executable, HERE / "gateway.py", "0", "--forget", "count", "--", *front(folder, server)],
+        [sys.executable, HERE / "gateway.py", "0", "--forget", "count", "--", *behind],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
     )
     try:
         port = json.loads(gateway.stdout.readline())["port"]
-        remote = [
-            node,
-            str(packages / "mcp-remote/dist/proxy.js"),
-            f"http://localhost:{port}/mcp",
-            "--allow-http",
-        ]
-        home = {"MCP_REMOTE_CONFIG_DIR": str(folder / "remote")}
-        with Wire([*remote, "--transport", "http-only"], env=home) as client:
-            client.hello()
-            reply = client.call("count", {"op": "charge", "after": 1})
-            answer = "result" in reply and not reply["result"].get("isError"), text(reply)
+        url = f"http://localhost:{port}/mcp"
+        with rig.listening(folder, url) if by_http else contextlib.nullcontext(url) as url:
+            remote = [node, str(packages / "mcp-remote/dist/proxy.js"), url, "--allow-http"]
+            home = {"MCP_REMOTE_CONFIG_DIR": str(folder / "remote")}
+            with Wire([*remote, "--transport", "http-only"], env=home) as client:
+                client.hello()
+                reply = client.call("count", {"op": "charge", "after": 1})
+                answer = "result" in reply and not reply["result"].get("isError"), text(reply)
     finally:
         gateway.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -5,6 +5,7 @@ use onceward::{Code, Decision, Error, Happened, Record, Refusal, State};
 use serde_json::{Value, json};
 
 use crate::call::{KEY_ARGUMENT, PREFIX};
+use crate::lock;
 use crate::raw::{self, Object};
 
 /// How many tools are named that can check something.
@@ -168,6 +169,11 @@ fn in_words(tool: &str, error: &Error) -> String {
                 record.attempt
             )
         }
+        Error::InProgress { record, .. } if record.scope == lock::SCOPE => format!(
+            "another call has held the lock that {tool} needs since {}, and has not let go of it in time. Nothing was run \
+             now; call again later",
+            rfc3339(record.updated_ms)
+        ),
         Error::InProgress { record, .. } => format!(
             "the same call of {tool} has been running since {} and has not ended yet. Nothing was run now; wait for it",
             rfc3339(record.created_ms)

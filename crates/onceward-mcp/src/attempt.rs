@@ -1,5 +1,6 @@
 //! One attempt of a call: within the limits of its tool, under its lock, beside its probe and its check.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use onceward::{
@@ -26,6 +27,8 @@ pub(crate) struct Job {
     /// What the client's era wants in the `_meta` of every request.
     pub(crate) era: String,
     pub(crate) ends: Arc<dyn Ends>,
+    /// Whether this call has sent anything to the server that may have an effect.
+    pub(crate) sent: AtomicBool,
     /// The server's own answer to the attempt that this call made.
     pub(crate) said: Mutex<Option<Answer>>,
 }
@@ -96,6 +99,7 @@ impl Desk {
     async fn attempt(&self, job: &Job, attempt: Attempt) -> Result<Done, Failure> {
         let request = outgoing(job, &attempt);
         attempt.dispatched()?;
+        job.sent.store(true, Ordering::SeqCst);
         let reply = match job.ends.ask(request).await {
             Ok(reply) => reply,
             Err(Unsent::Nothing(reason)) => {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use onceward::{Json, Operation};
+use serde_json::value::RawValue;
 
 use crate::condense::condensed;
 use crate::message::Head;
@@ -140,6 +141,25 @@ impl ToolCall {
         self.settle();
     }
 
+    /// The texts of its `requestState` and its `inputResponses`, where it has either: it is a leg of an exchange.
+    pub(crate) fn exchange(&self) -> Option<(Option<String>, Option<String>)> {
+        let params = self.params()?;
+        let text = |name: &str| params.get(name).map(str::to_owned);
+        let (state, answers) = (text("requestState"), text("inputResponses"));
+        (state.is_some() || answers.is_some()).then_some((state, answers))
+    }
+
+    /// Puts the call's own `inputResponses` and `requestState` back, or takes those out that stand there.
+    pub(crate) fn restore(&mut self, answers: Option<&RawValue>, state: Option<&RawValue>) {
+        let Some(params) = self.params() else { return };
+        let rest = raw::without(&params, |name| name == "inputResponses" || name == "requestState");
+        let own = [("inputResponses", answers), ("requestState", state)];
+        let own = own.into_iter().filter_map(|(name, value)| Some(format!("\"{name}\":{}", value?.get())));
+        let with = raw::with_members(&rest, &own.collect::<Vec<_>>().join(","));
+        self.line = Arc::new(raw::spliced(&self.line, self.params_place.clone(), &with));
+        self.settle();
+    }
+
     fn replace_arguments(&mut self, place: std::ops::Range<usize>, by: &str) {
         self.line = Arc::new(raw::spliced(&self.line, place, by));
         self.settle();
@@ -268,6 +288,20 @@ mod tests {
         assert_eq!(first.input("s"), other_order.input("s"));
         assert_ne!(first.input("s"), first.input("another"));
         assert_eq!(other_order.progress_token.as_deref(), Some("4"));
+    }
+
+    #[test]
+    fn an_exchange_of_ours_is_taken_out_and_the_servers_own_is_put_back() {
+        let text = r#"{"id":1,"params":{"name":"t","inputResponses":{"o":1},"arguments":{"a":1.0},"requestState":"s"}}"#;
+        let plain = r#"{"id":1,"params":{"name":"t","arguments":{"a":1.0}}}"#;
+        let mut leg = call(text);
+        assert_eq!(leg.exchange(), Some((Some("\"s\"".to_owned()), Some(r#"{"o":1}"#.to_owned()))));
+        leg.restore(None, None);
+        assert_eq!((leg.line.as_str(), leg.exchange()), (plain, None));
+        let own = RawValue::from_string("\"own\"".to_owned()).unwrap();
+        leg.restore(None, Some(&own));
+        assert_eq!(leg.exchange(), Some((Some("\"own\"".to_owned()), None)));
+        assert_eq!(leg.arguments(), r#"{"a":1.0}"#);
     }
 
     #[test]

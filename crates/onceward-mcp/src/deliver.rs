@@ -2,27 +2,51 @@
 
 use std::sync::Arc;
 
-use onceward::Record;
+use onceward::{OperationId, Record};
 
 use crate::desk::Desk;
 use crate::ends::{Answer, Ends, Left};
+use crate::orphans::Known;
 use crate::waiters::Waiter;
 
 /// An answer, and the operation whose delivery is to be remembered with it.
 pub(crate) struct Told {
     pub(crate) answer: Answer,
     pub(crate) delivers: Option<Arc<Record>>,
+    /// What the call is in any session, where its scope is only one.
+    pub(crate) anywhere: Option<OperationId>,
+    pub(crate) known: Known,
 }
 
 impl Told {
     pub(crate) fn ours(text: String) -> Self {
-        Self { answer: Answer::Ours(text), delivers: None }
+        Self::known(Answer::Ours(text), None)
+    }
+
+    pub(crate) fn known(answer: Answer, delivers: Option<Arc<Record>>) -> Self {
+        Self { answer, delivers, anywhere: None, known: Known::Yes }
     }
 }
 
 impl Desk {
     /// Answers whoever waits, and writes down that it was answered.
-    pub(crate) async fn deliver(self: &Arc<Self>, ends: &Arc<dyn Ends>, told: Told) {
+    pub(crate) async fn deliver(self: &Arc<Self>, ends: &Arc<dyn Ends>, mut told: Told) {
+        let (waiter, anywhere, known) = (ends.waiter(), told.anywhere.take(), told.known);
+        let end = |known| anywhere.iter().for_each(|call| self.orphans.end(call, waiter, known));
+        match known {
+            // Whoever hears of a doubt may ask again at once, in another session.
+            Known::No => {
+                end(known);
+                self.hand_over(ends, told).await;
+            }
+            Known::Yes => {
+                self.hand_over(ends, told).await;
+                end(known);
+            }
+        }
+    }
+
+    async fn hand_over(&self, ends: &Arc<dyn Ends>, told: Told) {
         let waiter = ends.waiter();
         let delivers = told.delivers.filter(|_| !waiter.is_gone());
         if let Some(record) = &delivers {

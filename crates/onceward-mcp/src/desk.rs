@@ -1,6 +1,6 @@
 //! What all calls of one server share, whatever carries them: the ledger, the rules, and what is known of its tools.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
@@ -9,10 +9,13 @@ use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
 use crate::delivery::Memory;
+use crate::elicit::Asking;
 use crate::message::{Head, Id};
+use crate::orphans::Orphans;
 use crate::progress::Progress;
 use crate::raw::{self, Object};
 use crate::scope::HostScope;
+use crate::seal::Seal;
 use crate::tools::{Catalogue, Exposure, Rules, Standing, Trust, expose};
 use crate::upstream::lock;
 use crate::waiters::{Caller, Cancelled, Waiters};
@@ -43,6 +46,8 @@ pub struct Options {
     pub wait_ms: u64,
     /// How long calls may go on when the client is gone.
     pub drain_ms: u64,
+    /// Whether the human may be asked about an operation in doubt.
+    pub asking: Asking,
     /// Where notices for people go.
     pub notice: Box<dyn Fn(&str) + Send + Sync>,
 }
@@ -60,6 +65,11 @@ pub(crate) struct Desk {
     pub(crate) tasks: Mutex<HashMap<String, OperationId>>,
     pub(crate) progress: Progress,
     pub(crate) waiters: Waiters,
+    pub(crate) orphans: Orphans,
+    /// What makes our questions ours when they come back; none where there is no randomness.
+    pub(crate) seal: Option<Seal>,
+    /// Operations that a human is being asked about.
+    pub(crate) asking: Mutex<HashSet<OperationId>>,
     pub(crate) runtime: Handle,
     active: (Mutex<usize>, Condvar),
 }
@@ -95,6 +105,9 @@ impl Desk {
             tasks: Mutex::default(),
             progress: Progress::default(),
             waiters: Waiters::default(),
+            orphans: Orphans::default(),
+            seal: Seal::new(),
+            asking: Mutex::default(),
             runtime,
             active: (Mutex::new(0), Condvar::new()),
         })

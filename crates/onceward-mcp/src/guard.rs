@@ -1,9 +1,10 @@
 //! One call that the ledger knows: from its intent to its answer.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use onceward::{Class, Error, InvalidInput, KeyPolicy, Operation, OperationId, Receipt};
+use onceward::{Class, Error, Happened, InvalidInput, KeyPolicy, Operation, OperationId, Receipt};
 use tokio::sync::oneshot;
 
 use crate::answer::{self, Repeat};
@@ -12,10 +13,12 @@ use crate::call::ToolCall;
 use crate::deliver::Told;
 use crate::delivery::Chosen;
 use crate::desk::Desk;
+use crate::elicit::{Asked, Brought};
 use crate::ends::{Answer, Ends};
 use crate::errand;
 use crate::message::Head;
-use crate::question;
+use crate::orphans::Known;
+use crate::question::{self, Unanswered};
 use crate::raw;
 use crate::scope::random_name;
 use crate::tools::Standing;
@@ -26,6 +29,14 @@ use crate::waiters::Waiter;
 const LIST_PATIENCE: Duration = Duration::from_secs(5);
 /// How many pages of tools are asked for.
 const LIST_PAGES: usize = 100;
+
+/// What became of a call.
+enum Ran {
+    /// It ended, with what the server said to this very call.
+    Ended(Result<Receipt, Error>, Option<Answer>),
+    /// It is answered with a question.
+    Asked(String),
+}
 
 impl Desk {
     /// Answers a call that may change something, in its own time.
@@ -52,13 +63,16 @@ impl Desk {
                     call.take_exposed();
                 }
                 call.key = call.key.take().or(call.key_beside.take());
-                self.told(call, standing, &ends).await
+                match self.brought(&mut call) {
+                    Ok(brought) => {
+                        let (scope, anywhere) = self.scope(&call, &standing, ends.waiter());
+                        let told = self.told(call, standing, &scope, brought, &ends).await;
+                        Told { anywhere, ..told }
+                    }
+                    Err(invalid) => self.refused(&call.tool, &Error::Invalid(invalid), ends.waiter()),
+                }
             }
-            Err(invalid) => {
-                let id = &ends.waiter().id_text;
-                let error = Error::Invalid(invalid);
-                Told::ours(answer::refused(id, &call.tool, &error, self.repeat(), &[]))
-            }
+            Err(invalid) => self.refused(&call.tool, &Error::Invalid(invalid), ends.waiter()),
         };
         self.deliver(&ends, told).await;
     }
@@ -78,8 +92,11 @@ impl Desk {
         for _ in 0..LIST_PAGES {
             let page = cursor.take().map(|cursor| format!("\"cursor\":{},", raw::quoted(&cursor)));
             let params = format!("{{{}\"_meta\":{era}}}", page.unwrap_or_default());
-            let Ok(line) = question::request(&**ends, "tools/list", &params, LIST_PATIENCE).await else {
-                break;
+            let line = match question::request(&**ends, "tools/list", &params, LIST_PATIENCE).await {
+                Ok(line) => line,
+                Err(Unanswered::Late) => break,
+                // A server that is not there yet, or does not know this caller, is asked again for the next one.
+                Err(Unanswered::Lost(_)) => return,
             };
             let Some(result) = Head::parse(&line).and_then(|head| head.result) else { break };
             cursor = lock(&self.catalogue).learn(result);
@@ -91,17 +108,33 @@ impl Desk {
         lock(&self.catalogue).note_listed();
     }
 
-    fn operation(&self, call: &ToolCall, standing: &Standing, waiter: &Waiter) -> Operation {
-        let scope = self.options.scope.of(call.meta().as_ref(), &waiter.caller);
+    fn operation(&self, call: &ToolCall, standing: &Standing, scope: &str) -> Operation {
         let name = operation_name(&self.options.server, &call.tool);
         let mut settings = standing.settings.clone();
         settings.terms.wait_ms = self.options.wait_ms;
-        call.operation(name, scope, &self.options.identity, &settings)
+        call.operation(name, scope.to_owned(), &self.options.identity, &settings)
+    }
+
+    /// The scope of the call; and, where it is only a session, what the call is in any of them.
+    fn scope(
+        &self,
+        call: &ToolCall,
+        standing: &Standing,
+        waiter: &Arc<Waiter>,
+    ) -> (String, Option<OperationId>) {
+        let scope = self.options.scope.of(call.meta().as_ref(), &waiter.caller);
+        let anywhere = format!("sessions~{}", waiter.caller.principal.as_deref().unwrap_or_default());
+        let intent = scope.is_session.then(|| self.operation(call, standing, &anywhere).intent());
+        let Some(Ok(intent)) = intent else { return (scope.name, None) };
+        let window = Duration::from_millis(self.options.window_ms);
+        let scope = self.orphans.scope_of(&intent.id, window).unwrap_or(scope.name);
+        self.orphans.begin(intent.id.clone(), waiter, scope.clone());
+        (scope, Some(intent.id))
     }
 
     /// Which operation the call is.
-    async fn choose(&self, call: &ToolCall, standing: &Standing, waiter: &Waiter) -> Result<Chosen, Error> {
-        let operation = self.operation(call, standing, waiter);
+    async fn choose(&self, call: &ToolCall, standing: &Standing, scope: &str) -> Result<Chosen, Error> {
+        let operation = self.operation(call, standing, scope);
         if call.key.is_some() {
             return Ok(Chosen { operation, joined: false });
         }
@@ -116,91 +149,150 @@ impl Desk {
         }
     }
 
-    async fn told(self: &Arc<Self>, call: ToolCall, standing: Standing, ends: &Arc<dyn Ends>) -> Told {
+    async fn told(
+        self: &Arc<Self>,
+        call: ToolCall,
+        standing: Standing,
+        scope: &str,
+        brought: Option<Brought>,
+        ends: &Arc<dyn Ends>,
+    ) -> Told {
         let waiter = ends.waiter();
-        let refuse = |error: &Error, tool: &str| {
-            answer::refused(&waiter.id_text, tool, error, self.repeat(), &self.readers())
-        };
-        let chosen = match self.choose(&call, &standing, waiter).await {
+        let tool = call.tool.clone();
+        let refuse = |error: &Error| self.refused(&tool, error, waiter);
+        let chosen = match self.choose(&call, &standing, scope).await {
             Ok(chosen) => chosen,
-            Err(error) => return Told::ours(refuse(&error, &call.tool)),
+            Err(error) => return refuse(&error),
         };
         let intent = match chosen.operation.intent() {
             Ok(intent) => intent,
-            Err(error) => return Told::ours(refuse(&error, &call.tool)),
+            Err(error) => return refuse(&error),
         };
+        if brought.as_ref().is_some_and(|brought| !brought.is_about(&intent.id)) {
+            return refuse(&InvalidInput::new("the requestState was given for another call").into());
+        }
         if self.options.dry_run || call.says_dry_run {
-            return Told::ours(match self.ledger.plan(&intent).await {
-                Ok(plan) => answer::dry_run(
+            return match self.ledger.plan(&intent).await {
+                Ok(plan) => Told::ours(answer::dry_run(
                     &waiter.id_text,
                     &call.tool,
                     &intent.name,
                     &intent.key.text,
                     &plan.decision,
-                ),
-                Err(error) => refuse(&error, &call.tool),
-            });
+                )),
+                Err(error) => refuse(&error),
+            };
         }
         // Whoever has given up before anything was begun wants nothing.
         if waiter.is_gone() {
-            return Told { answer: Answer::Nothing, delivers: None };
+            return Told::known(Answer::Nothing, None);
         }
         if chosen.joined {
             self.memory.note_repeated(&intent.id);
         }
-        let token = call.progress_token.clone();
-        if let Some(token) = &token {
+        let job = Arc::new(Job {
+            era: era(&call),
+            call,
+            standing,
+            ends: Arc::clone(ends),
+            sent: AtomicBool::new(false),
+            said: Mutex::default(),
+        });
+        if let Some(token) = &job.call.progress_token {
             self.progress.follow(&intent.id, token, chosen.joined, ends);
         }
-        let noted = call.key.is_none() && standing.keys == KeyPolicy::Auto;
-        let tool = call.tool.clone();
-        let (result, said) = self.ran(call, standing, chosen.operation, &intent.id, ends).await;
-        if let Some(token) = &token {
+        let ran = self.settled(&job, chosen.operation, &intent.id, brought).await;
+        if let Some(token) = &job.call.progress_token {
             self.progress.end(&intent.id, token, ends);
         }
-        let ended = match &result {
-            Ok(receipt) => Some(Arc::clone(receipt.record())),
-            Err(Error::Failed { record, .. }) => Some(Arc::clone(record)),
-            Err(_) => None,
+        self.told_of(&job, ran)
+    }
+
+    /// What the caller is told of what became of its call.
+    fn told_of(&self, job: &Job, ran: Ran) -> Told {
+        let id = &job.ends.waiter().id_text;
+        let noted = job.call.key.is_none() && job.standing.keys == KeyPolicy::Auto;
+        let ended = match &ran {
+            Ran::Ended(Ok(receipt), _) => Some(Arc::clone(receipt.record())),
+            Ran::Ended(Err(Error::Failed { record, .. }), _) => Some(Arc::clone(record)),
+            Ran::Ended(Err(_), _) | Ran::Asked(_) => None,
         };
         let delivers = ended.filter(|_| noted);
-        match (result, said) {
-            (Ok(receipt), None) => {
+        match ran {
+            Ran::Asked(question) => Told { known: Known::No, ..Told::ours(question) },
+            Ran::Ended(Ok(receipt), None) => {
                 let now_ms = self.ledger.clock_ms();
                 let repeat = if noted { Repeat::CallAgain } else { self.repeat() };
-                let text = answer::replayed(&waiter.id_text, receipt.record(), repeat, now_ms);
-                Told { answer: Answer::Ours(text), delivers }
+                let text = answer::replayed(id, receipt.record(), repeat, now_ms);
+                Told::known(Answer::Ours(text), delivers)
             }
-            (Ok(_), Some(answer)) => Told { answer, delivers },
+            Ran::Ended(Ok(_) | Err(Error::Failed { .. }), Some(answer)) => Told::known(answer, delivers),
             // The first error is passed on as it came: it is the next call that is told of the doubt.
-            (Err(error), Some(answer)) => {
+            Ran::Ended(Err(error), Some(answer)) => {
                 if let Error::Unrecorded { .. } = error {
-                    self.notice(&format!("{tool}: {error}"));
+                    self.notice(&format!("{}: {error}", job.call.tool));
                 }
-                Told { answer, delivers }
+                Told { known: Known::No, ..Told::known(answer, None) }
             }
-            (Err(error), None) => Told { answer: Answer::Ours(refuse(&error, &tool)), delivers },
+            Ran::Ended(Err(error), None) => {
+                let told = self.refused(&job.call.tool, &error, job.ends.waiter());
+                let known = if error.happened() == Happened::Unknown { Known::No } else { Known::Yes };
+                Told { known, delivers, ..told }
+            }
+        }
+    }
+
+    fn refused(&self, tool: &str, error: &Error, waiter: &Waiter) -> Told {
+        Told::ours(answer::refused(&waiter.id_text, tool, error, self.repeat(), &self.readers()))
+    }
+
+    /// Runs the operation. Where it is in doubt and a human can be asked, what he says settles it, and it goes on.
+    async fn settled(
+        self: &Arc<Self>,
+        job: &Arc<Job>,
+        operation: Operation,
+        id: &OperationId,
+        brought: Option<Brought>,
+    ) -> Ran {
+        if let Some(brought) = &brought
+            && let Err(error) = self.settle_as_brought(job, brought, id).await
+        {
+            return Ran::Ended(Err(error), None);
+        }
+        let (result, said) = self.ran(job, operation.clone(), id).await;
+        let nobody_knew = brought.is_some_and(|brought| brought.says_nothing());
+        let doubtful = match &result {
+            // A call whose own attempt is in doubt has just been told so by the server, or the server is gone.
+            Err(_) if nobody_knew || said.is_some() || job.sent.load(Ordering::SeqCst) => None,
+            Err(Error::InDoubt { record, .. } | Error::Unverified { record, .. }) => Some(Arc::clone(record)),
+            Ok(_) | Err(_) => None,
+        };
+        let Some(record) = doubtful else { return Ran::Ended(result, said) };
+        match self.ask_human(job, &record).await {
+            Ok(Asked::Nobody) => Ran::Ended(result, said),
+            Ok(Asked::Question(text)) => Ran::Asked(text),
+            Ok(Asked::Settled) => {
+                let (result, said) = self.ran(job, operation, id).await;
+                Ran::Ended(result, said)
+            }
+            Err(error) => Ran::Ended(Err(error), None),
         }
     }
 
     /// Runs the operation, and gives what became of it and what the server said to this very call.
     async fn ran(
         self: &Arc<Self>,
-        call: ToolCall,
-        standing: Standing,
+        job: &Arc<Job>,
         operation: Operation,
         id: &OperationId,
-        ends: &Arc<dyn Ends>,
     ) -> (Result<Receipt, Error>, Option<Answer>) {
-        let (era, timeout_ms) = (era(&call), standing.settings.timeout_ms);
-        let job = Arc::new(Job { call, standing, era, ends: Arc::clone(ends), said: Mutex::default() });
-        let (desk, active, running) = (Arc::clone(self), self.begin_activity(), Arc::clone(&job));
+        let (desk, active, running) = (Arc::clone(self), self.begin_activity(), Arc::clone(job));
         let task = errand::begin(&self.runtime, async move {
             let result = desk.run(&running, operation).await;
             drop(active);
             result
         });
-        let result = self.wait_for(task, id, timeout_ms).await;
+        let result = self.wait_for(task, id, job.standing.settings.timeout_ms).await;
         let said = lock(&job.said).take();
         (result, said)
     }

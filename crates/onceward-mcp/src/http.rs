@@ -2,7 +2,8 @@
 //!
 //! # Layout
 //! - `gate`: who sees which request. `serve`: connections, and how they end. `remote`: the server.
-//! - `call`: the two ends of a call that the ledger knows. `batch`: several messages in one request. `outlet`: its response while it is being made.
+//! - `call`: the two ends of a call that the ledger knows. `outlet`: its response while it is being made. `batch`:
+//!   several messages in one request.
 //! - `watch`: responses that are looked at on their way. `arrivals`: answers that come by another stream.
 //! - `events`, `headers`, `reply`: the protocol's parts. `verdict`: what a status says about the effect. `vet`: whether
 //!   headers say what the body says. `explain`: the tools of a server, by HTTP.
@@ -22,6 +23,7 @@ mod verdict;
 mod vet;
 mod explain;
 
+pub use events::look as look_at_events;
 pub use explain::explain;
 pub use gate::{Gate, Limits, Reach};
 pub use remote::Remote;

@@ -7,12 +7,16 @@
 //! # Layout
 //! - `desk`: what all calls of a server share. `ends`: who waits for a call's answer and who gives it, whatever carries
 //!   the messages. `stdio`: the two pumps between the streams of processes, and who sees which message. `errand`: on
-//!   which thread a call goes on.
-//! - `guard`: one call that the ledger knows, from its intent to its answer. `attempt`: one try, within the limits of its
-//!   tool. `ending`: what the server's answer says about the effect. `deliver`: how the answer leaves.
-//! - `delivery`: is it a retry or a wanted repeat? `waiters`: who waits, and who has given up. `progress`: for all who wait.
-//! - `call`: what a `tools/call` says. `condense`: very long arguments. `scope`: who shares keys. `tools`: what each tool is, and why.
+//!   which thread a call goes on. `http`: the proxy by a listener.
+//! - `guard`: one call that the ledger knows, from its intent to its answer. `attempt`: one try, within the limits of
+//!   its tool. `ending`: what the server's answer says about the effect. `deliver`: how the answer leaves.
+//! - `delivery`: is it a retry or a wanted repeat? `waiters`: who waits, and who has given up. `progress`: for all who
+//!   wait. `orphans`: calls of sessions that were lost.
+//! - `call`: what a `tools/call` says. `condense`: very long arguments. `scope`: who shares keys. `tools`: what each tool
+//!   is, and why. `mirrored`: arguments that requests by HTTP say twice.
 //! - `answer`: what the agent reads. `question`: probes and checks by other tools. `lock`: calls that must not overlap.
+//! - `elicit`: the human is asked about a doubt. `inquiry`: requests of ours to the client. `seal`: what only we can have
+//!   made.
 //! - `upstream`: requests on a stream and their answers. `message`, `raw`, `frame`: messages as text.
 //! - `explain`: the tools of a server, for people and for a policy file.
 //!
@@ -30,6 +34,7 @@ mod ending;
 mod deliver;
 mod delivery;
 mod waiters;
+mod orphans;
 mod progress;
 mod call;
 mod condense;
@@ -38,6 +43,9 @@ mod tools;
 mod mirrored;
 mod answer;
 mod question;
+mod elicit;
+mod seal;
+mod inquiry;
 mod lock;
 mod upstream;
 mod message;
@@ -46,6 +54,7 @@ mod frame;
 mod explain;
 
 pub use desk::Options;
+pub use elicit::Asking;
 pub use explain::{Explained, explain, policy_text};
 pub use scope::HostScope;
 pub use stdio::{Proxy, Streams};
@@ -54,6 +63,7 @@ pub use tools::{Annotations, Exposure, Trust};
 /// How a message is read, for those who try to break it.
 pub mod fuzz {
     pub use crate::call::look as look_at_call;
+    pub use crate::http::look_at_events;
     pub use crate::message::look;
     pub use crate::tools::look as look_at_tools;
 }

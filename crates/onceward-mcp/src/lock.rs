@@ -5,7 +5,7 @@ use onceward::{
 };
 
 /// The scope of all locks.
-const SCOPE: &str = "onceward.locks";
+pub(crate) const SCOPE: &str = "onceward.locks";
 /// How long a lock that nobody takes is remembered.
 const RETENTION_MS: u64 = 3_600_000;
 

@@ -24,21 +24,43 @@ pub(crate) enum Asked {
     CannotTell(String),
 }
 
+/// Why a request of our own has no answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Unanswered {
+    /// None came in time.
+    Late,
+    /// It did not get there, or was not understood, and why.
+    Lost(String),
+}
+
+impl std::fmt::Display for Unanswered {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Late => f.write_str("no answer came in time"),
+            Self::Lost(why) => f.write_str(why),
+        }
+    }
+}
+
 /// Sends a request of our own and gives the answer.
 pub(crate) async fn request(
     ends: &dyn Ends,
     method: &str,
     params: &str,
     patience: Duration,
-) -> Result<String, String> {
+) -> Result<String, Unanswered> {
     let head = "{\"jsonrpc\":\"2.0\",\"id\":";
     let line = format!("{head}0,\"method\":{},\"params\":{params}}}", raw::quoted(method));
     let request = Request { line: Arc::new(line), id_place: head.len()..head.len() + 1, whose: Whose::Ours };
     match tokio::time::timeout(patience, ends.ask(request)).await {
-        Ok(Ok(Reply::Answer(line))) => String::from_utf8(line).map_err(|error| error.to_string()),
-        Ok(Ok(Reply::Rejected(reason) | Reply::Unclear(reason) | Reply::Over(reason))) => Err(reason),
-        Ok(Err(unsent)) => Err(format!("it could not be sent: {unsent:?}")),
-        Err(_) => Err("no answer came in time".to_owned()),
+        Ok(Ok(Reply::Answer(line))) => {
+            String::from_utf8(line).map_err(|error| Unanswered::Lost(error.to_string()))
+        }
+        Ok(Ok(Reply::Rejected(reason) | Reply::Unclear(reason) | Reply::Over(reason))) => {
+            Err(Unanswered::Lost(reason))
+        }
+        Ok(Err(unsent)) => Err(Unanswered::Lost(format!("it could not be sent: {unsent:?}"))),
+        Err(_) => Err(Unanswered::Late),
     }
 }
 

@@ -36,23 +36,34 @@ impl HostScope {
 
     /// The scope of a call with this `_meta` of that caller's. Whoever has authorised himself has one of his own: a
     /// result never crosses principals.
-    pub(crate) fn of(&self, meta: Option<&Object<'_>>, caller: &Caller) -> String {
+    pub(crate) fn of(&self, meta: Option<&Object<'_>>, caller: &Caller) -> Scope {
         let named = || {
             let meta = meta?;
             CONVERSATIONS.iter().find_map(|name| meta.string(name)).filter(|scope| is_scope(scope))
         };
         let session = || caller.session.clone().filter(|scope| is_scope(scope));
-        let scope = match self {
-            Self::Chosen(scope) => scope.clone(),
-            Self::Session(scope) | Self::Connection(scope) => {
-                named().or_else(session).unwrap_or_else(|| scope.clone())
-            }
+        let (scope, is_session) = match self {
+            Self::Chosen(scope) => (scope.clone(), false),
+            Self::Session(scope) | Self::Connection(scope) => match (named(), session()) {
+                (Some(named), _) => (named, false),
+                (None, Some(session)) => (session, true),
+                (None, None) => (scope.clone(), false),
+            },
         };
-        match &caller.principal {
+        let name = match &caller.principal {
             Some(principal) => format!("{scope}~{principal}"),
             None => scope,
-        }
+        };
+        Scope { name, is_session }
     }
+}
+
+/// Who shares keys with a call.
+pub(crate) struct Scope {
+    /// Its name.
+    pub(crate) name: String,
+    /// Whether it is only a session, which a client may lose and begin anew.
+    pub(crate) is_session: bool,
 }
 
 /// A name that nobody else has.

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::io::{BufReader, Read, Write};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use onceward::Ledger;
 use tokio::runtime::Handle;
@@ -12,6 +13,7 @@ use crate::desk::{Desk, Options};
 use crate::ends::{Answer, Ends, Left, Reply, Request, Unsent};
 use crate::errand::{May, Others, Pump, apart};
 use crate::frame::{MAX_LINE, next_line};
+use crate::inquiry::Inquiries;
 use crate::message::{Head, Id, Message};
 use crate::raw;
 use crate::scope::random_name;
@@ -22,6 +24,8 @@ use crate::waiters::{Caller, Waiter};
 const CHUNK: usize = 64 * 1024;
 /// How many requests are watched for their answers.
 const WATCHED: usize = 10_000;
+/// How often it is looked whether whoever is asked for has given up.
+const LOOK: Duration = Duration::from_millis(250);
 /// There is one client, and all news come in one way.
 const CHANNEL: u64 = 0;
 
@@ -45,6 +49,7 @@ pub struct Proxy {
     desk: Arc<Desk>,
     client: Outlet,
     upstream: Arc<Upstream>,
+    inquiries: Inquiries,
     watched: Mutex<HashMap<Id, Watched>>,
 }
 
@@ -52,11 +57,13 @@ impl Proxy {
     /// A proxy that writes to these streams and keeps its calls on that runtime.
     #[must_use]
     pub fn new(ledger: Ledger, options: Options, streams: Streams, runtime: Handle) -> Arc<Self> {
+        let name = format!("once-{}", random_name());
         Arc::new(Self {
             // The threads that pump may wait for a write: a call that is alone is written down where it is read.
             desk: Desk::new(ledger.blocking().ledger().clone(), options, runtime),
             client: Outlet::new(streams.client),
-            upstream: Arc::new(Upstream::new(streams.server, format!("once-{}", random_name()))),
+            inquiries: Inquiries::new(format!("{name}-ask")),
+            upstream: Arc::new(Upstream::new(streams.server, name)),
             watched: Mutex::default(),
         })
     }
@@ -80,6 +87,7 @@ impl Proxy {
             }
         }
         drop(pump);
+        self.inquiries.over();
         // A server that is told to end would take its calls with it.
         self.desk.wait_idle(self.desk.options.drain_ms);
         self.upstream.close();
@@ -122,7 +130,7 @@ impl Proxy {
         };
         match Message::of_text(&line) {
             Message::One(head) => self.one_from_client(&head, &line),
-            Message::Batch(items) if items.iter().any(|item| is_call(item)) => {
+            Message::Batch(items) if items.iter().any(|item| is_call(item) || self.answers_us(item)) => {
                 for item in items {
                     match Head::parse(item) {
                         Some(head) => self.one_from_client(&head, &line),
@@ -133,6 +141,12 @@ impl Proxy {
             Message::Batch(_) => self.upstream.pass(line.as_bytes()),
             Message::Opaque => self.opaque_from_client(line.as_bytes()),
         }
+    }
+
+    /// Whether it is the client's answer to a request of ours.
+    fn answers_us(&self, item: &str) -> bool {
+        Head::parse(item)
+            .is_some_and(|head| head.is_response() && head.id.is_some_and(|id| self.inquiries.is_ours(id)))
     }
 
     fn opaque_from_client(&self, line: &[u8]) {
@@ -155,6 +169,11 @@ impl Proxy {
             }
             (Some("tools/list"), Some(id)) => self.watch(id, Watched::Tools, head, line),
             (Some("tasks/get" | "tasks/result"), Some(id)) => self.watch(id, Watched::Task, head, line),
+            (Some("initialize"), Some(id)) => {
+                self.inquiries.hello(head.params);
+                self.pass_request(id, head, line);
+            }
+            (None, Some(id)) if self.inquiries.is_ours(id) => self.inquiries.answered(id, head.text),
             (Some("notifications/cancelled"), None) => {
                 if !self.desk.cancelled(&Caller::default(), head) {
                     self.upstream.pass(line);
@@ -281,6 +300,14 @@ struct StdioEnds {
     waiter: Arc<Waiter>,
 }
 
+impl StdioEnds {
+    /// Sends a message of ours to the client. One that does not read any more is seen when its own messages end.
+    async fn send(&self, line: String) {
+        let proxy = Arc::clone(&self.proxy);
+        drop(apart(May::WriteToClient, move || proxy.to_client(line.as_bytes())).await);
+    }
+}
+
 #[async_trait::async_trait]
 impl Ends for StdioEnds {
     fn waiter(&self) -> &Arc<Waiter> {
@@ -323,6 +350,23 @@ impl Ends for StdioEnds {
             Ok(Ok(())) => Left::Yes,
             Ok(Err(_)) | Err(_) => Left::No,
         }
+    }
+
+    async fn ask_client(&self, method: &str, params: &str, patience: Duration) -> Option<String> {
+        let mut inquiry = self.proxy.inquiries.begin()?;
+        let (method, id) = (raw::quoted(method), inquiry.id.clone());
+        self.send(format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":{method},\"params\":{params}}}"))
+            .await;
+        let until = Instant::now() + patience;
+        while Instant::now() < until && !self.waiter.is_gone() {
+            if let Ok(answer) = tokio::time::timeout(LOOK, &mut inquiry.answer).await {
+                return answer.ok();
+            }
+        }
+        self.proxy.inquiries.forget(&id);
+        let gone = "\"method\":\"notifications/cancelled\"";
+        self.send(format!("{{\"jsonrpc\":\"2.0\",{gone},\"params\":{{\"requestId\":{id}}}}}")).await;
+        None
     }
 
     fn tell(&self, line: &[u8]) {

@@ -56,6 +56,7 @@ impl Bench {
             window_ms: 120_000,
             wait_ms: 1_000,
             drain_ms: 0,
+            asking: onceward_mcp::Asking::Human,
             notice: Box::new(|_| {}),
         };
         let ledger = Ledger::new(Arc::new(MemoryStore::new(ManualClock::at(0))));
@@ -114,6 +115,16 @@ proptest! {
     #[test]
     fn any_bytes_are_read(line in prop::collection::vec(any::<u8>(), 0..300)) {
         look(&line);
+    }
+
+    #[test]
+    fn any_bytes_are_events_however_they_are_cut(
+        stream in "(data|id|retry|:)?(: ?)?[a-z\\PC]{0,3}(\r\n|\n|\r|\n\n|\r\n\r\n|\r\r)".prop_map(String::into_bytes),
+        more in prop::collection::vec(prop::sample::select(&b"\r\n\ndata: i\xff"[..]), 0..60),
+        piece in 1_usize..9,
+    ) {
+        let bytes = [stream, more].concat();
+        prop_assert_eq!(fuzz::look_at_events(&bytes, piece), fuzz::look_at_events(&bytes, bytes.len()));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand, ValueEnum};
 use data_encoding::BASE32_NOPAD;
 use onceward::KeyPolicy;
-use onceward_mcp::{Explained, Exposure, HostScope, Options, Trust};
+use onceward_mcp::{Asking, Explained, Exposure, HostScope, Options, Trust};
 use sha2::{Digest, Sha256};
 
 use crate::answer::{self, BOLD, styled};
@@ -88,6 +88,9 @@ struct ServeArgs {
     /// How long that while is
     #[arg(long, default_value = "120s", value_parser = cli::span, value_name = "TIME")]
     window: u64,
+    /// Do not ask the human, through a client that can, what became of an operation in doubt
+    #[arg(long)]
+    no_ask: bool,
     /// How long calls may go on when the client is gone
     #[arg(long, default_value = "30s", value_parser = cli::span, value_name = "TIME")]
     drain: u64,
@@ -202,6 +205,7 @@ fn options(context: &Context, args: &ServeArgs, name: String, identity: String, 
         window_ms: args.window,
         wait_ms: args.wait,
         drain_ms: args.drain,
+        asking: if args.no_ask { Asking::Nobody } else { Asking::Human },
         notice: Box::new(|text| answer::talk(&format!("once mcp: {text}"))),
     }
 }

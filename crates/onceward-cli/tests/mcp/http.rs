@@ -238,6 +238,27 @@ fn an_answer_by_another_stream_is_written_down_before_it_is_heard() {
 }
 
 #[test]
+fn a_stream_that_ended_early_is_taken_up_for_a_client_that_left() {
+    let bench = Bench::new();
+    let web = Web::scoped(&bench);
+    let args = json!({"late": true, "events": true, "hold": "go"});
+    let session = [("Mcp-Session-Id", "s-1")];
+    let mut stream = web.open("POST /mcp", &session, &request(1, "count", &args).to_string());
+    stream.until("notifications/progress");
+    drop(stream);
+    bench.write("go", "");
+    eventually("it is done", || bench.json(&["ls"])["data"][0]["state"] == "done");
+    let result = web.call_with(&session, 2, &args);
+    assert_eq!(
+        (&about(&result)["status"], &result["content"][0]["text"]),
+        (&json!("replayed"), &json!("late"))
+    );
+    let last = seen(&bench).pop().unwrap();
+    assert_eq!((&last["method"], &last["headers"]["last-event-id"]), (&json!("GET"), &json!("7")));
+    assert_eq!(effects(&bench), 1);
+}
+
+#[test]
 fn a_batch_with_calls_is_guarded() {
     let bench = Bench::new();
     let web = Web::start(&bench, &["--scope", "s", "--keys", "strict"]);

@@ -1,6 +1,7 @@
 //! By HTTP: who fails, and what is known afterwards.
 
 use std::io::{Read, Write};
+use std::process::Command;
 
 use nix::sys::signal::Signal;
 use serde_json::json;
@@ -8,7 +9,7 @@ use serde_json::json;
 use crate::common::{Bench, eventually};
 use crate::http::seen;
 use crate::session::{about, effects, request, words};
-use crate::web::{Web, free_port, server};
+use crate::web::{Web, free_port, server, server_with};
 
 #[test]
 fn a_server_that_dies_leaves_the_call_in_doubt_and_nobody_repeats_it() {
@@ -62,6 +63,33 @@ fn a_status_that_tells_nothing_is_passed_on_and_the_repeat_is_told() {
 }
 
 #[test]
+fn a_client_that_loses_its_session_and_asks_again_in_another_is_still_the_same() {
+    let bench = Bench::new();
+    let web = Web::start(&bench, &[]);
+    let ask = |session: &str, args: &serde_json::Value| {
+        web.open("POST /mcp", &[("Mcp-Session-Id", session)], &request(1, "count", args).to_string())
+    };
+    // It was told nothing certain.
+    let args = json!({"status": 404});
+    assert_eq!(ask("one", &args).end().status, 404);
+    assert_eq!(about(&ask("two", &args).end().message()["result"])["error"]["code"], "IN_DOUBT");
+    // It left while the call ran.
+    let args = json!({"hold": "go"});
+    let stream = ask("three", &args);
+    eventually("it runs", || effects(&bench) == 2);
+    drop(stream);
+    bench.write("go", "");
+    eventually("it is done", || {
+        bench.json(&["ls", "--state", "done"])["data"].as_array().unwrap().len() == 1
+    });
+    assert_eq!(about(&ask("four", &args).end().message()["result"])["status"], "replayed");
+    assert_eq!(effects(&bench), 2);
+    // It had its answer: whoever asks in another session is somebody else.
+    assert!(about(&ask("five", &args).end().message()["result"]).is_null());
+    assert_eq!(effects(&bench), 3);
+}
+
+#[test]
 fn a_call_that_the_server_rejects_may_be_made_again() {
     let bench = Bench::new();
     let web = Web::scoped(&bench);
@@ -88,6 +116,9 @@ fn a_server_that_cannot_be_reached_was_sent_nothing_and_the_call_may_be_made_aga
     let (_server, _) = server(&bench, port);
     assert_eq!(words(&web.call(3, &json!({}))), "run 1");
     assert_eq!(effects(&bench), 1);
+    // Its tools were asked for again when it was there: a read is one.
+    web.post(&[], &request(4, "look", &json!({})));
+    assert!(!bench.json(&["ls"]).to_string().contains("look"));
 }
 
 #[test]
@@ -112,8 +143,7 @@ fn a_signal_lets_the_calls_under_way_end() {
     let stream = web.ask(1, &json!({"hold": "go"}));
     eventually("it runs", || effects(&bench) == 1);
     web.signal(Signal::SIGTERM);
-    let mut refused = web.connect_fails();
-    eventually("nobody is taken any more", || refused());
+    eventually("nobody is taken any more", web.connect_fails());
     bench.write("go", "");
     assert_eq!(words(&stream.end().message()["result"]), "run 1");
     assert_eq!(web.proxy.0.wait().unwrap().code(), Some(0));
@@ -168,6 +198,32 @@ fn a_long_answer_passes_in_messages_and_in_events() {
         assert_eq!((&again["isError"], &about(&again)["status"]), (&json!(true), &json!("replayed")));
     }
     assert_eq!(effects(&bench), 2);
+}
+
+#[test]
+fn a_server_by_https_is_trusted_by_its_certificate_and_its_name() {
+    let bench = Bench::new();
+    for words in [
+        "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=authority -keyout ca.key -out ca.pem",
+        "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext basicConstraints=critical,CA:FALSE \
+         -addext subjectAltName=DNS:localhost -CA ca.pem -CAkey ca.key -keyout key.pem -out certificate.pem",
+    ] {
+        let mut openssl = Command::new("openssl");
+        let made = openssl.args(words.split_whitespace()).current_dir(bench.path("")).output().unwrap();
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    }
+    bench.write("both.pem", bench.read("key.pem") + &bench.read("certificate.pem"));
+    let (_server, port) = server_with(&bench, &["0", "both.pem"]);
+    let trusted = bench.path("ca.pem");
+    let trust = [("SSL_CERT_FILE", trusted.to_str().unwrap())];
+    let before = |host: &str| {
+        Web::before_url(&bench, &format!("https://{host}:{port}/mcp"), &["--scope", "s"], &trust)
+    };
+    assert_eq!(words(&before("localhost").call(1, &json!({"events": true}))), "run 1");
+    // Another name than the certificate's: nothing was sent, so nothing happened.
+    let result = before("127.0.0.1").call(1, &json!({}));
+    assert_eq!(about(&result)["error"]["happened"], "no", "{result}");
+    assert_eq!(effects(&bench), 1);
 }
 
 #[test]

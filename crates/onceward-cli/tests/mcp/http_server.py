@@ -1,10 +1,11 @@
-"""http_server.py [PORT]: an MCP server by HTTP that counts: each call leaves a line in `effects`, and does what its
+"""http_server.py [PORT [PEM]]: an MCP server by HTTP that counts: each call leaves a line in `effects`, and does what its
 arguments say. Every request leaves one in `seen`. Only what the tests need of the protocol.
 """
 
 import json
 import os
 import socket
+import ssl
 import sys
 import threading
 import time
@@ -86,7 +87,8 @@ class Server(BaseHTTPRequestHandler):
                 self.progress(token, 2)
         wait_for(args.get("hold"))
         if args.get("late"):
-            self.stream()
+            if not args.get("events"):
+                self.stream()
             later["7"] = {**answer, "result": text("late")}
             return self.wfile.write(b"id: 7\nretry: 10\ndata:\n\n")
         if args.get("die"):
@@ -163,5 +165,9 @@ class Listener(ThreadingHTTPServer):
 
 
 listener = Listener(("127.0.0.1", int(sys.argv[1]) if len(sys.argv) > 1 else 0), Server)
+if len(sys.argv) > 2:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(sys.argv[2])
+    listener.socket = context.wrap_socket(listener.socket, server_side=True)
 print(listener.server_port, flush=True)
 listener.serve_forever()

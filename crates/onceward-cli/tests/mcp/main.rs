@@ -5,10 +5,13 @@ mod calls;
 #[path = "../common/mod.rs"]
 mod common;
 mod crashes;
+mod elicitation;
+mod fleet;
 mod hostile;
 mod http;
 mod http_failures;
 mod kills;
 mod policies;
+mod progress;
 mod session;
 mod web;

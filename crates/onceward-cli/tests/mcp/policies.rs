@@ -83,6 +83,11 @@ fn calls_with_the_same_lock_do_not_overlap_in_any_process() {
     two.ask(1, "count", &json!({"user": 7, "n": 2}));
     assert!(two.is_silent(200) && effects(&bench) == 1);
     two.call(2, "count", &json!({"user": 8}));
+    // Whoever waits in vain is told what for.
+    let mut hasty = Session::start(&bench, &["--scope", "s", "--wait", "100ms"]);
+    let told = hasty.call(3, "count", &json!({"user": 7, "n": 3}));
+    assert_eq!(about(&told)["error"]["code"], "IN_PROGRESS");
+    assert!(words(&told).contains("held the lock that count needs"), "{told}");
     bench.write("go", "");
     one.answer(1);
     two.answer(1);

@@ -59,8 +59,16 @@ def call(id, params):
     line = json.dumps({"tool": name, **args}, sort_keys=True) + "\n"
     with open("effects", "a") as file:
         file.write(line)
+    if args.get("progress"):
+        token = params["_meta"]["progressToken"]
+        for step in range(1, args["progress"] + 1):
+            wait_for("step-%d" % step)
+            told = {"progressToken": token, "progress": step}
+            send(json.dumps({"jsonrpc": "2.0", "method": "notifications/progress", "params": told}))
     if args.get("hold"):
         wait_for(args["hold"])
+    if args.get("task"):
+        return answer(id, result={"resultType": "task", "taskId": args["task"], "status": "working"})
     if args.get("die"):
         os._exit(args["die"])
     if args.get("sleep"):
@@ -98,6 +106,9 @@ def main():
             answer(id, result={"tools": tools, "unknown": 12345678901234567890123})
         elif method == "tools/call":
             threading.Thread(target=call, args=(id, message["params"]), daemon=True).start()
+        elif method == "tasks/get":
+            task = message["params"]["taskId"]
+            answer(id, result={"taskId": task, "status": "completed" if task == "good" else "failed"})
         elif id is not None:
             answer(id, result={"echo": message})
 

@@ -25,8 +25,13 @@ impl Drop for Process {
 
 /// Starts the counting server on that port, or on a free one; gives the port.
 pub(crate) fn server(bench: &Bench, port: u16) -> (Process, u16) {
+    server_with(bench, &[&port.to_string()])
+}
+
+/// Starts the counting server with these arguments; gives its port.
+pub(crate) fn server_with(bench: &Bench, args: &[&str]) -> (Process, u16) {
     let mut command = Command::new("python3");
-    command.args([SERVER, &port.to_string()]).current_dir(bench.path(""));
+    command.arg(SERVER).args(args).current_dir(bench.path(""));
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -67,10 +72,14 @@ impl Web {
 
     /// With these flags, before whoever listens on that port.
     pub(crate) fn before(bench: &Bench, port: u16, flags: &[&str]) -> Self {
-        let url = format!("http://127.0.0.1:{port}/mcp");
-        let mut args = vec!["mcp", "--http", &url, "--listen", "127.0.0.1:0"];
+        Self::before_url(bench, &format!("http://127.0.0.1:{port}/mcp"), flags, &[])
+    }
+
+    /// With these flags and this environment, before that server.
+    pub(crate) fn before_url(bench: &Bench, url: &str, flags: &[&str], env: &[(&str, &str)]) -> Self {
+        let mut args = vec!["mcp", "--http", url, "--listen", "127.0.0.1:0"];
         args.extend_from_slice(flags);
-        let mut child = bench.command(&args).spawn().unwrap();
+        let mut child = bench.command(&args).envs(env.iter().copied()).spawn().unwrap();
         let mut talk = BufReader::new(child.stderr.take().unwrap()).lines();
         let heard = talk.by_ref().map_while(Result::ok).find(|line| line.contains("listening on"));
         let port = heard.expect("it listens").split(['/', ':']).nth(5).unwrap().parse().unwrap();

@@ -46,8 +46,8 @@ pub(crate) struct HttpEnds {
 enum Kept {
     /// As a body, with this head.
     Message(response::Parts),
-    /// As an event among others.
-    Event(Event),
+    /// As an event among others: what stands before and after it. Without an end the answer stands in it already.
+    Event(Bytes, Bytes),
     /// As something that is no answer.
     Other(response::Parts, Bytes),
     /// By another stream, where it waits.
@@ -150,8 +150,9 @@ impl HttpEnds {
     }
 
     fn came(&self, event: Event) -> Reply {
-        let line = event.data().unwrap_or_default().to_vec();
-        self.keep(Kept::Event(event));
+        // A long answer is not kept beside itself.
+        let (before, line, after) = event.apart();
+        self.keep(Kept::Event(before, after));
         Reply::Answer(line)
     }
 
@@ -290,13 +291,13 @@ impl Ends for HttpEnds {
 
     async fn ask(&self, request: Request) -> Result<Reply, Unsent> {
         match request.whose {
-            Whose::Callers => self.call(request.line).await,
+            Whose::Callers => self.call(Arc::unwrap_or_clone(request.line)).await,
             Whose::Ours => self.own(request).await,
         }
     }
 
     async fn pass(&self, call: ToolCall) {
-        let response = self.gate.pass(&self.head, full(call.line), None).await;
+        let response = self.gate.pass(&self.head, full(Arc::unwrap_or_clone(call.line)), None).await;
         self.outlet.respond(response);
     }
 
@@ -304,8 +305,11 @@ impl Ends for HttpEnds {
         let kept = lock(&self.kept).take();
         match (answer, kept) {
             (Answer::Servers(line), Some(Kept::Message(head))) => self.outlet.whole(head, line.into()).await,
-            (Answer::Servers(_), Some(Kept::Event(event))) => {
-                self.outlet.event(event.raw).await;
+            (Answer::Servers(line), Some(Kept::Event(before, after))) => {
+                let line = if after.is_empty() { Bytes::new() } else { line.into() };
+                for piece in [before, line, after] {
+                    self.outlet.event(piece).await;
+                }
                 self.outlet.end().await
             }
             (Answer::Servers(_), Some(Kept::Elsewhere(release))) => match release.send(()) {

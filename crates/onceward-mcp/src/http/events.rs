@@ -30,6 +30,18 @@ impl Event {
         self.joined.as_deref().or_else(|| self.place.clone().map(|place| &self.raw[place]))
     }
 
+    /// What stands before and after its data, and the data. Data in several lines stay where they are.
+    pub(crate) fn apart(self) -> (Bytes, Vec<u8>, Bytes) {
+        match (self.place, self.joined) {
+            (Some(place), _) => {
+                let copied = |range: &[u8]| Bytes::copy_from_slice(range);
+                let around = (copied(&self.raw[..place.start]), copied(&self.raw[place.end..]));
+                (around.0, self.raw[place].to_vec(), around.1)
+            }
+            (None, joined) => (self.raw, joined.unwrap_or_default(), Bytes::new()),
+        }
+    }
+
     /// The event with other data; only a line of its own is exchanged.
     pub(crate) fn with_data(&self, data: &[u8]) -> Bytes {
         match &self.place {
@@ -132,6 +144,26 @@ impl Events {
     }
 }
 
+/// Takes bytes apart as events, in pieces of that size, and tells how many there were. No byte is lost.
+///
+/// # Panics
+/// Where one is.
+#[must_use]
+pub fn look(bytes: &[u8], piece: usize) -> usize {
+    let (mut events, mut raw, mut count) = (Events::default(), Vec::new(), 0);
+    for piece in bytes.chunks(piece.max(1)) {
+        events.push(piece);
+        while let Some(event) = events.next() {
+            assert!(event.data().is_none_or(|data| event.with_data(data) == event.raw));
+            raw.extend_from_slice(&event.raw);
+            count += 1;
+        }
+    }
+    raw.extend_from_slice(&events.rest());
+    assert_eq!(raw, bytes);
+    count
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -178,5 +210,8 @@ mod tests {
         assert_eq!(events[1].with_data(b"x"), "id: 7\nevent: message\ndata: x\n\n");
         assert_eq!(events[2].with_data(b"two\n lines"), events[2].raw);
         assert_eq!(events[2].with_data(b"x"), "event: message\ndata: x\n\n");
+        let (before, data, after) = events[1].clone().apart();
+        assert_eq!([&before[..], &data, &after].concat(), events[1].raw);
+        assert_eq!(events[2].clone().apart(), (events[2].raw.clone(), b"two\n lines".to_vec(), Bytes::new()));
     }
 }

@@ -162,15 +162,15 @@ impl Gate {
         let most = self.limits.body_bytes;
         let too_long = || {
             let detail = format!("the request is longer than {most} bytes; nothing was run");
-            Err(refuse(StatusCode::PAYLOAD_TOO_LARGE, &detail))
+            refuse(StatusCode::PAYLOAD_TOO_LARGE, &detail)
         };
         // Whoever says so at first need not send it.
         if body.size_hint().lower() > most as u64 {
-            return too_long();
+            return Err(too_long());
         }
         match Limited::new(body, most).collect().await {
             Ok(body) => Ok(body.to_bytes()),
-            Err(error) if error.is::<LengthLimitError>() => too_long(),
+            Err(error) if error.is::<LengthLimitError>() => Err(too_long()),
             Err(error) => {
                 let detail = format!("the request broke off: {error}; nothing was run");
                 Err(refuse(StatusCode::BAD_REQUEST, &detail))

@@ -71,7 +71,7 @@ impl Outlet {
 
     /// Sends an event, and waits for room for it.
     pub(crate) async fn event(&self, raw: Bytes) {
-        let Some(events) = self.events().filter(|_| !self.waiter.is_gone()) else { return };
+        let Some(events) = self.events() else { return };
         if events.send_timeout(raw, PATIENCE).await.is_err() {
             self.waiter.leave();
         }

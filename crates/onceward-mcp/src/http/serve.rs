@@ -20,8 +20,8 @@ const GRACE: Duration = Duration::from_secs(1);
 /// How long to wait when no connection can be taken, for want of files.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Serves whoever connects, until `shutdown`; then takes no more, lets the calls under way end for as long as the gate's
-/// options say, and closes what is left.
+/// Serves whoever connects, until `shutdown`; then takes no more, lets the calls under way end for as long as the
+/// gate's options say, and closes what is left.
 pub async fn serve(listener: TcpListener, gate: Arc<Gate>, shutdown: impl Future<Output = ()>) {
     // Where the address is not known, browsers are not trusted either.
     let reach = listener.local_addr().map_or(Reach::Loopback, |address| Reach::of(address.ip()));

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http_body_util::{BodyExt, Limited, StreamBody};
+use http_body_util::{BodyExt, StreamBody};
 use hyper::Response;
-use hyper::body::{Frame, Incoming};
+use hyper::body::{Body as _, Frame, Incoming};
 use hyper::header;
 use hyper::http::response::Parts;
 use tokio::sync::mpsc;
@@ -41,10 +41,18 @@ pub(crate) fn split(response: Response<Incoming>) -> (Parts, Incoming) {
     (head, body)
 }
 
-/// All of a body.
-pub(crate) async fn collect(body: Incoming) -> Result<Bytes, String> {
-    let collected = Limited::new(body, MAX_LINE).collect().await;
-    collected.map(|body| body.to_bytes()).map_err(|error| in_words(&*error))
+/// All of a body. Its pieces are let go as they come: a body that is put together at the end is there twice.
+pub(crate) async fn collect(mut body: Incoming) -> Result<Bytes, String> {
+    let expected = usize::try_from(body.size_hint().lower()).unwrap_or(MAX_LINE).min(MAX_LINE);
+    let mut whole = Vec::with_capacity(expected);
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| in_words(&error))?;
+        whole.extend_from_slice(frame.data_ref().unwrap_or(&Bytes::new()));
+        if whole.len() > MAX_LINE {
+            return Err(format!("it is longer than {MAX_LINE} bytes"));
+        }
+    }
+    Ok(whole.into())
 }
 
 /// A stream of events, one by one.

@@ -51,6 +51,25 @@ impl Ledger {
         .await
     }
 
+    /// Settles an operation in doubt, if it is still that attempt that is: whoever was asked about one knows nothing of
+    /// the next.
+    ///
+    /// # Errors
+    /// [`Error::WrongState`] where there is no doubt or another attempt is in doubt, and the ledger's own.
+    pub async fn settle_attempt(
+        &self,
+        id: &OperationId,
+        attempt: u32,
+        verdict: Verdict,
+        outcome: Outcome,
+    ) -> Result<Arc<Record>, Error> {
+        self.change(id, "settling", |record, liveness, now_ms| {
+            let same = record.attempt == attempt;
+            same.then(|| transition::settle(record, liveness, verdict, outcome.clone(), now_ms)).flatten()
+        })
+        .await
+    }
+
     /// Writes down what a later check said of a reported success.
     ///
     /// # Errors

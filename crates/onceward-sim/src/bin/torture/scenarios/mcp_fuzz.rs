@@ -183,6 +183,7 @@ fn options() -> Options {
         trust: Trust::Annotations,
         exposure: Exposure::Arguments,
         dry_run: false,
+        asking: onceward_mcp::Asking::Human,
         slow_ms: 4_000,
         window_ms: 120_000,
         wait_ms: 1_000,
