@@ -78,8 +78,8 @@ impl Desk {
         onceward::transition::later(self.ledger.clock_ms(), later_ms)
     }
 
-    /// Writes the delivery down, in its own time. Where it cannot be written, a repeat is taken for a retry: nothing runs
-    /// twice for that.
+    /// Writes the delivery down, in its own time. Where it cannot be written, a repeat is taken for a retry: nothing
+    /// runs twice for that.
     async fn note_delivery(&self, waiter: &Waiter, record: &Arc<Record>, at_ms: i64) {
         drop(self.ledger.note_delivery(record, at_ms).await);
         // A cancellation that came meanwhile has the last word.

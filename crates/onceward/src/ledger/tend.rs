@@ -86,8 +86,8 @@ impl Ledger {
         .await
     }
 
-    /// Writes down from when on the answer counts as delivered. It tells a retry from a wanted repeat where nobody gives
-    /// keys. The note stands in nobody's way: it goes along with a later write. Where the machine loses its power
+    /// Writes down from when on the answer counts as delivered. It tells a retry from a wanted repeat where nobody
+    /// gives keys. The note stands in nobody's way: it goes along with a later write. Where the machine loses its power
     /// before, a wanted repeat is taken for a retry. `known` is the record as the caller has it, which saves a look.
     ///
     /// # Errors
