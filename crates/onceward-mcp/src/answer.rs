@@ -170,8 +170,8 @@ fn in_words(tool: &str, error: &Error) -> String {
             )
         }
         Error::InProgress { record, .. } if record.scope == lock::SCOPE => format!(
-            "another call has held the lock that {tool} needs since {}, and has not let go of it in time. Nothing was run \
-             now; call again later",
+            "another call has held the lock that {tool} needs since {}, and has not let go of it in time. Nothing was \
+             run now; call again later",
             rfc3339(record.updated_ms)
         ),
         Error::InProgress { record, .. } => format!(

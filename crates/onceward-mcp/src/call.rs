@@ -292,7 +292,10 @@ mod tests {
 
     #[test]
     fn an_exchange_of_ours_is_taken_out_and_the_servers_own_is_put_back() {
-        let text = r#"{"id":1,"params":{"name":"t","inputResponses":{"o":1},"arguments":{"a":1.0},"requestState":"s"}}"#;
+        let text = concat!(
+            r#"{"id":1,"params":{"name":"t","inputResponses":{"o":1},"#,
+            r#""arguments":{"a":1.0},"requestState":"s"}}"#
+        );
         let plain = r#"{"id":1,"params":{"name":"t","arguments":{"a":1.0}}}"#;
         let mut leg = call(text);
         assert_eq!(leg.exchange(), Some((Some("\"s\"".to_owned()), Some(r#"{"o":1}"#.to_owned()))));

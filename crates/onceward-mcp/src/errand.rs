@@ -1,8 +1,8 @@
 //! Who drives a call: whoever brings the news that it waited for, where that may be.
 //!
-//! A call that is alone goes from the client to the server on the thread that reads the client, and back on the one that
-//! reads the server: each change of thread would cost as much as a write to the disk. Where more is waiting to be read,
-//! or the ledger's writer is busy, calls go on in the runtime, side by side.
+//! A call that is alone goes from the client to the server on the thread that reads the client, and back on the one
+//! that reads the server: each change of thread would cost as much as a write to the disk. Where more is waiting to be
+//! read, or the ledger's writer is busy, calls go on in the runtime, side by side.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;

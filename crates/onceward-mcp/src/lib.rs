@@ -12,11 +12,11 @@
 //!   its tool. `ending`: what the server's answer says about the effect. `deliver`: how the answer leaves.
 //! - `delivery`: is it a retry or a wanted repeat? `waiters`: who waits, and who has given up. `progress`: for all who
 //!   wait. `orphans`: calls of sessions that were lost.
-//! - `call`: what a `tools/call` says. `condense`: very long arguments. `scope`: who shares keys. `tools`: what each tool
-//!   is, and why. `mirrored`: arguments that requests by HTTP say twice.
+//! - `call`: what a `tools/call` says. `condense`: very long arguments. `scope`: who shares keys. `tools`: what each
+//!   tool is, and why. `mirrored`: arguments that requests by HTTP say twice.
 //! - `answer`: what the agent reads. `question`: probes and checks by other tools. `lock`: calls that must not overlap.
-//! - `elicit`: the human is asked about a doubt. `inquiry`: requests of ours to the client. `seal`: what only we can have
-//!   made.
+//! - `elicit`: the human is asked about a doubt. `inquiry`: requests of ours to the client. `seal`: what only we can
+//!   have made.
 //! - `upstream`: requests on a stream and their answers. `message`, `raw`, `frame`: messages as text.
 //! - `explain`: the tools of a server, for people and for a policy file.
 //!
