@@ -2,8 +2,8 @@
 """The Python package beside the Rust API and peers, in one run on one file system: bench/python.py [--short]
 
 Builds the wheel and the Rust program, installs the peers from their registry, starts a PostgreSQL and a Redis of its
-own, and prints a table. Rounds alternate, so that a slow minute of the machine hits all alike; a ratio is taken within a
-round. Peers that do not sync before they answer are marked: a power cut makes them forget.
+own, and prints a table. Rounds alternate, so that a slow minute of the machine hits all alike; a ratio is taken within
+a round. Peers that do not sync before they answer are marked: a power cut makes them forget.
 """
 
 from __future__ import annotations
@@ -42,7 +42,11 @@ def prepare(options: argparse.Namespace) -> None:
         subprocess.run([ROOT / "scripts/wheel"], check=True, stdout=sys.stderr)
     if not options.only or "rust" in options.only:
         say("the Rust program")
-        subprocess.run(["cargo", "build", "--quiet", "--release", "-p", "onceward-store", "--example", "rate"], check=True, cwd=ROOT)
+        subprocess.run(
+            ["cargo", "build", "--quiet", "--release", "-p", "onceward-store", "--example", "rate"],
+            check=True,
+            cwd=ROOT,
+        )
     say("peers")
     uv, env = TARGET / "python/tools/bin/uv", {**os.environ, "VIRTUAL_ENV": str(VENV)}
     marker = VENV / "peers"
@@ -56,7 +60,10 @@ def prepare(options: argparse.Namespace) -> None:
 
 def contestants() -> dict[str, list[str]]:
     """What is measured, and how it is started. A server in it is filled in, a new one each time."""
-    script = lambda name, *more: [str(VENV / "bin/python"), str(ROOT / f"bench/peers/{name}_bench.py"), *more]
+
+    def script(name: str, *more: str) -> list[str]:
+        return [str(VENV / "bin/python"), str(ROOT / f"bench/peers/{name}_bench.py"), *more]
+
     return {
         "rust": [str(TARGET / "release/examples/rate")],
         "onceward": script("onceward"),
@@ -156,7 +163,8 @@ def figures(seen: Seen, name: str, mode: str, callers: int, what: str) -> list[f
 
 def ratio(seen: Seen, ours: str, name: str, mode: str, callers: int) -> float | None:
     """How many times as fast ours is: the median over rounds of the ratio within a round."""
-    pairs = zip(figures(seen, ours, mode, callers, "per_second"), figures(seen, name, mode, callers, "per_second"))
+    mine_of, theirs_of = (figures(seen, one, mode, callers, "per_second") for one in (ours, name))
+    pairs = zip(mine_of, theirs_of, strict=False)
     within = [mine / theirs for mine, theirs in pairs if theirs]
     return statistics.median(within) if within else None
 
@@ -164,17 +172,36 @@ def ratio(seen: Seen, ours: str, name: str, mode: str, callers: int) -> float | 
 def table(seen: Seen, names: list[str]) -> None:
     def cell(name: str, mode: str, callers: int, what: str) -> str:
         values = figures(seen, name, mode, callers, what)
-        return "–" if not values else f"{statistics.median(values):,.1f}" if what == "p50_us" else f"{statistics.median(values):,.0f}"
+        return (
+            "–"
+            if not values
+            else f"{statistics.median(values):,.1f}"
+            if what == "p50_us"
+            else f"{statistics.median(values):,.0f}"
+        )
 
     def beside(name: str, callers: int) -> str:
         times = ratio(seen, BESIDE.get(name, "onceward"), name, "first", callers)
-        return "" if times is None or name.startswith("onceward") else f"{times:.2f}" if name == "rust" else f"{times:.1f} ×"
+        return (
+            ""
+            if times is None or name.startswith("onceward")
+            else f"{times:.2f}"
+            if name == "rust"
+            else f"{times:.1f} ×"
+        )
 
-    print("| | first ×1 /s | first ×16 /s | replay ×1 /s | replay ×1 p50 µs | replay ×16 /s | errors | Python is, ×1 | ×16 | syncs of a first call |")
+    print(
+        "| | first ×1 /s | first ×16 /s | replay ×1 /s | replay ×1 p50 µs | replay ×16 /s | errors "
+        "| Python is, ×1 | ×16 | syncs of a first call |"
+    )
     print("|---|---|---|---|---|---|---|---|---|---|")
     for name in names:
         cells = [cell(name, "first", callers, "per_second") for callers in (1, 16)]
-        cells += [cell(name, "replay", 1, "per_second"), cell(name, "replay", 1, "p50_us"), cell(name, "replay", 16, "per_second")]
+        cells += [
+            cell(name, "replay", 1, "per_second"),
+            cell(name, "replay", 1, "p50_us"),
+            cell(name, "replay", 16, "per_second"),
+        ]
         errors = sum(figures(seen, name, "first", 16, "errors") + figures(seen, name, "first", 1, "errors"))
         cells += [f"{errors:.0f}", beside(name, 1), beside(name, 16), SYNCS[name]]
         print(f"| {name} | {' | '.join(cells)} |")
@@ -183,7 +210,12 @@ def table(seen: Seen, names: list[str]) -> None:
 def verdicts(seen: Seen) -> bool:
     """What must hold, each with what was seen. Of peers that were not measured nothing is said."""
     asked: list[tuple[str, float | None, float, str]] = [
-        (f"first call beside the Rust API, {callers} callers", ratio(seen, "onceward", "rust", "first", callers), 0.8, "at least")
+        (
+            f"first call beside the Rust API, {callers} callers",
+            ratio(seen, "onceward", "rust", "first", callers),
+            0.8,
+            "at least",
+        )
         for callers in (1, 16)
     ]
     for peer in ("agent-once", "idempotent-tools", "Powertools", "DBOS"):
@@ -191,10 +223,14 @@ def verdicts(seen: Seen) -> bool:
             times = ratio(seen, BESIDE.get(peer, "onceward"), peer, "first", callers)
             asked.append((f"first call ahead of {peer}, which syncs, {callers} callers", times, least, "at least"))
     for peer in ("agent-once", "exactly-once", "effect-log", "idempotent-tools"):
-        asked.append((f"replay ahead of {peer}, 16 callers", ratio(seen, "onceward", peer, "replay", 16), 1.0, "at least"))
+        asked.append(
+            (f"replay ahead of {peer}, 16 callers", ratio(seen, "onceward", peer, "replay", 16), 1.0, "at least")
+        )
     replay = figures(seen, "onceward", "replay", 1, "p50_us")
     asked.append(("replay p50, µs", statistics.median(replay) if replay else None, 10.0, "at most"))
-    asked.append(("import onceward, ms (median of 9, the interpreter's own start not counted)", import_ms(), 100.0, "at most"))
+    asked.append(
+        ("import onceward, ms (median of 9, the interpreter's own start not counted)", import_ms(), 100.0, "at most")
+    )
     held = True
     print()
     for what, value, bound, how in asked:
@@ -208,7 +244,9 @@ def verdicts(seen: Seen) -> bool:
 
 def import_ms() -> float:
     clock = "import time; t = time.perf_counter(); import onceward; print((time.perf_counter() - t) * 1000)"
-    runs = [subprocess.run([VENV / "bin/python", "-c", clock], capture_output=True, text=True, check=True) for _ in range(9)]
+    runs = [
+        subprocess.run([VENV / "bin/python", "-c", clock], capture_output=True, text=True, check=True) for _ in range(9)
+    ]
     return statistics.median(float(run.stdout) for run in runs)
 
 
@@ -216,7 +254,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=4.0, help="of each measurement")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--short", action="store_true", help="one round of half a second each: whether it works, not how fast")
+    parser.add_argument(
+        "--short", action="store_true", help="one round of half a second each: whether it works, not how fast"
+    )
     parser.add_argument("--check", action="store_true", help="end with 1 if a figure that must hold does not")
     parser.add_argument("--only", action="append", help="only this one; may be given again", choices=list(SYNCS))
     parser.add_argument("--quick", action="store_true", help="with the wheel that is there")

@@ -2,8 +2,9 @@
 
 import json
 
-from onceward import KeyReused, Ledger, Yes
 from world import crash, folder, happen, happened, in_processes, show
+
+from onceward import KeyReused, Ledger, Yes
 
 cache: dict[str, dict[str, object]] = {}
 
@@ -36,6 +37,8 @@ def find_charge(customer: str, amount: int, note: str = "", crashes: bool = Fals
 def charge(customer: str, amount: int, note: str = "", crashes: bool = False) -> dict[str, object]:
     happen("our charge")
     return crash() or {"charged": amount} if crashes else {"charged": amount}
+
+
 # --
 
 

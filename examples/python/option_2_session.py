@@ -1,7 +1,8 @@
-"""Keys of a session. A session's cache in memory is of one process: a second worker of the same session runs it all again."""
+"""Keys of a session. A cache in memory is of one process: a second worker of the same session runs it all again."""
+
+from world import folder, happen, happened, in_processes, show
 
 from onceward import Ledger
-from world import folder, happen, happened, in_processes, show
 
 
 class NaiveSession:
@@ -28,6 +29,8 @@ def mail(to: str) -> str:
 
 def agent() -> None:
     assert session.call("mail", {"to": "ann@example.com"}, mail).value == "sent"
+
+
 # --
 
 

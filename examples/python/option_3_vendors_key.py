@@ -2,8 +2,9 @@
 
 import time
 
-from onceward import Ledger, Timeout, current_operation
 from world import folder, happen, show
+
+from onceward import Ledger, Timeout, current_operation
 
 seen: dict[str, str] = {}
 
@@ -32,6 +33,8 @@ ledger = Ledger(folder / "agent.db")
 @ledger.once(class_="keyed", effect="created")
 def charge(customer: str, cents: int) -> str:
     return vendor("ours", current_operation().downstream_key("stripe"))
+
+
 # --
 
 

@@ -1,10 +1,11 @@
-"""A store on disk. Looking first and writing after the effect is a race: two processes both look before either writes."""
+"""A store on disk. Looking first and writing after the effect is a race: two processes both look before one writes."""
 
 import sqlite3
 import time
 
-from onceward import Ledger
 from world import folder, happen, happened, in_processes, show
+
+from onceward import Ledger
 
 
 def naive_subscribe(user: str) -> None:
@@ -27,6 +28,8 @@ def subscribe(user: str, plan: str) -> dict[str, str]:
     happen("our subscription")
     time.sleep(0.2)
     return {"user": user, "plan": plan}
+
+
 # --
 
 

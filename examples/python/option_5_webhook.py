@@ -1,7 +1,8 @@
 """Events that come twice. Marking an event as seen before it is handled loses it when the handler fails."""
 
-from onceward import Ledger
 from world import folder, happen, happened, show
+
+from onceward import Ledger
 
 seen: set[str] = set()
 
@@ -32,6 +33,8 @@ def handler(event: dict[str, str], *, fails: bool = False) -> None:
             raise RuntimeError("the database is away")
         if delivery.new:
             happen("our order shipped")
+
+
 # --
 
 
@@ -40,4 +43,8 @@ for fails in (True, False, False):
         handler(EVENT, fails=fails)
     except RuntimeError as error:
         print(f"first delivery: {error}")
-show(happened("naive order shipped"), happened("our order shipped"), "orders shipped after three deliveries, the first of which failed")
+show(
+    happened("naive order shipped"),
+    happened("our order shipped"),
+    "orders shipped after three deliveries, the first of which failed",
+)

@@ -1,9 +1,10 @@
-"""Check-then-act. Between the check and the act there is room for another caller; and a lost reply is not seen at all."""
+"""Check-then-act. Between the check and the act there is room for another caller, and a lost reply is not seen."""
 
 import time
 
-from onceward import Ledger
 from world import folder, happen, happened, in_processes, show
+
+from onceward import Ledger
 
 
 def naive_ensure(user: str) -> None:

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from onceward import Ledger
-
 from servers import Postgres, Redis
+
+from onceward import Ledger
 
 
 @pytest.fixture

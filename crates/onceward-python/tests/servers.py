@@ -47,10 +47,33 @@ class Postgres:
         bin_ = programs[-1] if programs else Path(found or "").parent
         data, log = folder / "data", folder / "log"
         user = _not_root(folder)
-        make = [bin_ / "initdb", "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale", "C", "--no-sync", "-D", data]
+        make = [
+            bin_ / "initdb",
+            "-U",
+            "postgres",
+            "-A",
+            "trust",
+            "-E",
+            "UTF8",
+            "--locale",
+            "C",
+            "--no-sync",
+            "-D",
+            data,
+        ]
         subprocess.run(make, check=True, stdout=subprocess.DEVNULL, cwd=folder, **user)
         port = free_port()
-        run = [bin_ / "postgres", "-D", data, "-p", str(port), "-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories="]
+        run = [
+            bin_ / "postgres",
+            "-D",
+            data,
+            "-p",
+            str(port),
+            "-c",
+            "listen_addresses=127.0.0.1",
+            "-c",
+            "unix_socket_directories=",
+        ]
         with log.open("wb") as said:
             process = subprocess.Popen(run, stdout=said, stderr=subprocess.STDOUT, cwd=folder, **user)
         wait_for(port, process, log)

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+
 from onceward import Failed, InDoubt, KeyReused, Ledger, NotDispatched, Yes, current_operation
 
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import psycopg
 import pytest
-from onceward import Failed, InvalidInput, KeyReused, Ledger
-
 from servers import Postgres
+
+from onceward import Failed, InvalidInput, KeyReused, Ledger
 
 
 class Database:

@@ -22,10 +22,11 @@ import pytest
 import requests
 import stripe
 import urllib3
+from loopback import failing
+from loopback import http as http_answer
+
 from onceward import Failed, InDoubt, Ledger, NotDispatched, OncewardError
 from onceward.failures import TABLE, classify
-
-from loopback import failing, http as http_answer
 
 WAIT_S = 0.2
 
@@ -153,7 +154,10 @@ def test_a_connection_lost_after_the_request_is_in_doubt(ledger: Ledger, send: C
 
 
 @pytest.mark.parametrize("send", [by_requests, by_httpx, by_aiohttp, by_urllib])
-@pytest.mark.parametrize(("status", "certain"), [(400, True), (403, True), (422, True), (429, True), (500, False), (503, False), (408, False), (409, False)])
+@pytest.mark.parametrize(
+    ("status", "certain"),
+    [(400, True), (403, True), (422, True), (429, True), (500, False), (503, False), (408, False), (409, False)],
+)
 def test_a_status_says_what_it_says(ledger: Ledger, send: Callable[[int], None], status: int, certain: bool) -> None:
     ended = outcome(ledger, send, "answer", http_answer(status))
     assert type(ended) is (Failed if certain else InDoubt), repr(ended.__cause__)
@@ -170,7 +174,9 @@ def test_a_name_that_is_not_found_had_no_effect(ledger: Ledger) -> None:
 
 def test_tls_that_fails_had_no_effect(ledger: Ledger) -> None:
     error = ssl.SSLCertVerificationError("self-signed certificate")
-    wrapped = requests.exceptions.SSLError(urllib3.exceptions.MaxRetryError(None, "/", urllib3.exceptions.SSLError(error)))  # type: ignore[arg-type]
+    wrapped = requests.exceptions.SSLError(
+        urllib3.exceptions.MaxRetryError(None, "/", urllib3.exceptions.SSLError(error))
+    )  # type: ignore[arg-type]
     assert classify(error) == classify(wrapped) == "no_effect"
     assert classify(ssl.SSLError("bad record mac")) is None
 

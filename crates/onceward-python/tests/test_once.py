@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from onceward import (
     BudgetExhausted,
     Failed,
@@ -22,8 +23,8 @@ from onceward import (
     Unverified,
     Yes,
     current_operation,
+    errors,
 )
-from onceward import errors
 from onceward._onceward import CODES
 
 
@@ -335,7 +336,8 @@ def test_options_are_checked_before_anything_runs(ledger: Ledger, tmp_path: Path
 
 def test_a_policy_file_holds_for_python_too(tmp_path: Path, world: Effects) -> None:
     policy = tmp_path / "onceward.toml"
-    policy.write_text('[operation."charge"]\nkey = ["customer"]\nvolatile = ["note"]\neffect = "created"\nkeys = "strict"\n[operation."pay"]\nkeys = "keyed"\n')
+    charge_rule = '[operation."charge"]\nkey = ["customer"]\nvolatile = ["note"]\neffect = "created"\n'
+    policy.write_text(charge_rule + '[operation."pay"]\nkeys = "keyed"\n')
     with Ledger(tmp_path / "a.db", policy=policy) as ledger:
         charge = ledger.once(name="charge")(lambda customer, note: world.happen(customer))
         assert charge.receipt("c", "x").effect == "created" and charge("c", "y") == {"id": 1}

@@ -13,6 +13,7 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+
 from onceward import InDoubt, Ledger, LedgerUnavailable
 
 ALONE_S = 60.0
@@ -95,7 +96,9 @@ def test_a_fork_waits_with_its_own_clock(tmp_path: Path) -> None:
     """A child whose timers were its parent's would wait for ever."""
     with Ledger(tmp_path / "a.db") as ledger:
         began, release = tmp_path / "began", tmp_path / "release"
-        hold = "import sys, time, pathlib; from onceward import Ledger\nbegan, release = map(pathlib.Path, sys.argv[2:])\n"
+        hold = (
+            "import sys, time, pathlib; from onceward import Ledger\nbegan, release = map(pathlib.Path, sys.argv[2:])\n"
+        )
         hold += "def work():\n began.touch()\n while not release.exists(): time.sleep(0.005)\n return 5\n"
         hold += "Ledger(sys.argv[1]).call('slow', {}, work)"
         other = subprocess.Popen([sys.executable, "-c", hold, str(tmp_path / "a.db"), str(began), str(release)])
@@ -109,7 +112,9 @@ def test_a_fork_waits_with_its_own_clock(tmp_path: Path) -> None:
         other.wait()
         for file in (began, release):
             file.unlink()
-        other = subprocess.Popen([sys.executable, "-c", hold.replace("'slow'", "'slow2'"), str(tmp_path / "a.db"), str(began), str(release)])
+        other = subprocess.Popen(
+            [sys.executable, "-c", hold.replace("'slow'", "'slow2'"), str(tmp_path / "a.db"), str(began), str(release)]
+        )
         while not began.exists():
             time.sleep(0.005)
 
@@ -207,5 +212,7 @@ for n in range(4):
 begun.wait(); time.sleep(0.1)
 print("bye")
 """
-    ended = subprocess.run([sys.executable, "-c", script, str(tmp_path / "a.db")], capture_output=True, timeout=ALONE_S, text=True)
+    ended = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "a.db")], capture_output=True, timeout=ALONE_S, text=True
+    )
     assert (ended.returncode, ended.stdout) == (0, "bye\n"), ended.stderr

@@ -12,6 +12,7 @@ from typing import Any
 
 import pydantic
 import pytest
+
 from onceward import Ledger, ResultUnavailable, ResultWarning
 
 
@@ -44,7 +45,8 @@ MOMENT = datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=timezone.utc)
 @pytest.mark.parametrize(
     "value",
     [
-        None, True, 0, -1.5, 1.0, 10**30, "é\u2028\"\\", [], {}, {"b": 1, "a": [1.0, None]}, (1, (2,)), {1, 2}, frozenset({1}),
+        None, True, 0, -1.5, 1.0, 10**30, "é\u2028\"\\", [], {}, {"b": 1, "a": [1.0, None]}, (1, (2,)), {1, 2},
+        frozenset({1}),
         b"\x00\xff", bytearray(b"x"), MOMENT, date(2026, 1, 2), timedelta(days=-1, microseconds=3), Decimal("1.10"),
         uuid.UUID(int=7), {1: "int key", None: "none"}, {"$onceward": "tuple", "value": 1}, [float("inf")],
     ],

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from onceward import InDoubt, Ledger, LedgerUnavailable
-
 from servers import free_port
 from test_processes import in_child
+
+from onceward import InDoubt, Ledger, LedgerUnavailable
 
 
 @pytest.fixture(params=["postgres", "redis"])
@@ -121,11 +121,18 @@ def test_a_task_that_is_cancelled_before_it_began_has_failed(shared: Ledger) -> 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 def test_a_fork_has_its_own_connection(shared: Ledger) -> None:
     assert shared.call("charge", {"n": 1}, lambda: 5).value == 5
-    assert in_child(lambda: shared.call("charge", {"n": 1}, lambda: 6).value + shared.call("charge", {"n": 2}, lambda: 8).value) == 13
+    assert (
+        in_child(
+            lambda: shared.call("charge", {"n": 1}, lambda: 6).value + shared.call("charge", {"n": 2}, lambda: 8).value
+        )
+        == 13
+    )
     assert shared.call("charge", {"n": 2}, lambda: 9).value == 8
 
 
-@pytest.mark.parametrize("url", ["postgres://postgres@127.0.0.1:{port}/x?connect_timeout=1", "redis://127.0.0.1:{port}/0?timeout=500ms"])
+@pytest.mark.parametrize(
+    "url", ["postgres://postgres@127.0.0.1:{port}/x?connect_timeout=1", "redis://127.0.0.1:{port}/0?timeout=500ms"]
+)
 def test_a_server_that_is_away_runs_nothing(url: str) -> None:
     ledger = Ledger(url.format(port=free_port()))
     with pytest.raises(LedgerUnavailable) as away:

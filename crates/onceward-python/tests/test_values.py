@@ -14,6 +14,7 @@ from typing import Any
 import attrs
 import pydantic
 import pytest
+
 from onceward import InvalidInput, Ledger, canonical
 
 
@@ -68,11 +69,15 @@ PLUS_TWO = timezone(timedelta(hours=2))
         (datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc), '"2026-01-02T03:04:05Z"'),
         (datetime(2026, 1, 2, 5, 4, 5, tzinfo=PLUS_TWO), '"2026-01-02T03:04:05Z"'),
         (datetime(2026, 1, 2, 3, 4, 5, 120000, tzinfo=timezone.utc), '"2026-01-02T03:04:05.12Z"'),
-        (date(2026, 1, 2), '"2026-01-02"'), (time(3, 4), '"03:04:00"'), (timedelta(hours=1, milliseconds=500), "3600.5"),
-        (uuid.UUID(int=1), '"00000000-0000-0000-0000-000000000001"'), (b"\x00\xff", '"AP8="'), (bytearray(b"a"), '"YQ=="'),
-        (PurePosixPath("/a/b"), '"/a/b"'), (Order(1, ["x"]), '{"id":1,"lines":["x"]}'), (Model(id=1, price=Decimal("2.50")), '{"id":1,"price":2.5}'),
+        (date(2026, 1, 2), '"2026-01-02"'), (time(3, 4), '"03:04:00"'),
+        (timedelta(hours=1, milliseconds=500), "3600.5"),
+        (uuid.UUID(int=1), '"00000000-0000-0000-0000-000000000001"'),
+        (b"\x00\xff", '"AP8="'), (bytearray(b"a"), '"YQ=="'),
+        (PurePosixPath("/a/b"), '"/a/b"'), (Order(1, ["x"]), '{"id":1,"lines":["x"]}'),
+        (Model(id=1, price=Decimal("2.50")), '{"id":1,"price":2.5}'),
         (Attributes(1), '{"a":1}'), (Money(), '{"cents":100}'), (OrderedDict(b=1, a=2), '{"a":2,"b":1}'),
-        ({Word.YES: 1}, '{"y":1}'), ({"nested": {"d": Decimal("1.0"), "t": (Colour.RED,)}}, '{"nested":{"d":1,"t":["red"]}}'),
+        ({Word.YES: 1}, '{"y":1}'),
+        ({"nested": {"d": Decimal("1.0"), "t": (Colour.RED,)}}, '{"nested":{"d":1,"t":["red"]}}'),
     ],
 )  # fmt: skip
 def test_the_canonical_text_of(value: object, text: str) -> None:

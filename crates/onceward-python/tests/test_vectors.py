@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from onceward import InvalidInput, canonical
 from onceward._onceward import Spec
 

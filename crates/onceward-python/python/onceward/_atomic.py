@@ -163,13 +163,15 @@ class _Postgres:
     """The ledger's own schema, which must be in the caller's database: what is done here is seen there."""
 
     NOW = "floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
-    NEW = ("id", "scope", "name", "key", "origin", "state", "version", "attempt", "created_ms", "updated_ms", "due_ms", "detail", "outcome")  # fmt: skip
+    NEW = tuple("id scope name key origin state version attempt created_ms updated_ms due_ms detail outcome".split())
     OLD = ("id", "expected", "state", "version", "attempt", "created_ms", "updated_ms", "due_ms", "detail", "outcome")
     WHOLE = frozenset({"version", "attempt", "created_ms", "updated_ms", "due_ms", "expected"})
 
     def __init__(self, connection: Any, ledger: Ledger) -> None:
         if not ledger.url.startswith(("postgres:", "postgresql:")):
-            raise InvalidInput("for a psycopg connection the ledger must be in the same database: Ledger('postgres://…')")
+            raise InvalidInput(
+                "for a psycopg connection the ledger must be in the same database: Ledger('postgres://…')"
+            )
         schema = parse_qs(urlsplit(ledger.url).query).get("schema", ["onceward"])[0]
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", schema):
             raise InvalidInput(f"the schema {schema!r} is not a plain name")
@@ -203,11 +205,11 @@ class _Postgres:
             raise ended.unanswered(str(error).strip()) from error
 
     def load(self, id: str) -> tuple[str | None, int]:
-        columns = ("version", "attempt", "created_ms", "updated_ms", "due_ms", "replays", "state", "origin", "scope", "name", "key", "detail", "outcome")  # fmt: skip
-        question = f'SELECT {self.NOW}, {", ".join("o." + name for name in columns)} FROM (SELECT 1) AS t '
+        columns = [*self.NEW[1:], "replays"]
+        question = f"SELECT {self.NOW}, {', '.join('o.' + name for name in columns)} FROM (SELECT 1) AS t "
         question += f'LEFT JOIN "{self.schema}".load_1(%s::text[]) AS o ON true'
         now_ms, *cells = self.connection.execute(question, ([id],)).fetchone()
-        row = dict(zip(columns, cells))
+        row = dict(zip(columns, cells, strict=True))
         return (_whole(id, row) if row["version"] is not None else None), int(now_ms)
 
     def write(self, step: Written) -> bool:
@@ -235,6 +237,7 @@ class _Postgres:
 
 def _whole(id: str, row: Mapping[str, Any]) -> str:
     """The record as JSON text, in which detail and outcome stay the texts that they were."""
-    plain = {name: row[name] for name in ("scope", "name", "version", "state", "attempt", "created_ms", "updated_ms", "due_ms", "replays")}  # fmt: skip
+    names = ("scope", "name", "version", "state", "attempt", "created_ms", "updated_ms", "due_ms", "replays")
+    plain = {name: row[name] for name in names}
     plain |= {"id": id, "key": {"text": row["key"], "origin": row["origin"]}}
     return f'{json.dumps(plain)[:-1]}, "detail": {row["detail"]}, "outcome": {row["outcome"] or "null"}}}'

@@ -93,7 +93,7 @@ def _build(kind: Any, data: Any) -> Any:
         return [_build(arguments[0], item) for item in data]
     if origin is tuple and type(data) is tuple:
         kinds = [arguments[0]] * len(data) if arguments[-1] is Ellipsis else list(arguments)
-        return tuple(_build(part, item) for part, item in zip(kinds, data))
+        return tuple(_build(part, item) for part, item in zip(kinds, data, strict=True))
     if origin is dict and type(data) is dict:
         return {name: _build(arguments[1], item) for name, item in data.items()}
     if not _is_class(kind):

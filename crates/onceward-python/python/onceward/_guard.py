@@ -124,9 +124,7 @@ class Guard:
             return ("failed", str(problem), problem)
         return self._success(operation, value)
 
-    async def _perform_async(
-        self, attempt: Attempt, args: tuple[Any, ...], kwargs: dict[str, Any] | None
-    ) -> Told:
+    async def _perform_async(self, attempt: Attempt, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Told:
         try:
             operation, token = self._begin(attempt)
         except OncewardError as error:

@@ -192,11 +192,10 @@ class Ledger:
         left = sys.maxsize if limit is None else limit
         while left > 0:
             page = self._handle.list(scope=scope, name=name, states=states, before=before, limit=min(left, 500))
-            for before, record in page:
-                yield record
-            left -= len(page)
             if not page:
                 return
+            yield from (record for _, record in page)
+            before, left = page[-1][0], left - len(page)
 
     def show(self, id: str) -> Record:
         """The operation of that id, and where it really stands."""

@@ -5,21 +5,21 @@ from collections.abc import Callable, Sequence
 from typing import Any, final
 
 __all__ = [
-    "Handle",
-    "Spec",
-    "Conversation",
-    "Bell",
+    "CODES",
     "Attempt",
+    "Bell",
     "Claim",
-    "Record",
-    "Receipt",
+    "Conversation",
+    "Handle",
     "Plan",
+    "Receipt",
+    "Record",
+    "Spec",
     "Written",
+    "__version__",
     "atomic_begin",
     "canonical",
     "span_ms",
-    "CODES",
-    "__version__",
 ]
 
 CODES: list[str]
@@ -227,9 +227,7 @@ class Handle:
         self, *, scope: str | None, name: str | None, states: Sequence[str], before: int | None, limit: int
     ) -> list[tuple[int, Record]]: ...
     def show(self, id: str) -> Record: ...
-    def settle(
-        self, id: str, verdict: str, *, json: str | None, reason: str | None, by: str
-    ) -> Record: ...
+    def settle(self, id: str, verdict: str, *, json: str | None, reason: str | None, by: str) -> Record: ...
     def cancel(self, id: str) -> tuple[bool, Record]: ...
     def forget(self, id: str) -> Record: ...
     def wait_for(self, id: str, timeout_ms: int) -> Record: ...

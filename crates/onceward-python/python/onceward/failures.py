@@ -1,7 +1,7 @@
 """Which failures are certain: what an exception of a known library says of the effect.
 
-Classes are matched by their names, so no library is imported. The rule is the contract's: before the first byte was sent
-nothing happened; a timeout or a reset after that leaves it in doubt; a 429 and what a vendor documents as rejected
+Classes are matched by their names, so no library is imported. The rule is the contract's: before the first byte was
+sent nothing happened; a timeout or a reset after that leaves it in doubt; a 429 and what a vendor documents as rejected
 before execution did nothing. Whatever is not listed here is in doubt, unless nothing was dispatched.
 """
 
