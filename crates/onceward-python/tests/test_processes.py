@@ -56,6 +56,16 @@ def test_processes_share_one_effect(tmp_path: Path) -> None:
     assert len(pids) == 1
 
 
+def pid_by(ledger: Ledger) -> int:
+    return int(ledger.call("charge", {}, lambda: os.getpid()).value)
+
+
+def test_a_ledger_can_be_sent_to_another_process(ledger: Ledger) -> None:
+    own = pid_by(ledger)
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        assert pool.submit(pid_by, ledger).result() == own
+
+
 def in_child(work: object, *args: object) -> int:
     """The exit status of a fork that does this."""
     child = os.fork()

@@ -244,9 +244,19 @@ class Ledger:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def __reduce__(self) -> tuple[Callable[..., Ledger], tuple[str, str | None, bool]]:
+        # Another process opens a ledger of its own at the same place.
+        return _reopened, (self.url, self._policy, self._nfc)
+
     def __repr__(self) -> str:
         place = self.url if self.url.startswith(("sqlite:", "memory:")) else self.url.partition(":")[0] + "://…"
         return f"Ledger({place!r})"
+
+
+def _reopened(url: str, policy: str | None, nfc: bool) -> Ledger:
+    ledger = Ledger(url, nfc=nfc)
+    ledger._policy = policy
+    return ledger
 
 
 def _url(place: str | os.PathLike[str]) -> str:
