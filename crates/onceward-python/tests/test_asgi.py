@@ -131,6 +131,29 @@ def test_what_is_too_large_says_so_and_does_not_run_again(ledger: Ledger) -> Non
     assert json.loads(again[1]["body"])["happened"] == "yes"
 
 
+def test_what_comes_after_the_answer_does_not_hold_it_back(ledger: Ledger) -> None:
+    heard: list[str] = []
+
+    async def main() -> None:
+        sent = asyncio.Event()
+
+        async def inner(scope: Any, receive: Any, send: Any) -> None:
+            await send({"type": "http.response.start", "status": 202, "headers": []})
+            await send({"type": "http.response.body", "body": b"accepted"})
+            await sent.wait()
+            heard.append("background")
+
+        async def send(message: dict[str, Any]) -> None:
+            if message["type"] == "http.response.body":
+                heard.append(message["body"].decode())
+                sent.set()
+
+        await asyncio.wait_for(asked(IdempotencyMiddleware(inner, ledger=ledger), send=send), 20)
+
+    asyncio.run(main())
+    assert heard == ["accepted", "background"]
+
+
 def test_an_exception_of_the_application_is_its_own(ledger: Ledger) -> None:
     async def inner(scope: Any, receive: Any, send: Any) -> None:
         raise ConnectionRefusedError("the bank is closed")

@@ -7,6 +7,7 @@ A request with a key is carried out once. A retry gets the same status, headers 
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping
@@ -105,9 +106,11 @@ class IdempotencyMiddleware:
 
     async def _once(self, scope: Scope, body: bytes, receive: Receive, send: Send, key: str) -> None:
         answer = _Answer(send, self._largest_response)
+        # A file that the server sends by itself could not be recorded.
+        plain = {**scope, "extensions": {}} if "http.response.pathsend" in scope.get("extensions", ()) else scope
 
         async def carried_out() -> dict[str, Any]:
-            await self.app(scope, _again(body, receive), answer.take)
+            await answer.complete(self.app(plain, _again(body, receive), answer.take))
             return answer.recorded(self._outcome(answer.status))
 
         name = f"{scope['method']} {scope['path']}"
@@ -123,6 +126,9 @@ class IdempotencyMiddleware:
             await _refuse(error, send)
         else:
             await (answer.finish() if not receipt.replayed else _replay(receipt, send))
+        # What the application does after its answer (background tasks) is its own; so is what goes wrong there.
+        if answer.work is not None:
+            await answer.work
 
     def _outcome(self, status: int) -> Outcome:
         usual: Outcome = "done" if status < 400 else "failed" if status < 500 else "in_doubt"
@@ -142,6 +148,21 @@ class _Answer:
     started: bool = False
     ended: bool = False
     too_large: bool = False
+    work: asyncio.Future[None] | None = None
+    whole: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def complete(self, application: Awaitable[None]) -> None:
+        """Runs the application until its answer is whole. Raises what it raises before that."""
+        self.work = asyncio.ensure_future(application)
+        self.work.add_done_callback(lambda _: self.whole.set())
+        try:
+            await self.whole.wait()
+        except asyncio.CancelledError:
+            self.work.cancel()
+            raise
+        if not self.ended:
+            work, self.work = self.work, None
+            await work
 
     async def take(self, message: Message) -> None:
         """Takes the next message of the application."""
@@ -151,7 +172,9 @@ class _Answer:
         elif message["type"] == "http.response.body":
             self._record(message.get("body", b""))
             self.ended = not message.get("more_body", False)
-            if not self.ended:
+            if self.ended:
+                self.whole.set()
+            else:
                 await self.finish()
 
     async def finish(self) -> None:
