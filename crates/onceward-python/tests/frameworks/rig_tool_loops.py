@@ -6,7 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import anthropic
 import rig
 from onceward import Ledger
 from onceward.anthropic import arun_tools, repeatable, run_tools
@@ -47,6 +46,8 @@ def bare_results(response, charge) -> list[dict]:
 
 def loop(url: str, session, charge, **settings) -> list[dict]:
     """The usual loop; gives the tool results that the model was sent."""
+    import anthropic
+
     client = anthropic.Anthropic(api_key="k", base_url=url, max_retries=0)
     messages: list = [{"role": "user", "content": "charge o-1"}]
     sent: list[dict] = []
@@ -95,13 +96,17 @@ def child(place: str, world: str, attempt: str) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         return said
 
-    session = Ledger(place).session("run-1") if place != "-" else None
-    with model(says(asks(7)), says(TEXT)) as (url, _):
-        print(loop(url, session, charge))
+    # The answer as it comes over the wire: what is killed needs no SDK, and starts quickly.
+    if place == "-":
+        charge(**ARGUMENTS)
+    else:
+        print(run_tools(Ledger(place).session("run-1"), says(asks(7 if attempt == "killed" else 8)), {"charge": charge}))
 
 
 @scenario("Anthropic: the same call twice in one answer, in an event loop", bare=2)
 async def at_once(run: Run):
+    import anthropic
+
     async def charge(order: str, amount: int = 1) -> str:
         return run.world.change(order)
 
