@@ -227,8 +227,9 @@ impl Proxy {
                 self.answer_from_server(&id, line);
             }
             Message::One(head) if head.method.as_deref() == Some("notifications/progress") => {
-                self.to_client(&line);
+                // Whoever joins when he has seen it was not there when it was said.
                 self.desk.progress.tell(CHANNEL, &head);
+                self.to_client(&line);
             }
             Message::One(head) if head.method.as_deref() == Some("notifications/tools/list_changed") => {
                 lock(&self.desk.catalogue).note_changed();
