@@ -165,7 +165,7 @@ impl Conversation {
     /// Says how the attempt went.
     fn executed(&self, py: Python<'_>, said: &Bound<'_, PyAny>) {
         let told = told::attempt(said).unwrap_or_else(|error| crate::run::broken(py, error));
-        *lock(&self.own) = Own { value: told.own, cause: told.cause };
+        *lock(&self.own) = Own { value: told.own, cause: told.cause, ended: None };
         mail(&self.mail).reply = Some(Reply::Executed(told.result));
     }
 

@@ -18,6 +18,11 @@ const LISTEN: Duration = Duration::from_millis(50);
 /// # Errors
 /// What a signal's handler raised. The future is dropped then.
 pub(crate) fn drive<T>(future: impl Future<Output = T>) -> PyResult<T> {
+    drive_unless(|| false, future)
+}
+
+/// The same, with no ear for signals while `deaf` says so. What came meanwhile is heard when the interpreter goes on.
+pub(crate) fn drive_unless<T>(deaf: impl Fn() -> bool, future: impl Future<Output = T>) -> PyResult<T> {
     let mut future = pin!(future);
     let waker = own_waker();
     let mut context = Context::from_waker(&waker);
@@ -26,6 +31,9 @@ pub(crate) fn drive<T>(future: impl Future<Output = T>) -> PyResult<T> {
             return Ok(output);
         }
         thread::park_timeout(LISTEN);
+        if deaf() {
+            continue;
+        }
         // Where the interpreter is gone, so is whoever waits for this.
         Python::try_attach(|py| py.check_signals())
             .unwrap_or_else(|| Err(PyKeyboardInterrupt::new_err(())))?;

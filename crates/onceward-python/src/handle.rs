@@ -25,6 +25,9 @@ static FORKED_IN_USE: AtomicBool = AtomicBool::new(false);
 const FORKED: &str = "this process was forked while its parent was using the ledger, and a ledger cannot be shared \
                       that way; start workers with the spawn or forkserver method, or fork before a call is under way";
 
+const IN_MEMORY: &str = "a ledger in memory is its process's own, and this process was forked from that one; give the \
+                         ledger a file, or make one here";
+
 /// A ledger that is open.
 pub(crate) struct Opened {
     pub(crate) ledger: Ledger,
@@ -53,7 +56,10 @@ impl Handle {
         match &*state {
             State::Open(opened) => return Ok(Arc::clone(opened)),
             State::Closed => {}
-            State::Forked => return Err(onceward::StoreError::unavailable(FORKED).into()),
+            State::Forked => {
+                let why = if self.is_in_memory() { IN_MEMORY } else { FORKED };
+                return Err(onceward::StoreError::unavailable(why).into());
+            }
         }
         if FORKED_IN_USE.load(Ordering::SeqCst) {
             return Err(onceward::StoreError::unavailable(FORKED).into());
@@ -62,6 +68,11 @@ impl Handle {
         let opened = Arc::new(Opened { blocking: ledger.blocking().ledger().clone(), ledger });
         *state = State::Open(Arc::clone(&opened));
         Ok(opened)
+    }
+
+    /// What is only in memory cannot be opened again.
+    fn is_in_memory(&self) -> bool {
+        matches!(self.place, Place::Memory)
     }
 
     /// Waits for what the ledger does, with the interpreter let go.
@@ -206,6 +217,9 @@ impl Handle {
 
     /// Before the process forks: a ledger that is not in use is closed, so that both sides open one of their own.
     fn before_fork(&self, py: Python<'_>) {
+        if self.is_in_memory() {
+            return;
+        }
         let idle = py.detach(|| {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
             match &*state {
@@ -230,7 +244,9 @@ impl Handle {
             }
         };
         if let State::Open(opened) = std::mem::replace(&mut *state, State::Closed) {
-            FORKED_IN_USE.store(true, Ordering::SeqCst);
+            if !self.is_in_memory() {
+                FORKED_IN_USE.store(true, Ordering::SeqCst);
+            }
             std::mem::forget(opened);
             *state = State::Forked;
         }

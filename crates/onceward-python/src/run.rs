@@ -1,13 +1,14 @@
 //! A call of a function: the ledger's own loop, with the function in the middle of it.
 
 use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use onceward::{Attempt, Done, Error, Failure, Ledger, Operation, ProbeAnswer, Verification};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
 use crate::attempt::Attempt as Seen;
-use crate::drive::drive;
+use crate::drive::drive_unless;
 use crate::keep::keep;
 use crate::record::Record;
 use crate::told::{self, Told};
@@ -26,7 +27,12 @@ pub(crate) struct Actors {
 pub(crate) struct Own {
     pub(crate) value: Option<Py<PyAny>>,
     pub(crate) cause: Option<Py<PyAny>>,
+    /// When it ended.
+    pub(crate) ended: Option<Instant>,
 }
+
+/// How long the ending of an attempt may take to be written before Ctrl-C is heard again.
+const WRITING: Duration = Duration::from_secs(2);
 
 /// Lets the operation happen once. The interpreter must have been let go.
 pub(crate) fn run(
@@ -55,7 +61,9 @@ pub(crate) fn run(
             std::future::ready(said.unwrap_or_else(|error| (Verification::Pending, error.to_string())))
         });
     }
-    drive(call.run(|attempt| std::future::ready(act(ledger, &attempt, lease_ms, actors, own))))
+    // While the ending is being written, Ctrl-C waits: a result must not be lost to it.
+    let ending = || lock(own).ended.is_some_and(|ended| ended.elapsed() < WRITING);
+    drive_unless(ending, call.run(|attempt| std::future::ready(act(ledger, &attempt, lease_ms, actors, own))))
 }
 
 fn act(
@@ -71,7 +79,7 @@ fn act(
         said.and_then(|said| told::attempt(&said)).unwrap_or_else(|error| broken(py, error))
     });
     drop(kept);
-    *lock(own) = Own { value: told.own, cause: told.cause };
+    *lock(own) = Own { value: told.own, cause: told.cause, ended: Some(Instant::now()) };
     told.result
 }
 

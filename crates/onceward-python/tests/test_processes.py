@@ -149,6 +149,20 @@ def test_a_fork_of_a_ledger_in_use_says_so(ledger: Ledger) -> None:
     assert ledger.call("other", {}, lambda: 1).effect == "updated", "the parent goes on"
 
 
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_a_ledger_in_memory_stays_with_its_process() -> None:
+    ledger = Ledger("memory:")
+    assert ledger.call("charge", {}, lambda: 5).value == 5
+
+    def child() -> int:
+        with pytest.raises(LedgerUnavailable, match="its process's own"):
+            ledger.call("charge", {}, lambda: 6)
+        return int(Ledger("memory:").call("charge", {}, lambda: 7).value)
+
+    assert in_child(child) == 7
+    assert ledger.call("charge", {}, lambda: 8).value == 5, "the parent remembers"
+
+
 def test_a_child_that_forgets_its_parents_ledger_leaves_its_locks_alone(ledger: Ledger) -> None:
     def work() -> int:
         assert in_child(lambda: 0) == 0
