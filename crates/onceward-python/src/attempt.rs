@@ -49,13 +49,13 @@ impl Attempt {
     }
 
     /// Says that nothing has left yet: until `dispatched`, an error or a crash is certain to have had no effect.
-    fn not_dispatched_yet(&self, py: Python<'_>) {
-        py.detach(|| self.attempt.not_dispatched_yet());
+    fn not_dispatched_yet(&self) {
+        self.attempt.not_dispatched_yet();
     }
 
     /// Says that the request leaves now: from here on an error without a class leaves the operation in doubt.
     fn dispatched(&self, py: Python<'_>) -> PyResult<()> {
-        let noted = py.detach(|| self.attempt.dispatched());
-        noted.map_err(|problem| error::of(py, &problem.into()))
+        // Eight bytes that nobody syncs: to let the interpreter go would cost more than they do.
+        self.attempt.dispatched().map_err(|problem| error::of(py, &problem.into()))
     }
 }

@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;
@@ -26,14 +26,18 @@ pub(crate) fn drive_unless<T>(deaf: impl Fn() -> bool, future: impl Future<Outpu
     let mut future = pin!(future);
     let waker = own_waker();
     let mut context = Context::from_waker(&waker);
+    let mut heard: Option<Instant> = None;
     loop {
         if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
             return Ok(output);
         }
+        let heard_at = *heard.get_or_insert_with(Instant::now);
         thread::park_timeout(LISTEN);
-        if deaf() {
+        // Most waits are over sooner, and the interpreter is dear when many threads want it.
+        if heard_at.elapsed() < LISTEN || deaf() {
             continue;
         }
+        heard = Some(Instant::now());
         // Where the interpreter is gone, so is whoever waits for this.
         Python::try_attach(|py| py.check_signals())
             .unwrap_or_else(|| Err(PyKeyboardInterrupt::new_err(())))?;
