@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import pytest
+
 from onceward import InvalidInput, Ledger
 from onceward._http import key_of
 from onceward.asgi import IdempotencyMiddleware
@@ -47,7 +48,8 @@ def answering(*parts: bytes, status: int = 200) -> tuple[Any, list[bytes]]:
 @pytest.mark.parametrize(
     ("header", "key"),
     [
-        ("abc", "abc"), ('"abc"', "abc"), ('"a\\"b"', 'a"b'), ('"abc";v=1', "abc"), (" abc ", "abc"), ("a" * 255, "a" * 255),
+        ("abc", "abc"), ('"abc"', "abc"), ('"a\\"b"', 'a"b'), ('"abc";v=1', "abc"), (" abc ", "abc"),
+        ("a" * 255, "a" * 255),
         ("", None), ('""', None), ("a b", None), ('"a b"', None), ("ü", None), ("a" * 256, None),
     ],
 )  # fmt: skip
@@ -113,7 +115,13 @@ def test_a_client_that_left_does_not_break_the_request_off(ledger: Ledger) -> No
 
 @pytest.mark.parametrize(
     ("status", "outcomes", "again", "runs"),
-    [(302, {}, 302, 1), (404, {}, 404, 2), (500, {}, 424, 1), (503, {503: "failed"}, 503, 2), (409, {409: "done"}, 409, 1)],
+    [
+        (302, {}, 302, 1),
+        (404, {}, 404, 2),
+        (500, {}, 424, 1),
+        (503, {503: "failed"}, 503, 2),
+        (409, {409: "done"}, 409, 1),
+    ],
 )
 def test_what_a_status_means(ledger: Ledger, status: int, outcomes: Any, again: int, runs: int) -> None:
     inner, seen = answering(b"said", status=status)

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+
 from onceward import Ledger
 from onceward.anthropic import arun_tools, repeatable, run_tools
 from onceward.openai import repeatable as openai_repeatable
@@ -46,7 +47,8 @@ def test_a_repeat_is_wanted_only_if_it_is_said(ledger: Ledger) -> None:
     session, tools = ledger.session("run-1"), {"charge": charge}
     said = [{}, {"occurrence": 1}, {"occurrence": 2}, {"occurrence": 2}, {"occurrence": "gift"}]
     results = [
-        run_tools(session, asks(order="o", **one), tools, occurrence_argument="occurrence")[0]["content"] for one in said
+        run_tools(session, asks(order="o", **one), tools, occurrence_argument="occurrence")[0]["content"]
+        for one in said
     ]
     assert [text.partition("\n")[0] for text in results] == ["1", "1", "2", "2", "3"]
     assert "occurrence=2." in results[1] and "occurrence=3." in results[3]
@@ -100,7 +102,9 @@ def test_calls_of_one_answer_run_at_once_and_the_same_ones_once(ledger: Ledger) 
         await together.wait()
         return order
 
-    response = {"content": [*asks(1, order="a")["content"], *asks(2, order="b")["content"], *asks(3, order="a")["content"]]}
+    response = {
+        "content": [*asks(1, order="a")["content"], *asks(2, order="b")["content"], *asks(3, order="a")["content"]]
+    }
     results = asyncio.run(arun_tools(ledger.session("run-1"), response, {"charge": charge}))
     assert [one["tool_use_id"] for one in results] == ["toolu_1", "toolu_2", "toolu_3"]
     assert sorted(charged) == ["a", "b"]
@@ -143,8 +147,12 @@ def test_both_apis_of_openai_and_mistakes(ledger: Ledger) -> None:
 def test_a_definition_gets_the_argument_for_repeats() -> None:
     schema = {"type": "object", "properties": {"order": {"type": "string"}}, "required": ["order"]}
     made = repeatable({"name": "charge", "input_schema": schema})
-    assert list(made["input_schema"]["properties"]) == ["order", "occurrence"] and made["input_schema"]["required"] == ["order"]
-    strict = openai_repeatable({"type": "function", "function": {"name": "charge", "strict": True, "parameters": schema}})
+    assert list(made["input_schema"]["properties"]) == ["order", "occurrence"] and made["input_schema"]["required"] == [
+        "order"
+    ]
+    strict = openai_repeatable(
+        {"type": "function", "function": {"name": "charge", "strict": True, "parameters": schema}}
+    )
     assert strict["function"]["strict"] is False and "occurrence" in strict["function"]["parameters"]["properties"]
     assert list(schema["properties"]) == ["order"]
     with pytest.raises(ValueError, match="of its own"):

@@ -4,6 +4,7 @@ import tempfile
 from pathlib import Path
 
 from anthropic.types import Message
+
 from onceward import Ledger
 from onceward.anthropic import repeatable, run_tools
 
@@ -21,7 +22,9 @@ def scripted(number: int) -> Message:
     content = [block] if number < 3 else [{"type": "text", "text": "done"}]
     about = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m", "stop_sequence": None}
     usage = {"input_tokens": 1, "output_tokens": 1}
-    return Message.model_validate({**about, "content": content, "stop_reason": "tool_use" if number < 3 else "end_turn", "usage": usage})
+    return Message.model_validate(
+        {**about, "content": content, "stop_reason": "tool_use" if number < 3 else "end_turn", "usage": usage}
+    )
 
 
 schema = {"type": "object", "properties": {"order": {"type": "string"}, "amount": {"type": "integer"}}}

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import httpx
 from fastapi import FastAPI
+
 from onceward import Ledger, current_operation
 from onceward.asgi import IdempotencyMiddleware
 
@@ -21,6 +22,8 @@ async def charge(order: str) -> dict:
     operation = current_operation()
     charged.append(operation.downstream_key("stripe"))  # the same for every attempt at this request
     return {"order": order}
+
+
 # docs: end
 
 

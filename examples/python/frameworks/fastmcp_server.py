@@ -7,6 +7,7 @@ from pathlib import Path
 
 from fastmcp import Client, FastMCP
 from fastmcp.server.middleware.error_handling import RetryMiddleware
+
 from onceward import Ledger
 from onceward.fastmcp import OnceMiddleware
 
@@ -29,6 +30,8 @@ def charge(order: str) -> str:
 def find(order: str) -> str:
     """Finds an order."""
     return f"{order} is open"
+
+
 # docs: end
 
 

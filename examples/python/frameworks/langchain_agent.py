@@ -8,6 +8,7 @@ from langchain.agents.middleware import ToolRetryMiddleware
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage
 from langchain_core.tools import tool
+
 from onceward import Ledger
 from onceward.langchain import OnceMiddleware, guard
 

@@ -8,6 +8,7 @@ from langchain_core.tools import tool
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.types import RetryPolicy
+
 from onceward import Ledger
 from onceward.langchain import wrap_tool_call
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from agents import Agent, RunConfig, Runner, function_tool, set_tracing_disabled
 from agents.testing import ScriptedModel, assistant_message, function_call
+
 from onceward import Ledger
 from onceward.openai_agents import once_tool
 
@@ -29,6 +30,8 @@ async def main(model) -> str:
     agent = Agent("clerk", model=model, tools=[charge])
     result = await Runner.run(agent, "charge o-1", run_config=RunConfig(group_id="order-flow-17"))
     return result.final_output
+
+
 # docs: end
 
 

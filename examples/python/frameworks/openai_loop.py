@@ -3,9 +3,10 @@
 import tempfile
 from pathlib import Path
 
+from openai.types.responses import ResponseFunctionToolCall
+
 from onceward import Ledger
 from onceward.openai import run_tools
-from openai.types.responses import ResponseFunctionToolCall
 
 charged = []
 
@@ -22,7 +23,11 @@ def find(order: str) -> str:
 def scripted(number: int) -> dict:
     """What `client.responses.create(model=…, tools=definitions, input=items)` would answer."""
     arguments = '{"order": "o-1", "amount": 5}'
-    return {"output": [ResponseFunctionToolCall(type="function_call", call_id=f"call_{number}", name="charge", arguments=arguments)]}
+    return {
+        "output": [
+            ResponseFunctionToolCall(type="function_call", call_id=f"call_{number}", name="charge", arguments=arguments)
+        ]
+    }
 
 
 place = Path(tempfile.mkdtemp()) / "agent.db"

@@ -1,14 +1,15 @@
-"""A toolset of Pydantic AI whose tool takes longer than its timeout. The model is scripted: it asks until it is done."""
+"""A toolset of Pydantic AI whose tool takes longer than its timeout. The model is scripted: it asks until done."""
 
 import asyncio
 import tempfile
 from pathlib import Path
 
-from onceward import Ledger
-from onceward.pydantic_ai import OnceToolset
 from pydantic_ai import Agent, ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.models.function import FunctionModel
 from pydantic_ai.toolsets import FunctionToolset
+
+from onceward import Ledger
+from onceward.pydantic_ai import OnceToolset
 
 charged = []
 place = Path(tempfile.mkdtemp()) / "agent.db"

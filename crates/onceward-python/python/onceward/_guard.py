@@ -20,17 +20,6 @@ Told = tuple[object, ...]
 
 _LONGEST_REASON = 2_000
 
-# Imported by the first coroutine: asyncio is slow to import, and many programs have no use for it.
-_loop: Any = None
-
-
-def _load_loop() -> Any:
-    global _loop
-    from . import _loop as loaded
-
-    _loop = loaded
-    return loaded
-
 
 class Yes:
     """A probe's answer: it happened, and this was its result."""
@@ -80,14 +69,15 @@ class Guard:
 
     async def run_async(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Receipt:
         """The same for a coroutine. The event loop is never blocked by the ledger."""
-        loop = _loop or _load_loop()
+        from . import _loop
+
         if not self.handle.is_open:
-            await loop.in_a_thread(self.handle.open)
+            await _loop.in_a_thread(self.handle.open)
         asks = {"probe": self.probe is not None, "verify": self.verify is not None}
         conversation = self.handle.converse(self.spec, args, kwargs, **asks)
         while True:
             try:
-                kind, about = await loop.next_turn(conversation)
+                kind, about = await _loop.next_turn(conversation)
             except BaseException:
                 conversation.abandon()
                 raise

@@ -1,4 +1,4 @@
-"""The Idempotency-Key header, and errors as problem details. By draft-ietf-httpapi-idempotency-key-header and RFC 9457."""
+"""The Idempotency-Key header (draft-ietf-httpapi-idempotency-key-header), and errors as problem details (RFC 9457)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ _VISIBLE = re.compile(r"[!-~]{1,255}\Z")
 
 # The statuses of the contract. Those where a blind retry must not come are ones that no SDK retries by itself.
 _STATUS = {
-    "INVALID_INPUT": 400, "KEY_MISSING": 400, "NOT_FOUND": 404, "IN_PROGRESS": 409, "KEY_EXPIRED": 410, "CANCELLED": 410,
+    "INVALID_INPUT": 400, "KEY_MISSING": 400, "NOT_FOUND": 404, "IN_PROGRESS": 409, "KEY_EXPIRED": 410,
+    "CANCELLED": 410,
     "RESULT_UNAVAILABLE": 410, "KEY_REUSED": 422, "WRONG_STATE": 422, "BUDGET_EXHAUSTED": 424, "TIMEOUT": 424,
     "IN_DOUBT": 424, "UNVERIFIED": 424, "FAILED": 502, "LEDGER_UNAVAILABLE": 503, "TOO_LARGE": 413,
 }  # fmt: skip

@@ -1,6 +1,6 @@
-"""What the adapters for agent frameworks share: one call of a model's tool, let happen once, and the words for the model.
+"""What the adapters for agent frameworks share: one call of a model's tool that happens once, and words for the model.
 
-The key is made of the tool's name and arguments within a scope (the run, thread or conversation), never of the id of the
+The key is made of the tool's name and arguments within a scope (run, thread or conversation), never of the id of the
 tool call: a model that asks again, or a loop that is started again, has another id for the same wish.
 """
 
@@ -124,7 +124,9 @@ class Desk:
         try:
             return Outcome(value=receipt.value, note=note)
         except ResultUnavailable as error:
-            return Outcome(error=error, refusal=f"It was done before, and its result could not be kept. {note or ''}".strip())
+            return Outcome(
+                error=error, refusal=f"It was done before, and its result could not be kept. {note or ''}".strip()
+            )
 
     def _refused(self, error: OncewardError, options: Mapping[str, Any]) -> Outcome:
         return Outcome(error=error, refusal=self.explain(error, options))
@@ -140,7 +142,9 @@ class Desk:
         elif error.code == "IN_PROGRESS":
             advice = "The same call is still running. Nothing was started now. Ask again later with the same arguments."
         elif error.code == "KEY_REUSED":
-            advice = "Nothing was run: the same thing was asked for before with other values. Ask with the values of then."
+            advice = (
+                "Nothing was run: the same thing was asked for before with other values. Ask with the values of then."
+            )
         elif error.code in ("KEY_EXPIRED", "CANCELLED"):
             advice = f"Nothing was run. {self._repeat(options)}"
         elif error.code in ("INVALID_INPUT", "KEY_MISSING"):
@@ -258,7 +262,7 @@ _running: set[asyncio.Task[Any]] = set()
 
 
 async def detached(work: Coroutine[Any, Any, T]) -> T:
-    """Awaits the work. If the one who waits is cancelled, the work goes on: an effect that has begun is written down."""
+    """Awaits the work. If the one who waits is cancelled, the work goes on: an effect that began is written down."""
     task = asyncio.ensure_future(work)
     _running.add(task)
     task.add_done_callback(_finished)

@@ -6,8 +6,8 @@
         {"role": "user", "content": run_tools(session, response, {"charge": charge})},
     ]
 
-A loop that is started again, or a model that asks again under another id, gets the first result. An error comes back as a
-result that the model reads: what happened, and what to do. Needs no package but this one: answers may be dicts.
+A loop that is started again, or a model that asks again under another id, gets the first result. An error comes back as
+a result that the model reads: what happened, and what to do. Needs no package but this one: answers may be dicts.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ async def arun_tools(where: Where, response: Any, tools: Tools, **settings: Any)
     at = desk(where, settings)
     asked = _requests(response)
     ended = await asyncio.gather(*(arun(at, request, tools) for request in asked))
-    return [_block(request.id, outcome) for request, outcome in zip(asked, ended)]
+    return [_block(request.id, outcome) for request, outcome in zip(asked, ended, strict=True)]
 
 
 def repeatable(definition: Mapping[str, Any], argument: str = "occurrence") -> dict[str, Any]:

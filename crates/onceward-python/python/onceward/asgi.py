@@ -2,7 +2,8 @@
 
     app.add_middleware(IdempotencyMiddleware, ledger=ledger)
 
-A request with a key is carried out once. A retry gets the same status, headers and body, with `Idempotent-Replayed: true`.
+A request with a key is carried out once. A retry gets the same status, headers and body, and is told that with
+`Idempotent-Replayed: true`.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ class IdempotencyMiddleware:
     - `ledger`: where requests are written down. Bodies of requests are not stored; their fingerprint is.
     - `methods`: which requests are looked at. `key`: `"optional"` or `"required"` (400 without), or a function of the
       ASGI scope that says one of them.
-    - `scope`: whose key it is, as a function of the ASGI scope: nobody sees another's answers. By default those with the
-      same `Authorization` header are one.
+    - `scope`: whose key it is, as a function of the ASGI scope: nobody sees another's answers. By default those with
+      the same `Authorization` header are one.
     - `wait`: how long a second request waits for the first before it gets 409; not at all by default.
     - `outcomes`: what a status of the application means, e.g. `{503: "failed"}`. By default below 400 is done; 4xx
       failed, by the application's own word, so that the same request may come again; 5xx is in doubt.
@@ -188,7 +189,7 @@ class _Answer:
                 return
 
     def recorded(self, outcome: Outcome) -> dict[str, Any]:
-        """The answer as it is kept: without its body if that is too large. Raises where the application did not succeed."""
+        """The answer as it is kept: without its body if that is too large. Raises where there was no success."""
         if not self.ended:
             raise RuntimeError("the application ended without a response")
         if outcome != "done":

@@ -29,7 +29,7 @@ def guard(tool: BaseTool, where: Where, **settings: Any) -> BaseTool:
     - `occurrence_argument`: adds an optional argument of that name, by which the model can say that a repeat is wanted.
     - anything else is an option of `Ledger.once`.
 
-    A certain failure is raised as the tool's own exception, so CrewAI tries again. What is in doubt or refused is a text.
+    A certain failure is raised as the tool's own exception, so CrewAI tries again. What is in doubt or refused is text.
     """
     at = desk(where, settings)
     fields = _schema(tool, at)
@@ -77,7 +77,7 @@ def _arguments(tool: BaseTool, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     names = list(tool.args_schema.model_fields)
     if len(args) > len(names):
         raise InvalidInput(f"{tool.name} takes {len(names)} arguments, not {len(args)}; nothing was run")
-    return {**dict(zip(names, args)), **kwargs}
+    return {**dict(zip(names, args, strict=False)), **kwargs}
 
 
 def _schema(tool: BaseTool, at: Desk) -> dict[str, Any]:

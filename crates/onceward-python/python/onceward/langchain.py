@@ -6,8 +6,8 @@
     node = ToolNode(tools, wrap_tool_call=wrap_tool_call(ledger))         # all tools of a LangGraph node
     agent = create_agent(model, tools, middleware=[OnceMiddleware(ledger)])   # all tools of a LangChain agent
 
-With a ledger instead of a session the run is the graph's `thread_id`. A node that is retried, resumed after an interrupt
-or started again from a checkpoint runs its tools again: those that were done are replayed.
+With a ledger instead of a session the run is the graph's `thread_id`. A node that is retried, resumed after an
+interrupt or started again from a checkpoint runs its tools again: those that were done are replayed.
 """
 
 from __future__ import annotations
@@ -217,7 +217,7 @@ def _told(answer: Any, ended: list[Outcome], call_id: str | None) -> Any:
 
 
 def _noted(answer: Any, note: str, call_id: str) -> Any:
-    """The answer with the note in every message, and under the id of this call: a replay was asked for by another one."""
+    """The answer with the note in every message, and under the id of this call: the first one had another."""
     if isinstance(answer, ToolMessage):
         content = answer.content
         more = [*content, {"type": "text", "text": note}] if isinstance(content, list) else f"{content}\n\n{note}"

@@ -4,8 +4,8 @@
     items += response.output
     items += run_tools(session, response, {"charge": charge})
 
-A loop that is started again, or a model that asks again under another id, gets the first result. An error comes back as a
-result that the model reads: what happened, and what to do. Needs no package but this one: answers may be dicts.
+A loop that is started again, or a model that asks again under another id, gets the first result. An error comes back as
+a result that the model reads: what happened, and what to do. Needs no package but this one: answers may be dicts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Tools = Mapping[str, Callable[..., Any]]
 
 
 def run_tools(where: Where, response: Any, tools: Tools, **settings: Any) -> list[dict[str, Any]]:
-    """Runs what the model asked for and gives what is to be sent back: `tool` messages, or `function_call_output` items.
+    """Runs what the model asked for and gives what is sent back: `tool` messages, or `function_call_output` items.
 
     - `where`: a session; its id is the run that a restarted loop belongs to.
     - `tools`: functions by the names that the model knows them by.
@@ -39,7 +39,7 @@ async def arun_tools(where: Where, response: Any, tools: Tools, **settings: Any)
     at = desk(where, settings)
     asked, answer = _requests(response)
     ended = await asyncio.gather(*(arun(at, request, tools) for request in asked))
-    return [answer(request.id, outcome) for request, outcome in zip(asked, ended)]
+    return [answer(request.id, outcome) for request, outcome in zip(asked, ended, strict=True)]
 
 
 def repeatable(definition: Mapping[str, Any], argument: str = "occurrence") -> dict[str, Any]:
@@ -61,12 +61,16 @@ def _requests(response: Any) -> tuple[list[Request], Answer]:
     output = member(response, "output")
     if output is not None:
         asked = [item for item in output if member(item, "type") == "function_call"]
-        return [Request(member(item, "call_id"), member(item, "name"), member(item, "arguments")) for item in asked], _item
+        return [
+            Request(member(item, "call_id"), member(item, "name"), member(item, "arguments")) for item in asked
+        ], _item
     choices = member(response, "choices")
     message = member(choices[0], "message") if choices else response
     calls = [(call, member(call, "function")) for call in member(message, "tool_calls") or ()]
     made = [(call, made) for call, made in calls if made is not None]
-    return [Request(member(call, "id"), member(made, "name"), member(made, "arguments")) for call, made in made], _message
+    return [
+        Request(member(call, "id"), member(made, "name"), member(made, "arguments")) for call, made in made
+    ], _message
 
 
 def _item(id: str, outcome: Outcome) -> dict[str, Any]:

@@ -27,7 +27,8 @@ from .errors import InvalidInput
 def once_tool(where: Where, **settings: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Guards a function or coroutine function that `agents.function_tool` is put on.
 
-    - `where`: a session, or a ledger if `RunConfig.group_id` names the run. `scope`: text, or a function of the context.
+    - `where`: a session, or a ledger if `RunConfig.group_id` names the run. `scope`: text, or a function of the
+      context.
     - `occurrence_argument`: adds an optional argument of that name, by which the model can say that a repeat is wanted.
     - anything else is an option of `Ledger.once`.
 
@@ -67,7 +68,9 @@ def _guarded(at: Desk, function: Callable[..., Any]) -> Callable[..., Any]:
 
     if any(one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD) for one in own):
         raise InvalidInput(f"{function.__name__} takes any arguments; name them, so that the key can be made of them")
-    dressed: Callable[..., Any] = _dressed(guarded, function, [_context(ToolContext), *own, *_extra(at)], hints, ToolContext)
+    dressed: Callable[..., Any] = _dressed(
+        guarded, function, [_context(ToolContext), *own, *_extra(at)], hints, ToolContext
+    )
     return dressed
 
 
@@ -83,7 +86,11 @@ def _dressed(guarded: Any, function: Any, parameters: list[inspect.Parameter], h
     order = sorted(parameters, key=lambda one: one.default is not one.empty)
     guarded.__signature__ = inspect.Signature(order)
     own = {one.name: one.annotation for one in parameters if one.annotation is not one.empty}
-    guarded.__annotations__ = {**own, **{name: hint for name, hint in hints.items() if name in own}, parameters[0].name: kind}
+    guarded.__annotations__ = {
+        **own,
+        **{name: hint for name, hint in hints.items() if name in own},
+        parameters[0].name: kind,
+    }
     return guarded
 
 
@@ -96,4 +103,8 @@ def _extra(at: Desk) -> list[inspect.Parameter]:
     if at.occurrence_argument is None:
         return []
     said = typing.Annotated[int | None, occurrence_words(at.occurrence_argument)]
-    return [inspect.Parameter(at.occurrence_argument, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=said)]
+    return [
+        inspect.Parameter(
+            at.occurrence_argument, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=said
+        )
+    ]

@@ -5,7 +5,7 @@
     agent = Agent(model, toolsets=[OnceToolset(FunctionToolset([charge]), session)])
 
 With a ledger instead of a session the run is its `conversation_id`: give one to `agent.run`, and a run that is started
-again is the same one. A tool that is timed out by Pydantic AI goes on here, and the model that asks again gets its result.
+again is the same one. A tool that Pydantic AI times out goes on here, and the model that asks again gets its result.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ async def _unhurried(
 
 
 async def _within(tool: ToolsetTool[Any], call: Coroutine[Any, Any, Outcome]) -> Outcome:
-    """The tool's own timeout, around the guard instead of inside: what was begun goes on, and the retry gets its result."""
+    """The tool's own timeout, around the guard: what was begun goes on, and the retry gets its result."""
     timeout = _timeout_of(tool)
     with anyio.move_on_after(timeout):
         return await call

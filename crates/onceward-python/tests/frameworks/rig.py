@@ -70,7 +70,7 @@ scenarios: list[Scenario] = []
 
 
 def scenario(what: str, *, bare: int | None, guarded: int = 1):
-    """Marks a function of a `Run`. `bare` effects without the ledger (None: it is not run without), `guarded` with it."""
+    """Marks a function of a `Run`: `bare` effects without the ledger (None: not run without), `guarded` with it."""
 
     def mark(function):
         scenarios.append(Scenario(what, bare, guarded, function))

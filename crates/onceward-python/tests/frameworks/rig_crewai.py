@@ -10,8 +10,9 @@ import rig
 from crewai import Agent, Crew, Task
 from crewai.llms.base_llm import BaseLLM
 from crewai.tools import BaseTool, tool
-from onceward.crewai import guard
 from rig import Run, scenario
+
+from onceward.crewai import guard
 
 ASKS = 'Thought: charge it.\nAction: charge\nAction Input: {"order": "o-1"}'
 
@@ -20,8 +21,8 @@ class Script(BaseLLM):
     """A model that says one thing after another in the ReAct form, and remembers what it was told."""
 
     model: str = "scripted"
-    steps: list = []
-    told: list = []
+    steps: list
+    told: list
 
     def call(self, messages, *_, **__):
         self.told.append("\n".join(str(message["content"]) for message in messages))
@@ -43,7 +44,9 @@ class Native(Script):
 
 def calls(number: int) -> list[dict]:
     """The model asks for the tool: each time under another id."""
-    return [{"id": f"call_{number}", "type": "function", "function": {"name": "charge", "arguments": '{"order": "o-1"}'}}]
+    return [
+        {"id": f"call_{number}", "type": "function", "function": {"name": "charge", "arguments": '{"order": "o-1"}'}}
+    ]
 
 
 def answers(text: str) -> str:
@@ -95,12 +98,15 @@ def crew_restarted(run: Run):
         def _run(self, order: str) -> str:
             return run.world.change(order)
 
-    for _ in range(2):
+    def start() -> None:
         charge = guard(Charge(), run.session) if run.guarded else Charge()
         verdicts = [(False, "say more"), (True, "fine")]
         script = Script(model="scripted", steps=[ASKS, answers("done"), ASKS, answers("charged")], told=[])
         result = crew_of(script, charge, guardrail=lambda output: verdicts.pop(0)).kickoff()
         assert result.raw == "fine", result
+
+    start()
+    start()
 
 
 @scenario("the model asks again under another id, by native calls", bare=2)

@@ -151,6 +151,7 @@ def refused(run: Run):
 @scenario("what the application's own failures mean", bare=None, guarded=1)
 def failures(run: Run):
     with shop(run) as (client, _):
+
         def post(key: str, mode: str):
             return client.post("/charges", json={**ORDER, "mode": mode}, headers={"Idempotency-Key": key})
 

@@ -7,8 +7,9 @@ import rig
 from fastmcp import Client, FastMCP
 from fastmcp.exceptions import ToolError
 from fastmcp.server.middleware.error_handling import RetryMiddleware
-from onceward.fastmcp import OnceMiddleware
 from rig import Run, scenario
+
+from onceward.fastmcp import OnceMiddleware
 
 
 def server_of(run: Run, function, *around, **settings) -> FastMCP:

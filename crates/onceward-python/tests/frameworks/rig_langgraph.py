@@ -12,9 +12,10 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.types import Command, RetryPolicy, interrupt
+from rig import Run, scenario
+
 from onceward import InDoubt
 from onceward.langchain import OnceMiddleware, awrap_tool_call, guard, wrap_tool_call
-from rig import Run, scenario
 
 THREAD = {"configurable": {"thread_id": "thread-1"}}
 QUICKLY = RetryPolicy(initial_interval=0.01, jitter=False, retry_on=Exception)

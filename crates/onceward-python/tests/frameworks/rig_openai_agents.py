@@ -6,8 +6,9 @@ import threading
 import rig
 from agents import Agent, RunConfig, Runner, function_tool, set_tracing_disabled
 from agents.testing import ModelStep, ScriptedModel, assistant_message, function_call
-from onceward.openai_agents import once_tool
 from rig import Run, scenario
+
+from onceward.openai_agents import once_tool
 
 set_tracing_disabled(True)
 
@@ -74,13 +75,17 @@ async def restarted(run: Run):
     config = RunConfig(group_id="job-17")
     broken = ScriptedModel([asks(1), ModelStep.raise_error(RuntimeError("model overloaded"))])
     try:
-        await Runner.run(Agent("clerk", model=broken, tools=[tool_of(run, charge, where=where)]), "go", run_config=config)
+        await Runner.run(
+            Agent("clerk", model=broken, tools=[tool_of(run, charge, where=where)]), "go", run_config=config
+        )
         raise AssertionError("the first run should have failed")
     except RuntimeError:
         pass
     # The model says what it left out before: it is the same call.
     model = ScriptedModel([asks(9, '{"order": "o-1", "note": ""}'), [assistant_message("charged")]])
-    result = await Runner.run(Agent("clerk", model=model, tools=[tool_of(run, charge, where=where)]), "go", run_config=config)
+    result = await Runner.run(
+        Agent("clerk", model=model, tools=[tool_of(run, charge, where=where)]), "go", run_config=config
+    )
     assert result.final_output == "charged"
     if run.guarded:
         assert "Nothing was run now" in outputs(result)[0], outputs(result)
@@ -96,7 +101,9 @@ async def repeated(run: Run):
     assert "occurrence" in tool.params_json_schema["properties"], tool.params_json_schema
     again = '{"order": "o-1", "occurrence": 2}'
     first = '{"order": "o-1", "occurrence": null}'
-    model = ScriptedModel([asks(1, first), asks(2, first), asks(3, again), asks(4, again), [assistant_message("twice")]])
+    model = ScriptedModel(
+        [asks(1, first), asks(2, first), asks(3, again), asks(4, again), [assistant_message("twice")]]
+    )
     result = await Runner.run(Agent("clerk", model=model, tools=[tool]), "charge o-1 twice")
     assert "call it with occurrence=2" in outputs(result)[1], outputs(result)
     assert outputs(result)[2] == "o-1 is number 2", outputs(result)

@@ -3,13 +3,14 @@
 import asyncio
 
 import rig
-from onceward.pydantic_ai import OnceToolset
 from pydantic import BaseModel
 from pydantic_ai import Agent, ModelResponse, ModelRetry, TextPart, ToolCallPart, ToolReturnPart
 from pydantic_ai.messages import RetryPromptPart, UserPromptPart
 from pydantic_ai.models.function import FunctionModel
 from pydantic_ai.toolsets import FunctionToolset
 from rig import Run, scenario
+
+from onceward.pydantic_ai import OnceToolset
 
 
 class Script:

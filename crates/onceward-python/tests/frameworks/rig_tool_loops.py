@@ -7,11 +7,12 @@ import sys
 from pathlib import Path
 
 import rig
+from rig import Run, World, scenario
+from scripted import model
+
 from onceward import Ledger
 from onceward.anthropic import arun_tools, repeatable, run_tools
 from onceward.openai import run_tools as run_openai_tools
-from rig import Run, World, scenario
-from scripted import model
 
 ARGUMENTS = {"order": "o-1", "amount": 5}
 SCHEMA = {
@@ -78,7 +79,10 @@ def killed(run: Run):
     place = str(run.folder / "agent.db") if run.guarded else "-"
     for attempt in ("killed", "again"):
         ended = subprocess.run(
-            [sys.executable, __file__, "child", place, str(run.world.file), attempt], timeout=60, capture_output=True, text=True
+            [sys.executable, __file__, "child", place, str(run.world.file), attempt],
+            timeout=60,
+            capture_output=True,
+            text=True,
         )
         assert ended.returncode == (-signal.SIGKILL if attempt == "killed" else 0), ended
     if run.guarded:
@@ -100,7 +104,9 @@ def child(place: str, world: str, attempt: str) -> None:
     if place == "-":
         charge(**ARGUMENTS)
     else:
-        print(run_tools(Ledger(place).session("run-1"), says(asks(7 if attempt == "killed" else 8)), {"charge": charge}))
+        print(
+            run_tools(Ledger(place).session("run-1"), says(asks(7 if attempt == "killed" else 8)), {"charge": charge})
+        )
 
 
 @scenario("Anthropic: the same call twice in one answer, in an event loop", bare=2)
@@ -170,7 +176,11 @@ def calls(number: int) -> dict:
 def completes(number: int) -> dict:
     """An answer of OpenAI's Chat Completions API."""
     made = {"name": "charge", "arguments": '{"order": "o-1", "amount": 5}'}
-    message = {"role": "assistant", "content": None, "tool_calls": [{"id": f"call_{number}", "type": "function", "function": made}]}
+    message = {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": f"call_{number}", "type": "function", "function": made}],
+    }
     choice = {"index": 0, "finish_reason": "tool_calls", "message": message}
     return {"id": "c", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
 
@@ -185,13 +195,17 @@ def openai_asked_again(run: Run):
     with model(calls(1), calls(2), completes(3)) as (url, _):
         client = openai.OpenAI(api_key="k", base_url=url, max_retries=0)
         responses = [client.responses.create(model="m", input="charge o-1") for _ in range(2)]
-        responses.append(client.chat.completions.create(model="m", messages=[{"role": "user", "content": "charge o-1"}]))
+        responses.append(
+            client.chat.completions.create(model="m", messages=[{"role": "user", "content": "charge o-1"}])
+        )
     if not run.guarded:
         for _ in responses:
             charge(**ARGUMENTS)
         return
     first, second, third = (run_openai_tools(run.session, one, {"charge": charge})[0] for one in responses)
-    assert first == {"type": "function_call_output", "call_id": "call_1", "output": '{"said": "o-1 is number 1"}'}, first
+    assert first == {"type": "function_call_output", "call_id": "call_1", "output": '{"said": "o-1 is number 1"}'}, (
+        first
+    )
     assert second["call_id"] == "call_2" and "Nothing was run now" in second["output"], second
     assert third["role"] == "tool" and third["tool_call_id"] == "call_3" and "Nothing" in third["content"], third
 

@@ -7,8 +7,9 @@ import subprocess
 import sys
 import textwrap
 import time
-import tomllib
 from pathlib import Path
+
+import tomllib
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[3]

@@ -1,4 +1,4 @@
-"""shop.py LEDGER WORLD PORT-FILE: a FastAPI shop behind uvicorn on loopback. Without a ledger (`-`) nothing guards it."""
+"""shop.py LEDGER WORLD PORT-FILE: a FastAPI shop behind uvicorn on loopback. Without a ledger (`-`) it is bare."""
 
 import asyncio
 import os
@@ -10,10 +10,11 @@ from pathlib import Path
 import uvicorn
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import StreamingResponse
-from onceward import Ledger
-from onceward.asgi import IdempotencyMiddleware
 from pydantic import BaseModel
 from rig import World
+
+from onceward import Ledger
+from onceward.asgi import IdempotencyMiddleware
 
 place, world_file, port_file = sys.argv[1:4]
 world = World(Path(world_file))
