@@ -71,7 +71,9 @@ fn sources() -> Vec<Source> {
 /// The folders of the crates and of the examples that are crates.
 fn packages() -> Vec<PathBuf> {
     let folders = ["crates", "examples"].map(|folder| std::fs::read_dir(root().join(folder)).unwrap());
-    folders.into_iter().flatten().map(|package| package.unwrap().path()).collect()
+    let folders = folders.into_iter().flatten().map(|folder| folder.unwrap().path());
+    // Not every example is a crate.
+    folders.filter(|folder| folder.join("Cargo.toml").exists()).collect()
 }
 
 fn collect(folder: &Path, package: &str, found: &mut Vec<Source>) {
