@@ -26,9 +26,9 @@ def run(rig):
     read, write = ours["peek"] - raw["peek"], ours["count"] - raw["count"]
     # The short run is for machines that others use too: it shows the times and does not judge them.
     quick, cheap = (True, True) if rig.short else (read <= READ_US, write <= commit + WRITE_US)
-    yield Row("overhead", "p50 of a read", f"{raw['peek']:.0f} us", f"+{read:.0f} us", quick)
+    yield Row("overhead", "p50 of a read", f"{raw['peek']:.0f} us", f"{read:+.0f} us", quick)
     rest = write - SYNCED * commit
-    cost = f"+{write:.0f} us = {SYNCED} durable writes x {commit:.0f} us + {rest:.0f} us"
+    cost = f"{write:+.0f} us = {SYNCED} durable writes x {commit:.0f} us + {rest:.0f} us"
     limit = f"p50 of a mutating call, at most 1 durable write + {WRITE_US} us"
     yield Row("overhead", limit, f"{raw['count']:.0f} us", cost, cheap)
     if not rig.short:
