@@ -105,8 +105,11 @@ impl SqliteStore {
         // A process that does one thing has one connection; only where the writer is busy is another one opened.
         let record = match (self.writer.try_read(|connection| rows::load(connection, id)), busy) {
             (Some(record), _) => record?,
-            (None, Busy::LookBeside) => self.shared.read(|connection| rows::load(connection, id))?,
-            (None, Busy::LetTheWriterTell) => None,
+            // Without an attempt under way here it is another reader that stands in the way.
+            (None, Busy::LetTheWriterTell) if self.shared.live.held() > 0 => None,
+            (None, Busy::LookBeside | Busy::LetTheWriterTell) => {
+                self.shared.read(|connection| rows::load(connection, id))?
+            }
         };
         let record = record.map(Arc::new);
         if let (Some(record), Some(epoch)) = (&record, epoch) {
