@@ -206,11 +206,15 @@ impl Store for PostgresStore {
 
     async fn swap(&self, expected: Option<u64>, record: Record, door: Door) -> Result<Swap, StoreError> {
         give_way(door).await;
-        if record.state == State::Done {
+        let is_done = record.state == State::Done;
+        let record = Arc::new(record);
+        let swap = self.ask(|reply| Job::Swap { expected, record, reply }).await?;
+        let met = matches!(&swap, Swap::Conflict(Some(found)) if found.state == State::Done);
+        // What is done is worth keeping in memory, for which its changes must be heard of.
+        if is_done || met {
             self.listen(LISTEN_AFTER);
         }
-        let record = Arc::new(record);
-        self.ask(|reply| Job::Swap { expected, record, reply }).await
+        Ok(swap)
     }
 
     async fn delete(&self, id: &OperationId, expected: u64, _door: Door) -> Result<bool, StoreError> {

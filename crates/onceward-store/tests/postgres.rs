@@ -118,6 +118,18 @@ fn who_waits_is_told_and_does_not_ask() {
 }
 
 #[test]
+fn who_only_replays_soon_does_so_from_memory() {
+    let url = Postgres::shared().fresh();
+    let id = pay(&ledger(&open(&url)), "a").unwrap().record().id.clone();
+    let there = open(&url);
+    let begun = Instant::now();
+    while pollster::block_on(there.recall(&id)).unwrap().is_none() {
+        assert!(begun.elapsed() < Duration::from_secs(10), "the server is asked each time");
+        assert!(pay(&ledger(&there), "a").unwrap().replayed());
+    }
+}
+
+#[test]
 fn what_one_settles_another_soon_does_not_serve_from_memory() {
     let url = Postgres::shared().fresh();
     let (here, there) = (open(&url), open(&url));
