@@ -29,7 +29,7 @@ pub(crate) fn next_line(stream: &mut impl BufRead, limit: usize) -> io::Result<O
             let problem = format!("a message is longer than {limit} bytes");
             return Err(io::Error::new(ErrorKind::InvalidData, problem));
         }
-        make_room(&mut line, taken);
+        line.reserve_exact(more_room(line.len(), line.capacity(), taken));
         line.extend_from_slice(&chunk[..taken]);
         stream.consume(end.map_or(taken, |end| end + 1));
         if end.is_some() {
@@ -38,13 +38,13 @@ pub(crate) fn next_line(stream: &mut impl BufRead, limit: usize) -> io::Result<O
     }
 }
 
-/// Makes room for so many bytes more.
-fn make_room(line: &mut Vec<u8>, more: usize) {
-    let needed = line.len() + more;
-    if needed > line.capacity() && needed > LONG {
-        let room = ROOM.into_iter().find(|room| *room >= needed).unwrap_or(needed);
-        line.reserve_exact(room - line.len());
+/// How much room beyond its length a long line needs for so many bytes more; nothing where it has enough.
+pub(crate) fn more_room(length: usize, capacity: usize, more: usize) -> usize {
+    let needed = length + more;
+    if needed <= capacity || needed <= LONG {
+        return 0;
     }
+    ROOM.into_iter().find(|room| *room >= needed).unwrap_or(needed) - length
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use bytes::{Bytes, BytesMut};
 
-use crate::frame::MAX_LINE;
+use crate::frame::{MAX_LINE, more_room};
 
 /// One event.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,7 +36,11 @@ impl Event {
             (Some(place), _) => {
                 let copied = |range: &[u8]| Bytes::copy_from_slice(range);
                 let around = (copied(&self.raw[..place.start]), copied(&self.raw[place.end..]));
-                (around.0, self.raw[place].to_vec(), around.1)
+                // Where the event is nobody else's, its data stay in its memory.
+                let mut data = Vec::from(self.raw);
+                data.truncate(place.end);
+                data.drain(..place.start);
+                (around.0, data, around.1)
             }
             (None, joined) => (self.raw, joined.unwrap_or_default(), Bytes::new()),
         }
@@ -96,6 +100,7 @@ pub(crate) struct Events {
 
 impl Events {
     pub(crate) fn push(&mut self, bytes: &[u8]) {
+        self.buffer.reserve(more_room(self.buffer.len(), self.buffer.capacity(), bytes.len()));
         self.buffer.extend_from_slice(bytes);
     }
 
@@ -131,7 +136,10 @@ impl Events {
             if self.after_return && self.buffer.get(self.seen) == Some(&b'\n') {
                 (self.seen, self.after_return) = (self.seen + 1, false);
             }
-            let raw = self.buffer.split_to(self.seen).freeze();
+            // An event that is all there is takes the memory along.
+            let all = self.seen == self.buffer.len();
+            let raw = if all { std::mem::take(&mut self.buffer) } else { self.buffer.split_to(self.seen) };
+            let raw = raw.freeze();
             (self.seen, self.line) = (0, 0);
             return Some(Event::parse(raw));
         }
