@@ -222,6 +222,30 @@ fn replays_are_tallied_and_survive_closing() {
 }
 
 #[test]
+fn readers_in_each_others_way_still_find_what_is_there() {
+    let fixture = Fixture::new();
+    let (first, keys) = (fixture.ledger(), 0..60);
+    let ids: Vec<_> = keys.map(|key| pay(&first, &key.to_string()).unwrap().record().id.clone()).collect();
+    drop(first);
+    for _ in 0..20 {
+        // A new one has nothing in memory, and no attempt is under way: whoever finds nothing would go to the writer.
+        let store = fixture.store();
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    for id in &ids {
+                        assert!(
+                            pollster::block_on(store.recall(id)).unwrap().is_some(),
+                            "{id} was not found"
+                        );
+                    }
+                });
+            }
+        });
+    }
+}
+
+#[test]
 fn many_threads_share_commits_and_lose_nothing() {
     let fixture = Fixture::new();
     let ledger = fixture.ledger();
