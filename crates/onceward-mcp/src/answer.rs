@@ -1,11 +1,10 @@
 //! What the agent reads when the answer does not come from the server.
 
 use onceward::answer::{rfc3339, span_in_words};
-use onceward::{Code, Decision, Error, Happened, Record, Refusal, State};
+use onceward::{Answer, Code, Error, NextStep, Preview, Ran, Record, State, Surface};
 use serde_json::{Value, json};
 
 use crate::call::{KEY_ARGUMENT, PREFIX};
-use crate::lock;
 use crate::raw::{self, Object};
 
 /// How many tools are named that can check something.
@@ -121,96 +120,46 @@ fn synthetic(text: &str, about: &Value) -> String {
     .to_string()
 }
 
-/// The answer to a call that was not done.
-pub(crate) fn refused(id: &str, tool: &str, error: &Error, repeat: Repeat, readers: &[String]) -> String {
-    if let Error::Failed { record, replayed: onceward::Replayed::Yes, .. } = error
+/// The answer to a call that was not done. `surface` says what the agent, or a person, can do about it.
+pub(crate) fn refused(
+    id: &str,
+    tool: &str,
+    error: &Error,
+    repeat: Repeat,
+    surface: &Surface,
+    readers: &[String],
+) -> String {
+    if let Error::Failed { record, ran: Ran::No, .. } = error
         && let Some(answer) = replayed_failure(id, record)
     {
         return answer;
     }
+    let answer = Answer::failed(error, surface);
     let code = error.code();
-    let mut text = format!("[once] {code}: {}.", in_words(tool, error));
-    if matches!(code, Code::InDoubt | Code::Timeout | Code::Unverified) {
-        text.push_str(" Do not simply repeat it.");
-        if !readers.is_empty() {
+    let mut text = format!("[once] {code}: {tool}: {error}.");
+    if let Some(view) = &answer.error {
+        if matches!(code, Code::InDoubt | Code::Timeout | Code::Unverified) && !readers.is_empty() {
             let named: Vec<&str> = readers.iter().take(NAMED).map(String::as_str).collect();
-            text.push_str(&format!(" To find out, these tools change nothing: {}.", named.join(", ")));
+            text.push_str(&format!(" These tools change nothing and may tell: {}.", named.join(", ")));
         }
-        if let Some(fix) = error.fix_command() {
-            text.push_str(&format!(" Then say what became of it: `{fix}`; or, {}.", repeat.in_words()));
+        for line in view.lines(answer.ran).iter().skip(2) {
+            text.push_str(&format!(" {}", line.trim()));
         }
-    } else if let Some(fix) = error.fix_command() {
-        text.push_str(&format!(" See `{fix}`."));
+        if matches!(error.next_step(), Some(NextStep::Repeat | NextStep::OtherKey)) {
+            text.push_str(&format!(" ({})", repeat.in_words()));
+        }
     }
-    let effect_word = if error.happened() == Happened::No { "noop" } else { "unknown" };
-    let mut about = match error.record() {
-        Some(record) => effect(record, record.state, "refused", effect_word),
-        None => json!({"status": "refused", "effect": effect_word}),
-    };
-    about["error"] = json!({
-        "code": code,
-        "message": error.to_string(),
-        "happened": error.happened(),
-        "retryable": error.retryable(),
-        "retry_after_ms": error.retry_after_ms(),
-        "fix_command": error.fix_command(),
-    });
+    let mut about = json!(answer);
+    about["status"] = json!("refused");
     response(id, &synthetic(&text, &about))
 }
 
-fn in_words(tool: &str, error: &Error) -> String {
-    match error {
-        Error::InDoubt { record, .. } | Error::Unverified { record, .. } | Error::Timeout { record, .. } => {
-            let why = record.reason().unwrap_or("no answer came back");
-            format!(
-                "the same call of {tool} was sent at {} (attempt {}), and nobody can say whether it happened: {why}. \
-                 Nothing was run now",
-                rfc3339(record.detail.history.last().map_or(record.created_ms, |_| record.updated_ms)),
-                record.attempt
-            )
-        }
-        Error::InProgress { record, .. } if record.scope == lock::SCOPE => format!(
-            "another call has held the lock that {tool} needs since {}, and has not let go of it in time. Nothing was \
-             run now; call again later",
-            rfc3339(record.updated_ms)
-        ),
-        Error::InProgress { record, .. } => format!(
-            "the same call of {tool} has been running since {} and has not ended yet. Nothing was run now; wait for it",
-            rfc3339(record.created_ms)
-        ),
-        Error::Invalid(_)
-        | Error::KeyMissing { .. }
-        | Error::NotFound { .. }
-        | Error::WrongState { .. }
-        | Error::KeyExpired { .. }
-        | Error::Cancelled { .. }
-        | Error::BudgetExhausted { .. }
-        | Error::KeyReused { .. }
-        | Error::Failed { .. }
-        | Error::Unavailable(_)
-        | Error::Unrecorded { .. } => error.to_string(),
-    }
-}
-
-/// What a call would come to.
-pub(crate) fn dry_run(id: &str, tool: &str, name: &str, key: &str, decision: &Decision) -> String {
-    let what = match decision {
-        Decision::Start { attempt } => format!("would be called, as attempt {attempt}"),
-        Decision::Replay => "is done already: the stored result would be returned and nothing run".to_owned(),
-        Decision::ReplayFailure => "has failed: the stored failure would be returned".to_owned(),
-        Decision::Wait => "is running for another caller: this call would wait for it".to_owned(),
-        Decision::Probe => "is in doubt: its probe would be asked".to_owned(),
-        Decision::Doubt | Decision::Refuse(Refusal::InDoubt) => "is in doubt: it would be refused".to_owned(),
-        Decision::Refuse(Refusal::KeyReused(_)) => {
-            "would be refused: the key was used with other arguments".to_owned()
-        }
-        Decision::Refuse(Refusal::KeyExpired) => "would be refused: the key has expired".to_owned(),
-        Decision::Refuse(Refusal::Cancelled) => "would be refused: it was cancelled".to_owned(),
-        Decision::Refuse(Refusal::BudgetExhausted) => "would be refused: its attempts are spent".to_owned(),
-    };
-    let effect = if matches!(decision, Decision::Start { .. }) { "would_update" } else { "would_noop" };
-    let about = json!({"status": "dry_run", "effect": effect, "name": name, "key": key});
-    response(id, &synthetic(&format!("[once] Dry run: {tool} {what}. Nothing was run."), &about))
+/// What a call would get.
+pub(crate) fn dry_run(id: &str, tool: &str, preview: &Preview, surface: &Surface) -> String {
+    let changes = vec![format!("would call {tool}")];
+    let mut about = json!(Answer::preview(preview, changes, surface));
+    about["status"] = json!("dry_run");
+    response(id, &synthetic(&format!("[once] Dry run of {tool}: {}. Nothing was run.", preview.sentence), &about))
 }
 
 #[cfg(test)]

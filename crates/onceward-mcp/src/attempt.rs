@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use onceward::{
-    Attempt, Class, Done, Error, Failure, Operation, Outcome, ProbeAnswer, Receipt, Settings, Verification,
+    Attempt, Class, Done, Error, Failure, Intent, Outcome, ProbeAnswer, Receipt, Settings, Verification,
 };
 use tokio::sync::Semaphore;
 
@@ -38,7 +38,7 @@ impl Desk {
     pub(crate) async fn run(
         self: &Arc<Self>,
         job: &Arc<Job>,
-        operation: Operation,
+        intent: Intent,
     ) -> Result<Receipt, Error> {
         let limit = self.limit(&job.call.tool, job.standing.settings.tool.concurrency);
         let _permit = match &limit {
@@ -48,10 +48,10 @@ impl Desk {
         let template = job.standing.settings.tool.lock.as_deref();
         match template.map(|template| question::fill(template, job.call.arguments())) {
             Some(name) => {
-                let work = self.execute(job, operation);
+                let work = self.execute(job, intent);
                 crate::lock::holding(&self.ledger, &name, self.options.wait_ms, work).await?
             }
-            None => self.execute(job, operation).await,
+            None => self.execute(job, intent).await,
         }
     }
 
@@ -62,8 +62,8 @@ impl Desk {
         Some(Arc::clone(limit))
     }
 
-    async fn execute(self: &Arc<Self>, job: &Arc<Job>, operation: Operation) -> Result<Receipt, Error> {
-        let mut call = self.ledger.call(operation).dispatch_marked();
+    async fn execute(self: &Arc<Self>, job: &Arc<Job>, intent: Intent) -> Result<Receipt, Error> {
+        let mut call = self.ledger.call(intent);
         let asks = &job.standing.settings.tool;
         if let Some(probe) = asks.probe.clone() {
             let job = Arc::clone(job);
@@ -98,7 +98,7 @@ impl Desk {
     /// Sends the call to the server and waits for its answer, however long that takes.
     async fn attempt(&self, job: &Job, attempt: Attempt) -> Result<Done, Failure> {
         let request = outgoing(job, &attempt);
-        attempt.dispatched()?;
+        let sent = attempt.dispatch()?;
         job.sent.store(true, Ordering::SeqCst);
         let reply = match job.ends.ask(request).await {
             Ok(reply) => reply,
@@ -111,7 +111,7 @@ impl Desk {
         };
         let (said, ending) = match reply {
             Reply::Answer(line) => {
-                let ending = ending(&line, &job.standing.settings);
+                let ending = ending(&line, &job.standing.settings, sent);
                 (Answer::Servers(line), ending)
             }
             Reply::Rejected(reason) => (Answer::Kept, Err(Failure::no_effect(reason))),

@@ -101,10 +101,10 @@ impl Memory {
         says_retry: bool,
         call_id: Option<&str>,
     ) -> Result<Chosen, Error> {
-        let Intent { id: first, mut terms, .. } = operation.intent()?;
+        let Intent { id: first, mut terms, .. } = operation.clone().intent()?;
         let says_retry = self.seen_call(call_id, &first) || says_retry;
         let hint = lock(&self.newest).get(&first).copied();
-        let (newest, found) = newest(ledger, operation, &first, hint).await?;
+        let (newest, found) = ledger.newest_occurrence(operation, hint).await?;
         let (number, joined, on_failure) = match found {
             None => (newest, false, None),
             Some((record, state)) => {
@@ -135,56 +135,4 @@ impl Memory {
 /// its call is made again.
 fn has_answer(record: &Record) -> bool {
     record.outcome.as_ref().is_some_and(|outcome| outcome.data.is_some() && outcome.settled_by.is_none())
-}
-
-type Found = Option<(std::sync::Arc<Record>, State)>;
-
-async fn find(
-    ledger: &Ledger,
-    operation: &Operation,
-    first: &OperationId,
-    number: u64,
-) -> Result<Found, Error> {
-    let id = match number {
-        1 => first.clone(),
-        _ => operation.clone().occurrence(number.to_string()).intent()?.id,
-    };
-    match ledger.find(&id).await {
-        Ok(found) => Ok(Some(found)),
-        Err(Error::NotFound { .. }) => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
-/// The newest occurrence that the ledger knows, or the first where it knows none. Occurrences follow each other
-/// without gaps, so whoever has no hint looks ever further ahead and then halves the distance.
-async fn newest(
-    ledger: &Ledger,
-    operation: &Operation,
-    first: &OperationId,
-    hint: Option<u64>,
-) -> Result<(u64, Found), Error> {
-    let mut known = hint.unwrap_or(1);
-    let mut found = find(ledger, operation, first, known).await?;
-    if found.is_none() {
-        return Ok((known, None));
-    }
-    let mut step = 1;
-    let mut absent = loop {
-        match find(ledger, operation, first, known + step).await? {
-            None => break known + step,
-            further => {
-                (known, found) = (known + step, further);
-                step *= 2;
-            }
-        }
-    };
-    while absent - known > 1 {
-        let middle = known + (absent - known) / 2;
-        match find(ledger, operation, first, middle).await? {
-            None => absent = middle,
-            between => (known, found) = (middle, between),
-        }
-    }
-    Ok((known, found))
 }

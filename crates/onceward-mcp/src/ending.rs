@@ -1,7 +1,9 @@
 //! What an answer of the server's says about the effect.
 
+use std::sync::Arc;
+
 use onceward::policy::OnToolError;
-use onceward::{Done, Failure, Settings};
+use onceward::{Dispatched, Done, Failure, Settings};
 use serde_json::value::RawValue;
 
 use crate::message::Head;
@@ -13,7 +15,7 @@ use crate::raw::Object;
 const REJECTED: [i64; 7] = [-32700, -32600, -32601, -32602, -32020, -32021, -32022];
 
 /// What the server's answer says about the effect.
-pub(crate) fn ending(line: &[u8], settings: &Settings) -> Result<Done, Failure> {
+pub(crate) fn ending(line: &[u8], settings: &Settings, sent: Dispatched) -> Result<Done, Failure> {
     let head = std::str::from_utf8(line).ok().and_then(Head::parse);
     let Some(head) = head else {
         return Err(Failure::in_doubt("the server's answer is not JSON"));
@@ -26,7 +28,8 @@ pub(crate) fn ending(line: &[u8], settings: &Settings) -> Result<Done, Failure> 
     };
     let kept = (text.len() <= onceward::operation::MAX_RESULT)
         .then(|| RawValue::from_string(text.to_owned()).ok())
-        .flatten();
+        .flatten()
+        .map(Arc::<RawValue>::from);
     let result = Object::parse(text);
     let result = result.as_ref();
     let says = |name: &str| result.and_then(|result| result.get(name));
@@ -45,8 +48,8 @@ pub(crate) fn ending(line: &[u8], settings: &Settings) -> Result<Done, Failure> 
         .with(kept, None));
     }
     Ok(match kept {
-        Some(kept) => Done::with_json(settings.effect, kept),
-        None => Done::new(settings.effect, &TooLarge),
+        Some(kept) => sent.done_with_json(settings.effect, kept),
+        None => sent.done_without_result(settings.effect),
     })
 }
 
@@ -67,15 +70,6 @@ pub(crate) fn is_rejection(error: &str) -> bool {
     code.is_some_and(|code| REJECTED.contains(&code))
 }
 
-/// Stands for a result that is not kept.
-struct TooLarge;
-
-impl serde::Serialize for TooLarge {
-    fn serialize<S: serde::Serializer>(&self, _: S) -> Result<S::Ok, S::Error> {
-        Err(serde::ser::Error::custom("too large to keep"))
-    }
-}
-
 /// The id of the task that a result stands for.
 pub(crate) fn task_of(result: &str) -> Option<String> {
     let result = Object::parse(result)?;
@@ -90,8 +84,8 @@ mod tests {
     use super::*;
 
     fn told(line: &str) -> String {
-        match ending(line.as_bytes(), &Settings::default()) {
-            Ok(done) => format!("done {}", done == Done::new(onceward::Effect::Updated, &TooLarge)),
+        match ending(line.as_bytes(), &Settings::default(), onceward::atomic::dispatch()) {
+            Ok(done) => format!("done {}", done == onceward::atomic::dispatch().done_without_result(onceward::Effect::Updated)),
             Err(failure) => format!("{failure:?}"),
         }
     }

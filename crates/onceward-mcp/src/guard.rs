@@ -4,7 +4,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use onceward::{Class, Error, Happened, InvalidInput, KeyPolicy, Operation, OperationId, Receipt};
+use onceward::{
+    Class, Error, Happened, Intent, InvalidInput, KeyPolicy, Operation, OperationId, Preview, Receipt, Surface,
+};
 use tokio::sync::oneshot;
 
 use crate::answer::{self, Repeat};
@@ -164,6 +166,7 @@ impl Desk {
             Ok(chosen) => chosen,
             Err(error) => return refuse(&error),
         };
+        let effect = standing.settings.effect;
         let intent = match chosen.operation.intent() {
             Ok(intent) => intent,
             Err(error) => return refuse(&error),
@@ -173,13 +176,10 @@ impl Desk {
         }
         if self.options.dry_run || call.says_dry_run {
             return match self.ledger.plan(&intent).await {
-                Ok(plan) => Told::ours(answer::dry_run(
-                    &waiter.id_text,
-                    &call.tool,
-                    &intent.name,
-                    &intent.key.text,
-                    &plan.decision,
-                )),
+                Ok(plan) => {
+                    let preview = Preview::of(&plan, &intent, effect);
+                    Told::ours(answer::dry_run(&waiter.id_text, &call.tool, &preview, &self.surface()))
+                }
                 Err(error) => refuse(&error),
             };
         }
@@ -201,9 +201,10 @@ impl Desk {
         if let Some(token) = &job.call.progress_token {
             self.progress.follow(&intent.id, token, chosen.joined, ends);
         }
-        let ran = self.settled(&job, chosen.operation, &intent.id, brought).await;
+        let id = intent.id.clone();
+        let ran = self.settled(&job, intent, brought).await;
         if let Some(token) = &job.call.progress_token {
-            self.progress.end(&intent.id, token, ends);
+            self.progress.end(&id, token, ends);
         }
         self.told_of(&job, ran)
     }
@@ -236,30 +237,31 @@ impl Desk {
             }
             Ran::Ended(Err(error), None) => {
                 let told = self.refused(&job.call.tool, &error, job.ends.waiter());
-                let known = if error.happened() == Happened::Unknown { Known::No } else { Known::Yes };
+                let known = if error.happened() == Some(Happened::Unknown) { Known::No } else { Known::Yes };
                 Told { known, delivers, ..told }
             }
         }
     }
 
     fn refused(&self, tool: &str, error: &Error, waiter: &Waiter) -> Told {
-        Told::ours(answer::refused(&waiter.id_text, tool, error, self.repeat(), &self.readers()))
+        let surface = self.surface();
+        Told::ours(answer::refused(&waiter.id_text, tool, error, self.repeat(), &surface, &self.readers()))
     }
 
     /// Runs the operation. Where it is in doubt and a human can be asked, what he says settles it, and it goes on.
     async fn settled(
         self: &Arc<Self>,
         job: &Arc<Job>,
-        operation: Operation,
-        id: &OperationId,
+        intent: Intent,
         brought: Option<Brought>,
     ) -> Ran {
+        let id = intent.id.clone();
         if let Some(brought) = &brought
-            && let Err(error) = self.settle_as_brought(job, brought, id).await
+            && let Err(error) = self.settle_as_brought(job, brought, &id).await
         {
             return Ran::Ended(Err(error), None);
         }
-        let (result, said) = self.ran(job, operation.clone(), id).await;
+        let (result, said) = self.ran(job, intent.clone()).await;
         let nobody_knew = brought.is_some_and(|brought| brought.says_nothing());
         let doubtful = match &result {
             // A call whose own attempt is in doubt has just been told so by the server, or the server is gone.
@@ -272,7 +274,7 @@ impl Desk {
             Ok(Asked::Nobody) => Ran::Ended(result, said),
             Ok(Asked::Question(text)) => Ran::Asked(text),
             Ok(Asked::Settled) => {
-                let (result, said) = self.ran(job, operation, id).await;
+                let (result, said) = self.ran(job, intent).await;
                 Ran::Ended(result, said)
             }
             Err(error) => Ran::Ended(Err(error), None),
@@ -283,16 +285,16 @@ impl Desk {
     async fn ran(
         self: &Arc<Self>,
         job: &Arc<Job>,
-        operation: Operation,
-        id: &OperationId,
+        intent: Intent,
     ) -> (Result<Receipt, Error>, Option<Answer>) {
         let (desk, active, running) = (Arc::clone(self), self.begin_activity(), Arc::clone(job));
+        let id = intent.id.clone();
         let task = errand::begin(&self.runtime, async move {
-            let result = desk.run(&running, operation).await;
+            let result = desk.run(&running, intent).await;
             drop(active);
             result
         });
-        let result = self.wait_for(task, id, job.standing.settings.timeout_ms).await;
+        let result = self.wait_for(task, &id, job.standing.settings.timeout_ms).await;
         let said = lock(&job.said).take();
         (result, said)
     }
@@ -312,9 +314,14 @@ impl Desk {
             Ok(ended) => ended.unwrap_or_else(lost),
             Err(_) => {
                 let (record, _) = self.ledger.find(id).await?;
-                Err(Error::InProgress { record, retry_after_ms: timeout_ms })
+                Err(Error::InProgress { record, ran: onceward::Ran::No })
             }
         }
+    }
+
+    /// Who can do what about a call that was not done.
+    fn surface(&self) -> Surface {
+        Surface::McpPerson { program: "once".to_owned() }
     }
 
     /// How a caller can give a new key.

@@ -56,7 +56,7 @@ fn caller(
         let operation = Operation::new("place_order")
             .input(json!({"order": number, "amount": 100}))
             .key_fields(["order"]);
-        let act = |_| Ok::<_, Failure>(Done::created(&json!({"id": "charge-1", "ok": true})));
+        let act = |attempt| Ok(attempt.dispatch()?.created(&json!({"id": "charge-1", "ok": true})));
         ledger.run(operation, act).unwrap();
         spans.push(before.elapsed());
     }

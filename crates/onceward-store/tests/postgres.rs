@@ -21,8 +21,8 @@ fn ledger(store: &Arc<PostgresStore>) -> Blocking {
 }
 
 fn pay(ledger: &Blocking, key: &str) -> Result<Receipt, onceward::Error> {
-    ledger.run(Operation::new("pay").key(key), |_| {
-        Ok::<_, Failure>(Done::created(&serde_json::json!({"id": 42})))
+    ledger.run(Operation::new("pay").key(key), |attempt| {
+        Ok::<_, Failure>(attempt.dispatch()?.created(&serde_json::json!({"id": 42})))
     })
 }
 
@@ -187,9 +187,9 @@ fn lost_replies_under_load_neither_lose_nor_double_an_effect() {
                 scope.spawn(move || {
                     for n in 0..100 {
                         let operation = Operation::new("pay").key(format!("{caller}-{n}"));
-                        let receipt = ledger.run(operation, |_| {
+                        let receipt = ledger.run(operation, |attempt| {
                             effects.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
-                            Ok::<_, Failure>(Done::created(&n))
+                            Ok::<_, Failure>(attempt.dispatch()?.created(&n))
                         });
                         assert!(!receipt.unwrap().replayed());
                     }

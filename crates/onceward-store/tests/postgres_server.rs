@@ -23,7 +23,7 @@ fn refused(url: &str, said: &str) {
 }
 
 fn pay(ledger: &Blocking, key: &str) -> Result<Receipt, onceward::Error> {
-    ledger.run(Operation::new("pay").key(key), |_| Ok::<_, Failure>(Done::created(&key)))
+    ledger.run(Operation::new("pay").key(key), |attempt| Ok(attempt.dispatch()?.created(&key)))
 }
 
 fn ledger(store: &Arc<PostgresStore>) -> Blocking {

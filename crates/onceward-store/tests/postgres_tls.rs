@@ -60,7 +60,7 @@ fn a_server_is_trusted_by_its_certificate_and_its_name() {
         |host: &str, more: &str| open(host, more).err().map(|error| error.to_string()).unwrap_or_default();
     let by_name = format!("sslmode=verify-full&sslrootcert={}", file("ca.pem"));
     let ledger = Ledger::new(open("localhost", &by_name).unwrap()).blocking();
-    ledger.run(Operation::new("pay").key("a"), |_| Ok::<_, Failure>(Done::created(&1))).unwrap();
+    ledger.run(Operation::new("pay").key("a"), |attempt| Ok(attempt.dispatch()?.created(&1))).unwrap();
     let encrypted = "select count(*) > 0 from pg_stat_ssl join pg_stat_activity using (pid) \
                      where ssl and application_name = 'onceward'";
     assert_eq!(server.sql(encrypted), "t");

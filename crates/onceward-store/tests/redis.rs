@@ -31,9 +31,9 @@ struct World {
 
 impl World {
     fn pay(&self, ledger: &Blocking, key: &str) -> Result<Receipt, Error> {
-        ledger.run(Operation::new("pay").key(key), |_| {
+        ledger.run(Operation::new("pay").key(key), |attempt| {
             self.effects.fetch_add(1, Ordering::SeqCst);
-            Ok::<_, Failure>(Done::created(&serde_json::json!({"id": 42})))
+            Ok::<_, Failure>(attempt.dispatch()?.created(&serde_json::json!({"id": 42})))
         })
     }
 
@@ -284,11 +284,11 @@ fn a_waiter_elsewhere_is_woken_and_does_not_poll() {
     let finished = std::sync::Mutex::new(None);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            here.run(operation(), |_| {
+            here.run(operation(), |attempt| {
                 begun.send(()).unwrap();
                 std::thread::sleep(Duration::from_millis(1_500));
                 *finished.lock().unwrap() = Some(Instant::now());
-                Ok::<_, Failure>(Done::created(&1))
+                Ok::<_, Failure>(attempt.dispatch()?.created(&1))
             })
             .unwrap();
         });
@@ -486,9 +486,9 @@ fn in_a_storm_of_lost_replies_and_resets_nothing_happens_twice() {
                     for key in 0..KEYS {
                         let terms = Terms { lease_ms: 2_000, ..Terms::default() };
                         let operation = Operation::new("pay").key(key.to_string()).terms(terms);
-                        let ended = ledger.run(operation, |_| {
+                        let ended = ledger.run(operation, |attempt| {
                             effects[key].fetch_add(1, Ordering::SeqCst);
-                            Ok::<_, Failure>(Done::created(&key))
+                            Ok::<_, Failure>(attempt.dispatch()?.created(&key))
                         });
                         results[key].fetch_add(usize::from(ended.is_ok()), Ordering::SeqCst);
                     }

@@ -47,7 +47,7 @@ fn a_server_is_trusted_by_its_certificate_and_not_without_it() {
     };
     let ledger = Ledger::new(RedisStore::open(options("ca.pem")).unwrap()).blocking();
     let receipt =
-        ledger.run(Operation::new("pay").key("a"), |_| Ok::<_, Failure>(Done::created(&1))).unwrap();
+        ledger.run(Operation::new("pay").key("a"), |attempt| Ok(attempt.dispatch()?.created(&1))).unwrap();
     assert_eq!(receipt.data(), Some("1"));
 
     let stranger = RedisStore::open(options("other.pem")).err().unwrap().to_string();

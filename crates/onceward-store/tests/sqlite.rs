@@ -41,8 +41,8 @@ impl Fixture {
 }
 
 fn pay(ledger: &Blocking, key: &str) -> Result<onceward::Receipt, onceward::Error> {
-    ledger.run(Operation::new("pay").key(key), |_| {
-        Ok::<_, Failure>(Done::created(&serde_json::json!({"id": 42})))
+    ledger.run(Operation::new("pay").key(key), |attempt| {
+        Ok::<_, Failure>(attempt.dispatch()?.created(&serde_json::json!({"id": 42})))
     })
 }
 

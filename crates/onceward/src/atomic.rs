@@ -7,10 +7,10 @@
 
 use std::sync::Arc;
 
-use crate::attempt::{Done, Failure};
-use crate::decide::{self, Decision, Liveness, Refusal};
-use crate::error::{Error, Replayed};
-use crate::ledger::{RETRY_AFTER_MS, Receipt, refused};
+use crate::attempt::{Dispatched, Done, Failure};
+use crate::decide::{self, Decision, Liveness};
+use crate::error::{Error, Ran};
+use crate::ledger::{Receipt, in_doubt, refused};
 use crate::operation::Intent;
 use crate::record::{Owner, Record};
 use crate::transition::{self, Ending};
@@ -43,15 +43,15 @@ pub fn begin(found: Option<Arc<Record>>, intent: &Intent, now_ms: i64) -> Result
             let record = transition::start(found.as_deref(), intent, owner, now_ms);
             Ok(Step::Execute { expected: found.map(|found| found.version), record })
         }
-        (Decision::Replay, Some(record)) => Ok(Step::Replay(Receipt::new(record, Replayed::Yes))),
+        (Decision::Replay, Some(record)) => Ok(Step::Replay(Receipt::new(record, Ran::No))),
         (Decision::ReplayFailure, Some(record)) => {
             let reason = record.reason().unwrap_or("it failed").to_owned();
-            Err(Error::Failed { record, reason, replayed: Replayed::Yes })
+            Err(Error::Failed { record, reason, ran: Ran::No })
         }
         // Begun by another kind of caller on the same ledger.
-        (Decision::Wait, Some(record)) => Err(Error::InProgress { record, retry_after_ms: RETRY_AFTER_MS }),
-        (Decision::Doubt | Decision::Probe, Some(record)) => Err(refused(Refusal::InDoubt, record)),
-        (Decision::Refuse(refusal), Some(record)) => Err(refused(refusal, record)),
+        (Decision::Wait, Some(record)) => Err(Error::InProgress { record, ran: Ran::No }),
+        (Decision::Doubt | Decision::Probe, Some(record)) => Err(in_doubt(record)),
+        (Decision::Refuse(refusal), Some(record)) => Err(refused(refusal, record, intent)),
         // Only a start is decided on nothing.
         (
             Decision::Replay
@@ -65,6 +65,13 @@ pub fn begin(found: Option<Arc<Record>>, intent: &Intent, now_ms: i64) -> Result
     }
 }
 
+/// The token for an effect that shares the record's transaction: there is nothing to note, as both are committed or
+/// neither is.
+#[must_use]
+pub fn dispatch() -> Dispatched {
+    Dispatched::in_transaction()
+}
+
 /// The record with the attempt done, to be written before the transaction is committed.
 #[must_use]
 pub fn done(record: &Record, done: Done, now_ms: i64) -> Record {
@@ -74,13 +81,13 @@ pub fn done(record: &Record, done: Done, now_ms: i64) -> Record {
 /// The proof, once the transaction is committed.
 #[must_use]
 pub fn receipt(record: Record) -> Receipt {
-    Receipt::new(Arc::new(record), Replayed::No)
+    Receipt::new(Arc::new(record), Ran::Yes)
 }
 
 /// What a failed effect comes to, once the transaction is rolled back: nothing happened, and nothing is on record.
 #[must_use]
 pub fn failed(record: Record, failure: Failure) -> Error {
-    Error::Failed { record: Arc::new(record), reason: failure.reason, replayed: Replayed::No }
+    Error::Failed { record: Arc::new(record), reason: failure.reason, ran: Ran::Yes }
 }
 
 /// What a commit without a reply comes to. The same call, made again, finds out.
@@ -88,5 +95,5 @@ pub fn failed(record: Record, failure: Failure) -> Error {
 pub fn unanswered(record: Record, source: impl std::fmt::Display) -> Error {
     let reason =
         format!("the reply to the commit was lost ({source}); make the same call again: it finds out");
-    Error::InDoubt { record: Arc::new(record), reason }
+    Error::InDoubt { record: Arc::new(record), reason, ran: Ran::Yes }
 }

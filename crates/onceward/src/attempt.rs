@@ -1,6 +1,5 @@
 //! What the code that does the work sees: its attempt, and the ways to say how it went.
 
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Weak};
 
 use serde::Serialize;
@@ -8,30 +7,27 @@ use serde_json::value::RawValue;
 
 use crate::key::OperationId;
 use crate::record::{Effect, Outcome, Record};
-use crate::store::{Dispatch, Hold, StoreError};
+use crate::store::{Dispatch, Hold};
 use crate::transition::Ending;
 
-/// One try to execute an operation. Its intent is on disk.
+/// One try to execute an operation. Its intent is on disk, and nothing has left yet.
+///
+/// Work that changes something calls [`Attempt::dispatch`] first: only the token that it returns can report an effect.
 #[derive(Debug, Clone)]
 pub struct Attempt {
     record: Arc<Record>,
-    dispatch: Arc<AtomicU8>,
     /// Not kept alive by the work: an attempt that is over is over for everyone.
     hold: Weak<dyn Hold>,
 }
 
-const UNMARKED: u8 = 0;
-const NOT_YET: u8 = 1;
-const DISPATCHED: u8 = 2;
+/// The proof that the ledger knows of the dispatch: a crash from here on leaves the operation in doubt. It alone can
+/// report an effect.
+#[derive(Debug)]
+pub struct Dispatched(());
 
 impl Attempt {
-    pub(crate) fn new(record: Arc<Record>, hold: Weak<dyn Hold>, noted: Option<Dispatch>) -> Self {
-        let dispatch = match noted {
-            None => UNMARKED,
-            Some(Dispatch::NotYet) => NOT_YET,
-            Some(Dispatch::Begun) => DISPATCHED,
-        };
-        Self { record, dispatch: Arc::new(AtomicU8::new(dispatch)), hold }
+    pub(crate) fn new(record: Arc<Record>, hold: Weak<dyn Hold>) -> Self {
+        Self { record, hold }
     }
 
     /// The operation's id.
@@ -67,53 +63,34 @@ impl Attempt {
         }
     }
 
-    /// Says that nothing has left yet: until [`Attempt::dispatched`] is called, an error is certain to have no effect,
-    /// and so is a crash where the store can tell.
-    pub fn not_dispatched_yet(&self) {
-        let noted = self.hold.upgrade().map(|hold| hold.note_dispatch(Dispatch::NotYet));
-        // Without the note a crash leaves the operation in doubt, which is true as well, only less helpful.
-        drop(noted);
-        self.dispatch.store(NOT_YET, Ordering::SeqCst);
-    }
-
-    /// Says that the request leaves now: from here on, an error without a class leaves the operation in doubt.
+    /// Notes that the request leaves now. Until then, a crash is certain to have had no effect.
     ///
     /// # Errors
-    /// When that cannot be noted. Then nothing must be dispatched: others would take a crash for one without effect.
-    pub fn dispatched(&self) -> Result<(), StoreError> {
-        if self.dispatch.load(Ordering::SeqCst) == NOT_YET
-            && let Some(hold) = self.hold.upgrade()
-        {
-            hold.note_dispatch(Dispatch::Begun)?;
+    /// The note could not be written. Then nothing must be sent: others would take a crash for one without effect.
+    pub fn dispatch(&self) -> Result<Dispatched, Failure> {
+        if let Some(hold) = self.hold.upgrade() {
+            hold.note_dispatch(Dispatch::Begun).map_err(|error| {
+                Failure::no_effect(format!("the dispatch could not be noted, so nothing was sent: {error}"))
+            })?;
         }
-        self.dispatch.store(DISPATCHED, Ordering::SeqCst);
-        Ok(())
+        Ok(Dispatched(()))
     }
+}
 
-    pub(crate) fn ending(&self, result: Result<Done, Failure>) -> (Ending, Kind) {
-        match result {
-            Ok(done) => (Ending::Done(done.outcome), Kind::Plain),
-            Err(failure) => {
-                let certain = match failure.certainty {
-                    Certainty::NoEffect => true,
-                    Certainty::InDoubt | Certainty::TimedOut => false,
-                    Certainty::Unsaid => self.dispatch.load(Ordering::SeqCst) == NOT_YET,
-                };
-                let kind = match (failure.certainty, failure.tries) {
-                    (Certainty::TimedOut, _) => Kind::TimedOut,
-                    (Certainty::NoEffect | Certainty::InDoubt | Certainty::Unsaid, Tries::Over) => {
-                        Kind::Stopped
-                    }
-                    (Certainty::NoEffect | Certainty::InDoubt | Certainty::Unsaid, Tries::More) => {
-                        Kind::Plain
-                    }
-                };
-                let outcome = Outcome {
-                    data: failure.data,
-                    body: failure.body,
-                    ..Outcome::because(Some(failure.reason))
-                };
-                (if certain { Ending::Failed(outcome) } else { Ending::InDoubt(outcome) }, kind)
+/// How an attempt ended, from what its work returned.
+pub(crate) fn ending(result: Result<Done, Failure>) -> (Ending, Kind) {
+    match result {
+        Ok(done) => (Ending::Done(done.outcome), Kind::Plain),
+        Err(Failure { certainty, reason, data, body, tries }) => {
+            let outcome = Outcome { data, body, ..Outcome::because(Some(reason)) };
+            let kind = match (certainty, tries) {
+                (Certainty::TimedOut, _) => Kind::TimedOut,
+                (Certainty::NoEffect | Certainty::InDoubt, Tries::Over) => Kind::Stopped,
+                (Certainty::NoEffect | Certainty::InDoubt, Tries::More) => Kind::Plain,
+            };
+            match certainty {
+                Certainty::NoEffect => (Ending::Failed(outcome), kind),
+                Certainty::InDoubt | Certainty::TimedOut => (Ending::InDoubt(outcome), kind),
             }
         }
     }
@@ -127,33 +104,55 @@ pub(crate) enum Kind {
     Stopped,
 }
 
-/// The work is done.
+/// The work is done. [`Dispatched`] makes it; only a `noop` needs no dispatch.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Done {
     pub(crate) outcome: Outcome,
 }
 
-impl Done {
+impl Dispatched {
+    pub(crate) fn in_transaction() -> Self {
+        Self(())
+    }
+
     /// Done, with this effect and a result that is kept as JSON. One that cannot be written as JSON is not a failure:
     /// it is done, with its result unavailable.
-    pub fn new(effect: Effect, data: &impl Serialize) -> Self {
-        let data = serde_json::value::to_raw_value(data).ok();
-        Self { outcome: Outcome { unavailable: data.is_none(), data, ..Outcome::with_effect(effect) } }
+    pub fn done(self, effect: Effect, data: &impl Serialize) -> Done {
+        Done::new(effect, data)
     }
 
     /// Something new exists.
-    pub fn created(data: &impl Serialize) -> Self {
-        Self::new(Effect::Created, data)
+    pub fn created(self, data: &impl Serialize) -> Done {
+        Done::new(Effect::Created, data)
     }
 
     /// Something that existed is different.
-    pub fn updated(data: &impl Serialize) -> Self {
-        Self::new(Effect::Updated, data)
+    pub fn updated(self, data: &impl Serialize) -> Done {
+        Done::new(Effect::Updated, data)
     }
 
     /// Something is gone.
-    pub fn deleted(data: &impl Serialize) -> Self {
-        Self::new(Effect::Deleted, data)
+    pub fn deleted(self, data: &impl Serialize) -> Done {
+        Done::new(Effect::Deleted, data)
+    }
+
+    /// Done, with a result that is JSON text already.
+    #[must_use]
+    pub fn done_with_json(self, effect: Effect, data: impl Into<Arc<RawValue>>) -> Done {
+        Done { outcome: Outcome { data: Some(data.into()), ..Outcome::with_effect(effect) } }
+    }
+
+    /// Done, and the result could not be kept.
+    #[must_use]
+    pub fn done_without_result(self, effect: Effect) -> Done {
+        Done { outcome: Outcome { unavailable: true, ..Outcome::with_effect(effect) } }
+    }
+}
+
+impl Done {
+    fn new(effect: Effect, data: &impl Serialize) -> Self {
+        let data = serde_json::value::to_raw_value(data).ok().map(Arc::from);
+        Self { outcome: Outcome { unavailable: data.is_none(), data, ..Outcome::with_effect(effect) } }
     }
 
     /// It was so already, and why.
@@ -163,27 +162,21 @@ impl Done {
         done
     }
 
-    /// The result as JSON text that the caller has already.
-    #[must_use]
-    pub fn with_json(effect: Effect, data: Box<RawValue>) -> Self {
-        Self { outcome: Outcome { data: Some(data), ..Outcome::with_effect(effect) } }
-    }
-
     /// What is needed to answer byte for byte, kept beside the result.
     #[must_use]
-    pub fn body(mut self, body: impl Into<Box<[u8]>>) -> Self {
+    pub fn body(mut self, body: impl Into<Arc<[u8]>>) -> Self {
         self.outcome.body = Some(body.into());
         self
     }
 }
 
-/// The work is not done, or nobody can say.
+/// The work is not done, or it is unknown whether it is.
 #[derive(Debug, Clone)]
 pub struct Failure {
     certainty: Certainty,
     pub(crate) reason: String,
-    data: Option<Box<RawValue>>,
-    body: Option<Box<[u8]>>,
+    data: Option<Arc<RawValue>>,
+    body: Option<Arc<[u8]>>,
     tries: Tries,
 }
 
@@ -199,7 +192,6 @@ enum Certainty {
     NoEffect,
     InDoubt,
     TimedOut,
-    Unsaid,
 }
 
 impl Failure {
@@ -209,12 +201,12 @@ impl Failure {
         Self { certainty: Certainty::NoEffect, reason, data: None, body: None, tries: Tries::More }
     }
 
-    /// It cannot be said whether it happened: nobody runs it again by himself.
+    /// It is unknown whether it happened: the ledger does not run it again by itself.
     pub fn in_doubt(reason: impl ToString) -> Self {
         Self { certainty: Certainty::InDoubt, ..Self::no_effect(reason) }
     }
 
-    /// It took too long, and cannot be said whether it happened.
+    /// It took too long, and it is unknown whether it happened.
     pub fn timed_out(reason: impl ToString) -> Self {
         Self { certainty: Certainty::TimedOut, ..Self::no_effect(reason) }
     }
@@ -228,15 +220,15 @@ impl Failure {
 
     /// What the failure had to say, kept with it.
     #[must_use]
-    pub fn with(mut self, data: Option<Box<RawValue>>, body: Option<Box<[u8]>>) -> Self {
+    pub fn with(mut self, data: Option<Arc<RawValue>>, body: Option<Arc<[u8]>>) -> Self {
         (self.data, self.body) = (data, body);
         self
     }
 }
 
-/// An error without a class is certain only if the attempt had said that nothing was dispatched yet.
+/// An error that says nothing about the effect leaves it in doubt: [`Failure::no_effect`] must be said.
 impl<E: std::error::Error> From<E> for Failure {
     fn from(error: E) -> Self {
-        Self { certainty: Certainty::Unsaid, ..Self::no_effect(error) }
+        Self::in_doubt(error)
     }
 }

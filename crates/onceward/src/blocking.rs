@@ -41,7 +41,7 @@ impl Blocking {
     where
         F: FnMut(Attempt) -> Result<Done, Failure> + Send,
     {
-        self.run_call(self.ledger.call(operation), act)
+        self.run_call(self.ledger.call(operation.intent()?), act)
     }
 
     /// The same for a call that has more to say.

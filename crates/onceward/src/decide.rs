@@ -1,7 +1,7 @@
 //! Deciding to begin: one record is read, one decision is made. Pure: no clock, no I/O; `now` is an argument.
 
 use crate::key::{KeyOrigin, fields_that_differ};
-use crate::operation::Intent;
+use crate::operation::{Intent, ScopeOrigin};
 use crate::policy::{OnExpired, OnFailure};
 use crate::record::{Class, Record, State};
 
@@ -75,6 +75,8 @@ pub fn standing(record: &Record, liveness: Liveness, now_ms: i64) -> State {
                 Some(_) | None => State::InDoubt,
             },
         },
+        // Its owner has reported a doubt, but a process that the owner started still holds its lock.
+        State::InDoubt if liveness == Liveness::Alive => State::Running,
         State::Done | State::Failed | State::Cancelled if over => State::Expired,
         State::Staged | State::Done | State::Failed | State::InDoubt | State::Cancelled | State::Expired => {
             record.state
@@ -101,16 +103,22 @@ pub fn begin(found: Option<&Record>, intent: &Intent, liveness: Liveness, now_ms
             OnFailure::Retry => next_attempt(record, intent),
             OnFailure::Replay => Decision::ReplayFailure,
         },
-        State::InDoubt => in_doubt(record, intent, liveness, now_ms),
+        State::InDoubt => in_doubt(record, intent, now_ms),
         State::Cancelled => Decision::Refuse(Refusal::Cancelled),
-        State::Expired => match (intent.terms.on_expired, intent.key.origin) {
-            (OnExpired::Rerun, _) | (OnExpired::Auto, KeyOrigin::Derived) => {
-                Decision::Start { attempt: record.attempt + 1 }
-            }
-            (OnExpired::Refuse, _) | (OnExpired::Auto, KeyOrigin::Given) => {
-                Decision::Refuse(Refusal::KeyExpired)
-            }
-        },
+        State::Expired if may_run_when_expired(intent) => Decision::Start { attempt: record.attempt + 1 },
+        State::Expired => Decision::Refuse(Refusal::KeyExpired),
+    }
+}
+
+/// Whether a call may run again after its stored result has expired. A key that someone gave, or any key in a scope that
+/// someone chose, names one action for good: a run that is resumed after a weekend repeats nothing.
+fn may_run_when_expired(intent: &Intent) -> bool {
+    match intent.terms.on_expired {
+        OnExpired::Rerun => true,
+        OnExpired::Refuse => false,
+        OnExpired::Auto => {
+            intent.key.origin == KeyOrigin::Derived && intent.scope_origin != ScopeOrigin::Explicit
+        }
     }
 }
 
@@ -124,7 +132,7 @@ pub fn after_probe_no(record: &Record, intent: &Intent, now_ms: i64) -> Decision
 }
 
 /// An operation in doubt: the class decides.
-fn in_doubt(record: &Record, intent: &Intent, liveness: Liveness, now_ms: i64) -> Decision {
+fn in_doubt(record: &Record, intent: &Intent, now_ms: i64) -> Decision {
     // An overtaken attempt has come back with a success: writing the doubt down settles it.
     if record.detail.late.is_some() {
         return Decision::Doubt;
@@ -135,8 +143,8 @@ fn in_doubt(record: &Record, intent: &Intent, liveness: Liveness, now_ms: i64) -
             Some(downstream) if now_ms < downstream.safe_until_ms => next_attempt(record, intent),
             Some(_) | None => stay_in_doubt(record),
         },
-        // Where the owner may still act, its quarantine is written down before the probe is asked.
-        Class::Probed if record.state == State::Running && liveness == Liveness::Unknown => Decision::Doubt,
+        // The doubt is written down before the probe is asked: its quarantine begins now.
+        Class::Probed if record.state == State::Running => Decision::Doubt,
         Class::Probed => Decision::Probe,
         Class::Once => stay_in_doubt(record),
     }

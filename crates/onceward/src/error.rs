@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use crate::record::{Class, Record, State};
+use crate::next_step::NextStep;
+use crate::record::{Record, State};
 use crate::store::StoreError;
 
 /// Input that was refused before anything ran. All its problems are listed at once.
@@ -39,20 +40,49 @@ impl fmt::Display for InvalidInput {
     }
 }
 
-/// Whether the effect happened, as far as can be said for certain.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+/// Whether the operation's effect happened. It speaks of the operation, whichever call ran it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Happened {
     /// It did.
     Yes,
     /// It did not.
     No,
-    /// It cannot be said.
+    /// It is unknown.
     Unknown,
 }
 
+impl Happened {
+    /// The word for it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Yes => "yes",
+            Self::No => "no",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// Whether this call ran the operation, or an earlier or another call did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Ran {
+    /// This call began an attempt.
+    Yes,
+    /// This call ran nothing.
+    No,
+}
+
+impl Ran {
+    /// As a flag, for answers.
+    #[must_use]
+    pub const fn as_bool(self) -> bool {
+        matches!(self, Self::Yes)
+    }
+}
+
 /// The contract's error codes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum Code {
     /// Nothing was run; all problems are listed.
@@ -104,6 +134,27 @@ impl Code {
         Self::LedgerUnavailable,
     ];
 
+    /// The word for it, the same on every surface.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::InvalidInput => "INVALID_INPUT",
+            Self::KeyMissing => "KEY_MISSING",
+            Self::NotFound => "NOT_FOUND",
+            Self::WrongState => "WRONG_STATE",
+            Self::InProgress => "IN_PROGRESS",
+            Self::KeyExpired => "KEY_EXPIRED",
+            Self::Cancelled => "CANCELLED",
+            Self::BudgetExhausted => "BUDGET_EXHAUSTED",
+            Self::KeyReused => "KEY_REUSED",
+            Self::Failed => "FAILED",
+            Self::Timeout => "TIMEOUT",
+            Self::InDoubt => "IN_DOUBT",
+            Self::Unverified => "UNVERIFIED",
+            Self::LedgerUnavailable => "LEDGER_UNAVAILABLE",
+        }
+    }
+
     /// The exit status of a command that ends with this code.
     #[must_use]
     pub const fn exit(self) -> u8 {
@@ -133,49 +184,11 @@ impl Code {
             Self::LedgerUnavailable => 503,
         }
     }
-
-    /// What this code alone says of the effect.
-    #[must_use]
-    pub const fn happened(self) -> Happened {
-        match self {
-            Self::InvalidInput
-            | Self::KeyMissing
-            | Self::NotFound
-            | Self::WrongState
-            | Self::KeyExpired
-            | Self::Cancelled
-            | Self::BudgetExhausted
-            | Self::KeyReused
-            | Self::Failed
-            | Self::LedgerUnavailable => Happened::No,
-            Self::InProgress | Self::Timeout | Self::InDoubt | Self::Unverified => Happened::Unknown,
-        }
-    }
-
-    /// Whether the same call may simply be made again. Implies that nothing happened.
-    #[must_use]
-    pub const fn retryable(self) -> bool {
-        match self {
-            Self::Failed | Self::LedgerUnavailable => true,
-            Self::InvalidInput
-            | Self::KeyMissing
-            | Self::NotFound
-            | Self::WrongState
-            | Self::InProgress
-            | Self::KeyExpired
-            | Self::Cancelled
-            | Self::BudgetExhausted
-            | Self::KeyReused
-            | Self::Timeout
-            | Self::InDoubt
-            | Self::Unverified => false,
-        }
-    }
 }
 
 impl fmt::Display for Code {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.serialize(f)
+        f.pad(self.as_str())
     }
 }
 
@@ -186,13 +199,13 @@ pub enum Error {
     #[error("{0}")]
     Invalid(#[from] InvalidInput),
     /// A key is required and none was given.
-    #[error("the operation {name:?} needs a key and none was given; give one that names this very action")]
+    #[error("{name} requires an explicit key that identifies this action; nothing was run")]
     KeyMissing {
         /// What was to be done.
         name: String,
     },
     /// No operation of that id.
-    #[error("no operation {id} in this ledger")]
+    #[error("there is no operation {id} in this ledger")]
     NotFound {
         /// What was asked for.
         id: String,
@@ -206,17 +219,17 @@ pub enum Error {
         record: Arc<Record>,
     },
     /// Another caller is executing it.
-    #[error("another caller is executing attempt {} of this operation", .record.attempt)]
+    #[error("attempt {} of this operation is still running for another caller", .record.attempt)]
     InProgress {
         /// The operation as it is.
         record: Arc<Record>,
-        /// When to ask again.
-        retry_after_ms: u64,
+        /// Whether this call had run an attempt that another one overtook.
+        ran: Ran,
     },
-    /// The retention is over.
-    #[error("the result of this key was kept for its time and that is over; nothing was run")]
+    /// The stored result has expired.
+    #[error("the stored result for this key has expired ({}); nothing was run", how_it_ended(.record))]
     KeyExpired {
-        /// The tombstone.
+        /// The operation as it is.
         record: Arc<Record>,
     },
     /// It was cancelled.
@@ -225,29 +238,32 @@ pub enum Error {
         /// The operation as it is.
         record: Arc<Record>,
     },
-    /// Enough attempts were paid for.
-    #[error("{} attempts were made and the budget allows no more; nothing was run", .record.attempt)]
+    /// The retry budget is spent.
+    #[error("gave up after {} failed attempts (the limit is {limit}); nothing was run", .record.spent_attempts())]
     BudgetExhausted {
         /// The operation as it is.
         record: Arc<Record>,
+        /// How many attempts this call would allow.
+        limit: u32,
     },
     /// The same key with other inputs.
-    #[error("this key was used with other inputs ({}); nothing was run", fields_that_differ(.fields))]
+    #[error("this key was already used for a different action ({}){}; nothing was run",
+            fields_that_differ(.fields), in_doubt_too(.record))]
     KeyReused {
         /// The operation as it is.
         record: Arc<Record>,
         /// The fields that differ. Their values are not kept, so they are not named.
         fields: Vec<String>,
     },
-    /// It failed for certain.
+    /// It failed, and evidence says that it had no effect.
     #[error("{reason}")]
     Failed {
         /// The operation as it is.
         record: Arc<Record>,
         /// What the attempt said.
         reason: String,
-        /// Whether this is the stored failure of an earlier attempt.
-        replayed: Replayed,
+        /// Whether this call ran the attempt that failed.
+        ran: Ran,
     },
     /// The outcome is not known.
     #[error("{reason}")]
@@ -256,8 +272,10 @@ pub enum Error {
         record: Arc<Record>,
         /// Why it is not known.
         reason: String,
+        /// Whether this call ran the attempt that is in doubt.
+        ran: Ran,
     },
-    /// It took longer than it was given, and what it did is not known.
+    /// It took longer than its time limit, and its outcome is not known.
     #[error("{reason}")]
     Timeout {
         /// The operation as it is.
@@ -272,29 +290,22 @@ pub enum Error {
         record: Arc<Record>,
         /// What the check said.
         reason: String,
+        /// Whether this call ran the attempt that was refuted.
+        ran: Ran,
     },
     /// The ledger could not be read or written.
     #[error("the ledger cannot be used: {0}; nothing was run")]
     Unavailable(#[from] StoreError),
     /// The attempt ended, but its outcome could not be written.
-    #[error("{what}, but its outcome could not be written to the ledger: {source}")]
+    #[error("{}, but its outcome could not be written to the ledger: {source}", ended_in_words(.ended))]
     Unrecorded {
-        /// How the attempt ended, in words.
-        what: String,
+        /// How the attempt ended.
+        ended: Happened,
         /// The operation as the ledger last knew it.
         record: Arc<Record>,
         /// Why it could not be written.
         source: StoreError,
     },
-}
-
-/// Whether an answer is of this call or of an earlier one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Replayed {
-    /// This call did it.
-    No,
-    /// An earlier call did it, and nothing was run now.
-    Yes,
 }
 
 impl Error {
@@ -319,20 +330,44 @@ impl Error {
         }
     }
 
-    /// Whether the effect happened, as far as this error can say for certain.
+    /// Whether the operation's effect happened. `None` where the error is not about an operation.
     #[must_use]
-    pub fn happened(&self) -> Happened {
-        if let Self::WrongState { record, .. } = self {
-            return match record.state {
-                State::Done => Happened::Yes,
-                // A tombstone no longer knows how it ended.
-                State::Staged | State::Running | State::InDoubt | State::Expired => Happened::Unknown,
-                State::Failed | State::Cancelled => Happened::No,
-            };
+    pub fn happened(&self) -> Option<Happened> {
+        match self {
+            Self::Invalid(_) | Self::KeyMissing { .. } | Self::NotFound { .. } => None,
+            Self::WrongState { record, .. }
+            | Self::KeyExpired { record }
+            | Self::BudgetExhausted { record, .. }
+            | Self::KeyReused { record, .. } => Some(record.happened()),
+            Self::Cancelled { .. } | Self::Failed { .. } => Some(Happened::No),
+            Self::InProgress { .. }
+            | Self::InDoubt { .. }
+            | Self::Timeout { .. }
+            | Self::Unverified { .. }
+            | Self::Unavailable(_) => Some(Happened::Unknown),
+            Self::Unrecorded { ended, .. } => Some(*ended),
         }
-        // The attempt said so itself; only the ledger does not know it yet.
-        let by_its_word = matches!(self, Self::Unrecorded { what, .. } if what.starts_with("it was done"));
-        if by_its_word { Happened::Yes } else { self.code().happened() }
+    }
+
+    /// Whether this call ran the operation.
+    #[must_use]
+    pub fn ran(&self) -> Ran {
+        match self {
+            Self::Invalid(_)
+            | Self::KeyMissing { .. }
+            | Self::NotFound { .. }
+            | Self::WrongState { .. }
+            | Self::KeyExpired { .. }
+            | Self::Cancelled { .. }
+            | Self::BudgetExhausted { .. }
+            | Self::KeyReused { .. }
+            | Self::Unavailable(_) => Ran::No,
+            Self::Timeout { .. } | Self::Unrecorded { .. } => Ran::Yes,
+            Self::InProgress { ran, .. }
+            | Self::Failed { ran, .. }
+            | Self::InDoubt { ran, .. }
+            | Self::Unverified { ran, .. } => *ran,
+        }
     }
 
     /// The operation it is about, where there is one.
@@ -344,7 +379,7 @@ impl Error {
             | Self::InProgress { record, .. }
             | Self::KeyExpired { record }
             | Self::Cancelled { record }
-            | Self::BudgetExhausted { record }
+            | Self::BudgetExhausted { record, .. }
             | Self::KeyReused { record, .. }
             | Self::Failed { record, .. }
             | Self::InDoubt { record, .. }
@@ -354,60 +389,84 @@ impl Error {
         }
     }
 
-    /// When to ask again, where asking again is right.
-    #[must_use]
-    pub fn retry_after_ms(&self) -> Option<u64> {
-        if let Self::InProgress { retry_after_ms, .. } = self { Some(*retry_after_ms) } else { None }
-    }
-
-    /// Whether the same call may be made again: only where it is certain that nothing happened, and worth it.
+    /// Whether the same call may simply be made again: only where it is certain that nothing happened, and another
+    /// answer is possible.
     #[must_use]
     pub fn retryable(&self) -> bool {
-        // A file that is not a ledger, or a newer or damaged one, does not mend itself.
-        if matches!(self, Self::Unavailable(StoreError::Unusable { .. })) {
-            return false;
-        }
-        match self.record() {
-            // A budget that is spent, or a failure that is replayed, answers every retry in the same way.
-            Some(record) if record.state == State::Failed => {
-                self.code().retryable()
-                    && record.spent_attempts() < record.detail.max_attempts
-                    && !matches!(self, Self::Failed { replayed: Replayed::Yes, .. })
-            }
-            Some(_) | None => self.code().retryable(),
-        }
+        // A spent budget, or a failure that is replayed, gives every retry the same answer.
+        matches!(self, Self::Failed { record, ran: Ran::Yes, .. }
+            if record.spent_attempts() < record.detail.max_attempts)
     }
 
-    /// The command that takes the caller on from here.
+    /// What takes the caller on from here.
     #[must_use]
-    pub fn fix_command(&self) -> Option<String> {
-        let id = &self.record()?.id;
+    pub fn next_step(&self) -> Option<NextStep> {
         match self {
+            Self::Invalid(_) | Self::KeyMissing { .. } | Self::NotFound { .. } => None,
             Self::InDoubt { record, .. }
             | Self::Timeout { record, .. }
             | Self::Unverified { record, .. }
-            | Self::Unrecorded { record, .. } => Some(match (record.detail.class, &record.detail.probe) {
-                (Class::Probed, Some(_)) => format!("once settle {id} --probe"),
-                (Class::Probed | Class::Once | Class::Read | Class::Idempotent | Class::Keyed, _) => {
-                    format!("once settle {id} --as 'done|failed'")
-                }
-            }),
-            Self::InProgress { .. } => Some(format!("once wait {id}")),
-            Self::KeyExpired { .. }
-            | Self::Cancelled { .. }
-            | Self::BudgetExhausted { .. }
-            | Self::KeyReused { .. }
-            | Self::WrongState { .. }
-            | Self::Failed { .. } => Some(format!("once show {id}")),
-            Self::Invalid(_) | Self::KeyMissing { .. } | Self::NotFound { .. } | Self::Unavailable(_) => None,
+            | Self::Unrecorded { record, .. } => Some(NextStep::out_of_doubt(record)),
+            Self::InProgress { record, .. } => Some(NextStep::Wait(record.id.clone())),
+            Self::KeyReused { record, .. } if record.state == State::InDoubt => {
+                Some(NextStep::Show(record.id.clone()))
+            }
+            Self::KeyReused { .. } => Some(NextStep::OtherKey),
+            Self::KeyExpired { .. } | Self::Cancelled { .. } => Some(NextStep::Repeat),
+            Self::BudgetExhausted { limit, .. } => Some(NextStep::RaiseAttempts { limit: *limit }),
+            Self::Failed { .. } if self.retryable() => Some(NextStep::CallAgain),
+            Self::Failed { record, .. } | Self::WrongState { record, .. } => {
+                Some(NextStep::Show(record.id.clone()))
+            }
+            Self::Unavailable(_) => Some(NextStep::CheckLedger),
         }
+    }
+}
+
+impl Record {
+    /// Whether its effect happened, as the record says.
+    #[must_use]
+    pub fn happened(&self) -> Happened {
+        match self.state {
+            State::Done => Happened::Yes,
+            State::Staged | State::Failed | State::Cancelled => Happened::No,
+            State::Running | State::InDoubt => Happened::Unknown,
+            State::Expired => match self.detail.ended {
+                Some(State::Done) => Happened::Yes,
+                Some(State::Failed | State::Cancelled) => Happened::No,
+                // Older tombstones do not say how they ended.
+                Some(State::Staged | State::Running | State::InDoubt | State::Expired) | None => {
+                    Happened::Unknown
+                }
+            },
+        }
+    }
+}
+
+fn how_it_ended(record: &Record) -> &'static str {
+    match record.happened() {
+        Happened::Yes => "the operation was done",
+        Happened::No => "the operation had no effect",
+        Happened::Unknown => "how the operation ended is no longer known",
+    }
+}
+
+fn ended_in_words(ended: &Happened) -> &'static str {
+    match ended {
+        Happened::Yes => "it was done",
+        Happened::No => "it failed without effect",
+        Happened::Unknown => "it may or may not have taken effect",
     }
 }
 
 fn fields_that_differ(fields: &[String]) -> String {
     match fields {
-        [] => "the fields that differ are not known".to_owned(),
+        [] => "its inputs differ".to_owned(),
         [one] => format!("{one} differs"),
         many => format!("{} differ", many.join(", ")),
     }
+}
+
+fn in_doubt_too(record: &Record) -> &'static str {
+    if record.state == State::InDoubt { ", which is in doubt" } else { "" }
 }

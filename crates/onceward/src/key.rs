@@ -24,10 +24,25 @@ impl OperationId {
     /// The id of the operation (scope, name, key).
     #[must_use]
     pub fn of(scope: &str, name: &str, key: &str) -> Self {
-        let mut identity = String::with_capacity(scope.len() + name.len() + key.len() + 16);
-        for (lead, part) in [('[', scope), (',', name), (',', key)] {
+        Self::of_parts([Some(scope), Some(name), Some(key)])
+    }
+
+    /// The id of an operation that is identified by its scope and key alone, because no one chose its name.
+    #[must_use]
+    pub fn unnamed(scope: &str, key: &str) -> Self {
+        Self::of_parts([Some(scope), None, Some(key)])
+    }
+
+    fn of_parts(parts: [Option<&str>; 3]) -> Self {
+        let mut identity = String::with_capacity(parts.iter().flatten().map(|part| part.len() + 8).sum());
+        let mut lead = '[';
+        for part in parts {
             identity.push(lead);
-            json::write_string(part, &mut identity);
+            match part {
+                Some(part) => json::write_string(part, &mut identity),
+                None => identity.push_str("null"),
+            }
+            lead = ',';
         }
         identity.push(']');
         Self(tagged("op_", &Sha256::digest(identity)[..20]).into())

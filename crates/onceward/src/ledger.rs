@@ -3,6 +3,7 @@
 mod adopt;
 mod call;
 mod claim;
+mod repeat;
 mod tend;
 
 use std::sync::Arc;
@@ -10,12 +11,13 @@ use std::sync::Arc;
 pub use adopt::Adopted;
 pub use call::{Call, ProbeAnswer};
 pub use claim::{Claim, Lease};
+pub use repeat::{Found, RepeatRule, Wanted};
 pub use tend::{Cancelled, Swept};
 
 use crate::attempt::{Attempt, Done, Failure};
 use crate::blocking::Blocking;
 use crate::decide::{self, Decision, Liveness, Refusal};
-use crate::error::{Error, Replayed};
+use crate::error::{Error, Ran};
 use crate::key::OperationId;
 use crate::operation::{Intent, Operation};
 use crate::record::{DoubleEffect, Effect, Outcome, Owner, Record, State, Verification};
@@ -24,29 +26,12 @@ use crate::transition::{self, Verdict};
 
 /// How long to wait at first and at most between two looks at another's attempt, where the kernel says who lives.
 const LOOK_MS: std::ops::RangeInclusive<u64> = 1..=20;
-/// What a caller that was refused with `IN_PROGRESS` is told to wait.
-pub(crate) const RETRY_AFTER_MS: u64 = 1_000;
 
 /// The ledger between intent and effect.
 #[derive(Clone)]
 pub struct Ledger {
     store: Arc<dyn Store>,
     door: Door,
-}
-
-/// How an attempt is to be held while it runs.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Manner {
-    /// Whether processes that the work starts keep it alive.
-    pub(crate) inherit: Inherit,
-    /// What is noted of its dispatch before it begins; `None` where the work may begin with it.
-    pub(crate) noted: Option<Dispatch>,
-}
-
-impl Default for Manner {
-    fn default() -> Self {
-        Self { inherit: Inherit::No, noted: None }
-    }
 }
 
 /// What beginning an operation came to.
@@ -69,13 +54,13 @@ enum Claimed {
 #[derive(Debug, Clone)]
 pub struct Receipt {
     record: Arc<Record>,
-    replayed: Replayed,
+    ran: Ran,
 }
 
 /// What a call would come to. Nothing is written to find out.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// What would be decided.
+    /// What would be decided. Never [`Decision::Doubt`].
     pub decision: Decision,
     /// The record it would be decided on.
     pub record: Option<Arc<Record>>,
@@ -103,13 +88,13 @@ impl Ledger {
         F: FnMut(Attempt) -> W,
         W: Future<Output = Result<Done, Failure>>,
     {
-        self.call(operation).run(act).await
+        self.call(operation.intent()?).run(act).await
     }
 
-    /// The same, with a probe, a check, or more to say.
+    /// The same, with a probe, a check, or more to say. The operation's identity is worked out already.
     #[must_use]
-    pub fn call(&self, operation: Operation) -> Call<'_> {
-        Call::new(self, operation)
+    pub fn call(&self, intent: Intent) -> Call<'_> {
+        Call::new(self, intent)
     }
 
     /// What a call would come to, without running or writing anything.
@@ -117,10 +102,20 @@ impl Ledger {
     /// # Errors
     /// When the ledger cannot be read.
     pub async fn plan(&self, intent: &Intent) -> Result<Plan, Error> {
-        let record = self.store.load(&intent.id).await?;
-        let liveness = self.liveness(record.as_deref()).await?;
-        let decision = decide::begin(record.as_deref(), intent, liveness, self.now_ms());
-        Ok(Plan { decision, record })
+        let mut record = self.store.load(&intent.id).await?;
+        let mut liveness = self.liveness(record.as_deref()).await?;
+        let now_ms = self.now_ms();
+        loop {
+            let decision = decide::begin(record.as_deref(), intent, liveness, now_ms);
+            match (&decision, &record) {
+                // A real call would write the doubt down and decide again.
+                (Decision::Doubt, Some(seen)) if seen.state == State::Running => {
+                    record = Some(Arc::new(transition::doubt(seen, liveness, now_ms)));
+                    liveness = Liveness::Gone;
+                }
+                _ => return Ok(Plan { decision, record }),
+            }
+        }
     }
 
     /// Writes the intent down, unless it was done, is being done, or must not be done.
@@ -128,13 +123,15 @@ impl Ledger {
     /// # Errors
     /// Every refusal of the contract. Nothing was run.
     pub async fn begin(&self, intent: &Intent) -> Result<Begun, Error> {
-        self.begin_with(intent, Manner::default(), None).await
+        // Nothing tells when this caller dispatches, so a crash leaves it in doubt.
+        self.begin_with(intent, Inherit::No, Dispatch::Begun, None).await
     }
 
     pub(crate) async fn begin_with(
         &self,
         intent: &Intent,
-        manner: Manner,
+        inherit: Inherit,
+        dispatch: Dispatch,
         probe: Option<&call::Probe<'_>>,
     ) -> Result<Begun, Error> {
         let wait_until = transition::later(self.now_ms(), intent.terms.wait_ms);
@@ -156,35 +153,42 @@ impl Ledger {
             }
             match (decision, found) {
                 (Decision::Start { .. }, found) => {
-                    match self.claim(found.as_deref(), intent, manner).await? {
+                    match self.claim(found.as_deref(), intent, inherit, dispatch).await? {
                         Claimed::Mine(claim) => return Ok(Begun::Execute(claim)),
                         Claimed::Others(found) => seen = found.map(Some),
                     }
                 }
                 (Decision::Replay, Some(record)) => {
                     self.store.tally_replay(&record.id);
-                    return Ok(Begun::Replay(Receipt { record, replayed: Replayed::Yes }));
+                    return Ok(Begun::Replay(Receipt { record, ran: Ran::No }));
                 }
                 (Decision::ReplayFailure, Some(record)) => {
                     self.store.tally_replay(&record.id);
                     let reason = record.reason().unwrap_or("it failed").to_owned();
-                    return Err(Error::Failed { record, reason, replayed: Replayed::Yes });
+                    return Err(Error::Failed { record, reason, ran: Ran::No });
                 }
                 (Decision::Wait, Some(record)) => {
                     let left_ms = u64::try_from(wait_until.saturating_sub(now_ms)).unwrap_or(0);
                     if left_ms == 0 {
-                        return Err(Error::InProgress { record, retry_after_ms: RETRY_AFTER_MS });
+                        return Err(Error::InProgress { record, ran: Ran::No });
                     }
                     let slice_ms = self.slice_ms(&record, now_ms, &mut look_ms);
                     self.store.changed(&record.id, record.version, slice_ms.min(left_ms)).await;
                 }
                 (Decision::Doubt | Decision::Probe, Some(record)) => {
-                    let next = transition::doubt(&record, liveness, intent.terms.quarantine_ms, now_ms);
+                    let next = transition::doubt(&record, liveness, now_ms);
                     self.store.swap(Some(record.version), next, self.door).await?;
                 }
-                (Decision::Refuse(refusal), Some(record)) => return Err(refused(refusal, record)),
-                // Only a start is decided on nothing.
-                (_, None) => {}
+                (Decision::Refuse(refusal), Some(record)) => return Err(refused(refusal, record, intent)),
+                (
+                    Decision::Replay
+                    | Decision::ReplayFailure
+                    | Decision::Wait
+                    | Decision::Doubt
+                    | Decision::Probe
+                    | Decision::Refuse(_),
+                    None,
+                ) => unreachable!("only a start is decided on nothing"),
             }
         }
     }
@@ -231,10 +235,17 @@ impl Ledger {
     }
 
     /// Writes the next attempt down.
-    async fn claim(&self, found: Option<&Record>, intent: &Intent, manner: Manner) -> Result<Claimed, Error> {
+    async fn claim(
+        &self,
+        found: Option<&Record>,
+        intent: &Intent,
+        inherit: Inherit,
+        dispatch: Dispatch,
+    ) -> Result<Claimed, Error> {
         // The lock comes first: whoever sees the record sees its owner alive.
-        let hold: Arc<dyn Hold> = self.store.hold(manner.inherit)?.into();
-        if manner.noted == Some(Dispatch::NotYet) {
+        let hold: Arc<dyn Hold> = self.store.hold(inherit)?.into();
+        // Until the work says that it dispatches, a crash is certain to have had no effect.
+        if dispatch == Dispatch::NotYet {
             hold.note_dispatch(Dispatch::NotYet)?;
         }
         let now_ms = self.now_ms();
@@ -252,7 +263,7 @@ impl Ledger {
         let mine = |seen: &Record| seen.attempt == attempt && seen.detail.owner == Some(owner);
         match (seen, lost) {
             (Some(record), _) if mine(&record) => {
-                let claim = Claim::new(self.clone(), record, hold, manner.noted, intent.terms.lease_ms);
+                let claim = Claim::new(self.clone(), record, hold, intent.terms.lease_ms);
                 Ok(Claimed::Mine(claim))
             }
             (_, Some(error)) => Err(error.into()),
@@ -262,7 +273,7 @@ impl Ledger {
 
     pub(crate) async fn liveness(&self, record: Option<&Record>) -> Result<Liveness, StoreError> {
         match record {
-            Some(Record { state: State::Running, detail, .. }) => match &detail.owner {
+            Some(Record { state: State::Running | State::InDoubt, detail, .. }) => match &detail.owner {
                 Some(owner) => self.store.liveness(owner).await,
                 None => Ok(Liveness::Gone),
             },
@@ -285,31 +296,33 @@ impl Ledger {
     }
 }
 
-pub(crate) fn refused(refusal: Refusal, record: Arc<Record>) -> Error {
+pub(crate) fn refused(refusal: Refusal, record: Arc<Record>, intent: &Intent) -> Error {
     match refusal {
         Refusal::KeyReused(fields) => Error::KeyReused { record, fields },
         Refusal::KeyExpired => Error::KeyExpired { record },
         Refusal::Cancelled => Error::Cancelled { record },
-        Refusal::BudgetExhausted => Error::BudgetExhausted { record },
-        Refusal::InDoubt => {
-            let refuted = record.outcome.as_ref().is_some_and(|o| o.verified == Some(Verification::Refuted));
-            let why = record.reason().unwrap_or("its last attempt gave no answer").to_owned();
-            if refuted {
-                Error::Unverified { record, reason: why }
-            } else {
-                let reason = format!(
-                    "nobody can say whether attempt {} happened: {why}; nothing was run",
-                    record.attempt
-                );
-                Error::InDoubt { record, reason }
-            }
-        }
+        Refusal::BudgetExhausted => Error::BudgetExhausted { record, limit: intent.terms.max_attempts },
+        Refusal::InDoubt => in_doubt(record),
     }
 }
 
+/// The answer to a call that finds its operation in doubt.
+pub(crate) fn in_doubt(record: Arc<Record>) -> Error {
+    let refuted = record.outcome.as_ref().is_some_and(|o| o.verified == Some(Verification::Refuted));
+    let why = record.reason().unwrap_or("it gave no answer");
+    if refuted {
+        return Error::Unverified { reason: why.to_owned(), record, ran: Ran::No };
+    }
+    let reason = format!(
+        "attempt {} is in doubt: {why}. It may or may not have taken effect; nothing was run",
+        record.attempt
+    );
+    Error::InDoubt { record, reason, ran: Ran::No }
+}
+
 impl Receipt {
-    pub(crate) fn new(record: Arc<Record>, replayed: Replayed) -> Self {
-        Self { record, replayed }
+    pub(crate) fn new(record: Arc<Record>, ran: Ran) -> Self {
+        Self { record, ran }
     }
 
     /// The record behind it.
@@ -318,18 +331,24 @@ impl Receipt {
         &self.record
     }
 
-    /// Whether nothing was run for this answer.
+    /// Whether this call ran the operation.
+    #[must_use]
+    pub fn ran(&self) -> Ran {
+        self.ran
+    }
+
+    /// Whether this is the stored result of an earlier call: this one ran nothing.
     #[must_use]
     pub fn replayed(&self) -> bool {
-        self.replayed == Replayed::Yes
+        self.ran == Ran::No
     }
 
     /// What this call did to the world: nothing, where it is a replay.
     #[must_use]
     pub fn effect(&self) -> Effect {
-        match self.replayed {
-            Replayed::Yes => Effect::Noop,
-            Replayed::No => self.original_effect(),
+        match self.ran {
+            Ran::No => Effect::Noop,
+            Ran::Yes => self.original_effect(),
         }
     }
 

@@ -3,11 +3,11 @@
 //!
 //! ```
 //! use std::sync::Arc;
-//! use onceward::{Done, Failure, Ledger, ManualClock, MemoryStore, Operation};
+//! use onceward::{Attempt, Ledger, ManualClock, MemoryStore, Operation};
 //!
 //! let ledger = Ledger::new(Arc::new(MemoryStore::new(ManualClock::at(0)))).blocking();
 //! let charge = Operation::new("charge_payment").input(serde_json::json!({"customer": "c1", "amount": 100}));
-//! let pay = |_attempt| Ok::<_, Failure>(Done::created(&serde_json::json!({"id": 42})));
+//! let pay = |attempt: Attempt| Ok(attempt.dispatch()?.created(&serde_json::json!({"id": 42})));
 //!
 //! let first = ledger.run(charge.clone(), pay)?;
 //! let retry = ledger.run(charge, pay)?;
@@ -22,7 +22,7 @@
 //! - [`store`]: the seam to back ends. [`memory`]: its specification. [`watchers`]: a building block for others.
 //!   `conformance` (a feature): the suite that every back end runs.
 //! - [`ledger`]: begin, execute, finish, and all that people do to records. [`blocking`]: the same without a runtime.
-//! - [`atomic`]: record and effect in one transaction. [`answer`], [`error`]: what callers are told.
+//! - [`atomic`]: record and effect in one transaction. [`answer`], [`next_step`], [`error`]: what callers are told.
 //!
 //! This crate does no I/O and reads no clock, environment or randomness: the store brings time and tokens.
 
@@ -41,20 +41,24 @@ pub mod atomic;
 pub mod attempt;
 pub mod blocking;
 pub mod answer;
+pub mod next_step;
 pub mod error;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 
-pub use answer::Answer;
-pub use attempt::{Attempt, Done, Failure};
+pub use answer::{Answer, Preview};
+pub use attempt::{Attempt, Dispatched, Done, Failure};
 pub use blocking::Blocking;
 pub use decide::{Decision, Liveness, Refusal};
-pub use error::{Code, Error, Happened, InvalidInput, Replayed};
+pub use error::{Code, Error, Happened, InvalidInput, Ran};
 pub use json::{Json, Pointer};
 pub use key::{Fingerprint, Key, KeyOrigin, Occurrence, OperationId};
-pub use ledger::{Adopted, Begun, Cancelled, Claim, Lease, Ledger, Plan, ProbeAnswer, Receipt, Swept};
+pub use ledger::{
+    Adopted, Begun, Call, Cancelled, Claim, Lease, Ledger, Plan, ProbeAnswer, Receipt, RepeatRule, Swept, Wanted,
+};
 pub use memory::{ManualClock, MemoryStore};
-pub use operation::{Intent, Operation};
+pub use next_step::{Choice, Guidance, NextStep, Surface};
+pub use operation::{Intent, Operation, ScopeOrigin};
 pub use policy::{KeyPolicy, OnExpired, OnFailure, Policy, Settings, Terms, ToolRule, ToolSettings};
 pub use record::{
     Class, Detail, DoubleEffect, Downstream, Effect, Outcome, Owner, Past, Record, State, Verification,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::error::{Error, InvalidInput};
 use crate::json::{Json, Pointer};
-use crate::key::{self, Fingerprint, Key, Occurrence, OperationId};
+use crate::key::{self, Fingerprint, Key, KeyOrigin, Occurrence, OperationId};
 use crate::policy::{KeyPolicy, Terms};
 use crate::record::Class;
 
@@ -28,15 +28,38 @@ pub const DEFAULT_SCOPE: &str = "default";
 #[derive(Debug, Clone)]
 pub struct Operation {
     name: String,
+    naming: Naming,
     scope: String,
+    scope_origin: ScopeOrigin,
     key: Option<String>,
     input: Result<Json, InvalidInput>,
     key_fields: Vec<String>,
     volatile: Vec<String>,
     occurrence: Option<String>,
     terms: Terms,
+    has_probe: bool,
     probe: Option<String>,
     verify: Option<String>,
+    folder: Option<String>,
+    command: Option<String>,
+}
+
+/// Who chose a scope. It decides whether the scope makes calls strict and its keys permanent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ScopeOrigin {
+    /// No one: the default scope.
+    Default,
+    /// The caller.
+    Explicit,
+    /// The host's environment, such as a conversation id: it separates calls and says nothing about repeats.
+    Host,
+}
+
+/// Whether the operation's name was chosen, and so belongs to its identity beside a given key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Naming {
+    Chosen,
+    Incidental,
 }
 
 impl Operation {
@@ -45,22 +68,43 @@ impl Operation {
     pub fn new(name: impl Into<String>) -> Self {
         Self {
             name: name.into(),
+            naming: Naming::Chosen,
             scope: DEFAULT_SCOPE.to_owned(),
+            scope_origin: ScopeOrigin::Default,
             key: None,
             input: Ok(Json::empty()),
             key_fields: Vec::new(),
             volatile: Vec::new(),
             occurrence: None,
             terms: Terms::default(),
+            has_probe: false,
             probe: None,
             verify: None,
+            folder: None,
+            command: None,
         }
     }
 
-    /// Who shares the key: a tenant, a session, a run.
+    /// An operation whose name no one chose, such as a program's file name. Beside a given key it does not count: scope
+    /// and key alone identify the operation.
+    #[must_use]
+    pub fn unnamed(name: impl Into<String>) -> Self {
+        Self { naming: Naming::Incidental, ..Self::new(name) }
+    }
+
+    /// A namespace for keys that the caller chose: a tenant, a session, a run. `default` is no choice.
     #[must_use]
     pub fn scope(self, scope: impl Into<String>) -> Self {
-        Self { scope: scope.into(), ..self }
+        let scope = scope.into();
+        let scope_origin =
+            if scope == DEFAULT_SCOPE { ScopeOrigin::Default } else { ScopeOrigin::Explicit };
+        Self { scope, scope_origin, ..self }
+    }
+
+    /// A namespace that the host's environment implies. It separates calls and does not make them strict.
+    #[must_use]
+    pub fn host_scope(self, scope: impl Into<String>) -> Self {
+        Self { scope: scope.into(), scope_origin: ScopeOrigin::Host, ..self }
     }
 
     /// A key of the caller's own. Without one it is derived from the intent.
@@ -112,10 +156,43 @@ impl Operation {
         Self { terms, ..self }
     }
 
+    /// There is a probe, so an operation of class `once` is `probed`. [`Operation::probe_command`] says so too.
+    #[must_use]
+    pub fn with_probe(self) -> Self {
+        Self { has_probe: true, ..self }
+    }
+
     /// The command that tells whether it happened, kept with the record for later.
     #[must_use]
     pub fn probe_command(self, command: Option<String>) -> Self {
-        Self { probe: command, ..self }
+        Self { has_probe: self.has_probe || command.is_some(), probe: command, ..self }
+    }
+
+    /// The folder of the call, in which its probe and its check run.
+    #[must_use]
+    pub fn folder(self, folder: Option<String>) -> Self {
+        Self { folder, ..self }
+    }
+
+    /// The command line, to be shown in lists. It is stored with the record.
+    #[must_use]
+    pub fn command_line(self, command: Option<String>) -> Self {
+        Self { command, ..self }
+    }
+
+    /// Whether the caller has said which operation it is, by a key or an occurrence.
+    #[must_use]
+    pub fn is_identified(&self) -> bool {
+        self.key.is_some() || self.occurrence.is_some()
+    }
+
+    /// How a call without a key is told from a repeat, by the policy and by who chose the scope.
+    #[must_use]
+    pub fn key_policy(&self) -> KeyPolicy {
+        match (self.terms.keys, self.scope_origin) {
+            (KeyPolicy::Auto, ScopeOrigin::Explicit) => KeyPolicy::Strict,
+            (keys, ScopeOrigin::Default | ScopeOrigin::Explicit | ScopeOrigin::Host) => keys,
+        }
     }
 
     /// The command that checks a reported success, kept with the record for later.
@@ -128,12 +205,7 @@ impl Operation {
     ///
     /// # Errors
     /// [`Error::Invalid`] with every problem at once, or [`Error::KeyMissing`].
-    pub fn intent(&self) -> Result<Intent, Error> {
-        self.clone().into_intent()
-    }
-
-    /// The same, for an operation that is not needed any more.
-    pub(crate) fn into_intent(self) -> Result<Intent, Error> {
+    pub fn intent(mut self) -> Result<Intent, Error> {
         let mut problems = Vec::new();
         let mut note = |result: Result<(), InvalidInput>| {
             if let Err(invalid) = result {
@@ -174,8 +246,19 @@ impl Operation {
             // A repeat under a given key is the next key, spelled so that a person sees where it comes from.
             (Some(key), Some(occurrence)) => Key::given(&format!("{}#{occurrence}", key.text))?,
         };
+        if self.has_probe {
+            self.terms.class = self.terms.class.with_probe();
+        }
+        if self.scope_origin == ScopeOrigin::Explicit {
+            self.terms.retention_ms = self.terms.retention_ms.max(self.terms.session_retention_ms);
+        }
+        let id = match (self.naming, key.origin) {
+            (Naming::Incidental, KeyOrigin::Given) => OperationId::unnamed(&self.scope, &key.text),
+            (Naming::Chosen | Naming::Incidental, _) => OperationId::of(&self.scope, &self.name, &key.text),
+        };
         Ok(Intent {
-            id: OperationId::of(&self.scope, &self.name, &key.text),
+            id,
+            scope_origin: self.scope_origin,
             scope: self.scope,
             name: self.name,
             key,
@@ -184,6 +267,8 @@ impl Operation {
             terms: self.terms,
             probe: self.probe,
             verify: self.verify,
+            folder: self.folder,
+            command: self.command,
         })
     }
 }
@@ -195,6 +280,8 @@ pub struct Intent {
     pub id: OperationId,
     /// Who shares the key.
     pub scope: String,
+    /// Who chose the scope.
+    pub scope_origin: ScopeOrigin,
     /// What is done.
     pub name: String,
     /// Which one of them.
@@ -205,6 +292,8 @@ pub struct Intent {
     pub terms: Terms,
     pub(crate) probe: Option<String>,
     pub(crate) verify: Option<String>,
+    pub(crate) folder: Option<String>,
+    pub(crate) command: Option<String>,
     input: Json,
 }
 

@@ -23,8 +23,8 @@ static DEFAULT_SETTINGS: LazyLock<Result<Settings, InvalidInput>> =
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KeyPolicy {
-    /// It is derived from the intent, and an answer that was delivered ends the operation: the same call again is its
-    /// next occurrence. Where delivery is not watched over, the same as strict.
+    /// It is derived from the intent. Once the answer was delivered, the same call is wanted again: it is the next
+    /// occurrence. The same as strict in a scope that the caller chose, and where a surface does not observe delivery.
     Auto,
     /// It is derived from the intent.
     Strict,
@@ -67,6 +67,8 @@ pub struct Terms {
     pub wait_ms: u64,
     /// How long a result is replayed.
     pub retention_ms: u64,
+    /// How long a result is replayed at least, in a scope that the caller chose.
+    pub session_retention_ms: u64,
     /// How long its tombstone refuses the key after that.
     pub tombstone_ms: u64,
     /// How many attempts it may have in its life.
@@ -90,6 +92,11 @@ pub struct Terms {
 }
 
 impl Terms {
+    /// Keeps results for this long, in every scope.
+    pub fn keep_results_for(&mut self, ms: u64) {
+        (self.retention_ms, self.session_retention_ms) = (ms, ms);
+    }
+
     /// Checks that the terms can be kept.
     ///
     /// # Errors
@@ -233,6 +240,7 @@ struct Rule {
     lease: Option<Span>,
     wait: Option<Span>,
     retention: Option<Span>,
+    session_retention: Option<Span>,
     tombstones: Option<Span>,
     attempts: Option<u32>,
     retries: Option<u32>,
@@ -262,7 +270,7 @@ macro_rules! layered {
 impl Rule {
     /// This rule over another one.
     fn over(self, below: Self) -> Self {
-        layered!(self, below: class, keys, key, volatile, lease, wait, retention, tombstones, attempts, retries,
+        layered!(self, below: class, keys, key, volatile, lease, wait, retention, session_retention, tombstones, attempts, retries,
                  backoff, on_failure, on_expired, quarantine, downstream_window, timeout, effect, probe, verify,
                  verify_deadline, verify_interval, doubt_exit, max_output, key_argument, on_tool_error, lock,
                  concurrency)
@@ -299,6 +307,7 @@ impl Rule {
                 lease_ms: span!(lease, |s| s.terms.lease_ms),
                 wait_ms: span!(wait, |s| s.terms.wait_ms),
                 retention_ms: span!(retention, |s| s.terms.retention_ms),
+                session_retention_ms: span!(session_retention, |s| s.terms.session_retention_ms),
                 tombstone_ms: span!(tombstones, |s| s.terms.tombstone_ms),
                 max_attempts: take!(attempts, |s| s.terms.max_attempts),
                 retries: take!(retries, |s| s.terms.retries),

@@ -103,6 +103,15 @@ impl Class {
             Self::Once => "once",
         }
     }
+
+    /// The class of an operation that has a probe: `once` becomes `probed`, every other class stays.
+    #[must_use]
+    pub const fn with_probe(self) -> Self {
+        match self {
+            Self::Once | Self::Probed => Self::Probed,
+            Self::Read | Self::Idempotent | Self::Keyed => self,
+        }
+    }
 }
 
 /// What an operation did to the world, or in a dry run would do.
@@ -250,7 +259,7 @@ pub struct Detail {
     /// The key that the downstream was given, and until when it is sure to honour it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub downstream: Option<Downstream>,
-    /// Who is executing the newest attempt.
+    /// The owner of the newest attempt. A doubt keeps it: a process that the owner started may still hold its lock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<Owner>,
     /// How many attempts belong to an earlier occurrence of the same key.
@@ -274,9 +283,21 @@ pub struct Detail {
     /// When somebody asked the running attempt to stop.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cancel_requested_ms: Option<i64>,
-    /// Until when a probe's *no* does not count, because the owner could still act.
+    /// How long a request of an attempt in doubt may still be under way.
+    #[serde(default, skip_serializing_if = "is_zero_ms")]
+    pub quarantine_ms: u64,
+    /// A probe's *no* does not count before this time, because the request could still be under way.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quarantine_until_ms: Option<i64>,
+    /// The folder of the call, in which its probe and its check run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub folder: Option<String>,
+    /// The command line, where the policy stores it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<String>,
+    /// How an expired operation had ended. Unknown for tombstones of older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended: Option<State>,
     /// The success of an overtaken attempt that came while the next one was under way.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "whole")]
     pub late: Option<Outcome>,
@@ -348,10 +369,10 @@ pub struct Outcome {
     pub settled_by: Option<String>,
     /// The result, as the JSON text it came as.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
-    pub data: Option<Box<RawValue>>,
+    pub data: Option<Arc<RawValue>>,
     /// What a surface needs to answer byte for byte (output, headers). Kept beside the JSON, not in it.
     #[serde(skip)]
-    pub body: Option<Box<[u8]>>,
+    pub body: Option<Arc<[u8]>>,
     /// The result was too large to keep.
     #[serde(default, skip_serializing_if = "is_false")]
     pub unavailable: bool,
@@ -359,7 +380,9 @@ pub struct Outcome {
 
 impl PartialEq for Outcome {
     fn eq(&self, other: &Self) -> bool {
-        let text = |outcome: &Self| outcome.data.as_ref().map(|data| data.get().to_owned());
+        fn text(outcome: &Outcome) -> Option<&str> {
+            outcome.data.as_ref().map(|data| data.get())
+        }
         (self.effect, &self.reason, self.verified, &self.settled_by, &self.body, self.unavailable)
             == (
                 other.effect,
@@ -403,8 +426,8 @@ impl Outcome {
 }
 
 /// A result of `null` is a result.
-fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Box<RawValue>>, D::Error> {
-    Box::<RawValue>::deserialize(deserializer).map(Some)
+fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Arc<RawValue>>, D::Error> {
+    Box::<RawValue>::deserialize(deserializer).map(|data| Some(data.into()))
 }
 
 fn no_fields(fields: &Arc<BTreeMap<String, String>>) -> bool {
@@ -412,6 +435,10 @@ fn no_fields(fields: &Arc<BTreeMap<String, String>>) -> bool {
 }
 
 fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
+fn is_zero_ms(number: &u64) -> bool {
     *number == 0
 }
 

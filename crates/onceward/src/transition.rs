@@ -108,7 +108,11 @@ pub fn stage(intent: &Intent, now_ms: i64) -> Record {
             verify: intent.verify.clone(),
             history: Vec::new(),
             cancel_requested_ms: None,
+            quarantine_ms: intent.terms.quarantine_ms,
             quarantine_until_ms: None,
+            folder: intent.folder.clone(),
+            command: intent.command.clone(),
+            ended: None,
             late: None,
             double_effect: None,
             delivered_ms: None,
@@ -135,8 +139,12 @@ pub fn start(found: Option<&Record>, intent: &Intent, owner: Owner, now_ms: i64)
     detail.tombstone_ms = intent.terms.tombstone_ms;
     detail.probe.clone_from(&intent.probe);
     detail.verify.clone_from(&intent.verify);
+    detail.folder.clone_from(&intent.folder);
+    detail.command.clone_from(&intent.command);
     detail.cancel_requested_ms = None;
+    detail.quarantine_ms = intent.terms.quarantine_ms;
     detail.quarantine_until_ms = None;
+    detail.ended = None;
     detail.delivered_ms = None;
     // The downstream remembers its key from the first time it saw it, so the window is not begun again.
     if intent.terms.class == crate::Class::Keyed && detail.downstream.is_none() {
@@ -184,27 +192,19 @@ pub fn renew(record: &Record, attempt: u32, lease_until_ms: i64, now_ms: i64) ->
     Some(next)
 }
 
-/// The record with the doubt written down: its owner is gone, or has been silent for longer than its lease. Where an
-/// overtaken attempt has come back with a success meanwhile, that success settles it.
+/// The record with the doubt written down: its owner is gone, or has been silent for longer than its lease. If an
+/// overtaken attempt has reported a success meanwhile, that success settles it.
 #[must_use]
-pub fn doubt(record: &Record, liveness: Liveness, quarantine_ms: u64, now_ms: i64) -> Record {
-    let (reason, quarantine_until_ms) = match liveness {
+pub fn doubt(record: &Record, liveness: Liveness, now_ms: i64) -> Record {
+    let reason = match liveness {
         Liveness::NeverDispatched => {
             let outcome = Outcome::because(Some("its owner ended before anything was dispatched".to_owned()));
             return end(record, ending::in_all(record, Ending::Failed(outcome)), now_ms);
         }
-        Liveness::Gone | Liveness::Alive => ("its owner ended without an answer", None),
-        Liveness::Unknown => {
-            ("its owner has been silent for longer than its lease", Some(later(now_ms, quarantine_ms)))
-        }
+        Liveness::Gone | Liveness::Alive => "its owner ended before it reported back",
+        Liveness::Unknown => "its owner has been silent for longer than its lease",
     };
-    let outcome = Outcome::because(Some(reason.to_owned()));
-    if record.detail.late.is_some() {
-        return end(record, Ending::InDoubt(outcome), now_ms);
-    }
-    let mut next = Record { outcome: Some(outcome), ..record.next(State::InDoubt, now_ms) };
-    next.detail.quarantine_until_ms = quarantine_until_ms;
-    next
+    end(record, Ending::InDoubt(Outcome::because(Some(reason.to_owned()))), now_ms)
 }
 
 /// The record with the doubt settled, by hand, by a probe or by a policy. `None` where there is no doubt.
@@ -216,7 +216,8 @@ pub fn settle(
     outcome: Outcome,
     now_ms: i64,
 ) -> Option<Record> {
-    if standing(record, liveness, now_ms) != State::InDoubt {
+    // A doubt that is written down can be settled even while a process that the attempt left behind still runs.
+    if record.state != State::InDoubt && standing(record, liveness, now_ms) != State::InDoubt {
         return None;
     }
     let ending = match verdict {
@@ -295,7 +296,14 @@ pub fn age(record: &Record, now_ms: i64) -> Ageing {
     match record.state {
         State::Done | State::Failed | State::Cancelled => {
             let due_ms = Some(later(now_ms, record.detail.tombstone_ms));
-            Ageing::Tombstone(Record { due_ms, outcome: None, ..record.next(State::Expired, now_ms) })
+            let outcome = record.outcome.as_ref().map(|outcome| Outcome {
+                effect: outcome.effect,
+                settled_by: outcome.settled_by.clone(),
+                ..Outcome::because(None)
+            });
+            let mut next = Record { due_ms, outcome, ..record.next(State::Expired, now_ms) };
+            next.detail.ended = Some(record.state);
+            Ageing::Tombstone(next)
         }
         State::Expired => Ageing::Delete,
         State::Staged | State::Running | State::InDoubt => Ageing::Keep,

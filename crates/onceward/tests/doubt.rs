@@ -67,7 +67,7 @@ fn renewals_keep_a_lease_alive() {
                 let (_, state) = ledger.find(attempt.operation()).await.expect("it is found");
                 assert_eq!(state, State::Running, "at {}", clock.now_ms());
             }
-            Ok(Done::created(&1))
+            Ok(attempt.dispatch()?.created(&1))
         }
     });
     let receipt = bench.wait(run).expect("it is done");
@@ -79,11 +79,11 @@ fn renewals_keep_a_lease_alive() {
 fn a_thread_beside_blocking_work_renews_its_lease() {
     let bench = Bench::blind();
     let operation = pay().terms(terms(|terms| terms.lease_ms = 100));
-    let receipt = bench.ledger.run(operation.clone(), |_| {
+    let receipt = bench.ledger.run(operation.clone(), |attempt| {
         while bench.found(&operation).version < 2 {
             std::thread::yield_now();
         }
-        Ok(Done::created(&1))
+        Ok(attempt.dispatch()?.created(&1))
     });
     assert_eq!(receipt.expect("it is done").record().attempt, 1);
 }

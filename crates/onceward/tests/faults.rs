@@ -142,7 +142,7 @@ fn the_intent_is_on_disk_while_the_work_runs() {
         let (record, state) =
             bench.wait(bench.ledger.ledger().find(attempt.operation())).expect("it is there");
         assert_eq!((record.attempt, state), (attempt.number(), State::Running));
-        Ok(Done::created(&1))
+        Ok(attempt.dispatch()?.created(&1))
     });
     receipt.expect("it is done");
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use common::{Bench, GoingClock, NOW_MS, id, pay, terms};
 use onceward::operation::MAX_RESULT;
 use onceward::{
-    Answer, Class, Clock, Code, Decision, Done, Effect, Error, Failure, Happened, Ledger, MemoryStore,
+    Answer, Class, Clock, Code, Decision, Dispatched, Done, Effect, Error, Failure, Happened, Ledger, MemoryStore,
     Operation, State, Store,
 };
 
@@ -21,9 +21,9 @@ fn both() -> [Bench; 2] {
 fn a_result_is_replayed_byte_for_byte() {
     for bench in both() {
         let text = "{ \"b\": 1.0,\"a\":\"\\u00e9\" }";
-        let first = bench.ledger.run(pay(), |_| {
+        let first = bench.ledger.run(pay(), |attempt| {
             let json = serde_json::value::RawValue::from_string(text.to_owned())?;
-            Ok(Done::with_json(Effect::Deleted, json).body([0, 255, 10]))
+            Ok(attempt.dispatch()?.done_with_json(Effect::Deleted, json).body([0, 255, 10]))
         });
         let (first, retry) = (first.expect("it runs"), bench.ask(&pay()).expect("it is replayed"));
         assert_eq!(
@@ -42,14 +42,14 @@ fn a_result_is_replayed_byte_for_byte() {
 #[test]
 fn every_word_of_success_has_its_effect() {
     let bench = Bench::new();
-    let cases: [(Effect, fn() -> Done); 4] = [
-        (Effect::Created, || Done::created(&1)),
-        (Effect::Updated, || Done::updated(&1)),
-        (Effect::Deleted, || Done::deleted(&1)),
-        (Effect::Noop, || Done::noop("it was so", &1)),
+    let cases: [(Effect, fn(Dispatched) -> Done); 4] = [
+        (Effect::Created, |sent| sent.created(&1)),
+        (Effect::Updated, |sent| sent.updated(&1)),
+        (Effect::Deleted, |sent| sent.deleted(&1)),
+        (Effect::Noop, |_| Done::noop("it was so", &1)),
     ];
     for (effect, done) in cases {
-        let receipt = bench.ledger.run(pay().key(effect.as_str()), |_| Ok(done())).expect("it runs");
+        let receipt = bench.ledger.run(pay().key(effect.as_str()), |attempt| Ok(done(attempt.dispatch()?))).expect("it runs");
         assert_eq!((receipt.effect(), receipt.data()), (effect, Some("1")));
     }
     let noop = bench.ask(&pay().key("noop")).expect("it is replayed");
@@ -143,10 +143,10 @@ fn concurrent_duplicates_execute_once_and_the_others_replay() {
         let gate = std::sync::Barrier::new(16);
         let run = || {
             gate.wait();
-            ledger.run(pay(), |_| {
+            ledger.run(pay(), |attempt| {
                 executed.fetch_add(1, Ordering::SeqCst);
                 ledger.wait_for(store.clock().sleep(3));
-                Ok(Done::created(&"receipt"))
+                Ok(attempt.dispatch()?.created(&"receipt"))
             })
         };
         let receipts: Vec<_> = std::thread::scope(|scope| {
@@ -178,7 +178,7 @@ fn a_caller_waits_to_its_deadline_and_is_told() {
 #[test]
 fn a_result_that_is_too_large_is_done_and_unavailable() {
     let bench = Bench::new();
-    let first = bench.ledger.run(pay(), |_| Ok(Done::created(&"x".repeat(MAX_RESULT)))).expect("it is done");
+    let first = bench.ledger.run(pay(), |attempt| Ok(attempt.dispatch()?.created(&"x".repeat(MAX_RESULT)))).expect("it is done");
     let answer = Answer::of(&bench.ask(&pay()), NOW_MS);
     assert_eq!((first.data(), answer.ok, answer.data.is_none()), (None, true, true));
     assert!(answer.warnings[0].contains("result unavailable"), "{:?}", answer.warnings);

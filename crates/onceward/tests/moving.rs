@@ -23,7 +23,7 @@ fn record(bench: &Bench) -> Record {
 #[test]
 fn what_was_done_there_is_replayed_here() {
     let (old, new) = (Bench::new(), Bench::new());
-    let first = old.ledger.run(pay(), |_| Ok(Done::created(&42))).expect("it runs");
+    let first = old.ledger.run(pay(), |attempt| Ok(attempt.dispatch()?.created(&42))).expect("it runs");
     let moved = record(&old);
     assert_eq!(adopt(&new, &moved), Ok("taken"));
     assert_eq!(adopt(&new, &moved), Ok("already there"));

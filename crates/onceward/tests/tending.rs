@@ -242,9 +242,9 @@ fn waiting_ends_with_the_operation_or_with_the_time() {
 #[test]
 fn an_attempt_can_be_asked_to_stop_while_it_works() {
     let bench = Bench::new();
-    let result = bench.ledger.run(pay().class(Class::Once), |_| {
+    let result = bench.ledger.run(pay().class(Class::Once), |attempt| {
         bench.wait(bench.ledger.ledger().cancel(&id(&pay()))).expect("it is asked to stop");
-        Ok(Done::created(&1))
+        Ok(attempt.dispatch()?.created(&1))
     });
     assert_eq!(result.expect("its own ending says what happened").record().state, State::Done);
 }

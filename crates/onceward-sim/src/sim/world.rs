@@ -101,7 +101,7 @@ impl World {
         if self.chance(80) {
             return Err(Failure::in_doubt("the answer was lost"));
         }
-        Ok(Done::created(&attempt.number()))
+        Ok(attempt.dispatch()?.created(&attempt.number()))
     }
 }
 

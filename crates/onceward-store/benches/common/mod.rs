@@ -96,11 +96,11 @@ pub(crate) fn fill(ledger: &Ledger, from: u64, to: u64) {
 }
 
 pub(crate) fn call(ledger: &Blocking, number: u64) {
-    drop(ledger.run(operation(number), |_| nothing()).expect("a receipt"));
+    drop(ledger.run(operation(number), |attempt| nothing()).expect("a receipt"));
 }
 
 pub(crate) fn nothing() -> Result<Done, Failure> {
-    Ok(Done::created(&serde_json::json!({"id": 42})))
+    Ok(attempt.dispatch()?.created(&serde_json::json!({"id": 42})))
 }
 
 pub(crate) fn operation(number: u64) -> Operation {

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use onceward::atomic::{self, Step};
-use onceward::{Done, Error, Failure, InvalidInput, Operation, Receipt, Record, StoreError, Swap};
+use onceward::{Dispatched, Done, Error, Failure, InvalidInput, Operation, Receipt, Record, StoreError, Swap};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, GenericClient, Transaction};
@@ -103,7 +103,7 @@ impl AtomicLedger {
         transaction: &Transaction<'_>,
         operation: &Operation,
     ) -> Result<AtomicBegun, Error> {
-        let intent = operation.intent()?;
+        let intent = operation.clone().intent()?;
         for _ in 0..TRIES {
             let (found, now_ms) = self.load(transaction, intent.id.as_str()).await?;
             match atomic::begin(found, &intent, now_ms)? {
@@ -177,6 +177,12 @@ impl AtomicClaim {
     #[must_use]
     pub fn record(&self) -> &Record {
         &self.record
+    }
+
+    /// The token that reports an effect. Effect and record share one transaction, so there is nothing to note.
+    #[must_use]
+    pub fn dispatch(&self) -> Dispatched {
+        onceward::atomic::dispatch()
     }
 }
 

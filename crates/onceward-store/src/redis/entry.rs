@@ -156,7 +156,7 @@ pub(super) fn decode(value: &[u8], body: Option<Vec<u8>>) -> Result<Record, Stor
     let mut record: Record = serde_json::from_slice(&value[line + 1..]).map_err(|_| damaged())?;
     record.replays = replays.and_then(|digits| digits.parse().ok()).ok_or_else(damaged)?;
     if let Some(outcome) = &mut record.outcome {
-        outcome.body = body.map(Vec::into_boxed_slice);
+        outcome.body = body.map(Arc::from);
     }
     Ok(record)
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use onceward::atomic::{self, Step};
 use onceward::transition::{Ageing, age};
-use onceward::{Done, Error, Failure, Operation, OperationId, Receipt, Record, StoreError};
+use onceward::{Dispatched, Done, Error, Failure, Operation, OperationId, Receipt, Record, StoreError};
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 
 use crate::clock::wall_ms;
@@ -86,7 +86,7 @@ impl AtomicLedger {
     /// # Errors
     /// Every refusal of the contract. Nothing was run.
     pub fn begin(self, transaction: &Transaction<'_>, operation: &Operation) -> Result<AtomicBegun, Error> {
-        let intent = operation.intent()?;
+        let intent = operation.clone().intent()?;
         let found = load(transaction, &intent.id)?.map(Arc::new);
         match atomic::begin(found, &intent, wall_ms())? {
             Step::Replay(receipt) => Ok(AtomicBegun::Replay(receipt)),
@@ -153,6 +153,12 @@ impl AtomicClaim {
     pub fn record(&self) -> &Record {
         &self.record
     }
+
+    /// The token that reports an effect. Effect and record share one transaction, so there is nothing to note.
+    #[must_use]
+    pub fn dispatch(&self) -> Dispatched {
+        onceward::atomic::dispatch()
+    }
 }
 
 fn load(transaction: &Transaction<'_>, id: &OperationId) -> Result<Option<Record>, StoreError> {
@@ -168,7 +174,7 @@ fn load(transaction: &Transaction<'_>, id: &OperationId) -> Result<Option<Record
     let (text, body): (String, Option<Vec<u8>>) = (text, body);
     let mut record = from_json(&text)?;
     if let Some(outcome) = &mut record.outcome {
-        outcome.body = body.map(Vec::into_boxed_slice);
+        outcome.body = body.map(Arc::from);
     }
     Ok(Some(record))
 }

@@ -27,7 +27,7 @@ pub(super) fn load(connection: &Connection, id: &OperationId) -> rusqlite::Resul
             .prepare_cached("SELECT bytes FROM body WHERE row = ?1")?
             .query_row([row], |row| row.get(0))
             .optional()?;
-        outcome.body = body.map(Vec::into_boxed_slice);
+        outcome.body = body.map(Arc::from);
     }
     Ok(Some(record))
 }

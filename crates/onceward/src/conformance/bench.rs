@@ -152,7 +152,7 @@ pub(super) fn everything() -> Filter {
 }
 
 pub(super) fn intent(operation: &Operation) -> Result<Intent, Problem> {
-    Ok(operation.intent()?)
+    Ok(operation.clone().intent()?)
 }
 
 /// A record that holds little: staged, under that key.

@@ -4,7 +4,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::bench::{Bench, Verdict, conflict, ensure, equal, everything, in_state, next, same, staged, wait};
 use super::{Case, cases};
-use crate::attempt::Done;
 use crate::decide::Liveness;
 use crate::error::Error;
 use crate::ledger::Receipt;
@@ -142,8 +141,8 @@ fn pay() -> Operation {
 }
 
 fn what_one_has_done_the_other_replays(here: &Bench, there: &Bench) -> Verdict {
-    here.ledger().run(pay(), |_| Ok(Done::created(&1)))?;
-    let receipt = there.ledger().run(pay(), |_| Ok(Done::created(&2)))?;
+    here.ledger().run(pay(), |attempt| Ok(attempt.dispatch()?.created(&1)))?;
+    let receipt = there.ledger().run(pay(), |attempt| Ok(attempt.dispatch()?.created(&2)))?;
     equal!((receipt.replayed(), receipt.data()), (true, Some("1")), "the answer on the other side");
     Ok(())
 }
@@ -151,10 +150,10 @@ fn what_one_has_done_the_other_replays(here: &Bench, there: &Bench) -> Verdict {
 fn callers_on_both_sides_have_one_effect(here: &Bench, there: &Bench) -> Verdict {
     let effects = AtomicUsize::new(0);
     let run = |side: &Bench| {
-        side.ledger().run(pay(), |_| {
+        side.ledger().run(pay(), |attempt| {
             effects.fetch_add(1, Ordering::SeqCst);
             side.pause(5);
-            Ok(Done::created(&1))
+            Ok(attempt.dispatch()?.created(&1))
         })
     };
     let receipts: Vec<Result<Receipt, Error>> = std::thread::scope(|scope| {

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::bench::{Bench, Problem, Verdict, ensure, equal, intent};
 use super::{Case, cases};
-use crate::attempt::{Done, Failure};
+use crate::attempt::{Attempt, Done, Failure};
 use crate::error::{Code, Error};
 use crate::ledger::{Begun, Claim, ProbeAnswer, Receipt};
 use crate::operation::Operation;
@@ -44,8 +44,8 @@ fn terms(change: impl FnOnce(&mut Terms)) -> Terms {
     terms
 }
 
-fn paid(id: u32) -> Result<Done, Failure> {
-    Ok(Done::created(&serde_json::json!({"id": id})).body(*b"\0\xffbody"))
+fn paid(attempt: &Attempt, id: u32) -> Result<Done, Failure> {
+    Ok(attempt.dispatch()?.created(&serde_json::json!({"id": id})).body(*b"\0\xffbody"))
 }
 
 /// The attempt that this operation begins with.
@@ -91,7 +91,7 @@ fn must_not_run(_: crate::Attempt) -> Result<Done, Failure> {
 
 fn an_operation_runs_once_and_is_replayed(bench: &Bench) -> Verdict {
     let ledger = bench.ledger();
-    let first = ledger.run(pay(), |_| paid(1))?;
+    let first = ledger.run(pay(), |attempt| paid(&attempt, 1))?;
     let retry = ledger.run(pay(), must_not_run)?;
     equal!((first.replayed(), retry.replayed()), (false, true), "replayed");
     equal!((first.effect(), retry.effect()), (Effect::Created, Effect::Noop), "the effects");
@@ -102,7 +102,7 @@ fn an_operation_runs_once_and_is_replayed(bench: &Bench) -> Verdict {
 
 fn other_inputs_under_one_key_are_refused(bench: &Bench) -> Verdict {
     let ledger = bench.ledger();
-    ledger.run(pay(), |_| paid(1))?;
+    ledger.run(pay(), |attempt| paid(&attempt, 1))?;
     let other = pay().input(serde_json::json!({"amount": 200}));
     match ledger.run(other, must_not_run) {
         Err(Error::KeyReused { fields, .. }) => equal!(fields, ["/amount"], "the fields that differ"),
@@ -113,8 +113,8 @@ fn other_inputs_under_one_key_are_refused(bench: &Bench) -> Verdict {
 
 fn another_scope_is_another_operation(bench: &Bench) -> Verdict {
     let ledger = bench.ledger();
-    ledger.run(pay(), |_| paid(1))?;
-    let other = ledger.run(pay().scope("other"), |_| paid(2))?;
+    ledger.run(pay(), |attempt| paid(&attempt, 1))?;
+    let other = ledger.run(pay().scope("other"), |attempt| paid(&attempt, 2))?;
     equal!((other.replayed(), other.data()), (false, Some("{\"id\":2}")), "the other scope");
     Ok(())
 }
@@ -122,7 +122,7 @@ fn another_scope_is_another_operation(bench: &Bench) -> Verdict {
 fn a_certain_failure_can_be_tried_again(bench: &Bench) -> Verdict {
     let ledger = bench.ledger();
     refused(ledger.run(pay(), |_| Err(Failure::no_effect("declined"))), Code::Failed)?;
-    let second = ledger.run(pay(), |_| paid(1))?;
+    let second = ledger.run(pay(), |attempt| paid(&attempt, 1))?;
     equal!(second.record().attempt, 2, "the attempt");
     Ok(())
 }
@@ -167,7 +167,7 @@ fn what_is_in_doubt_can_be_settled(bench: &Bench) -> Verdict {
 fn what_converges_is_run_again(bench: &Bench) -> Verdict {
     let operation = pay().terms(terms(|terms| terms.class = Class::Idempotent));
     abandoned(bench, &operation)?;
-    let receipt = bench.ledger().run(operation, |_| paid(2))?;
+    let receipt = bench.ledger().run(operation, |attempt| paid(&attempt, 2))?;
     equal!((receipt.record().attempt, receipt.double_effect()), (2, None), "the attempt and the alarm");
     Ok(())
 }
@@ -177,12 +177,12 @@ fn a_probe_settles_what_is_in_doubt(bench: &Bench) -> Verdict {
     abandoned(bench, &operation)?;
     let ledger = bench.ledger();
     let yes = |_| async { ProbeAnswer::Yes(Outcome::with_effect(Effect::Created)) };
-    let receipt = ledger.run_call(ledger.ledger().call(operation).probe(yes), must_not_run)?;
+    let receipt = ledger.run_call(ledger.ledger().call(operation.intent()?).probe(yes), must_not_run)?;
     ensure!(receipt.replayed(), "it was run although the probe says that it happened");
     let no = |_| async { ProbeAnswer::No };
     let other = pay().key("b").terms(terms(|terms| terms.class = Class::Probed));
     abandoned(bench, &other)?;
-    let receipt = ledger.run_call(ledger.ledger().call(other).probe(no), |_| paid(2))?;
+    let receipt = ledger.run_call(ledger.ledger().call(other.intent()?).probe(no), |attempt| paid(&attempt, 2))?;
     equal!(receipt.record().attempt, 2, "the attempt after the probe says that it did not happen");
     Ok(())
 }
@@ -193,7 +193,7 @@ fn a_late_answer_settles_what_is_in_doubt(bench: &Bench) -> Verdict {
     let ledger = bench.ledger();
     // Whoever looks from elsewhere takes it for dead and says so, and then it answers.
     let found = bench.found(&claim.record().id)?;
-    bench.replace(&found, &crate::transition::doubt(&found, crate::Liveness::Gone, 0, bench.now_ms()))?;
+    bench.replace(&found, &crate::transition::doubt(&found, crate::Liveness::Gone, bench.now_ms()))?;
     ledger.wait_for(claim.finish(Ending::Done(Outcome::with_effect(Effect::Created))))?;
     let receipt = ledger.run(operation, must_not_run)?;
     equal!((receipt.original_effect(), receipt.double_effect()), (Effect::Created, None), "effect and alarm");
@@ -205,8 +205,8 @@ fn an_overtaken_success_raises_the_alarm(bench: &Bench) -> Verdict {
     let ledger = bench.ledger();
     let slow = begun(bench, &operation)?;
     let found = bench.found(&slow.record().id)?;
-    bench.replace(&found, &crate::transition::doubt(&found, crate::Liveness::Gone, 0, bench.now_ms()))?;
-    ledger.run(operation.clone(), |_| paid(2))?;
+    bench.replace(&found, &crate::transition::doubt(&found, crate::Liveness::Gone, bench.now_ms()))?;
+    ledger.run(operation.clone(), |attempt| paid(&attempt, 2))?;
     ledger.wait_for(slow.finish(Ending::Done(Outcome::with_effect(Effect::Created))))?;
     let receipt = ledger.run(operation, must_not_run)?;
     equal!(receipt.double_effect(), Some(crate::DoubleEffect::Certain), "the alarm");
@@ -217,10 +217,10 @@ fn an_overtaken_success_raises_the_alarm(bench: &Bench) -> Verdict {
 fn many_callers_have_one_effect(bench: &Bench) -> Verdict {
     let effects = AtomicUsize::new(0);
     let work = || {
-        bench.ledger().run(pay(), |_| {
+        bench.ledger().run(pay(), |attempt| {
             effects.fetch_add(1, Ordering::SeqCst);
             bench.pause(5);
-            paid(1)
+            paid(&attempt, 1)
         })
     };
     let receipts: Vec<Result<Receipt, Error>> = std::thread::scope(|scope| {
@@ -247,7 +247,7 @@ fn what_is_staged_runs_when_it_is_called(bench: &Bench) -> Verdict {
     let ledger = bench.ledger();
     ledger.wait_for(ledger.ledger().stage(&intent(&pay())?))?;
     equal!(bench.count(State::Staged)?, 1, "staged operations");
-    let receipt = ledger.run(pay(), |_| paid(1))?;
+    let receipt = ledger.run(pay(), |attempt| paid(&attempt, 1))?;
     equal!((receipt.replayed(), receipt.record().attempt), (false, 1), "the attempt that commits it");
     Ok(())
 }
@@ -261,9 +261,9 @@ fn what_is_cancelled_is_not_run(bench: &Bench) -> Verdict {
 
 fn what_is_forgotten_runs_again(bench: &Bench) -> Verdict {
     let ledger = bench.ledger();
-    let first = ledger.run(pay(), |_| paid(1))?;
+    let first = ledger.run(pay(), |attempt| paid(&attempt, 1))?;
     ledger.wait_for(ledger.ledger().forget(&first.record().id))?;
-    let second = ledger.run(pay(), |_| paid(2))?;
+    let second = ledger.run(pay(), |attempt| paid(&attempt, 2))?;
     equal!((second.replayed(), second.record().attempt), (false, 1), "the call after it was forgotten");
     Ok(())
 }
@@ -271,13 +271,13 @@ fn what_is_forgotten_runs_again(bench: &Bench) -> Verdict {
 fn time_turns_results_into_tombstones_and_removes_them(bench: &Bench) -> Verdict {
     let ledger = bench.ledger();
     let operation = pay().terms(terms(|terms| (terms.retention_ms, terms.tombstone_ms) = (1, 2_000)));
-    ledger.run(operation.clone(), |_| paid(1))?;
+    ledger.run(operation.clone(), |attempt| paid(&attempt, 1))?;
     bench.pause(5);
     let swept = ledger.wait_for(ledger.ledger().sweep(|_| ()))?;
     equal!((swept.expired, swept.deleted), (1, 0), "the first sweep");
     refused(ledger.run(operation.clone(), must_not_run), Code::KeyExpired)?;
     let brief = pay().key("b").terms(terms(|terms| (terms.retention_ms, terms.tombstone_ms) = (1, 1)));
-    ledger.run(brief.clone(), |_| paid(2))?;
+    ledger.run(brief.clone(), |attempt| paid(&attempt, 2))?;
     for _ in 0..2 {
         bench.pause(5);
         ledger.wait_for(ledger.ledger().sweep(|_| ()))?;

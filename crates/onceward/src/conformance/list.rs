@@ -208,7 +208,7 @@ fn a_page_goes_on_after_its_last_record_is_deleted(bench: &Bench) -> Verdict {
 fn a_listing_brings_results_without_bodies(bench: &Bench) -> Verdict {
     let data = serde_json::value::RawValue::from_string("{\"id\": 42}".to_owned())?;
     let outcome = Outcome {
-        data: Some(data),
+        data: Some(data.into()),
         body: Some(b"large".as_slice().into()),
         ..Outcome::with_effect(Effect::Created)
     };

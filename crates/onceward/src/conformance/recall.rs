@@ -2,6 +2,8 @@
 
 use super::bench::{Bench, Verdict, done, ensure, in_state, next, same, staged, wait};
 use super::{Case, cases};
+use std::sync::Arc;
+
 use crate::record::{Effect, Outcome, Record, State};
 
 pub(super) const CASES: &[Case] = cases![
@@ -20,7 +22,7 @@ fn recalled(bench: &Bench, record: &Record) -> Verdict {
 }
 
 fn finished(key: &str) -> Result<Record, super::bench::Problem> {
-    let body = Some(vec![0, 1, 255].into_boxed_slice());
+    let body = Some(Arc::from([0, 1, 255]));
     done(key, Outcome { body, ..Outcome::with_effect(Effect::Created) })
 }
 

@@ -166,7 +166,7 @@ fn full(key: &str) -> Result<Record, super::bench::Problem> {
         reason: Some("because".to_owned()),
         verified: Some(Verification::Pending),
         settled_by: Some("probe".to_owned()),
-        data: Some(data),
+        data: Some(data.into()),
         body: Some(b"body".as_slice().into()),
         unavailable: true,
     };

@@ -6,7 +6,6 @@ use super::Ledger;
 use crate::decide::Liveness;
 use crate::error::{Error, InvalidInput};
 use crate::key::OperationId;
-use crate::policy::Terms;
 use crate::record::{Record, State};
 use crate::store::Swap;
 use crate::transition;
@@ -30,7 +29,8 @@ impl Ledger {
     /// # Errors
     /// When the record is not what its id says, and the ledger's own.
     pub async fn adopt(&self, record: Record) -> Result<Adopted, Error> {
-        if record.id != OperationId::of(&record.scope, &record.name, &record.key.text) {
+        let named = OperationId::of(&record.scope, &record.name, &record.key.text);
+        if record.id != named && record.id != OperationId::unnamed(&record.scope, &record.key.text) {
             return Err(InvalidInput::new(format!(
                 "{} is not the id of its scope, name and key: the record has been changed",
                 record.id
@@ -41,8 +41,7 @@ impl Ledger {
         let fingerprint = record.detail.fingerprint.clone();
         let record = match record.state {
             State::Running => {
-                let quarantine_ms = Terms::default().quarantine_ms;
-                transition::doubt(&record, Liveness::Unknown, quarantine_ms, self.now_ms())
+                transition::doubt(&record, Liveness::Unknown, self.now_ms())
             }
             State::Staged
             | State::Done

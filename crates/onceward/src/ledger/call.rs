@@ -3,10 +3,10 @@
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
 
-use super::{Begun, Ledger, Manner, Receipt};
-use crate::attempt::{Attempt, Done, Failure, Kind};
-use crate::error::{Error, Replayed};
-use crate::operation::{Intent, Operation};
+use super::{Begun, Ledger, Receipt};
+use crate::attempt::{Attempt, Done, Failure, Kind, ending};
+use crate::error::{Error, Ran};
+use crate::operation::Intent;
 use crate::policy::OnFailure;
 use crate::record::{Class, Outcome, Owner, Record, Verification};
 use crate::store::{Dispatch, Hold, Inherit, StoreError};
@@ -33,29 +33,25 @@ pub enum ProbeAnswer {
 /// A call that is being put together. [`Call::run`] makes it.
 pub struct Call<'a> {
     ledger: &'a Ledger,
-    intent: Result<Intent, Error>,
+    intent: Intent,
     probe: Option<Box<Probe<'a>>>,
     check: Option<Box<Check<'a>>>,
-    manner: Manner,
+    inherit: Inherit,
 }
 
 impl<'a> Call<'a> {
-    pub(super) fn new(ledger: &'a Ledger, operation: Operation) -> Self {
-        Self { ledger, intent: operation.into_intent(), probe: None, check: None, manner: Manner::default() }
+    pub(super) fn new(ledger: &'a Ledger, intent: Intent) -> Self {
+        Self { ledger, intent, probe: None, check: None, inherit: Inherit::No }
     }
 
-    /// A read-only question that tells whether an operation in doubt happened. Makes its class `probed`.
+    /// A read-only question that tells whether an operation in doubt happened. Makes the class `once` `probed`.
     #[must_use]
     pub fn probe<W>(mut self, probe: impl Fn(Arc<Record>) -> W + Send + Sync + 'a) -> Self
     where
         W: Future<Output = ProbeAnswer> + Send + 'a,
     {
         self.probe = Some(Box::new(move |record| Box::pin(probe(record))));
-        if let Ok(intent) = &mut self.intent
-            && intent.terms.class == Class::Once
-        {
-            intent.terms.class = Class::Probed;
-        }
+        self.intent.terms.class = self.intent.terms.class.with_probe();
         self
     }
 
@@ -72,20 +68,12 @@ impl<'a> Call<'a> {
     /// Whether processes that the work starts keep the attempt alive when this one dies.
     #[must_use]
     pub fn inherit(mut self, inherit: Inherit) -> Self {
-        self.manner.inherit = inherit;
-        self
-    }
-
-    /// The work says when it dispatches ([`Attempt::dispatched`]): until then an error, or a crash where the store can
-    /// tell, is certain to have had no effect.
-    #[must_use]
-    pub fn dispatch_marked(mut self) -> Self {
-        self.manner.noted = Some(Dispatch::NotYet);
+        self.inherit = inherit;
         self
     }
 
     pub(crate) fn lease_ms(&self) -> u64 {
-        self.intent.as_ref().map_or(0, |intent| intent.terms.lease_ms)
+        self.intent.terms.lease_ms
     }
 
     /// Executes the operation, or replays its result.
@@ -97,22 +85,21 @@ impl<'a> Call<'a> {
         F: FnMut(Attempt) -> W,
         W: Future<Output = Result<Done, Failure>>,
     {
-        let Self { ledger, intent, probe, check, manner } = self;
-        let mut intent = intent?;
+        let Self { ledger, mut intent, probe, check, inherit } = self;
         if intent.terms.class == Class::Read {
             return pass_through(ledger, &intent, act).await;
         }
         let mut retries_left = intent.terms.retries;
         let mut backoff_ms = intent.terms.backoff_ms;
         loop {
-            let claim = match ledger.begin_with(&intent, manner, probe.as_deref()).await? {
+            let claim = match ledger.begin_with(&intent, inherit, Dispatch::NotYet, probe.as_deref()).await? {
                 Begun::Replay(receipt) => return Ok(receipt),
                 Begun::Execute(claim) => claim,
             };
             let attempt = claim.attempt();
             let (ending, kind) = claim
                 .keep_alive(async {
-                    let (ending, kind) = attempt.ending(act(attempt.clone()).await);
+                    let (ending, kind) = ending(act(attempt.clone()).await);
                     (verified(ledger, &intent, check.as_deref(), ending).await, kind)
                 })
                 .await;
@@ -140,8 +127,8 @@ where
 {
     let now_ms = ledger.now_ms();
     let record = transition::start(None, intent, Owner { token: 0, lease_until_ms: now_ms }, now_ms);
-    let attempt = Attempt::new(Arc::new(record.clone()), Weak::<Nobody>::new(), None);
-    let (ending, _) = attempt.ending(act(attempt.clone()).await);
+    let attempt = Attempt::new(Arc::new(record.clone()), Weak::<NoLock>::new());
+    let (ending, _) = ending(act(attempt).await);
     // Whatever became of a read, it had no effect.
     let ending = match ending {
         Ending::InDoubt(outcome) => Ending::Failed(outcome),
@@ -149,18 +136,18 @@ where
     };
     let record = Arc::new(transition::finish(&record, record.attempt, ending.clone(), ledger.now_ms()));
     match ending {
-        Ending::Done(_) => Ok(Receipt::new(record, Replayed::No)),
+        Ending::Done(_) => Ok(Receipt::new(record, Ran::Yes)),
         Ending::Failed(outcome) | Ending::InDoubt(outcome) => {
             let reason = outcome.reason.unwrap_or_else(|| "it failed".to_owned());
-            Err(Error::Failed { record, reason, replayed: Replayed::No })
+            Err(Error::Failed { record, reason, ran: Ran::Yes })
         }
     }
 }
 
-/// Who holds a read: there is nothing to hold.
-struct Nobody;
+/// The lock of a read, which needs none.
+struct NoLock;
 
-impl Hold for Nobody {
+impl Hold for NoLock {
     fn token(&self) -> u64 {
         0
     }

@@ -4,17 +4,15 @@ use std::sync::Arc;
 
 use futures_util::future::{Either, select};
 
-use super::{Ledger, RETRY_AFTER_MS, Receipt, refused};
+use super::{Ledger, Receipt, in_doubt};
 use crate::attempt::{Attempt, Kind};
-use crate::decide::Refusal;
-use crate::error::{Error, Replayed};
+use crate::error::{Error, Happened, Ran};
 use crate::key::OperationId;
 use crate::record::{Record, State, Verification};
-use crate::store::{Dispatch, Hold, StoreError, Swap, Watch};
+use crate::store::{Hold, StoreError, Swap, Watch};
 use crate::transition::{self, Ending};
 
-/// The pauses before the outcome of an attempt is tried to be written again: it is too dear to lose to a full disk
-/// that somebody is just clearing.
+/// Back-off between retries of the final write. An outcome is too valuable to lose to a disk that is briefly full.
 const WRITE_AGAIN_MS: [u64; 5] = [20, 50, 100, 300, 1_000];
 
 /// An attempt whose intent is on disk. Dropped without an ending, it is in doubt, at once and for everyone.
@@ -32,10 +30,9 @@ impl Claim {
         ledger: Ledger,
         record: Arc<Record>,
         hold: Arc<dyn Hold>,
-        noted: Option<Dispatch>,
         lease_ms: u64,
     ) -> Self {
-        let attempt = Attempt::new(Arc::clone(&record), Arc::downgrade(&hold), noted);
+        let attempt = Attempt::new(Arc::clone(&record), Arc::downgrade(&hold));
         Self { ledger, record, lease_ms, attempt, _hold: hold }
     }
 
@@ -86,12 +83,12 @@ impl Claim {
                 Ok(Swap::Conflict(Some(newer))) => found = newer,
                 Ok(Swap::Conflict(None)) => {
                     let source = StoreError::unavailable("its record was deleted while it ran");
-                    return Err(Error::Unrecorded { what: in_words(&ending), record: found, source });
+                    return Err(Error::Unrecorded { ended: happened(&ending, &found), record: found, source });
                 }
                 Err(source) => match pauses.next() {
                     Some(pause_ms) => self.ledger.store().clock().sleep(*pause_ms).await,
                     None => {
-                        return Err(Error::Unrecorded { what: in_words(&ending), record: found, source });
+                        return Err(Error::Unrecorded { ended: happened(&ending, &found), record: found, source });
                     }
                 },
             }
@@ -100,11 +97,12 @@ impl Claim {
     }
 }
 
-fn in_words(ending: &Ending) -> String {
+/// What an attempt's own ending says about the operation, where the ledger does not know of it yet.
+fn happened(ending: &Ending, record: &Record) -> Happened {
     match ending {
-        Ending::Done(_) => "it was done".to_owned(),
-        Ending::Failed(_) => "it failed without effect".to_owned(),
-        Ending::InDoubt(_) => "nobody can say whether it happened".to_owned(),
+        Ending::Done(_) => Happened::Yes,
+        Ending::Failed(_) if !record.earlier_attempt_in_doubt() => Happened::No,
+        Ending::Failed(_) | Ending::InDoubt(_) => Happened::Unknown,
     }
 }
 
@@ -112,8 +110,8 @@ fn in_words(ending: &Ending) -> String {
 fn answer(record: Arc<Record>, ending: Ending, kind: Kind) -> Result<Receipt, Error> {
     // Settled as done, by this attempt or another one: the operation is done, and the record says so.
     if record.state == State::Done {
-        let replayed = if matches!(ending, Ending::Done(_)) { Replayed::No } else { Replayed::Yes };
-        return Ok(Receipt::new(record, replayed));
+        let ran = if matches!(ending, Ending::Done(_)) { Ran::Yes } else { Ran::No };
+        return Ok(Receipt::new(record, ran));
     }
     let because = |outcome: &crate::record::Outcome, default: &str| {
         outcome.reason.clone().unwrap_or_else(|| default.to_owned())
@@ -122,24 +120,25 @@ fn answer(record: Arc<Record>, ending: Ending, kind: Kind) -> Result<Receipt, Er
         // Overtaken: the record is another attempt's, the result is this one's own.
         Ending::Done(outcome) => {
             let record = Record { outcome: Some(outcome), ..Record::clone(&record) };
-            Ok(Receipt::new(Arc::new(record), Replayed::No))
+            Ok(Receipt::new(Arc::new(record), Ran::Yes))
         }
         Ending::Failed(outcome) => Err(match record.state {
             // This attempt did nothing, but the one that overtook it may have.
-            State::Running => Error::InProgress { record, retry_after_ms: RETRY_AFTER_MS },
-            State::InDoubt => refused(Refusal::InDoubt, record),
+            State::Running => Error::InProgress { record, ran: Ran::Yes },
+            State::InDoubt => in_doubt(record),
             State::Staged | State::Done | State::Failed | State::Cancelled | State::Expired => {
-                Error::Failed { reason: because(&outcome, "it failed"), record, replayed: Replayed::No }
+                Error::Failed { reason: because(&outcome, "it failed"), record, ran: Ran::Yes }
             }
         }),
         Ending::InDoubt(outcome) if outcome.verified == Some(Verification::Refuted) => {
-            Err(Error::Unverified { reason: because(&outcome, "it is not so"), record })
+            Err(Error::Unverified { reason: because(&outcome, "it is not so"), record, ran: Ran::Yes })
         }
         Ending::InDoubt(outcome) => {
-            let reason = because(&outcome, "nobody can say whether it happened");
+            let why = because(&outcome, "it gave no answer");
+            let reason = format!("{why}. It may or may not have taken effect");
             Err(match kind {
                 Kind::TimedOut => Error::Timeout { reason, record },
-                Kind::Plain | Kind::Stopped => Error::InDoubt { reason, record },
+                Kind::Plain | Kind::Stopped => Error::InDoubt { reason, record, ran: Ran::Yes },
             })
         }
     }

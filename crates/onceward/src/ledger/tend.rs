@@ -278,8 +278,7 @@ impl Ledger {
                 let liveness = self.liveness(Some(&record)).await?;
                 let now_ms = self.now_ms();
                 if decide::standing(&record, liveness, now_ms) != State::Running {
-                    let quarantine_ms = crate::Terms::default().quarantine_ms;
-                    let next = transition::doubt(&record, liveness, quarantine_ms, now_ms);
+                    let next = transition::doubt(&record, liveness, now_ms);
                     let swap = self.store().swap(Some(record.version), next, self.door).await?;
                     doubted += u64::from(matches!(swap, Swap::Written(_)));
                 }

@@ -1,6 +1,6 @@
 //! How an attempt's own ending changes its record: never dropped, however late it comes.
 
-use super::fitting;
+use super::{fitting, later};
 use crate::record::{DoubleEffect, Outcome, Record, State};
 
 /// How an attempt ended, by its own word.
@@ -59,12 +59,18 @@ pub(super) fn end(record: &Record, ending: Ending, now_ms: i64) -> Record {
         }
         (Ending::InDoubt(_), Some(late)) => record.settled(State::Done, late, now_ms),
         (Ending::Failed(outcome), None) => record.settled(State::Failed, outcome, now_ms),
-        (Ending::InDoubt(outcome), None) => {
-            Record { outcome: Some(fitting(outcome)), ..record.next(State::InDoubt, now_ms) }
-        }
+        (Ending::InDoubt(outcome), None) => return in_doubt(record, outcome, now_ms),
     };
     next.detail.owner = None;
     next.detail.late = None;
+    next
+}
+
+/// The outcome is unknown. The owner's token stays: a process that it started may still hold its lock. A request may
+/// still be under way, so a probe's *no* does not count yet.
+fn in_doubt(record: &Record, outcome: Outcome, now_ms: i64) -> Record {
+    let mut next = Record { outcome: Some(fitting(outcome)), ..record.next(State::InDoubt, now_ms) };
+    next.detail.quarantine_until_ms = Some(later(now_ms, record.detail.quarantine_ms));
     next
 }
 
@@ -131,7 +137,8 @@ fn late_success(record: &Record, outcome: Outcome, now_ms: i64) -> Record {
             let by_hand = record.outcome.as_ref().is_some_and(|outcome| outcome.settled_by.is_some());
             next.alarm(if by_hand { DoubleEffect::Possible } else { DoubleEffect::Certain });
         }
-        // A tombstone does not say whether it was done, failed or cancelled.
+        State::Expired if record.detail.ended == Some(State::Done) => next.alarm(DoubleEffect::Certain),
+        // An older tombstone does not say how it ended; a failed or cancelled one had an effect after all.
         State::Expired => next.alarm(DoubleEffect::Possible),
         State::Staged => {}
     }

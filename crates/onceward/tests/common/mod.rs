@@ -143,7 +143,7 @@ impl Bench {
 
     /// Runs it, counting in the result.
     pub(crate) fn run(&self, operation: &Operation) -> Result<Receipt, Error> {
-        self.ledger.run(operation.clone(), |attempt| Ok(Done::created(&attempt.number())))
+        self.ledger.run(operation.clone(), |attempt| Ok(attempt.dispatch()?.created(&attempt.number())))
     }
 
     /// Asks for it where it must not run.

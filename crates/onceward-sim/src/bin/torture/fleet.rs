@@ -84,7 +84,7 @@ impl Caller {
             let (id, attempt) = (attempt.operation(), attempt.number());
             let line = format!("{id} {attempt} {}-{number}", std::process::id());
             downstream::append(&self.effects, &line).map_err(Failure::in_doubt)?;
-            Ok(Done::created(&format!("{line}{}", self.padding)))
+            Ok(attempt.dispatch()?.created(&format!("{line}{}", self.padding)))
         });
         let answer = match result {
             Ok(receipt) => Answer::Done(result_of(receipt.data())),

@@ -31,7 +31,7 @@ fn write_on(url: &str, scope: &str) -> Result<(), Trouble> {
         let operation = Operation::new("write").scope(scope).key(format!("key-{number}"));
         let receipt = ledger.run(operation, |attempt| {
             say("begun", attempt.operation().as_str()).map_err(Failure::in_doubt)?;
-            Ok(Done::created(&number))
+            Ok(attempt.dispatch()?.created(&number))
         })?;
         say("done", receipt.record().id.as_str())?;
     }

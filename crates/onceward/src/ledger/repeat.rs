@@ -1,0 +1,119 @@
+//! A retry or a wanted repeat, when no key was given? What differs is whether the first answer was delivered.
+
+use std::sync::Arc;
+
+use super::Ledger;
+use crate::error::Error;
+use crate::key::OperationId;
+use crate::operation::{Intent, Operation};
+use crate::policy::KeyPolicy;
+use crate::record::{Record, State};
+
+/// An occurrence of an action that the ledger knows, and its real state.
+pub type Found = Option<(Arc<Record>, State)>;
+
+/// Which operation a call is, and by which rule.
+#[derive(Debug)]
+pub struct Wanted {
+    /// The operation.
+    pub intent: Intent,
+    /// The rule that decided.
+    pub rule: RepeatRule,
+}
+
+/// How a call was told from a repeat.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RepeatRule {
+    /// The caller gave a key or an occurrence.
+    Given,
+    /// The policy, or a scope that the caller chose: the same call is always the same operation.
+    Strict,
+    /// The call was never made before.
+    First,
+    /// The earlier call is in this state and its answer was not delivered: this one is its retry.
+    Retry(State),
+    /// The answer to the earlier call was delivered: this one is wanted again.
+    Repeat,
+}
+
+impl Ledger {
+    /// Works out which operation a call is, under the operation's own policy for keys.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`], [`Error::KeyMissing`], or the ledger cannot be read.
+    pub async fn wanted(&self, operation: Operation) -> Result<Wanted, Error> {
+        if operation.is_identified() {
+            return Ok(Wanted { intent: operation.intent()?, rule: RepeatRule::Given });
+        }
+        match operation.key_policy() {
+            KeyPolicy::Strict | KeyPolicy::Keyed => {
+                Ok(Wanted { intent: operation.intent()?, rule: RepeatRule::Strict })
+            }
+            KeyPolicy::Auto => {
+                let (newest, found) = self.newest_occurrence(&operation, None).await?;
+                let (number, rule) = match found {
+                    None => (newest, RepeatRule::First),
+                    Some((record, state)) if is_over(&record, state, self.now_ms()) => {
+                        (newest + 1, RepeatRule::Repeat)
+                    }
+                    Some((_, state)) => (newest, RepeatRule::Retry(state)),
+                };
+                let intent = operation.occurrence(number.to_string()).intent()?;
+                Ok(Wanted { intent, rule })
+            }
+        }
+    }
+
+    /// The newest occurrence of an action that the ledger knows, or the first where it knows none. Occurrences follow
+    /// each other without gaps, so without a hint the search looks ever further ahead and then halves the distance.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`], or the ledger cannot be read.
+    pub async fn newest_occurrence(
+        &self,
+        operation: &Operation,
+        hint: Option<u64>,
+    ) -> Result<(u64, Found), Error> {
+        let mut known = hint.unwrap_or(1);
+        let mut found = self.occurrence(operation, known).await?;
+        if found.is_none() {
+            return Ok((known, None));
+        }
+        let mut step = 1;
+        let mut absent = loop {
+            match self.occurrence(operation, known + step).await? {
+                None => break known + step,
+                further => {
+                    (known, found) = (known + step, further);
+                    step *= 2;
+                }
+            }
+        };
+        while absent - known > 1 {
+            let middle = known + (absent - known) / 2;
+            match self.occurrence(operation, middle).await? {
+                None => absent = middle,
+                between => (known, found) = (middle, between),
+            }
+        }
+        Ok((known, found))
+    }
+
+    async fn occurrence(&self, operation: &Operation, number: u64) -> Result<Found, Error> {
+        let id: OperationId = operation.clone().occurrence(number.to_string()).intent()?.id;
+        match self.find(&id).await {
+            Ok(found) => Ok(Some(found)),
+            Err(Error::NotFound { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Whether the caller has the answer of an occurrence, so that the same call is wanted again.
+fn is_over(record: &Record, state: State, now_ms: i64) -> bool {
+    match state {
+        State::Staged | State::Running | State::InDoubt => false,
+        State::Cancelled | State::Expired => true,
+        State::Done | State::Failed => record.detail.delivered_ms.is_some_and(|at_ms| at_ms <= now_ms),
+    }
+}

@@ -1,0 +1,209 @@
+//! What a caller does next, said once for every surface.
+
+use serde::Serialize;
+
+use crate::key::OperationId;
+use crate::record::{Class, Record};
+
+/// What takes a caller on after an answer that is not a success.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NextStep {
+    /// Find out whether it happened, then record the finding.
+    Settle(OperationId),
+    /// Let the ledger ask the stored probe.
+    Probe(OperationId),
+    /// Wait for the call that runs it.
+    Wait(OperationId),
+    /// Read what is recorded about it.
+    Show(OperationId),
+    /// Make the same call again: it is safe.
+    CallAgain,
+    /// Repeat the action on purpose, as another occurrence.
+    Repeat,
+    /// Use another key: this one names a different action.
+    OtherKey,
+    /// Allow more attempts than this limit.
+    RaiseAttempts {
+        /// The limit that is reached.
+        limit: u32,
+    },
+    /// Look at the ledger.
+    CheckLedger,
+}
+
+impl NextStep {
+    /// The way out of a doubt, as the operation's class allows it.
+    pub(crate) fn out_of_doubt(record: &Record) -> Self {
+        let settle = || Self::Settle(record.id.clone());
+        if record.spent_attempts() >= record.detail.max_attempts {
+            return settle();
+        }
+        match record.detail.class {
+            Class::Read | Class::Idempotent => Self::CallAgain,
+            Class::Keyed if record.detail.downstream.is_some() => Self::CallAgain,
+            Class::Probed if record.detail.probe.is_some() => Self::Probe(record.id.clone()),
+            Class::Probed => Self::CallAgain,
+            Class::Keyed | Class::Once => settle(),
+        }
+    }
+}
+
+/// How a surface spells a next step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Surface {
+    /// A command-line tool: its name, and the options that make it find the same ledger.
+    Shell {
+        /// The program.
+        program: String,
+        /// Options that belong to every command, quoted for a shell.
+        options: Vec<String>,
+    },
+    /// Python code that has a `ledger`.
+    Python,
+    /// Tools of an MCP server, for an agent that may settle a doubt by itself.
+    McpAgent,
+    /// The same, where a person must settle it with a command-line tool.
+    McpPerson {
+        /// The person's program, with the options that make it find the same ledger.
+        program: String,
+    },
+}
+
+/// A next step in the words of a surface.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Guidance {
+    /// What to do, in one sentence.
+    pub say: String,
+    /// The one thing to paste. It never decides a doubt.
+    pub command: Option<String>,
+    /// One thing to paste for each finding.
+    pub options: Vec<Choice>,
+}
+
+/// What to paste if something is found to be so.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Choice {
+    /// What was found.
+    #[serde(rename = "if")]
+    pub found: &'static str,
+    /// What to run then.
+    pub command: String,
+}
+
+impl Surface {
+    /// The shell tool of that name, without options.
+    pub fn shell(program: impl Into<String>) -> Self {
+        Self::Shell { program: program.into(), options: Vec::new() }
+    }
+
+    /// A next step in the words of this surface.
+    #[must_use]
+    pub fn spell(&self, step: &NextStep) -> Guidance {
+        match step {
+            NextStep::Settle(id) => Guidance {
+                say: self.settle_in_words(),
+                command: self.command("show", id),
+                options: [("it happened", "done"), ("it did not", "failed")]
+                    .map(|(found, verdict)| Choice { found, command: self.settle(id, verdict) })
+                    .into(),
+            },
+            NextStep::Probe(id) => self.paste("ask the probe whether it happened", self.probe(id)),
+            NextStep::Wait(id) => self.paste("wait for it, then make the same call", self.command("wait", id)),
+            NextStep::Show(id) => self.paste("see what is recorded", self.command("show", id)),
+            NextStep::CallAgain => say("make the same call again; it is safe"),
+            NextStep::Repeat => say(match self {
+                Self::Shell { .. } => "to do it again on purpose, add --occurrence 2 or use another key",
+                Self::Python | Self::McpAgent | Self::McpPerson { .. } => {
+                    "to do it again on purpose, use another key or occurrence"
+                }
+            }),
+            NextStep::OtherKey => say("use another key for this action"),
+            NextStep::RaiseAttempts { limit } => say(match self {
+                Self::Shell { .. } => format!("to allow more, raise --attempts above {limit}"),
+                Self::Python | Self::McpAgent | Self::McpPerson { .. } => {
+                    format!("to allow more, raise the limit of attempts above {limit}")
+                }
+            }),
+            NextStep::CheckLedger => match self {
+                Self::Shell { program, .. } if program == "once" => Guidance {
+                    say: "make the ledger reachable, then make the same call again".to_owned(),
+                    command: Some(self.line("doctor")),
+                    options: Vec::new(),
+                },
+                Self::Shell { .. } | Self::Python | Self::McpAgent | Self::McpPerson { .. } => {
+                    say("make the ledger reachable, then make the same call again")
+                }
+            },
+        }
+    }
+
+    /// How the same action is repeated on purpose.
+    #[must_use]
+    pub fn repeat_hint(&self) -> &'static str {
+        match self {
+            Self::Shell { .. } => "to run it again on purpose, add --occurrence 2",
+            Self::Python => "to run it again on purpose, use .occurrence(2)",
+            Self::McpAgent | Self::McpPerson { .. } => "to run it again on purpose, make the same call once more",
+        }
+    }
+
+    fn settle_in_words(&self) -> String {
+        match self {
+            Self::Shell { .. } | Self::Python | Self::McpAgent => {
+                "check first whether it happened, then record what you found".to_owned()
+            }
+            Self::McpPerson { .. } => {
+                "check first whether it happened; do not repeat it. A person records what was found".to_owned()
+            }
+        }
+    }
+
+    fn settle(&self, id: &OperationId, verdict: &str) -> String {
+        match self {
+            Self::Shell { .. } => self.line(&format!("settle {id} --as {verdict}")),
+            Self::Python => format!("ledger.settle(\"{id}\", \"{verdict}\")"),
+            Self::McpAgent => format!(
+                "once_settle {{\"operation\":\"{id}\",\"verdict\":\"{verdict}\",\"evidence\":\"what you saw\"}}"
+            ),
+            Self::McpPerson { program } => format!("{program} settle {id} --as {verdict}"),
+        }
+    }
+
+    fn probe(&self, id: &OperationId) -> Option<String> {
+        match self {
+            Self::Shell { .. } => Some(self.line(&format!("settle {id} --probe"))),
+            // The same call asks the probe.
+            Self::Python | Self::McpAgent | Self::McpPerson { .. } => None,
+        }
+    }
+
+    /// A command that only looks or waits.
+    fn command(&self, verb: &str, id: &OperationId) -> Option<String> {
+        match self {
+            Self::Shell { .. } => Some(self.line(&format!("{verb} {id}"))),
+            Self::Python if verb == "wait" => Some(format!("ledger.wait(\"{id}\")")),
+            Self::Python => Some(format!("ledger.show(\"{id}\")")),
+            Self::McpAgent => Some(format!("once_status {{\"operation\":\"{id}\"}}")),
+            Self::McpPerson { .. } => None,
+        }
+    }
+
+    fn paste(&self, what: &str, command: Option<String>) -> Guidance {
+        let say = if command.is_some() { what.to_owned() } else { "make the same call again; it is safe".to_owned() };
+        Guidance { say, command, options: Vec::new() }
+    }
+
+    fn line(&self, rest: &str) -> String {
+        match self {
+            Self::Shell { program, options } if !options.is_empty() => {
+                format!("{program} {} {rest}", options.join(" "))
+            }
+            Self::Shell { program, .. } | Self::McpPerson { program } => format!("{program} {rest}"),
+            Self::Python | Self::McpAgent => rest.to_owned(),
+        }
+    }
+}
+
+fn say(what: impl Into<String>) -> Guidance {
+    Guidance { say: what.into(), ..Guidance::default() }
+}
