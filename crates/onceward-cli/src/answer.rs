@@ -2,11 +2,13 @@
 #![expect(clippy::print_stderr, reason = "the one place that prints")]
 
 use std::io::{IsTerminal, Write};
+use std::sync::Arc;
 
 use anstyle::{AnsiColor, Style};
 use onceward::answer::{Answer, ErrorView};
-use onceward::{Code, Happened, State};
+use onceward::{Code, State, Surface};
 use serde::Serialize;
+use serde_json::value::RawValue;
 
 use crate::exit::CommandError;
 
@@ -64,6 +66,15 @@ pub(crate) fn talk_to_stdout(text: &str) {
     drop(write!(anstream::stdout(), "{text}"));
 }
 
+/// Prints an answer as JSON; `unread` is told if it cannot be written.
+pub(crate) fn json_to(document: &impl Serialize, unread: impl FnOnce()) {
+    let text = serde_json::to_string(document).unwrap_or_default();
+    let mut out = std::io::stdout();
+    if writeln!(out, "{text}").and_then(|()| out.flush()).is_err() {
+        unread();
+    }
+}
+
 /// A success of a command that is not about one call: its data in the envelope, or as text.
 pub(crate) fn success(
     json_wanted: bool,
@@ -72,7 +83,7 @@ pub(crate) fn success(
     text: impl FnOnce() -> String,
 ) {
     if json_wanted {
-        json(&Success { ok: true, effect, data: document, error: None, warnings: [] });
+        json(&Answer { data: raw(document), ..Answer::plain(effect) });
     } else {
         let text = text();
         if !text.is_empty() {
@@ -89,33 +100,26 @@ pub(crate) fn unsound(
     text: impl FnOnce() -> String,
 ) {
     if json_wanted {
-        let error = outside(Code::Failed, problem, Vec::new()).error;
-        json(&Success { ok: false, effect: "noop", data: document, error, warnings: [] });
+        json(&Answer { data: raw(document), ..outside(Code::Failed, problem) });
     } else {
         data(&text());
     }
 }
 
-#[derive(Serialize)]
-struct Success<'a, T> {
-    ok: bool,
-    effect: &'static str,
-    data: &'a T,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<ErrorView>,
-    warnings: [&'static str; 0],
+fn raw(document: &impl Serialize) -> Option<Arc<RawValue>> {
+    serde_json::value::to_raw_value(document).ok().map(Arc::from)
 }
 
-/// An error, as the contract wants it.
-pub(crate) fn error(error: &CommandError, json_wanted: bool) {
+/// An error of a command that is not about one call: it claims nothing about an effect.
+pub(crate) fn error(error: &CommandError, json_wanted: bool, surface: &Surface) {
     let answer = match error {
-        CommandError::Ledger(error) => Answer::failed(error),
-        CommandError::Outside(message) => outside(Code::Failed, message.clone(), Vec::new()),
+        CommandError::Ledger(error) => Answer::not_done(error, surface),
+        CommandError::Outside(message) => outside(Code::Failed, message.clone()),
     };
     if json_wanted {
         json(&answer);
     } else if let Some(view) = &answer.error {
-        talk(&error_text(view));
+        talk(&error_text(view, answer.ran));
     }
 }
 
@@ -124,48 +128,23 @@ pub(crate) fn usage(error: &clap::Error, json_wanted: bool) {
     if json_wanted {
         let message = error.render().to_string();
         let message = message.trim().trim_start_matches("error: ").to_owned();
-        json(&outside(Code::InvalidInput, message, Vec::new()));
+        json(&outside(Code::InvalidInput, message));
     } else {
         drop(write!(anstream::stderr(), "{}", error.render().ansi()));
     }
 }
 
-fn outside(code: Code, message: String, problems: Vec<String>) -> Answer {
-    Answer {
-        ok: false,
-        effect: "noop",
-        reason: None,
-        operation: None,
-        data: None,
-        error: Some(ErrorView {
-            code,
-            message,
-            happened: code.happened(),
-            retryable: false,
-            retry_after_ms: None,
-            fix_command: None,
-            problems,
-        }),
-        warnings: Vec::new(),
-    }
+fn outside(code: Code, message: String) -> Answer {
+    Answer { ok: false, error: Some(ErrorView::new(code.as_str(), message)), ..Answer::plain("noop") }
 }
 
 /// An error in words: what, whether it happened, and what to do.
-pub(crate) fn error_text(view: &ErrorView) -> String {
-    let happened = match view.happened {
-        Happened::Yes => "yes",
-        Happened::No => "no",
-        Happened::Unknown => "unknown",
-    };
-    let mut lines = vec![format!("once: {} {}", styled(RED.bold(), view.code), view.message)];
-    lines.push(format!(
-        "once: happened: {happened}, retryable: {}",
-        if view.retryable { "yes" } else { "no" }
-    ));
-    if let Some(fix) = &view.fix_command {
-        lines.push(format!("once: next: {}", styled(BOLD, fix)));
-    }
-    lines.join("\n")
+pub(crate) fn error_text(view: &ErrorView, ran: Option<bool>) -> String {
+    let lines = view.lines(ran).into_iter().enumerate().map(|(index, line)| match index {
+        0 => line.replacen(&*view.code, &styled(RED.bold(), &view.code), 1),
+        _ => line,
+    });
+    lines.map(|line| format!("once: {line}")).collect::<Vec<_>>().join("\n")
 }
 
 /// Whether somebody looks at stderr as it is written.

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
-use onceward::{Class, Effect, State};
+use onceward::{Class, Effect, KeyPolicy, State};
 
 use crate::answer;
 use crate::commands;
@@ -134,9 +134,45 @@ pub(crate) struct IdentityArgs {
     /// An environment variable that belongs to the operation
     #[arg(long, value_name = "NAME", help_heading = "Identity")]
     pub(crate) env: Vec<String>,
-    /// Standard input belongs to the operation: it is read whole, then passed on
+    /// Standard input belongs to the operation, also under a key: it is read whole, then passed on
     #[arg(long, help_heading = "Identity")]
     pub(crate) stdin: bool,
+    /// Leave these out of a derived key: the working folder, piped standard input (comma-separated)
+    #[arg(long, value_name = "WHAT", value_delimiter = ',', value_enum, help_heading = "Identity")]
+    pub(crate) ignore: Vec<Ignored>,
+    /// How a call without a key is told from a wanted repeat [default: auto; strict with --scope]
+    #[arg(long, value_name = "RULE", value_enum, help_heading = "Identity")]
+    pub(crate) keys: Option<Keys>,
+}
+
+/// What a derived key can do without.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Ignored {
+    /// The working folder
+    Folder,
+    /// Standard input, where it is a pipe or a file
+    Stdin,
+}
+
+/// How a call without a key is told from a wanted repeat.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Keys {
+    /// A retry until its answer was delivered; after that, a wanted repeat
+    Auto,
+    /// Always the same operation
+    Strict,
+    /// A key must be given
+    Keyed,
+}
+
+impl From<Keys> for KeyPolicy {
+    fn from(keys: Keys) -> Self {
+        match keys {
+            Keys::Auto => Self::Auto,
+            Keys::Strict => Self::Strict,
+            Keys::Keyed => Self::Keyed,
+        }
+    }
 }
 
 #[derive(Debug, Args)]

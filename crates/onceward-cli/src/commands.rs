@@ -23,6 +23,8 @@ mod wait;
 
 use std::process::ExitCode;
 
+use onceward::Surface;
+
 use crate::answer;
 use crate::cli::{Cli, Command, ConfigCommand};
 use crate::context::Context;
@@ -30,11 +32,13 @@ use crate::exit::Ended;
 
 /// Runs what was typed and answers.
 pub(crate) fn run(cli: Cli) -> ExitCode {
-    let json = cli.global.json;
+    let global = cli.global.clone();
     match dispatch(cli) {
         Ok(code) => code,
         Err(error) => {
-            answer::error(&error, json);
+            let surface = Context::new(global.clone())
+                .map_or_else(|_| Surface::shell("once"), |context| context.surface());
+            answer::error(&error, global.json, &surface);
             ExitCode::from(error.exit())
         }
     }

@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use etcetera::BaseStrategy;
-use onceward::{Blocking, Ledger, OperationId, Policy, StoreError};
+use onceward::{Blocking, Ledger, OperationId, Policy, StoreError, Surface};
 pub(crate) use onceward_store::Missing;
 use onceward_store::{Backend, Place, SqliteOptions};
 
 use crate::cli::Global;
 use crate::exit::CommandError;
 
-/// `once` lives shortly, so the write-ahead log must stay short: the next `once` reads all of it.
+/// `once` is short-lived, so the write-ahead log must stay short: the next `once` reads all of it.
 const CHECKPOINT_PAGES: u32 = 200;
 
 /// From flags, environment and files.
@@ -37,13 +37,35 @@ impl Context {
 
     /// Where the ledger is: the flag, the environment, the policy, the user's data folder.
     pub(crate) fn ledger_url(&self) -> Result<String, CommandError> {
-        if let Some(url) = self.global.ledger.as_deref().or(self.policy.ledger_url()) {
-            return Ok(url.to_owned());
+        let here = std::env::current_dir().unwrap_or_default();
+        if let Some(url) = &self.global.ledger {
+            return Ok(absolute(url, &here));
+        }
+        if let Some(url) = self.policy.ledger_url() {
+            let folder = self.policy_file.as_deref().and_then(Path::parent).unwrap_or(&here);
+            return Ok(absolute(url, folder));
         }
         let folders = etcetera::choose_base_strategy().map_err(|_| {
             CommandError::invalid("there is no home folder to keep a ledger in; give --ledger sqlite:PATH")
         })?;
         Ok(format!("sqlite:{}", folders.data_dir().join("onceward").join("once.db").display()))
+    }
+
+    /// The ledger, or nothing where there is none yet.
+    pub(crate) fn existing_ledger(&self) -> Result<Option<Blocking>, CommandError> {
+        match self.place()?.open(Missing::Refuse) {
+            Ok(store) => Ok(Some(Ledger::new(store).blocking())),
+            Err(StoreError::Missing { .. }) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// How the next command is spelled, so that it finds the same ledger from any folder.
+    pub(crate) fn surface(&self) -> Surface {
+        let is_default = self.global.ledger.is_none() && self.policy.ledger_url().is_none();
+        let url = self.ledger_url().ok().filter(|_| !is_default).filter(|url| !has_password(url));
+        let options = url.map(|url| vec!["--ledger".to_owned(), quoted(&url)]).unwrap_or_default();
+        Surface::Shell { program: "once".to_owned(), options }
     }
 
     /// The ledger.
@@ -111,6 +133,27 @@ impl Context {
     }
 }
 
+/// A ledger's URL with its path made absolute, so that it names one file from every folder.
+fn absolute(url: &str, folder: &Path) -> String {
+    let Some(path) = url.strip_prefix("sqlite:").filter(|path| !path.starts_with('/') && !path.is_empty())
+    else {
+        return url.to_owned();
+    };
+    format!("sqlite:{}", folder.join(path.strip_prefix("./").unwrap_or(path)).display())
+}
+
+/// Whether a URL holds a password, which must not be printed.
+fn has_password(url: &str) -> bool {
+    let authority = url.split_once("://").and_then(|(_, rest)| rest.split(['/', '?']).next());
+    authority.and_then(|authority| authority.rsplit_once('@')).is_some_and(|(user, _)| user.contains(':'))
+        || url.contains("password=")
+}
+
+/// A word as a shell reads it back.
+pub(crate) fn quoted(word: &str) -> String {
+    shlex::try_quote(word).map_or_else(|_| format!("{word:?}"), std::borrow::Cow::into_owned)
+}
+
 fn unusable(what: String) -> CommandError {
     StoreError::Unusable { what }.into()
 }
@@ -135,7 +178,10 @@ fn read_policy(named: Option<&Path>) -> Result<(Option<PathBuf>, String), Comman
     let user = etcetera::choose_base_strategy()
         .ok()
         .map(|folders| folders.config_dir().join("onceward/onceward.toml"));
-    for file in [Some(PathBuf::from("onceward.toml")), user].into_iter().flatten() {
+    let here = std::env::current_dir().unwrap_or_default();
+    // Upward from the working folder, as cargo and git look for theirs: one project is one ledger in all its folders.
+    let project = here.ancestors().map(|folder| folder.join("onceward.toml"));
+    for file in project.chain(user) {
         match std::fs::read_to_string(&file) {
             Ok(text) => return Ok((Some(file), text)),
             Err(error) if error.kind() == ErrorKind::NotFound => {}

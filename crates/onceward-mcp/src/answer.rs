@@ -159,7 +159,10 @@ pub(crate) fn dry_run(id: &str, tool: &str, preview: &Preview, surface: &Surface
     let changes = vec![format!("would call {tool}")];
     let mut about = json!(Answer::preview(preview, changes, surface));
     about["status"] = json!("dry_run");
-    response(id, &synthetic(&format!("[once] Dry run of {tool}: {}. Nothing was run.", preview.sentence), &about))
+    response(
+        id,
+        &synthetic(&format!("[once] Dry run of {tool}: {}. Nothing was run.", preview.sentence), &about),
+    )
 }
 
 #[cfg(test)]

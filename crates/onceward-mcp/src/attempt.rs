@@ -35,11 +35,7 @@ pub(crate) struct Job {
 
 impl Desk {
     /// Runs the operation within the limits of its tool, under its lock.
-    pub(crate) async fn run(
-        self: &Arc<Self>,
-        job: &Arc<Job>,
-        intent: Intent,
-    ) -> Result<Receipt, Error> {
+    pub(crate) async fn run(self: &Arc<Self>, job: &Arc<Job>, intent: Intent) -> Result<Receipt, Error> {
         let limit = self.limit(&job.call.tool, job.standing.settings.tool.concurrency);
         let _permit = match &limit {
             Some(limit) => limit.acquire().await.ok(),

@@ -85,7 +85,10 @@ mod tests {
 
     fn told(line: &str) -> String {
         match ending(line.as_bytes(), &Settings::default(), onceward::atomic::dispatch()) {
-            Ok(done) => format!("done {}", done == onceward::atomic::dispatch().done_without_result(onceward::Effect::Updated)),
+            Ok(done) => format!(
+                "done {}",
+                done == onceward::atomic::dispatch().done_without_result(onceward::Effect::Updated)
+            ),
             Err(failure) => format!("{failure:?}"),
         }
     }

@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use onceward::{
-    Class, Error, Happened, Intent, InvalidInput, KeyPolicy, Operation, OperationId, Preview, Receipt, Surface,
+    Class, Error, Happened, Intent, InvalidInput, KeyPolicy, Operation, OperationId, Preview, Receipt,
+    Surface,
 };
 use tokio::sync::oneshot;
 
@@ -249,12 +250,7 @@ impl Desk {
     }
 
     /// Runs the operation. Where it is in doubt and a human can be asked, what he says settles it, and it goes on.
-    async fn settled(
-        self: &Arc<Self>,
-        job: &Arc<Job>,
-        intent: Intent,
-        brought: Option<Brought>,
-    ) -> Ran {
+    async fn settled(self: &Arc<Self>, job: &Arc<Job>, intent: Intent, brought: Option<Brought>) -> Ran {
         let id = intent.id.clone();
         if let Some(brought) = &brought
             && let Err(error) = self.settle_as_brought(job, brought, &id).await

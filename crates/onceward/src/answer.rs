@@ -176,12 +176,17 @@ impl Answer {
         };
         let mut warnings = warnings(record);
         if outcome.is_some_and(|outcome| outcome.unavailable) {
-            warnings.push("the result is not available: it was too large or could not be written as JSON".to_owned());
+            warnings.push(
+                "the result is not available: it was too large or could not be written as JSON".to_owned(),
+            );
         }
         if outcome.and_then(|outcome| outcome.verified) == Some(Verification::Pending) {
             warnings.push(match surface {
                 Surface::Shell { program, .. } if program == "once" => {
-                    format!("success was reported but is not confirmed yet; ask again with `once verify {}`", record.id)
+                    format!(
+                        "success was reported but is not confirmed yet; ask again with `once verify {}`",
+                        record.id
+                    )
                 }
                 Surface::Shell { .. } | Surface::Python | Surface::McpAgent | Surface::McpPerson { .. } => {
                     "success was reported but is not confirmed yet".to_owned()
@@ -302,10 +307,14 @@ impl Preview {
                 format!("already done by attempt {attempt}: would replay its result and run nothing"),
                 Effect::WouldNoop,
             ),
-            Decision::ReplayFailure => {
-                ("replay_failure", format!("would replay the failure of attempt {attempt}"), Effect::WouldNoop)
+            Decision::ReplayFailure => (
+                "replay_failure",
+                format!("would replay the failure of attempt {attempt}"),
+                Effect::WouldNoop,
+            ),
+            Decision::Wait => {
+                ("wait", format!("would wait: attempt {attempt} is running"), Effect::WouldNoop)
             }
-            Decision::Wait => ("wait", format!("would wait: attempt {attempt} is running"), Effect::WouldNoop),
             Decision::Probe => (
                 "probe",
                 format!("would ask the probe whether attempt {attempt} happened, and run only if it did not"),

@@ -54,7 +54,8 @@ pub use error::{Code, Error, Happened, InvalidInput, Ran};
 pub use json::{Json, Pointer};
 pub use key::{Fingerprint, Key, KeyOrigin, Occurrence, OperationId};
 pub use ledger::{
-    Adopted, Begun, Call, Cancelled, Claim, Lease, Ledger, Plan, ProbeAnswer, Receipt, RepeatRule, Swept, Wanted,
+    Adopted, Begun, Call, Cancelled, Claim, Lease, Ledger, Plan, ProbeAnswer, Receipt, RepeatRule, Swept,
+    Wanted,
 };
 pub use memory::{ManualClock, MemoryStore};
 pub use next_step::{Choice, Guidance, NextStep, Surface};

@@ -108,7 +108,9 @@ impl Surface {
                     .into(),
             },
             NextStep::Probe(id) => self.paste("ask the probe whether it happened", self.probe(id)),
-            NextStep::Wait(id) => self.paste("wait for it, then make the same call", self.command("wait", id)),
+            NextStep::Wait(id) => {
+                self.paste("wait for it, then make the same call", self.command("wait", id))
+            }
             NextStep::Show(id) => self.paste("see what is recorded", self.command("show", id)),
             NextStep::CallAgain => say("make the same call again; it is safe"),
             NextStep::Repeat => say(match self {
@@ -143,7 +145,9 @@ impl Surface {
         match self {
             Self::Shell { .. } => "to run it again on purpose, add --occurrence 2",
             Self::Python => "to run it again on purpose, use .occurrence(2)",
-            Self::McpAgent | Self::McpPerson { .. } => "to run it again on purpose, make the same call once more",
+            Self::McpAgent | Self::McpPerson { .. } => {
+                "to run it again on purpose, make the same call once more"
+            }
         }
     }
 
@@ -153,7 +157,8 @@ impl Surface {
                 "check first whether it happened, then record what you found".to_owned()
             }
             Self::McpPerson { .. } => {
-                "check first whether it happened; do not repeat it. A person records what was found".to_owned()
+                "check first whether it happened; do not repeat it. A person records what was found"
+                    .to_owned()
             }
         }
     }
@@ -189,7 +194,11 @@ impl Surface {
     }
 
     fn paste(&self, what: &str, command: Option<String>) -> Guidance {
-        let say = if command.is_some() { what.to_owned() } else { "make the same call again; it is safe".to_owned() };
+        let say = if command.is_some() {
+            what.to_owned()
+        } else {
+            "make the same call again; it is safe".to_owned()
+        };
         Guidance { say, command, options: Vec::new() }
     }
 

@@ -37,8 +37,10 @@ pub struct Operation {
     volatile: Vec<String>,
     occurrence: Option<String>,
     terms: Terms,
+    keys_said: bool,
     has_probe: bool,
     probe: Option<String>,
+    probe_no: Vec<i32>,
     verify: Option<String>,
     folder: Option<String>,
     command: Option<String>,
@@ -77,8 +79,10 @@ impl Operation {
             volatile: Vec::new(),
             occurrence: None,
             terms: Terms::default(),
+            keys_said: false,
             has_probe: false,
             probe: None,
+            probe_no: Vec::new(),
             verify: None,
             folder: None,
             command: None,
@@ -96,8 +100,7 @@ impl Operation {
     #[must_use]
     pub fn scope(self, scope: impl Into<String>) -> Self {
         let scope = scope.into();
-        let scope_origin =
-            if scope == DEFAULT_SCOPE { ScopeOrigin::Default } else { ScopeOrigin::Explicit };
+        let scope_origin = if scope == DEFAULT_SCOPE { ScopeOrigin::Default } else { ScopeOrigin::Explicit };
         Self { scope, scope_origin, ..self }
     }
 
@@ -168,6 +171,12 @@ impl Operation {
         Self { has_probe: self.has_probe || command.is_some(), probe: command, ..self }
     }
 
+    /// Exit codes of the probe command that mean "no", besides 10.
+    #[must_use]
+    pub fn probe_no(self, codes: impl Into<Vec<i32>>) -> Self {
+        Self { probe_no: codes.into(), ..self }
+    }
+
     /// The folder of the call, in which its probe and its check run.
     #[must_use]
     pub fn folder(self, folder: Option<String>) -> Self {
@@ -180,6 +189,13 @@ impl Operation {
         Self { command, ..self }
     }
 
+    /// How a call without a key is told from a repeat, said by the caller: it holds in every scope.
+    #[must_use]
+    pub fn keys(mut self, keys: KeyPolicy) -> Self {
+        (self.terms.keys, self.keys_said) = (keys, true);
+        self
+    }
+
     /// Whether the caller has said which operation it is, by a key or an occurrence.
     #[must_use]
     pub fn is_identified(&self) -> bool {
@@ -190,7 +206,7 @@ impl Operation {
     #[must_use]
     pub fn key_policy(&self) -> KeyPolicy {
         match (self.terms.keys, self.scope_origin) {
-            (KeyPolicy::Auto, ScopeOrigin::Explicit) => KeyPolicy::Strict,
+            (KeyPolicy::Auto, ScopeOrigin::Explicit) if !self.keys_said => KeyPolicy::Strict,
             (keys, ScopeOrigin::Default | ScopeOrigin::Explicit | ScopeOrigin::Host) => keys,
         }
     }
@@ -266,6 +282,7 @@ impl Operation {
             input: stable,
             terms: self.terms,
             probe: self.probe,
+            probe_no: self.probe_no,
             verify: self.verify,
             folder: self.folder,
             command: self.command,
@@ -291,6 +308,7 @@ pub struct Intent {
     /// Its times, limits and rules.
     pub terms: Terms,
     pub(crate) probe: Option<String>,
+    pub(crate) probe_no: Vec<i32>,
     pub(crate) verify: Option<String>,
     pub(crate) folder: Option<String>,
     pub(crate) command: Option<String>,

@@ -1,5 +1,6 @@
 //! The policy file `onceward.toml`: typed, with unknown keys refused, and documented by its own default.
 
+mod exits;
 mod tools;
 
 use std::collections::BTreeMap;
@@ -10,6 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use crate::error::InvalidInput;
 use crate::record::{Class, Effect};
 
+pub use exits::ExitRule;
 use tools::Question;
 pub use tools::{OnToolError, ToolQuestion, ToolRule, ToolSettings};
 
@@ -139,8 +141,14 @@ pub struct Settings {
     pub probe: Option<String>,
     /// A command that checks a reported success.
     pub verify: Option<String>,
-    /// Exit codes after which nobody can say.
+    /// Exit codes that mean "no effect", whatever the table of known programs says.
+    pub no_effect_exits: Vec<i32>,
+    /// Exit codes that leave the effect in doubt, whatever the table of known programs says.
     pub doubt_exit: Vec<i32>,
+    /// Exit codes of the probe that mean "it did not happen", besides 10.
+    pub probe_no: Vec<i32>,
+    /// Whether the command line is stored with the record, to be shown in lists.
+    pub store_command: bool,
     /// How much output is kept.
     pub max_output: u64,
     /// What is said of tools of an MCP server only.
@@ -169,6 +177,8 @@ pub struct Policy {
     defaults: Rule,
     #[serde(default)]
     operation: BTreeMap<String, Rule>,
+    #[serde(default)]
+    exits: BTreeMap<String, ExitRule>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -255,7 +265,10 @@ struct Rule {
     verify: Option<Question>,
     verify_deadline: Option<Span>,
     verify_interval: Option<Span>,
+    no_effect_exits: Option<Vec<i32>>,
     doubt_exit: Option<Vec<i32>>,
+    probe_no: Option<Vec<i32>>,
+    store_command: Option<bool>,
     max_output: Option<u64>,
     key_argument: Option<String>,
     on_tool_error: Option<OnToolError>,
@@ -272,7 +285,8 @@ impl Rule {
     fn over(self, below: Self) -> Self {
         layered!(self, below: class, keys, key, volatile, lease, wait, retention, session_retention, tombstones, attempts, retries,
                  backoff, on_failure, on_expired, quarantine, downstream_window, timeout, effect, probe, verify,
-                 verify_deadline, verify_interval, doubt_exit, max_output, key_argument, on_tool_error, lock,
+                 verify_deadline, verify_interval, no_effect_exits, doubt_exit, probe_no,
+                 store_command, max_output, key_argument, on_tool_error, lock,
                  concurrency)
     }
 
@@ -325,7 +339,10 @@ impl Rule {
             effect,
             probe: self.probe.map_or_else(|| base.and_then(|s| s.probe.clone()), Question::command),
             verify: self.verify.map_or_else(|| base.and_then(|s| s.verify.clone()), Question::command),
+            no_effect_exits: take!(no_effect_exits, |s| s.no_effect_exits.clone()),
             doubt_exit: take!(doubt_exit, |s| s.doubt_exit.clone()),
+            probe_no: take!(probe_no, |s| s.probe_no.clone()),
+            store_command: take!(store_command, |s| s.store_command),
             max_output: take!(max_output, |s| s.max_output),
             tool,
         })

@@ -274,6 +274,9 @@ pub struct Detail {
     /// A command that tells whether it happened.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub probe: Option<String>,
+    /// Exit codes of the probe that mean "no", besides 10.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub probe_no: Vec<i32>,
     /// A command that checks a reported success.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verify: Option<String>,

@@ -105,6 +105,7 @@ pub fn stage(intent: &Intent, now_ms: i64) -> Record {
             retention_ms: intent.terms.retention_ms,
             tombstone_ms: intent.terms.tombstone_ms,
             probe: intent.probe.clone(),
+            probe_no: intent.probe_no.clone(),
             verify: intent.verify.clone(),
             history: Vec::new(),
             cancel_requested_ms: None,
@@ -138,6 +139,7 @@ pub fn start(found: Option<&Record>, intent: &Intent, owner: Owner, now_ms: i64)
     detail.retention_ms = intent.terms.retention_ms;
     detail.tombstone_ms = intent.terms.tombstone_ms;
     detail.probe.clone_from(&intent.probe);
+    detail.probe_no.clone_from(&intent.probe_no);
     detail.verify.clone_from(&intent.verify);
     detail.folder.clone_from(&intent.folder);
     detail.command.clone_from(&intent.command);

@@ -26,7 +26,11 @@ fn one_call_tries_again_with_pauses_that_double() {
         let mut begun_ms = Vec::new();
         let receipt = bench.ledger.run(operation.clone(), |attempt| {
             begun_ms.push(bench.clock.now_ms() - NOW_MS);
-            if attempt.number() < 4 { Err(Failure::no_effect("busy")) } else { Ok(attempt.dispatch()?.created(&1)) }
+            if attempt.number() < 4 {
+                Err(Failure::no_effect("busy"))
+            } else {
+                Ok(attempt.dispatch()?.created(&1))
+            }
         });
         assert_eq!(receipt.expect("the fourth attempt").record().attempt, 4);
         assert_eq!(begun_ms, [0, 200, 600, 1_400], "{on_failure:?}");

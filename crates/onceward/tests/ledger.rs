@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use common::{Bench, GoingClock, NOW_MS, id, pay, terms};
 use onceward::operation::MAX_RESULT;
 use onceward::{
-    Answer, Class, Clock, Code, Decision, Dispatched, Done, Effect, Error, Failure, Happened, Ledger, MemoryStore,
-    Operation, State, Store,
+    Answer, Class, Clock, Code, Decision, Dispatched, Done, Effect, Error, Failure, Happened, Ledger,
+    MemoryStore, Operation, State, Store,
 };
 
 fn both() -> [Bench; 2] {
@@ -49,7 +49,10 @@ fn every_word_of_success_has_its_effect() {
         (Effect::Noop, |_| Done::noop("it was so", &1)),
     ];
     for (effect, done) in cases {
-        let receipt = bench.ledger.run(pay().key(effect.as_str()), |attempt| Ok(done(attempt.dispatch()?))).expect("it runs");
+        let receipt = bench
+            .ledger
+            .run(pay().key(effect.as_str()), |attempt| Ok(done(attempt.dispatch()?)))
+            .expect("it runs");
         assert_eq!((receipt.effect(), receipt.data()), (effect, Some("1")));
     }
     let noop = bench.ask(&pay().key("noop")).expect("it is replayed");
@@ -178,7 +181,10 @@ fn a_caller_waits_to_its_deadline_and_is_told() {
 #[test]
 fn a_result_that_is_too_large_is_done_and_unavailable() {
     let bench = Bench::new();
-    let first = bench.ledger.run(pay(), |attempt| Ok(attempt.dispatch()?.created(&"x".repeat(MAX_RESULT)))).expect("it is done");
+    let first = bench
+        .ledger
+        .run(pay(), |attempt| Ok(attempt.dispatch()?.created(&"x".repeat(MAX_RESULT))))
+        .expect("it is done");
     let answer = Answer::of(&bench.ask(&pay()), NOW_MS);
     assert_eq!((first.data(), answer.ok, answer.data.is_none()), (None, true, true));
     assert!(answer.warnings[0].contains("result unavailable"), "{:?}", answer.warnings);

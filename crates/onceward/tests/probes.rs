@@ -12,9 +12,9 @@ use onceward::{
 
 fn probed(bench: &Bench, operation: &Operation, answer: ProbeAnswer) -> Result<Receipt, Error> {
     let call = bench.ledger.ledger().call(operation.clone());
-    bench
-        .ledger
-        .run_call(call.probe(move |_| std::future::ready(answer.clone())), |attempt| Ok(attempt.dispatch()?.created(&"again")))
+    bench.ledger.run_call(call.probe(move |_| std::future::ready(answer.clone())), |attempt| {
+        Ok(attempt.dispatch()?.created(&"again"))
+    })
 }
 
 #[test]
@@ -80,7 +80,9 @@ fn checked(bench: &Bench, answers: &[Verification]) -> Result<Receipt, Error> {
         std::future::ready((answers[at], "looked".to_owned()))
     };
     let operation = pay().terms(terms(|t| (t.verify_deadline_ms, t.verify_interval_ms) = (1_000, 400)));
-    bench.ledger.run_call(bench.ledger.ledger().call(operation).verify(check), |attempt| Ok(attempt.dispatch()?.created(&1)))
+    bench.ledger.run_call(bench.ledger.ledger().call(operation).verify(check), |attempt| {
+        Ok(attempt.dispatch()?.created(&1))
+    })
 }
 
 #[test]

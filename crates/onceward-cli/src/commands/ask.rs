@@ -1,10 +1,28 @@
-//! Read-only questions that commands answer: did it happen, and is it so?
+//! Read-only questions that commands answer: did it happen, and is a reported success true?
 
-use std::process::{Command, Stdio};
+use std::io::Read;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use onceward::{Effect, Outcome, ProbeAnswer, Record, Verification};
+use serde::Deserialize;
 
-/// Asks whether an operation happened: exit 0 yes, 1 no, anything else cannot tell.
+/// The exit code by which a question is answered "no". A crash does not end with it by accident.
+const NO: i32 = 10;
+/// How long a question may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How much of what a question prints is read.
+const MAX_PRINTED: u64 = 64 * 1024;
+
+/// What a question's command said.
+enum Said {
+    Yes,
+    No,
+    Nothing(String),
+}
+
+/// Asks whether an operation happened, in the folder of its call: exit 0 yes, exit 10 no, anything else cannot tell.
 pub(crate) fn probe(command: &str, record: &Record) -> ProbeAnswer {
     let environment = [
         ("ONCE_OPERATION", record.id.to_string()),
@@ -13,32 +31,93 @@ pub(crate) fn probe(command: &str, record: &Record) -> ProbeAnswer {
         ("ONCE_ATTEMPT", record.attempt.to_string()),
         ("IDEMPOTENCY_KEY", record.id.to_string()),
     ];
-    match exit_code(command, &environment) {
-        Ok(Some(0)) => ProbeAnswer::Yes(Outcome {
+    let folder = record.detail.folder.as_deref().map(Path::new);
+    match ask(command, folder, &environment, &record.detail.probe_no) {
+        Said::Yes => ProbeAnswer::Yes(Outcome {
             reason: Some("the probe says that it happened; the output of the attempt is lost".to_owned()),
             ..Outcome::with_effect(Effect::Updated)
         }),
-        Ok(Some(1)) => ProbeAnswer::No,
-        Ok(Some(code)) => ProbeAnswer::CannotTell(format!("the probe ended with exit code {code}")),
-        Ok(None) => ProbeAnswer::CannotTell("the probe was killed".to_owned()),
-        Err(error) => ProbeAnswer::CannotTell(format!("the probe could not be asked: {error}")),
+        Said::No => ProbeAnswer::No,
+        Said::Nothing(why) => ProbeAnswer::CannotTell(format!("the probe {why}")),
     }
 }
 
-/// Checks a reported success: exit 0 confirmed, 1 refuted, anything else not yet.
-pub(crate) fn verify(command: &str, outcome: &Outcome) -> (Verification, String) {
+/// Checks a reported success: exit 0 confirmed, exit 10 refuted, anything else not yet.
+pub(crate) fn verify(command: &str, outcome: &Outcome, folder: Option<&Path>) -> (Verification, String) {
     let data = outcome.data.as_ref().map(|data| data.get().to_owned()).unwrap_or_default();
-    match exit_code(command, &[("ONCE_RESULT", data)]) {
-        Ok(Some(0)) => (Verification::Confirmed, String::new()),
-        Ok(Some(1)) => (Verification::Refuted, format!("`{command}` says that it is not so")),
-        Ok(_) | Err(_) => (Verification::Pending, String::new()),
+    match ask(command, folder, &[("ONCE_RESULT", data)], &[]) {
+        Said::Yes => (Verification::Confirmed, String::new()),
+        Said::No => {
+            (Verification::Refuted, format!("the check `{command}` reported that it did not take effect"))
+        }
+        Said::Nothing(why) => (Verification::Pending, format!("the check {why}")),
     }
 }
 
-fn exit_code(command: &str, environment: &[(&str, String)]) -> std::io::Result<Option<i32>> {
+fn ask(command: &str, folder: Option<&Path>, environment: &[(&str, String)], no: &[i32]) -> Said {
+    if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
+        return Said::Nothing(format!("could not be asked: its folder {} is gone", folder.display()));
+    }
     let mut shell = Command::new("sh");
     shell.arg("-c").arg(command).envs(environment.iter().map(|(name, value)| (name, value)));
-    // What a question prints is not the command's output.
-    let status = shell.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::inherit()).status()?;
-    Ok(status.code())
+    if let Some(folder) = folder {
+        shell.current_dir(folder);
+    }
+    shell.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());
+    let mut child = match shell.spawn() {
+        Ok(child) => child,
+        Err(error) => return Said::Nothing(format!("could not be asked: {error}")),
+    };
+    let printed = child.stdout.take().map(|out| {
+        std::thread::spawn(move || {
+            let mut text = Vec::new();
+            // What cannot be read says nothing.
+            drop(out.take(MAX_PRINTED).read_to_end(&mut text));
+            text
+        })
+    });
+    let Some(code) = ended_within(&mut child, PATIENCE) else {
+        return Said::Nothing(format!("was stopped after {} s", PATIENCE.as_secs()));
+    };
+    let printed = printed.and_then(|reader| reader.join().ok()).unwrap_or_default();
+    match code {
+        Some(NO) => Said::No,
+        Some(code) if no.contains(&code) => Said::No,
+        Some(0) => in_words(&printed),
+        Some(code) => {
+            Said::Nothing(format!("ended with exit code {code}, which is neither yes (0) nor no ({NO})"))
+        }
+        None => Said::Nothing("was killed".to_owned()),
+    }
+}
+
+/// A question can say in JSON what exit 0 alone cannot.
+fn in_words(printed: &[u8]) -> Said {
+    #[derive(Deserialize)]
+    struct Answer {
+        happened: String,
+    }
+    match serde_json::from_slice::<Answer>(printed).map(|answer| answer.happened).as_deref() {
+        Ok("no") => Said::No,
+        Ok("yes") | Err(_) => Said::Yes,
+        Ok(other) => Said::Nothing(format!("says {other:?}")),
+    }
+}
+
+/// The exit code, or nothing where the command took too long and was killed.
+fn ended_within(child: &mut Child, time: Duration) -> Option<Option<i32>> {
+    let end = Instant::now() + time;
+    let mut pause = Duration::from_millis(1);
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) => return Some(status.code()),
+            Ok(None) if Instant::now() < end => std::thread::sleep(pause),
+            Ok(None) | Err(_) => {
+                drop(child.kill());
+                drop(child.wait());
+                return None;
+            }
+        }
+        pause = (pause * 2).min(Duration::from_millis(50));
+    }
 }

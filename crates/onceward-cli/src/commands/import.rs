@@ -213,7 +213,7 @@ fn parse(text: &str) -> Result<Line, String> {
         let body = data_encoding::BASE64.decode(encoded.as_bytes());
         let body = body.map_err(|error| format!("its body is not base64: {error}"))?;
         let Some(outcome) = &mut record.outcome else { return Err("has a body and no outcome".to_owned()) };
-        outcome.body = Some(body.into_boxed_slice());
+        outcome.body = Some(body.into());
     }
     Ok(Line::Record(record))
 }

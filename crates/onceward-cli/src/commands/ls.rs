@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use onceward::answer::{OperationView, rfc3339, span_in_words};
-use onceward::{Filter, Record, Replayed, State};
+use onceward::{Filter, Ran, Record, State};
 use serde::Serialize;
 
 use crate::answer::{self, DIM, state_style};
@@ -30,7 +30,7 @@ pub(super) struct Line {
 impl Line {
     pub(super) fn of(record: &Record, state: State) -> Self {
         Self {
-            operation: OperationView::of(record, state, Replayed::No),
+            operation: OperationView { replayed: false, ..OperationView::of(record, state, Ran::No) },
             class: record.detail.class,
             created_at: rfc3339(record.created_ms),
             updated_at: rfc3339(record.updated_ms),

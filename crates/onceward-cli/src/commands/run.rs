@@ -1,22 +1,30 @@
 //! `once run`: any command, once.
 
 mod child;
+mod delivery;
+mod dry_run;
+mod evidence;
+mod family;
 pub(crate) mod input;
 pub(crate) mod recording;
 mod respond;
+mod stdin;
 
 use std::ffi::OsString;
 
 use clap::Args;
 use onceward::{
-    Attempt, Blocking, Class, Done, Effect, Failure, Inherit, Operation, Outcome, Settings, Verification,
+    Attempt, Blocking, Class, Effect, Error, Inherit, Intent, Operation, Outcome, RepeatRule, Settings,
+    Verdict, Wanted,
 };
 
 use super::ask;
 use crate::cli::{self, DryRunArgs, IdentityArgs};
-use crate::context::{Context, Missing};
+use crate::context::{Context, Missing, quoted};
 use crate::exit::{CommandError, Ended};
-use child::{Child, Finished};
+use child::Child;
+use delivery::Delivery;
+use evidence::Judge;
 
 /// Run a command once: a retry gets the first result, byte for byte, and nothing is run.
 #[derive(Debug, Args)]
@@ -26,22 +34,36 @@ pub(crate) struct RunArgs {
     /// What may be done when it is in doubt: read, idempotent, keyed, probed, once
     #[arg(long, value_parser = cli::class, help_heading = "Safety")]
     class: Option<Class>,
-    /// Tells whether an operation in doubt happened, for `sh -c`: exit 0 yes, 1 no, else cannot tell
+    /// Tells whether an operation in doubt happened, for `sh -c`: exit 0 yes, exit 10 no, anything else cannot tell
     #[arg(long, value_name = "COMMAND", help_heading = "Safety")]
     probe: Option<String>,
-    /// Checks a reported success, for `sh -c`: exit 0 confirmed, 1 refuted, else not yet
+    /// More exit codes of the probe that mean "no", for probes like grep (comma-separated)
+    #[arg(long, value_name = "CODES", value_delimiter = ',', help_heading = "Safety",
+          value_parser = cli::exit_code)]
+    probe_no: Vec<i32>,
+    /// How long a request may still be under way after a doubt: a probe's "no" counts only after that
+    #[arg(long, value_name = "TIME", value_parser = cli::span, help_heading = "Safety")]
+    quarantine: Option<u64>,
+    /// Checks a reported success, for `sh -c`: exit 0 confirmed, exit 10 refuted, anything else not yet
     #[arg(long, value_name = "COMMAND", help_heading = "Safety")]
     verify: Option<String>,
     /// How long the check is asked again before the answer is "pending"
     #[arg(long, value_name = "TIME", value_parser = cli::span, help_heading = "Safety")]
     verify_deadline: Option<u64>,
-    /// Exit codes after which nobody can say what the command did (comma-separated)
+    /// Exit codes by which the command says that it did nothing (comma-separated)
+    #[arg(long, value_name = "CODES", value_delimiter = ',', help_heading = "Safety",
+          value_parser = cli::exit_code)]
+    fail_exit: Vec<i32>,
+    /// Exit codes that leave the effect in doubt, even if the table of known programs says otherwise (comma-separated)
     #[arg(long, value_name = "CODES", value_delimiter = ',', help_heading = "Safety",
           value_parser = cli::exit_code)]
     doubt_exit: Vec<i32>,
     /// What a success changes: created, updated, deleted, noop [default: the command's own JSON answer, else updated]
     #[arg(long, value_parser = cli::effect, help_heading = "Safety")]
     effect: Option<Effect>,
+    /// Settle a doubt as "did not happen" and run the command again: on your word, which is recorded
+    #[arg(long, help_heading = "Safety")]
+    again: bool,
     /// How long the command may take
     #[arg(long, value_name = "TIME", value_parser = cli::span, help_heading = "Time and tries")]
     timeout: Option<u64>,
@@ -51,7 +73,7 @@ pub(crate) struct RunArgs {
     /// How long the result is replayed
     #[arg(long, value_name = "TIME", value_parser = cli::span, help_heading = "Time and tries")]
     ttl: Option<u64>,
-    /// How often to try again after a certain failure, with growing pauses
+    /// Retry up to N times when the command definitely had no effect, with exponential back-off
     #[arg(long, value_name = "N", value_parser = cli::count, help_heading = "Time and tries")]
     retries: Option<u32>,
     /// The retry budget: how many attempts the operation may have in its life
@@ -60,6 +82,18 @@ pub(crate) struct RunArgs {
     /// How much output is kept for replay, in bytes
     #[arg(long, value_name = "BYTES", value_parser = cli::bytes, help_heading = "Output")]
     max_output: Option<u64>,
+    /// Store the command line with the operation, to be shown in lists (it may hold secrets)
+    #[arg(long, help_heading = "Output")]
+    store_command: bool,
+    /// Say nothing on stderr about a call that succeeded
+    #[arg(long, short, help_heading = "Output")]
+    quiet: bool,
+    /// Exit with this code instead of 0 when the result is replayed and nothing was run
+    #[arg(long, value_name = "CODE", value_parser = cli::exit_code, help_heading = "Output")]
+    noop_exit: Option<i32>,
+    /// Also write the JSON answer to this file
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    status_file: Option<std::path::PathBuf>,
     #[command(flatten)]
     dry: DryRunArgs,
     /// With --dry-run: also run the command with these arguments added, for its own plan
@@ -77,92 +111,86 @@ pub(crate) struct RunArgs {
 }
 
 pub(crate) fn run(context: &Context, args: &RunArgs) -> Ended {
-    let gathered = input::gather(&args.identity, &args.command)?;
-    let settings = args.settings(context, &gathered)?;
-    let operation = operation(&args.identity, &gathered, &settings);
-    let operation = operation.probe_command(settings.probe.clone()).verify_command(settings.verify.clone());
-    if args.dry.dry_run {
-        return respond::dry_run(context, args, &operation, &settings, &gathered);
-    }
-    // A mistake in the input must not leave a new ledger behind.
-    operation.intent()?;
-    let ledger = context.ledger(Missing::Make)?;
-    let show = respond::Show::from(context);
-    let result = execute(args, &ledger, operation, &settings, &gathered, show);
-    Ok(respond::answer(&ledger, result, show))
-}
-
-fn execute(
-    args: &RunArgs,
-    ledger: &Blocking,
-    operation: Operation,
-    settings: &Settings,
-    gathered: &input::Gathered,
-    show: respond::Show,
-) -> Result<onceward::Receipt, onceward::Error> {
-    let mut call = ledger.ledger().call(operation).inherit(Inherit::Children).dispatch_marked();
-    if let Some(probe) = &settings.probe {
-        call = call.probe(move |record| {
-            let answer = ask::probe(probe, &record);
-            std::future::ready(answer)
-        });
-    }
-    if let Some(check) = &settings.verify {
-        call = call.verify(move |outcome: Outcome| {
-            let answer: (Verification, String) = ask::verify(check, &outcome);
-            std::future::ready(answer)
-        });
-    }
-    ledger.run_call(call, |attempt| {
-        let child = Child {
-            command: &args.command,
-            stdin: gathered.stdin.as_deref(),
-            timeout_ms: settings.timeout_ms,
-            max_output: settings.max_output,
-            relay: show.relay(),
-        };
-        ending(child.run(&attempt, ledger), settings)
+    let show = respond::Show::from(context, args);
+    // What stops a call before it begins is told as the answer to a call, not to a command about the ledger.
+    call(context, args, show).or_else(|error| match error {
+        CommandError::Ledger(error) => Ok(respond::refused(&error, show, &context.surface())),
+        CommandError::Outside(_) => Err(error),
     })
 }
 
-/// What the end of the command says about its effect.
-fn ending(finished: Finished, settings: &Settings) -> Result<Done, Failure> {
-    match finished {
-        Finished::NotStarted { reason, exit_code } => {
-            Err(Failure::no_effect(reason).with(recording::exit_data(exit_code), None))
+fn call(context: &Context, args: &RunArgs, show: respond::Show<'_>) -> Ended {
+    let gathered = input::gather(&args.identity, &args.command)?;
+    let settings = args.settings(context, &gathered)?;
+    let operation = args.operation(&gathered, &settings);
+    if args.dry.dry_run {
+        return dry_run::run(context, args, operation, &settings, show);
+    }
+    // A mistake in the input must not leave a new ledger behind.
+    operation.clone().intent()?;
+    let ledger = context.ledger(Missing::Make)?;
+    let Wanted { intent, rule } = ledger.wait_for(ledger.ledger().wanted(operation))?;
+    if args.again {
+        run_again(&ledger, &intent)?;
+    }
+    let delivery = Delivery::watch();
+    let run = Run { args, context, settings: &settings, gathered: &gathered, ledger: &ledger };
+    let result = run.execute(intent, show, &delivery);
+    let shown = respond::answer(&run, &result, rule, show, &delivery);
+    if let Some(record) = shown.delivers.filter(|_| !matches!(rule, RepeatRule::Given | RepeatRule::Strict)) {
+        delivery.note(&ledger, &record);
+    }
+    Ok(shown.exit)
+}
+
+/// The caller says that an attempt in doubt did not happen: recorded as the caller's word.
+fn run_again(ledger: &Blocking, intent: &Intent) -> Result<(), CommandError> {
+    let outcome = Outcome {
+        settled_by: Some("the caller (--again)".to_owned()),
+        ..Outcome::because(Some("the caller said to run it again".to_owned()))
+    };
+    match ledger.wait_for(ledger.ledger().settle(&intent.id, Verdict::Failed, outcome)) {
+        Ok(_) | Err(Error::NotFound { .. } | Error::WrongState { .. }) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// A call of `once run` that is under way.
+pub(super) struct Run<'a> {
+    args: &'a RunArgs,
+    context: &'a Context,
+    settings: &'a Settings,
+    gathered: &'a input::Gathered,
+    ledger: &'a Blocking,
+}
+
+impl Run<'_> {
+    fn execute(
+        &self,
+        intent: Intent,
+        show: respond::Show<'_>,
+        delivery: &Delivery,
+    ) -> Result<onceward::Receipt, Error> {
+        let settings = self.settings;
+        let mut call = self.ledger.ledger().call(intent).inherit(Inherit::Children);
+        if let Some(probe) = &settings.probe {
+            call = call.probe(move |record| std::future::ready(ask::probe(probe, &record)));
         }
-        Finished::TimedOut { after_ms, output } => {
-            let (data, body) = output.into_parts(None);
-            let took = onceward::answer::span_in_words(i64::try_from(after_ms).unwrap_or(i64::MAX));
-            Err(Failure::timed_out(format!("the command was stopped after {took}")).with(data, body))
+        if let Some(check) = &settings.verify {
+            call = call.verify(move |outcome| std::future::ready(ask::verify(check, &outcome, None)));
         }
-        Finished::Killed { signal, output } => {
-            let (data, body) = output.into_parts(None);
-            Err(Failure::in_doubt(format!("the command was killed by {signal}")).with(data, body))
-        }
-        Finished::Exited { code: 0, output } => {
-            let effect = output.reported_effect().unwrap_or(settings.effect);
-            let (data, body) = output.into_parts(Some(0));
-            let done = match data {
-                Some(data) => Done::with_json(effect, data),
-                None => Done::new(effect, &()),
+        let judge = Judge { policy: &self.context.policy, settings, command: &self.args.command };
+        self.ledger.run_call(call, |attempt| {
+            let child = Child {
+                command: &self.args.command,
+                stdin: self.gathered.stdin.as_deref(),
+                timeout_ms: settings.timeout_ms,
+                max_output: settings.max_output,
+                relay: show.relay(),
             };
-            Ok(match body {
-                Some(body) => done.body(body),
-                None => done,
-            })
-        }
-        Finished::Exited { code, output } => {
-            let (data, body) = output.into_parts(Some(code));
-            let failure = if settings.doubt_exit.contains(&code) {
-                Failure::in_doubt(format!(
-                    "the command ended with exit code {code}, which leaves its effect in doubt"
-                ))
-            } else {
-                Failure::no_effect(format!("the command failed with exit code {code}"))
-            };
-            Err(failure.with(data, body))
-        }
+            let sent = attempt.dispatch()?;
+            judge.ending(child.run(&attempt, self.ledger, delivery), sent)
+        })
     }
 }
 
@@ -172,7 +200,12 @@ pub(crate) fn operation(
     gathered: &input::Gathered,
     settings: &Settings,
 ) -> Operation {
-    let mut operation = Operation::new(&gathered.name)
+    let operation = match &identity.name {
+        Some(name) => Operation::new(name),
+        // A program's file name is not chosen: under a given key it does not count.
+        None => Operation::unnamed(&gathered.name),
+    };
+    let mut operation = operation
         .scope(&identity.scope)
         .input(gathered.input.clone())
         .key_fields(input::in_document(&settings.key_fields))
@@ -184,36 +217,57 @@ pub(crate) fn operation(
     if let Some(occurrence) = &identity.occurrence {
         operation = operation.occurrence(occurrence);
     }
-    operation
+    match identity.keys {
+        Some(keys) => operation.keys(keys.into()),
+        None => operation,
+    }
 }
 
 impl RunArgs {
+    fn operation(&self, gathered: &input::Gathered, settings: &Settings) -> Operation {
+        let folder = std::env::current_dir().ok().map(|folder| folder.to_string_lossy().into_owned());
+        let words = self.command.iter().map(|word| word.to_string_lossy().into_owned());
+        let line = words.map(|word| quoted(&word)).collect::<Vec<_>>().join(" ");
+        operation(&self.identity, gathered, settings)
+            .probe_command(settings.probe.clone())
+            .probe_no(settings.probe_no.clone())
+            .verify_command(settings.verify.clone())
+            .folder(folder.filter(|_| settings.probe.is_some() || settings.verify.is_some()))
+            .command_line(settings.store_command.then_some(line))
+    }
+
     /// The policy's settings, with what the flags say over them.
     fn settings(&self, context: &Context, gathered: &input::Gathered) -> Result<Settings, CommandError> {
         let mut settings = input::settings(context, &self.identity, gathered)?;
         let terms = &mut settings.terms;
         terms.class = self.class.unwrap_or(terms.class);
         terms.wait_ms = self.wait.unwrap_or(terms.wait_ms);
-        terms.retention_ms = self.ttl.unwrap_or(terms.retention_ms);
+        if let Some(ttl) = self.ttl {
+            terms.keep_results_for(ttl);
+        }
         terms.retries = self.retries.unwrap_or(terms.retries);
         terms.max_attempts = self.attempts.unwrap_or(terms.max_attempts);
+        terms.quarantine_ms = self.quarantine.unwrap_or(terms.quarantine_ms);
         terms.verify_deadline_ms = self.verify_deadline.unwrap_or(terms.verify_deadline_ms);
         settings.timeout_ms = self.timeout.unwrap_or(settings.timeout_ms);
         settings.effect = self.effect.unwrap_or(settings.effect);
         settings.max_output = self.max_output.unwrap_or(settings.max_output);
         settings.probe = self.probe.clone().or(settings.probe);
         settings.verify = self.verify.clone().or(settings.verify);
-        if !self.doubt_exit.is_empty() {
-            settings.doubt_exit.clone_from(&self.doubt_exit);
+        settings.store_command |= self.store_command;
+        for (said, setting) in [
+            (&self.fail_exit, &mut settings.no_effect_exits),
+            (&self.doubt_exit, &mut settings.doubt_exit),
+            (&self.probe_no, &mut settings.probe_no),
+        ] {
+            if !said.is_empty() {
+                setting.clone_from(said);
+            }
         }
         if settings.terms.class == Class::Probed && settings.probe.is_none() {
             return Err(CommandError::invalid(
                 "the class is probed, but there is no probe to ask; give --probe COMMAND",
             ));
-        }
-        // A probe is there to be asked.
-        if settings.probe.is_some() && settings.terms.class == Class::Once {
-            settings.terms.class = Class::Probed;
         }
         Ok(settings)
     }

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use onceward::{Effect, Error, Json, Outcome, ProbeAnswer, Record, State, Verdict};
+use onceward::{Effect, Error, Json, Outcome, ProbeAnswer, Ran, Record, State, Verdict};
 
 use super::ask;
 use super::ls::{Line, standing};
@@ -59,7 +59,7 @@ fn by_probe(record: &Arc<Record>, state: State) -> Result<(Verdict, Outcome), Co
         }
         ProbeAnswer::CannotTell(reason) => {
             let record = standing(Arc::clone(record), state);
-            return Err(Error::InDoubt { record, reason }.into());
+            return Err(Error::InDoubt { record, reason, ran: Ran::No }.into());
         }
     };
     Ok((verdict, Outcome { settled_by: Some("probe".to_owned()), ..outcome }))

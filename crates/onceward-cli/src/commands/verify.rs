@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use onceward::{Error, Outcome, State, Verification};
+use onceward::{Error, Outcome, Ran, State, Verification};
 
 use super::ask;
 use super::ls::{Line, standing};
@@ -22,7 +22,8 @@ pub(super) fn run(context: &Context, args: &VerifyArgs) -> Ended {
         return Err(CommandError::invalid("this operation has no check of its own; give --check COMMAND"));
     };
     let outcome = record.outcome.clone().unwrap_or_else(|| Outcome::because(None));
-    let (verification, reason) = ask::verify(&check, &outcome);
+    let (verification, reason) =
+        ask::verify(&check, &outcome, record.detail.folder.as_deref().map(std::path::Path::new));
     if args.dry.dry_run {
         let text = format!("would_update: the check says {verification}; nothing was written");
         answer::success(context.global.json, "would_update", &Line::of(&record, state), || text);
@@ -31,7 +32,7 @@ pub(super) fn run(context: &Context, args: &VerifyArgs) -> Ended {
     let written = ledger.ledger().record_verification(&id, verification, Some(reason.clone()));
     let record = ledger.wait_for(written)?;
     if verification == Verification::Refuted {
-        return Err(Error::Unverified { record, reason }.into());
+        return Err(Error::Unverified { record, reason, ran: Ran::No }.into());
     }
     answer::success(context.global.json, "noop", &Line::of(&record, record.state), || {
         format!("{id} is {}", styled(BOLD, verification))

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use onceward::{Error, State};
+use onceward::{Error, Ran, State};
 
 use super::ls::{Line, standing};
 use super::show;
@@ -16,10 +16,10 @@ pub(super) fn run(context: &Context, args: &WaitArgs) -> Ended {
     let ledger = context.ledger(Missing::Refuse)?;
     let (record, state) = ledger.wait_for(ledger.ledger().wait(&id, args.timeout))?;
     match state {
-        State::Running | State::Staged => Err(Error::InProgress { record, retry_after_ms: 1_000 }.into()),
+        State::Running | State::Staged => Err(Error::InProgress { record, ran: Ran::No }.into()),
         State::InDoubt => {
             let reason = record.reason().unwrap_or("its owner ended without an answer").to_owned();
-            Err(Error::InDoubt { record: standing(record, state), reason }.into())
+            Err(Error::InDoubt { record: standing(record, state), reason, ran: Ran::No }.into())
         }
         State::Done | State::Failed | State::Cancelled | State::Expired => {
             answer::success(context.global.json, "noop", &Line::of(&record, state), || {

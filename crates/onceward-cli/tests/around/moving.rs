@@ -50,7 +50,9 @@ fn many_pages_keep_their_order_in_every_house() {
         let url = format!("sqlite:{}?sync=off", old.path("once.db").display());
         let ledger = Ledger::new(onceward_store::open(&url).unwrap()).blocking();
         for n in 0..MANY {
-            ledger.run(Operation::new("pay").key(n.to_string()), |attempt| Ok(attempt.dispatch()?.created(&n))).unwrap();
+            ledger
+                .run(Operation::new("pay").key(n.to_string()), |attempt| Ok(attempt.dispatch()?.created(&n)))
+                .unwrap();
         }
     }
     let export = old.once(&["export"]).exits(0).out;

@@ -7,7 +7,9 @@
 use std::sync::Arc;
 
 use onceward::atomic::{self, Step};
-use onceward::{Dispatched, Done, Error, Failure, InvalidInput, Operation, Receipt, Record, StoreError, Swap};
+use onceward::{
+    Dispatched, Done, Error, Failure, InvalidInput, Operation, Receipt, Record, StoreError, Swap,
+};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, GenericClient, Transaction};

@@ -182,7 +182,8 @@ fn a_probe_settles_what_is_in_doubt(bench: &Bench) -> Verdict {
     let no = |_| async { ProbeAnswer::No };
     let other = pay().key("b").terms(terms(|terms| terms.class = Class::Probed));
     abandoned(bench, &other)?;
-    let receipt = ledger.run_call(ledger.ledger().call(other.intent()?).probe(no), |attempt| paid(&attempt, 2))?;
+    let receipt =
+        ledger.run_call(ledger.ledger().call(other.intent()?).probe(no), |attempt| paid(&attempt, 2))?;
     equal!(receipt.record().attempt, 2, "the attempt after the probe says that it did not happen");
     Ok(())
 }

@@ -24,7 +24,11 @@ pub(super) const CASES: &[Case] = cases![
 
 fn outcome(data: Option<&str>, body: Option<&[u8]>) -> Result<Outcome, Problem> {
     let data = data.map(|text| RawValue::from_string(text.to_owned())).transpose()?;
-    Ok(Outcome { data: data.map(Into::into), body: body.map(Into::into), ..Outcome::with_effect(Effect::Created) })
+    Ok(Outcome {
+        data: data.map(Into::into),
+        body: body.map(Into::into),
+        ..Outcome::with_effect(Effect::Created)
+    })
 }
 
 fn kept(bench: &Bench, record: &Record) -> Verdict {

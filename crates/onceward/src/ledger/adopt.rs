@@ -40,9 +40,7 @@ impl Ledger {
         let (created_ms, version) = (record.created_ms, record.version);
         let fingerprint = record.detail.fingerprint.clone();
         let record = match record.state {
-            State::Running => {
-                transition::doubt(&record, Liveness::Unknown, self.now_ms())
-            }
+            State::Running => transition::doubt(&record, Liveness::Unknown, self.now_ms()),
             State::Staged
             | State::Done
             | State::Failed

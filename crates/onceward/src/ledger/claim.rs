@@ -26,12 +26,7 @@ pub struct Claim {
 }
 
 impl Claim {
-    pub(super) fn new(
-        ledger: Ledger,
-        record: Arc<Record>,
-        hold: Arc<dyn Hold>,
-        lease_ms: u64,
-    ) -> Self {
+    pub(super) fn new(ledger: Ledger, record: Arc<Record>, hold: Arc<dyn Hold>, lease_ms: u64) -> Self {
         let attempt = Attempt::new(Arc::clone(&record), Arc::downgrade(&hold));
         Self { ledger, record, lease_ms, attempt, _hold: hold }
     }
@@ -83,12 +78,20 @@ impl Claim {
                 Ok(Swap::Conflict(Some(newer))) => found = newer,
                 Ok(Swap::Conflict(None)) => {
                     let source = StoreError::unavailable("its record was deleted while it ran");
-                    return Err(Error::Unrecorded { ended: happened(&ending, &found), record: found, source });
+                    return Err(Error::Unrecorded {
+                        ended: happened(&ending, &found),
+                        record: found,
+                        source,
+                    });
                 }
                 Err(source) => match pauses.next() {
                     Some(pause_ms) => self.ledger.store().clock().sleep(*pause_ms).await,
                     None => {
-                        return Err(Error::Unrecorded { ended: happened(&ending, &found), record: found, source });
+                        return Err(Error::Unrecorded {
+                            ended: happened(&ending, &found),
+                            record: found,
+                            source,
+                        });
                     }
                 },
             }

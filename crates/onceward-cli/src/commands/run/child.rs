@@ -18,10 +18,12 @@ use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::origin::WithOrigin;
 use signal_hook::low_level::siginfo::Cause;
 
+use super::delivery::Delivery;
+use super::family;
 use super::recording::{Recording, Stream};
 use crate::answer;
 
-/// How often to look whether somebody asked the operation to stop.
+/// How often to look whether the operation was asked to stop.
 const LOOK: Duration = Duration::from_millis(250);
 /// What a command gets to end by itself after it was told to stop.
 const GRACE: Duration = Duration::from_secs(3);
@@ -48,10 +50,21 @@ pub(super) enum Relay {
 
 /// How the command ended.
 pub(super) enum Finished {
+    /// It was never started.
     NotStarted { reason: String, exit_code: i32 },
-    Exited { code: i32, output: Recording },
-    Killed { signal: String, output: Recording },
-    TimedOut { after_ms: u64, output: Recording },
+    /// It ended, with an exit code or by a signal, by itself or because it was stopped.
+    Ended { code: Option<i32>, signal: Option<String>, stopped: Option<Stopped>, output: Recording },
+}
+
+/// Why a command was stopped.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Stopped {
+    /// Its time limit was over.
+    TimedOut { after_ms: u64 },
+    /// `once cancel` asked for it.
+    Cancelled,
+    /// This process got a signal that asks to end.
+    Signal(String),
 }
 
 enum Event {
@@ -60,28 +73,25 @@ enum Event {
     Signal(i32, Sent),
 }
 
-/// Who sent a signal: the terminal sends it to the command as well.
+/// Where a signal came from: the terminal sends it to the command as well.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Sent {
     ByTerminal,
-    BySomebody,
+    ByProcess,
 }
 
 impl Child<'_> {
-    pub(super) fn run(&self, attempt: &Attempt, ledger: &Blocking) -> Finished {
+    pub(super) fn run(&self, attempt: &Attempt, ledger: &Blocking, delivery: &Delivery) -> Finished {
         let (events, happenings) = mpsc::channel();
         // From here on a signal is passed on and does not end this process: the record must be written.
         let Ok(signals) = watch_signals(&events) else {
             return Finished::NotStarted { reason: "cannot watch for signals".to_owned(), exit_code: 126 };
         };
+        family::adopt_orphans();
         let mut command = Command::new(&self.command[0]);
         command.args(&self.command[1..]).envs(super::environment(attempt));
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         command.stdin(if self.stdin.is_some() { Stdio::piped() } else { Stdio::inherit() });
-        if let Err(error) = attempt.dispatched() {
-            signals.close();
-            return Finished::NotStarted { reason: error.to_string(), exit_code: 126 };
-        }
         let mut child = match command.spawn() {
             Ok(child) => child,
             Err(error) => {
@@ -92,10 +102,10 @@ impl Child<'_> {
         let recording = Arc::new(Mutex::new(Recording::new(self.max_output)));
         if let Some(out) = child.stdout.take() {
             let relay = (self.relay == Relay::Both).then(std::io::stdout);
-            relay_output(out, Stream::Out, relay, &recording, &events);
+            relay_output(out, Stream::Out, relay, &recording, &events, delivery);
         }
         if let Some(err) = child.stderr.take() {
-            relay_output(err, Stream::Err, Some(std::io::stderr()), &recording, &events);
+            relay_output(err, Stream::Err, Some(std::io::stderr()), &recording, &events, delivery);
         }
         if let (Some(mut pipe), Some(bytes)) = (child.stdin.take(), self.stdin) {
             let bytes = bytes.to_vec();
@@ -108,8 +118,11 @@ impl Child<'_> {
 
         let streams_open = Cell::new(2);
         let watch = Watch { child: self, attempt, ledger, pid, begun: Instant::now(), streams_open };
-        let timed_out = watch.until_ended(&happenings);
-        watch.until_output_is_over(&happenings);
+        let mut stopped = watch.until_ended(&happenings);
+        if matches!(stopped, Some(Stopped::TimedOut { .. })) {
+            watch.end_the_family(&happenings);
+        }
+        watch.until_output_is_over(&happenings, &mut stopped);
         // Last of all: until it is waited for, its id is nobody else's, and a signal passed on reaches no stranger.
         let status = child.wait();
         signals.close();
@@ -117,7 +130,10 @@ impl Child<'_> {
             &mut *recording.lock().unwrap_or_else(PoisonError::into_inner),
             Recording::new(0),
         );
-        finished(status, timed_out, recording)
+        if stopped.is_some() {
+            delivery.broken();
+        }
+        finished(status, stopped, recording)
     }
 }
 
@@ -127,23 +143,13 @@ fn not_started(program: &OsStr, error: &std::io::Error) -> Finished {
     Finished::NotStarted { reason, exit_code: if found { 126 } else { 127 } }
 }
 
-fn finished(status: std::io::Result<ExitStatus>, timed_out: Option<u64>, output: Recording) -> Finished {
-    match (timed_out, status) {
-        (Some(after_ms), _) => Finished::TimedOut { after_ms, output },
-        (None, Ok(status)) => match (status.code(), status.signal()) {
-            (Some(code), _) => Finished::Exited { code, output },
-            (None, signal) => {
-                let signal = signal.and_then(|number| Signal::try_from(number).ok());
-                Finished::Killed {
-                    signal: signal.map_or_else(|| "a signal".to_owned(), |s| s.to_string()),
-                    output,
-                }
-            }
-        },
-        (None, Err(error)) => {
-            Finished::Killed { signal: format!("something that hid its end ({error})"), output }
-        }
-    }
+fn finished(status: std::io::Result<ExitStatus>, stopped: Option<Stopped>, output: Recording) -> Finished {
+    let (code, signal) = match status {
+        Ok(status) => (status.code(), status.signal()),
+        Err(_) => (None, None),
+    };
+    let signal = signal.and_then(|number| Signal::try_from(number).ok()).map(|signal| signal.to_string());
+    Finished::Ended { code, signal, stopped, output }
 }
 
 /// The wait for a command that runs.
@@ -158,47 +164,66 @@ struct Watch<'a> {
 }
 
 impl Watch<'_> {
-    /// Waits until the command has ended; gives the time limit if that is what ended it.
-    fn until_ended(&self, happenings: &Receiver<Event>) -> Option<u64> {
+    /// Waits until the command has ended; says why it was stopped, if it was.
+    fn until_ended(&self, happenings: &Receiver<Event>) -> Option<Stopped> {
         let limit = (self.child.timeout_ms > 0).then(|| Duration::from_millis(self.child.timeout_ms));
-        let mut timed_out = None;
+        let mut stopped = None;
         let mut stop_at = limit.map(|limit| self.begun + limit);
         let mut stop_with = Signal::SIGTERM;
         let mut interrupts = 0;
-        let mut asked_to_stop = false;
         loop {
             let left = stop_at.map_or(LOOK, |at| at.saturating_duration_since(Instant::now()).min(LOOK));
             match happenings.recv_timeout(left) {
-                Ok(Event::Ended) | Err(RecvTimeoutError::Disconnected) => return timed_out,
+                Ok(Event::Ended) | Err(RecvTimeoutError::Disconnected) => return stopped,
                 Ok(Event::OutputOver) => self.stream_is_over(),
                 Ok(Event::Signal(number, sent)) => {
                     interrupts += u32::from(number == SIGINT);
+                    stopped = stopped.or_else(|| asks_to_end(number));
                     self.pass_on(number, sent, interrupts);
                 }
                 Err(RecvTimeoutError::Timeout) => {
-                    if stop_at.is_some_and(|at| Instant::now() >= at) {
-                        timed_out = limit.filter(|_| !asked_to_stop).map(|_| self.child.timeout_ms);
-                        self.send(stop_with);
-                        stop_with = Signal::SIGKILL;
-                        stop_at = Some(Instant::now() + GRACE);
-                    } else if !asked_to_stop && timed_out.is_none() && self.cancel_requested() {
-                        asked_to_stop = true;
-                        answer::talk("once: somebody asked this operation to stop; stopping the command");
-                        self.send(Signal::SIGTERM);
-                        stop_with = Signal::SIGKILL;
-                        stop_at = Some(Instant::now() + GRACE);
+                    let out_of_time = stop_at.is_some_and(|at| Instant::now() >= at);
+                    if !out_of_time && (stopped.is_some() || !self.cancel_requested()) {
+                        continue;
                     }
+                    if stopped.is_none() && !out_of_time {
+                        answer::talk("once: this operation was asked to stop; stopping the command");
+                        stopped = Some(Stopped::Cancelled);
+                    }
+                    stopped = stopped.or(Some(Stopped::TimedOut { after_ms: self.child.timeout_ms }));
+                    family::signal_all(stop_with);
+                    stop_with = Signal::SIGKILL;
+                    stop_at = Some(Instant::now() + GRACE);
                 }
             }
         }
     }
 
-    fn until_output_is_over(&self, happenings: &Receiver<Event>) {
+    /// After a time limit: ends what the command has left behind. Whatever survives still holds the attempt's lock.
+    fn end_the_family(&self, happenings: &Receiver<Event>) {
+        let end = Instant::now() + GRACE;
+        let mut kill = false;
+        while family::any_left() && !kill {
+            kill = Instant::now() >= end;
+            family::signal_all(if kill { Signal::SIGKILL } else { Signal::SIGTERM });
+            match happenings.recv_timeout(Duration::from_millis(20)) {
+                Ok(Event::OutputOver) => self.stream_is_over(),
+                Ok(Event::Ended | Event::Signal(..)) | Err(_) => {}
+            }
+        }
+    }
+
+    fn until_output_is_over(&self, happenings: &Receiver<Event>, stopped: &mut Option<Stopped>) {
         let end = Instant::now() + LINGER;
         while self.streams_open.get() > 0 {
             match happenings.recv_timeout(end.saturating_duration_since(Instant::now())) {
                 Ok(Event::OutputOver) => self.stream_is_over(),
-                Ok(Event::Signal(number, sent)) => self.pass_on(number, sent, 0),
+                Ok(Event::Signal(number, sent)) => {
+                    if stopped.is_none() {
+                        *stopped = asks_to_end(number);
+                    }
+                    self.pass_on(number, sent, 0);
+                }
                 Ok(Event::Ended) => {}
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return,
             }
@@ -237,6 +262,16 @@ impl Watch<'_> {
     }
 }
 
+/// Whether a signal asks the command to end. User signals do not.
+fn asks_to_end(number: i32) -> Option<Stopped> {
+    match number {
+        SIGUSR1 | SIGUSR2 => None,
+        _ => Some(Stopped::Signal(
+            Signal::try_from(number).map_or_else(|_| "a signal".to_owned(), |s| s.to_string()),
+        )),
+    }
+}
+
 fn watch_signals(events: &Sender<Event>) -> std::io::Result<signal_hook::iterator::Handle> {
     let mut signals = SignalsInfo::<WithOrigin>::new([SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2])?;
     let handle = signals.handle();
@@ -244,7 +279,7 @@ fn watch_signals(events: &Sender<Event>) -> std::io::Result<signal_hook::iterato
     std::thread::spawn(move || {
         for origin in &mut signals {
             let by_terminal = matches!(origin.cause, Cause::Kernel);
-            let sent = if by_terminal { Sent::ByTerminal } else { Sent::BySomebody };
+            let sent = if by_terminal { Sent::ByTerminal } else { Sent::ByProcess };
             if events.send(Event::Signal(origin.signal, sent)).is_err() {
                 return;
             }
@@ -271,8 +306,9 @@ fn relay_output(
     to: Option<impl Write + Send + 'static>,
     recording: &Arc<Mutex<Recording>>,
     events: &Sender<Event>,
+    delivery: &Delivery,
 ) {
-    let (recording, events) = (Arc::clone(recording), events.clone());
+    let (recording, events, delivery) = (Arc::clone(recording), events.clone(), delivery.clone());
     std::thread::spawn(move || {
         let mut to = to;
         let mut buffer = vec![0; 64 * 1024];
@@ -289,6 +325,7 @@ fn relay_output(
             if let Some(writer) = &mut to
                 && writer.write_all(&buffer[..length]).and_then(|()| writer.flush()).is_err()
             {
+                delivery.broken();
                 to = None;
             }
         }

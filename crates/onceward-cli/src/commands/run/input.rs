@@ -1,19 +1,17 @@
 //! What belongs to an operation: its arguments, and whatever else the caller says.
 
 use std::ffi::{OsStr, OsString};
-use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use onceward::{Json, Settings};
 use sha2::{Digest, Sha256};
 
-use crate::cli::IdentityArgs;
+use super::evidence::basename;
+use super::stdin::{self, Patience};
+use crate::cli::{IdentityArgs, Ignored};
 use crate::context::Context;
 use crate::exit::CommandError;
-
-/// The most that is read of standard input or an input file.
-const MAX_INPUT: u64 = 64 * 1024 * 1024;
 
 /// What was gathered.
 pub(crate) struct Gathered {
@@ -31,6 +29,16 @@ pub(crate) struct Gathered {
 pub(crate) fn gather(identity: &IdentityArgs, command: &[OsString]) -> Result<Gathered, CommandError> {
     let mut problems = Vec::new();
     let mut members = vec![("argv", argv(command))];
+    // Under a key that was given, or made of chosen fields, the caller has said what identifies the action.
+    let whole = identity.key.is_none() && identity.key_fields.is_empty();
+    if whole && !command.is_empty() && !identity.ignore.contains(&Ignored::Folder) {
+        match std::env::current_dir() {
+            Ok(folder) => members.push(("folder", text(folder.as_os_str()))),
+            Err(error) => {
+                problems.push(format!("the working folder: {error}; --ignore folder leaves it out"))
+            }
+        }
+    }
     let mut documents = Vec::new();
     let mut files = Vec::new();
     if let Some(text) = &identity.input {
@@ -46,8 +54,12 @@ pub(crate) fn gather(identity: &IdentityArgs, command: &[OsString]) -> Result<Ga
         }
     }
     let mut stdin = None;
-    if identity.stdin {
-        match read_limited(std::io::stdin().lock(), "standard input") {
+    let piped =
+        whole && !command.is_empty() && !identity.ignore.contains(&Ignored::Stdin) && stdin::carries_input();
+    if identity.stdin || piped {
+        match stdin::read(if identity.stdin { Patience::Endless } else { Patience::Limited }) {
+            // An empty pipe is like none.
+            Ok(bytes) if bytes.is_empty() => stdin = Some(bytes),
             Ok(bytes) => {
                 sort_in(&bytes, &mut documents, &mut files);
                 stdin = Some(bytes);
@@ -145,22 +157,8 @@ fn text(argument: &OsStr) -> Json {
     }
 }
 
-fn basename(program: &OsStr) -> String {
-    Path::new(program).file_name().unwrap_or(program).to_string_lossy().into_owned()
-}
-
 fn read_file(file: &Path) -> Result<Vec<u8>, String> {
     let what = format!("--input-file {}", file.display());
     let opened = std::fs::File::open(file).map_err(|error| format!("{what}: {error}"))?;
-    read_limited(opened, &what)
-}
-
-fn read_limited(reader: impl Read, what: &str) -> Result<Vec<u8>, String> {
-    let mut bytes = Vec::new();
-    let read =
-        reader.take(MAX_INPUT + 1).read_to_end(&mut bytes).map_err(|error| format!("{what}: {error}"))?;
-    if read as u64 > MAX_INPUT {
-        return Err(format!("{what} is larger than {} MiB", MAX_INPUT / (1024 * 1024)));
-    }
-    Ok(bytes)
+    stdin::read_limited(opened, &what)
 }

@@ -4,6 +4,7 @@
 //! larger output is spooled to a file that has no name.
 
 use std::io::{Read, Seek, Write};
+use std::sync::Arc;
 
 use onceward::Effect;
 use onceward::operation::MAX_RESULT;
@@ -104,30 +105,32 @@ impl Recording {
         struct Inner {
             effect: Option<Effect>,
         }
-        if self.summary.cut || self.spool.is_some() {
-            return None;
-        }
-        let output = collect(&self.memory, Stream::Out);
-        let reported: Reported = serde_json::from_slice(&output).ok()?;
+        let reported: Reported = serde_json::from_slice(&self.whole_stdout()?).ok()?;
         let effect = reported.effect.or_else(|| reported.data?.effect)?;
         Effect::REAL.contains(&effect).then_some(effect)
     }
 
+    /// All of stdout, where it is kept in memory.
+    pub(crate) fn whole_stdout(&self) -> Option<Vec<u8>> {
+        (!self.summary.cut && self.spool.is_none()).then(|| collect(&self.memory, Stream::Out))
+    }
+
     /// The summary as JSON, and the frames.
-    pub(crate) fn into_parts(mut self, exit_code: Option<i32>) -> (Option<Box<RawValue>>, Option<Box<[u8]>>) {
+    pub(crate) fn into_parts(mut self, exit_code: Option<i32>) -> (Option<Arc<RawValue>>, Option<Arc<[u8]>>) {
         if let Some(mut file) = self.spool.take() {
             let read = file.rewind().and_then(|()| file.read_to_end(&mut self.memory));
             self.summary.cut |= read.is_err();
         }
         self.summary.exit_code = exit_code;
-        let data = serde_json::value::to_raw_value(&self.summary).ok();
-        (data, (!self.memory.is_empty()).then(|| self.memory.into_boxed_slice()))
+        let data = serde_json::value::to_raw_value(&self.summary).ok().map(Arc::from);
+        (data, (!self.memory.is_empty()).then(|| self.memory.into()))
     }
 }
 
 /// The summary of a command that never ran.
-pub(crate) fn exit_data(exit_code: i32) -> Option<Box<RawValue>> {
-    serde_json::value::to_raw_value(&Summary { exit_code: Some(exit_code), ..Summary::default() }).ok()
+pub(crate) fn exit_data(exit_code: i32) -> Option<Arc<RawValue>> {
+    let summary = Summary { exit_code: Some(exit_code), ..Summary::default() };
+    serde_json::value::to_raw_value(&summary).ok().map(Arc::from)
 }
 
 /// The frames of a body, in order. Stops at the first one that is not whole.

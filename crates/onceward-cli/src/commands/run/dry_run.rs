@@ -1,0 +1,76 @@
+//! `once run --dry-run`: what the real call would get. Nothing is written, not even a ledger where there is none.
+
+use std::process::{Command, ExitCode, Stdio};
+
+use onceward::{Answer, Decision, Operation, Plan, Preview, Settings};
+use serde::Serialize;
+
+use super::RunArgs;
+use super::evidence::basename;
+use super::respond::{Form, Show, Text};
+use crate::answer;
+use crate::context::{Context, quoted};
+use crate::exit::{CommandError, Ended};
+
+#[derive(Serialize)]
+struct OwnPlan {
+    plan: Text,
+}
+
+pub(super) fn run(
+    context: &Context,
+    args: &RunArgs,
+    operation: Operation,
+    settings: &Settings,
+    show: Show<'_>,
+) -> Ended {
+    let (intent, plan) = match context.existing_ledger()? {
+        Some(ledger) => {
+            let intent = ledger.wait_for(ledger.ledger().wanted(operation))?.intent;
+            let plan = ledger.wait_for(ledger.ledger().plan(&intent))?;
+            (intent, plan)
+        }
+        None => (operation.intent()?, Plan { decision: Decision::Start { attempt: 1 }, record: None }),
+    };
+    let preview = Preview::of(&plan, &intent, settings.effect);
+    let line: Vec<String> = args.command.iter().map(|word| quoted(&word.to_string_lossy())).collect();
+    let mut answer =
+        Answer::preview(&preview, vec![format!("would run {}", line.join(" "))], &context.surface());
+    if !args.dry_run_args.is_empty() {
+        let own = OwnPlan { plan: own_plan(args)? };
+        answer.data = serde_json::value::to_raw_value(&own).ok().map(Into::into);
+    }
+    match show.form {
+        Form::Json => answer::json(&answer),
+        Form::Output => say(&answer, &preview),
+    }
+    Ok(preview.refusal.map_or(ExitCode::SUCCESS, |error| ExitCode::from(error.code().exit())))
+}
+
+fn say(answer: &Answer, preview: &Preview) {
+    let effect = answer::styled(answer::BOLD, answer.effect);
+    answer::data(&format!("{effect}: {} [{}]", preview.sentence, preview.operation.id));
+    for change in answer.changes.iter().flatten() {
+        answer::data(&format!("  {change}"));
+    }
+    if let Some(data) = &answer.data {
+        let plan: Option<serde_json::Value> = serde_json::from_str(data.get()).ok();
+        if let Some(plan) = plan.as_ref().and_then(|data| data["plan"].as_str()) {
+            answer::data(plan.trim_end());
+        }
+    }
+    if let Some(view) = &answer.error {
+        answer::talk(&answer::error_text(view, answer.ran));
+    }
+}
+
+/// The command's own plan: the command with the arguments that make it a dry run.
+fn own_plan(args: &RunArgs) -> Result<Text, CommandError> {
+    let mut command = Command::new(&args.command[0]);
+    command.args(&args.command[1..]).args(&args.dry_run_args).stdin(Stdio::null());
+    let output = command.output().map_err(|error| {
+        let program = basename(&args.command[0]);
+        CommandError::Outside(format!("cannot start {program} for its own plan: {error}"))
+    })?;
+    Ok(output.stdout.into())
+}

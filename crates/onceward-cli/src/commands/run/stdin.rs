@@ -1,0 +1,82 @@
+//! Standard input that belongs to a call: a pipe or a file, read whole and passed on.
+
+use std::io::Read;
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileTypeExt;
+use std::time::Duration;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use crate::answer;
+
+/// The most that is read.
+pub(super) const MAX_INPUT: u64 = 64 * 1024 * 1024;
+/// How long an open pipe may stay silent before the person is told what is waited for, and before it is refused.
+const NOTICE: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Whether standard input can hold something that belongs to the call: a pipe, a socket or a file.
+pub(super) fn carries_input() -> bool {
+    let Ok(file) = std::io::stdin().as_fd().try_clone_to_owned().map(std::fs::File::from) else {
+        return false;
+    };
+    file.metadata().is_ok_and(|data| {
+        let kind = data.file_type();
+        kind.is_file() || kind.is_fifo() || kind.is_socket()
+    })
+}
+
+/// How long to wait for the first byte.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Patience {
+    /// The caller said that there is input.
+    Endless,
+    /// The caller may have left a pipe open without meaning it.
+    Limited,
+}
+
+/// Reads standard input to its end.
+pub(super) fn read(patience: Patience) -> Result<Vec<u8>, String> {
+    if patience == Patience::Limited && !first_byte_comes()? {
+        return Err(format!(
+            "standard input is open, but nothing came for {} s. Without a key it belongs to the identity of the call; \
+             close it (</dev/null), say --ignore stdin, or say --stdin to wait for it",
+            PATIENCE.as_secs()
+        ));
+    }
+    read_limited(std::io::stdin().lock(), "standard input")
+}
+
+/// Waits for the first byte or the end. Takes nothing.
+fn first_byte_comes() -> Result<bool, String> {
+    if ready_within(NOTICE)? {
+        return Ok(true);
+    }
+    answer::talk(
+        "once: waiting for standard input, which is part of this call; --ignore stdin leaves it out",
+    );
+    ready_within(PATIENCE.saturating_sub(NOTICE))
+}
+
+fn ready_within(time: Duration) -> Result<bool, String> {
+    let stdin = std::io::stdin();
+    let mut watched = [PollFd::new(stdin.as_fd(), PollFlags::POLLIN)];
+    let timeout = PollTimeout::try_from(time).unwrap_or(PollTimeout::MAX);
+    loop {
+        match poll(&mut watched, timeout) {
+            Ok(ready) => return Ok(ready > 0),
+            Err(nix::errno::Errno::EINTR) => {}
+            Err(error) => return Err(format!("standard input: {error}")),
+        }
+    }
+}
+
+pub(super) fn read_limited(reader: impl Read, what: &str) -> Result<Vec<u8>, String> {
+    let mut bytes = Vec::new();
+    let read =
+        reader.take(MAX_INPUT + 1).read_to_end(&mut bytes).map_err(|error| format!("{what}: {error}"))?;
+    if read as u64 > MAX_INPUT {
+        return Err(format!("{what} is larger than {} MiB", MAX_INPUT / (1024 * 1024)));
+    }
+    Ok(bytes)
+}
