@@ -206,7 +206,10 @@ fn an_overtaken_success_raises_the_alarm(bench: &Bench) -> Verdict {
     let ledger = bench.ledger();
     let slow = begun(bench, &operation)?;
     let found = bench.found(&slow.record().id)?;
-    bench.replace(&found, &crate::transition::doubt(&found, crate::Liveness::Gone, bench.now_ms()))?;
+    // The attempt is taken for dead, so its lock does not count any more.
+    let mut doubt = crate::transition::doubt(&found, crate::Liveness::Gone, bench.now_ms());
+    doubt.detail.owner = None;
+    bench.replace(&found, &doubt)?;
     ledger.run(operation.clone(), |attempt| paid(&attempt, 2))?;
     ledger.wait_for(slow.finish(Ending::Done(Outcome::with_effect(Effect::Created))))?;
     let receipt = ledger.run(operation, must_not_run)?;
