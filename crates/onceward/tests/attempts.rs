@@ -162,19 +162,23 @@ fn whose_lease_is_renewed() {
 #[test]
 fn how_a_doubt_is_written_down() {
     let running = record(State::Running, &keyed());
-    for (liveness, quarantine, reason) in [
-        (Liveness::Gone, None, "its owner ended without an answer"),
-        (Liveness::Unknown, Some(NOW_MS + 60), "its owner has been silent for longer than its lease"),
+    for (liveness, reason) in [
+        (Liveness::Gone, "its owner ended before it reported back"),
+        (Liveness::Unknown, "its owner has been silent for longer than its lease"),
     ] {
-        let after = transition::doubt(&running, liveness, 60, NOW_MS);
+        let after = transition::doubt(&running, liveness, NOW_MS);
         assert_eq!((after.state, after.version, after.due_ms), (State::InDoubt, 8, None));
-        assert_eq!((after.detail.quarantine_until_ms, after.reason()), (quarantine, Some(reason)));
+        assert_eq!((after.detail.quarantine_until_ms, after.reason()), (Some(NOW_MS + 60), Some(reason)));
+        assert_eq!(
+            after.detail.owner, running.detail.owner,
+            "a process of its owner may still hold the lock"
+        );
     }
 }
 
 #[test]
 fn an_owner_that_dispatched_nothing_has_failed_for_certain() {
-    let after = transition::doubt(&record(State::Running, &keyed()), Liveness::NeverDispatched, 60, NOW_MS);
+    let after = transition::doubt(&record(State::Running, &keyed()), Liveness::NeverDispatched, NOW_MS);
     assert_eq!((after.state, after.version, after.detail.quarantine_until_ms), (State::Failed, 8, None));
     assert_eq!(after.reason(), Some("its owner ended before anything was dispatched"));
 }
@@ -185,14 +189,14 @@ fn a_late_success_settles_the_doubt_that_would_be_written() {
     running.detail.late = Some(Outcome::because(Some("late".to_owned())));
     running.detail.double_effect = Some(DoubleEffect::Possible);
     for liveness in [Liveness::Gone, Liveness::Unknown] {
-        let after = transition::doubt(&running, liveness, 60, NOW_MS);
+        let after = transition::doubt(&running, liveness, NOW_MS);
         assert_eq!(
             (after.state, after.reason(), after.detail.late.is_some()),
             (State::Done, Some("late"), false)
         );
         assert_eq!(after.detail.double_effect, Some(DoubleEffect::Possible));
     }
-    let after = transition::doubt(&running, Liveness::NeverDispatched, 60, NOW_MS);
+    let after = transition::doubt(&running, Liveness::NeverDispatched, NOW_MS);
     assert_eq!((after.state, after.reason(), after.detail.double_effect), (State::Done, Some("late"), None));
 }
 
@@ -216,8 +220,8 @@ fn a_time_later_never_overflows() {
     assert_eq!((later(5, u64::MAX), later(i64::MAX, 1)), (i64::MAX, i64::MAX));
 }
 
-fn json(text: &str) -> Option<Box<serde_json::value::RawValue>> {
-    serde_json::value::RawValue::from_string(text.to_owned()).ok()
+fn json(text: &str) -> Option<std::sync::Arc<serde_json::value::RawValue>> {
+    serde_json::value::RawValue::from_string(text.to_owned()).ok().map(Into::into)
 }
 
 /// An intent whose terms differ from those that its record was written with.
@@ -226,7 +230,7 @@ fn keyed() -> Intent {
     intent.terms.class = Class::Keyed;
     intent.terms.max_attempts = 3;
     (intent.terms.retention_ms, intent.terms.tombstone_ms) = (11, 12);
-    intent.terms.downstream_window_ms = 500;
+    (intent.terms.downstream_window_ms, intent.terms.quarantine_ms) = (500, 60);
     intent
 }
 

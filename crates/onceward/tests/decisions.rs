@@ -10,7 +10,7 @@ use common::{NOW_MS, combinations, intent, record};
 use onceward::decide::{after_probe_no, begin, standing};
 use onceward::record::{Downstream, Outcome};
 use onceward::{
-    Class, Code, Decision, Happened, Intent, KeyOrigin, Liveness, OnExpired, OnFailure, Record, Refusal,
+    Class, Code, Decision, Intent, KeyOrigin, Liveness, OnExpired, OnFailure, Record, Refusal, ScopeOrigin,
     State,
 };
 
@@ -35,6 +35,7 @@ const CLASSES: &[&str] = &["read", "idempotent", "keyed", "probed", "once"];
 const STANDING: &str = "
     found           owner         => stands
     running         alive|quiet   => running
+    in_doubt        alive         => running
     running         gone|silent   => in_doubt
     running         unsent        => failed
     done-over       *             => expired
@@ -67,40 +68,41 @@ fn a_running_record_without_an_owner_is_in_doubt() {
 }
 
 const BEGIN: &str = "
-    found     inputs owner        class            window    key      on_expired on_failure budget late  => decision
+    found     inputs owner        class            window    key      on_expired on_failure budget late scope => decision
 
-    *         other  *            *                *         *        *          *          *      *     => refuse KEY_REUSED
+    *         other  *            *                *         *        *          *          *      *  *  => refuse KEY_REUSED
 
-    staged    same   *            *                *         *        *          *          *      *     => start
-    running   same   alive|quiet  *                *         *        *          *          *      *     => wait
-    done      same   *            *                *         *        *          *          *      *     => replay
-    failed    same   *            *                *         *        *          replay     *      *     => replay the failure
-    failed    same   *            *                *         *        *          retry      left   *     => start
-    failed    same   *            *                *         *        *          retry      spent  *     => refuse BUDGET_EXHAUSTED
-    cancelled same   *            *                *         *        *          *          *      *     => refuse CANCELLED
+    staged    same   *            *                *         *        *          *          *      *  *  => start
+    running   same   alive|quiet  *                *         *        *          *          *      *  *  => wait
+    done      same   *            *                *         *        *          *          *      *  *  => replay
+    failed    same   *            *                *         *        *          replay     *      *  *  => replay the failure
+    failed    same   *            *                *         *        *          retry      left   *  *  => start
+    failed    same   *            *                *         *        *          retry      spent  *  *  => refuse BUDGET_EXHAUSTED
+    cancelled same   *            *                *         *        *          *          *      *  *  => refuse CANCELLED
 
-    expired|done-over|failed-over|cancelled-over same * * *  *        rerun      *          *      *     => start
-    expired|done-over|failed-over|cancelled-over same * * *  *        refuse     *          *      *     => refuse KEY_EXPIRED
-    expired|done-over|failed-over|cancelled-over same * * *  given    auto       *          *      *     => refuse KEY_EXPIRED
-    expired|done-over|failed-over|cancelled-over same * * *  derived  auto       *          *      *     => start
+    expired|done-over|failed-over|cancelled-over same * * *  *        rerun      *          *      *  *  => start
+    expired|done-over|failed-over|cancelled-over same * * *  *        refuse     *          *      *  *  => refuse KEY_EXPIRED
+    expired|done-over|failed-over|cancelled-over same * * *  given    auto       *          *      *  *  => refuse KEY_EXPIRED
+    expired|done-over|failed-over|cancelled-over same * * *  derived  auto       *          *      *  explicit  => refuse KEY_EXPIRED
+    expired|done-over|failed-over|cancelled-over same * * *  derived  auto       *          *      *  default|host  => start
 
-    running   same   unsent       *                *         *        *          *          *      *     => write the doubt down
-    running   same   gone|silent  *                *         *        *          *          *      late  => write the doubt down
-    running   same   gone|silent  read|idempotent  *         *        *          *          left   none  => start
-    running   same   gone|silent  keyed            open      *        *          *          left   none  => start
-    running   same   gone         probed           *         *        *          *          *      none  => probe
-    running   same   *            *                *         *        *          *          *      none  => write the doubt down
-    in_doubt  same   *            read|idempotent  *         *        *          *          left   *     => start
-    in_doubt  same   *            keyed            open      *        *          *          left   *     => start
-    in_doubt  same   *            probed           *         *        *          *          *      *     => probe
-    in_doubt  same   *            *                *         *        *          *          *      *     => refuse IN_DOUBT
+    running   same   unsent       *                *         *        *          *          *      *  *  => write the doubt down
+    running   same   gone|silent  *                *         *        *          *          *      late  *  => write the doubt down
+    running   same   gone|silent  read|idempotent  *         *        *          *          left   none  *  => start
+    running   same   gone|silent  keyed            open      *        *          *          left   none  *  => start
+    running   same   *            *                *         *        *          *          *      none  *  => write the doubt down
+    in_doubt  same   alive        *                *         *        *          *          *      *  *  => wait
+    in_doubt  same   *            read|idempotent  *         *        *          *          left   *  *  => start
+    in_doubt  same   *            keyed            open      *        *          *          left   *  *  => start
+    in_doubt  same   *            probed           *         *        *          *          *      *  *  => probe
+    in_doubt  same   *            *                *         *        *          *          *      *  *  => refuse IN_DOUBT
 ";
 
 #[test]
 fn what_a_call_gets() {
     let mut table = Table::read(BEGIN);
     let mut count = 0;
-    let lists: [&[&str]; 10] = [
+    let lists: [&[&str]; 11] = [
         FOUND,
         &["same", "other"],
         OWNERS,
@@ -111,6 +113,7 @@ fn what_a_call_gets() {
         &["retry", "replay"],
         &["left", "spent"],
         &["none", "late"],
+        &["default", "explicit", "host"],
     ];
     // A late answer is only ever kept while the next attempt runs.
     for words in combinations(lists).into_iter().filter(|words| words[9] == "none" || words[0] == "running") {
@@ -123,7 +126,7 @@ fn what_a_call_gets() {
         count += 1;
     }
     table.assert_all_rows_fitted();
-    assert_eq!(count, 39_600, "combinations");
+    assert_eq!(count, 118_800, "combinations");
 }
 
 #[test]
@@ -140,7 +143,7 @@ fn nothing_found_is_attempt_one() {
 #[test]
 fn a_reused_key_names_the_fields_that_differ_and_no_values() {
     let (record, other) =
-        case(["done", "other", "gone", "once", "none", "given", "auto", "retry", "left", "none"]);
+        case(["done", "other", "gone", "once", "none", "given", "auto", "retry", "left", "none", "default"]);
     let Decision::Refuse(Refusal::KeyReused(fields)) = begin(Some(&record), &other, Liveness::Gone, NOW_MS)
     else {
         panic!("it is not refused");
@@ -186,16 +189,17 @@ fn what_a_call_gets_after_a_probe_says_no() {
 /// had its effect.
 #[test]
 fn what_may_have_happened_once_is_never_started_again() {
-    for [found, owner, budget, key, on_expired, on_failure] in combinations([
+    for [found, owner, budget, key, on_expired, on_failure, scope] in combinations([
         &["running", "in_doubt"],
         OWNERS,
         &["left", "spent"],
         &["given", "derived"],
         &["auto", "refuse", "rerun"],
         &["retry", "replay"],
+        &["default", "explicit", "host"],
     ]) {
         let (record, intent) =
-            case([found, "same", owner, "once", "open", key, on_expired, on_failure, budget, "none"]);
+            case([found, "same", owner, "once", "open", key, on_expired, on_failure, budget, "none", scope]);
         let decision = begin(Some(&record), &intent, liveness(owner), NOW_MS);
         assert!(
             !matches!(decision, Decision::Start { .. } | Decision::Probe),
@@ -210,49 +214,38 @@ fn what_may_have_happened_once_is_never_started_again() {
 }
 
 const CODES: &str = "
-    code                => happened retryable exit http
-    INVALID_INPUT       => no       no        2    400
-    KEY_MISSING         => no       no        2    400
-    NOT_FOUND           => no       no        5    404
-    WRONG_STATE         => no       no        6    422
-    IN_PROGRESS         => unknown  no        4    409
-    KEY_EXPIRED         => no       no        4    410
-    CANCELLED           => no       no        4    410
-    BUDGET_EXHAUSTED    => no       no        4    424
-    KEY_REUSED          => no       no        6    422
-    FAILED              => no       yes       1    502
-    TIMEOUT             => unknown  no        10   424
-    IN_DOUBT            => unknown  no        79   424
-    UNVERIFIED          => unknown  no        79   424
-    LEDGER_UNAVAILABLE  => no       yes       12   503
+    code                => exit http
+    INVALID_INPUT       => 2    400
+    KEY_MISSING         => 2    400
+    NOT_FOUND           => 5    404
+    WRONG_STATE         => 6    422
+    IN_PROGRESS         => 4    409
+    KEY_EXPIRED         => 4    410
+    CANCELLED           => 4    410
+    BUDGET_EXHAUSTED    => 4    424
+    KEY_REUSED          => 6    422
+    FAILED              => 1    502
+    TIMEOUT             => 10   424
+    IN_DOUBT            => 79   424
+    UNVERIFIED          => 79   424
+    LEDGER_UNAVAILABLE  => 12   503
 ";
 
 #[test]
-fn what_every_code_says() {
+fn the_exit_code_and_the_http_status_of_every_code() {
     let mut table = Table::read(CODES);
     let mut names = HashSet::new();
     for code in Code::ALL {
-        let happened = match code.happened() {
-            Happened::Yes => "yes",
-            Happened::No => "no",
-            Happened::Unknown => "unknown",
-        };
-        let retryable = if code.retryable() { "yes" } else { "no" };
         let name = code.to_string();
-        let said = format!("{happened} {retryable} {} {}", code.exit(), code.http());
-        assert_eq!(said, table.look_up(&[&name]), "{name}");
-        assert!(
-            !code.retryable() || code.happened() == Happened::No,
-            "{name} is retryable and may have happened"
-        );
+        assert_eq!(format!("{} {}", code.exit(), code.http()), table.look_up(&[&name]), "{name}");
         assert!(names.insert(name));
     }
     table.assert_all_rows_fitted();
 }
 
 /// The record and the intent of a combination of [`BEGIN`].
-fn case(words: [&'static str; 10]) -> (Record, Intent) {
-    let [found, inputs, owner, class, window, key, on_expired, on_failure, budget, late] = words;
+fn case(words: [&'static str; 11]) -> (Record, Intent) {
+    let [found, inputs, owner, class, window, key, on_expired, on_failure, budget, late, scope] = words;
     let mut intent = intent(if key == "given" { KeyOrigin::Given } else { KeyOrigin::Derived });
     let mut record = found_record(found, owner, &intent);
     if inputs == "other" {
@@ -271,6 +264,11 @@ fn case(words: [&'static str; 10]) -> (Record, Intent) {
         _ => OnExpired::Rerun,
     };
     intent.terms.on_failure = if on_failure == "retry" { OnFailure::Retry } else { OnFailure::Replay };
+    intent.scope_origin = match scope {
+        "explicit" => ScopeOrigin::Explicit,
+        "host" => ScopeOrigin::Host,
+        _ => ScopeOrigin::Default,
+    };
     // Four attempts were made, two of them for the occurrence before.
     intent.terms.max_attempts = if budget == "left" { 3 } else { 2 };
     record.detail.downstream = match window {

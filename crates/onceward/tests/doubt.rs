@@ -3,9 +3,9 @@
 
 mod common;
 
-use common::{Bench, NOW_MS, id, pay, short_lease, terms};
+use common::{Bench, NOW_MS, id, once, pay, short_lease, terms};
 use onceward::record::Outcome;
-use onceward::{Answer, Class, Clock, Code, Done, Effect, State, Verdict};
+use onceward::{Answer, Class, Clock, Code, Effect, State, Verdict};
 
 #[test]
 fn a_dropped_claim_is_in_doubt_at_once_where_the_kernel_sees_it() {
@@ -17,27 +17,52 @@ fn a_dropped_claim_is_in_doubt_at_once_where_the_kernel_sees_it() {
     drop(claim);
     assert_eq!(bench.stands(&pay()), State::InDoubt);
     let error = bench.ask(&pay()).expect_err("it is refused");
-    let answer = Answer::failed(&error);
+    let answer = Answer::failed(&error, &once());
     let view = answer.error.expect("an error");
-    assert_eq!((view.code, view.retryable, answer.effect), (Code::InDoubt, false, "unknown"));
-    assert_eq!(view.fix_command, Some(format!("once settle {} --as 'done|failed'", id(&pay()))));
+    assert_eq!(
+        (&*view.code, view.retryable, answer.effect, answer.ran),
+        ("IN_DOUBT", false, "noop", Some(false))
+    );
+    let options: Vec<_> = view.options.into_iter().map(|choice| choice.command).collect();
+    assert_eq!(
+        options,
+        ["done", "failed"].map(|verdict| format!("once settle {} --as {verdict}", id(&pay())))
+    );
     assert_eq!(bench.found(&pay()).state, State::InDoubt, "the doubt is written down");
+}
+
+/// The work is dropped before it ends, as a cancelled task is.
+fn dropped_work(bench: &Bench, work: impl Fn(&onceward::Attempt)) -> u32 {
+    let number = std::cell::Cell::new(0);
+    let call = bench.ledger.ledger().run(pay(), |attempt| {
+        number.set(attempt.number());
+        work(&attempt);
+        std::future::pending()
+    });
+    let mut call = std::pin::pin!(call);
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    while number.get() == 0 {
+        assert!(call.as_mut().poll(&mut context).is_pending());
+    }
+    assert_eq!(bench.stands(&pay()), State::Running);
+    number.get()
 }
 
 #[test]
 fn an_owner_that_dies_before_the_dispatch_has_failed_where_the_kernel_sees_it() {
     let bench = Bench::new();
-    let claim = bench.begin(&pay());
-    claim.attempt().not_dispatched_yet();
-    assert_eq!(bench.stands(&pay()), State::Running);
-    drop(claim);
+    assert_eq!(dropped_work(&bench, |_| ()), 1);
     assert_eq!(bench.stands(&pay()), State::Failed);
-    let claim = bench.begin(&pay());
-    assert_eq!(claim.attempt().number(), 2, "the next call tries again");
-    claim.attempt().not_dispatched_yet();
-    claim.attempt().dispatched().expect("a note");
-    drop(claim);
+    let next = dropped_work(&bench, |attempt| drop(attempt.dispatch().expect("a note")));
+    assert_eq!(next, 2, "the next call tries again");
     assert_eq!((bench.stands(&pay()), bench.refused(&pay())), (State::InDoubt, Code::InDoubt));
+}
+
+#[test]
+fn a_claim_that_says_nothing_of_its_dispatch_may_have_dispatched() {
+    let bench = Bench::new();
+    drop(bench.begin(&pay()));
+    assert_eq!(bench.stands(&pay()), State::InDoubt);
 }
 
 #[test]
@@ -130,7 +155,7 @@ fn a_person_settles_the_doubt() {
     let error = bench
         .wait(ledger.settle(&id(&pay()), Verdict::Failed, by("bob")))
         .expect_err("there is none any more");
-    assert_eq!((error.code(), error.happened()), (Code::WrongState, onceward::Happened::Yes));
+    assert_eq!((error.code(), error.happened()), (Code::WrongState, Some(onceward::Happened::Yes)));
 
     let bench = Bench::new();
     drop(bench.begin(&pay()));

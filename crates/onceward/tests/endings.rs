@@ -146,14 +146,20 @@ fn an_attempt_of_an_earlier_occurrence_says_nothing_of_this_one() {
 }
 
 #[test]
-fn an_ending_ends_the_owner_and_the_quarantine() {
+fn a_settled_operation_has_no_owner_and_no_quarantine() {
     for [found, ending] in combinations([&["running", "in_doubt"], ENDINGS]) {
         let mut before = ended_record(found, "attempt", "none");
+        before.detail.quarantine_ms = 60;
         before.detail.quarantine_until_ms = Some(NOW_MS + 50);
         let after = transition::finish(&before, 4, said(ending), NOW_MS);
-        assert_eq!(after.detail.owner, None, "{found} {ending}");
-        let over = after.detail.quarantine_until_ms.is_none();
-        assert_eq!(over, ending != "in_doubt", "{found} {ending}: the quarantine is over when it is settled");
+        let doubt = ending == "in_doubt";
+        let owner = before.detail.owner.filter(|_| doubt);
+        assert_eq!(after.detail.owner, owner, "{found} {ending}: a process of the owner may hold its lock");
+        let quarantine = doubt.then_some(NOW_MS + 60);
+        assert_eq!(
+            after.detail.quarantine_until_ms, quarantine,
+            "{found} {ending}: the request may be under way"
+        );
     }
 }
 

@@ -3,14 +3,14 @@
 
 mod common;
 
-use common::{Bench, NOW_MS, pay, terms};
-use onceward::{Answer, Clock, Code, Done, Failure, Happened, OnFailure, State};
+use common::{Bench, NOW_MS, once, pay, terms};
+use onceward::{Answer, Clock, Code, Failure, Happened, OnFailure, State};
 
 #[test]
 fn a_certain_failure_is_tried_again_by_the_next_call() {
     let bench = Bench::new();
     let error = bench.ledger.run(pay(), |_| Err(Failure::no_effect("declined"))).expect_err("it fails");
-    assert_eq!((error.code(), error.retryable(), error.happened()), (Code::Failed, true, Happened::No));
+    assert_eq!((error.code(), error.retryable(), error.happened()), (Code::Failed, true, Some(Happened::No)));
     assert_eq!(error.to_string(), "declined");
     let receipt = bench.run(&pay()).expect("it runs");
     assert_eq!((receipt.replayed(), receipt.record().attempt), (false, 2));
@@ -81,48 +81,38 @@ fn a_budget_that_is_spent_refuses_and_says_so_before() {
     assert!(fail().retryable(), "one attempt is left");
     assert!(!fail().retryable(), "none is left");
     let error = bench.ask(&operation).expect_err("it is refused");
-    assert_eq!((error.code(), error.happened()), (Code::BudgetExhausted, Happened::No));
+    assert_eq!((error.code(), error.happened()), (Code::BudgetExhausted, Some(Happened::No)));
 }
 
 #[test]
 fn a_failure_is_replayed_where_the_policy_says_so() {
     let bench = Bench::new();
     let operation = pay().terms(terms(|terms| terms.on_failure = OnFailure::Replay));
-    let data = serde_json::value::to_raw_value(&"why").ok();
+    let data = serde_json::value::to_raw_value(&"why").ok().map(std::sync::Arc::from);
     let first =
         bench.ledger.run(operation.clone(), |_| Err(Failure::no_effect("declined").with(data.clone(), None)));
     first.expect_err("it fails");
-    let answer = Answer::failed(&bench.ask(&operation).expect_err("the failure is replayed"));
+    let answer = Answer::failed(&bench.ask(&operation).expect_err("the failure is replayed"), &once());
     let error = answer.error.expect("an error");
-    assert_eq!((error.code, error.message.as_str(), error.retryable), (Code::Failed, "declined", false));
+    assert_eq!((&*error.code, error.message.as_str(), error.retryable), ("FAILED", "declined", false));
     assert!(answer.operation.expect("an operation").replayed);
     assert_eq!(answer.data.expect("its data").get(), "\"why\"");
 }
 
-/// What the code that does the work has said of the dispatch, and the class of its plain error.
+/// An error of any other kind says nothing about the effect, whether or not the work has noted its dispatch.
 #[test]
-fn an_error_without_a_class_is_certain_only_before_the_dispatch() {
+fn an_error_that_claims_nothing_is_in_doubt() {
     type Say = fn(&onceward::Attempt);
-    let cases: [(&str, Say, Code); 4] = [
-        ("nothing said", |_| (), Code::InDoubt),
-        ("not dispatched yet", |attempt| attempt.not_dispatched_yet(), Code::Failed),
-        ("dispatched", |attempt| attempt.dispatched().expect("a note"), Code::InDoubt),
-        (
-            "not yet, then dispatched",
-            |attempt| {
-                attempt.not_dispatched_yet();
-                attempt.dispatched().expect("a note");
-            },
-            Code::InDoubt,
-        ),
-    ];
-    for (what, say, code) in cases {
+    let cases: [(&str, Say); 2] =
+        [("not dispatched", |_| ()), ("dispatched", |attempt| drop(attempt.dispatch().expect("a note")))];
+    for (what, say) in cases {
         let bench = Bench::new();
         let result = bench.ledger.run(pay(), |attempt| {
             say(&attempt);
             Err(std::fmt::Error.into())
         });
-        assert_eq!(result.expect_err("an error").code(), code, "{what}");
+        assert_eq!(result.expect_err("an error").code(), Code::InDoubt, "{what}");
+        assert_eq!(bench.stands(&pay()), State::InDoubt, "{what}");
     }
     let bench = Bench::new();
     let result = bench.ledger.run(pay(), |_| Err(Failure::timed_out("30 s")));

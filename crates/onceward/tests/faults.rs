@@ -7,9 +7,9 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
-use common::{Bench, NOW_MS, pay};
+use common::{Bench, NOW_MS, once, pay};
 use onceward::{
-    Answer, Clock, Code, Counts, Done, Door, Failure, Filter, Happened, Hold, Inherit, Listed, Liveness,
+    Answer, Clock, Code, Counts, Door, Failure, Filter, Happened, Hold, Inherit, Listed, Liveness,
     ManualClock, MemoryStore, OperationId, Owner, Record, State, Store, StoreError, Swap, Watch,
 };
 
@@ -109,7 +109,7 @@ fn nothing_runs_when_the_intent_is_not_written() {
     let error = bench.ask(&pay()).expect_err("the intent is lost");
     assert_eq!(
         (error.code(), error.happened(), error.retryable()),
-        (Code::LedgerUnavailable, Happened::No, true)
+        (Code::LedgerUnavailable, Some(Happened::Unknown), false)
     );
     assert_eq!(bench.records(), 0);
     assert!(!bench.run(&pay()).expect("the retry runs").replayed());
@@ -127,12 +127,17 @@ fn whoever_finds_his_own_intent_after_a_lost_reply_goes_on() {
 fn nothing_runs_when_nobody_can_say_whether_the_intent_is_written() {
     let bench = bench(&[ReplyLostAndBlind]);
     assert_eq!(bench.refused(&pay()), Code::LedgerUnavailable);
-    assert_eq!(bench.stands(&pay()), State::InDoubt, "it is there, and its owner is gone");
-    assert_eq!(
-        bench.refused(&pay()),
-        Code::InDoubt,
-        "nobody but the one who was there knows that it did not run"
-    );
+    assert_eq!(bench.stands(&pay()), State::Failed, "its owner noted that nothing was dispatched");
+    assert_eq!(bench.run(&pay()).expect("the retry runs").record().attempt, 2);
+}
+
+#[test]
+fn an_intent_that_may_be_written_is_in_doubt_where_no_note_says_that_nothing_was_dispatched() {
+    let bench = bench(&[ReplyLostAndBlind]);
+    let intent = pay().intent().expect("a valid operation");
+    let begun = bench.wait(bench.ledger.ledger().begin(&intent)).map(|_| ());
+    assert_eq!(begun.expect_err("it cannot be read").code(), Code::LedgerUnavailable);
+    assert_eq!((bench.stands(&pay()), bench.refused(&pay())), (State::InDoubt, Code::InDoubt));
 }
 
 #[test]
@@ -177,8 +182,11 @@ fn a_failure_whose_reply_was_lost_is_one_failure() {
 fn an_ending_that_cannot_be_written_is_told_and_leaves_a_doubt() {
     let bench = bench(&[Well, WriteLost, WriteLost, WriteLost, WriteLost, WriteLost, WriteLost]);
     let error = bench.run(&pay()).expect_err("the ending is lost");
-    assert_eq!((error.code(), error.happened(), error.retryable()), (Code::InDoubt, Happened::Yes, false));
-    let answer = Answer::failed(&error);
+    assert_eq!(
+        (error.code(), error.happened(), error.retryable()),
+        (Code::InDoubt, Some(Happened::Yes), false)
+    );
+    let answer = Answer::failed(&error, &once());
     assert_eq!((answer.ok, answer.effect), (false, "unknown"));
     assert!(error.to_string().starts_with("it was done, but its outcome could not be written"), "{error}");
     assert_eq!(bench.refused(&pay()), Code::InDoubt, "it is not run again");

@@ -3,12 +3,12 @@
 
 mod common;
 
-use common::{Bench, id, short_lease};
+use common::{Bench, id, once, short_lease};
 use onceward::record::Outcome;
 use onceward::{Answer, Claim, Class, Clock, Code, DoubleEffect, Effect, Ending, Operation, State, Verdict};
 
 fn done(data: &str) -> Ending {
-    let data = serde_json::value::to_raw_value(data).ok();
+    let data = serde_json::value::to_raw_value(data).ok().map(Into::into);
     Ending::Done(Outcome { data, ..Outcome::with_effect(Effect::Created) })
 }
 
@@ -42,7 +42,7 @@ fn an_overtaken_success_after_another_is_a_certain_double_effect() {
     bench.wait(fast.finish(done("fast"))).expect("it is done");
     let late = bench.wait(slow.finish(done("slow"))).expect("it is done too");
     assert_eq!((late.double_effect(), late.data()), (Some(DoubleEffect::Certain), Some("\"fast\"")));
-    let answer = Answer::of(&bench.ask(&operation), bench.clock.now_ms());
+    let answer = Answer::of(&bench.ask(&operation), &once(), bench.clock.now_ms());
     assert_eq!(answer.warnings, ["double_effect: two attempts had an effect"]);
 }
 

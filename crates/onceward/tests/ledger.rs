@@ -6,11 +6,11 @@ mod common;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use common::{Bench, GoingClock, NOW_MS, id, pay, terms};
+use common::{Bench, GoingClock, NOW_MS, id, once, pay, terms};
 use onceward::operation::MAX_RESULT;
 use onceward::{
     Answer, Class, Clock, Code, Decision, Dispatched, Done, Effect, Error, Failure, Happened, Ledger,
-    MemoryStore, Operation, State, Store,
+    MemoryStore, Operation, Ran, Refusal, State, Store,
 };
 
 fn both() -> [Bench; 2] {
@@ -76,7 +76,7 @@ fn a_reused_key_is_refused_in_every_state_and_names_fields_without_values() {
         pay().input(serde_json::json!({"customer": "c1", "amount": 98_765, "note": {"secret": "s3cret"}}));
     let check = |bench: &Bench| {
         let error = bench.ask(&other).expect_err("it is refused");
-        let text = serde_json::to_string(&Answer::failed(&error)).expect("JSON");
+        let text = serde_json::to_string(&Answer::failed(&error, &once())).expect("JSON");
         let Error::KeyReused { fields, .. } = error else { panic!("{error}") };
         assert_eq!(fields, ["/amount", "/note/secret"]);
         assert!(text.contains("/amount, /note/secret differ"), "{text}");
@@ -127,9 +127,9 @@ fn scopes_never_see_each_other() {
 fn invalid_input_is_refused_with_every_problem_and_nothing_runs() {
     let bench = Bench::new();
     let wrong = Operation::new("").key("a b").input_json("{").terms(terms(|terms| terms.max_attempts = 0));
-    let answer = Answer::failed(&bench.ask(&wrong).expect_err("it is refused"));
+    let answer = Answer::failed(&bench.ask(&wrong).expect_err("it is refused"), &once());
     let error = answer.error.expect("an error");
-    assert_eq!((error.code, error.problems.len(), answer.effect), (Code::InvalidInput, 4, "noop"));
+    assert_eq!((&*error.code, error.problems.len(), answer.effect), ("INVALID_INPUT", 4, "noop"));
     let keyless = Operation::new("x").terms(terms(|terms| terms.keys = onceward::KeyPolicy::Keyed));
     assert_eq!(bench.refused(&keyless), Code::KeyMissing);
     assert_eq!(bench.records(), 0);
@@ -170,11 +170,8 @@ fn a_caller_waits_to_its_deadline_and_is_told() {
         let before_ms = bench.clock.now_ms();
         let error = bench.ask(&operation).expect_err("it is refused");
         assert_eq!(bench.clock.now_ms() - before_ms, 700, "it waited to its deadline and no longer");
-        assert_eq!(
-            (error.code(), error.retry_after_ms(), error.retryable()),
-            (Code::InProgress, Some(1_000), false)
-        );
-        assert_eq!(error.happened(), Happened::Unknown);
+        assert_eq!((error.code(), error.retryable()), (Code::InProgress, false));
+        assert_eq!((error.happened(), error.ran()), (Some(Happened::Unknown), Ran::No));
     }
 }
 
@@ -185,9 +182,9 @@ fn a_result_that_is_too_large_is_done_and_unavailable() {
         .ledger
         .run(pay(), |attempt| Ok(attempt.dispatch()?.created(&"x".repeat(MAX_RESULT))))
         .expect("it is done");
-    let answer = Answer::of(&bench.ask(&pay()), NOW_MS);
+    let answer = Answer::of(&bench.ask(&pay()), &once(), NOW_MS);
     assert_eq!((first.data(), answer.ok, answer.data.is_none()), (None, true, true));
-    assert!(answer.warnings[0].contains("result unavailable"), "{:?}", answer.warnings);
+    assert!(answer.warnings[0].contains("result is not available"), "{:?}", answer.warnings);
 }
 
 #[test]
@@ -198,7 +195,7 @@ fn a_read_passes_through_and_is_not_recorded() {
         assert!(!bench.run(&read).expect("it runs").replayed());
     }
     let error = bench.ledger.run(read, |_| Err(Failure::in_doubt("reset"))).expect_err("it fails");
-    assert_eq!((error.code(), error.happened()), (Code::Failed, Happened::No), "a read has no effect");
+    assert_eq!((error.code(), error.happened()), (Code::Failed, Some(Happened::No)), "a read has no effect");
     assert_eq!(bench.records(), 0);
 }
 
@@ -211,11 +208,9 @@ fn a_plan_writes_nothing() {
     assert_eq!(bench.records(), 0);
     drop(bench.begin(&pay()));
     let version = bench.found(&pay()).version;
-    assert_eq!(plan().decision, Decision::Doubt);
-    assert_eq!(
-        (bench.found(&pay()).version, plan().record.expect("a record").state),
-        (version, State::Running)
-    );
+    assert_eq!(plan().decision, Decision::Refuse(Refusal::InDoubt), "what the call gets, not how");
+    assert_eq!(plan().record.expect("a record").state, State::InDoubt, "as the call would leave it");
+    assert_eq!((bench.found(&pay()).version, bench.found(&pay()).state), (version, State::Running));
 }
 
 #[test]

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Bench, id, pay};
-use onceward::{Adopted, Code, Done, Record, State};
+use onceward::{Adopted, Code, Record, State};
 
 /// What taking the record in comes to, in a word.
 fn adopt(bench: &Bench, record: &Record) -> Result<&'static str, Code> {

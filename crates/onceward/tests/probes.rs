@@ -3,63 +3,93 @@
 
 mod common;
 
-use common::{Bench, NOW_MS, id, pay, short_lease, terms};
+use common::{Bench, NOW_MS, id, left_in_doubt, once, pay, short_lease, terms};
 use onceward::record::Outcome;
 use onceward::{
-    Answer, Class, Clock, Code, Done, Effect, Error, Failure, Operation, ProbeAnswer, Receipt, State,
-    Verification,
+    Answer, Class, Clock, Code, Effect, Error, Failure, NextStep, Operation, ProbeAnswer, Ran, Receipt,
+    State, Verification,
 };
 
 fn probed(bench: &Bench, operation: &Operation, answer: ProbeAnswer) -> Result<Receipt, Error> {
-    let call = bench.ledger.ledger().call(operation.clone());
+    let call = bench.ledger.ledger().call(operation.clone().intent().expect("a valid operation"));
     bench.ledger.run_call(call.probe(move |_| std::future::ready(answer.clone())), |attempt| {
         Ok(attempt.dispatch()?.created(&"again"))
     })
 }
 
-#[test]
-fn a_probe_decides_at_once_where_the_owner_is_known_to_be_gone() {
-    let yes = ProbeAnswer::Yes(Outcome::with_effect(Effect::Updated));
-    let bench = Bench::new();
-    drop(bench.begin(&pay()));
-    let receipt = probed(&bench, &pay(), yes).expect("it happened");
-    assert_eq!((receipt.replayed(), receipt.original_effect()), (true, Effect::Updated));
-    let settled_by = receipt.record().outcome.as_ref().and_then(|outcome| outcome.settled_by.clone());
-    assert_eq!(settled_by.as_deref(), Some("probe"));
-
-    let bench = Bench::new();
-    drop(bench.begin(&pay()));
-    let receipt = probed(&bench, &pay(), ProbeAnswer::No).expect("it runs again");
-    assert_eq!((receipt.data(), receipt.record().attempt), (Some("\"again\""), 2));
-
-    let bench = Bench::new();
-    drop(bench.begin(&pay()));
-    let unsure = ProbeAnswer::CannotTell("offline".to_owned());
-    assert_eq!(probed(&bench, &pay(), unsure).expect_err("it stays in doubt").code(), Code::InDoubt);
+/// A doubt of each kind: its owner is gone, or its owner reported a timeout; the kernel sees it, or only a lease does.
+fn doubts() -> Vec<(&'static str, Bench)> {
+    let operation = short_lease();
+    let timed_out = |bench: &Bench| {
+        let error = bench.ledger.run(operation.clone(), |attempt| {
+            drop(attempt.dispatch()?);
+            Err(Failure::timed_out("no answer"))
+        });
+        assert_eq!(error.expect_err("it is in doubt").code(), Code::Timeout);
+    };
+    let (crashed, silent, late, blind) = (Bench::new(), Bench::blind(), Bench::new(), Bench::blind());
+    drop(crashed.begin(&operation));
+    drop(silent.begin(&operation));
+    silent.clock.advance(300);
+    timed_out(&late);
+    timed_out(&blind);
+    vec![("crashed", crashed), ("silent", silent), ("timed out", late), ("timed out, by lease", blind)]
 }
 
 #[test]
-fn a_probes_no_counts_only_after_the_quarantine_where_nobody_can_see() {
-    let bench = Bench::blind();
-    let operation = short_lease();
-    drop(bench.begin(&operation));
-    bench.clock.advance(300);
-    let no = || probed(&bench, &operation, ProbeAnswer::No);
-    assert_eq!(no().expect_err("the owner may still act").code(), Code::InDoubt);
-    bench.clock.advance(4_999);
-    assert_eq!(no().expect_err("the owner may still act").code(), Code::InDoubt);
-    bench.clock.advance(1);
-    assert_eq!(no().expect("the quarantine is over").record().attempt, 2);
+fn a_probes_yes_counts_at_once() {
+    for (what, bench) in doubts() {
+        let yes = ProbeAnswer::Yes(Outcome::with_effect(Effect::Updated));
+        let receipt = probed(&bench, &short_lease(), yes).expect("it happened");
+        assert_eq!((receipt.replayed(), receipt.original_effect()), (true, Effect::Updated), "{what}");
+        let settled_by = receipt.record().outcome.as_ref().and_then(|outcome| outcome.settled_by.clone());
+        assert_eq!(settled_by.as_deref(), Some("probe"), "{what}");
+    }
 }
 
 #[test]
-fn a_probes_yes_counts_at_once_everywhere() {
-    let bench = Bench::blind();
-    let operation = short_lease();
-    drop(bench.begin(&operation));
-    bench.clock.advance(300);
-    let yes = ProbeAnswer::Yes(Outcome::with_effect(Effect::Created));
-    assert!(probed(&bench, &operation, yes).expect("it happened").replayed());
+fn a_probes_no_counts_only_after_the_quarantine() {
+    for (what, bench) in doubts() {
+        let no = || probed(&bench, &short_lease(), ProbeAnswer::No);
+        assert_eq!(no().expect_err("the request may be under way").code(), Code::InDoubt, "{what}");
+        bench.clock.advance(4_999);
+        assert_eq!(no().expect_err("the request may be under way").code(), Code::InDoubt, "{what}");
+        bench.clock.advance(1);
+        let receipt = no().expect("the quarantine is over");
+        assert_eq!((receipt.data(), receipt.record().attempt), (Some("\"again\""), 2), "{what}");
+    }
+}
+
+#[test]
+fn asking_again_does_not_prolong_the_quarantine() {
+    let bench = Bench::new();
+    drop(bench.begin(&short_lease()));
+    for _ in 0..5 {
+        probed(&bench, &short_lease(), ProbeAnswer::No).expect_err("the request may be under way");
+        bench.clock.advance(1_000);
+    }
+    assert_eq!(probed(&bench, &short_lease(), ProbeAnswer::No).expect("5 s are over").record().attempt, 2);
+}
+
+#[test]
+fn a_probe_that_cannot_tell_leaves_the_doubt() {
+    for (what, bench) in doubts() {
+        bench.clock.advance(1_000_000);
+        let unsure = ProbeAnswer::CannotTell("offline".to_owned());
+        let error = probed(&bench, &short_lease(), unsure).expect_err("it stays in doubt");
+        assert_eq!((error.code(), error.ran()), (Code::InDoubt, Ran::No), "{what}");
+    }
+}
+
+#[test]
+fn a_probe_is_not_asked_while_a_process_of_the_attempt_holds_its_lock() {
+    let bench = Bench::new();
+    let operation = short_lease().terms(terms(|terms| (terms.wait_ms, terms.quarantine_ms) = (0, 0)));
+    let claim = bench.begin(&operation);
+    left_in_doubt(&bench, &claim);
+    assert_eq!(probed(&bench, &operation, ProbeAnswer::No).expect_err("it runs").code(), Code::InProgress);
+    drop(claim);
+    assert_eq!(probed(&bench, &operation, ProbeAnswer::No).expect("it runs again").record().attempt, 2);
 }
 
 #[test]
@@ -69,7 +99,7 @@ fn a_probed_operation_without_a_probe_stays_in_doubt() {
     drop(bench.begin(&operation));
     let error = bench.ask(&operation).expect_err("nobody can say");
     assert_eq!(error.code(), Code::InDoubt);
-    assert_eq!(error.fix_command(), Some(format!("once settle {} --probe", id(&operation))));
+    assert_eq!(error.next_step(), Some(NextStep::Probe(id(&operation))));
 }
 
 /// Runs with a check that gives these answers, one after the other, and the last one for ever.
@@ -80,9 +110,10 @@ fn checked(bench: &Bench, answers: &[Verification]) -> Result<Receipt, Error> {
         std::future::ready((answers[at], "looked".to_owned()))
     };
     let operation = pay().terms(terms(|t| (t.verify_deadline_ms, t.verify_interval_ms) = (1_000, 400)));
-    bench.ledger.run_call(bench.ledger.ledger().call(operation).verify(check), |attempt| {
-        Ok(attempt.dispatch()?.created(&1))
-    })
+    bench.ledger.run_call(
+        bench.ledger.ledger().call(operation.intent().expect("a valid operation")).verify(check),
+        |attempt| Ok(attempt.dispatch()?.created(&1)),
+    )
 }
 
 #[test]
@@ -97,8 +128,8 @@ fn a_success_is_done_when_the_check_confirms_it() {
 #[test]
 fn a_success_that_stays_pending_is_done_with_a_warning() {
     let bench = Bench::new();
-    let answer = Answer::of(&checked(&bench, &[Verification::Pending]), NOW_MS);
-    assert!(answer.ok && answer.warnings[0].contains("could not be confirmed yet"), "{:?}", answer.warnings);
+    let answer = Answer::of(&checked(&bench, &[Verification::Pending]), &once(), NOW_MS);
+    assert!(answer.ok && answer.warnings[0].contains("is not confirmed yet"), "{:?}", answer.warnings);
     assert_eq!(answer.operation.expect("an operation").verified, Some("pending"));
     assert_eq!(bench.clock.now_ms() - NOW_MS, 1_200, "asked until its deadline was over");
 }
@@ -115,7 +146,11 @@ fn a_success_that_the_check_refutes_is_in_doubt() {
 #[test]
 fn a_failure_is_not_checked() {
     let bench = Bench::new();
-    let call = bench.ledger.ledger().call(pay()).verify(|_| async { panic!("there is nothing to check") });
+    let call = bench
+        .ledger
+        .ledger()
+        .call(pay().intent().expect("a valid operation"))
+        .verify(|_| async { panic!("there is nothing to check") });
     let error = bench.ledger.run_call(call, |_| Err(Failure::no_effect("declined"))).expect_err("it fails");
     assert_eq!(error.code(), Code::Failed);
 }

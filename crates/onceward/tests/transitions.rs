@@ -52,6 +52,7 @@ const CANCEL: &str = "
     running    unsent        => cancelled
     cancelled  *             => already
     done       *             => too late
+    in_doubt   alive         => requested
     in_doubt   *             => too late
     expired    *             => too late
 ";
@@ -71,7 +72,8 @@ fn what_asking_to_stop_comes_to() {
             }
             Cancelling::Requested(after) => {
                 sound(&before, &after);
-                assert_eq!((after.state, after.detail.cancel_requested_ms), (State::Running, Some(NOW_MS)));
+                let asked = (after.state, &after.outcome, after.detail.cancel_requested_ms);
+                assert_eq!(asked, (before.state, &before.outcome, Some(NOW_MS)), "a doubt stays one");
                 let Cancelling::Requested(again) = transition::cancel(&after, Liveness::Alive, NOW_MS + 5)
                 else {
                     panic!("it is still running");
@@ -145,11 +147,10 @@ fn what_time_does_to_a_record() {
             Ageing::Delete => "deleted",
             Ageing::Tombstone(after) => {
                 assert_eq!((after.state, after.version), (State::Expired, 8));
-                assert_eq!(
-                    (after.outcome, after.due_ms),
-                    (None, Some(NOW_MS + 5_000)),
-                    "no result, and its own time"
-                );
+                let outcome = after.outcome.as_ref().expect("how it ended");
+                assert_eq!((outcome.size(), after.due_ms), (0, Some(NOW_MS + 5_000)), "no result");
+                assert_eq!(after.detail.ended, Some(before.state));
+                assert_eq!(after.happened(), before.happened(), "a tombstone says how it ended");
                 "tombstone"
             }
         };

@@ -99,7 +99,8 @@ impl Broken {
                 .data
                 .take()
                 .and_then(|data| serde_json::from_str::<serde_json::Value>(data.get()).ok());
-            outcome.data = value.and_then(|value| serde_json::value::to_raw_value(&value).ok());
+            outcome.data =
+                value.and_then(|value| serde_json::value::to_raw_value(&value).ok()).map(Into::into);
         }
     }
 

@@ -54,7 +54,7 @@ pub(crate) fn ended_record(found: &str, settled_by: &str, late: &str) -> Record 
 
 pub(crate) fn outcome(data: &str) -> Outcome {
     let data = serde_json::value::to_raw_value(data).expect("JSON");
-    Outcome { data: Some(data), ..Outcome::with_effect(Effect::Created) }
+    Outcome { data: Some(data.into()), ..Outcome::with_effect(Effect::Created) }
 }
 
 pub(crate) fn result(record: &Record) -> &'static str {

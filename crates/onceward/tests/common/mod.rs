@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use onceward::{
-    Begun, Blocking, Claim, Clock, Code, Done, Error, Intent, KeyOrigin, Ledger, ManualClock, MemoryStore,
-    Operation, OperationId, Owner, Receipt, Record, State, Store, Terms, transition,
+    Begun, Blocking, Claim, Clock, Code, Door, Ending, Error, Intent, KeyOrigin, Ledger, ManualClock,
+    MemoryStore, Operation, OperationId, Outcome, Owner, Plan, Receipt, Record, State, Store, Surface, Swap,
+    Terms, transition,
 };
 
 /// A clock that goes by itself, for tests with threads.
@@ -125,7 +126,7 @@ impl Bench {
 
     /// Begins an attempt that the test ends, or drops.
     pub(crate) fn begin(&self, operation: &Operation) -> Claim {
-        let intent = operation.intent().expect("a valid operation");
+        let intent = operation.clone().intent().expect("a valid operation");
         match self.wait(self.ledger.ledger().begin(&intent)).expect("it begins") {
             Begun::Execute(claim) => claim,
             Begun::Replay(_) => panic!("it was replayed"),
@@ -157,10 +158,30 @@ impl Bench {
         self.ask(operation).expect_err("it should be refused").code()
     }
 
+    /// What a call would get.
+    pub(crate) fn plan(&self, operation: &Operation) -> Plan {
+        let intent = operation.clone().intent().expect("a valid operation");
+        self.wait(self.ledger.ledger().plan(&intent)).expect("a plan")
+    }
+
     /// How many records there are.
     pub(crate) fn records(&self) -> u64 {
         self.wait(self.ledger.ledger().counts()).expect("counts").values().sum()
     }
+}
+
+/// Writes the ending of an attempt that reported a doubt, while a process that it started still holds its lock.
+pub(crate) fn left_in_doubt(bench: &Bench, claim: &Claim) {
+    let found = claim.record();
+    let outcome = Outcome::because(Some("timed out".to_owned()));
+    let doubt = transition::finish(found, found.attempt, Ending::InDoubt(outcome), bench.clock.now_ms());
+    let swap = bench.wait(bench.store.swap(Some(found.version), doubt, Door::Blocking));
+    assert!(matches!(swap, Ok(Swap::Written(_))), "the doubt is written");
+}
+
+/// The surface in whose words the tests read answers.
+pub(crate) fn once() -> Surface {
+    Surface::shell("once")
 }
 
 /// An operation with a given key.
@@ -176,7 +197,7 @@ pub(crate) fn terms(change: impl FnOnce(&mut Terms)) -> Terms {
 }
 
 pub(crate) fn id(operation: &Operation) -> OperationId {
-    operation.intent().expect("a valid operation").id
+    operation.clone().intent().expect("a valid operation").id
 }
 
 /// The same with a lease that is soon over.
