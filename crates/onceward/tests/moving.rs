@@ -3,8 +3,8 @@
 
 mod common;
 
-use common::{Bench, id, pay};
-use onceward::{Adopted, Code, Record, State};
+use common::{Bench, id, left_in_doubt, pay};
+use onceward::{Adopted, Code, Operation, Record, State};
 
 /// What taking the record in comes to, in a word.
 fn adopt(bench: &Bench, record: &Record) -> Result<&'static str, Code> {
@@ -42,6 +42,35 @@ fn what_runs_there_is_in_doubt_here() {
     assert_eq!(new.stands(&pay()), State::InDoubt);
     assert_eq!(new.refused(&pay()), Code::InDoubt);
     assert_eq!(adopt(&new, claim.record()), Ok("already there"), "a second import changes nothing");
+}
+
+#[test]
+fn a_doubt_of_there_has_no_owner_here() {
+    let (old, new) = (Bench::new(), Bench::new());
+    let claim = old.begin(&pay());
+    left_in_doubt(&old, &claim);
+    let _stranger = new.begin(&onceward::Operation::new("mail").key("other"));
+    let doubt = record(&old);
+    assert_eq!((old.stands(&pay()), doubt.state), (State::Running, State::InDoubt));
+    assert_eq!(adopt(&new, &doubt), Ok("taken"));
+    assert_eq!((new.stands(&pay()), new.refused(&pay())), (State::InDoubt, Code::InDoubt));
+}
+
+#[test]
+fn an_operation_without_a_chosen_name_moves_too() {
+    let (old, new) = (Bench::new(), Bench::new());
+    let unnamed =
+        |program: &str| Operation::unnamed(program).key("order-17").input(serde_json::json!({"a": 1}));
+    old.run(&unnamed("pay.sh")).expect("it runs");
+    let moved = old.found(&unnamed("pay.sh"));
+    assert_eq!(adopt(&new, &moved), Ok("taken"));
+    assert!(new.ask(&unnamed("pay.sh")).expect("it is replayed").replayed());
+    assert!(new.ask(&unnamed("sh")).expect("scope and key identify it").replayed());
+    let forged = Record {
+        key: onceward::Key { text: "order-18".to_owned(), ..moved.key.clone() },
+        ..Record::clone(&moved)
+    };
+    assert_eq!(adopt(&new, &forged), Err(Code::InvalidInput));
 }
 
 #[test]

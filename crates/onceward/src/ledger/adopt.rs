@@ -6,7 +6,7 @@ use super::Ledger;
 use crate::decide::Liveness;
 use crate::error::{Error, InvalidInput};
 use crate::key::OperationId;
-use crate::record::{Record, State};
+use crate::record::{Detail, Record, State};
 use crate::store::Swap;
 use crate::transition;
 
@@ -48,6 +48,8 @@ impl Ledger {
             | State::Cancelled
             | State::Expired => record,
         };
+        // Its owner held a lock of the other ledger. A lock of the same name here belongs to another attempt.
+        let record = Record { detail: Detail { owner: None, ..record.detail }, ..record };
         loop {
             match self.store().swap(None, record.clone(), self.door).await? {
                 Swap::Written(_) => return Ok(Adopted::Taken),
