@@ -238,7 +238,8 @@ pub fn cancel(record: &Record, liveness: Liveness, now_ms: i64) -> Cancelling {
             Cancelling::Cancelled(record.settled(State::Cancelled, outcome, now_ms))
         }
         State::Running => {
-            let mut next = record.next(State::Running, now_ms);
+            // A doubt stays one while a process that the attempt left behind is asked to stop.
+            let mut next = record.next(record.state, now_ms);
             next.detail.cancel_requested_ms.get_or_insert(now_ms);
             Cancelling::Requested(next)
         }
