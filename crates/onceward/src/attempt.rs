@@ -16,8 +16,8 @@ use crate::transition::Ending;
 #[derive(Debug, Clone)]
 pub struct Attempt {
     record: Arc<Record>,
-    /// Not kept alive by the work: an attempt that is over is over for everyone.
-    hold: Weak<dyn Hold>,
+    /// Not kept alive by the work: an attempt that is over is over for everyone. A read has none.
+    hold: Option<Weak<dyn Hold>>,
 }
 
 /// The proof that the ledger knows of the dispatch: a crash from here on leaves the operation in doubt. It alone can
@@ -26,7 +26,7 @@ pub struct Attempt {
 pub struct Dispatched(());
 
 impl Attempt {
-    pub(crate) fn new(record: Arc<Record>, hold: Weak<dyn Hold>) -> Self {
+    pub(crate) fn new(record: Arc<Record>, hold: Option<Weak<dyn Hold>>) -> Self {
         Self { record, hold }
     }
 
@@ -66,9 +66,13 @@ impl Attempt {
     /// Notes that the request leaves now. Until then, a crash is certain to have had no effect.
     ///
     /// # Errors
-    /// The note could not be written. Then nothing must be sent: others would take a crash for one without effect.
+    /// The note could not be written, or the attempt is over. Then nothing must be sent: others may already have taken
+    /// this attempt for one without effect.
     pub fn dispatch(&self) -> Result<Dispatched, Failure> {
-        if let Some(hold) = self.hold.upgrade() {
+        if let Some(hold) = &self.hold {
+            let Some(hold) = hold.upgrade() else {
+                return Err(Failure::no_effect("the attempt is over, so nothing was sent"));
+            };
             hold.note_dispatch(Dispatch::Begun).map_err(|error| {
                 Failure::no_effect(format!("the dispatch could not be noted, so nothing was sent: {error}"))
             })?;

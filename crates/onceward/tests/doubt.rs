@@ -5,7 +5,7 @@ mod common;
 
 use common::{Bench, NOW_MS, id, once, pay, short_lease, terms};
 use onceward::record::Outcome;
-use onceward::{Answer, Class, Clock, Code, Effect, State, Verdict};
+use onceward::{Answer, Class, Clock, Code, Effect, Ending, State, Verdict};
 
 #[test]
 fn a_dropped_claim_is_in_doubt_at_once_where_the_kernel_sees_it() {
@@ -56,6 +56,21 @@ fn an_owner_that_dies_before_the_dispatch_has_failed_where_the_kernel_sees_it() 
     let next = dropped_work(&bench, |attempt| drop(attempt.dispatch().expect("a note")));
     assert_eq!(next, 2, "the next call tries again");
     assert_eq!((bench.stands(&pay()), bench.refused(&pay())), (State::InDoubt, Code::InDoubt));
+}
+
+/// A thread that outlives its call must not send after others were told that nothing was sent.
+#[test]
+fn an_attempt_that_is_over_cannot_dispatch() {
+    let bench = Bench::new();
+    let kept = std::cell::RefCell::new(None);
+    dropped_work(&bench, |attempt| *kept.borrow_mut() = Some(attempt.clone()));
+    assert_eq!(bench.stands(&pay()), State::Failed, "the next call may run");
+    kept.take().expect("an attempt").dispatch().expect_err("nothing must be sent");
+
+    let claim = bench.begin(&pay());
+    let attempt = claim.attempt();
+    bench.wait(claim.finish(Ending::Done(Outcome::because(None)))).expect("it is done");
+    attempt.dispatch().expect_err("it is over");
 }
 
 #[test]

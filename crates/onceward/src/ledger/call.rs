@@ -1,7 +1,7 @@
 //! A call: the operation, what can be asked about it, and the loop over its tries.
 
 use std::pin::Pin;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use super::{Begun, Ledger, Receipt};
 use crate::attempt::{Attempt, Done, Failure, Kind, ending};
@@ -9,7 +9,7 @@ use crate::error::{Error, Ran};
 use crate::operation::Intent;
 use crate::policy::OnFailure;
 use crate::record::{Class, Outcome, Owner, Record, Verification};
-use crate::store::{Dispatch, Hold, Inherit, StoreError};
+use crate::store::{Dispatch, Inherit};
 use crate::transition::{self, Ending};
 
 type Answer<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -127,7 +127,7 @@ where
 {
     let now_ms = ledger.now_ms();
     let record = transition::start(None, intent, Owner { token: 0, lease_until_ms: now_ms }, now_ms);
-    let attempt = Attempt::new(Arc::new(record.clone()), Weak::<NoLock>::new());
+    let attempt = Attempt::new(Arc::new(record.clone()), None);
     let (ending, _) = ending(act(attempt).await);
     // Whatever became of a read, it had no effect.
     let ending = match ending {
@@ -141,19 +141,6 @@ where
             let reason = outcome.reason.unwrap_or_else(|| "it failed".to_owned());
             Err(Error::Failed { record, reason, ran: Ran::Yes })
         }
-    }
-}
-
-/// The lock of a read, which needs none.
-struct NoLock;
-
-impl Hold for NoLock {
-    fn token(&self) -> u64 {
-        0
-    }
-
-    fn note_dispatch(&self, _dispatch: Dispatch) -> Result<(), StoreError> {
-        Ok(())
     }
 }
 

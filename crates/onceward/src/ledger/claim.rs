@@ -27,7 +27,7 @@ pub struct Claim {
 
 impl Claim {
     pub(super) fn new(ledger: Ledger, record: Arc<Record>, hold: Arc<dyn Hold>, lease_ms: u64) -> Self {
-        let attempt = Attempt::new(Arc::clone(&record), Arc::downgrade(&hold));
+        let attempt = Attempt::new(Arc::clone(&record), Some(Arc::downgrade(&hold)));
         Self { ledger, record, lease_ms, attempt, _hold: hold }
     }
 
