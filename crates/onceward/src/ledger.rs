@@ -405,7 +405,11 @@ impl Ledger {
     /// When the ledger cannot be read.
     pub async fn list(&self, filter: &Filter) -> Result<Vec<(Listed, State)>, Error> {
         let mut written = filter.clone();
-        // What stands in doubt or has expired may still be written as what it was.
+        // A record may still be written as what it was: running for in doubt or failed, in doubt for running (a process
+        // that the attempt left behind holds its lock), and settled for expired.
+        if filter.states.contains(&State::Running) {
+            written.states.push(State::InDoubt);
+        }
         if filter.states.contains(&State::InDoubt) || filter.states.contains(&State::Failed) {
             written.states.push(State::Running);
         }

@@ -3,9 +3,9 @@
 
 mod common;
 
-use common::{Bench, NOW_MS, id, once, pay, short_lease, terms};
+use common::{Bench, NOW_MS, id, left_in_doubt, once, pay, short_lease, terms};
 use onceward::record::Outcome;
-use onceward::{Answer, Class, Clock, Code, Effect, Ending, State, Verdict};
+use onceward::{Answer, Class, Clock, Code, Decision, Effect, Ending, State, Verdict};
 
 #[test]
 fn a_dropped_claim_is_in_doubt_at_once_where_the_kernel_sees_it() {
@@ -155,6 +155,49 @@ fn a_waiting_caller_sees_the_owner_go() {
         let receipt = bench.run(&operation).expect("it runs again");
         assert_eq!((receipt.record().attempt, receipt.record().detail.history[0].ended), (2, State::InDoubt));
     }
+}
+
+/// A command timed out, and a process that it started goes on.
+#[test]
+fn a_doubt_whose_lock_is_held_is_a_running_attempt() {
+    let operation = pay().class(Class::Idempotent).terms(terms(|terms| terms.wait_ms = 0));
+    let bench = Bench::new();
+    let claim = bench.begin(&operation);
+    left_in_doubt(&bench, &claim);
+    let found = bench.found(&operation);
+    assert_eq!(
+        (found.state, found.reason(), found.detail.owner),
+        (State::InDoubt, Some("timed out"), claim.record().detail.owner)
+    );
+    assert_eq!((bench.stands(&operation), bench.refused(&operation)), (State::Running, Code::InProgress));
+    assert_eq!(bench.plan(&operation).decision, Decision::Wait);
+    let forgotten = bench.wait(bench.ledger.ledger().forget(&id(&operation)));
+    assert_eq!(forgotten.expect_err("it runs").code(), Code::WrongState);
+    drop(claim);
+    assert_eq!(bench.stands(&operation), State::InDoubt, "its lock is free, and it is as its owner said");
+    assert_eq!(bench.found(&operation).reason(), Some("timed out"));
+}
+
+#[test]
+fn a_person_settles_a_doubt_whose_lock_is_still_held() {
+    for verdict in [Verdict::Done, Verdict::Failed] {
+        let bench = Bench::new();
+        let claim = bench.begin(&pay());
+        left_in_doubt(&bench, &claim);
+        let settled = bench.wait(bench.ledger.ledger().settle(&id(&pay()), verdict, Outcome::because(None)));
+        let settled = settled.expect("a person may know better");
+        assert_eq!((settled.state.is_settled(), settled.detail.owner), (true, None), "{verdict:?}");
+        assert_eq!(bench.stands(&pay()), settled.state, "{verdict:?}: the lock does not count any more");
+    }
+}
+
+#[test]
+fn a_person_does_not_settle_a_running_attempt() {
+    let bench = Bench::new();
+    let _claim = bench.begin(&pay());
+    let settled =
+        bench.wait(bench.ledger.ledger().settle(&id(&pay()), Verdict::Done, Outcome::because(None)));
+    assert_eq!(settled.expect_err("its own ending will say").code(), Code::WrongState);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Bench, NOW_MS, id, pay, terms};
+use common::{Bench, NOW_MS, id, left_in_doubt, pay, terms};
 use onceward::record::Outcome;
 use onceward::{
     Cancelled, Class, Clock, Code, Effect, Ending, Failure, Filter, Happened, OnExpired, Operation, State,
@@ -229,6 +229,20 @@ fn a_listing_tells_where_operations_really_stand() {
     bench.clock.advance(DAY_MS);
     assert_eq!(list(&[State::Expired]), ["failed expired", "done expired"]);
     assert_eq!(list(&[State::Done]), Vec::<String>::new());
+}
+
+#[test]
+fn a_doubt_whose_lock_is_held_is_listed_as_running() {
+    let bench = Bench::new();
+    let claim = bench.begin(&pay());
+    left_in_doubt(&bench, &claim);
+    let list = |state| {
+        let filter = Filter { states: vec![state], limit: 9, ..Filter::default() };
+        bench.wait(bench.ledger.ledger().list(&filter)).expect("a listing").len()
+    };
+    assert_eq!((list(State::Running), list(State::InDoubt)), (1, 0));
+    drop(claim);
+    assert_eq!((list(State::Running), list(State::InDoubt)), (0, 1));
 }
 
 #[test]
