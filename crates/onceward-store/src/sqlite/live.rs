@@ -146,7 +146,7 @@ impl Live {
         match inherit {
             Inherit::No => {
                 live.held_tokens().insert(token);
-                let hold = SharedHold { token, live: Arc::clone(live) };
+                let hold = SharedHold { token, live: Arc::clone(live), process: std::process::id() };
                 fcntl(&live.file, FcntlArg::F_OFD_SETLK(&lock)).map_err(|error| cannot(error.into()))?;
                 Ok(Box::new(hold))
             }
@@ -155,7 +155,7 @@ impl Live {
                 let file = open_file(&live.path).map_err(cannot)?;
                 fcntl(&file, FcntlArg::F_OFD_SETLK(&lock)).map_err(|error| cannot(error.into()))?;
                 fcntl(&file, FcntlArg::F_SETFD(FdFlag::empty())).map_err(|error| cannot(error.into()))?;
-                Ok(Box::new(InheritedHold { token, file }))
+                Ok(Box::new(InheritedHold { token, file, process: std::process::id() }))
             }
         }
     }
@@ -279,6 +279,8 @@ pub(super) struct SetupLock {
 struct SharedHold {
     token: u64,
     live: Arc<Live>,
+    /// The process that took the lock. One that was forked from it has a copy of this value, and no say in it.
+    process: u32,
 }
 
 impl Hold for SharedHold {
@@ -287,12 +289,17 @@ impl Hold for SharedHold {
     }
 
     fn note_dispatch(&self, dispatch: Dispatch) -> Result<(), StoreError> {
+        refuse_forked(self.process)?;
         note_dispatch(&self.live.file, self.token, dispatch)
     }
 }
 
 impl Drop for SharedHold {
     fn drop(&mut self) {
+        // A forked process shares the open file description: to unlock there is to unlock here.
+        if self.process != std::process::id() {
+            return;
+        }
         // Unlocked first: for as long as it is locked, this process must know that it is.
         let unlocked = fcntl(&self.live.file, FcntlArg::F_OFD_SETLK(&range(libc::F_UNLCK, self.token)));
         debug_assert!(unlocked.is_ok(), "a lock that was taken can be freed");
@@ -300,9 +307,12 @@ impl Drop for SharedHold {
     }
 }
 
+/// A lock that child processes inherit. Dropping it closes the file and never unlocks: the lock is free when the last
+/// process that has the file open has closed it.
 struct InheritedHold {
     token: u64,
     file: File,
+    process: u32,
 }
 
 impl Hold for InheritedHold {
@@ -311,8 +321,20 @@ impl Hold for InheritedHold {
     }
 
     fn note_dispatch(&self, dispatch: Dispatch) -> Result<(), StoreError> {
+        refuse_forked(self.process)?;
         note_dispatch(&self.file, self.token, dispatch)
     }
+}
+
+/// An attempt belongs to the process that began it. A process forked from it must not write the attempt's notes.
+fn refuse_forked(owner: u32) -> Result<(), StoreError> {
+    if owner == std::process::id() {
+        return Ok(());
+    }
+    Err(StoreError::unavailable(format!(
+        "this attempt belongs to process {owner}, from which this process was forked; nothing was written. Let \
+         process {owner} finish it, or open the ledger anew here"
+    )))
 }
 
 fn note_dispatch(file: &File, token: u64, dispatch: Dispatch) -> Result<(), StoreError> {
@@ -347,4 +369,51 @@ fn boot_id() -> Option<[u8; 16]> {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     let number = u128::from_str_radix(&text.trim().replace('-', ""), 16).ok()?;
     Some(number.to_be_bytes())
+}
+
+#[cfg(test)]
+#[expect(clippy::expect_used, reason = "a test that cannot set up its ground fails")]
+mod tests {
+    use super::*;
+
+    /// A process id that is never this process's.
+    const ANOTHER_PROCESS: u32 = 0;
+
+    fn live() -> (tempfile::TempDir, Arc<Live>) {
+        let folder = tempfile::tempdir().expect("a folder for the test");
+        let options = SqliteOptions::new(folder.path().join("once.db"));
+        let live = Arc::new(Live::open(&options).expect("a new ledger can be opened"));
+        (folder, live)
+    }
+
+    /// The value that a forked process has of a lock of its parent's.
+    fn forked_copy(live: &Arc<Live>, token: u64) -> SharedHold {
+        SharedHold { token, live: Arc::clone(live), process: ANOTHER_PROCESS }
+    }
+
+    #[test]
+    fn a_forked_process_that_drops_a_lock_does_not_release_it() {
+        let (_folder, live) = live();
+        let hold = Live::hold(&live, Inherit::No).expect("a lock");
+        drop(forked_copy(&live, hold.token()));
+        assert_eq!(live.liveness(hold.token()).expect("liveness"), Liveness::Alive);
+        let other = Live::open(&SqliteOptions::new(live.database.clone())).expect("another process's view");
+        assert_eq!(other.liveness(hold.token()).expect("liveness"), Liveness::Alive);
+    }
+
+    #[test]
+    fn a_forked_process_cannot_write_notes() {
+        let (_folder, live) = live();
+        let hold = Live::hold(&live, Inherit::No).expect("a lock");
+        let token = hold.token();
+        hold.note_dispatch(Dispatch::NotYet).expect("the owner writes");
+        let refused = forked_copy(&live, token).note_dispatch(Dispatch::Begun);
+        assert!(refused.is_err_and(|error| error.to_string().contains("forked")));
+        drop(hold);
+        assert_eq!(live.liveness(token).expect("liveness"), Liveness::NeverDispatched);
+
+        let file = open_file(&live.path).expect("the file");
+        let inherited = InheritedHold { token, file, process: ANOTHER_PROCESS };
+        assert!(inherited.note_dispatch(Dispatch::Begun).is_err());
+    }
 }
