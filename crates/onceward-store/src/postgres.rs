@@ -31,8 +31,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use onceward::watchers::Watchers;
 use onceward::{
-    Clock, Counts, Door, Filter, Hold, Inherit, Listed, Liveness, OperationId, Owner, Record, State, Store,
-    StoreError, Swap, Watch,
+    Applied, Change, Clock, Counts, Door, Filter, Hold, Inherit, Listed, Liveness, OperationId, Owner,
+    Record, State, Store, StoreError, Swap, Watch,
 };
 use tokio::sync::{oneshot, watch};
 
@@ -221,6 +221,35 @@ impl Store for PostgresStore {
         self.ask(|reply| Job::Delete { id: id.clone(), expected, reply }).await
     }
 
+    async fn apply(&self, changes: Vec<Change>, door: Door) -> Result<Vec<Applied>, StoreError> {
+        give_way(door).await;
+        // All are handed over before any is waited for: those of a kind share statements.
+        let waiting: Vec<Waiting> = changes
+            .into_iter()
+            .map(|change| match change {
+                Change::Swap { expected, record } => {
+                    let (reply, answer) = oneshot::channel();
+                    self.desk.post(Job::Swap { expected, record: Arc::new(record), reply });
+                    Waiting::Swap(answer)
+                }
+                Change::Delete { id, expected } => {
+                    let (reply, answer) = oneshot::channel();
+                    self.desk.post(Job::Delete { id, expected, reply });
+                    Waiting::Delete(answer)
+                }
+            })
+            .collect();
+        let mut applied = Vec::with_capacity(waiting.len());
+        let mut failed = None;
+        for one in waiting {
+            match one.answer().await {
+                Ok(one) => applied.push(one),
+                Err(error) => failed = failed.or(Some(error)),
+            }
+        }
+        failed.map_or(Ok(applied), Err)
+    }
+
     async fn list(&self, filter: &Filter) -> Result<Vec<Listed>, StoreError> {
         let question = rows::list(&self.shared.options.schema, filter);
         rows::listed(&self.ask(|reply| Job::Ask { question, reply }).await?)
@@ -232,8 +261,8 @@ impl Store for PostgresStore {
         Ok(rows::listed(&found)?.into_iter().map(|listed| listed.record).collect())
     }
 
-    async fn counts(&self) -> Result<Counts, StoreError> {
-        let question = rows::counts(&self.shared.options.schema);
+    async fn counts(&self, filter: &Filter) -> Result<Counts, StoreError> {
+        let question = rows::counts(&self.shared.options.schema, filter);
         rows::counted(&self.ask(|reply| Job::Ask { question, reply }).await?)
     }
 
@@ -265,6 +294,23 @@ impl Store for PostgresStore {
 
     fn tally_replay(&self, id: &OperationId) {
         self.desk.tally_replay(id);
+    }
+}
+
+/// The answer to one change of a batch, on its way.
+enum Waiting {
+    Swap(oneshot::Receiver<Result<Swap, StoreError>>),
+    Delete(oneshot::Receiver<Result<bool, StoreError>>),
+}
+
+impl Waiting {
+    async fn answer(self) -> Result<Applied, StoreError> {
+        let gone = || StoreError::unavailable("the ledger's thread is gone");
+        let written = match self {
+            Self::Swap(answer) => matches!(answer.await.map_err(|_| gone())??, Swap::Written(_)),
+            Self::Delete(answer) => answer.await.map_err(|_| gone())??,
+        };
+        Ok(if written { Applied::Written } else { Applied::Conflict })
     }
 }
 

@@ -28,9 +28,10 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
+use futures_util::future::join_all;
 use onceward::{
-    Clock, Counts, Door, Filter, Hold, Inherit, Listed, Liveness, OperationId, Owner, Record, Store,
-    StoreError, Swap, Watch,
+    Applied, Change, Clock, Counts, Door, Filter, Hold, Inherit, Listed, Liveness, OperationId, Owner,
+    Record, Store, StoreError, Swap, Watch,
 };
 use redis::Value;
 
@@ -121,6 +122,7 @@ impl RedisStore {
             value.to_vec(),
             entry::indexed_scope(&record.scope).as_bytes().to_vec(),
             keys.channel().as_bytes().to_vec(),
+            record.key.text.as_bytes().to_vec(),
         ];
         Command::script(shard, Script::Swap)
             .keys([name.clone(), body_key(&name), keys.tag(shard)])
@@ -242,6 +244,20 @@ impl Store for RedisStore {
         Ok(deleted)
     }
 
+    async fn apply(&self, changes: Vec<Change>, door: Door) -> Result<Vec<Applied>, StoreError> {
+        // All are under way at once, so they share round trips and syncs.
+        let changes = changes.into_iter().map(|change| async move {
+            let written = match change {
+                Change::Swap { expected, record } => {
+                    matches!(self.swap(expected, record, door).await?, Swap::Written(_))
+                }
+                Change::Delete { id, expected } => self.delete(&id, expected, door).await?,
+            };
+            Ok(if written { Applied::Written } else { Applied::Conflict })
+        });
+        join_all(changes).await.into_iter().collect()
+    }
+
     async fn list(&self, filter: &Filter) -> Result<Vec<Listed>, StoreError> {
         listing::list(&self.fleet, filter).await
     }
@@ -250,8 +266,8 @@ impl Store for RedisStore {
         listing::due(&self.fleet, now_ms, limit).await
     }
 
-    async fn counts(&self) -> Result<Counts, StoreError> {
-        listing::counts(&self.fleet).await
+    async fn counts(&self, filter: &Filter) -> Result<Counts, StoreError> {
+        listing::counts(&self.fleet, filter).await
     }
 
     async fn changed(&self, id: &OperationId, seen: u64, timeout_ms: u64) {
@@ -341,7 +357,7 @@ async fn introduce(crew: &Crew, clock: &ServerClock) -> Result<(), StoreError> {
     } else {
         Vec::new()
     };
-    let [format, shards, identity] = fields.as_slice() else {
+    let [format, shards, identity, lookup] = fields.as_slice() else {
         return Err(foreign(format!("{meta:?} is not the ledger's own key")));
     };
     if format != FORMAT {
@@ -356,6 +372,7 @@ async fn introduce(crew: &Crew, clock: &ServerClock) -> Result<(), StoreError> {
         )
     })?);
     crew.terms.identity.get_or_init(|| identity.clone());
+    crew.terms.lookup.get_or_init(|| lookup == "1");
     read_clock(crew, clock).await
 }
 

@@ -25,8 +25,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use async_trait::async_trait;
 use onceward::watchers::Watchers;
 use onceward::{
-    Clock, Counts, Door, Filter, Hold, Inherit, Listed, Liveness, OperationId, Owner, Record, Store,
-    StoreError, Swap, Watch,
+    Applied, Change, Clock, Counts, Door, Filter, Hold, Inherit, Listed, Liveness, OperationId, Owner,
+    Record, Store, StoreError, Swap, Watch,
 };
 use rusqlite::Connection;
 
@@ -35,7 +35,7 @@ pub use schema::SCHEMA_VERSION;
 
 use crate::cache::Cache;
 use live::Live;
-use queue::{Change, Haste, Written};
+use queue::{Haste, Written};
 use rows::Entry;
 use writer::Writer;
 
@@ -118,7 +118,7 @@ impl SqliteStore {
         Ok(record)
     }
 
-    async fn write(&self, change: Change, door: Door) -> Result<Written, StoreError> {
+    async fn write(&self, change: queue::Change, door: Door) -> Result<Written, StoreError> {
         // With other attempts under way here a shared sync is worth the change of thread.
         match door {
             Door::Blocking if self.shared.live.held() <= 1 => self.writer.write_here(change).await,
@@ -166,7 +166,7 @@ impl Store for SqliteStore {
         let record = Arc::new(record);
         let entry = Entry::new(Arc::clone(&record))
             .map_err(|error| schema::explain(&self.shared.options.path, error))?;
-        match self.write(Change::Swap { expected, entry }, door).await? {
+        match self.write(queue::Change::Swap { expected, entry }, door).await? {
             Written::Yes { epoch } => {
                 if let Some(epoch) = epoch {
                     self.shared.cache.keep(&record, epoch);
@@ -178,8 +178,29 @@ impl Store for SqliteStore {
     }
 
     async fn delete(&self, id: &OperationId, expected: u64, door: Door) -> Result<bool, StoreError> {
-        let written = self.write(Change::Delete { id: id.clone(), expected }, door).await?;
+        let written = self.write(queue::Change::Delete { id: id.clone(), expected }, door).await?;
         Ok(matches!(written, Written::Yes { .. }))
+    }
+
+    async fn apply(&self, changes: Vec<Change>, _door: Door) -> Result<Vec<Applied>, StoreError> {
+        let cannot = |error| schema::explain(&self.shared.options.path, error);
+        let mut queued = Vec::with_capacity(changes.len());
+        for change in changes {
+            queued.push(match change {
+                Change::Swap { expected, record } => {
+                    queue::Change::Swap { expected, entry: Entry::new(Arc::new(record)).map_err(cannot)? }
+                }
+                Change::Delete { id, expected } => queue::Change::Delete { id, expected },
+            });
+        }
+        let written = self.writer.write_all(queued).await?;
+        Ok(written
+            .into_iter()
+            .map(|written| match written {
+                Written::Yes { .. } => Applied::Written,
+                Written::Conflict(_) => Applied::Conflict,
+            })
+            .collect())
     }
 
     async fn list(&self, filter: &Filter) -> Result<Vec<Listed>, StoreError> {
@@ -191,8 +212,8 @@ impl Store for SqliteStore {
         self.shared.read(|connection| rows::due(connection, now_ms, limit))
     }
 
-    async fn counts(&self) -> Result<Counts, StoreError> {
-        self.shared.read(rows::counts)
+    async fn counts(&self, filter: &Filter) -> Result<Counts, StoreError> {
+        self.shared.read(|connection| rows::counts(connection, filter))
     }
 
     async fn changed(&self, id: &OperationId, seen: u64, timeout_ms: u64) {

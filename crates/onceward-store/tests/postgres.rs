@@ -203,7 +203,10 @@ fn lost_replies_under_load_neither_lose_nor_double_an_effect() {
     });
     assert_eq!(effects.into_inner(), 800);
     assert!(relay.replies_dropped() > 2, "{} replies were lost", relay.replies_dropped());
-    assert_eq!(pollster::block_on(store.counts()).unwrap().get(&State::Done), Some(&800));
+    assert_eq!(
+        pollster::block_on(store.counts(&onceward::Filter::default())).unwrap().get(&State::Done),
+        Some(&800)
+    );
 }
 
 #[test]

@@ -20,6 +20,7 @@ mod bench;
 mod swap;
 mod recall;
 mod delete;
+mod apply;
 mod list;
 mod due;
 mod changed;
@@ -106,6 +107,7 @@ const GROUPS: &[(&str, &[Case])] = &[
     ("load and swap", swap::CASES),
     ("recall", recall::CASES),
     ("delete", delete::CASES),
+    ("apply", apply::CASES),
     ("list", list::CASES),
     ("due and counts", due::CASES),
     ("changed", changed::CASES),

@@ -3,6 +3,7 @@
 mod adopt;
 mod call;
 mod claim;
+mod lookup;
 mod repeat;
 mod tend;
 

@@ -65,7 +65,7 @@ pub use record::{
     Class, Detail, DoubleEffect, Downstream, Effect, Outcome, Owner, Past, Record, State, Verification,
 };
 pub use store::{
-    Clock, Counts, Cursor, Dispatch, Door, Filter, Hold, Inherit, Listed, Missing, Store, StoreError, Swap,
-    Watch,
+    Applied, Change, Clock, Counts, Cursor, Dispatch, Door, Filter, Hold, Inherit, Listed, Missing, Store,
+    StoreError, Swap, Watch,
 };
 pub use transition::{Ending, Verdict};

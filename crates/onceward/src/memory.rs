@@ -108,10 +108,7 @@ impl<C: Clock> Store for MemoryStore<C> {
         let below = filter.before.map_or(i64::MAX, |cursor| cursor.0);
         let listed = table.order.range(..below).rev().filter_map(|(row, id)| {
             let record = table.load(id)?;
-            let fits = filter.scope.as_ref().is_none_or(|scope| *scope == record.scope)
-                && filter.name.as_ref().is_none_or(|name| *name == record.name)
-                && (filter.states.is_empty() || filter.states.contains(&record.state));
-            fits.then(|| Listed { cursor: Cursor(*row), record: without_body(&record) })
+            filter.matches(&record).then(|| Listed { cursor: Cursor(*row), record: without_body(&record) })
         });
         Ok(listed.take(filter.limit).collect())
     }
@@ -127,9 +124,9 @@ impl<C: Clock> Store for MemoryStore<C> {
         Ok(due.into_iter().take(limit).map(|(_, record)| without_body(record)).collect())
     }
 
-    async fn counts(&self) -> Result<Counts, StoreError> {
+    async fn counts(&self, filter: &Filter) -> Result<Counts, StoreError> {
         let mut counts = Counts::new();
-        for (_, record) in self.table().records.values() {
+        for (_, record) in self.table().records.values().filter(|(_, record)| filter.matches(record)) {
             *counts.entry(record.state).or_default() += 1;
         }
         Ok(counts)

@@ -65,6 +65,35 @@ pub enum Swap {
     Conflict(Option<Arc<Record>>),
 }
 
+/// One change of a batch: see [`Store::apply`].
+#[derive(Debug, Clone)]
+#[expect(clippy::large_enum_variant, reason = "a batch is short-lived, and most of its changes are swaps")]
+pub enum Change {
+    /// Write `record` if the stored version is `expected` (`None`: if there is none).
+    Swap {
+        /// The version that must be stored.
+        expected: Option<u64>,
+        /// What to write.
+        record: Record,
+    },
+    /// Delete the record if its version is `expected`.
+    Delete {
+        /// Which record.
+        id: OperationId,
+        /// The version that must be stored.
+        expected: u64,
+    },
+}
+
+/// What became of one change of a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Applied {
+    /// It is written, and durable.
+    Written,
+    /// The stored version was another one: nothing was written for this change.
+    Conflict,
+}
+
 /// How a write comes in: whether the caller's thread may be blocked for its time, and whether it has time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Door {
@@ -124,19 +153,41 @@ pub trait Clock: Send + Sync {
     async fn sleep(&self, ms: u64);
 }
 
-/// Which records to list, newest first.
+/// Which records to list, newest first, or to count. All conditions must hold.
 #[derive(Debug, Clone, Default)]
 pub struct Filter {
     /// Only of this scope.
     pub scope: Option<String>,
     /// Only of this name.
     pub name: Option<String>,
+    /// Only with this very key.
+    pub key: Option<String>,
+    /// Only those whose id begins so: `op_` and any number of its digits.
+    pub id_prefix: Option<String>,
+    /// Only those created at this time or later.
+    pub since_ms: Option<i64>,
+    /// Only those created before this time.
+    pub until_ms: Option<i64>,
     /// Only in one of these states, as they are written; empty for all.
     pub states: Vec<State>,
     /// Only those that were created before this cursor, which a listing gives with its last record.
     pub before: Option<Cursor>,
     /// At most so many.
     pub limit: usize,
+}
+
+impl Filter {
+    /// Whether all conditions but the cursor hold for this record, as it is written.
+    #[must_use]
+    pub fn matches(&self, record: &Record) -> bool {
+        self.scope.as_ref().is_none_or(|scope| *scope == record.scope)
+            && self.name.as_ref().is_none_or(|name| *name == record.name)
+            && self.key.as_ref().is_none_or(|key| *key == record.key.text)
+            && self.id_prefix.as_ref().is_none_or(|prefix| record.id.as_str().starts_with(prefix))
+            && self.since_ms.is_none_or(|since| record.created_ms >= since)
+            && self.until_ms.is_none_or(|until| record.created_ms < until)
+            && (self.states.is_empty() || self.states.contains(&record.state))
+    }
 }
 
 /// A place in a listing, opaque to callers.
@@ -180,14 +231,34 @@ pub trait Store: Send + Sync {
     /// Deletes the record if its version is `expected`; tells whether it did.
     async fn delete(&self, id: &OperationId, expected: u64, door: Door) -> Result<bool, StoreError>;
 
+    /// Applies many changes, of which no two are of one operation. Each succeeds or fails by itself, as by
+    /// [`Store::swap`] and [`Store::delete`], and the answers come in the order of the changes. When this returns, what
+    /// was written is durable. After an error some of the changes may have been written.
+    ///
+    /// A store overrides this to share one sync, or one round trip, among many changes.
+    async fn apply(&self, changes: Vec<Change>, door: Door) -> Result<Vec<Applied>, StoreError> {
+        let mut applied = Vec::with_capacity(changes.len());
+        for change in changes {
+            let written = match change {
+                Change::Swap { expected, record } => {
+                    matches!(self.swap(expected, record, door).await?, Swap::Written(_))
+                }
+                Change::Delete { id, expected } => self.delete(&id, expected, door).await?,
+            };
+            applied.push(if written { Applied::Written } else { Applied::Conflict });
+        }
+        Ok(applied)
+    }
+
     /// The records that the filter lets through, newest first.
     async fn list(&self, filter: &Filter) -> Result<Vec<Listed>, StoreError>;
 
     /// Up to `limit` records whose `due_ms` is not after `now_ms`, the longest overdue first.
     async fn due(&self, now_ms: i64, limit: usize) -> Result<Vec<Record>, StoreError>;
 
-    /// How many there are of each state.
-    async fn counts(&self) -> Result<Counts, StoreError>;
+    /// How many of the records that the filter lets through there are in each state. Its limit and its cursor do not
+    /// count.
+    async fn counts(&self, filter: &Filter) -> Result<Counts, StoreError>;
 
     /// Returns when the record may no longer have version `seen`, or after `timeout_ms`. May return early.
     async fn changed(&self, id: &OperationId, seen: u64, timeout_ms: u64);

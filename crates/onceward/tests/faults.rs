@@ -82,8 +82,8 @@ impl Store for Fated {
         self.inner.due(now_ms, limit).await
     }
 
-    async fn counts(&self) -> Result<Counts, StoreError> {
-        self.inner.counts().await
+    async fn counts(&self, filter: &Filter) -> Result<Counts, StoreError> {
+        self.inner.counts(filter).await
     }
 
     async fn changed(&self, id: &OperationId, seen: u64, timeout_ms: u64) {

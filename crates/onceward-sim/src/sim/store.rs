@@ -151,8 +151,8 @@ impl Store for FaultyStore {
         self.carry(self.inner.due(now_ms, limit)).await
     }
 
-    async fn counts(&self) -> Result<Counts, StoreError> {
-        self.carry(self.inner.counts()).await
+    async fn counts(&self, filter: &Filter) -> Result<Counts, StoreError> {
+        self.carry(self.inner.counts(filter)).await
     }
 
     async fn changed(&self, id: &OperationId, seen: u64, timeout_ms: u64) {

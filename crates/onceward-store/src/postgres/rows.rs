@@ -220,31 +220,19 @@ pub(super) struct Question {
 
 /// The question for the records that the filter lets through, newest first, without the bodies of their results.
 pub(super) fn list(schema: &str, filter: &Filter) -> Question {
-    let mut conditions = vec!["true".to_owned()];
-    let mut types = Vec::new();
-    let mut values: Vec<Box<dyn ToSql + Sync + Send>> = Vec::new();
-    let mut condition = |text: &str, value: Box<dyn ToSql + Sync + Send>, kind: Type| {
-        values.push(value);
-        types.push(kind);
-        conditions.push(format!("{text} ${}", values.len()));
-    };
-    if let Some(scope) = &filter.scope {
-        // In these words, so that the planner sees that the partial index has them all.
-        let text = if scope == DEFAULT_SCOPE { "scope =" } else { "scope <> 'default' AND scope =" };
-        condition(text, Box::new(scope.clone()), Type::TEXT);
-    }
-    if let Some(name) = &filter.name {
-        condition("name =", Box::new(name.clone()), Type::TEXT);
-    }
+    let mut all = Conditions::of(filter);
     if let Some(before) = filter.before {
-        condition("place <", Box::new(before.0), Type::INT8);
+        all.add("place <", Box::new(before.0), Type::INT8);
     }
-    values.push(Box::new(i64::try_from(filter.limit).unwrap_or(i64::MAX)));
-    types.push(Type::INT8);
-    let (conditions, limit) = (conditions.join(" AND "), values.len());
+    all.values.push(Box::new(i64::try_from(filter.limit).unwrap_or(i64::MAX)));
+    all.types.push(Type::INT8);
+    let (conditions, limit) = (all.texts.join(" AND "), all.values.len());
+    // An id or a key brings few rows, which are sorted; the planner must not walk all places to find them in order.
+    let few = filter.id_prefix.is_some() || filter.key.is_some();
+    let order = if few { "place + 0" } else { "place" };
     let newest = |states: &str| {
         format!(
-            "SELECT {COLUMNS} FROM \"{schema}\".operation WHERE {conditions}{states} ORDER BY place DESC LIMIT ${limit}"
+            "SELECT {COLUMNS} FROM \"{schema}\".operation WHERE {conditions}{states} ORDER BY {order} DESC LIMIT ${limit}"
         )
     };
     let text = match by_index(&filter.states).as_slice() {
@@ -255,7 +243,49 @@ pub(super) fn list(schema: &str, filter: &Filter) -> Question {
             format!("SELECT * FROM ({}) AS o ORDER BY place DESC LIMIT ${limit}", each.join(" UNION ALL "))
         }
     };
-    Question { statement: Statement { text, types }, values }
+    Question { statement: Statement { text, types: all.types }, values: all.values }
+}
+
+/// A filter in SQL, without its states and its cursor.
+struct Conditions {
+    texts: Vec<String>,
+    types: Vec<Type>,
+    values: Vec<Box<dyn ToSql + Sync + Send>>,
+}
+
+impl Conditions {
+    fn of(filter: &Filter) -> Self {
+        let mut all = Self { texts: vec!["true".to_owned()], types: Vec::new(), values: Vec::new() };
+        if let Some(scope) = &filter.scope {
+            // In these words, so that the planner sees that the partial index has them all.
+            let text = if scope == DEFAULT_SCOPE { "scope =" } else { "scope <> 'default' AND scope =" };
+            all.add(text, Box::new(scope.clone()), Type::TEXT);
+        }
+        if let Some(name) = &filter.name {
+            all.add("name =", Box::new(name.clone()), Type::TEXT);
+        }
+        if let Some(key) = &filter.key {
+            all.add("key =", Box::new(key.clone()), Type::TEXT);
+        }
+        if let Some(prefix) = &filter.id_prefix {
+            // Ids are ASCII and compared byte by byte, so those with the prefix are between it and what follows it.
+            all.add("id >=", Box::new(prefix.clone()), Type::TEXT);
+            all.add("id <", Box::new(format!("{prefix}\u{7f}")), Type::TEXT);
+        }
+        if let Some(since_ms) = filter.since_ms {
+            all.add("created_ms >=", Box::new(since_ms), Type::INT8);
+        }
+        if let Some(until_ms) = filter.until_ms {
+            all.add("created_ms <", Box::new(until_ms), Type::INT8);
+        }
+        all
+    }
+
+    fn add(&mut self, text: &str, value: Box<dyn ToSql + Sync + Send>, kind: Type) {
+        self.values.push(value);
+        self.types.push(kind);
+        self.texts.push(format!("{text} ${}", self.values.len()));
+    }
 }
 
 /// The conditions for these states, one for each index that has them all. As words and not as values, so that the
@@ -286,10 +316,17 @@ pub(super) fn due(schema: &str, now_ms: i64, limit: usize) -> Question {
     Question { statement, values: vec![Box::new(now_ms), Box::new(limit)] }
 }
 
-/// The question for how many there are of each state.
-pub(super) fn counts(schema: &str) -> Question {
-    let text = format!("SELECT state, count(*) FROM \"{schema}\".operation GROUP BY state");
-    Question { statement: Statement { text, types: Vec::new() }, values: Vec::new() }
+/// The question for how many the filter lets through of each state.
+pub(super) fn counts(schema: &str, filter: &Filter) -> Question {
+    let mut all = Conditions::of(filter);
+    if !filter.states.is_empty() {
+        let words: Vec<&str> = filter.states.iter().map(|state| state.as_str()).collect();
+        all.texts.push(format!("state IN ('{}')", words.join("', '")));
+    }
+    let conditions = all.texts.join(" AND ");
+    let text =
+        format!("SELECT state, count(*) FROM \"{schema}\".operation WHERE {conditions} GROUP BY state");
+    Question { statement: Statement { text, types: all.types }, values: all.values }
 }
 
 pub(super) fn listed(rows: &[Row]) -> Result<Vec<Listed>, StoreError> {

@@ -33,6 +33,9 @@ CREATE TABLE {schema}.operation (
 CREATE INDEX operation_place_idx ON {schema}.operation (place);
 -- Who names no scope has the newest operations anyway, and need not pay for an index.
 CREATE INDEX operation_scope_idx ON {schema}.operation (scope, place) WHERE scope <> 'default';
+-- Operations are asked for by their keys. A ledger of an older build may lack this index: everything works without it,
+-- more slowly, and `once doctor` names the statement that adds it.
+CREATE INDEX operation_key_idx ON {schema}.operation (key);
 -- What is under way or in doubt: few, whatever there is in all.
 CREATE INDEX operation_open_idx ON {schema}.operation (place) WHERE state IN ('staged', 'running', 'in_doubt');
 -- Nearly all operations are done, and not in it.

@@ -11,6 +11,16 @@ if version ~= expected then
     return 0
 end
 
+-- The key is not in the first line. Where it cannot be read, its entry stays, and whoever finds it finds no record.
+local key = string.match(redis.call('GETRANGE', record, 0, 8191), '"key":{"text":"(.-)","origin":')
+if key then
+    local read, whole = pcall(cjson.decode, '["' .. key .. '"]')
+    if read then
+        redis.call('ZREM', shard .. ':lookup', '=' .. whole[1] .. ' ' .. id)
+    end
+end
+redis.call('ZREM', shard .. ':lookup', id)
+
 redis.call('DEL', record, body)
 redis.call('ZREM', shard .. ':' .. state, id)
 redis.call('ZREM', shard .. ':due', id)

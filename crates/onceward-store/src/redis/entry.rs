@@ -77,6 +77,11 @@ impl Keys {
         format!("{}:due", self.tag(shard))
     }
 
+    /// The ids of a shard, and its keys with their ids, in the order of their letters.
+    pub(super) fn lookup(&self, shard: u16) -> String {
+        format!("{}:lookup", self.tag(shard))
+    }
+
     /// What is written last before replicas are waited for.
     pub(super) fn mark(&self, shard: u16) -> String {
         format!("{}:mark", self.tag(shard))

@@ -20,8 +20,16 @@ const MIN_RUN: usize = 4;
 /// How many records are fetched at once, at the most.
 const MAX_FETCH: usize = 512;
 
+/// Ids with fewer digits than this are so many that walking along the newest finds some sooner.
+const SHORTEST_PREFIX: usize = "op_xxx".len();
+
 /// The records that the filter lets through, newest first.
 pub(super) async fn list(fleet: &Fleet, filter: &Filter) -> Result<Vec<Listed>, StoreError> {
+    if let Some(part) = Part::of(fleet, filter) {
+        let mut listed = look_up(fleet, filter, &part).await?;
+        listed.truncate(filter.limit);
+        return Ok(listed);
+    }
     let mut merge = Merge::new(fleet, Order::Newest(filter), filter.limit);
     let mut listed: Vec<Listed> = Vec::new();
     while listed.len() < filter.limit {
@@ -31,7 +39,7 @@ pub(super) async fn list(fleet: &Fleet, filter: &Filter) -> Result<Vec<Listed>, 
         }
         for (place, record) in fetch(fleet, some).await? {
             let cursor = Cursor(entry::cursor(place.score, place.shard));
-            if fits(filter, &record) && listed.len() < filter.limit {
+            if filter.matches(&record) && listed.len() < filter.limit {
                 listed.push(Listed { cursor, record });
             }
         }
@@ -55,8 +63,40 @@ pub(super) async fn due(fleet: &Fleet, now_ms: i64, limit: usize) -> Result<Vec<
     Ok(due)
 }
 
-/// How many records there are in each state.
-pub(super) async fn counts(fleet: &Fleet) -> Result<Counts, StoreError> {
+/// How many of the records that the filter lets through there are in each state.
+pub(super) async fn counts(fleet: &Fleet, filter: &Filter) -> Result<Counts, StoreError> {
+    // Neither a cursor nor a limit counts.
+    let whole = Filter { before: None, limit: MAX_FETCH, ..filter.clone() };
+    let mut counts = Counts::new();
+    if let Some(part) = Part::of(fleet, &whole) {
+        for listed in look_up(fleet, &whole, &part).await? {
+            *counts.entry(listed.record.state).or_default() += 1;
+        }
+        return Ok(counts);
+    }
+    let Filter { scope, name, key, id_prefix, since_ms, until_ms, states, before: _, limit: _ } = &whole;
+    let texts = [scope, name, key, id_prefix].into_iter().all(Option::is_none);
+    if texts && since_ms.is_none() && until_ms.is_none() {
+        counts = count_states(fleet).await?;
+        counts.retain(|state, _| states.is_empty() || states.contains(state));
+        return Ok(counts);
+    }
+    let mut merge = Merge::new(fleet, Order::Newest(&whole), MAX_FETCH);
+    loop {
+        let some = merge.next(MAX_FETCH).await?;
+        if some.is_empty() {
+            return Ok(counts);
+        }
+        for (_, record) in fetch(fleet, some).await? {
+            if whole.matches(&record) {
+                *counts.entry(record.state).or_default() += 1;
+            }
+        }
+    }
+}
+
+/// How many records there are in each state, all in all.
+async fn count_states(fleet: &Fleet) -> Result<Counts, StoreError> {
     let keys = &fleet.crew().keys;
     let commands = (0..keys.shards())
         .map(|shard| {
@@ -77,10 +117,54 @@ pub(super) async fn counts(fleet: &Fleet) -> Result<Counts, StoreError> {
     Ok(counts)
 }
 
-fn fits(filter: &Filter, record: &Record) -> bool {
-    filter.scope.as_ref().is_none_or(|scope| *scope == record.scope)
-        && filter.name.as_ref().is_none_or(|name| *name == record.name)
-        && (filter.states.is_empty() || filter.states.contains(&record.state))
+/// A part of the look-up indexes, between two bounds as the server writes them.
+struct Part {
+    from: String,
+    to: String,
+}
+
+impl Part {
+    /// The part with all that the filter lets through; `None` where walking along all records is better or needed.
+    fn of(fleet: &Fleet, filter: &Filter) -> Option<Self> {
+        if fleet.crew().terms.lookup.get() != Some(&true) {
+            return None;
+        }
+        match (&filter.key, &filter.id_prefix) {
+            // Keys and ids are visible ASCII: a space comes before all of it, and an exclamation mark after the space.
+            (Some(key), _) => Some(Self { from: format!("[={key} "), to: format!("(={key}!") }),
+            (None, Some(prefix)) if prefix.len() >= SHORTEST_PREFIX => {
+                Some(Self { from: format!("[{prefix}"), to: format!("({prefix}\u{7f}") })
+            }
+            (None, _) => None,
+        }
+    }
+}
+
+/// The records in a part of the look-up indexes that the filter lets through, newest first.
+async fn look_up(fleet: &Fleet, filter: &Filter, part: &Part) -> Result<Vec<Listed>, StoreError> {
+    let keys = &fleet.crew().keys;
+    let commands = (0..keys.shards())
+        .map(|shard| {
+            let indexes = State::ALL.map(|state| keys.in_state(shard, state));
+            Command::script(shard, Script::Lookup)
+                .keys([keys.lookup(shard)].into_iter().chain(indexes))
+                .arguments([part.from.clone().into_bytes(), part.to.clone().into_bytes()])
+                .unproven()
+        })
+        .collect();
+    let mut places = Vec::new();
+    for (shard, answer) in (0..keys.shards()).zip(fleet.read_all(commands).await?) {
+        places.extend(scored(&answer).into_iter().map(|(score, id)| Place { shard, score, id }));
+    }
+    let mut listed: Vec<Listed> = fetch(fleet, places)
+        .await?
+        .into_iter()
+        .map(|(place, record)| Listed { cursor: Cursor(entry::cursor(place.score, place.shard)), record })
+        .filter(|listed| filter.before.is_none_or(|before| listed.cursor < before))
+        .filter(|listed| filter.matches(&listed.record))
+        .collect();
+    listed.sort_by_key(|listed| std::cmp::Reverse(listed.cursor));
+    Ok(listed)
 }
 
 /// What is walked along.

@@ -89,6 +89,8 @@ struct Job {
 pub(super) struct Terms {
     /// How many replicas must have a write.
     pub(super) wait: AtomicU32,
+    /// Whether all records are in the look-up indexes. In a ledger of an older build those before it are not.
+    pub(super) lookup: OnceLock<bool>,
     /// Which ledger it is. A server that holds another one, or none, has lost this one.
     pub(super) identity: OnceLock<String>,
 }

@@ -17,12 +17,22 @@ pub(super) enum Script {
     Page,
     /// How many records a shard has in each state.
     Counts,
+    /// The ids of a shard that have a key, or that begin in some way.
+    Lookup,
 }
 
 impl Script {
     /// All of them, in the order in which a connection loads them.
-    pub(super) const ALL: [Self; 7] =
-        [Self::Open, Self::Swap, Self::Delete, Self::Watch, Self::Tally, Self::Page, Self::Counts];
+    pub(super) const ALL: [Self; 8] = [
+        Self::Open,
+        Self::Swap,
+        Self::Delete,
+        Self::Watch,
+        Self::Tally,
+        Self::Page,
+        Self::Counts,
+        Self::Lookup,
+    ];
 
     /// Its place among all.
     pub(super) const fn index(self) -> usize {
@@ -34,6 +44,7 @@ impl Script {
             Self::Tally => 4,
             Self::Page => 5,
             Self::Counts => 6,
+            Self::Lookup => 7,
         }
     }
 
@@ -47,6 +58,7 @@ impl Script {
             Self::Tally => include_str!("tally.lua"),
             Self::Page => include_str!("page.lua"),
             Self::Counts => include_str!("counts.lua"),
+            Self::Lookup => include_str!("lookup.lua"),
         }
     }
 }

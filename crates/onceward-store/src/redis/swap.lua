@@ -2,10 +2,10 @@
 -- writes; what a state or a time means is not its business.
 -- KEYS: the record, its body, the shard (a name that no key has: it makes a server that is moving this slot refuse the
 --       script rather than run it on half of the shard; the other keys of the shard are named from it)
--- ARGV: id, expected version or '', the new value, scope or '', channel, the new body where there is one
+-- ARGV: id, expected version or '', the new value, scope or '', channel, key, the new body where there is one
 -- Gives 1, or what stood in the way: the value and the body.
 local record, body, shard = KEYS[1], KEYS[2], KEYS[3]
-local id, expected, value, scope, channel = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local id, expected, value, scope, channel, key = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 
 -- watched, replays, whether there is a body, version, state, due
 local head = '^(.)(%d+)(.) (%d+) (%S+) (%S*) '
@@ -22,7 +22,7 @@ if replays and replays > new_replays then
     redis.call('SETRANGE', record, 1, replays)
 end
 if has_body == 'b' then
-    redis.call('SET', body, ARGV[6])
+    redis.call('SET', body, ARGV[7])
 elseif had_body == 'b' then
     redis.call('DEL', body)
 end
@@ -38,6 +38,7 @@ if not version then
     place = string.format('%.0f', place)
     redis.call('SET', shard .. ':last', place)
     redis.call('ZADD', shard .. ':' .. new_state, place, id)
+    redis.call('ZADD', shard .. ':lookup', 0, id, 0, '=' .. key .. ' ' .. id)
     if scope ~= '' then
         redis.call('ZADD', shard .. ':scope:' .. scope, place, id)
     end

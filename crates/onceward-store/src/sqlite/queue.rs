@@ -98,6 +98,11 @@ impl Queue {
         Waiting(reply)
     }
 
+    /// The same for many at once, which somebody waits for.
+    pub(super) fn push_all(&mut self, changes: Vec<Change>) -> Vec<Waiting> {
+        changes.into_iter().map(|change| self.push(change, Haste::Now)).collect()
+    }
+
     /// Whether somebody waits for something.
     pub(super) fn is_wanted(&self) -> bool {
         !self.jobs.is_empty()

@@ -188,45 +188,20 @@ fn delete_body(connection: &Connection, id: &OperationId) -> rusqlite::Result<()
 
 /// The records that the filter lets through, newest first, without the bodies of their results.
 pub(super) fn list(connection: &Connection, filter: &Filter) -> rusqlite::Result<Vec<Listed>> {
-    let mut conditions = vec!["1".to_owned()];
-    let mut order = "row";
-    let mut values: Vec<Value> = Vec::new();
-    let mut condition = |text: &str, value: Value| {
-        values.push(value);
-        conditions.push(format!("{text} ?{}", values.len()));
-    };
-    if let Some(scope) = &filter.scope {
-        // In these words, so that the planner sees that the partial index has them all.
-        let text = if scope == DEFAULT_SCOPE { "scope =" } else { "scope <> 'default' AND scope =" };
-        condition(text, scope.clone().into());
-    }
-    if let Some(name) = &filter.name {
-        condition("name =", name.clone().into());
-    }
+    let Some(mut conditions) = Conditions::of(filter) else { return Ok(Vec::new()) };
     if let Some(before) = filter.before {
-        condition("row <", before.0.into());
+        conditions.add("row <", before.0.into());
     }
-    if !filter.states.is_empty() {
-        let words: Vec<String> = filter.states.iter().map(|state| format!("'{state}'")).collect();
-        conditions.push(format!("state IN ({})", words.join(", ")));
-        // In these words, so that the planner sees which indexes have them all; and few enough to be sorted, rather
-        // than looked for among all that are done.
-        if filter.states.iter().all(|state| !state.is_settled()) {
-            conditions.push(format!("agenda >= {NOT_SETTLED}"));
-            order = "+row";
-        } else if !filter.states.iter().any(|state| matches!(state, State::Done | State::Expired)) {
-            conditions.push(format!("(agenda >= {NOT_SETTLED} OR state = 'failed' OR state = 'cancelled')"));
-            order = "+row";
-        }
-    }
-    values.push(i64::try_from(filter.limit).unwrap_or(i64::MAX).into());
+    let limit = i64::try_from(filter.limit).unwrap_or(i64::MAX);
+    conditions.values.push(limit.into());
     let text = format!(
-        "SELECT {COLUMNS} FROM operation WHERE {} ORDER BY {order} DESC LIMIT ?{}",
-        conditions.join(" AND "),
-        values.len()
+        "SELECT {COLUMNS} FROM operation WHERE {} ORDER BY {} DESC LIMIT ?{}",
+        conditions.text(),
+        conditions.order,
+        conditions.values.len()
     );
     let mut statement = connection.prepare(&text)?;
-    let rows = statement.query_map(params_from_iter(values), |row| {
+    let rows = statement.query_map(params_from_iter(conditions.values), |row| {
         Ok(Listed { cursor: Cursor(row.get(0)?), record: record(row)? })
     })?;
     rows.collect()
@@ -241,11 +216,93 @@ pub(super) fn due(connection: &Connection, now_ms: i64, limit: usize) -> rusqlit
     rows.collect()
 }
 
-/// How many there are of each state.
-pub(super) fn counts(connection: &Connection) -> rusqlite::Result<Counts> {
-    let mut statement = connection.prepare_cached("SELECT state, count(*) FROM operation GROUP BY state")?;
-    let rows = statement.query_map([], |row| Ok((word(row, 0)?, unsigned(row, 1)?)))?;
+/// How many of those that the filter lets through there are of each state.
+pub(super) fn counts(connection: &Connection, filter: &Filter) -> rusqlite::Result<Counts> {
+    let Some(conditions) = Conditions::of(filter) else { return Ok(Counts::new()) };
+    let text = format!("SELECT state, count(*) FROM operation WHERE {} GROUP BY state", conditions.text());
+    let mut statement = connection.prepare(&text)?;
+    let rows = statement
+        .query_map(params_from_iter(conditions.values), |row| Ok((word(row, 0)?, unsigned(row, 1)?)))?;
     rows.collect()
+}
+
+/// A filter in SQL.
+struct Conditions {
+    texts: Vec<String>,
+    values: Vec<Value>,
+    /// `row` walks the table from its end; `+row` takes an index first and sorts the few rows that it brings.
+    order: &'static str,
+}
+
+impl Conditions {
+    /// All of the filter's but the cursor; `None` where no record can fit.
+    fn of(filter: &Filter) -> Option<Self> {
+        let mut all = Self { texts: vec!["1".to_owned()], values: Vec::new(), order: "row" };
+        if let Some(prefix) = &filter.id_prefix {
+            all.id_begins(prefix)?;
+        }
+        if let Some(key) = &filter.key {
+            all.add("key =", key.clone().into());
+            all.order = "+row";
+        }
+        if let Some(scope) = &filter.scope {
+            // In these words, so that the planner sees that the partial index has them all.
+            let text = if scope == DEFAULT_SCOPE { "scope =" } else { "scope <> 'default' AND scope =" };
+            all.add(text, scope.clone().into());
+        }
+        if let Some(name) = &filter.name {
+            all.add("name =", name.clone().into());
+        }
+        if let Some(since_ms) = filter.since_ms {
+            all.add("created_ms >=", since_ms.into());
+        }
+        if let Some(until_ms) = filter.until_ms {
+            all.add("created_ms <", until_ms.into());
+        }
+        all.in_states(&filter.states);
+        Some(all)
+    }
+
+    fn add(&mut self, text: &str, value: Value) {
+        self.values.push(value);
+        self.texts.push(format!("{text} ?{}", self.values.len()));
+    }
+
+    fn text(&self) -> String {
+        self.texts.join(" AND ")
+    }
+
+    /// Ids are looked up by their slots, which keep the order of their first digits.
+    fn id_begins(&mut self, prefix: &str) -> Option<()> {
+        if ID_MARK.starts_with(prefix) {
+            return Some(());
+        }
+        let digits = prefix.strip_prefix(ID_MARK)?.as_bytes();
+        let (first, last) = slots(digits)?;
+        self.add("slot >=", first.into());
+        self.add("slot <=", last.into());
+        let length = i64::try_from(prefix.len()).unwrap_or(i64::MAX);
+        self.add(&format!("substr(id, 1, {length}) ="), prefix.to_owned().into());
+        self.order = "+row";
+        Some(())
+    }
+
+    fn in_states(&mut self, states: &[State]) {
+        if states.is_empty() {
+            return;
+        }
+        let words: Vec<String> = states.iter().map(|state| format!("'{state}'")).collect();
+        self.texts.push(format!("state IN ({})", words.join(", ")));
+        // In these words, so that the planner sees which indexes have them all; and few enough to be sorted, rather
+        // than looked for among all that are done.
+        if states.iter().all(|state| !state.is_settled()) {
+            self.texts.push(format!("agenda >= {NOT_SETTLED}"));
+            self.order = "+row";
+        } else if !states.iter().any(|state| matches!(state, State::Done | State::Expired)) {
+            self.texts.push(format!("(agenda >= {NOT_SETTLED} OR state = 'failed' OR state = 'cancelled')"));
+            self.order = "+row";
+        }
+    }
 }
 
 fn record(row: &Row<'_>) -> rusqlite::Result<Record> {
@@ -281,17 +338,40 @@ fn agenda(record: &Record) -> i64 {
     record.due_ms.map_or(NOT_SETTLED, |due_ms| due_ms.min(NOT_SETTLED - 1))
 }
 
+/// What every id begins with.
+const ID_MARK: &str = "op_";
+/// How many digits of an id make its slot. They have 65 bits; the first one falls off.
+const SLOT_DIGITS: usize = 13;
+
 /// What an id is looked up by. Ids are hashes, so any eight bytes of one are as good as random.
 fn slot(id: &OperationId) -> i64 {
-    let digits = &id.as_str().as_bytes()[3..];
-    let bits = digits.iter().take(13).fold(0_u64, |bits, digit| {
-        let value = match digit {
-            b'a'..=b'z' => digit - b'a',
-            _ => digit - b'2' + 26,
-        };
-        (bits << 5) | u64::from(value)
-    });
+    let digits = id.as_str().as_bytes()[ID_MARK.len()..].iter().take(SLOT_DIGITS);
+    let bits = digits.fold(0_u64, |bits, digit| (bits << 5) | digit_value(*digit).unwrap_or_default());
     i64::from_ne_bytes(bits.to_ne_bytes())
+}
+
+/// The first and the last slot of the ids that begin with these digits, of which there is at least one; `None` where
+/// no id does. The first digit decides the sign, so the slots between the two are all that there are.
+fn slots(digits: &[u8]) -> Option<(i64, i64)> {
+    let (mut first, mut last) = (0_u64, 0_u64);
+    for index in 0..SLOT_DIGITS {
+        let (low, high) = match digits.get(index) {
+            Some(digit) => (digit_value(*digit)?, digit_value(*digit)?),
+            None => (0, 31),
+        };
+        (first, last) = ((first << 5) | low, (last << 5) | high);
+    }
+    let signed = |bits: u64| i64::from_ne_bytes(bits.to_ne_bytes());
+    Some((signed(first), signed(last)))
+}
+
+/// The value of a base32 digit.
+fn digit_value(digit: u8) -> Option<u64> {
+    match digit {
+        b'a'..=b'z' => Some(u64::from(digit - b'a')),
+        b'2'..=b'7' => Some(u64::from(digit - b'2') + 26),
+        _ => None,
+    }
 }
 
 fn word(row: &Row<'_>, column: usize) -> rusqlite::Result<State> {

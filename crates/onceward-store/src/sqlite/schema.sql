@@ -37,5 +37,8 @@ CREATE INDEX operation_scope ON operation (scope) WHERE scope <> 'default';
 -- What time asks for, and at its far end what is staged, running or in doubt. An operation that ends moves from the end
 -- to the place before it, so beginning and ending many of them write one and the same page of this index.
 CREATE INDEX operation_agenda ON operation (agenda);
+-- Operations are asked for by their keys. A file of an older build may lack this index: everything works without it,
+-- more slowly, and `once gc --vacuum` adds it.
+CREATE INDEX operation_key ON operation (key);
 -- Nearly all operations are done, and not in it.
 CREATE INDEX operation_undone ON operation (state) WHERE state = 'failed' OR state = 'cancelled';

@@ -63,6 +63,22 @@ impl Writer {
         written.await
     }
 
+    /// Writes many changes through the writer's thread: as many as a commit takes share a sync.
+    pub(super) async fn write_all(&self, changes: Vec<Change>) -> Result<Vec<Written>, StoreError> {
+        let waiting = self.core.queue().push_all(changes);
+        self.wake_thread(Haste::Now);
+        let mut written = Vec::with_capacity(waiting.len());
+        let mut failed = None;
+        // All are waited for, also after one has failed: nothing is under way when the caller hears of it.
+        for one in waiting {
+            match one.await {
+                Ok(one) => written.push(one),
+                Err(error) => failed = failed.or(Some(error)),
+            }
+        }
+        failed.map_or(Ok(written), Err)
+    }
+
     /// Writes on this thread, if nobody else is writing.
     pub(super) async fn write_here(&self, change: Change) -> Result<Written, StoreError> {
         let written = self.core.queue().push(change, Haste::Now);

@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::key::OperationId;
 use crate::operation::{Intent, Operation};
 use crate::record::{Outcome, Record, State};
-use crate::store::{Door, Filter, Listed, Store, StoreError, Swap};
+use crate::store::{Applied, Change, Door, Filter, Listed, Store, StoreError, Swap};
 use crate::{Blocking, Ledger, transition};
 
 /// What a case comes to.
@@ -137,7 +137,16 @@ impl Bench {
     }
 
     pub(super) fn count(&self, state: State) -> Result<u64, Problem> {
-        Ok(wait(self.counts())?.get(&state).copied().unwrap_or(0))
+        self.count_of(&Filter::default(), state)
+    }
+
+    /// How many the filter lets through that are in that state.
+    pub(super) fn count_of(&self, filter: &Filter, state: State) -> Result<u64, Problem> {
+        Ok(wait(self.counts(filter))?.get(&state).copied().unwrap_or(0))
+    }
+
+    pub(super) fn batch(&self, changes: Vec<Change>) -> Result<Vec<Applied>, Problem> {
+        Ok(wait(self.apply(changes, Door::Blocking))?)
     }
 }
 

@@ -1,8 +1,9 @@
 //! What time asks for, and how many there are of each state.
 
-use super::bench::{Bench, Verdict, ensure, equal, in_state, next, wait};
+use super::bench::{Bench, Verdict, ensure, equal, in_state, next, staged_as, wait};
 use super::{Case, cases};
 use crate::record::{Record, State};
+use crate::store::{Cursor, Filter};
 
 pub(super) const CASES: &[Case] = cases![
     nothing_is_due_in_an_empty_store,
@@ -15,6 +16,8 @@ pub(super) const CASES: &[Case] = cases![
     an_empty_store_counts_nothing,
     every_state_is_counted,
     counts_follow_changes,
+    counts_follow_a_filter,
+    counts_look_at_neither_limit_nor_cursor,
 ];
 
 fn due_at(bench: &Bench, key: &str, due_ms: Option<i64>) -> Verdict {
@@ -75,7 +78,10 @@ fn due_looks_at_the_given_time_and_at_no_clock(bench: &Bench) -> Verdict {
 }
 
 fn an_empty_store_counts_nothing(bench: &Bench) -> Verdict {
-    ensure!(wait(bench.counts())?.values().all(|count| *count == 0), "something is counted");
+    ensure!(
+        wait(bench.counts(&Filter::default()))?.values().all(|count| *count == 0),
+        "something is counted"
+    );
     Ok(())
 }
 
@@ -97,5 +103,44 @@ fn counts_follow_changes(bench: &Bench) -> Verdict {
     bench.put(&in_state("b", State::Running, None)?)?;
     bench.replace(&record, &Record { state: State::Done, ..next(&record) })?;
     equal!((bench.count(State::Running)?, bench.count(State::Done)?), (1, 1), "running and done");
+    Ok(())
+}
+
+fn counts_follow_a_filter(bench: &Bench) -> Verdict {
+    for (scope, name, key, state, created_ms) in [
+        ("s", "n", "a", State::Done, 10),
+        ("s", "n", "b", State::Done, 20),
+        ("s", "m", "c", State::Done, 30),
+        ("default", "n", "a", State::Done, 40),
+        ("s", "n", "d", State::Failed, 50),
+    ] {
+        bench.put(&Record { state, created_ms, ..staged_as(scope, name, key)? })?;
+    }
+    let all = Filter::default;
+    let text = |text: &str| Some(text.to_owned());
+    for (what, filter, done, failed) in [
+        ("all", all(), 4, 1),
+        ("a scope", Filter { scope: text("s"), ..all() }, 3, 1),
+        ("the default scope", Filter { scope: text("default"), ..all() }, 1, 0),
+        ("a name", Filter { name: text("n"), ..all() }, 3, 1),
+        ("a scope and a name", Filter { scope: text("s"), name: text("n"), ..all() }, 2, 1),
+        ("a key", Filter { key: text("a"), ..all() }, 2, 0),
+        ("a time", Filter { since_ms: Some(20), until_ms: Some(50), ..all() }, 3, 0),
+        ("a state", Filter { states: vec![State::Failed], ..all() }, 0, 1),
+        ("nothing", Filter { scope: text("elsewhere"), ..all() }, 0, 0),
+    ] {
+        let seen = (bench.count_of(&filter, State::Done)?, bench.count_of(&filter, State::Failed)?);
+        equal!(seen, (done, failed), format!("the counts of {what}"));
+    }
+    Ok(())
+}
+
+fn counts_look_at_neither_limit_nor_cursor(bench: &Bench) -> Verdict {
+    for key in ["a", "b", "c"] {
+        bench.put(&in_state(key, State::Done, None)?)?;
+    }
+    let filter =
+        Filter { scope: Some("default".to_owned()), limit: 1, before: Some(Cursor(0)), ..Filter::default() };
+    equal!(bench.count_of(&filter, State::Done)?, 3, "the count");
     Ok(())
 }

@@ -19,6 +19,10 @@ pub(super) const CASES: &[Case] = cases![
     all_filters_hold_at_once,
     a_filter_sees_the_newest_version,
     a_filter_takes_names_literally,
+    a_key_is_listed_alone,
+    an_id_is_found_by_its_first_digits,
+    an_id_prefix_that_none_has_finds_nothing,
+    a_time_is_listed_alone,
     a_limit_is_kept,
     a_limit_of_zero_lists_nothing,
     pages_follow_without_gap_or_repeat,
@@ -222,5 +226,70 @@ fn a_listing_brings_results_without_bodies(bench: &Bench) -> Verdict {
     let found = bench.found(&record.id)?;
     let body = found.outcome.as_ref().and_then(|outcome| outcome.body.as_deref());
     equal!(body, Some(b"large".as_slice()), "the body in the store");
+    Ok(())
+}
+
+fn a_key_is_listed_alone(bench: &Bench) -> Verdict {
+    for (scope, name, key) in
+        [("s", "n", "a"), ("default", "m", "a"), ("s", "n", "ab"), ("s", "n", "A"), ("s", "n", "a%")]
+    {
+        bench.put(&staged_as(scope, name, key)?)?;
+    }
+    let only = |key: &str| Filter { key: Some(key.to_owned()), ..everything() };
+    equal!(bench.keys(&only("a"))?, ["a", "a"], "one key of two operations");
+    equal!(bench.keys(&only("a%"))?, ["a%"], "a key with a wildcard in it");
+    equal!(bench.keys(&only("b"))?, Vec::<String>::new(), "a key that is not there");
+    let scoped = Filter { scope: Some("default".to_owned()), ..only("a") };
+    let names: Vec<String> = bench.listed(&scoped)?.into_iter().map(|listed| listed.record.name).collect();
+    equal!(names, ["m"], "a key of one scope");
+    let record = staged_as("s", "n", "ab")?;
+    bench.remove(&record)?;
+    equal!(bench.keys(&only("ab"))?, Vec::<String>::new(), "the key of a deleted record");
+    Ok(())
+}
+
+fn an_id_is_found_by_its_first_digits(bench: &Bench) -> Verdict {
+    let keys: Vec<String> = (0..40).map(|number| number.to_string()).collect();
+    put_all(bench, &keys.iter().map(String::as_str).collect::<Vec<_>>())?;
+    let all = bench.listed(&everything())?;
+    for listed in &all {
+        let id = listed.record.id.as_str();
+        for length in [0, 2, 3, 4, 5, 9, 15, 16, 17, 20, id.len()] {
+            let prefix = &id[..length];
+            let expected: Vec<&str> = all
+                .iter()
+                .filter(|other| other.record.id.as_str().starts_with(prefix))
+                .map(|other| other.record.key.text.as_str())
+                .collect();
+            let filter = Filter { id_prefix: Some(prefix.to_owned()), ..everything() };
+            equal!(bench.keys(&filter)?, expected, format!("the ids that begin with {prefix:?}"));
+        }
+    }
+    Ok(())
+}
+
+fn an_id_prefix_that_none_has_finds_nothing(bench: &Bench) -> Verdict {
+    put_all(bench, &["a", "b"])?;
+    let one = staged("a")?.id;
+    let longer = format!("{one}a");
+    let loud = one.as_str().to_uppercase();
+    for prefix in ["x", "OP_", "op_1", "op_!", "op_%", "op_é", longer.as_str(), loud.as_str()] {
+        let filter = Filter { id_prefix: Some(prefix.to_owned()), ..everything() };
+        equal!(bench.keys(&filter)?, Vec::<String>::new(), format!("the ids that begin with {prefix:?}"));
+    }
+    Ok(())
+}
+
+fn a_time_is_listed_alone(bench: &Bench) -> Verdict {
+    for (key, created_ms) in [("a", 10), ("b", 30), ("c", 20), ("d", 40)] {
+        bench.put(&Record { created_ms, ..staged(key)? })?;
+    }
+    let between = |since_ms, until_ms| Filter { since_ms, until_ms, ..everything() };
+    equal!(bench.keys(&between(Some(20), None))?, ["d", "c", "b"], "since a time");
+    equal!(bench.keys(&between(None, Some(20)))?, ["a"], "until a time");
+    equal!(bench.keys(&between(Some(20), Some(40)))?, ["c", "b"], "between two times");
+    equal!(bench.keys(&between(Some(40), Some(40)))?, Vec::<String>::new(), "no time at all");
+    let limited = Filter { limit: 1, ..between(Some(20), Some(40)) };
+    equal!(bench.keys(&limited)?, ["c"], "the newest of a time");
     Ok(())
 }

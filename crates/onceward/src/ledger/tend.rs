@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::key::OperationId;
 use crate::operation::Intent;
 use crate::record::{Outcome, Record, State, Verification};
-use crate::store::{Counts, Door, Filter, Swap};
+use crate::store::{Applied, Change, Counts, Door, Filter, Swap};
 use crate::transition::{self, Ageing, Cancelling, Verdict};
 
 /// How many records one step of a sweep looks at.
@@ -32,6 +32,14 @@ pub struct Swept {
     pub deleted: u64,
     /// Attempts whose owner was gone, written down as in doubt.
     pub doubted: u64,
+}
+
+impl Swept {
+    fn add(&mut self, more: Self) {
+        self.expired += more.expired;
+        self.deleted += more.deleted;
+        self.doubted += more.doubted;
+    }
 }
 
 impl Ledger {
@@ -243,19 +251,19 @@ impl Ledger {
             let due = self.store().due(now_ms, SWEEP_BATCH).await?;
             let full = due.len() == SWEEP_BATCH;
             let changed_before = swept.expired + swept.deleted;
+            let mut changes = Vec::with_capacity(due.len());
             for record in due {
                 match transition::age(&record, now_ms) {
-                    Ageing::Tombstone(next) => {
-                        let swap = self.store().swap(Some(record.version), next, self.door).await?;
-                        swept.expired += u64::from(matches!(swap, Swap::Written(_)));
+                    Ageing::Tombstone(tombstone) => {
+                        changes.push(Change::Swap { expected: Some(record.version), record: tombstone });
                     }
                     Ageing::Delete => {
-                        let deleted = self.store().delete(&record.id, record.version, self.door).await?;
-                        swept.deleted += u64::from(deleted);
+                        changes.push(Change::Delete { id: record.id.clone(), expected: record.version });
                     }
                     Ageing::Keep => {}
                 }
             }
+            swept.add(self.apply_batch(changes).await?);
             step(swept);
             if !full || swept.expired + swept.deleted == changed_before {
                 break;
@@ -266,23 +274,40 @@ impl Ledger {
         Ok(swept)
     }
 
+    /// Applies a batch, and tells how many results expired and how many tombstones went.
+    async fn apply_batch(&self, changes: Vec<Change>) -> Result<Swept, Error> {
+        let deletes: Vec<bool> =
+            changes.iter().map(|change| matches!(change, Change::Delete { .. })).collect();
+        let applied = self.store().apply(changes, self.door).await?;
+        let mut swept = Swept::default();
+        for (deleted, applied) in deletes.into_iter().zip(applied) {
+            match (deleted, applied) {
+                (true, Applied::Written) => swept.deleted += 1,
+                (false, Applied::Written) => swept.expired += 1,
+                (_, Applied::Conflict) => {}
+            }
+        }
+        Ok(swept)
+    }
+
     async fn write_doubts_down(&self) -> Result<u64, Error> {
         let mut doubted = 0;
         let mut filter = Filter { states: vec![State::Running], limit: SWEEP_BATCH, ..Filter::default() };
         loop {
             let page = self.store().list(&filter).await?;
             let full = page.len() == SWEEP_BATCH;
+            filter.before = page.last().map(|listed| listed.cursor);
+            let mut changes = Vec::new();
             for listed in page {
-                filter.before = Some(listed.cursor);
                 let record = listed.record;
                 let liveness = self.liveness(Some(&record)).await?;
                 let now_ms = self.now_ms();
                 if decide::standing(&record, liveness, now_ms) != State::Running {
                     let next = transition::doubt(&record, liveness, now_ms);
-                    let swap = self.store().swap(Some(record.version), next, self.door).await?;
-                    doubted += u64::from(matches!(swap, Swap::Written(_)));
+                    changes.push(Change::Swap { expected: Some(record.version), record: next });
                 }
             }
+            doubted += self.apply_batch(changes).await?.expired;
             if !full {
                 return Ok(doubted);
             }
@@ -294,6 +319,6 @@ impl Ledger {
     /// # Errors
     /// When the ledger cannot be read.
     pub async fn counts(&self) -> Result<Counts, Error> {
-        Ok(self.store().counts().await?)
+        Ok(self.store().counts(&Filter::default()).await?)
     }
 }

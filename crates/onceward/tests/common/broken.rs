@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use onceward::{
-    Clock, Counts, Cursor, Dispatch, Door, Filter, Hold, Inherit, Listed, Liveness, MemoryStore, OperationId,
-    Owner, Record, State, Store, StoreError, Swap, Watch,
+    Applied, Change, Clock, Counts, Cursor, Dispatch, Door, Filter, Hold, Inherit, Listed, Liveness,
+    MemoryStore, OperationId, Owner, Record, State, Store, StoreError, Swap, Watch,
 };
 
 use super::GoingClock;
@@ -35,6 +35,14 @@ pub(crate) enum Fault {
     ListRepeatsTheCursor,
     ListIgnoresLimit,
     ListBringsBodies,
+    ListIgnoresKey,
+    ListIgnoresIdPrefix,
+    ListIgnoresSince,
+    ListIgnoresUntil,
+    CountsIgnoreTheFilter,
+    AppliesOnlyTheFirst,
+    AppliesAnyVersion,
+    AnswersBatchesBackwards,
     DueIgnoresTime,
     DueTellsItsOwnTime,
     DueIsLateByOne,
@@ -186,6 +194,10 @@ impl Store for Broken {
             Fault::ListIgnoresCursor => filter.before = None,
             Fault::ListRepeatsTheCursor => filter.before = filter.before.map(|cursor| Cursor(cursor.0 + 1)),
             Fault::ListIgnoresLimit => filter.limit = 1_000,
+            Fault::ListIgnoresKey => filter.key = None,
+            Fault::ListIgnoresIdPrefix => filter.id_prefix = None,
+            Fault::ListIgnoresSince => filter.since_ms = None,
+            Fault::ListIgnoresUntil => filter.until_ms = None,
             _ => {}
         }
         let mut page = self.inner.list(&filter).await?;
@@ -216,8 +228,31 @@ impl Store for Broken {
         Ok(due)
     }
 
-    async fn counts(&self) -> Result<Counts, StoreError> {
-        let mut counts = self.inner.counts().await?;
+    async fn apply(&self, mut changes: Vec<Change>, door: Door) -> Result<Vec<Applied>, StoreError> {
+        let many = changes.len();
+        if self.is(Fault::AppliesOnlyTheFirst) {
+            changes.truncate(1);
+        }
+        for change in &mut changes {
+            if let (Fault::AppliesAnyVersion, Change::Swap { expected: Some(expected), record }) =
+                (self.fault, change)
+                && let Some(found) = self.inner.load(&record.id).await?
+            {
+                *expected = found.version;
+            }
+        }
+        let mut applied = self.inner.apply(changes, door).await?;
+        applied.resize(many, Applied::Written);
+        if self.is(Fault::AnswersBatchesBackwards) {
+            applied.reverse();
+        }
+        Ok(applied)
+    }
+
+    async fn counts(&self, filter: &Filter) -> Result<Counts, StoreError> {
+        let everything = Filter::default();
+        let filter = if self.is(Fault::CountsIgnoreTheFilter) { &everything } else { filter };
+        let mut counts = self.inner.counts(filter).await?;
         if self.is(Fault::CountsOnlyDone) {
             counts.retain(|state, _| *state == State::Done);
         }
