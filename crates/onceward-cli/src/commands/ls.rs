@@ -58,8 +58,8 @@ pub(super) fn run(context: &Context, args: &ListArgs) -> Ended {
         scope: args.scope.clone(),
         name: args.name.clone(),
         states: args.state.clone(),
-        before: None,
         limit: args.limit as usize,
+        ..Filter::default()
     };
     let listed = ledger.wait_for(ledger.ledger().list(&filter))?;
     let now_ms = ledger.ledger().clock_ms();
