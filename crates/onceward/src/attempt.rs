@@ -222,6 +222,12 @@ impl Failure {
         self
     }
 
+    /// What went wrong, in words.
+    #[must_use]
+    pub fn reason(&self) -> &str {
+        &self.reason
+    }
+
     /// What the failure had to say, kept with it.
     #[must_use]
     pub fn with(mut self, data: Option<Arc<RawValue>>, body: Option<Arc<[u8]>>) -> Self {

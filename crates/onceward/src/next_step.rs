@@ -108,6 +108,9 @@ impl Surface {
                     .into(),
             },
             NextStep::Probe(id) => self.paste("ask the probe whether it happened", self.probe(id)),
+            NextStep::Wait(id) if self.is_other_tool() => {
+                self.paste("see whether it has ended, then make the same call", self.command("show", id))
+            }
             NextStep::Wait(id) => {
                 self.paste("wait for it, then make the same call", self.command("wait", id))
             }
@@ -121,6 +124,9 @@ impl Surface {
             }),
             NextStep::OtherKey => say("use another key for this action"),
             NextStep::RaiseAttempts { limit } => say(match self {
+                Self::Shell { .. } if self.is_other_tool() => {
+                    format!("to allow more, raise `attempts` in the policy above {limit}, or use another key")
+                }
                 Self::Shell { .. } => format!("to allow more, raise --attempts above {limit}"),
                 Self::Python | Self::McpAgent | Self::McpPerson { .. } => {
                     format!("to allow more, raise the limit of attempts above {limit}")
@@ -137,6 +143,11 @@ impl Surface {
                 }
             },
         }
+    }
+
+    /// Whether it is a tool of the framework's, which has fewer commands and flags than `once`.
+    fn is_other_tool(&self) -> bool {
+        matches!(self, Self::Shell { program, .. } if program != "once")
     }
 
     /// How the same action is repeated on purpose.
