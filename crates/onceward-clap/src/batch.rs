@@ -3,14 +3,14 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 
-use onceward::answer::OperationView;
-use onceward::{Blocking, Error, Happened, Intent, KeyPolicy, Operation};
+use onceward::answer::{ErrorView, OperationView};
+use onceward::{Answer, Blocking, Error, Happened, Intent, KeyPolicy, Ran};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use crate::call::{class_of, execute, preview, supervise_read};
+use crate::call::{class_of, execute, preview, supervise_read, with_probe_of};
 use crate::command::{Batch, Mutating, Ordinary, World};
-use crate::envelope::{Envelope, ErrorBody};
+use crate::envelope::{Envelope, raw};
 use crate::flags::MutatingFlags;
 use crate::referee::{Stop, lock};
 use crate::session::{Rules, Session, quoted};
@@ -41,7 +41,6 @@ pub(crate) fn run<C: Batch>(session: &Session<WorldOf<C>>, command: C, flags: &M
         (Ok(()), None) if progress.is_whole() => progress.whole(),
         (Ok(()), None) => progress.partial(session.tool),
     };
-    let envelope = session.finish(envelope);
     let exit = envelope.exit;
     say(&session.voice, envelope, &progress);
     exit
@@ -57,10 +56,10 @@ fn say(voice: &Voice, mut envelope: Envelope, progress: &Progress) {
             effects: &'a BTreeMap<&'static str, usize>,
             items: Vec<Box<RawValue>>,
         }
-        let (partial, effects) = (!envelope.ok, &progress.effects);
+        let (partial, effects) = (!envelope.answer.ok, &progress.effects);
         let whole = Whole { partial, summary: progress.counts(), effects, items };
-        envelope.data = serde_json::value::to_raw_value(&whole).ok();
-    } else if envelope.ok {
+        envelope.answer.data = raw(&whole);
+    } else if envelope.answer.ok {
         progress.summary(voice);
         return;
     }
@@ -84,28 +83,27 @@ fn try_run<C: Batch>(
     rules.settings.key_fields.clear();
     let items = items_of(session, &command, rules.timeout_ms)?;
     lock(progress).total = items.len();
-    let operations = operations::<C>(session, &items, &batch_key, flags, &rules).map_err(refuse)?;
-    let mut ledger = None;
-    for (item, operation) in items.into_iter().zip(operations) {
+    let intents = intents::<C>(session, &items, &batch_key, flags, &rules).map_err(refuse)?;
+    let ledger = match flags.dry_run {
+        true => session.existing_ledger().map_err(refuse)?,
+        false => Some(session.ledger(onceward::Missing::Make).map_err(refuse)?),
+    };
+    for (item, intent) in items.into_iter().zip(intents) {
         if session.referee.stopped().is_some() {
             return Ok(());
         }
         session.referee.idle();
-        let line = if flags.dry_run {
-            let intent = operation.intent().map_err(refuse)?;
-            preview::<C::Item, Ordinary>(session, &Arc::new(item), &intent, &rules).map_err(refuse)?
-        } else {
-            let ledger = match &ledger {
-                Some(ledger) => ledger,
-                None => ledger.insert(session.ledger(onceward::Missing::Make).map_err(refuse)?),
-            };
-            one::<C>(session, ledger, item, operation, &rules, progress).map_err(refuse)?
+        let item = Arc::new(item);
+        let line = match &ledger {
+            Some(ledger) if !flags.dry_run => one::<C>(session, ledger, &item, intent, &rules, progress),
+            ledger => preview::<C::Item, Ordinary>(session, ledger.as_ref(), &item, &intent, &rules),
         };
+        let line = line.map_err(refuse)?;
         // An item that a signal stopped before its dispatch has not happened: the next run begins with it.
         if line.exit > 128 {
             return Ok(());
         }
-        progress_line(session, progress, line);
+        progress_line(session, progress, &line);
     }
     Ok(())
 }
@@ -130,13 +128,13 @@ fn items_of<C: Batch>(
 }
 
 /// The operation of each item: its key is made of the batch's key and the item, and of how many equal ones came before.
-fn operations<C: Batch>(
+fn intents<C: Batch>(
     session: &Session<WorldOf<C>>,
     items: &[C::Item],
     batch_key: &str,
     flags: &MutatingFlags,
     rules: &Rules,
-) -> Result<Vec<Operation>, Error> {
+) -> Result<Vec<Intent>, Error> {
     #[derive(Serialize)]
     struct Input<'a, I> {
         place: &'a str,
@@ -144,7 +142,7 @@ fn operations<C: Batch>(
         arguments: &'a I,
     }
     let mut seen: HashMap<String, u32> = HashMap::new();
-    let mut operations = Vec::with_capacity(items.len());
+    let mut intents = Vec::with_capacity(items.len());
     for item in items {
         let input = Input { place: &session.place, batch: batch_key, arguments: item };
         let input = serde_json::to_string(&input).map_err(|error| {
@@ -152,61 +150,54 @@ fn operations<C: Batch>(
         })?;
         let occurrence = seen.entry(input.clone()).and_modify(|count| *count += 1).or_insert(1);
         let operation = session.bare_operation(C::NAME, &input, flags, &rules.settings);
-        let operation = operation.occurrence(occurrence.to_string());
-        let _checked: Intent = operation.intent()?;
-        operations.push(operation);
+        let operation = with_probe_of::<C::Item, Ordinary>(operation).occurrence(occurrence.to_string());
+        intents.push(operation.intent()?);
     }
-    Ok(operations)
+    Ok(intents)
 }
 
 /// Executes one item. Only a ledger that cannot be used stops the batch.
 fn one<C: Batch>(
     session: &Session<WorldOf<C>>,
     ledger: &Blocking,
-    item: C::Item,
-    operation: Operation,
+    item: &Arc<C::Item>,
+    intent: Intent,
     rules: &Rules,
     progress: &Arc<Mutex<Progress>>,
 ) -> Result<Envelope, Error> {
-    let unfinished = |view: OperationView, stop: Stop| {
+    let unfinished = |intent: &Intent, attempt: u32, stop: Stop| {
         let mut progress = lock(progress);
-        let doubt = crate::envelope::in_doubt(view, stop, session.tool);
+        let doubt = Envelope::in_doubt(intent, attempt, stop, &session.surface);
         progress.note(&doubt);
         session.voice.line(&Line::of(progress.lines, &doubt), || line_text(&doubt));
-        let envelope = session.finish(match stop {
+        let envelope = match stop {
             Stop::Signal(_) => progress.stopped(stop),
             Stop::Timeout { .. } => progress.partial(session.tool),
-        });
+        };
         let exit = envelope.exit;
         say(&session.voice, envelope, &progress);
         exit
     };
-    let item = Arc::new(item);
-    let executed =
-        execute::<C::Item, Ordinary>(session, ledger, &item, operation, rules.timeout_ms, &unfinished);
+    let executed = execute::<C::Item, Ordinary>(session, ledger, item, intent, rules.timeout_ms, &unfinished);
     if let Err(error @ Error::Unavailable(_)) = executed.result {
         return Err(error);
     }
-    let envelope = Envelope::of(&executed.result, ledger.ledger().clock_ms(), session.tool);
-    Ok(match executed.stopped {
-        Some(stop) => Envelope { operation: envelope.operation, ..Envelope::stopped(stop) },
-        None => envelope,
-    })
+    Ok(executed.envelope(session, ledger))
 }
 
-fn progress_line<W: World>(session: &Session<W>, progress: &Mutex<Progress>, envelope: Envelope) {
-    let envelope = session.finish(envelope);
+fn progress_line<W: World>(session: &Session<W>, progress: &Mutex<Progress>, envelope: &Envelope) {
     let mut progress = lock(progress);
-    progress.note(&envelope);
-    session.voice.line(&Line::of(progress.lines, &envelope), || line_text(&envelope));
+    progress.note(envelope);
+    session.voice.line(&Line::of(progress.lines, envelope), || line_text(envelope));
 }
 
 fn line_text(envelope: &Envelope) -> String {
-    let effect = styled(effect_style(envelope.effect), envelope.effect);
-    let told = match &envelope.error {
+    let answer = &envelope.answer;
+    let effect = styled(effect_style(answer.effect), answer.effect);
+    let told = match &answer.error {
         Some(error) => format!("{} {}", error.code, error.message),
-        None if !envelope.changes.is_empty() => envelope.changes.join(", "),
-        None => envelope.data.as_ref().map(|data| data.get().to_owned()).unwrap_or_default(),
+        None if !envelope.changes().is_empty() => envelope.changes().join(", "),
+        None => answer.data.as_ref().map(|data| data.get().to_owned()).unwrap_or_default(),
     };
     format!("{effect} {told}")
 }
@@ -217,6 +208,10 @@ struct Line<'a> {
     _seq: u64,
     effect: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
+    happened: Option<Happened>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ran: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'a str>,
     #[serde(skip_serializing_if = "<[String]>::is_empty")]
     changes: &'a [String],
@@ -225,19 +220,22 @@ struct Line<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     data: Option<&'a RawValue>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    failure: Option<&'a ErrorBody>,
+    failure: Option<&'a ErrorView>,
 }
 
 impl<'a> Line<'a> {
     fn of(seq: u64, envelope: &'a Envelope) -> Self {
+        let answer = &envelope.answer;
         Self {
             _seq: seq,
-            effect: envelope.effect,
-            reason: envelope.reason.as_deref(),
-            changes: &envelope.changes,
-            operation: envelope.operation.as_ref(),
-            data: envelope.data.as_deref(),
-            failure: envelope.error.as_ref(),
+            effect: answer.effect,
+            happened: answer.happened,
+            ran: answer.ran,
+            reason: answer.reason.as_deref(),
+            changes: envelope.changes(),
+            operation: answer.operation.as_ref(),
+            data: answer.data.as_deref(),
+            failure: answer.error.as_ref(),
         }
     }
 }
@@ -256,10 +254,10 @@ struct Progress {
 impl Progress {
     fn note(&mut self, envelope: &Envelope) {
         self.lines += 1;
-        *self.effects.entry(envelope.effect).or_default() += 1;
-        match &envelope.error {
+        *self.effects.entry(envelope.answer.effect).or_default() += 1;
+        match &envelope.answer.error {
             None => self.succeeded += 1,
-            Some(error) if error.happened == Happened::Unknown => self.in_doubt += 1,
+            Some(error) if error.happened == Some(Happened::Unknown) => self.in_doubt += 1,
             Some(_) => self.failed += 1,
         }
     }
@@ -290,7 +288,8 @@ impl Progress {
     }
 
     fn whole(&self) -> Envelope {
-        Envelope::success(self.effect())
+        let answer = Answer { ran: Some(true), ..Answer::plain(self.effect()) };
+        Envelope::new(answer, 0)
     }
 
     fn summary(&self, voice: &Voice) {
@@ -321,11 +320,10 @@ impl Progress {
             "{} of {} items failed, {} are in doubt, {} were not begun; what succeeded is not done again",
             counts.failed, counts.total, counts.in_doubt, counts.not_begun
         );
-        let error = ErrorBody {
-            code: "PARTIAL_FAILURE".to_owned(),
-            happened: self.happened(),
+        let error = ErrorView {
+            happened: Some(self.happened()),
             fix_command: Some(again(tool)),
-            ..ErrorBody::certain(message)
+            ..ErrorView::new("PARTIAL_FAILURE", message)
         };
         self.ended(error, 3)
     }
@@ -336,21 +334,16 @@ impl Progress {
             "{stop} after {} of {} items; the same command again goes on from there",
             counts.succeeded, counts.total
         );
-        let error = ErrorBody {
-            code: "CANCELLED".to_owned(),
-            happened: self.happened(),
-            ..ErrorBody::certain(message)
-        };
+        let error = ErrorView { happened: Some(self.happened()), ..ErrorView::new("CANCELLED", message) };
         self.ended(error, stop.exit())
     }
 
-    fn ended(&self, error: ErrorBody, exit: u8) -> Envelope {
+    fn ended(&self, error: ErrorView, exit: u8) -> Envelope {
         let summary = serde_json::json!({"partial": true, "summary": self.counts(), "effects": self.effects});
-        Envelope {
-            effect: if self.in_doubt > 0 { "unknown" } else { self.effect() },
-            data: serde_json::value::to_raw_value(&summary).ok(),
-            ..Envelope::error(error, exit)
-        }
+        let effect = if self.in_doubt > 0 { "unknown" } else { self.effect() };
+        let ran = if self.lines > 0 { Ran::Yes } else { Ran::No };
+        let ended = Envelope::error(error, ran, exit);
+        Envelope { answer: Answer { effect, data: raw(&summary), ..ended.answer }, ..ended }
     }
 
     fn happened(&self) -> Happened {

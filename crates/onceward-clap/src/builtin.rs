@@ -7,7 +7,7 @@ use clap::{ArgMatches, Command, Subcommand};
 
 use crate::command::World;
 use crate::entry::Facts;
-use crate::envelope::{Envelope, ErrorBody};
+use crate::envelope::Envelope;
 use crate::manifest::{self, Detail};
 use crate::session::Session;
 use crate::voice::Dialect;
@@ -65,12 +65,12 @@ pub(crate) fn run<W: World>(
                 Dialect::Contract => Detail::Retries,
                 Dialect::Strict => Detail::Spec,
             };
-            Envelope::read(&manifest::manifest(&definition, facts, detail))
+            Envelope::info(&manifest::manifest(&definition, facts, detail))
         }
         Builtin::Schema { command } => {
             definition.build();
             match definition.find_subcommand(command) {
-                Some(found) => Envelope::read(&manifest::schema(&definition, found, facts)),
+                Some(found) => Envelope::info(&manifest::schema(&definition, found, facts)),
                 None => Envelope::invalid(format!(
                     "there is no command {command}; `{} manifest` lists all",
                     session.tool
@@ -86,10 +86,7 @@ pub(crate) fn run<W: World>(
         }
         Builtin::Man { folder } => match pages(session, definition, folder.as_deref()) {
             Ok(()) => return 0,
-            Err(error) => {
-                let problem = format!("the manual could not be written: {error}");
-                Envelope::error(ErrorBody::certain(problem), 1)
-            }
+            Err(error) => Envelope::broken(format!("the manual could not be written: {error}")),
         },
     };
     session.voice.answer(&envelope);

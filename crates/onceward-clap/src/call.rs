@@ -2,14 +2,14 @@
 
 use std::sync::{Arc, Mutex};
 
-use onceward::answer::OperationView;
+use onceward::answer::ErrorView;
 use onceward::{
-    Attempt, Blocking, Class, Decision, Done, Error, Failure, Inherit, Intent, Operation, ProbeAnswer,
-    Receipt, Record, Refusal, Replayed, State,
+    Answer, Attempt, Blocking, Class, Decision, Done, Effect, Error, Failure, Inherit, Intent, KeyPolicy,
+    Operation, Preview, ProbeAnswer, Ran, Receipt, Record, RepeatRule, State, Wanted,
 };
 
 use crate::command::{Danger, Mutating, World};
-use crate::envelope::{self, Envelope, ErrorBody};
+use crate::envelope::Envelope;
 use crate::fault::{Fault, FaultKind};
 use crate::flags::MutatingFlags;
 use crate::manifest::DangerLevel;
@@ -18,7 +18,6 @@ use crate::plan::Plan;
 use crate::probe::Doubt;
 use crate::referee::{Gate, Stop, Supervised, lock};
 use crate::session::{Rules, Session, quoted};
-use crate::voice::Voice;
 
 /// Whether the caller has said that something may be destroyed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,15 +26,16 @@ pub(crate) enum Confirmed {
     No,
 }
 
-/// Runs a mutating command, or says what it would do.
+/// Runs a mutating command, or says what it would do. Gives the ledger in which the delivery of the answer is noted.
 pub(crate) fn mutate<C: Mutating<D>, D: Danger>(
     session: &Session<C::World>,
     command: C,
     flags: &MutatingFlags,
     confirmed: Confirmed,
-) -> Envelope {
-    let called = try_mutate::<C, D>(session, Arc::new(command), flags, confirmed);
-    called.unwrap_or_else(|error| session.failed(error))
+) -> (Envelope, Option<Blocking>) {
+    let mut ledger = None;
+    let called = try_mutate::<C, D>(session, Arc::new(command), flags, confirmed, &mut ledger);
+    (called.unwrap_or_else(|error| session.failed(error)), ledger)
 }
 
 fn try_mutate<C: Mutating<D>, D: Danger>(
@@ -43,88 +43,139 @@ fn try_mutate<C: Mutating<D>, D: Danger>(
     command: Arc<C>,
     flags: &MutatingFlags,
     confirmed: Confirmed,
+    opened: &mut Option<Blocking>,
 ) -> Result<Envelope, Error> {
     let rules = session.rules(C::NAME, class_of::<C, D>(), C::TIMEOUT_MS, flags)?;
-    let operation = session.operation(C::NAME, &*command, flags, &rules.settings)?;
+    let operation = with_probe_of::<C, D>(session.operation(C::NAME, &*command, flags, &rules.settings)?);
     // A mistake in the input must not leave a new ledger behind.
-    let intent = operation.intent()?;
+    let intent = operation.clone().intent()?;
     let with_time = |envelope| Envelope { timeout_ms: rules.timeout_ms, ..envelope };
+    let call = Called { session, command: &command, operation: &operation, rules: &rules };
     if flags.dry_run {
-        return Ok(with_time(preview::<C, D>(session, &command, &intent, &rules)?));
+        let ledger = session.existing_ledger()?;
+        let intent = match &ledger {
+            Some(ledger) => choose::<C, D>(&call, ledger, intent)?.intent,
+            None => intent,
+        };
+        return Ok(with_time(preview::<C, D>(session, ledger.as_ref(), &command, &intent, &rules)?));
     }
     if D::LEVEL == DangerLevel::Destructive && confirmed == Confirmed::No {
         return Ok(with_time(unconfirmed::<C, D>(session, &command, &rules)));
     }
-    let ledger = session.ledger(onceward::Missing::Make)?;
-    if flags.key.is_none() && Voice::person_watches() {
-        explain_key(session, &intent);
-    }
-    let unfinished = |view, stop| {
-        let envelope = session.finish(envelope::in_doubt(view, stop, session.tool));
+    let ledger = &*opened.insert(session.ledger(onceward::Missing::Make)?);
+    let wanted = choose::<C, D>(&call, ledger, intent)?;
+    let unfinished = |intent: &Intent, attempt, stop| {
+        let envelope = Envelope::in_doubt(intent, attempt, stop, &session.surface);
         session.voice.answer(&envelope);
         envelope.exit
     };
-    let executed = execute::<C, D>(session, &ledger, &command, operation, rules.timeout_ms, &unfinished);
-    let mut envelope = Envelope::of(&executed.result, ledger.ledger().clock_ms(), session.tool);
-    if let Some(stop) = executed.stopped {
-        envelope = Envelope { operation: envelope.operation, ..Envelope::stopped(stop) };
+    let executed = execute::<C, D>(session, ledger, &command, wanted.intent, rules.timeout_ms, &unfinished);
+    let mut envelope = executed.envelope(session, ledger);
+    if envelope.is_replay() {
+        envelope.answer.warnings.extend(drift::<C, D>(session, &command, &rules));
     }
-    if envelope.is_replay() && rules.settings.terms.class == Class::Idempotent {
-        envelope.warnings.extend(changed_since::<C, D>(session, &command, &rules));
-    }
-    Ok(session.finish(with_time(envelope)))
+    Ok(with_time(envelope))
+}
+
+/// A call whose operation is put together.
+struct Called<'a, C, W: World> {
+    session: &'a Session<W>,
+    command: &'a Arc<C>,
+    operation: &'a Operation,
+    rules: &'a Rules,
 }
 
 /// The class that the command's own types say.
 pub(crate) fn class_of<C: Mutating<D>, D: Danger>() -> Class {
-    match C::PROBE {
-        Some(_) if C::CLASS == Class::Once => Class::Probed,
-        Some(_) | None => C::CLASS,
+    if C::PROBE.is_some() { C::CLASS.with_probe() } else { C::CLASS }
+}
+
+/// The operation, which knows whether the command has a probe.
+pub(crate) fn with_probe_of<C: Mutating<D>, D: Danger>(operation: Operation) -> Operation {
+    if C::PROBE.is_some() { operation.with_probe() } else { operation }
+}
+
+/// Which operation the call is: a retry of an earlier one, or a wanted repeat. `intent` is its first occurrence.
+fn choose<C: Mutating<D>, D: Danger>(
+    call: &Called<'_, C, C::World>,
+    ledger: &Blocking,
+    intent: Intent,
+) -> Result<Wanted, Error> {
+    let operation = call.operation;
+    if operation.is_identified() {
+        return Ok(Wanted { intent, rule: RepeatRule::Given });
+    }
+    match operation.key_policy() {
+        KeyPolicy::Strict | KeyPolicy::Keyed => Ok(Wanted { intent, rule: RepeatRule::Strict }),
+        KeyPolicy::Auto => {
+            let wanted = ledger.wait_for(ledger.ledger().wanted(operation.clone()))?;
+            // Such a command looks before it acts, so it runs whenever there is something to do.
+            let converges = wanted.intent.terms.class == Class::Idempotent;
+            if converges && wanted.rule == RepeatRule::Retry(State::Done) && is_needed::<C, D>(call) {
+                let (newest, _) = ledger.wait_for(ledger.ledger().newest_occurrence(operation, None))?;
+                let next = operation.clone().occurrence((newest + 1).to_string());
+                return Ok(Wanted { intent: next.intent()?, rule: RepeatRule::Repeat });
+            }
+            Ok(wanted)
+        }
     }
 }
 
-/// What an execution came to.
+fn is_needed<C: Mutating<D>, D: Danger>(call: &Called<'_, C, C::World>) -> bool {
+    let plan = plan_of::<C, D>(call.session, call.command, call.rules.timeout_ms);
+    plan.is_ok_and(|plan| plan.effect() != Effect::WouldNoop)
+}
+
+/// How an execution ended.
 pub(crate) struct Executed {
     pub(crate) result: Result<Receipt, Error>,
     /// It was stopped before its dispatch.
-    pub(crate) stopped: Option<Stop>,
+    stopped: Option<Stop>,
 }
 
-/// Executes the operation once. Where it is stopped after its dispatch, `unfinished` says so, and the process ends
-/// without another word to the ledger: the lock is then free exactly when the work cannot go on any more.
+impl Executed {
+    pub(crate) fn envelope<W: World>(&self, session: &Session<W>, ledger: &Blocking) -> Envelope {
+        let envelope = Envelope::of(&self.result, &session.surface, ledger.ledger().clock_ms());
+        let Some(stop) = self.stopped else { return envelope };
+        let stopped = Envelope::stopped(stop);
+        let Answer { operation, ran, .. } = envelope.answer;
+        Envelope { answer: Answer { operation, ran, ..stopped.answer }, record: envelope.record, ..stopped }
+    }
+}
+
+/// Executes the operation once. If it is stopped after its dispatch, `unfinished` answers, and the process ends
+/// without another write to the ledger: the lock is then free exactly when the work cannot go on any more.
 pub(crate) fn execute<C: Mutating<D>, D: Danger>(
     session: &Session<C::World>,
     ledger: &Blocking,
     command: &Arc<C>,
-    operation: Operation,
+    intent: Intent,
     timeout_ms: u64,
-    unfinished: &(dyn Fn(OperationView, Stop) -> u8 + Sync),
+    unfinished: &(dyn Fn(&Intent, u32, Stop) -> u8 + Sync),
 ) -> Executed {
-    let intent = operation.intent();
     let stopped = Mutex::new(None);
-    // Whatever the work starts keeps the attempt alive: a child that outlives us may still have its effect.
-    let mut call = ledger.ledger().call(operation).inherit(Inherit::Children).dispatch_marked();
+    // Processes that the work starts keep the attempt alive: a child that outlives us may still have its effect.
+    let mut call = ledger.ledger().call(intent.clone()).inherit(Inherit::Children);
     if C::PROBE.is_some() {
         call = call.probe(|record| std::future::ready(ask::<C, D>(session, command, &record, timeout_ms)));
     }
     let result = ledger.run_call(call, |attempt| {
         let gate = Arc::new(Gate::default());
-        let work = work::<C, D>(session, command, attempt.clone(), &gate);
+        let number = attempt.number();
+        let work = work::<C, D>(session, command, attempt, &gate);
         match session.referee.supervise(timeout_ms, &gate, work) {
             Supervised::Finished(Ok(done)) => Ok(done),
             Supervised::Finished(Err(fault)) => Err(fault.into_failure(gate.passed())),
             Supervised::Panicked => {
-                let fault = Fault::from(std::io::Error::other("the command's own code gave up (a panic)"));
+                let fault = Fault::from(std::io::Error::other("the command panicked"));
                 Err(fault.into_failure(gate.passed()))
             }
             Supervised::StoppedBefore(stop) => {
                 *lock(&stopped) = Some(stop);
-                Err(Failure::no_effect(format!("{stop} before anything was dispatched")))
+                Err(Failure::no_effect(format!("{stop} before anything was sent")).stopped())
             }
             Supervised::StoppedAfter(stop) => {
-                let view = intent.as_ref().map(|intent| view_of(intent, &attempt));
-                let code = view.map_or(stop.exit(), |view| unfinished(view, stop));
-                std::process::exit(i32::from(code));
+                std::process::exit(i32::from(unfinished(&intent, number, stop)));
             }
         }
     });
@@ -146,7 +197,7 @@ fn work<C: Mutating<D>, D: Danger>(
             Some(world) => world,
             None => C::World::open(&options)?,
         };
-        let applied = command.apply(Op::new(&mut world, attempt, gate)).map(|applied| applied.done());
+        let applied = command.apply(Op::new(&mut world, attempt, gate)).map(crate::op::Applied::done);
         *lock(&shared) = Some(world);
         applied
     }
@@ -170,62 +221,41 @@ fn ask<C: Mutating<D>, D: Danger>(
     match asked {
         Supervised::Finished(Ok(answer)) => answer,
         Supervised::Finished(Err(fault)) => ProbeAnswer::CannotTell(fault.message().to_owned()),
-        Supervised::Panicked => ProbeAnswer::CannotTell("the probe gave up".to_owned()),
+        Supervised::Panicked => ProbeAnswer::CannotTell("the probe panicked".to_owned()),
         Supervised::StoppedBefore(stop) | Supervised::StoppedAfter(stop) => {
-            ProbeAnswer::CannotTell(format!("the probe was {stop}"))
+            ProbeAnswer::CannotTell(format!("the probe {stop}"))
         }
     }
 }
 
-/// Says what would happen, and writes nothing: not even a ledger where there is none.
+/// Says what the call would do, and writes nothing, not even a ledger where there is none.
 pub(crate) fn preview<C: Mutating<D>, D: Danger>(
     session: &Session<C::World>,
+    ledger: Option<&Blocking>,
     command: &Arc<C>,
     intent: &Intent,
     rules: &Rules,
 ) -> Result<Envelope, Error> {
-    let plan = match session.existing_ledger()? {
-        Some(ledger) => Some(ledger.wait_for(ledger.ledger().plan(intent))?),
-        None => None,
+    let found = match ledger {
+        Some(ledger) => ledger.wait_for(ledger.ledger().plan(intent))?,
+        None => onceward::Plan { decision: Decision::Start { attempt: 1 }, record: None },
     };
-    let (decision, record) = match plan {
-        Some(plan) => (plan.decision, plan.record),
-        None => (Decision::Start { attempt: 1 }, None),
-    };
-    let attempt = record.as_ref().map_or(0, |record| record.attempt);
-    let envelope = match foreseen(&decision, attempt) {
-        Some(reason) => Envelope::preview(&Plan::noop(reason)),
-        None => match plan_of::<C, D>(session, command, rules.timeout_ms) {
-            Ok(plan) => Envelope::preview(&plan),
-            Err(failed) => return Ok(*failed),
-        },
-    };
-    let shown =
-        record.map_or_else(|| onceward::transition::stage(intent, 0), |record| Record::clone(&record));
-    let operation = Some(OperationView::of(&shown, shown.state, Replayed::No));
-    Ok(Envelope { operation, ..envelope })
-}
-
-/// Why the ledger would run nothing, in words; `None` where it would run.
-fn foreseen(decision: &Decision, attempt: u32) -> Option<String> {
-    Some(match decision {
-        Decision::Start { .. } => return None,
-        Decision::Replay => format!("already done by attempt {attempt}: would replay its result"),
-        Decision::ReplayFailure => format!("would replay the failure of attempt {attempt}"),
-        Decision::Wait => format!("would wait: attempt {attempt} is running"),
-        Decision::Probe => format!("would ask the probe whether attempt {attempt} happened"),
-        Decision::Doubt | Decision::Refuse(Refusal::InDoubt) => {
-            format!("would refuse: nobody can say whether attempt {attempt} happened")
+    match plan_of::<C, D>(session, command, rules.timeout_ms) {
+        Ok(plan) => {
+            let preview = Preview::of(&found, intent, plan.effect());
+            let mut envelope = Envelope::preview(&preview, Some(&plan), &session.surface);
+            if found.decision == Decision::Replay {
+                envelope.answer.warnings.extend(drift_of(session, &plan));
+            }
+            Ok(envelope)
         }
-        Decision::Refuse(Refusal::KeyReused(fields)) => {
-            format!("would refuse: the key was used with other inputs ({})", fields.join(", "))
+        // The real call would ask the ledger first, and then fail as its plan does.
+        Err(failed) => {
+            let preview = Preview::of(&found, intent, Effect::Noop);
+            let runs = matches!(found.decision, Decision::Start { .. } | Decision::Probe);
+            Ok(if runs { *failed } else { Envelope::preview(&preview, None, &session.surface) })
         }
-        Decision::Refuse(Refusal::KeyExpired) => "would refuse: the key has expired".to_owned(),
-        Decision::Refuse(Refusal::Cancelled) => "would refuse: it was cancelled".to_owned(),
-        Decision::Refuse(Refusal::BudgetExhausted) => {
-            format!("would refuse: {attempt} attempts were made and the budget allows no more")
-        }
-    })
+    }
 }
 
 /// The command's own plan, made in a world that is open for reading only.
@@ -250,15 +280,13 @@ pub(crate) fn supervise_read<W: World, T: Send + 'static>(
     let failed = match session.referee.supervise(timeout_ms, &Gate::default(), work) {
         Supervised::Finished(Ok(value)) => return Ok(value),
         Supervised::Finished(Err(fault)) => Envelope::fault(&fault),
-        Supervised::Panicked => {
-            Envelope::fault(&Fault::no_effect("the command's own code gave up (a panic)"))
-        }
+        Supervised::Panicked => Envelope::fault(&Fault::no_effect("the command panicked")),
         Supervised::StoppedBefore(stop) | Supervised::StoppedAfter(stop) => Envelope::stopped(stop),
     };
     Err(Box::new(failed))
 }
 
-/// Nothing is destroyed without a word: what would be is shown, and how to look closer.
+/// Nothing is destroyed without confirmation: the answer shows what would be, and how to confirm.
 fn unconfirmed<C: Mutating<D>, D: Danger>(
     session: &Session<C::World>,
     command: &Arc<C>,
@@ -268,15 +296,15 @@ fn unconfirmed<C: Mutating<D>, D: Danger>(
         Ok(plan) => plan.changes().to_vec(),
         Err(failed) => return *failed,
     };
-    let error = ErrorBody {
-        code: FaultKind::InvalidInput.as_str().to_owned(),
-        fix_command: Some(typed_with(session.tool, C::NAME, "--dry-run")),
-        ..ErrorBody::certain(format!(
-            "{} is destructive and was not confirmed, so nothing was done; add --confirm to do it",
-            C::NAME
-        ))
+    let kind = FaultKind::InvalidInput;
+    let message = format!("{} is destructive and was not confirmed; nothing was done", C::NAME);
+    let error = ErrorView {
+        next: Some("check the changes, then add --confirm to do it".to_owned()),
+        fix_command: Some(typed_with(session.tool, C::NAME, "--confirm")),
+        ..ErrorView::new(kind.as_str(), message)
     };
-    Envelope { changes, ..Envelope::error(error, FaultKind::InvalidInput.exit()) }
+    let refused = Envelope::error(error, Ran::No, kind.exit());
+    Envelope { answer: Answer { changes: Some(changes), ..refused.answer }, ..refused }
 }
 
 /// The command line as it was typed, with a flag after the command's name: at its end a `--` may make it an argument.
@@ -287,38 +315,19 @@ fn typed_with(tool: &str, command: &str, flag: &str) -> String {
     format!("{tool} {}", words.join(" "))
 }
 
-/// A command that converges may be wanted again because the world has moved on since: a rollback, then the same
-/// version.
-fn changed_since<C: Mutating<D>, D: Danger>(
+/// What running a replayed command now would change.
+fn drift<C: Mutating<D>, D: Danger>(
     session: &Session<C::World>,
     command: &Arc<C>,
     rules: &Rules,
 ) -> Option<String> {
     let plan = plan_of::<C, D>(session, command, rules.timeout_ms).ok()?;
+    drift_of(session, &plan)
+}
+
+fn drift_of<W: World>(session: &Session<W>, plan: &Plan) -> Option<String> {
     let changes = plan.changes().join(", ");
-    (plan.effect() != onceward::Effect::WouldNoop)
-        .then(|| format!("the world has changed since: done anew it {changes}; another --occurrence does it"))
-}
-
-fn explain_key<W: World>(session: &Session<W>, intent: &Intent) {
-    session.voice.talk(&format!(
-        "{}: key {} is derived from the command and its arguments: the same again is a retry, and --occurrence 2 \
-         repeats it",
-        session.tool, intent.key.text
-    ));
-}
-
-fn view_of(intent: &Intent, attempt: &Attempt) -> OperationView {
-    OperationView {
-        id: intent.id.to_string(),
-        scope: intent.scope.clone(),
-        name: intent.name.clone(),
-        key: intent.key.text.clone(),
-        state: State::Running,
-        attempt: attempt.number(),
-        replayed: false,
-        original_effect: None,
-        verified: None,
-        expires_at: None,
-    }
+    let hint = session.surface.repeat_hint();
+    (plan.effect() != Effect::WouldNoop)
+        .then(|| format!("this is the stored answer of an earlier call; running it now {changes}. {hint}"))
 }

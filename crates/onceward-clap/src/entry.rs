@@ -132,7 +132,7 @@ impl<C: Mutating<D>, D: Danger> Entry<C::World> for MutatingEntry<C, D> {
                 DangerLevel::Destructive if ConfirmFlag::from_arg_matches(matches)?.confirm => Confirmed::Yes,
                 DangerLevel::Destructive | DangerLevel::Safe | DangerLevel::Mutating => Confirmed::No,
             };
-            Ok(call::mutate::<C, D>(session, command, &flags, confirmed))
+            Ok(call::mutate::<C, D>(session, command, &flags, confirmed).0)
         };
         answer(session, change())
     }

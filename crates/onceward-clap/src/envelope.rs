@@ -1,229 +1,200 @@
-//! The one answer of every command: the contract's envelope, with the codes of a tool's own faults.
+//! The one answer of every command: the core's [`Answer`], with the codes of a tool's own faults and an exit code.
 
 mod strict;
 
-use onceward::answer::{Answer, ErrorView, OperationView};
-use onceward::{Code, Error, Happened, Receipt, State};
-use serde::Serialize;
-use serde_json::value::RawValue;
+use std::sync::Arc;
 
-use crate::fault::{Certainty, Fault, FaultKind, Kept};
+use onceward::answer::ErrorView;
+use onceward::{
+    Answer, Code, Effect, Error, Happened, Intent, Owner, Preview, Ran, Receipt, Record, State, Surface,
+    transition,
+};
+use serde::Serialize;
+use serde_json::value::{RawValue, to_raw_value};
+
+use crate::fault::{Certainty, Fault, Kept};
 use crate::plan::Plan;
 use crate::referee::Stop;
 
 pub(crate) use strict::{Meta, Strict};
 
-/// The contract's envelope. It is made of [`Answer`]; what it adds are changes of a dry run and a tool's own codes.
-#[derive(Debug, Clone, Serialize)]
+/// An answer, and what is needed to give it.
+#[derive(Debug, Clone)]
 pub(crate) struct Envelope {
-    pub(crate) ok: bool,
-    pub(crate) effect: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) reason: Option<String>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(crate) changes: Vec<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) operation: Option<OperationView>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) data: Option<Box<RawValue>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) error: Option<ErrorBody>,
-    pub(crate) warnings: Vec<String>,
+    /// What is printed.
+    pub(crate) answer: Answer,
     /// What the process ends with.
-    #[serde(skip)]
     pub(crate) exit: u8,
-    /// Only reads, so it has no effect to tell.
-    #[serde(skip)]
+    /// It only reads, so it has no effect to report.
     pub(crate) reads: bool,
-    /// How long it was given.
-    #[serde(skip)]
+    /// How long the work was given.
     pub(crate) timeout_ms: u64,
-}
-
-/// What went wrong: as [`ErrorView`], with codes beyond the ledger's.
-#[derive(Debug, Clone, Serialize)]
-pub(crate) struct ErrorBody {
-    pub(crate) code: String,
-    pub(crate) message: String,
-    pub(crate) happened: Happened,
-    pub(crate) retryable: bool,
-    pub(crate) retry_after_ms: Option<u64>,
-    pub(crate) fix_command: Option<String>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(crate) problems: Vec<String>,
+    /// The operation that this answers, so that its delivery can be noted.
+    pub(crate) record: Option<Arc<Record>>,
 }
 
 impl Envelope {
-    /// A command that only reads has answered.
-    pub(crate) fn read(data: &impl Serialize) -> Self {
-        let data = serde_json::value::to_raw_value(data).ok();
-        Self { data, reads: true, ..Self::success("noop") }
+    /// An answer with its exit code.
+    pub(crate) fn new(answer: Answer, exit: u8) -> Self {
+        Self { answer, exit, reads: false, timeout_ms: 0, record: None }
     }
 
-    /// Something was done that is no operation of the ledger.
+    /// The answer of a command that only reads.
+    pub(crate) fn read(data: &impl Serialize) -> Self {
+        let read = Self::info(data);
+        Self { answer: Answer { ran: Some(true), ..read.answer }, ..read }
+    }
+
+    /// What a command of the framework knows. It is not about a call.
+    pub(crate) fn info(data: &impl Serialize) -> Self {
+        let answer = Answer { data: raw(data), ..Answer::plain(Effect::Noop.as_str()) };
+        Self { reads: true, ..Self::new(answer, 0) }
+    }
+
+    /// An administrative command succeeded.
     pub(crate) fn success(effect: &'static str) -> Self {
-        Self {
-            ok: true,
-            effect,
-            reason: None,
-            changes: Vec::new(),
-            operation: None,
-            data: None,
-            error: None,
-            warnings: Vec::new(),
-            exit: 0,
-            reads: false,
-            timeout_ms: 0,
-        }
+        Self::new(Answer::plain(effect), 0)
     }
 
     /// The answer to a call of the ledger.
-    pub(crate) fn of(result: &Result<Receipt, Error>, now_ms: i64, tool: &str) -> Self {
-        let answer = Answer::of(result, now_ms);
-        let exit = match result {
-            Ok(_) => 0,
-            Err(error) => error.code().exit(),
+    pub(crate) fn of(result: &Result<Receipt, Error>, surface: &Surface, now_ms: i64) -> Self {
+        let answer = Answer::of(result, surface, now_ms);
+        let (exit, record) = match result {
+            Ok(receipt) => (0, Some(Arc::clone(receipt.record()))),
+            Err(error) => (error.code().exit(), error.record().map(Arc::clone)),
         };
-        let mut envelope = Self {
-            ok: answer.ok,
-            effect: answer.effect,
-            reason: answer.reason,
-            operation: answer.operation,
-            data: answer.data,
-            error: answer.error.map(|view| ErrorBody::of(view, tool)),
-            warnings: answer.warnings,
-            exit,
-            ..Self::success("noop")
-        };
-        if !envelope.ok {
-            envelope.name_the_fault(matches!(result, Err(Error::Failed { .. })));
+        let envelope = Self { record, ..Self::new(answer, exit) };
+        match result {
+            Ok(_) => envelope,
+            Err(error) => envelope.named(error),
         }
-        envelope
+    }
+
+    /// The ledger refused the call, or could not be used.
+    pub(crate) fn failed(error: Error, surface: &Surface) -> Self {
+        Self::of(&Err(error), surface, 0)
+    }
+
+    /// An administrative command did not succeed.
+    pub(crate) fn not_done(error: &Error, surface: &Surface) -> Self {
+        Self::new(Answer::not_done(error, surface), error.code().exit())
+    }
+
+    /// What a call would get, with the command's own plan for the case that it would run.
+    pub(crate) fn preview(preview: &Preview, plan: Option<&Plan>, surface: &Surface) -> Self {
+        let changes = plan.map(|plan| plan.changes().to_vec()).unwrap_or_default();
+        let mut answer = Answer::preview(preview, changes, surface);
+        if let Some(reason) = plan.filter(|_| preview.decision == "run").and_then(Plan::reason) {
+            answer.reason = Some(reason.to_owned());
+        }
+        match &preview.refusal {
+            None => Self::new(answer, 0),
+            Some(error) => Self::new(answer, error.code().exit()).named(error),
+        }
     }
 
     /// What the ledger kept of the tool's own fault becomes code, exit and data again.
-    fn name_the_fault(&mut self, certain: bool) {
-        let Some(text) = self.data.take() else { return };
-        let Ok(kept) = serde_json::from_str::<Kept>(text.get()) else { return };
-        self.data = kept.detail;
-        if let Some(error) = self.error.as_mut().filter(|_| certain) {
-            kept.fault.as_str().clone_into(&mut error.code);
+    fn named(mut self, refusal: &Error) -> Self {
+        let outcome = refusal.record().and_then(|record| record.outcome.as_ref());
+        let Some(text) = outcome.and_then(|outcome| outcome.data.as_ref()) else { return self };
+        let Ok(kept) = serde_json::from_str::<Kept>(text.get()) else { return self };
+        self.answer.data = self.answer.data.and(kept.detail).map(Arc::from);
+        if let (Error::Failed { .. }, Some(error)) = (refusal, self.answer.error.as_mut()) {
+            error.code = kept.fault.as_str().into();
             error.retryable = error.retryable && kept.fault.worth_a_retry();
             error.retry_after_ms = kept.retry_after_ms.filter(|_| error.retryable);
+            if !error.retryable {
+                error.next = None;
+            }
             self.exit = kept.fault.exit();
         }
+        self
     }
 
-    /// The ledger refused, or could not be used.
-    pub(crate) fn failed(error: Error, tool: &str) -> Self {
-        Self::of(&Err(error), 0, tool)
-    }
-
-    /// A command that only reads or plans has failed: whatever it was, nothing happened.
+    /// A command that only reads or plans has failed.
     pub(crate) fn fault(fault: &Fault) -> Self {
         let kept = fault.kept();
         let retryable = kept.fault.worth_a_retry() && fault.certainty() != Certainty::InDoubt;
-        let error = ErrorBody {
-            code: kept.fault.as_str().to_owned(),
+        let error = ErrorView {
             retryable,
             retry_after_ms: kept.retry_after_ms.filter(|_| retryable),
-            ..ErrorBody::certain(fault.message())
+            ..ErrorView::new(kept.fault.as_str(), fault.message())
         };
-        Self { data: kept.detail, ..Self::error(error, kept.fault.exit()) }
+        let failed = Self::error(error, Ran::No, kept.fault.exit());
+        Self { answer: Answer { data: kept.detail.map(Arc::from), ..failed.answer }, ..failed }
     }
 
     /// The command line, or what it names, was refused.
     pub(crate) fn invalid(message: impl Into<String>) -> Self {
-        let error =
-            ErrorBody { code: FaultKind::InvalidInput.as_str().to_owned(), ..ErrorBody::certain(message) };
-        Self::error(error, Code::InvalidInput.exit())
+        let code = Code::InvalidInput;
+        Self::error(ErrorView::new(code.as_str(), message), Ran::No, code.exit())
+    }
+
+    /// Something about the process itself went wrong, and nothing was run.
+    pub(crate) fn broken(message: impl Into<String>) -> Self {
+        Self::error(ErrorView::new(Code::Failed.as_str(), message), Ran::No, Code::Failed.exit())
     }
 
     /// Stopped with nothing under way, or before anything was dispatched.
     pub(crate) fn stopped(stop: Stop) -> Self {
         let code = match stop {
-            Stop::Signal(_) => "CANCELLED",
-            Stop::Timeout { .. } => "TIMEOUT",
+            Stop::Signal(_) => Code::Cancelled,
+            Stop::Timeout { .. } => Code::Timeout,
         };
-        let message = format!("{stop} before anything was dispatched; nothing has happened");
-        let error = ErrorBody { code: code.to_owned(), retryable: true, ..ErrorBody::certain(message) };
-        let partial = serde_json::value::to_raw_value(&serde_json::json!({"partial": true})).ok();
-        Self { data: partial, ..Self::error(error, stop.exit()) }
+        let message = format!("{stop} before anything was sent; it had no effect");
+        let error = ErrorView {
+            happened: Some(Happened::No),
+            retryable: true,
+            ..ErrorView::new(code.as_str(), message)
+        };
+        let stopped = Self::error(error, Ran::No, stop.exit());
+        let data = raw(&serde_json::json!({"partial": true}));
+        Self { answer: Answer { data, ..stopped.answer }, ..stopped }
+    }
+
+    /// Stopped after the dispatch of this attempt: it may have taken effect.
+    pub(crate) fn in_doubt(intent: &Intent, attempt: u32, stop: Stop, surface: &Surface) -> Self {
+        let owner = Owner { token: 0, lease_until_ms: 0 };
+        let started = transition::start(None, intent, owner, 0);
+        let record = Arc::new(Record { state: State::InDoubt, attempt, ..started });
+        let reason = format!("{stop} after the request was sent; it may or may not have taken effect");
+        let error = match stop {
+            Stop::Signal(_) => Error::InDoubt { record, reason, ran: Ran::Yes },
+            Stop::Timeout { .. } => Error::Timeout { record, reason },
+        };
+        Self { exit: stop.exit(), record: None, ..Self::failed(error, surface) }
     }
 
     /// An error with its exit code.
-    pub(crate) fn error(error: ErrorBody, exit: u8) -> Self {
-        let effect = if error.happened == Happened::No { "noop" } else { "unknown" };
-        Self { ok: false, error: Some(error), exit, ..Self::success(effect) }
+    pub(crate) fn error(error: ErrorView, ran: Ran, exit: u8) -> Self {
+        let effect = match error.happened {
+            Some(Happened::Unknown) => "unknown",
+            Some(Happened::Yes | Happened::No) | None => Effect::Noop.as_str(),
+        };
+        let answer = Answer {
+            ok: false,
+            happened: error.happened,
+            ran: Some(ran.as_bool()),
+            error: Some(error),
+            ..Answer::plain(effect)
+        };
+        Self::new(answer, exit)
     }
 
-    /// What would change.
-    pub(crate) fn preview(plan: &Plan) -> Self {
-        Self {
-            reason: plan.reason().map(str::to_owned),
-            changes: plan.changes().to_vec(),
-            ..Self::success(plan.effect().as_str())
-        }
-    }
-
-    /// Whether it is a retry that was answered with what an earlier call did.
+    /// Whether it is a retry that was answered with the result of an earlier call.
     pub(crate) fn is_replay(&self) -> bool {
-        self.ok && self.operation.as_ref().is_some_and(|operation| operation.replayed)
+        self.answer.ok && self.answer.operation.as_ref().is_some_and(|operation| operation.replayed)
+    }
+
+    /// The changes of a dry run, or of something destructive that was not confirmed.
+    pub(crate) fn changes(&self) -> &[String] {
+        self.answer.changes.as_deref().unwrap_or_default()
     }
 }
 
-impl ErrorBody {
-    fn of(view: ErrorView, tool: &str) -> Self {
-        Self {
-            code: view.code.to_string(),
-            message: view.message,
-            happened: view.happened,
-            retryable: view.retryable,
-            retry_after_ms: view.retry_after_ms,
-            fix_command: view.fix_command.map(|command| of_this_tool(&command, tool)),
-            problems: view.problems,
-        }
-    }
-
-    /// An error without effect that a retry does not mend.
-    pub(crate) fn certain(message: impl Into<String>) -> Self {
-        Self {
-            code: FaultKind::Failed.as_str().to_owned(),
-            message: message.into(),
-            happened: Happened::No,
-            retryable: false,
-            retry_after_ms: None,
-            fix_command: None,
-            problems: Vec::new(),
-        }
-    }
-}
-
-/// The user may not have `once`: the tool itself shows and settles.
-fn of_this_tool(command: &str, tool: &str) -> String {
-    match command.strip_prefix("once wait ").or_else(|| command.strip_prefix("once show ")) {
-        Some(id) => format!("{tool} show {id}"),
-        None => command.replacen("once ", &format!("{tool} "), 1),
-    }
-}
-
-/// An operation that was stopped after its dispatch.
-pub(crate) fn in_doubt(operation: OperationView, stop: Stop, tool: &str) -> Envelope {
-    let code = match stop {
-        Stop::Signal(_) => Code::InDoubt,
-        Stop::Timeout { .. } => Code::Timeout,
-    };
-    let fix = format!("{tool} settle {} --as 'done|failed'", operation.id);
-    let error = ErrorBody {
-        code: code.to_string(),
-        happened: Happened::Unknown,
-        fix_command: Some(fix),
-        ..ErrorBody::certain(format!(
-            "{stop} after it had been dispatched: nobody can say whether it happened"
-        ))
-    };
-    let operation = OperationView { state: State::InDoubt, ..operation };
-    Envelope { operation: Some(operation), ..Envelope::error(error, stop.exit()) }
+/// A value as JSON text; nothing where it cannot be written.
+pub(crate) fn raw(value: &(impl Serialize + ?Sized)) -> Option<Arc<RawValue>> {
+    to_raw_value(value).ok().map(Arc::from)
 }
 
 #[cfg(test)]
@@ -238,35 +209,36 @@ mod tests {
     fn told(fault: fn() -> Fault, dispatched: bool) -> Envelope {
         let ledger = Ledger::new(Arc::new(MemoryStore::new(ManualClock::at(0)))).blocking();
         let result = ledger.run(Operation::new("shop sell"), |_| Err(fault().into_failure(dispatched)));
-        Envelope::of(&result, 0, "shop")
+        Envelope::of(&result, &Surface::shell("shop"), 0)
     }
 
     #[test]
     fn a_fault_comes_back_with_its_code_its_exit_and_its_data() {
         let told =
             told(|| Fault::already_exists("it is there").with_data(&serde_json::json!({"id": 7})), true);
-        let error = told.error.unwrap();
-        assert_eq!((error.code.as_str(), told.exit, error.happened), ("ALREADY_EXISTS", 6, Happened::No));
-        assert_eq!((told.data.unwrap().get(), error.retryable), ("{\"id\":7}", false));
+        let error = told.answer.error.unwrap();
+        assert_eq!((&*error.code, told.exit, error.happened), ("ALREADY_EXISTS", 6, Some(Happened::No)));
+        assert_eq!((told.answer.data.unwrap().get(), error.retryable), ("{\"id\":7}", false));
     }
 
     #[test]
     fn another_crates_error_is_certain_before_the_dispatch_and_in_doubt_after_it() {
         let error = || Fault::from(std::io::Error::other("connection reset"));
         let (before, after) = (told(error, false), told(error, true));
-        let code = |envelope: &Envelope| envelope.error.as_ref().map(|error| error.code.clone()).unwrap();
-        assert_eq!((code(&before).as_str(), before.exit, before.effect), ("FAILED", 1, "noop"));
-        assert_eq!((code(&after).as_str(), after.exit, after.effect), ("IN_DOUBT", 79, "unknown"));
-        assert!(after.data.is_none(), "what the ledger keeps of the fault is not the caller's data");
-        let fix = after.error.unwrap().fix_command.unwrap();
-        assert!(fix.starts_with("shop settle op_"), "{fix}");
+        let code =
+            |envelope: &Envelope| envelope.answer.error.as_ref().map(|error| error.code.to_string()).unwrap();
+        assert_eq!((code(&before).as_str(), before.exit, before.answer.effect), ("FAILED", 1, "noop"));
+        assert_eq!((code(&after).as_str(), after.exit, after.answer.effect), ("IN_DOUBT", 79, "unknown"));
+        assert!(after.answer.data.is_none(), "what the ledger keeps of the fault is not the caller's data");
+        let options = after.answer.error.unwrap().options;
+        assert!(options[0].command.starts_with("shop settle op_"), "{options:?}");
     }
 
     #[test]
     fn a_fault_that_can_pass_says_when_to_come_back() {
         let told = told(|| Fault::rate_limited("slowly").retry_after_ms(500), true);
-        let error = told.error.unwrap();
-        assert_eq!((error.code.as_str(), told.exit), ("RATE_LIMITED", 11));
+        let error = told.answer.error.unwrap();
+        assert_eq!((&*error.code, told.exit), ("RATE_LIMITED", 11));
         assert_eq!((error.retryable, error.retry_after_ms), (true, Some(500)));
     }
 }

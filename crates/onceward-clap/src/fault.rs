@@ -1,5 +1,7 @@
 //! What goes wrong in a command, and whether it had an effect.
 
+use std::sync::Arc;
+
 use onceward::Failure;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -213,7 +215,7 @@ pub(crate) struct Kept {
 impl Fault {
     /// What the ledger is told, where it is known whether the work was dispatched.
     pub(crate) fn into_failure(self, dispatched: bool) -> Failure {
-        let kept = serde_json::value::to_raw_value(&self.kept()).ok();
+        let kept = serde_json::value::to_raw_value(&self.kept()).ok().map(Arc::from);
         let certain = match self.certainty {
             Certainty::NoEffect => true,
             Certainty::InDoubt => false,

@@ -4,7 +4,6 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use onceward::operation::DEFAULT_SCOPE;
 
 use crate::voice::Dialect;
 
@@ -69,16 +68,10 @@ pub(crate) struct MutatingFlags {
     /// Say what would change and change nothing
     #[arg(id = "once_dry_run", long = "dry-run", help_heading = "Retry safety")]
     pub(crate) dry_run: bool,
-    /// Who shares keys: a session, a run, a tenant
-    #[arg(
-        id = "once_scope",
-        long = "scope",
-        value_name = "SCOPE",
-        default_value = DEFAULT_SCOPE,
-        help_heading = "Retry safety"
-    )]
-    pub(crate) scope: String,
-    /// The same action is wanted again: 2, 3, … or any label
+    /// Namespace for keys, such as a session, a run or a tenant. In one, the same command is always a retry
+    #[arg(id = "once_scope", long = "scope", value_name = "SCOPE", help_heading = "Retry safety")]
+    pub(crate) scope: Option<String>,
+    /// Deliberately repeat the same action: 2, 3, … or any label
     #[arg(
         id = "once_occurrence",
         long = "occurrence",

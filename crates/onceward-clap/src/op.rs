@@ -64,8 +64,8 @@ impl<'a, W> Op<'a, W> {
     /// When the time is over or the caller has asked to stop, or when the dispatch could not be noted. Nothing has
     /// happened, and nothing must: return the fault.
     pub fn dispatch(self) -> Result<(&'a mut W, Dispatched), Fault> {
-        self.gate.pass(|| self.attempt.dispatched())?;
-        Ok((self.world, Dispatched { _only_by_dispatch: () }))
+        let token = self.gate.pass(|| self.attempt.dispatch())?;
+        Ok((self.world, Dispatched { token }))
     }
 }
 
@@ -78,47 +78,57 @@ pub(crate) fn key_for(key: &str, downstream: &str) -> String {
 #[must_use = "say what was changed: `dispatched.created(data)`"]
 #[derive(Debug)]
 pub struct Dispatched {
-    _only_by_dispatch: (),
+    token: onceward::Dispatched,
 }
 
 impl Dispatched {
     /// Something new exists.
     pub fn created<T>(self, data: T) -> Applied<T> {
-        Applied { effect: Effect::Created, reason: None, data }
+        self.applied(Effect::Created, data)
     }
 
     /// Something that existed is different.
     pub fn updated<T>(self, data: T) -> Applied<T> {
-        Applied { effect: Effect::Updated, reason: None, data }
+        self.applied(Effect::Updated, data)
     }
 
     /// Something is gone.
     pub fn deleted<T>(self, data: T) -> Applied<T> {
-        Applied { effect: Effect::Deleted, reason: None, data }
+        self.applied(Effect::Deleted, data)
+    }
+
+    fn applied<T>(self, effect: Effect, data: T) -> Applied<T> {
+        Applied { change: Change::Made(effect, self.token), data }
     }
 }
 
 /// What was done to the world, with the answer that every retry gets.
 #[derive(Debug)]
 pub struct Applied<T> {
-    effect: Effect,
-    reason: Option<String>,
+    change: Change,
     data: T,
+}
+
+#[derive(Debug)]
+enum Change {
+    Made(Effect, onceward::Dispatched),
+    /// With the reason.
+    NotNeeded(String),
 }
 
 impl<T> Applied<T> {
     /// It was so already, and why. Needs no dispatch.
     pub fn noop(reason: impl Into<String>, data: T) -> Self {
-        Self { effect: Effect::Noop, reason: Some(reason.into()), data }
+        Self { change: Change::NotNeeded(reason.into()), data }
     }
 }
 
 impl<T: AnswerData> Applied<T> {
-    pub(crate) fn done(&self) -> Done {
+    pub(crate) fn done(self) -> Done {
         let data = self.data.as_json();
-        match &self.reason {
-            Some(reason) => Done::noop(reason, &data),
-            None => Done::new(self.effect, &data),
+        match self.change {
+            Change::NotNeeded(reason) => Done::noop(reason, &data),
+            Change::Made(effect, token) => token.done(effect, &data),
         }
     }
 }

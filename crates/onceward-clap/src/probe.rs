@@ -1,5 +1,7 @@
 //! The question that settles a doubt: did it happen?
 
+use std::sync::Arc;
+
 use onceward::{Effect, Outcome, ProbeAnswer, Record};
 
 use crate::data::AnswerData;
@@ -66,7 +68,7 @@ pub enum Probed<T> {
 impl<T: AnswerData> Probed<T> {
     pub(crate) fn answer(self) -> ProbeAnswer {
         let yes = |effect, data: &T| {
-            let data = data.as_json().0;
+            let data = data.as_json().0.map(Arc::from);
             ProbeAnswer::Yes(Outcome { unavailable: data.is_none(), data, ..Outcome::with_effect(effect) })
         };
         match self {

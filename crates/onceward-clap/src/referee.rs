@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use onceward::StoreError;
+use onceward::Failure;
 use onceward::answer::span_in_words;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -46,7 +46,7 @@ impl fmt::Display for Stop {
             Self::Signal(signal) => write!(f, "stopped by signal {signal}"),
             Self::Timeout { limit_ms } => {
                 let limit = span_in_words(i64::try_from(*limit_ms).unwrap_or(i64::MAX));
-                write!(f, "stopped after {limit}, which is its time")
+                write!(f, "timed out after {limit}")
             }
         }
     }
@@ -68,14 +68,14 @@ pub(crate) enum Passage {
 
 impl Gate {
     /// Passes, unless it is closed. `note` is written first: without the note nobody may pass.
-    pub(crate) fn pass(&self, note: impl FnOnce() -> Result<(), StoreError>) -> Result<(), Fault> {
+    pub(crate) fn pass<T>(&self, note: impl FnOnce() -> Result<T, Failure>) -> Result<T, Fault> {
         let mut passage = lock(&self.passage);
         if let Passage::Closed(stop) = *passage {
             return Err(Fault::no_effect(format!("{stop} before anything was dispatched")));
         }
-        note().map_err(|error| Fault::no_effect(format!("the dispatch could not be noted: {error}")))?;
+        let token = note().map_err(|failure| Fault::no_effect(failure.reason()))?;
         *passage = Passage::Passed;
-        Ok(())
+        Ok(token)
     }
 
     /// Closes it, unless it has been passed. Whoever comes now does not pass any more.

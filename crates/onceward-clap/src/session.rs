@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use etcetera::BaseStrategy;
+use onceward::operation::DEFAULT_SCOPE;
 use onceward::{
-    Blocking, Class, Error, InvalidInput, Ledger, Missing, Operation, Policy, Settings, StoreError,
+    Blocking, Class, Error, InvalidInput, Ledger, Missing, Operation, Policy, Settings, StoreError, Surface,
 };
 use serde::Serialize;
 
@@ -22,6 +23,8 @@ pub(crate) type Opener = Arc<dyn Fn(&str, Missing) -> Result<Ledger, Error> + Se
 /// One run of the tool.
 pub(crate) struct Session<W: World> {
     pub(crate) tool: &'static str,
+    /// Who reads the answers, and what they can do next.
+    pub(crate) surface: Surface,
     pub(crate) globals: Globals,
     pub(crate) options: W::Options,
     pub(crate) place: String,
@@ -128,37 +131,45 @@ impl<W: World> Session<W> {
             key_fields.push("/place".to_owned());
         }
         Operation::new(self.operation_name(name))
-            .scope(&flags.scope)
+            .scope(flags.scope.as_deref().unwrap_or(DEFAULT_SCOPE))
             .input_json(input)
             .key_fields(key_fields)
             .volatile(in_arguments(&settings.volatile))
             .terms(settings.terms.clone())
     }
 
-    /// The answer to an error of the ledger. What it says to do next works from where the caller stands.
+    /// The answer to a call that the ledger refused.
     pub(crate) fn failed(&self, error: Error) -> Envelope {
-        self.finish(Envelope::failed(error, self.tool))
+        Envelope::failed(error, &self.surface)
     }
 
-    /// Names the ledger in the command that takes the caller on, where only a flag has named it. A URL with a password
-    /// is not repeated.
-    pub(crate) fn finish(&self, mut envelope: Envelope) -> Envelope {
-        let named = self.globals.ledger.as_deref();
-        let by_environment = std::env::var(crate::flags::variable(self.tool, "LEDGER")).ok();
-        let url = named.filter(|url| by_environment.as_deref() != Some(url) && !url.contains('@'));
-        if let (Some(url), Some(error)) = (url, envelope.error.as_mut())
-            && let Some(fix) = error.fix_command.as_mut()
-            && !fix.contains("--ledger")
-        {
-            fix.push_str(" --ledger ");
-            fix.push_str(&quoted(url));
+    /// Who settles a doubt through this surface, and what to note where they say nothing.
+    pub(crate) fn settler(&self) -> (&'static str, &'static str) {
+        match self.surface {
+            Surface::Shell { .. } | Surface::Python | Surface::McpPerson { .. } => {
+                ("hand", "settled by hand")
+            }
+            Surface::McpAgent => ("agent", "settled by an agent"),
         }
-        envelope
     }
 
     fn operation_name(&self, name: &str) -> String {
         format!("{} {name}", self.tool)
     }
+}
+
+/// The tool itself shows and settles its operations. Its commands name the ledger where only a flag has named it; a URL
+/// with a password is not repeated.
+pub(crate) fn shell(tool: &str, globals: &Globals) -> Surface {
+    let by_environment = |setting| std::env::var(crate::flags::variable(tool, setting)).ok();
+    let ledger = globals.ledger.as_deref().filter(|url| !url.contains('@'));
+    let ledger = ledger.filter(|url| by_environment("LEDGER").as_deref() != Some(*url));
+    let policy = globals.policy.as_deref().map(|file| file.display().to_string());
+    let policy = policy.filter(|file| by_environment("POLICY").as_ref() != Some(file));
+    let mut options = Vec::new();
+    options.extend(ledger.map(|url| format!("--ledger {}", quoted(url))));
+    options.extend(policy.map(|file| format!("--policy {}", quoted(&file))));
+    Surface::Shell { program: tool.to_owned(), options }
 }
 
 /// A policy's fields are the command's arguments; in the operation's input they stand one level down.

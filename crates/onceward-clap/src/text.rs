@@ -1,12 +1,11 @@
 //! The answer as a person reads it: the effect, a table, what to do next.
 
 use anstyle::{AnsiColor, Style};
-use onceward::Happened;
+use onceward::answer::ErrorView;
 use serde_json::Value;
 
-use crate::envelope::{Envelope, ErrorBody};
+use crate::envelope::Envelope;
 
-const BOLD: Style = Style::new().bold();
 const DIM: Style = Style::new().dimmed();
 const GREEN: Style = AnsiColor::Green.on_default().bold();
 const YELLOW: Style = AnsiColor::Yellow.on_default().bold();
@@ -21,39 +20,32 @@ pub(crate) fn styled(style: Style, text: impl std::fmt::Display) -> String {
 /// A success, or what would change, in lines.
 pub(crate) fn answer(envelope: &Envelope) -> String {
     let mut lines = Vec::new();
-    if envelope.ok && !envelope.reads {
-        let effect = styled(effect_style(envelope.effect), envelope.effect);
-        lines.push(match &envelope.reason {
+    let answer = &envelope.answer;
+    if answer.ok && !envelope.reads {
+        let effect = styled(effect_style(answer.effect), answer.effect);
+        lines.push(match &answer.reason {
             Some(reason) => format!("{effect}: {reason}"),
             None => effect,
         });
     }
-    lines.extend(envelope.changes.iter().map(|change| format!("  {change}")));
-    if let Some(data) = envelope.data.as_ref().and_then(|data| serde_json::from_str(data.get()).ok()) {
+    lines.extend(envelope.changes().iter().map(|change| format!("  {change}")));
+    if let Some(data) = answer.data.as_ref().and_then(|data| serde_json::from_str(data.get()).ok()) {
         lines.extend(table(&data));
     }
-    if let Some(operation) = envelope.operation.as_ref().filter(|_| envelope.ok) {
+    if let Some(operation) = answer.operation.as_ref().filter(|_| answer.ok) {
         lines.push(styled(DIM, format!("{} key {}", operation.id, operation.key)));
     }
     lines.join("\n")
 }
 
-/// An error in words: what, whether it happened, and what to do.
-pub(crate) fn error(tool: &str, error: &ErrorBody) -> String {
-    let happened = match error.happened {
-        Happened::Yes => "yes",
-        Happened::No => "no",
-        Happened::Unknown => "unknown",
-    };
-    let retryable = if error.retryable { "yes" } else { "no" };
-    let mut lines = vec![
-        format!("{tool}: {} {}", styled(RED, &error.code), error.message),
-        format!("{tool}: happened: {happened}, retryable: {retryable}"),
-    ];
-    if let Some(fix) = &error.fix_command {
-        lines.push(format!("{tool}: next: {}", styled(BOLD, fix)));
-    }
-    lines.join("\n")
+/// An error in words: what happened, what did not, and what to do next.
+pub(crate) fn error(tool: &str, error: &ErrorView, ran: Option<bool>) -> String {
+    let red = styled(RED, &error.code);
+    let lines = error.lines(ran).into_iter().enumerate().map(|(index, line)| {
+        let line = if index == 0 { line.replacen(&*error.code, &red, 1) } else { line };
+        format!("{tool}: {line}")
+    });
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 /// The colour of an effect: green changed something, cyan changed nothing, yellow would or may have.

@@ -13,15 +13,15 @@ use crate::builtin::{self, Builtin};
 use crate::check;
 use crate::command::{Batch, Destructive, Mutating, Ordinary, Safe, World};
 use crate::entry::{BatchEntry, Entry, Facts, MutatingEntry, SafeEntry, with};
-use crate::envelope::{Envelope, ErrorBody};
+use crate::envelope::Envelope;
 use crate::flags::{self, Globals};
 use crate::referee::Referee;
-use crate::session::{Opener, Session, read_policy};
+use crate::session::{Opener, Session, read_policy, shell};
 use crate::voice::{Dialect, Reader, Voice};
 
 const EXIT_CODES: &str = "Exit codes: 0 done or replayed, 1 failed without effect, 2 wrong input or not confirmed, \
 3 part of a batch failed, 4 refused (in progress, expired, cancelled, budget), 5 not found, 6 conflict or key reused, \
-7 not permitted, 8 who are you, 10 timeout, 11 rate limited, 12 unavailable, 79 in doubt, 130 and 143 stopped by a \
+7 not permitted, 8 authentication required, 10 timeout, 11 rate limited, 12 unavailable, 79 in doubt, 130 and 143 stopped by a \
 signal.";
 
 /// A command-line tool.
@@ -72,8 +72,8 @@ impl<W: World> Tool<W> {
         self
     }
 
-    /// Looks the tool's definition over, for a test of the author's: every name that is taken, every example that does
-    /// not work. A tool with a name that is taken does not start.
+    /// Everything that is wrong with the tool's definition: reserved names, examples that do not parse. Assert in a test
+    /// that it is empty; a tool with a reserved name does not start.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
         let mut problems = self.clashes();
@@ -116,9 +116,9 @@ impl<W: World> Tool<W> {
         let mut voice = self.voice(typed);
         let problems = self.clashes();
         if !problems.is_empty() {
-            let message = format!("{} is not well defined: {}", self.name, problems.join("; "));
-            let error = ErrorBody { problems, ..ErrorBody::certain(message) };
-            return answer(&voice, &Envelope::error(error, 1));
+            let mut envelope = Envelope::broken(format!("invalid tool: {}", problems.join("; ")));
+            envelope.answer.error.iter_mut().for_each(|error| error.problems.clone_from(&problems));
+            return answer(&voice, &envelope);
         }
         let definition = self.definition();
         if let Some(problem) = check::contradiction(&definition, typed) {
@@ -140,7 +140,7 @@ impl<W: World> Tool<W> {
             Some(entry) => {
                 if let Err(error) = listen(&session.referee, &voice) {
                     let problem = format!("signals cannot be listened for: {error}");
-                    return answer(&voice, &Envelope::error(ErrorBody::certain(problem), 1));
+                    return answer(&voice, &Envelope::broken(problem));
                 }
                 entry.run(&mut session, own)
             }
@@ -158,6 +158,7 @@ impl<W: World> Tool<W> {
         let policy = read_policy(globals.policy.as_deref()).map_err(|invalid| refuse(invalid.to_string()))?;
         Ok(Session {
             tool: self.name,
+            surface: shell(self.name, &globals),
             place: W::place(&options),
             globals,
             options,
@@ -190,7 +191,7 @@ impl<W: World> Tool<W> {
         }
         if error.kind() == ErrorKind::DisplayVersion {
             let version = serde_json::json!({"name": self.name, "version": self.version});
-            return answer(voice, &Envelope::read(&version));
+            return answer(voice, &Envelope::info(&version));
         }
         let message = error.render().to_string();
         answer(voice, &Envelope::invalid(message.trim().trim_start_matches("error: ")))

@@ -1,6 +1,6 @@
 //! What is printed: one answer on stdout, talk on stderr, and nothing after the last word.
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -101,10 +101,11 @@ impl Voice {
                 }
             }
         }
-        if let Some(error) = &envelope.error {
-            self.talk(&text::error(self.tool, error));
+        let answer = &envelope.answer;
+        if let Some(error) = answer.error.as_ref().filter(|_| self.reader == Reader::Person) {
+            self.talk(&text::error(self.tool, error, answer.ran));
         }
-        for warning in envelope.warnings.iter().filter(|_| self.reader == Reader::Person) {
+        for warning in answer.warnings.iter().filter(|_| self.reader == Reader::Person) {
             self.talk(&format!("{}: warning: {warning}", self.tool));
         }
     }
@@ -143,14 +144,9 @@ impl Voice {
         drop(writeln!(anstream::stderr(), "{text}"));
     }
 
-    /// Whether somebody looks at stderr as it is written.
-    pub(crate) fn person_watches() -> bool {
-        std::io::stderr().is_terminal()
-    }
-
     fn json(&self, envelope: &Envelope, items_emitted: Option<u64>) {
         match self.dialect {
-            Dialect::Contract => print_json(envelope),
+            Dialect::Contract => print_json(&envelope.answer),
             Dialect::Strict => {
                 let meta = Meta {
                     exit_code: envelope.exit,

@@ -12,13 +12,15 @@ use clap::{ArgMatches, Command};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
+use onceward::answer::ErrorView;
+use onceward::{Code, Happened, Ran};
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
 
 use crate::command::World;
 use crate::entry::Facts;
-use crate::envelope::{Envelope, ErrorBody};
+use crate::envelope::Envelope;
 use crate::fault::FaultKind;
 use crate::manifest::{DangerLevel, about, input_schema};
 use crate::referee::lock;
@@ -41,8 +43,7 @@ pub(super) fn serve<W: World>(
     let executable = match std::env::current_exe() {
         Ok(executable) => executable,
         Err(error) => {
-            let problem = ErrorBody::certain(format!("this program cannot find itself: {error}"));
-            session.voice.talk(&crate::text::error(session.tool, &problem));
+            session.voice.talk(&format!("{}: cannot find its own program file: {error}", session.tool));
             return 1;
         }
     };
@@ -244,22 +245,19 @@ fn last_words(child: &mut Child) -> Option<Box<RawValue>> {
 
 /// A process that died without an answer leaves its operation to the ledger.
 fn died(tool: &str) -> Option<Box<RawValue>> {
-    let error = ErrorBody {
-        code: onceward::Code::InDoubt.to_string(),
-        happened: onceward::Happened::Unknown,
-        ..ErrorBody::certain(format!(
-            "{tool} died without an answer; the same call again says what became of it"
-        ))
+    let message = format!("{tool} ended without an answer; it may or may not have taken effect");
+    let error = ErrorView {
+        happened: Some(Happened::Unknown),
+        next: Some(
+            "make the same call again: it reports what is known and repeats nothing in doubt".to_owned(),
+        ),
+        ..ErrorView::new(Code::InDoubt.as_str(), message)
     };
-    to_raw_value(&Envelope::error(error, onceward::Code::InDoubt.exit())).ok()
+    to_raw_value(&Envelope::error(error, Ran::Yes, Code::InDoubt.exit()).answer).ok()
 }
 
 fn nothing_ran(kind: FaultKind, message: String) -> Option<Box<RawValue>> {
-    let error = ErrorBody {
-        code: kind.as_str().to_owned(),
-        retryable: true,
-        retry_after_ms: Some(1_000),
-        ..ErrorBody::certain(message)
-    };
-    to_raw_value(&Envelope::error(error, kind.exit())).ok()
+    let error =
+        ErrorView { retryable: true, retry_after_ms: Some(1_000), ..ErrorView::new(kind.as_str(), message) };
+    to_raw_value(&Envelope::error(error, Ran::No, kind.exit()).answer).ok()
 }

@@ -1,19 +1,18 @@
-//! Looking at an operation, and saying what became of one in doubt.
+//! Shows an operation, and records what was found out about one in doubt.
 
 use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
 use onceward::answer::{OperationView, rfc3339};
 use onceward::{
-    Blocking, Class, Effect, Error, InvalidInput, Json, OperationId, Outcome, Record, Replayed, State,
-    Verdict,
+    Answer, Blocking, Choice, Class, Effect, Error, Happened, InvalidInput, Json, NextStep, OperationId,
+    Outcome, Ran, Record, State, Verdict,
 };
 use serde::Serialize;
 use serde_json::value::RawValue;
 
 use crate::command::World;
 use crate::envelope::Envelope;
-use crate::plan::Plan;
 use crate::session::Session;
 
 /// What is typed after `settle`.
@@ -22,10 +21,10 @@ pub(crate) struct SettleArgs {
     /// The operation (op_…)
     #[arg(value_name = "OPERATION")]
     operation: String,
-    /// What became of it
+    /// What you found: it happened (done), or it did not (failed)
     #[arg(long = "as", value_name = "VERDICT")]
     verdict: SettleAs,
-    /// Why, for those who look later
+    /// How you know, for those who look later
     #[arg(long)]
     note: Option<String>,
     /// The result that retries get, as JSON
@@ -44,10 +43,11 @@ enum SettleAs {
     Failed,
 }
 
-/// All that is known of an operation.
+/// Everything recorded about an operation.
 #[derive(Serialize)]
 struct Shown<'a> {
     operation: OperationView,
+    happened: Happened,
     class: Class,
     created_at: String,
     updated_at: String,
@@ -55,39 +55,43 @@ struct Shown<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    settled_by: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     result: Option<&'a RawValue>,
     #[serde(skip_serializing_if = "Option::is_none")]
     next: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    options: Vec<Choice>,
 }
 
 pub(super) fn show<W: World>(session: &Session<W>, operation: &str) -> Envelope {
     let shown = || -> Result<Envelope, Error> {
         let (_, record, state) = find(session, operation)?;
         let outcome = record.outcome.as_ref();
-        let next = || format!("{} settle {} --as 'done|failed'", session.tool, record.id);
-        Ok(Envelope::read(&Shown {
-            operation: OperationView::of(&record, state, Replayed::No),
+        let in_doubt = state == State::InDoubt;
+        let guidance = in_doubt.then(|| session.surface.spell(&NextStep::Settle(record.id.clone())));
+        let guidance = guidance.unwrap_or_default();
+        let seen = Record { state, ..Record::clone(&record) };
+        Ok(Envelope::info(&Shown {
+            operation: OperationView { replayed: false, ..OperationView::of(&record, state, Ran::No) },
+            happened: seen.happened(),
             class: record.detail.class,
             created_at: rfc3339(record.created_ms),
             updated_at: rfc3339(record.updated_ms),
             replays: record.replays,
             reason: record.reason(),
-            settled_by: outcome.and_then(|outcome| outcome.settled_by.as_deref()),
             result: outcome.and_then(|outcome| outcome.data.as_deref()),
-            next: (state == State::InDoubt).then(next),
+            next: Some(guidance.say).filter(|say| !say.is_empty()),
+            options: guidance.options,
         }))
     };
-    shown().unwrap_or_else(|error| session.failed(error))
+    shown().unwrap_or_else(|error| Envelope::not_done(&error, &session.surface))
 }
 
 pub(super) fn settle<W: World>(session: &Session<W>, args: &SettleArgs) -> Envelope {
-    try_settle(session, args).unwrap_or_else(|error| session.failed(error))
+    try_settle(session, args).unwrap_or_else(|error| Envelope::not_done(&error, &session.surface))
 }
 
 fn try_settle<W: World>(session: &Session<W>, args: &SettleArgs) -> Result<Envelope, Error> {
-    let data = match &args.data {
+    let data: Option<Box<RawValue>> = match &args.data {
         Some(text) => {
             Json::parse(text).map_err(|invalid| InvalidInput::new(format!("--data: {invalid}")))?;
             serde_json::from_str(text).ok()
@@ -99,32 +103,48 @@ fn try_settle<W: World>(session: &Session<W>, args: &SettleArgs) -> Result<Envel
         SettleAs::Done => (Verdict::Done, State::Done, Some(Effect::Updated)),
         SettleAs::Failed => (Verdict::Failed, State::Failed, None),
     };
-    let view = |record: &Record| Some(OperationView::of(record, word, Replayed::No));
-    if state == word {
-        let reason = Some(format!("it is {word} already"));
-        return Ok(Envelope { reason, operation: view(&record), ..Envelope::success("noop") });
+    if is_settled_as(&record, state, word) {
+        return Ok(answer(&record, word, "noop", format!("it is {word} already; nothing was changed")));
     }
     if state != State::InDoubt {
         let record = Arc::new(Record { state, ..Record::clone(&record) });
         return Err(Error::WrongState { action: "settling", record });
     }
     if args.dry_run {
-        let plan = Plan::update(format_args!("{}: settle it as {word}", record.id));
-        return Ok(Envelope { operation: view(&record), ..Envelope::preview(&plan) });
+        let would = answer(&record, state, "would_update", format!("would settle it as {word}"));
+        let changes = Some(vec![format!("would settle {} as {word}", record.id)]);
+        return Ok(Envelope { answer: Answer { changes, ..would.answer }, ..would });
     }
-    let reason = args.note.clone().unwrap_or_else(|| "settled by hand".to_owned());
-    let settled_by = Some("hand".to_owned());
-    let outcome = Outcome { effect, data, settled_by, ..Outcome::because(Some(reason)) };
-    let record = ledger.wait_for(ledger.ledger().settle(&record.id, verdict, outcome))?;
+    let (settled_by, otherwise) = session.settler();
+    let reason = args.note.clone().unwrap_or_else(|| otherwise.to_owned());
+    let data = data.map(Arc::from);
+    let outcome =
+        Outcome { effect, data, settled_by: Some(settled_by.to_owned()), ..Outcome::because(Some(reason)) };
+    let record = match ledger.wait_for(ledger.ledger().settle(&record.id, verdict, outcome)) {
+        // Another caller was faster, and found the same.
+        Err(Error::WrongState { record, .. }) if is_settled_as(&record, record.state, word) => {
+            return Ok(answer(&record, word, "noop", format!("it is {word} already; nothing was changed")));
+        }
+        settled => settled?,
+    };
     let meaning = if word == State::Done { "retries get its result" } else { "the next call runs it" };
-    let reason = Some(format!("{} is {word}: {meaning}", record.id));
-    Ok(Envelope { reason, operation: view(&record), ..Envelope::success("updated") })
+    Ok(answer(&record, word, "updated", format!("{} is {word}: {meaning}", record.id)))
+}
+
+fn is_settled_as(record: &Record, state: State, word: State) -> bool {
+    state == word || (state == State::Expired && record.detail.ended == Some(word))
+}
+
+fn answer(record: &Record, state: State, effect: &'static str, reason: String) -> Envelope {
+    let operation = OperationView { replayed: false, ..OperationView::of(record, state, Ran::No) };
+    let done = Envelope::success(effect);
+    let answer = Answer { reason: Some(reason), operation: Some(operation), ..done.answer };
+    Envelope { answer, ..done }
 }
 
 fn find<W: World>(session: &Session<W>, operation: &str) -> Result<(Blocking, Arc<Record>, State), Error> {
     let id = OperationId::parse(operation)?;
-    let none = "there is no ledger yet; the first command that changes something makes one";
-    let ledger = session.existing_ledger()?.ok_or_else(|| InvalidInput::new(none))?;
+    let ledger = session.existing_ledger()?.ok_or_else(|| Error::NotFound { id: id.to_string() })?;
     let (record, state) = ledger.wait_for(ledger.ledger().find(&id))?;
     Ok((ledger, record, state))
 }

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use onceward::answer::OperationView;
-use onceward::{Effect, Happened};
+use onceward::{Choice, Effect, Happened};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use super::Envelope;
+use super::{Envelope, raw};
 
 /// `{ok, data, error, warnings, meta}`.
 #[derive(Serialize)]
@@ -56,7 +56,10 @@ struct Full<'a> {
 struct Detail<'a> {
     code: &'a str,
     message: &'a str,
-    happened: Happened,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    happened: Option<Happened>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ran: Option<bool>,
     retryable: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     retry_after_ms: Option<u64>,
@@ -66,6 +69,8 @@ struct Detail<'a> {
     fix_required: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     fix_command: Option<&'a str>,
+    #[serde(skip_serializing_if = "<[Choice]>::is_empty")]
+    options: &'a [Choice],
     phase: &'static str,
 }
 
@@ -77,30 +82,33 @@ struct Warning<'a> {
 
 impl<'a> Strict<'a> {
     pub(crate) fn of(envelope: &'a Envelope, meta: Meta) -> Self {
-        let operation = envelope.operation.as_ref();
-        let dry = envelope.effect.starts_with("would_");
+        let answer = &envelope.answer;
+        let operation = answer.operation.as_ref();
+        let dry = answer.effect.starts_with("would_");
         Self {
-            ok: envelope.ok,
+            ok: answer.ok,
             data: data(envelope),
-            error: envelope.error.as_ref().map(|error| Detail {
+            error: answer.error.as_ref().map(|error| Detail {
                 code: &error.code,
                 message: &error.message,
                 happened: error.happened,
+                ran: answer.ran,
                 retryable: error.retryable,
                 retry_after_ms: error.retry_after_ms.filter(|_| error.retryable),
                 retry_strategy: error.retryable.then_some("exponential_backoff"),
-                fix_required: (!error.retryable).then_some(error.message.as_str()),
+                fix_required: (!error.retryable).then(|| error.next.as_deref().unwrap_or(&error.message)),
                 fix_command: error.fix_command.as_deref(),
+                options: &error.options,
                 phase: if envelope.exit == 2 { "validation" } else { "execution" },
             }),
-            warnings: envelope.warnings.iter().map(|text| warning(text)).collect(),
+            warnings: answer.warnings.iter().map(|text| warning(text)).collect(),
             meta: Full {
                 meta,
                 timeout_ms: (envelope.timeout_ms > 0).then_some(envelope.timeout_ms),
                 dry_run: dry.then_some(true),
                 idempotency_hit: operation.filter(|_| !dry).map(|operation| operation.replayed),
                 original_effect: operation.and_then(|operation| operation.original_effect),
-                reason: envelope.reason.as_deref(),
+                reason: answer.reason.as_deref(),
                 operation,
             },
         }
@@ -117,10 +125,10 @@ fn warning(text: &str) -> Warning<'_> {
 
 /// The data as an object with the effect in it, each part as the JSON text it came as.
 fn data(envelope: &Envelope) -> Option<Box<RawValue>> {
-    let given = envelope.data.as_deref();
+    let given = envelope.answer.data.as_deref();
     let object = given.and_then(|data| serde_json::from_str::<BTreeMap<String, &RawValue>>(data.get()).ok());
     let array = given.is_some_and(|data| data.get().trim_start().starts_with('['));
-    let with_effect = !envelope.reads && (envelope.ok || !envelope.changes.is_empty());
+    let with_effect = !envelope.reads && (envelope.answer.ok || !envelope.changes().is_empty());
     if !with_effect && (object.is_some() || array || given.is_none()) {
         return given.map(ToOwned::to_owned);
     }
@@ -129,23 +137,21 @@ fn data(envelope: &Envelope) -> Option<Box<RawValue>> {
         parts.insert("result".to_owned(), result);
     }
     let effect = raw(&preview_effect(envelope));
-    let changes = raw(&envelope.changes);
-    let affected = raw(&serde_json::json!({"count": envelope.changes.len(), "changes": envelope.changes}));
+    let changes = raw(envelope.changes());
+    let affected =
+        raw(&serde_json::json!({"count": envelope.changes().len(), "changes": envelope.changes()}));
     if with_effect {
         parts.insert("effect".to_owned(), effect.as_deref()?);
     }
-    if !envelope.changes.is_empty() {
+    if !envelope.changes().is_empty() {
         parts.insert("changes".to_owned(), changes.as_deref()?);
         parts.insert("would_affect".to_owned(), affected.as_deref()?);
     }
     serde_json::value::to_raw_value(&parts).ok()
 }
 
-/// Who refuses to destroy without confirmation shows what it would have done.
+/// The effect; for something destructive that was not confirmed, the one it would have had.
 fn preview_effect(envelope: &Envelope) -> &'static str {
-    if envelope.ok { envelope.effect } else { Effect::WouldDelete.as_str() }
-}
-
-fn raw(value: &impl Serialize) -> Option<Box<RawValue>> {
-    serde_json::value::to_raw_value(value).ok()
+    let answer = &envelope.answer;
+    if answer.ok || answer.decision.is_some() { answer.effect } else { Effect::WouldDelete.as_str() }
 }
