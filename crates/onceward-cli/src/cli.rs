@@ -314,6 +314,20 @@ pub(crate) enum ConfigCommand {
         #[arg(default_value = "*")]
         name: String,
     },
+    /// Trust the policy file of this project as it is now: its ledger, probes and classes count
+    Allow {
+        /// The file [default: the one found upward from here]
+        file: Option<std::path::PathBuf>,
+        #[command(flatten)]
+        dry: DryRunArgs,
+    },
+    /// Take that back
+    Deny {
+        /// The file [default: the one found upward from here]
+        file: Option<std::path::PathBuf>,
+        #[command(flatten)]
+        dry: DryRunArgs,
+    },
     /// Write the commented default to edit
     Init {
         /// Where to

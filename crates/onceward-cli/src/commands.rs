@@ -1,5 +1,6 @@
 //! One file a command.
 
+mod allow;
 mod ask;
 mod cancel;
 mod config;
@@ -67,6 +68,12 @@ fn dispatch(cli: Cli) -> Ended {
         Command::Key(args) => key::run(&context()?, &args),
         Command::Doctor => doctor::run(global),
         Command::Config(ConfigCommand::Show { name }) => config::show(&context()?, &name),
+        Command::Config(ConfigCommand::Allow { file, dry }) => {
+            allow::run(file.as_deref(), allow::Wish::Allow, dry, json)
+        }
+        Command::Config(ConfigCommand::Deny { file, dry }) => {
+            allow::run(file.as_deref(), allow::Wish::Deny, dry, json)
+        }
         Command::Config(ConfigCommand::Init { file, dry }) => config::init(&file, dry, json),
         Command::Demo(args) => demo::run(&args, json),
         Command::Completions { shell } => Ok(man::completions(shell)),

@@ -10,8 +10,10 @@ use onceward::{Blocking, Ledger, OperationId, Policy, StoreError, Surface};
 pub(crate) use onceward_store::Missing;
 use onceward_store::{Backend, Place, SqliteOptions};
 
+use crate::answer;
 use crate::cli::Global;
 use crate::exit::CommandError;
+use crate::trust::Mark;
 
 /// `once` is short-lived, so the write-ahead log must stay short: the next `once` reads all of it.
 const CHECKPOINT_PAGES: u32 = 200;
@@ -25,13 +27,17 @@ pub(crate) struct Context {
 
 impl Context {
     pub(crate) fn new(global: Global) -> Result<Self, CommandError> {
-        let (policy_file, text) = read_policy(global.config.as_deref())?;
+        let PolicyFile { file: policy_file, text, found } = read_policy(global.config.as_deref())?;
         let in_file = |problem: String| match &policy_file {
             Some(file) => CommandError::invalid(format!("{}: {problem}", file.display())),
             None => CommandError::invalid(problem),
         };
         let policy = Policy::parse(&text).map_err(|invalid| in_file(invalid.to_string()))?;
         policy.check().map_err(|invalid| in_file(invalid.to_string()))?;
+        let policy = match (&policy_file, found) {
+            (Some(file), Found::InProject) if !is_allowed(file, &text) => only_what_is_safe(policy, file),
+            (Some(_) | None, Found::InProject | Found::ByUser) => policy,
+        };
         Ok(Self { global, policy, policy_file })
     }
 
@@ -158,7 +164,7 @@ fn unusable(what: String) -> CommandError {
     StoreError::Unusable { what }.into()
 }
 
-fn make_private(folder: &Path) -> Result<(), CommandError> {
+pub(crate) fn make_private(folder: &Path) -> Result<(), CommandError> {
     let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
     made.map_err(|error| {
         let what = format!("cannot make the folder {}", folder.display());
@@ -166,27 +172,61 @@ fn make_private(folder: &Path) -> Result<(), CommandError> {
     })
 }
 
+/// A policy file that was read.
+struct PolicyFile {
+    file: Option<PathBuf>,
+    text: String,
+    found: Found,
+}
+
+/// How a policy file was found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Found {
+    /// The user named it, or keeps it in the configuration folder: it is the user's word.
+    ByUser,
+    /// It is in the working folder or above it, and may have come with somebody's repository.
+    InProject,
+}
+
 /// The policy file that was named, or the first one found where policies are looked for.
-fn read_policy(named: Option<&Path>) -> Result<(Option<PathBuf>, String), CommandError> {
+fn read_policy(named: Option<&Path>) -> Result<PolicyFile, CommandError> {
     let unreadable = |file: &Path, error| {
         CommandError::invalid(format!("cannot read the policy {}: {error}", file.display()))
     };
     if let Some(file) = named {
         let text = std::fs::read_to_string(file).map_err(|error| unreadable(file, error))?;
-        return Ok((Some(file.to_owned()), text));
+        return Ok(PolicyFile { file: Some(file.to_owned()), text, found: Found::ByUser });
     }
     let user = etcetera::choose_base_strategy()
         .ok()
-        .map(|folders| folders.config_dir().join("onceward/onceward.toml"));
-    let here = std::env::current_dir().unwrap_or_default();
+        .map(|folders| (folders.config_dir().join("onceward/onceward.toml"), Found::ByUser));
     // Upward from the working folder, as cargo and git look for theirs: one project is one ledger in all its folders.
-    let project = here.ancestors().map(|folder| folder.join("onceward.toml"));
-    for file in project.chain(user) {
+    let here = std::env::current_dir().unwrap_or_default();
+    let project = here.ancestors().map(|folder| (folder.join("onceward.toml"), Found::InProject));
+    for (file, found) in project.chain(user) {
         match std::fs::read_to_string(&file) {
-            Ok(text) => return Ok((Some(file), text)),
+            Ok(text) => return Ok(PolicyFile { file: Some(file), text, found }),
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => return Err(unreadable(&file, error)),
         }
     }
-    Ok((None, String::new()))
+    Ok(PolicyFile { file: None, text: String::new(), found: Found::ByUser })
+}
+
+fn is_allowed(file: &Path, text: &str) -> bool {
+    Mark::of(file, text).is_some_and(|mark| mark.is_set())
+}
+
+/// A file that came with a repository may make things safer. The rest of it is said not to count.
+fn only_what_is_safe(policy: Policy, file: &Path) -> Policy {
+    let (safe, left_out) = policy.without_trust();
+    if !left_out.is_empty() {
+        answer::talk(&format!(
+            "once: {} was found in this project and is not allowed yet, so this does not count: {}. Read it, then run \
+             `once config allow`",
+            file.display(),
+            left_out.join(", ")
+        ));
+    }
+    safe
 }

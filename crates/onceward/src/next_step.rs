@@ -154,10 +154,10 @@ impl Surface {
     #[must_use]
     pub fn repeat_hint(&self) -> &'static str {
         match self {
-            Self::Shell { .. } => "to run it again on purpose, add --occurrence 2",
-            Self::Python => "to run it again on purpose, use .occurrence(2)",
+            Self::Shell { .. } => "To run it again on purpose, add --occurrence 2",
+            Self::Python => "To run it again on purpose, use .occurrence(2)",
             Self::McpAgent | Self::McpPerson { .. } => {
-                "to run it again on purpose, make the same call once more"
+                "To run it again on purpose, make the same call once more"
             }
         }
     }

@@ -2,6 +2,7 @@
 
 mod exits;
 mod tools;
+mod trust;
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;

@@ -81,7 +81,7 @@ pub(super) fn answer(
     if let (Some(reason), Ok(receipt)) = (&mut answer.reason, result)
         && receipt.ran() == Ran::No
     {
-        reason.push_str(&format!(" ({})", rule_in_words(rule, run.settings.terms.keys)));
+        reason.push_str(&format!(". {}", rule_in_words(rule, run.settings.terms.keys)));
     }
     if answer.data.is_some() {
         let output = record.and_then(|record| output(record));
@@ -120,11 +120,11 @@ pub(super) fn refused(error: &Error, show: Show<'_>, surface: &Surface) -> ExitC
 /// Which rule took the call for a retry, and how to ask for the other one.
 fn rule_in_words(rule: RepeatRule, keys: KeyPolicy) -> String {
     match rule {
-        RepeatRule::Given => "by its key".to_owned(),
-        RepeatRule::Strict if keys == KeyPolicy::Strict => "keys are strict".to_owned(),
-        RepeatRule::Strict => "keys are strict in a scope that is given".to_owned(),
-        RepeatRule::First | RepeatRule::Repeat => "another call did it meanwhile".to_owned(),
-        RepeatRule::Retry(_) => "a retry: the earlier answer was not delivered".to_owned(),
+        RepeatRule::Given => "Recognised by its key".to_owned(),
+        RepeatRule::Strict if keys == KeyPolicy::Strict => "Recognised because keys are strict".to_owned(),
+        RepeatRule::Strict => "Recognised because keys are strict in a given scope (--keys auto)".to_owned(),
+        RepeatRule::First | RepeatRule::Repeat => "Another call did it meanwhile".to_owned(),
+        RepeatRule::Retry(_) => "Taken for a retry: the earlier answer was not delivered".to_owned(),
     }
 }
 

@@ -1,0 +1,57 @@
+//! `once config allow` and `deny`: whether the policy file of a project counts in full.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use crate::answer;
+use crate::cli::DryRunArgs;
+use crate::exit::{CommandError, Ended};
+use crate::trust::Mark;
+
+/// What the user wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wish {
+    Allow,
+    Deny,
+}
+
+pub(super) fn run(named: Option<&Path>, wish: Wish, dry: DryRunArgs, json: bool) -> Ended {
+    let file = match named {
+        Some(file) => file.to_owned(),
+        None => nearest().ok_or_else(|| {
+            CommandError::invalid("there is no onceward.toml in this folder or above it; name the file")
+        })?,
+    };
+    let unreadable =
+        |error: std::io::Error| CommandError::invalid(format!("cannot read {}: {error}", file.display()));
+    let text = std::fs::read_to_string(&file).map_err(unreadable)?;
+    onceward::Policy::parse(&text)
+        .and_then(|policy| policy.check())
+        .map_err(|invalid| CommandError::invalid(format!("{}: {invalid}", file.display())))?;
+    let mark = Mark::of(&file, &text).ok_or_else(|| {
+        CommandError::invalid("there is no home folder to remember it in; give --config FILE instead")
+    })?;
+    let wanted = wish == Wish::Allow;
+    let (effect, done) = match (wish, mark.is_set() == wanted) {
+        (_, true) => ("noop", "nothing to do:"),
+        (Wish::Allow, false) => ("created", "allowed, until it changes:"),
+        (Wish::Deny, false) => ("deleted", "not allowed any more:"),
+    };
+    let would = match effect {
+        "created" => "would_create",
+        "deleted" => "would_delete",
+        _ => "would_noop",
+    };
+    if !dry.dry_run {
+        let written = if wanted { mark.set() } else { mark.clear() };
+        written.map_err(|error| CommandError::Outside(format!("cannot remember it: {error}")))?;
+    }
+    let (effect, done) = if dry.dry_run { (would, would) } else { (effect, done) };
+    answer::success(json, effect, &file.display().to_string(), || format!("{done} {}", file.display()));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn nearest() -> Option<PathBuf> {
+    let here = std::env::current_dir().ok()?;
+    here.ancestors().map(|folder| folder.join("onceward.toml")).find(|file| file.is_file())
+}

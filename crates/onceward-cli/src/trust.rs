@@ -1,0 +1,50 @@
+//! Policy files that the user has allowed, each by its place and its content: a change must be allowed again.
+
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use etcetera::BaseStrategy;
+use sha2::{Digest, Sha256};
+
+/// The mark that a file was allowed.
+pub(crate) struct Mark(PathBuf);
+
+impl Mark {
+    /// The mark of a file with this content, or nothing where there is no home folder to keep marks in.
+    pub(crate) fn of(file: &Path, content: &str) -> Option<Self> {
+        let place = file.canonicalize().ok()?;
+        let mut hash = Sha256::new();
+        hash.update(place.as_os_str().as_encoded_bytes());
+        hash.update([0]);
+        hash.update(content);
+        let name = data_encoding::HEXLOWER.encode(&hash.finalize());
+        let folders = etcetera::choose_base_strategy().ok()?;
+        Some(Self(folders.data_dir().join("onceward").join("allowed").join(name)))
+    }
+
+    /// Whether the user has allowed it.
+    pub(crate) fn is_set(&self) -> bool {
+        self.0.is_file()
+    }
+
+    /// Allows it. Tells whether that is new.
+    pub(crate) fn set(&self) -> std::io::Result<bool> {
+        if let Some(folder) = self.0.parent() {
+            crate::context::make_private(folder).map_err(|error| std::io::Error::other(error.to_string()))?;
+        }
+        match std::fs::File::create_new(&self.0) {
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Takes it back. Tells whether it was allowed.
+    pub(crate) fn clear(&self) -> std::io::Result<bool> {
+        match std::fs::remove_file(&self.0) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}
