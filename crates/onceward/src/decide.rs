@@ -91,6 +91,10 @@ pub fn begin(found: Option<&Record>, intent: &Intent, liveness: Liveness, now_ms
         return Decision::Start { attempt: 1 };
     };
     if record.detail.fingerprint != intent.fingerprint {
+        // A doubt is written down first: the refusal must not hide it.
+        if record.state == State::Running && standing(record, liveness, now_ms) != State::Running {
+            return Decision::Doubt;
+        }
         let fields = fields_that_differ(&record.detail.fields, &intent.fields());
         return Decision::Refuse(Refusal::KeyReused(fields));
     }

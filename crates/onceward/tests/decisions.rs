@@ -70,6 +70,7 @@ fn a_running_record_without_an_owner_is_in_doubt() {
 const BEGIN: &str = "
     found     inputs owner        class            window    key      on_expired on_failure budget late scope => decision
 
+    running   other  gone|unsent|silent *          *         *        *          *          *      *  *  => write the doubt down
     *         other  *            *                *         *        *          *          *      *  *  => refuse KEY_REUSED
 
     staged    same   *            *                *         *        *          *          *      *  *  => start

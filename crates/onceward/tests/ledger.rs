@@ -90,6 +90,9 @@ fn a_reused_key_is_refused_in_every_state_and_names_fields_without_values() {
     check(&bench);
     drop(claim);
     check(&bench);
+    let error = bench.ask(&other).expect_err("it is refused");
+    assert_eq!(error.happened(), Some(Happened::Unknown));
+    assert!(error.to_string().contains("which is in doubt"), "the doubt is not hidden: {error}");
 }
 
 #[test]
