@@ -217,7 +217,7 @@ impl Answer {
             ran: Some(ran.as_bool()),
             operation: record.map(|record| {
                 let replayed = matches!(error, Error::Failed { ran: Ran::No, .. });
-                OperationView { replayed, ..OperationView::of(record, record.state, ran) }
+                OperationView { replayed, ..OperationView::of(record, real_state(error, record), ran) }
             }),
             data: record.filter(|_| own).and_then(|record| record.outcome.as_ref()?.data.clone()),
             error: Some(ErrorView::of(error, surface)),
@@ -336,9 +336,18 @@ impl Preview {
             Some(error) if sentence.is_empty() => format!("would refuse: {error}"),
             Some(_) | None => sentence,
         };
-        let happened = plan.record.as_ref().map(|record| record.happened());
-        let operation = OperationView { replayed: false, ..OperationView::of(&shown, shown.state, Ran::No) };
-        Self { decision, sentence, effect, refusal, happened, operation }
+        let happened = match (&plan.decision, shown.state) {
+            // It runs on something settled only where that was an earlier occurrence.
+            (Decision::Start { .. }, state) if state.is_settled() => Happened::No,
+            (_, _) => shown.happened(),
+        };
+        let state = match (&plan.decision, &refusal) {
+            (Decision::Wait, _) => State::Running,
+            (_, Some(error)) => real_state(error, &shown),
+            (_, None) => shown.state,
+        };
+        let operation = OperationView { replayed: false, ..OperationView::of(&shown, state, Ran::No) };
+        Self { decision, sentence, effect, refusal, happened: Some(happened), operation }
     }
 }
 
@@ -420,9 +429,20 @@ impl OperationView {
     }
 }
 
+/// The state in which a call found its operation. What the ledger has written down may be older.
+fn real_state(error: &Error, record: &Record) -> State {
+    match error {
+        Error::KeyExpired { .. } => State::Expired,
+        Error::InProgress { .. } => State::Running,
+        _ => record.state,
+    }
+}
+
 /// What a call that did not succeed did to the world.
 fn effect_of(error: &Error) -> &'static str {
     match (error.ran(), error.happened()) {
+        // Its own attempt had no effect: another one is still running.
+        (Ran::Yes, _) if matches!(error, Error::InProgress { .. }) => Effect::Noop.as_str(),
         (Ran::Yes, Some(Happened::Unknown | Happened::Yes)) => "unknown",
         (Ran::Yes, Some(Happened::No) | None) | (Ran::No, _) => Effect::Noop.as_str(),
     }

@@ -8,6 +8,7 @@ use serde::Serialize;
 use crate::next_step::NextStep;
 use crate::record::{Record, State};
 use crate::store::StoreError;
+use crate::transition::Verdict;
 
 /// Input that was refused before anything ran. All its problems are listed at once.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -211,7 +212,7 @@ pub enum Error {
         id: String,
     },
     /// Not possible in the state it is in.
-    #[error("{action} is not possible: the operation is {}", .record.state)]
+    #[error("{action} is not possible: the operation is {}", .record.state.as_str().replace('_', " "))]
     WrongState {
         /// What was asked for.
         action: &'static str,
@@ -219,7 +220,7 @@ pub enum Error {
         record: Arc<Record>,
     },
     /// Another caller is executing it.
-    #[error("attempt {} of this operation is still running for another caller", .record.attempt)]
+    #[error("{}", still_running(.record))]
     InProgress {
         /// The operation as it is.
         record: Arc<Record>,
@@ -284,7 +285,7 @@ pub enum Error {
         reason: String,
     },
     /// Success was reported and the check refuted it.
-    #[error("success was reported, but the check refuted it: {reason}")]
+    #[error("success was reported, but the check refuted it: {}", clipped(.reason))]
     Unverified {
         /// The operation as it is.
         record: Arc<Record>,
@@ -395,7 +396,8 @@ impl Error {
     pub fn retryable(&self) -> bool {
         // A spent budget, or a failure that is replayed, gives every retry the same answer.
         matches!(self, Self::Failed { record, ran: Ran::Yes, .. }
-            if record.spent_attempts() < record.detail.max_attempts)
+            if record.spent_attempts() < record.detail.max_attempts
+                && !matches!(record.state, State::Cancelled | State::Expired))
     }
 
     /// What takes the caller on from here.
@@ -403,10 +405,18 @@ impl Error {
     pub fn next_step(&self) -> Option<NextStep> {
         match self {
             Self::Invalid(_) | Self::KeyMissing { .. } | Self::NotFound { .. } => None,
+            Self::Unrecorded { ended: Happened::Yes, record, .. } => {
+                Some(NextStep::Record(record.id.clone(), Verdict::Done))
+            }
+            Self::Unrecorded { ended: Happened::No, record, .. } => {
+                Some(NextStep::Record(record.id.clone(), Verdict::Failed))
+            }
             Self::InDoubt { record, .. }
             | Self::Timeout { record, .. }
             | Self::Unverified { record, .. }
-            | Self::Unrecorded { record, .. } => Some(NextStep::out_of_doubt(record)),
+            | Self::Unrecorded { ended: Happened::Unknown, record, .. } => {
+                Some(NextStep::out_of_doubt(record, self.ran()))
+            }
             Self::InProgress { record, .. } => Some(NextStep::Wait(record.id.clone())),
             Self::KeyReused { record, .. } if record.state == State::InDoubt => {
                 Some(NextStep::Show(record.id.clone()))
@@ -440,6 +450,29 @@ impl Record {
                 }
             },
         }
+    }
+}
+
+/// The longest reason that the message of a doubt repeats, in characters. The record keeps all of it.
+const LONGEST_REASON: usize = 70;
+
+/// A reason on one line, short enough to leave room for what to do next.
+pub(crate) fn clipped(reason: &str) -> String {
+    let line = reason.split_whitespace().collect::<Vec<_>>().join(" ");
+    match line.char_indices().nth(LONGEST_REASON) {
+        Some(_) => line.chars().take(LONGEST_REASON - 1).chain(['…']).collect(),
+        None => line.trim_end_matches('.').to_owned(),
+    }
+}
+
+fn still_running(record: &Record) -> String {
+    let attempt = record.attempt;
+    if record.state == State::InDoubt {
+        format!(
+            "attempt {attempt} of this operation ended in doubt, and a process that it started is still running"
+        )
+    } else {
+        format!("attempt {attempt} of this operation is still running for another caller")
     }
 }
 

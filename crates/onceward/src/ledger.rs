@@ -18,7 +18,7 @@ pub use tend::{Cancelled, Swept};
 use crate::attempt::{Attempt, Done, Failure};
 use crate::blocking::Blocking;
 use crate::decide::{self, Decision, Liveness, Refusal};
-use crate::error::{Error, Ran};
+use crate::error::{Error, Ran, clipped};
 use crate::key::OperationId;
 use crate::operation::{Intent, Operation};
 use crate::record::{DoubleEffect, Effect, Outcome, Owner, Record, State, Verification};
@@ -315,8 +315,9 @@ pub(crate) fn in_doubt(record: Arc<Record>) -> Error {
         return Error::Unverified { reason: why.to_owned(), record, ran: Ran::No };
     }
     let reason = format!(
-        "attempt {} is in doubt: {why}. It may or may not have taken effect; nothing was run",
-        record.attempt
+        "attempt {} is in doubt: {}. It may have taken effect; nothing was run",
+        record.attempt,
+        clipped(why)
     );
     Error::InDoubt { record, reason, ran: Ran::No }
 }

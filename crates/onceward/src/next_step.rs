@@ -2,14 +2,18 @@
 
 use serde::Serialize;
 
+use crate::error::Ran;
 use crate::key::OperationId;
 use crate::record::{Class, Record};
+use crate::transition::Verdict;
 
 /// What takes a caller on after an answer that is not a success.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NextStep {
     /// Find out whether it happened, then record the finding.
     Settle(OperationId),
+    /// Record what this call knows and could not write.
+    Record(OperationId, Verdict),
     /// Let the ledger ask the stored probe.
     Probe(OperationId),
     /// Wait for the call that runs it.
@@ -32,18 +36,19 @@ pub enum NextStep {
 }
 
 impl NextStep {
-    /// The way out of a doubt, as the operation's class allows it.
-    pub(crate) fn out_of_doubt(record: &Record) -> Self {
+    /// The way out of a doubt, as the operation's class allows it. Where a call that ran nothing was refused, the same
+    /// call is refused again: its downstream key or its budget is used up, or it has no probe.
+    pub(crate) fn out_of_doubt(record: &Record, ran: Ran) -> Self {
         let settle = || Self::Settle(record.id.clone());
         if record.spent_attempts() >= record.detail.max_attempts {
             return settle();
         }
         match record.detail.class {
-            Class::Read | Class::Idempotent => Self::CallAgain,
-            Class::Keyed if record.detail.downstream.is_some() => Self::CallAgain,
             Class::Probed if record.detail.probe.is_some() => Self::Probe(record.id.clone()),
-            Class::Probed => Self::CallAgain,
-            Class::Keyed | Class::Once => settle(),
+            Class::Read | Class::Idempotent | Class::Keyed | Class::Probed if ran == Ran::Yes => {
+                Self::CallAgain
+            }
+            Class::Read | Class::Idempotent | Class::Keyed | Class::Probed | Class::Once => settle(),
         }
     }
 }
@@ -102,19 +107,30 @@ impl Surface {
         match step {
             NextStep::Settle(id) => Guidance {
                 say: self.settle_in_words(),
-                command: self.command("show", id),
-                options: [("it happened", "done"), ("it did not", "failed")]
-                    .map(|(found, verdict)| Choice { found, command: self.settle(id, verdict) })
-                    .into(),
+                command: None,
+                options: [Verdict::Done, Verdict::Failed].map(|verdict| self.choice(id, verdict)).into(),
             },
-            NextStep::Probe(id) => self.paste("ask the probe whether it happened", self.probe(id)),
-            NextStep::Wait(id) if self.is_other_tool() => {
-                self.paste("see whether it has ended, then make the same call", self.command("show", id))
-            }
-            NextStep::Wait(id) => {
-                self.paste("wait for it, then make the same call", self.command("wait", id))
-            }
-            NextStep::Show(id) => self.paste("see what is recorded", self.command("show", id)),
+            NextStep::Record(id, verdict) => Guidance {
+                say: "make the ledger writable, then record what is known".to_owned(),
+                command: None,
+                options: vec![self.choice(id, *verdict)],
+            },
+            NextStep::Probe(id) => paste_or_say(
+                ("ask the probe whether it happened", self.probe(id)),
+                "make the same call again; it asks the probe whether it happened",
+            ),
+            NextStep::Wait(id) if self.is_other_tool() => paste_or_say(
+                ("see whether it has ended, then make the same call", self.command("show", id)),
+                "wait, then make the same call again; it is safe",
+            ),
+            NextStep::Wait(id) => paste_or_say(
+                ("wait for it, then make the same call", self.command("wait", id)),
+                "wait, then make the same call again; it is safe",
+            ),
+            NextStep::Show(id) => paste_or_say(
+                ("see what is recorded", self.command("show", id)),
+                "ask a person to look at what is recorded",
+            ),
             NextStep::CallAgain => say("make the same call again; it is safe"),
             NextStep::Repeat => say(match self {
                 Self::Shell { .. } => "to do it again on purpose, add --occurrence 2 or use another key",
@@ -174,13 +190,21 @@ impl Surface {
         }
     }
 
+    fn choice(&self, id: &OperationId, verdict: Verdict) -> Choice {
+        let (found, verdict) = match verdict {
+            Verdict::Done => ("it happened", "done"),
+            Verdict::Failed => ("it did not", "failed"),
+        };
+        Choice { found, command: self.settle(id, verdict) }
+    }
+
     fn settle(&self, id: &OperationId, verdict: &str) -> String {
         match self {
             Self::Shell { .. } => self.line(&format!("settle {id} --as {verdict}")),
             Self::Python => format!("ledger.settle(\"{id}\", \"{verdict}\")"),
-            Self::McpAgent => format!(
-                "once_settle {{\"operation\":\"{id}\",\"verdict\":\"{verdict}\",\"evidence\":\"what you saw\"}}"
-            ),
+            Self::McpAgent => {
+                format!("once_settle {{\"operation\":\"{id}\",\"verdict\":\"{verdict}\",\"evidence\":\"…\"}}")
+            }
             Self::McpPerson { program } => format!("{program} settle {id} --as {verdict}"),
         }
     }
@@ -204,15 +228,6 @@ impl Surface {
         }
     }
 
-    fn paste(&self, what: &str, command: Option<String>) -> Guidance {
-        let say = if command.is_some() {
-            what.to_owned()
-        } else {
-            "make the same call again; it is safe".to_owned()
-        };
-        Guidance { say, command, options: Vec::new() }
-    }
-
     fn line(&self, rest: &str) -> String {
         match self {
             Self::Shell { program, options } if !options.is_empty() => {
@@ -221,6 +236,13 @@ impl Surface {
             Self::Shell { program, .. } | Self::McpPerson { program } => format!("{program} {rest}"),
             Self::Python | Self::McpAgent => rest.to_owned(),
         }
+    }
+}
+
+fn paste_or_say((what, command): (&str, Option<String>), otherwise: &str) -> Guidance {
+    match command {
+        Some(command) => Guidance { say: what.to_owned(), command: Some(command), options: Vec::new() },
+        None => say(otherwise),
     }
 }
 

@@ -49,7 +49,8 @@ pub enum OnFailure {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnExpired {
-    /// A given key is refused, a derived one begins its next occurrence.
+    /// A given key, and every key in a scope that the caller chose, is refused. A derived key of the default scope or of
+    /// the host's begins its next occurrence.
     Auto,
     /// It is refused.
     Refuse,

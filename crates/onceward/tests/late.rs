@@ -5,7 +5,9 @@ mod common;
 
 use common::{Bench, id, once, short_lease};
 use onceward::record::Outcome;
-use onceward::{Answer, Claim, Class, Clock, Code, DoubleEffect, Effect, Ending, Operation, State, Verdict};
+use onceward::{
+    Answer, Claim, Class, Clock, Code, DoubleEffect, Effect, Ending, Operation, Ran, State, Verdict,
+};
 
 fn done(data: &str) -> Ending {
     let data = serde_json::value::to_raw_value(data).ok().map(Into::into);
@@ -88,13 +90,15 @@ fn an_overtaken_failure_does_not_speak_for_the_operation() {
     let (_, slow, fast) = overtaken(&bench);
     bench.wait(fast.finish(Ending::InDoubt(Outcome::because(None)))).expect_err("it is in doubt");
     let error = bench.wait(slow.finish(failed())).expect_err("nobody can say of the other one");
-    assert_eq!((error.code(), error.retryable()), (Code::InDoubt, false));
+    assert_eq!((error.code(), error.retryable(), error.ran()), (Code::InDoubt, false, Ran::Yes));
 
     let bench = Bench::blind();
     let (_, _slow, fast) = overtaken(&bench);
     let error =
         bench.wait(fast.finish(failed())).expect_err("it failed, but the other one may have happened");
-    assert_eq!((error.code(), error.retryable()), (Code::InDoubt, false));
+    assert_eq!((error.code(), error.retryable(), error.ran()), (Code::InDoubt, false, Ran::Yes));
+    let said = "this attempt had no effect (declined), but another attempt may have taken effect";
+    assert_eq!(error.to_string(), said);
 }
 
 #[test]

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use futures_util::future::{Either, select};
 
-use super::{Ledger, Receipt, in_doubt};
+use super::{Ledger, Receipt};
 use crate::attempt::{Attempt, Kind};
-use crate::error::{Error, Happened, Ran};
+use crate::error::{Error, Happened, Ran, clipped};
 use crate::key::OperationId;
 use crate::record::{Record, State, Verification};
 use crate::store::{Hold, StoreError, Swap, Watch};
@@ -128,7 +128,12 @@ fn answer(record: Arc<Record>, ending: Ending, kind: Kind) -> Result<Receipt, Er
         Ending::Failed(outcome) => Err(match record.state {
             // This attempt did nothing, but the one that overtook it may have.
             State::Running => Error::InProgress { record, ran: Ran::Yes },
-            State::InDoubt => in_doubt(record),
+            State::InDoubt => {
+                let why = clipped(&because(&outcome, "it failed"));
+                let reason =
+                    format!("this attempt had no effect ({why}), but another attempt may have taken effect");
+                Error::InDoubt { reason, record, ran: Ran::Yes }
+            }
             State::Staged | State::Done | State::Failed | State::Cancelled | State::Expired => {
                 Error::Failed { reason: because(&outcome, "it failed"), record, ran: Ran::Yes }
             }
@@ -137,8 +142,8 @@ fn answer(record: Arc<Record>, ending: Ending, kind: Kind) -> Result<Receipt, Er
             Err(Error::Unverified { reason: because(&outcome, "it is not so"), record, ran: Ran::Yes })
         }
         Ending::InDoubt(outcome) => {
-            let why = because(&outcome, "it gave no answer");
-            let reason = format!("{why}. It may or may not have taken effect");
+            let why = clipped(&because(&outcome, "it gave no answer"));
+            let reason = format!("{why}. It may have taken effect");
             Err(match kind {
                 Kind::TimedOut => Error::Timeout { reason, record },
                 Kind::Plain | Kind::Stopped => Error::InDoubt { reason, record, ran: Ran::Yes },
