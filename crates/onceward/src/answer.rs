@@ -431,10 +431,12 @@ impl OperationView {
 
 /// The state in which a call found its operation. What the ledger has written down may be older.
 fn real_state(error: &Error, record: &Record) -> State {
-    match error {
-        Error::KeyExpired { .. } => State::Expired,
-        Error::InProgress { .. } => State::Running,
-        _ => record.state,
+    if matches!(error, Error::KeyExpired { .. }) {
+        State::Expired
+    } else if matches!(error, Error::InProgress { .. }) {
+        State::Running
+    } else {
+        record.state
     }
 }
 

@@ -315,6 +315,7 @@ fn a_dry_run_foretells_the_refusal_word_for_word() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "most of it is the snapshot")]
 fn how_every_next_step_is_spelled() {
     let id = OperationId::of("default", "pay", "order-17");
     let steps = [
@@ -452,6 +453,7 @@ fn a_doubt_is_told_in_few_words() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "most of it is the snapshot")]
 fn the_text_of_an_error_says_what_happened_and_what_to_do() {
     let id = intent(KeyOrigin::Given).id;
     let mut text = String::new();

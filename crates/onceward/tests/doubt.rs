@@ -53,7 +53,9 @@ fn an_owner_that_dies_before_the_dispatch_has_failed_where_the_kernel_sees_it() 
     let bench = Bench::new();
     assert_eq!(dropped_work(&bench, |_| ()), 1);
     assert_eq!(bench.stands(&pay()), State::Failed);
-    let next = dropped_work(&bench, |attempt| drop(attempt.dispatch().expect("a note")));
+    let next = dropped_work(&bench, |attempt| {
+        attempt.dispatch().expect("a note");
+    });
     assert_eq!(next, 2, "the next call tries again");
     assert_eq!((bench.stands(&pay()), bench.refused(&pay())), (State::InDoubt, Code::InDoubt));
 }

@@ -22,7 +22,7 @@ fn doubts() -> Vec<(&'static str, Bench)> {
     let operation = short_lease();
     let timed_out = |bench: &Bench| {
         let error = bench.ledger.run(operation.clone(), |attempt| {
-            drop(attempt.dispatch()?);
+            attempt.dispatch()?;
             Err(Failure::timed_out("no answer"))
         });
         assert_eq!(error.expect_err("it is in doubt").code(), Code::Timeout);
