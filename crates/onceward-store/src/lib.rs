@@ -34,6 +34,7 @@ mod remote;
 pub mod sqlite;
 mod timer;
 
+use std::path::Path;
 use std::sync::Arc;
 
 use onceward::{InvalidInput, Ledger, MemoryStore, Store, StoreError};
@@ -55,11 +56,55 @@ pub trait Backend: Store {
     /// # Errors
     /// When it cannot be looked at.
     fn health(&self) -> Result<Vec<Finding>, StoreError>;
+
+    /// Writes a consistent copy of the ledger to a file, while others may go on writing. Gives its size in bytes.
+    ///
+    /// # Errors
+    /// When it cannot be written, `file` exists and must stay, or the ledger is on a server, which has tools for this.
+    fn backup(&self, file: &Path, overwrite: Overwrite) -> Result<u64, StoreError>;
+
+    /// Gives the space of what was deleted back, where the back end does not do so by itself. Writers may have to wait
+    /// meanwhile.
+    ///
+    /// # Errors
+    /// When the ledger cannot be written.
+    fn compact(&self) -> Result<Option<Compacted>, StoreError> {
+        Ok(None)
+    }
+}
+
+/// Whether a backup may replace a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Overwrite {
+    /// It may.
+    Yes,
+    /// It may not.
+    No,
+}
+
+/// How much space a ledger took before and after it gave some back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Compacted {
+    /// Before.
+    pub before_bytes: u64,
+    /// After.
+    pub after_bytes: u64,
+}
+
+/// The ledger is on a server.
+pub(crate) fn back_up_by(tool: &str) -> StoreError {
+    StoreError::Unusable {
+        what: format!("a ledger on a server is backed up by the server's own tools: {tool}"),
+    }
 }
 
 impl<C: onceward::Clock> Backend for MemoryStore<C> {
     fn health(&self) -> Result<Vec<Finding>, StoreError> {
         Ok(vec![Finding::look("ledger", "in memory: it ends with this process")])
+    }
+
+    fn backup(&self, _file: &Path, _overwrite: Overwrite) -> Result<u64, StoreError> {
+        Err(StoreError::Unusable { what: "a ledger in memory cannot be backed up".to_owned() })
     }
 }
 

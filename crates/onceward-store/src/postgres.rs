@@ -24,6 +24,7 @@ mod rows;
 mod schema;
 mod tls;
 
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -39,9 +40,9 @@ use tokio::sync::{oneshot, watch};
 pub use options::{Notify, PostgresOptions, Standby};
 pub use schema::SCHEMA_VERSION;
 
-use crate::Backend;
 use crate::health::Finding;
 use crate::remote::{Engine, ServerClock, Token, give_way};
+use crate::{Backend, Overwrite, back_up_by};
 use desk::Desk;
 use link::{Link, Pooler};
 use listen::{Hearing, Memory};
@@ -169,6 +170,10 @@ impl Backend for PostgresStore {
         findings
             .push(Finding::good("connections", format!("{open} open, {most} at most, and one that listens")));
         Ok(findings)
+    }
+
+    fn backup(&self, _file: &Path, _overwrite: Overwrite) -> Result<u64, StoreError> {
+        Err(back_up_by(&format!("pg_dump --schema={}", self.shared.options.schema)))
     }
 }
 

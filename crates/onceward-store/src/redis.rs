@@ -23,6 +23,7 @@ mod options;
 mod scripts;
 mod settings;
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -40,7 +41,7 @@ pub use options::{Durability, Layout, RedisOptions, Secret, Transport};
 use crate::cache::Cache;
 use crate::health::Finding;
 use crate::remote::{ServerClock, Token, give_way};
-use crate::{Backend, Missing, no_ledger};
+use crate::{Backend, Missing, Overwrite, back_up_by, no_ledger};
 use fleet::{Crew, Fleet, Unanswered};
 use node::{Answer, Command, Proof};
 use scripts::Script;
@@ -309,6 +310,10 @@ impl Backend for RedisStore {
             }
             Ok(findings)
         })
+    }
+
+    fn backup(&self, _file: &Path, _overwrite: Overwrite) -> Result<u64, StoreError> {
+        Err(back_up_by("BGSAVE, and a copy of its files"))
     }
 }
 

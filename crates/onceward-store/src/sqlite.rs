@@ -6,17 +6,20 @@
 //!
 //! # Layout
 //! - [`options`](SqliteOptions): what a URL can say. `schema`: tables and their versions. `rows`: records and rows.
+//! - `identity`: one ledger by whatever path it is reached. `upkeep`: backups, and giving space back.
 //! - `live`: the locks, the ledger's own clock, and the count of changes to finished records.
 //! - `queue`: what waits to be written. `writer`: one writer, many callers, one sync.
 //! - [`atomic`]: record and effect in one transaction of the caller's own. `health`: whether all is as it should be.
 
 pub mod atomic;
 mod health;
+mod identity;
 mod live;
 mod options;
 mod queue;
 mod rows;
 mod schema;
+mod upkeep;
 mod writer;
 
 use std::path::Path;
@@ -43,6 +46,8 @@ use writer::Writer;
 pub struct SqliteStore {
     shared: Arc<Shared>,
     writer: Writer,
+    /// The process that opened it.
+    process: u32,
 }
 
 /// What readers and the writer of one process share.
@@ -68,7 +73,7 @@ impl SqliteStore {
     ///
     /// # Errors
     /// Says what is in the way and what to do about it; nothing is changed then.
-    pub fn open(options: SqliteOptions) -> Result<Arc<Self>, StoreError> {
+    pub fn open(mut options: SqliteOptions) -> Result<Arc<Self>, StoreError> {
         if rusqlite::version_number() < schema::SQLITE_FLOOR {
             return Err(StoreError::Unusable {
                 what: format!(
@@ -77,7 +82,10 @@ impl SqliteStore {
                 ),
             });
         }
+        options.path = identity::canonical(&options.path)?;
+        identity::refuse_unfit(&options.path)?;
         schema::refuse_foreign(&options.path, &Live::path_of(&options))?;
+        schema::create_private(&options.path)?;
         let live = Arc::new(Live::open(&options)?);
         let connection = schema::open_for_writing(&options, &live)?;
         let shared = Arc::new(Shared {
@@ -88,7 +96,7 @@ impl SqliteStore {
             readers: Mutex::default(),
         });
         let writer = Writer::new(Arc::clone(&shared), connection);
-        Ok(Arc::new(Self { shared, writer }))
+        Ok(Arc::new(Self { shared, writer, process: std::process::id() }))
     }
 
     /// The path of the database.
@@ -124,6 +132,16 @@ impl SqliteStore {
             Door::Blocking if self.shared.live.held() <= 1 => self.writer.write_here(change).await,
             Door::Blocking | Door::Async => self.writer.write(change, Haste::Now).await,
             Door::Patient => self.writer.write(change, Haste::Later).await,
+        }
+    }
+}
+
+impl Drop for SqliteStore {
+    fn drop(&mut self) {
+        if self.process == std::process::id() {
+            self.writer.close();
+        } else {
+            self.writer.leak();
         }
     }
 }

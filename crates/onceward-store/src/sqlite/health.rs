@@ -1,14 +1,15 @@
 //! Whether the file, its log and its locks are as they should be.
 
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 
 use onceward::{Inherit, Liveness, StoreError};
 
 use super::live::Live;
 use super::schema::SCHEMA_VERSION;
 use super::{SqliteStore, Sync};
-use crate::Backend;
 use crate::health::{Finding, Verdict};
+use crate::{Backend, Compacted, Overwrite};
 
 /// A clock that is further off than this is worth a word.
 const DRIFT_MS: i64 = 60_000;
@@ -34,6 +35,14 @@ impl Backend for SqliteStore {
             Err(error) => Finding::bad("locks", error.to_string()),
         });
         Ok(findings)
+    }
+
+    fn backup(&self, file: &Path, overwrite: Overwrite) -> Result<u64, StoreError> {
+        self.back_up(file, overwrite)
+    }
+
+    fn compact(&self) -> Result<Option<Compacted>, StoreError> {
+        self.give_space_back().map(Some)
     }
 }
 

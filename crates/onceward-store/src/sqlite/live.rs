@@ -9,9 +9,9 @@ use std::collections::HashSet;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::timer::sleep;
 use async_trait::async_trait;
@@ -20,14 +20,19 @@ use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::libc;
 use onceward::{Clock, Dispatch, Hold, Inherit, Liveness, StoreError};
 
+use super::identity::{self, FileId, Mark, file_id};
 use super::options::SqliteOptions;
-use crate::clock::{since_boot_ms, wall_ms};
+use crate::clock::{namespace_offset_ms, since_boot_ms, wall_ms};
 
 const EPOCH_AT: u64 = 0;
+/// One byte that is not zero while the log holds changes that the database lacks. Tallies do not count.
+const LOG_AT: u64 = 8;
 const ANCHOR_AT: u64 = 16;
 const ANCHOR_BYTES: usize = 32;
 /// The byte that is locked while the anchor is set or the database is set up.
 const SETUP_BYTE: u64 = 64;
+/// How long to wait for a process that sets the database up.
+const SETUP_LIMIT: Duration = Duration::from_secs(10);
 /// Attempts lock bytes from here on.
 const FIRST_TOKEN: u64 = 1 << 20;
 /// The notes of dispatch: eight bytes each, at a place that the token names. Two attempts may share a place; then the
@@ -43,11 +48,15 @@ pub(super) struct Live {
     file: File,
     path: PathBuf,
     /// Of the file that is open, wherever it is now.
-    identity: Option<(u64, u64)>,
+    identity: FileId,
     database: PathBuf,
-    anchor: Anchor,
+    /// On the database, that it is used with this file.
+    mark: Mark,
+    time: Time,
     held: Mutex<HashSet<u64>>,
     notes: Notes,
+    /// Whether this process has written to the log.
+    wrote: AtomicBool,
     /// Tokens of one store follow each other, so that the kernel keeps the locks of neighbours as one.
     next_token: AtomicU64,
 }
@@ -69,6 +78,14 @@ struct Anchor {
     wall_ms: i64,
 }
 
+/// The ledger's time when it was opened here, and what the boot clock said then. From there on the boot clock counts: in
+/// one process it does not jump.
+#[derive(Debug, Clone, Copy)]
+struct Time {
+    opened_ms: i64,
+    opened_boot_ms: i64,
+}
+
 impl Live {
     /// Where the `…-live` file of a ledger is.
     pub(super) fn path_of(options: &SqliteOptions) -> PathBuf {
@@ -80,21 +97,34 @@ impl Live {
     pub(super) fn open(options: &SqliteOptions) -> Result<Self, StoreError> {
         let path = Self::path_of(options);
         let cannot = |error| StoreError::because(format!("cannot open {}", path.display()), error);
+        if let Some(kind) = std::fs::metadata(&path).ok().as_ref().and_then(identity::not_a_file) {
+            let what = format!("{} is {kind}, where the ledger keeps its locks; remove it", path.display());
+            return Err(StoreError::Unusable { what });
+        }
         let file = open_file(&path).map_err(cannot)?;
+        let meta = file.metadata().map_err(cannot)?;
+        let identity = (meta.dev(), meta.ino());
+        let mark = Mark::set(&options.path, identity)?;
         // Somewhere in a range so wide that no two stores ever meet in it.
         let random = getrandom::u64().map_err(|error| cannot(std::io::Error::other(error)))?;
-        let identity = file.metadata().ok().map(|meta| (meta.dev(), meta.ino()));
         let mut live = Self {
             file,
             identity,
             database: options.path.clone(),
-            anchor: Anchor { boot_id: [0; 16], boot_ms: 0, wall_ms: 0 },
+            mark,
+            time: Time { opened_ms: 0, opened_boot_ms: 0 },
             held: Mutex::default(),
             next_token: AtomicU64::new(FIRST_TOKEN + (random >> 2)),
+            wrote: AtomicBool::new(false),
             notes: if boot_id().is_some() { Notes::Trusted } else { Notes::Worthless },
             path,
         };
-        live.anchor = live.anchored()?;
+        let anchor = live.anchored()?;
+        let boot_ms = since_boot_ms();
+        live.time = Time {
+            opened_ms: anchor.time_ms(boot_ms - namespace_offset_ms(), wall_ms()),
+            opened_boot_ms: boot_ms,
+        };
         Ok(live)
     }
 
@@ -115,26 +145,52 @@ impl Live {
         }
         // Whatever was noted before is of another run of the machine.
         self.file.set_len(NOTES_AT).map_err(cannot)?;
-        let anchor = Anchor { boot_id, boot_ms: since_boot_ms(), wall_ms: wall_ms() };
+        self.file.write_all_at(&[1], LOG_AT).map_err(cannot)?;
+        let boot_ms = since_boot_ms() - namespace_offset_ms();
+        let anchor = Anchor { boot_id, boot_ms, wall_ms: wall_ms() };
         self.file.write_all_at(&anchor.to_bytes(), ANCHOR_AT).map_err(cannot)?;
         Ok(anchor)
     }
 
-    /// One process at a time sets the database up. Waits for its turn.
+    /// One process at a time sets the database up. Waits for its turn, but not for ever: a process that was stopped
+    /// while it had its turn keeps it.
     pub(super) fn setup_lock(&self) -> Result<SetupLock, StoreError> {
         let cannot = |error: std::io::Error| {
             StoreError::because(format!("cannot lock {}", self.path.display()), error)
         };
-        // A description of its own, so that the lock goes with it and never with another's.
-        let file = open_file(&self.path).map_err(cannot)?;
+        let file = self.open_again().map_err(cannot)?;
         let lock = range(libc::F_WRLCK, SETUP_BYTE);
+        let begun = Instant::now();
+        let mut pause = Duration::from_millis(1);
         loop {
-            match fcntl(&file, FcntlArg::F_OFD_SETLKW(&lock)) {
+            match fcntl(&file, FcntlArg::F_OFD_SETLK(&lock)) {
                 Ok(_) => return Ok(SetupLock { _file: file }),
                 Err(Errno::EINTR) => {}
+                Err(Errno::EAGAIN | Errno::EACCES) if begun.elapsed() < SETUP_LIMIT => {
+                    std::thread::sleep(pause);
+                    pause = (pause * 2).min(Duration::from_millis(20));
+                }
+                Err(Errno::EAGAIN | Errno::EACCES) => {
+                    return Err(StoreError::unavailable(format!(
+                        "another process has been setting {} up for longer than {} s; it may be stopped. Let it go on, \
+                         or end it, and try again",
+                        self.database.display(),
+                        SETUP_LIMIT.as_secs()
+                    )));
+                }
                 Err(error) => return Err(cannot(error.into())),
             }
         }
+    }
+
+    /// Another description of the same file, so that a lock goes with it and never with another's.
+    fn open_again(&self) -> std::io::Result<File> {
+        let file = open_file(&self.path)?;
+        let meta = file.metadata()?;
+        if (meta.dev(), meta.ino()) == self.identity {
+            return Ok(file);
+        }
+        Err(std::io::Error::other("the file was replaced while in use; put it back, or start again"))
     }
 
     pub(super) fn hold(live: &Arc<Self>, inherit: Inherit) -> Result<Box<dyn Hold>, StoreError> {
@@ -152,8 +208,9 @@ impl Live {
             }
             Inherit::Children => {
                 // A description of its own, which children keep open: they hold this lock and no other.
-                let file = open_file(&live.path).map_err(cannot)?;
+                let file = live.open_again().map_err(cannot)?;
                 fcntl(&file, FcntlArg::F_OFD_SETLK(&lock)).map_err(|error| cannot(error.into()))?;
+                live.mark.leave_to_children().map_err(|error| cannot(error.into()))?;
                 fcntl(&file, FcntlArg::F_SETFD(FdFlag::empty())).map_err(|error| cannot(error.into()))?;
                 Ok(Box::new(InheritedHold { token, file, process: std::process::id() }))
             }
@@ -224,10 +281,30 @@ impl Live {
         drop(self.file.write_all_at(&epoch.to_le_bytes(), EPOCH_AT));
     }
 
+    /// Notes that the log gets changes that the database lacks. Costs something only the first time.
+    pub(super) fn note_log(&self) {
+        if !self.wrote.swap(true, Ordering::Relaxed) {
+            // Where it cannot be noted, this process still knows.
+            drop(self.file.write_all_at(&[1], LOG_AT));
+        }
+    }
+
+    /// Whether the log may hold changes that the database lacks.
+    pub(super) fn log_matters(&self) -> bool {
+        let mut noted = [1];
+        let read = self.file.read_exact_at(&mut noted, LOG_AT);
+        self.wrote.load(Ordering::Relaxed) || read.is_err() || noted != [0]
+    }
+
+    /// Notes that the database has all that the log had.
+    pub(super) fn note_no_log(&self) {
+        drop(self.file.write_all_at(&[0], LOG_AT));
+    }
+
     /// Refuses when somebody moved or removed the files while they are in use: locks on a file that others do not see
     /// protect nothing.
     pub(super) fn check_in_place(&self, database: (u64, u64)) -> Result<(), StoreError> {
-        if identity(&self.path) == self.identity && identity(&self.database) == Some(database) {
+        if file_id(&self.path) == Some(self.identity) && file_id(&self.database) == Some(database) {
             return Ok(());
         }
         Err(StoreError::unavailable(format!(
@@ -237,15 +314,10 @@ impl Live {
     }
 }
 
-/// The device and inode of a file.
-pub(super) fn identity(path: &Path) -> Option<(u64, u64)> {
-    std::fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()))
-}
-
 #[async_trait]
 impl Clock for Live {
     fn now_ms(&self) -> i64 {
-        self.anchor.wall_ms + (since_boot_ms() - self.anchor.boot_ms)
+        self.time.opened_ms + (since_boot_ms() - self.time.opened_boot_ms)
     }
 
     async fn sleep(&self, ms: u64) {
@@ -254,6 +326,13 @@ impl Clock for Live {
 }
 
 impl Anchor {
+    /// The ledger's time. Two clocks say how long ago the anchor was set, and the shorter span counts: a clock that is
+    /// ahead must not expire a result. So both must be wrong to do harm, and one that is behind makes someone wait.
+    fn time_ms(self, boot_ms: i64, wall_ms: i64) -> i64 {
+        let passed_ms = (boot_ms - self.boot_ms).min(wall_ms - self.wall_ms);
+        self.wall_ms + passed_ms.max(0)
+    }
+
     fn to_bytes(self) -> [u8; ANCHOR_BYTES] {
         let mut bytes = [0; ANCHOR_BYTES];
         bytes[..16].copy_from_slice(&self.boot_id);
@@ -382,6 +461,7 @@ mod tests {
     fn live() -> (tempfile::TempDir, Arc<Live>) {
         let folder = tempfile::tempdir().expect("a folder for the test");
         let options = SqliteOptions::new(folder.path().join("once.db"));
+        File::create(&options.path).expect("an empty database");
         let live = Arc::new(Live::open(&options).expect("a new ledger can be opened"));
         (folder, live)
     }
@@ -399,6 +479,17 @@ mod tests {
         assert_eq!(live.liveness(hold.token()).expect("liveness"), Liveness::Alive);
         let other = Live::open(&SqliteOptions::new(live.database.clone())).expect("another process's view");
         assert_eq!(other.liveness(hold.token()).expect("liveness"), Liveness::Alive);
+    }
+
+    #[test]
+    fn a_clock_that_is_ahead_expires_nothing() {
+        const DAYS_MS: i64 = 2 * 24 * 60 * 60 * 1_000;
+        let anchor = Anchor { boot_id: [1; 16], boot_ms: 5_000, wall_ms: 1_000_000 };
+        assert_eq!(anchor.time_ms(6_000, 1_001_000), 1_001_000, "both agree");
+        assert_eq!(anchor.time_ms(6_000 + DAYS_MS, 1_001_000), 1_001_000, "the boot clock is ahead");
+        assert_eq!(anchor.time_ms(6_000, 1_001_000 + DAYS_MS), 1_001_000, "the wall clock is ahead");
+        assert_eq!(anchor.time_ms(6_000 - DAYS_MS, 1_001_000), 1_000_000, "the boot clock is behind");
+        assert_eq!(anchor.time_ms(6_000, 1_001_000 - DAYS_MS), 1_000_000, "the wall clock is behind");
     }
 
     #[test]

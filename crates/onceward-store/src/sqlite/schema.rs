@@ -10,6 +10,7 @@ use onceward::StoreError;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
+use super::identity;
 use super::live::Live;
 use super::options::{SqliteOptions, Sync};
 
@@ -35,11 +36,15 @@ const BUSY_LIMIT: Duration = Duration::from_secs(10);
 /// `…-live` file, and is looked at through SQLite; of any other file, the header tells.
 pub(super) fn refuse_foreign(path: &Path, live: &Path) -> Result<(), StoreError> {
     let cannot = |error| StoreError::because(format!("cannot read {}", path.display()), error);
+    // To close a second descriptor of a database is to free the locks that SQLite holds on it in this process.
+    if live.exists() || identity::is_marked_here(path) {
+        return Ok(());
+    }
     let mut header = [0_u8; 100];
     match File::open(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(cannot(error)),
-        Ok(file) if live.exists() || file.metadata().map_err(cannot)?.len() == 0 => return Ok(()),
+        Ok(file) if file.metadata().map_err(cannot)?.len() == 0 => return Ok(()),
         Ok(mut file) => match file.read_exact(&mut header) {
             Err(error) if error.kind() == ErrorKind::UnexpectedEof => {}
             read => read.map_err(cannot)?,
@@ -87,6 +92,28 @@ pub(super) fn open_after_a_failure(options: &SqliteOptions, live: &Live) -> Resu
     }
 }
 
+/// Closes the last connection of a store. If no other process has the ledger open, the log goes back into the database
+/// and is removed: the one file is then the whole ledger, and can be copied. A log with nothing but tallies stays.
+pub(super) fn close(connection: Connection, path: &Path, live: &Live) {
+    if !live.log_matters() {
+        drop(connection.close());
+        return;
+    }
+    // Where this fails the log stays, and the next process reads it.
+    drop(connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false));
+    drop(connection.close());
+    let mut log = path.as_os_str().to_owned();
+    log.push("-wal");
+    if std::fs::metadata(log).map_or(0, |meta| meta.len()) == 0 {
+        live.note_no_log();
+    }
+}
+
+/// Makes the indexes that a ledger of an older build lacks.
+pub(super) fn add_missing_indexes(connection: &Connection) -> rusqlite::Result<()> {
+    connection.execute_batch("CREATE INDEX IF NOT EXISTS operation_key ON operation (key)")
+}
+
 /// Opens another connection for reading only.
 pub(super) fn open_for_reading(options: &SqliteOptions) -> Result<Connection, StoreError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -100,7 +127,7 @@ pub(super) fn open_for_reading(options: &SqliteOptions) -> Result<Connection, St
 }
 
 /// The file is created by us, so that it is private from its first moment; SQLite gives its log the same mode.
-fn create_private(path: &Path) -> Result<(), StoreError> {
+pub(super) fn create_private(path: &Path) -> Result<(), StoreError> {
     match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
         Ok(_) => Ok(()),
         Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
@@ -116,7 +143,7 @@ fn configure(connection: &mut Connection, options: &SqliteOptions) -> rusqlite::
         // The sum of the pauses up to now, and a little more for the work between them.
         Duration::from_millis(5) * waited.unsigned_abs() < BUSY_LIMIT
     }))?;
-    // Closing must not cost a checkpoint: every `once run` closes.
+    // Only an orderly close puts the log back into the file: see `close`. After a failed sync it must not.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
     // Otherwise the planner looks at bound values because of the partial indexes, and every new value prepares the
     // statement again: four times the cost of running it.

@@ -11,10 +11,11 @@ use std::thread::JoinHandle;
 use onceward::{OperationId, StoreError};
 use rusqlite::{Connection, ErrorCode};
 
+use super::identity::file_id;
 use super::options::Sync;
 use super::queue::{Batch, Change, Haste, Job, PAUSE, Queue, Sleep, Written};
 use super::rows::Touch;
-use super::{Shared, live, rows, schema};
+use super::{Shared, rows, schema};
 
 /// How many operations have a tally of replays that is not written yet; beyond that, replays are not counted.
 const MAX_TALLIES: usize = 65_536;
@@ -45,7 +46,7 @@ struct Desk {
 
 impl Writer {
     pub(super) fn new(shared: Arc<Shared>, connection: Connection) -> Self {
-        let database = live::identity(&shared.options.path);
+        let database = file_id(&shared.options.path);
         let core = Core {
             shared,
             queue: Mutex::default(),
@@ -153,8 +154,18 @@ impl Writer {
     }
 }
 
-impl Drop for Writer {
-    fn drop(&mut self) {
+impl Writer {
+    /// Leaves everything as it is, for good: a process that was forked has neither the writer's thread nor the locks of
+    /// SQLite's connections, and must not even close them.
+    pub(super) fn leak(&self) {
+        std::mem::forget(Arc::clone(&self.core));
+        if let Ok(mut thread) = self.thread.try_lock() {
+            std::mem::forget(thread.take());
+        }
+    }
+
+    /// Writes what is left and closes all connections of the store, the writer's last.
+    pub(super) fn close(&self) {
         self.core.queue().closing = true;
         self.core.wake.notify_one();
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -163,6 +174,11 @@ impl Drop for Writer {
             drop(thread.join());
         }
         self.write_tallies();
+        self.core.shared.readers.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        let connection = self.core.desk().connection.take();
+        if let Some(connection) = connection {
+            schema::close(connection, &self.core.shared.options.path, &self.core.shared.live);
+        }
     }
 }
 
@@ -311,6 +327,9 @@ impl Core {
         tallies: &Tallies,
     ) -> Result<Vec<Written>, StoreError> {
         let connection = self.connection(desk)?;
+        if !changes.is_empty() {
+            self.shared.live.note_log();
+        }
         let epoch = self.shared.live.epoch();
         let mut touched = Touched::NothingFinished;
         let transaction = |touched: &mut Touched| {
@@ -350,7 +369,7 @@ impl Core {
     fn connection<'a>(&self, desk: &'a mut Desk) -> Result<&'a Connection, StoreError> {
         if desk.connection.is_none() {
             desk.connection = Some(schema::open_after_a_failure(&self.shared.options, &self.shared.live)?);
-            desk.database = live::identity(&self.shared.options.path);
+            desk.database = file_id(&self.shared.options.path);
         }
         if let Some(database) = desk.database {
             self.shared.live.check_in_place(database)?;
