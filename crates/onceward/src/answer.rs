@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 
 use crate::decide::Decision;
 use crate::error::{Error, Happened, Ran};
-use crate::ledger::{Plan, Receipt, refused};
+use crate::ledger::{Plan, Receipt, RepeatRule, refused};
 use crate::next_step::{Choice, Surface};
 use crate::operation::Intent;
 use crate::record::{Class, DoubleEffect, Effect, Record, State, Verification};
@@ -156,12 +156,26 @@ impl Answer {
     #[must_use]
     pub fn of(result: &Result<Receipt, Error>, surface: &Surface, now_ms: i64) -> Self {
         match result {
-            Ok(receipt) => Self::done(receipt, surface, now_ms),
+            Ok(receipt) => Self::done(receipt, surface, surface.repeat_hint(), now_ms),
             Err(error) => Self::failed(error, surface),
         }
     }
 
-    fn done(receipt: &Receipt, surface: &Surface, now_ms: i64) -> Self {
+    /// The answer to a call that this rule told from a repeat.
+    #[must_use]
+    pub fn of_wanted(
+        result: &Result<Receipt, Error>,
+        rule: RepeatRule,
+        surface: &Surface,
+        now_ms: i64,
+    ) -> Self {
+        match result {
+            Ok(receipt) => Self::done(receipt, surface, surface.repeat_hint_under(rule), now_ms),
+            Err(error) => Self::failed(error, surface),
+        }
+    }
+
+    fn done(receipt: &Receipt, surface: &Surface, hint: &str, now_ms: i64) -> Self {
         let record = receipt.record();
         let outcome = record.outcome.as_ref();
         let data = outcome.and_then(|outcome| outcome.data.clone());
@@ -172,7 +186,7 @@ impl Answer {
         }
         let reason = match ran {
             Ran::Yes => record.reason().map(str::to_owned),
-            Ran::No => Some(replay_in_words(record, surface, now_ms)),
+            Ran::No => Some(replay_in_words(record, hint, now_ms)),
         };
         let mut warnings = warnings(record);
         if outcome.is_some_and(|outcome| outcome.unavailable) {
@@ -450,9 +464,8 @@ fn effect_of(error: &Error) -> &'static str {
     }
 }
 
-fn replay_in_words(record: &Record, surface: &Surface, now_ms: i64) -> String {
+fn replay_in_words(record: &Record, hint: &str, now_ms: i64) -> String {
     let ago = span_in_words(now_ms - record.updated_ms);
-    let hint = surface.repeat_hint();
     match record.outcome.as_ref().and_then(|outcome| outcome.settled_by.as_deref()) {
         Some(who) => {
             let why = record.reason().map(|why| format!(" ({why})")).unwrap_or_default();

@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use crate::error::Ran;
 use crate::key::OperationId;
+use crate::ledger::RepeatRule;
 use crate::record::{Class, Record};
 use crate::transition::Verdict;
 
@@ -175,6 +176,21 @@ impl Surface {
             Self::McpAgent | Self::McpPerson { .. } => {
                 "To run it again on purpose, make the same call once more"
             }
+        }
+    }
+
+    /// The same, for a call that this rule told from a repeat.
+    #[must_use]
+    pub fn repeat_hint_under(&self, rule: RepeatRule) -> &'static str {
+        match (rule, self) {
+            (RepeatRule::First | RepeatRule::Retry(_) | RepeatRule::Repeat, _) => {
+                "this call counts as a retry because the earlier answer was not delivered; to run it again on purpose, \
+                 make the same call once more"
+            }
+            (RepeatRule::Given | RepeatRule::Strict, Self::McpAgent | Self::McpPerson { .. }) => {
+                "to run it again on purpose, use another occurrence"
+            }
+            (RepeatRule::Given | RepeatRule::Strict, Self::Shell { .. } | Self::Python) => self.repeat_hint(),
         }
     }
 
