@@ -42,7 +42,7 @@ pub(crate) fn ending(line: &[u8], settings: &Settings, sent: Dispatched) -> Resu
             result.filter(|_| kept.is_some()).map(question::text_of).filter(|words| !words.is_empty());
         let words: String = words.unwrap_or_else(|| "the tool failed".to_owned()).chars().take(500).collect();
         return Err(match settings.tool.on_tool_error {
-            OnToolError::Failed => Failure::no_effect(words),
+            OnToolError::NoEffect => Failure::no_effect(words),
             OnToolError::InDoubt => Failure::in_doubt(words),
         }
         .with(kept, None));

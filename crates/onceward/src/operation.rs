@@ -1,6 +1,7 @@
 //! What a caller asks for, and the intent that is made of it.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use crate::error::{Error, InvalidInput};
 use crate::json::{Json, Pointer};
@@ -251,29 +252,26 @@ impl Operation {
         let selected = key::select(&input, &key_fields)?;
         let stable = input.without(&volatile);
         let canonical = stable.canonical();
-        let key = match (given, occurrence) {
-            (None, occurrence) => {
-                // All inputs, where no fields were chosen, are all that a retry repeats.
-                let selected = selected.as_ref().map_or_else(|| canonical.clone(), Json::canonical);
-                Key::derived(&self.name, &selected, &occurrence.unwrap_or_default())
-            }
-            (Some(key), None) => key,
-            (Some(key), Some(occurrence)) if occurrence == Occurrence::default() => key,
-            // A repeat under a given key is the next key, spelled so that a person sees where it comes from.
-            (Some(key), Some(occurrence)) => Key::given(&format!("{}#{occurrence}", key.text))?,
+        let basis = match given {
+            Some(key) => KeyBasis::Given(key.text.into()),
+            // All inputs, where no fields were chosen, are all that a retry repeats.
+            None => KeyBasis::Inputs(
+                selected
+                    .as_ref()
+                    .map_or_else(|| canonical.as_str().into(), |chosen| chosen.canonical().into()),
+            ),
         };
+        let key = basis.key(&self.name, &occurrence.unwrap_or_default())?;
         if self.has_probe {
             self.terms.class = self.terms.class.with_probe();
         }
         if self.scope_origin == ScopeOrigin::Explicit {
             self.terms.retention_ms = self.terms.retention_ms.max(self.terms.session_retention_ms);
         }
-        let id = match (self.naming, key.origin) {
-            (Naming::Incidental, KeyOrigin::Given) => OperationId::unnamed(&self.scope, &key.text),
-            (Naming::Chosen | Naming::Incidental, _) => OperationId::of(&self.scope, &self.name, &key.text),
-        };
         Ok(Intent {
-            id,
+            id: id_of(self.naming, &self.scope, &self.name, &key),
+            basis,
+            naming: self.naming,
             scope_origin: self.scope_origin,
             scope: self.scope,
             name: self.name,
@@ -313,9 +311,52 @@ pub struct Intent {
     pub(crate) folder: Option<String>,
     pub(crate) command: Option<String>,
     input: Json,
+    basis: KeyBasis,
+    naming: Naming,
+}
+
+/// What keys of all occurrences of an action are made of.
+#[derive(Debug, Clone)]
+enum KeyBasis {
+    /// The key that the caller gave.
+    Given(Arc<str>),
+    /// The canonical text of the inputs that identify the action.
+    Inputs(Arc<str>),
+}
+
+impl KeyBasis {
+    fn key(&self, name: &str, occurrence: &Occurrence) -> Result<Key, InvalidInput> {
+        match self {
+            Self::Inputs(selected) => Ok(Key::derived(name, selected, occurrence)),
+            Self::Given(key) if *occurrence == Occurrence::default() => Key::given(key),
+            // A repeat under a given key is the next key, spelled so that a person sees where it comes from.
+            Self::Given(key) => Key::given(&format!("{key}#{occurrence}")),
+        }
+    }
+}
+
+fn id_of(naming: Naming, scope: &str, name: &str, key: &Key) -> OperationId {
+    match (naming, key.origin) {
+        (Naming::Incidental, KeyOrigin::Given) => OperationId::unnamed(scope, &key.text),
+        (Naming::Chosen | Naming::Incidental, _) => OperationId::of(scope, name, &key.text),
+    }
 }
 
 impl Intent {
+    /// Another occurrence of the same action. Its inputs are not read again.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] where a given key becomes too long.
+    pub fn at_occurrence(mut self, number: u64) -> Result<Self, Error> {
+        (self.id, self.key) = self.named_at(number)?;
+        Ok(self)
+    }
+
+    pub(crate) fn named_at(&self, number: u64) -> Result<(OperationId, Key), Error> {
+        let key = self.basis.key(&self.name, &Occurrence::parse(&number.to_string())?)?;
+        Ok((id_of(self.naming, &self.scope, &self.name, &key), key))
+    }
+
     /// A digest of each input field.
     #[must_use]
     pub fn fields(&self) -> BTreeMap<String, String> {

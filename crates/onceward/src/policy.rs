@@ -276,6 +276,7 @@ struct Rule {
     on_tool_error: Option<OnToolError>,
     lock: Option<String>,
     concurrency: Option<u32>,
+    agents_settle: Option<bool>,
 }
 
 macro_rules! layered {
@@ -289,7 +290,7 @@ impl Rule {
                  backoff, on_failure, on_expired, quarantine, downstream_window, timeout, effect, probe, verify,
                  verify_deadline, verify_interval, no_effect_exits, doubt_exit, probe_no,
                  store_command, max_output, key_argument, on_tool_error, lock,
-                 concurrency)
+                 concurrency, agents_settle)
     }
 
     /// The settings, with what is still left open taken from `base`.

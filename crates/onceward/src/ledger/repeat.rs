@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use super::Ledger;
 use crate::error::Error;
-use crate::key::OperationId;
 use crate::operation::{Intent, Operation};
 use crate::policy::KeyPolicy;
 use crate::record::{Record, State};
@@ -50,7 +49,8 @@ impl Ledger {
                 Ok(Wanted { intent: operation.intent()?, rule: RepeatRule::Strict })
             }
             KeyPolicy::Auto => {
-                let (newest, found) = self.newest_occurrence(&operation, None).await?;
+                let intent = operation.intent()?;
+                let (newest, found) = self.newest_of(&intent, None).await?;
                 let (number, rule) = match found {
                     None => (newest, RepeatRule::First),
                     Some((record, state)) if is_over(&record, state, self.now_ms()) => {
@@ -58,8 +58,7 @@ impl Ledger {
                     }
                     Some((_, state)) => (newest, RepeatRule::Retry(state)),
                 };
-                let intent = operation.occurrence(number.to_string()).intent()?;
-                Ok(Wanted { intent, rule })
+                Ok(Wanted { intent: intent.at_occurrence(number)?, rule })
             }
         }
     }
@@ -74,14 +73,22 @@ impl Ledger {
         operation: &Operation,
         hint: Option<u64>,
     ) -> Result<(u64, Found), Error> {
+        self.newest_of(&operation.clone().intent()?, hint).await
+    }
+
+    /// The same for an action whose identity is worked out already.
+    ///
+    /// # Errors
+    /// When the ledger cannot be read.
+    pub async fn newest_of(&self, action: &Intent, hint: Option<u64>) -> Result<(u64, Found), Error> {
         let mut known = hint.unwrap_or(1);
-        let mut found = self.occurrence(operation, known).await?;
+        let mut found = self.occurrence(action, known).await?;
         if found.is_none() {
             return Ok((known, None));
         }
         let mut step = 1;
         let mut absent = loop {
-            match self.occurrence(operation, known + step).await? {
+            match self.occurrence(action, known + step).await? {
                 None => break known + step,
                 further => {
                     (known, found) = (known + step, further);
@@ -91,7 +98,7 @@ impl Ledger {
         };
         while absent - known > 1 {
             let middle = known + (absent - known) / 2;
-            match self.occurrence(operation, middle).await? {
+            match self.occurrence(action, middle).await? {
                 None => absent = middle,
                 between => (known, found) = (middle, between),
             }
@@ -99,8 +106,8 @@ impl Ledger {
         Ok((known, found))
     }
 
-    async fn occurrence(&self, operation: &Operation, number: u64) -> Result<Found, Error> {
-        let id: OperationId = operation.clone().occurrence(number.to_string()).intent()?.id;
+    async fn occurrence(&self, action: &Intent, number: u64) -> Result<Found, Error> {
+        let (id, _) = action.named_at(number)?;
         match self.find(&id).await {
             Ok(found) => Ok(Some(found)),
             Err(Error::NotFound { .. }) => Ok(None),

@@ -11,10 +11,11 @@ use crate::record::Class;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
 #[serde(rename_all = "snake_case")]
 pub enum OnToolError {
-    /// It is the tool's word that it did nothing.
+    /// The tool is known to have done nothing when it answers with an error.
+    #[serde(alias = "failed")]
+    NoEffect,
+    /// The error says nothing about the effect.
     #[default]
-    Failed,
-    /// Nobody can say.
     InDoubt,
 }
 
@@ -49,6 +50,8 @@ pub struct ToolSettings {
     pub probe: Option<ToolQuestion>,
     /// The tool that checks a reported success.
     pub verify: Option<ToolQuestion>,
+    /// Whether an agent may settle a doubt by itself.
+    pub agents_settle: bool,
 }
 
 impl ToolSettings {
@@ -68,6 +71,8 @@ pub struct ToolRule {
     pub keys: Option<KeyPolicy>,
     /// The same, where only the defaults say so.
     pub default_keys: Option<KeyPolicy>,
+    /// What the tool's own error means, where a rule for this tool says so.
+    pub on_tool_error: Option<OnToolError>,
 }
 
 impl Policy {
@@ -77,12 +82,12 @@ impl Policy {
     /// When the terms cannot be kept.
     pub fn tool(&self, names: &[&str]) -> Result<ToolRule, InvalidInput> {
         let rule = self.rule(names);
-        let (keys, default_keys) = (rule.keys, self.defaults.keys);
+        let (keys, default_keys, on_tool_error) = (rule.keys, self.defaults.keys, rule.on_tool_error);
         let rule = rule.over(self.defaults.clone());
         let class = rule.class;
         let settings = rule.complete(Some(Settings::default()))?;
         settings.terms.check()?;
-        Ok(ToolRule { settings, class, keys, default_keys })
+        Ok(ToolRule { settings, class, keys, default_keys, on_tool_error })
     }
 }
 
@@ -124,6 +129,7 @@ impl Rule {
             concurrency: self.concurrency.unwrap_or(base.concurrency),
             probe: ask(&self.probe).or(base.probe),
             verify: ask(&self.verify).or(base.verify),
+            agents_settle: self.agents_settle.unwrap_or(base.agents_settle),
         })
     }
 }
@@ -151,5 +157,24 @@ mod tests {
         assert_eq!(policy.tool(&["mail", "shop/mail"]).unwrap().settings.probe.as_deref(), Some("exit 0"));
         assert_eq!(policy.tool(&["mail"]).unwrap().keys, None);
         assert!(Policy::parse("[defaults]\nprobe = {tool = \"x\"}").is_err());
+    }
+
+    #[test]
+    fn a_tools_error_says_nothing_unless_the_policy_says_so() {
+        let policy = Policy::parse(
+            r#"
+            [operation."old"]
+            on_tool_error = "failed"
+            [operation."new"]
+            on_tool_error = "no_effect"
+            agents_settle = true
+            "#,
+        )
+        .unwrap();
+        let of = |tool: &str| policy.tool(&[tool]).unwrap().settings.tool;
+        assert_eq!(of("old").on_tool_error, OnToolError::NoEffect);
+        assert_eq!(of("new").on_tool_error, OnToolError::NoEffect);
+        assert_eq!(of("other").on_tool_error, OnToolError::InDoubt);
+        assert!(of("new").agents_settle && !of("other").agents_settle);
     }
 }
