@@ -123,3 +123,20 @@ fn an_error_that_claims_nothing_is_in_doubt() {
     assert_eq!(result.expect_err("an error").code(), Code::Timeout);
     assert_eq!(bench.stands(&pay()), State::InDoubt);
 }
+
+#[test]
+fn a_call_tries_again_after_a_doubt_only_where_repeating_is_safe() {
+    use onceward::Class;
+    for (class, attempts) in [(Class::Idempotent, 3), (Class::Keyed, 3), (Class::Once, 1)] {
+        let bench = Bench::new();
+        let operation = pay().terms(terms(|t| (t.class, t.retries, t.backoff_ms) = (class, 2, 1)));
+        let mut begun = 0;
+        let result = bench.ledger.run(operation, |attempt| {
+            begun += 1;
+            let _sent = attempt.dispatch()?;
+            Err(Failure::in_doubt("the reply was lost"))
+        });
+        assert_eq!(result.expect_err("it is in doubt").code(), Code::InDoubt);
+        assert_eq!(begun, attempts, "{class}");
+    }
+}

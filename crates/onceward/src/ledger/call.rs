@@ -104,9 +104,7 @@ impl<'a> Call<'a> {
                 })
                 .await;
             match claim.finish_as(ending, kind).await {
-                Err(error @ Error::Failed { .. })
-                    if retries_left > 0 && kind != Kind::Stopped && error.retryable() =>
-                {
+                Err(error) if retries_left > 0 && kind != Kind::Stopped && may_try_again(&error, &intent) => {
                     retries_left -= 1;
                     // The stored failure is for the next call; this one was told to try again.
                     intent.terms.on_failure = OnFailure::Retry;
@@ -116,6 +114,28 @@ impl<'a> Call<'a> {
                 answer => return answer,
             }
         }
+    }
+}
+
+/// Whether this call may try again by itself: after a definite failure, or where the class says that repeating is safe.
+fn may_try_again(error: &Error, intent: &Intent) -> bool {
+    match error {
+        Error::Failed { .. } => error.retryable(),
+        Error::InDoubt { .. } | Error::Timeout { .. } => {
+            matches!(intent.terms.class, Class::Idempotent | Class::Keyed)
+        }
+        Error::Invalid(_)
+        | Error::KeyMissing { .. }
+        | Error::NotFound { .. }
+        | Error::WrongState { .. }
+        | Error::InProgress { .. }
+        | Error::KeyExpired { .. }
+        | Error::Cancelled { .. }
+        | Error::BudgetExhausted { .. }
+        | Error::KeyReused { .. }
+        | Error::Unverified { .. }
+        | Error::Unavailable(_)
+        | Error::Unrecorded { .. } => false,
     }
 }
 
