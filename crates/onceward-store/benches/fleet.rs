@@ -121,7 +121,7 @@ impl Sample {
         };
         let begun = Arc::clone(claim.record());
         between(&begun);
-        let data = serde_json::value::to_raw_value(&serde_json::json!({"id": 42})).ok();
+        let data = serde_json::value::to_raw_value(&serde_json::json!({"id": 42})).ok().map(Into::into);
         let outcome = Outcome { data, ..Outcome::with_effect(Effect::Created) };
         let receipt = pollster::block_on(claim.finish(Ending::Done(outcome))).unwrap();
         Self { begun, ended: Arc::clone(receipt.record()) }

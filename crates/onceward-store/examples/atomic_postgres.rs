@@ -1,7 +1,7 @@
 //! An effect in one's own PostgreSQL database, exactly once: the record and the row are committed together or not at
 //! all. Takes a URL (`postgres://user@host/database`), or starts a server of its own.
 
-use onceward::{Done, Failure, Operation};
+use onceward::{Failure, Operation};
 use onceward_store::postgres::atomic::{AtomicBegun, AtomicLedger};
 use tokio_postgres::{Client, NoTls};
 
@@ -28,9 +28,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     // Called three times, done once.
     for _ in ["first call", "retry", "retry of the retry"] {
         let receipt = ledger
-            .run(&mut database, &transfer, async |transaction, _| {
+            .run(&mut database, &transfer, async |transaction, claim| {
                 transaction.execute(insert, &[]).await.map_err(Failure::no_effect)?;
-                Ok(Done::created(&serde_json::json!({"transfer": 1})))
+                Ok(claim.dispatch().created(&serde_json::json!({"transfer": 1})))
             })
             .await?;
         assert_eq!(receipt.data(), Some(r#"{"transfer":1}"#));

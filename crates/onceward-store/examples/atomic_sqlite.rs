@@ -1,6 +1,6 @@
 //! An effect in one's own SQLite database, exactly once: the record and the row are committed together or not at all.
 
-use onceward::{Done, Failure, Operation};
+use onceward::{Failure, Operation};
 use onceward_store::sqlite::atomic::{AtomicBegun, AtomicLedger};
 use rusqlite::{Connection, TransactionBehavior};
 
@@ -23,9 +23,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     // Called three times, done once.
     for call in ["first call", "retry", "retry of the retry"] {
-        let receipt = ledger.run(&mut database, &transfer, |transaction, _| {
+        let receipt = ledger.run(&mut database, &transfer, |transaction, claim| {
             transaction.execute("INSERT INTO transfer VALUES ('a1', 100)", []).map_err(Failure::no_effect)?;
-            Ok(Done::created(&serde_json::json!({"transfer": transaction.last_insert_rowid()})))
+            Ok(claim.dispatch().created(&serde_json::json!({"transfer": transaction.last_insert_rowid()})))
         })?;
         assert_eq!(receipt.replayed(), call != "first call");
         assert_eq!(receipt.data(), Some(r#"{"transfer":1}"#));

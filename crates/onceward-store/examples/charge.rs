@@ -1,6 +1,6 @@
 //! A payment that is made once, however often it is asked for.
 
-use onceward::{Done, Failure, Ledger, Operation};
+use onceward::{Ledger, Operation};
 use serde_json::json;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -16,7 +16,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let receipt = ledger.run(charge.clone(), |attempt| {
             // Whatever takes a key gets ours: the same one for every attempt.
             assert!(attempt.downstream_key().starts_with("op_"));
-            Ok::<_, Failure>(attempt.dispatch()?.created(&json!({"payment": 42})))
+            Ok(attempt.dispatch()?.created(&json!({"payment": 42})))
         })?;
         assert_eq!(receipt.data(), Some(r#"{"payment":42}"#));
         assert_eq!(receipt.replayed(), call != "first call");

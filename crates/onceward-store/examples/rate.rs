@@ -9,7 +9,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use onceward::{Blocking, Done, Failure, Ledger, Operation};
+use onceward::{Attempt, Blocking, Ledger, Operation};
 use serde_json::json;
 
 fn main() {
@@ -56,7 +56,7 @@ fn caller(
         let operation = Operation::new("place_order")
             .input(json!({"order": number, "amount": 100}))
             .key_fields(["order"]);
-        let act = |attempt| Ok(attempt.dispatch()?.created(&json!({"id": "charge-1", "ok": true})));
+        let act = |attempt: Attempt| Ok(attempt.dispatch()?.created(&json!({"id": "charge-1", "ok": true})));
         ledger.run(operation, act).unwrap();
         spans.push(before.elapsed());
     }

@@ -37,7 +37,7 @@ mod sqlite {
 
     fn insert(transaction: &Transaction<'_>) -> Result<Done, Failure> {
         transaction.execute("INSERT INTO transfer VALUES (1)", []).map_err(Failure::no_effect)?;
-        Ok(Done::created(&serde_json::json!({"id": 1})).body(*b"\0body"))
+        Ok(onceward::atomic::dispatch().created(&serde_json::json!({"id": 1})).body(*b"\0body"))
     }
 
     #[test]
@@ -105,7 +105,7 @@ mod sqlite {
         };
         drop(first);
         let second = connection.transaction().unwrap();
-        let refused = ledger.finish(&second, claim, Done::created(&1)).unwrap_err();
+        let refused = ledger.finish(&second, claim, onceward::atomic::dispatch().created(&1)).unwrap_err();
         assert_eq!(refused.code(), Code::LedgerUnavailable);
     }
 
@@ -161,7 +161,7 @@ mod postgres {
         async fn insert(&self, transaction: &Transaction<'_>) -> Result<Done, Failure> {
             let insert = format!("insert into transfer_{} values (1)", self.schema);
             transaction.execute(&insert, &[]).await.map_err(Failure::no_effect)?;
-            Ok(Done::created(&serde_json::json!({"id": 1})).body(*b"\0body"))
+            Ok(onceward::atomic::dispatch().created(&serde_json::json!({"id": 1})).body(*b"\0body"))
         }
 
         fn transfers(&self) -> String {
@@ -271,7 +271,8 @@ mod postgres {
             };
             first.rollback().await.unwrap();
             let second = client.transaction().await.unwrap();
-            let refused = ledger.finish(&second, claim, Done::created(&1)).await.unwrap_err();
+            let refused =
+                ledger.finish(&second, claim, onceward::atomic::dispatch().created(&1)).await.unwrap_err();
             assert_eq!(refused.code(), Code::LedgerUnavailable);
         });
     }

@@ -7,7 +7,7 @@ mod wire;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use onceward::{Blocking, Code, Done, Door, Failure, Filter, Ledger, Operation, Receipt, State, Store, Swap};
+use onceward::{Blocking, Code, Door, Failure, Filter, Ledger, Operation, Receipt, State, Store, Swap};
 use onceward_harness::{Postgres, Relay};
 use onceward_store::{Backend, PostgresOptions, PostgresStore};
 use wire::Wire;

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use onceward::{Blocking, Done, Failure, Filter, Ledger, Operation, Receipt, Store};
+use onceward::{Blocking, Filter, Ledger, Operation, Receipt, Store};
 use onceward_harness::{Postgres, Relay};
 use onceward_store::{Backend, PostgresOptions, PostgresStore, Verdict};
 

@@ -5,7 +5,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
 
-use onceward::{Done, Failure, Ledger, Operation};
+use onceward::{Ledger, Operation};
 use onceward_harness::Postgres;
 use onceward_store::{PostgresOptions, PostgresStore};
 

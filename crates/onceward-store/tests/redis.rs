@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use onceward::{Blocking, Code, Done, Error, Failure, Ledger, Operation, Receipt, Store, Terms};
+use onceward::{Blocking, Code, Error, Failure, Ledger, Operation, Receipt, Store, Terms};
 use onceward_harness::{Redis, RedisCluster, Relay};
 use onceward_store::{Backend, Missing, Place, RedisOptions, RedisStore, Verdict};
 

@@ -6,7 +6,7 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
 
-use onceward::{Done, Failure, Ledger, Operation};
+use onceward::{Ledger, Operation};
 use onceward_harness::Redis;
 use onceward_store::{RedisOptions, RedisStore};
 

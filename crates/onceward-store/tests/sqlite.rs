@@ -7,8 +7,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use onceward::{
-    Blocking, Done, Door, Failure, Inherit, Ledger, Liveness, Operation, Owner, Record, State, Store, Swap,
-    Verdict,
+    Blocking, Door, Failure, Inherit, Ledger, Liveness, Operation, Owner, Record, State, Store, Swap, Verdict,
 };
 use onceward_store::{Backend, SqliteOptions, SqliteStore, Sync};
 use rusqlite::Connection;
@@ -141,9 +140,9 @@ fn an_attempt_that_never_dispatched_failed_for_certain() {
     let fixture = Fixture::new();
     let ledger = fixture.ledger();
     let operation = Operation::new("pay").key("a");
-    let id = operation.intent().unwrap().id;
+    let id = operation.clone().intent().unwrap().id;
     let died = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        let call = ledger.ledger().call(operation.clone()).dispatch_marked();
+        let call = ledger.ledger().call(operation.clone().intent().unwrap());
         ledger.run_call(call, |_| panic!("the process dies here"))
     }));
     assert!(died.is_err());
@@ -157,11 +156,11 @@ fn an_attempt_that_dispatched_is_in_doubt() {
     let fixture = Fixture::new();
     let ledger = fixture.ledger();
     let operation = Operation::new("pay").key("a");
-    let id = operation.intent().unwrap().id;
+    let id = operation.clone().intent().unwrap().id;
     let died = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        let call = ledger.ledger().call(operation.clone()).dispatch_marked();
+        let call = ledger.ledger().call(operation.clone().intent().unwrap());
         ledger.run_call(call, |attempt| {
-            attempt.dispatched().unwrap();
+            attempt.dispatch().unwrap();
             panic!("the process dies here")
         })
     }));

@@ -42,7 +42,8 @@ fn a_result_is_replayed_byte_for_byte() {
 #[test]
 fn every_word_of_success_has_its_effect() {
     let bench = Bench::new();
-    let cases: [(Effect, fn(Dispatched) -> Done); 4] = [
+    type Word = fn(Dispatched) -> Done;
+    let cases: [(Effect, Word); 4] = [
         (Effect::Created, |sent| sent.created(&1)),
         (Effect::Updated, |sent| sent.updated(&1)),
         (Effect::Deleted, |sent| sent.deleted(&1)),

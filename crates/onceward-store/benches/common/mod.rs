@@ -9,7 +9,7 @@
 use std::time::{Duration, Instant};
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use onceward::{Blocking, Done, Failure, Ledger, Operation};
+use onceward::{Attempt, Blocking, Done, Failure, Ledger, Operation};
 
 /// The allocator of the `once` binary, for bare SQLite too.
 #[global_allocator]
@@ -62,7 +62,7 @@ pub(crate) fn many_callers(ledger: &Ledger, callers: usize) -> Figures {
                 tasks.push(async move {
                     let start = Instant::now();
                     ledger
-                        .run(operation(number), |_| std::future::ready(nothing()))
+                        .run(operation(number), |attempt| std::future::ready(nothing(&attempt)))
                         .await
                         .expect("a receipt");
                     start.elapsed().as_secs_f64() * 1e6
@@ -84,7 +84,7 @@ pub(crate) fn fill(ledger: &Ledger, from: u64, to: u64) {
     pollster::block_on(async {
         loop {
             while tasks.len() < 512 && next < to {
-                tasks.push(ledger.run(operation(next), |_| std::future::ready(nothing())));
+                tasks.push(ledger.run(operation(next), |attempt| std::future::ready(nothing(&attempt))));
                 next += 1;
             }
             match tasks.next().await {
@@ -96,10 +96,10 @@ pub(crate) fn fill(ledger: &Ledger, from: u64, to: u64) {
 }
 
 pub(crate) fn call(ledger: &Blocking, number: u64) {
-    drop(ledger.run(operation(number), |attempt| nothing()).expect("a receipt"));
+    drop(ledger.run(operation(number), |attempt| nothing(&attempt)).expect("a receipt"));
 }
 
-pub(crate) fn nothing() -> Result<Done, Failure> {
+pub(crate) fn nothing(attempt: &Attempt) -> Result<Done, Failure> {
     Ok(attempt.dispatch()?.created(&serde_json::json!({"id": 42})))
 }
 
