@@ -99,8 +99,19 @@ pub(crate) fn unsound(
     document: &impl Serialize,
     text: impl FnOnce() -> String,
 ) {
+    incomplete(json_wanted, "noop", problem, document, text);
+}
+
+/// A command that did some of its work and not all: what it did as data and effect, and what is missing as an error.
+pub(crate) fn incomplete(
+    json_wanted: bool,
+    effect: &'static str,
+    problem: String,
+    document: &impl Serialize,
+    text: impl FnOnce() -> String,
+) {
     if json_wanted {
-        json(&Answer { data: raw(document), ..outside(Code::Failed, problem) });
+        json(&Answer { effect, data: raw(document), ..outside(Code::Failed, problem) });
     } else {
         data(&text());
     }

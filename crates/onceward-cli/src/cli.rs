@@ -69,12 +69,14 @@ pub(crate) enum Command {
     /// What a scope really did: done, in doubt, cancelled, replayed
     Report(ReportArgs),
     /// Expire what is due and write down what is in doubt
-    Gc(DryRunArgs),
+    Gc(GcArgs),
     /// Count operations by state
     Stats,
+    /// Copy the ledger to a file, while others may go on using it
+    Backup(BackupArgs),
     /// Write all operations as JSON lines, oldest first
     Export(ExportArgs),
-    /// Take in what `once export` wrote; again is safe, and goes on where it stopped
+    /// Import an export. Safe to repeat; resumes where it stopped
     Import(ImportArgs),
     /// Derive a key and explain it
     Key(KeyArgs),
@@ -280,11 +282,31 @@ pub(crate) struct ReportArgs {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct GcArgs {
+    /// Also give the space of what was deleted back to the file system; writers wait meanwhile
+    #[arg(long)]
+    pub(crate) vacuum: bool,
+    #[command(flatten)]
+    pub(crate) dry: DryRunArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BackupArgs {
+    /// Where to
+    pub(crate) file: std::path::PathBuf,
+    /// Replace the file where it exists
+    #[arg(long)]
+    pub(crate) force: bool,
+    #[command(flatten)]
+    pub(crate) dry: DryRunArgs,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct ExportArgs {
     /// Only of this scope
     #[arg(long, visible_alias = "session")]
     pub(crate) scope: Option<String>,
-    /// Without the stored output: to be read, not to be imported
+    /// Leave the stored output out. Such an export can be read, and not imported
     #[arg(long)]
     pub(crate) no_bodies: bool,
 }

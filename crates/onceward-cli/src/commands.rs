@@ -2,6 +2,7 @@
 
 mod allow;
 mod ask;
+mod backup;
 mod cancel;
 mod config;
 mod demo;
@@ -61,8 +62,9 @@ fn dispatch(cli: Cli) -> Ended {
         Command::Cancel(args) => cancel::run(&context()?, &args),
         Command::Forget(args) => forget::run(&context()?, &args),
         Command::Report(args) => report::run(&context()?, &args),
-        Command::Gc(args) => gc::run(&context()?, args),
+        Command::Gc(args) => gc::run(&context()?, &args),
         Command::Stats => stats::run(&context()?),
+        Command::Backup(args) => backup::run(&context()?, &args),
         Command::Export(args) => export::run(&context()?, &args),
         Command::Import(args) => import::run(&context()?, &args),
         Command::Key(args) => key::run(&context()?, &args),

@@ -57,11 +57,19 @@ pub trait Backend: Store {
     /// When it cannot be looked at.
     fn health(&self) -> Result<Vec<Finding>, StoreError>;
 
+    /// Whether a backup may be written to that file. Writes nothing.
+    ///
+    /// # Errors
+    /// As [`Backend::backup`], which asks this first.
+    fn check_backup(&self, file: &Path, overwrite: Overwrite) -> Result<(), StoreError>;
+
     /// Writes a consistent copy of the ledger to a file, while others may go on writing. Gives its size in bytes.
     ///
     /// # Errors
     /// When it cannot be written, `file` exists and must stay, or the ledger is on a server, which has tools for this.
-    fn backup(&self, file: &Path, overwrite: Overwrite) -> Result<u64, StoreError>;
+    fn backup(&self, file: &Path, overwrite: Overwrite) -> Result<u64, StoreError> {
+        self.check_backup(file, overwrite).map(|()| 0)
+    }
 
     /// Gives the space of what was deleted back, where the back end does not do so by itself. Writers may have to wait
     /// meanwhile.
@@ -103,7 +111,7 @@ impl<C: onceward::Clock> Backend for MemoryStore<C> {
         Ok(vec![Finding::look("ledger", "in memory: it ends with this process")])
     }
 
-    fn backup(&self, _file: &Path, _overwrite: Overwrite) -> Result<u64, StoreError> {
+    fn check_backup(&self, _file: &Path, _overwrite: Overwrite) -> Result<(), StoreError> {
         Err(StoreError::Unusable { what: "a ledger in memory cannot be backed up".to_owned() })
     }
 }

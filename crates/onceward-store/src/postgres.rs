@@ -111,6 +111,18 @@ impl PostgresStore {
         Ok(Arc::new(Self { shared, desk, hearing, listening, listens: AtomicBool::new(false), engine }))
     }
 
+    /// A word where an index is missing, as in a ledger that an older build made.
+    fn on_indexes(&self) -> Result<Option<Finding>, StoreError> {
+        let shared = Arc::clone(&self.shared);
+        let schema = shared.options.schema.clone();
+        let there = self.engine.wait_for(async move {
+            let link = Link::connect(&shared.options, None).await?;
+            schema::has_key_index(&link.client, &shared.options.schema).await
+        })?;
+        let add = format!("CREATE INDEX operation_key_idx ON \"{schema}\".operation (key)");
+        Ok((!there).then(|| Finding::look("indexes", format!("looking up keys is slow; run {add}"))))
+    }
+
     /// Whether changes elsewhere are heard of, after a moment to find out.
     fn on_hearing(&self) -> Finding {
         const WHAT: &str = "notifications";
@@ -165,6 +177,7 @@ impl Backend for PostgresStore {
             "schema",
             format!("{:?}, version {SCHEMA_VERSION}", self.shared.options.schema),
         ));
+        findings.extend(self.on_indexes()?);
         findings.push(self.on_hearing());
         let (open, most) = (self.desk.connections(), self.shared.options.connections);
         findings
@@ -172,7 +185,7 @@ impl Backend for PostgresStore {
         Ok(findings)
     }
 
-    fn backup(&self, _file: &Path, _overwrite: Overwrite) -> Result<u64, StoreError> {
+    fn check_backup(&self, _file: &Path, _overwrite: Overwrite) -> Result<(), StoreError> {
         Err(back_up_by(&format!("pg_dump --schema={}", self.shared.options.schema)))
     }
 }

@@ -312,7 +312,7 @@ impl Backend for RedisStore {
         })
     }
 
-    fn backup(&self, _file: &Path, _overwrite: Overwrite) -> Result<u64, StoreError> {
+    fn check_backup(&self, _file: &Path, _overwrite: Overwrite) -> Result<(), StoreError> {
         Err(back_up_by("BGSAVE, and a copy of its files"))
     }
 }

@@ -12,6 +12,7 @@
 //! - [`atomic`]: record and effect in one transaction of the caller's own. `health`: whether all is as it should be.
 
 pub mod atomic;
+mod files;
 mod health;
 mod identity;
 mod live;
@@ -22,7 +23,7 @@ mod schema;
 mod upkeep;
 mod writer;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
@@ -48,6 +49,8 @@ pub struct SqliteStore {
     writer: Writer,
     /// The process that opened it.
     process: u32,
+    /// The path as it was given.
+    given: PathBuf,
 }
 
 /// What readers and the writer of one process share.
@@ -82,6 +85,7 @@ impl SqliteStore {
                 ),
             });
         }
+        let given = options.path.clone();
         options.path = identity::canonical(&options.path)?;
         identity::refuse_unfit(&options.path)?;
         schema::refuse_foreign(&options.path, &Live::path_of(&options))?;
@@ -96,7 +100,7 @@ impl SqliteStore {
             readers: Mutex::default(),
         });
         let writer = Writer::new(Arc::clone(&shared), connection);
-        Ok(Arc::new(Self { shared, writer, process: std::process::id() }))
+        Ok(Arc::new(Self { shared, writer, process: std::process::id(), given }))
     }
 
     /// The path of the database.

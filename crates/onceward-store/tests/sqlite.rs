@@ -75,8 +75,11 @@ fn the_file_reads_well_in_a_shell() {
 fn every_commit_is_synced_unless_asked_otherwise() {
     let fixture = Fixture::new();
     let health = fixture.store().health().unwrap();
-    let bad: Vec<_> =
-        health.iter().filter(|finding| finding.verdict != onceward_store::Verdict::Good).collect();
+    // Where the tests' folder is in memory, that is said, and is not what this test is about.
+    let bad: Vec<_> = health
+        .iter()
+        .filter(|finding| finding.what != "file system" && finding.verdict != onceward_store::Verdict::Good)
+        .collect();
     assert!(bad.is_empty(), "{bad:?}");
     let sync = health.iter().find(|finding| finding.what == "sync").unwrap();
     assert!(sync.found.starts_with("full"), "{sync:?}");

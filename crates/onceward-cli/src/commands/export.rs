@@ -28,6 +28,9 @@ struct Exported<'a> {
     record: &'a Record,
     #[serde(skip_serializing_if = "Option::is_none")]
     body: Option<String>,
+    /// Where bodies were left out: the record is not whole, and an import refuses it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    without_body: bool,
 }
 
 pub(super) fn run(context: &Context, args: &ExportArgs) -> Ended {
@@ -43,8 +46,9 @@ pub(super) fn run(context: &Context, args: &ExportArgs) -> Ended {
         let page = pages.page(before)?;
         for listed in page.iter().rev() {
             let body = if args.no_bodies { None } else { pages.body(&listed.record)? };
-            let line = serde_json::to_string(&Exported { record: &listed.record, body })
-                .map_err(|error| CommandError::Outside(error.to_string()))?;
+            let exported = Exported { record: &listed.record, body, without_body: args.no_bodies };
+            let line =
+                serde_json::to_string(&exported).map_err(|error| CommandError::Outside(error.to_string()))?;
             writeln!(out, "{line}").map_err(gone)?;
             written += 1;
         }

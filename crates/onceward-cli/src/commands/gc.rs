@@ -2,11 +2,11 @@
 
 use std::process::ExitCode;
 
-use onceward::{Filter, State};
+use onceward::{Filter, State, Swept};
 use serde::Serialize;
 
 use crate::answer;
-use crate::cli::DryRunArgs;
+use crate::cli::GcArgs;
 use crate::context::{Context, Missing};
 use crate::exit::Ended;
 
@@ -15,18 +15,21 @@ struct Collected {
     expired: u64,
     deleted: u64,
     doubted: u64,
+    /// How much smaller the file is, where space was given back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    freed_bytes: Option<u64>,
 }
 
-pub(super) fn run(context: &Context, args: DryRunArgs) -> Ended {
+pub(super) fn run(context: &Context, args: &GcArgs) -> Ended {
     let store = context.store(Missing::Refuse)?;
     let ledger = onceward::Ledger::new(store.clone()).blocking();
-    if args.dry_run {
+    if args.dry.dry_run {
         let due = ledger.wait_for(onceward::Store::due(&*store, ledger.ledger().clock_ms(), usize::MAX))?;
         let deleted = due.iter().filter(|record| record.state == State::Expired).count() as u64;
         let open = Filter { states: vec![State::InDoubt], limit: usize::MAX, ..Filter::default() };
         let open = ledger.wait_for(ledger.ledger().list(&open))?;
         let doubted = open.iter().filter(|(listed, _)| listed.record.state == State::Running).count() as u64;
-        let would = Collected { expired: due.len() as u64 - deleted, deleted, doubted };
+        let would = Collected { expired: due.len() as u64 - deleted, deleted, doubted, freed_bytes: None };
         let effect = if due.is_empty() && doubted == 0 { "would_noop" } else { "would_delete" };
         answer::success(context.global.json, effect, &would, || {
             format!(
@@ -42,13 +45,24 @@ pub(super) fn run(context: &Context, args: DryRunArgs) -> Ended {
     }));
     answer::progress_over();
     let swept = swept?;
-    let collected = Collected { expired: swept.expired, deleted: swept.deleted, doubted: swept.doubted };
-    let effect = if swept == onceward::Swept::default() { "noop" } else { "deleted" };
+    let freed_bytes = if args.vacuum {
+        let compacted = store.compact()?;
+        compacted.map(|compacted| compacted.before_bytes.saturating_sub(compacted.after_bytes))
+    } else {
+        None
+    };
+    let Swept { expired, deleted, doubted } = swept;
+    let collected = Collected { expired, deleted, doubted, freed_bytes };
+    let effect = if swept == Swept::default() { "noop" } else { "deleted" };
     answer::success(context.global.json, effect, &collected, || {
-        format!(
-            "{} results expired, {} tombstones gone, {} attempts written down as in doubt",
-            swept.expired, swept.deleted, swept.doubted
-        )
+        let swept = format!(
+            "{expired} results expired, {deleted} tombstones gone, {doubted} attempts written down as in doubt"
+        );
+        match (args.vacuum, freed_bytes) {
+            (true, Some(bytes)) => format!("{swept}, {bytes} bytes given back"),
+            (true, None) => format!("{swept}; the server gives space back by itself"),
+            (false, _) => swept,
+        }
     });
     Ok(ExitCode::SUCCESS)
 }

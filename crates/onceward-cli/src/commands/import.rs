@@ -33,6 +33,8 @@ struct Imported {
 #[derive(Deserialize)]
 struct Body {
     body: Option<String>,
+    #[serde(default)]
+    without_body: bool,
 }
 
 /// A line of an export.
@@ -50,8 +52,9 @@ pub(super) fn run(context: &Context, args: &ImportArgs) -> Ended {
     let mut imported = Imported::default();
     let result = ledger.blocking().wait_for(take_in(&ledger, &mut source, &mut imported));
     answer::progress_over();
-    // What was taken in stays, so a second import goes on from there.
-    result.map_err(|error| error.after(&imported))?;
+    if let Err(error) = result {
+        return cut_off(context, &error, &imported);
+    }
     let effect = if imported.imported == 0 { "noop" } else { "created" };
     let text = || {
         format!(
@@ -67,8 +70,25 @@ pub(super) fn run(context: &Context, args: &ImportArgs) -> Ended {
         return Ok(ExitCode::SUCCESS);
     }
     let problem = format!("{} operations differ from those that are here", imported.differing);
-    answer::unsound(context.global.json, problem, &imported, text);
+    answer::incomplete(context.global.json, effect, problem, &imported, text);
     Ok(ExitCode::from(onceward::Code::KeyReused.exit()))
+}
+
+/// Says how far an import came that did not come to its end. What was taken in stays, and a second import goes on from
+/// there.
+fn cut_off(context: &Context, error: &CommandError, imported: &Imported) -> Ended {
+    let Imported { imported: new, already_there, .. } = imported;
+    let problem = format!(
+        "{error}; {new} operations were imported before that and {already_there} were there already. Import the whole \
+         export to go on"
+    );
+    if context.global.json {
+        let effect = if *new == 0 { "noop" } else { "created" };
+        answer::incomplete(true, effect, problem, imported, String::new);
+    } else {
+        answer::talk(&format!("once: {problem}"));
+    }
+    Ok(ExitCode::from(error.exit()))
 }
 
 /// Reads all of it and writes nothing.
@@ -98,7 +118,26 @@ async fn take_in(ledger: &Ledger, source: &mut Source, imported: &mut Imported) 
             }
         }
         let Some(adopted) = under_way.next().await else { return ended.unwrap_or(Ok(())) };
-        match adopted? {
+        match adopted {
+            // Those that are on their way still arrive, so that what is told is what was done.
+            Err(error) => ended = Some(Err(first_error(ended, error.into()))),
+            Ok(adopted) => imported.note(adopted),
+        }
+    }
+}
+
+/// The error that ended the import: the first one counts.
+fn first_error(ended: Option<Result<(), CommandError>>, error: CommandError) -> CommandError {
+    match ended {
+        Some(Err(first)) => first,
+        Some(Ok(())) | None => error,
+    }
+}
+
+impl Imported {
+    fn note(&mut self, adopted: Adopted) {
+        let imported = self;
+        match adopted {
             Adopted::Taken => imported.imported += 1,
             Adopted::AlreadyThere => imported.already_there += 1,
             Adopted::Differs(found) => {
@@ -113,19 +152,6 @@ async fn take_in(ledger: &Ledger, source: &mut Source, imported: &mut Imported) 
 
 async fn adopt(ledger: &Ledger, record: Box<Record>) -> Result<Adopted, Error> {
     ledger.adopt(*record).await
-}
-
-impl CommandError {
-    /// The error of an import that has come this far.
-    fn after(self, imported: &Imported) -> Self {
-        let so_far = imported.imported + imported.already_there;
-        match self {
-            Self::Outside(problem) => Self::Outside(format!(
-                "{problem}; {so_far} operations are imported, and a second import goes on from there"
-            )),
-            Self::Ledger(_) => self,
-        }
-    }
 }
 
 /// The lines of an export, counted.
@@ -209,7 +235,13 @@ fn parse(text: &str) -> Result<Line, String> {
     let not_ours =
         |error: serde_json::Error| format!("is not an operation that `once export` wrote: {error}");
     let mut record: Box<Record> = serde_json::from_str(text).map_err(not_ours)?;
-    if let Some(encoded) = serde_json::from_str::<Body>(text).map_err(not_ours)?.body {
+    let Body { body, without_body } = serde_json::from_str(text).map_err(not_ours)?;
+    if without_body {
+        let problem = "was exported with --no-bodies, so its stored output is missing and could not be replayed; export \
+                       without --no-bodies to import";
+        return Err(problem.to_owned());
+    }
+    if let Some(encoded) = body {
         let body = data_encoding::BASE64.decode(encoded.as_bytes());
         let body = body.map_err(|error| format!("its body is not base64: {error}"))?;
         let Some(outcome) = &mut record.outcome else { return Err("has a body and no outcome".to_owned()) };

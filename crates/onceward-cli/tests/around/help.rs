@@ -39,8 +39,9 @@ fn once_help() {
       report       What a scope really did: done, in doubt, cancelled, replayed
       gc           Expire what is due and write down what is in doubt
       stats        Count operations by state
+      backup       Copy the ledger to a file, while others may go on using it
       export       Write all operations as JSON lines, oldest first
-      import       Take in what `once export` wrote; again is safe, and goes on where it stopped
+      import       Import an export. Safe to repeat; resumes where it stopped
       key          Derive a key and explain it
       doctor       Look the installation and the ledger over
       config       Show or write the policy

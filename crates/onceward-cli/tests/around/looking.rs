@@ -227,11 +227,12 @@ fn doctor_finds_a_sound_ledger_sound() {
     bench.with_done();
     let findings = bench.json(&["doctor"])["data"].clone();
     for finding in findings.as_array().unwrap() {
-        assert_eq!(finding["verdict"], "good", "{finding}");
+        // Where the tests' folder is in memory, that is said.
+        assert!(finding["verdict"] == "good" || finding["what"] == "file system", "{finding}");
     }
     let said = bench.once(&["doctor"]).exits(0).out();
     let names: Vec<&str> = said.lines().map(|line| line.split_whitespace().nth(1).unwrap()).collect();
-    assert_snapshot!(names.join(" "), @"policy ledger file sqlite schema journal sync integrity clock locks in");
+    assert_snapshot!(names.join(" "), @"policy ledger file file sqlite schema journal sync integrity clock locks in");
 }
 
 #[test]

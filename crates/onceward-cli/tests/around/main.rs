@@ -9,3 +9,4 @@ mod fleet;
 mod help;
 mod looking;
 mod moving;
+mod one_ledger;

@@ -84,10 +84,21 @@ fn an_export_that_was_cut_off_is_known_and_goes_on() {
     let new = Bench::new();
     let text = String::from_utf8(export.clone()).unwrap();
     let two: String = text.lines().take(2).map(|line| format!("{line}\n")).collect();
-    assert_snapshot!(new.once_with_stdin(&["import"], two.as_bytes()).exits(1).err(), @r"
-    once: FAILED the export was cut off after line 2: its last line is missing; 2 operations are imported, and a second import goes on from there
-    once: happened: no, retryable: no
-    ");
+    assert_snapshot!(new.once_with_stdin(&["import"], two.as_bytes()).exits(1).err(), @"once: the export was cut off after line 2: its last line is missing; 2 operations were imported before that and 0 were there already. Import the whole export to go on");
+    let other = Bench::new();
+    let answer = other.once_with_stdin(&["import", "--json"], two.as_bytes()).exits(1).json();
+    assert_eq!((&answer["ok"], &answer["effect"]), (&json!(false), &json!("created")), "{answer}");
+    assert_eq!(
+        (&answer["data"]["imported"], &answer["error"]["happened"]),
+        (&json!(2), &json!("yes")),
+        "{answer}"
+    );
+    let nothing = other.once_with_stdin(&["import", "--json"], two.as_bytes()).exits(1).json();
+    assert_eq!(
+        (&nothing["effect"], &nothing["data"]["already_there"]),
+        (&json!("noop"), &json!(2)),
+        "{nothing}"
+    );
     assert_snapshot!(new.once_with_stdin(&["import"], &export).exits(0).out(), @"1 operations imported, 2 were there already, 0 differ");
 }
 
@@ -96,14 +107,39 @@ fn what_is_no_export_is_refused() {
     let (_, export) = old_house();
     let new = Bench::new();
     let wrong = |text: &str| new.once_with_stdin(&["import"], text.as_bytes()).exits(1).err();
-    assert_snapshot!(wrong("no JSON\n").lines().next().unwrap(), @"once: FAILED line 1: is not an operation that `once export` wrote: expected ident at line 1 column 2; 0 operations are imported, and a second import goes on from there");
-    assert_snapshot!(wrong("").lines().next().unwrap(), @"once: FAILED the export was cut off after line 0: its last line is missing; 0 operations are imported, and a second import goes on from there");
+    assert_snapshot!(wrong("no JSON\n").lines().next().unwrap(), @"once: line 1: is not an operation that `once export` wrote: expected ident at line 1 column 2; 0 operations were imported before that and 0 were there already. Import the whole export to go on");
+    assert_snapshot!(wrong("").lines().next().unwrap(), @"once: the export was cut off after line 0: its last line is missing; 0 operations were imported before that and 0 were there already. Import the whole export to go on");
     let text = String::from_utf8(export).unwrap();
     let forged = text.replacen("\"default\"", "\"another\"", 1);
     let said = new.once_with_stdin(&["import"], forged.as_bytes()).exits(2).err();
     assert!(said.contains("is not the id of its scope, name and key"), "{said}");
     let said = new.once(&["import", "nowhere"]).exits(2).err();
     assert_snapshot!(said.lines().next().unwrap(), @"once: INVALID_INPUT cannot read nowhere: No such file or directory (os error 2)");
+}
+
+#[test]
+fn an_export_without_bodies_is_refused_and_writes_nothing() {
+    let (old, _) = old_house();
+    let bare = old.once(&["export", "--no-bodies"]).exits(0).out;
+    for flags in [&["import"][..], &["import", "--dry-run"]] {
+        let new = Bench::new();
+        let said = new.once_with_stdin(flags, &bare).exits(1).err();
+        assert!(said.contains("--no-bodies") && said.contains("line 1"), "{said}");
+        assert!(!said.contains("3 operations were imported"), "{said}");
+    }
+}
+
+#[test]
+fn a_result_that_was_lost_on_the_way_is_told() {
+    let (old, export) = old_house();
+    let bare = String::from_utf8(old.once(&["export", "--no-bodies"]).exits(0).out).unwrap();
+    // As an older build wrote it, which marked nothing.
+    let bare = bare.replace(",\"without_body\":true", "");
+    let new = Bench::new();
+    new.once_with_stdin(&["import"], bare.as_bytes()).exits(0);
+    let answer = new.once_with_stdin(&["import", "--json"], &export).exits(6).json();
+    assert!(answer["data"]["differing"].as_u64() > Some(0), "{answer}");
+    assert_eq!(answer["effect"], "noop", "nothing is repaired in silence: {answer}");
 }
 
 #[test]
@@ -114,7 +150,7 @@ fn what_differs_is_left_as_it_is() {
     new.write("export", &export);
     let answer = new.once(&["import", "export", "--json"]).exits(6).json();
     assert_eq!((&answer["ok"], &answer["data"]["differing"]), (&json!(false), &json!(1)));
-    assert_eq!(answer["data"]["imported"], 2);
+    assert_eq!((&answer["data"]["imported"], &answer["effect"]), (&json!(2), &json!("created")));
     new.once(&["run", "--key", "done", "--", "sh", "-c", crate::common::COUNTED]).exits(0);
     assert_eq!(new.runs(), 1, "what was done here is replayed");
 }

@@ -8,7 +8,7 @@ use super::refused;
 fn commands_and_flags() {
     assert_snapshot!(refused(2, &[]), @r"
     error: 'once' requires a subcommand but one was not provided
-      [subcommands: run, mcp, ls, show, wait, settle, verify, cancel, forget, report, gc, stats, export, import, key, doctor, config, demo, completions, man]
+      [subcommands: run, mcp, ls, show, wait, settle, verify, cancel, forget, report, gc, stats, backup, export, import, key, doctor, config, demo, completions, man]
 
     Usage: once [OPTIONS] <COMMAND>
 

@@ -41,7 +41,13 @@ fn refused_in(bench: &Bench, exit: i32, args: &[&str]) -> String {
         assert_eq!(error["happened"], "no", "retryable implies that nothing happened");
     }
     unchanged(bench, &before);
-    said.err()
+    without_folder(bench, &said.err())
+}
+
+/// What was said without the path of the test's folder: a ledger is named by its whole path.
+fn without_folder(bench: &Bench, said: &str) -> String {
+    let here = std::fs::canonicalize(bench.path("")).unwrap();
+    said.replace(&format!("{}/", here.display()), "")
 }
 
 /// The code in what is said to people: `once: CODE …`. The parser of the command line says none, and means wrong input.

@@ -63,8 +63,6 @@ impl Bench {
             .unwrap();
         connection.pragma_update(None, "journal_mode", "wal").unwrap();
         drop(connection);
-        self.write("once.db-wal", "");
-        std::fs::set_permissions(self.path("once.db-wal"), PermissionsExt::from_mode(0o600)).unwrap();
         self
     }
 

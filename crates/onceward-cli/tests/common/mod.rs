@@ -124,7 +124,7 @@ impl Bench {
         self.json(&["show", id])["data"]["state"].as_str().unwrap_or("?").to_owned()
     }
 
-    /// Everything there is. SQLite's index of its log is left out: it is rebuilt at will and holds nothing.
+    /// Everything there is. SQLite's index of its log is left out, and a log that is empty: they hold nothing.
     pub(crate) fn listing(&self) -> Listing {
         let mut listing = Listing::new();
         list(self.folder.path(), self.folder.path(), &mut listing);
@@ -140,10 +140,14 @@ fn list(root: &Path, folder: &Path, listing: &mut Listing) {
         if meta.is_dir() {
             listing.insert(name, (meta.permissions().mode(), Vec::new()));
             list(root, &path, listing);
-        } else if !name.to_string_lossy().ends_with("-shm") {
+        } else if !holds_nothing(&name.to_string_lossy(), meta.len()) {
             listing.insert(name, (meta.permissions().mode(), std::fs::read(&path).unwrap()));
         }
     }
+}
+
+fn holds_nothing(name: &str, bytes: u64) -> bool {
+    name.ends_with("-shm") || (name.ends_with("-wal") && bytes == 0)
 }
 
 impl Said {

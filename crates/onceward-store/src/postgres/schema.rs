@@ -114,6 +114,13 @@ async fn note_of(
     rows.first().map(|row| row.try_get(0)).transpose().map_err(explain)
 }
 
+/// Whether keys are indexed: not in ledgers that an older build made.
+pub(super) async fn has_key_index(client: &impl GenericClient, schema: &str) -> Result<bool, StoreError> {
+    const INDEX: &str = "SELECT EXISTS (SELECT FROM pg_catalog.pg_indexes WHERE schemaname = $1 AND indexname = \
+                         'operation_key_idx')";
+    exists(client, INDEX, schema).await
+}
+
 async fn exists(client: &impl GenericClient, question: &str, name: &str) -> Result<bool, StoreError> {
     let rows = client.query_typed(question, &[(&name, Type::TEXT)]).await.map_err(explain)?;
     rows.first().map_or(Ok(false), |row| row.try_get(0)).map_err(explain)

@@ -8,6 +8,7 @@ use onceward::{Inherit, Liveness, StoreError};
 use super::live::Live;
 use super::schema::SCHEMA_VERSION;
 use super::{SqliteStore, Sync};
+use super::{files, identity};
 use crate::health::{Finding, Verdict};
 use crate::{Backend, Compacted, Overwrite};
 
@@ -18,7 +19,8 @@ impl Backend for SqliteStore {
     fn health(&self) -> Result<Vec<Finding>, StoreError> {
         let mode = std::fs::metadata(self.path()).map_or(0, |meta| meta.permissions().mode() & 0o777);
         let mut findings = vec![
-            Finding::good("ledger", self.path().display().to_string()),
+            Finding::good("ledger", self.spelling()),
+            files::on_file_system(self.path()),
             Finding::judged(
                 "file mode",
                 mode == 0o600,
@@ -37,6 +39,10 @@ impl Backend for SqliteStore {
         Ok(findings)
     }
 
+    fn check_backup(&self, file: &Path, overwrite: Overwrite) -> Result<(), StoreError> {
+        self.refuse_target(&identity::canonical(file)?, overwrite)
+    }
+
     fn backup(&self, file: &Path, overwrite: Overwrite) -> Result<u64, StoreError> {
         self.back_up(file, overwrite)
     }
@@ -47,6 +53,15 @@ impl Backend for SqliteStore {
 }
 
 impl SqliteStore {
+    /// The ledger's one path, and the other one that it was given by.
+    fn spelling(&self) -> String {
+        let path = self.path().display();
+        match std::path::absolute(&self.given) {
+            Ok(given) if given == self.path() => path.to_string(),
+            Ok(_) | Err(_) => format!("{path} (given as {}: the same ledger)", self.given.display()),
+        }
+    }
+
     fn file(&self) -> Result<[Finding; 6], StoreError> {
         let shared = &self.shared;
         let (version, journal, integrity) = shared.read(|connection| {
@@ -66,7 +81,7 @@ impl SqliteStore {
                 "sync",
                 sync == Sync::Full,
                 Verdict::Look,
-                format!("{sync} (full: a power cut loses nothing)"),
+                format!("{sync} (full: a power cut loses nothing on a disk)"),
             ),
             Finding::judged("integrity", integrity == "ok", Verdict::Bad, integrity),
             Finding::judged(

@@ -95,16 +95,15 @@ pub(super) fn open_after_a_failure(options: &SqliteOptions, live: &Live) -> Resu
 /// Closes the last connection of a store. If no other process has the ledger open, the log goes back into the database
 /// and is removed: the one file is then the whole ledger, and can be copied. A log with nothing but tallies stays.
 pub(super) fn close(connection: Connection, path: &Path, live: &Live) {
-    if !live.log_matters() {
-        drop(connection.close());
-        return;
-    }
-    // Where this fails the log stays, and the next process reads it.
-    drop(connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false));
-    drop(connection.close());
     let mut log = path.as_os_str().to_owned();
     log.push("-wal");
-    if std::fs::metadata(log).map_or(0, |meta| meta.len()) == 0 {
+    let is_empty = || std::fs::metadata(&log).map_or(0, |meta| meta.len()) == 0;
+    if live.log_matters() || is_empty() {
+        // Where this fails the log stays, and the next process reads it.
+        drop(connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false));
+    }
+    drop(connection.close());
+    if live.log_matters() && is_empty() {
         live.note_no_log();
     }
 }

@@ -40,7 +40,7 @@ impl SqliteStore {
         Ok(bytes)
     }
 
-    fn refuse_target(&self, to: &Path, overwrite: Overwrite) -> Result<(), StoreError> {
+    pub(super) fn refuse_target(&self, to: &Path, overwrite: Overwrite) -> Result<(), StoreError> {
         let refuse = |what: &str| {
             Err(StoreError::Unusable { what: format!("{} {what}; the backup was not written", to.display()) })
         };
@@ -56,7 +56,7 @@ impl SqliteStore {
             return refuse("is the ledger itself");
         }
         if overwrite == Overwrite::No {
-            return refuse("exists");
+            return refuse("exists (--force replaces it)");
         }
         // SQLite would put the old log into the new file.
         if beside(to, "-wal").exists() {

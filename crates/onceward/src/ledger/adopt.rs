@@ -37,8 +37,7 @@ impl Ledger {
             ))
             .into());
         }
-        let (created_ms, version) = (record.created_ms, record.version);
-        let fingerprint = record.detail.fingerprint.clone();
+        let exported = record.clone();
         let record = match record.state {
             State::Running => transition::doubt(&record, Liveness::Unknown, self.now_ms()),
             State::Staged
@@ -54,14 +53,21 @@ impl Ledger {
             match self.store().swap(None, record.clone(), self.door).await? {
                 Swap::Written(_) => return Ok(Adopted::Taken),
                 Swap::Conflict(Some(found)) => {
-                    let same = found.created_ms == created_ms
-                        && found.detail.fingerprint == fingerprint
-                        && found.version >= version;
-                    return Ok(if same { Adopted::AlreadyThere } else { Adopted::Differs(found) });
+                    let there = is_there(&found, &exported);
+                    return Ok(if there { Adopted::AlreadyThere } else { Adopted::Differs(found) });
                 }
                 // It was there a moment ago, and has been deleted since.
                 Swap::Conflict(None) => {}
             }
         }
     }
+}
+
+/// Whether the record that is here is the exported one, as it was or further on. Of one version there is one outcome: a
+/// record whose result was lost on the way is not the same.
+fn is_there(found: &Record, exported: &Record) -> bool {
+    let same = found.created_ms == exported.created_ms
+        && found.detail.fingerprint == exported.detail.fingerprint
+        && found.version >= exported.version;
+    same && (found.version > exported.version || found.outcome == exported.outcome)
 }
