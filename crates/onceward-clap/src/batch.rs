@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 
 use onceward::answer::{ErrorView, OperationView};
-use onceward::{Answer, Blocking, Error, Happened, Intent, KeyPolicy, Ran};
+use onceward::{Answer, Blocking, Error, Happened, Intent, KeyPolicy, Ran, RepeatRule};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
@@ -15,7 +15,7 @@ use crate::flags::MutatingFlags;
 use crate::referee::{Stop, lock};
 use crate::session::{Rules, Session, quoted};
 use crate::text::{effect_style, styled};
-use crate::voice::Voice;
+use crate::voice::{Audience, Voice};
 
 /// How many items one run takes.
 pub(crate) const MAX_ITEMS: usize = 100_000;
@@ -39,7 +39,7 @@ pub(crate) fn run<C: Batch>(session: &Session<WorldOf<C>>, command: C, flags: &M
         (Err(envelope), _) => *envelope,
         (Ok(()), Some(stop)) => progress.stopped(stop),
         (Ok(()), None) if progress.is_whole() => progress.whole(),
-        (Ok(()), None) => progress.partial(session.tool),
+        (Ok(()), None) => progress.partial(session),
     };
     let exit = envelope.exit;
     say(&session.voice, envelope, &progress);
@@ -172,7 +172,7 @@ fn one<C: Batch>(
         session.voice.line(&Line::of(progress.lines, &doubt), || line_text(&doubt));
         let envelope = match stop {
             Stop::Signal(_) => progress.stopped(stop),
-            Stop::Timeout { .. } => progress.partial(session.tool),
+            Stop::Timeout { .. } => progress.partial(session),
         };
         let exit = envelope.exit;
         say(&session.voice, envelope, &progress);
@@ -182,7 +182,7 @@ fn one<C: Batch>(
     if let Err(error @ Error::Unavailable(_)) = executed.result {
         return Err(error);
     }
-    Ok(executed.envelope(session, ledger))
+    Ok(executed.envelope(session, ledger, RepeatRule::Given))
 }
 
 fn progress_line<W: World>(session: &Session<W>, progress: &Mutex<Progress>, envelope: &Envelope) {
@@ -314,15 +314,19 @@ impl Progress {
     }
 
     /// Some items did not succeed. The same command again does what is left, and nothing twice.
-    fn partial(&self, tool: &str) -> Envelope {
+    fn partial<W: World>(&self, session: &Session<W>) -> Envelope {
         let counts = self.counts();
         let message = format!(
-            "{} of {} items failed, {} are in doubt, {} were not begun; what succeeded is not done again",
+            "{} of {} items failed, {} are in doubt, {} were not begun",
             counts.failed, counts.total, counts.in_doubt, counts.not_begun
         );
         let error = ErrorView {
             happened: Some(self.happened()),
-            fix_command: Some(again(tool)),
+            next: Some("make the same call again: it does what is left, and nothing twice".to_owned()),
+            fix_command: match session.voice.audience {
+                Audience::Shell => Some(again(session.tool)),
+                Audience::Mcp => None,
+            },
             ..ErrorView::new("PARTIAL_FAILURE", message)
         };
         self.ended(error, 3)

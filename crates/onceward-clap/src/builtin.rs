@@ -1,4 +1,4 @@
-//! The commands that every tool has: what is in doubt is shown and settled, and programs learn what can be typed.
+//! The commands that every tool has: `show` and `settle`, and descriptions of the tool for programs and people.
 
 mod mcp;
 mod settle;
@@ -17,21 +17,21 @@ pub(crate) use settle::SettleArgs;
 /// A command of the framework's.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Builtin {
-    /// Show an operation: whether it happened, and what came of it
+    /// Show everything recorded about an operation
     Show {
         /// The operation (op_…)
         #[arg(value_name = "OPERATION")]
         operation: String,
     },
-    /// Say what became of an operation in doubt
+    /// Record whether an operation in doubt happened
     Settle(SettleArgs),
     /// Describe every command for programs: arguments, danger, exit codes
     Manifest,
     /// Describe one command for programs
     Schema {
-        /// The command
-        #[arg(value_name = "COMMAND")]
-        command: String,
+        /// The command, and its subcommand if it has any
+        #[arg(value_name = "COMMAND", required = true)]
+        command: Vec<String>,
     },
     /// Serve the commands as MCP tools on stdin and stdout, guarded by the same ledger
     Mcp,
@@ -40,9 +40,9 @@ pub(crate) enum Builtin {
         /// For which shell
         shell: clap_complete::Shell,
     },
-    /// Print the manual, or write one page a command into a folder
+    /// Print the manual, or write one page per command to a directory
     Man {
-        /// Where to
+        /// The directory for the pages
         #[arg(value_name = "FOLDER")]
         folder: Option<std::path::PathBuf>,
     },
@@ -69,10 +69,11 @@ pub(crate) fn run<W: World>(
         }
         Builtin::Schema { command } => {
             definition.build();
-            match definition.find_subcommand(command) {
-                Some(found) => Envelope::info(&manifest::schema(&definition, found, facts)),
+            match manifest::Leaf::find(&definition, command) {
+                Some(found) => Envelope::info(&manifest::schema(&definition, &found, facts)),
                 None => Envelope::invalid(format!(
-                    "there is no command {command}; `{} manifest` lists all",
+                    "there is no command {}; `{} manifest` lists all",
+                    command.join(" "),
                     session.tool
                 )),
             }

@@ -18,6 +18,7 @@ use crate::plan::Plan;
 use crate::probe::Doubt;
 use crate::referee::{Gate, Stop, Supervised, lock};
 use crate::session::{Rules, Session, quoted};
+use crate::voice::Audience;
 
 /// Whether the caller has said that something may be destroyed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,16 +27,17 @@ pub(crate) enum Confirmed {
     No,
 }
 
-/// Runs a mutating command, or says what it would do. Gives the ledger in which the delivery of the answer is noted.
+/// Runs a mutating command, or says what it would do. Gives the ledger too where the delivery of the answer is to be
+/// noted in it: where that will tell a retry from a repeat, and the caller is not a server that knows more.
 pub(crate) fn mutate<C: Mutating<D>, D: Danger>(
     session: &Session<C::World>,
     command: C,
     flags: &MutatingFlags,
     confirmed: Confirmed,
 ) -> (Envelope, Option<Blocking>) {
-    let mut ledger = None;
-    let called = try_mutate::<C, D>(session, Arc::new(command), flags, confirmed, &mut ledger);
-    (called.unwrap_or_else(|error| session.failed(error)), ledger)
+    let mut observed = None;
+    let called = try_mutate::<C, D>(session, Arc::new(command), flags, confirmed, &mut observed);
+    (called.unwrap_or_else(|error| session.failed(error)), observed)
 }
 
 fn try_mutate<C: Mutating<D>, D: Danger>(
@@ -43,7 +45,7 @@ fn try_mutate<C: Mutating<D>, D: Danger>(
     command: Arc<C>,
     flags: &MutatingFlags,
     confirmed: Confirmed,
-    opened: &mut Option<Blocking>,
+    observed: &mut Option<Blocking>,
 ) -> Result<Envelope, Error> {
     let rules = session.rules(C::NAME, class_of::<C, D>(), C::TIMEOUT_MS, flags)?;
     let operation = with_probe_of::<C, D>(session.operation(C::NAME, &*command, flags, &rules.settings)?);
@@ -62,17 +64,22 @@ fn try_mutate<C: Mutating<D>, D: Danger>(
     if D::LEVEL == DangerLevel::Destructive && confirmed == Confirmed::No {
         return Ok(with_time(unconfirmed::<C, D>(session, &command, &rules)));
     }
-    let ledger = &*opened.insert(session.ledger(onceward::Missing::Make)?);
+    let ledger = &session.ledger(onceward::Missing::Make)?;
     let wanted = choose::<C, D>(&call, ledger, intent)?;
+    if session.voice.audience == Audience::Shell && by_delivery(wanted.rule) {
+        *observed = Some(ledger.clone());
+    }
     let unfinished = |intent: &Intent, attempt, stop| {
         let envelope = Envelope::in_doubt(intent, attempt, stop, &session.surface);
         session.voice.answer(&envelope);
         envelope.exit
     };
     let executed = execute::<C, D>(session, ledger, &command, wanted.intent, rules.timeout_ms, &unfinished);
-    let mut envelope = executed.envelope(session, ledger);
+    let mut envelope = executed.envelope(session, ledger, wanted.rule);
     if envelope.is_replay() {
-        envelope.answer.warnings.extend(drift::<C, D>(session, &command, &rules));
+        let record = envelope.record.clone();
+        let drift = record.and_then(|record| drift::<C, D>(session, &command, &rules, &record));
+        envelope.answer.warnings.extend(drift);
     }
     Ok(with_time(envelope))
 }
@@ -121,6 +128,14 @@ fn choose<C: Mutating<D>, D: Danger>(
     }
 }
 
+/// Whether delivery tells a retry from a repeat under this rule.
+fn by_delivery(rule: RepeatRule) -> bool {
+    match rule {
+        RepeatRule::Given | RepeatRule::Strict => false,
+        RepeatRule::First | RepeatRule::Retry(_) | RepeatRule::Repeat => true,
+    }
+}
+
 fn is_needed<C: Mutating<D>, D: Danger>(call: &Called<'_, C, C::World>) -> bool {
     let plan = plan_of::<C, D>(call.session, call.command, call.rules.timeout_ms);
     plan.is_ok_and(|plan| plan.effect() != Effect::WouldNoop)
@@ -134,8 +149,13 @@ pub(crate) struct Executed {
 }
 
 impl Executed {
-    pub(crate) fn envelope<W: World>(&self, session: &Session<W>, ledger: &Blocking) -> Envelope {
-        let envelope = Envelope::of(&self.result, &session.surface, ledger.ledger().clock_ms());
+    pub(crate) fn envelope<W: World>(
+        &self,
+        session: &Session<W>,
+        ledger: &Blocking,
+        rule: RepeatRule,
+    ) -> Envelope {
+        let envelope = Envelope::of(&self.result, rule, &session.surface, ledger.ledger().clock_ms());
         let Some(stop) = self.stopped else { return envelope };
         let stopped = Envelope::stopped(stop);
         let Answer { operation, ran, .. } = envelope.answer;
@@ -244,8 +264,8 @@ pub(crate) fn preview<C: Mutating<D>, D: Danger>(
         Ok(plan) => {
             let preview = Preview::of(&found, intent, plan.effect());
             let mut envelope = Envelope::preview(&preview, Some(&plan), &session.surface);
-            if found.decision == Decision::Replay {
-                envelope.answer.warnings.extend(drift_of(session, &plan));
+            if let (Decision::Replay, Some(record)) = (&found.decision, &found.record) {
+                envelope.answer.warnings.extend(drift_of(&plan, record));
             }
             Ok(envelope)
         }
@@ -253,7 +273,7 @@ pub(crate) fn preview<C: Mutating<D>, D: Danger>(
         Err(failed) => {
             let preview = Preview::of(&found, intent, Effect::Noop);
             let runs = matches!(found.decision, Decision::Start { .. } | Decision::Probe);
-            Ok(if runs { *failed } else { Envelope::preview(&preview, None, &session.surface) })
+            Ok(if runs { failed.about(&found) } else { Envelope::preview(&preview, None, &session.surface) })
         }
     }
 }
@@ -298,11 +318,15 @@ fn unconfirmed<C: Mutating<D>, D: Danger>(
     };
     let kind = FaultKind::InvalidInput;
     let message = format!("{} is destructive and was not confirmed; nothing was done", C::NAME);
-    let error = ErrorView {
-        next: Some("check the changes, then add --confirm to do it".to_owned()),
-        fix_command: Some(typed_with(session.tool, C::NAME, "--confirm")),
-        ..ErrorView::new(kind.as_str(), message)
+    let (next, fix_command) = match session.voice.audience {
+        Audience::Shell => (
+            "check the changes, then add --confirm to do it",
+            Some(typed_with(session.tool, C::NAME, "--confirm")),
+        ),
+        Audience::Mcp => ("check the changes, then make the same call with confirm: true", None),
     };
+    let error =
+        ErrorView { next: Some(next.to_owned()), fix_command, ..ErrorView::new(kind.as_str(), message) };
     let refused = Envelope::error(error, Ran::No, kind.exit());
     Envelope { answer: Answer { changes: Some(changes), ..refused.answer }, ..refused }
 }
@@ -320,14 +344,20 @@ fn drift<C: Mutating<D>, D: Danger>(
     session: &Session<C::World>,
     command: &Arc<C>,
     rules: &Rules,
+    record: &Record,
 ) -> Option<String> {
     let plan = plan_of::<C, D>(session, command, rules.timeout_ms).ok()?;
-    drift_of(session, &plan)
+    drift_of(&plan, record)
 }
 
-fn drift_of<W: World>(session: &Session<W>, plan: &Plan) -> Option<String> {
+/// A replayed answer may describe a state that is gone. A command that creates something new each time always plans to,
+/// so for such a one that says nothing.
+fn drift_of(plan: &Plan, record: &Record) -> Option<String> {
+    let original = record.outcome.as_ref().and_then(|outcome| outcome.effect);
+    let creates_again = (original, plan.effect()) == (Some(Effect::Created), Effect::WouldCreate);
+    if plan.effect() == Effect::WouldNoop || (creates_again && record.detail.class != Class::Idempotent) {
+        return None;
+    }
     let changes = plan.changes().join(", ");
-    let hint = session.surface.repeat_hint();
-    (plan.effect() != Effect::WouldNoop)
-        .then(|| format!("this is the stored answer of an earlier call; running it now {changes}. {hint}"))
+    Some(format!("the answer is from then, and things may have changed since: running it now {changes}"))
 }

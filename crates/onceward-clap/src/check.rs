@@ -1,4 +1,4 @@
-//! What is wrong with a tool's definition, or with a command line that clap would take.
+//! Checks of a tool's definition, and of command lines that clap would accept.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -9,8 +9,9 @@ use onceward::Class;
 use crate::builtin::Builtin;
 use crate::entry::Facts;
 use crate::flags;
+use crate::manifest::{Leaf, subcommands};
 
-/// Names that are taken by the framework, or twice.
+/// Names that the framework reserves, names used twice, and shapes that cannot be described to programs.
 pub(crate) fn clashes(options: &Command, commands: &[(Facts, Command)]) -> Vec<String> {
     let taken = flags::taken();
     let mut problems = Vec::new();
@@ -18,44 +19,91 @@ pub(crate) fn clashes(options: &Command, commands: &[(Facts, Command)]) -> Vec<S
         let id = argument.get_id();
         if argument.is_required_set() {
             problems.push(format!(
-                "the option {id} holds everywhere, so it cannot be required; give it a default"
+                "the world's option {id} applies everywhere and cannot be required; give it a default"
             ));
         }
         if argument.get_long().is_none() {
-            problems.push(format!("the option {id} holds everywhere, so it needs a long name"));
+            problems.push(format!("the world's option {id} applies everywhere and needs a long name"));
         }
     }
     let at_the_root: Vec<String> = taken.iter().cloned().chain(["version".to_owned()]).collect();
-    problems.extend(taken_by(options, "the world's options have", &at_the_root));
-    let everywhere: Vec<String> = longs(options);
-    let reserved = Builtin::augment_subcommands(Command::new("all"));
-    let reserved: BTreeSet<&str> = reserved.get_subcommands().map(Command::get_name).collect();
+    problems.extend(taken_by(options, "the world's options define", &at_the_root));
+    let all: Vec<String> = taken.iter().cloned().chain(longs(options)).collect();
     let mut seen = BTreeSet::new();
     for (facts, command) in commands {
-        let name = facts.name;
-        let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-        if name.is_empty() || !name.chars().all(plain) {
-            problems.push(format!("a command is called {name:?}; use small letters, digits and -"));
+        problems.extend(of_command(facts, command));
+        if !seen.insert(facts.name.to_owned()) {
+            problems.push(format!("two commands are called {}; rename one", facts.name));
         }
-        if reserved.contains(name) || name == "help" {
-            problems.push(format!("a command is called {name}, which every tool has already; rename it"));
+        for leaf in Leaf::all(command).into_iter().filter(|leaf| leaf.levels().len() > 1) {
+            if !seen.insert(leaf.tool_name()) {
+                let (name, path) = (leaf.tool_name(), leaf.path().join(" "));
+                problems
+                    .push(format!("`{path}` and another command are both the MCP tool {name}; rename one"));
+            }
+            problems.extend(twice(&leaf));
         }
-        if !seen.insert(name) {
-            problems.push(format!("two commands are called {name}; rename one"));
-        }
-        if facts.class == Some(Class::Read) {
-            problems.push(format!("the command {name} changes something, so its class cannot be read"));
-        }
-        if facts.class == Some(Class::Probed) && !facts.has_probe {
-            problems.push(format!("the command {name} is of class probed, but it has no PROBE"));
-        }
-        let all: Vec<String> = taken.iter().chain(&everywhere).cloned().collect();
-        problems.extend(taken_by(command, &format!("the command {name} has"), &all));
+        problems.extend(of_levels(command, command.get_name(), &all));
     }
     problems
 }
 
-/// Examples that the command line does not take.
+fn of_command(facts: &Facts, command: &Command) -> Vec<String> {
+    let name = facts.name;
+    let mut problems = Vec::new();
+    if !is_plain(name) {
+        problems.push(format!("a command is called {name:?}; use lowercase letters, digits and -"));
+    }
+    let reserved = Builtin::augment_subcommands(Command::new("all"));
+    if reserved.get_subcommands().any(|builtin| builtin.get_name() == name) || name == "help" {
+        problems.push(format!("a command is called {name}, which onceward-clap reserves; rename it"));
+    }
+    if facts.class == Some(Class::Read) {
+        problems.push(format!("the command {name} changes something, so its class cannot be read"));
+    }
+    if facts.class == Some(Class::Probed) && !facts.has_probe {
+        problems.push(format!("the command {name} is of class probed, but it has no PROBE"));
+    }
+    if command.get_name() != name {
+        problems.push(format!(
+            "the command {name} renames itself to {}; NAME must be the same",
+            command.get_name()
+        ));
+    }
+    problems
+}
+
+/// What is wrong with a command or one of its nested subcommands.
+fn of_levels(command: &Command, path: &str, taken: &[String]) -> Vec<String> {
+    let mut problems = taken_by(command, &format!("command `{path}` defines"), taken);
+    if command.is_allow_external_subcommands_set() {
+        problems.push(format!(
+            "command `{path}` accepts external subcommands, whose arguments cannot be described; list them instead"
+        ));
+    }
+    for nested in command.get_subcommands() {
+        let name = nested.get_name();
+        if name == "help" || !is_plain(name) {
+            problems.push(format!(
+                "a subcommand of `{path}` is called {name:?}; use lowercase letters, digits and -, and not help"
+            ));
+        }
+        problems.extend(of_levels(nested, &format!("{path} {name}"), taken));
+    }
+    problems
+}
+
+/// Two levels that have an argument of one name: in JSON they would be one property.
+fn twice(leaf: &Leaf<'_>) -> Vec<String> {
+    let mut seen = BTreeSet::new();
+    let arguments = leaf.arguments(&Command::new("none"));
+    let again: BTreeSet<String> =
+        arguments.into_iter().map(|given| given.name).filter(|name| !seen.insert(name.clone())).collect();
+    let path = leaf.path().join(" ");
+    again.iter().map(|name| format!("`{path}` has two arguments called {name}; rename one")).collect()
+}
+
+/// Examples that the command line does not accept.
 pub(crate) fn examples(definition: &Command, facts: &[Facts]) -> Vec<String> {
     let mut problems = Vec::new();
     for facts in facts {
@@ -63,10 +111,20 @@ pub(crate) fn examples(definition: &Command, facts: &[Facts]) -> Vec<String> {
         if let Err(error) = definition.clone().try_get_matches_from(typed) {
             let problem = error.render().to_string();
             let first = problem.lines().next().unwrap_or_default().to_owned();
-            problems.push(format!("the example of {} does not work: {first}", facts.name));
+            problems.push(format!("the example of {} does not parse: {first}", facts.name));
         }
     }
     problems
+}
+
+/// The subcommands of the innermost command that was typed.
+pub(crate) fn missing_subcommand(definition: &Command, typed: &[OsString]) -> String {
+    let mut at = definition;
+    for word in typed.iter().skip(1).filter_map(|word| word.to_str()) {
+        at = at.find_subcommand(word).unwrap_or(at);
+    }
+    let names: Vec<&str> = subcommands(at).into_iter().map(Command::get_name).collect();
+    format!("{} needs a subcommand: {}", at.get_name(), names.join(", "))
 }
 
 /// A global option that is given twice with two values: clap would take one of them.
@@ -99,15 +157,21 @@ pub(crate) fn values_of<'a>(long: &str, words: &[&'a str]) -> Vec<&'a str> {
     values
 }
 
+fn is_plain(name: &str) -> bool {
+    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    !name.is_empty() && name.chars().all(plain)
+}
+
 fn taken_by(command: &Command, who: &str, taken: &[String]) -> Vec<String> {
     let mut problems = Vec::new();
     for long in longs(command).iter().filter(|long| taken.contains(long)) {
-        problems.push(format!("{who} an argument --{long}, which is taken; rename it"));
+        problems
+            .push(format!("{who} --{long}, which onceward-clap or the world's options reserve; rename it"));
     }
     for short in
         command.get_arguments().filter_map(clap::Arg::get_short).filter(|short| "hV".contains(*short))
     {
-        problems.push(format!("{who} an argument -{short}, which is taken; rename it"));
+        problems.push(format!("{who} -{short}, which is reserved; rename it"));
     }
     problems
 }

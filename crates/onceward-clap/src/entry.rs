@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use clap::{ArgMatches, Args, Command, FromArgMatches};
-use onceward::Class;
+use onceward::{Class, Record};
 
 use crate::batch;
 use crate::call::{self, Confirmed, class_of, supervise_read};
@@ -14,6 +14,8 @@ use crate::envelope::Envelope;
 use crate::flags::{ConfirmFlag, Limits, MutatingFlags, StreamFlag};
 use crate::manifest::DangerLevel;
 use crate::session::Session;
+use crate::tool::problem;
+use crate::voice::Delivery;
 
 /// What is known of a command before it runs.
 #[derive(Debug, Clone, Copy)]
@@ -81,7 +83,7 @@ impl<C: Safe> Entry<C::World> for SafeEntry<C> {
     }
 
     fn define(&self) -> Command {
-        with::<Limits>(self.own())
+        reaching_down(with::<Limits>(self.own()))
     }
 
     fn run(&self, session: &mut Session<C::World>, matches: &ArgMatches) -> u8 {
@@ -93,10 +95,10 @@ impl<C: Safe> Entry<C::World> for SafeEntry<C> {
                 let world = C::World::open_read_only(&options)?;
                 Ok(Envelope::read(&command.read(&world)?.as_json()))
             });
-            let envelope = answer.unwrap_or_else(|failed| *failed);
+            let envelope = answer.unwrap_or_else(|failed| failed.of_read());
             Ok(Envelope { timeout_ms, ..envelope })
         };
-        answer(session, read())
+        answer(session, read()).1
     }
 }
 
@@ -119,22 +121,30 @@ impl<C: Mutating<D>, D: Danger> Entry<C::World> for MutatingEntry<C, D> {
 
     fn define(&self) -> Command {
         let command = with::<MutatingFlags>(self.own());
-        match D::LEVEL {
+        reaching_down(match D::LEVEL {
             DangerLevel::Destructive => with::<ConfirmFlag>(command),
             DangerLevel::Safe | DangerLevel::Mutating => command,
-        }
+        })
     }
 
     fn run(&self, session: &mut Session<C::World>, matches: &ArgMatches) -> u8 {
-        let change = || -> Result<Envelope, clap::Error> {
+        let mut ledger = None;
+        let mut change = || -> Result<Envelope, clap::Error> {
             let (command, flags) = (C::from_arg_matches(matches)?, MutatingFlags::from_arg_matches(matches)?);
             let confirmed = match D::LEVEL {
                 DangerLevel::Destructive if ConfirmFlag::from_arg_matches(matches)?.confirm => Confirmed::Yes,
                 DangerLevel::Destructive | DangerLevel::Safe | DangerLevel::Mutating => Confirmed::No,
             };
-            Ok(call::mutate::<C, D>(session, command, &flags, confirmed).0)
+            let (envelope, observed) = call::mutate::<C, D>(session, command, &flags, confirmed);
+            ledger = observed;
+            Ok(envelope)
         };
-        answer(session, change())
+        let (delivered, exit) = answer(session, change());
+        if let (Some(ledger), Some(record)) = (ledger, delivered) {
+            // Where it cannot be noted, a repeat is taken for a retry: nothing runs twice for it.
+            drop(ledger.wait_for(ledger.ledger().note_delivery(&record, ledger.ledger().clock_ms())));
+        }
+        exit
     }
 }
 
@@ -156,7 +166,7 @@ impl<C: Batch> Entry<<C::Item as Mutating>::World> for BatchEntry<C> {
     }
 
     fn define(&self) -> Command {
-        with::<StreamFlag>(with::<MutatingFlags>(self.own()))
+        reaching_down(with::<StreamFlag>(with::<MutatingFlags>(self.own())))
     }
 
     fn run(&self, session: &mut Session<<C::Item as Mutating>::World>, matches: &ArgMatches) -> u8 {
@@ -171,9 +181,20 @@ impl<C: Batch> Entry<<C::Item as Mutating>::World> for BatchEntry<C> {
                 }
                 batch::run(session, command, &flags)
             }
-            Err(error) => answer(session, Err(error)),
+            Err(error) => answer(session, Err(error)).1,
         }
     }
+}
+
+/// The framework's flags are accepted after nested subcommands too.
+fn reaching_down(command: Command) -> Command {
+    if !command.has_subcommands() {
+        return command;
+    }
+    command.mut_args(|argument| {
+        let ours = argument.get_id().as_str().starts_with("once_");
+        if ours { argument.global(true) } else { argument }
+    })
 }
 
 /// Adds flags of the framework, and keeps what the author says of the command.
@@ -186,8 +207,15 @@ pub(crate) fn with<A: Args>(command: Command) -> Command {
     }
 }
 
-fn answer<W: World>(session: &Session<W>, answered: Result<Envelope, clap::Error>) -> u8 {
-    let envelope = answered.unwrap_or_else(|error| Envelope::invalid(error.to_string()));
-    session.voice.answer(&envelope);
-    envelope.exit
+/// Prints the answer. Gives the exit code, and the operation whose answer the caller has now.
+fn answer<W: World>(
+    session: &Session<W>,
+    answered: Result<Envelope, clap::Error>,
+) -> (Option<Arc<Record>>, u8) {
+    let invalid = |error| Envelope::invalid(problem(&error, session.voice.audience));
+    let envelope = answered.unwrap_or_else(invalid);
+    match session.voice.answer(&envelope) {
+        Delivery::Delivered => (envelope.record, envelope.exit),
+        Delivery::NotDelivered => (None, envelope.exit),
+    }
 }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use onceward::answer::ErrorView;
 use onceward::{
-    Answer, Code, Effect, Error, Happened, Intent, Owner, Preview, Ran, Receipt, Record, State, Surface,
-    transition,
+    Answer, Code, Effect, Error, Happened, Intent, Owner, Preview, Ran, Receipt, Record, RepeatRule, State,
+    Surface, transition,
 };
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
@@ -57,8 +57,13 @@ impl Envelope {
     }
 
     /// The answer to a call of the ledger.
-    pub(crate) fn of(result: &Result<Receipt, Error>, surface: &Surface, now_ms: i64) -> Self {
-        let answer = Answer::of(result, surface, now_ms);
+    pub(crate) fn of(
+        result: &Result<Receipt, Error>,
+        rule: RepeatRule,
+        surface: &Surface,
+        now_ms: i64,
+    ) -> Self {
+        let answer = Answer::of_wanted(result, rule, surface, now_ms);
         let (exit, record) = match result {
             Ok(receipt) => (0, Some(Arc::clone(receipt.record()))),
             Err(error) => (error.code().exit(), error.record().map(Arc::clone)),
@@ -72,7 +77,7 @@ impl Envelope {
 
     /// The ledger refused the call, or could not be used.
     pub(crate) fn failed(error: Error, surface: &Surface) -> Self {
-        Self::of(&Err(error), surface, 0)
+        Self::of(&Err(error), RepeatRule::Strict, surface, 0)
     }
 
     /// An administrative command did not succeed.
@@ -122,6 +127,26 @@ impl Envelope {
         };
         let failed = Self::error(error, Ran::No, kept.fault.exit());
         Self { answer: Answer { data: kept.detail.map(Arc::from), ..failed.answer }, ..failed }
+    }
+
+    /// The same of a command that only reads: it ran, and there is no effect that could have happened.
+    pub(crate) fn of_read(self) -> Self {
+        self.with(Happened::No, Ran::Yes)
+    }
+
+    /// The same of a dry run, about an operation of which the ledger may know something.
+    pub(crate) fn about(self, found: &onceward::Plan) -> Self {
+        let happened = found.record.as_ref().map_or(Happened::No, |record| record.happened());
+        self.with(happened, Ran::No)
+    }
+
+    fn with(mut self, happened: Happened, ran: Ran) -> Self {
+        (self.answer.happened, self.answer.ran) = (Some(happened), Some(ran.as_bool()));
+        if let Some(error) = self.answer.error.as_mut() {
+            error.happened = Some(happened);
+            error.retryable = error.retryable && happened == Happened::No;
+        }
+        self
     }
 
     /// The command line, or what it names, was refused.
@@ -209,7 +234,7 @@ mod tests {
     fn told(fault: fn() -> Fault, dispatched: bool) -> Envelope {
         let ledger = Ledger::new(Arc::new(MemoryStore::new(ManualClock::at(0)))).blocking();
         let result = ledger.run(Operation::new("shop sell"), |_| Err(fault().into_failure(dispatched)));
-        Envelope::of(&result, &Surface::shell("shop"), 0)
+        Envelope::of(&result, RepeatRule::Strict, &Surface::shell("shop"), 0)
     }
 
     #[test]

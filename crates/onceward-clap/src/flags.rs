@@ -1,5 +1,5 @@
-//! The flags that the framework gives to commands. Their ids begin with `once_`, so an author's fields may have any
-//! name; only the long names are taken.
+//! The flags that the framework adds to commands. Their ids begin with `once_`, so an author's fields may have any
+//! name; only the long names are reserved.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use clap::Args;
 
 use crate::voice::Dialect;
 
-/// What every command has, before or after its name.
+/// Flags of every command, before or after its name.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Globals {
     /// The ledger, as a URL [default: a file in the user's data folder]
@@ -28,7 +28,7 @@ pub(crate) struct Globals {
         help_heading = "Everywhere"
     )]
     pub(crate) policy: Option<PathBuf>,
-    /// Answer with one JSON object on stdout; the default where stdout is no terminal
+    /// Answer with one JSON object on stdout; the default where stdout is not a terminal
     #[arg(id = "once_json", long = "json", global = true, help_heading = "Everywhere")]
     pub(crate) json: bool,
     /// Which envelope the JSON answer has
@@ -42,12 +42,15 @@ pub(crate) struct Globals {
         help_heading = "Everywhere"
     )]
     pub(crate) envelope: Dialect,
+    /// The MCP connection that a call came by. It is the call's scope where the caller names none
+    #[arg(id = "once_connection", long = "once-connection", global = true, value_name = "NAME", hide = true)]
+    pub(crate) connection: Option<String>,
 }
 
-/// What every command has that may take its time.
+/// Flags of every command that does work.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Limits {
-    /// How long it may take: 500ms, 30s, 5m; 0s is no limit
+    /// Time limit: 500ms, 30s, 5m; 0s is no limit
     #[arg(
         id = "once_timeout",
         long = "timeout",
@@ -58,11 +61,11 @@ pub(crate) struct Limits {
     pub(crate) timeout_ms: Option<u64>,
 }
 
-/// What every command has that changes something.
+/// Flags of every command that changes something.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct MutatingFlags {
-    /// The key of this very action: the same key again is a retry and changes nothing. Without one it is derived from
-    /// the command and its arguments
+    /// Identifies this action: the same key again is a retry and changes nothing. Without one it is derived from the
+    /// command and its arguments
     #[arg(id = "once_key", long = "idempotency-key", value_name = "KEY", help_heading = "Retry safety")]
     pub(crate) key: Option<String>,
     /// Say what would change and change nothing
@@ -79,7 +82,7 @@ pub(crate) struct MutatingFlags {
         help_heading = "Retry safety"
     )]
     pub(crate) occurrence: Option<String>,
-    /// How long to wait for another caller that is doing the same
+    /// How long to wait for another caller that runs the same action
     #[arg(
         id = "once_wait",
         long = "wait",
@@ -92,7 +95,7 @@ pub(crate) struct MutatingFlags {
     pub(crate) limits: Limits,
 }
 
-/// What a command has that destroys something.
+/// Flags of a command that destroys something.
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct ConfirmFlag {
     /// Really do it. Without this flag it is refused, and what it would destroy is shown
@@ -100,7 +103,7 @@ pub(crate) struct ConfirmFlag {
     pub(crate) confirm: bool,
 }
 
-/// What a command has that does something for many items.
+/// Flags of a command for many items.
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct StreamFlag {
     /// One answer with all items in it, instead of a line for each as it is done

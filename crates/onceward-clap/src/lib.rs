@@ -28,6 +28,7 @@ mod referee;
 mod session;
 mod flags;
 mod envelope;
+mod stdout;
 mod voice;
 mod text;
 mod manifest;

@@ -2,6 +2,7 @@
 
 mod argument;
 mod exits;
+mod leaf;
 
 use clap::Command;
 use onceward::Class;
@@ -11,7 +12,8 @@ use sha2::{Digest, Sha256};
 use crate::entry::Facts;
 use crate::session::quoted;
 
-pub(crate) use argument::{input_schema, properties};
+pub(crate) use argument::input_schema;
+pub(crate) use leaf::{Given, Leaf, subcommands};
 
 /// How dangerous a command is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
@@ -51,13 +53,18 @@ pub(crate) fn manifest(root: &Command, facts: &[Facts], detail: Detail) -> Value
     })
 }
 
-/// One command with all that can be known of it.
-pub(crate) fn schema(root: &Command, command: &Command, facts: &[Facts]) -> Value {
+/// Everything about one command, or one of its subcommands.
+pub(crate) fn schema(root: &Command, leaf: &Leaf<'_>, facts: &[Facts]) -> Value {
+    let Some(command) = leaf.levels().first() else { return Value::Null };
     let mut entry = entry(root, command, facts, Detail::Retries);
     if let Some(entry) = entry.as_object_mut() {
-        entry.insert("command".to_owned(), command.get_name().into());
-        entry.insert("input_schema".to_owned(), input_schema(command));
+        entry.insert("command".to_owned(), leaf.path().join(" ").into());
+        entry.insert("description".to_owned(), leaf.about().into());
+        entry.insert("input_schema".to_owned(), input_schema(root, leaf));
         entry.insert("exit_codes".to_owned(), exits::table());
+        if leaf.levels().len() > 1 {
+            entry.remove("subcommands");
+        }
     }
     entry
 }
@@ -65,12 +72,7 @@ pub(crate) fn schema(root: &Command, command: &Command, facts: &[Facts]) -> Valu
 fn entry(root: &Command, command: &Command, facts: &[Facts], detail: Detail) -> Value {
     let name = command.get_name();
     let own = facts.iter().find(|facts| facts.name == name);
-    let flags: Map<String, Value> = command
-        .get_arguments()
-        .filter(|argument| !argument.is_global_set())
-        .filter_map(argument::flag)
-        .collect();
-    let positionals: Vec<Value> = command.get_positionals().map(argument::positional).collect();
+    let (flags, positionals) = own_arguments(&[root], command);
     let mut entry = json!({
         "description": about(command),
         "danger_level": own.map_or_else(|| builtin_danger(name), |facts| facts.danger),
@@ -82,12 +84,45 @@ fn entry(root: &Command, command: &Command, facts: &[Facts], detail: Detail) -> 
         if !positionals.is_empty() {
             entry.insert("positionals".to_owned(), positionals.into());
         }
+        let nested = nested(&[root, command], command);
+        if !nested.is_empty() {
+            entry.insert("subcommands".to_owned(), nested.into());
+        }
         match own {
             Some(facts) => application(root, command, facts, entry, detail),
             None => builtin(name, entry),
         }
     }
     entry
+}
+
+/// The arguments that a command does not share with those above it.
+fn own_arguments(above: &[&Command], command: &Command) -> (Map<String, Value>, Vec<Value>) {
+    let inherited = |argument: &&clap::Arg| {
+        let same = |other: &clap::Arg| other.get_id() == argument.get_id();
+        argument.is_global_set() && above.iter().any(|command| command.get_arguments().any(same))
+    };
+    let flags = command.get_arguments().filter(|argument| !inherited(argument)).filter_map(argument::flag);
+    (flags.collect(), command.get_positionals().map(argument::positional).collect())
+}
+
+/// The nested subcommands of a command.
+fn nested(above: &[&Command], command: &Command) -> Map<String, Value> {
+    let mut all = Map::new();
+    for nested_command in subcommands(command) {
+        let (flags, positionals) = own_arguments(above, nested_command);
+        let mut entry = json!({"description": about(nested_command), "flags": flags});
+        if !positionals.is_empty() {
+            entry["positionals"] = positionals.into();
+        }
+        let below: Vec<&Command> = above.iter().copied().chain([nested_command]).collect();
+        let further = nested(&below, nested_command);
+        if !further.is_empty() {
+            entry["subcommands"] = further.into();
+        }
+        all.insert(nested_command.get_name().to_owned(), entry);
+    }
+    all
 }
 
 fn application(
@@ -97,7 +132,10 @@ fn application(
     entry: &mut Map<String, Value>,
     detail: Detail,
 ) {
-    let words = [root.get_name(), facts.name].into_iter().chain(facts.example.iter().copied());
+    // As it stands it works: something destructive is refused without its confirmation.
+    let confirmed = (facts.danger == DangerLevel::Destructive).then_some("--confirm");
+    let words = [root.get_name(), facts.name].into_iter().chain(confirmed);
+    let words = words.chain(facts.example.iter().copied());
     let example = words.map(quoted).collect::<Vec<_>>().join(" ");
     entry.insert("examples".to_owned(), json!([{"description": about(command), "command": example}]));
     if facts.class == Some(Class::Idempotent) {

@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use etcetera::BaseStrategy;
-use onceward::operation::DEFAULT_SCOPE;
 use onceward::{
     Blocking, Class, Error, InvalidInput, Ledger, Missing, Operation, Policy, Settings, StoreError, Surface,
 };
@@ -130,8 +129,13 @@ impl<W: World> Session<W> {
         if !key_fields.is_empty() {
             key_fields.push("/place".to_owned());
         }
-        Operation::new(self.operation_name(name))
-            .scope(flags.scope.as_deref().unwrap_or(DEFAULT_SCOPE))
+        let operation = Operation::new(self.operation_name(name));
+        let operation = match (&flags.scope, &self.globals.connection) {
+            (Some(scope), _) => operation.scope(scope),
+            (None, Some(connection)) => operation.host_scope(connection),
+            (None, None) => operation,
+        };
+        operation
             .input_json(input)
             .key_fields(key_fields)
             .volatile(in_arguments(&settings.volatile))
@@ -158,9 +162,17 @@ impl<W: World> Session<W> {
     }
 }
 
+/// Who reads the answers of this run.
+pub(crate) fn surface(tool: &str, globals: &Globals) -> Surface {
+    match globals.connection {
+        Some(_) => Surface::McpAgent,
+        None => shell(tool, globals),
+    }
+}
+
 /// The tool itself shows and settles its operations. Its commands name the ledger where only a flag has named it; a URL
 /// with a password is not repeated.
-pub(crate) fn shell(tool: &str, globals: &Globals) -> Surface {
+fn shell(tool: &str, globals: &Globals) -> Surface {
     let by_environment = |setting| std::env::var(crate::flags::variable(tool, setting)).ok();
     let ledger = globals.ledger.as_deref().filter(|url| !url.contains('@'));
     let ledger = ledger.filter(|url| by_environment("LEDGER").as_deref() != Some(*url));

@@ -1,7 +1,7 @@
 //! The tool: its commands, what can be typed, and the way from there to an exit code.
 
 use std::ffi::OsString;
-use std::io::IsTerminal;
+use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -16,8 +16,9 @@ use crate::entry::{BatchEntry, Entry, Facts, MutatingEntry, SafeEntry, with};
 use crate::envelope::Envelope;
 use crate::flags::{self, Globals};
 use crate::referee::Referee;
-use crate::session::{Opener, Session, read_policy, shell};
-use crate::voice::{Dialect, Reader, Voice};
+use crate::session::{Opener, Session, read_policy, surface};
+use crate::stdout::Stdout;
+use crate::voice::{Audience, Dialect, Reader, Voice};
 
 const EXIT_CODES: &str = "Exit codes: 0 done or replayed, 1 failed without effect, 2 wrong input or not confirmed, \
 3 part of a batch failed, 4 refused (in progress, expired, cancelled, budget), 5 not found, 6 conflict or key reused, \
@@ -109,11 +110,18 @@ impl<W: World> Tool<W> {
         O: Fn(&str, Missing) -> Result<Ledger, Error> + Send + Sync + 'static,
     {
         let typed: Vec<OsString> = std::env::args_os().collect();
-        ExitCode::from(self.run_typed(&typed, Arc::new(open)))
+        match Stdout::take() {
+            Ok(stdout) => ExitCode::from(self.run_typed(&typed, Arc::new(open), Arc::new(stdout))),
+            Err(error) => {
+                // A stderr that cannot be written to leaves only the exit code.
+                drop(writeln!(std::io::stderr(), "{}: stdout cannot be used: {error}", self.name));
+                ExitCode::FAILURE
+            }
+        }
     }
 
-    fn run_typed(&self, typed: &[OsString], open: Opener) -> u8 {
-        let mut voice = self.voice(typed);
+    fn run_typed(&self, typed: &[OsString], open: Opener, stdout: Arc<Stdout>) -> u8 {
+        let mut voice = self.voice(typed, stdout);
         let problems = self.clashes();
         if !problems.is_empty() {
             let mut envelope = Envelope::broken(format!("invalid tool: {}", problems.join("; ")));
@@ -126,7 +134,7 @@ impl<W: World> Tool<W> {
         }
         let matches = match definition.clone().try_get_matches_from(typed) {
             Ok(matches) => matches,
-            Err(error) => return self.not_understood(&voice, &error),
+            Err(error) => return self.not_understood(&voice, &error, typed),
         };
         let Some((name, own)) = matches.subcommand() else {
             return answer(&voice, &Envelope::invalid("no command was given"));
@@ -146,7 +154,7 @@ impl<W: World> Tool<W> {
             }
             None => match Builtin::from_arg_matches(&matches) {
                 Ok(command) => builtin::run(&session, &command, definition, &self.facts(), own),
-                Err(error) => self.not_understood(&voice, &error),
+                Err(error) => self.not_understood(&voice, &error, typed),
             },
         }
     }
@@ -158,7 +166,7 @@ impl<W: World> Tool<W> {
         let policy = read_policy(globals.policy.as_deref()).map_err(|invalid| refuse(invalid.to_string()))?;
         Ok(Session {
             tool: self.name,
-            surface: shell(self.name, &globals),
+            surface: surface(self.name, &globals),
             place: W::place(&options),
             globals,
             options,
@@ -171,20 +179,22 @@ impl<W: World> Tool<W> {
     }
 
     /// How to answer, as far as that can be told before the command line is understood.
-    fn voice(&self, typed: &[OsString]) -> Voice {
+    fn voice(&self, typed: &[OsString], stdout: Arc<Stdout>) -> Voice {
         let words: Vec<&str> =
             typed.iter().map_while(|word| word.to_str()).take_while(|word| *word != "--").collect();
-        let json = words.contains(&"--json") || !std::io::stdout().is_terminal();
+        let json = words.contains(&"--json") || !stdout.is_terminal();
         let by_environment = std::env::var(flags::variable(self.name, "ENVELOPE")).ok();
         let named =
             check::values_of("envelope", &words).last().map(|value| (*value).to_owned()).or(by_environment);
         let dialect = if named.as_deref() == Some("strict") { Dialect::Strict } else { Dialect::Contract };
         let reader = if json { Reader::Program } else { Reader::Person };
-        Voice::new(self.name, self.version, reader, dialect)
+        let by_mcp = !check::values_of("once-connection", &words).is_empty();
+        let audience = if by_mcp { Audience::Mcp } else { Audience::Shell };
+        Voice::new((self.name, self.version), stdout, reader, dialect, audience)
     }
 
     /// Help and version were asked for; everything else is a mistake, which has changed nothing.
-    fn not_understood(&self, voice: &Voice, error: &clap::Error) -> u8 {
+    fn not_understood(&self, voice: &Voice, error: &clap::Error, typed: &[OsString]) -> u8 {
         if error.kind() == ErrorKind::DisplayHelp {
             voice.help(&error.render().ansi().to_string());
             return 0;
@@ -193,8 +203,10 @@ impl<W: World> Tool<W> {
             let version = serde_json::json!({"name": self.name, "version": self.version});
             return answer(voice, &Envelope::info(&version));
         }
-        let message = error.render().to_string();
-        answer(voice, &Envelope::invalid(message.trim().trim_start_matches("error: ")))
+        if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+            return answer(voice, &Envelope::invalid(check::missing_subcommand(&self.definition(), typed)));
+        }
+        answer(voice, &Envelope::invalid(problem(error, voice.audience)))
     }
 
     fn facts(&self) -> Vec<Facts> {
@@ -206,6 +218,37 @@ impl<W: World> Tool<W> {
         let commands: Vec<(Facts, Command)> =
             self.entries.iter().map(|entry| (entry.facts(), entry.own())).collect();
         check::clashes(&options, &commands)
+    }
+}
+
+/// The problem with a command line, without what only helps at a prompt.
+pub(crate) fn problem(error: &clap::Error, audience: Audience) -> String {
+    let text = error.render().to_string();
+    let text = text.trim().trim_start_matches("error: ");
+    let text = text.split("\n\nFor more information").next().unwrap_or_default();
+    match audience {
+        Audience::Shell => text.to_owned(),
+        Audience::Mcp => {
+            let first = text.split("\n\n").next().unwrap_or_default();
+            first.split_whitespace().filter_map(property).collect::<Vec<_>>().join(" ")
+        }
+    }
+}
+
+/// A word of such a text for a reader who knows properties and no flags: `--dry-run` is `dry_run`.
+fn property(word: &str) -> Option<String> {
+    let (quote, bare) = word.strip_prefix('\'').map_or(("", word), |bare| ("'", bare));
+    match bare.strip_prefix("--") {
+        Some(flag) => {
+            let quote_lost = !quote.is_empty() && !flag.contains('\'');
+            let end = if quote_lost { "'" } else { "" };
+            Some(format!("{quote}{}{end}", flag.replace('-', "_")))
+        }
+        None if bare.starts_with('<') && bare.trim_end_matches([':', ';', ',', '\'', '.']).ends_with('>') => {
+            let rest = bare.rsplit_once('>').map_or("", |(_, rest)| rest).trim_start_matches(['.', '\'']);
+            (!rest.is_empty()).then(|| rest.to_owned())
+        }
+        None => Some(word.to_owned()),
     }
 }
 

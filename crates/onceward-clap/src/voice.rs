@@ -1,14 +1,16 @@
-//! What is printed: one answer on stdout, talk on stderr, and nothing after the last word.
+//! What is printed: one answer on stdout, messages on stderr, and nothing after the answer.
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
+use nix::unistd::{Pid, getppid};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
 use crate::envelope::{Envelope, Meta, Strict};
 use crate::referee::lock;
+use crate::stdout::Stdout;
 use crate::text;
 
 /// Which envelope is printed.
@@ -30,6 +32,15 @@ pub(crate) enum Reader {
     Person,
 }
 
+/// Where the call came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Audience {
+    /// A command line.
+    Shell,
+    /// A client of `TOOL mcp`.
+    Mcp,
+}
+
 /// The way to answer. Clones share the last word.
 #[derive(Debug, Clone)]
 pub(crate) struct Voice {
@@ -37,13 +48,24 @@ pub(crate) struct Voice {
     pub(crate) version: &'static str,
     pub(crate) reader: Reader,
     pub(crate) dialect: Dialect,
+    pub(crate) audience: Audience,
     pub(crate) command: Option<String>,
     trace_id: Option<String>,
     request_id: String,
     begun: Instant,
+    stdout: Arc<Stdout>,
+    /// The process that waits for the answer.
+    parent: Pid,
     said: Arc<Mutex<Said>>,
     /// The lines of a stream that is wanted as one answer.
     held: Option<Arc<Mutex<Vec<Box<RawValue>>>>>,
+}
+
+/// Whether the caller has the answer: all of it was written, its reader is still there, and so is the parent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Delivery {
+    Delivered,
+    NotDelivered,
 }
 
 /// Whether more may be printed.
@@ -54,20 +76,34 @@ enum Said {
 }
 
 impl Voice {
-    pub(crate) fn new(tool: &'static str, version: &'static str, reader: Reader, dialect: Dialect) -> Self {
+    pub(crate) fn new(
+        (tool, version): (&'static str, &'static str),
+        stdout: Arc<Stdout>,
+        reader: Reader,
+        dialect: Dialect,
+        audience: Audience,
+    ) -> Self {
         let trace_id = std::env::var(crate::flags::variable(tool, "TRACE_ID")).ok();
         Self {
             tool,
             version,
             reader,
             dialect,
+            audience,
             command: None,
             trace_id,
             request_id: request_id(),
             begun: Instant::now(),
+            stdout,
+            parent: getppid(),
             said: Arc::new(Mutex::new(Said::NotYet)),
             held: None,
         }
+    }
+
+    /// Names this run of the tool.
+    pub(crate) fn request_id(&self) -> &str {
+        &self.request_id
     }
 
     /// From now on the lines of a stream are held back for the one answer at its end.
@@ -80,33 +116,36 @@ impl Voice {
         self.held.as_ref().map(|held| std::mem::take(&mut *lock(held)))
     }
 
-    /// Prints the answer. Whoever comes later, a signal or the work itself, prints nothing any more.
-    pub(crate) fn answer(&self, envelope: &Envelope) {
-        self.end(envelope, None);
+    /// Prints the answer. Later ones, from a signal or from the work itself, print nothing.
+    pub(crate) fn answer(&self, envelope: &Envelope) -> Delivery {
+        self.end(envelope, None)
     }
 
     /// The same at the end of a stream of `items` lines.
-    pub(crate) fn end(&self, envelope: &Envelope, items: Option<u64>) {
+    pub(crate) fn end(&self, envelope: &Envelope, items: Option<u64>) -> Delivery {
         let mut said = lock(&self.said);
         if *said == Said::LastWord {
-            return;
+            return Delivery::NotDelivered;
         }
         *said = Said::LastWord;
-        match self.reader {
+        let written = match self.reader {
             Reader::Program => self.json(envelope, items),
-            Reader::Person => {
-                let text = text::answer(envelope);
-                if !text.is_empty() {
-                    drop(writeln!(anstream::stdout(), "{text}"));
-                }
-            }
-        }
+            Reader::Person => match text::answer(envelope) {
+                text if text.is_empty() => Ok(()),
+                text => self.stdout.text(&format!("{text}\n")),
+            },
+        };
         let answer = &envelope.answer;
         if let Some(error) = answer.error.as_ref().filter(|_| self.reader == Reader::Person) {
             self.talk(&text::error(self.tool, error, answer.ran));
         }
         for warning in answer.warnings.iter().filter(|_| self.reader == Reader::Person) {
             self.talk(&format!("{}: warning: {warning}", self.tool));
+        }
+        if written.is_ok() && self.stdout.is_open() && getppid() == self.parent {
+            Delivery::Delivered
+        } else {
+            Delivery::NotDelivered
         }
     }
 
@@ -118,35 +157,41 @@ impl Voice {
         }
         match (&self.held, self.reader) {
             (Some(held), _) => lock(held).extend(serde_json::value::to_raw_value(line).ok()),
-            (None, Reader::Program) => print_json(line),
-            (None, Reader::Person) => drop(writeln!(anstream::stdout(), "{}", text())),
+            // A reader that has gone away is no reason to stop: the ledger is written.
+            (None, Reader::Program) => drop(self.document(line)),
+            (None, Reader::Person) => drop(self.stdout.text(&format!("{}\n", text()))),
         }
     }
 
     /// Prints what is no answer: a completion script, a manual page.
     pub(crate) fn bytes(&self, bytes: &[u8]) {
-        let mut out = std::io::stdout();
         // A reader that has gone away is no reason to fail.
-        drop(out.write_all(bytes).and_then(|()| out.flush()));
+        drop(self.stdout.bytes(bytes));
     }
 
-    /// Prints help. Programs read stdout, and help is no answer, so they do not find it there.
+    /// Prints help, which was asked for, so it is the answer.
     pub(crate) fn help(&self, text: &str) {
-        // A reader that has gone away has read enough.
-        drop(match self.reader {
-            Reader::Program => write!(anstream::stderr(), "{text}"),
-            Reader::Person => write!(anstream::stdout(), "{text}"),
+        // A reader that has gone away has read enough. The CLI Agent Spec keeps stdout for its envelope.
+        drop(match (self.dialect, self.reader) {
+            (Dialect::Strict, Reader::Program) => write!(anstream::stderr(), "{text}"),
+            (Dialect::Contract | Dialect::Strict, _) => self.stdout.text(text),
         });
     }
 
-    /// Says something to the person, or to the agent that reads stderr.
+    /// Prints a message on stderr.
     pub(crate) fn talk(&self, text: &str) {
         drop(writeln!(anstream::stderr(), "{text}"));
     }
 
-    fn json(&self, envelope: &Envelope, items_emitted: Option<u64>) {
+    /// Prints one JSON document on a line of its own.
+    pub(crate) fn document(&self, document: &impl Serialize) -> io::Result<()> {
+        let text = serde_json::to_string(document).map_err(io::Error::other)?;
+        self.stdout.bytes(format!("{text}\n").as_bytes())
+    }
+
+    fn json(&self, envelope: &Envelope, items_emitted: Option<u64>) -> io::Result<()> {
         match self.dialect {
-            Dialect::Contract => print_json(&envelope.answer),
+            Dialect::Contract => self.document(&envelope.answer),
             Dialect::Strict => {
                 let meta = Meta {
                     exit_code: envelope.exit,
@@ -157,17 +202,9 @@ impl Voice {
                     tool_version: self.version.to_owned(),
                     items_emitted,
                 };
-                print_json(&Strict::of(envelope, meta));
+                self.document(&Strict::of(envelope, meta))
             }
         }
-    }
-}
-
-fn print_json(document: &impl Serialize) {
-    if let Ok(text) = serde_json::to_string(document) {
-        let mut out = std::io::stdout().lock();
-        // A reader that has gone away is no reason to fail: the ledger has been written.
-        drop(writeln!(out, "{text}").and_then(|()| out.flush()));
     }
 }
 

@@ -1,12 +1,16 @@
 //! The same commands as MCP tools: each call is a process of this tool, so validation, ledger and truth are the same.
 
+mod answered;
 mod argv;
 mod message;
+mod settling;
 
 use std::collections::HashMap;
-use std::io::{BufRead, Read, Write};
+use std::ffi::OsString;
+use std::io::{BufRead, Read};
 use std::process::{Child, Command as Process, Stdio};
 use std::sync::Mutex;
+use std::time::Instant;
 
 use clap::{ArgMatches, Command};
 use nix::sys::signal::{Signal, kill};
@@ -22,14 +26,16 @@ use crate::command::World;
 use crate::entry::Facts;
 use crate::envelope::Envelope;
 use crate::fault::FaultKind;
-use crate::manifest::{DangerLevel, about, input_schema};
+use crate::manifest::{DangerLevel, Leaf, input_schema};
 use crate::referee::lock;
 use crate::session::Session;
+use crate::voice::Voice;
+use answered::Answered;
 use message::{Era, Request};
 
 /// How many calls run at a time.
 const MAX_CALLS: usize = 64;
-/// How long a message may be, in bytes. What is longer is cut, and then it is no JSON.
+/// How long a message may be, in bytes.
 const MAX_LINE: u64 = 16 * 1024 * 1024;
 
 /// Serves until stdin ends, and then until the last call has answered.
@@ -49,62 +55,79 @@ pub(super) fn serve<W: World>(
     };
     let server = Server {
         tool: session.tool,
-        version: session.voice.version,
+        voice: &session.voice,
         everywhere: argv::everywhere(&definition, matches),
-        definition,
-        facts: facts.to_vec(),
+        definition: &definition,
+        facts,
         executable,
         running: Mutex::default(),
+        answered: Answered::new(|| session.existing_ledger()),
         out: Mutex::new(()),
     };
     let mut input = std::io::stdin().lock();
     std::thread::scope(|scope| {
-        let mut line = String::new();
-        while let Ok(1..) = input.by_ref().take(MAX_LINE).read_line(&mut line) {
+        while let Some(line) = next_line(&mut input) {
             match Request::parse(&line) {
-                _ if line.trim().is_empty() => {}
-                Ok(request) if request.method == "tools/call" => {
-                    let server = &server;
-                    scope.spawn(move || server.call(&request));
+                _ if line.trim_ascii().is_empty() => {}
+                Ok(request) => {
+                    // A client that goes on has the answers it was given.
+                    if request.method != message::CANCELLED {
+                        server.answered.client_went_on();
+                    }
+                    if request.method == "tools/call" {
+                        let server = &server;
+                        scope.spawn(move || server.call(&request));
+                    } else {
+                        server.answer(&request);
+                    }
                 }
-                Ok(request) => server.answer(&request),
                 Err(refusal) => server.send(&refusal),
             }
-            line.clear();
         }
     });
     0
 }
 
-struct Server {
+/// The next line, whatever its bytes; `None` at the end. A line that is too long is cut, and then it is no JSON.
+fn next_line(input: &mut impl BufRead) -> Option<Vec<u8>> {
+    let mut line = Vec::new();
+    input.by_ref().take(MAX_LINE).read_until(b'\n', &mut line).ok().filter(|read| *read > 0)?;
+    if !line.ends_with(b"\n") && line.len() as u64 >= MAX_LINE {
+        input.skip_until(b'\n').ok()?;
+    }
+    Some(line)
+}
+
+struct Server<'a> {
     tool: &'static str,
-    version: &'static str,
-    definition: Command,
-    facts: Vec<Facts>,
+    voice: &'a Voice,
+    definition: &'a Command,
+    facts: &'a [Facts],
     executable: std::path::PathBuf,
     /// What was typed for the server and holds for each call: the ledger, the world's options.
-    everywhere: Vec<std::ffi::OsString>,
+    everywhere: Vec<OsString>,
     /// The processes of the calls that are under way, by the id of their request.
     running: Mutex<HashMap<String, Running>>,
+    answered: Answered<'a>,
     out: Mutex<()>,
 }
 
 enum Running {
     /// By its process id.
     Process(Pid),
-    /// Nobody waits for its answer any more.
+    /// The client does not wait for its answer any more.
     Cancelled,
 }
 
-impl Server {
+impl Server<'_> {
     /// Everything but calls.
     fn answer(&self, request: &Request) {
         let result = match request.method.as_str() {
-            "initialize" => message::initialize(request, self.tool, self.version),
-            "server/discover" => message::discover(self.tool, self.version),
+            "initialize" => message::initialize(request, self.tool, self.voice.version),
+            "server/discover" => message::discover(self.tool, self.voice.version),
             "ping" => Ok(json!({})),
             "tools/list" => Ok(message::cacheable(json!({"tools": self.tools()}))),
-            "notifications/cancelled" => {
+            message::CANCELLED => {
                 self.cancel(&request.params["requestId"]);
                 return;
             }
@@ -114,54 +137,71 @@ impl Server {
     }
 
     fn tools(&self) -> Vec<Value> {
-        self.facts.iter().filter_map(|facts| self.tool(facts)).collect()
+        let own = self.leaves().into_iter().map(|(facts, leaf)| self.tool(facts, &leaf));
+        own.chain(settling::tools()).collect()
     }
 
-    fn tool(&self, facts: &Facts) -> Option<Value> {
-        let command = self.definition.find_subcommand(facts.name)?;
+    /// Every way to call a command, each a tool of its own.
+    fn leaves(&self) -> Vec<(&Facts, Leaf<'_>)> {
+        let commands =
+            self.facts.iter().filter_map(|facts| Some((facts, self.definition.find_subcommand(facts.name)?)));
+        commands
+            .flat_map(|(facts, command)| Leaf::all(command).into_iter().map(move |leaf| (facts, leaf)))
+            .collect()
+    }
+
+    fn tool(&self, facts: &Facts, leaf: &Leaf<'_>) -> Value {
         let changes = facts.danger != DangerLevel::Safe;
-        let retries = " Safe to retry: the same arguments, or the same idempotency_key, change the world once and a \
-                       retry gets the first answer; give another `occurrence` if a repeat is wanted.";
-        let description = format!("{}.{}", about(command), if changes { retries } else { "" });
-        Some(json!({
-            "name": facts.name,
+        let retries = " Safe to retry: a retry whose first answer was lost, or one with the same idempotency_key, \
+                       changes nothing and gets the first answer.";
+        let description = format!("{}.{}", leaf.about(), if changes { retries } else { "" });
+        json!({
+            "name": leaf.tool_name(),
             "description": description,
-            "inputSchema": input_schema(command),
+            "inputSchema": input_schema(self.definition, leaf),
             "annotations": {
                 "readOnlyHint": !changes,
                 "destructiveHint": facts.danger == DangerLevel::Destructive,
                 "idempotentHint": true,
             },
-        }))
+        })
     }
 
     /// One call: arguments become a command line, the envelope becomes the result.
     fn call(&self, request: &Request) {
+        let begun = Instant::now();
         let result = request.supported().and_then(|()| {
-            let name = request.params["name"].as_str().unwrap_or_default();
-            let facts = self.facts.iter().find(|facts| facts.name == name);
-            let command = self.definition.find_subcommand(name);
-            let (Some(facts), Some(command)) = (facts, command) else {
-                return Err(message::invalid_params(&format!("there is no tool {name:?}")));
-            };
-            let typed = argv::of(command, facts, &request.params["arguments"]);
-            let typed = typed.map_err(|problem| message::invalid_params(&problem))?;
+            let typed = self.typed(request).map_err(|problem| message::invalid_params(&problem))?;
             Ok(self.run(request, &typed))
         });
         match result {
             Ok(None) => {}
             Ok(Some(envelope)) => {
-                self.send_as(request, "result", &message::tool_result(envelope, request.era))
+                self.answered.answer(&request.id, &envelope, begun);
+                self.send_as(request, "result", &message::tool_result(envelope, request.era));
             }
             Err(error) => self.reply(request, Err(error)),
         }
     }
 
-    /// Runs the process of a call and gives its envelope; `None` where it was cancelled and nobody waits for it.
+    fn typed(&self, request: &Request) -> Result<argv::Typed, String> {
+        let (name, arguments) =
+            (request.params["name"].as_str().unwrap_or_default(), &request.params["arguments"]);
+        if let Some(typed) = settling::typed(name, arguments) {
+            return typed;
+        }
+        let leaves = self.leaves();
+        let found = leaves.iter().find(|(_, leaf)| leaf.tool_name() == name);
+        let (facts, leaf) = found.ok_or_else(|| format!("there is no tool {name:?}"))?;
+        argv::of(self.definition, leaf, facts, arguments)
+    }
+
+    /// Runs the process of a call and gives its envelope; `None` where it was cancelled.
     fn run(&self, request: &Request, typed: &argv::Typed) -> Option<Box<RawValue>> {
         let id = request.id.to_string();
         let mut process = Process::new(&self.executable);
         process.args(&typed.flags).args(["--json", "--envelope", "contract"]).args(&self.everywhere);
+        process.arg(format!("--once-connection={}", self.voice.request_id()));
         if !typed.positionals.is_empty() {
             // A value that looks like an option is none.
             process.arg("--").args(&typed.positionals);
@@ -170,7 +210,7 @@ impl Server {
         let mut child = {
             let mut running = lock(&self.running);
             if running.len() >= MAX_CALLS {
-                let problem = format!("{MAX_CALLS} calls are under way; try again later");
+                let problem = format!("{MAX_CALLS} calls are running; nothing was run");
                 return nothing_ran(FaultKind::RateLimited, problem);
             }
             match process.spawn() {
@@ -185,7 +225,7 @@ impl Server {
         };
         let told = last_words(&mut child);
         let ended = lock(&self.running).remove(&id);
-        // Only now is its process id free for others: nobody asks it to stop any more.
+        // Only now is its process id free for others: nothing asks it to stop any more.
         let reaped = child.wait().is_ok();
         match ended {
             Some(Running::Cancelled) => None,
@@ -193,8 +233,10 @@ impl Server {
         }
     }
 
-    /// The process is asked to stop: it tells the ledger how far it got.
+    /// The process is asked to stop and tells the ledger how far it got. An answer that was sent already is not taken as
+    /// delivered.
     fn cancel(&self, id: &Value) {
+        self.answered.cancelled(id);
         if let Some(running) = lock(&self.running).get_mut(&id.to_string())
             && let Running::Process(pid) = *running
         {
@@ -223,16 +265,14 @@ impl Server {
 
     fn send(&self, message: &impl Serialize) {
         let _one_at_a_time = lock(&self.out);
-        let mut out = std::io::stdout().lock();
-        if let Ok(text) = serde_json::to_string(message) {
-            // A client that has gone away misses the answer; the ledger has it.
-            drop(writeln!(out, "{text}").and_then(|()| out.flush()));
-        }
+        // A client that has gone away misses the answer; the ledger has it.
+        drop(self.voice.document(message));
     }
 }
 
+#[expect(clippy::expect_used, reason = "the kernel's process ids are positive and fit into 31 bits")]
 fn pid_of(child: &Child) -> Pid {
-    Pid::from_raw(i32::try_from(child.id()).unwrap_or(i32::MAX))
+    Pid::from_raw(i32::try_from(child.id()).expect("a process id fits into 31 bits"))
 }
 
 /// The one answer on the process's stdout, as the text it came as. The process is over, but its id is still its own.
@@ -257,7 +297,11 @@ fn died(tool: &str) -> Option<Box<RawValue>> {
 }
 
 fn nothing_ran(kind: FaultKind, message: String) -> Option<Box<RawValue>> {
-    let error =
-        ErrorView { retryable: true, retry_after_ms: Some(1_000), ..ErrorView::new(kind.as_str(), message) };
+    let error = ErrorView {
+        happened: Some(Happened::No),
+        retryable: true,
+        retry_after_ms: Some(1_000),
+        ..ErrorView::new(kind.as_str(), message)
+    };
     to_raw_value(&Envelope::error(error, Ran::No, kind.exit()).answer).ok()
 }

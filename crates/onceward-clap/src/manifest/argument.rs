@@ -6,6 +6,8 @@ use clap::builder::ValueParser;
 use clap::{Arg, ArgAction, Command};
 use serde_json::{Map, Value, json};
 
+use super::leaf::{Given, Leaf};
+
 /// The type of an argument's values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
@@ -15,13 +17,14 @@ enum Kind {
     Text,
 }
 
-/// A flag of the manifest, by its long name. What is shown to nobody is no flag.
+/// A flag of the manifest, by its long name. Help, version and hidden flags are left out.
 pub(super) fn flag(argument: &Arg) -> Option<(String, Value)> {
     let long = argument.get_long()?;
     if matches!(
         argument.get_action(),
         ArgAction::Help | ArgAction::HelpLong | ArgAction::HelpShort | ArgAction::Version
-    ) {
+    ) || argument.is_hide_set()
+    {
         return None;
     }
     let mut flag = described(argument);
@@ -68,25 +71,11 @@ fn described(argument: &Arg) -> Map<String, Value> {
     map
 }
 
-/// The arguments of a command that a caller may give in JSON, by the name of their property.
-pub(crate) fn properties(command: &Command) -> Vec<(String, &Arg)> {
-    command
-        .get_arguments()
-        .filter(|argument| !argument.is_global_set() && !argument.is_hide_set())
-        .filter(|argument| flag(argument).is_some() || argument.is_positional())
-        .filter(|argument| argument.get_id() != "once_no_stream")
-        .map(|argument| {
-            let name = argument.get_long().unwrap_or(argument.get_id().as_str());
-            (name.replace('-', "_"), argument)
-        })
-        .collect()
-}
-
-/// The JSON schema of a command's arguments.
-pub(crate) fn input_schema(command: &Command) -> Value {
+/// The JSON schema of a call's arguments.
+pub(crate) fn input_schema(root: &Command, leaf: &Leaf<'_>) -> Value {
     let mut all = Map::new();
     let mut required = Vec::new();
-    for (name, argument) in properties(command) {
+    for Given { name, argument, .. } in leaf.arguments(root) {
         if argument.is_required_set() {
             required.push(name.clone());
         }

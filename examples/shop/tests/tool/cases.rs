@@ -2,7 +2,8 @@
 
 use crate::desk::{Desk, count, run, told};
 
-const ORDER: &str = "create-order --customer ada --amount 100";
+/// In a scope that the caller chose, the same command is always a retry.
+const ORDER: &str = "create-order --customer ada --amount 100 --scope run-7";
 
 #[test]
 fn an_order_that_was_refused_with_503_and_retried_is_one_order() {
@@ -34,20 +35,20 @@ fn an_order_whose_503_came_after_the_effect_and_retried_is_one_order() {
 #[test]
 fn a_counter_that_is_incremented_three_times_by_retries_is_one() {
     let desk = Desk::new();
-    let runs: Vec<_> = (0..3).map(|_| desk.run("increment-counter --key views").json()).collect();
+    let runs: Vec<_> =
+        (0..3).map(|_| desk.run("increment-counter --key views --idempotency-key k").json()).collect();
     let effects: Vec<_> = runs.iter().map(|run| run["effect"].as_str().unwrap()).collect();
     assert_eq!(effects, ["updated", "noop", "noop"]);
     assert!(runs.iter().all(|run| run["data"]["value"] == 1), "each retry gets the first answer");
-    // Who wants it again says so.
-    let again = desk.run("increment-counter --key views --occurrence 2").json();
+    let again = desk.run("increment-counter --key views --idempotency-key k --occurrence 2").json();
     assert_eq!((&again["effect"], &again["data"]["value"]), (&"updated".into(), &2.into()));
 }
 
 #[test]
 fn a_second_deployment_says_that_it_did_nothing_and_why() {
     let desk = Desk::new();
-    assert_eq!(desk.run("deploy --version 1.2.3").told(), told("created", 0));
-    let retry = desk.run("deploy --version 1.2.3").json();
+    assert_eq!(desk.run("deploy --version 1.2.3 --scope run-7").told(), told("created", 0));
+    let retry = desk.run("deploy --version 1.2.3 --scope run-7").json();
     assert_eq!(retry["effect"], "noop");
     assert!(retry["reason"].as_str().unwrap().starts_with("already done"), "{retry}");
     // Another caller, who knows nothing of the first.
@@ -64,19 +65,136 @@ fn a_second_deployment_says_that_it_did_nothing_and_why() {
 }
 
 #[test]
-fn a_retry_of_what_converges_warns_when_the_world_has_moved_on() {
+fn a_rollback_is_deployed_and_the_data_is_true() {
     let desk = Desk::new();
-    desk.run("deploy --version 1.2.3");
-    assert_eq!(desk.run("deploy --version 1.2.3").json()["warnings"], serde_json::json!([]));
-    desk.run("deploy --version 1.2.4");
+    let deploy = |version: &str| desk.run(&format!("deploy --version {version}")).json();
+    let effects: Vec<_> = ["1.2.3", "1.2.4", "1.2.3"]
+        .map(|version| deploy(version)["effect"].as_str().unwrap().to_owned())
+        .into();
+    assert_eq!(effects, ["created", "updated", "updated"]);
+    assert!(desk.look().contains("1.2.3"), "{}", desk.look());
+    let foreseen = desk.run("deploy --version 1.2.4 --dry-run").json();
+    assert_eq!((&foreseen["effect"], &foreseen["ran"]), (&"would_update".into(), &false.into()));
+    assert_eq!(foreseen["changes"][0], "would update service web to 1.2.4");
+    let same = deploy("1.2.3");
+    assert_eq!((&same["effect"], &same["reason"]), (&"noop".into(), &"Already at version 1.2.3".into()));
+}
+
+#[test]
+fn a_rollback_is_deployed_also_where_no_answer_was_delivered() {
+    let desk = Desk::new();
+    for version in ["1.2.3", "1.2.4"] {
+        assert_eq!(unheard(&desk, &format!("deploy --version {version}")), 0);
+    }
+    assert_eq!(desk.run("deploy --version 1.2.4").told(), told("noop", 0), "that is a retry, and still true");
     let back = desk.run("deploy --version 1.2.3").json();
-    assert_eq!(back["effect"], "noop");
-    let warning = back["warnings"][0].as_str().unwrap();
-    assert!(
-        warning.contains("would update service web to 1.2.3") && warning.contains("--occurrence"),
-        "{warning}"
+    assert_eq!((&back["effect"], &back["ran"]), (&"updated".into(), &true.into()), "{back}");
+    assert!(desk.look().contains("1.2.3"));
+}
+
+#[test]
+fn a_strict_retry_says_that_things_have_changed_also_in_a_dry_run() {
+    let desk = Desk::new();
+    let deploy = |version: &str, more: &str| {
+        desk.run(&format!("deploy --version {version} --scope run-7{more}")).json()
+    };
+    assert_eq!(deploy("1.2.3", "")["effect"], "created");
+    assert_eq!(deploy("1.2.3", "")["warnings"], serde_json::json!([]));
+    assert_eq!(deploy("1.2.4", "")["effect"], "updated");
+    for more in ["", " --dry-run"] {
+        let back = deploy("1.2.3", more);
+        assert!(matches!(back["effect"].as_str(), Some("noop" | "would_noop")), "{back}");
+        let warning = back["warnings"][0].as_str().unwrap();
+        assert!(
+            warning.ends_with("would update service web to 1.2.3, would restart 2 instances"),
+            "{warning}"
+        );
+    }
+    assert_eq!(deploy("1.2.3", " --occurrence 2")["effect"], "updated");
+}
+
+/// Runs a command whose answer is lost: the reader of its stdout is gone.
+fn unheard(desk: &Desk, line: &str) -> i32 {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut command = desk.command();
+    command.args(line.split(' ')).stdout(writer).stderr(std::process::Stdio::null());
+    command.status().unwrap().code().unwrap()
+}
+
+#[test]
+fn the_same_command_is_a_retry_until_its_answer_was_delivered() {
+    let desk = Desk::new();
+    let order = "create-order --customer ada --amount 100";
+    assert_eq!(unheard(&desk, order), 0);
+    assert_eq!(count(&desk, "orders"), 1);
+    let foreseen = desk.run(&format!("{order} --dry-run")).json();
+    assert_eq!(foreseen["decision"], "replay");
+    let retry = desk.run(order).json();
+    assert_eq!(
+        (&retry["effect"], &retry["ran"], &retry["data"]["id"]),
+        (&"noop".into(), &false.into(), &1.into())
     );
-    assert_eq!(desk.run("deploy --version 1.2.3 --occurrence 2").told(), told("updated", 0));
+    assert!(retry["reason"].as_str().unwrap().contains("was not delivered"), "{retry}");
+    // Now the caller has it, so the same command is wanted again.
+    assert_eq!(desk.run(&format!("{order} --dry-run")).json()["decision"], "run");
+    assert_eq!(desk.run(order).told(), told("created", 0));
+    assert_eq!(count(&desk, "orders"), 2);
+    // A key or a scope says that it is not.
+    let keyed = format!("{order} --idempotency-key k");
+    assert_eq!((desk.run(&keyed).told(), desk.run(&keyed).told()), (told("created", 0), told("noop", 0)));
+}
+
+#[test]
+fn an_answer_is_not_delivered_to_a_parent_that_is_gone() {
+    let desk = Desk::new();
+    let order = "create-order --customer ada --amount 100";
+    // The shell ends at once; its child answers into a file that outlives them both.
+    let line = format!("{} {order} > answer.json & sleep 0", crate::desk::shop().display());
+    let mut shell = std::process::Command::new("sh");
+    let shop = desk.command();
+    for (name, value) in shop.get_envs() {
+        match value {
+            Some(value) => shell.env(name, value),
+            None => shell.env_remove(name),
+        };
+    }
+    shell.env("SHOP_TROUBLE", "slow").args(["-c", &line]).current_dir(desk.folder.path());
+    assert!(shell.status().unwrap().success());
+    desk.wait_for(|| {
+        std::fs::read_to_string(desk.file("answer.json")).is_ok_and(|text| text.ends_with("}\n"))
+    });
+    assert_eq!(desk.run(order).told(), told("noop", 0), "it may have been for no one");
+    assert_eq!(count(&desk, "orders"), 1);
+}
+
+#[test]
+fn a_dry_run_is_refused_as_the_real_run_would_be() {
+    let desk = Desk::new();
+    let order = "create-order --customer ada --amount 100 --idempotency-key k";
+    assert_eq!(desk.run(order).exit, 0);
+    let other = "create-order --customer ada --amount 7 --idempotency-key k";
+    for line in [other.to_owned(), format!("{other} --dry-run")] {
+        let refused = desk.run(&line);
+        assert_eq!((refused.exit, refused.code().as_str()), (6, "KEY_REUSED"), "{line}");
+        let answer = refused.json();
+        assert_eq!(
+            (&answer["ok"], &answer["happened"], &answer["ran"]),
+            (&false.into(), &"yes".into(), &false.into())
+        );
+        assert!(answer.get("data").is_none(), "the data of another call is no answer: {answer}");
+    }
+    let mail = "send-email --to ada@example.com --subject Hello --idempotency-key m";
+    assert_eq!(desk.run_in("lost-reply", mail).exit, 79);
+    let doubt = desk.run(&format!("{mail} --dry-run"));
+    assert_eq!((doubt.exit, doubt.code().as_str(), doubt.told().0.as_str()), (79, "IN_DOUBT", "would_noop"));
+    let unusable = run(desk.with("SHOP_LEDGER", "sqlite:/dev/null/ledger.db"), &format!("{order} --dry-run"));
+    assert_eq!((unusable.exit, unusable.code().as_str()), (12, "LEDGER_UNAVAILABLE"));
+    let misspelt = run(desk.with("SHOP_LEDGER", "sqlit:foo.db"), &format!("{order} --dry-run"));
+    assert_eq!((misspelt.exit, misspelt.code().as_str()), (2, "INVALID_INPUT"));
+    let missing = run(desk.with("SHOP_LEDGER", "sqlite:none.db"), &format!("{order} --dry-run")).json();
+    assert_eq!((&missing["ok"], &missing["reason"]), (&true.into(), &"would run attempt 1".into()));
+    assert!(!desk.file("none.db").exists());
 }
 
 #[test]
@@ -123,7 +241,8 @@ fn a_key_is_for_one_action() {
     assert_eq!((reused.exit, reused.code().as_str()), (6, "KEY_REUSED"));
     assert!(reused.json()["error"]["message"].as_str().unwrap().contains("amount"));
     // Another scope, another shop, another command: other operations.
-    assert_eq!(desk.run(&format!("{ORDER} --idempotency-key k --scope other")).told(), told("created", 0));
+    let order = "create-order --customer ada --amount 100";
+    assert_eq!(desk.run(&format!("{order} --idempotency-key k --scope other")).told(), told("created", 0));
     assert_eq!(desk.run(ORDER).told(), told("created", 0));
     assert_eq!(run(desk.with("SHOP_DATABASE", "other.db"), ORDER).told(), told("created", 0));
     assert_eq!(run(desk.with("SHOP_DATABASE", "other.db"), ORDER).told(), told("noop", 0));
@@ -149,14 +268,39 @@ fn a_policy_decides_over_times_and_classes() {
 }
 
 #[test]
-fn an_error_is_told_on_both_streams() {
+fn an_error_is_told_once() {
     let desk = Desk::new();
     let missing = desk.run("get-order 9");
-    assert_eq!((missing.exit, missing.code().as_str()), (5, "NOT_FOUND"));
-    assert!(missing.stderr.contains("NOT_FOUND") && missing.stderr.contains("happened: no, retryable: no"));
+    assert_eq!((missing.exit, missing.code().as_str(), missing.stderr.as_str()), (5, "NOT_FOUND", ""));
     let unopened = run(desk.with("SHOP_LEDGER", "sqlite:/nowhere/ledger.db"), ORDER);
     assert_eq!((unopened.exit, unopened.code().as_str()), (12, "LEDGER_UNAVAILABLE"));
+    assert_eq!((&unopened.json()["happened"], &unopened.json()["ran"]), (&"unknown".into(), &false.into()));
     let misspelt = run(desk.with("SHOP_LEDGER", "sqlight:x"), ORDER);
     assert_eq!((misspelt.exit, misspelt.code().as_str()), (2, "INVALID_INPUT"));
     assert_eq!(desk.look(), "no shop");
+}
+
+#[test]
+fn a_lost_reply_is_told_as_in_doubt_to_whatever_runs_the_shop() {
+    let desk = Desk::new();
+    let mail = "send-email --to ada@example.com --subject Hello";
+    let lost = desk.run_in("lost-reply", mail);
+    let answer = lost.json();
+    assert_eq!((lost.exit, lost.stderr.as_str()), (79, ""));
+    assert_eq!(
+        (&answer["ok"], &answer["happened"], &answer["ran"]),
+        (&false.into(), &"unknown".into(), &true.into())
+    );
+    let error = &answer["error"];
+    assert_eq!(
+        (&error["code"], &error["happened"], &error["retryable"]),
+        (&"IN_DOUBT".into(), &"unknown".into(), &false.into())
+    );
+    let next = error["next"].as_str().unwrap();
+    assert!(next.starts_with("check first whether it happened"), "{next}");
+    let id = answer["operation"]["id"].as_str().unwrap();
+    let commands: Vec<_> =
+        error["options"].as_array().unwrap().iter().map(|option| option["command"].clone()).collect();
+    assert_eq!(commands, [format!("shop settle {id} --as done"), format!("shop settle {id} --as failed")]);
+    assert!(lost.stdout.len() / 4 < 300, "an answer in doubt is short");
 }

@@ -142,7 +142,7 @@ fn dry_run_preview_and_destructive_refuses_unconfirmed() {
         assert_eq!(refused.exit, 2);
         let refused = envelope(&refused);
         assert_eq!(refused["data"]["effect"], "would_delete", "the refusal shows what it would have done");
-        assert_eq!(refused["error"]["fix_command"], "shop delete-user --dry-run --id 1");
+        assert_eq!(refused["error"]["fix_command"], "shop delete-user --confirm --id 1");
     }
     assert_eq!(desk.look(), before);
 }

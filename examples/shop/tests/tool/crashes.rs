@@ -33,22 +33,31 @@ fn what_cannot_be_asked_is_in_doubt_and_settled_by_hand() {
         assert_eq!(count(&desk, table), 1);
         for _ in 0..2 {
             let retry = desk.run(line);
-            assert_eq!((retry.told(), retry.code()), (told("unknown", 79), "IN_DOUBT".to_owned()));
+            assert_eq!((retry.told(), retry.code()), (told("noop", 79), "IN_DOUBT".to_owned()));
+            assert_eq!((&retry.json()["happened"], &retry.json()["ran"]), (&"unknown".into(), &false.into()));
             assert_eq!(desk.look(), after, "nothing was run");
         }
         let answer = desk.run(line).json();
         let operation = answer["operation"]["id"].as_str().unwrap().to_owned();
-        let fix = answer["error"]["fix_command"].as_str().unwrap().to_owned();
-        assert_eq!(fix, format!("shop settle {operation} --as 'done|failed'"));
+        assert_eq!(answer["error"]["fix_command"], format!("shop show {operation}"), "it decides nothing");
         let shown = desk.run(&format!("show {operation}")).json();
         assert_eq!(shown["data"]["operation"]["state"], "in_doubt");
+        assert!(
+            shown.get("happened").is_none() && shown.get("ran").is_none(),
+            "it is about no call: {shown}"
+        );
+        assert_eq!(shown["data"]["options"][1]["command"], format!("shop settle {operation} --as failed"));
         assert_eq!(
             desk.run(&format!("settle {operation} --as done --dry-run")).told(),
             told("would_update", 0)
         );
         assert_eq!(desk.run(&format!("settle {operation} --as done")).told(), told("updated", 0));
-        assert_eq!(desk.run(&format!("settle {operation} --as done")).told(), told("noop", 0));
-        assert_eq!(desk.run(&format!("settle {operation} --as failed")).exit, 6);
+        let twice = desk.run(&format!("settle {operation} --as done"));
+        assert_eq!(twice.told(), told("noop", 0));
+        assert!(twice.json().get("happened").is_none() && twice.json().get("ran").is_none());
+        let against = desk.run(&format!("settle {operation} --as failed"));
+        assert_eq!((against.exit, against.code().as_str()), (6, "WRONG_STATE"));
+        assert!(against.json()["error"].get("happened").is_none(), "{}", against.stdout);
         assert_eq!(desk.run(line).told(), told("noop", 0));
         assert_eq!(desk.look(), after);
     }
@@ -75,7 +84,7 @@ fn a_command_with_a_probe_settles_itself() {
     );
     assert_eq!(desk.look(), after);
     let shown = desk.run(&format!("show {}", retry["operation"]["id"].as_str().unwrap())).json();
-    assert_eq!(shown["data"]["settled_by"], "probe");
+    assert_eq!(shown["data"]["operation"]["settled_by"], "probe");
 }
 
 #[test]
@@ -179,7 +188,7 @@ fn who_meets_another_at_work_waits_and_is_then_told_so() {
     assert!(begun.elapsed() < std::time::Duration::from_secs(20), "it waited for longer than it was told to");
     assert_eq!((busy.exit, busy.code().as_str()), (4, "IN_PROGRESS"));
     let answer = busy.json();
-    assert_eq!(answer["error"]["retry_after_ms"], 1_000);
+    assert_eq!((&answer["happened"], &answer["error"]["retryable"]), (&"unknown".into(), &false.into()));
     let operation = answer["operation"]["id"].as_str().unwrap();
     assert_eq!(answer["error"]["fix_command"], format!("shop show {operation}"));
     assert_eq!(desk.run(&format!("show {operation}")).json()["data"]["operation"]["state"], "running");
@@ -190,9 +199,10 @@ fn who_meets_another_at_work_waits_and_is_then_told_so() {
 /// What the answer says to do next works as it stands, and is needed.
 fn settles(desk: &Desk, answer: &Ran) {
     assert_eq!(desk.run(MAIL).exit, 79);
-    let fix = answer.json()["error"]["fix_command"].as_str().unwrap().to_owned();
-    let fix = fix.strip_prefix("shop ").unwrap().replace("'done|failed'", "done");
-    assert_eq!(desk.run(&fix).told(), told("updated", 0));
+    let happened = &answer.json()["error"]["options"][0];
+    assert_eq!(happened["if"], "it happened");
+    let line = happened["command"].as_str().unwrap().strip_prefix("shop ").unwrap().to_owned();
+    assert_eq!(desk.run(&line).told(), told("updated", 0));
     assert_eq!(desk.run(MAIL).told(), told("noop", 0));
     assert_eq!(count(desk, "emails"), 1);
 }

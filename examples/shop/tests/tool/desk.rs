@@ -83,20 +83,25 @@ impl Desk {
 
     /// Waits until the shop has changed.
     pub(crate) fn wait_for_change(&self, before: &str) {
+        self.wait_for(|| self.look() != before);
+    }
+
+    /// Waits until something is so.
+    pub(crate) fn wait_for(&self, is_so: impl Fn() -> bool) {
         let begun = Instant::now();
-        while self.look() == before {
-            assert!(begun.elapsed() < PATIENCE, "the shop did not change");
+        while !is_so() {
+            assert!(
+                begun.elapsed() < PATIENCE,
+                "waited for {PATIENCE:?} in {}",
+                self.folder.path().display()
+            );
             std::thread::sleep(Duration::from_millis(5));
         }
     }
 
     /// Waits until the ledger holds an operation that runs.
     pub(crate) fn wait_for_intent(&self) {
-        let begun = Instant::now();
-        while !self.file("ledger.db").exists() || self.states().is_empty() {
-            assert!(begun.elapsed() < PATIENCE, "nothing was begun");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        self.wait_for(|| self.file("ledger.db").exists() && !self.states().is_empty());
     }
 
     /// Where each operation stands, as `once ls` and `once report` read it.

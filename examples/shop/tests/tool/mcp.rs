@@ -66,7 +66,7 @@ fn annotations_are_true_and_schemas_are_claps() {
         let hint = |word: &str| tool["annotations"][word].as_bool().unwrap();
         (hint("readOnlyHint"), hint("destructiveHint"), hint("idempotentHint"))
     };
-    assert_eq!(tools.len(), 7);
+    assert_eq!(tools.len(), 9, "seven commands, and two for what is in doubt");
     assert_eq!(hints("get-order"), (true, false, true));
     assert_eq!(hints("create-order"), (false, false, true));
     assert_eq!(hints("delete-user"), (false, true, true));
@@ -85,7 +85,7 @@ fn annotations_are_true_and_schemas_are_claps() {
 fn calls_are_guarded_by_the_same_ledger_as_the_command_line() {
     let desk = Desk::new();
     let mut client = Client::of(desk.command());
-    let order = json!({"customer": "ada", "amount": 100});
+    let order = json!({"customer": "ada", "amount": 100, "scope": "run-7"});
     let first = client.call("create-order", order.clone());
     assert_eq!(
         (&first["isError"], &first["structuredContent"]["effect"]),
@@ -94,7 +94,7 @@ fn calls_are_guarded_by_the_same_ledger_as_the_command_line() {
     let retry = client.call("create-order", order);
     assert_eq!(retry["structuredContent"]["effect"], "noop");
     assert_eq!(retry["structuredContent"]["data"], first["structuredContent"]["data"]);
-    assert_eq!(desk.run("create-order --customer ada --amount 100").told(), told("noop", 0));
+    assert_eq!(desk.run("create-order --customer ada --amount 100 --scope run-7").told(), told("noop", 0));
     let text: Value = serde_json::from_str(retry["content"][0]["text"].as_str().unwrap()).unwrap();
     assert_eq!(text, retry["structuredContent"]);
     let read = client.call("get-order", json!({"id": 1, "with_request": true}));
@@ -117,12 +117,22 @@ fn what_is_wrong_or_not_confirmed_changes_nothing() {
         (&true.into(), &"INVALID_INPUT".into())
     );
     let wrong = client.call("create-order", json!({"customer": "ada", "amount": "much"}));
-    assert_eq!(wrong["structuredContent"]["error"]["happened"], "no");
+    let message = wrong["structuredContent"]["error"]["message"].as_str().unwrap();
+    assert_eq!(message, "invalid value 'much' for 'amount': invalid digit found in string");
+    assert_eq!(wrong["structuredContent"]["ran"], false);
+    let hint = refused["structuredContent"]["error"]["next"].as_str().unwrap();
+    assert!(hint.ends_with("confirm: true"), "{hint}");
+    assert!(refused["structuredContent"]["error"].get("fix_command").is_none());
+    let missing = client.ask("tools/call", json!({"name": "create-order", "arguments": {"amount": 1}}));
+    assert_eq!(missing["error"]["message"], "create-order needs customer");
     let unknown = client.ask("tools/call", json!({"name": "create-order", "arguments": {"colour": "red"}}));
     assert_eq!(unknown["error"]["code"], -32602);
     assert_eq!(client.ask("tools/call", json!({"name": "settle"}))["error"]["code"], -32602);
     writeln!(client.to, "not JSON\n").unwrap();
     assert_eq!(client.receive()["error"]["code"], -32700);
+    client.to.write_all(b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"p\xffng\"}\n").unwrap();
+    assert_eq!(client.receive()["error"]["code"], -32700, "a byte that is not UTF-8 is refused");
+    assert_eq!(client.ask("ping", json!({}))["result"], json!({}), "and the server goes on");
     let huge: Value =
         serde_json::from_str("{\"customer\":\"ada\",\"amount\":123456789012345678901}").unwrap();
     let huge = client.ask("tools/call", json!({"name": "create-order", "arguments": huge}));
@@ -180,5 +190,67 @@ fn a_cancelled_call_is_not_answered_and_leaves_the_truth() {
         from.map(Result::unwrap).collect()
     };
     assert_eq!(rest, [""; 0], "nobody waits for the answer");
-    assert_eq!(desk.run("send-email --to a@b --subject c").exit, 79);
+    assert_eq!(desk.states()[0], "shop send-email in_doubt");
+}
+
+#[test]
+fn the_same_call_is_a_retry_until_the_client_goes_on_and_a_connection_is_a_scope() {
+    let desk = Desk::new();
+    let mut client = Client::of(desk.command());
+    let order = json!({"customer": "ada", "amount": 100});
+    let id = |result: &Value| result["structuredContent"]["data"]["id"].as_i64().unwrap();
+    let first = client.call("create-order", order.clone());
+    // The next request shows that the client has the answer, so the same call is wanted again.
+    let again = client.call("create-order", order.clone());
+    assert_eq!((id(&first), id(&again)), (1, 2));
+    let reason = |result: &Value| result["structuredContent"]["reason"].to_string();
+    assert!(!reason(&again).contains("--"), "{again}");
+    // The client cancels a call whose answer has crossed the cancellation: the retry gets that answer.
+    let params = json!({"name": "create-order", "arguments": {"customer": "bob", "amount": 5}});
+    client.send(&json!({"jsonrpc": "2.0", "id": "x", "method": "tools/call", "params": params}));
+    let crossed = client.receive()["result"].clone();
+    client
+        .send(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": "x"}}));
+    let retry = client.call("create-order", json!({"customer": "bob", "amount": 5}));
+    assert_eq!((id(&crossed), id(&retry)), (3, 3));
+    assert_eq!(retry["structuredContent"]["ran"], false);
+    assert_eq!(client.end(), 0);
+    // Another connection knows nothing of this one's calls.
+    let mut other = Client::of(desk.command());
+    assert_eq!(id(&other.call("create-order", order)), 4);
+    assert_eq!(other.end(), 0);
+}
+
+#[test]
+fn what_is_in_doubt_is_looked_at_and_settled_here() {
+    let desk = Desk::new();
+    let mut client = Client::of(desk.with("SHOP_TROUBLE", "lost-reply"));
+    let mail = json!({"to": "ada@example.com", "subject": "Hello"});
+    let doubt = client.call("send-email", mail.clone())["structuredContent"].clone();
+    assert_eq!((&doubt["error"]["code"], &doubt["happened"]), (&"IN_DOUBT".into(), &"unknown".into()));
+    let text = doubt.to_string();
+    assert!(!text.contains("--") && !text.contains("shop s"), "no command lines: {text}");
+    // What to call is spelled as tool and arguments, and works as it stands.
+    let spelled = |command: &Value| {
+        let (tool, arguments) = command.as_str().unwrap().split_once(' ').unwrap();
+        (tool.to_owned(), serde_json::from_str::<Value>(arguments).unwrap())
+    };
+    let (status, arguments) = spelled(&doubt["error"]["fix_command"]);
+    let shown = client.call(&status, arguments)["structuredContent"].clone();
+    assert_eq!((&shown["ok"], &shown["data"]["operation"]["state"]), (&true.into(), &"in_doubt".into()));
+    let again = client.call("send-email", mail.clone())["structuredContent"].clone();
+    assert_eq!((&again["error"]["code"], &again["ran"]), (&"IN_DOUBT".into(), &false.into()));
+    let (settle, arguments) = spelled(&doubt["error"]["options"][0]["command"]);
+    let settled = client.call(&settle, arguments.clone())["structuredContent"].clone();
+    assert_eq!(
+        (&settled["effect"], &settled["operation"]["settled_by"]),
+        (&"updated".into(), &"agent".into())
+    );
+    assert_eq!(client.call(&settle, arguments)["structuredContent"]["effect"], "noop");
+    assert_eq!(client.call("send-email", mail)["structuredContent"]["effect"], "noop");
+    assert_eq!(count(&desk, "emails"), 1);
+    let unproven =
+        client.ask("tools/call", json!({"name": "once_settle", "arguments": {"operation": "op_x"}}));
+    assert_eq!(unproven["error"]["code"], -32602);
+    assert_eq!(client.end(), 0);
 }

@@ -3,11 +3,11 @@
 use std::ffi::OsString;
 
 use clap::parser::ValueSource;
-use clap::{Arg, ArgMatches, Command};
+use clap::{Arg, ArgAction, ArgMatches, Command};
 use serde_json::{Map, Value};
 
 use crate::entry::Facts;
-use crate::manifest::properties;
+use crate::manifest::{Given, Leaf};
 
 /// From here on a double does not hold every integer.
 const MAX_EXACT: f64 = 9_007_199_254_740_992.0;
@@ -20,8 +20,8 @@ pub(super) struct Typed {
     pub(super) positionals: Vec<String>,
 }
 
-/// The command line of a call. Whether the values are right is clap's to say, as for everybody.
-pub(super) fn of(command: &Command, facts: &Facts, arguments: &Value) -> Result<Typed, String> {
+/// The command line of a call. Whether the values are right is for clap to say, as on every command line.
+pub(super) fn of(root: &Command, leaf: &Leaf<'_>, facts: &Facts, arguments: &Value) -> Result<Typed, String> {
     let empty = Map::new();
     let arguments = match arguments {
         Value::Null => &empty,
@@ -30,22 +30,29 @@ pub(super) fn of(command: &Command, facts: &Facts, arguments: &Value) -> Result<
             return Err("`arguments` is not an object".to_owned());
         }
     };
-    let known = properties(command);
-    if let Some(name) = arguments.keys().find(|name| known.iter().all(|(known, _)| known != *name)) {
-        let all = known.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
-        return Err(format!("{} has no argument {name:?}; it has {all}", facts.name));
-    }
-    let mut typed = vec![OsString::from(facts.name)];
-    let mut positionals = Vec::new();
-    for (name, argument) in &known {
-        let Some(value) = arguments.get(name) else { continue };
-        let words = words(name, value)?;
-        match argument.get_long() {
-            None => positionals.extend(words),
-            Some(long) if !argument.get_action().takes_values() => {
-                typed.extend(words.iter().filter(|word| *word == "true").map(|_| format!("--{long}").into()));
+    let known = leaf.arguments(root);
+    complain(&known, leaf, arguments)?;
+    let (levels, mut typed, mut positionals) = (leaf.path(), Vec::new(), Vec::new());
+    for (level, name) in levels.iter().enumerate() {
+        typed.push(OsString::from(*name));
+        for Given { name, argument, .. } in known.iter().filter(|given| given.level == level) {
+            let Some(value) = arguments.get(name) else { continue };
+            let words = words(name, value)?;
+            match argument.get_long() {
+                None if level + 1 == levels.len() => positionals.extend(words),
+                None => typed.extend(before_subcommand(name, words)?),
+                Some(long) if matches!(argument.get_action(), ArgAction::Count) => {
+                    typed.extend(repeated(name, long, value)?);
+                }
+                Some(long) if !argument.get_action().takes_values() => {
+                    typed.extend(
+                        words.iter().filter(|word| *word == "true").map(|_| format!("--{long}").into()),
+                    );
+                }
+                Some(long) => {
+                    typed.extend(words.iter().map(|word| OsString::from(format!("--{long}={word}"))))
+                }
             }
-            Some(long) => typed.extend(words.iter().map(|word| OsString::from(format!("--{long}={word}")))),
         }
     }
     if facts.streams {
@@ -54,9 +61,39 @@ pub(super) fn of(command: &Command, facts: &Facts, arguments: &Value) -> Result<
     Ok(Typed { flags: typed, positionals })
 }
 
+/// Names what is unknown or missing in the words of the caller, who sees properties and no flags.
+fn complain(known: &[Given<'_>], leaf: &Leaf<'_>, arguments: &Map<String, Value>) -> Result<(), String> {
+    let tool = leaf.tool_name();
+    if let Some(name) = arguments.keys().find(|name| known.iter().all(|given| given.name != **name)) {
+        let all = known.iter().map(|given| given.name.as_str()).collect::<Vec<_>>().join(", ");
+        return Err(format!("{tool} has no argument {name:?}; it has {all}"));
+    }
+    let missing = |given: &&Given<'_>| {
+        given.argument.is_required_set() && arguments.get(&given.name).is_none_or(Value::is_null)
+    };
+    let missing: Vec<&str> = known.iter().filter(missing).map(|given| given.name.as_str()).collect();
+    if missing.is_empty() { Ok(()) } else { Err(format!("{tool} needs {}", missing.join(", "))) }
+}
+
+/// Before a subcommand nothing can mark a value that looks like an option.
+fn before_subcommand(name: &str, words: Vec<String>) -> Result<Vec<OsString>, String> {
+    match words.iter().find(|word| word.starts_with('-')) {
+        Some(word) => Err(format!("the argument {name:?} cannot begin with \"-\", as {word:?} does")),
+        None => Ok(words.into_iter().map(OsString::from).collect()),
+    }
+}
+
+/// A flag that counts how often it is given.
+fn repeated(name: &str, long: &str, value: &Value) -> Result<Vec<OsString>, String> {
+    const MOST: u64 = 255;
+    let times = value.as_u64().filter(|times| *times <= MOST);
+    let times = times.ok_or_else(|| format!("the argument {name:?} is not a number from 0 to {MOST}"))?;
+    Ok((0..times).map(|_| format!("--{long}").into()).collect())
+}
+
 /// What was typed for the server itself and holds for each of its calls. The environment is inherited anyway.
 pub(super) fn everywhere(definition: &Command, matches: &ArgMatches) -> Vec<OsString> {
-    let mine = ["once_json", "once_envelope"];
+    let mine = ["once_json", "once_envelope", "once_connection"];
     let wanted = |argument: &&Arg| argument.is_global_set() && !mine.contains(&argument.get_id().as_str());
     let mut typed = Vec::new();
     for argument in definition.get_arguments().filter(wanted) {

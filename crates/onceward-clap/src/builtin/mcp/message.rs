@@ -30,13 +30,13 @@ pub(super) struct Request {
 
 impl Request {
     /// Reads a line. What is no request is answered with the refusal.
-    pub(super) fn parse(line: &str) -> Result<Self, Value> {
+    pub(super) fn parse(line: &[u8]) -> Result<Self, Value> {
         let refuse = |code: i64, message: &str| {
             let error = json!({"code": code, "message": message});
             json!({"jsonrpc": "2.0", "id": null, "error": error})
         };
         let mut message: Value =
-            serde_json::from_str(line).map_err(|error| refuse(-32700, &format!("not JSON: {error}")))?;
+            serde_json::from_slice(line).map_err(|error| refuse(-32700, &format!("not JSON: {error}")))?;
         let Some(method) = message["method"].as_str().map(str::to_owned) else {
             return Err(refuse(-32600, "a request needs a method"));
         };
@@ -79,9 +79,13 @@ pub(super) fn discover(tool: &str, version: &str) -> Result<Value, Value> {
     })))
 }
 
-const INSTRUCTIONS: &str = "Every tool may be retried: a retry with the same arguments or the same idempotency_key \
-changes nothing and returns the first answer with effect \"noop\". dry_run shows what would change. An answer with \
-error.happened \"unknown\" must be settled, not repeated.";
+/// The one notification that matters here.
+pub(super) const CANCELLED: &str = "notifications/cancelled";
+
+const INSTRUCTIONS: &str = "Every tool may be retried: while its first answer has not reached you, the same call again \
+changes nothing and returns that answer with effect \"noop\"; with an idempotency_key this holds for good. dry_run shows \
+what would change. If error.happened is \"unknown\", do not work around it: check first whether it happened, then record \
+what you found with once_settle. once_status shows what is recorded.";
 
 /// A result that may be kept by the client.
 pub(super) fn cacheable(result: Value) -> Value {
