@@ -1,6 +1,9 @@
 //! The policy file `onceward.toml`: typed, with unknown keys refused, and documented by its own default.
 
 mod exits;
+mod explain;
+mod fields;
+mod read;
 mod tools;
 mod trust;
 
@@ -13,6 +16,7 @@ use crate::error::InvalidInput;
 use crate::record::{Class, Effect};
 
 pub use exits::ExitRule;
+pub use explain::{Origin, Setting};
 use tools::Question;
 pub use tools::{OnToolError, ToolQuestion, ToolRule, ToolSettings};
 
@@ -158,6 +162,25 @@ pub struct Settings {
     pub tool: ToolSettings,
 }
 
+impl Settings {
+    /// Checks that no two settings contradict each other, and that the terms can be kept.
+    fn check(&self) -> Result<(), InvalidInput> {
+        let mut problems =
+            self.terms.check().err().map_or_else(Vec::new, |invalid| invalid.problems().to_vec());
+        if let Some(field) = self.key_fields.iter().find(|field| self.volatile.contains(field)) {
+            problems.push(format!(
+                "`{field}` is in both key and volatile: it cannot both identify the action and differ between retries"
+            ));
+        }
+        if let Some(code) = self.no_effect_exits.iter().find(|code| self.doubt_exit.contains(code)) {
+            problems.push(format!(
+                "exit code {code} is in both no_effect_exits and doubt_exit: it cannot mean both"
+            ));
+        }
+        InvalidInput::all(problems).map_or(Ok(()), Err)
+    }
+}
+
 impl Default for Settings {
     fn default() -> Self {
         default_settings().clone()
@@ -181,6 +204,9 @@ pub struct Policy {
     operation: BTreeMap<String, Rule>,
     #[serde(default)]
     exits: BTreeMap<String, ExitRule>,
+    /// The file as it was written, to say which line decides.
+    #[serde(skip)]
+    source: toml::Table,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -193,9 +219,9 @@ impl Policy {
     /// Reads a policy.
     ///
     /// # Errors
-    /// Says what is wrong and on which line.
+    /// Says everything that is wrong, and on which line.
     pub fn parse(text: &str) -> Result<Self, InvalidInput> {
-        toml::from_str(text).map_err(|error| InvalidInput::new(error.to_string().trim_end().to_owned()))
+        read::read(text)
     }
 
     /// Where the ledger lives, if the policy says so.
@@ -217,24 +243,50 @@ impl Policy {
 
     /// What the rules say of an operation that goes by these names, without the defaults.
     fn rule(&self, names: &[&str]) -> Rule {
+        self.fitting(names).into_iter().fold(Rule::default(), |below, (_, rule)| rule.clone().over(below))
+    }
+
+    /// The rules that fit one of these names; each decides over those before it.
+    fn fitting(&self, names: &[&str]) -> Vec<(&str, &Rule)> {
         let fits_one = |pattern: &str| names.iter().any(|name| fits(pattern, name));
-        let mut fitting: Vec<_> = self.operation.iter().filter(|(pattern, _)| fits_one(pattern)).collect();
+        let rules = self.operation.iter().map(|(pattern, rule)| (pattern.as_str(), rule));
+        let mut fitting: Vec<_> = rules.filter(|(pattern, _)| fits_one(pattern)).collect();
         fitting.sort_by_key(|(pattern, _)| (!pattern.contains('*'), pattern.len()));
-        fitting.into_iter().fold(Rule::default(), |below, (_, rule)| rule.clone().over(below))
+        fitting
     }
 
     /// Checks every rule of the policy, so that a mistake is seen before its operation comes by.
     ///
     /// # Errors
-    /// All problems at once, each with the rule it stands in.
+    /// All problems at once, each with its rule.
     pub fn check(&self) -> Result<(), InvalidInput> {
+        self.check_each(Settings::check)
+    }
+
+    /// Checks that every rule of class `probed` has a probe, where a policy is the only place that can name one.
+    ///
+    /// # Errors
+    /// All problems at once, each with its rule.
+    pub fn check_probes(&self) -> Result<(), InvalidInput> {
+        self.check_each(|settings| {
+            if settings.terms.class != Class::Probed
+                || settings.probe.is_some()
+                || settings.tool.probe.is_some()
+            {
+                return Ok(());
+            }
+            let problem = "the class is \"probed\", but there is no probe to ask; add probe = \"COMMAND\"";
+            Err(InvalidInput::new(problem))
+        })
+    }
+
+    fn check_each(&self, check: fn(&Settings) -> Result<(), InvalidInput>) -> Result<(), InvalidInput> {
         let mut problems = Vec::new();
-        let rules = std::iter::once(("defaults", &self.defaults))
-            .chain(self.operation.iter().map(|(name, rule)| (name.as_str(), rule)));
-        for (name, rule) in rules {
+        let operations = self.operation.iter().map(|(name, rule)| (read::title("operation", name), rule));
+        for (title, rule) in std::iter::once(("[defaults]".to_owned(), &self.defaults)).chain(operations) {
             let complete = rule.clone().over(self.defaults.clone()).complete(Some(Settings::default()));
-            if let Err(invalid) = complete.and_then(|settings| settings.terms.check()) {
-                problems.extend(invalid.problems().iter().map(|problem| format!("[{name}] {problem}")));
+            if let Err(invalid) = complete.and_then(|settings| check(&settings)) {
+                problems.extend(invalid.problems().iter().map(|problem| format!("{title} {problem}")));
             }
         }
         InvalidInput::all(problems).map_or(Ok(()), Err)
@@ -442,7 +494,55 @@ mod tests {
         assert!(problem("[defaults]\nclass = \"twice\"").contains("twice"));
         assert!(problem("[defaults]\nlease = \"soon\"").contains("soon"));
         assert!(problem("[defaults]\nattempts = 0").contains("nothing could ever run"));
-        assert!(problem("[operation.\"x\"]\nlease = \"1ms\"").starts_with("[x] lease"));
-        assert!(problem("[defaults]\neffect = \"would_create\"").contains("dry runs"));
+        assert!(problem("[operation.\"x\"]\nlease = \"1ms\"").starts_with("[operation.x] lease"));
+        assert!(problem("[defaults]\neffect = \"would_create\"").contains("would_create"));
+        assert!(problem("[defaults]\nkey = [\"a\", \"b\"]\nvolatile = [\"b\"]").contains("`b` is in both"));
+        assert!(problem("[defaults]\nno_effect_exits = [3]\ndoubt_exit = [3]").contains("exit code 3"));
+    }
+
+    #[test]
+    fn all_mistakes_are_told_at_once_in_the_order_of_their_lines() {
+        let text = "[defaults]\nretension = \"1h\"\nattempts = \"three\"\n[default]\n[operation.\"[a-z]\"]\nprobe = true\n\
+                    wait = 30\ndoubt_exit = [0]\nkey = \"id\"\nstore_command = \"no\"\n";
+        let problems = Policy::parse(text).unwrap_err();
+        insta::assert_snapshot!(problems.problems().join("\n"), @r#"
+        line 2: [defaults] has no setting `retension`; did you mean `retention`?
+        line 3: attempts is the text "three"; it must be a whole number, such as 20
+        line 4: `default` is not a section of a policy; did you mean `defaults`?
+        line 5: [operation."[a-z]"]: `[` has no meaning in a name; only * stands for any text
+        line 6: probe is true; it must be a command in quotes, or a table such as {tool = "get_order", expect = "paid"}
+        line 7: wait is the number 30; it must be a time with its unit, in quotes, such as "30s"
+        line 8: doubt_exit holds the number 0; an exit code here is a number from 1 to 255; 0 is success
+        line 9: key is the text "id"; it must be a list of texts, such as ["customer", "amount"]
+        line 10: store_command is the text "no"; it must be true or false
+        "#);
+    }
+
+    #[test]
+    fn every_setting_of_a_rule_is_described() {
+        let error = toml::from_str::<Rule>("nothing = 1").unwrap_err().to_string();
+        let (_, names) = error.split_once("expected one of ").unwrap();
+        let mut known: Vec<&str> =
+            names.split(['`', ',', ' ', '\n']).filter(|name| !name.is_empty()).collect();
+        let mut described: Vec<&str> = fields::RULE.iter().map(|(name, _)| *name).collect();
+        known.sort_unstable();
+        described.sort_unstable();
+        assert_eq!(known, described);
+    }
+
+    #[test]
+    fn each_setting_says_what_decided_it() {
+        let text = "[defaults]\nwait = \"1s\"\nclass = \"once\"\n[operation.\"pay_*\"]\nclass = \"keyed\"\n\
+                    [operation.pay_x]\nattempts = 3\n";
+        let settings = Policy::parse(text).unwrap().explain("pay_x");
+        let told = |name: &str| {
+            let setting = settings.iter().find(|setting| setting.name == name).unwrap();
+            format!("{} # {}", setting.value, setting.origin)
+        };
+        assert_eq!(told("class"), "\"keyed\" # [operation.\"pay_*\"]");
+        assert_eq!(told("attempts"), "3 # [operation.pay_x]");
+        assert_eq!(told("wait"), "\"1s\" # [defaults]");
+        assert_eq!(told("retention"), "\"24h\" # built in");
+        assert!(settings.iter().all(|setting| setting.name != "probe"));
     }
 }
