@@ -212,7 +212,8 @@ pub enum Error {
         id: String,
     },
     /// Not possible in the state it is in.
-    #[error("{action} is not possible: the operation is {}", .record.state.as_str().replace('_', " "))]
+    #[error("{action} is not possible: the operation is {}{}",
+            .record.state.as_str().replace('_', " "), settled_by(.record))]
     WrongState {
         /// What was asked for.
         action: &'static str,
@@ -490,6 +491,14 @@ fn ended_in_words(ended: &Happened) -> &'static str {
         Happened::No => "it failed without effect",
         Happened::Unknown => "it may or may not have taken effect",
     }
+}
+
+/// Who or what decided how it ended, where that was not its own answer.
+fn settled_by(record: &Record) -> String {
+    let Some(outcome) = &record.outcome else { return String::new() };
+    let Some(who) = &outcome.settled_by else { return String::new() };
+    let why = outcome.reason.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
+    format!(", settled by {who}{why}")
 }
 
 fn fields_that_differ(fields: &[String]) -> String {

@@ -78,6 +78,20 @@ impl Ledger {
         .await
     }
 
+    /// Writes down that an attempt whose owner is gone is in doubt, so that its quarantine begins. Anything else stays
+    /// as it is.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], and the ledger's own.
+    pub async fn note_doubt(&self, id: &OperationId) -> Result<Arc<Record>, Error> {
+        self.change(id, "noting a doubt", |record, liveness, now_ms| {
+            let lost = record.state == State::Running
+                && decide::standing(record, liveness, now_ms) == State::InDoubt;
+            Some(if lost { transition::doubt(record, liveness, now_ms) } else { record.clone() })
+        })
+        .await
+    }
+
     /// Writes down what a later check said of a reported success.
     ///
     /// # Errors
