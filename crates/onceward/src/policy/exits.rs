@@ -20,23 +20,68 @@ pub struct ExitRule {
     /// Not if one of these arguments is there: the program may have sent something before.
     #[serde(default)]
     pub unless: Vec<String>,
-    /// Not if more than one argument contains this text.
+    /// Options whose value is the next argument. Every other argument without a hyphen is a target.
     #[serde(default)]
-    pub single: Option<String>,
+    pub values: Vec<String>,
+    /// Not if there is more than one target, or one that stands for several (`{a,b}`, `[1-3]`).
+    #[serde(default)]
+    pub single: bool,
 }
 
 impl ExitRule {
     /// Whether the program, called with these arguments, proves by this exit code that it did nothing.
     #[must_use]
     pub fn proves_no_effect(&self, code: i32, arguments: &[&str]) -> bool {
-        let excluded =
-            arguments.iter().any(|argument| self.unless.iter().any(|flag| is_flag(argument, flag)));
-        let single = self
-            .single
-            .as_deref()
-            .is_none_or(|text| arguments.iter().filter(|argument| argument.contains(text)).count() <= 1);
-        self.no_effect.contains(&code) && !excluded && single
+        if !self.no_effect.contains(&code) {
+            return false;
+        }
+        let mut targets = 0;
+        let mut words = arguments.iter().copied();
+        while let Some(word) = words.next() {
+            if self.unless.iter().any(|flag| self.is_flag(word, flag)) {
+                return false;
+            }
+            if self.takes_next(word) {
+                words.next();
+            } else if !word.starts_with('-') || word == "-" || word.starts_with("--url=") {
+                targets += if word.contains(['{', '[']) { 2 } else { 1 };
+            }
+        }
+        !self.single || targets <= 1
     }
+
+    /// Whether the value of this option is the next argument. In a group of short options only the last one can be, and
+    /// whatever follows an option that takes a value is that value.
+    fn takes_next(&self, word: &str) -> bool {
+        match short_options(word) {
+            Some(letters) => {
+                let first = letters.char_indices().find(|(_, letter)| self.has_value(*letter));
+                first.is_some_and(|(at, letter)| at + letter.len_utf8() == letters.len())
+            }
+            None => self.values.iter().any(|option| option == word),
+        }
+    }
+
+    fn has_value(&self, letter: char) -> bool {
+        self.values.iter().any(|option| short_options(option).is_some_and(|own| own.chars().eq([letter])))
+    }
+
+    /// Whether an argument is this flag: with a value behind `=`, abbreviated, or, for a short one, among other short
+    /// ones.
+    fn is_flag(&self, word: &str, flag: &str) -> bool {
+        let (name, _) = word.split_once('=').unwrap_or((word, ""));
+        let abbreviated = name.len() > "--".len() && name.starts_with("--") && flag.starts_with(name);
+        let among = short_options(word).zip(short_options(flag)).is_some_and(|(letters, flag)| {
+            let value = letters.find(|letter| self.has_value(letter)).map_or(letters.len(), |at| at + 1);
+            letters.get(..value).unwrap_or(letters).contains(flag)
+        });
+        name == flag || abbreviated || among
+    }
+}
+
+/// The letters of `-abc`.
+fn short_options(word: &str) -> Option<&str> {
+    word.strip_prefix('-').filter(|letters| !letters.is_empty() && !letters.starts_with('-'))
 }
 
 impl Policy {
@@ -47,14 +92,6 @@ impl Policy {
     }
 }
 
-/// Whether an argument is this flag: with a value behind `=`, or, for a short one, among other short ones.
-fn is_flag(argument: &str, flag: &str) -> bool {
-    let long = argument == flag || argument.strip_prefix(flag).is_some_and(|rest| rest.starts_with('='));
-    let letter = flag.strip_prefix('-').filter(|letter| letter.chars().count() == 1);
-    let cluster = argument.strip_prefix('-').filter(|letters| !letters.starts_with('-'));
-    long || letter.zip(cluster).is_some_and(|(letter, cluster)| cluster.contains(letter))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -63,12 +100,36 @@ mod tests {
     fn a_refused_connection_is_certain_only_for_one_request_without_redirects() {
         let policy = Policy::default();
         let curl = policy.exit_rule("curl").unwrap();
-        assert!(curl.proves_no_effect(7, &["-sS", "-XPOST", "http://127.0.0.1:1/"]));
+        for certain in [
+            vec!["-sS", "-XPOST", "http://127.0.0.1:1/"],
+            vec!["-sSX", "DELETE", "http://127.0.0.1:1/"],
+            vec!["-XDELETE", "127.0.0.1:1"],
+            vec![
+                "-m",
+                "5",
+                "-H",
+                "Idempotency-Key: k",
+                "-d",
+                "{\"amount\": [1]}",
+                "--url",
+                "http://127.0.0.1:1/",
+            ],
+            vec!["--max-time=5", "--data-raw", "a", "-o", "/dev/null", "-w", "%{http_code}", "localhost:1"],
+        ] {
+            assert!(curl.proves_no_effect(7, &certain), "{certain:?}");
+        }
         for doubtful in [
             vec!["-sSL", "http://127.0.0.1:1/"],
             vec!["--location", "http://127.0.0.1:1/"],
             vec!["--retry=3", "http://127.0.0.1:1/"],
+            vec!["--locat", "http://127.0.0.1:1/"],
             vec!["http://127.0.0.1:1/", "http://127.0.0.1:2/"],
+            vec!["-d", "x", "127.0.0.1:1/charge", "127.0.0.1:2/"],
+            vec!["--url", "127.0.0.1:1/charge", "127.0.0.1:2/"],
+            vec!["--url=127.0.0.1:1/charge", "127.0.0.1:2/"],
+            vec!["http://127.0.0.1:1/{charge,ship}"],
+            vec!["http://127.0.0.1:1/[1-3]"],
+            vec!["--an-option-from-the-future", "value", "http://127.0.0.1:1/"],
         ] {
             assert!(!curl.proves_no_effect(7, &doubtful), "{doubtful:?}");
         }
