@@ -3,17 +3,20 @@
 use std::io::Read;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 use onceward::{Effect, Outcome, ProbeAnswer, Record, Verification};
-use serde::Deserialize;
+use serde_json::Value;
 
 /// The exit code by which a question is answered "no". A crash does not end with it by accident.
 const NO: i32 = 10;
 /// How long a question may take.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// How long output is read after the question has been answered.
+const LINGER: Duration = Duration::from_secs(1);
 /// How much of what a question prints is read.
-const MAX_PRINTED: u64 = 64 * 1024;
+const MAX_PRINTED: usize = 64 * 1024;
 
 /// What a question's command said.
 enum Said {
@@ -68,22 +71,14 @@ fn ask(command: &str, folder: Option<&Path>, environment: &[(&str, String)], no:
         Ok(child) => child,
         Err(error) => return Said::Nothing(format!("could not be asked: {error}")),
     };
-    let printed = child.stdout.take().map(|out| {
-        std::thread::spawn(move || {
-            let mut text = Vec::new();
-            // What cannot be read says nothing.
-            drop(out.take(MAX_PRINTED).read_to_end(&mut text));
-            text
-        })
-    });
+    let printed = child.stdout.take().map(Printed::read);
     let Some(code) = ended_within(&mut child, PATIENCE) else {
         return Said::Nothing(format!("was stopped after {} s", PATIENCE.as_secs()));
     };
-    let printed = printed.and_then(|reader| reader.join().ok()).unwrap_or_default();
+    let printed = printed.map(Printed::whole).unwrap_or_default();
     match code {
-        Some(NO) => Said::No,
-        Some(code) if no.contains(&code) => Said::No,
-        Some(0) => in_words(&printed),
+        Some(0) => yes_unless(&printed),
+        Some(code) if code == NO || no.contains(&code) => no_unless(&printed),
         Some(code) => {
             Said::Nothing(format!("ended with exit code {code}, which is neither yes (0) nor no ({NO})"))
         }
@@ -91,16 +86,67 @@ fn ask(command: &str, folder: Option<&Path>, environment: &[(&str, String)], no:
     }
 }
 
-/// A question can say in JSON what exit 0 alone cannot.
-fn in_words(printed: &[u8]) -> Said {
-    #[derive(Deserialize)]
-    struct Answer {
-        happened: String,
+/// What a question's command prints, read beside it.
+struct Printed {
+    text: Arc<Mutex<Vec<u8>>>,
+    over: mpsc::Receiver<()>,
+}
+
+impl Printed {
+    fn read(mut from: impl Read + Send + 'static) -> Self {
+        let text = Arc::new(Mutex::new(Vec::new()));
+        let (tell, over) = mpsc::channel();
+        let sink = Arc::clone(&text);
+        std::thread::spawn(move || {
+            let mut buffer = [0; 4096];
+            // What cannot be read says nothing. Its end is told by the channel's.
+            while let Ok(length @ 1..) = from.read(&mut buffer) {
+                let mut text = sink.lock().unwrap_or_else(PoisonError::into_inner);
+                let room = MAX_PRINTED.saturating_sub(text.len());
+                text.extend_from_slice(&buffer[..length.min(room)]);
+            }
+            drop(tell);
+        });
+        Self { text, over }
     }
-    match serde_json::from_slice::<Answer>(printed).map(|answer| answer.happened).as_deref() {
-        Ok("no") => Said::No,
-        Ok("yes") | Err(_) => Said::Yes,
-        Ok(other) => Said::Nothing(format!("says {other:?}")),
+
+    /// All of it. Something that the command left behind may hold its output open, and is not waited for.
+    fn whole(self) -> Vec<u8> {
+        match self.over.recv_timeout(LINGER) {
+            Ok(()) | Err(_) => std::mem::take(&mut *self.text.lock().unwrap_or_else(PoisonError::into_inner)),
+        }
+    }
+}
+
+/// A question can say in JSON what exit 0 alone cannot.
+fn yes_unless(printed: &[u8]) -> Said {
+    match in_words(printed) {
+        None => Said::Yes,
+        Some(word) if word == "yes" => Said::Yes,
+        Some(word) if word == "no" => Said::No,
+        Some(other) => Said::Nothing(format!("ended with exit code 0 and says that it happened: {other}")),
+    }
+}
+
+/// A "no" must not be said by accident: a tool that ends with the same code and tells of an error, or of a success, does
+/// not mean "no".
+fn no_unless(printed: &[u8]) -> Said {
+    match in_words(printed) {
+        None => Said::No,
+        Some(word) if word == "no" => Said::No,
+        Some(other) => Said::Nothing(format!("says no by its exit code, and that it happened: {other}")),
+    }
+}
+
+/// What a JSON answer says about whether it happened: a word, or what stands in its place.
+fn in_words(printed: &[u8]) -> Option<String> {
+    let answer: serde_json::Map<String, Value> = serde_json::from_slice(printed).ok()?;
+    match (answer.get("happened"), answer.get("error")) {
+        (Some(Value::String(word)), _) => Some(word.clone()),
+        (Some(Value::Bool(true)), _) => Some("yes".to_owned()),
+        (Some(other), _) => Some(other.to_string()),
+        (None, Some(Value::Null) | None) => None,
+        (None, Some(_)) => Some("unknown".to_owned()),
     }
 }
 

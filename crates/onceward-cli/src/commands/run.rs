@@ -6,6 +6,8 @@ mod dry_run;
 mod evidence;
 mod family;
 pub(crate) mod input;
+mod lookup;
+mod preflight;
 pub(crate) mod recording;
 mod respond;
 mod stdin;
@@ -14,8 +16,8 @@ use std::ffi::OsString;
 
 use clap::Args;
 use onceward::{
-    Attempt, Blocking, Class, Effect, Error, Inherit, Intent, Operation, Outcome, RepeatRule, Settings,
-    Verdict, Wanted,
+    Attempt, Blocking, Class, Decision, Effect, Error, Inherit, Intent, Operation, Outcome, Refusal,
+    RepeatRule, Settings, Verdict, Wanted,
 };
 
 use super::ask;
@@ -105,8 +107,8 @@ pub(crate) struct RunArgs {
         requires = "dry_run"
     )]
     dry_run_args: Vec<OsString>,
-    /// The command and its arguments, after `--`
-    #[arg(last = true, required = true, value_name = "COMMAND")]
+    /// The command and its arguments; options of `once` come before it
+    #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 
@@ -133,6 +135,9 @@ fn call(context: &Context, args: &RunArgs, show: respond::Show<'_>) -> Ended {
     if args.again {
         run_again(&ledger, &intent)?;
     }
+    if let Some(obstacle) = preflight::look(&ledger, &intent, &args.command)? {
+        return Ok(respond::stopped_short(&obstacle, show, &context.surface()));
+    }
     let delivery = Delivery::watch();
     let run = Run { args, context, settings: &settings, gathered: &gathered, ledger: &ledger };
     let result = run.execute(intent, show, &delivery);
@@ -143,13 +148,21 @@ fn call(context: &Context, args: &RunArgs, show: respond::Show<'_>) -> Ended {
     Ok(shown.exit)
 }
 
-/// The caller says that an attempt in doubt did not happen: recorded as the caller's word.
+/// The caller says that an attempt in doubt did not happen: recorded as the caller's word. A call that would be refused
+/// for another reason, or that finds a process of the attempt still running, settles nothing.
 fn run_again(ledger: &Blocking, intent: &Intent) -> Result<(), CommandError> {
+    let plan = ledger.wait_for(ledger.ledger().plan(intent))?;
+    let (Decision::Refuse(Refusal::InDoubt) | Decision::Probe, Some(record)) = (plan.decision, plan.record)
+    else {
+        return Ok(());
+    };
     let outcome = Outcome {
         settled_by: Some("the caller (--again)".to_owned()),
         ..Outcome::because(Some("the caller said to run it again".to_owned()))
     };
-    match ledger.wait_for(ledger.ledger().settle(&intent.id, Verdict::Failed, outcome)) {
+    let settled = ledger.ledger().settle_attempt(&record.id, record.attempt, Verdict::Failed, outcome);
+    match ledger.wait_for(settled) {
+        // Another caller was faster, and the call finds what it did.
         Ok(_) | Err(Error::NotFound { .. } | Error::WrongState { .. }) => Ok(()),
         Err(error) => Err(error.into()),
     }
@@ -179,11 +192,11 @@ impl Run<'_> {
         if let Some(check) = &settings.verify {
             call = call.verify(move |outcome| std::future::ready(ask::verify(check, &outcome, None)));
         }
-        let judge = Judge { policy: &self.context.policy, settings, command: &self.args.command };
+        let judge = Judge::new(&self.context.policy, settings, &self.args.command);
         self.ledger.run_call(call, |attempt| {
             let child = Child {
                 command: &self.args.command,
-                stdin: self.gathered.stdin.as_deref(),
+                stdin: self.gathered.stdin.as_ref(),
                 timeout_ms: settings.timeout_ms,
                 max_output: settings.max_output,
                 relay: show.relay(),
@@ -205,11 +218,16 @@ pub(crate) fn operation(
         // A program's file name is not chosen: under a given key it does not count.
         None => Operation::unnamed(&gathered.name),
     };
+    let mut volatile = input::in_document(&settings.volatile);
+    if !settings.key_fields.is_empty() {
+        // Chosen fields identify the action, wherever it is asked for.
+        volatile.push("/folder".to_owned());
+    }
     let mut operation = operation
         .scope(&identity.scope)
         .input(gathered.input.clone())
         .key_fields(input::in_document(&settings.key_fields))
-        .volatile(input::in_document(&settings.volatile))
+        .volatile(volatile)
         .terms(settings.terms.clone());
     if let Some(key) = &identity.key {
         operation = operation.key(key);
@@ -274,8 +292,9 @@ impl RunArgs {
 }
 
 /// The attempt's environment, for a command that passes the key on.
-pub(crate) fn environment(attempt: &Attempt) -> [(&'static str, String); 5] {
+pub(crate) fn environment(attempt: &Attempt) -> [(&'static str, String); 6] {
     [
+        (preflight::INSIDE, preflight::inside(attempt)),
         ("ONCE_KEY", attempt.key().to_owned()),
         ("IDEMPOTENCY_KEY", attempt.downstream_key().to_owned()),
         ("ONCE_ATTEMPT", attempt.number().to_string()),

@@ -1,10 +1,11 @@
 //! The command itself: started, watched, stopped, and its output relayed and recorded.
 
 use std::cell::Cell;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -13,14 +14,17 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
 use onceward::{Attempt, Blocking};
+use signal_hook::SigId;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::origin::WithOrigin;
 use signal_hook::low_level::siginfo::Cause;
 
 use super::delivery::Delivery;
-use super::family;
+use super::family::{self, Family};
+use super::lookup::{self, Unstartable};
 use super::recording::{Recording, Stream};
+use super::stdin::Feed;
 use crate::answer;
 
 /// How often to look whether the operation was asked to stop.
@@ -33,7 +37,7 @@ const LINGER: Duration = Duration::from_secs(1);
 /// A command to run.
 pub(super) struct Child<'a> {
     pub(super) command: &'a [OsString],
-    pub(super) stdin: Option<&'a [u8]>,
+    pub(super) stdin: Option<&'a Arc<[u8]>>,
     pub(super) timeout_ms: u64,
     pub(super) max_output: u64,
     pub(super) relay: Relay,
@@ -51,7 +55,7 @@ pub(super) enum Relay {
 /// How the command ended.
 pub(super) enum Finished {
     /// It was never started.
-    NotStarted { reason: String, exit_code: i32 },
+    NotStarted(Unstartable),
     /// It ended, with an exit code or by a signal, by itself or because it was stopped.
     Ended { code: Option<i32>, signal: Option<String>, stopped: Option<Stopped>, output: Recording },
 }
@@ -85,62 +89,71 @@ impl Child<'_> {
         let (events, happenings) = mpsc::channel();
         // From here on a signal is passed on and does not end this process: the record must be written.
         let Ok(signals) = watch_signals(&events) else {
-            return Finished::NotStarted { reason: "cannot watch for signals".to_owned(), exit_code: 126 };
+            let reason = "cannot watch for signals".to_owned();
+            return Finished::NotStarted(Unstartable { reason, exit_code: 126 });
         };
-        family::adopt_orphans();
-        let mut command = Command::new(&self.command[0]);
-        command.args(&self.command[1..]).envs(super::environment(attempt));
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        command.stdin(if self.stdin.is_some() { Stdio::piped() } else { Stdio::inherit() });
-        let mut child = match command.spawn() {
+        let mut child = match self.spawn(attempt) {
             Ok(child) => child,
             Err(error) => {
                 signals.close();
-                return not_started(&self.command[0], &error);
+                return Finished::NotStarted(lookup::unstartable(&self.command[0], &error));
             }
         };
         let recording = Arc::new(Mutex::new(Recording::new(self.max_output)));
-        if let Some(out) = child.stdout.take() {
+        if let Some(out) = child.process.stdout.take() {
             let relay = (self.relay == Relay::Both).then(std::io::stdout);
             relay_output(out, Stream::Out, relay, &recording, &events, delivery);
         }
-        if let Some(err) = child.stderr.take() {
+        if let Some(err) = child.process.stderr.take() {
             relay_output(err, Stream::Err, Some(std::io::stderr()), &recording, &events, delivery);
         }
-        if let (Some(mut pipe), Some(bytes)) = (child.stdin.take(), self.stdin) {
-            let bytes = bytes.to_vec();
-            // A command that does not read to the end is no error.
-            std::thread::spawn(move || drop(pipe.write_all(&bytes)));
-        }
-        let pid = Pid::from_raw(i32::try_from(child.id()).unwrap_or(i32::MAX));
+        let pid = Pid::from_raw(i32::try_from(child.process.id()).unwrap_or(i32::MAX));
         watch_end(pid, &events);
         drop(events);
 
         let streams_open = Cell::new(2);
-        let watch = Watch { child: self, attempt, ledger, pid, begun: Instant::now(), streams_open };
+        let family = Family::of(pid);
+        let watch = Watch { child: self, attempt, ledger, pid, family, begun: Instant::now(), streams_open };
         let mut stopped = watch.until_ended(&happenings);
-        if matches!(stopped, Some(Stopped::TimedOut { .. })) {
+        if matches!(stopped, Some(Stopped::TimedOut { .. } | Stopped::Cancelled)) {
             watch.end_the_family(&happenings);
         }
         watch.until_output_is_over(&happenings, &mut stopped);
+        let unread = child.feed.map_or(0, |feed| feed.unread());
         // Last of all: until it is waited for, its id is nobody else's, and a signal passed on reaches no stranger.
-        let status = child.wait();
-        signals.close();
-        let recording = std::mem::replace(
+        let status = child.process.wait();
+        let asked = signals.close();
+        let mut recording = std::mem::replace(
             &mut *recording.lock().unwrap_or_else(PoisonError::into_inner),
             Recording::new(0),
         );
+        recording.unread_stdin(unread);
+        // A terminal sends Ctrl-C to the command too, which may have ended before this process was told.
+        let stopped = stopped.or_else(|| asks_to_end(asked));
         if stopped.is_some() {
             delivery.broken();
         }
         finished(status, stopped, recording)
     }
+
+    fn spawn(&self, attempt: &Attempt) -> std::io::Result<Started> {
+        family::adopt_orphans();
+        let mut command = Command::new(&self.command[0]);
+        command.args(&self.command[1..]).envs(super::environment(attempt));
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let Some(bytes) = self.stdin else {
+            return Ok(Started { process: command.stdin(Stdio::inherit()).spawn()?, feed: None });
+        };
+        let (reader, writer) = std::io::pipe()?;
+        let process = command.stdin(reader.try_clone()?).spawn()?;
+        Ok(Started { process, feed: Some(Feed::begin(bytes, reader, writer)) })
+    }
 }
 
-fn not_started(program: &OsStr, error: &std::io::Error) -> Finished {
-    let found = error.kind() != ErrorKind::NotFound;
-    let reason = format!("cannot start {}: {error}", program.to_string_lossy());
-    Finished::NotStarted { reason, exit_code: if found { 126 } else { 127 } }
+/// A command that was started.
+struct Started {
+    process: std::process::Child,
+    feed: Option<Feed>,
 }
 
 fn finished(status: std::io::Result<ExitStatus>, stopped: Option<Stopped>, output: Recording) -> Finished {
@@ -158,6 +171,7 @@ struct Watch<'a> {
     attempt: &'a Attempt,
     ledger: &'a Blocking,
     pid: Pid,
+    family: Family,
     begun: Instant,
     /// How many of the command's two streams are still open.
     streams_open: Cell<u32>,
@@ -169,7 +183,7 @@ impl Watch<'_> {
         let limit = (self.child.timeout_ms > 0).then(|| Duration::from_millis(self.child.timeout_ms));
         let mut stopped = None;
         let mut stop_at = limit.map(|limit| self.begun + limit);
-        let mut stop_with = Signal::SIGTERM;
+        let mut told_to_end = false;
         let mut interrupts = 0;
         loop {
             let left = stop_at.map_or(LOOK, |at| at.saturating_duration_since(Instant::now()).min(LOOK));
@@ -191,24 +205,34 @@ impl Watch<'_> {
                         stopped = Some(Stopped::Cancelled);
                     }
                     stopped = stopped.or(Some(Stopped::TimedOut { after_ms: self.child.timeout_ms }));
-                    family::signal_all(stop_with);
-                    stop_with = Signal::SIGKILL;
+                    if told_to_end {
+                        self.family.kill();
+                    } else {
+                        self.family.ask_to_end();
+                    }
+                    told_to_end = true;
                     stop_at = Some(Instant::now() + GRACE);
                 }
             }
         }
     }
 
-    /// After a time limit: ends what the command has left behind. Whatever survives still holds the attempt's lock.
+    /// Ends what a command that was stopped has left behind. A process that outlives even this may still hold the
+    /// attempt's lock, and is then a running attempt.
     fn end_the_family(&self, happenings: &Receiver<Event>) {
-        let end = Instant::now() + GRACE;
-        let mut kill = false;
-        while family::any_left() && !kill {
-            kill = Instant::now() >= end;
-            family::signal_all(if kill { Signal::SIGKILL } else { Signal::SIGTERM });
+        let kill_at = Instant::now() + GRACE;
+        while self.family.any_left() && Instant::now() < kill_at + GRACE {
+            if Instant::now() < kill_at {
+                self.family.ask_to_end();
+            } else {
+                self.family.kill();
+            }
             match happenings.recv_timeout(Duration::from_millis(20)) {
                 Ok(Event::OutputOver) => self.stream_is_over(),
-                Ok(Event::Ended | Event::Signal(..)) | Err(_) => {}
+                Ok(Event::Ended | Event::Signal(..)) => {}
+                // Nothing is left to tell of; the processes may need a moment more.
+                Err(RecvTimeoutError::Disconnected) => std::thread::sleep(Duration::from_millis(20)),
+                Err(RecvTimeoutError::Timeout) => {}
             }
         }
     }
@@ -262,18 +286,47 @@ impl Watch<'_> {
     }
 }
 
-/// Whether a signal asks the command to end. User signals do not.
+/// Whether a signal asks the command to end. User signals do not, and 0 is none.
 fn asks_to_end(number: i32) -> Option<Stopped> {
     match number {
-        SIGUSR1 | SIGUSR2 => None,
+        0 | SIGUSR1 | SIGUSR2 => None,
         _ => Some(Stopped::Signal(
             Signal::try_from(number).map_or_else(|_| "a signal".to_owned(), |s| s.to_string()),
         )),
     }
 }
 
-fn watch_signals(events: &Sender<Event>) -> std::io::Result<signal_hook::iterator::Handle> {
-    let mut signals = SignalsInfo::<WithOrigin>::new([SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2])?;
+/// The signals that ask a process to end.
+const ASK_TO_END: [i32; 4] = [SIGTERM, SIGINT, SIGHUP, SIGQUIT];
+
+/// Signals that are watched for.
+struct Signals {
+    handle: signal_hook::iterator::Handle,
+    /// The last signal that asked to end, noted the moment it came. The thread that tells of it may be late.
+    asked: Arc<AtomicUsize>,
+    notes: Vec<SigId>,
+}
+
+impl Signals {
+    /// Ends the watch; gives the signal that asked to end, or 0.
+    fn close(self) -> i32 {
+        self.handle.close();
+        for note in self.notes {
+            signal_hook::low_level::unregister(note);
+        }
+        i32::try_from(self.asked.load(Ordering::SeqCst)).unwrap_or(0)
+    }
+}
+
+fn watch_signals(events: &Sender<Event>) -> std::io::Result<Signals> {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let mut notes = Vec::new();
+    for number in ASK_TO_END {
+        let value = usize::try_from(number).unwrap_or(0);
+        notes.push(signal_hook::flag::register_usize(number, Arc::clone(&asked), value)?);
+    }
+    let watched = ASK_TO_END.into_iter().chain([SIGUSR1, SIGUSR2]);
+    let mut signals = SignalsInfo::<WithOrigin>::new(watched)?;
     let handle = signals.handle();
     let events = events.clone();
     std::thread::spawn(move || {
@@ -285,7 +338,7 @@ fn watch_signals(events: &Sender<Event>) -> std::io::Result<signal_hook::iterato
             }
         }
     });
-    Ok(handle)
+    Ok(Signals { handle, asked, notes })
 }
 
 /// Tells when the command has ended, without reaping it: its id stays its own until the last signal is sent.

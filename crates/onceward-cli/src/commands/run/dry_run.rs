@@ -2,11 +2,13 @@
 
 use std::process::{Command, ExitCode, Stdio};
 
-use onceward::{Answer, Decision, Operation, Plan, Preview, Settings};
+use onceward::{Answer, Decision, Operation, Plan, Preview, Record, Settings};
 use serde::Serialize;
 
 use super::RunArgs;
 use super::evidence::basename;
+use super::lookup::{self, Unstartable};
+use super::preflight;
 use super::respond::{Form, Show, Text};
 use crate::answer;
 use crate::context::{Context, quoted};
@@ -36,6 +38,10 @@ pub(super) fn run(
     let line: Vec<String> = args.command.iter().map(|word| quoted(&word.to_string_lossy())).collect();
     let mut answer =
         Answer::preview(&preview, vec![format!("would run {}", line.join(" "))], &context.surface());
+    let gap = lookup::startable(&args.command[0]).err();
+    if let (Some(gap), Decision::Start { .. }) = (&gap, &plan.decision) {
+        return Ok(would_not_start(gap, &answer, plan.record.as_deref(), show));
+    }
     if !args.dry_run_args.is_empty() {
         let own = OwnPlan { plan: own_plan(args)? };
         answer.data = serde_json::value::to_raw_value(&own).ok().map(Into::into);
@@ -45,6 +51,23 @@ pub(super) fn run(
         Form::Output => say(&answer, &preview),
     }
     Ok(preview.refusal.map_or(ExitCode::SUCCESS, |error| ExitCode::from(error.code().exit())))
+}
+
+/// The real call would be refused, because its command cannot be started.
+fn would_not_start(gap: &Unstartable, planned: &Answer, record: Option<&Record>, show: Show<'_>) -> ExitCode {
+    let refusal = Answer {
+        effect: "would_noop",
+        decision: Some("refuse"),
+        reason: Some(format!("would refuse: {}", gap.reason)),
+        changes: Some(Vec::new()),
+        operation: planned.operation.clone(),
+        ..preflight::cannot_start(gap, record)
+    };
+    match (show.form, &refusal.error) {
+        (Form::Output, Some(view)) => answer::talk(&answer::error_text(view, refusal.ran)),
+        (Form::Json | Form::Output, _) => answer::json(&refusal),
+    }
+    ExitCode::from(u8::try_from(gap.exit_code).unwrap_or(1))
 }
 
 fn say(answer: &Answer, preview: &Preview) {

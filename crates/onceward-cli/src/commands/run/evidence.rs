@@ -1,7 +1,6 @@
 //! What the end of a command proves about its effect. What proves nothing leaves it in doubt.
 
 use std::ffi::{OsStr, OsString};
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use onceward::answer::span_in_words;
@@ -9,13 +8,17 @@ use onceward::{Dispatched, Done, Failure, Policy, Settings};
 use serde::Deserialize;
 
 use super::child::{Finished, Stopped};
+use super::lookup::{self, Unstartable};
 use super::recording::{self, Recording};
 
 /// What decides whether an exit code means "no effect".
 pub(super) struct Judge<'a> {
-    pub(super) policy: &'a Policy,
-    pub(super) settings: &'a Settings,
-    pub(super) command: &'a [OsString],
+    policy: &'a Policy,
+    settings: &'a Settings,
+    program: String,
+    arguments: Vec<&'a str>,
+    /// The exit code by which the shell would say that it cannot start its one command, as seen before it was started.
+    shell_gap: Option<i32>,
 }
 
 /// Why an exit is taken for what it is.
@@ -24,12 +27,21 @@ enum Proof {
     InDoubt(String),
 }
 
-impl Judge<'_> {
+impl<'a> Judge<'a> {
+    /// Looks at what is to be run. Afterwards the command may have changed what is there.
+    pub(super) fn new(policy: &'a Policy, settings: &'a Settings, command: &'a [OsString]) -> Self {
+        let program = command.first().map(|program| basename(program)).unwrap_or_default();
+        let arguments: Vec<&str> = command.iter().skip(1).filter_map(|word| word.to_str()).collect();
+        let shell_gap = lookup::shell_gap(&program, &arguments);
+        Self { policy, settings, program, arguments, shell_gap }
+    }
+
     /// What the end of the command says about its effect.
     pub(super) fn ending(&self, finished: Finished, sent: Dispatched) -> Result<Done, Failure> {
         match finished {
-            Finished::NotStarted { reason, exit_code } => {
-                Err(Failure::no_effect(reason).with(recording::exit_data(exit_code), None))
+            // To start it once more at once would end the same way.
+            Finished::NotStarted(Unstartable { reason, exit_code }) => {
+                Err(Failure::no_effect(reason).stopped().with(recording::exit_data(exit_code), None))
             }
             Finished::Ended { code, signal, stopped: Some(stopped), output } => {
                 Err(self.stopped(stopped, code, signal, output))
@@ -93,7 +105,7 @@ impl Judge<'_> {
     }
 
     fn proof(&self, code: i32, output: &Recording) -> Proof {
-        let program = self.command.first().map(|program| basename(program)).unwrap_or_default();
+        let program = &self.program;
         if self.settings.no_effect_exits.contains(&code) {
             return Proof::NoEffect(format!(
                 "the command failed with exit code {code}, declared to have no effect"
@@ -104,9 +116,16 @@ impl Judge<'_> {
                 "the command ended with exit code {code}, declared to be in doubt"
             ));
         }
-        let arguments: Vec<&str> = self.command.iter().skip(1).filter_map(|word| word.to_str()).collect();
-        if let Some(rule) = self.policy.exit_rule(&program) {
-            return if rule.proves_no_effect(code, &arguments) {
+        // What `once` prints is its own word. What curl prints, a server has written.
+        if program == "once"
+            && let Some(proof) = own_word(output)
+        {
+            return proof;
+        }
+        if let Some(rule) = self.policy.exit_rule(program) {
+            let configured = lookup::configured(program, &self.arguments);
+            let known = self.arguments.iter().copied().chain(configured.iter().map(String::as_str));
+            return if rule.proves_no_effect(code, &known.collect::<Vec<_>>()) {
                 Proof::NoEffect(format!(
                     "{program} failed with exit code {code}, by which it says that it did nothing"
                 ))
@@ -117,7 +136,7 @@ impl Judge<'_> {
         if let Some(proof) = own_word(output) {
             return proof;
         }
-        if shell_found_no_command(&program, &arguments, code) {
+        if self.shell_gap == Some(code) {
             return Proof::NoEffect(format!("the shell could not start the command (exit code {code})"));
         }
         Proof::InDoubt(format!("the command ended with exit code {code}"))
@@ -149,32 +168,6 @@ fn own_word(output: &Recording) -> Option<Proof> {
         (Some("no"), _) | (None, "INVALID_INPUT" | "KEY_MISSING") => Some(Proof::NoEffect(said)),
         _ => Some(Proof::InDoubt(said)),
     }
-}
-
-/// Whether the shell that was started could not start the one command that it was given.
-fn shell_found_no_command(program: &str, arguments: &[&str], code: i32) -> bool {
-    let is_shell = matches!(program, "sh" | "bash" | "dash" | "zsh" | "ksh");
-    let ["-c", script] = arguments else { return false };
-    let simple = !script
-        .contains(['\n', ';', '&', '|', '`', '$', '(', ')', '{', '}', '<', '>', '!', '=', '\'', '"', '\\']);
-    let Some(word) = script.split_whitespace().next().filter(|_| is_shell && simple) else { return false };
-    match code {
-        127 => !is_found(word),
-        126 => word.contains('/') && Path::new(word).exists() && !is_executable(Path::new(word)),
-        _ => false,
-    }
-}
-
-fn is_found(word: &str) -> bool {
-    if word.contains('/') {
-        return Path::new(word).exists();
-    }
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|folder| folder.join(word).exists())
-}
-
-fn is_executable(path: &Path) -> bool {
-    path.metadata().is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o111 != 0)
 }
 
 pub(super) fn basename(program: &OsStr) -> String {

@@ -1,5 +1,8 @@
 //! The processes that a command has started, so that a time limit ends all of them.
 
+use std::cell::RefCell;
+use std::collections::HashSet;
+
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -11,44 +14,89 @@ pub(super) fn adopt_orphans() {
     }
 }
 
-/// Sends a signal to every descendant of this process.
-pub(super) fn signal_all(signal: Signal) {
-    for pid in descendants() {
-        match kill(pid, signal) {
-            // One that has just ended needs no signal.
-            Ok(()) | Err(_) => {}
+/// A command and every process that it has started.
+pub(super) struct Family {
+    command: Pid,
+    /// When the command was started, in the kernel's own units. What is older belongs to this process, not to it.
+    since: u64,
+    /// Processes that were asked to end already. Some take a second request for an order.
+    asked: RefCell<HashSet<Pid>>,
+}
+
+impl Family {
+    /// The family of a command that has not been waited for yet.
+    pub(super) fn of(command: Pid) -> Self {
+        let since = Process::read(command.as_raw()).map_or(0, |process| process.started);
+        Self { command, since, asked: RefCell::default() }
+    }
+
+    /// Asks every member to end, once.
+    pub(super) fn ask_to_end(&self) {
+        for pid in self.members() {
+            if self.asked.borrow_mut().insert(pid) {
+                send(pid, Signal::SIGTERM);
+            }
         }
     }
-}
 
-/// Whether any descendant still runs.
-pub(super) fn any_left() -> bool {
-    !descendants().is_empty()
-}
-
-/// Every living descendant of this process.
-fn descendants() -> Vec<Pid> {
-    let parents: Vec<(i32, i32)> = std::fs::read_dir("/proc")
-        .into_iter()
-        .flatten()
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-        .filter_map(|pid: i32| Some((pid, living_parent(pid)?)))
-        .collect();
-    let mut found = vec![i32::try_from(std::process::id()).unwrap_or_default()];
-    let mut next = 0;
-    while let Some(parent) = found.get(next).copied() {
-        found.extend(parents.iter().filter(|(_, of)| *of == parent).map(|(pid, _)| *pid));
-        next += 1;
+    /// Ends every member.
+    pub(super) fn kill(&self) {
+        for pid in self.members() {
+            send(pid, Signal::SIGKILL);
+        }
     }
-    found.into_iter().skip(1).map(Pid::from_raw).collect()
+
+    /// Whether any member but the command itself still runs.
+    pub(super) fn any_left(&self) -> bool {
+        self.members().iter().any(|pid| *pid != self.command)
+    }
+
+    /// The command, and every living process that descends from it or was left behind by it.
+    fn members(&self) -> Vec<Pid> {
+        let processes: Vec<Process> = std::fs::read_dir("/proc")
+            .into_iter()
+            .flatten()
+            .filter_map(|entry| Process::read(entry.ok()?.file_name().to_str()?.parse().ok()?))
+            .filter(|process| process.lives && process.started >= self.since)
+            .collect();
+        let mut found = vec![i32::try_from(std::process::id()).unwrap_or_default()];
+        let mut next = 0;
+        while let Some(parent) = found.get(next).copied() {
+            found.extend(
+                processes.iter().filter(|process| process.parent == parent).map(|process| process.id),
+            );
+            next += 1;
+        }
+        // The command itself is there even where /proc is not: until it is waited for, its id is its own.
+        let others = found.into_iter().skip(1).map(Pid::from_raw).filter(|pid| *pid != self.command);
+        std::iter::once(self.command).chain(others).collect()
+    }
 }
 
-/// The parent of a process, unless the process is a zombie.
-fn living_parent(pid: i32) -> Option<i32> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The program's name is in parentheses, and may hold any character.
-    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
-    let state = fields.next()?;
-    let parent = fields.next()?.parse().ok()?;
-    (state != "Z" && state != "X").then_some(parent)
+fn send(pid: Pid, signal: Signal) {
+    match kill(pid, signal) {
+        // One that has just ended needs no signal.
+        Ok(()) | Err(_) => {}
+    }
+}
+
+/// What the kernel tells about a process.
+struct Process {
+    id: i32,
+    parent: i32,
+    /// When it was started, in ticks since the machine was.
+    started: u64,
+    /// It is not a zombie.
+    lives: bool,
+}
+
+impl Process {
+    fn read(id: i32) -> Option<Self> {
+        let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
+        // The program's name is in parentheses, and may hold any character.
+        let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+        let parent = fields.get(1)?.parse().ok()?;
+        let started = fields.get(19)?.parse().ok()?;
+        Some(Self { id, parent, started, lives: !matches!(*fields.first()?, "Z" | "X") })
+    }
 }

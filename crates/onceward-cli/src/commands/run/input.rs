@@ -3,6 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::Arc;
 
 use onceward::{Json, Settings};
 use sha2::{Digest, Sha256};
@@ -22,7 +23,14 @@ pub(crate) struct Gathered {
     /// How many JSON documents are in it.
     json_inputs: usize,
     /// Standard input, where it was read and must be passed on.
-    pub(crate) stdin: Option<Vec<u8>>,
+    pub(crate) stdin: Option<Arc<[u8]>>,
+}
+
+impl Gathered {
+    /// How much was read from standard input.
+    pub(crate) fn stdin_bytes(&self) -> usize {
+        self.stdin.as_ref().map_or(0, |bytes| bytes.len())
+    }
 }
 
 /// Reads everything that belongs to the operation. All problems are told at once.
@@ -59,10 +67,10 @@ pub(crate) fn gather(identity: &IdentityArgs, command: &[OsString]) -> Result<Ga
     if identity.stdin || piped {
         match stdin::read(if identity.stdin { Patience::Endless } else { Patience::Limited }) {
             // An empty pipe is like none.
-            Ok(bytes) if bytes.is_empty() => stdin = Some(bytes),
+            Ok(bytes) if bytes.is_empty() => stdin = Some(bytes.into()),
             Ok(bytes) => {
                 sort_in(&bytes, &mut documents, &mut files);
-                stdin = Some(bytes);
+                stdin = Some(bytes.into());
             }
             Err(problem) => problems.push(problem),
         }

@@ -46,6 +46,17 @@ pub(crate) struct Summary {
     pub(crate) stderr_bytes: u64,
     /// Whether not all of it was kept.
     pub(crate) cut: bool,
+    /// How much of the standard input that was read for it the command did not read.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) stdin_unread: u64,
+    /// The command could not be started.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) not_started: bool,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks with a reference")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 impl Recording {
@@ -94,6 +105,11 @@ impl Recording {
         }
     }
 
+    /// Notes that the command did not read all of its standard input.
+    pub(crate) fn unread_stdin(&mut self, bytes: u64) {
+        self.summary.stdin_unread = bytes;
+    }
+
     /// The effect that the command's own JSON answer reports.
     pub(crate) fn reported_effect(&self) -> Option<Effect> {
         #[derive(Deserialize)]
@@ -129,7 +145,7 @@ impl Recording {
 
 /// The summary of a command that never ran.
 pub(crate) fn exit_data(exit_code: i32) -> Option<Arc<RawValue>> {
-    let summary = Summary { exit_code: Some(exit_code), ..Summary::default() };
+    let summary = Summary { exit_code: Some(exit_code), not_started: true, ..Summary::default() };
     serde_json::value::to_raw_value(&summary).ok().map(Arc::from)
 }
 

@@ -5,16 +5,20 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use onceward::{Answer, Error, KeyPolicy, Ran, Receipt, Record, RepeatRule, State, Surface};
+use onceward::{Answer, Error, KeyPolicy, NextStep, Ran, Receipt, Record, RepeatRule, State, Surface};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::child::Relay;
 use super::delivery::Delivery;
+use super::preflight::{self, Obstacle};
 use super::recording::{Stream, Summary, collect, frames};
 use super::{Run, RunArgs};
 use crate::answer;
 use crate::context::Context;
+
+/// How much of each stream an answer in JSON holds. The rest is in the ledger.
+const MOST_IN_JSON: usize = 64 * 1024;
 
 /// How the caller wants to be answered.
 #[derive(Debug, Clone, Copy)]
@@ -73,7 +77,8 @@ pub(super) fn answer(
     delivery: &Delivery,
 ) -> Shown {
     let now_ms = run.ledger.ledger().clock_ms();
-    let mut answer = Answer::of(result, &run.context.surface(), now_ms);
+    let surface = run.context.surface();
+    let mut answer = Answer::of(result, &surface, now_ms);
     let record = match result {
         Ok(receipt) => Some(receipt.record()),
         Err(error) => error.record(),
@@ -83,8 +88,11 @@ pub(super) fn answer(
     {
         reason.push_str(&format!(". {}", rule_in_words(rule, run.settings.terms.keys)));
     }
+    if answer.ran == Some(true) {
+        after_a_run(&mut answer, record.and_then(|record| summary(record)), run.gathered.stdin_bytes());
+    }
     if answer.data.is_some() {
-        let output = record.and_then(|record| output(record));
+        let output = record.and_then(|record| output(record, &surface));
         let data = output.and_then(|output| serde_json::value::to_raw_value(&output).ok());
         answer.data = data.map(Arc::from).or(answer.data);
     }
@@ -104,6 +112,35 @@ pub(super) fn answer(
     }
     let ended = record.filter(|record| matches!(record.state, State::Done | State::Failed));
     Shown { exit: exit_code(result, show), delivers: ended.cloned() }
+}
+
+/// What only the call that ran the command is told.
+fn after_a_run(answer: &mut Answer, summary: Option<Summary>, stdin_bytes: usize) {
+    let Some(summary) = summary else { return };
+    if summary.not_started
+        && let Some(error) = &mut answer.error
+    {
+        // The same call gets the same answer until someone has done something about the command.
+        (error.retryable, error.next) = (false, Some(preflight::CORRECT.to_owned()));
+    }
+    if summary.stdin_unread > 0 {
+        answer.warnings.push(format!(
+            "the command did not read {} of the {stdin_bytes} bytes of standard input, which once had read for it; in a \
+             loop that reads the same input, add </dev/null or --ignore stdin",
+            summary.stdin_unread
+        ));
+    }
+}
+
+/// Answers a call that goes no further, and gives its exit code.
+pub(super) fn stopped_short(obstacle: &Obstacle, show: Show<'_>, surface: &Surface) -> ExitCode {
+    let answer = obstacle.answer(surface);
+    show.write_status(&answer);
+    match show.form {
+        Form::Json => answer::json(&answer),
+        Form::Output => say(&answer, None),
+    }
+    ExitCode::from(u8::try_from(obstacle.exit()).unwrap_or(1))
 }
 
 /// Answers a call that was refused before it began.
@@ -194,7 +231,12 @@ struct Output {
     exit_code: Option<i32>,
     stdout: Text,
     stderr: Text,
+    /// Not all of the output is here.
     cut: bool,
+    /// Where the output is that the ledger has kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    more: Option<String>,
+    /// The command's own answer, where that is JSON.
     #[serde(skip_serializing_if = "Option::is_none")]
     answer: Option<Box<RawValue>>,
 }
@@ -215,15 +257,28 @@ impl From<Vec<u8>> for Text {
     }
 }
 
-fn output(record: &Record) -> Option<Output> {
+fn output(record: &Record, surface: &Surface) -> Option<Output> {
     let summary = summary(record)?;
     let body = record.outcome.as_ref()?.body.as_deref().unwrap_or_default();
-    let stdout = collect(body, Stream::Out);
+    let (mut stdout, mut stderr) = (collect(body, Stream::Out), collect(body, Stream::Err));
+    let shortened = [&mut stdout, &mut stderr].map(shorten).contains(&true);
+    let show = || surface.spell(&NextStep::Show(record.id.clone())).command;
     Some(Output {
         exit_code: summary.exit_code,
-        answer: serde_json::from_slice(&stdout).ok(),
+        answer: serde_json::from_slice(&stdout).ok().filter(|_| !shortened),
         stdout: stdout.into(),
-        stderr: collect(body, Stream::Err).into(),
-        cut: summary.cut,
+        stderr: stderr.into(),
+        cut: summary.cut || shortened,
+        more: shortened.then(show).flatten().map(|command| format!("{command} --output")),
     })
+}
+
+/// Shortens what is too long for an answer, between two characters where it is text; says whether it did.
+fn shorten(bytes: &mut Vec<u8>) -> bool {
+    if bytes.len() <= MOST_IN_JSON {
+        return false;
+    }
+    let within = (MOST_IN_JSON - 3..=MOST_IN_JSON).rev().find(|end| bytes[*end] & 0b1100_0000 != 0b1000_0000);
+    bytes.truncate(within.unwrap_or(MOST_IN_JSON));
+    true
 }

@@ -1,8 +1,10 @@
 //! Standard input that belongs to a call: a pipe or a file, read whole and passed on.
 
-use std::io::Read;
+use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileTypeExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -45,6 +47,7 @@ pub(super) fn read(patience: Patience) -> Result<Vec<u8>, String> {
         ));
     }
     read_limited(std::io::stdin().lock(), "standard input")
+        .map_err(|problem| format!("{problem}; --ignore stdin leaves it out of a derived key"))
 }
 
 /// Waits for the first byte or the end. Takes nothing.
@@ -76,7 +79,40 @@ pub(super) fn read_limited(reader: impl Read, what: &str) -> Result<Vec<u8>, Str
     let read =
         reader.take(MAX_INPUT + 1).read_to_end(&mut bytes).map_err(|error| format!("{what}: {error}"))?;
     if read as u64 > MAX_INPUT {
-        return Err(format!("{what} is larger than {} MiB", MAX_INPUT / (1024 * 1024)));
+        let most = MAX_INPUT / (1024 * 1024);
+        return Err(format!(
+            "{what} is larger than {most} MiB, too large to be part of what identifies a call"
+        ));
     }
     Ok(bytes)
+}
+
+/// Standard input on its way to the command.
+pub(super) struct Feed {
+    total: usize,
+    written: Arc<AtomicUsize>,
+    reader: PipeReader,
+}
+
+impl Feed {
+    /// Begins to write. A command that does not read to the end is no error.
+    pub(super) fn begin(bytes: &Arc<[u8]>, reader: PipeReader, mut writer: PipeWriter) -> Self {
+        let written = Arc::new(AtomicUsize::new(0));
+        let feed = Self { total: bytes.len(), written: Arc::clone(&written), reader };
+        let bytes = Arc::clone(bytes);
+        std::thread::spawn(move || {
+            let mut left = &bytes[..];
+            while let Ok(length @ 1..) = writer.write(left) {
+                left = &left[length..];
+                written.fetch_add(length, Ordering::SeqCst);
+            }
+        });
+        feed
+    }
+
+    /// How much of it the command has not read.
+    pub(super) fn unread(&self) -> u64 {
+        let unwritten = self.total.saturating_sub(self.written.load(Ordering::SeqCst)) as u64;
+        unwritten + rustix::io::ioctl_fionread(&self.reader).unwrap_or(0)
+    }
 }
