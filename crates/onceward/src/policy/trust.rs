@@ -3,6 +3,8 @@
 //! A cloned repository can bring such a file. It may name operations and make them safer. It must not run commands,
 //! send the ledger elsewhere, or declare that repeating something is harmless.
 
+use std::collections::BTreeMap;
+
 use super::{LedgerSection, Policy, Rule};
 use crate::record::Class;
 
@@ -26,7 +28,8 @@ impl Policy {
                 (name, safe)
             })
             .collect();
-        let safe = Self { ledger: LedgerSection::default(), defaults, operation, exits: Default::default() };
+        let (ledger, exits) = (LedgerSection::default(), BTreeMap::new());
+        let safe = Self { ledger, defaults, operation, exits, ..self };
         (safe, left_out)
     }
 }
