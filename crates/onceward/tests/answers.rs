@@ -381,8 +381,8 @@ fn how_every_next_step_is_spelled() {
     Wait(ID)
       once: wait for it, then make the same call
         $ once --ledger agent.db wait ID
-      shop: wait for it, then make the same call
-        $ shop wait ID
+      shop: see whether it has ended, then make the same call
+        $ shop show ID
       python: wait for it, then make the same call
         $ ledger.wait("ID")
       agent: wait for it, then make the same call
@@ -418,7 +418,7 @@ fn how_every_next_step_is_spelled() {
       person: use another key for this action
     RaiseAttempts { limit: 20 }
       once: to allow more, raise --attempts above 20
-      shop: to allow more, raise --attempts above 20
+      shop: to allow more, raise `attempts` in the policy above 20, or use another key
       python: to allow more, raise the limit of attempts above 20
       agent: to allow more, raise the limit of attempts above 20
       person: to allow more, raise the limit of attempts above 20

@@ -28,7 +28,7 @@ pub(super) enum Kind {
 const COUNT: Kind = Kind::Number(u32::MAX as i64);
 
 /// Every setting of a rule, in the order of the default policy.
-pub(super) const RULE: [(&str, Kind); 31] = [
+pub(super) const RULE: [(&str, Kind); 32] = [
     ("class", Kind::Word(&["read", "idempotent", "keyed", "probed", "once"])),
     ("keys", Kind::Word(&["auto", "strict", "keyed"])),
     ("key", Kind::Texts),
@@ -57,14 +57,19 @@ pub(super) const RULE: [(&str, Kind); 31] = [
     ("store_command", Kind::Flag),
     ("max_output", Kind::Number(i64::MAX)),
     ("key_argument", Kind::Text),
-    ("on_tool_error", Kind::Word(&["failed", "in_doubt"])),
+    ("on_tool_error", Kind::Word(&["in_doubt", "no_effect", "failed"])),
+    ("agents_settle", Kind::Flag),
     ("lock", Kind::Text),
     ("concurrency", COUNT),
 ];
 
 /// What the table of a program's exit codes takes.
-pub(super) const EXITS: [(&str, Kind); 3] =
-    [("no_effect", Kind::Exits), ("unless", Kind::Texts), ("single", Kind::Text)];
+pub(super) const EXITS: [(&str, Kind); 4] = [
+    ("no_effect", Kind::Exits),
+    ("unless", Kind::Texts),
+    ("values", Kind::Texts),
+    ("single", Kind::Flag),
+];
 
 /// What the section of the ledger takes.
 pub(super) const LEDGER: [(&str, Kind); 1] = [("url", Kind::Text)];
