@@ -48,9 +48,11 @@ fn pay(ledger: &Blocking, key: &str) -> Result<onceward::Receipt, onceward::Erro
 #[test]
 fn files_are_private() {
     let fixture = Fixture::new();
-    pay(&fixture.ledger(), "a").unwrap();
-    for entry in std::fs::read_dir(fixture.folder.path()).unwrap() {
-        let entry = entry.unwrap();
+    let ledger = fixture.ledger();
+    pay(&ledger, "a").unwrap();
+    let entries: Vec<_> = std::fs::read_dir(fixture.folder.path()).unwrap().map(Result::unwrap).collect();
+    assert_eq!(entries.len(), 4, "the database, its log and the log's index, and the locks");
+    for entry in entries {
         assert_eq!(entry.metadata().unwrap().permissions().mode() & 0o777, 0o600, "{:?}", entry.file_name());
     }
 }

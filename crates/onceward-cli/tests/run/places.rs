@@ -30,7 +30,7 @@ fn without_a_word_the_ledger_is_in_the_users_data_folder_and_private() {
     let mode = |name: &str| std::fs::metadata(bench.path(name)).unwrap().permissions().mode() & 0o777;
     let (folder, file) = ("home/.local/share/onceward", "home/.local/share/onceward/once.db");
     assert_eq!(mode(folder), 0o700);
-    for suffix in ["", "-wal", "-shm", "-live"] {
+    for suffix in ["", "-live"] {
         assert_eq!(mode(&format!("{file}{suffix}")), 0o600, "{suffix}");
     }
 }

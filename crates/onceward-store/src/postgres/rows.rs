@@ -232,7 +232,8 @@ pub(super) fn list(schema: &str, filter: &Filter) -> Question {
     let order = if few { "place + 0" } else { "place" };
     let newest = |states: &str| {
         format!(
-            "SELECT {COLUMNS} FROM \"{schema}\".operation WHERE {conditions}{states} ORDER BY {order} DESC LIMIT ${limit}"
+            "SELECT {COLUMNS} FROM \"{schema}\".operation WHERE {conditions}{states} \
+             ORDER BY {order} DESC LIMIT ${limit}"
         )
     };
     let text = match by_index(&filter.states).as_slice() {

@@ -1,10 +1,11 @@
 //! One ledger is one ledger, by whatever path it is reached.
 //!
-//! The log and the `…-live` file are named after the database. Two processes that reach one database by two names would
-//! have two logs and could not see each other's locks, and an operation could run twice. So symbolic links are followed,
-//! a file that has several names is refused, and a process that uses a ledger marks the database itself: by a shared
-//! lock on a byte that the identity of its `…-live` file names. A process that comes with another `…-live` file sees the
-//! mark and is refused, be it that the file was bind-mounted, linked, or its `…-live` file removed or replaced.
+//! The log and the `…-live` file are named after the database. Two processes that reach one database by two names
+//! would have two logs and could not see each other's locks, and an operation could run twice. So symbolic links are
+//! followed, a file that has several names is refused, and a process that uses a ledger marks the database itself: by
+//! a shared lock on a byte that the identity of its `…-live` file names. A process that comes with another `…-live`
+//! file sees the mark and is refused, be it that the file was bind-mounted, linked, or its `…-live` file removed or
+//! replaced.
 
 use std::fs::{File, Metadata};
 use std::io::ErrorKind;

@@ -10,7 +10,7 @@ use crate::store::{Counts, Filter, Listed};
 const PAGE: usize = 500;
 
 impl Ledger {
-    /// The operations that `word` can mean: its id, the first digits of its id (`op_…`), or its key. Newest first, up to
+    /// The operations that `word` can mean: an id, the first digits of an id (`op_…`), or a key. Newest first, up to
     /// `limit`; `scope` narrows it where one is given. Records come without the bodies of their results.
     ///
     /// # Errors

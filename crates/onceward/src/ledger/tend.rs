@@ -12,7 +12,7 @@ use crate::store::{Applied, Change, Counts, Door, Filter, Swap};
 use crate::transition::{self, Ageing, Cancelling, Verdict};
 
 /// How many records one step of a sweep looks at.
-const SWEEP_BATCH: usize = 500;
+const SWEEP_BATCH: usize = 1_000;
 
 /// What asking an operation to stop came to.
 #[derive(Debug, Clone)]
