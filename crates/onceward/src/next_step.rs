@@ -184,11 +184,11 @@ impl Surface {
     pub fn repeat_hint_under(&self, rule: RepeatRule) -> &'static str {
         match (rule, self) {
             (RepeatRule::First | RepeatRule::Retry(_) | RepeatRule::Repeat, _) => {
-                "this call counts as a retry because the earlier answer was not delivered; to run it again on purpose, \
-                 make the same call once more"
+                "This call counts as a retry, because the earlier answer was not delivered; make it once more to run it \
+                 again on purpose"
             }
             (RepeatRule::Given | RepeatRule::Strict, Self::McpAgent | Self::McpPerson { .. }) => {
-                "to run it again on purpose, use another occurrence"
+                "To run it again on purpose, use another occurrence"
             }
             (RepeatRule::Given | RepeatRule::Strict, Self::Shell { .. } | Self::Python) => self.repeat_hint(),
         }

@@ -48,19 +48,22 @@ impl Ledger {
             KeyPolicy::Strict | KeyPolicy::Keyed => {
                 Ok(Wanted { intent: operation.intent()?, rule: RepeatRule::Strict })
             }
-            KeyPolicy::Auto => {
-                let intent = operation.intent()?;
-                let (newest, found) = self.newest_of(&intent, None).await?;
-                let (number, rule) = match found {
-                    None => (newest, RepeatRule::First),
-                    Some((record, state)) if is_over(&record, state, self.now_ms()) => {
-                        (newest + 1, RepeatRule::Repeat)
-                    }
-                    Some((_, state)) => (newest, RepeatRule::Retry(state)),
-                };
-                Ok(Wanted { intent: intent.at_occurrence(number)?, rule })
-            }
+            KeyPolicy::Auto => self.wanted_by_delivery(operation.intent()?).await,
         }
+    }
+
+    /// The same under the policy `auto`, for an action whose identity is worked out already.
+    ///
+    /// # Errors
+    /// When the ledger cannot be read.
+    pub async fn wanted_by_delivery(&self, action: Intent) -> Result<Wanted, Error> {
+        let (newest, found) = self.newest_of(&action, None).await?;
+        let (number, rule) = match found {
+            None => (newest, RepeatRule::First),
+            Some((record, state)) if is_over(&record, state, self.now_ms()) => (newest + 1, RepeatRule::Repeat),
+            Some((_, state)) => (newest, RepeatRule::Retry(state)),
+        };
+        Ok(Wanted { intent: action.at_occurrence(number)?, rule })
     }
 
     /// The newest occurrence of an action that the ledger knows, or the first where it knows none. Occurrences follow
