@@ -115,13 +115,12 @@ fn choose<C: Mutating<D>, D: Danger>(
     match operation.key_policy() {
         KeyPolicy::Strict | KeyPolicy::Keyed => Ok(Wanted { intent, rule: RepeatRule::Strict }),
         KeyPolicy::Auto => {
-            let wanted = ledger.wait_for(ledger.ledger().wanted(operation.clone()))?;
+            let wanted = ledger.wait_for(ledger.ledger().wanted_by_delivery(intent.clone()))?;
             // Such a command looks before it acts, so it runs whenever there is something to do.
             let converges = wanted.intent.terms.class == Class::Idempotent;
             if converges && wanted.rule == RepeatRule::Retry(State::Done) && is_needed::<C, D>(call) {
-                let (newest, _) = ledger.wait_for(ledger.ledger().newest_occurrence(operation, None))?;
-                let next = operation.clone().occurrence((newest + 1).to_string());
-                return Ok(Wanted { intent: next.intent()?, rule: RepeatRule::Repeat });
+                let (newest, _) = ledger.wait_for(ledger.ledger().newest_of(&intent, None))?;
+                return Ok(Wanted { intent: intent.at_occurrence(newest + 1)?, rule: RepeatRule::Repeat });
             }
             Ok(wanted)
         }

@@ -60,8 +60,23 @@ impl<W: World> Session<W> {
     pub(crate) fn existing_ledger(&self) -> Result<Option<Blocking>, Error> {
         match self.ledger(Missing::Refuse) {
             Ok(ledger) => Ok(Some(ledger)),
-            Err(Error::Unavailable(StoreError::Missing { .. })) => Ok(None),
+            Err(Error::Unavailable(StoreError::Missing { .. })) => self.can_be_made().map(|()| None),
             Err(error) => Err(error),
+        }
+    }
+
+    /// Whether a ledger that was named, and is not there yet, has a folder to be made in. The default one gets its own.
+    fn can_be_made(&self) -> Result<(), Error> {
+        let named = self.globals.ledger.as_deref().or(self.policy.ledger_url());
+        let Some(path) = named.and_then(|url| url.strip_prefix("sqlite:")) else { return Ok(()) };
+        let path = Path::new(path.split_once('?').map_or(path, |(path, _)| path));
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        match folder.map(std::fs::read_dir) {
+            Some(Err(error)) => {
+                let what = format!("there is no folder for the ledger {}", path.display());
+                Err(StoreError::because(what, error).into())
+            }
+            Some(Ok(_)) | None => Ok(()),
         }
     }
 

@@ -230,25 +230,25 @@ pub(crate) fn problem(error: &clap::Error, audience: Audience) -> String {
         Audience::Shell => text.to_owned(),
         Audience::Mcp => {
             let first = text.split("\n\n").next().unwrap_or_default();
-            first.split_whitespace().filter_map(property).collect::<Vec<_>>().join(" ")
+            first.split_whitespace().fold(String::new(), in_properties)
         }
     }
 }
 
-/// A word of such a text for a reader who knows properties and no flags: `--dry-run` is `dry_run`.
-fn property(word: &str) -> Option<String> {
+/// Adds a word of such a text for a reader who knows properties and no flags: `'--dry-run <X>'` is `'dry_run'`.
+fn in_properties(mut text: String, word: &str) -> String {
+    if word.starts_with('<')
+        && let Some((_, after)) = word.rsplit_once('>')
+    {
+        return text + after.trim_start_matches('.');
+    }
+    if !text.is_empty() {
+        text.push(' ');
+    }
     let (quote, bare) = word.strip_prefix('\'').map_or(("", word), |bare| ("'", bare));
     match bare.strip_prefix("--") {
-        Some(flag) => {
-            let quote_lost = !quote.is_empty() && !flag.contains('\'');
-            let end = if quote_lost { "'" } else { "" };
-            Some(format!("{quote}{}{end}", flag.replace('-', "_")))
-        }
-        None if bare.starts_with('<') && bare.trim_end_matches([':', ';', ',', '\'', '.']).ends_with('>') => {
-            let rest = bare.rsplit_once('>').map_or("", |(_, rest)| rest).trim_start_matches(['.', '\'']);
-            (!rest.is_empty()).then(|| rest.to_owned())
-        }
-        None => Some(word.to_owned()),
+        Some(flag) => text + quote + &flag.replace('-', "_"),
+        None => text + word,
     }
 }
 

@@ -39,7 +39,7 @@ fn what_cannot_be_asked_is_in_doubt_and_settled_by_hand() {
         }
         let answer = desk.run(line).json();
         let operation = answer["operation"]["id"].as_str().unwrap().to_owned();
-        assert_eq!(answer["error"]["fix_command"], format!("shop show {operation}"), "it decides nothing");
+        assert!(answer["error"].get("fix_command").is_none(), "one command would decide the doubt: {answer}");
         let shown = desk.run(&format!("show {operation}")).json();
         assert_eq!(shown["data"]["operation"]["state"], "in_doubt");
         assert!(
