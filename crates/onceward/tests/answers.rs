@@ -373,8 +373,7 @@ fn how_every_next_step_is_spelled() {
     Probe(ID)
       once: ask the probe whether it happened
         $ once --ledger agent.db settle ID --probe
-      shop: ask the probe whether it happened
-        $ shop settle ID --probe
+      shop: make the same call again; it asks the probe whether it happened
       python: make the same call again; it asks the probe whether it happened
       agent: make the same call again; it asks the probe whether it happened
       person: make the same call again; it asks the probe whether it happened
