@@ -11,6 +11,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use crate::exit::CommandError;
+use crate::table::{self, Cell, Column, Fit};
 
 pub(crate) const BOLD: Style = Style::new().bold();
 pub(crate) const DIM: Style = Style::new().dimmed();
@@ -82,13 +83,41 @@ pub(crate) fn success(
     document: &impl Serialize,
     text: impl FnOnce() -> String,
 ) {
+    success_with(json_wanted, effect, document, Vec::new(), text);
+}
+
+/// The same, with something that a program should know besides. The text says it in its own place.
+pub(crate) fn success_with(
+    json_wanted: bool,
+    effect: &'static str,
+    document: &impl Serialize,
+    warnings: Vec<String>,
+    text: impl FnOnce() -> String,
+) {
     if json_wanted {
-        json(&Answer { data: raw(document), ..Answer::plain(effect) });
+        json(&Answer { data: raw(document), warnings, ..Answer::plain(effect) });
     } else {
         let text = text();
         if !text.is_empty() {
             data(&text);
         }
+    }
+}
+
+/// There was nothing to do, and why.
+pub(crate) fn nothing_to_do(
+    json_wanted: bool,
+    effect: &'static str,
+    document: Option<&impl Serialize>,
+    reason: &str,
+    warnings: Vec<String>,
+) {
+    if json_wanted {
+        let data = document.and_then(raw);
+        json(&Answer { data, reason: Some(reason.to_owned()), warnings, ..Answer::plain(effect) });
+    } else {
+        data(&format!("{effect}: {reason}"));
+        warnings.iter().for_each(|warning| talk(&format!("once: warning: {warning}")));
     }
 }
 
@@ -178,23 +207,10 @@ pub(crate) fn progress_over() {
     }
 }
 
-/// A table with a heading, columns as wide as they need to be.
-pub(crate) fn table(heading: &[&str], rows: &[Vec<(String, Style)>]) -> String {
-    let mut widths: Vec<usize> = heading.iter().map(|title| title.chars().count()).collect();
-    for row in rows {
-        for (width, (cell, _)) in widths.iter_mut().zip(row) {
-            *width = (*width).max(cell.chars().count());
-        }
-    }
-    let line = |cells: &[(String, Style)]| {
-        let mut text = String::new();
-        for (index, ((cell, style), width)) in cells.iter().zip(&widths).enumerate() {
-            let padding = if index + 1 == cells.len() { 0 } else { width - cell.chars().count() + 2 };
-            text.push_str(&styled(*style, cell));
-            text.push_str(&" ".repeat(padding));
-        }
-        text
-    };
-    let head: Vec<(String, Style)> = heading.iter().map(|title| ((*title).to_owned(), DIM)).collect();
-    std::iter::once(line(&head)).chain(rows.iter().map(|row| line(row))).collect::<Vec<_>>().join("\n")
+/// A table of whole cells, as wide as it needs to be.
+pub(crate) fn table(heading: &[&'static str], rows: &[Vec<(String, Style)>]) -> String {
+    let columns: Vec<Column> = heading.iter().map(|title| Column { title, fit: Fit::Whole }).collect();
+    let cells =
+        |row: &Vec<(String, Style)>| row.iter().map(|(text, style)| Cell::new(text, *style)).collect();
+    table::render(&columns, &rows.iter().map(cells).collect::<Vec<_>>(), None)
 }

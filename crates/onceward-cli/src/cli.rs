@@ -1,18 +1,32 @@
-//! What can be typed. The doc comments are the help.
+//! The command line. The doc comments are the help.
 
 use std::process::ExitCode;
 
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::error::ErrorKind;
-use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
-use onceward::{Class, Effect, KeyPolicy, State};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum, ValueHint};
+use onceward::{Class, Effect, Filter, KeyPolicy, State};
 
 use crate::answer;
 use crate::commands;
 
-/// Agents retry; the world must change once.
+/// The exit codes and what each means, for the help and the manual.
+pub(crate) const EXIT_CODES: [(&str, &str); 9] = [
+    ("0", "Done, now or earlier. A retry gets the stored result."),
+    ("2", "Invalid input. Nothing was run."),
+    ("4", "Refused: in progress, expired, cancelled, or the limit of attempts is reached."),
+    ("5", "No such operation."),
+    ("6", "The key was used for a different action, or not possible in the operation's state."),
+    ("10", "Timed out. The command may have taken effect."),
+    ("12", "The ledger cannot be used. Nothing was run."),
+    ("79", "In doubt: the command may or may not have taken effect. Check, then `once settle`."),
+    ("other", "The command failed without effect; its own exit code is passed on, or 1."),
+];
+
+/// Run commands so that a retry never repeats their effect.
 ///
-/// Runs commands so that a retry never repeats their effect: the intent is written down first, the result is replayed
-/// to every retry, and what nobody can know is said to be in doubt, never guessed.
+/// The intent is written to a ledger before the command runs, and its result after. A retry gets the stored result, byte
+/// for byte, and runs nothing. If there is no way to know whether an effect happened, `once` says so instead of guessing.
 #[derive(Debug, Parser)]
 #[command(
     name = "once",
@@ -21,10 +35,14 @@ use crate::commands;
     max_term_width = 110,
     disable_help_subcommand = true
 )]
-#[command(
-    after_help = "Exit codes: 0 done or replayed, 2 wrong input, 4 refused (in progress, expired, cancelled, budget), \
-5 not found, 6 key reused, 10 timeout, 12 ledger unavailable, 79 in doubt; a failed command's own code is passed on."
-)]
+#[command(after_help = "Examples:
+  once run --key order-42 -- ./charge.sh 42 100
+  once ls --state in_doubt
+  once settle order-42 --as done
+
+Exit codes: 0 done or replayed, 2 invalid input, 4 refused (in progress, expired, cancelled, limit of attempts), 5 not \
+found, 6 key reused or wrong state, 10 timeout, 12 ledger unavailable, 79 in doubt; a failed command's own code is \
+passed on.")]
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) global: Global,
@@ -36,67 +54,160 @@ pub(crate) struct Cli {
 pub(crate) struct Global {
     /// The ledger: sqlite:PATH, postgres://…, redis://…, rediss://… or redis+cluster://… [default: a file in the
     /// user's data folder]
-    #[arg(long, global = true, env = "ONCE_LEDGER", value_name = "URL", help_heading = "Everywhere")]
+    #[arg(long, global = true, env = "ONCE_LEDGER", value_name = "URL", help_heading = "Global options")]
     pub(crate) ledger: Option<String>,
-    /// The policy file [default: ./onceward.toml, then the user's configuration folder]
-    #[arg(long, global = true, env = "ONCE_CONFIG", value_name = "FILE", help_heading = "Everywhere")]
+    /// The policy file [default: onceward.toml in this folder or the nearest one above it, then the user's]
+    #[arg(long, global = true, env = "ONCE_CONFIG", value_name = "FILE", value_hint = ValueHint::FilePath,
+          help_heading = "Global options")]
     pub(crate) config: Option<std::path::PathBuf>,
     /// Answer with one JSON object on stdout
-    #[arg(long, global = true, help_heading = "Everywhere")]
+    #[arg(long, global = true, help_heading = "Global options")]
     pub(crate) json: bool,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Run a command once
+    #[command(
+        override_usage = "once run [OPTIONS] [--] <COMMAND> [ARGS]...",
+        after_help = "Examples:
+  once run --key order-42 -- ./charge.sh 42 100
+  once run --key mail-7 --probe './was-it-sent.sh 7' -- ./send.sh 7
+  once run --scope nightly --occurrence \"$(date +%F)\" -- ./backup.sh
+  once run --dry-run --key order-42 -- ./charge.sh 42 100"
+    )]
     Run(Box<commands::run::RunArgs>),
     /// Put an MCP server behind the ledger: each tool is called once
+    #[command(after_help = "Examples:
+  once mcp -- npx some-mcp-server
+  once mcp --explain -- npx some-mcp-server
+  once mcp init -- npx some-mcp-server")]
     Mcp(Box<commands::mcp::McpArgs>),
     /// List operations, newest first
+    #[command(after_help = "Examples:
+  once ls --state in_doubt,failed
+  once ls --key order-42
+  once ls --since 2h --jsonl | jq -r .id")]
     Ls(ListArgs),
-    /// Show one operation with all that is known of it
-    Show(OperationArg),
+    /// Show everything recorded about one operation
+    #[command(after_help = "Examples:
+  once show order-42
+  once show op_l5f
+  once show order-42 --output")]
+    Show(ShowArgs),
     /// Wait until an operation is no longer running
+    #[command(after_help = "Examples:
+  once wait order-42
+  once wait order-42 --timeout 5m --output")]
     Wait(WaitArgs),
-    /// Say what became of an operation in doubt
+    /// Record what became of an operation in doubt
+    #[command(
+        override_usage = "once settle <OPERATION> --as <done|failed> [--note <TEXT>] [--data <JSON>]
+       once settle <OPERATION> --probe",
+        after_help = "Check first whether it happened.
+
+Examples:
+  once settle order-42 --as done --note 'seen on the statement'
+  once settle order-42 --as failed
+  once settle order-42 --probe"
+    )]
     Settle(SettleArgs),
     /// Check a reported success again
+    #[command(after_help = "Examples:
+  once verify order-42
+  once verify order-42 --check './is-it-paid.sh 42'")]
     Verify(VerifyArgs),
-    /// Ask an operation to stop; says what had already happened
+    /// Ask an operation to stop, and say what had already happened
+    #[command(after_help = "Examples:
+  once cancel order-42
+  once cancel order-42 --dry-run")]
     Cancel(ChangeArgs),
-    /// Delete the record of an operation: its key can run again
+    /// Delete the record of an operation, so that its key can run again
+    #[command(after_help = "Examples:
+  once forget order-42 --dry-run
+  once forget order-42 --force")]
     Forget(ForgetArgs),
-    /// What a scope really did: done, in doubt, cancelled, replayed
+    /// Report what a scope really did, with everything in doubt first
+    #[command(after_help = "Examples:
+  once report
+  once report --scope nightly --since 24h
+  once report --scope nightly --json")]
     Report(ReportArgs),
-    /// Expire what is due and write down what is in doubt
+    /// Expire old results and mark abandoned attempts as in doubt
+    #[command(after_help = "Examples:
+  once gc --dry-run
+  once gc --vacuum")]
     Gc(GcArgs),
     /// Count operations by state
+    #[command(after_help = "Examples:
+  once stats")]
     Stats,
     /// Copy the ledger to a file, while others may go on using it
+    #[command(after_help = "Examples:
+  once backup once-copy.db
+  once backup once-copy.db --force")]
     Backup(BackupArgs),
     /// Write all operations as JSON lines, oldest first
+    #[command(after_help = "Examples:
+  once export > ledger.jsonl
+  once export --scope nightly --no-bodies")]
     Export(ExportArgs),
-    /// Import an export. Safe to repeat; resumes where it stopped
+    /// Import the output of `once export` (safe to repeat; resumes where it stopped)
+    #[command(after_help = "Examples:
+  once import ledger.jsonl
+  once export | once import --ledger postgres://localhost/once")]
     Import(ImportArgs),
     /// Derive a key and explain it
+    #[command(
+        override_usage = "once key [OPTIONS] [--] [COMMAND] [ARGS]...",
+        after_help = "Examples:
+  once key -- ./charge.sh 42 100
+  once key --name charge --input '{\"order\": 42}' --key-fields order"
+    )]
     Key(KeyArgs),
-    /// Look the installation and the ledger over
+    /// Check the installation and the ledger
+    #[command(after_help = "Examples:
+  once doctor")]
     Doctor,
-    /// Show or write the policy
-    #[command(subcommand)]
+    /// Show, check, trust or write the policy
+    #[command(
+        subcommand,
+        after_help = "Examples:
+  once config show charge
+  once config check
+  once config allow
+  once config init"
+    )]
     Config(ConfigCommand),
     /// See it work: duplicates without the ledger, then none with it
+    #[command(after_help = "Examples:
+  once demo")]
     Demo(DemoArgs),
     /// Print a completion script
+    #[command(after_help = "Examples:
+  once completions bash > ~/.local/share/bash-completion/completions/once
+  once completions zsh > ~/.zfunc/_once")]
     Completions {
-        /// For which shell
+        /// The shell
         shell: clap_complete::Shell,
     },
-    /// Print or write the manual pages
+    /// Print the manual, or write one page per command to a folder
+    #[command(after_help = "Examples:
+  once man | man -l -
+  once man ~/.local/share/man/man1")]
     Man {
-        /// Write one page a command into this folder instead
-        #[arg(value_name = "FOLDER")]
+        /// Write one page per command to this folder instead
+        #[arg(value_name = "FOLDER", value_hint = ValueHint::DirPath)]
         folder: Option<std::path::PathBuf>,
+    },
+    /// Print the help of a command
+    #[command(after_help = "Examples:
+  once help
+  once help settle")]
+    Help {
+        /// The command
+        #[arg(value_name = "COMMAND")]
+        command: Vec<String>,
     },
 }
 
@@ -179,9 +290,24 @@ impl From<Keys> for KeyPolicy {
 
 #[derive(Debug, Args)]
 pub(crate) struct OperationArg {
-    /// The operation (op_…)
+    /// The operation: its id, the first characters of its id, or its key
     #[arg(value_name = "OPERATION")]
     pub(crate) operation: String,
+    /// Look for it in this scope only
+    #[arg(long, visible_alias = "session", value_name = "SCOPE")]
+    pub(crate) scope: Option<String>,
+    /// Look for it among operations of this name only
+    #[arg(long, value_name = "NAME")]
+    pub(crate) name: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ShowArgs {
+    #[command(flatten)]
+    pub(crate) operation: OperationArg,
+    /// Print the stored output, byte for byte, and nothing else
+    #[arg(long)]
+    pub(crate) output: bool,
 }
 
 #[derive(Debug, Args)]
@@ -199,6 +325,37 @@ pub(crate) struct DryRunArgs {
     pub(crate) dry_run: bool,
 }
 
+/// When operations were created.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct WhenArgs {
+    /// Only those created since then: a span of time such as 2h, or a time such as 2030-01-31T08:00:00Z
+    #[arg(long, value_name = "TIME", value_parser = moment)]
+    since: Option<Moment>,
+    /// Only those created before then
+    #[arg(long, value_name = "TIME", value_parser = moment)]
+    until: Option<Moment>,
+}
+
+/// A point in time, as it is typed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Moment {
+    /// So many milliseconds ago.
+    Ago(u64),
+    /// At this time, in milliseconds since 1970.
+    At(i64),
+}
+
+impl WhenArgs {
+    /// The filter for these times, by the ledger's clock.
+    pub(crate) fn filter(self, now_ms: i64) -> Filter {
+        let at = |moment: Moment| match moment {
+            Moment::Ago(ms) => now_ms.saturating_sub_unsigned(ms),
+            Moment::At(ms) => ms,
+        };
+        Filter { since_ms: self.since.map(at), until_ms: self.until.map(at), ..Filter::default() }
+    }
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct ListArgs {
     /// Only of this scope
@@ -207,44 +364,56 @@ pub(crate) struct ListArgs {
     /// Only of this name
     #[arg(long)]
     pub(crate) name: Option<String>,
+    /// Only with this key
+    #[arg(long)]
+    pub(crate) key: Option<String>,
     /// Only in these states (comma-separated)
-    #[arg(long, value_delimiter = ',', value_name = "STATES")]
+    #[arg(long, value_delimiter = ',', value_name = "STATES", value_parser = words::<State>(State::ALL.map(State::as_str)))]
     pub(crate) state: Vec<State>,
-    /// At most so many
+    #[command(flatten)]
+    pub(crate) when: WhenArgs,
+    /// Maximum number to list
     #[arg(long, short = 'n', default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub(crate) limit: u32,
+    /// Print one JSON object per line for each operation
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) jsonl: bool,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct WaitArgs {
     #[command(flatten)]
     pub(crate) operation: OperationArg,
-    /// How long at most
+    /// Maximum time to wait
     #[arg(long, default_value = "30s", value_parser = span, value_name = "TIME")]
     pub(crate) timeout: u64,
+    /// Print the stored output, byte for byte, when it is over
+    #[arg(long)]
+    pub(crate) output: bool,
 }
 
 #[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("finding").required(true).args(["verdict", "probe"]))]
 pub(crate) struct SettleArgs {
     #[command(flatten)]
     pub(crate) operation: OperationArg,
-    /// What became of it
-    #[arg(long = "as", value_name = "VERDICT", required_unless_present = "probe")]
+    /// What you found: it happened (done), or it did not (failed)
+    #[arg(long = "as", value_name = "FINDING", value_parser = Finding)]
     pub(crate) verdict: Option<SettleAs>,
     /// Ask the operation's own probe instead
-    #[arg(long, conflicts_with = "verdict")]
-    pub(crate) probe: bool,
-    /// Why, for those who look later
     #[arg(long)]
+    pub(crate) probe: bool,
+    /// What the finding is based on; recorded with the operation
+    #[arg(long, value_name = "TEXT")]
     pub(crate) note: Option<String>,
-    /// The result to replay, as JSON
+    /// The result that retries get, as JSON
     #[arg(long, value_name = "JSON")]
     pub(crate) data: Option<String>,
     #[command(flatten)]
     pub(crate) dry: DryRunArgs,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SettleAs {
     /// It happened: retries get its result
     Done,
@@ -252,12 +421,44 @@ pub(crate) enum SettleAs {
     Failed,
 }
 
+/// Reads a finding. Any other word is refused without a guess at what was meant: the finding must be the caller's.
+#[derive(Debug, Clone, Copy)]
+struct Finding;
+
+impl TypedValueParser for Finding {
+    type Value = SettleAs;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        _argument: Option<&clap::Arg>,
+        value: &std::ffi::OsStr,
+    ) -> Result<SettleAs, clap::Error> {
+        match value.to_str() {
+            Some("done") => Ok(SettleAs::Done),
+            Some("failed") => Ok(SettleAs::Failed),
+            _ => {
+                let problem = "--as takes done or failed; check first whether it happened.\n\n  \
+                               --as done    it happened: retries get its result\n  \
+                               --as failed  it did not happen: the next call runs it\n";
+                Err(clap::Error::raw(ErrorKind::InvalidValue, problem).with_cmd(command))
+            }
+        }
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue>>> {
+        let done = PossibleValue::new("done").help("It happened: retries get its result");
+        let failed = PossibleValue::new("failed").help("It did not happen: the next call runs it");
+        Some(Box::new([done, failed].into_iter()))
+    }
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct VerifyArgs {
     #[command(flatten)]
     pub(crate) operation: OperationArg,
-    /// The check, for `sh -c` (exit 0 confirmed, 1 refuted, else pending) [default: the operation's own]
-    #[arg(long, value_name = "COMMAND")]
+    /// The check, for `sh -c`: exit 0 confirmed, exit 10 refuted, anything else not yet [default: the operation's own]
+    #[arg(long, value_name = "COMMAND", value_hint = ValueHint::CommandString)]
     pub(crate) check: Option<String>,
     #[command(flatten)]
     pub(crate) dry: DryRunArgs,
@@ -267,7 +468,7 @@ pub(crate) struct VerifyArgs {
 pub(crate) struct ForgetArgs {
     #[command(flatten)]
     pub(crate) operation: OperationArg,
-    /// Also when it is done or in doubt, so that its effect can happen again
+    /// Also if it is done or in doubt, so that its effect can happen again
     #[arg(long)]
     pub(crate) force: bool,
     #[command(flatten)]
@@ -276,9 +477,17 @@ pub(crate) struct ForgetArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ReportArgs {
-    /// Of which scope
+    /// The scope
     #[arg(long, visible_alias = "session", env = "ONCE_SCOPE", default_value = "default")]
     pub(crate) scope: String,
+    #[command(flatten)]
+    pub(crate) when: WhenArgs,
+    /// Maximum number to list of each state; totals count all
+    #[arg(long, short = 'n', default_value_t = 20, value_parser = clap::value_parser!(u32).range(0..=100_000))]
+    pub(crate) limit: u32,
+    /// Print one JSON object per line for each listed operation, and the totals in the last line
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) jsonl: bool,
 }
 
 #[derive(Debug, Args)]
@@ -292,7 +501,8 @@ pub(crate) struct GcArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct BackupArgs {
-    /// Where to
+    /// Destination file
+    #[arg(value_hint = ValueHint::FilePath)]
     pub(crate) file: std::path::PathBuf,
     /// Replace the file where it exists
     #[arg(long)]
@@ -324,36 +534,57 @@ pub(crate) struct KeyArgs {
     #[command(flatten)]
     pub(crate) identity: IdentityArgs,
     /// The command, as for `once run`
-    #[arg(last = true, value_name = "COMMAND")]
+    #[arg(trailing_var_arg = true, value_name = "COMMAND", value_hint = ValueHint::CommandWithArguments)]
     pub(crate) command: Vec<std::ffi::OsString>,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ConfigCommand {
-    /// The policy in force, for an operation of some name
+    /// Show the settings of an operation, and which rule decided each
+    #[command(after_help = "Examples:
+  once config show
+  once config show charge")]
     Show {
         /// The operation's name
         #[arg(default_value = "*")]
         name: String,
     },
+    /// Check a policy file and list every problem (exit 2)
+    #[command(after_help = "Examples:
+  once config check
+  once config check policies/onceward.toml")]
+    Check {
+        /// The file [default: the policy that holds here]
+        #[arg(value_hint = ValueHint::FilePath)]
+        file: Option<std::path::PathBuf>,
+    },
     /// Trust the policy file of this project as it is now: its ledger, probes and classes count
+    #[command(after_help = "Examples:
+  once config allow")]
     Allow {
         /// The file [default: the one found upward from here]
+        #[arg(value_hint = ValueHint::FilePath)]
         file: Option<std::path::PathBuf>,
         #[command(flatten)]
         dry: DryRunArgs,
     },
-    /// Take that back
+    /// Stop trusting the policy file of this project
+    #[command(after_help = "Examples:
+  once config deny")]
     Deny {
         /// The file [default: the one found upward from here]
+        #[arg(value_hint = ValueHint::FilePath)]
         file: Option<std::path::PathBuf>,
         #[command(flatten)]
         dry: DryRunArgs,
     },
-    /// Write the commented default to edit
+    /// Write the default policy with its comments, to edit
+    #[command(after_help = "Examples:
+  once config init
+  once config init policies/onceward.toml")]
     Init {
-        /// Where to
-        #[arg(default_value = "onceward.toml")]
+        /// Destination file
+        #[arg(default_value = "onceward.toml", value_hint = ValueHint::FilePath)]
         file: std::path::PathBuf,
         #[command(flatten)]
         dry: DryRunArgs,
@@ -372,12 +603,27 @@ pub(crate) fn span(text: &str) -> Result<u64, String> {
     onceward::policy::span_ms(text).map_err(|invalid| invalid.to_string())
 }
 
-/// How often.
+/// A point in time: a span that has passed since, or a date and time.
+fn moment(text: &str) -> Result<Moment, String> {
+    if let Ok(ago) = onceward::policy::span_ms(text) {
+        return Ok(Moment::Ago(ago));
+    }
+    let at = humantime::parse_rfc3339_weak(text)
+        .or_else(|_| humantime::parse_rfc3339(&format!("{text}T00:00:00Z")))
+        .ok()
+        .and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok())
+        .and_then(|since| i64::try_from(since.as_millis()).ok());
+    at.map(Moment::At).ok_or_else(|| {
+        format!("{text:?} is not a time; write a span such as 2h, or a time such as 2030-01-31T08:00:00Z")
+    })
+}
+
+/// A count.
 pub(crate) fn count(text: &str) -> Result<u32, String> {
     text.parse().map_err(|_| format!("{text:?} is not a number; write 3"))
 }
 
-/// How much.
+/// A number of bytes.
 pub(crate) fn bytes(text: &str) -> Result<u64, String> {
     text.parse().map_err(|_| format!("{text:?} is not a number of bytes; write 1048576 for a MiB"))
 }
@@ -388,28 +634,41 @@ pub(crate) fn exit_code(text: &str) -> Result<i32, String> {
     code.ok_or_else(|| format!("{text:?} is not an exit code from 1 to 255"))
 }
 
+/// One of these words, which help, completions and errors name.
+fn words<T>(words: impl IntoIterator<Item = &'static str>) -> impl TypedValueParser<Value = T>
+where
+    T: std::str::FromStr<Err = onceward::InvalidInput> + Clone + Send + Sync + 'static,
+{
+    PossibleValuesParser::new(words.into_iter().collect::<Vec<_>>()).try_map(|word| word.parse::<T>())
+}
+
 /// A class, by its word.
-pub(crate) fn class(text: &str) -> Result<Class, String> {
-    text.parse().map_err(|invalid: onceward::InvalidInput| invalid.to_string())
+pub(crate) fn class() -> impl TypedValueParser<Value = Class> {
+    words(Class::ALL.map(Class::as_str))
 }
 
 /// An effect, by its word.
-pub(crate) fn effect(text: &str) -> Result<Effect, String> {
-    text.parse().map_err(|invalid: onceward::InvalidInput| invalid.to_string())
+pub(crate) fn effect() -> impl TypedValueParser<Value = Effect> {
+    words(Effect::REAL.map(Effect::as_str))
 }
 
-/// Reads the command line. Help goes to stdout because it was asked for; every mistake is exit 2 and changes nothing.
+/// Reads the command line. Every mistake is exit 2 and changes nothing.
 pub(crate) fn parse() -> Result<Cli, ExitCode> {
     Cli::try_parse().map_err(|error| {
-        if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
-            answer::talk_to_stdout(&error.render().ansi().to_string());
-            return ExitCode::SUCCESS;
-        }
         let json =
             std::env::args_os().take_while(|argument| argument != "--").any(|argument| argument == "--json");
-        answer::usage(&error, json);
-        ExitCode::from(2)
+        told(error, json)
     })
+}
+
+/// Prints what the parser says. Help goes to stdout because it was asked for.
+pub(crate) fn told(error: clap::Error, json: bool) -> ExitCode {
+    if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
+        answer::talk_to_stdout(&error.render().ansi().to_string());
+        return ExitCode::SUCCESS;
+    }
+    answer::usage(&error, json);
+    ExitCode::from(2)
 }
 
 /// The definition that parser, help, completions and manual share.

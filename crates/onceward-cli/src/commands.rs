@@ -1,4 +1,4 @@
-//! One file a command.
+//! One file per command.
 
 mod allow;
 mod ask;
@@ -12,9 +12,11 @@ mod forget;
 mod gc;
 mod import;
 mod key;
+mod listing;
 mod ls;
 mod man;
 pub(crate) mod mcp;
+mod output;
 mod report;
 pub(crate) mod run;
 mod settle;
@@ -49,7 +51,7 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
 fn dispatch(cli: Cli) -> Ended {
     let Cli { global, command } = cli;
     let json = global.json;
-    // Whoever needs neither a policy nor a ledger must work when both are broken.
+    // A command that needs neither a policy nor a ledger works when both are broken.
     let context = || Context::new(global.clone());
     match command {
         Command::Run(args) => run::run(&context()?, &args),
@@ -76,9 +78,11 @@ fn dispatch(cli: Cli) -> Ended {
         Command::Config(ConfigCommand::Deny { file, dry }) => {
             allow::run(file.as_deref(), allow::Wish::Deny, dry, json)
         }
+        Command::Config(ConfigCommand::Check { file }) => config::check(global, file),
         Command::Config(ConfigCommand::Init { file, dry }) => config::init(&file, dry, json),
         Command::Demo(args) => demo::run(&args, json),
         Command::Completions { shell } => Ok(man::completions(shell)),
+        Command::Help { command } => Ok(man::help(&command, json)),
         Command::Man { folder } => man::pages(folder.as_deref()),
     }
 }

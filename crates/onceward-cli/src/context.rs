@@ -6,17 +6,22 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use etcetera::BaseStrategy;
-use onceward::{Blocking, Ledger, OperationId, Policy, StoreError, Surface};
+use onceward::{Blocking, Error, InvalidInput, Ledger, Listed, OperationId, Policy, StoreError, Surface};
 pub(crate) use onceward_store::Missing;
 use onceward_store::{Backend, Place, SqliteOptions};
 
 use crate::answer;
-use crate::cli::Global;
+use crate::cli::{Global, OperationArg};
 use crate::exit::CommandError;
 use crate::trust::Mark;
 
 /// `once` is short-lived, so the write-ahead log must stay short: the next `once` reads all of it.
 const CHECKPOINT_PAGES: u32 = 200;
+/// How many characters of an id name an operation without `op_` before them.
+const SHORTEST_PREFIX: usize = 3;
+/// How many operations one word is looked up to mean, and how many of them are listed.
+const MOST_CANDIDATES: usize = 1_000;
+const SHOWN_CANDIDATES: usize = 10;
 
 /// From flags, environment and files.
 pub(crate) struct Context {
@@ -28,17 +33,26 @@ pub(crate) struct Context {
 impl Context {
     pub(crate) fn new(global: Global) -> Result<Self, CommandError> {
         let PolicyFile { file: policy_file, text, found } = read_policy(global.config.as_deref())?;
-        let in_file = |problem: String| match &policy_file {
-            Some(file) => CommandError::invalid(format!("{}: {problem}", file.display())),
-            None => CommandError::invalid(problem),
-        };
-        let policy = Policy::parse(&text).map_err(|invalid| in_file(invalid.to_string()))?;
-        policy.check().map_err(|invalid| in_file(invalid.to_string()))?;
+        let policy = Policy::parse(&text).and_then(|policy| {
+            policy.check()?;
+            policy.check_probes()?;
+            Ok(policy)
+        });
+        let policy = policy.map_err(|invalid| in_file(&invalid, policy_file.as_deref()))?;
         let policy = match (&policy_file, found) {
             (Some(file), Found::InProject) if !is_allowed(file, &text) => only_what_is_safe(policy, file),
             (Some(_) | None, Found::InProject | Found::ByUser) => policy,
         };
         Ok(Self { global, policy, policy_file })
+    }
+
+    /// What says where the ledger is.
+    pub(crate) fn ledger_origin(&self) -> &'static str {
+        match (&self.global.ledger, self.policy.ledger_url()) {
+            (Some(_), _) => "--ledger or ONCE_LEDGER",
+            (None, Some(_)) => "[ledger]",
+            (None, None) => "built in",
+        }
     }
 
     /// Where the ledger is: the flag, the environment, the policy, the user's data folder.
@@ -55,6 +69,12 @@ impl Context {
             CommandError::invalid("there is no home folder to keep a ledger in; give --ledger sqlite:PATH")
         })?;
         Ok(format!("sqlite:{}", folders.data_dir().join("onceward").join("once.db").display()))
+    }
+
+    /// The same, to be printed: without a password.
+    pub(crate) fn shown_ledger_url(&self) -> Result<String, CommandError> {
+        let url = self.ledger_url()?;
+        Ok(if has_password(&url) { "(a URL with a password, which is not printed)".to_owned() } else { url })
     }
 
     /// The ledger, or nothing where there is none yet.
@@ -88,6 +108,11 @@ impl Context {
             options.checkpoint_pages = CHECKPOINT_PAGES;
         }
         Ok(place)
+    }
+
+    /// Checks that the ledger's URL can be understood. Nothing is opened.
+    pub(crate) fn check_ledger_url(&self) -> Result<(), CommandError> {
+        self.place().map(|_| ())
     }
 
     /// The file of a ledger that is one.
@@ -133,10 +158,78 @@ impl Context {
         Ok(())
     }
 
-    /// An operation, by its id.
-    pub(crate) fn operation(&self, text: &str) -> Result<OperationId, CommandError> {
-        Ok(OperationId::parse(text)?)
+    /// How `once` is called so that it finds the same ledger.
+    pub(crate) fn program(&self) -> String {
+        match self.surface() {
+            Surface::Shell { program, options } if !options.is_empty() => {
+                format!("{program} {}", options.join(" "))
+            }
+            _ => "once".to_owned(),
+        }
     }
+
+    /// The operation that a user names: by its id, the first characters of its id, or its key.
+    pub(crate) fn operation(
+        &self,
+        ledger: &Blocking,
+        arg: &OperationArg,
+    ) -> Result<OperationId, CommandError> {
+        let word = arg.operation.as_str();
+        if let Ok(id) = OperationId::parse(word) {
+            return Ok(id);
+        }
+        if word.is_empty() {
+            let problem = "the operation is empty; give its id, the first characters of its id, or its key";
+            return Err(CommandError::invalid(problem));
+        }
+        let lookup = |word: &str| -> Result<Vec<Listed>, CommandError> {
+            let found = ledger.ledger().lookup(word, arg.scope.as_deref(), MOST_CANDIDATES);
+            let mut found = ledger.wait_for(found)?;
+            found.retain(|listed| arg.name.as_ref().is_none_or(|name| *name == listed.record.name));
+            Ok(found)
+        };
+        let mut found = lookup(word)?;
+        // A key is exact. Without `op_`, an id is only meant where no key is.
+        if found.is_empty() && word.len() >= SHORTEST_PREFIX {
+            found = lookup(&format!("op_{word}"))?;
+        }
+        match found.as_slice() {
+            [] => Err(Error::NotFound { id: named(arg) }.into()),
+            [one] => Ok(one.record.id.clone()),
+            many => Err(ambiguous(word, many)),
+        }
+    }
+}
+
+/// What was asked for and is not there.
+fn named(arg: &OperationArg) -> String {
+    let within = |what: &str, value: &Option<String>| {
+        value.as_ref().map(|value| format!(" of {what} {value:?}")).unwrap_or_default()
+    };
+    format!(
+        "with the id or key {:?}{}{}",
+        arg.operation,
+        within("scope", &arg.scope),
+        within("name", &arg.name)
+    )
+}
+
+/// Several operations fit: each is listed with what tells it from the others.
+fn ambiguous(word: &str, found: &[Listed]) -> CommandError {
+    let lines = found.iter().take(SHOWN_CANDIDATES).map(|Listed { record, .. }| {
+        let (id, scope, name, key) = (&record.id, &record.scope, &record.name, &record.key.text);
+        format!("\n  {id}  {}  scope {scope}, name {name}, key {key}", record.state)
+    });
+    let lines: String = lines.collect();
+    let more = if found.len() > SHOWN_CANDIDATES { "\n  …" } else { "" };
+    CommandError::invalid(format!(
+        "{word:?} fits {} operations; give the whole id, or narrow it with --scope or --name:{lines}{more}",
+        if found.len() < MOST_CANDIDATES {
+            found.len().to_string()
+        } else {
+            format!("{MOST_CANDIDATES} or more")
+        }
+    ))
 }
 
 /// A ledger's URL with its path made absolute, so that it names one file from every folder.
@@ -158,6 +251,13 @@ fn has_password(url: &str) -> bool {
 /// A word as a shell reads it back.
 pub(crate) fn quoted(word: &str) -> String {
     shlex::try_quote(word).map_or_else(|_| format!("{word:?}"), std::borrow::Cow::into_owned)
+}
+
+/// The problems of a policy, each with the file that has them.
+fn in_file(invalid: &InvalidInput, file: Option<&Path>) -> InvalidInput {
+    let Some(file) = file else { return invalid.clone() };
+    let problems = invalid.problems().iter().map(|problem| format!("{}: {problem}", file.display()));
+    InvalidInput::all(problems.collect()).unwrap_or_else(|| invalid.clone())
 }
 
 fn unusable(what: String) -> CommandError {

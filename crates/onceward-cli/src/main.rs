@@ -3,14 +3,16 @@
 //! # Layout
 //! - `cli`: what can be typed.
 //! - `context`: the ledger, the policy and the way to answer, from flags, environment and files.
-//! - `commands`: one file a command. `commands/run`: the one that all others are about.
-//! - `answer`: what is printed. `exit`: how it ends. `trust`: policy files that the user has allowed.
+//! - `commands`: one file per command. `commands/run`: the one that all others are about.
+//! - `answer`: what is printed. `table`: rows that fit the terminal. `exit`: how it ends. `trust`: policy files that the
+//!   user has allowed.
 
 mod answer;
 mod cli;
 mod commands;
 mod context;
 mod exit;
+mod table;
 mod trust;
 
 use std::process::ExitCode;

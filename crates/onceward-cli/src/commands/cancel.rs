@@ -4,20 +4,20 @@ use std::process::ExitCode;
 
 use onceward::{Cancelled, Error, State};
 
-use super::ls::{Line, standing};
+use super::listing::{Line, standing};
 use crate::answer::{self, BOLD, styled};
 use crate::cli::ChangeArgs;
 use crate::context::{Context, Missing};
 use crate::exit::Ended;
 
 pub(super) fn run(context: &Context, args: &ChangeArgs) -> Ended {
-    let id = context.operation(&args.operation.operation)?;
     let ledger = context.ledger(Missing::Refuse)?;
+    let id = context.operation(&ledger, &args.operation)?;
     let (record, state) = ledger.wait_for(ledger.ledger().find(&id))?;
     let (would, text) = match state {
         State::Staged | State::Failed => ("would_update", "would cancel it; it has had no effect"),
         State::Running => ("would_update", "would ask the running attempt to stop"),
-        State::Cancelled => ("would_noop", "it is cancelled already"),
+        State::Cancelled => ("would_noop", "it is already cancelled"),
         State::Done | State::InDoubt | State::Expired => {
             return Err(Error::WrongState { action: "cancelling", record: standing(record, state) }.into());
         }
@@ -35,7 +35,10 @@ pub(super) fn run(context: &Context, args: &ChangeArgs) -> Ended {
         }
         Cancelled::Requested(record) => {
             answer::success(context.global.json, "updated", &Line::of(&record, record.state), || {
-                format!("{id} is running; it was asked to stop, and `once wait {id}` tells what happened")
+                format!(
+                    "{id} is running; it was asked to stop. See what happened: {} wait {id}",
+                    context.program()
+                )
             });
         }
     }

@@ -1,43 +1,101 @@
-//! `once config`: the policy in force, and one to begin with.
+//! `once config`: the policy that holds, and one to begin with.
 
+use std::collections::BTreeMap;
 use std::fs::OpenOptions;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use onceward::policy::DEFAULT_POLICY;
+use onceward::policy::{DEFAULT_POLICY, Origin, Setting};
 use serde::Serialize;
 
-use crate::answer;
-use crate::cli::DryRunArgs;
+use crate::answer::{self, BOLD, DIM, styled};
+use crate::cli::{DryRunArgs, Global};
 use crate::context::Context;
 use crate::exit::{CommandError, Ended};
 
+/// What holds for an operation, in the names and units of the file.
 #[derive(Serialize)]
 struct Shown {
     name: String,
     policy_file: Option<String>,
     ledger: String,
-    settings: onceward::Settings,
+    ledger_from: &'static str,
+    settings: BTreeMap<&'static str, serde_json::Value>,
+    from: BTreeMap<&'static str, String>,
 }
 
 pub(super) fn show(context: &Context, name: &str) -> Ended {
+    context.check_ledger_url()?;
+    context.policy.settings(name)?;
+    let settings = context.policy.explain(name);
+    let file = context.policy_file.as_ref().map(|file| file.display().to_string());
     let shown = Shown {
         name: name.to_owned(),
-        policy_file: context.policy_file.as_ref().map(|file| file.display().to_string()),
-        ledger: context.ledger_url()?,
-        settings: context.policy.settings(name)?,
+        policy_file: file.clone(),
+        ledger: context.shown_ledger_url()?,
+        ledger_from: context.ledger_origin(),
+        settings: settings.iter().map(|setting| (setting.name, setting.json.clone())).collect(),
+        from: settings.iter().map(|setting| (setting.name, setting.origin.to_string())).collect(),
     };
     answer::success(context.global.json, "noop", &shown, || {
-        let settings = serde_json::to_string_pretty(&shown.settings).unwrap_or_default();
-        let file = shown.policy_file.as_deref().unwrap_or("none; the built-in default holds");
-        format!("policy file: {file}\nledger: {}\noperation {name}: {settings}", shown.ledger)
+        let file = file.as_deref().unwrap_or("none, so the built-in policy holds");
+        let exits = context.policy.exit_rule(name).map(|rule| {
+            let codes: Vec<String> = rule.no_effect.iter().map(i32::to_string).collect();
+            format!("\n\n# Exit codes by which {name} says that it did nothing:\n[exits.{name}]\nno_effect = [{}]", codes.join(", "))
+        });
+        format!(
+            "# policy file: {file}\n# ledger: {} ({})\n# What holds for an operation with the name {name:?}, and what decided it:\n{}{}",
+            shown.ledger,
+            shown.ledger_from,
+            in_columns(&settings),
+            exits.unwrap_or_default()
+        )
+    });
+    Ok(ExitCode::SUCCESS)
+}
+
+/// One setting per line, with what decided it as a comment.
+fn in_columns(settings: &[Setting]) -> String {
+    let line = |setting: &Setting| format!("{} = {}", setting.name, setting.value);
+    // A long value does not push all comments to the right.
+    let widest =
+        settings.iter().map(|setting| line(setting).chars().count()).filter(|width| *width <= 40).max();
+    let widest = widest.unwrap_or(0);
+    let lines = settings.iter().map(|setting| {
+        let text = line(setting);
+        format!(
+            "{}  # {}",
+            styled(if setting.origin == Origin::BuiltIn { DIM } else { BOLD }, format!("{text:<widest$}")),
+            setting.origin
+        )
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+#[derive(Serialize)]
+struct Checked {
+    policy_file: Option<String>,
+    problems: Vec<String>,
+}
+
+/// Reads the policy and says everything that is wrong with it.
+pub(super) fn check(global: Global, file: Option<PathBuf>) -> Ended {
+    let json = global.json;
+    let global = Global { config: file.or(global.config.clone()), ..global };
+    let context = Context::new(global)?;
+    context.check_ledger_url()?;
+    let file = context.policy_file.as_ref().map(|file| file.display().to_string());
+    let checked = Checked { policy_file: file.clone(), problems: Vec::new() };
+    answer::success(json, "noop", &checked, || match file {
+        Some(file) => format!("{file}: no problems"),
+        None => "there is no policy file; the built-in policy holds".to_owned(),
     });
     Ok(ExitCode::SUCCESS)
 }
 
 pub(super) fn init(file: &Path, dry: DryRunArgs, json: bool) -> Ended {
-    let exists = || CommandError::invalid(format!("{} exists already; it was not touched", file.display()));
+    let exists = || CommandError::invalid(format!("{} already exists; it was not changed", file.display()));
     if dry.dry_run {
         if file.exists() {
             return Err(exists());
@@ -57,7 +115,7 @@ pub(super) fn init(file: &Path, dry: DryRunArgs, json: bool) -> Ended {
     let mut opened = OpenOptions::new().write(true).create_new(true).open(file).map_err(cannot)?;
     opened.write_all(DEFAULT_POLICY.as_bytes()).map_err(cannot)?;
     answer::success(json, "created", &file.display().to_string(), || {
-        format!("{} is written", file.display())
+        format!("{} was written", file.display())
     });
     Ok(ExitCode::SUCCESS)
 }

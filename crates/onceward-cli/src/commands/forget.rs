@@ -1,19 +1,31 @@
-//! `once forget`: deletes the record of an operation, by somebody's say-so.
+//! `once forget`: deletes the record of an operation, on the user's word.
 
 use std::process::ExitCode;
 
 use onceward::{Error, State};
 
-use super::ls::{Line, standing};
+use super::listing::{Line, standing};
 use crate::answer;
 use crate::cli::ForgetArgs;
 use crate::context::{Context, Missing};
 use crate::exit::{CommandError, Ended};
 
 pub(super) fn run(context: &Context, args: &ForgetArgs) -> Ended {
-    let id = context.operation(&args.operation.operation)?;
     let ledger = context.ledger(Missing::Refuse)?;
-    let (record, state) = ledger.wait_for(ledger.ledger().find(&id))?;
+    let found = context
+        .operation(&ledger, &args.operation)
+        .and_then(|id| Ok((ledger.wait_for(ledger.ledger().find(&id))?, id)));
+    let ((record, state), id) = match found {
+        Ok(found) => found,
+        // What is not there, or no longer, is forgotten.
+        Err(CommandError::Ledger(error @ Error::NotFound { .. })) => {
+            let effect = if args.dry.dry_run { "would_noop" } else { "noop" };
+            let reason = format!("{error}; nothing was forgotten");
+            answer::nothing_to_do(context.global.json, effect, None::<&Line>, &reason, Vec::new());
+            return Ok(ExitCode::SUCCESS);
+        }
+        Err(error) => return Err(error),
+    };
     match state {
         State::Running => {
             return Err(Error::WrongState { action: "forgetting", record: standing(record, state) }.into());
@@ -21,7 +33,7 @@ pub(super) fn run(context: &Context, args: &ForgetArgs) -> Ended {
         State::Done | State::InDoubt if !args.force => {
             return Err(CommandError::invalid(format!(
                 "the operation is {state}: without its record the next call runs it, a second time if it happened; \
-                 --force if that is wanted"
+                 add --force if you want that"
             )));
         }
         State::Staged | State::Done | State::Failed | State::InDoubt | State::Cancelled | State::Expired => {}

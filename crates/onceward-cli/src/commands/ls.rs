@@ -1,91 +1,50 @@
 //! `once ls`: operations, newest first.
 
 use std::process::ExitCode;
-use std::sync::Arc;
 
-use onceward::answer::{OperationView, rfc3339, span_in_words};
-use onceward::{Filter, Ran, Record, State};
-use serde::Serialize;
+use onceward::{Filter, Record, State};
 
-use crate::answer::{self, DIM, state_style};
+use super::listing::{self, Heading, Line};
+use crate::answer;
 use crate::cli::ListArgs;
 use crate::context::{Context, Missing};
 use crate::exit::Ended;
 
-/// An operation in a listing.
-#[derive(Serialize)]
-pub(super) struct Line {
-    #[serde(flatten)]
-    operation: OperationView,
-    class: onceward::Class,
-    created_at: String,
-    updated_at: String,
-    replays: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reason: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    double_effect: Option<onceward::DoubleEffect>,
-}
-
-impl Line {
-    pub(super) fn of(record: &Record, state: State) -> Self {
-        Self {
-            operation: OperationView { replayed: false, ..OperationView::of(record, state, Ran::No) },
-            class: record.detail.class,
-            created_at: rfc3339(record.created_ms),
-            updated_at: rfc3339(record.updated_ms),
-            replays: record.replays,
-            reason: record.reason().map(str::to_owned),
-            double_effect: record.detail.double_effect,
-        }
-    }
-}
-
-/// The record with where it really stands, for errors that tell it: of an attempt whose owner is gone nobody has
-/// written down yet that it is in doubt.
-pub(super) fn standing(record: Arc<Record>, state: State) -> Arc<Record> {
-    match record.state {
-        State::Running => Arc::new(Record { state, ..Record::clone(&record) }),
-        State::Staged | State::Done | State::Failed | State::InDoubt | State::Cancelled | State::Expired => {
-            record
-        }
-    }
-}
-
 pub(super) fn run(context: &Context, args: &ListArgs) -> Ended {
     let ledger = context.ledger(Missing::Refuse)?;
+    let now_ms = ledger.ledger().clock_ms();
+    let limit = args.limit as usize;
     let filter = Filter {
         scope: args.scope.clone(),
         name: args.name.clone(),
+        key: args.key.clone(),
         states: args.state.clone(),
-        limit: args.limit as usize,
-        ..Filter::default()
+        // One more shows whether there are more.
+        limit: limit + 1,
+        ..args.when.filter(now_ms)
     };
-    let listed = ledger.wait_for(ledger.ledger().list(&filter))?;
-    let now_ms = ledger.ledger().clock_ms();
-    let lines: Vec<Line> = listed.iter().map(|(listed, state)| Line::of(&listed.record, *state)).collect();
-    answer::success(context.global.json, "noop", &lines, || {
-        let rows: Vec<_> = listed.iter().map(|(listed, state)| row(&listed.record, *state, now_ms)).collect();
-        let table =
-            answer::table(&["STATE", "NAME", "SCOPE", "ATTEMPT", "REPLAYS", "AGO", "OPERATION"], &rows);
-        match listed.len() {
-            0 => "no operations".to_owned(),
-            full if full == filter.limit => format!("{table}\n(the newest {full}; -n shows more)"),
-            _ => table,
+    let mut listed = ledger.wait_for(ledger.ledger().list(&filter))?;
+    let more = listed.len() > limit;
+    listed.truncate(limit);
+    let lines = listed.iter().map(|(listed, state)| Line::of(&listed.record, *state));
+    if args.jsonl {
+        lines.for_each(|line| answer::json(&line));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let lines: Vec<Line> = lines.collect();
+    let cut = more.then(|| format!("only the newest {limit} are listed; -n lists more"));
+    answer::success_with(context.global.json, "noop", &lines, cut.iter().cloned().collect(), || {
+        if listed.is_empty() {
+            return "no operations".to_owned();
+        }
+        let rows: Vec<(&Record, State)> =
+            listed.iter().map(|(listed, state)| (&listed.record, *state)).collect();
+        let heading = if args.scope.is_some() { Heading::Scope } else { Heading::None };
+        let table = listing::table(&rows, heading, now_ms);
+        match &cut {
+            Some(cut) => format!("{table}\n({cut})"),
+            None => table,
         }
     });
     Ok(ExitCode::SUCCESS)
-}
-
-pub(super) fn row(record: &Record, state: State, now_ms: i64) -> Vec<(String, anstyle::Style)> {
-    let plain = anstyle::Style::new();
-    vec![
-        (state.to_string(), state_style(state)),
-        (record.name.clone(), plain),
-        (record.scope.clone(), plain),
-        (record.attempt.to_string(), plain),
-        (record.replays.to_string(), plain),
-        (span_in_words(now_ms - record.updated_ms), DIM),
-        (record.id.to_string(), DIM),
-    ]
 }

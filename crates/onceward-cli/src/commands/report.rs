@@ -3,73 +3,153 @@
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
-use onceward::{Filter, Listed, State};
+use onceward::{Blocking, DoubleEffect, Filter, Record, State};
 use serde::Serialize;
 
-use super::ls::{Line, row};
-use crate::answer::{self, BOLD, styled};
+use super::listing::{self, Heading, Line};
+use crate::answer::{self, BOLD, RED, YELLOW, styled};
 use crate::cli::ReportArgs;
 use crate::context::{Context, Missing};
-use crate::exit::Ended;
+use crate::exit::{CommandError, Ended};
 
-/// How many operations a report names.
-const LIMIT: usize = 10_000;
+/// How many operations are read at a time.
+const PAGE: usize = 1_000;
+
+/// The states in the order in which a reader wants them: what needs a decision comes first.
+const SECTIONS: [(State, &str, &str); 7] = [
+    (State::InDoubt, "in doubt", "in doubt: check each, then settle it"),
+    (State::Running, "running", "running"),
+    (State::Staged, "held back", "held back"),
+    (State::Failed, "failed", "failed: no effect"),
+    (State::Cancelled, "cancelled", "cancelled: no effect"),
+    (State::Done, "done", "done"),
+    (State::Expired, "expired", "expired: the result is no longer stored"),
+];
+
+/// All operations of a scope, counted; the newest of each state, listed.
+#[derive(Default)]
+struct Tally {
+    totals: BTreeMap<State, u64>,
+    alarms: BTreeMap<&'static str, u64>,
+    replays: u64,
+    listed: BTreeMap<State, Vec<Record>>,
+}
 
 #[derive(Serialize)]
-struct Report {
-    scope: String,
-    operations: usize,
+struct Report<'a> {
+    scope: &'a str,
+    operations: u64,
     replays: u64,
-    by_state: BTreeMap<State, Vec<Line>>,
+    totals: &'a BTreeMap<State, u64>,
+    double_effects: &'a BTreeMap<&'static str, u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    by_state: Option<BTreeMap<State, Vec<Line>>>,
 }
 
 pub(super) fn run(context: &Context, args: &ReportArgs) -> Ended {
     let ledger = context.ledger(Missing::Refuse)?;
-    let filter = Filter { scope: Some(args.scope.clone()), limit: LIMIT, ..Filter::default() };
-    let listed = ledger.wait_for(ledger.ledger().list(&filter))?;
-    let mut by_state: BTreeMap<State, Vec<Line>> = BTreeMap::new();
-    for (listed, state) in &listed {
-        by_state.entry(*state).or_default().push(Line::of(&listed.record, *state));
+    let now_ms = ledger.ledger().clock_ms();
+    let filter = Filter { scope: Some(args.scope.clone()), limit: PAGE, ..args.when.filter(now_ms) };
+    let limit = args.limit as usize;
+    let tally = count(&ledger, filter, limit);
+    answer::progress_over();
+    let tally = tally?;
+    let report = Report {
+        scope: &args.scope,
+        operations: tally.totals.values().sum(),
+        replays: tally.replays,
+        totals: &tally.totals,
+        double_effects: &tally.alarms,
+        by_state: None,
+    };
+    if args.jsonl {
+        for (state, _, _) in SECTIONS {
+            let records = tally.listed.get(&state).into_iter().flatten();
+            records.for_each(|record| answer::json(&Line::of(record, state)));
+        }
+        answer::json(&report);
+        return Ok(ExitCode::SUCCESS);
     }
-    let replays = listed.iter().map(|(listed, _)| listed.record.replays).sum();
-    let report = Report { scope: args.scope.clone(), operations: listed.len(), replays, by_state };
-    answer::success(context.global.json, "noop", &report, || {
-        text(&report, &listed, ledger.ledger().clock_ms())
+    let lines = |(state, records): (&State, &Vec<Record>)| {
+        (*state, records.iter().map(|record| Line::of(record, *state)).collect())
+    };
+    let by_state = Some(tally.listed.iter().map(lines).collect());
+    let cut = tally.totals.values().any(|total| *total > limit as u64);
+    let cut = cut.then(|| format!("only the newest {limit} of each state are listed; --limit lists more"));
+    let warnings = cut.into_iter().collect();
+    answer::success_with(context.global.json, "noop", &Report { by_state, ..report }, warnings, || {
+        text(&args.scope, &tally, now_ms)
     });
     Ok(ExitCode::SUCCESS)
 }
 
-/// What happened comes first, and what somebody must look at last, where it is seen.
-fn text(report: &Report, listed: &[(Listed, State)], now_ms: i64) -> String {
-    const SECTIONS: [(State, &str); 7] = [
-        (State::Done, "happened"),
-        (State::Expired, "ended long ago"),
-        (State::Cancelled, "was cancelled and did not happen"),
-        (State::Failed, "failed and did not happen"),
-        (State::Staged, "is held back"),
-        (State::Running, "is running"),
-        (State::InDoubt, "is in doubt: settle it"),
-    ];
+/// Reads every operation that the filter lets through, a page at a time.
+fn count(ledger: &Blocking, mut filter: Filter, limit: usize) -> Result<Tally, CommandError> {
+    let mut tally = Tally::default();
+    loop {
+        let page = ledger.wait_for(ledger.ledger().list(&filter))?;
+        let full = page.len() == PAGE;
+        filter.before = page.last().map(|(listed, _)| listed.cursor);
+        for (listed, state) in page {
+            *tally.totals.entry(state).or_default() += 1;
+            tally.replays += listed.record.replays;
+            if let Some(alarm) = listed.record.detail.double_effect {
+                let word = match alarm {
+                    DoubleEffect::Possible => "possible",
+                    DoubleEffect::Certain => "certain",
+                };
+                *tally.alarms.entry(word).or_default() += 1;
+            }
+            let named = tally.listed.entry(state).or_default();
+            if named.len() < limit {
+                named.push(listed.record);
+            }
+        }
+        if !full {
+            return Ok(tally);
+        }
+        answer::progress(&format!("{} operations read", tally.totals.values().sum::<u64>()));
+    }
+}
+
+fn text(scope: &str, tally: &Tally, now_ms: i64) -> String {
+    let total: u64 = tally.totals.values().sum();
+    let counted = SECTIONS.iter().filter_map(|(state, word, _)| {
+        let count = tally.totals.get(state)?;
+        Some(format!("{count} {word}"))
+    });
+    let counted = counted.collect::<Vec<_>>().join(", ");
+    let colon = if counted.is_empty() { "" } else { ": " };
     let mut parts = vec![format!(
-        "scope {}: {} operations, {} replays",
-        styled(BOLD, &report.scope),
-        report.operations,
-        report.replays
+        "scope {}: {}{colon}{counted}; {}",
+        styled(BOLD, scope),
+        counted_as(total, "operation"),
+        counted_as(tally.replays, "replay")
     )];
-    for (state, title) in SECTIONS {
-        let rows: Vec<_> = listed
-            .iter()
-            .filter(|(_, standing)| *standing == state)
-            .map(|(listed, standing)| row(&listed.record, *standing, now_ms))
-            .collect();
-        if !rows.is_empty() {
-            let table =
-                answer::table(&["STATE", "NAME", "SCOPE", "ATTEMPT", "REPLAYS", "AGO", "OPERATION"], &rows);
-            parts.push(format!("\n{} ({})\n{table}", styled(BOLD, title), rows.len()));
+    for (word, count) in &tally.alarms {
+        let alarm = format!("double effect {word}: {}", counted_as(*count, "operation"));
+        parts.push(styled(RED.bold(), alarm));
+    }
+    for (state, _, title) in SECTIONS {
+        let records = tally.listed.get(&state).map(Vec::as_slice).unwrap_or_default();
+        if records.is_empty() {
+            continue;
+        }
+        let rows: Vec<(&Record, State)> = records.iter().map(|record| (record, state)).collect();
+        let count = tally.totals.get(&state).copied().unwrap_or_default();
+        let style = if state == State::InDoubt { YELLOW.bold() } else { BOLD };
+        parts.push(format!(
+            "\n{} ({count})\n{}",
+            styled(style, title),
+            listing::table(&rows, Heading::ScopeAndState, now_ms)
+        ));
+        if count > rows.len() as u64 {
+            parts.push(format!("(the newest {} of {count}; --limit lists more)", rows.len()));
         }
     }
-    if listed.len() == LIMIT {
-        parts.push(format!("\n(only the newest {LIMIT} are named)"));
-    }
     parts.join("\n")
+}
+
+fn counted_as(count: u64, thing: &str) -> String {
+    format!("{count} {thing}{}", if count == 1 { "" } else { "s" })
 }

@@ -27,14 +27,15 @@ use crate::exit::{CommandError, Ended};
 use child::Child;
 use delivery::Delivery;
 use evidence::Judge;
+pub(crate) use respond::Text;
 
 /// Run a command once: a retry gets the first result, byte for byte, and nothing is run.
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
     #[command(flatten)]
     identity: IdentityArgs,
-    /// What may be done when it is in doubt: read, idempotent, keyed, probed, once
-    #[arg(long, value_parser = cli::class, help_heading = "Safety")]
+    /// What may be done when it is in doubt
+    #[arg(long, value_parser = cli::class(), help_heading = "Safety")]
     class: Option<Class>,
     /// Tells whether an operation in doubt happened, for `sh -c`: exit 0 yes, exit 10 no, anything else cannot tell
     #[arg(long, value_name = "COMMAND", help_heading = "Safety")]
@@ -60,8 +61,8 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "CODES", value_delimiter = ',', help_heading = "Safety",
           value_parser = cli::exit_code)]
     doubt_exit: Vec<i32>,
-    /// What a success changes: created, updated, deleted, noop [default: the command's own JSON answer, else updated]
-    #[arg(long, value_parser = cli::effect, help_heading = "Safety")]
+    /// What a success changes [default: the command's own JSON answer, else updated]
+    #[arg(long, value_parser = cli::effect(), help_heading = "Safety")]
     effect: Option<Effect>,
     /// Settle a doubt as "did not happen" and run the command again: on your word, which is recorded
     #[arg(long, help_heading = "Safety")]
@@ -108,7 +109,8 @@ pub(crate) struct RunArgs {
     )]
     dry_run_args: Vec<OsString>,
     /// The command and its arguments; options of `once` come before it
-    #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
+    #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND",
+          value_hint = clap::ValueHint::CommandWithArguments)]
     command: Vec<OsString>,
 }
 

@@ -1,73 +1,187 @@
-//! `once show`: one operation with all that is known of it.
+//! `once show`: everything that is recorded about one operation.
 
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use onceward::answer::{rfc3339, span_in_words};
-use onceward::{Outcome, Record, State};
+use onceward::{Error, Liveness, Outcome, Ran, Record, State, Store, Surface};
+use onceward_store::Backend;
 use serde::Serialize;
+use serde_json::value::RawValue;
 
-use super::ls::Line;
+use super::listing::{Line, double_effect, standing};
+use super::output::{self, Output};
 use super::run::recording::{Stream, collect};
 use crate::answer::{self, BOLD, RED, YELLOW, state_style, styled};
-use crate::cli::OperationArg;
+use crate::cli::ShowArgs;
 use crate::context::{Context, Missing};
 use crate::exit::Ended;
+use crate::table::{cut, one_line};
+
+/// How much of an output is shown beside the rest.
+const FIRST_LINE: usize = 80;
 
 #[derive(Serialize)]
 struct Shown<'a> {
     #[serde(flatten)]
     line: Line,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    owner: Option<&'static str>,
     detail: &'a onceward::Detail,
-    outcome: Option<&'a onceward::Outcome>,
+    outcome: Option<HowItEnded<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    output: Option<Output>,
 }
 
-pub(super) fn run(context: &Context, args: &OperationArg) -> Ended {
-    let id = context.operation(&args.operation)?;
-    let ledger = context.ledger(Missing::Refuse)?;
+/// How it ended, without a result of any length.
+#[derive(Serialize)]
+struct HowItEnded<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    effect: Option<onceward::Effect>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    verified: Option<onceward::Verification>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    settled_by: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    data: Option<Arc<RawValue>>,
+    /// Where a result that is too long for this answer can be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    all: Option<String>,
+    unavailable: bool,
+}
+
+pub(super) fn run(context: &Context, args: &ShowArgs) -> Ended {
+    let store = context.store(Missing::Refuse)?;
+    let ledger = onceward::Ledger::new(store.clone()).blocking();
+    let id = context.operation(&ledger, &args.operation)?;
     let (record, state) = ledger.wait_for(ledger.ledger().find(&id))?;
-    let shown =
-        Shown { line: Line::of(&record, state), detail: &record.detail, outcome: record.outcome.as_ref() };
-    answer::success(context.global.json, "noop", &shown, || text(&record, state, ledger.ledger().clock_ms()));
+    let surface = context.surface();
+    if args.output && !context.global.json {
+        output::print(&record);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let owner = ledger.wait_for(owner(&store, &record));
+    let shown = Shown {
+        line: Line::of(&record, state),
+        owner,
+        detail: &record.detail,
+        outcome: record.outcome.as_ref().map(|outcome| ended(&record, outcome, &surface)),
+        output: output::beginning(&record, &surface),
+    };
+    answer::success(context.global.json, "noop", &shown, || {
+        text(&record, state, owner, ledger.ledger().clock_ms(), &surface)
+    });
     Ok(ExitCode::SUCCESS)
 }
 
-/// All that is known, in lines.
-pub(super) fn text(record: &Record, state: State, now_ms: i64) -> String {
-    let mut lines = vec![format!("{} {}", styled(BOLD, &record.name), styled(state_style(state), state))];
+fn ended<'a>(record: &Record, outcome: &'a Outcome, surface: &Surface) -> HowItEnded<'a> {
+    let data = output::result(record);
+    let all = (data.is_none() && outcome.data.is_some()).then(|| output::command(record, surface));
+    HowItEnded {
+        effect: outcome.effect,
+        reason: outcome.reason.as_deref(),
+        verified: outcome.verified,
+        settled_by: outcome.settled_by.as_deref(),
+        data,
+        all,
+        unavailable: outcome.unavailable,
+    }
+}
+
+/// What is seen of the owner of the newest attempt, while that matters.
+async fn owner(store: &Arc<dyn Backend>, record: &Record) -> Option<&'static str> {
+    let owner = record.detail.owner.as_ref().filter(|_| !record.state.is_settled())?;
+    Some(match Store::liveness(&**store, owner).await.ok()? {
+        Liveness::Alive => "alive",
+        Liveness::Gone => "gone",
+        Liveness::NeverDispatched => "gone before it dispatched anything",
+        Liveness::Unknown => "not visible from here",
+    })
+}
+
+/// Everything that is recorded, in lines.
+pub(super) fn text(
+    record: &Record,
+    state: State,
+    owner: Option<&str>,
+    now_ms: i64,
+    surface: &Surface,
+) -> String {
+    let detail = &record.detail;
+    let mut lines =
+        vec![format!("{} {}", styled(BOLD, one_line(&record.name)), styled(state_style(state), state))];
     let mut line = |title: &str, value: String| lines.push(format!("  {title:<12} {value}"));
-    line("operation", record.id.to_string());
-    line("scope", record.scope.clone());
-    line("key", record.key.text.clone());
-    line("class", record.detail.class.to_string());
-    line("attempt", format!("{} of {}", record.attempt, record.detail.max_attempts));
     let time = |ms: i64| format!("{} ({} ago)", rfc3339(ms), span_in_words(now_ms - ms));
+    line("operation", record.id.to_string());
+    line("scope", one_line(&record.scope));
+    line("key", record.key.text.clone());
+    for (title, value) in [
+        ("command", &detail.command),
+        ("folder", &detail.folder),
+        ("probe", &detail.probe),
+        ("check", &detail.verify),
+    ] {
+        if let Some(value) = value {
+            line(title, one_line(value));
+        }
+    }
+    line("class", detail.class.to_string());
+    line("attempt", format!("{} of {}", record.attempt, detail.max_attempts));
+    if let Some(owner) = owner {
+        let lease = detail.owner.filter(|_| owner == "not visible from here");
+        let lease = lease.map(|owner| format!("; its lease ends {}", rfc3339(owner.lease_until_ms)));
+        line("owner", format!("{owner}{}", lease.unwrap_or_default()));
+    }
     line("created", time(record.created_ms));
     line("updated", time(record.updated_ms));
     if let Some(due_ms) = record.due_ms {
         line("expires", rfc3339(due_ms));
     }
     line("replays", record.replays.to_string());
-    if let Some(outcome) = &record.outcome {
-        how_it_ended(outcome, &mut line);
+    if let Some(at_ms) = detail.cancel_requested_ms {
+        line("cancelled", format!("it was asked to stop {}", time(at_ms)));
     }
-    for past in &record.detail.history {
-        let reason = past.reason.as_deref().unwrap_or("-");
+    if let Some(outcome) = &record.outcome {
+        how_it_ended(record, outcome, surface, &mut line);
+    }
+    for past in &detail.history {
+        let reason = past.reason.as_deref().map_or_else(|| "-".to_owned(), one_line);
         line(
             "before",
             format!("attempt {} {}: {reason} ({})", past.attempt, past.ended, rfc3339(past.at_ms)),
         );
     }
-    if record.detail.double_effect.is_some() {
-        line("alarm", styled(RED.bold(), "double_effect: more than one attempt may have had an effect"));
+    if let Some(alarm) = double_effect(record) {
+        line("alarm", styled(RED.bold(), alarm));
     }
     if state == State::InDoubt {
-        let next = format!("once settle {} --as 'done|failed'", record.id);
-        line("next", styled(YELLOW, next));
+        lines.extend(way_out(record, state, now_ms, surface));
     }
     lines.join("\n")
 }
 
-fn how_it_ended(outcome: &Outcome, line: &mut impl FnMut(&str, String)) {
+/// What to do about a doubt, as every other answer says it.
+fn way_out(record: &Record, state: State, now_ms: i64, surface: &Surface) -> Vec<String> {
+    let record = standing(Arc::new(record.clone()), state);
+    let quarantine = record.detail.quarantine_until_ms.filter(|until| *until > now_ms);
+    let mut lines: Vec<String> = quarantine
+        .map(|until| format!("  {:<12} a probe's \"no\" counts from {}", "quarantine", rfc3339(until)))
+        .into_iter()
+        .collect();
+    let error = Error::InDoubt { record, reason: String::new(), ran: Ran::No };
+    let Some(guidance) = error.next_step().map(|step| surface.spell(&step)) else { return lines };
+    let next = match &guidance.command {
+        Some(command) if guidance.options.is_empty() => command.clone(),
+        Some(_) | None => guidance.say.clone(),
+    };
+    lines.push(format!("  {:<12} {}", "next", styled(YELLOW, next)));
+    lines.extend(guidance.options.iter().map(|choice| format!("    {}: {}", choice.found, choice.command)));
+    lines
+}
+
+fn how_it_ended(record: &Record, outcome: &Outcome, surface: &Surface, line: &mut impl FnMut(&str, String)) {
     if let Some(effect) = outcome.effect {
         line("effect", effect.to_string());
     }
@@ -75,16 +189,30 @@ fn how_it_ended(outcome: &Outcome, line: &mut impl FnMut(&str, String)) {
         line("verified", verified.to_string());
     }
     if let Some(reason) = &outcome.reason {
-        line("reason", reason.clone());
+        line("reason", one_line(reason));
     }
-    if let Some(by) = &outcome.settled_by {
-        line("settled by", by.clone());
+    match &outcome.settled_by {
+        Some(by) => line("evidence", format!("settled by {}", one_line(by))),
+        None if matches!(record.state, State::Done | State::Failed) => {
+            line("evidence", format!("the answer of attempt {}", record.attempt));
+        }
+        None => {}
     }
-    if let Some(data) = &outcome.data {
-        line("data", data.get().to_owned());
+    let Some(summary) = output::summary(record) else {
+        if let Some(data) = &outcome.data {
+            line("data", cut(&one_line(data.get()), FIRST_LINE));
+        }
+        return;
+    };
+    if let Some(code) = summary.exit_code {
+        line("exit code", code.to_string());
     }
     let printed = outcome.body.as_deref().map(|body| collect(body, Stream::Out)).unwrap_or_default();
-    if let Some(first) = String::from_utf8_lossy(&printed).lines().next() {
-        line("output", first.chars().take(80).collect());
+    let text = String::from_utf8_lossy(&printed);
+    if let Some(first) = text.lines().next() {
+        let whole = text.lines().count() == 1 && first.chars().count() <= FIRST_LINE;
+        let rest =
+            if whole { String::new() } else { format!("  (all: {})", output::command(record, surface)) };
+        line("output", format!("{}{rest}", cut(&one_line(first), FIRST_LINE)));
     }
 }

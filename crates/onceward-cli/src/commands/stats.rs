@@ -1,4 +1,4 @@
-//! `once stats`: how many operations stand where.
+//! `once stats`: how many operations are in each state.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -21,14 +21,7 @@ struct Stats {
 pub(super) fn run(context: &Context) -> Ended {
     let store = context.store(Missing::Refuse)?;
     let ledger = onceward::Ledger::new(store.clone()).blocking();
-    let mut by_state = ledger.wait_for(ledger.ledger().counts())?;
-    // What is written as running may have lost its owner.
-    let running = Filter { states: vec![State::Running], limit: 100_000, ..Filter::default() };
-    let alive = ledger.wait_for(ledger.ledger().list(&running))?.len() as u64;
-    if let Some(written) = by_state.insert(State::Running, alive).filter(|written| *written > alive) {
-        *by_state.entry(State::InDoubt).or_default() += written - alive;
-    }
-    by_state.retain(|_, count| *count > 0);
+    let by_state = ledger.wait_for(ledger.ledger().totals(&Filter::default()))?;
     let file_bytes = context.ledger_file()?.and_then(|file| Some(std::fs::metadata(file).ok()?.len()));
     let stats = Stats { operations: by_state.values().sum(), by_state, file_bytes };
     answer::success(context.global.json, "noop", &stats, || {

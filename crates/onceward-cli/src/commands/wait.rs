@@ -3,29 +3,63 @@
 use std::process::ExitCode;
 
 use onceward::{Error, Ran, State};
+use serde::Serialize;
 
-use super::ls::{Line, standing};
+use super::listing::{Line, standing};
+use super::output::{self, Output};
 use super::show;
 use crate::answer;
 use crate::cli::WaitArgs;
 use crate::context::{Context, Missing};
-use crate::exit::Ended;
+use crate::exit::{CommandError, Ended};
+
+#[derive(Serialize)]
+struct Waited {
+    #[serde(flatten)]
+    line: Line,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    output: Option<Output>,
+}
 
 pub(super) fn run(context: &Context, args: &WaitArgs) -> Ended {
-    let id = context.operation(&args.operation.operation)?;
     let ledger = context.ledger(Missing::Refuse)?;
+    let id = context.operation(&ledger, &args.operation)?;
     let (record, state) = ledger.wait_for(ledger.ledger().wait(&id, args.timeout))?;
-    match state {
-        State::Running | State::Staged => Err(Error::InProgress { record, ran: Ran::No }.into()),
-        State::InDoubt => {
-            let reason = record.reason().unwrap_or("its owner ended without an answer").to_owned();
-            Err(Error::InDoubt { record: standing(record, state), reason, ran: Ran::No }.into())
-        }
-        State::Done | State::Failed | State::Cancelled | State::Expired => {
-            answer::success(context.global.json, "noop", &Line::of(&record, state), || {
-                show::text(&record, state, ledger.ledger().clock_ms())
-            });
-            Ok(ExitCode::SUCCESS)
-        }
+    let (json, surface) = (context.global.json, context.surface());
+    if args.output && !json && matches!(state, State::Done | State::Failed) {
+        output::print(&record);
     }
+    let error = match state {
+        State::Done => {
+            let output = args.output.then(|| output::beginning(&record, &surface)).flatten();
+            let waited = Waited { line: Line::of(&record, state), output };
+            answer::success(json, "noop", &waited, || {
+                if args.output {
+                    return String::new();
+                }
+                show::text(&record, state, None, ledger.ledger().clock_ms(), &surface)
+            });
+            return Ok(ExitCode::SUCCESS);
+        }
+        State::Running | State::Staged => Error::InProgress { record, ran: Ran::No },
+        State::InDoubt => {
+            let lost =
+                "the attempt was interrupted before it reported back; it may or may not have taken effect";
+            let reason = record.reason().unwrap_or(lost).to_owned();
+            Error::InDoubt { record: standing(record, state), reason, ran: Ran::No }
+        }
+        State::Cancelled => Error::Cancelled { record },
+        State::Expired => Error::KeyExpired { record },
+        State::Failed => {
+            // The exit code is the command's own, as it was for the call that ran it.
+            let code = output::summary(&record).and_then(|summary| summary.exit_code);
+            let code = code.and_then(|code| u8::try_from(code).ok()).filter(|code| *code != 0);
+            let reason = record.reason().unwrap_or("it failed without effect").to_owned();
+            let error: CommandError =
+                Error::Failed { record: standing(record, state), reason, ran: Ran::No }.into();
+            answer::error(&error, json, &surface);
+            return Ok(ExitCode::from(code.unwrap_or(error.exit())));
+        }
+    };
+    Err(error.into())
 }

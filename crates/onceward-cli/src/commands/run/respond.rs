@@ -244,7 +244,7 @@ struct Output {
 /// Text, or bytes that are none.
 #[derive(Serialize)]
 #[serde(untagged)]
-pub(super) enum Text {
+pub(crate) enum Text {
     Plain(String),
     Base64 { base64: String },
 }

@@ -1,0 +1,117 @@
+//! The stored output of an operation: byte for byte, or its beginning in an answer.
+
+use std::io::Write;
+use std::sync::Arc;
+
+use onceward::{NextStep, Record, Surface};
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use super::run::Text;
+use super::run::recording::{Stream, Summary, collect, frames};
+use crate::answer;
+
+/// How much of each stream, or of a result, an answer in JSON holds.
+const CAP: usize = 4 * 1024;
+
+/// The beginning of the stored output, and how to read the rest.
+#[derive(Serialize)]
+pub(super) struct Output {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    exit_code: Option<i32>,
+    stdout: Text,
+    stdout_bytes: u64,
+    stderr: Text,
+    stderr_bytes: u64,
+    /// Whether this is less than what is stored.
+    truncated: bool,
+    /// Whether less is stored than the command wrote.
+    cut: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    all: Option<String>,
+}
+
+/// What a command's exit code and output came to; none for operations that are no commands.
+pub(super) fn summary(record: &Record) -> Option<Summary> {
+    serde_json::from_str(record.outcome.as_ref()?.data.as_ref()?.get()).ok()
+}
+
+/// The beginning of the stored output of a command.
+pub(super) fn beginning(record: &Record, surface: &Surface) -> Option<Output> {
+    let summary = summary(record)?;
+    let body = record.outcome.as_ref()?.body.as_deref().unwrap_or_default();
+    let (out, err) = (collect(body, Stream::Out), collect(body, Stream::Err));
+    let truncated = out.len() > CAP || err.len() > CAP;
+    Some(Output {
+        exit_code: summary.exit_code,
+        stdout: capped(out).into(),
+        stdout_bytes: summary.stdout_bytes,
+        stderr: capped(err).into(),
+        stderr_bytes: summary.stderr_bytes,
+        truncated,
+        cut: summary.cut,
+        all: truncated.then(|| command(record, surface)),
+    })
+}
+
+/// A result that is not the output of a command, where it is short enough for an answer.
+pub(super) fn result(record: &Record) -> Option<Arc<RawValue>> {
+    let data = record.outcome.as_ref()?.data.clone()?;
+    (data.get().len() <= CAP).then_some(data)
+}
+
+/// The command that prints everything.
+pub(super) fn command(record: &Record, surface: &Surface) -> String {
+    let show = surface.spell(&NextStep::Show(record.id.clone())).command.unwrap_or_default();
+    format!("{show} --output")
+}
+
+/// Writes the stored output again, each stream to its own, in the order in which it came.
+pub(super) fn print(record: &Record) {
+    let Some(outcome) = &record.outcome else {
+        return answer::talk(&format!("once: no output is stored for {}", record.id));
+    };
+    match (outcome.body.as_deref(), &outcome.data, summary(record)) {
+        (Some(body), _, _) => {
+            let (mut out, mut err) = (std::io::stdout().lock(), std::io::stderr().lock());
+            for (stream, bytes) in frames(body) {
+                // A reader that has gone away misses the rest; nothing depends on it.
+                drop(match stream {
+                    Stream::Out => out.write_all(bytes).and_then(|()| out.flush()),
+                    Stream::Err => err.write_all(bytes).and_then(|()| err.flush()),
+                });
+            }
+        }
+        // A command that wrote nothing.
+        (None, Some(_), Some(_)) => {}
+        (None, Some(data), None) => answer::data(data.get()),
+        (None, None, _) => answer::talk(&format!("once: no output is stored for {}", record.id)),
+    }
+    if summary(record).is_some_and(|summary| summary.cut) {
+        answer::talk("once: the command wrote more than --max-output allows; this is the beginning");
+    }
+}
+
+/// The beginning of some bytes, up to a limit, without half a character at its end.
+fn capped(mut bytes: Vec<u8>) -> Vec<u8> {
+    if bytes.len() > CAP {
+        let in_character = |byte: u8| byte & 0b1100_0000 == 0b1000_0000;
+        let end = (CAP - 3..=CAP).rev().find(|at| !in_character(bytes[*at])).unwrap_or(CAP);
+        bytes.truncate(end);
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_character_is_cut_in_half() {
+        let text = format!("a{}", "é".repeat(CAP));
+        let beginning = capped(text.into_bytes());
+        assert_eq!(String::from_utf8(beginning).unwrap().len(), CAP - 1);
+        assert_eq!(capped(vec![0xff; CAP + 9]).len(), CAP);
+        assert_eq!(capped(b"short".to_vec()), b"short");
+    }
+}
