@@ -184,8 +184,8 @@ impl Surface {
     pub fn repeat_hint_under(&self, rule: RepeatRule) -> &'static str {
         match (rule, self) {
             (RepeatRule::First | RepeatRule::Retry(_) | RepeatRule::Repeat, _) => {
-                "This call counts as a retry, because the earlier answer was not delivered; make it once more to run it \
-                 again on purpose"
+                "This call counts as a retry because the earlier answer was not delivered; to run it again on purpose, \
+                 make the same call once more"
             }
             (RepeatRule::Given | RepeatRule::Strict, Self::McpAgent | Self::McpPerson { .. }) => {
                 "To run it again on purpose, use another occurrence"

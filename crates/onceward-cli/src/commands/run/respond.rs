@@ -78,15 +78,16 @@ pub(super) fn answer(
 ) -> Shown {
     let now_ms = run.ledger.ledger().clock_ms();
     let surface = run.context.surface();
-    let mut answer = Answer::of(result, &surface, now_ms);
+    let mut answer = Answer::of_wanted(result, rule, &surface, now_ms);
     let record = match result {
         Ok(receipt) => Some(receipt.record()),
         Err(error) => error.record(),
     };
     if let (Some(reason), Ok(receipt)) = (&mut answer.reason, result)
         && receipt.ran() == Ran::No
+        && let Some(words) = rule_in_words(rule, run.settings.terms.keys)
     {
-        reason.push_str(&format!(". {}", rule_in_words(rule, run.settings.terms.keys)));
+        reason.push_str(words);
     }
     if answer.ran == Some(true) {
         after_a_run(&mut answer, record.and_then(|record| summary(record)), run.gathered.stdin_bytes());
@@ -154,14 +155,13 @@ pub(super) fn refused(error: &Error, show: Show<'_>, surface: &Surface) -> ExitC
     ExitCode::from(error.code().exit())
 }
 
-/// Which rule took the call for a retry, and how to ask for the other one.
-fn rule_in_words(rule: RepeatRule, keys: KeyPolicy) -> String {
+/// Which rule took the call for a retry, where the answer does not say so yet.
+fn rule_in_words(rule: RepeatRule, keys: KeyPolicy) -> Option<&'static str> {
     match rule {
-        RepeatRule::Given => "Recognised by its key".to_owned(),
-        RepeatRule::Strict if keys == KeyPolicy::Strict => "Recognised because keys are strict".to_owned(),
-        RepeatRule::Strict => "Recognised because keys are strict in a given scope (--keys auto)".to_owned(),
-        RepeatRule::First | RepeatRule::Repeat => "Another call did it meanwhile".to_owned(),
-        RepeatRule::Retry(_) => "Taken for a retry: the earlier answer was not delivered".to_owned(),
+        RepeatRule::Given => Some(". Recognised by its key"),
+        RepeatRule::Strict if keys == KeyPolicy::Strict => Some(". Recognised because keys are strict"),
+        RepeatRule::Strict => Some(". Recognised because keys are strict in a given scope (--keys auto)"),
+        RepeatRule::First | RepeatRule::Repeat | RepeatRule::Retry(_) => None,
     }
 }
 
