@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use onceward::{
-    Blocking, Change, Done, Door, Failure, Filter, Inherit, Ledger, Liveness, Operation, Owner, State, Store,
+    Blocking, Change, Door, Filter, Inherit, Ledger, Liveness, Operation, Owner, State, Store,
     StoreError,
 };
 use onceward_store::{Backend, Overwrite, SqliteOptions, SqliteStore};
@@ -22,8 +22,7 @@ fn ledger(path: impl AsRef<Path>) -> Blocking {
 
 /// Whether the operation of that key ran, and did not just replay.
 fn ran(ledger: &Blocking, key: &str) -> bool {
-    let receipt = ledger
-        .run(Operation::new("pay").key(key), |_| Ok::<_, Failure>(Done::created(&serde_json::json!(key))));
+    let receipt = ledger.run(Operation::new("pay").key(key), |attempt| Ok(attempt.dispatch()?.created(&key)));
     !receipt.unwrap().replayed()
 }
 

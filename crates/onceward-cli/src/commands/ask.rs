@@ -50,9 +50,7 @@ pub(crate) fn verify(command: &str, outcome: &Outcome, folder: Option<&Path>) ->
     let data = outcome.data.as_ref().map(|data| data.get().to_owned()).unwrap_or_default();
     match ask(command, folder, &[("ONCE_RESULT", data)], &[]) {
         Said::Yes => (Verification::Confirmed, String::new()),
-        Said::No => {
-            (Verification::Refuted, format!("the check `{command}` reported that it did not take effect"))
-        }
+        Said::No => (Verification::Refuted, format!("it did not take effect, says `{command}`")),
         Said::Nothing(why) => (Verification::Pending, format!("the check {why}")),
     }
 }

@@ -24,7 +24,7 @@ impl Bench {
 
     /// A ledger with one operation that failed, under the key `failed`; gives its id.
     pub(crate) fn with_failed(&self) -> String {
-        self.once(&["run", "--key", "failed", "--", "sh", "-c", "exit 3"]).exits(3);
+        self.once(&["run", "--key", "failed", "--fail-exit", "3", "--", "sh", "-c", "exit 3"]).exits(3);
         self.newest()
     }
 

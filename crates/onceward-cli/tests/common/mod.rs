@@ -59,6 +59,20 @@ impl Bench {
         self
     }
 
+    /// Writes a policy into the folder and allows it.
+    pub(crate) fn policy(&self, text: &str) -> &Self {
+        self.write("onceward.toml", text);
+        self.once(&["config", "allow"]).exits(0);
+        self
+    }
+
+    /// Writes a script that can be started.
+    pub(crate) fn script(&self, name: &str, text: &str) -> &Self {
+        self.write(name, format!("#!/bin/sh\n{text}\n"));
+        std::fs::set_permissions(self.path(name), PermissionsExt::from_mode(0o755)).unwrap();
+        self
+    }
+
     pub(crate) fn read(&self, name: &str) -> String {
         std::fs::read_to_string(self.path(name)).unwrap_or_default()
     }
@@ -100,6 +114,36 @@ impl Bench {
     pub(crate) fn json(&self, args: &[&str]) -> Value {
         let args: Vec<&str> = std::iter::once("--json").chain(args.iter().copied()).collect();
         self.once(&args).json()
+    }
+
+    /// Runs `once` to its end in a folder below this one.
+    pub(crate) fn once_in(&self, folder: &str, args: &[&str]) -> Said {
+        let mut command = self.command(args);
+        command.current_dir(self.path(folder)).env("ONCE_LEDGER", self.ledger());
+        command.output().unwrap().into()
+    }
+
+    /// The ledger's address from any folder.
+    pub(crate) fn ledger(&self) -> String {
+        format!("sqlite:{}", self.path("once.db").display())
+    }
+
+    /// Runs a line of shell, in which `once` is the built one, as a person would type it.
+    pub(crate) fn shell(&self, line: &str) -> Said {
+        self.shell_command(line).output().unwrap().into()
+    }
+
+    /// The same, not started yet.
+    pub(crate) fn shell_command(&self, line: &str) -> Command {
+        let mut command = Command::new("bash");
+        command.args(["-c", line]).current_dir(self.folder.path()).env_clear();
+        let folder = Path::new(env!("CARGO_BIN_EXE_once")).parent().unwrap();
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let folders = std::iter::once(folder.to_owned()).chain(std::env::split_paths(&path));
+        command.env("PATH", std::env::join_paths(folders).unwrap());
+        command.env("HOME", self.path("home")).env("ONCE_LEDGER", self.ledger());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
     }
 
     /// Starts `once` and leaves it running.
@@ -233,7 +277,7 @@ pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
 
 /// What was said, with the parts that differ from run to run replaced: ids, keys, times and ages.
 pub(crate) fn tidy(bytes: &[u8]) -> String {
-    let text = String::from_utf8_lossy(bytes);
+    let text = without_folders(&String::from_utf8_lossy(bytes));
     let in_word = |c: char| c.is_ascii_alphanumeric() || "_-:.".contains(c);
     let mut tidied = String::new();
     for part in text.split_inclusive(|c| !in_word(c)) {
@@ -250,6 +294,20 @@ pub(crate) fn tidy(bytes: &[u8]) -> String {
         tidied.push_str(&part[word.len()..]);
     }
     without_ages(&tidied).trim_end().to_owned()
+}
+
+/// The ledger's file is in another folder in every run.
+fn without_folders(text: &str) -> String {
+    let mut parts = text.split("sqlite:/");
+    let mut tidied = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        tidied.push_str("sqlite:");
+        match part.split_once("/once.db") {
+            Some((folder, rest)) if !folder.contains(' ') => tidied.push_str(&format!("…/once.db{rest}")),
+            _ => tidied.push_str(&format!("/{part}")),
+        }
+    }
+    tidied
 }
 
 /// `12 ms ago` and `1 s ago` become `AGE ago`.

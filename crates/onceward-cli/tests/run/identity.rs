@@ -13,7 +13,7 @@ fn counted<'a>(flags: &[&'a str], words: &[&'a str]) -> Vec<&'a str> {
 fn the_command_is_told_who_it_is() {
     let bench = Bench::new();
     let script = "echo $ONCE_KEY $ONCE_ATTEMPT $ONCE_SCOPE; echo $ONCE_OPERATION $IDEMPOTENCY_KEY; exit 3";
-    let args = ["run", "--key", "pay-7", "--scope", "flow", "--", "sh", "-c", script];
+    let args = ["run", "--key", "pay-7", "--scope", "flow", "--fail-exit", "3", "--", "sh", "-c", script];
     let first = bench.once(&args).exits(3).out();
     let second = bench.once(&args).exits(3).out();
     assert_snapshot!(first, @r"
@@ -32,9 +32,8 @@ fn the_command_is_told_who_it_is() {
 fn the_downstream_key_is_the_same_for_every_attempt_and_another_in_every_scope() {
     let bench = Bench::new();
     let key = |scope: &str| {
-        bench
-            .once(&["run", "--key", "a", "--scope", scope, "--", "sh", "-c", "echo $IDEMPOTENCY_KEY; exit 1"])
-            .out
+        let said = ["run", "--key", "a", "--scope", scope, "--fail-exit", "1", "--", "sh", "-c"];
+        bench.once(&[&said[..], &["echo $IDEMPOTENCY_KEY; exit 1"]].concat()).exits(1).out
     };
     assert_eq!(key("one"), key("one"));
     assert_ne!(key("one"), key("two"));
@@ -68,7 +67,7 @@ fn a_repeat_is_wanted_by_another_occurrence() {
         for occurrence in ["1", "2", "monday", "2", "monday"] {
             bench.once(&counted(&[flags, &["--occurrence", occurrence]].concat(), &[])).exits(0);
         }
-        bench.once(&counted(flags, &[])).exits(0);
+        bench.once(&counted(&[flags, &["--occurrence", "1"]].concat(), &[])).exits(0);
     }
     assert_eq!(bench.runs(), 6, "1, 2 and monday, each once, for a derived and for a given key");
 }
@@ -77,7 +76,7 @@ fn a_repeat_is_wanted_by_another_occurrence() {
 fn without_a_key_the_arguments_identify_the_operation() {
     let bench = Bench::new();
     for word in ["a", "b", "a", "b"] {
-        bench.once(&counted(&[], &[word])).exits(0);
+        bench.once(&counted(&["--keys", "strict"], &[word])).exits(0);
     }
     assert_eq!(bench.runs(), 2);
 }
@@ -89,19 +88,19 @@ fn a_variable_identifies_it_where_that_is_said() {
         bench.command(&counted(flags, &[])).env("ACCOUNT", account).output().unwrap().into()
     };
     for account in ["a", "b", "a"] {
-        run(&["--env", "ACCOUNT"], account).exits(0);
+        run(&["--keys", "strict", "--env", "ACCOUNT"], account).exits(0);
     }
     assert_eq!(bench.runs(), 2);
     for account in ["a", "b"] {
-        run(&[], account).exits(0);
+        run(&["--keys", "strict"], account).exits(0);
     }
     assert_eq!(bench.runs(), 3, "a variable that is not named does not count");
 }
 
 #[test]
-fn standard_input_identifies_it_where_that_is_said_and_is_passed_on() {
+fn standard_input_identifies_it_and_is_passed_on() {
     let bench = Bench::new();
-    let args = ["run", "--stdin", "--", "sh", "-c", "echo ran >> runs; cat"];
+    let args = ["run", "--keys", "strict", "--", "sh", "-c", "echo ran >> runs; cat"];
     for text in ["one", "two", "one"] {
         assert_eq!(bench.once_with_stdin(&args, text.as_bytes()).exits(0).out(), text);
     }
@@ -117,7 +116,7 @@ fn a_file_identifies_it_by_its_content() {
     let bench = Bench::new();
     for (name, content) in [("a", "one"), ("b", "one"), ("c", "two")] {
         bench.write(name, content);
-        bench.once(&counted(&["--input-file", name], &[])).exits(0);
+        bench.once(&counted(&["--keys", "strict", "--input-file", name], &[])).exits(0);
     }
     assert_eq!(bench.runs(), 2);
 }
@@ -125,8 +124,9 @@ fn a_file_identifies_it_by_its_content() {
 #[test]
 fn chosen_fields_make_the_key_and_the_others_must_fit() {
     let bench = Bench::new();
-    let run =
-        |input: &str| bench.once(&counted(&["--key-fields", "order.id,/amount", "--input", input], &[]));
+    let run = |input: &str| {
+        bench.once(&counted(&["--keys", "strict", "--key-fields", "order.id,/amount", "--input", input], &[]))
+    };
     run(r#"{"order": {"id": 7}, "amount": 5, "note": "hello"}"#).exits(0);
     run(r#"{"amount": 5, "note": "hello", "order": {"id": 7}}"#).exits(0);
     assert_eq!(bench.runs(), 1);
@@ -134,9 +134,9 @@ fn chosen_fields_make_the_key_and_the_others_must_fit() {
     assert_eq!(bench.runs(), 2);
     let said = run(r#"{"order": {"id": 7}, "amount": 5, "note": "sesame"}"#).exits(6);
     assert_snapshot!(said.err(), @r"
-    once: KEY_REUSED this key was used with other inputs (/input/note differs); nothing was run
-    once: happened: no, retryable: no
-    once: next: once show op_…
+    once: KEY_REUSED this key was already used for a different action (/input/note differs); nothing was run
+    once: happened: yes, ran: no, retryable: no
+    once: next: use another key for this action
     ");
     assert_eq!(bench.runs(), 2);
 }
@@ -168,7 +168,7 @@ fn volatile_fields_may_differ() {
     };
     let given = ["--key", "a", "--volatile", "meta.trace"];
     assert_eq!((run(&given, "x"), run(&given, "y"), bench.runs()), (0, 0, 1));
-    let chosen = ["--key-fields", "id", "--volatile", "/meta/trace"];
+    let chosen = ["--keys", "strict", "--key-fields", "id", "--volatile", "/meta/trace"];
     assert_eq!((run(&chosen, "x"), run(&chosen, "y"), bench.runs()), (0, 0, 2));
     assert_eq!(run(&["--key", "a"], "z"), 6, "a field that is not volatile must fit");
 }

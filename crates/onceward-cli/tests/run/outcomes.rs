@@ -29,34 +29,51 @@ fn a_command_killed_by_a_signal_is_in_doubt() {
     let args = ["run", "--", "sh", "-c", "echo ran >> runs; kill -9 $$"];
     let first = bench.once(&args).exits(79);
     assert_snapshot!(first.err(), @r"
-    once: IN_DOUBT the command was killed by SIGKILL
-    once: happened: unknown, retryable: no
-    once: next: once settle op_… --as 'done|failed'
+    once: IN_DOUBT the command was killed by SIGKILL. It may have taken effect
+    once: happened: unknown, ran: yes, retryable: no
+    once: next: check first whether it happened, then record what you found:
+    once:   it happened: once --ledger sqlite:…/once.db settle op_… --as done
+    once:   it did not: once --ledger sqlite:…/once.db settle op_… --as failed
     ");
     let second = bench.once(&args).exits(79);
     assert_snapshot!(second.err(), @r"
-    once: IN_DOUBT nobody can say whether attempt 1 happened: the command was killed by SIGKILL; nothing was run
-    once: happened: unknown, retryable: no
-    once: next: once settle op_… --as 'done|failed'
+    once: IN_DOUBT attempt 1 is in doubt: the command was killed by SIGKILL. It may have taken effect; nothing was run
+    once: happened: unknown, ran: no, retryable: no
+    once: next: check first whether it happened, then record what you found:
+    once:   it happened: once --ledger sqlite:…/once.db settle op_… --as done
+    once:   it did not: once --ledger sqlite:…/once.db settle op_… --as failed
     ");
     assert_eq!(bench.runs(), 1, "nobody can say whether it happened, so nobody runs it again");
     let answer = bench.json(&args);
-    assert_eq!((&answer["effect"], &answer["error"]["happened"]), (&json!("unknown"), &json!("unknown")));
+    assert_eq!((&answer["effect"], &answer["error"]["happened"]), (&json!("noop"), &json!("unknown")));
+    assert_eq!(answer["ran"], false);
 }
 
 #[test]
 fn an_exit_code_can_mean_doubt() {
     let bench = Bench::new();
-    let args = ["run", "--doubt-exit", "28,56", "--", "sh", "-c", "echo ran >> runs; exit 28"];
+    let args = [
+        "run",
+        "--fail-exit",
+        "7,28",
+        "--doubt-exit",
+        "28,56",
+        "--",
+        "sh",
+        "-c",
+        "echo ran >> runs; exit 28",
+    ];
     let said = bench.once(&args).exits(79);
     assert_snapshot!(said.err(), @r"
-    once: IN_DOUBT the command ended with exit code 28, which leaves its effect in doubt
-    once: happened: unknown, retryable: no
-    once: next: once settle op_… --as 'done|failed'
+    once: IN_DOUBT the command ended with exit code 28, declared to be in doubt. It may have taken effect
+    once: happened: unknown, ran: yes, retryable: no
+    once: next: check first whether it happened, then record what you found:
+    once:   it happened: once --ledger sqlite:…/once.db settle op_… --as done
+    once:   it did not: once --ledger sqlite:…/once.db settle op_… --as failed
     ");
     bench.once(&args).exits(79);
     assert_eq!(bench.runs(), 1);
-    bench.once(&["run", "--doubt-exit", "28,56", "--", "sh", "-c", "exit 7"]).exits(7);
+    bench.once(&["run", "--fail-exit", "7,28", "--doubt-exit", "28,56", "--", "sh", "-c", "exit 7"]).exits(7);
 }
 
 #[test]
@@ -64,6 +81,8 @@ fn what_converges_is_run_again() {
     let bench = Bench::new();
     let args = [
         "run",
+        "--key",
+        "a",
         "--class",
         "idempotent",
         "--",
@@ -92,9 +111,9 @@ fn a_probe_that_says_yes_makes_it_done() {
     let args = ["run", "--probe", "test -e runs", "--", "sh", "-c", "echo ran >> runs; kill -9 $$"];
     let first = bench.once(&args).exits(79);
     assert_snapshot!(first.err(), @r"
-    once: IN_DOUBT the command was killed by SIGKILL
-    once: happened: unknown, retryable: no
-    once: next: once settle op_… --probe
+    once: IN_DOUBT the command was killed by SIGKILL. It may have taken effect
+    once: happened: unknown, ran: yes, retryable: no
+    once: next: once --ledger sqlite:…/once.db settle op_… --probe
     ");
     bench.once(&args).exits(0);
     assert_eq!((bench.runs(), bench.state(&bench.newest())), (1, "done".to_owned()));
@@ -104,7 +123,8 @@ fn a_probe_that_says_yes_makes_it_done() {
 fn a_probe_that_says_no_runs_it_again() {
     let bench = Bench::new();
     let script = "echo ran >> runs; [ $ONCE_ATTEMPT = 2 ] || kill -9 $$";
-    let args = ["run", "--probe", "test -e effect", "--", "sh", "-c", script];
+    let probe = "test -e effect || exit 10";
+    let args = ["run", "--quarantine", "0s", "--probe", probe, "--", "sh", "-c", script];
     bench.once(&args).exits(79);
     bench.once(&args).exits(0);
     assert_eq!(bench.runs(), 2);
@@ -144,18 +164,22 @@ fn a_check_confirms() {
 #[test]
 fn a_check_that_refutes_leaves_a_doubt() {
     let bench = Bench::new();
-    let args = ["run", "--verify", "test -e effect", "--", "sh", "-c", "echo ran >> runs"];
+    let args = ["run", "--verify", "test -e effect || exit 10", "--", "sh", "-c", "echo ran >> runs"];
     let said = bench.once(&args).exits(79);
     assert_snapshot!(said.err(), @r"
-    once: UNVERIFIED success was reported, but the check refuted it: `test -e effect` says that it is not so
-    once: happened: unknown, retryable: no
-    once: next: once settle op_… --as 'done|failed'
+    once: UNVERIFIED success was reported, but the check refuted it: it did not take effect, says `test -e effect || exit 10`
+    once: happened: unknown, ran: yes, retryable: no
+    once: next: check first whether it happened, then record what you found:
+    once:   it happened: once --ledger sqlite:…/once.db settle op_… --as done
+    once:   it did not: once --ledger sqlite:…/once.db settle op_… --as failed
     ");
     let again = bench.once(&args).exits(79);
     assert_snapshot!(again.err(), @r"
-    once: UNVERIFIED success was reported, but the check refuted it: `test -e effect` says that it is not so
-    once: happened: unknown, retryable: no
-    once: next: once settle op_… --as 'done|failed'
+    once: UNVERIFIED success was reported, but the check refuted it: it did not take effect, says `test -e effect || exit 10`
+    once: happened: unknown, ran: no, retryable: no
+    once: next: check first whether it happened, then record what you found:
+    once:   it happened: once --ledger sqlite:…/once.db settle op_… --as done
+    once:   it did not: once --ledger sqlite:…/once.db settle op_… --as failed
     ");
     assert_eq!((bench.runs(), bench.state(&bench.newest())), (1, "in_doubt".to_owned()));
 }
@@ -163,11 +187,11 @@ fn a_check_that_refutes_leaves_a_doubt() {
 #[test]
 fn a_check_is_asked_until_its_deadline() {
     let bench = Bench::new();
-    bench.write("onceward.toml", "[defaults]\nverify_interval = \"10ms\"\n");
+    bench.policy("[defaults]\nverify_interval = \"10ms\"\n");
     let check = "echo asked >> asked; exit 2";
-    let args = ["run", "--verify", check, "--verify-deadline", "600ms", "--", "true"];
+    let args = ["run", "--key", "a", "--verify", check, "--verify-deadline", "600ms", "--", "true"];
     let said = bench.once(&args).exits(0);
-    assert_snapshot!(said.err(), @"once: warning: success was reported but could not be confirmed yet: `once verify` asks again");
+    assert_snapshot!(said.err(), @"once: warning: success was reported but is not confirmed yet; ask again with `once verify op_…`");
     let asked = bench.read("asked").lines().count();
     assert!(asked > 1, "asked {asked} times");
     assert_eq!(bench.json(&args)["operation"]["verified"], "pending");
@@ -184,9 +208,11 @@ fn a_command_gets_its_time_and_no_more() {
     let args = ["run", "--timeout", "700ms", "--", "sh", "-c", "echo ran >> runs; exec sleep 60"];
     let said = bench.once(&args).exits(10);
     assert_snapshot!(said.err(), @r"
-    once: TIMEOUT the command was stopped after 700 ms
-    once: happened: unknown, retryable: no
-    once: next: once settle op_… --as 'done|failed'
+    once: TIMEOUT the command was stopped after its time limit of 700 ms. It may have taken effect
+    once: happened: unknown, ran: yes, retryable: no
+    once: next: check first whether it happened, then record what you found:
+    once:   it happened: once --ledger sqlite:…/once.db settle op_… --as done
+    once:   it did not: once --ledger sqlite:…/once.db settle op_… --as failed
     ");
     bench.once(&args).exits(79);
     assert_eq!((bench.runs(), bench.state(&bench.newest())), (1, "in_doubt".to_owned()));
@@ -206,9 +232,9 @@ fn a_command_that_ignores_the_end_of_its_time_is_killed() {
 #[test]
 fn a_certain_failure_is_tried_again_with_pauses() {
     let bench = Bench::new();
-    bench.write("onceward.toml", "[defaults]\nbackoff = \"10ms\"\n");
+    bench.policy("[defaults]\nbackoff = \"10ms\"\n");
     let script = "echo ran >> runs; [ $ONCE_ATTEMPT -ge 3 ]";
-    let answer = bench.json(&["run", "--retries", "5", "--", "sh", "-c", script]);
+    let answer = bench.json(&["run", "--retries", "5", "--fail-exit", "1", "--", "sh", "-c", script]);
     assert_eq!((&answer["ok"], &answer["operation"]["attempt"]), (&json!(true), &json!(3)));
     assert_eq!(bench.runs(), 3);
 }
@@ -223,19 +249,20 @@ fn a_doubt_is_not_tried_again() {
 #[test]
 fn a_budget_is_spent_once() {
     let bench = Bench::new();
-    bench.write("onceward.toml", "[defaults]\nbackoff = \"1ms\"\n");
-    let args = ["run", "--attempts", "3", "--retries", "9", "--", "sh", "-c", "echo ran >> runs; exit 5"];
+    bench.policy("[defaults]\nbackoff = \"1ms\"\nno_effect_exits = [5]\n");
+    let script = "echo ran >> runs; exit 5";
+    let args = ["run", "--key", "a", "--attempts", "3", "--retries", "9", "--", "sh", "-c", script];
     let first = bench.once(&args).exits(5);
     assert_snapshot!(first.err(), @r"
-    once: FAILED the command failed with exit code 5
-    once: happened: no, retryable: no
-    once: next: once show op_…
+    once: FAILED the command failed with exit code 5, declared to have no effect
+    once: happened: no, ran: yes, retryable: no
+    once: next: once --ledger sqlite:…/once.db show op_…
     ");
     let second = bench.once(&args).exits(4);
     assert_snapshot!(second.err(), @r"
-    once: BUDGET_EXHAUSTED 3 attempts were made and the budget allows no more; nothing was run
-    once: happened: no, retryable: no
-    once: next: once show op_…
+    once: BUDGET_EXHAUSTED gave up after 3 failed attempts (the limit is 3); nothing was run
+    once: happened: no, ran: no, retryable: no
+    once: next: to allow more, raise --attempts above 3
     ");
     assert_eq!(bench.runs(), 3);
     assert_eq!(bench.json(&args)["error"]["code"], "BUDGET_EXHAUSTED");

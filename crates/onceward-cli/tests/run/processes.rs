@@ -2,6 +2,7 @@
 
 use insta::assert_snapshot;
 use nix::sys::signal::Signal;
+use serde_json::json;
 
 use crate::common::{Bench, COUNTED, HELD, eventually};
 
@@ -23,12 +24,12 @@ fn who_does_not_wait_is_told_to_come_again() {
     let running = bench.start_held("a");
     let said = bench.once(&["run", "--key", "a", "--wait", "0s", "--", "sh", "-c", HELD]).exits(4);
     assert_snapshot!(said.err(), @r"
-    once: IN_PROGRESS another caller is executing attempt 1 of this operation
-    once: happened: unknown, retryable: no
-    once: next: once wait op_…
+    once: IN_PROGRESS attempt 1 of this operation is still running for another caller
+    once: happened: unknown, ran: no, retryable: no
+    once: next: once --ledger sqlite:…/once.db wait op_…
     ");
     let error = bench.json(&["run", "--key", "a", "--wait", "0s", "--", "sh", "-c", HELD])["error"].clone();
-    assert!(error["retry_after_ms"].as_u64().is_some_and(|ms| ms > 0), "{error}");
+    assert_eq!((&error["retryable"], error.get("retry_after_ms")), (&json!(false), None), "{error}");
     bench.release();
     running.end().exits(0);
 }
@@ -40,9 +41,10 @@ fn a_signal_is_passed_to_the_command_which_may_handle_it() {
     let running = bench.start(&["run", "--key", "a", "--", "sh", "-c", script]);
     eventually("the command runs", || bench.runs() == 1);
     running.signal(Signal::SIGTERM);
-    let said = running.end().exits(5);
+    let said = running.end().exits(79);
     assert_eq!(said.out(), "bye");
-    assert_eq!(bench.state(&bench.newest()), "failed", "an exit code is the command's own word");
+    assert!(said.err().contains("interrupted by SIGTERM and ended with exit code 5"), "{}", said.err());
+    assert_eq!(bench.state(&bench.newest()), "in_doubt", "it may have acted before it was stopped");
 }
 
 #[test]
@@ -71,9 +73,11 @@ fn two_interrupts_end_the_command_and_keep_the_record() {
     let said = running.end().exits(79);
     assert_snapshot!(said.err(), @r"
     once: asking the command to end; the record will be written
-    once: IN_DOUBT the command was killed by SIGTERM
-    once: happened: unknown, retryable: no
-    once: next: once settle op_… --as 'done|failed'
+    once: IN_DOUBT the command was interrupted by SIGINT and was killed by SIGTERM. It may have taken effect
+    once: happened: unknown, ran: yes, retryable: no
+    once: next: check first whether it happened, then record what you found:
+    once:   it happened: once --ledger sqlite:…/once.db settle op_… --as done
+    once:   it did not: once --ledger sqlite:…/once.db settle op_… --as failed
     ");
     assert_eq!(bench.state(&bench.newest()), "in_doubt");
     bench.once(&["run", "--key", "a", "--", "sh", "-c", script]).exits(79);
@@ -113,9 +117,11 @@ fn a_command_outlives_its_killed_wrapper_and_is_not_overtaken() {
     assert!(said.err().contains("IN_DOUBT"), "{}", said.err());
     let refused = bench.once(&["run", "--key", "a", "--", "sh", "-c", HELD]).exits(79);
     assert_snapshot!(refused.err(), @r"
-    once: IN_DOUBT nobody can say whether attempt 1 happened: its owner ended without an answer; nothing was run
-    once: happened: unknown, retryable: no
-    once: next: once settle op_… --as 'done|failed'
+    once: IN_DOUBT attempt 1 is in doubt: its owner ended before it reported back. It may have taken effect; nothing was run
+    once: happened: unknown, ran: no, retryable: no
+    once: next: check first whether it happened, then record what you found:
+    once:   it happened: once --ledger sqlite:…/once.db settle op_… --as done
+    once:   it did not: once --ledger sqlite:…/once.db settle op_… --as failed
     ");
     assert_eq!(bench.runs(), 1);
 }

@@ -16,7 +16,7 @@ fn both_streams_come_again_and_the_command_does_not() {
     assert_eq!(second.out, first.out);
     assert_snapshot!(second.err(), @r"
     err
-    once: already done AGE ago by attempt 1; nothing was run (a wanted repeat needs another occurrence) [op_…]
+    once: already done AGE ago by attempt 1; nothing was run. To run it again on purpose, add --occurrence 2. Recognised by its key [op_…]
     ");
     assert_eq!(bench.runs(), 1);
 }
@@ -26,7 +26,15 @@ fn every_byte_survives() {
     let bench = Bench::new();
     let bytes: Vec<u8> = (0..=255).cycle().take(100_000).collect();
     bench.write("blob", &bytes);
-    let args = ["run", "--", "sh", "-c", "echo ran >> runs; cat blob; cat blob >&2; printf 'no newline'"];
+    let args = [
+        "run",
+        "--key",
+        "a",
+        "--",
+        "sh",
+        "-c",
+        "echo ran >> runs; cat blob; cat blob >&2; printf 'no newline'",
+    ];
     let first = bench.once(&args).exits(0);
     let second = bench.once(&args).exits(0);
     assert_eq!(first.out, [bytes.as_slice(), b"no newline"].concat());
@@ -65,15 +73,29 @@ fn a_failed_commands_exit_code_is_passed_on_and_a_retry_runs_it() {
     let bench = Bench::new();
     for exit in [1, 2, 42, 255] {
         let script = format!("echo ran >> runs; exit {exit}");
-        bench.once(&["run", "--", "sh", "-c", &script]).exits(exit);
+        bench
+            .once(&[
+                "run",
+                "--key",
+                &format!("exit-{exit}"),
+                "--fail-exit",
+                "1,2,42,255",
+                "--",
+                "sh",
+                "-c",
+                &script,
+            ])
+            .exits(exit);
     }
     assert_eq!(bench.runs(), 4);
-    let said = bench.once(&["run", "--", "sh", "-c", "echo ran >> runs; exit 42"]).exits(42);
+    let script = "echo ran >> runs; exit 42";
+    let said =
+        bench.once(&["run", "--key", "exit-42", "--fail-exit", "42", "--", "sh", "-c", script]).exits(42);
     assert_eq!(bench.runs(), 5, "what failed for certain may be tried again");
     assert_snapshot!(said.err(), @r"
-    once: FAILED the command failed with exit code 42
-    once: happened: no, retryable: yes
-    once: next: once show op_…
+    once: FAILED the command failed with exit code 42, declared to have no effect
+    once: happened: no, ran: yes, retryable: yes
+    once: next: make the same call again; it is safe
     ");
 }
 
@@ -83,27 +105,28 @@ fn a_command_that_cannot_be_started_has_failed_for_certain() {
     bench.write("not-executable", "");
     let missing = bench.once(&["run", "--", "no-such-program"]).exits(127);
     assert_snapshot!(missing.err(), @r"
-    once: FAILED cannot start no-such-program: No such file or directory (os error 2)
-    once: happened: no, retryable: yes
-    once: next: once show op_…
+    once: FAILED cannot start no-such-program: No such file or directory (os error 2); nothing was run
+    once: happened: no, ran: no, retryable: no
+    once: next: correct the command, then make the same call again
     ");
     bench.once(&["run", "--", "./not-executable"]).exits(126);
-    assert_eq!(bench.json(&["ls"])["data"][0]["state"], "failed");
+    bench.once(&["run", "--", "."]).exits(126);
+    assert_eq!(bench.json(&["ls"])["data"], json!([]), "no attempt was paid for");
 }
 
 #[test]
 fn a_failure_is_replayed_where_the_policy_says_so() {
     let bench = Bench::new();
-    bench.write("onceward.toml", "[operation.sh]\non_failure = \"replay\"\n");
-    let args = ["run", "--", "sh", "-c", "echo ran >> runs; echo out; echo why >&2; exit 9"];
+    bench.policy("[operation.sh]\non_failure = \"replay\"\nno_effect_exits = [9]\n");
+    let args = ["run", "--key", "a", "--", "sh", "-c", "echo ran >> runs; echo out; echo why >&2; exit 9"];
     bench.once(&args).exits(9);
     let again = bench.once(&args).exits(9);
     assert_eq!((again.out(), bench.runs()), ("out".to_owned(), 1));
     assert_snapshot!(again.err(), @r"
     why
-    once: FAILED the command failed with exit code 9
-    once: happened: no, retryable: no
-    once: next: once show op_…
+    once: FAILED the command failed with exit code 9, declared to have no effect
+    once: happened: no, ran: no, retryable: no
+    once: next: once --ledger sqlite:…/once.db show op_…
     ");
     let error = bench.json(&args)["error"].clone();
     assert_eq!((&error["code"], &error["retryable"]), (&json!("FAILED"), &json!(false)));
@@ -114,7 +137,7 @@ fn the_answer_as_json() {
     let bench = Bench::new();
     let args = ["run", "--key", "a", "--effect", "created", "--", "sh", "-c", COUNTED];
     let first = bench.json(&args);
-    assert_snapshot!(crate::common::tidy(first.to_string().as_bytes()), @r#"{"data":{"cut":false,"exit_code":0,"stderr":"err\n","stdout":"out\n"},"effect":"created","ok":true,"operation":{"attempt":1,"expires_at":"TIME","id":"op_…","key":"a","name":"sh","original_effect":"created","replayed":false,"scope":"default","state":"done"},"warnings":[]}"#);
+    assert_snapshot!(crate::common::tidy(first.to_string().as_bytes()), @r#"{"data":{"cut":false,"exit_code":0,"stderr":"err\n","stdout":"out\n"},"effect":"created","happened":"yes","ok":true,"operation":{"attempt":1,"expires_at":"TIME","id":"op_…","key":"a","name":"sh","original_effect":"created","replayed":false,"scope":"default","state":"done"},"ran":true,"warnings":[]}"#);
     let second = bench.json(&args);
     assert_eq!(second["data"], first["data"], "the original data");
     assert_eq!((&second["ok"], &second["effect"]), (&json!(true), &json!("noop")));
@@ -126,7 +149,8 @@ fn the_answer_as_json() {
 #[test]
 fn json_of_a_failure_and_of_bytes_that_are_no_text() {
     let bench = Bench::new();
-    let failed = bench.json(&["run", "--", "sh", "-c", r"printf 'a\377'; echo why >&2; exit 5"]);
+    let failed =
+        bench.json(&["run", "--fail-exit", "5", "--", "sh", "-c", r"printf 'a\377'; echo why >&2; exit 5"]);
     assert_eq!(failed["ok"], false);
     assert_eq!(failed["effect"], "noop");
     assert_eq!(failed["error"]["code"], "FAILED");
@@ -146,13 +170,8 @@ fn with_json_the_commands_own_answer_is_data() {
 #[test]
 fn large_output_is_spooled_whole() {
     let bench = Bench::new();
-    let args = [
-        "run",
-        "--",
-        "sh",
-        "-c",
-        "echo ran >> runs; head -c 5000000 /dev/zero; head -c 300000 /dev/zero >&2",
-    ];
+    let script = "echo ran >> runs; head -c 5000000 /dev/zero; head -c 300000 /dev/zero >&2";
+    let args = ["run", "--key", "a", "--", "sh", "-c", script];
     let first = bench.once(&args).exits(0);
     let second = bench.once(&args).exits(0);
     assert_eq!((first.out.len(), first.err.len()), (5_000_000, 300_000));
@@ -163,14 +182,15 @@ fn large_output_is_spooled_whole() {
 #[test]
 fn output_over_the_limit_is_cut_with_a_word() {
     let bench = Bench::new();
-    let args = ["run", "--max-output", "10", "--", "sh", "-c", "echo ran >> runs; printf 0123456789abcdef"];
+    let script = "echo ran >> runs; printf 0123456789abcdef";
+    let args = ["run", "--key", "a", "--max-output", "10", "--", "sh", "-c", script];
     let first = bench.once(&args).exits(0);
     assert_eq!(first.out(), "0123456789abcdef", "the caller of the first run gets all of it");
     assert_snapshot!(first.err(), @"once: the output was longer than --max-output allows; a replay has its beginning only");
     let second = bench.once(&args).exits(0);
     assert_eq!(second.out(), "0123456789");
     assert_snapshot!(second.err(), @r"
-    once: already done AGE ago by attempt 1; nothing was run (a wanted repeat needs another occurrence) [op_…]
+    once: already done AGE ago by attempt 1; nothing was run. To run it again on purpose, add --occurrence 2. Recognised by its key [op_…]
     once: the output was longer than --max-output allows; a replay has its beginning only
     ");
     assert_eq!(bench.json(&args)["data"]["cut"], true);
@@ -180,21 +200,14 @@ fn output_over_the_limit_is_cut_with_a_word() {
 #[test]
 fn output_over_the_ledgers_own_limit_is_cut_and_keeps_the_exit_code() {
     let bench = Bench::new();
-    let args = [
-        "run",
-        "--max-output",
-        "100000000",
-        "--",
-        "sh",
-        "-c",
-        "echo ran >> runs; head -c 18000000 /dev/zero",
-    ];
+    let script = "echo ran >> runs; head -c 18000000 /dev/zero";
+    let args = ["run", "--key", "a", "--max-output", "100000000", "--", "sh", "-c", script];
     assert_eq!(bench.once(&args).exits(0).out.len(), 18_000_000);
     let second = bench.once(&args).exits(0);
     assert!((16_000_000..16_777_216).contains(&second.out.len()), "{} bytes", second.out.len());
     assert!(second.err().contains("a replay has its beginning only"), "{}", second.err());
     assert_eq!(bench.runs(), 1);
-    bench.once(&["run", "--", "sh", "-c", "head -c 17000000 /dev/zero; exit 7"]).exits(7);
+    bench.once(&["run", "--fail-exit", "7", "--", "sh", "-c", "head -c 17000000 /dev/zero; exit 7"]).exits(7);
 }
 
 #[test]

@@ -18,9 +18,9 @@ fn an_expired_given_key_is_refused() {
     run_and_expire(&bench, &["--key", "a"]);
     let said = bench.once(&["run", "--key", "a", "--", "sh", "-c", COUNTED]).exits(4);
     assert_snapshot!(said.err(), @r"
-    once: KEY_EXPIRED the result of this key was kept for its time and that is over; nothing was run
-    once: happened: no, retryable: no
-    once: next: once show op_…
+    once: KEY_EXPIRED the stored result for this key has expired (the operation was done); nothing was run
+    once: happened: yes, ran: no, retryable: no
+    once: next: to do it again on purpose, add --occurrence 2 or use another key
     ");
     bench.once(&["gc"]).exits(0);
     bench.once(&["run", "--key", "a", "--", "sh", "-c", COUNTED]).exits(4);
@@ -32,23 +32,24 @@ fn an_expired_given_key_is_refused() {
 #[test]
 fn an_expired_derived_key_means_the_next_occurrence() {
     let bench = Bench::new();
-    run_and_expire(&bench, &[]);
-    bench.once(&["run", "--", "sh", "-c", COUNTED]).exits(0);
-    bench.once(&["run", "--", "sh", "-c", COUNTED]).exits(0);
+    run_and_expire(&bench, &["--keys", "strict"]);
+    bench.once(&["run", "--keys", "strict", "--", "sh", "-c", COUNTED]).exits(0);
+    bench.once(&["run", "--keys", "strict", "--", "sh", "-c", COUNTED]).exits(0);
     assert_eq!(bench.runs(), 2);
+    // In a scope that the caller chose, a run that is resumed after its results have expired repeats nothing.
+    run_and_expire(&bench, &["--scope", "run-7"]);
+    bench.once(&["run", "--scope", "run-7", "--", "sh", "-c", COUNTED]).exits(4);
+    assert_eq!(bench.runs(), 3);
 }
 
 #[test]
 fn a_policy_can_turn_both_around() {
     let bench = Bench::new();
-    bench.write(
-        "onceward.toml",
-        "[operation.rerun]\non_expired = \"rerun\"\n[operation.refuse]\non_expired = \"refuse\"\n",
-    );
+    bench.policy("[operation.rerun]\non_expired = \"rerun\"\n[operation.refuse]\non_expired = \"refuse\"\n");
     run_and_expire(&bench, &["--key", "a", "--name", "rerun"]);
     bench.once(&["run", "--key", "a", "--name", "rerun", "--", "sh", "-c", COUNTED]).exits(0);
-    run_and_expire(&bench, &["--name", "refuse"]);
-    bench.once(&["run", "--name", "refuse", "--", "sh", "-c", COUNTED]).exits(4);
+    run_and_expire(&bench, &["--keys", "strict", "--name", "refuse"]);
+    bench.once(&["run", "--keys", "strict", "--name", "refuse", "--", "sh", "-c", COUNTED]).exits(4);
     assert_eq!(bench.runs(), 3);
 }
 

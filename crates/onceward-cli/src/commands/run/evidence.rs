@@ -106,14 +106,14 @@ impl<'a> Judge<'a> {
 
     fn proof(&self, code: i32, output: &Recording) -> Proof {
         let program = &self.program;
-        if self.settings.no_effect_exits.contains(&code) {
-            return Proof::NoEffect(format!(
-                "the command failed with exit code {code}, declared to have no effect"
-            ));
-        }
         if self.settings.doubt_exit.contains(&code) {
             return Proof::InDoubt(format!(
                 "the command ended with exit code {code}, declared to be in doubt"
+            ));
+        }
+        if self.settings.no_effect_exits.contains(&code) {
+            return Proof::NoEffect(format!(
+                "the command failed with exit code {code}, declared to have no effect"
             ));
         }
         // What `once` prints is its own word. What curl prints, a server has written.
