@@ -226,7 +226,12 @@ pub fn settle(
         Verdict::Done => Ending::Done(outcome),
         Verdict::Failed => Ending::Failed(outcome),
     };
-    Some(end(record, ending, now_ms))
+    let mut next = end(record, ending, now_ms);
+    // The effect that was seen may be that of the overtaken attempt which has reported its success.
+    if record.detail.late.is_some() && verdict == Verdict::Done {
+        next.detail.double_effect = record.detail.double_effect;
+    }
+    Some(next)
 }
 
 /// What asking it to stop comes to.

@@ -6,7 +6,7 @@ mod common;
 use common::ended::{STATES, alarm, ended_record, outcome, result, sound};
 use common::table::Table;
 use common::{NOW_MS, combinations};
-use onceward::{Ending, Record, State, transition};
+use onceward::{Ending, Happened, Record, State, transition};
 
 const ENDINGS: &[&str] = &["done", "failed", "in_doubt"];
 
@@ -126,6 +126,30 @@ fn two_late_successes_are_certain_to_be_two_effects() {
     }
     let possible = transition::finish(&Record { state: State::InDoubt, ..two }, 2, said("done"), NOW_MS);
     assert_eq!(alarm(&possible), "certain", "what is certain is never lowered");
+}
+
+/// A person said that it failed, the result expired, and then its attempt reports a success.
+#[test]
+fn a_tombstone_says_what_a_late_success_tells() {
+    for (ended, attempt, alarmed) in [
+        (Some(State::Failed), 4, "none"),
+        (Some(State::Failed), 3, "none"),
+        (Some(State::Cancelled), 3, "none"),
+        (Some(State::Done), 4, "none"),
+        (Some(State::Done), 3, "certain"),
+        (None, 4, "none"),
+        (None, 3, "possible"),
+    ] {
+        let mut tombstone = ended_record("expired", "attempt", "none");
+        tombstone.detail.ended = ended;
+        let after = transition::finish(&tombstone, attempt, said("done"), NOW_MS);
+        assert_eq!((after.state, after.happened()), (State::Expired, Happened::Yes), "{ended:?}, {attempt}");
+        assert_eq!(alarm(&after), alarmed, "{ended:?}, {attempt}");
+        for ending in ["failed", "in_doubt"] {
+            let after = transition::finish(&tombstone, attempt, said(ending), NOW_MS);
+            assert_eq!(after.happened(), tombstone.happened(), "{ended:?}, {attempt}, {ending}");
+        }
+    }
 }
 
 #[test]

@@ -17,7 +17,7 @@ const SETTLE: &str = "
     in_doubt   *             failed   none  => failed     ending  none
     running    gone|silent   done     none  => done       ending  none
     running    gone|silent   failed   none  => failed     ending  none
-    running    gone|silent|unsent  done    late  => done  ending  certain
+    running    gone|silent|unsent  done    late  => done  ending  possible
     running    gone|silent|unsent  failed  late  => done  late    none
     *          *             *        *     => refused
 ";

@@ -27,8 +27,17 @@ pub fn finish(record: &Record, attempt: u32, ending: Ending, now_ms: i64) -> Rec
     match record.state {
         State::Running | State::InDoubt => end(record, in_all(record, ending), now_ms),
         State::Done | State::Failed | State::Cancelled => after_settling(record, ending, now_ms),
-        // What is staged has no attempt that could end, and a tombstone keeps no results.
-        State::Staged | State::Expired => note(record, attempt, ending, now_ms),
+        // A tombstone keeps no results, but it says how the operation ended.
+        State::Expired => {
+            let happened = matches!(ending, Ending::Done(_));
+            let mut next = note(record, attempt, ending, now_ms);
+            if happened {
+                next.detail.ended = Some(State::Done);
+            }
+            next
+        }
+        // What is staged has no attempt that could end.
+        State::Staged => note(record, attempt, ending, now_ms),
     }
 }
 
@@ -137,9 +146,18 @@ fn late_success(record: &Record, outcome: Outcome, now_ms: i64) -> Record {
             let by_hand = record.outcome.as_ref().is_some_and(|outcome| outcome.settled_by.is_some());
             next.alarm(if by_hand { DoubleEffect::Possible } else { DoubleEffect::Certain });
         }
-        State::Expired if record.detail.ended == Some(State::Done) => next.alarm(DoubleEffect::Certain),
-        // An older tombstone does not say how it ended; a failed or cancelled one had an effect after all.
-        State::Expired => next.alarm(DoubleEffect::Possible),
+        State::Expired => {
+            match record.detail.ended {
+                Some(State::Done) => next.alarm(DoubleEffect::Certain),
+                Some(State::Failed | State::Cancelled) => {}
+                // An older tombstone does not say how it ended.
+                Some(State::Staged | State::Running | State::InDoubt | State::Expired) | None => {
+                    next.alarm(DoubleEffect::Possible);
+                }
+            }
+            // It had an effect after all.
+            next.detail.ended = Some(State::Done);
+        }
         State::Staged => {}
     }
     next
