@@ -50,6 +50,10 @@ pub struct Summary {
     pub stops: u64,
     /// Store calls that failed.
     pub faults: u64,
+    /// Doubts that a person settled.
+    pub settled: u64,
+    /// Operations whose result had expired in the end.
+    pub expired: u64,
     /// Operations that were in doubt in the end.
     pub in_doubt: u64,
     /// Operations that happened more than once, where that was allowed and told.
@@ -58,7 +62,7 @@ pub struct Summary {
 
 /// How many workers a run has, and how many calls each of them makes.
 const WORKERS: usize = 4;
-const CALLS: usize = 4;
+const CALLS: usize = 7;
 /// Longer than any lease, and shorter than any retention.
 const LEASES_OVER_MS: i64 = 60_000;
 
@@ -94,6 +98,8 @@ pub fn run(seed: u64, kind: Kind) -> Result<Summary, Broken> {
         crashes: executor.crashes,
         stops: executor.stops,
         faults: store.faults(),
+        settled: world.settled(),
+        expired: found.expired,
         in_doubt: found.in_doubt,
         repeated: found.repeated,
     })

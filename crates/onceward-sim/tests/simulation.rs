@@ -13,12 +13,15 @@ fn all(kind: Kind) -> Summary {
         sum.crashes += summary.crashes;
         sum.stops += summary.stops;
         sum.faults += summary.faults;
+        sum.settled += summary.settled;
+        sum.expired += summary.expired;
         sum.in_doubt += summary.in_doubt;
         sum.repeated += summary.repeated;
     }
     // A simulation in which nothing happens proves nothing.
     assert!(sum.effects > RUNS && sum.crashes > RUNS / 2 && sum.stops > RUNS / 2, "{sum:?}");
     assert!(sum.faults > RUNS && sum.in_doubt > RUNS / 20, "{sum:?}");
+    assert!(sum.settled > RUNS / 20 && sum.expired > RUNS / 2, "{sum:?}");
     sum
 }
 

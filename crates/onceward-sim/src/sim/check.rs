@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use onceward::{Class, DoubleEffect, Ledger, Record, State};
+use onceward::{Class, DoubleEffect, Happened, Ledger, Record, State};
 
 use super::Kind;
 use super::executor::Executor;
@@ -42,6 +42,8 @@ impl std::error::Error for Broken {}
 /// What the operations came to.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Found {
+    /// So many have expired.
+    pub expired: u64,
     /// So many are in doubt.
     pub in_doubt: u64,
     /// So many happened more than once, where that was allowed and told.
@@ -64,6 +66,7 @@ pub fn all(executor: &mut Executor, ledger: &Ledger, world: &World, kind: Kind) 
         match found {
             Ok((record, state)) => {
                 one(&record, state, class(number), &effects, world.told(intent.id.as_str()), kind)?;
+                sum.expired += u64::from(state == State::Expired);
                 sum.in_doubt += u64::from(state == State::InDoubt);
                 sum.repeated += u64::from(effects.len() > 1 && class(number) != Class::Idempotent);
             }
@@ -92,8 +95,9 @@ fn one(
         )))
     };
     let may_repeat = match class {
-        Class::Idempotent | Class::Keyed | Class::Read => true,
-        Class::Probed => kind == Kind::LongSleep,
+        Class::Idempotent | Class::Read => true,
+        // Within its window the downstream honours the key.
+        Class::Keyed | Class::Probed => kind == Kind::LongSleep,
         Class::Once => false,
     };
     if effects.len() > 1 && !may_repeat {
@@ -105,18 +109,20 @@ fn one(
     if attempts.len() < effects.len() {
         return broken("one attempt had two effects");
     }
-    if told > 1 && class != Class::Idempotent && alarm.is_none() {
+    if told > 1 && !matches!(class, Class::Idempotent | Class::Keyed) && alarm.is_none() {
         return broken("two attempts were told that they had done it, and nobody raised the alarm");
     }
-    if alarm == Some(DoubleEffect::Certain) && effects.len() < 2 {
+    // Of a keyed operation two attempts may rightly report the one effect.
+    if alarm == Some(DoubleEffect::Certain) && effects.len() < 2 && class != Class::Keyed {
         return broken("the alarm is certain, and it happened once");
     }
     match state {
-        State::Done if effects.is_empty() => broken("it is called done, and did not happen"),
-        State::Failed if !effects.is_empty() => broken("it is called failed, and happened"),
-        State::Running => broken("it is called running, and nobody lives"),
-        State::Done | State::Failed | State::InDoubt | State::Staged | State::Cancelled | State::Expired => {
-            Ok(())
-        }
+        State::Running => return broken("it is called running, and nobody lives"),
+        State::Done | State::Failed | State::InDoubt | State::Staged | State::Cancelled | State::Expired => {}
+    }
+    match record.happened() {
+        Happened::Yes if effects.is_empty() => broken("it is called done, and did not happen"),
+        Happened::No if !effects.is_empty() => broken("it is called failed, and happened"),
+        Happened::Yes | Happened::No | Happened::Unknown => Ok(()),
     }
 }

@@ -15,6 +15,8 @@ use crate::random::Random;
 
 /// Of a thousand calls so many lose their request, and as many their reply.
 const LOST: u64 = 40;
+/// Of a thousand looks at what is known nearby so many find nothing.
+const FORGOTTEN: u64 = 400;
 /// Of a thousand calls so many take a while, before and after.
 const SLOW: u64 = 300;
 const SLOW_MS: u64 = 60;
@@ -96,6 +98,13 @@ impl Chance {
     }
 }
 
+impl Chance {
+    fn forgets(&self) -> bool {
+        let mut random = self.random.lock().unwrap_or_else(PoisonError::into_inner);
+        random.permille(FORGOTTEN)
+    }
+}
+
 fn lost(what: &str) -> StoreError {
     StoreError::unavailable(format!("the {what} was lost"))
 }
@@ -129,6 +138,11 @@ impl Store for FaultyStore {
 
     fn watch(&self) -> Watch {
         self.inner.watch()
+    }
+
+    /// Forgetful, as a cache may be: *nothing* says nothing.
+    async fn recall(&self, id: &OperationId) -> Result<Option<Arc<Record>>, StoreError> {
+        if self.chance.forgets() { Ok(None) } else { self.load(id).await }
     }
 
     async fn load(&self, id: &OperationId) -> Result<Option<Arc<Record>>, StoreError> {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use onceward::{Blocking, Code, Done, Failure, Happened, Ledger, Operation, OperationId, Terms};
+use onceward::{Blocking, Code, Failure, Happened, Ledger, Operation, OperationId, Ran, Terms};
 
 use crate::Trouble;
 use crate::downstream;
@@ -43,7 +43,9 @@ pub(crate) enum Answer {
     Done(String),
     Refused {
         code: Code,
-        happened: Happened,
+        happened: Option<Happened>,
+        /// What it was told of its own part.
+        ran: Ran,
         words: String,
     },
 }
@@ -79,17 +81,19 @@ impl Caller {
         let operation = operation(key).terms(self.terms.clone());
         let result = self.ledger.run(operation, |attempt| {
             see();
+            let sent = attempt.dispatch()?;
             ran.store(true, Ordering::SeqCst);
             let number = EFFECTS.fetch_add(1, Ordering::Relaxed);
             let (id, attempt) = (attempt.operation(), attempt.number());
             let line = format!("{id} {attempt} {}-{number}", std::process::id());
             downstream::append(&self.effects, &line).map_err(Failure::in_doubt)?;
-            Ok(attempt.dispatch()?.created(&format!("{line}{}", self.padding)))
+            Ok(sent.created(&format!("{line}{}", self.padding)))
         });
         let answer = match result {
             Ok(receipt) => Answer::Done(result_of(receipt.data())),
             Err(error) => {
-                Answer::Refused { code: error.code(), happened: error.happened(), words: error.to_string() }
+                let (happened, ran) = (error.happened(), error.ran());
+                Answer::Refused { code: error.code(), happened, ran, words: error.to_string() }
             }
         };
         Heard { key: key.to_owned(), ran: ran.load(Ordering::SeqCst), answer }
@@ -127,9 +131,10 @@ impl Heard {
         matches!(self.answer, Answer::Refused { code: Code::LedgerUnavailable, .. })
     }
 
-    /// Whoever is told that nothing happened must not have run.
+    /// A caller that is told that nothing happened, or that it ran nothing, must not have run.
     fn check(&self, what: &str, tally: &Tally) {
-        if let Answer::Refused { code, happened: Happened::No, words } = &self.answer
+        if let Answer::Refused { code, happened, ran, words } = &self.answer
+            && (matches!(happened, None | Some(Happened::No)) || *ran == Ran::No)
             && self.ran
         {
             let told = format!("{what}: {} had its effect and was told {code}: {words}", self.key);

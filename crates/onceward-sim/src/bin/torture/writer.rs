@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::process::ExitCode;
 
-use onceward::{Done, Failure, Ledger, Operation};
+use onceward::{Failure, Ledger, Operation};
 
 use crate::Trouble;
 
