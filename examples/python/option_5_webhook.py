@@ -7,12 +7,16 @@ from onceward import Ledger
 seen: set[str] = set()
 
 
+class DatabaseAway(Exception):
+    """Raised before anything is done."""
+
+
 def naive_handler(event: dict[str, str], *, fails: bool = False) -> None:
     if event["id"] in seen:
         return
     seen.add(event["id"])
     if fails:
-        raise RuntimeError("the database is away")
+        raise DatabaseAway("the database is away")
     happen("naive order shipped")
 
 
@@ -20,7 +24,7 @@ EVENT = {"id": "evt_12345", "type": "payment.succeeded"}
 for fails in (True, False, False):
     try:
         naive_handler(EVENT, fails=fails)
-    except RuntimeError:
+    except DatabaseAway:
         pass
 
 # -- with Onceward
@@ -28,9 +32,9 @@ ledger = Ledger(folder / "agent.db")
 
 
 def handler(event: dict[str, str], *, fails: bool = False) -> None:
-    with ledger.dedupe(event["id"], source="stripe") as delivery:
+    with ledger.dedupe(event["id"], source="stripe", no_effect=DatabaseAway) as delivery:
         if delivery.new and fails:
-            raise RuntimeError("the database is away")
+            raise DatabaseAway("the database is away")
         if delivery.new:
             happen("our order shipped")
 
@@ -41,7 +45,7 @@ def handler(event: dict[str, str], *, fails: bool = False) -> None:
 for fails in (True, False, False):
     try:
         handler(EVENT, fails=fails)
-    except RuntimeError as error:
+    except DatabaseAway as error:
         print(f"first delivery: {error}")
 show(
     happened("naive order shipped"),

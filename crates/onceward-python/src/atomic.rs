@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use onceward::atomic::{self, Step};
-use onceward::{Error, Failure, KeyOrigin};
+use onceward::{Ending, Error, Failure, KeyOrigin, Outcome, Ran, transition};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
@@ -33,7 +33,7 @@ pub(crate) fn atomic_begin<'py>(
     found: Option<&str>,
     now_ms: i64,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let intent = spec.operation(args, kwargs)?.intent().map_err(|problem| error::of(py, &problem))?;
+    let intent = spec.intent(args, kwargs)?;
     let found = found.map(read).transpose()?.map(Arc::new);
     match atomic::begin(found, &intent, now_ms).map_err(|problem| error::of(py, &problem))? {
         Step::Replay(receipt) => {
@@ -94,15 +94,22 @@ impl Written {
     }
 
     /// The record with the attempt done, to be written before the commit.
-    fn done(
-        &self,
-        effect: &str,
-        json: Option<String>,
-        reason: Option<String>,
-        now_ms: i64,
-    ) -> PyResult<Self> {
-        let record = atomic::done(&self.record, told::done(effect, json, reason)?, now_ms);
+    fn done(&self, effect: &str, json: Option<String>, now_ms: i64) -> PyResult<Self> {
+        let record = atomic::done(&self.record, told::done(atomic::dispatch(), effect, json)?, now_ms);
         Ok(Self { expected: Some(self.record.version), record })
+    }
+
+    /// The record with the attempt in doubt: part of it was committed by the function itself.
+    fn in_doubt(&self, reason: String, now_ms: i64) -> Self {
+        let ending = Ending::InDoubt(Outcome::because(Some(reason)));
+        let record = transition::finish(&self.record, self.record.attempt, ending, now_ms);
+        Self { expected: Some(self.record.version), record }
+    }
+
+    /// The exception for an attempt that is in doubt.
+    fn doubted(&self, py: Python<'_>, reason: String) -> Py<PyAny> {
+        let doubt = Error::InDoubt { record: Arc::new(self.record.clone()), reason, ran: Ran::Yes };
+        error::of(py, &doubt).into_value(py).into_any()
     }
 
     /// The proof, once the transaction is committed.

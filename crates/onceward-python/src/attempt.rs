@@ -1,19 +1,33 @@
 //! One try to execute an operation, as the code that does the work sees it.
 
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use onceward::{Dispatched, StoreError};
 use pyo3::prelude::*;
 
 use crate::error;
+
+/// Where the token of a dispatch waits for the end of the attempt.
+pub(crate) type Token = Arc<Mutex<Option<Dispatched>>>;
 
 /// One try to execute an operation. Its intent is on disk.
 #[pyclass(frozen, module = "onceward")]
 pub(crate) struct Attempt {
     attempt: onceward::Attempt,
+    token: Token,
 }
 
 impl Attempt {
-    pub(crate) fn new(attempt: onceward::Attempt) -> Self {
-        Self { attempt }
+    pub(crate) fn new(attempt: onceward::Attempt, token: Token) -> Self {
+        Self { attempt, token }
     }
+}
+
+/// The token of the attempt's dispatch. A function that succeeded has had its effect, so a dispatch that was not noted
+/// before is noted now; `None` where that fails.
+pub(crate) fn dispatched(attempt: &onceward::Attempt, token: &Token) -> Option<Dispatched> {
+    let noted = lock(token).take();
+    noted.or_else(|| attempt.dispatch().ok())
 }
 
 #[pymethods]
@@ -48,14 +62,21 @@ impl Attempt {
         self.attempt.downstream_key()
     }
 
-    /// Says that nothing has left yet: until `dispatched`, an error or a crash is certain to have had no effect.
-    fn not_dispatched_yet(&self) {
-        self.attempt.not_dispatched_yet();
-    }
-
-    /// Says that the request leaves now: from here on an error without a class leaves the operation in doubt.
+    /// Notes that the request leaves now: from here on a crash leaves the operation in doubt.
     fn dispatched(&self, py: Python<'_>) -> PyResult<()> {
-        // Eight bytes that nobody syncs: to let the interpreter go would cost more than they do.
-        self.attempt.dispatched().map_err(|problem| error::of(py, &problem.into()))
+        let mut token = lock(&self.token);
+        if token.is_none() {
+            // Eight bytes that are not synced: releasing the interpreter would cost more than writing them.
+            let noted = self.attempt.dispatch().map_err(|_| {
+                let why = "the dispatch could not be noted, so nothing must be sent";
+                error::of(py, &StoreError::unavailable(why).into())
+            })?;
+            *token = Some(noted);
+        }
+        Ok(())
     }
+}
+
+fn lock(token: &Token) -> MutexGuard<'_, Option<Dispatched>> {
+    token.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -6,8 +6,9 @@ use onceward::{Ending, Outcome};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
-use crate::attempt::Attempt;
+use crate::attempt::{Attempt, Token};
 use crate::drive::drive;
+use crate::fork::Process;
 use crate::handle::Opened;
 use crate::keep::{Kept, keep};
 use crate::receipt::Receipt;
@@ -18,6 +19,8 @@ use crate::{error, told};
 pub(crate) struct Claim {
     held: Mutex<Option<(onceward::Claim, Kept)>>,
     attempt: onceward::Attempt,
+    token: Token,
+    process: Process,
     opened: Arc<Opened>,
 }
 
@@ -25,10 +28,12 @@ impl Claim {
     pub(crate) fn new(claim: onceward::Claim, opened: Arc<Opened>, lease_ms: u64) -> Self {
         let attempt = claim.attempt();
         let kept = keep(&opened.ledger, &attempt, lease_ms);
-        Self { held: Mutex::new(Some((claim, kept))), attempt, opened }
+        let (token, process) = (Token::default(), Process::this());
+        Self { held: Mutex::new(Some((claim, kept))), attempt, token, process, opened }
     }
 
     fn finish(&self, py: Python<'_>, ending: Ending, own: Option<Py<PyAny>>) -> PyResult<Receipt> {
+        self.process.check(py)?;
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner).take();
         let (claim, kept) =
             held.ok_or_else(|| PyRuntimeError::new_err("this attempt is finished already"))?;
@@ -46,7 +51,7 @@ impl Claim {
     /// What the code that does the work sees.
     #[getter]
     fn attempt(&self) -> Attempt {
-        Attempt::new(self.attempt.clone())
+        Attempt::new(self.attempt.clone(), Token::clone(&self.token))
     }
 
     /// It happened, with this result as JSON text; without one, the result could not be kept.
@@ -70,5 +75,14 @@ impl Claim {
     /// Nobody can say whether it happened. Raises `InDoubt`.
     fn in_doubt(&self, py: Python<'_>, reason: String) -> PyResult<Receipt> {
         self.finish(py, Ending::InDoubt(Outcome::because(Some(reason))), None)
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        if self.process.is_left() {
+            let held = self.held.lock().unwrap_or_else(PoisonError::into_inner).take();
+            std::mem::forget(held);
+        }
     }
 }

@@ -6,13 +6,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use onceward::{Attempt, Done, Error, Failure, Ledger, Operation, ProbeAnswer, Receipt, Verification};
+use onceward::{Attempt, Done, Error, Failure, Intent, Ledger, ProbeAnswer, Receipt, Verification};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
-use crate::attempt::Attempt as Seen;
+use crate::attempt::{Attempt as Seen, Token};
 use crate::bell::Bell;
 use crate::drive::{drive, own_waker};
+use crate::fork::Process;
 use crate::handle::Opened;
 use crate::keep::keep;
 use crate::receipt::Receipt as Shown;
@@ -61,6 +62,9 @@ impl Future for Asked<'_> {
 pub(crate) struct Conversation {
     running: Mutex<Option<Running>>,
     mail: Arc<Mutex<Mail>>,
+    /// The attempt that Python is executing, and the token of its dispatch.
+    executing: Mutex<Option<(Attempt, Token)>>,
+    process: Process,
     own: Mutex<Own>,
     opened: Arc<Opened>,
     decode: Option<Py<PyAny>>,
@@ -75,18 +79,14 @@ pub(crate) struct Asks {
 }
 
 impl Conversation {
-    pub(crate) fn new(
-        opened: Arc<Opened>,
-        operation: Operation,
-        lease_ms: u64,
-        asks: Asks,
-        decode: Option<Py<PyAny>>,
-    ) -> Self {
+    pub(crate) fn new(opened: Arc<Opened>, intent: Intent, asks: Asks, decode: Option<Py<PyAny>>) -> Self {
         let mail = Arc::new(Mutex::new(Mail::default()));
-        let running = talk(opened.ledger.clone(), operation, lease_ms, asks, Arc::clone(&mail));
+        let running = talk(opened.ledger.clone(), intent, asks, Arc::clone(&mail));
         Self {
             running: Mutex::new(Some(Box::pin(running))),
             mail,
+            executing: Mutex::default(),
+            process: Process::this(),
             own: Mutex::default(),
             opened,
             decode,
@@ -111,7 +111,10 @@ impl Conversation {
         Ok(match request {
             None => None,
             Some(Request::Execute(attempt)) => {
-                Some(("execute", Bound::new(py, Seen::new(attempt))?.into_any()))
+                let token = Token::default();
+                *self.executing.lock().unwrap_or_else(PoisonError::into_inner) =
+                    Some((attempt.clone(), Token::clone(&token)));
+                Some(("execute", Bound::new(py, Seen::new(attempt, token))?.into_any()))
             }
             Some(Request::Probe(record)) => {
                 let state = record.state;
@@ -142,6 +145,7 @@ impl Conversation {
         bell: &Bound<'py, Bell>,
         future: Py<PyAny>,
     ) -> PyResult<Option<(&'static str, Bound<'py, PyAny>)>> {
+        self.process.check(py)?;
         self.forget_waiter();
         let (waker, number) = bell.get().waker(future);
         *self.waiter.lock().unwrap_or_else(PoisonError::into_inner) = Some((bell.clone().unbind(), number));
@@ -164,7 +168,10 @@ impl Conversation {
 
     /// Says how the attempt went.
     fn executed(&self, py: Python<'_>, said: &Bound<'_, PyAny>) {
-        let told = told::attempt(said).unwrap_or_else(|error| crate::run::broken(py, error));
+        let executing = self.executing.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some((attempt, token)) = executing else { return };
+        let told =
+            told::attempt(said, &attempt, &token).unwrap_or_else(|error| crate::run::broken(py, error));
         *lock(&self.own) = Own { value: told.own, cause: told.cause, ended: None };
         mail(&self.mail).reply = Some(Reply::Executed(told.result));
     }
@@ -184,6 +191,7 @@ impl Conversation {
 
     /// Writes down how the attempt went, on this very thread: for a task that is cancelled and must not wait.
     fn end(&self, py: Python<'_>, said: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.process.check(py)?;
         self.executed(py, said);
         let running = self.running.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(running) = running {
@@ -195,6 +203,9 @@ impl Conversation {
     /// Nobody waits for the answer any more. What is just being written is brought to its end beside the caller: an
     /// attempt that was not begun has failed, and the ending of one that was is not lost.
     fn abandon(&self) {
+        if self.process.is_left() {
+            return;
+        }
         let running = self.running.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(running) = running else { return };
         let (mailbox, opened) = (Arc::clone(&self.mail), Arc::clone(&self.opened));
@@ -209,6 +220,10 @@ impl Conversation {
 
 impl Drop for Conversation {
     fn drop(&mut self) {
+        if self.process.is_left() {
+            let running = self.running.lock().unwrap_or_else(PoisonError::into_inner).take();
+            std::mem::forget(running);
+        }
         self.forget_waiter();
     }
 }
@@ -232,12 +247,12 @@ fn see_off(mut running: Running, mailbox: &Mutex<Mail>) {
 
 async fn talk(
     ledger: Ledger,
-    operation: Operation,
-    lease_ms: u64,
+    intent: Intent,
     asks: Asks,
     mailbox: Arc<Mutex<Mail>>,
 ) -> Result<Receipt, Error> {
-    let mut call = ledger.call(operation).dispatch_marked();
+    let lease_ms = intent.terms.lease_ms;
+    let mut call = ledger.call(intent);
     let mailbox = &*mailbox;
     if asks.probe {
         call = call.probe(move |record| async move {

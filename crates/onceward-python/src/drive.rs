@@ -1,7 +1,6 @@
 //! Waiting for the ledger with the interpreter let go, and with an ear for Ctrl-C.
 
 use std::cell::RefCell;
-use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
@@ -9,6 +8,8 @@ use std::time::{Duration, Instant};
 
 use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;
+
+use crate::fork::{self, Process};
 
 /// How often a waiting thread looks whether a signal came.
 const LISTEN: Duration = Duration::from_millis(50);
@@ -23,13 +24,19 @@ pub(crate) fn drive<T>(future: impl Future<Output = T>) -> PyResult<T> {
 
 /// The same, with no ear for signals while `deaf` says so. What came meanwhile is heard when the interpreter goes on.
 pub(crate) fn drive_unless<T>(deaf: impl Fn() -> bool, future: impl Future<Output = T>) -> PyResult<T> {
-    let mut future = pin!(future);
+    let process = Process::this();
+    let mut future = Box::pin(future);
     let waker = own_waker();
     let mut context = Context::from_waker(&waker);
     let mut heard: Option<Instant> = None;
     loop {
         if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
             return Ok(output);
+        }
+        if process.is_left() {
+            // Dropping it would end the parent's attempt and free its lock.
+            std::mem::forget(future);
+            return Err(Python::attach(fork::left));
         }
         let heard_at = *heard.get_or_insert_with(Instant::now);
         thread::park_timeout(LISTEN);

@@ -1,6 +1,7 @@
 //! The ledger's errors as Python's exceptions. Their classes are in `onceward.errors`; which one it is, the code says.
 
-use onceward::{Code, Error, Happened, InvalidInput};
+use onceward::answer::ErrorView;
+use onceward::{Code, Error, Happened, InvalidInput, Surface};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyDict;
@@ -35,10 +36,15 @@ fn exception(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
     static MAKE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let make = MAKE.import(py, "onceward.errors", "_from_ledger")?;
     let said = PyDict::new(py);
-    said.set_item("happened", happened(error.happened()))?;
-    said.set_item("retryable", error.retryable())?;
-    said.set_item("retry_after_ms", error.retry_after_ms())?;
-    said.set_item("fix_command", error.fix_command())?;
+    let view = ErrorView::of(error, &Surface::Python);
+    said.set_item("happened", view.happened.map(Happened::as_str))?;
+    said.set_item("ran", error.ran().as_bool())?;
+    said.set_item("retryable", view.retryable)?;
+    said.set_item("retry_after_ms", view.retry_after_ms)?;
+    said.set_item("next", view.next)?;
+    said.set_item("fix_command", view.fix_command)?;
+    let options: Vec<_> = view.options.into_iter().map(|choice| (choice.found, choice.command)).collect();
+    said.set_item("options", options)?;
     said.set_item("operation", error.record().map(|record| Record::new(record.clone(), record.state)))?;
     if let Error::Invalid(invalid) = error {
         said.set_item("problems", invalid.problems())?;
@@ -50,25 +56,17 @@ fn exception(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
     Ok(PyErr::from_value(made))
 }
 
-fn happened(happened: Happened) -> &'static str {
-    match happened {
-        Happened::Yes => "yes",
-        Happened::No => "no",
-        Happened::Unknown => "unknown",
-    }
-}
-
 /// Every code, for a test that none of them lacks its class.
 pub(crate) fn codes() -> Vec<String> {
     Code::ALL.iter().map(Code::to_string).collect()
 }
 
 /// The exception for a value that is asked of an operation whose result could not be kept.
-pub(crate) fn result_unavailable(py: Python<'_>, record: Record) -> PyErr {
+pub(crate) fn result_unavailable(py: Python<'_>, record: Record, cause: Option<PyErr>) -> PyErr {
     static CLASS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let made = CLASS
         .import(py, "onceward.errors", "_result_unavailable")
-        .and_then(|make| make.call1((record,)))
+        .and_then(|make| make.call1((record, cause.map(|cause| cause.into_value(py)))))
         .map(PyErr::from_value);
     made.unwrap_or_else(|problem| problem)
 }

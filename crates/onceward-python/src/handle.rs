@@ -13,6 +13,7 @@ use crate::claim::Claim;
 use crate::converse::{Asks, Conversation};
 use crate::drive::drive;
 use crate::error;
+use crate::fork::Process;
 use crate::plan::Plan;
 use crate::receipt::Receipt;
 use crate::run::{self, Actors, Own, lock};
@@ -136,8 +137,8 @@ impl Handle {
         probe: Option<Py<PyAny>>,
         verify: Option<Py<PyAny>>,
     ) -> PyResult<Receipt> {
-        let operation = spec.operation(args, kwargs)?;
-        let lease_ms = spec.terms().lease_ms;
+        let intent = spec.intent(args, kwargs)?;
+        let process = Process::this();
         let (args, kwargs) = (args.clone().unbind(), kwargs.map(|kwargs| kwargs.clone().unbind()));
         let actors = Actors { perform, probe, verify, args, kwargs };
         let own = Mutex::new(Own::default());
@@ -146,10 +147,16 @@ impl Handle {
                 Ok(opened) => opened,
                 Err(problem) => return Ok((Err(problem), 0)),
             };
-            let result = run::run(&opened.blocking, operation, lease_ms, &actors, &own)?;
+            let result = run::run(&opened.blocking, intent, &actors, &own)?;
             Ok::<_, PyErr>((result, opened.ledger.clock_ms()))
         });
         let own = std::mem::take(&mut *lock(&own));
+        if process.is_left()
+            && let Some(cause) = own.cause
+        {
+            // The child goes on with what was raised in it; its parent's call is not touched.
+            return Err(PyErr::from_value(cause.into_bound(py)));
+        }
         let (result, now_ms) = result?;
         match result {
             Ok(receipt) => Ok(Receipt::new(receipt, now_ms, own.value, spec.decode(py))),
@@ -168,10 +175,10 @@ impl Handle {
         probe: bool,
         verify: bool,
     ) -> PyResult<Conversation> {
-        let operation = spec.operation(args, kwargs)?;
+        let intent = spec.intent(args, kwargs)?;
         let opened = py.detach(|| self.opened()).map_err(|problem| error::of(py, &problem))?;
         let asks = Asks { probe, verify };
-        Ok(Conversation::new(opened, operation, spec.terms().lease_ms, asks, spec.decode(py)))
+        Ok(Conversation::new(opened, intent, asks, spec.decode(py)))
     }
 
     /// Writes the intent of a call down and gives the claim, or the receipt of what was done before.
@@ -183,7 +190,7 @@ impl Handle {
         args: &Bound<'py, PyTuple>,
         kwargs: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let intent = spec.operation(args, kwargs)?.intent().map_err(|problem| error::of(py, &problem))?;
+        let intent = spec.intent(args, kwargs)?;
         let lease_ms = intent.terms.lease_ms;
         let (begun, opened) =
             self.wait(py, |opened| async move { Ok((opened.blocking.begin(&intent).await?, opened)) })?;
@@ -207,11 +214,11 @@ impl Handle {
         args: &Bound<'_, PyTuple>,
         kwargs: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Plan> {
-        let intent = spec.operation(args, kwargs)?.intent().map_err(|problem| error::of(py, &problem))?;
-        let would = spec.would();
+        let intent = spec.intent(args, kwargs)?;
+        let effect = spec.success();
         self.wait(py, |opened| async move {
             let plan = opened.ledger.plan(&intent).await?;
-            Ok(Plan::new(plan, &intent, would))
+            Ok(Plan::new(&plan, &intent, effect))
         })
     }
 

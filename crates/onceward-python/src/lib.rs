@@ -7,6 +7,7 @@
 //! - `handle`: a ledger, opened when it is first used. `tend`: what people do to its records.
 //! - `run`: a call of a function. `converse`: the same for a coroutine. `told`: what Python says of either.
 //! - `drive`: waiting with the interpreter let go. `bell`: waking an event loop. `keep`: leases beside the work.
+//!   `fork`: what a forked child must not touch.
 //! - `attempt`, `claim`, `record`, `receipt`, `plan`, `error`: what Python sees.
 //! - `atomic`: record and effect in a transaction of the caller's own.
 //!
@@ -20,6 +21,7 @@ mod tend;
 mod run;
 mod converse;
 mod drive;
+mod fork;
 mod bell;
 mod keep;
 mod attempt;

@@ -1,20 +1,31 @@
 //! The proof that an operation is done.
 
-use onceward::Answer;
+use onceward::{Answer, Effect, Surface};
+use pyo3::exceptions::{PyException, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
 use crate::record::Record;
 
 /// The proof that an operation is done, by this call or by an earlier one.
-#[pyclass(frozen, module = "onceward")]
+#[pyclass(frozen, module = "onceward._onceward")]
 pub(crate) struct Receipt {
     receipt: onceward::Receipt,
     now_ms: i64,
+    replayed: bool,
     /// What the function itself gave, where this call ran it.
     own: Option<Py<PyAny>>,
     /// Makes the function's value of the stored result.
     decode: Option<Py<PyAny>>,
+    /// The answer in words, where the receipt comes from another process.
+    said: Option<Said>,
+}
+
+#[derive(serde::Serialize, serde::Deserialize)]
+struct Said {
+    reason: Option<String>,
+    warnings: Vec<String>,
+    answer: String,
 }
 
 impl Receipt {
@@ -24,14 +35,21 @@ impl Receipt {
         own: Option<Py<PyAny>>,
         decode: Option<Py<PyAny>>,
     ) -> Self {
-        let own = own.filter(|_| !receipt.replayed());
-        Self { receipt, now_ms, own, decode }
+        let replayed = receipt.replayed();
+        Self { own: own.filter(|_| !replayed), receipt, now_ms, replayed, decode, said: None }
     }
 
     fn stored<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         static LOADS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         let Some(text) = self.receipt.data() else { return Ok(None) };
         LOADS.import(py, "onceward._json", "loads")?.call1((text,)).map(Some)
+    }
+
+    fn decoded<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        match (self.stored(py)?, &self.decode) {
+            (Some(stored), Some(decode)) => decode.bind(py).call1((stored,)).map(Some),
+            (stored, _) => Ok(stored),
+        }
     }
 }
 
@@ -40,7 +58,7 @@ impl Receipt {
     /// What this call did to the world: `created`, `updated`, `deleted`, or `noop` where it is a replay.
     #[getter]
     fn effect(&self) -> &'static str {
-        self.receipt.effect().as_str()
+        if self.replayed { Effect::Noop.as_str() } else { self.receipt.effect().as_str() }
     }
 
     /// What the operation did when it was done.
@@ -52,24 +70,31 @@ impl Receipt {
     /// Whether nothing was run for this answer.
     #[getter]
     fn replayed(&self) -> bool {
-        self.receipt.replayed()
+        self.replayed
+    }
+
+    /// Whether this call ran the function.
+    #[getter]
+    fn ran(&self) -> bool {
+        !self.replayed
     }
 
     /// What the function returned: its own object where this call ran it, else the stored result.
     ///
-    /// Raises `ResultUnavailable` where the result could not be kept.
+    /// Raises `ResultUnavailable` where the result could not be kept, or can no longer be read.
     #[getter]
     fn value<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         if let Some(own) = &self.own {
             return Ok(own.bind(py).clone());
         }
-        match self.stored(py)? {
-            Some(stored) => match &self.decode {
-                Some(decode) => decode.bind(py).call1((stored,)),
-                None => Ok(stored),
-            },
-            None if self.available() => Ok(py.None().into_bound(py)),
-            None => Err(crate::error::result_unavailable(py, self.record())),
+        match self.decoded(py) {
+            Ok(Some(value)) => Ok(value),
+            Ok(None) if self.available() => Ok(py.None().into_bound(py)),
+            Ok(None) => Err(crate::error::result_unavailable(py, self.record(), None)),
+            Err(error) if error.is_instance_of::<PyException>(py) => {
+                Err(crate::error::result_unavailable(py, self.record(), Some(error)))
+            }
+            Err(error) => Err(error),
         }
     }
 
@@ -106,26 +131,52 @@ impl Receipt {
     /// Why, in words that an agent reads; of a replay, that nothing was run and how a repeat is asked for.
     #[getter]
     fn reason(&self) -> Option<String> {
-        self.answer().reason
+        self.said.as_ref().map_or_else(|| self.answer().reason, |said| said.reason.clone())
     }
 
     /// What the caller should know besides.
     #[getter]
     fn warnings(&self) -> Vec<String> {
-        self.answer().warnings
+        self.said.as_ref().map_or_else(|| self.answer().warnings, |said| said.warnings.clone())
     }
 
     /// The whole answer of the contract, as JSON text.
     fn to_json(&self) -> PyResult<String> {
-        serde_json::to_string(&self.answer())
-            .map_err(|error| pyo3::exceptions::PyValueError::new_err(error.to_string()))
+        match &self.said {
+            Some(said) => Ok(said.answer.clone()),
+            None => text(&self.answer()),
+        }
+    }
+
+    #[staticmethod]
+    #[pyo3(signature = (record, said, now_ms, replayed, own=None, decode=None))]
+    fn _restored(
+        record: &Bound<'_, Record>,
+        said: &str,
+        now_ms: i64,
+        replayed: bool,
+        own: Option<Py<PyAny>>,
+        decode: Option<Py<PyAny>>,
+    ) -> PyResult<Self> {
+        let receipt = onceward::atomic::receipt(onceward::Record::clone(record.get().inner()));
+        let said = serde_json::from_str(said).map_err(|error| PyValueError::new_err(error.to_string()))?;
+        Ok(Self { receipt, now_ms, replayed, own, decode, said: Some(said) })
+    }
+
+    fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        let (py, this) = (slf.py(), slf.get());
+        let said = Said { reason: this.reason(), warnings: this.warnings(), answer: this.to_json()? };
+        let (own, decode) = (this.own.as_ref(), this.decode.as_ref());
+        let given = (this.record(), text(&said)?, this.now_ms, this.replayed, own, decode);
+        // What cannot be pickled is left behind: the stored result goes along in any case.
+        py.import("onceward._values")?.getattr("reduced_receipt")?.call1((slf.get_type(), given))
     }
 
     fn __repr__(&self) -> String {
         format!(
             "Receipt(effect={:?}, replayed={}, id={:?})",
             self.effect(),
-            if self.replayed() { "True" } else { "False" },
+            if self.replayed { "True" } else { "False" },
             self.id()
         )
     }
@@ -138,6 +189,10 @@ impl Receipt {
     }
 
     fn answer(&self) -> Answer {
-        Answer::of(&Ok(self.receipt.clone()), self.now_ms)
+        Answer::of(&Ok(self.receipt.clone()), &Surface::Python, self.now_ms)
     }
+}
+
+fn text(value: &impl serde::Serialize) -> PyResult<String> {
+    serde_json::to_string(value).map_err(|error| PyValueError::new_err(error.to_string()))
 }

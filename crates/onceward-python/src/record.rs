@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use onceward::answer::rfc3339;
 use onceward::{DoubleEffect, State};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
 /// An operation as the ledger remembers it, and where it really stands.
-#[pyclass(frozen, module = "onceward")]
+#[pyclass(frozen, module = "onceward._onceward")]
 pub(crate) struct Record {
     record: Arc<onceward::Record>,
     state: State,
@@ -17,6 +18,10 @@ pub(crate) struct Record {
 impl Record {
     pub(crate) fn new(record: Arc<onceward::Record>, state: State) -> Self {
         Self { record, state }
+    }
+
+    pub(crate) fn inner(&self) -> &Arc<onceward::Record> {
+        &self.record
     }
 }
 
@@ -148,6 +153,23 @@ impl Record {
         Ok(list)
     }
 
+    /// Whether its effect happened: `yes`, `no` or `unknown`.
+    #[getter]
+    fn happened(&self) -> &'static str {
+        self.record.happened().as_str()
+    }
+
+    #[staticmethod]
+    fn _restored(json: &str, state: &str) -> PyResult<Self> {
+        let record = serde_json::from_str(json).map_err(unreadable)?;
+        Ok(Self { record: Arc::new(record), state: state.parse().map_err(unreadable)? })
+    }
+
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, (String, &'static str))> {
+        let json = serde_json::to_string(&*self.record).map_err(unreadable)?;
+        Ok((py.get_type::<Self>().getattr("_restored")?, (json, self.state.as_str())))
+    }
+
     fn __repr__(&self) -> String {
         format!(
             "Record(id={:?}, name={:?}, key={:?}, state={:?}, attempt={})",
@@ -158,4 +180,8 @@ impl Record {
             self.attempt()
         )
     }
+}
+
+fn unreadable(problem: impl std::fmt::Display) -> PyErr {
+    PyValueError::new_err(problem.to_string())
 }

@@ -3,12 +3,13 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use onceward::{Attempt, Done, Error, Failure, Ledger, Operation, ProbeAnswer, Verification};
+use onceward::{Attempt, Done, Error, Failure, Intent, Ledger, ProbeAnswer, Verification};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
-use crate::attempt::Attempt as Seen;
+use crate::attempt::{Attempt as Seen, Token};
 use crate::drive::drive_unless;
+use crate::fork::Process;
 use crate::keep::keep;
 use crate::record::Record;
 use crate::told::{self, Told};
@@ -37,13 +38,12 @@ const WRITING: Duration = Duration::from_secs(2);
 /// Lets the operation happen once. The interpreter must have been let go.
 pub(crate) fn run(
     ledger: &Ledger,
-    operation: Operation,
-    lease_ms: u64,
+    intent: Intent,
     actors: &Actors,
     own: &Mutex<Own>,
 ) -> PyResult<Result<onceward::Receipt, Error>> {
-    // Noted from the start: until the function begins, a crash is certain to have had no effect.
-    let mut call = ledger.call(operation).dispatch_marked();
+    let (lease_ms, process) = (intent.terms.lease_ms, Process::this());
+    let mut call = ledger.call(intent);
     if let Some(probe) = &actors.probe {
         call = call.probe(move |record| {
             let about = Record::new(record.clone(), record.state);
@@ -63,7 +63,16 @@ pub(crate) fn run(
     }
     // While the ending is being written, Ctrl-C waits: a result must not be lost to it.
     let ending = || lock(own).ended.is_some_and(|ended| ended.elapsed() < WRITING);
-    drive_unless(ending, call.run(|attempt| std::future::ready(act(ledger, &attempt, lease_ms, actors, own))))
+    drive_unless(
+        ending,
+        call.run(|attempt| {
+            let acted = act(ledger, &attempt, lease_ms, actors, own);
+            async move {
+                // In a forked child the attempt is its parent's: it has no end here.
+                if process.is_left() { std::future::pending().await } else { acted }
+            }
+        }),
+    )
 }
 
 fn act(
@@ -75,8 +84,9 @@ fn act(
 ) -> Result<Done, Failure> {
     let kept = keep(ledger, attempt, lease_ms);
     let told = Python::attach(|py| {
-        let said = actors.ask(&actors.perform, Seen::new(attempt.clone()), py);
-        said.and_then(|said| told::attempt(&said)).unwrap_or_else(|error| broken(py, error))
+        let token = Token::default();
+        let said = actors.ask(&actors.perform, Seen::new(attempt.clone(), Token::clone(&token)), py);
+        said.and_then(|said| told::attempt(&said, attempt, &token)).unwrap_or_else(|error| broken(py, error))
     });
     drop(kept);
     *lock(own) = Own { value: told.own, cause: told.cause, ended: Some(Instant::now()) };

@@ -1,6 +1,6 @@
 //! What was said of a function when it was decorated.
 
-use onceward::{Effect, Json, Operation, Policy, Settings, Terms};
+use onceward::{Effect, Intent, Json, Operation, Policy, Settings};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyInt, PyString, PyTuple};
@@ -98,19 +98,18 @@ impl Spec {
         args: &Bound<'_, PyTuple>,
         kwargs: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<(String, String, String)> {
-        let intent =
-            self.operation(args, kwargs)?.intent().map_err(|problem| error::of(args.py(), &problem))?;
+        let intent = self.intent(args, kwargs)?;
         Ok((intent.key.text.clone(), intent.fingerprint.as_str().to_owned(), intent.id.to_string()))
     }
 }
 
 impl Spec {
-    /// The operation that a call with these arguments asks for.
-    pub(crate) fn operation(
+    /// What a call with these arguments asks for.
+    pub(crate) fn intent(
         &self,
         args: &Bound<'_, PyTuple>,
         kwargs: Option<&Bound<'_, PyDict>>,
-    ) -> PyResult<Operation> {
+    ) -> PyResult<Intent> {
         let input = match &self.inputs {
             Some(inputs) => inputs.of(args, kwargs)?,
             None if args.is_empty() => Json::empty(),
@@ -130,15 +129,12 @@ impl Spec {
         if let Some(occurrence) = self.occurrence.of("occurrence", args, kwargs)? {
             operation = operation.occurrence(occurrence);
         }
-        Ok(operation)
+        operation.intent().map_err(|problem| error::of(args.py(), &problem))
     }
 
-    pub(crate) fn terms(&self) -> &Terms {
-        &self.settings.terms
-    }
-
-    pub(crate) fn would(&self) -> Effect {
-        self.settings.effect.would()
+    /// What a success changes.
+    pub(crate) fn success(&self) -> Effect {
+        self.settings.effect
     }
 
     pub(crate) fn decode(&self, py: Python<'_>) -> Option<Py<PyAny>> {

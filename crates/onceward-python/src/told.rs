@@ -1,9 +1,13 @@
 //! What Python says of an attempt, a probe or a check: small tuples, whose first word says what they are.
 
-use onceward::{Done, Effect, Failure, Outcome, ProbeAnswer, Verification};
-use pyo3::exceptions::{PyException, PyValueError};
+use std::sync::Arc;
+
+use onceward::{Attempt, Dispatched, Done, Effect, Failure, Outcome, ProbeAnswer, Verification};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use serde_json::value::RawValue;
+
+use crate::attempt::{Token, dispatched};
 
 /// How an attempt went, by the word of the code around the function.
 pub(crate) struct Told {
@@ -15,25 +19,28 @@ pub(crate) struct Told {
 }
 
 /// `("done", effect, json | None, value, reason | None)`, or
-/// `("failed" | "in_doubt" | "timed_out" | "unsaid", reason, exception | None)`.
-pub(crate) fn attempt(said: &Bound<'_, PyAny>) -> PyResult<Told> {
+/// `("failed" | "in_doubt" | "timed_out", reason, exception | None, whether the call may try again)`.
+pub(crate) fn attempt(said: &Bound<'_, PyAny>, attempt: &Attempt, token: &Token) -> PyResult<Told> {
     let word: String = said.get_item(0)?.extract()?;
     if word == "done" {
         type Said<'py> = (String, String, Option<String>, Bound<'py, PyAny>, Option<String>);
         let (_, effect, json, own, reason): Said<'_> = said.extract()?;
-        return Ok(Told { result: Ok(done(&effect, json, reason)?), own: Some(own.unbind()), cause: None });
+        let result = match (dispatched(attempt, token), reason) {
+            (_, Some(reason)) => Ok(noop(reason, json)?),
+            (Some(token), None) => Ok(done(token, &effect, json)?),
+            (None, None) => Err(Failure::in_doubt("it was done, but the dispatch could not be noted")),
+        };
+        return Ok(Told { result, own: Some(own.unbind()), cause: None });
     }
-    let (_, reason, cause): (String, String, Option<Bound<'_, PyAny>>) = said.extract()?;
+    let (_, reason, cause, again): (String, String, Option<Bound<'_, PyAny>>, bool) = said.extract()?;
     let failure = match word.as_str() {
         "failed" => Failure::no_effect(reason),
         "in_doubt" => Failure::in_doubt(reason),
         "timed_out" => Failure::timed_out(reason),
-        "unsaid" => Failure::from(Unsaid(reason)),
         _ => return Err(not_understood(&word)),
     };
-    // Ctrl-C, an exit or a cancelled task ends the call, whatever it may still try.
-    let goes_on = cause.as_ref().is_none_or(|cause| cause.is_instance_of::<PyException>());
-    let failure = if goes_on { failure } else { failure.stopped() };
+    // Ctrl-C, an exit, a cancelled task or a scheduler's own exception ends the call, however many tries are left.
+    let failure = if again { failure } else { failure.stopped() };
     Ok(Told { result: Err(failure), own: None, cause: cause.map(Bound::unbind) })
 }
 
@@ -68,34 +75,31 @@ fn effect(word: &str) -> PyResult<Effect> {
 }
 
 /// A finished attempt. Without JSON, its result could not be written as such.
-pub(crate) fn done(effect: &str, json: Option<String>, reason: Option<String>) -> PyResult<Done> {
+pub(crate) fn done(token: Dispatched, effect: &str, json: Option<String>) -> PyResult<Done> {
     let effect = self::effect(effect)?;
-    Ok(match (json, reason) {
-        (Some(json), None) => Done::with_json(effect, raw(json)?),
-        (Some(json), Some(reason)) => Done::noop(reason, &raw(json)?),
-        (None, _) => Done::new(effect, &Unwritable),
+    Ok(match json {
+        Some(json) => token.done_with_json(effect, raw(json)?),
+        None => token.done_without_result(effect),
     })
 }
 
-pub(crate) fn raw(json: String) -> PyResult<Box<RawValue>> {
-    RawValue::from_string(json).map_err(|error| PyValueError::new_err(format!("not JSON: {error}")))
+/// It was so already.
+fn noop(reason: String, json: Option<String>) -> PyResult<Done> {
+    Ok(match json {
+        Some(json) => Done::noop(reason, &raw(json)?),
+        None => Done::noop(reason, &Unwritable),
+    })
+}
+
+pub(crate) fn raw(json: String) -> PyResult<Arc<RawValue>> {
+    RawValue::from_string(json)
+        .map(Arc::from)
+        .map_err(|error| PyValueError::new_err(format!("not JSON: {error}")))
 }
 
 fn not_understood(word: &str) -> PyErr {
     PyValueError::new_err(format!("{word:?} is not understood"))
 }
-
-/// An error without a class: certain only if the attempt had said that nothing was dispatched yet.
-#[derive(Debug)]
-struct Unsaid(String);
-
-impl std::fmt::Display for Unsaid {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Unsaid {}
 
 /// A result that has no JSON.
 struct Unwritable;

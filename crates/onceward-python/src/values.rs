@@ -83,7 +83,7 @@ fn walk(value: &Bound<'_, PyAny>, text: Text, depth: usize) -> Result<Json, Refu
     }
     // Exact types only: a subclass may mean something else, as an enum does.
     if let Ok(string) = value.cast_exact::<PyString>() {
-        return Ok(Json::String(text_of(string, text)?));
+        return Ok(Json::String(unicode(string, text)?));
     }
     if let Ok(flag) = value.cast_exact::<PyBool>() {
         return Ok(Json::Bool(flag.is_true()));
@@ -114,11 +114,20 @@ fn plain<'py>(value: &Bound<'py, PyAny>) -> Result<Bound<'py, PyAny>, Refused> {
     static PLAIN: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let plain = PLAIN.import(value.py(), "onceward._values", "plain")?;
     plain.call1((value,)).map_err(|error| {
-        match error.is_instance_of::<pyo3::exceptions::PyTypeError>(value.py()) {
-            true => Refused::because(error.value(value.py()).to_string()),
-            false => Refused::Python(error),
+        let py = value.py();
+        if error.is_instance_of::<pyo3::exceptions::PyTypeError>(py) {
+            Refused::because(error.value(py).to_string())
+        } else if error.is_instance_of::<pyo3::exceptions::PyException>(py) {
+            Refused::because(format!("cannot be read: {error}"))
+        } else {
+            Refused::Python(error)
         }
     })
+}
+
+/// Text, which a lone surrogate is not: no other language could make the same key of it.
+fn unicode(string: &Bound<'_, PyString>, text: Text) -> Result<String, Refused> {
+    text_of(string, text).map_err(|_| Refused::because("is text with a lone surrogate, which is not Unicode"))
 }
 
 fn integer(value: &Bound<'_, PyAny>) -> Result<Json, Refused> {
@@ -132,10 +141,17 @@ fn integer(value: &Bound<'_, PyAny>) -> Result<Json, Refused> {
 fn fraction(number: f64) -> Result<Json, Refused> {
     /// Up to here a double holds every integer.
     const WHOLE: f64 = 9_007_199_254_740_992.0;
+    /// From here on numbers are written with an exponent.
+    const PLAIN: f64 = 1e21;
     if !number.is_finite() {
         return Err(Refused::because("is not a finite number"));
     }
-    if number.fract() == 0.0 && number.abs() < WHOLE {
+    if number.fract() == 0.0 && number.abs() < PLAIN {
+        if number.abs() >= WHOLE {
+            // Every digit of it, as an integer of the same value has.
+            return Json::number(&format!("{number:.0}"))
+                .map_err(|invalid| Refused::because(invalid.to_string()));
+        }
         #[expect(clippy::cast_possible_truncation, reason = "it is whole, and small enough")]
         return Ok(Json::Number((number as i64).to_string()));
     }
@@ -162,11 +178,15 @@ fn object(members: &Bound<'_, PyDict>, text: Text, depth: usize) -> Result<Json,
 /// Names are text: `{1: …}` and `{"1": …}` would otherwise be one.
 fn member_name(name: &Bound<'_, PyAny>, text: Text) -> Result<String, Refused> {
     if let Ok(name) = name.cast_exact::<PyString>() {
-        return Ok(text_of(name, text)?);
+        return unicode(name, text);
     }
     let stands_for = plain(name)?;
     match stands_for.cast_exact::<PyString>() {
-        Ok(name) => Ok(text_of(name, text)?),
+        Ok(name) => unicode(name, text),
+        // The member of an enum is no text, and has one.
+        Err(_) if stands_for.is_exact_instance_of::<PyDict>() => {
+            Ok(walk(&stands_for, text, MAX_DEPTH)?.canonical())
+        }
         Err(_) => Err(Refused::because(format!("has the key {}; keys are text", name.repr()?))),
     }
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from typing import Any
 
 import pytest
@@ -164,7 +165,8 @@ def test_what_comes_after_the_answer_does_not_hold_it_back(ledger: Ledger) -> No
 
 def test_an_exception_of_the_application_is_its_own(ledger: Ledger) -> None:
     async def inner(scope: Any, receive: Any, send: Any) -> None:
-        raise ConnectionRefusedError("the bank is closed")
+        with socket.socket() as line:
+            line.connect(("127.0.0.1", 1))
 
     app = IdempotencyMiddleware(inner, ledger=ledger)
     for _ in range(2):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
+from typing import Any
 
 import pytest
 
@@ -38,7 +40,7 @@ def test_of_many_callers_one_acts(ledger: Ledger) -> None:
 
 
 def test_what_is_there_already_is_a_noop(ledger: Ledger) -> None:
-    ensure = ledger.ensure(lambda user: {"plan": "pro"}, lambda user: pytest.fail("it was there"))
+    ensure = ledger.ensure(lambda user: {"plan": "pro"}, lambda user: pytest.fail("it was there"), name="ensure")
     receipt = ensure.receipt("u1")
     assert (receipt.effect, receipt.value, receipt.reason) == ("noop", {"plan": "pro"}, "it was so already")
 
@@ -85,15 +87,81 @@ def test_an_event_is_handled_once(ledger: Ledger) -> None:
         assert event.new
 
 
-def test_an_event_whose_handler_failed_is_handled_again(ledger: Ledger) -> None:
+@pytest.mark.parametrize("options", [{"class_": "idempotent"}, {"no_effect": RuntimeError}])
+def test_an_event_whose_handler_failed_is_handled_again_on_request(ledger: Ledger, options: Any) -> None:
     for _ in range(2):
-        with pytest.raises(RuntimeError, match="handler"), ledger.dedupe("evt_1") as event:
+        with pytest.raises(RuntimeError, match="handler"), ledger.dedupe("evt_1", **options) as event:
             assert event.new
             raise RuntimeError("handler")
+    with ledger.dedupe("evt_1", **options) as event:
+        assert event.new
+    with ledger.dedupe("evt_1", **options) as event:
+        assert not event.new
+
+
+def test_an_event_whose_handler_failed_is_in_doubt(ledger: Ledger) -> None:
+    with pytest.raises(RuntimeError, match="handler"), ledger.dedupe("evt_1"):
+        raise RuntimeError("handler")
+    with pytest.raises(InDoubt), ledger.dedupe("evt_1"):
+        pytest.fail("it is not handled again")
+    (record,) = ledger.operations()
+    ledger.settle(record.id, "failed")
     with ledger.dedupe("evt_1") as event:
         assert event.new
-    with ledger.dedupe("evt_1") as event:
-        assert not event.new
+
+
+def test_an_event_whose_handler_could_not_reach_anything_is_handled_again(ledger: Ledger) -> None:
+    for _ in range(2):
+        with pytest.raises(ConnectionRefusedError), ledger.dedupe("evt_1"), socket.socket() as line:
+            line.connect(("127.0.0.1", 1))
+
+
+def test_deliveries_in_one_event_loop_never_stop_it(ledger: Ledger) -> None:
+    handled: list[int] = []
+    began = asyncio.Event()
+    go_on = asyncio.Event()
+
+    async def deliver() -> bool:
+        async with ledger.dedupe("evt_1") as event:
+            if event.new:
+                began.set()
+                await go_on.wait()
+                handled.append(1)
+            return event.new
+
+    async def main() -> list[bool]:
+        first = asyncio.create_task(deliver())
+        await began.wait()
+        second = asyncio.create_task(deliver())
+        await asyncio.sleep(0.05)
+        assert not second.done(), "it waits, and the loop goes on"
+        go_on.set()
+        with pytest.raises(RuntimeError, match="async with"):
+            with ledger.dedupe("evt_1"):
+                pass
+        return [await first, await second]
+
+    assert asyncio.run(main()) == [True, False] and handled == [1]
+
+
+def test_an_event_whose_task_was_cancelled_is_in_doubt(ledger: Ledger) -> None:
+    async def main() -> None:
+        async def deliver() -> None:
+            async with ledger.dedupe("evt_1"):
+                began.set()
+                await asyncio.sleep(60)
+
+        began = asyncio.Event()
+        task = asyncio.create_task(deliver())
+        await began.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        with pytest.raises(InDoubt):
+            async with ledger.dedupe("evt_1"):
+                pass
+
+    asyncio.run(main())
 
 
 def test_an_event_as_a_condition(ledger: Ledger) -> None:

@@ -71,7 +71,7 @@ def test_sweeping(ledger: Ledger) -> None:
 
 def test_a_closed_ledger_opens_again(tmp_path: Path) -> None:
     ledger = Ledger(str(tmp_path / "a.db"))
-    charge = ledger.once(lambda: 1)
+    charge = ledger.once(name="f")(lambda: 1)
     charge()
     ledger.close()
     ledger.close()

@@ -53,7 +53,7 @@ MOMENT = datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=timezone.utc)
     ids=repr,
 )  # fmt: skip
 def test_a_replay_is_equal_and_of_the_same_type(ledger: Ledger, value: object) -> None:
-    give = ledger.once(lambda: value)
+    give = ledger.once(name="give")(lambda: value)
     assert give() == value
     replayed = give.receipt()
     assert replayed.replayed and replayed.value == value and type(replayed.value) is type(value)
@@ -94,7 +94,7 @@ def test_a_codec_of_ones_own(ledger: Ledger) -> None:
     class Text:
         text = "x"
 
-    give = ledger.once(codec=Upper())(lambda: Text())
+    give = ledger.once(name="give", codec=Upper())(lambda: Text())
     give()
     assert give() == "X"
 
@@ -111,7 +111,7 @@ def test_what_cannot_be_kept_is_done_and_never_run_again(ledger: Ledger) -> None
         assert type(guarded()) is object
     receipt = guarded.receipt()
     assert receipt.replayed and not receipt.available and receipt.operation.state == "done"
-    assert receipt.data is None and "unavailable" in receipt.warnings[0]
+    assert receipt.data is None and "not available" in receipt.warnings[0]
     with pytest.raises(ResultUnavailable) as unavailable:
         guarded()
     assert unavailable.value.happened == "yes" and not unavailable.value.retryable and len(runs) == 1
@@ -125,6 +125,6 @@ def test_a_warning_that_is_an_error_does_not_make_a_doubt_of_a_success(ledger: L
 
 
 def test_a_result_that_is_too_large_is_done(ledger: Ledger) -> None:
-    give = ledger.once(lambda: "x" * (17 * 1024 * 1024))
+    give = ledger.once(name="give")(lambda: "x" * (17 * 1024 * 1024))
     assert len(give()) == 17 * 1024 * 1024
     assert not give.receipt().available

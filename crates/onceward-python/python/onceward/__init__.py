@@ -13,7 +13,8 @@ A call is written down before anything happens, runs once, and is replayed to ev
 from ._codec import Codec
 from ._dedupe import Dedupe
 from ._guard import Yes
-from ._ledger import Ledger, OnceFunction
+from ._ledger import Ledger
+from ._once import OnceFunction
 from ._onceward import Plan, Receipt, Record, __version__, canonical
 from ._operation import Operation, current_operation
 from ._session import Session

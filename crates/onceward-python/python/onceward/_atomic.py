@@ -13,16 +13,16 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
-from . import _wrap
+from . import _options, _wrap
 from ._guard import in_words
 from ._onceward import Receipt, Written, atomic_begin
-from .errors import InvalidInput, LedgerUnavailable
+from .errors import InvalidInput, LedgerUnavailable, as_raised
 
 if TYPE_CHECKING:
     from ._guard import Guard
     from ._ledger import Ledger
 
-# How often a decision is made again because somebody else's transaction ended meanwhile.
+# How often a decision is made again because another transaction ended meanwhile.
 _TRIES = 16
 
 
@@ -45,21 +45,24 @@ class Atomic:
 
         The function must neither commit nor roll back. Where it raises, nothing happened and nothing is on record.
         """
-        return self._run(_wrap.single(self._ledger, name, function, options), (inputs,), None)
+        return self._run(_wrap.single(self._ledger, name, function, inputs, options, waits=False), (inputs,), None)
 
     def once(self, *functions: Callable[..., Any], **options: Any) -> Any:
         """Guards a function whose effects are all on this connection: see `Ledger.once`."""
-        _wrap.check(options)
+        _options.check(options)
 
         def decorate(function: Callable[..., Any]) -> Any:
-            guard = _wrap.guard_of(self._ledger, function, options)
+            held = _wrap.Guarded(self._ledger, function, options)
+
+            def receipt(*args: Any, **kwargs: Any) -> Receipt:
+                return self._run(held.guard, *held.prepared(args, kwargs))
 
             @functools.wraps(function)
             def guarded(*args: Any, **kwargs: Any) -> Any:
-                receipt = self._run(guard, args, kwargs)
-                return receipt if options.get("returns") == "receipt" else receipt.value
+                got = receipt(*args, **kwargs)
+                return got if options.get("returns") == "receipt" else got.value
 
-            guarded.receipt = lambda *args, **kwargs: self._run(guard, args, kwargs)  # type: ignore[attr-defined]
+            guarded.receipt = receipt  # type: ignore[attr-defined]
             return guarded
 
         return decorate(*functions) if functions else decorate
@@ -72,14 +75,19 @@ class Atomic:
             if isinstance(begun, Receipt):
                 door.rollback()
                 return begun
+            door.mark()
             try:
                 value = guard.function(*args, **(kwargs or {}))
             except BaseException as error:
+                self._refuse_commit(begun, error)
                 door.rollback()
                 if isinstance(error, Exception):
-                    raise begun.failed(in_words(error)) from error
+                    failed: Any = begun.failed(in_words(error))
+                    failed.__cause__ = error
+                    raise as_raised(failed) from error
                 raise
-            ended = begun.done(guard.effect, guard.encode(value), None, door.now_ms())
+            self._refuse_commit(begun, None)
+            ended = begun.done(guard.effect, guard.encode(value), door.now_ms())
             if not door.write(ended):
                 raise LedgerUnavailable("this is not the transaction that the operation was begun in")
         except BaseException:
@@ -87,6 +95,22 @@ class Atomic:
             raise
         door.commit(ended)
         return ended.receipt(door.wall_ms(), value)
+
+    def _refuse_commit(self, begun: Written, error: BaseException | None) -> None:
+        """A function that ends the transaction itself takes record and effect apart: it is in doubt, and says why."""
+        door = self._door
+        if door.is_marked():
+            return
+        door.rollback()
+        reason = "the function committed or rolled back the transaction itself, so part of it may have been committed"
+        door.begin()
+        doubt = begun.in_doubt(reason, door.now_ms())
+        if door.write(doubt):
+            door.commit(doubt)
+        else:
+            door.rollback()
+        raised: Any = doubt.doubted(f"{reason}; let the ledger commit, or guard it with ledger.once")
+        raise raised from error
 
     def _begin(self, guard: Guard, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Receipt | Written:
         _, _, id = guard.spec.identity(args, kwargs)
@@ -125,6 +149,18 @@ class _Sqlite:
         self.refuse_open_transaction()
         # Taken at once: whoever reads first and writes later may find that he must not.
         self.connection.execute("BEGIN IMMEDIATE")
+
+    def mark(self) -> None:
+        """Notes which transaction this is."""
+        self.connection.execute("SAVEPOINT onceward_guard")
+
+    def is_marked(self) -> bool:
+        """Whether it is the same transaction still."""
+        try:
+            self.connection.execute("RELEASE onceward_guard")
+        except Exception:
+            return False
+        return bool(self.connection.in_transaction)
 
     def rollback(self) -> None:
         if self.connection.in_transaction:
@@ -188,6 +224,18 @@ class _Postgres:
         self.refuse_open_transaction()
         if self.connection.autocommit:
             self.connection.execute("BEGIN")
+
+    def mark(self) -> None:
+        """Notes which transaction this is."""
+        self._marked = self._transaction()
+
+    def is_marked(self) -> bool:
+        """Whether it is the same transaction still. One that is broken can only be rolled back."""
+        status = self.connection.info.transaction_status.name
+        return bool(status == "INERROR" or (status == "INTRANS" and self._transaction() == self._marked))
+
+    def _transaction(self) -> Any:
+        return self.connection.execute("SELECT txid_current()").fetchone()[0]
 
     def rollback(self) -> None:
         if not self.connection.closed and self.connection.info.transaction_status.name != "IDLE":

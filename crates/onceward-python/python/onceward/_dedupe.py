@@ -2,31 +2,46 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Mapping
+from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from . import _watch
 from ._guard import in_words
 from ._onceward import Claim
+from ._operation import Operation, _current
 from .errors import OncewardError
+from .failures import judge
 
 if TYPE_CHECKING:
-    from ._onceward import Handle, Spec
+    from ._onceward import Conversation, Handle, Spec
 
 
 class Dedupe:
-    """One event. As a `with` block it counts as handled only if the block ends without an error."""
+    """One event. As a `with` or `async with` block it counts as handled only if the block ends without an error."""
 
-    def __init__(self, handle: Handle, spec: Spec) -> None:
+    def __init__(self, handle: Handle, spec: Spec, actors: Mapping[str, Any]) -> None:
         self._handle = handle
         self._spec = spec
+        self._actors = actors
         self._claim: Claim | None = None
+        self._conversation: Conversation | None = None
+        self._operation: Operation | None = None
+        self._trace: _watch.Trace | None = None
+        self._tokens: tuple[Any, Any] | None = None
         self.new = False
         """Whether this is the first time that the event is handled. Known within the block."""
 
     def __enter__(self) -> Dedupe:
+        self._refuse_twice()
+        _refuse_in_a_loop()
         begun = self._handle.begin(self._spec, ({},))
         self._claim = begun if isinstance(begun, Claim) else None
         self.new = self._claim is not None
+        if self._claim is not None:
+            self._begin(self._claim.attempt)
         return self
 
     def __exit__(
@@ -35,15 +50,95 @@ class Dedupe:
         claim, self._claim = self._claim, None
         if claim is None:
             return
+        word = self._end(error)
         if error is None:
             claim.done("updated", "null")
             return
+        # What the block raised goes on; how the event stands is on record.
+        with suppress(OncewardError):
+            end = claim.failed if word == "failed" else claim.in_doubt
+            end(in_words(error))
+
+    async def __aenter__(self) -> Dedupe:
+        from . import _loop
+
+        self._refuse_twice()
+        if not self._handle.is_open:
+            await _loop.in_a_thread(self._handle.open)
+        conversation = self._handle.converse(self._spec, ({},), None, probe=False, verify=False)
         try:
-            # The next delivery handles it again: an event's handler is repeated until it succeeds.
-            claim.in_doubt(in_words(error))
-        except OncewardError:
-            pass
+            kind, about = await _loop.next_turn(conversation)
+        except BaseException:
+            conversation.abandon()
+            raise
+        self.new = kind == "execute"
+        if self.new:
+            self._conversation = conversation
+            self._begin(about)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        from . import _loop
+
+        conversation, self._conversation = self._conversation, None
+        if conversation is None:
+            return
+        word = self._end(error)
+        if error is None:
+            conversation.executed(("done", "updated", "null", None, None))
+            await _loop.next_turn(conversation)
+            return
+        told = (word, in_words(error), error, isinstance(error, Exception))
+        with suppress(OncewardError):
+            if not isinstance(error, Exception):
+                conversation.end(told)
+                return
+            conversation.executed(told)
+            await _loop.next_turn(conversation)
 
     def __bool__(self) -> bool:
         with self:
             return self.new
+
+    def _begin(self, attempt: Any) -> None:
+        attempt.dispatched()
+        self._operation = Operation(attempt, "updated", _current.get())
+        self._trace = _watch.Trace()
+        self._tokens = (_current.set(self._operation), _watch._trace.set(self._trace))
+
+    def _end(self, error: BaseException | None) -> str:
+        """The block is over. Whether it failed, for certain without effect, or may have had one."""
+        assert self._operation is not None and self._trace is not None and self._tokens is not None
+        word = "done"
+        if error is not None:
+            verdict = judge(
+                error,
+                self._trace,
+                no_effect=self._actors["no_effect"],
+                known_failures=self._actors["known_failures"],
+                marked=self._operation.marked,
+            )
+            word = "failed" if verdict == "no_effect" else "in_doubt"
+        self._operation.over = self._trace.over = True
+        with suppress(ValueError):
+            _current.reset(self._tokens[0])
+        with suppress(ValueError):
+            _watch._trace.reset(self._tokens[1])
+        return word
+
+    def _refuse_twice(self) -> None:
+        if self._claim is not None or self._conversation is not None:
+            raise RuntimeError("this block is entered already; make one with ledger.dedupe for each delivery")
+
+
+def _refuse_in_a_loop() -> None:
+    """A block that waits for another delivery would stop the whole event loop."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise RuntimeError(
+        "an event loop is running in this thread, which must not wait: use `async with ledger.dedupe(…)`"
+    )

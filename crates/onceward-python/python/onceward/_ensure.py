@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import functools
-import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from . import _watch
 from ._guard import Yes
 from ._operation import current_operation
+from ._wrap import is_async
+from .errors import InvalidInput
 
 if TYPE_CHECKING:
     from ._ledger import Ledger
@@ -16,28 +19,39 @@ if TYPE_CHECKING:
 
 def ensured(ledger: Ledger, check: Callable[..., Any], act: Callable[..., Any], options: dict[str, Any]) -> Any:
     """A guarded function that acts unless the check finds that it is so already."""
+    if isinstance(act, functools.partial):
+        raise InvalidInput("the act is a functools.partial; give a function of the same arguments as the check")
     options = {"effect": "created", **options}
-    if inspect.iscoroutinefunction(act) or inspect.iscoroutinefunction(check):
-        guard: Any = ledger.once(**options, probe=_asked_async(check))
-        return guard(_checked_async(check, act))
+    waits = is_async(act) or is_async(check)
+    checked: Any = _checked_async(check, act) if waits else _checked(check, act)
+    checked.__onceward_of__ = act
+    guard: Any = ledger.once(**options, probe=_asked_async(check) if waits else _asked(check))
+    return guard(checked)
 
+
+def _checked(check: Callable[..., Any], act: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(act)
     def checked(*args: Any, **kwargs: Any) -> Any:
-        there = check(*args, **kwargs)
+        with _unobserved():
+            there = check(*args, **kwargs)
         return act(*args, **kwargs) if _absent(there) else _as_it_was(there)
 
+    return checked
+
+
+def _asked(check: Callable[..., Any]) -> Callable[..., Any]:
     def asked(*args: Any, **kwargs: Any) -> object:
         there = check(*args, **kwargs)
         return False if _absent(there) else Yes(there)
 
-    guard = ledger.once(**options, probe=asked)
-    return guard(checked)
+    return asked
 
 
 def _checked_async(check: Callable[..., Any], act: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(act)
     async def checked(*args: Any, **kwargs: Any) -> Any:
-        there = await _awaited(check(*args, **kwargs))
+        with _unobserved():
+            there = await _awaited(check(*args, **kwargs))
         return await _awaited(act(*args, **kwargs)) if _absent(there) else _as_it_was(there)
 
     return checked
@@ -49,6 +63,16 @@ def _asked_async(check: Callable[..., Any]) -> Callable[..., Any]:
         return False if _absent(there) else Yes(there)
 
     return asked
+
+
+@contextmanager
+def _unobserved() -> Iterator[None]:
+    """What a check sends is no effect: it only reads."""
+    token = _watch._trace.set(_watch.Trace())
+    try:
+        yield
+    finally:
+        _watch._trace.reset(token)
 
 
 async def _awaited(value: Any) -> Any:

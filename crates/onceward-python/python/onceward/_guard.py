@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import warnings
+import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from contextvars import Token
-from types import CoroutineType
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any
 
-from . import _codec
+from . import _codec, _results, _watch
 from ._onceward import Attempt, Handle, Plan, Receipt, Spec
 from ._operation import Operation, _current
-from .errors import OncewardError, ResultWarning
-from .failures import classify
+from .errors import Failed, InProgress, InvalidInput, KeyMissing, OncewardError, as_raised, is_control_flow
+from .failures import judge
 
 # What the native half is told of an attempt: see `told.rs`.
 Told = tuple[object, ...]
@@ -36,7 +36,10 @@ class Yes:
 class Guard:
     """One function under the ledger's guard."""
 
-    __slots__ = ("codec", "effect", "function", "handle", "marked", "no_effect", "probe", "spec", "verify", "warned")
+    __slots__ = (
+        "codec", "effect", "function", "handle", "known_failures", "marked", "no_effect", "probe", "reads", "spec",
+        "verify", "warned",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -47,8 +50,10 @@ class Guard:
         probe: Callable[..., Any] | None,
         verify: Callable[..., Any] | None,
         no_effect: tuple[type[BaseException], ...],
+        known_failures: bool,
         codec: _codec.Codec | None,
         marked: bool,
+        reads: bool,
     ) -> None:
         self.handle = handle
         self.spec = spec
@@ -57,18 +62,53 @@ class Guard:
         self.probe = probe
         self.verify = verify
         self.no_effect = no_effect
+        self.known_failures = known_failures
         self.codec = codec
         self.marked = marked
-        self.warned = False
+        self.reads = reads
+        self.warned: set[str] = set()
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Receipt:
         """Lets the call happen once."""
+        if _current.get() is not None:
+            self._refuse_itself(args, kwargs)
+        if "gevent" in sys.modules:
+            from . import _green
+
+            if _green.is_patched():
+                return self._ended(lambda: _green.run(self, args, kwargs))
         probe = None if self.probe is None else self._probe
         verify = None if self.verify is None else self._verify
-        return self.handle.run(self.spec, args, kwargs, self._perform, probe, verify)
+        return self._ended(lambda: self.handle.run(self.spec, args, kwargs, self._perform, probe, verify))
+
+    def _ended(self, call: Callable[[], Receipt]) -> Receipt:
+        outer = _watch.current()
+        try:
+            receipt = call()
+        except BaseException as error:
+            raised = self._raised(error, outer)
+            if raised is error:
+                raise
+            raise raised from raised.__cause__
+        self._answered(receipt, outer)
+        return receipt
 
     async def run_async(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Receipt:
         """The same for a coroutine. The event loop is never blocked by the ledger."""
+        if _current.get() is not None:
+            self._refuse_itself(args, kwargs)
+        outer = _watch.current()
+        try:
+            receipt = await self._converse(args, kwargs)
+        except BaseException as error:
+            raised = self._raised(error, outer)
+            if raised is error:
+                raise
+            raise raised from raised.__cause__
+        self._answered(receipt, outer)
+        return receipt
+
+    async def _converse(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Receipt:
         from . import _loop
 
         if not self.handle.is_open:
@@ -86,7 +126,7 @@ class Guard:
                 return receipt
             if kind == "execute":
                 told = await self._perform_async(about, args, kwargs)
-                broken_off = told[-1] if told[0] != "done" else None
+                broken_off = told[2] if told[0] != "done" else None
                 if isinstance(broken_off, BaseException) and not isinstance(broken_off, Exception):
                     # Cancelled, or the loop is going down: the ledger is told now, without waiting for a turn.
                     conversation.end(told)
@@ -98,76 +138,115 @@ class Guard:
                 conversation.verified(await self._ask(self.verify, (about, *args), kwargs, _verified))
 
     def plan(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Plan:
-        """What the call would come to. Nothing is run or written."""
+        """What the call would get. Nothing is run or written."""
         return self.handle.plan(self.spec, args, kwargs)
 
-    def _begin(self, attempt: Attempt) -> tuple[Operation, Token[Operation | None]]:
-        operation = Operation(attempt, self.effect)
+    def _refuse_itself(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> None:
+        """A call within itself would wait for itself."""
+        _, _, id = self.spec.identity(args, kwargs)
+        running = _current.get()
+        while running is not None:
+            if running.id == id and not running.over:
+                error = InProgress(
+                    f"{self.spec.name} is called within itself with the same key, and would wait for its own end; "
+                    "nothing was run by this call. Give the inner call another key or occurrence"
+                )
+                raise error
+            running = running.outer
+
+    # How it ended, for the caller, for the call around it, and for the log.
+
+    def _raised(self, error: BaseException, outer: _watch.Trace | None) -> BaseException:
+        if not isinstance(error, OncewardError):
+            if outer is not None and not self.reads:
+                _watch.Wire("CALL").leave()
+            return error
+        nothing = isinstance(error, (Failed, InvalidInput, KeyMissing)) and error.happened in ("no", None)
+        if outer is not None and not nothing and not self.reads:
+            _watch.Wire("CALL").leave()
+        _results.log(self.spec.name, error)
+        cause = error.__cause__
+        if cause is not None and is_control_flow(cause):
+            return cause
+        return as_raised(error)
+
+    def _answered(self, receipt: Receipt, outer: _watch.Trace | None) -> None:
+        if outer is not None and not self.reads:
+            _watch.Wire("CALL").leave()
+        _results.log(self.spec.name, receipt)
+
+    # One attempt.
+
+    def _begin(self, attempt: Attempt) -> tuple[Operation, _watch.Trace, Token[Operation | None], Token[Any]]:
+        operation = Operation(attempt, self.effect, _current.get())
         if not self.marked:
             attempt.dispatched()
-        return operation, _current.set(operation)
+        trace = _watch.Trace(operation.noticed if self.marked else None)
+        return operation, trace, _current.set(operation), _watch._trace.set(trace)
 
     def _perform(self, attempt: Attempt, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Told:
         try:
-            operation, token = self._begin(attempt)
+            operation, trace, *tokens = self._begin(attempt)
         except OncewardError as error:
-            return ("failed", f"it was not begun: {error}", error)
+            return ("failed", f"it was not begun: {error}", error, True)
         try:
             value = self.function(*args, **(kwargs or {}))
         except BaseException as error:
-            return self._failure(error)
+            return self._failure(error, operation, trace)
         finally:
-            _current.reset(token)
-        if isinstance(value, CoroutineType):
-            value.close()
-            problem = TypeError("the function gave a coroutine, which was not run; guard the async function itself")
-            return ("failed", str(problem), problem)
+            _end(operation, trace, tokens)
         return self._success(operation, value)
 
     async def _perform_async(self, attempt: Attempt, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Told:
         try:
-            operation, token = self._begin(attempt)
+            operation, trace, *tokens = self._begin(attempt)
         except OncewardError as error:
-            return ("failed", f"it was not begun: {error}", error)
+            return ("failed", f"it was not begun: {error}", error, True)
         try:
+            _watch.check_loop()
             value = self.function(*args, **(kwargs or {}))
             if hasattr(value, "__await__"):
                 value = await value
         except BaseException as error:
-            return self._failure(error)
+            return self._failure(error, operation, trace)
         finally:
-            # A coroutine that is closed from elsewhere ends in another context, which never had the operation.
-            with suppress(ValueError):
-                _current.reset(token)
+            _end(operation, trace, tokens)
         return self._success(operation, value)
 
     def _success(self, operation: Operation, value: object) -> Told:
+        unfinished = _unfinished(value)
+        if unfinished is not None:
+            problem = TypeError(
+                f"the function returned {unfinished}, which is not run to its end: "
+                "guard the function that does the work"
+            )
+            return ("in_doubt", str(problem), problem, False)
         reason = operation.reason if operation.effect == "noop" else None
         return ("done", operation.effect, self.encode(value), value, reason)
 
     def encode(self, value: object) -> str | None:
         """The result as JSON text; `None` where it has none, which is no reason to run it again."""
-        from ._json import dumps
+        json, problem = _results.kept(value, self.codec)
+        if problem is not None and problem not in self.warned and len(self.warned) < 100:
+            self.warned.add(problem)
+            _results.warn(self.spec.name, problem, lost=json is None)
+        return json
 
-        try:
-            return dumps(value if self.codec is None else self.codec.encode(value))
-        except Exception as problem:
-            if not self.warned:
-                self.warned = True
-                # Where warnings are errors, this one still makes no failure of a success.
-                with suppress(ResultWarning):
-                    warnings.warn(
-                        f"the result of {self.spec.name} cannot be kept ({problem}); it is done and not run again, and "
-                        "replays have no result: return plain data, annotate the return type, or give codec=",
-                        ResultWarning,
-                        stacklevel=2,
-                    )
-            return None
+    def _failure(self, error: BaseException, operation: Operation, trace: _watch.Trace) -> Told:
+        if self.marked and not operation.left and not trace.goes_on:
+            verdict = "no_effect"
+        else:
+            verdict = judge(
+                error,
+                trace,
+                no_effect=self.no_effect,
+                known_failures=self.known_failures,
+                marked=operation.marked or self.marked,
+            )
+        kind = {"no_effect": "failed", "in_doubt": "in_doubt", "timed_out": "timed_out"}[verdict]
+        return (kind, in_words(error), error, not is_control_flow(error))
 
-    def _failure(self, error: BaseException) -> Told:
-        verdict = classify(error, self.no_effect)
-        kind = {None: "unsaid", "no_effect": "failed", "in_doubt": "in_doubt", "timed_out": "timed_out"}[verdict]
-        return (kind, in_words(error), error)
+    # Questions.
 
     def _probe(self, _record: object, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Told:
         assert self.probe is not None
@@ -205,8 +284,38 @@ class Guard:
         if answer is False:
             return ("no", None)
         # Anything else may mean either: an empty list is no "yes".
+        _close(answer)
         said = "the probe cannot tell" if answer is None else f"the probe said {answer!r}, not True, False, None or Yes"
         return ("cannot_tell", said)
+
+
+def _end(operation: Operation, trace: _watch.Trace, tokens: list[Any]) -> None:
+    operation.over = trace.over = True
+    # A coroutine that is closed from elsewhere ends in another context, which never had the operation.
+    with suppress(ValueError):
+        _current.reset(tokens[0])
+    with suppress(ValueError):
+        _watch._trace.reset(tokens[1])
+
+
+def _unfinished(value: object) -> str | None:
+    """What was returned in the place of a result, if its work is still to be done or under way."""
+    if isinstance(value, CoroutineType):
+        value.close()
+        return "a coroutine"
+    if isinstance(value, (GeneratorType, AsyncGeneratorType, map, filter)):
+        return f"a {type(value).__name__}"
+    if hasattr(type(value), "__await__"):
+        return f"a {type(value).__name__}, which is to be awaited"
+    futures = sys.modules.get("concurrent.futures")
+    if futures is not None and isinstance(value, futures.Future):
+        return "a future"
+    return None
+
+
+def _close(answer: object) -> None:
+    if isinstance(answer, CoroutineType):
+        answer.close()
 
 
 def _verified(answer: object) -> Told:
@@ -216,10 +325,18 @@ def _verified(answer: object) -> Told:
         return ("confirmed", "")
     if answer is False:
         return ("refuted", "the check says that it is not so")
+    _close(answer)
     return ("pending", f"the check said {answer!r}, not True, False or None")
 
 
 def in_words(error: BaseException) -> str:
-    """An exception as the reason of a record."""
-    words = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    return words[:_LONGEST_REASON]
+    """An exception as the reason of a record. A doubt of a call within is not wrapped in another."""
+    if isinstance(error, OncewardError) and error.args:
+        words = str(error.args[0])
+    else:
+        try:
+            said = str(error)
+        except Exception:
+            said = ""
+        words = f"{type(error).__name__}: {said}" if said else type(error).__name__
+    return words[:_LONGEST_REASON].encode("utf-8", "backslashreplace").decode()

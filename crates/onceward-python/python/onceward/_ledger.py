@@ -4,151 +4,156 @@ from __future__ import annotations
 
 import atexit
 import functools
+import inspect
 import os
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, TypeVar, cast, overload
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
+from uuid import UUID
 
-from . import _codec
+from . import _options, _watch
 from ._dedupe import Dedupe
-from ._onceward import Handle, Plan, Receipt, Record, Spec
+from ._identity import Known
+from ._onceward import Handle, Receipt, Record, Spec
+from ._options import Class, Span, check, ms
 from ._session import Session
-from ._wrap import Span, check, ms, single, wrap
+from ._wrap import actors_of, single, wrap
+from .errors import InvalidInput
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from ._atomic import Atomic
+    from ._once import ByPlan, ByReceipt, ByValue, OnceFunction
+    from ._options import CallOptions, Options
 
 P = ParamSpec("P")
 R = TypeVar("R")
-R_co = TypeVar("R_co", covariant=True)
-
-Effect = Literal["created", "updated", "deleted", "noop"]
-Class = Literal["read", "idempotent", "keyed", "probed", "once"]
-Label = str | int | Callable[..., str | int]
-"""Text for all calls, or a function that is given the arguments of a call."""
 
 _handles: weakref.WeakSet[Handle] = weakref.WeakSet()
-
-
-class OnceFunction(Protocol[P, R_co]):
-    """A guarded function. It is called as it was before."""
-
-    __wrapped__: Callable[..., Any]
-    __name__: str
-
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
-        """Lets the call happen once, and gives what the function returned."""
-
-    def __get__(self, instance: Any, owner: Any = None) -> Callable[..., R_co]: ...
-
-    def receipt(self, *args: P.args, **kwargs: P.kwargs) -> Any:
-        """The same call; gives the receipt (of a coroutine function: to be awaited)."""
-
-    def plan(self, *args: P.args, **kwargs: P.kwargs) -> Plan:
-        """What the call would come to. Nothing is run or written."""
-
-    def identity(self, *args: P.args, **kwargs: P.kwargs) -> tuple[str, str, str]:
-        """The key, the fingerprint and the id of the call."""
-
-    def occurrence(self, label: str | int) -> Callable[P, R_co]:
-        """The same action, wanted again: 2, 3, … or any label."""
 
 
 class Ledger:
     """The ledger between intent and effect, in this process.
 
-    `url` is a path, `sqlite:PATH`, `postgres://…`, `redis://…` or `memory:`. It is opened when it is first used.
+    `url` is a path, `sqlite:PATH`, `postgres://…`, `redis://…` or `memory:`. It is opened when it is first used; a
+    relative path is taken from the folder in which the ledger is made, wherever the program goes later.
     `policy` is the path of an `onceward.toml`. With `nfc`, two spellings of one text (é, e + ´) are one.
     """
 
     def __init__(
-        self, url: str | os.PathLike[str], *, policy: str | os.PathLike[str] | None = None, nfc: bool = False
+        self, url: str | bytes | os.PathLike[str], *, policy: str | os.PathLike[str] | None = None, nfc: bool = False
     ) -> None:
         self.url = _url(url)
         self._nfc = nfc
         self._policy = _text(policy) if policy is not None else None
         self._handle = Handle(self.url)
+        self._known: Known = {}
         _handles.add(self._handle)
+        _watch.install()
 
     @overload
-    def once(self, function: Callable[P, R], /) -> OnceFunction[P, R]: ...
+    def once(  # type: ignore[overload-overlap]
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> OnceFunction[P, Coroutine[Any, Any, R], Coroutine[Any, Any, Receipt]]: ...
 
     @overload
-    def once(
-        self,
-        *,
-        key: Sequence[str] | Callable[..., str | int] | None = None,
-        name: str | None = None,
-        scope: Label | None = None,
-        occurrence: Label | None = None,
-        volatile: Sequence[str] = (),
-        effect: Effect | None = None,
-        class_: Class | None = None,
-        probe: Callable[..., Any] | None = None,
-        verify: Callable[..., Any] | None = None,
-        no_effect: tuple[type[BaseException], ...] | type[BaseException] = (),
-        dispatch: Literal["begin", "marked"] = "begin",
-        retries: int | None = None,
-        backoff: Span | None = None,
-        attempts: int | None = None,
-        ttl: Span | None = None,
-        wait: Span | None = None,
-        lease: Span | None = None,
-        window: Span | None = None,
-        on_failure: Literal["retry", "replay"] | None = None,
-        on_expired: Literal["auto", "refuse", "rerun"] | None = None,
-        verify_deadline: Span | None = None,
-        codec: _codec.Codec | None = None,
-        returns: Literal["value"] = "value",
-        dry_run: Literal[False] = False,
-    ) -> Callable[[Callable[P, R]], OnceFunction[P, R]]: ...
+    def once(self, function: Callable[P, R], /) -> OnceFunction[P, R, Receipt]: ...
 
     @overload
     def once(
-        self, *, returns: Literal["value", "receipt"] = ..., dry_run: bool = ..., **options: Any
-    ) -> Callable[[Callable[P, Any]], OnceFunction[P, Any]]: ...
+        self, *, returns: Literal["value"] = "value", dry_run: Literal[False] = False, **options: Unpack[Options]
+    ) -> ByValue: ...
+
+    @overload
+    def once(
+        self, *, returns: Literal["receipt"], dry_run: Literal[False] = False, **options: Unpack[Options]
+    ) -> ByReceipt: ...
+
+    @overload
+    def once(
+        self, *, dry_run: Literal[True], returns: Literal["value", "receipt"] = "value", **options: Unpack[Options]
+    ) -> ByPlan: ...
 
     def once(self, *functions: Callable[..., Any], **options: Any) -> Any:
         """Lets each call of the function happen once, however often it is made. For functions and coroutines.
 
+        Who it is:
+
         - `key`: the arguments that identify the action (all of them by default), or a function that is given the
           arguments and returns the key.
         - `name`: what is done, the same in every version of the code; by default the function's module and name.
-        - `scope`: who shares the key. `occurrence`: the same action, wanted again.
+        - `scope`: who shares the key. `occurrence`: the same action, wanted again: 2, 3, … or any label.
         - `volatile`: arguments that may differ between a call and its retry, and need not be JSON.
-        - `effect`: what a success changes. `class_`: what may be done when it is in doubt.
+
+        What it does, and what to do when it is in doubt:
+
+        - `effect`: what a success changes: `created`, `updated`, `deleted` or `noop`.
+        - `class_`: `once` (stays in doubt until it is settled), `probed`, `keyed`, `idempotent` (run again) or `read`.
         - `probe`: asked with the arguments whether it happened: True, False, None (cannot tell) or `Yes(result)`.
-        - `verify`: asked with the result and the arguments whether it is so: True, False or None (not yet).
+          A "no" counts only when the `quarantine` is over (60 s): until then what was sent may still take effect.
+        - `verify`: asked with the result and the arguments whether it is so: True, False or None (not yet);
+          `verify_deadline` says for how long (60 s).
+
+        Which failures are certain:
+
         - `no_effect`: exceptions that are certain to have had no effect.
-        - `dispatch="marked"`: the function says itself when the request leaves (`current_operation().dispatched()`).
-        - `retries`, `backoff`: how often one call tries again after a certain failure. `attempts`: the budget in all.
-        - `ttl`: how long a result is replayed. `wait`: how long to wait for another caller. `lease`, `window`.
+        - `known_failures=False`: nothing else is certain, not even a refused connection.
+        - `dispatch="marked"`: the function says itself when the request leaves (`current_operation().dispatched()`);
+          until then a failure or a crash is certain to have had no effect.
+
+        Times and limits (seconds, `"24h"` or a timedelta):
+
+        - `retries`, `backoff`: how often one call tries again after a certain failure, and the first pause (doubled
+          each time). `attempts`: the limit for all calls together. `on_failure="replay"`: a later call is given the
+          stored failure and does not try again.
+        - `ttl`: how long a result is replayed (24 h; 30 days in a scope or session). `on_expired`: what a call gets
+          after that: `refuse`, `rerun`, or `auto` (a key or a scope that was given is refused, others run again).
+        - `wait`: how long to wait for another caller (30 s). `lease`: how soon a silent owner on a server counts as
+          gone (15 s). `window`: how long the vendor honours a key (24 h).
+
+        What a call gives:
+
         - `codec`: makes plain data of the result and back. `returns="receipt"`: give the receipt, not the value.
         - `dry_run=True`: give the plan of each call; run and write nothing.
         """
+        if len(functions) > 1:
+            raise TypeError("once() guards one function; its options have names")
         check(options)
         decorate = functools.partial(wrap, self, options=options)
         return decorate(*functions) if functions else decorate
 
-    def call(self, name: str, inputs: object, function: Callable[..., Any], **options: Any) -> Receipt:
+    def call(self, name: str, inputs: object, function: Callable[..., Any], **options: Unpack[CallOptions]) -> Receipt:
         """Lets one call happen once: the function gets the inputs as named arguments (none, where it takes none).
 
         The options are those of `once`; `key` is here the key itself. Gives the receipt.
         """
-        guard = single(self, name, function, options)
+        guard = single(self, name, function, inputs, options, waits=False)
         return guard.run((inputs,), None)
 
-    async def acall(self, name: str, inputs: object, function: Callable[..., Any], **options: Any) -> Receipt:
+    async def acall(
+        self, name: str, inputs: object, function: Callable[..., Any], **options: Unpack[CallOptions]
+    ) -> Receipt:
         """The same for a coroutine function."""
-        guard = single(self, name, function, options)
+        guard = single(self, name, function, inputs, options, waits=True)
         return await guard.run_async((inputs,), None)
 
-    def session(self, id: str) -> Session:
-        """The ledger with keys that are shared within one session, run or conversation, and with nobody else."""
+    def session(self, id: str | int | UUID) -> Session:
+        """The ledger with keys that are shared within one session, run or conversation, and with no other."""
         return Session(self, id)
 
-    def ensure(self, check: Callable[P, Any], act: Callable[P, R], **options: Any) -> OnceFunction[P, R]:
+    @overload
+    def ensure(  # type: ignore[overload-overlap]
+        self, check: Callable[P, Any], act: Callable[P, Coroutine[Any, Any, R]], **options: Unpack[Options]
+    ) -> OnceFunction[P, Coroutine[Any, Any, R], Coroutine[Any, Any, Receipt]]: ...
+
+    @overload
+    def ensure(
+        self, check: Callable[P, Any], act: Callable[P, R], **options: Unpack[Options]
+    ) -> OnceFunction[P, R, Receipt]: ...
+
+    def ensure(self, check: Callable[..., Any], act: Callable[..., Any], **options: Any) -> Any:
         """Check-then-act, without the race: a function that acts unless `check` finds that it is so already.
 
         `check` is called with the same arguments and returns what is there, or `None`. It is asked under the ledger's
@@ -156,17 +161,36 @@ class Ledger:
         """
         from ._ensure import ensured
 
-        return cast("OnceFunction[P, R]", ensured(self, check, act, options))
+        _options.check(options)
+        return ensured(self, check, act, options)
 
-    def dedupe(self, event_id: str, *, source: str = "webhook", scope: str | None = None, ttl: Span = "30d") -> Dedupe:
+    def dedupe(
+        self,
+        event_id: str | int,
+        *,
+        source: str = "webhook",
+        scope: str | None = None,
+        ttl: Span = "30d",
+        class_: Class = "once",
+        wait: Span | None = None,
+        no_effect: _options.Kinds = (),
+        known_failures: bool = True,
+    ) -> Dedupe:
         """An event that may be delivered more than once: `with ledger.dedupe(id) as event: if event.new: …`.
 
-        It counts as handled only if the block ends without an error. As a condition (`if ledger.dedupe(id):`) it is
-        true the first time, and counts as handled at once.
+        In a coroutine it is `async with`. The event counts as handled if the block ends without an error. If it raises,
+        or the process dies in it, a block that certainly had no effect is run again by the next delivery; otherwise the
+        event is in doubt, and the next delivery raises `InDoubt`. With `class_="idempotent"` the block is run again
+        until it succeeds. As a condition (`if ledger.dedupe(id):`) it is true the first time, and counts as handled at
+        once.
         """
-        terms = {"class": "idempotent", "effect": "updated", "retention_ms": ms(ttl)}
+        if isinstance(event_id, bool) or not isinstance(event_id, (str, int)) or event_id == "":
+            raise InvalidInput(f"the id of the event is {event_id!r}; give text")
+        options = {"class_": class_, "ttl": ttl, "wait": wait, "scope": scope, "no_effect": no_effect}
+        check({**options, "known_failures": known_failures})
+        terms = {**_options.terms(options), "effect": "updated"}
         spec = Spec(f"event {source}", key=event_id, scope=scope, terms=terms, policy=self._policy)
-        return Dedupe(self._handle, spec)
+        return Dedupe(self._handle, spec, actors_of({**options, "known_failures": known_failures}))
 
     def atomic(self, connection: Any) -> Atomic:
         """The ledger on your own `sqlite3` or `psycopg` connection: record and effect are one commit, exactly once.
@@ -259,10 +283,21 @@ def _reopened(url: str, policy: str | None, nfc: bool) -> Ledger:
     return ledger
 
 
-def _url(place: str | os.PathLike[str]) -> str:
-    if isinstance(place, str) and (place == "memory:" or "://" in place or place.startswith("sqlite:")):
-        return place
-    return f"sqlite:{os.fspath(place)}"
+def _url(place: str | bytes | os.PathLike[str]) -> str:
+    if isinstance(place, bytes):
+        place = os.fsdecode(place)
+    if isinstance(place, str):
+        if place in ("memory:", ":memory:"):
+            return "memory:"
+        if not place:
+            raise InvalidInput("the ledger has no place: give a path, or a URL such as postgres://…")
+        if "://" in place and not place.startswith("sqlite:"):
+            return place
+        place = place.removeprefix("sqlite://").removeprefix("sqlite:")
+    if not isinstance(place, (str, os.PathLike)):
+        raise InvalidInput(f"the ledger's place is {place!r}; give a path, or a URL such as postgres://…")
+    # Where the program is when it makes the ledger, not where it is when it first uses it.
+    return f"sqlite:{os.path.abspath(os.fsdecode(place))}"
 
 
 def _text(path: str | os.PathLike[str]) -> str:
@@ -288,3 +323,15 @@ def _close_all() -> None:
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_before_fork, after_in_child=_after_fork)
 atexit.register(_close_all)
+
+
+def _shown() -> inspect.Signature:
+    """What `help` shows of `once`."""
+    kind = inspect.Parameter
+    options = [*_options.Options.__annotations__, "returns", "dry_run"]
+    named = [kind(name, kind.KEYWORD_ONLY, default=None) for name in options]
+    first = [kind("self", kind.POSITIONAL_ONLY), kind("function", kind.POSITIONAL_ONLY, default=None)]
+    return inspect.Signature([*first, *named])
+
+
+Ledger.once.__signature__ = _shown()  # type: ignore[attr-defined]

@@ -21,10 +21,17 @@ _NAMESPACE = "6f6e6365-7761-5264-8000-6c6564676572"
 class Operation:
     """One operation, in one attempt to execute it. Its intent is on disk."""
 
-    __slots__ = ("_attempt", "effect", "reason")
+    __slots__ = ("_attempt", "effect", "left", "marked", "outer", "over", "reason")
 
-    def __init__(self, attempt: Attempt, effect: str) -> None:
+    def __init__(self, attempt: Attempt, effect: str, outer: Operation | None = None) -> None:
         self._attempt = attempt
+        self.outer = outer
+        """The operation within which this one was asked for."""
+        self.over = False
+        self.marked = False
+        """Whether the function has said that its request leaves."""
+        self.left = False
+        """Whether a request has left, by the function's word or as it was seen."""
         self.effect = effect
         """What a success changes: `created`, `updated`, `deleted` or `noop`. The function may set it."""
         self.reason: str | None = None
@@ -63,17 +70,20 @@ class Operation:
             return str(uuid.uuid5(uuid.UUID(_NAMESPACE), key))
         return key[: _LONGEST.get(name, 255)]
 
-    def not_dispatched_yet(self) -> None:
-        """Says that nothing has left yet. Until `dispatched`, an error or a crash is certain to have had no effect."""
-        self._attempt.not_dispatched_yet()
-
     def dispatched(self) -> AbstractContextManager[None]:
-        """Says that the request leaves now. From here on, an error without a class leaves the operation in doubt.
+        """Says that the request leaves now. From here on an error leaves the operation in doubt, unless the function
+        says otherwise with `NotDispatched` or `no_effect=`.
 
         It may be the head of a `with` block around the request.
         """
         self._attempt.dispatched()
+        self.marked = self.left = True
         return nullcontext()
+
+    def noticed(self) -> None:
+        """A request leaves that the function has not announced. It counts as if it had."""
+        self._attempt.dispatched()
+        self.left = True
 
     def noop(self, reason: str) -> None:
         """Says that it was so already, and why."""

@@ -133,11 +133,11 @@ class Desk:
 
     def explain(self, error: OncewardError, options: Mapping[str, Any]) -> str:
         """The error in words that a model can act on: what happened, and what to do."""
-        said = f"[onceward] {OncewardError.__str__(error).partition('; next: ')[0]}."
+        said = f"[onceward] {OncewardError.__str__(error)}."
         if error.code in ("IN_DOUBT", "TIMEOUT", "UNVERIFIED") and not retry_helps(error):
             advice = (
                 "It may have happened. Do not call it again and do not try another way: find out with a tool that only "
-                f"reads, or ask the user. Whoever knows can say so with: {error.fix_command}"
+                f"reads, or ask the user, who can settle it{_named(error)}."
             )
         elif error.code == "IN_PROGRESS":
             advice = "The same call is still running. Nothing was started now. Ask again later with the same arguments."
@@ -274,6 +274,10 @@ def _finished(task: asyncio.Task[Any]) -> None:
     if not task.cancelled():
         # Whoever asked is gone, perhaps; the ledger knows how it ended.
         task.exception()
+
+
+def _named(error: OncewardError) -> str:
+    return f" under the id {error.operation.id}" if error.operation is not None else ""
 
 
 def _first_words(reason: str | None) -> str:

@@ -9,18 +9,20 @@ from collections.abc import Mapping, Set
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Enum
+from typing import Any
 from uuid import UUID
 
+from ._identity import class_name
 from ._onceward import canonical
 
 
 def plain(value: object) -> object:
     """The plain value that `value` stands for. Raises TypeError where it stands for none."""
     own = getattr(type(value), "__onceward__", None)
-    if own is not None:
+    if own is not None and not isinstance(value, type):
         return own(value)
     if isinstance(value, Enum):
-        return value.value
+        return {"$class": class_name(type(value)), "value": value.value}
     if isinstance(value, (str, int, float)):
         return _builtin(value)
     if isinstance(value, Decimal):
@@ -68,8 +70,11 @@ def _no_trailing_zeros(text: str) -> str:
 
 
 def _container(value: object) -> object:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if not isinstance(value, type):
+        fields = _fields(value)
+        if fields is not None:
+            # Two classes with the same fields mean two things.
+            return {"$class": class_name(type(value)), **fields}
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, tuple):
@@ -79,12 +84,9 @@ def _container(value: object) -> object:
     if isinstance(value, Set):
         return sorted(value, key=canonical)
     if not isinstance(value, type):
-        dump = getattr(value, "model_dump", None)
-        if callable(dump):
-            return dump()
-        attributes = getattr(type(value), "__attrs_attrs__", None)
-        if attributes is not None:
-            return {attribute.name: getattr(value, attribute.name) for attribute in attributes}
+        secret = getattr(value, "get_secret_value", None)
+        if callable(secret):
+            return secret()
         if type(value).__module__.partition(".")[0] == "numpy":
             return value.tolist()  # type: ignore[attr-defined]
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
@@ -92,3 +94,32 @@ def _container(value: object) -> object:
         f"is a {kind}, which has no one JSON form; name the argument in volatile=, "
         "or give the class a method __onceward__() that returns what it stands for"
     )
+
+
+def _fields(value: Any) -> dict[str, object] | None:
+    """Every field of an object that has declared ones, also those that it leaves out when it is written."""
+    kind = type(value)
+    if dataclasses.is_dataclass(value):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    declared = getattr(kind, "model_fields", None)
+    if isinstance(declared, dict) and callable(getattr(value, "model_dump", None)):
+        extra = getattr(value, "__pydantic_extra__", None) or {}
+        return {**{name: getattr(value, name) for name in declared}, **extra}
+    attributes = getattr(kind, "__attrs_attrs__", None)
+    if attributes is not None:
+        return {attribute.name: getattr(value, attribute.name) for attribute in attributes}
+    names = getattr(kind, "_fields" if isinstance(value, tuple) else "__struct_fields__", None)
+    return {name: getattr(value, name) for name in names} if isinstance(names, tuple) else None
+
+
+def reduced_receipt(kind: Any, given: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What a receipt is pickled as. A value or a decoder that cannot be pickled is left behind."""
+    import pickle
+
+    kept = list(given)
+    for place in (-2, -1):
+        try:
+            pickle.dumps(kept[place])
+        except Exception:
+            kept[place] = None
+    return kind._restored, tuple(kept)

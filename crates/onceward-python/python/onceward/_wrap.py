@@ -3,130 +3,238 @@
 from __future__ import annotations
 
 import functools
-import os
-import sys
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Union
+import inspect
+import types
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
-from . import _codec
+from . import _codec, _identity, _options
 from ._guard import Guard
-from ._onceward import Plan, Receipt, Spec, span_ms
+from ._identity import Who
+from ._onceward import Plan, Receipt, Spec
 from .errors import InvalidInput
 
 if TYPE_CHECKING:
-    import inspect
-    from datetime import timedelta
-
     from ._ledger import Ledger
 
-Span = Union[float, str, "timedelta"]
-"""A span of time: seconds, `"24h"`, or a timedelta."""
 
-# What `once` takes beside what makes the terms of an operation.
-_OPTIONS = {
-    "key", "name", "scope", "occurrence", "volatile", "probe", "verify", "no_effect", "dispatch", "codec", "returns",
-    "dry_run",
-}  # fmt: skip
-_TERMS = {
-    "effect": "effect", "class_": "class", "retries": "retries", "attempts": "attempts", "on_failure": "on_failure",
-    "on_expired": "on_expired",
-}  # fmt: skip
-_SPANS = {
-    "ttl": "retention_ms", "wait": "wait_ms", "lease": "lease_ms", "backoff": "backoff_ms",
-    "window": "downstream_window_ms", "verify_deadline": "verify_deadline_ms",
-}  # fmt: skip
+class Owner:
+    """The object that a method belongs to, as the key sees it."""
 
+    __slots__ = ("it",)
 
-def check(options: Mapping[str, Any]) -> None:
-    known = _OPTIONS | _TERMS.keys() | _SPANS.keys()
-    unknown = sorted(options.keys() - known)
-    if unknown:
-        raise TypeError(f"once() has no option {', '.join(unknown)}; it has {', '.join(sorted(known))}")
-    if options.get("returns", "value") not in ("value", "receipt"):
-        raise InvalidInput(f"returns is {options['returns']!r}; it is 'value' or 'receipt'")
-    if options.get("dispatch", "begin") not in ("begin", "marked"):
-        raise InvalidInput(f"dispatch is {options['dispatch']!r}; it is 'begin' or 'marked'")
-    if isinstance(options.get("key"), str):
-        raise InvalidInput(f"key is the text {options['key']!r}; give the names of arguments in a list, or a function")
+    def __init__(self, it: Any) -> None:
+        self.it = it
+
+    def __onceward__(self) -> object:
+        """What the object stands for."""
+        try:
+            return _identity.owner_value(self.it)
+        except TypeError as problem:
+            raise TypeError(
+                f"is the object of a method, and one cannot be told from another ({problem}): give the class a method "
+                "__onceward__() that returns what it stands for, say with key= what identifies the action, or leave it "
+                "out with volatile=['self']"
+            ) from problem
 
 
-def _terms(options: Mapping[str, Any]) -> dict[str, Any]:
-    terms = {term: options[name] for name, term in _TERMS.items() if options.get(name) is not None}
-    terms |= {term: ms(options[name]) for name, term in _SPANS.items() if options.get(name) is not None}
-    if options.get("probe") is not None:
-        terms.setdefault("class", "probed")
-    return terms
+class Guarded:
+    """A guard and the function it is about: what its calls have in common."""
+
+    def __init__(self, ledger: Ledger, function: Any, options: Mapping[str, Any]) -> None:
+        _refuse_generators(function)
+        self.ledger, self.options = ledger, options
+        self.original = function
+        self.who = _identity.of(function, options, ledger._known)
+        self.counts_owner = self.who.owner and self._owner_counts()
+        self.guard = guard_of(ledger, self.who, options, self.counts_owner)
+        self.is_async = is_async(self.who.function)
+
+    def _owner_counts(self) -> bool:
+        own = next(iter(self.who.signature.parameters))
+        key, volatile = self.options.get("key"), self.options.get("volatile", ())
+        if key is not None:
+            return not callable(key) and own in key
+        return own not in volatile
+
+    def prepared(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments of a call, with those that were given beforehand."""
+        if self.who.first or self.who.named:
+            args, kwargs = (*self.who.first, *args), {**self.who.named, **kwargs}
+        if self.counts_owner and args:
+            args = (Owner(args[0]), *args[1:])
+        return args, kwargs
 
 
-def wrap(ledger: Ledger, function: Callable[..., Any], options: Mapping[str, Any]) -> Any:
+def wrap(ledger: Ledger, function: Any, options: Mapping[str, Any]) -> Any:
     """The function under guard: a function, or a coroutine function where it was one."""
-    import inspect
+    held = Guarded(ledger, function, options)
+    guarded = _functions(held)
+    if _identity.is_method(held.who.function) and isinstance(function, types.FunctionType):
+        return OnceMethod(guarded)
+    return staticmethod(guarded) if isinstance(function, staticmethod) else guarded
 
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise TypeError(f"{function.__qualname__} is a generator: guard a function that returns when it is done")
-    guard = guard_of(ledger, function, options)
-    run, run_async = guard.run, guard.run_async
 
+def _functions(held: Guarded) -> Any:
+    run, run_async, prepared, options = held.guard.run, held.guard.run_async, held.prepared, held.options
+    plain = not (held.who.first or held.who.named or held.counts_owner)
+    make_plan, spec = held.guard.plan, held.guard.spec
+
+    # These use nothing but what they enclose, so that they can live in the globals of the function they stand for.
     def plan(*args: Any, **kwargs: Any) -> Plan:
-        return guard.plan(args, kwargs)
+        return make_plan(*prepared(args, kwargs))
+
+    def identity(*args: Any, **kwargs: Any) -> tuple[str, str, str]:
+        return spec.identity(*prepared(args, kwargs))
 
     def receipt(*args: Any, **kwargs: Any) -> Receipt:
-        return run(args, kwargs)
+        return run(*prepared(args, kwargs))
 
     def value(*args: Any, **kwargs: Any) -> Any:
-        return run(args, kwargs).value
+        return (run(args, kwargs) if plain else run(*prepared(args, kwargs))).value
 
     async def receipt_async(*args: Any, **kwargs: Any) -> Receipt:
-        return await run_async(args, kwargs)
+        return await run_async(*prepared(args, kwargs))
 
     async def value_async(*args: Any, **kwargs: Any) -> Any:
-        return (await run_async(args, kwargs)).value
+        return (await run_async(*prepared(args, kwargs))).value
 
-    by_receipt, by_value = receipt, value
-    if inspect.iscoroutinefunction(function):
-        by_receipt, by_value = receipt_async, value_async  # type: ignore[assignment]
+    by_receipt: Any = receipt_async if held.is_async else receipt
+    by_value: Any = value_async if held.is_async else value
     if options.get("dry_run"):
-        by_receipt = by_value = plan  # type: ignore[assignment]
-    guarded: Any = functools.wraps(function)(by_receipt if options.get("returns") == "receipt" else by_value)
-    guarded.receipt = by_receipt
-    guarded.plan = plan
-    guarded.identity = lambda *args, **kwargs: guard.spec.identity(args, kwargs)
-    guarded.occurrence = lambda label: wrap(ledger, function, {**options, "occurrence": label})
-    guarded.operation_name = guard.spec.name
+        by_receipt = by_value = plan
+    chosen = by_receipt if options.get("returns") == "receipt" else by_value
+    guarded = _in_place_of(held, chosen)
+    guarded.receipt, guarded.plan, guarded.identity = by_receipt, plan, identity
+    guarded.occurrence = lambda label: wrap(held.ledger, held.original, {**options, "occurrence": label})
+    guarded.operation_name = spec.name
     return guarded
 
 
-def guard_of(ledger: Ledger, function: Callable[..., Any], options: Mapping[str, Any]) -> Guard:
-    """The guard of a function whose arguments are its inputs."""
-    import inspect
+def _in_place_of(held: Guarded, chosen: Any) -> Any:
+    """The function under the name, the signature and the globals of the one it stands for."""
+    namespace = getattr(inspect.unwrap(held.who.function), "__globals__", None)
+    made: Any = chosen
+    if isinstance(namespace, dict):
+        # Frameworks resolve annotations in the globals of what they are given.
+        made = types.FunctionType(chosen.__code__, namespace, chosen.__name__, None, chosen.__closure__)
+    made = functools.update_wrapper(made, held.original)
+    made.__name__ = getattr(held.who.function, "__name__", held.who.name.rpartition(".")[2])
+    made.__wrapped__ = held.original.__func__ if isinstance(held.original, staticmethod) else held.original
+    return made
 
+
+class OnceMethod:
+    """A guarded method: `.receipt`, `.plan`, `.identity` and `.occurrence` belong to the object, as the method does."""
+
+    def __init__(self, function: Any) -> None:
+        functools.update_wrapper(self, function)
+        self.__dict__["_function"] = function
+        for name in ("__code__", "__defaults__", "__kwdefaults__", "__globals__"):
+            self.__dict__[name] = getattr(function, name)
+        if inspect.iscoroutinefunction(function):
+            import asyncio
+
+            self.__dict__["_is_coroutine"] = getattr(asyncio.coroutines, "_is_coroutine", True)
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        function = self.__dict__["_function"]
+        if instance is None:
+            return function
+        bound = types.FunctionType(
+            function.__code__, function.__globals__, function.__name__, None, function.__closure__
+        )
+        functools.update_wrapper(bound, function)
+        bound.__dict__.update(self._marks())
+        bound.receipt = functools.partial(function.receipt, instance)  # type: ignore[attr-defined]
+        bound.plan = functools.partial(function.plan, instance)  # type: ignore[attr-defined]
+        bound.identity = functools.partial(function.identity, instance)  # type: ignore[attr-defined]
+        bound.occurrence = lambda label: _bound(function.occurrence(label), instance, owner)  # type: ignore[attr-defined]
+        return types.MethodType(bound, instance)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.__dict__["_function"](*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_function"], name)
+
+    def _marks(self) -> dict[str, Any]:
+        """What other decorators have noted on it."""
+        own = ("_function", "_is_coroutine", "__code__", "__defaults__", "__kwdefaults__", "__globals__")
+        return {name: value for name, value in self.__dict__.items() if name not in own and not name.startswith("__")}
+
+    def __repr__(self) -> str:
+        return f"<guarded method {self.__dict__['_function'].__qualname__}>"
+
+
+def _bound(method: Any, instance: Any, owner: Any) -> Any:
+    return method.__get__(instance, owner) if isinstance(method, OnceMethod) else types.MethodType(method, instance)
+
+
+def guard_of(ledger: Ledger, who: Who, options: Mapping[str, Any], counts_owner: bool = False) -> Guard:
+    """The guard of a function whose arguments are its inputs."""
     key = options.get("key")
     asked = key if callable(key) else None
+    fields = list(key or ()) if asked is None else []
     volatile = list(options.get("volatile", ()))
-    signature = inspect.signature(function)
-    codec = options.get("codec") or _codec.of_function(function)
+    _identity.check_names("key", fields, who)
+    _identity.check_names("volatile", volatile, who)
+    out = [name for name in _identity.injected(who.function) if name not in fields]
+    if who.owner and not counts_owner:
+        out.append(next(iter(who.signature.parameters)))
+    codec = options.get("codec") or _codec.of_function(inspect.unwrap(who.function))
+    bare: Callable[[Any], Any] = _bare if counts_owner else lambda function: function
     spec = Spec(
-        options.get("name") or _name(function),
-        scope=options.get("scope"),
-        key=asked,
-        key_fields=list(key or ()) if asked is None else [],
+        who.name,
+        scope=bare(options.get("scope")),
+        key=bare(asked),
+        key_fields=[*fields, *(who.hidden if fields else ())],
         volatile=volatile,
-        occurrence=options.get("occurrence"),
-        params=_rows(signature, volatile),
-        bind=signature.bind,
+        occurrence=bare(options.get("occurrence")),
+        params=who.rows(volatile, out),
+        bind=who.signature.bind,
         nfc=ledger._nfc,
-        terms=_terms(options),
+        terms=_options.terms(options),
         policy=ledger._policy,
         decode=codec.decode if codec is not None else None,
     )
-    return Guard(ledger._handle, spec, function, **_actors(options), codec=codec)
+    actors = actors_of(options)
+    actors["probe"] = bare(actors["probe"])
+    actors["verify"] = _bare(actors["verify"], 1) if counts_owner else actors["verify"]
+    return Guard(ledger._handle, spec, bare(who.function), **actors, codec=codec)
 
 
-def single(ledger: Ledger, name: str, function: Callable[..., Any], options: Mapping[str, Any]) -> Guard:
+def _bare(function: Any, place: int = 0) -> Any:
+    """The function, given the object itself in the place of what stands for it."""
+    if not callable(function):
+        return function
+
+    @functools.wraps(function)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        if len(args) > place and type(args[place]) is Owner:
+            args = (*args[:place], args[place].it, *args[place + 1 :])
+        return function(*args, **kwargs)
+
+    return called
+
+
+def single(
+    ledger: Ledger, name: str, function: Callable[..., Any], inputs: object, options: Mapping[str, Any], *, waits: bool
+) -> Guard:
     """The guard of one call that is made of a name, its inputs and a function."""
     known = options.get("key")
+    if known == "":
+        raise InvalidInput("key is empty; give text, or leave it out")
     fields = [] if known is None or isinstance(known, (str, int)) else list(known)
-    check({**options, "key": None})
+    _options.check({**options, "key": None})
+    if not isinstance(name, str) or not name:
+        raise InvalidInput(f"the name of the call is {name!r}; give text")
+    if not callable(function):
+        raise TypeError(f"{function!r} is not a function; give the function, not what it returns")
+    _refuse_generators(function)
+    if not waits and is_async(function):
+        raise TypeError(f"{name} is a coroutine function: use acall")
+    _refuse_misfit(name, function, inputs)
     codec = options.get("codec") or _codec.of_function(function)
     spec = Spec(
         name,
@@ -136,31 +244,65 @@ def single(ledger: Ledger, name: str, function: Callable[..., Any], options: Map
         volatile=list(options.get("volatile", ())),
         occurrence=options.get("occurrence"),
         nfc=ledger._nfc,
-        terms=_terms(options),
+        terms=_options.terms(options),
         policy=ledger._policy,
         decode=codec.decode if codec is not None else None,
     )
-    actors = _actors(options)
+    actors = actors_of(options)
     for question in ("probe", "verify"):
         if actors[question] is not None:
             actors[question] = _with_inputs(actors[question], leading=int(question == "verify"))
     return Guard(ledger._handle, spec, _with_inputs(function), **actors, codec=codec)
 
 
-def _actors(options: Mapping[str, Any]) -> dict[str, Any]:
-    no_effect = options.get("no_effect", ())
+def is_async(function: Any) -> bool:
+    """Whether a call of it is to be awaited."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(inspect.unwrap(function)):
+        return True
+    return not inspect.isroutine(function) and inspect.iscoroutinefunction(type(function).__call__)
+
+
+def _refuse_generators(function: Any) -> None:
+    while isinstance(function, functools.partial):
+        function = function.func
+    plain = inspect.unwrap(function.__func__ if isinstance(function, staticmethod) else function)
+    call = type(function).__call__ if callable(function) and not inspect.isroutine(function) else None
+    for one in (function, plain, call):
+        if inspect.isgeneratorfunction(one) or inspect.isasyncgenfunction(one):
+            name = getattr(plain, "__qualname__", repr(plain))
+            raise TypeError(f"{name} is a generator: guard a function that returns when it is done")
+
+
+def _refuse_misfit(name: str, function: Any, inputs: object) -> None:
+    """Inputs that do not fit are refused before anything is written, as Python would refuse them."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return
+    if not signature.parameters or not isinstance(inputs, Mapping):
+        return
+    try:
+        signature.bind(**inputs)
+    except TypeError as problem:
+        raise TypeError(f"{name}: {problem}; nothing was run") from None
+
+
+def actors_of(options: Mapping[str, Any]) -> dict[str, Any]:
+    """What a guard is told beside the operation's terms."""
     return {
         "probe": options.get("probe"),
         "verify": options.get("verify"),
-        "no_effect": no_effect if isinstance(no_effect, tuple) else (no_effect,),
+        "no_effect": _options.kinds(options),
+        "known_failures": bool(options.get("known_failures", True)),
         "marked": options.get("dispatch") == "marked",
+        "reads": options.get("class_") == "read",
     }
 
 
 def _with_inputs(function: Callable[..., Any], leading: int = 0) -> Callable[..., Any]:
     """A function that is called with the inputs as its named arguments; one that takes none is called with none."""
-    import inspect
-
     try:
         takes = len(inspect.signature(function).parameters) > leading
     except (TypeError, ValueError):
@@ -173,35 +315,3 @@ def _with_inputs(function: Callable[..., Any], leading: int = 0) -> Callable[...
         return function(*before, **inputs) if isinstance(inputs, Mapping) else function(*before, inputs)
 
     return called
-
-
-def _rows(signature: inspect.Signature, volatile: Sequence[str]) -> list[tuple[str, int, bool, tuple[Any] | None]]:
-    """The table of parameters that the native half binds calls by."""
-    rows = []
-    for index, (name, parameter) in enumerate(signature.parameters.items()):
-        owner = index == 0 and name in ("self", "cls")
-        default = None if parameter.default is parameter.empty else (parameter.default,)
-        rows.append((name, int(parameter.kind), not owner and name not in volatile, default))
-    return rows
-
-
-def _name(function: Callable[..., Any]) -> str:
-    """The function's module and name. A script is called as it would be if it were imported."""
-    module = getattr(function, "__module__", None) or ""
-    if module in ("__main__", "__mp_main__"):
-        main = sys.modules.get(module)
-        spec, path = getattr(main, "__spec__", None), getattr(main, "__file__", None)
-        stem = os.path.splitext(os.path.basename(path))[0] if path else ""
-        module = spec.name if spec is not None else stem
-    name = getattr(function, "__qualname__", None) or type(function).__qualname__
-    name = name.replace("<locals>.", "")
-    return f"{module}.{name}" if module else name
-
-
-def ms(span: Span) -> int:
-    if isinstance(span, str):
-        return span_ms(span)
-    seconds = float(span) if isinstance(span, (int, float)) else span.total_seconds()
-    if not 0 <= seconds < 3_153_600_000:
-        raise InvalidInput(f"{span!r} is not a span of time of up to a hundred years")
-    return round(seconds * 1000)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from ._onceward import Record
@@ -16,14 +17,20 @@ class OncewardError(Exception):
 
     code: str = "ONCEWARD"
     """The contract's code."""
-    happened: Happened = "unknown"
-    """Whether the effect happened."""
+    happened: Happened | None = "unknown"
+    """Whether the operation's effect happened. `None` where the error is not about an operation."""
+    ran: bool = False
+    """Whether this call ran the function."""
     retryable: bool = False
     """Whether the same call may simply be made again. Implies that nothing happened."""
     retry_after_ms: int | None = None
     """When to ask again, where asking again is right."""
+    next: str | None = None
+    """What to do next, in one sentence."""
     fix_command: str | None = None
-    """The command that takes you on from here."""
+    """The line of Python that takes you on from here. It never decides a doubt."""
+    options: Sequence[tuple[str, str]] = ()
+    """For each finding (`it happened`, `it did not`), the line of Python that records it."""
     operation: Record | None = None
     """The operation it is about, as the ledger remembers it."""
     problems: Sequence[str] = ()
@@ -35,31 +42,33 @@ class OncewardError(Exception):
         super().__init__(message)
 
     def __str__(self) -> str:
-        message = super().__str__()
+        message = str(self.args[0]) if self.args else ""
         said = f"[{self.code}] {message}" if message else f"[{self.code}]"
-        said += f" (happened: {self.happened})"
-        return f"{said}; next: {self.fix_command}" if self.fix_command else said
+        return said if self.happened is None else f"{said} (happened: {self.happened})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuilt, (*_family(type(self)), self.args), _portable(self.__dict__)
 
 
 class InvalidInput(OncewardError, ValueError):
     """The input was refused. Nothing was run."""
 
     code = "INVALID_INPUT"
-    happened: Happened = "no"
+    happened: Happened | None = None
 
 
 class KeyMissing(OncewardError):
     """A key is required and none was given. Nothing was run."""
 
     code = "KEY_MISSING"
-    happened: Happened = "no"
+    happened: Happened | None = None
 
 
 class NotFound(OncewardError, LookupError):
     """There is no such operation."""
 
     code = "NOT_FOUND"
-    happened: Happened = "no"
+    happened: Happened | None = None
 
 
 class WrongState(OncewardError):
@@ -75,50 +84,53 @@ class InProgress(OncewardError):
 
 
 class KeyExpired(OncewardError):
-    """The result was kept for its time and that is over. Nothing was run; another occurrence runs it again."""
+    """The result has expired. Nothing was run; `happened` says how it ended. Another occurrence runs it again."""
 
     code = "KEY_EXPIRED"
-    happened: Happened = "no"
 
 
 class Cancelled(OncewardError):
     """The operation was cancelled before it had any effect. Nothing was run."""
 
     code = "CANCELLED"
-    happened: Happened = "no"
+    happened: Happened | None = "no"
 
 
 class BudgetExhausted(OncewardError):
-    """Enough attempts were made. Nothing was run."""
+    """The limit of attempts is reached. Nothing was run."""
 
     code = "BUDGET_EXHAUSTED"
-    happened: Happened = "no"
 
 
 class KeyReused(OncewardError):
     """The key was used with other inputs; `fields` names those that differ. Nothing was run."""
 
     code = "KEY_REUSED"
-    happened: Happened = "no"
 
 
 class Failed(OncewardError):
-    """It failed, for certain without effect. What the function raised is the `__cause__`."""
+    """It failed, for certain without effect. What the function raised is the `__cause__`.
+
+    Where this call ran the function, the error is of the class that it raised, too.
+    """
 
     code = "FAILED"
-    happened: Happened = "no"
+    happened: Happened | None = "no"
 
 
 class NotDispatched(OncewardError):
     """Raise this in a guarded function to say: nothing has left, so the next call may try again."""
 
     code = "FAILED"
-    happened: Happened = "no"
+    happened: Happened | None = "no"
     retryable = True
 
 
 class InDoubt(OncewardError):
-    """Nobody can say whether it happened. What the function raised, if it ran, is the `__cause__`."""
+    """It is unknown whether it happened. What the function raised, if it ran, is the `__cause__`.
+
+    Where this call ran the function, the error is of the class that it raised, too.
+    """
 
     code = "IN_DOUBT"
 
@@ -136,21 +148,20 @@ class Unverified(OncewardError):
 
 
 class LedgerUnavailable(OncewardError):
-    """The ledger could not be read or written, so nothing was run."""
+    """The ledger could not be read or written, so this call ran nothing."""
 
     code = "LEDGER_UNAVAILABLE"
-    happened: Happened = "no"
 
 
 class ResultUnavailable(OncewardError):
     """It was done, and its result could not be kept. It is not run again; `receipt()` tells what is known."""
 
     code = "RESULT_UNAVAILABLE"
-    happened: Happened = "yes"
+    happened: Happened | None = "yes"
 
 
 class ResultWarning(UserWarning):
-    """A result that cannot be kept, or that replays will give as another type."""
+    """A result that cannot be kept, or that replays will give as another value or type."""
 
 
 _BY_CODE: dict[str, type[OncewardError]] = {
@@ -182,8 +193,180 @@ def _from_ledger(code: str, message: str, **said: object) -> OncewardError:
     return error
 
 
-def _result_unavailable(operation: Record) -> ResultUnavailable:
-    error = ResultUnavailable("it was done, but its result could not be kept; nothing was run")
+def _result_unavailable(operation: Record, cause: BaseException | None = None) -> ResultUnavailable:
+    words = "it was done, but its result could not be kept"
+    if cause is not None:
+        words = f"it was done, but its stored result cannot be read as what the function returns ({cause})"
+    error = ResultUnavailable(f"{words}; nothing was run")
     error.operation = operation
-    error.fix_command = f"once show {operation.id}"
+    error.next, error.fix_command = "see what is recorded", f'ledger.show("{operation.id}")'
+    error.__cause__ = cause
     return error
+
+
+# An error that is also of the class that the function raised: callers, schedulers and retry loops go on matching it.
+
+
+class _Raised:
+    """Marks the classes that are made here."""
+
+    __slots__ = ()
+    _kind: type[OncewardError]
+    _foreign: type[BaseException]
+
+
+def as_raised(error: OncewardError) -> OncewardError:
+    """The error, in the class of what the function raised as well. Its own attributes come first."""
+    cause = error.__cause__
+    if cause is None or type(error) not in (Failed, InDoubt, Timeout):
+        return error
+    foreign = getattr(type(cause), "_foreign", type(cause))
+    if issubclass(foreign, OncewardError) or not issubclass(foreign, Exception) or isinstance(error, foreign):
+        return error
+    kind = _both(type(error), foreign)
+    if kind is type(error):
+        return error
+    try:
+        made: OncewardError = kind.__new__(kind)
+        made.args = error.args
+        made.__dict__.update({**cause.__dict__, **error.__dict__})
+        _copy_fields(cause, made)
+    except Exception:
+        # An exception with a constructor of its own. The plain class says what happened as well.
+        return error
+    if callable(getattr(type(cause), "code", None)):
+        # gRPC's `error.code()` is a method.
+        made.__dict__["code"] = _Code(error.code, cause.code)  # type: ignore[attr-defined]
+    made.__cause__, made.__traceback__ = cause, error.__traceback__
+    return made
+
+
+def _both(kind: type[OncewardError], foreign: type[BaseException]) -> type[OncewardError]:
+    """The class that is both. One for each pair, so that two errors of one kind are of one class."""
+    made = _made.get((kind, foreign))
+    if made is None:
+        if len(_made) >= _MOST:
+            _made.clear()
+        made = _made[kind, foreign] = _make_both(kind, foreign)
+    return made
+
+
+_MOST = 512
+_made: dict[tuple[type, type], type[OncewardError]] = {}
+
+
+def _make_both(kind: type[OncewardError], foreign: type[BaseException]) -> type[OncewardError]:
+    body = {
+        "__module__": kind.__module__,
+        "__qualname__": kind.__qualname__,
+        "__doc__": kind.__doc__,
+        "__str__": OncewardError.__str__,
+        "__repr__": Exception.__repr__,
+        "__reduce__": OncewardError.__reduce__,
+        "__reduce_ex__": lambda self, _protocol: OncewardError.__reduce__(self),
+        "__eq__": object.__eq__,
+        "__hash__": object.__hash__,
+        "_kind": kind,
+        "_foreign": foreign,
+    }
+    try:
+        return type(f"{kind.__name__}", (kind, foreign, _Raised), body)
+    except TypeError:
+        # Two layouts that do not go together, or a class that must not be inherited from.
+        return kind
+
+
+def _copy_fields(cause: BaseException, made: BaseException) -> None:
+    """What exceptions of the interpreter keep outside of their `__dict__`."""
+    for name in ("errno", "strerror", "filename", "filename2", "name", "path", "msg", "lineno", "obj"):
+        if name in cause.__dict__ or not hasattr(cause, name):
+            continue
+        try:
+            setattr(made, name, getattr(cause, name))
+        except (AttributeError, TypeError):
+            continue
+
+
+class _Code(str):
+    """The contract's code, which may be called where the original's can."""
+
+    __slots__ = ("_original",)
+    _original: Any
+
+    def __new__(cls, code: str, original: Any) -> _Code:
+        made = super().__new__(cls, code)
+        made._original = original
+        return made
+
+    def __call__(self) -> Any:
+        return self._original()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return str, (str(self),)
+
+
+def _family(kind: type[OncewardError]) -> tuple[type[OncewardError], type[BaseException] | None]:
+    if not issubclass(kind, _Raised):
+        return kind, None
+    foreign = kind._foreign
+    found: Any = sys.modules.get(foreign.__module__)
+    for part in foreign.__qualname__.split("."):
+        found = getattr(found, part, None)
+    # A class that another process cannot import is left behind.
+    return kind._kind, foreign if found is foreign else None
+
+
+def _portable(held: dict[str, Any]) -> dict[str, Any]:
+    """What goes along to another process. A response or a socket of the original does not."""
+    import pickle
+
+    kept = {}
+    for name, value in held.items():
+        try:
+            pickle.dumps(value)
+        except Exception:
+            continue
+        kept[name] = value
+    return kept
+
+
+def _rebuilt(kind: type[OncewardError], foreign: type[BaseException] | None, args: tuple[Any, ...]) -> OncewardError:
+    made = _both(kind, foreign) if foreign is not None else kind
+    error: OncewardError = made.__new__(made)
+    error.args = args
+    return error
+
+
+# What functions raise to steer a scheduler, and no failure: it goes on unchanged.
+_CONTROL_FLOW = frozenset(
+    {
+        "builtins.StopIteration",
+        "builtins.StopAsyncIteration",
+        "celery.exceptions.TaskPredicate",
+        "arq.worker.Retry",
+        "arq.worker.RetryJob",
+        "airflow.exceptions.AirflowSkipException",
+        "airflow.exceptions.AirflowRescheduleException",
+        "airflow.exceptions.AirflowFailException",
+        "airflow.exceptions.TaskDeferred",
+        "airflow.sdk.exceptions.AirflowSkipException",
+        "airflow.sdk.exceptions.AirflowRescheduleException",
+        "airflow.sdk.exceptions.AirflowFailException",
+        "dramatiq.errors.Retry",
+        "huey.exceptions.RetryTask",
+        "huey.exceptions.CancelExecution",
+        "prefect.exceptions.PrefectSignal",
+        "prefect.exceptions.Pause",
+        "prefect.exceptions.Abort",
+        "temporalio.activity._CompleteAsyncError",
+        "langgraph.errors.GraphBubbleUp",
+        "unittest.case.SkipTest",
+    }
+)
+
+
+def is_control_flow(error: BaseException) -> bool:
+    """Whether it is raised to steer the one who called, and says nothing of a failure."""
+    if not isinstance(error, Exception):
+        return True
+    return any(f"{kind.__module__}.{kind.__qualname__}" in _CONTROL_FLOW for kind in type(error).__mro__)

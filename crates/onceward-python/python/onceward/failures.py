@@ -1,97 +1,119 @@
-"""Which failures are certain: what an exception of a known library says of the effect.
+"""Which failures are certain to have had no effect: what an exception proves, and what was sent besides.
 
-Classes are matched by their names, so no library is imported. The rule is the contract's: before the first byte was
-sent nothing happened; a timeout or a reset after that leaves it in doubt; a 429 and what a vendor documents as rejected
-before execution did nothing. Whatever is not listed here is in doubt, unless nothing was dispatched.
+An exception of a known client is evidence about one request. It counts only where the guard has seen (`_watch`) that
+this was the only one: not after another request, a redirect or a client's own retry, not while a task or thread goes
+on, and not where a process was started or a file written. Everything else is in doubt.
+
+Classes are matched by their names, so no library is imported.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
-from .errors import NotDispatched
+from .errors import Failed, InvalidInput, KeyMissing, NotDispatched, OncewardError
+
+if TYPE_CHECKING:
+    from ._watch import Trace
 
 Verdict = Literal["no_effect", "in_doubt", "timed_out"]
+Evidence = Literal["unsent", "rejected", "vendor", "before_data", "mail", "rpc", "in_doubt", "timed_out"]
 
-# From the name of a class to what it says. The most specific class of an exception that is listed decides.
-NO_EFFECT: Final = "no_effect"
+UNSENT: Final = "unsent"
+"""The request could not be sent: proof, if no byte left."""
+REJECTED: Final = "rejected"
+"""A status by which a server says that it did nothing: proof, if it was the answer to the only request."""
+VENDOR: Final = "vendor"
+"""The same, by a vendor's own code."""
+BEFORE_DATA: Final = "before_data"
+"""A mail server's refusal before a mail was handed over."""
+MAIL: Final = "mail"
+"""A mail server's refusal of the mail itself."""
+RPC: Final = "rpc"
+"""A status of gRPC by which a server says that it did nothing."""
 IN_DOUBT: Final = "in_doubt"
 TIMED_OUT: Final = "timed_out"
 
-TABLE: dict[str, Verdict] = {
+# From the name of a class to what it says. The most specific class of an exception that is listed decides.
+TABLE: dict[str, Evidence] = {
     # Python itself. A refused connection and a name that is not found come before the first byte.
-    "builtins.ConnectionRefusedError": NO_EFFECT,
-    "socket.gaierror": NO_EFFECT,
+    "builtins.ConnectionRefusedError": UNSENT,
+    "socket.gaierror": UNSENT,
     "builtins.ConnectionResetError": IN_DOUBT,
     "builtins.BrokenPipeError": IN_DOUBT,
     "builtins.TimeoutError": TIMED_OUT,
     "asyncio.exceptions.TimeoutError": TIMED_OUT,
-    "ssl.SSLCertVerificationError": NO_EFFECT,
+    "ssl.SSLCertVerificationError": UNSENT,
     "http.client.RemoteDisconnected": IN_DOUBT,
-    "http.client.InvalidURL": NO_EFFECT,
+    "http.client.InvalidURL": UNSENT,
     # smtplib: an error before DATA was accepted sent no mail.
-    "smtplib.SMTPConnectError": NO_EFFECT,
-    "smtplib.SMTPHeloError": NO_EFFECT,
-    "smtplib.SMTPAuthenticationError": NO_EFFECT,
-    "smtplib.SMTPNotSupportedError": NO_EFFECT,
-    "smtplib.SMTPSenderRefused": NO_EFFECT,
-    "smtplib.SMTPRecipientsRefused": NO_EFFECT,
-    "smtplib.SMTPDataError": NO_EFFECT,
+    "smtplib.SMTPConnectError": BEFORE_DATA,
+    "smtplib.SMTPHeloError": BEFORE_DATA,
+    "smtplib.SMTPAuthenticationError": BEFORE_DATA,
+    "smtplib.SMTPNotSupportedError": BEFORE_DATA,
+    "smtplib.SMTPSenderRefused": BEFORE_DATA,
+    "smtplib.SMTPRecipientsRefused": BEFORE_DATA,
+    "smtplib.SMTPDataError": MAIL,
     "smtplib.SMTPServerDisconnected": IN_DOUBT,
     # urllib3
-    "urllib3.exceptions.NewConnectionError": NO_EFFECT,
-    "urllib3.exceptions.NameResolutionError": NO_EFFECT,
-    "urllib3.exceptions.ConnectTimeoutError": NO_EFFECT,
-    "urllib3.exceptions.LocationParseError": NO_EFFECT,
+    "urllib3.exceptions.NewConnectionError": UNSENT,
+    "urllib3.exceptions.NameResolutionError": UNSENT,
+    "urllib3.exceptions.ConnectTimeoutError": UNSENT,
+    "urllib3.exceptions.LocationParseError": UNSENT,
     "urllib3.exceptions.ReadTimeoutError": TIMED_OUT,
     "urllib3.exceptions.ProtocolError": IN_DOUBT,
     # requests
-    "requests.exceptions.ConnectTimeout": NO_EFFECT,
-    "requests.exceptions.InvalidURL": NO_EFFECT,
-    "requests.exceptions.InvalidSchema": NO_EFFECT,
-    "requests.exceptions.MissingSchema": NO_EFFECT,
-    "requests.exceptions.InvalidHeader": NO_EFFECT,
+    "requests.exceptions.ConnectTimeout": UNSENT,
+    "requests.exceptions.InvalidURL": UNSENT,
+    "requests.exceptions.InvalidSchema": UNSENT,
+    "requests.exceptions.MissingSchema": UNSENT,
+    "requests.exceptions.InvalidHeader": UNSENT,
     "requests.exceptions.ReadTimeout": TIMED_OUT,
     "requests.exceptions.ChunkedEncodingError": IN_DOUBT,
     # httpx and httpcore. A pool that gave no connection in time sent nothing.
-    "httpx.ConnectError": NO_EFFECT,
-    "httpx.ConnectTimeout": NO_EFFECT,
-    "httpx.PoolTimeout": NO_EFFECT,
-    "httpx.UnsupportedProtocol": NO_EFFECT,
-    "httpx.InvalidURL": NO_EFFECT,
+    "httpx.ConnectError": UNSENT,
+    "httpx.ConnectTimeout": UNSENT,
+    "httpx.PoolTimeout": UNSENT,
+    "httpx.UnsupportedProtocol": UNSENT,
+    "httpx.InvalidURL": UNSENT,
     "httpx.ReadTimeout": TIMED_OUT,
     "httpx.WriteTimeout": TIMED_OUT,
     "httpx.NetworkError": IN_DOUBT,
     "httpx.RemoteProtocolError": IN_DOUBT,
-    "httpcore.ConnectError": NO_EFFECT,
-    "httpcore.ConnectTimeout": NO_EFFECT,
-    "httpcore.PoolTimeout": NO_EFFECT,
+    "httpcore.ConnectError": UNSENT,
+    "httpcore.ConnectTimeout": UNSENT,
+    "httpcore.PoolTimeout": UNSENT,
     # aiohttp
-    "aiohttp.client_exceptions.ClientConnectorError": NO_EFFECT,
-    "aiohttp.client_exceptions.ConnectionTimeoutError": NO_EFFECT,
-    "aiohttp.client_exceptions.InvalidURL": NO_EFFECT,
+    "aiohttp.client_exceptions.ClientConnectorError": UNSENT,
+    "aiohttp.client_exceptions.ConnectionTimeoutError": UNSENT,
+    "aiohttp.client_exceptions.InvalidURL": UNSENT,
     "aiohttp.client_exceptions.ServerTimeoutError": TIMED_OUT,
     "aiohttp.client_exceptions.SocketTimeoutError": TIMED_OUT,
     "aiohttp.client_exceptions.ServerDisconnectedError": IN_DOUBT,
     "aiohttp.client_exceptions.ClientOSError": IN_DOUBT,
     # botocore
-    "botocore.exceptions.EndpointConnectionError": NO_EFFECT,
-    "botocore.exceptions.ConnectTimeoutError": NO_EFFECT,
-    "botocore.exceptions.NoCredentialsError": NO_EFFECT,
-    "botocore.exceptions.PartialCredentialsError": NO_EFFECT,
-    "botocore.exceptions.NoRegionError": NO_EFFECT,
-    "botocore.exceptions.ParamValidationError": NO_EFFECT,
+    "botocore.exceptions.EndpointConnectionError": UNSENT,
+    "botocore.exceptions.ConnectTimeoutError": UNSENT,
+    "botocore.exceptions.NoCredentialsError": UNSENT,
+    "botocore.exceptions.PartialCredentialsError": UNSENT,
+    "botocore.exceptions.NoRegionError": UNSENT,
+    "botocore.exceptions.ParamValidationError": UNSENT,
     "botocore.exceptions.ReadTimeoutError": TIMED_OUT,
     "botocore.exceptions.ConnectionClosedError": IN_DOUBT,
     # stripe: it says itself that these were rejected before execution. Of an API error it does not.
-    "stripe._error.CardError": NO_EFFECT,
-    "stripe._error.InvalidRequestError": NO_EFFECT,
-    "stripe._error.AuthenticationError": NO_EFFECT,
-    "stripe._error.PermissionError": NO_EFFECT,
-    "stripe._error.RateLimitError": NO_EFFECT,
-    "stripe._error.APIConnectionError": IN_DOUBT,
+    "stripe._error.CardError": VENDOR,
+    "stripe._error.InvalidRequestError": VENDOR,
+    "stripe._error.AuthenticationError": VENDOR,
+    "stripe._error.PermissionError": VENDOR,
+    "stripe._error.RateLimitError": VENDOR,
     "stripe._error.APIError": IN_DOUBT,
+}
+# The same classes under the names of the next generation of the library.
+TABLE |= {
+    name.replace("httpx.", "httpx2.").replace("httpcore.", "httpcore2."): evidence
+    for name, evidence in list(TABLE.items())
+    if name.startswith(("httpx.", "httpcore."))
 }
 
 # Statuses that say that nothing was executed, from whoever sends them. 408 and 409 say nothing for certain.
@@ -113,65 +135,116 @@ _AWS_REJECTED = frozenset(
     }
 )
 
-# gRPC's word for: the call was turned away. UNAVAILABLE may come after the request was sent.
-_GRPC: dict[str, Verdict] = {
-    "INVALID_ARGUMENT": NO_EFFECT,
-    "FAILED_PRECONDITION": NO_EFFECT,
-    "OUT_OF_RANGE": NO_EFFECT,
-    "UNAUTHENTICATED": NO_EFFECT,
-    "PERMISSION_DENIED": NO_EFFECT,
-    "UNIMPLEMENTED": NO_EFFECT,
-    "RESOURCE_EXHAUSTED": NO_EFFECT,
-    "NOT_FOUND": NO_EFFECT,
+# gRPC's word for: the call was turned away. RESOURCE_EXHAUSTED and UNIMPLEMENTED may be the client's own, for a
+# response that it cannot take, and UNAVAILABLE may come after the request was sent.
+_GRPC: dict[str, Evidence] = {
+    "INVALID_ARGUMENT": RPC,
+    "FAILED_PRECONDITION": RPC,
+    "OUT_OF_RANGE": RPC,
+    "UNAUTHENTICATED": RPC,
+    "PERMISSION_DENIED": RPC,
+    "NOT_FOUND": RPC,
     "DEADLINE_EXCEEDED": TIMED_OUT,
 }
 
 
-def classify(error: BaseException, no_effect: tuple[type[BaseException], ...] = ()) -> Verdict | None:
-    """What the exception says of the effect; `None` where it says nothing."""
+def judge(
+    error: BaseException,
+    trace: Trace,
+    *,
+    no_effect: tuple[type[BaseException], ...] = (),
+    known_failures: bool = True,
+    marked: bool = False,
+) -> Verdict:
+    """Whether the function had an effect, from what it raised and what it sent.
+
+    `marked` says that the function itself noted the dispatch: then only its own word counts.
+    """
     if isinstance(error, NotDispatched) or (no_effect and isinstance(error, no_effect)):
         return "no_effect"
+    # A framework wraps what a tool raises.
+    error = getattr(error, "__onceward_about__", None) or error
+    if isinstance(error, NotDispatched) or (no_effect and isinstance(error, no_effect)):
+        return "no_effect"
+    if isinstance(error, OncewardError):
+        # Of a guarded call within this one, which did nothing; nor did this one, if nothing else left.
+        nothing = isinstance(error, (Failed, InvalidInput, KeyMissing)) and error.happened in ("no", None)
+        return "no_effect" if nothing and not marked and trace.quiet else "in_doubt"
+    evidence = classify(error)
+    if evidence == TIMED_OUT:
+        return "timed_out"
+    proven = evidence is not None and known_failures and not marked and _proves(evidence, error, trace)
+    return "no_effect" if proven else "in_doubt"
+
+
+def _proves(evidence: Evidence, error: BaseException, trace: Trace) -> bool:
+    from . import _clients
+
+    if not trace.known or _clients.blind():
+        return False
+    if evidence == UNSENT:
+        return trace.begun > 0 and trace.quiet
+    if evidence == BEFORE_DATA:
+        return trace.begun > 0 and not trace.sent and len(trace.sockets) <= 1
+    if len(trace.sent) != 1 or len(trace.sockets) > 1:
+        return False
+    (wire,) = trace.sent
+    if evidence == MAIL:
+        return wire.method == "MAIL"
+    if evidence == RPC:
+        return wire.method == "RPC" and wire.plain and not trace.sockets
+    if wire.status is None:
+        # No response was received, or none that could be understood.
+        return False
+    if evidence == REJECTED:
+        return wire.status in _REJECTED and wire.status == status_of(error)
+    return evidence == VENDOR and 400 <= wire.status < 500 and wire.status not in (408, 409)
+
+
+def classify(error: BaseException) -> Evidence | None:
+    """What the exception says of the request that it is about; `None` where it says nothing."""
+    if getattr(error, "__onceward_unsent__", False):
+        return UNSENT
     for kind in type(error).__mro__:
         name = f"{kind.__module__}.{kind.__qualname__}"
         look = _LOOK_INSIDE.get(name)
-        verdict = look(error) if look is not None else TABLE.get(name)
-        if verdict is not None:
-            return verdict
+        evidence = look(error) if look is not None else TABLE.get(name)
+        if evidence is not None:
+            return evidence
     return None
 
 
-def _by_status(error: BaseException) -> Verdict | None:
-    response = getattr(error, "response", None)
-    status = getattr(response, "status_code", None)
+def status_of(error: BaseException) -> int | None:
+    """The status of the response that the exception is about."""
+    status = getattr(getattr(error, "response", None), "status_code", None)
     if status is None:
         status = getattr(error, "status", None)
-    return "no_effect" if status in _REJECTED else "in_doubt"
+    return status if isinstance(status, int) else None
 
 
-def _by_aws_code(error: BaseException) -> Verdict | None:
+def _by_status(error: BaseException) -> Evidence | None:
+    return REJECTED if status_of(error) in _REJECTED else IN_DOUBT
+
+
+def _by_aws_code(error: BaseException) -> Evidence | None:
     said = getattr(error, "response", None)
     code = said.get("Error", {}).get("Code") if isinstance(said, dict) else None
-    return "no_effect" if code in _AWS_REJECTED else "in_doubt"
+    return VENDOR if code in _AWS_REJECTED else IN_DOUBT
 
 
-def _by_grpc_code(error: BaseException) -> Verdict | None:
+def _by_grpc_code(error: BaseException) -> Evidence | None:
     code = getattr(error, "code", None)
     name = getattr(code() if callable(code) else code, "name", "")
-    details = getattr(error, "details", None)
-    said = details() if callable(details) else details
-    # Refused before a byte left; any other UNAVAILABLE may have been sent.
-    if name == "UNAVAILABLE" and "Connection refused" in str(said):
-        return "no_effect"
-    return _GRPC.get(name, "in_doubt")
+    return _GRPC.get(name, IN_DOUBT)
 
 
-def _by_reason(error: BaseException) -> Verdict | None:
+def _by_reason(error: BaseException) -> Evidence | None:
     """Of a wrapper around another error: what that one says."""
     for inner in _inner(error):
-        verdict = classify(inner)
-        if verdict is not None:
-            return verdict
-    return "in_doubt"
+        evidence = classify(inner)
+        if evidence is not None:
+            return evidence
+    return IN_DOUBT
 
 
 def _inner(error: BaseException) -> Iterator[BaseException]:
@@ -182,9 +255,11 @@ def _inner(error: BaseException) -> Iterator[BaseException]:
             yield candidate
 
 
-_LOOK_INSIDE: dict[str, Callable[[BaseException], Verdict | None]] = {
+_LOOK_INSIDE: dict[str, Callable[[BaseException], Evidence | None]] = {
     "requests.exceptions.HTTPError": _by_status,
     "httpx.HTTPStatusError": _by_status,
+    "httpx2.HTTPStatusError": _by_status,
+    "stripe._error.APIConnectionError": _by_reason,
     "aiohttp.client_exceptions.ClientResponseError": _by_status,
     "urllib.error.HTTPError": _by_status,
     "urllib.error.URLError": _by_reason,

@@ -20,7 +20,6 @@ from fastmcp.tools.base import ToolResult
 from pydantic import TypeAdapter
 
 from ._tools import Outcome, Where, desk, with_occurrence
-from .failures import classify
 
 _KEY = "dev.onceward/key"
 # What hosts call the conversation that a call belongs to; the first is ours.
@@ -74,7 +73,7 @@ class OnceMiddleware(Middleware):
         own = message.model_copy(update={"arguments": self._desk.own_arguments(message.arguments or {})})
         meta = _meta(context)
         outcome = await self._desk.acall(
-            message.name, arguments, lambda: _acted(call_next, context.copy(message=own)), no_effect=(_Failed,),
+            message.name, arguments, lambda: _acted(call_next, context.copy(message=own)), no_effect=(_Misfit,),
             options=await _options(context, meta), run_scope=_conversation(meta), context=context,
         )  # fmt: skip
         try:
@@ -84,11 +83,12 @@ class OnceMiddleware(Middleware):
 
 
 class _Failed(Exception):
-    """The tool failed, for certain: what it said, or raised."""
+    """The tool failed: what it said, or raised. Whether that is certain, its own exception says."""
 
     def __init__(self, result: ToolResult | None = None, error: Exception | None = None) -> None:
         super().__init__(str(error) if error is not None else "the tool answered with isError")
         self.result, self.error = result, error
+        self.__onceward_about__ = error.__cause__ if error is not None else None
 
     def as_it_was(self) -> ToolResult:
         if self.result is None:
@@ -97,16 +97,19 @@ class _Failed(Exception):
         return self.result
 
 
+class _Misfit(_Failed):
+    """The arguments did not fit, so the tool was not called."""
+
+
 async def _acted(call_next: CallNext[Any, ToolResult], context: MiddlewareContext[Any]) -> dict[str, Any]:
     """The tool's result as it goes over the wire. FastMCP wraps what a tool raises: what is inside decides."""
     try:
         result = await call_next(context)
     except ValidationError as error:
-        raise _Failed(error=error) from error
+        # Pydantic calls the tool itself: what is wrong with its arguments has the tool's own title.
+        raise (_Misfit if error.title.startswith("call[") else _Failed)(error=error) from error
     except ToolError as error:
-        if error.__cause__ is None or classify(error.__cause__) == "no_effect":
-            raise _Failed(error=error) from error
-        raise
+        raise _Failed(error=error) from error
     if result.is_error:
         raise _Failed(result=result)
     kept: dict[str, Any] = result.model_dump(mode="json")

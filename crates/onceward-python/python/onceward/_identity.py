@@ -1,0 +1,356 @@
+"""Who a function is: its name, what it holds besides its arguments, and which of its arguments are the framework's.
+
+Two functions that do different things must not share a name. What tells them apart is made part of the identity, or the
+function is refused when it is decorated, with the argument that helps.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+import os
+import sys
+import types
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from .errors import InvalidInput
+
+Row = tuple[str, int, bool, "tuple[Any] | None"]
+
+_KEYWORD_ONLY = 3
+_HELD = "(holds)"
+_SELF = "(self)"
+
+
+@dataclass
+class Who:
+    """A function, seen apart from what it was given beforehand."""
+
+    function: Callable[..., Any]
+    """The function itself, without what was bound to it."""
+    name: str
+    first: tuple[Any, ...] = ()
+    named: dict[str, Any] = field(default_factory=dict)
+    """What a `partial` gives to every call."""
+    owner: bool = False
+    """Whether the first argument is the object or class that a method belongs to, and counts."""
+    hidden: dict[str, Any] = field(default_factory=dict)
+    """What counts beside the arguments."""
+
+    def rows(self, volatile: Iterable[str], left_out: Iterable[str]) -> list[Row]:
+        """The table of parameters that the native half binds calls by."""
+        out = {*volatile, *left_out}
+        rows: list[Row] = []
+        for name, parameter in self.signature.parameters.items():
+            default = None if parameter.default is parameter.empty else (parameter.default,)
+            rows.append((name, int(parameter.kind), name not in out, default))
+        rows.extend((name, _KEYWORD_ONLY, True, (value,)) for name, value in self.hidden.items())
+        # Whatever takes the rest comes last.
+        return sorted(rows, key=lambda row: row[1])
+
+    @property
+    def signature(self) -> inspect.Signature:
+        """Of the function itself."""
+        return signature_of(self.function)
+
+
+def signature_of(function: Callable[..., Any]) -> inspect.Signature:
+    """The function's signature. Raises InvalidInput where it has none."""
+    try:
+        return inspect.signature(function)
+    except (TypeError, ValueError) as problem:
+        raise InvalidInput(
+            f"the arguments of {function!r} cannot be read ({problem}); guard a Python function that calls it"
+        ) from problem
+
+
+def of(function: Any, options: Mapping[str, Any], known: Known) -> Who:
+    """Who the function is. Raises InvalidInput where two that differ could not be told apart."""
+    given = options.get("name")
+    if given is not None and (not isinstance(given, str) or not given):
+        raise InvalidInput(f"name is {given!r}; give text")
+    own_key = callable(options.get("key"))
+    first: tuple[Any, ...] = ()
+    named: dict[str, Any] = {}
+    while isinstance(function, functools.partial):
+        first, named = (*function.args, *first), {**function.keywords, **named}
+        function = function.func
+    if isinstance(function, classmethod):
+        raise TypeError("put @classmethod above the guard: @classmethod, then @ledger.once, then the function")
+    if isinstance(function, staticmethod):
+        function = function.__func__
+    if not callable(function):
+        raise TypeError(f"{function!r} is not a function")
+    target = getattr(function, "__onceward_of__", function)
+    holder = _holder(target)
+    who = Who(function, given or name_of(target), first, named)
+    if holder is not None and given is None and not own_key:
+        who.hidden[_SELF] = _told_apart(holder, options, f"{who.name} belongs to a {_class(type(holder))}")
+    if given is None and who.name.rpartition(".")[2] == "<lambda>":
+        raise InvalidInput(f"{who.name} is a lambda, and lambdas have no name of their own: give name=")
+    plain = inspect.unwrap(target)
+    if given is None and not own_key:
+        values, objects = _held(plain)
+        if values:
+            who.hidden[_HELD] = values
+        _register(known, who.name + repr(who.hidden), plain, objects)
+    who.owner = holder is None and is_method(target)
+    return who
+
+
+def is_method(function: Any) -> bool:
+    """Whether it was defined in the body of a class, and takes the object or the class first."""
+    parts = getattr(function, "__qualname__", "").split(".")
+    if len(parts) < 2 or parts[-2] == "<locals>":
+        return False
+    names = list(signature_of(function).parameters)
+    return bool(names) and names[0] in ("self", "cls")
+
+
+def _holder(function: Any) -> Any:
+    """The object that a bound method belongs to, or a callable object itself."""
+    if inspect.ismethod(function):
+        return function.__self__
+    if inspect.isroutine(function) or isinstance(function, type) or isinstance(function, types.FunctionType):
+        return getattr(function, "__self__", None) if inspect.isbuiltin(function) and _is_bound(function) else None
+    return function
+
+
+def _is_bound(function: Any) -> bool:
+    return not isinstance(function.__self__, types.ModuleType) and function.__self__ is not None
+
+
+def _told_apart(holder: Any, options: Mapping[str, Any], what: str) -> object:
+    try:
+        return owner_value(holder)
+    except TypeError as problem:
+        raise InvalidInput(
+            f"{what}, and one of them cannot be told from another: give name=, or give the class a method "
+            "__onceward__() that returns what it stands for"
+        ) from problem
+
+
+def owner_value(owner: Any) -> object:
+    """What the object of a method stands for. Raises TypeError where that may change from call to call."""
+    if isinstance(owner, type):
+        return {"class": class_name(owner)}
+    if isinstance(owner, types.ModuleType):
+        return {"module": owner.__name__}
+    if getattr(type(owner), "__onceward__", None) is not None:
+        return {"class": class_name(type(owner)), "is": owner.__onceward__()}
+    if is_frozen(owner):
+        return owner
+    raise TypeError(f"a {_class(type(owner))} has no __onceward__()")
+
+
+def is_frozen(value: Any) -> bool:
+    """Whether the value cannot change, and has one JSON form."""
+    import enum
+    from datetime import date, time, timedelta
+    from decimal import Decimal
+    from pathlib import PurePath
+    from uuid import UUID
+
+    if value is None or isinstance(
+        value, (str, int, float, bytes, enum.Enum, date, time, timedelta, Decimal, UUID, PurePath)
+    ):
+        return True
+    if isinstance(value, (tuple, frozenset)):
+        return all(is_frozen(item) for item in value)
+    kind = type(value)
+    if "__dataclass_params__" in dir(kind):
+        return bool(kind.__dataclass_params__.frozen)
+    if isinstance(getattr(kind, "model_config", None), dict) and hasattr(kind, "model_fields"):
+        return bool(kind.model_config.get("frozen"))
+    if hasattr(kind, "__attrs_attrs__"):
+        return "_frozen" in getattr(kind.__setattr__, "__name__", "")
+    return False
+
+
+# What a nested function holds of the function around it.
+
+
+def _cells(function: Any) -> Iterator[tuple[str, Any]]:
+    """The free variables of a function, and what they hold."""
+    code, closure = getattr(function, "__code__", None), getattr(function, "__closure__", None)
+    for variable, cell in zip(getattr(code, "co_freevars", ()), closure or (), strict=False):
+        try:
+            yield variable, cell.cell_contents
+        except ValueError:
+            # Not assigned yet: a function that calls itself.
+            continue
+
+
+def _held(function: Any, depth: int = 4) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a function holds, as values that never change, and as objects that have no value of their own."""
+    values: dict[str, Any] = {}
+    objects: dict[str, Any] = {}
+    for variable, value in _cells(function):
+        if value is None or value is function:
+            continue
+        if isinstance(value, type):
+            values[variable] = {"class": class_name(value)}
+        elif isinstance(value, types.ModuleType):
+            values[variable] = {"module": value.__name__}
+        elif hasattr(value, "operation_name"):
+            values[variable] = {"function": str(value.operation_name)}
+        elif isinstance(value, types.FunctionType) and "<lambda>" not in value.__qualname__ and depth:
+            inner, held = _held(inspect.unwrap(value), depth - 1)
+            values[variable] = {"function": name_of(value), **inner}
+            objects.update({f"{variable}.{name}": one for name, one in held.items()})
+        elif is_frozen(value):
+            values[variable] = value
+        elif type(value).__module__.partition(".")[0] != "onceward":
+            objects[variable] = value
+    return values, objects
+
+
+Known = dict[str, tuple[Any, dict[str, Any]]]
+"""The functions that a ledger guards, by name: their code, and the objects that they hold."""
+
+
+def _register(known: Known, name: str, function: Any, objects: dict[str, Any]) -> None:
+    """Refuses a second function of one name that is another one."""
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return
+    before = known.setdefault(name, (code, objects))
+    if not _is_same_text(before[0], code):
+        raise InvalidInput(
+            f"another function is called {name} (line {before[0].co_firstlineno}, and line {code.co_firstlineno}), "
+            "and calls of the two cannot be told apart: give name="
+        )
+    differ = [variable for variable, one in objects.items() if not _is_same(before[1].get(variable, one), one)]
+    if differ:
+        raise InvalidInput(
+            f"{name} is made more than once, with another {', '.join(differ)} each time, and calls of one cannot be "
+            "told from calls of the other: give name=, or make what differs an argument"
+        )
+
+
+def _is_same_text(one: Any, other: Any) -> bool:
+    """Whether two pieces of code are one function: the same one, one that was loaded again, or typed in again."""
+    return one is other or one.co_filename != other.co_filename or one.co_firstlineno == other.co_firstlineno
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    return one is other or (isinstance(one, types.MethodType) and one == other)
+
+
+# Names.
+
+
+def name_of(function: Any) -> str:
+    """The function's module and name. A script is called as it would be if it were imported."""
+    plain = function if hasattr(function, "__qualname__") else type(function)
+    module = module_name(getattr(plain, "__module__", None) or "")
+    name = plain.__qualname__.replace("<locals>.", "")
+    return f"{module}.{name}" if module else name
+
+
+def class_name(kind: type) -> str:
+    """The class's module and name."""
+    module = module_name(kind.__module__)
+    return f"{module}.{kind.__qualname__}" if module else kind.__qualname__
+
+
+def _class(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+@functools.lru_cache(maxsize=1024)
+def module_name(module: str) -> str:
+    """The name by which a module is known in every program: of a script, the one that an import would give it.
+
+    A module beside a program belongs to that program: its folder is part of its name, so that two programs called
+    `main.py` are two.
+    """
+    loaded = sys.modules.get(module)
+    spec, path = getattr(loaded, "__spec__", None), getattr(loaded, "__file__", None)
+    known = spec.name if spec is not None and module in ("__main__", "__mp_main__") else module
+    if module in ("__main__", "__mp_main__") and spec is None:
+        known = os.path.splitext(os.path.basename(path))[0] if path else ""
+    if known.endswith(".__main__"):
+        return known
+    if not path or "." in known or module in sys.builtin_module_names:
+        return known
+    return _in_its_package(os.path.abspath(path), known)
+
+
+def _in_its_package(path: str, name: str) -> str:
+    folder = os.path.dirname(path)
+    if os.path.basename(path) == "__init__.py" or _is_installed(folder):
+        return name
+    parts = [name]
+    if not os.path.isfile(os.path.join(folder, "__init__.py")):
+        above = os.path.basename(folder)
+        return f"{above}.{name}" if above.isidentifier() else name
+    while os.path.isfile(os.path.join(folder, "__init__.py")):
+        parts.insert(0, os.path.basename(folder))
+        folder = os.path.dirname(folder)
+    return ".".join(parts)
+
+
+def _is_installed(folder: str) -> bool:
+    return "site-packages" in folder or "dist-packages" in folder or folder.startswith(os.path.dirname(os.__file__))
+
+
+# Arguments that a framework passes by itself.
+
+_INJECTED_BY = ("langchain", "langgraph", "llama_index", "fastmcp", "mcp", "google.adk", "strands", "agno", "autogen",
+                "pydantic_ai", "agents", "crewai", "haystack", "semantic_kernel")  # fmt: skip
+_CONTEXTS = frozenset(
+    {
+        "RunContext", "RunContextWrapper", "ToolContext", "ToolRuntime", "Runtime", "RunnableConfig", "BaseStore",
+        "InvocationContext", "CancellationToken", "Context", "CallbackContext", "StreamWriter", "ToolCallId",
+    }
+)  # fmt: skip
+
+
+def injected(function: Any) -> list[str]:
+    """The parameters that an agent framework fills in by itself: another value each time, and no part of the wish."""
+    plain = inspect.unwrap(function)
+    annotations = dict(getattr(plain, "__annotations__", {}))
+    if any(isinstance(kind, str) for kind in annotations.values()):
+        try:
+            annotations = typing.get_type_hints(plain, include_extras=True)
+        except Exception:
+            # Names that cannot be resolved are judged by their text.
+            pass
+    return [name for name, kind in annotations.items() if name != "return" and _is_injected(kind)]
+
+
+def _is_injected(kind: Any) -> bool:
+    if isinstance(kind, str):
+        return "Injected" in kind
+    for mark in getattr(kind, "__metadata__", ()):
+        of = mark if isinstance(mark, type) else type(mark)
+        if any("Injected" in parent.__name__ for parent in of.__mro__):
+            return True
+    for part in _parts(kind):
+        if isinstance(part, type) and part.__name__ in _CONTEXTS and part.__module__.startswith(_INJECTED_BY):
+            return True
+    return False
+
+
+def _parts(kind: Any) -> list[Any]:
+    origin = typing.get_origin(kind)
+    inner = [part for one in typing.get_args(kind) for part in _parts(one)] if origin is not None else []
+    return [kind, origin, *inner]
+
+
+def check_names(what: str, names: Iterable[str], who: Who) -> None:
+    """Refuses a list that names an argument which the function does not have."""
+    known = list(who.signature.parameters)
+    for name in names:
+        if not isinstance(name, str):
+            raise InvalidInput(f"{what} holds {name!r}; it is a list of the names of arguments")
+        top = name.lstrip("/").partition("/")[0].partition(".")[0]
+        if top not in known:
+            near = difflib.get_close_matches(top, known, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known) or 'no arguments'}"
+            raise InvalidInput(f"{what} names {name!r}, which {who.name} does not take; {hint}")

@@ -1,0 +1,322 @@
+"""What a guarded function sends: every request that leaves while it runs is counted, whichever client sends it.
+
+An exception says how the last request ended. Whether it was the only one, only a count can say: so the interpreter's
+audit events, its sockets and the usual clients (`_clients`) report here, each to the call in whose context it runs.
+Threads and executors take their caller's context along.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from contextvars import ContextVar
+from functools import wraps
+from typing import Any
+
+SAFE = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
+"""Methods of HTTP by which nothing is asked to change."""
+
+
+class Trace:
+    """What left during one attempt."""
+
+    __slots__ = ("begun", "mark", "over", "sent", "sockets", "strangers", "under_way", "unseen")
+
+    def __init__(self, mark: Callable[[], object] | None = None) -> None:
+        self.begun = 0
+        """How often a client or a socket was asked to reach something."""
+        self.sent: list[Wire] = []
+        """Requests of known clients, of which at least one byte may have left."""
+        self.sockets: list[weakref.ref[Any]] = []
+        """Sockets that were written to."""
+        self.unseen: str | None = None
+        """Something whose effects cannot be counted: a process, a file."""
+        self.under_way: list[Any] = []
+        """Tasks, futures and threads that were started, and may send something yet."""
+        self.over = False
+        self.mark = mark
+        self.strangers = _strangers[0]
+
+    @property
+    def quiet(self) -> bool:
+        """Whether it is known that not one byte left."""
+        return not self.sent and not self.sockets and self.known
+
+    @property
+    def known(self) -> bool:
+        """Whether everything that leaves was seen, and was this call's own."""
+        return self.unseen is None and self.strangers == _strangers[0] and not self.goes_on
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether something that was started may send something yet."""
+        own = _task()
+        return any(one is not own and not _is_done(one) for one in self.under_way)
+
+    def touch(self, sock: Any) -> None:
+        """Notes that a socket was written to."""
+        if not any(reference() is sock for reference in self.sockets):
+            self.sockets.append(weakref.ref(sock))
+
+    def hide(self, what: str) -> None:
+        """Notes something whose effects cannot be counted."""
+        self.unseen = self.unseen or what
+
+
+class Wire:
+    """One request of a known client."""
+
+    __slots__ = ("left", "method", "plain", "status", "trace")
+
+    def __init__(self, method: str, *, plain: bool = True) -> None:
+        self.trace = current()
+        self.method = method
+        self.left = False
+        self.plain = plain
+        """Whether the client sends it at most once: it has no retries of its own that cannot be seen."""
+        self.status: int | None = None
+        """The status of the response, if one was received and understood."""
+        if self.trace is not None:
+            self.trace.begun += 1
+
+    def leave(self) -> Wire:
+        """Notes that its first byte leaves now."""
+        if self.left:
+            return self
+        self.left = True
+        trace = self.trace
+        if trace is None or trace.over:
+            # Not of a guarded call, as far as can be seen; a queue may have brought it from one.
+            _strangers[0] += 1
+            return self
+        trace.sent.append(self)
+        if trace.mark is not None and self.method.upper() not in SAFE:
+            trace.mark()
+        return self
+
+
+def _is_done(one: Any) -> bool:
+    return not one.is_alive() if isinstance(one, threading.Thread) else bool(one.done())
+
+
+def _task() -> Any:
+    asyncio = sys.modules.get("asyncio")
+    try:
+        return asyncio.current_task() if asyncio is not None else None
+    except RuntimeError:
+        return None
+
+
+_strangers = [0]
+_trace: ContextVar[Trace | None] = ContextVar("onceward_trace", default=None)
+
+
+def current() -> Trace | None:
+    """What the call that is running here has sent; `None` where no guarded call is running."""
+    trace = _trace.get()
+    return None if trace is None or trace.over else trace
+
+
+def begin() -> None:
+    """Notes that a client was asked for something."""
+    trace = current()
+    if trace is not None:
+        trace.begun += 1
+
+
+def check_loop() -> None:
+    """Notes an event loop whose sockets are not the interpreter's: what it sends cannot be seen."""
+    asyncio = sys.modules.get("asyncio")
+    trace = current()
+    if asyncio is None or trace is None:
+        return
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    if type(loop).__module__.partition(".")[0] in ("uvloop", "winloop", "rloop"):
+        trace.hide("the event loop does not use the interpreter's sockets")
+
+
+def install() -> None:
+    """Starts counting, in this process. Only the first call does anything."""
+    global _installed
+    if _installed:
+        return
+    _installed = True
+    from . import _clients
+
+    sys.addaudithook(_audit)
+    _sockets(socket.socket)
+    _threads()
+    _clients.install()
+
+
+_installed = False
+
+
+# The interpreter's own events.
+
+_PROCESSES = frozenset(
+    {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.exec", "os.spawn", "os.system", "pty.spawn"}
+)
+_FILES = frozenset(
+    {"os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.truncate", "os.link", "os.symlink", "sqlite3.connect"}
+)
+_REACHES = frozenset({"socket.connect", "socket.getaddrinfo", "socket.gethostbyname"})
+_MESSAGES = frozenset({"ftplib.sendcmd", "imaplib.send", "poplib.putline", "nntplib.putline", "telnetlib.Telnet.write"})
+_WATCHED = _PROCESSES | _FILES | _REACHES | _MESSAGES | {"open", "http.client.send"}
+_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+# Programs that libraries ask about the machine, and that change nothing.
+_HARMLESS = frozenset({"uname", "ldconfig", "/sbin/ldconfig"})
+
+
+def _audit(event: str, args: tuple[Any, ...]) -> None:
+    if event not in _WATCHED:
+        return
+    if event == "http.client.send":
+        # The connection is made by now, TLS included.
+        wire = args[0].__dict__.get("_onceward_wire") or Wire("?")
+        args[0].__dict__["_onceward_wire"] = wire.leave()
+        return
+    trace = current()
+    if trace is None:
+        return
+    if event in _REACHES:
+        trace.begun += 1
+    elif event in _MESSAGES:
+        trace.sent.append(Wire(event))
+    elif event == "open":
+        path, mode, flags = args
+        writes = any(sign in mode for sign in "wax+") if isinstance(mode, str) else bool((flags or 0) & _WRITES)
+        if writes and _is_kept(path):
+            trace.hide("it wrote a file")
+    elif event in _FILES:
+        if _is_kept(args[0]):
+            trace.hide("it changed files")
+    elif event != "subprocess.Popen" or not _is_harmless(args):
+        trace.hide("it started a process")
+        if trace.mark is not None:
+            trace.mark()
+
+
+def _is_kept(path: object) -> bool:
+    """Whether it is a file by which something could have been done: no cache of the interpreter's, no device."""
+    if isinstance(path, int):
+        return False
+    text = os.fsdecode(path) if isinstance(path, (str, bytes, os.PathLike)) else str(path)
+    return not (
+        "__pycache__" in text or ".pyc" in text or text.startswith(("/dev/", "/proc/")) or text in (":memory:", "")
+    )
+
+
+def _is_harmless(args: tuple[Any, ...]) -> bool:
+    words = args[1] if len(args) > 1 else None
+    return isinstance(words, (list, tuple)) and bool(words) and str(words[0]) in _HARMLESS
+
+
+# Sockets. `socket.socket` is a Python class over the interpreter's own, so its methods can be told apart from it.
+
+
+def _sockets(kind: Any) -> None:
+    for name in ("send", "sendall", "sendto", "sendmsg", "sendfile"):
+        if hasattr(kind, name):
+            setattr(kind, name, _noted(getattr(kind, name), _raw))
+
+
+def tls_sockets(module: Any) -> None:
+    """The same for `ssl.SSLSocket`, whose own writes are after the handshake."""
+    for name in ("send", "sendall", "sendto", "write", "sendfile"):
+        if name in module.SSLSocket.__dict__:
+            setattr(module.SSLSocket, name, _noted(getattr(module.SSLSocket, name), _application_data))
+
+
+def gevent_sockets(module: Any) -> None:
+    """The same for gevent's."""
+    _sockets(module.socket)
+
+
+def _noted(method: Any, note: Callable[[Any, Any], None]) -> Any:
+    @wraps(method)
+    def noted(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if _trace.get() is not None:
+            note(self, args[0] if args else None)
+        return method(self, *args, **kwargs)
+
+    return noted
+
+
+def _raw(sock: Any, data: Any) -> None:
+    trace = current()
+    if trace is None or _is_wake_up(sock, data) or _is_handshake(data):
+        return
+    trace.touch(sock)
+
+
+def _application_data(sock: Any, _data: Any) -> None:
+    trace = current()
+    if trace is not None:
+        trace.touch(sock)
+
+
+def _is_wake_up(sock: Any, data: Any) -> bool:
+    """Whether an event loop wakes itself."""
+    return sock.family == socket.AF_UNIX and isinstance(data, bytes) and len(data) == 1
+
+
+def _is_handshake(data: Any) -> bool:
+    """Whether it is a TLS record that carries no data of the application."""
+    try:
+        first = bytes(memoryview(data)[:2])
+    except TypeError:
+        return False
+    return len(first) == 2 and first[0] in (0x14, 0x15, 0x16) and first[1] == 0x03
+
+
+# Threads.
+
+# Threads that wait for work of others, and end with the process.
+_HELPERS = ("concurrent.futures", "grpc")
+
+
+def _threads() -> None:
+    thread: Any = threading.Thread
+    start, bootstrap = thread.start, thread._bootstrap_inner
+
+    @wraps(start)
+    def started(self: Any) -> None:
+        trace = current()
+        if trace is not None:
+            self.__dict__["_onceward_trace"] = trace
+            if not str(getattr(self._target, "__module__", "")).startswith(_HELPERS):
+                trace.under_way.append(self)
+        start(self)
+
+    @wraps(bootstrap)
+    def bootstrapped(self: Any) -> None:
+        trace = self.__dict__.pop("_onceward_trace", None)
+        if trace is not None:
+            _trace.set(trace)
+        bootstrap(self)
+
+    thread.start, thread._bootstrap_inner = started, bootstrapped
+
+
+def carried(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, to be called on another thread, for the call that is running here."""
+    trace = current()
+    if trace is None:
+        return function
+
+    def carry(*args: Any, **kwargs: Any) -> Any:
+        token = _trace.set(trace)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            _trace.reset(token)
+
+    return carry
