@@ -7,8 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use onceward::{
-    Blocking, Change, Door, Filter, Inherit, Ledger, Liveness, Operation, Owner, State, Store,
-    StoreError,
+    Blocking, Change, Door, Filter, Inherit, Ledger, Liveness, Operation, Owner, State, Store, StoreError,
 };
 use onceward_store::{Backend, Overwrite, SqliteOptions, SqliteStore};
 

@@ -227,7 +227,9 @@ impl Surface {
 
     fn probe(&self, id: &OperationId) -> Option<String> {
         match self {
-            Self::Shell { program, .. } if program == "once" => Some(self.line(&format!("settle {id} --probe"))),
+            Self::Shell { program, .. } if program == "once" => {
+                Some(self.line(&format!("settle {id} --probe")))
+            }
             // The same call asks the probe.
             Self::Shell { .. } => None,
             Self::Python | Self::McpAgent | Self::McpPerson { .. } => None,

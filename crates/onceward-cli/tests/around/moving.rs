@@ -1,7 +1,7 @@
 //! Moving house: `once export | once import`.
 
 use insta::assert_snapshot;
-use onceward::{Done, Ledger, Operation};
+use onceward::{Ledger, Operation};
 use onceward_harness::{Postgres, Redis, RedisCluster};
 use serde_json::{Value, json};
 

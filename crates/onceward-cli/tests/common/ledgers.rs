@@ -1,6 +1,6 @@
 //! Ledgers and other files in the state in which a test wants to find them.
 
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::fs::FileExt;
 
 use rusqlite::Connection;
 

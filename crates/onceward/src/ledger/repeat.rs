@@ -60,7 +60,9 @@ impl Ledger {
         let (newest, found) = self.newest_of(&action, None).await?;
         let (number, rule) = match found {
             None => (newest, RepeatRule::First),
-            Some((record, state)) if is_over(&record, state, self.now_ms()) => (newest + 1, RepeatRule::Repeat),
+            Some((record, state)) if is_over(&record, state, self.now_ms()) => {
+                (newest + 1, RepeatRule::Repeat)
+            }
             Some((_, state)) => (newest, RepeatRule::Retry(state)),
         };
         Ok(Wanted { intent: action.at_occurrence(number)?, rule })

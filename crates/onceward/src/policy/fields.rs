@@ -64,12 +64,8 @@ pub(super) const RULE: [(&str, Kind); 32] = [
 ];
 
 /// What the table of a program's exit codes takes.
-pub(super) const EXITS: [(&str, Kind); 4] = [
-    ("no_effect", Kind::Exits),
-    ("unless", Kind::Texts),
-    ("values", Kind::Texts),
-    ("single", Kind::Flag),
-];
+pub(super) const EXITS: [(&str, Kind); 4] =
+    [("no_effect", Kind::Exits), ("unless", Kind::Texts), ("values", Kind::Texts), ("single", Kind::Flag)];
 
 /// What the section of the ledger takes.
 pub(super) const LEDGER: [(&str, Kind); 1] = [("url", Kind::Text)];
