@@ -164,7 +164,9 @@ impl Context {
             Surface::Shell { program, options } if !options.is_empty() => {
                 format!("{program} {}", options.join(" "))
             }
-            _ => "once".to_owned(),
+            Surface::Shell { .. } | Surface::Python | Surface::McpAgent | Surface::McpPerson { .. } => {
+                "once".to_owned()
+            }
         }
     }
 
