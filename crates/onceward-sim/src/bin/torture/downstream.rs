@@ -7,7 +7,7 @@ use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::time::{ClockId, clock_gettime};
 
@@ -22,6 +22,15 @@ pub(crate) const FILE: &str = "EFFECT_FILE";
 pub(crate) const BEFORE_MS: &str = "EFFECT_BEFORE_MS";
 /// How long it takes after the effect.
 pub(crate) const AFTER_MS: &str = "EFFECT_AFTER_MS";
+/// A file that it waits for before the effect, and one that it waits for after it. When it waits, it makes a file of the
+/// same name with [`HERE`] added.
+pub(crate) const HOLD_BEFORE: &str = "EFFECT_HOLD_BEFORE";
+pub(crate) const HOLD_AFTER: &str = "EFFECT_HOLD_AFTER";
+pub(crate) const HERE: &str = "here";
+/// How long it waits at most: a test that was given up must not leave it behind.
+const HELD_AT_MOST: Duration = Duration::from_secs(120);
+/// The exit code of a refusal that this downstream documents, for `--fail-exit`.
+pub(crate) const NO_EFFECT: u8 = 3;
 /// The exit code of a refusal: then it ends with that and has no effect.
 pub(crate) const REFUSE: &str = "EFFECT_REFUSE";
 /// A file that it fills the disk with, after the effect.
@@ -29,7 +38,7 @@ pub(crate) const FILL: &str = "EFFECT_FILL";
 /// How much it prints.
 pub(crate) const PRINT_BYTES: &str = "EFFECT_PRINT_BYTES";
 
-/// The probe for `--probe`: asks the same file. Without a file it cannot tell.
+/// The probe for `--probe`: asks the same file. Without a file it cannot tell. Its *no* is an exit of 1.
 pub(crate) const PROBE: &str = r#"grep -q "^$ONCE_OPERATION " "$EFFECT_FILE""#;
 
 /// Attempts that had an effect, by operation.
@@ -40,6 +49,7 @@ pub(crate) fn act() -> ExitCode {
     let text = |name: &str| std::env::var(name).unwrap_or_default();
     let number = |name: &str| text(name).parse::<u64>().unwrap_or(0);
     pause(number(BEFORE_MS));
+    hold(&text(HOLD_BEFORE));
     if let Ok(code) = text(REFUSE).parse::<u8>() {
         return ExitCode::from(code);
     }
@@ -56,6 +66,7 @@ pub(crate) fn act() -> ExitCode {
     let padding = ".".repeat(usize::try_from(number(PRINT_BYTES)).unwrap_or(0));
     drop(out.write_all(format!("effect {line}{padding}").as_bytes()).and_then(|()| out.flush()));
     pause(number(AFTER_MS));
+    hold(&text(HOLD_AFTER));
     ExitCode::SUCCESS
 }
 
@@ -106,6 +117,18 @@ pub(crate) fn fill(file: &Path) {
                 break;
             }
         }
+    }
+}
+
+/// Says that it is here, and waits for the file.
+fn hold(file: &str) {
+    if file.is_empty() {
+        return;
+    }
+    let (file, begun) = (Path::new(file), Instant::now());
+    drop(std::fs::write(file.with_extension(HERE), ""));
+    while !file.exists() && begun.elapsed() < HELD_AT_MOST {
+        pause(1);
     }
 }
 

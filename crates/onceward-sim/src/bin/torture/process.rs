@@ -1,5 +1,6 @@
 //! Processes: their children, their end, and signals to them.
 
+use std::path::Path;
 use std::process::Child;
 use std::time::{Duration, Instant};
 
@@ -37,6 +38,30 @@ pub(crate) fn wait_for_child(parent: i32, limit: Duration) -> Option<i32> {
         std::thread::sleep(Duration::from_millis(1));
     }
     None
+}
+
+/// Waits until the process is stopped, which takes a moment after the signal.
+pub(crate) fn wait_stopped(pid: i32, limit: Duration) -> Result<(), Trouble> {
+    let begun = Instant::now();
+    while stat(pid).is_none_or(|(state, _)| state != 'T') {
+        if begun.elapsed() > limit {
+            return Err(format!("process {pid} is not stopped").into());
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(())
+}
+
+/// Waits until the file is there.
+pub(crate) fn wait_for_file(file: &Path, limit: Duration) -> Result<(), Trouble> {
+    let begun = Instant::now();
+    while !file.exists() {
+        if begun.elapsed() > limit {
+            return Err(format!("{} is not there", file.display()).into());
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(())
 }
 
 /// Waits until the process has ended; one that nobody has waited for yet has ended as well.

@@ -82,7 +82,7 @@ impl Field<'_> {
             let key = lock(&self.keys).draw(&mut random);
             let mut call = call(key).takes(random.below(12), random.below(12));
             if random.permille(100) {
-                call.refuse = Some(3);
+                call.refuse = Some(crate::downstream::NO_EFFECT);
             }
             let wrapper = call.start(self.bench, self.case)?;
             let aimed = self.kill(&wrapper, &mut random);

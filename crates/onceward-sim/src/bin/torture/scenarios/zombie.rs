@@ -1,5 +1,6 @@
 //! Owners that are stopped for longer than their lease, and owners that die while their command runs on.
 
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
@@ -7,12 +8,14 @@ use nix::sys::signal::Signal;
 use crate::Trouble;
 use crate::bench::{Bench, Case};
 use crate::call::{Call, Class, Ended};
+use crate::downstream;
 use crate::judge::{self, look, state_of};
 use crate::process;
 use crate::report::{Rule, Tally};
 
 const KEY: &str = "stopped";
-const LIMIT: Duration = Duration::from_secs(10);
+/// How long anything may take on a machine that is busy with other things.
+const LIMIT: Duration = Duration::from_secs(60);
 /// Longer than the lease, which is one second.
 const STOPPED: Duration = Duration::from_millis(1_600);
 
@@ -42,17 +45,24 @@ pub(super) fn run(bench: &Bench, tally: &Tally) -> Result<(), Trouble> {
 fn stop(bench: &Bench, stopped: Stopped, class: Class, what: &str, tally: &Tally) -> Result<(), Trouble> {
     let case = bench.case()?;
     let call = call(&case, class)?;
-    let owner = call.clone().takes(200, 200).start(bench, &case)?;
+    let hold = Hold::new(&case);
+    let owner = call.clone().environment(downstream::HOLD_BEFORE, hold.path()).start(bench, &case)?;
     let wrapper = process::id(&owner);
+    hold.wait()?;
     let command = process::wait_for_child(wrapper, LIMIT).ok_or("the command did not start")?;
     let targets = match stopped {
         Stopped::Wrapper => vec![wrapper],
         Stopped::Command => vec![command],
         Stopped::Both => vec![wrapper, command],
     };
-    targets.iter().for_each(|pid| process::send(*pid, Signal::SIGSTOP));
+    for pid in &targets {
+        process::send(*pid, Signal::SIGSTOP);
+        process::wait_stopped(*pid, LIMIT)?;
+    }
+    // A command that is not stopped goes on while its wrapper is.
+    hold.release()?;
     tally.faults(1);
-    let waiter = call.clone().argument("--wait=20s").start(bench, &case)?;
+    let waiter = call.clone().argument("--wait=120s").start(bench, &case)?;
     let begun = Instant::now();
     while begun.elapsed() < STOPPED {
         refused(bench, &case, &call, what, tally)?;
@@ -82,18 +92,17 @@ fn refused(bench: &Bench, case: &Case, call: &Call, what: &str, tally: &Tally) -
 fn orphan(bench: &Bench, class: Class, what: &str, tally: &Tally) -> Result<(), Trouble> {
     let case = bench.case()?;
     let call = call(&case, class)?;
-    let mut owner = call.clone().takes(0, 800).start(bench, &case)?;
+    let hold = Hold::new(&case);
+    let mut owner = call.clone().environment(downstream::HOLD_AFTER, hold.path()).start(bench, &case)?;
+    hold.wait()?;
     let command = process::wait_for_child(process::id(&owner), LIMIT).ok_or("the command did not start")?;
-    let begun = Instant::now();
-    while std::fs::metadata(&case.effects)?.len() == 0 && begun.elapsed() < LIMIT {
-        std::thread::sleep(Duration::from_millis(1));
-    }
     process::send(process::id(&owner), Signal::SIGKILL);
     owner.wait()?;
     tally.faults(1);
     for _ in 0..3 {
         refused(bench, &case, &call, what, tally)?;
     }
+    hold.release()?;
     process::wait_gone(command, LIMIT)?;
     let ended = Instant::now();
     let state = state_of(&look(bench, &case)?, KEY);
@@ -113,6 +122,29 @@ fn orphan(bench: &Bench, class: Class, what: &str, tally: &Tally) -> Result<(), 
     let (code, state) = if class == Class::Once { (79, "in_doubt") } else { (0, "done") };
     tally.expect(retry.code == Some(code), || format!("{what}: a retry: {}", retry.words()));
     finish(bench, &case, what, state, tally)
+}
+
+/// The place where the command waits, so that the scenario goes by events and not by time.
+struct Hold(PathBuf);
+
+impl Hold {
+    fn new(case: &Case) -> Self {
+        Self(case.folder.join("hold"))
+    }
+
+    fn path(&self) -> String {
+        self.0.display().to_string()
+    }
+
+    /// Waits until the command is there.
+    fn wait(&self) -> Result<(), Trouble> {
+        process::wait_for_file(&self.0.with_extension(downstream::HERE), LIMIT)
+    }
+
+    /// Lets the command go on.
+    fn release(&self) -> Result<(), Trouble> {
+        Ok(std::fs::write(&self.0, "")?)
+    }
 }
 
 /// One effect in all.
