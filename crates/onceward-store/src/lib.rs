@@ -21,6 +21,11 @@
     allow(dead_code, unused_variables)
 )]
 
+/// The samples of `docs/library.md`.
+#[cfg(all(doctest, feature = "sqlite"))]
+#[doc = include_str!("../../../docs/library.md")]
+struct LibraryDocs;
+
 mod cache;
 pub mod clock;
 pub mod health;
