@@ -94,9 +94,11 @@ impl Call {
 
     fn add_to(&self, command: &mut Command, bench: &Bench, case: &Case) {
         command.args(["--ledger", &case.url()]).arg("run").args(["--name", "downstream"]);
-        if let Some(key) = &self.key {
-            command.args(["--key", key]);
-        }
+        match &self.key {
+            Some(key) => command.args(["--key", key]),
+            // The same call is the same operation, also after its answer was delivered.
+            None => command.arg("--keys=strict"),
+        };
         match self.class {
             Class::Once => {}
             Class::Probed => {

@@ -52,7 +52,7 @@ fn after_a_kill(bench: &Bench, tally: &Tally, class: Class) -> Result<(), Troubl
     tally.faults(1);
     let retry = effect(&call, bench, &case)?;
     let expected = match class {
-        Class::Once => (Some(79), "unknown".to_owned(), false),
+        Class::Once => (Some(79), "noop".to_owned(), false),
         Class::Probed | Class::Idempotent => (Some(0), "noop".to_owned(), true),
     };
     let (_, effects) = judge::judge(bench, &case, tally, "after kill -9")?;
