@@ -21,7 +21,7 @@ use crate::decide::{self, Decision, Liveness, Refusal};
 use crate::error::{Error, Ran, clipped};
 use crate::key::OperationId;
 use crate::operation::{Intent, Operation};
-use crate::record::{DoubleEffect, Effect, Outcome, Owner, Record, State, Verification};
+use crate::record::{Class, DoubleEffect, Effect, Outcome, Owner, Record, State, Verification};
 use crate::store::{Dispatch, Door, Filter, Hold, Inherit, Listed, Store, StoreError, Swap, Watch};
 use crate::transition::{self, Verdict};
 
@@ -103,6 +103,10 @@ impl Ledger {
     /// # Errors
     /// When the ledger cannot be read.
     pub async fn plan(&self, intent: &Intent) -> Result<Plan, Error> {
+        // A read runs every time, whatever is recorded.
+        if intent.terms.class == Class::Read {
+            return Ok(Plan { decision: Decision::Start { attempt: 1 }, record: None });
+        }
         let mut record = self.store.load(&intent.id).await?;
         let mut liveness = self.liveness(record.as_deref()).await?;
         let now_ms = self.now_ms();
