@@ -7,10 +7,10 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
-use common::{Bench, NOW_MS, once, pay};
+use common::{Bench, NOW_MS, once, pay, terms};
 use onceward::{
-    Answer, Clock, Code, Counts, Door, Failure, Filter, Happened, Hold, Inherit, Listed, Liveness,
-    ManualClock, MemoryStore, OperationId, Owner, Record, State, Store, StoreError, Swap, Watch,
+    Answer, Class, Clock, Code, Counts, Door, Failure, Filter, Happened, Hold, Inherit, Listed, Liveness,
+    ManualClock, MemoryStore, OperationId, Owner, Ran, Record, State, Store, StoreError, Swap, Watch,
 };
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -190,6 +190,25 @@ fn an_ending_that_cannot_be_written_is_told_and_leaves_a_doubt() {
     assert_eq!((answer.ok, answer.effect), (false, "unknown"));
     assert!(error.to_string().starts_with("it was done, but its outcome could not be written"), "{error}");
     assert_eq!(bench.refused(&pay()), Code::InDoubt, "it is not run again");
+}
+
+/// A call that tries again and cannot has still run its first try.
+#[test]
+fn a_second_try_that_cannot_be_written_does_not_hide_the_first_one() {
+    type Fail = fn(&str) -> Failure;
+    let cases: [(Fail, Code, Happened); 3] = [
+        (|why| Failure::no_effect(why), Code::Failed, Happened::No),
+        (|why| Failure::in_doubt(why), Code::InDoubt, Happened::Unknown),
+        (|why| Failure::timed_out(why), Code::Timeout, Happened::Unknown),
+    ];
+    for (fail, code, happened) in cases {
+        let bench = bench(&[Well, Well, WriteLost]);
+        let operation = pay().terms(terms(|terms| {
+            (terms.class, terms.retries) = (Class::Idempotent, 1);
+        }));
+        let error = bench.ledger.run(operation, |_| Err(fail("reset"))).expect_err("it does not succeed");
+        assert_eq!((error.code(), error.happened(), error.ran()), (code, Some(happened), Ran::Yes));
+    }
 }
 
 #[test]

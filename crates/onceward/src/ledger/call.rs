@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{Begun, Ledger, Receipt};
 use crate::attempt::{Attempt, Done, Failure, Kind, ending};
-use crate::error::{Error, Ran};
+use crate::error::{Code, Error, Ran};
 use crate::operation::Intent;
 use crate::policy::OnFailure;
 use crate::record::{Class, Outcome, Owner, Record, Verification};
@@ -91,10 +91,14 @@ impl<'a> Call<'a> {
         }
         let mut retries_left = intent.terms.retries;
         let mut backoff_ms = intent.terms.backoff_ms;
+        let mut last_try: Option<Error> = None;
         loop {
-            let claim = match ledger.begin_with(&intent, inherit, Dispatch::NotYet, probe.as_deref()).await? {
-                Begun::Replay(receipt) => return Ok(receipt),
-                Begun::Execute(claim) => claim,
+            let begun = ledger.begin_with(&intent, inherit, Dispatch::NotYet, probe.as_deref()).await;
+            let claim = match (begun, last_try.take()) {
+                (Ok(Begun::Replay(receipt)), _) => return Ok(receipt),
+                (Ok(Begun::Execute(claim)), _) => claim,
+                (Err(refused), None) => return Err(refused),
+                (Err(refused), Some(tried)) => return Err(told_after_a_try(tried, refused)),
             };
             let attempt = claim.attempt();
             let (ending, kind) = claim
@@ -110,10 +114,25 @@ impl<'a> Call<'a> {
                     intent.terms.on_failure = OnFailure::Retry;
                     ledger.store().clock().sleep(backoff_ms).await;
                     backoff_ms = (backoff_ms * 2).min(MAX_BACKOFF_MS);
+                    last_try = Some(error);
                 }
                 answer => return answer,
             }
         }
+    }
+}
+
+/// The answer to a call whose last try ended like this, and whose next one was refused: it must not say that this call
+/// ran nothing.
+fn told_after_a_try(tried: Error, refused: Error) -> Error {
+    if matches!(tried, Error::InDoubt { .. } | Error::Timeout { .. })
+        || refused.code() == Code::LedgerUnavailable
+    {
+        return tried;
+    }
+    match refused {
+        Error::InProgress { record, .. } => Error::InProgress { record, ran: Ran::Yes },
+        other => other,
     }
 }
 
