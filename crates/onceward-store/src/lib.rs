@@ -212,10 +212,43 @@ pub fn open(url: &str) -> Result<Arc<dyn Backend>, StoreError> {
         .open(Missing::Make)
 }
 
+/// The same URL, independent of the working folder: for programs that keep a URL and open it later, or again in another
+/// process. A relative path of a file is resolved against the working folder of now.
+///
+/// # Errors
+/// When the URL is not understood, or the working folder cannot be told.
+pub fn absolute(url: &str) -> Result<String, InvalidInput> {
+    #[cfg(feature = "sqlite")]
+    if let Place::Sqlite(options) = Place::parse(url)? {
+        let cannot =
+            |why: String| InvalidInput::new(format!("the ledger's path cannot be made absolute: {why}"));
+        let path = std::path::absolute(&options.path).map_err(|error| cannot(error.to_string()))?;
+        let path = path.to_str().ok_or_else(|| cannot("it is not UTF-8".to_owned()))?;
+        let query = url.split_once('?').map(|(_, query)| format!("?{query}")).unwrap_or_default();
+        return Ok(format!("sqlite:{path}{query}"));
+    }
+    Place::parse(url).map(|_| url.to_owned())
+}
+
 /// The ledger at a URL, for those who are handed an opener: command-line tools that are built on `onceward-clap`.
 ///
 /// # Errors
 /// As [`open`]; also where there is none and none was to be made.
 pub fn ledger(url: &str, missing: Missing) -> Result<Ledger, onceward::Error> {
     Ok(Ledger::new(Place::parse(url)?.open(missing)?))
+}
+
+#[cfg(all(test, feature = "sqlite"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_relative_path_is_resolved_once() {
+        let here = std::env::current_dir().map(|folder| folder.display().to_string()).unwrap_or_default();
+        let absolute = |url: &str| absolute(url).map_err(|invalid| invalid.to_string());
+        assert_eq!(absolute("sqlite:a.db?sync=off"), Ok(format!("sqlite:{here}/a.db?sync=off")));
+        assert_eq!(absolute("sqlite:///tmp/a.db"), Ok("sqlite:/tmp/a.db".to_owned()));
+        assert_eq!(absolute("memory:"), Ok("memory:".to_owned()));
+        assert!(absolute("sqlit:a.db").is_err());
+    }
 }

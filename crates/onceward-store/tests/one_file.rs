@@ -190,7 +190,7 @@ fn a_backup_does_not_replace_a_ledger_in_use() {
 /// Puts many records in at once, all due.
 fn fill(store: &SqliteStore, many: usize) {
     let changes = (0..many).map(|number| {
-        let intent = Operation::new("pay").key(&number.to_string()).intent().unwrap();
+        let intent = Operation::new("pay").key(number.to_string()).intent().unwrap();
         let record = onceward::transition::stage(&intent, 1_000);
         let record = onceward::Record { state: State::Expired, due_ms: Some(2_000), ..record };
         Change::Swap { expected: None, record }
