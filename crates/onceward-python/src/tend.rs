@@ -25,7 +25,7 @@ impl Handle {
     ) -> PyResult<Vec<(i64, Record)>> {
         let states = states.iter().map(|state| state.parse::<State>()).collect::<Result<_, InvalidInput>>();
         let states = states.map_err(|invalid| error::of(py, &invalid.into()))?;
-        let filter = Filter { scope, name, states, before: before.map(Cursor), limit };
+        let filter = Filter { scope, name, states, before: before.map(Cursor), limit, ..Filter::default() };
         let seen = self.wait(py, |opened| async move { opened.ledger.list(&filter).await })?;
         let shown = |(listed, state): (onceward::Listed, State)| {
             (listed.cursor.0, Record::new(Arc::new(listed.record), state))
