@@ -31,6 +31,8 @@ const ANCHOR_AT: u64 = 16;
 const ANCHOR_BYTES: usize = 32;
 /// The byte that is locked while the anchor is set or the database is set up.
 const SETUP_BYTE: u64 = 64;
+/// The byte on which every store that has the ledger open holds a shared lock.
+const USERS_BYTE: u64 = 65;
 /// How long to wait for a process that sets the database up.
 const SETUP_LIMIT: Duration = Duration::from_secs(10);
 /// Attempts lock bytes from here on.
@@ -119,6 +121,8 @@ impl Live {
             notes: if boot_id().is_some() { Notes::Trusted } else { Notes::Worthless },
             path,
         };
+        let user = range(libc::F_RDLCK, USERS_BYTE);
+        fcntl(&live.file, FcntlArg::F_OFD_SETLK(&user)).map_err(|error| live.cannot_lock(error.into()))?;
         let anchor = live.anchored()?;
         let boot_ms = since_boot_ms();
         live.time = Time {
@@ -155,9 +159,7 @@ impl Live {
     /// One process at a time sets the database up. Waits for its turn, but not for ever: a process that was stopped
     /// while it had its turn keeps it.
     pub(super) fn setup_lock(&self) -> Result<SetupLock, StoreError> {
-        let cannot = |error: std::io::Error| {
-            StoreError::because(format!("cannot lock {}", self.path.display()), error)
-        };
+        let cannot = |error: std::io::Error| self.cannot_lock(error);
         let file = self.open_again().map_err(cannot)?;
         let lock = range(libc::F_WRLCK, SETUP_BYTE);
         let begun = Instant::now();
@@ -181,6 +183,10 @@ impl Live {
                 Err(error) => return Err(cannot(error.into())),
             }
         }
+    }
+
+    fn cannot_lock(&self, error: std::io::Error) -> StoreError {
+        StoreError::because(format!("cannot lock {}", self.path.display()), error)
     }
 
     /// Another description of the same file, so that a lock goes with it and never with another's.
@@ -294,6 +300,19 @@ impl Live {
         let mut noted = [1];
         let read = self.file.read_exact_at(&mut noted, LOG_AT);
         self.wrote.load(Ordering::Relaxed) || read.is_err() || noted != [0]
+    }
+
+    /// This store no longer has the ledger open.
+    pub(super) fn leave(&self) {
+        // Where it cannot be said, the next one to leave believes that it is not alone.
+        drop(fcntl(&self.file, FcntlArg::F_OFD_SETLK(&range(libc::F_UNLCK, USERS_BYTE))));
+    }
+
+    /// Whether no store has the ledger open, after this one has left.
+    pub(super) fn is_left(&self) -> bool {
+        let mut others = range(libc::F_WRLCK, USERS_BYTE);
+        let asked = fcntl(&self.file, FcntlArg::F_OFD_GETLK(&mut others));
+        asked.is_ok() && i32::from(others.l_type) == libc::F_UNLCK
     }
 
     /// Notes that the database has all that the log had.

@@ -92,20 +92,23 @@ pub(super) fn open_after_a_failure(options: &SqliteOptions, live: &Live) -> Resu
     }
 }
 
-/// Closes the last connection of a store. If no other process has the ledger open, the log goes back into the database
-/// and is removed: the one file is then the whole ledger, and can be copied. A log with nothing but tallies stays.
-pub(super) fn close(connection: Connection, path: &Path, live: &Live) {
-    let mut log = path.as_os_str().to_owned();
-    log.push("-wal");
-    let is_empty = || std::fs::metadata(&log).map_or(0, |meta| meta.len()) == 0;
-    if live.log_matters() || is_empty() {
+/// Closes the last connection of a store. If no other store has the ledger open, the log goes back into the database: the
+/// one file is then the whole ledger, and can be copied. The emptied log and its index stay, so that the next process can
+/// open the ledger on a disk that is full. A log with nothing but tallies is left alone.
+pub(super) fn close(connection: Connection, live: &Live) {
+    // In this order: of two that close at once, the second sees that it is alone.
+    live.leave();
+    if live.log_matters() && live.is_left() {
+        // Nobody is waited for. Where another process reads or writes after all, it closes after this one.
+        let emptied = connection.busy_timeout(Duration::ZERO).and_then(|()| {
+            connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get::<_, i64>(0))
+        });
         // Where this fails the log stays, and the next process reads it.
-        drop(connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false));
+        if emptied == Ok(0) {
+            live.note_no_log();
+        }
     }
     drop(connection.close());
-    if live.log_matters() && is_empty() {
-        live.note_no_log();
-    }
 }
 
 /// Makes the indexes that a ledger of an older build lacks.
@@ -142,7 +145,7 @@ fn configure(connection: &mut Connection, options: &SqliteOptions) -> rusqlite::
         // The sum of the pauses up to now, and a little more for the work between them.
         Duration::from_millis(5) * waited.unsigned_abs() < BUSY_LIMIT
     }))?;
-    // Only an orderly close puts the log back into the file: see `close`. After a failed sync it must not.
+    // The log goes back into the file where that is wanted: see `close`. After a failed sync it must not.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
     // Otherwise the planner looks at bound values because of the partial indexes, and every new value prepares the
     // statement again: four times the cost of running it.

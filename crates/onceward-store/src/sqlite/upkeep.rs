@@ -59,7 +59,7 @@ impl SqliteStore {
             return refuse("exists (--force replaces it)");
         }
         // SQLite would put the old log into the new file.
-        if beside(to, "-wal").exists() {
+        if std::fs::metadata(beside(to, "-wal")).is_ok_and(|log| log.len() > 0) {
             return refuse("has a -wal file beside it: it is a ledger that may be in use");
         }
         Ok(())

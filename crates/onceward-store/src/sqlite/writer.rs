@@ -177,7 +177,7 @@ impl Writer {
         self.core.shared.readers.lock().unwrap_or_else(PoisonError::into_inner).clear();
         let connection = self.core.desk().connection.take();
         if let Some(connection) = connection {
-            schema::close(connection, &self.core.shared.options.path, &self.core.shared.live);
+            schema::close(connection, &self.core.shared.live);
         }
     }
 }
