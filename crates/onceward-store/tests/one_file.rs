@@ -53,8 +53,6 @@ fn the_file_alone_is_the_ledger_when_nobody_has_it_open() {
         drop(one);
         assert!(ran(&other, "e"), "the one that is left goes on");
     }
-    let log = std::fs::metadata(beside(&here, "-wal")).map_or(0, |meta| meta.len());
-    assert_eq!(log, 0, "the log went back into the file");
     std::fs::copy(&here, &there).unwrap();
     let copy = ledger(&there);
     for key in ["a", "b", "c", "d", "e"] {
@@ -172,8 +170,10 @@ fn a_backup_is_whole_while_others_write() {
     drop(copied);
     let refused = store.backup(&copy, Overwrite::No).err().unwrap().to_string();
     assert!(refused.contains("exists"), "{refused}");
-    store.backup(&copy, Overwrite::Yes).unwrap();
-    assert!(!ran(&ledger(&copy), "149"));
+    let other = folder.path().join("other.db");
+    std::fs::write(&other, "an old backup").unwrap();
+    store.backup(&other, Overwrite::Yes).unwrap();
+    assert!(!ran(&ledger(&other), "149"));
     let refused = store.backup(&path, Overwrite::Yes).err().unwrap().to_string();
     assert!(refused.contains("is the ledger itself"), "{refused}");
 }

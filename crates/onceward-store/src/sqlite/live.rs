@@ -305,7 +305,7 @@ impl Live {
     /// This store no longer has the ledger open.
     pub(super) fn leave(&self) {
         // Where it cannot be said, the next one to leave believes that it is not alone.
-        drop(fcntl(&self.file, FcntlArg::F_OFD_SETLK(&range(libc::F_UNLCK, USERS_BYTE))));
+        fcntl(&self.file, FcntlArg::F_OFD_SETLK(&range(libc::F_UNLCK, USERS_BYTE))).ok();
     }
 
     /// Whether no store has the ledger open, after this one has left.

@@ -92,19 +92,21 @@ pub(super) fn open_after_a_failure(options: &SqliteOptions, live: &Live) -> Resu
     }
 }
 
-/// Closes the last connection of a store. If no other store has the ledger open, the log goes back into the database: the
-/// one file is then the whole ledger, and can be copied. The emptied log and its index stay, so that the next process can
-/// open the ledger on a disk that is full. A log with nothing but tallies is left alone.
+/// Closes the last connection of a store. If no other store has the ledger open, all of the log is copied into the
+/// database: the one file is then the whole ledger, and can be copied. A log with nothing but tallies is left alone.
+///
+/// The log itself stays as it is. A log that begins anew costs the next process a sync, and on a full disk the next
+/// process could take the room that SQLite's index of the log needs, which ends a process with SIGBUS.
 pub(super) fn close(connection: Connection, live: &Live) {
     // In this order: of two that close at once, the second sees that it is alone.
     live.leave();
     if live.log_matters() && live.is_left() {
-        // Nobody is waited for. Where another process reads or writes after all, it closes after this one.
-        let emptied = connection.busy_timeout(Duration::ZERO).and_then(|()| {
-            connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get::<_, i64>(0))
+        // Waits for nobody. Where another process reads or writes after all, it closes after this one.
+        let copied = connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| {
+            Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?, row.get::<_, i64>(2)?))
         });
-        // Where this fails the log stays, and the next process reads it.
-        if emptied == Ok(0) {
+        // Where not all of it was copied, the next process to close does that.
+        if matches!(copied, Ok((0, frames, copied)) if frames == copied) {
             live.note_no_log();
         }
     }

@@ -60,7 +60,7 @@ impl SqliteStore {
         }
         // SQLite would put the old log into the new file.
         if std::fs::metadata(beside(to, "-wal")).is_ok_and(|log| log.len() > 0) {
-            return refuse("has a -wal file beside it: it is a ledger that may be in use");
+            return refuse("has a -wal file beside it, as a ledger that may be in use; choose another file");
         }
         Ok(())
     }
