@@ -35,17 +35,39 @@ pub(crate) fn clashes(options: &Command, commands: &[(Facts, Command)]) -> Vec<S
         if !seen.insert(facts.name.to_owned()) {
             problems.push(format!("two commands are called {}; rename one", facts.name));
         }
-        for leaf in Leaf::all(command).into_iter().filter(|leaf| leaf.levels().len() > 1) {
-            if !seen.insert(leaf.tool_name()) {
-                let (name, path) = (leaf.tool_name(), leaf.path().join(" "));
-                problems
-                    .push(format!("`{path}` and another command are both the MCP tool {name}; rename one"));
-            }
-            problems.extend(twice(&leaf));
-        }
         problems.extend(of_levels(command, command.get_name(), &all));
     }
+    problems.extend(of_nested(commands, &mut seen));
+    // Clap knows these only once it has put a command together, for which its names must be right.
+    if problems.is_empty() {
+        problems.extend(commands.iter().filter_map(|(_, command)| external(command.clone())));
+    }
     problems
+}
+
+/// What is wrong with subcommands as MCP tools. `seen` are the names of the commands.
+fn of_nested(commands: &[(Facts, Command)], seen: &mut BTreeSet<String>) -> Vec<String> {
+    let mut problems = Vec::new();
+    let leaves = commands.iter().flat_map(|(_, command)| Leaf::all(command));
+    for leaf in leaves.filter(|leaf| leaf.levels().len() > 1) {
+        if !seen.insert(leaf.tool_name()) {
+            let (name, path) = (leaf.tool_name(), leaf.path().join(" "));
+            problems.push(format!("`{path}` and another command are both the MCP tool {name}; rename one"));
+        }
+        problems.extend(twice(&leaf));
+    }
+    problems
+}
+
+/// Subcommands that are not listed cannot be described to programs.
+fn external(mut command: Command) -> Option<String> {
+    fn first(command: &Command) -> Option<&str> {
+        let own = command.is_allow_external_subcommands_set().then(|| command.get_name());
+        own.or_else(|| command.get_subcommands().find_map(first))
+    }
+    command.build();
+    let name = first(&command)?;
+    Some(format!("command `{name}` accepts subcommands that it does not list; list them"))
 }
 
 fn of_command(facts: &Facts, command: &Command) -> Vec<String> {
@@ -76,11 +98,6 @@ fn of_command(facts: &Facts, command: &Command) -> Vec<String> {
 /// What is wrong with a command or one of its nested subcommands.
 fn of_levels(command: &Command, path: &str, taken: &[String]) -> Vec<String> {
     let mut problems = taken_by(command, &format!("command `{path}` defines"), taken);
-    if command.is_allow_external_subcommands_set() {
-        problems.push(format!(
-            "command `{path}` accepts external subcommands, whose arguments cannot be described; list them instead"
-        ));
-    }
     for nested in command.get_subcommands() {
         let name = nested.get_name();
         if name == "help" || !is_plain(name) {

@@ -203,7 +203,8 @@ impl<W: World> Tool<W> {
             let version = serde_json::json!({"name": self.name, "version": self.version});
             return answer(voice, &Envelope::info(&version));
         }
-        if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        let missing = [ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand, ErrorKind::MissingSubcommand];
+        if missing.contains(&error.kind()) {
             return answer(voice, &Envelope::invalid(check::missing_subcommand(&self.definition(), typed)));
         }
         answer(voice, &Envelope::invalid(problem(error, voice.audience)))
