@@ -5,29 +5,7 @@ use clap::Args;
 use onceward_clap::{Applied, Fault, Mutating, NoOptions, Op, Plan, World};
 use serde::Serialize;
 
-struct Shop;
-
-impl World for Shop {
-    type Options = NoOptions;
-
-    fn place(_: &NoOptions) -> String {
-        "shop".to_owned()
-    }
-
-    fn open(_: &NoOptions) -> Result<Self, Fault> {
-        Ok(Shop)
-    }
-
-    fn open_read_only(_: &NoOptions) -> Result<Self, Fault> {
-        Ok(Shop)
-    }
-}
-
-impl Shop {
-    fn sell(&mut self) -> u32 {
-        1
-    }
-}
+include!("common/world.rs");
 
 #[derive(Args, Serialize)]
 struct Sell {}
