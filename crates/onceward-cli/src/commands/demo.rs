@@ -11,7 +11,7 @@ use crate::cli::DemoArgs;
 use crate::exit::{CommandError, Ended};
 use shop::{Shop, Side};
 
-/// What a scene came to.
+/// The charges of one scene.
 #[derive(Debug, Clone, Serialize)]
 struct Scene {
     scene: &'static str,
