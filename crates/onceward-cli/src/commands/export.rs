@@ -4,7 +4,7 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use onceward::{Blocking, Cursor, Filter, Listed, Record};
+use onceward::{Blocking, Cursor, Filter, Listed, Record, State};
 use onceward_store::Backend;
 use serde::{Deserialize, Serialize};
 
@@ -88,7 +88,12 @@ impl Pages {
 
     fn page(&self, before: Option<Cursor>) -> Result<Vec<Listed>, CommandError> {
         let filter = Filter { scope: self.scope.clone(), before, limit: PAGE, ..Filter::default() };
-        Ok(self.ledger.wait_for(self.store.list(&filter))?)
+        let mut page = self.ledger.wait_for(self.store.list(&filter))?;
+        // The lock of a doubt's owner is on this machine, and means nothing in another ledger.
+        for listed in page.iter_mut().filter(|listed| listed.record.state == State::InDoubt) {
+            listed.record.detail.owner = None;
+        }
+        Ok(page)
     }
 
     fn body(&self, record: &Record) -> Result<Option<String>, CommandError> {
