@@ -178,8 +178,13 @@ fn outside(code: Code, message: String) -> Answer {
     Answer { ok: false, error: Some(ErrorView::new(code.as_str(), message)), ..Answer::plain("noop") }
 }
 
-/// An error in words: what, whether it happened, and what to do.
+/// An error in words: what, whether it happened, and what to do. Several problems have a line each.
 pub(crate) fn error_text(view: &ErrorView, ran: Option<bool>) -> String {
+    let mut view = view.clone();
+    if !view.problems.is_empty() {
+        let problems = view.problems.iter().map(|problem| format!("\n  {problem}")).collect::<String>();
+        view.message = format!("{} problems:{problems}", view.problems.len());
+    }
     let lines = view.lines(ran).into_iter().enumerate().map(|(index, line)| match index {
         0 => line.replacen(&*view.code, &styled(RED.bold(), &view.code), 1),
         _ => line,
@@ -187,7 +192,7 @@ pub(crate) fn error_text(view: &ErrorView, ran: Option<bool>) -> String {
     lines.map(|line| format!("once: {line}")).collect::<Vec<_>>().join("\n")
 }
 
-/// Whether somebody looks at stderr as it is written.
+/// Whether a person watches stderr.
 pub(crate) fn person_watches() -> bool {
     std::io::stderr().is_terminal()
 }

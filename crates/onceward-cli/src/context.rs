@@ -206,7 +206,7 @@ impl Context {
 /// What was asked for and is not there.
 fn named(arg: &OperationArg) -> String {
     let within = |what: &str, value: &Option<String>| {
-        value.as_ref().map(|value| format!(" of {what} {value:?}")).unwrap_or_default()
+        value.as_ref().map(|value| format!(", {what} {value:?}")).unwrap_or_default()
     };
     format!(
         "with the id or key {:?}{}{}",

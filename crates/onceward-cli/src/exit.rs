@@ -42,5 +42,5 @@ impl From<StoreError> for CommandError {
     }
 }
 
-/// What a command comes to: the exit code of one that answered, or the error of one that could not.
+/// The result of a command: its exit code if it answered, or the error that stopped it.
 pub(crate) type Ended = Result<ExitCode, CommandError>;

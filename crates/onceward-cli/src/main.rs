@@ -1,11 +1,11 @@
 //! `once`: runs any command once, and knows what happened.
 //!
 //! # Layout
-//! - `cli`: what can be typed.
+//! - `cli`: the command line.
 //! - `context`: the ledger, the policy and the way to answer, from flags, environment and files.
 //! - `commands`: one file per command. `commands/run`: the one that all others are about.
-//! - `answer`: what is printed. `table`: rows that fit the terminal. `exit`: how it ends. `trust`: policy files that the
-//!   user has allowed.
+//! - `answer`: what is printed. `table`: rows that fit the terminal. `exit`: how it ends.
+//! - `trust`: policy files that the user has allowed.
 
 mod answer;
 mod cli;

@@ -149,8 +149,8 @@ mod tests {
 
     #[test]
     fn a_narrow_terminal_cuts_and_then_leaves_out() {
-        assert_eq!(table(Some(23), "order-1-of-many"), "STATE  KEY     AGE  ID\ndone   order…  5s   op_1");
-        assert_eq!(table(Some(20), "order-1-of-many"), "STATE  KEY     ID\ndone   order…  op_1");
+        assert_eq!(table(Some(24), "order-1-of-many"), "STATE  KEY     AGE  ID\ndone   order…  5s   op_1");
+        assert_eq!(table(Some(20), "order-1-of-many"), "STATE  KEY      ID\ndone   order-…  op_1");
     }
 
     #[test]

@@ -126,8 +126,8 @@ fn yes_unless(printed: &[u8]) -> Said {
     }
 }
 
-/// A "no" must not be said by accident: a tool that ends with the same code and tells of an error, or of a success, does
-/// not mean "no".
+/// A "no" must not be said by accident: a tool that ends with the same code and tells of an error, or of a success,
+/// does not mean "no".
 fn no_unless(printed: &[u8]) -> Said {
     match in_words(printed) {
         None => Said::No,

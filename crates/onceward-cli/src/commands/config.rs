@@ -42,10 +42,12 @@ pub(super) fn show(context: &Context, name: &str) -> Ended {
         let file = file.as_deref().unwrap_or("none, so the built-in policy holds");
         let exits = context.policy.exit_rule(name).map(|rule| {
             let codes: Vec<String> = rule.no_effect.iter().map(i32::to_string).collect();
-            format!("\n\n# Exit codes by which {name} says that it did nothing:\n[exits.{name}]\nno_effect = [{}]", codes.join(", "))
+            let title = format!("# Exit codes by which {name} says that it did nothing:");
+            format!("\n\n{title}\n[exits.{name}]\nno_effect = [{}]", codes.join(", "))
         });
         format!(
-            "# policy file: {file}\n# ledger: {} ({})\n# What holds for an operation with the name {name:?}, and what decided it:\n{}{}",
+            "# policy file: {file}\n# ledger: {} ({})\n\
+             # What holds for an operation with the name {name:?}, and what decided it:\n{}{}",
             shown.ledger,
             shown.ledger_from,
             in_columns(&settings),

@@ -32,8 +32,9 @@ pub(super) fn run(context: &Context, args: &ForgetArgs) -> Ended {
         }
         State::Done | State::InDoubt if !args.force => {
             return Err(CommandError::invalid(format!(
-                "the operation is {state}: without its record the next call runs it, a second time if it happened; \
-                 add --force if you want that"
+                "the operation is {}: without its record the next call runs it, a second time if it happened; \
+                 add --force if you want that",
+                state.as_str().replace('_', " ")
             )));
         }
         State::Staged | State::Done | State::Failed | State::InDoubt | State::Cancelled | State::Expired => {}

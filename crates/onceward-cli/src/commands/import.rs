@@ -237,8 +237,8 @@ fn parse(text: &str) -> Result<Line, String> {
     let mut record: Box<Record> = serde_json::from_str(text).map_err(not_ours)?;
     let Body { body, without_body } = serde_json::from_str(text).map_err(not_ours)?;
     if without_body {
-        let problem = "was exported with --no-bodies, so its stored output is missing and could not be replayed; export \
-                       without --no-bodies to import";
+        let problem = "was exported with --no-bodies, so its stored output is missing and could not be replayed; \
+                       export without --no-bodies to import";
         return Err(problem.to_owned());
     }
     if let Some(encoded) = body {

@@ -12,7 +12,7 @@ use crate::table::{self, Cell, Column, Fit};
 
 /// How much of an id a table shows: enough to name one operation of billions.
 const SHORT_ID: usize = "op_".len() + 8;
-/// How much of a key a table shows that nobody chose.
+/// How much a table shows of a derived key, which no one chose.
 const SHORT_KEY: usize = 12;
 
 /// An operation in a listing.

@@ -31,7 +31,7 @@ pub(super) struct Output {
     all: Option<String>,
 }
 
-/// What a command's exit code and output came to; none for operations that are no commands.
+/// The exit code of a command and the size of its output; `None` for operations that are not commands.
 pub(super) fn summary(record: &Record) -> Option<Summary> {
     serde_json::from_str(record.outcome.as_ref()?.data.as_ref()?.get()).ok()
 }

@@ -126,8 +126,8 @@ fn after_a_run(answer: &mut Answer, summary: Option<Summary>, stdin_bytes: usize
     }
     if summary.stdin_unread > 0 {
         answer.warnings.push(format!(
-            "the command did not read {} of the {stdin_bytes} bytes of standard input, which once had read for it; in a \
-             loop that reads the same input, add </dev/null or --ignore stdin",
+            "the command did not read {} of the {stdin_bytes} bytes of standard input, which once had read for it; in \
+             a loop that reads the same input, add </dev/null or --ignore stdin",
             summary.stdin_unread
         ));
     }
