@@ -114,8 +114,8 @@ pub fn begin(found: Option<&Record>, intent: &Intent, liveness: Liveness, now_ms
     }
 }
 
-/// Whether a call may run again after its stored result has expired. A key that someone gave, or any key in a scope that
-/// someone chose, names one action for good: a run that is resumed after a weekend repeats nothing.
+/// Whether a call may run again after its stored result has expired. A key that someone gave, or any key in a scope
+/// that someone chose, names one action for good: a run that is resumed after a weekend repeats nothing.
 fn may_run_when_expired(intent: &Intent) -> bool {
     match intent.terms.on_expired {
         OnExpired::Rerun => true,

@@ -53,8 +53,8 @@ pub enum OnFailure {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnExpired {
-    /// A given key, and every key in a scope that the caller chose, is refused. A derived key of the default scope or of
-    /// the host's begins its next occurrence.
+    /// A given key, and every key in a scope that the caller chose, is refused. A derived key of the default scope or
+    /// of the host's begins its next occurrence.
     Auto,
     /// It is refused.
     Refuse,
@@ -338,8 +338,8 @@ macro_rules! layered {
 impl Rule {
     /// This rule over another one.
     fn over(self, below: Self) -> Self {
-        layered!(self, below: class, keys, key, volatile, lease, wait, retention, session_retention, tombstones, attempts, retries,
-                 backoff, on_failure, on_expired, quarantine, downstream_window, timeout, effect, probe, verify,
+        layered!(self, below: class, keys, key, volatile, lease, wait, retention, session_retention, tombstones,
+                 attempts, retries, backoff, on_failure, on_expired, quarantine, downstream_window, timeout, effect, probe, verify,
                  verify_deadline, verify_interval, no_effect_exits, doubt_exit, probe_no,
                  store_command, max_output, key_argument, on_tool_error, lock,
                  concurrency, agents_settle)
@@ -502,8 +502,8 @@ mod tests {
 
     #[test]
     fn all_mistakes_are_told_at_once_in_the_order_of_their_lines() {
-        let text = "[defaults]\nretension = \"1h\"\nattempts = \"three\"\n[default]\n[operation.\"[a-z]\"]\nprobe = true\n\
-                    wait = 30\ndoubt_exit = [0]\nkey = \"id\"\nstore_command = \"no\"\n";
+        let text = "[defaults]\nretension = \"1h\"\nattempts = \"three\"\n[default]\n\
+                    [operation.\"[a-z]\"]\nprobe = true\nwait = 30\ndoubt_exit = [0]\nkey = \"id\"\nstore_command = \"no\"\n";
         let problems = Policy::parse(text).unwrap_err();
         insta::assert_snapshot!(problems.problems().join("\n"), @r#"
         line 2: [defaults] has no setting `retension`; did you mean `retention`?
