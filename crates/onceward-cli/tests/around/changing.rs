@@ -3,7 +3,7 @@
 use insta::assert_snapshot;
 use serde_json::json;
 
-use crate::common::{Bench, COUNTED, eventually};
+use crate::common::{Bench, COUNTED, HELD, eventually};
 
 const DOUBTFUL: [&str; 6] = ["run", "--key", "doubt", "--", "sh", "-c"];
 
@@ -20,9 +20,14 @@ fn settled_as_done_its_result_is_replayed() {
     assert_snapshot!(bench.once(&args).exits(0).out(), @"op_… is done: retries get its result");
     let said = again(&bench).exits(0);
     assert_eq!(said.out(), r#"{"id": 42}"#);
-    assert_snapshot!(said.err(), @"once: already done AGE ago by attempt 1; nothing was run (a wanted repeat needs another occurrence) [op_…]");
+    let told = said.err();
+    assert!(
+        told.contains("settled") && told.contains("a person") && told.contains("seen on the statement"),
+        "{told}"
+    );
     let shown = bench.json(&["show", &id])["data"]["outcome"].clone();
-    assert_eq!((&shown["settled_by"], &shown["reason"]), (&json!("hand"), &json!("seen on the statement")));
+    assert_eq!(shown["reason"], "seen on the statement");
+    assert!(shown["settled_by"].as_str().unwrap().starts_with("a person (once settle"), "{shown}");
     let answer = bench.json(&[&DOUBTFUL[..], &["kill -9 $$"]].concat());
     assert_eq!(answer["data"], json!({"id": 42}));
 }
@@ -38,23 +43,115 @@ fn settled_as_failed_it_runs_again() {
 }
 
 #[test]
+fn an_operation_is_named_by_its_key_or_the_beginning_of_its_id() {
+    let bench = Bench::new();
+    let id = bench.with_doubt();
+    let (prefix, digits) = (&id[.."op_".len() + 6], &id["op_".len().."op_".len() + 6]);
+    for word in [id.as_str(), prefix, digits, "doubt"] {
+        assert_eq!(bench.json(&["show", word])["data"]["id"], json!(id), "{word}");
+        bench.once(&["wait", word]).exits(79);
+        bench.once(&["cancel", word]).exits(6);
+        bench.once(&["verify", word, "--check", "true"]).exits(6);
+        bench.once(&["settle", word, "--as", "done", "--dry-run"]).exits(0);
+        assert_eq!(bench.json(&["forget", word, "--force", "--dry-run"])["effect"], "would_delete", "{word}");
+    }
+    bench.once(&["settle", "doubt", "--as", "failed"]).exits(0);
+    assert_eq!(bench.state(&id), "failed");
+    bench.once(&["forget", prefix]).exits(0);
+    bench.once(&["show", "doubt"]).exits(5);
+}
+
+#[test]
+fn a_key_comes_before_the_beginning_of_an_id() {
+    let bench = Bench::new();
+    let id = bench.with_done();
+    let digits = &id["op_".len().."op_".len() + 5];
+    bench.once(&["run", "--key", digits, "--", "true"]).exits(0);
+    assert_eq!(bench.json(&["show", digits])["data"]["key"], digits);
+    assert_eq!(bench.json(&["show", &format!("op_{digits}")])["data"]["key"], "done");
+}
+
+#[test]
+fn the_same_finding_again_changes_nothing() {
+    let bench = Bench::new();
+    for (finding, other) in [("done", "failed"), ("failed", "done")] {
+        let key = format!("as-{finding}");
+        bench.once(&["run", "--key", &key, "--", "sh", "-c", "kill -9 $$"]).exits(79);
+        let settle = |finding: &str, note: &str| {
+            bench.once(&["settle", &key, "--as", finding, "--note", note, "--json"])
+        };
+        assert_eq!(settle(finding, "first").exits(0).json()["effect"], "updated");
+        let before = bench.json(&["show", &key])["data"].clone();
+        let again = settle(finding, "second").exits(0).json();
+        assert_eq!((&again["ok"], &again["effect"]), (&json!(true), &json!("noop")));
+        assert!(again["reason"].as_str().unwrap().contains("a person (once settle"), "{again}");
+        assert!(again["warnings"][0].as_str().unwrap().contains("--note"), "{again}");
+        let refused = settle(other, "third").exits(6).json();
+        assert_eq!(refused["error"]["code"], "WRONG_STATE");
+        let message = refused["error"]["message"].as_str().unwrap();
+        assert!(message.contains("settled by a person") && message.contains("first"), "{message}");
+        assert_eq!(bench.json(&["show", &key])["data"], before, "and nothing was written");
+    }
+}
+
+#[test]
+fn forgetting_again_changes_nothing() {
+    let bench = Bench::new();
+    let id = bench.with_done();
+    for (word, effect) in [("done", "deleted"), ("done", "noop"), (id.as_str(), "noop"), (&id[..9], "noop")] {
+        let answer = bench.once(&["forget", word, "--force", "--json"]).exits(0).json();
+        assert_eq!((&answer["ok"], &answer["effect"]), (&json!(true), &json!(effect)), "{word}");
+    }
+    assert_snapshot!(bench.once(&["forget", "done"]).exits(0).out(), @r#"noop: there is no operation with the id or key "done" in this ledger; nothing was forgotten"#);
+}
+
+#[test]
 fn settled_by_its_probe() {
     let bench = Bench::new();
-    let doubt = |key: &str, probe: &str| {
-        bench.once(&["run", "--key", key, "--probe", probe, "--", "sh", "-c", "kill -9 $$"]).exits(79);
+    let doubt = |key: &str, probe: &str, quarantine: &str| {
+        let flags = ["run", "--key", key, "--probe", probe, "--quarantine", quarantine];
+        bench.once(&[&flags[..], &["--", "sh", "-c", "kill -9 $$"]].concat()).exits(79);
         bench.newest()
     };
-    let (yes, no, unclear) = (doubt("yes", "exit 0"), doubt("no", "exit 1"), doubt("unclear", "exit 2"));
-    bench.once(&["settle", &yes, "--probe"]).exits(0);
+    let (yes, no) = (doubt("yes", "exit 0", "60s"), doubt("no", "exit 10", "0s"));
+    let (unclear, soon) = (doubt("unclear", "exit 1", "0s"), doubt("soon", "exit 10", "60s"));
+    let here = format!(" in {}", bench.path("").display().to_string().trim_end_matches('/'));
+    let said = bench.once(&["settle", &yes, "--probe"]).exits(0);
+    assert_snapshot!(said.err().replace(&here, " in FOLDER"), @"once: asking the probe `exit 0` in FOLDER");
     bench.once(&["settle", &no, "--probe"]).exits(0);
     let said = bench.once(&["settle", &unclear, "--probe"]).exits(79);
-    assert_snapshot!(said.err(), @r"
-    once: IN_DOUBT the probe ended with exit code 2
-    once: happened: unknown, retryable: no
-    once: next: once settle op_… --probe
+    assert_snapshot!(said.err().replace(&here, " in FOLDER"), @r"
+    once: asking the probe `exit 1` in FOLDER
+    once: IN_DOUBT the probe ended with exit code 1, which is neither yes (0) nor no (10)
+    once: next: once --ledger sqlite:…/once.db settle op_… --probe
     ");
-    assert_eq!([bench.state(&yes), bench.state(&no), bench.state(&unclear)], ["done", "failed", "in_doubt"]);
-    assert_eq!(bench.json(&["show", &yes])["data"]["outcome"]["settled_by"], "probe");
+    let said = bench.once(&["settle", &soon, "--probe"]).exits(79).err();
+    assert!(
+        said.contains("the probe found no effect, but a request of attempt 1 may still be under way"),
+        "{said}"
+    );
+    assert!(said.contains("a \"no\" counts from TIME (in "), "{said}");
+    let states = [&yes, &no, &unclear, &soon].map(|id| bench.state(id));
+    assert_eq!(states, ["done", "failed", "in_doubt", "in_doubt"]);
+    assert_eq!(bench.json(&["show", &yes])["data"]["outcome"]["settled_by"], "the probe");
+    assert_eq!(bench.json(&["settle", &yes, "--probe"])["effect"], "noop", "there is nothing left to ask");
+    let asked = bench.json(&["settle", &soon, "--probe"]);
+    assert_eq!(asked["error"]["code"], "IN_DOUBT");
+}
+
+#[test]
+fn the_quarantine_begins_when_the_probe_is_first_asked() {
+    let bench = Bench::new();
+    let args = ["run", "--key", "k", "--probe", "exit 10", "--quarantine", "60s", "--", "sh", "-c", HELD];
+    let running = bench.start(&args);
+    eventually("the command runs", || bench.runs() == 1);
+    running.kill();
+    bench.release();
+    eventually("its owner is gone", || bench.json(&["show", "k"])["data"]["owner"] == "gone");
+    bench.once(&["settle", "k", "--probe"]).exits(79);
+    let detail = bench.json(&["show", "k"])["data"]["detail"].clone();
+    assert!(detail["quarantine_until_ms"].is_i64(), "{detail}");
+    bench.once(&["settle", "k", "--as", "failed", "--note", "looked at the bank"]).exits(0);
 }
 
 #[test]
@@ -63,17 +160,46 @@ fn verify_checks_again() {
     let id = bench.with_done();
     assert_snapshot!(bench.once(&["verify", &id, "--check", "true"]).exits(0).out(), @"op_… is confirmed");
     assert_eq!(bench.json(&["show", &id])["data"]["verified"], "confirmed");
-    bench.once(&["verify", &id, "--check", "exit 2"]).exits(0);
+    let pending = bench.once(&["verify", &id, "--check", "exit 2"]).exits(0);
+    assert_snapshot!(pending.out(), @"op_… is pending: success is not confirmed yet (the check ended with exit code 2, which is neither yes (0) nor no (10)); ask again with `once --ledger sqlite:…/once.db verify op_…`");
     assert_eq!(bench.json(&["show", &id])["data"]["verified"], "pending");
-    let said = bench.once(&["verify", &id, "--check", "false"]).exits(79);
+    let said = bench.once(&["verify", &id, "--check", "exit 10"]).exits(79);
     assert_snapshot!(said.err(), @r"
-    once: UNVERIFIED success was reported, but the check refuted it: `false` says that it is not so
-    once: happened: unknown, retryable: no
-    once: next: once settle op_… --as 'done|failed'
+    once: UNVERIFIED success was reported, but the check refuted it: it did not take effect, says `exit 10`
+    once: next: check first whether it happened, then record what you found:
+    once:   it happened: once --ledger sqlite:…/once.db settle op_… --as done
+    once:   it did not: once --ledger sqlite:…/once.db settle op_… --as failed
     ");
     assert_eq!(bench.state(&id), "in_doubt");
     bench.once(&["run", "--key", "done", "--", "sh", "-c", COUNTED]).exits(79);
     assert_eq!(bench.runs(), 1);
+}
+
+#[test]
+fn a_refuted_success_can_be_checked_again() {
+    let bench = Bench::new();
+    let id = bench.with_done();
+    let check = "exit $(cat verdict)";
+    let verify = |verdict: &str| {
+        bench.write("verdict", verdict);
+        bench.once(&["verify", &id, "--check", check, "--json"])
+    };
+    verify("10").exits(79);
+    verify("10").exits(79);
+    let pending = verify("1").exits(79).json();
+    assert_eq!(
+        pending["error"]["code"], "UNVERIFIED",
+        "what was refuted and is not confirmed stays in doubt"
+    );
+    assert_eq!(bench.state(&id), "in_doubt");
+    assert_eq!(verify("0").exits(0).json()["effect"], "updated");
+    let outcome = bench.json(&["show", &id])["data"]["outcome"].clone();
+    assert_eq!(
+        (&outcome["verified"], &outcome["settled_by"]),
+        (&json!("confirmed"), &json!(format!("the check `{check}`")))
+    );
+    let replayed = bench.once(&["run", "--key", "done", "--", "sh", "-c", COUNTED]).exits(0);
+    assert_eq!((replayed.out(), bench.runs()), ("out".to_owned(), 1), "its result is still there");
 }
 
 #[test]
@@ -90,27 +216,29 @@ fn cancel_stops_a_running_command() {
     let bench = Bench::new();
     let running = bench.start_held("a");
     let id = bench.newest();
-    assert_snapshot!(bench.once(&["cancel", &id]).exits(0).out(), @"op_… is running; it was asked to stop, and `once wait op_…` tells what happened");
+    assert_snapshot!(bench.once(&["cancel", &id]).exits(0).out(), @"op_… is running; it was asked to stop. See what happened: once --ledger sqlite:…/once.db wait op_…");
     let said = running.end().exits(79);
     assert_snapshot!(said.err(), @r"
-    once: somebody asked this operation to stop; stopping the command
-    once: IN_DOUBT the command was killed by SIGTERM
-    once: happened: unknown, retryable: no
-    once: next: once settle op_… --as 'done|failed'
+    once: this operation was asked to stop; stopping the command
+    once: IN_DOUBT the command was asked to stop by `once cancel` and was killed by SIGT…. It may have taken effect
+    once: happened: unknown, ran: yes, retryable: no
+    once: next: check first whether it happened, then record what you found:
+    once:   it happened: once --ledger sqlite:…/once.db settle op_… --as done
+    once:   it did not: once --ledger sqlite:…/once.db settle op_… --as failed
     ");
     assert_eq!(bench.state(&id), "in_doubt", "a command killed by a signal may have had its effect");
 }
 
 #[test]
-fn a_command_that_ends_well_when_it_is_asked_to_stop_says_what_happened() {
+fn a_command_that_ends_by_itself_when_it_is_asked_to_stop_is_in_doubt() {
     let bench = Bench::new();
     let script = "trap 'exit 4' TERM; echo ran >> runs; while [ -e runs ]; do sleep 0.02; done";
     let running = bench.start(&["run", "--key", "a", "--", "sh", "-c", script]);
     eventually("the command runs", || bench.runs() == 1);
     let id = bench.newest();
     bench.once(&["cancel", &id]).exits(0);
-    running.end().exits(4);
-    assert_eq!(bench.state(&id), "failed");
+    running.end().exits(79);
+    assert_eq!(bench.state(&id), "in_doubt", "an exit code after a stop proves nothing");
 }
 
 #[test]
@@ -120,20 +248,25 @@ fn cancel_makes_certain_that_a_failed_operation_is_not_tried_again() {
     let first = bench.json(&["cancel", &id]);
     assert_eq!((&first["effect"], &first["data"]["state"]), (&json!("updated"), &json!("cancelled")));
     assert_eq!(bench.json(&["cancel", &id])["effect"], "noop", "it is cancelled already");
-    let said = bench.once(&["run", "--key", "failed", "--", "sh", "-c", "exit 3"]).exits(4);
+    let said =
+        bench.once(&["run", "--key", "failed", "--fail-exit", "3", "--", "sh", "-c", "exit 3"]).exits(4);
     assert_snapshot!(said.err(), @r"
     once: CANCELLED this operation was cancelled before it had any effect; nothing was run
-    once: happened: no, retryable: no
-    once: next: once show op_…
+    once: happened: no, ran: no, retryable: no
+    once: next: to do it again on purpose, add --occurrence 2 or use another key
     ");
 }
 
 #[test]
-fn cancel_of_what_is_done_says_that_it_happened() {
+fn cancel_of_what_is_done_changes_nothing() {
     let bench = Bench::new();
     let id = bench.with_done();
-    let error = bench.json(&["cancel", &id])["error"].clone();
-    assert_eq!((&error["code"], &error["happened"]), (&json!("WRONG_STATE"), &json!("yes")));
+    let answer = bench.json(&["cancel", &id]);
+    assert_eq!(
+        (&answer["error"]["code"], &answer["operation"]["state"]),
+        (&json!("WRONG_STATE"), &json!("done"))
+    );
+    assert_eq!((&answer["happened"], &answer["ran"]), (&json!(null), &json!(null)), "no call was made");
     assert_eq!(bench.state(&id), "done");
 }
 
@@ -153,7 +286,7 @@ fn forget_lets_it_run_again() {
 #[test]
 fn gc_expires_what_is_due_and_then_its_tombstone() {
     let bench = Bench::new();
-    bench.write("onceward.toml", "[defaults]\nretention = \"1ms\"\ntombstones = \"1ms\"\n");
+    bench.policy("[defaults]\nretention = \"1ms\"\ntombstones = \"1ms\"\n");
     let id = bench.with_done();
     eventually("it is due", || bench.state(&id) == "expired");
     let first = bench.json(&["gc"]);

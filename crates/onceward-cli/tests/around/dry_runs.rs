@@ -22,6 +22,9 @@ fn settle() {
     let id = bench.with_doubt();
     assert_snapshot!(would(&bench, &["settle", &id, "--as", "done"]), @"would_update: would settle op_… as done");
     assert_snapshot!(would(&bench, &["settle", &id, "--as", "failed"]), @"would_update: would settle op_… as failed");
+    bench.once(&["settle", &id, "--as", "done"]).exits(0);
+    let again = would(&bench, &["settle", &id, "--as", "done"]);
+    assert!(again.starts_with("would_noop: op_… is done already"), "{again}");
 }
 
 #[test]
@@ -35,7 +38,7 @@ fn settle_by_probe() {
 fn verify() {
     let bench = Bench::new();
     let id = bench.with_done();
-    assert_snapshot!(would(&bench, &["verify", &id, "--check", "false"]), @"would_update: the check says refuted; nothing was written");
+    assert_snapshot!(would(&bench, &["verify", &id, "--check", "exit 10"]), @"would_update: the check says refuted; nothing was written");
 }
 
 #[test]
@@ -44,7 +47,7 @@ fn cancel() {
     let id = bench.with_failed();
     assert_snapshot!(would(&bench, &["cancel", &id]), @"would_update: would cancel it; it has had no effect");
     bench.once(&["cancel", &id]).exits(0);
-    assert_snapshot!(would(&bench, &["cancel", &id]), @"would_noop: it is cancelled already");
+    assert_snapshot!(would(&bench, &["cancel", &id]), @"would_noop: it is already cancelled");
     let running = bench.start_held("held");
     assert_snapshot!(would(&bench, &["cancel", &bench.newest()]), @"would_update: would ask the running attempt to stop");
     bench.release();
@@ -56,6 +59,7 @@ fn forget() {
     let bench = Bench::new();
     let id = bench.with_done();
     assert_snapshot!(would(&bench, &["forget", &id, "--force"]), @"would_delete: the record of op_…");
+    assert_snapshot!(would(&bench, &["forget", "nothing"]), @r#"would_noop: there is no operation with the id or key "nothing" in this ledger; nothing was forgotten"#);
 }
 
 #[test]

@@ -19,10 +19,11 @@ fn help(args: &[&str]) -> String {
 #[test]
 fn once_help() {
     assert_snapshot!(help(&["--help"]), @r"
-    Agents retry; the world must change once.
+    Run commands so that a retry never repeats their effect.
 
-    Runs commands so that a retry never repeats their effect: the intent is written down first, the
-    result is replayed to every retry, and what nobody can know is said to be in doubt, never guessed.
+    The intent is written to a ledger before the command runs, and its result after. A retry gets the
+    stored result, byte for byte, and runs nothing. If there is no way to know whether an effect
+    happened, `once` says so instead of guessing.
 
     Usage: once [OPTIONS] <COMMAND>
 
@@ -30,24 +31,25 @@ fn once_help() {
       run          Run a command once
       mcp          Put an MCP server behind the ledger: each tool is called once
       ls           List operations, newest first
-      show         Show one operation with all that is known of it
+      show         Show everything recorded about one operation
       wait         Wait until an operation is no longer running
-      settle       Say what became of an operation in doubt
+      settle       Record what became of an operation in doubt
       verify       Check a reported success again
-      cancel       Ask an operation to stop; says what had already happened
-      forget       Delete the record of an operation: its key can run again
-      report       What a scope really did: done, in doubt, cancelled, replayed
-      gc           Expire what is due and write down what is in doubt
+      cancel       Ask an operation to stop, and say what had already happened
+      forget       Delete the record of an operation, so that its key can run again
+      report       Report what a scope really did, with everything in doubt first
+      gc           Expire old results and mark abandoned attempts as in doubt
       stats        Count operations by state
       backup       Copy the ledger to a file, while others may go on using it
       export       Write all operations as JSON lines, oldest first
-      import       Import an export. Safe to repeat; resumes where it stopped
+      import       Import the output of `once export` (safe to repeat; resumes where it stopped)
       key          Derive a key and explain it
-      doctor       Look the installation and the ledger over
-      config       Show or write the policy
+      doctor       Check the installation and the ledger
+      config       Show, check, trust or write the policy
       demo         See it work: duplicates without the ledger, then none with it
       completions  Print a completion script
-      man          Print or write the manual pages
+      man          Print the manual, or write one page per command to a folder
+      help         Print the help of a command
 
     Options:
       -h, --help
@@ -56,7 +58,7 @@ fn once_help() {
       -V, --version
               Print version
 
-    Everywhere:
+    Global options:
           --ledger <URL>
               The ledger: sqlite:PATH, postgres://…, redis://…, rediss://… or redis+cluster://…
               [default: a file in the user's data folder]
@@ -64,81 +66,196 @@ fn once_help() {
               [env: ONCE_LEDGER=]
 
           --config <FILE>
-              The policy file [default: ./onceward.toml, then the user's configuration folder]
+              The policy file [default: onceward.toml in this folder or the nearest one above it, then
+              the user's]
 
               [env: ONCE_CONFIG=]
 
           --json
               Answer with one JSON object on stdout
 
-    Exit codes: 0 done or replayed, 2 wrong input, 4 refused (in progress, expired, cancelled, budget),
-    5 not found, 6 key reused, 10 timeout, 12 ledger unavailable, 79 in doubt; a failed command's own
-    code is passed on.
+    Examples:
+      once run --key order-42 -- ./charge.sh 42 100
+      once ls --state in_doubt
+      once settle order-42 --as done
+
+    Exit codes: 0 done or replayed, 2 invalid input, 4 refused (in progress, expired, cancelled, limit
+    of attempts), 5 not found, 6 key reused or wrong state, 10 timeout, 12 ledger unavailable, 79 in
+    doubt; a failed command's own code is passed on.
     ");
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "the help is as long as it is")]
 fn once_run_help() {
     assert_snapshot!(help(&["run", "--help"]), @r#"
     Run a command once
 
-    Usage: once run [OPTIONS] -- <COMMAND>...
+    Usage: once run [OPTIONS] [--] <COMMAND> [ARGS]...
 
     Arguments:
-      <COMMAND>...  The command and its arguments, after `--`
+      <COMMAND>...
+              The command and its arguments; options of `once` come before it
 
     Options:
-          --dry-run              Say what would happen and change nothing
-          --dry-run-args <ARGS>  With --dry-run: also run the command with these arguments added, for
-                                 its own plan
-      -h, --help                 Print help
-      -V, --version              Print version
+          --dry-run
+              Say what would happen and change nothing
+
+          --dry-run-args <ARGS>
+              With --dry-run: also run the command with these arguments added, for its own plan
+
+      -h, --help
+              Print help (see a summary with '-h')
+
+      -V, --version
+              Print version
 
     Identity:
-          --name <NAME>           The operation's name [default: the command's]
-          --key <KEY>             The key; without one it is derived from the name and the inputs
-          --scope <SCOPE>         Who shares keys: a session, a run, a tenant [env: ONCE_SCOPE=]
-                                  [default: default] [alias: --session]
-          --occurrence <N|LABEL>  The same action is wanted again: 2, 3, … or any label
-          --key-fields <FIELDS>   Fields of the JSON input that identify the action (comma-separated;
-                                  `order.id` or `/order/id`)
-          --volatile <FIELDS>     Input fields that may differ between a call and its retry
-          --input <JSON>          A JSON input that belongs to the operation
-          --input-file <FILE>     A file that belongs to the operation: its content, not its name
-          --env <NAME>            An environment variable that belongs to the operation
-          --stdin                 Standard input belongs to the operation: it is read whole, then passed
-                                  on
+          --name <NAME>
+              The operation's name [default: the command's]
+
+          --key <KEY>
+              The key; without one it is derived from the name and the inputs
+
+          --scope <SCOPE>
+              Who shares keys: a session, a run, a tenant
+
+              [env: ONCE_SCOPE=]
+              [default: default]
+              [alias: --session]
+
+          --occurrence <N|LABEL>
+              The same action is wanted again: 2, 3, … or any label
+
+          --key-fields <FIELDS>
+              Fields of the JSON input that identify the action (comma-separated; `order.id` or
+              `/order/id`)
+
+          --volatile <FIELDS>
+              Input fields that may differ between a call and its retry
+
+          --input <JSON>
+              A JSON input that belongs to the operation
+
+          --input-file <FILE>
+              A file that belongs to the operation: its content, not its name
+
+          --env <NAME>
+              An environment variable that belongs to the operation
+
+          --stdin
+              Standard input belongs to the operation, also under a key: it is read whole, then passed
+              on
+
+          --ignore <WHAT>
+              Leave these out of a derived key: the working folder, piped standard input
+              (comma-separated)
+
+              Possible values:
+              - folder: The working folder
+              - stdin:  Standard input, where it is a pipe or a file
+
+          --keys <RULE>
+              How a call without a key is told from a wanted repeat [default: auto; strict with --scope]
+
+              Possible values:
+              - auto:   A retry until its answer was delivered; after that, a wanted repeat
+              - strict: Always the same operation
+              - keyed:  A key must be given
 
     Safety:
-          --class <CLASS>           What may be done when it is in doubt: read, idempotent, keyed,
-                                    probed, once
-          --probe <COMMAND>         Tells whether an operation in doubt happened, for `sh -c`: exit 0
-                                    yes, 1 no, else cannot tell
-          --verify <COMMAND>        Checks a reported success, for `sh -c`: exit 0 confirmed, 1 refuted,
-                                    else not yet
-          --verify-deadline <TIME>  How long the check is asked again before the answer is "pending"
-          --doubt-exit <CODES>      Exit codes after which nobody can say what the command did
-                                    (comma-separated)
-          --effect <EFFECT>         What a success changes: created, updated, deleted, noop [default:
-                                    the command's own JSON answer, else updated]
+          --class <CLASS>
+              What may be done when it is in doubt
+
+              [possible values: read, idempotent, keyed, probed, once]
+
+          --probe <COMMAND>
+              Tells whether an operation in doubt happened, for `sh -c`: exit 0 yes, exit 10 no,
+              anything else cannot tell
+
+          --probe-no <CODES>
+              More exit codes of the probe that mean "no", for probes like grep (comma-separated)
+
+          --quarantine <TIME>
+              How long a request may still be under way after a doubt: a probe's "no" counts only after
+              that
+
+          --verify <COMMAND>
+              Checks a reported success, for `sh -c`: exit 0 confirmed, exit 10 refuted, anything else
+              not yet
+
+          --verify-deadline <TIME>
+              How long the check is asked again before the answer is "pending"
+
+          --fail-exit <CODES>
+              Exit codes by which the command says that it did nothing (comma-separated)
+
+          --doubt-exit <CODES>
+              Exit codes that leave the effect in doubt, even if the table of known programs says
+              otherwise (comma-separated)
+
+          --effect <EFFECT>
+              What a success changes [default: the command's own JSON answer, else updated]
+
+              [possible values: created, updated, deleted, noop]
+
+          --again
+              Settle a doubt as "did not happen" and run the command again: on your word, which is
+              recorded
 
     Time and tries:
-          --timeout <TIME>  How long the command may take
-          --wait <TIME>     How long to wait for another caller that runs the same operation
-          --ttl <TIME>      How long the result is replayed
-          --retries <N>     How often to try again after a certain failure, with growing pauses
-          --attempts <N>    The retry budget: how many attempts the operation may have in its life
+          --timeout <TIME>
+              How long the command may take
+
+          --wait <TIME>
+              How long to wait for another caller that runs the same operation
+
+          --ttl <TIME>
+              How long the result is replayed
+
+          --retries <N>
+              Retry up to N times when the command definitely had no effect, with exponential back-off
+
+          --attempts <N>
+              The retry budget: how many attempts the operation may have in its life
 
     Output:
-          --max-output <BYTES>  How much output is kept for replay, in bytes
+          --max-output <BYTES>
+              How much output is kept for replay, in bytes
 
-    Everywhere:
-          --ledger <URL>   The ledger: sqlite:PATH, postgres://…, redis://…, rediss://… or
-                           redis+cluster://… [default: a file in the user's data folder] [env:
-                           ONCE_LEDGER=]
-          --config <FILE>  The policy file [default: ./onceward.toml, then the user's configuration
-                           folder] [env: ONCE_CONFIG=]
-          --json           Answer with one JSON object on stdout
+          --store-command
+              Store the command line with the operation, to be shown in lists (it may hold secrets)
+
+      -q, --quiet
+              Say nothing on stderr about a call that succeeded
+
+          --noop-exit <CODE>
+              Exit with this code instead of 0 when the result is replayed and nothing was run
+
+          --status-file <FILE>
+              Also write the JSON answer to this file
+
+    Global options:
+          --ledger <URL>
+              The ledger: sqlite:PATH, postgres://…, redis://…, rediss://… or redis+cluster://…
+              [default: a file in the user's data folder]
+
+              [env: ONCE_LEDGER=]
+
+          --config <FILE>
+              The policy file [default: onceward.toml in this folder or the nearest one above it, then
+              the user's]
+
+              [env: ONCE_CONFIG=]
+
+          --json
+              Answer with one JSON object on stdout
+
+    Examples:
+      once run --key order-42 -- ./charge.sh 42 100
+      once run --key mail-7 --probe './was-it-sent.sh 7' -- ./send.sh 7
+      once run --scope nightly --occurrence "$(date +%F)" -- ./backup.sh
+      once run --dry-run --key order-42 -- ./charge.sh 42 100
     "#);
 }
 
@@ -156,6 +273,34 @@ fn every_command_has_help() {
     for command in commands {
         let text = help(&[command, "--help"]);
         assert!(text.contains("Usage: once"), "{command}: {text}");
+        assert!(text.contains("Examples:\n  once "), "{command} shows no example: {text}");
+        assert_eq!(text, help(&["help", command]), "once help {command}");
+    }
+    for command in ["show", "check", "init", "allow", "deny"] {
+        assert!(help(&["config", command, "--help"]).contains("Examples:\n  once config"), "{command}");
+    }
+    assert_eq!(help(&["help"]), help(&["--help"]));
+    assert_eq!(help(&["help", "config", "show"]), help(&["config", "show", "--help"]));
+}
+
+#[test]
+fn examples_are_commands_that_exist() {
+    let bench = Bench::new();
+    let text = help(&["help"]);
+    let commands =
+        text.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
+    for command in commands.filter_map(|line| line.split_whitespace().next()) {
+        let text = help(&["help", command]);
+        for example in text.lines().filter(|line| line.starts_with("  once ")) {
+            // Its words as a shell splits them, without what is piped or redirected.
+            let words = shlex::split(example).unwrap();
+            let words: Vec<&str> = words.iter().map(String::as_str).skip(1).collect();
+            let end = words.iter().position(|word| ["|", ">"].contains(word)).unwrap_or(words.len());
+            // With the help flag nothing runs, and options that do not exist are still refused.
+            let before = words.iter().position(|word| *word == "--").unwrap_or(end).min(end);
+            let args = [&words[..before], &["--help"]].concat();
+            bench.once(&args).exits(0);
+        }
     }
 }
 
@@ -176,6 +321,25 @@ fn completions_for_every_shell() {
         );
     }
     assert!(bench.listing().is_empty());
+}
+
+#[test]
+fn completions_know_values_and_commands() {
+    let bench = Bench::new();
+    let bash = bench.once(&["completions", "bash"]).exits(0).out();
+    for values in [
+        "read idempotent keyed probed once",
+        "staged running done failed in_doubt cancelled expired",
+        "created updated deleted noop",
+        "done failed",
+    ] {
+        assert!(bash.contains(&format!("\"{values}\"")), "{values}");
+    }
+    let zsh = bench.once(&["completions", "zsh"]).exits(0).out();
+    assert!(
+        zsh.contains("*:::COMMAND:_cmdambivalent") || zsh.contains("_cmdambivalent"),
+        "commands are completed"
+    );
 }
 
 #[test]
@@ -201,7 +365,13 @@ fn manual_pages() {
     let names: Vec<String> = bench.listing().into_keys().map(|path| path.display().to_string()).collect();
     for page in ["pages/man1/once.1", "pages/man1/once-run.1", "pages/man1/once-settle.1"] {
         assert!(names.contains(&page.to_owned()), "{names:?}");
-        assert!(bench.read(page).contains("SYNOPSIS"));
+        for section in ["SYNOPSIS", "EXAMPLES", "EXIT STATUS", "ENVIRONMENT", "FILES"] {
+            assert!(
+                bench.read(page).contains(&format!(".SH \"{section}\""))
+                    || bench.read(page).contains(&format!(".SH {section}")),
+                "{page} {section}"
+            );
+        }
     }
     bench.write("file", "");
     bench.once(&["man", "file/man1"]).exits(1);

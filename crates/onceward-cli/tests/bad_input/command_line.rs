@@ -8,7 +8,7 @@ use super::refused;
 fn commands_and_flags() {
     assert_snapshot!(refused(2, &[]), @r"
     error: 'once' requires a subcommand but one was not provided
-      [subcommands: run, mcp, ls, show, wait, settle, verify, cancel, forget, report, gc, stats, backup, export, import, key, doctor, config, demo, completions, man]
+      [subcommands: run, mcp, ls, show, wait, settle, verify, cancel, forget, report, gc, stats, backup, export, import, key, doctor, config, demo, completions, man, help]
 
     Usage: once [OPTIONS] <COMMAND>
 
@@ -29,7 +29,7 @@ fn commands_and_flags() {
       tip: a similar argument exists: '--key'
       tip: to pass '--kee' as a value, use '-- --kee'
 
-    Usage: once run --key <KEY> -- <COMMAND>...
+    Usage: once run [OPTIONS] [--] <COMMAND> [ARGS]...
 
     For more information, try '--help'.
     ");
@@ -37,14 +37,7 @@ fn commands_and_flags() {
     error: the following required arguments were not provided:
       <COMMAND>...
 
-    Usage: once run --ledger <URL> -- <COMMAND>...
-
-    For more information, try '--help'.
-    ");
-    assert_snapshot!(refused(2, &["run", "touch", "ran"]), @r"
-    error: unexpected argument 'touch' found
-
-    Usage: once run [OPTIONS] -- <COMMAND>...
+    Usage: once run [OPTIONS] [--] <COMMAND> [ARGS]...
 
     For more information, try '--help'.
     ");
@@ -52,14 +45,14 @@ fn commands_and_flags() {
     error: the following required arguments were not provided:
       <COMMAND>...
 
-    Usage: once run --key <KEY> --ledger <URL> -- <COMMAND>...
+    Usage: once run [OPTIONS] [--] <COMMAND> [ARGS]...
 
     For more information, try '--help'.
     ");
     assert_snapshot!(refused(2, &["run", "--key", "a", "--key", "b", "--", "touch", "ran"]), @r"
     error: the argument '--key <KEY>' cannot be used multiple times
 
-    Usage: once run [OPTIONS] -- <COMMAND>...
+    Usage: once run [OPTIONS] [--] <COMMAND> [ARGS]...
 
     For more information, try '--help'.
     ");
@@ -67,15 +60,18 @@ fn commands_and_flags() {
     error: the following required arguments were not provided:
       --dry-run
 
-    Usage: once run --dry-run --dry-run-args <ARGS> --ledger <URL> -- <COMMAND>...
+    Usage: once run [OPTIONS] [--] <COMMAND> [ARGS]...
 
     For more information, try '--help'.
     ");
-    assert_snapshot!(refused(2, &["ls", "--state", "finished"]), @r#"
-    error: invalid value 'finished' for '--state <STATES>': "finished" is not one of staged, running, done, failed, in_doubt, cancelled, expired
+    assert_snapshot!(refused(2, &["ls", "--state", "finished"]), @r"
+    error: invalid value 'finished' for '--state <STATES>'
+      [possible values: staged, running, done, failed, in_doubt, cancelled, expired]
+
+      tip: a similar value exists: 'failed'
 
     For more information, try '--help'.
-    "#);
+    ");
     assert_snapshot!(refused(2, &["ls", "-n", "0"]), @r"
     error: invalid value '0' for '--limit <LIMIT>': 0 is not in 1..=100000
 
@@ -91,7 +87,7 @@ fn commands_and_flags() {
     ");
     assert_snapshot!(refused(2, &["config"]), @r"
     error: 'once config' requires a subcommand but one was not provided
-      [subcommands: show, init]
+      [subcommands: show, check, allow, deny, init]
 
     Usage: once config [OPTIONS] <COMMAND>
 
@@ -100,26 +96,49 @@ fn commands_and_flags() {
 }
 
 #[test]
-fn words_of_a_list() {
-    assert_snapshot!(refused(2, &["run", "--class", "twice", "--", "touch", "ran"]), @r#"
-    error: invalid value 'twice' for '--class <CLASS>': "twice" is not one of read, idempotent, keyed, probed, once
+fn times_of_a_listing() {
+    assert_snapshot!(refused(2, &["ls", "--since", "yesterday"]), @r#"
+    error: invalid value 'yesterday' for '--since <TIME>': "yesterday" is not a time; write a span such as 2h, or a time such as 2030-01-31T08:00:00Z
 
     For more information, try '--help'.
     "#);
-    assert_snapshot!(refused(2, &["run", "--class", "probed", "--", "touch", "ran"]), @r"
-    once: INVALID_INPUT the class is probed, but there is no probe to ask; give --probe COMMAND
-    once: happened: no, retryable: no
+    assert_snapshot!(refused(2, &["report", "--until", "2030-13-01"]), @r#"
+    error: invalid value '2030-13-01' for '--until <TIME>': "2030-13-01" is not a time; write a span such as 2h, or a time such as 2030-01-31T08:00:00Z
+
+    For more information, try '--help'.
+    "#);
+    assert_snapshot!(refused(2, &["help", "settel"]), @r"
+    error: unrecognized subcommand 'settel'
+
+      tip: some similar subcommands exist: 'stats', 'settle'
+
+    Usage: once [OPTIONS] <COMMAND>
+
+    For more information, try '--help'.
     ");
-    assert_snapshot!(refused(2, &["run", "--effect", "made", "--", "touch", "ran"]), @r#"
-    error: invalid value 'made' for '--effect <EFFECT>': "made" is not one of created, updated, deleted, noop
+}
+
+#[test]
+fn words_of_a_list() {
+    assert_snapshot!(refused(2, &["run", "--class", "twice", "--", "touch", "ran"]), @r"
+    error: invalid value 'twice' for '--class <CLASS>'
+      [possible values: read, idempotent, keyed, probed, once]
 
     For more information, try '--help'.
-    "#);
-    assert_snapshot!(refused(2, &["run", "--effect", "would_create", "--", "touch", "ran"]), @r#"
-    error: invalid value 'would_create' for '--effect <EFFECT>': "would_create" is not one of created, updated, deleted, noop
+    ");
+    assert_snapshot!(refused(2, &["run", "--class", "probed", "--", "touch", "ran"]), @"once: INVALID_INPUT the class is probed, but there is no probe to ask; give --probe COMMAND");
+    assert_snapshot!(refused(2, &["run", "--effect", "made", "--", "touch", "ran"]), @r"
+    error: invalid value 'made' for '--effect <EFFECT>'
+      [possible values: created, updated, deleted, noop]
 
     For more information, try '--help'.
-    "#);
+    ");
+    assert_snapshot!(refused(2, &["run", "--effect", "would_create", "--", "touch", "ran"]), @r"
+    error: invalid value 'would_create' for '--effect <EFFECT>'
+      [possible values: created, updated, deleted, noop]
+
+    For more information, try '--help'.
+    ");
 }
 
 #[test]
@@ -144,10 +163,7 @@ fn times() {
 
     For more information, try '--help'.
     "#);
-    assert_snapshot!(refused(2, &["run", "--ttl", "0s", "--", "touch", "ran"]), @r"
-    once: INVALID_INPUT retention is 0: then no retry could be recognised
-    once: happened: no, retryable: no
-    ");
+    assert_snapshot!(refused(2, &["run", "--ttl", "0s", "--", "touch", "ran"]), @"once: INVALID_INPUT retention is 0: then no retry could be recognised");
     assert_snapshot!(refused(2, &["run", "--ttl", "101years", "--", "touch", "ran"]), @r#"
     error: invalid value '101years' for '--ttl <TIME>': "101years" is not a span of time (it is longer than a hundred years); write 500ms, 15s, 24h or 30d
 
@@ -182,10 +198,7 @@ fn numbers() {
 
     For more information, try '--help'.
     "#);
-    assert_snapshot!(refused(2, &["run", "--attempts", "0", "--", "touch", "ran"]), @r"
-    once: INVALID_INPUT attempts is 0: then nothing could ever run
-    once: happened: no, retryable: no
-    ");
+    assert_snapshot!(refused(2, &["run", "--attempts", "0", "--", "touch", "ran"]), @"once: INVALID_INPUT attempts is 0: then nothing could ever run");
     assert_snapshot!(refused(2, &["run", "--retries", "many", "--", "touch", "ran"]), @r#"
     error: invalid value 'many' for '--retries <N>': "many" is not a number; write 3
 

@@ -11,30 +11,12 @@ const RUN: [&str; 6] = ["run", "--key", "new", "--", "touch", "ran"];
 
 #[test]
 fn urls() {
-    assert_snapshot!(refused(2, &["run", "--ledger", "mysql://me:secret@db", "--", "touch", "ran"]), @r#"
-    once: INVALID_INPUT the ledger "mysql:…" is not understood; write sqlite:PATH, postgres://…, redis://…, rediss://… or redis+cluster://…
-    once: happened: no, retryable: no
-    "#);
-    assert_snapshot!(refused(2, &["run", "--ledger", "once.db", "--", "touch", "ran"]), @r#"
-    once: INVALID_INPUT the ledger "once.db" is not understood; write sqlite:PATH, postgres://…, redis://…, rediss://… or redis+cluster://…
-    once: happened: no, retryable: no
-    "#);
-    assert_snapshot!(refused(2, &["run", "--ledger", "", "--", "touch", "ran"]), @r#"
-    once: INVALID_INPUT the ledger "" is not understood; write sqlite:PATH, postgres://…, redis://…, rediss://… or redis+cluster://…
-    once: happened: no, retryable: no
-    "#);
-    assert_snapshot!(refused(2, &["run", "--ledger", "sqlite:", "--", "touch", "ran"]), @r#"
-    once: INVALID_INPUT the ledger URL is not valid: it names no file; write sqlite:PATH
-    once: happened: no, retryable: no
-    "#);
-    assert_snapshot!(refused(2, &["run", "--ledger", "sqlite:once.db?sync=maybe", "--", "touch", "ran"]), @r#"
-    once: INVALID_INPUT the ledger URL is not valid: "sync=maybe" is not understood; sync=full|normal|off and checkpoint=PAGES are
-    once: happened: no, retryable: no
-    "#);
-    assert_snapshot!(refused(2, &["run", "--ledger", "sqlite:once.db?checkpoint=often", "--", "touch", "ran"]), @r#"
-    once: INVALID_INPUT the ledger URL is not valid: checkpoint="often" is not a number of pages
-    once: happened: no, retryable: no
-    "#);
+    assert_snapshot!(refused(2, &["run", "--ledger", "mysql://me:secret@db", "--", "touch", "ran"]), @r#"once: INVALID_INPUT the ledger "mysql:…" is not understood; write sqlite:PATH, postgres://…, redis://…, rediss://… or redis+cluster://…"#);
+    assert_snapshot!(refused(2, &["run", "--ledger", "once.db", "--", "touch", "ran"]), @r#"once: INVALID_INPUT the ledger "once.db" is not understood; write sqlite:PATH, postgres://…, redis://…, rediss://… or redis+cluster://…"#);
+    assert_snapshot!(refused(2, &["run", "--ledger", "", "--", "touch", "ran"]), @r#"once: INVALID_INPUT the ledger "" is not understood; write sqlite:PATH, postgres://…, redis://…, rediss://… or redis+cluster://…"#);
+    assert_snapshot!(refused(2, &["run", "--ledger", "sqlite:", "--", "touch", "ran"]), @"once: INVALID_INPUT the ledger URL is not valid: it names no file; write sqlite:PATH");
+    assert_snapshot!(refused(2, &["run", "--ledger", "sqlite:once.db?sync=maybe", "--", "touch", "ran"]), @r#"once: INVALID_INPUT the ledger URL is not valid: "sync=maybe" is not understood; sync=full|normal|off and checkpoint=PAGES are"#);
+    assert_snapshot!(refused(2, &["run", "--ledger", "sqlite:once.db?checkpoint=often", "--", "touch", "ran"]), @r#"once: INVALID_INPUT the ledger URL is not valid: checkpoint="often" is not a number of pages"#);
 }
 
 #[test]
@@ -45,19 +27,23 @@ fn places() {
     let run_at = |ledger: &str| refused_in(&bench, 12, &["run", "--ledger", ledger, "--", "touch", "ran"]);
     assert_snapshot!(run_at("sqlite:no/such/folder/once.db"), @r"
     once: LEDGER_UNAVAILABLE the ledger cannot be used: there is no folder no/such/folder; make it, or give another path; nothing was run
-    once: happened: no, retryable: no
+    once: happened: unknown, ran: no, retryable: no
+    once: next: once --ledger sqlite:…/once.db doctor
     ");
     assert_snapshot!(run_at("sqlite:file/once.db"), @r"
     once: LEDGER_UNAVAILABLE the ledger cannot be used: there is no folder file; make it, or give another path; nothing was run
-    once: happened: no, retryable: no
+    once: happened: unknown, ran: no, retryable: no
+    once: next: once --ledger sqlite:…/once.db doctor
     ");
     assert_snapshot!(run_at("sqlite:folder"), @r"
-    once: LEDGER_UNAVAILABLE the ledger cannot be used: folder is a folder; write sqlite:folder/once.db for a file in it; nothing was run
-    once: happened: no, retryable: no
+    once: LEDGER_UNAVAILABLE the ledger cannot be used: folder is a folder; write sqlite:…/once.db for a file in it; nothing was run
+    once: happened: unknown, ran: no, retryable: no
+    once: next: once --ledger sqlite:folder doctor
     ");
     assert_snapshot!(run_at("sqlite:/proc/once.db"), @r"
     once: LEDGER_UNAVAILABLE the ledger cannot be used: cannot create /proc/once.db: No such file or directory (os error 2); nothing was run
-    once: happened: no, retryable: yes
+    once: happened: unknown, ran: no, retryable: no
+    once: next: once --ledger sqlite:…/once.db doctor
     ");
 }
 
@@ -67,11 +53,12 @@ fn a_text_is_no_ledger() {
     bench.write("once.db", "Dear diary, today nothing happened, and nobody noticed. ".repeat(10));
     assert_snapshot!(refused_in(&bench, 12, &RUN), @r"
     once: LEDGER_UNAVAILABLE the ledger cannot be used: once.db is not a ledger; give another path, or move it away; nothing was run
-    once: happened: no, retryable: no
+    once: happened: unknown, ran: no, retryable: no
+    once: next: once --ledger sqlite:…/once.db doctor
     ");
     assert_snapshot!(refused_in(&bench, 12, &["ls"]), @r"
     once: LEDGER_UNAVAILABLE the ledger cannot be used: once.db is not a ledger; give another path, or move it away; nothing was run
-    once: happened: no, retryable: no
+    once: next: once --ledger sqlite:…/once.db doctor
     ");
 }
 
@@ -81,7 +68,8 @@ fn another_programs_database_is_no_ledger() {
     bench.with_foreign_database();
     assert_snapshot!(refused_in(&bench, 12, &RUN), @r"
     once: LEDGER_UNAVAILABLE the ledger cannot be used: once.db is a SQLite database of another program; give the ledger a file of its own; nothing was run
-    once: happened: no, retryable: no
+    once: happened: unknown, ran: no, retryable: no
+    once: next: once --ledger sqlite:…/once.db doctor
     ");
 }
 
@@ -91,11 +79,12 @@ fn a_newer_ledger_is_not_understood() {
     bench.with_newer_ledger();
     assert_snapshot!(refused_in(&bench, 12, &RUN), @r"
     once: LEDGER_UNAVAILABLE the ledger cannot be used: once.db was written by a newer version of Onceward (schema 99, this one knows 1); use that version; nothing was run
-    once: happened: no, retryable: no
+    once: happened: unknown, ran: no, retryable: no
+    once: next: once --ledger sqlite:…/once.db doctor
     ");
     assert_snapshot!(refused_in(&bench, 12, &["gc"]), @r"
     once: LEDGER_UNAVAILABLE the ledger cannot be used: once.db was written by a newer version of Onceward (schema 99, this one knows 1); use that version; nothing was run
-    once: happened: no, retryable: no
+    once: next: once --ledger sqlite:…/once.db doctor
     ");
 }
 
@@ -104,15 +93,16 @@ fn a_damaged_ledger_runs_nothing() {
     let bench = Bench::new();
     assert_snapshot!(refused_in(bench.with_long_ledger().damage(2..10_000), 12, &RUN), @r"
     once: LEDGER_UNAVAILABLE the ledger cannot be used: once.db is damaged (database disk image is malformed); restore it from a backup, `once doctor` says more; nothing was run
-    once: happened: no, retryable: no
+    once: happened: unknown, ran: no, retryable: no
+    once: next: once --ledger sqlite:…/once.db doctor
     ");
     assert_snapshot!(refused_in(&bench, 12, &["ls"]), @r"
     once: LEDGER_UNAVAILABLE the ledger cannot be used: once.db is damaged (database disk image is malformed); restore it from a backup, `once doctor` says more; nothing was run
-    once: happened: no, retryable: no
+    once: next: once --ledger sqlite:…/once.db doctor
     ");
     assert_snapshot!(refused_in(&bench, 12, &["export"]), @r"
     once: LEDGER_UNAVAILABLE the ledger cannot be used: once.db is damaged (database disk image is malformed); restore it from a backup, `once doctor` says more; nothing was run
-    once: happened: no, retryable: no
+    once: next: once --ledger sqlite:…/once.db doctor
     ");
 }
 
@@ -124,17 +114,15 @@ fn half_a_ledger_runs_nothing() {
     file.set_len(3 * 4096 + 100).unwrap();
     assert_snapshot!(refused_in(&bench, 12, &RUN), @r"
     once: LEDGER_UNAVAILABLE the ledger cannot be used: once.db is damaged (database disk image is malformed); restore it from a backup, `once doctor` says more; nothing was run
-    once: happened: no, retryable: no
+    once: happened: unknown, ran: no, retryable: no
+    once: next: once --ledger sqlite:…/once.db doctor
     ");
 }
 
 #[test]
 fn only_a_run_makes_a_ledger() {
     let id = format!("op_{}", "a".repeat(32));
-    assert_snapshot!(refused(2, &["ls"]), @r"
-    once: INVALID_INPUT there is no ledger at once.db yet; `once run` makes one
-    once: happened: no, retryable: no
-    ");
+    assert_snapshot!(refused(2, &["ls"]), @"once: INVALID_INPUT there is no ledger at once.db yet; `once run` makes one");
     for command in ["ls", "report", "gc", "stats", "export"] {
         refused(2, &[command]);
     }
@@ -174,7 +162,8 @@ fn a_folder_that_cannot_be_written() {
     let said = as_nobody(&bench, &RUN).exits(12);
     assert_snapshot!(without_folder(&bench, &said.err()), @r"
     once: LEDGER_UNAVAILABLE the ledger cannot be used: cannot create once.db: Permission denied (os error 13); nothing was run
-    once: happened: no, retryable: yes
+    once: happened: unknown, ran: no, retryable: no
+    once: next: once --ledger sqlite:…/once.db doctor
     ");
     unchanged(&bench, &before);
 }
@@ -191,7 +180,8 @@ fn a_ledger_that_cannot_be_written() {
     let said = as_nobody(&bench, &RUN).exits(12);
     assert_snapshot!(without_folder(&bench, &said.err()), @r"
     once: LEDGER_UNAVAILABLE the ledger cannot be used: cannot open once.db-live: Permission denied (os error 13); nothing was run
-    once: happened: no, retryable: yes
+    once: happened: unknown, ran: no, retryable: no
+    once: next: once --ledger sqlite:…/once.db doctor
     ");
     unchanged(&bench, &before);
 }

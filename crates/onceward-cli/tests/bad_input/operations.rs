@@ -5,38 +5,46 @@ use insta::assert_snapshot;
 use super::refused_in;
 use crate::common::{Bench, HELD};
 
-const COMMANDS: [&[&str]; 6] =
-    [&["show"], &["wait"], &["settle", "--as", "done"], &["verify"], &["cancel"], &["forget"]];
+/// Commands that need an operation.
+const COMMANDS: [&[&str]; 5] = [&["show"], &["wait"], &["settle", "--as", "done"], &["verify"], &["cancel"]];
 
 #[test]
-fn ids_that_are_none() {
+fn words_that_name_nothing() {
     let bench = Bench::new();
     bench.with_done();
-    assert_snapshot!(refused_in(&bench, 2, &["show", "charge-7"]), @r#"
-    once: INVALID_INPUT "charge-7" is not an operation id (`op_` and 32 characters); `once ls` shows them
-    once: happened: no, retryable: no
-    "#);
-    assert_snapshot!(refused_in(&bench, 2, &["show", ""]), @r#"
-    once: INVALID_INPUT "" is not an operation id (`op_` and 32 characters); `once ls` shows them
-    once: happened: no, retryable: no
-    "#);
+    assert_snapshot!(refused_in(&bench, 5, &["show", "charge-7"]), @r#"once: NOT_FOUND there is no operation with the id or key "charge-7" in this ledger"#);
+    assert_snapshot!(refused_in(&bench, 2, &["show", ""]), @"once: INVALID_INPUT the operation is empty; give its id, the first characters of its id, or its key");
+    assert_snapshot!(refused_in(&bench, 5, &["show", "done", "--scope", "other", "--name", "x"]), @r#"once: NOT_FOUND there is no operation with the id or key "done", scope "other", name "x" in this ledger"#);
+    let id = format!("op_{}", "a".repeat(32));
+    assert_snapshot!(refused_in(&bench, 5, &["show", &id]), @"once: NOT_FOUND there is no operation op_… in this ledger");
     for command in COMMANDS {
-        refused_in(&bench, 2, &[command, &["op_123"]].concat());
+        for word in ["op_aaa", "aaaaa", "op_", id.as_str()] {
+            refused_in(&bench, 5, &[command, &[word]].concat());
+        }
     }
 }
 
 #[test]
-fn ids_of_nothing() {
+fn a_key_of_several_operations_names_none() {
     let bench = Bench::new();
-    bench.with_done();
-    let id = format!("op_{}", "a".repeat(32));
-    assert_snapshot!(refused_in(&bench, 5, &["show", &id]), @r"
-    once: NOT_FOUND no operation op_… in this ledger
-    once: happened: no, retryable: no
-    ");
-    for command in COMMANDS {
-        refused_in(&bench, 5, &[command, &[id.as_str()]].concat());
+    for (scope, name) in [("a", "mail"), ("a", "pay"), ("b", "pay")] {
+        bench.once(&["run", "--scope", scope, "--name", name, "--key", "k", "--", "true"]).exits(0);
     }
+    assert_snapshot!(refused_in(&bench, 2, &["cancel", "k"]), @r#"
+    once: INVALID_INPUT "k" fits 3 operations; give the whole id, or narrow it with --scope or --name:
+      op_…  done  scope b, name pay, key k
+      op_…  done  scope a, name pay, key k
+      op_…  done  scope a, name mail, key k
+    "#);
+    assert_snapshot!(refused_in(&bench, 2, &["show", "k", "--scope", "a"]), @r#"
+    once: INVALID_INPUT "k" fits 2 operations; give the whole id, or narrow it with --scope or --name:
+      op_…  done  scope a, name pay, key k
+      op_…  done  scope a, name mail, key k
+    "#);
+    let shown = |flags: &[&str]| bench.json(&[&["show", "k"], flags].concat())["data"].clone();
+    assert_eq!(shown(&["--scope", "b"])["scope"], "b");
+    assert_eq!(shown(&["--name", "mail"])["name"], "mail");
+    assert_eq!(shown(&["--scope", "a", "--name", "pay"])["scope"], "a");
 }
 
 #[test]
@@ -45,36 +53,23 @@ fn what_is_done_cannot_be_settled_or_cancelled() {
     let id = bench.with_done();
     assert_snapshot!(refused_in(&bench, 6, &["settle", &id, "--as", "failed"]), @r"
     once: WRONG_STATE settling is not possible: the operation is done
-    once: happened: yes, retryable: no
-    once: next: once show op_…
+    once: next: once --ledger sqlite:…/once.db show op_…
     ");
     assert_snapshot!(refused_in(&bench, 6, &["settle", &id, "--as", "failed", "--dry-run"]), @r"
     once: WRONG_STATE settling is not possible: the operation is done
-    once: happened: yes, retryable: no
-    once: next: once show op_…
+    once: next: once --ledger sqlite:…/once.db show op_…
     ");
     assert_snapshot!(refused_in(&bench, 6, &["cancel", &id]), @r"
     once: WRONG_STATE cancelling is not possible: the operation is done
-    once: happened: yes, retryable: no
-    once: next: once show op_…
+    once: next: once --ledger sqlite:…/once.db show op_…
     ");
     assert_snapshot!(refused_in(&bench, 6, &["cancel", &id, "--dry-run"]), @r"
     once: WRONG_STATE cancelling is not possible: the operation is done
-    once: happened: yes, retryable: no
-    once: next: once show op_…
+    once: next: once --ledger sqlite:…/once.db show op_…
     ");
-    assert_snapshot!(refused_in(&bench, 2, &["forget", &id]), @r"
-    once: INVALID_INPUT the operation is done: without its record the next call runs it, a second time if it happened; --force if that is wanted
-    once: happened: no, retryable: no
-    ");
-    assert_snapshot!(refused_in(&bench, 2, &["forget", &id, "--dry-run"]), @r"
-    once: INVALID_INPUT the operation is done: without its record the next call runs it, a second time if it happened; --force if that is wanted
-    once: happened: no, retryable: no
-    ");
-    assert_snapshot!(refused_in(&bench, 2, &["verify", &id]), @r"
-    once: INVALID_INPUT this operation has no check of its own; give --check COMMAND
-    once: happened: no, retryable: no
-    ");
+    assert_snapshot!(refused_in(&bench, 2, &["forget", &id]), @"once: INVALID_INPUT the operation is done: without its record the next call runs it, a second time if it happened; add --force if you want that");
+    assert_snapshot!(refused_in(&bench, 2, &["forget", &id, "--dry-run"]), @"once: INVALID_INPUT the operation is done: without its record the next call runs it, a second time if it happened; add --force if you want that");
+    assert_snapshot!(refused_in(&bench, 2, &["verify", &id]), @"once: INVALID_INPUT this operation has no check of its own; give --check COMMAND");
 }
 
 #[test]
@@ -82,28 +77,26 @@ fn what_is_in_doubt_is_neither_cancelled_nor_forgotten_nor_verified() {
     let bench = Bench::new();
     let id = bench.with_doubt();
     assert_snapshot!(refused_in(&bench, 6, &["cancel", &id]), @r"
-    once: WRONG_STATE cancelling is not possible: the operation is in_doubt
-    once: happened: unknown, retryable: no
-    once: next: once show op_…
+    once: WRONG_STATE cancelling is not possible: the operation is in doubt
+    once: next: once --ledger sqlite:…/once.db show op_…
     ");
-    assert_snapshot!(refused_in(&bench, 2, &["forget", &id]), @r"
-    once: INVALID_INPUT the operation is in_doubt: without its record the next call runs it, a second time if it happened; --force if that is wanted
-    once: happened: no, retryable: no
-    ");
+    assert_snapshot!(refused_in(&bench, 2, &["forget", &id]), @"once: INVALID_INPUT the operation is in doubt: without its record the next call runs it, a second time if it happened; add --force if you want that");
     assert_snapshot!(refused_in(&bench, 6, &["verify", &id, "--check", "touch ran"]), @r"
-    once: WRONG_STATE verifying is not possible: the operation is in_doubt
-    once: happened: unknown, retryable: no
-    once: next: once show op_…
+    once: WRONG_STATE verifying is not possible: the operation is in doubt
+    once: next: once --ledger sqlite:…/once.db show op_…
     ");
     assert_snapshot!(refused_in(&bench, 79, &["wait", &id]), @r"
     once: IN_DOUBT the command was killed by SIGKILL
-    once: happened: unknown, retryable: no
-    once: next: once settle op_… --as 'done|failed'
+    once: next: check first whether it happened, then record what you found:
+    once:   it happened: once --ledger sqlite:…/once.db settle op_… --as done
+    once:   it did not: once --ledger sqlite:…/once.db settle op_… --as failed
     ");
     assert_snapshot!(refused_in(&bench, 79, &["run", "--key", "doubt", "--", "sh", "-c", "kill -9 $$"]), @r"
-    once: IN_DOUBT nobody can say whether attempt 1 happened: the command was killed by SIGKILL; nothing was run
-    once: happened: unknown, retryable: no
-    once: next: once settle op_… --as 'done|failed'
+    once: IN_DOUBT attempt 1 is in doubt: the command was killed by SIGKILL. It may have taken effect; nothing was run
+    once: happened: unknown, ran: no, retryable: no
+    once: next: check first whether it happened, then record what you found:
+    once:   it happened: once --ledger sqlite:…/once.db settle op_… --as done
+    once:   it did not: once --ledger sqlite:…/once.db settle op_… --as failed
     ");
 }
 
@@ -113,33 +106,35 @@ fn settling_needs_a_verdict() {
     let id = bench.with_doubt();
     assert_snapshot!(refused_in(&bench, 2, &["settle", &id]), @r"
     error: the following required arguments were not provided:
-      --as <VERDICT>
+      <--as <FINDING>|--probe>
 
-    Usage: once settle --ledger <URL> --as <VERDICT> <OPERATION>
+    Usage: once settle <OPERATION> --as <done|failed> [--note <TEXT>] [--data <JSON>]
+           once settle <OPERATION> --probe
 
     For more information, try '--help'.
+    ");
+    assert_snapshot!(refused_in(&bench, 2, &["settle", &id, "--as", "done|failed"]), @r"
+    error: --as takes done or failed; check first whether it happened.
+
+      --as done    it happened: retries get its result
+      --as failed  it did not happen: the next call runs it
     ");
     assert_snapshot!(refused_in(&bench, 2, &["settle", &id, "--as", "maybe"]), @r"
-    error: invalid value 'maybe' for '--as <VERDICT>'
-      [possible values: done, failed]
+    error: --as takes done or failed; check first whether it happened.
 
-    For more information, try '--help'.
+      --as done    it happened: retries get its result
+      --as failed  it did not happen: the next call runs it
     ");
     assert_snapshot!(refused_in(&bench, 2, &["settle", &id, "--as", "done", "--probe"]), @r"
-    error: the argument '--as <VERDICT>' cannot be used with '--probe'
+    error: the argument '--as <FINDING>' cannot be used with '--probe'
 
-    Usage: once settle --as <VERDICT> --ledger <URL> <OPERATION>
+    Usage: once settle <OPERATION> --as <done|failed> [--note <TEXT>] [--data <JSON>]
+           once settle <OPERATION> --probe
 
     For more information, try '--help'.
     ");
-    assert_snapshot!(refused_in(&bench, 2, &["settle", &id, "--probe"]), @r"
-    once: INVALID_INPUT this operation has no probe; say --as done or --as failed
-    once: happened: no, retryable: no
-    ");
-    assert_snapshot!(refused_in(&bench, 2, &["settle", &id, "--as", "done", "--data", "id=42"]), @r"
-    once: INVALID_INPUT --data: the input is not valid JSON: expected a value (at byte 0)
-    once: happened: no, retryable: no
-    ");
+    assert_snapshot!(refused_in(&bench, 2, &["settle", &id, "--probe"]), @"once: INVALID_INPUT this operation has no probe; check whether it happened, then give --as done or --as failed");
+    assert_snapshot!(refused_in(&bench, 2, &["settle", &id, "--as", "done", "--data", "id=42"]), @"once: INVALID_INPUT --data: the input is not valid JSON: expected a value (at byte 0)");
     assert_snapshot!(refused_in(&bench, 2, &["wait", &id, "--timeout", "long"]), @r#"
     error: invalid value 'long' for '--timeout <TIME>': "long" is not a span of time (expected number at 0); write 500ms, 15s, 24h or 30d
 
@@ -148,18 +143,16 @@ fn settling_needs_a_verdict() {
 }
 
 #[test]
-fn what_failed_is_not_verified_or_settled() {
+fn what_failed_is_not_verified_or_settled_as_done() {
     let bench = Bench::new();
     let id = bench.with_failed();
     assert_snapshot!(refused_in(&bench, 6, &["verify", &id]), @r"
     once: WRONG_STATE verifying is not possible: the operation is failed
-    once: happened: no, retryable: no
-    once: next: once show op_…
+    once: next: once --ledger sqlite:…/once.db show op_…
     ");
     assert_snapshot!(refused_in(&bench, 6, &["settle", &id, "--as", "done"]), @r"
     once: WRONG_STATE settling is not possible: the operation is failed
-    once: happened: no, retryable: no
-    once: next: once show op_…
+    once: next: once --ledger sqlite:…/once.db show op_…
     ");
 }
 
@@ -170,28 +163,24 @@ fn what_is_running_is_left_alone() {
     let id = bench.newest();
     assert_snapshot!(refused_in(&bench, 6, &["settle", &id, "--as", "done"]), @r"
     once: WRONG_STATE settling is not possible: the operation is running
-    once: happened: unknown, retryable: no
-    once: next: once show op_…
+    once: next: once --ledger sqlite:…/once.db show op_…
     ");
     assert_snapshot!(refused_in(&bench, 6, &["forget", &id, "--force"]), @r"
     once: WRONG_STATE forgetting is not possible: the operation is running
-    once: happened: unknown, retryable: no
-    once: next: once show op_…
+    once: next: once --ledger sqlite:…/once.db show op_…
     ");
     assert_snapshot!(refused_in(&bench, 6, &["verify", &id, "--check", "true"]), @r"
     once: WRONG_STATE verifying is not possible: the operation is running
-    once: happened: unknown, retryable: no
-    once: next: once show op_…
+    once: next: once --ledger sqlite:…/once.db show op_…
     ");
     assert_snapshot!(refused_in(&bench, 4, &["wait", &id, "--timeout", "0s"]), @r"
-    once: IN_PROGRESS another caller is executing attempt 1 of this operation
-    once: happened: unknown, retryable: no
-    once: next: once wait op_…
+    once: IN_PROGRESS attempt 1 of this operation is still running for another caller
+    once: next: once --ledger sqlite:…/once.db wait op_…
     ");
     assert_snapshot!(refused_in(&bench, 4, &["run", "--key", "held", "--wait", "0s", "--", "sh", "-c", HELD]), @r"
-    once: IN_PROGRESS another caller is executing attempt 1 of this operation
-    once: happened: unknown, retryable: no
-    once: next: once wait op_…
+    once: IN_PROGRESS attempt 1 of this operation is still running for another caller
+    once: happened: unknown, ran: no, retryable: no
+    once: next: once --ledger sqlite:…/once.db wait op_…
     ");
     bench.release();
 }
@@ -201,8 +190,8 @@ fn a_key_that_was_used_with_other_inputs() {
     let bench = Bench::new();
     bench.with_done();
     assert_snapshot!(refused_in(&bench, 6, &["run", "--key", "done", "--", "sh", "-c", "touch ran; echo secret"]), @r"
-    once: KEY_REUSED this key was used with other inputs (/argv/2 differs); nothing was run
-    once: happened: no, retryable: no
-    once: next: once show op_…
+    once: KEY_REUSED this key was already used for a different action (/argv/2 differs); nothing was run
+    once: happened: yes, ran: no, retryable: no
+    once: next: use another key for this action
     ");
 }

@@ -15,132 +15,88 @@ fn refused_under(policy: &str) -> String {
 
 #[test]
 fn policies_that_are_not_understood() {
-    assert_snapshot!(refused_under("[defaults]\nretension = \"1h\"\n"), @r#"
-    once: INVALID_INPUT onceward.toml: TOML parse error at line 2, column 1
-      |
-    2 | retension = "1h"
-      | ^^^^^^^^^
-    unknown field `retension`, expected one of `class`, `keys`, `key`, `volatile`, `lease`, `wait`, `retention`, `tombstones`, `attempts`, `retries`, `backoff`, `on_failure`, `on_expired`, `quarantine`, `downstream_window`, `timeout`, `effect`, `probe`, `verify`, `verify_deadline`, `verify_interval`, `doubt_exit`, `max_output`, `key_argument`, `on_tool_error`, `lock`, `concurrency`
-    once: happened: no, retryable: no
-    "#);
-    assert_snapshot!(refused_under("[default]\n"), @r"
-    once: INVALID_INPUT onceward.toml: TOML parse error at line 1, column 2
-      |
-    1 | [default]
-      |  ^^^^^^^
-    unknown field `default`, expected one of `ledger`, `defaults`, `operation`
-    once: happened: no, retryable: no
-    ");
-    assert_snapshot!(refused_under("[defaults]\nattempts = \"three\"\n"), @r#"
-    once: INVALID_INPUT onceward.toml: TOML parse error at line 2, column 12
-      |
-    2 | attempts = "three"
-      |            ^^^^^^^
-    invalid type: string "three", expected u32
-    once: happened: no, retryable: no
-    "#);
-    assert_snapshot!(refused_under("[defaults]\nattempts = 0\n"), @r"
-    once: INVALID_INPUT onceward.toml: [defaults] attempts is 0: then nothing could ever run
-    once: happened: no, retryable: no
-    ");
-    assert_snapshot!(refused_under("[defaults]\nclass = \"twice\"\n"), @r#"
-    once: INVALID_INPUT onceward.toml: TOML parse error at line 2, column 9
-      |
-    2 | class = "twice"
-      |         ^^^^^^^
-    unknown variant `twice`, expected one of `read`, `idempotent`, `keyed`, `probed`, `once`
-    once: happened: no, retryable: no
-    "#);
-    assert_snapshot!(refused_under("[defaults]\nretention = \"a while\"\n"), @r#"
-    once: INVALID_INPUT onceward.toml: TOML parse error at line 2, column 13
-      |
-    2 | retention = "a while"
-      |             ^^^^^^^^^
-    "a while" is not a span of time (expected number at 0); write 500ms, 15s, 24h or 30d
-    once: happened: no, retryable: no
-    "#);
-    assert_snapshot!(refused_under("[defaults]\nretention = \"0s\"\n"), @r"
-    once: INVALID_INPUT onceward.toml: [defaults] retention is 0: then no retry could be recognised
-    once: happened: no, retryable: no
-    ");
-    assert_snapshot!(refused_under("[defaults]\nwait = 30\n"), @r"
-    once: INVALID_INPUT onceward.toml: TOML parse error at line 2, column 8
-      |
-    2 | wait = 30
-      |        ^^
-    invalid type: integer `30`, expected a string
-    once: happened: no, retryable: no
-    ");
+    assert_snapshot!(refused_under("[defaults]\nretension = \"1h\"\n"), @"once: INVALID_INPUT onceward.toml: line 2: [defaults] has no setting `retension`; did you mean `retention`?");
+    assert_snapshot!(refused_under("[default]\n"), @"once: INVALID_INPUT onceward.toml: line 1: `default` is not a section of a policy; did you mean `defaults`?");
+    assert_snapshot!(refused_under("[defaults]\nattempts = \"three\"\n"), @r#"once: INVALID_INPUT onceward.toml: line 2: attempts is the text "three"; it must be a whole number, such as 20"#);
+    assert_snapshot!(refused_under("[defaults]\nattempts = 0\n"), @"once: INVALID_INPUT onceward.toml: [defaults] attempts is 0: then nothing could ever run");
+    assert_snapshot!(refused_under("[defaults]\nclass = \"twice\"\n"), @r#"once: INVALID_INPUT onceward.toml: line 2: class is the text "twice"; it must be one of read, idempotent, keyed, probed, once"#);
+    assert_snapshot!(refused_under("[defaults]\nretention = \"a while\"\n"), @r#"once: INVALID_INPUT onceward.toml: line 2: retention: "a while" is not a span of time (expected number at 0); write 500ms, 15s, 24h or 30d"#);
+    assert_snapshot!(refused_under("[defaults]\nretention = \"0s\"\n"), @"once: INVALID_INPUT onceward.toml: [defaults] retention is 0: then no retry could be recognised");
+    assert_snapshot!(refused_under("[defaults]\nwait = 30\n"), @r#"once: INVALID_INPUT onceward.toml: line 2: wait is the number 30; it must be a time with its unit, in quotes, such as "30s""#);
 }
 
 #[test]
 fn policies_that_ask_for_what_cannot_be() {
-    assert_snapshot!(refused_under("[defaults]\neffect = \"would_create\"\n"), @r"
-    once: INVALID_INPUT onceward.toml: [defaults] effect is would_create, which is for dry runs; use created, updated, deleted or noop
-    once: happened: no, retryable: no
-    ");
+    assert_snapshot!(refused_under("[defaults]\neffect = \"would_create\"\n"), @r#"once: INVALID_INPUT onceward.toml: line 2: effect is the text "would_create"; it must be one of created, updated, deleted, noop"#);
     assert_snapshot!(refused_under("this is not TOML"), @r"
     once: INVALID_INPUT onceward.toml: TOML parse error at line 1, column 6
       |
     1 | this is not TOML
       |      ^
     key with no value, expected `=`
-    once: happened: no, retryable: no
     ");
     assert_snapshot!(refused_under("[operation.pay]\nlease = \"1ms\"\n[operation.refund]\nattempts = 0\n"), @r"
-    once: INVALID_INPUT onceward.toml: [pay] lease is shorter than 100ms: a live owner could not renew it in time; [refund] attempts is 0: then nothing could ever run
-    once: happened: no, retryable: no
+    once: INVALID_INPUT 2 problems:
+      onceward.toml: [operation.pay] lease is shorter than 100ms: a live owner could not renew it in time
+      onceward.toml: [operation.refund] attempts is 0: then nothing could ever run
     ");
-    assert_snapshot!(refused_under("[operation.touch]\nclass = \"probed\"\n"), @r"
-    once: INVALID_INPUT the class is probed, but there is no probe to ask; give --probe COMMAND
-    once: happened: no, retryable: no
-    ");
-    assert_snapshot!(refused_under("[operation.touch]\nkeys = \"keyed\"\n"), @r#"
-    once: KEY_MISSING the operation "touch" needs a key and none was given; give one that names this very action
-    once: happened: no, retryable: no
+    assert_snapshot!(refused_under("[operation.touch]\nclass = \"probed\"\n"), @r#"once: INVALID_INPUT onceward.toml: [operation.touch] the class is "probed", but there is no probe to ask; add probe = "COMMAND""#);
+    assert_snapshot!(refused_under("[operation.touch]\nkeys = \"keyed\"\n"), @"once: KEY_MISSING touch requires an explicit key that identifies this action; nothing was run");
+    assert_snapshot!(refused_under("[operation.touch]\nkey = [\"order.id\"]\n"), @"once: INVALID_INPUT the key is made of order.id, which needs one JSON input (--input, --input-file or --stdin), and there are 0");
+}
+
+#[test]
+fn every_mistake_is_told_at_once() {
+    let bench = Bench::new();
+    bench.write(
+        "onceward.toml",
+        "[defaults]\nretension = \"1h\"\nattempts = \"three\"\nprobe = true\ndoubt_exit = [0]\n\
+         [operation.\"[a-z]\"]\nclass = \"twice\"\n[exits.curl]\nno_effect = [0]\n",
+    );
+    assert_snapshot!(refused_in(&bench, 2, &["config", "check"]), @r#"
+    once: INVALID_INPUT 7 problems:
+      onceward.toml: line 2: [defaults] has no setting `retension`; did you mean `retention`?
+      onceward.toml: line 3: attempts is the text "three"; it must be a whole number, such as 20
+      onceward.toml: line 4: probe is true; it must be a command in quotes, or a table such as {tool = "get_order", expect = "paid"}
+      onceward.toml: line 5: doubt_exit holds the number 0; an exit code here is a number from 1 to 255; 0 is success
+      onceward.toml: line 6: [operation."[a-z]"]: `[` has no meaning in a name; only * stands for any text
+      onceward.toml: line 7: class is the text "twice"; it must be one of read, idempotent, keyed, probed, once
+      onceward.toml: line 9: no_effect holds the number 0; an exit code here is a number from 1 to 255; 0 is success
     "#);
-    assert_snapshot!(refused_under("[operation.touch]\nkey = [\"order.id\"]\n"), @r"
-    once: INVALID_INPUT the key is made of order.id, which needs one JSON input (--input, --input-file or --stdin), and there are 0
-    once: happened: no, retryable: no
-    ");
+    let answer = bench.json(&["config", "check"]);
+    assert_eq!(answer["error"]["problems"].as_array().unwrap().len(), 7, "{answer}");
+    assert_eq!(refused_in(&bench, 2, &["config", "show"]), refused_in(&bench, 2, &["config", "check"]));
+}
+
+#[test]
+fn settings_that_contradict_each_other() {
+    assert_snapshot!(refused_under("[operation.touch]\nkey = [\"a\", \"b\"]\nvolatile = [\"b\"]\n"), @"once: INVALID_INPUT onceward.toml: [operation.touch] `b` is in both key and volatile: it cannot both identify the action and differ between retries");
+    assert_snapshot!(refused_under("[defaults]\nno_effect_exits = [3]\ndoubt_exit = [4, 3]\n"), @"once: INVALID_INPUT onceward.toml: [defaults] exit code 3 is in both no_effect_exits and doubt_exit: it cannot mean both");
+    let bench = Bench::new();
+    bench.write("onceward.toml", "[ledger]\nurl = \"foo\"\n");
+    for command in ["check", "show"] {
+        let mut once = bench.command(&["config", command, "--config", "onceward.toml"]);
+        let said: crate::common::Said = once.env_remove("ONCE_LEDGER").output().unwrap().into();
+        let said = said.exits(2).err();
+        assert!(said.contains("foo") && said.contains("sqlite:"), "{said}");
+    }
 }
 
 #[test]
 fn policies_that_cannot_be_read() {
-    assert_snapshot!(refused(2, &["run", "--config", "no.toml", "--", "touch", "ran"]), @r"
-    once: INVALID_INPUT cannot read the policy no.toml: No such file or directory (os error 2)
-    once: happened: no, retryable: no
-    ");
-    assert_snapshot!(refused(2, &["run", "--config", ".", "--", "touch", "ran"]), @r"
-    once: INVALID_INPUT cannot read the policy .: Is a directory (os error 21)
-    once: happened: no, retryable: no
-    ");
+    assert_snapshot!(refused(2, &["run", "--config", "no.toml", "--", "touch", "ran"]), @"once: INVALID_INPUT cannot read the policy no.toml: No such file or directory (os error 2)");
+    assert_snapshot!(refused(2, &["run", "--config", ".", "--", "touch", "ran"]), @"once: INVALID_INPUT cannot read the policy .: Is a directory (os error 21)");
     let bench = Bench::new();
     bench.write("onceward.toml", [0xff, 0xfe, 0x00]);
-    assert_snapshot!(refused_in(&bench, 2, &["run", "--", "touch", "ran"]), @r"
-    once: INVALID_INPUT cannot read the policy onceward.toml: stream did not contain valid UTF-8
-    once: happened: no, retryable: no
-    ");
-    assert_snapshot!(refused_in(&bench, 2, &["config", "show"]), @r"
-    once: INVALID_INPUT cannot read the policy onceward.toml: stream did not contain valid UTF-8
-    once: happened: no, retryable: no
-    ");
+    assert_snapshot!(refused_in(&bench, 2, &["run", "--", "touch", "ran"]), @"once: INVALID_INPUT cannot read the policy onceward.toml: stream did not contain valid UTF-8");
+    assert_snapshot!(refused_in(&bench, 2, &["config", "show"]), @"once: INVALID_INPUT cannot read the policy onceward.toml: stream did not contain valid UTF-8");
 }
 
 #[test]
 fn config_init_touches_no_file_that_is_there() {
     let bench = Bench::new();
     bench.write("onceward.toml", "# mine\n");
-    assert_snapshot!(refused_in(&bench, 2, &["config", "init"]), @r"
-    once: INVALID_INPUT onceward.toml exists already; it was not touched
-    once: happened: no, retryable: no
-    ");
-    assert_snapshot!(refused_in(&bench, 2, &["config", "init", "--dry-run"]), @r"
-    once: INVALID_INPUT onceward.toml exists already; it was not touched
-    once: happened: no, retryable: no
-    ");
-    assert_snapshot!(refused_in(&bench, 2, &["config", "init", "no/such/folder.toml"]), @r"
-    once: INVALID_INPUT cannot write no/such/folder.toml: No such file or directory (os error 2)
-    once: happened: no, retryable: no
-    ");
+    assert_snapshot!(refused_in(&bench, 2, &["config", "init"]), @"once: INVALID_INPUT onceward.toml already exists; it was not changed");
+    assert_snapshot!(refused_in(&bench, 2, &["config", "init", "--dry-run"]), @"once: INVALID_INPUT onceward.toml already exists; it was not changed");
+    assert_snapshot!(refused_in(&bench, 2, &["config", "init", "no/such/folder.toml"]), @"once: INVALID_INPUT cannot write no/such/folder.toml: No such file or directory (os error 2)");
 }

@@ -28,6 +28,13 @@ impl Bench {
         self.newest()
     }
 
+    /// Writes an alarm into the record of every operation, as an attempt that comes back late would.
+    pub(crate) fn raise_alarm(&self, word: &str) {
+        let connection = Connection::open(self.path("once.db")).unwrap();
+        let alarm = format!("UPDATE operation SET detail = json_set(detail, '$.double_effect', '{word}')");
+        assert_eq!(connection.execute(&alarm, []).unwrap(), 1);
+    }
+
     /// A SQLite file of another program, at the ledger's place.
     pub(crate) fn with_foreign_database(&self) -> &Self {
         let connection = Connection::open(self.path("once.db")).unwrap();
