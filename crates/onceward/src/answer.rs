@@ -197,10 +197,8 @@ impl Answer {
         if outcome.and_then(|outcome| outcome.verified) == Some(Verification::Pending) {
             warnings.push(match surface {
                 Surface::Shell { program, .. } if program == "once" => {
-                    format!(
-                        "success was reported but is not confirmed yet; ask again with `once verify {}`",
-                        record.id
-                    )
+                    let ask = surface.line(&format!("verify {}", record.id));
+                    format!("success was reported but is not confirmed yet; ask again with `{ask}`")
                 }
                 Surface::Shell { .. } | Surface::Python | Surface::McpAgent | Surface::McpPerson { .. } => {
                     "success was reported but is not confirmed yet".to_owned()

@@ -247,7 +247,8 @@ impl Surface {
         }
     }
 
-    fn line(&self, rest: &str) -> String {
+    /// A command of this surface's tool.
+    pub(crate) fn line(&self, rest: &str) -> String {
         match self {
             Self::Shell { program, options } if !options.is_empty() => {
                 format!("{program} {} {rest}", options.join(" "))

@@ -8,6 +8,7 @@
 )]
 
 pub(crate) mod ledgers;
+pub(crate) mod server;
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;

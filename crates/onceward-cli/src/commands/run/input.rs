@@ -70,6 +70,8 @@ pub(crate) fn gather(identity: &IdentityArgs, command: &[OsString]) -> Result<Ga
             Ok(bytes) if bytes.is_empty() => stdin = Some(bytes.into()),
             Ok(bytes) => {
                 sort_in(&bytes, &mut documents, &mut files);
+                // The command sees it, which it does not see of the same document in --input.
+                members.push(("stdin", Json::Bool(true)));
                 stdin = Some(bytes.into());
             }
             Err(problem) => problems.push(problem),
@@ -144,11 +146,12 @@ pub(crate) fn in_document(fields: &[String]) -> Vec<String> {
         .collect()
 }
 
-/// JSON is understood; anything else counts by its content.
+/// A JSON document counts by its meaning; anything else counts by its content. A number by itself is no document: the
+/// version 1.10 is not 1.1.
 fn sort_in(bytes: &[u8], documents: &mut Vec<Json>, files: &mut Vec<Json>) {
     match std::str::from_utf8(bytes).ok().and_then(|text| Json::parse(text).ok()) {
-        Some(document) => documents.push(document),
-        None => files
+        Some(document @ (Json::Object(_) | Json::Array(_))) => documents.push(document),
+        Some(_) | None => files
             .push(Json::from(format!("sha256:{}", data_encoding::HEXLOWER.encode(&Sha256::digest(bytes))))),
     }
 }

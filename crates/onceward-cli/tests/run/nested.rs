@@ -1,0 +1,127 @@
+//! `once` inside `once`, and a tool of the framework behind it: an inner doubt stays a doubt.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::json;
+
+use crate::common::{Bench, eventually};
+
+#[test]
+fn an_inner_doubt_is_a_doubt_at_every_level() {
+    let bench = Bench::new();
+    for (form, level) in [("", "text"), ("--json ", "json")] {
+        let inner = "sh -c 'echo ran >> runs; kill -9 $$'";
+        let inner = format!("once {form}run --key inner-{level} -- {inner}");
+        let middle = format!("once {form}run --key middle-{level} -- {inner}");
+        let before = bench.runs();
+        for _ in 0..2 {
+            let answer =
+                bench.shell(&format!("once --json run --key outer-{level} -- {middle}")).exits(79).json();
+            assert_eq!(
+                (&answer["error"]["code"], &answer["happened"]),
+                (&json!("IN_DOUBT"), &json!("unknown"))
+            );
+        }
+        assert_eq!(bench.runs() - before, 1, "{middle}");
+    }
+    let states = bench.json(&["ls"])["data"].clone();
+    assert!(states.as_array().unwrap().iter().all(|line| line["state"] == "in_doubt"), "{states}");
+    assert_eq!(states.as_array().unwrap().len(), 6);
+}
+
+#[test]
+fn an_inner_answer_in_json_is_taken_at_its_word() {
+    let bench = Bench::new();
+    let line = "once --json run --key outer -- once --json run --key inner --fail-exit 3 -- sh -c 'exit 3'";
+    let answer = bench.shell(line).exits(3).json();
+    assert_eq!((&answer["error"]["code"], &answer["happened"]), (&json!("FAILED"), &json!("no")));
+    // In text only the exit code is there, and it may be anything.
+    let line = "once --json run --key outer-2 -- once run --key inner-2 --fail-exit 3 -- sh -c 'exit 3'";
+    assert_eq!(bench.shell(line).exits(79).json()["happened"], "unknown");
+    // Wrong usage ran nothing.
+    bench.shell("once run --key outer-3 -- once run --no-such-flag").exits(2);
+    assert_eq!(bench.state(&bench.newest()), "failed");
+}
+
+#[test]
+fn an_inner_code_for_what_was_done_is_not_taken_for_a_failure() {
+    let bench = Bench::new();
+    let inner = "once run --key inner --noop-exit 2 -- sh -c 'echo ran >> runs'";
+    bench.shell(inner).exits(0);
+    let answer = bench.shell(&format!("once --json run --key outer -- {inner}")).exits(79).json();
+    assert_eq!((&answer["happened"], bench.runs()), (&json!("unknown"), 1));
+}
+
+#[test]
+fn a_call_inside_itself_is_refused_at_once() {
+    let bench = Bench::new();
+    let nested = |line: &str| {
+        let begun = std::time::Instant::now();
+        let said = bench.shell(line);
+        assert!(begun.elapsed().as_secs() < 20, "it waited for itself");
+        said
+    };
+    let said =
+        nested("once run --key a -- sh -c 'once --json run --key a -- sh -c x > inner; echo $? >> inner'");
+    said.exits(0);
+    let inner = bench.read("inner");
+    assert!(inner.contains("KEY_REUSED"), "another command under the key: {inner}");
+    // The very same call, with and without a key, and around a corner.
+    bench.script("again.sh", "once --json run --key b ./again.sh > inner; echo $? > code");
+    nested("once run --key b ./again.sh").exits(0);
+    assert_eq!(bench.read("code"), "4\n");
+    assert!(bench.read("inner").contains("made from inside attempt 1"), "{}", bench.read("inner"));
+    assert!(bench.read("inner").contains("a key of its own"), "{}", bench.read("inner"));
+    bench.script("derived.sh", "once run ./derived.sh 2> inner; echo $? > code");
+    nested("once run ./derived.sh").exits(0);
+    assert_eq!(bench.read("code"), "4\n");
+    bench.script(
+        "corner.sh",
+        "once run --key corner-2 -- once run --key corner ./corner.sh 2> inner; echo $? > code",
+    );
+    nested("once run --key corner ./corner.sh").exits(0);
+    assert!(bench.read("inner").contains("made from inside attempt 1"), "{}", bench.read("inner"));
+}
+
+#[test]
+fn a_process_that_outlives_its_operation_gets_its_result() {
+    let bench = Bench::new();
+    bench.script("daemon.sh", "while ! [ -e release ]; do sleep 0.02; done; once run --key a ./start.sh > late 2>&1; echo $? > code");
+    bench.script("start.sh", "echo ran >> runs; ./daemon.sh > /dev/null 2>&1 & echo started");
+    bench.shell("once run --key a ./start.sh").exits(0);
+    bench.release();
+    eventually("the process asks", || !bench.read("code").is_empty());
+    assert_eq!((bench.read("code").as_str(), bench.runs()), ("0\n", 1), "{}", bench.read("late"));
+}
+
+/// The example tool, built as the tests are.
+fn shop() -> PathBuf {
+    let folder = Path::new(env!("CARGO_BIN_EXE_once")).parent().unwrap();
+    let mut command = Command::new(env!("CARGO"));
+    command.args(["build", "--quiet", "--offline", "-p", "shop"]);
+    command.args(folder.ends_with("release").then_some("--release"));
+    command.arg("--target-dir").arg(folder.parent().unwrap());
+    let output = command.current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    folder.join("shop")
+}
+
+#[test]
+fn a_tool_of_the_framework_in_doubt_is_in_doubt() {
+    let bench = Bench::new();
+    let shop = shop();
+    let shop = shop.display();
+    for (form, address) in [("", "a@example.org"), ("--json", "b@example.org")] {
+        let mail = format!("{shop} send-email {form} --to {address} --subject hello");
+        for call in 1..=2 {
+            let line = format!("SHOP_TROUBLE=lost-reply once --json run --key {address} -- {mail}");
+            let answer = bench.shell(&line).exits(79).json();
+            let told = (&answer["happened"], &answer["ran"]);
+            assert_eq!(told, (&json!("unknown"), &json!(call == 1)), "{answer}");
+        }
+    }
+    let sent = rusqlite::Connection::open(bench.path("shop.db")).unwrap();
+    let sent: i64 = sent.query_row("SELECT count(*) FROM emails", [], |row| row.get(0)).unwrap();
+    assert_eq!(sent, 2, "each mail was sent once");
+}

@@ -1,0 +1,185 @@
+//! A retry or a wanted repeat, when no key was given: whether the answer was delivered decides. And which action it is.
+
+use std::os::unix::fs::symlink;
+
+use serde_json::json;
+
+use crate::common::{Bench, COUNTED, HELD, eventually};
+
+fn run<'a>(flags: &[&'a str], script: &'a str) -> Vec<&'a str> {
+    [&["run"], flags, &["--", "sh", "-c", script]].concat()
+}
+
+#[test]
+fn an_answer_that_was_delivered_makes_the_same_call_wanted_again() {
+    let bench = Bench::new();
+    for times in 1..=3 {
+        bench.once(&run(&[], COUNTED)).exits(0);
+        assert_eq!(bench.runs(), times);
+    }
+    for flags in [&["--keys", "strict"][..], &["--scope", "run-7"], &["--key", "a"], &["--occurrence", "9"]] {
+        let before = bench.runs();
+        // `strict` is about the first occurrence, which has run already.
+        for _ in 0..3 {
+            bench.once(&run(flags, COUNTED)).exits(0);
+        }
+        assert_eq!(bench.runs() - before, usize::from(flags[0] != "--keys"), "{flags:?}");
+    }
+    let before = bench.runs();
+    for _ in 0..2 {
+        bench.once(&run(&["--scope", "run-8", "--keys", "auto"], COUNTED)).exits(0);
+    }
+    assert_eq!(bench.runs() - before, 2, "what the caller says comes before the scope");
+    assert_eq!(bench.once(&run(&["--keys", "keyed"], COUNTED)).exits(2).err().contains("KEY_MISSING"), true);
+}
+
+#[test]
+fn an_answer_that_was_not_delivered_is_given_again() {
+    let bench = Bench::new();
+    // Its reader goes away.
+    let mut process =
+        bench.command(&run(&[], "echo ran >> runs; echo out; sleep 0.3; echo more")).spawn().unwrap();
+    drop(process.stdout.take());
+    assert!(process.wait().unwrap().success());
+    let again = bench.once(&run(&[], "echo ran >> runs; echo out; sleep 0.3; echo more")).exits(0);
+    assert_eq!((again.out().as_str(), bench.runs()), ("out\nmore", 1));
+    assert!(again.err().contains("the earlier answer was not delivered"), "{}", again.err());
+    // Now it has been delivered.
+    bench.once(&run(&[], "echo ran >> runs; echo out; sleep 0.3; echo more")).exits(0);
+    assert_eq!(bench.runs(), 2);
+}
+
+#[test]
+fn an_answer_to_a_parent_that_is_gone_is_given_again() {
+    let bench = Bench::new();
+    let line = format!(
+        "once run -- sh -c '{HELD}' > /dev/null 2>&1 & until [ -e runs ]; do sleep 0.02; done; kill -9 $$"
+    );
+    assert_eq!(bench.shell(&line).exit, -1);
+    bench.release();
+    eventually("the call ends", || bench.json(&["ls"])["data"][0]["state"] == "done");
+    bench.once(&run(&[], HELD)).exits(0);
+    assert_eq!(bench.runs(), 1);
+}
+
+#[test]
+fn what_is_in_doubt_or_running_is_not_wanted_again() {
+    let bench = Bench::new();
+    for _ in 0..3 {
+        bench.once(&run(&[], "echo ran >> runs; exit 1")).exits(79);
+    }
+    assert_eq!(bench.runs(), 1);
+    let id = bench.newest();
+    bench.once(&["settle", &id, "--as", "done"]).exits(0);
+    let said = bench.once(&run(&[], "echo ran >> runs; exit 1")).exits(0);
+    assert!(said.err().contains("settled AGE ago by hand"), "{}", said.err());
+    assert_eq!(bench.runs(), 1, "the first answer after the settlement");
+    bench.once(&run(&[], "echo ran >> runs; exit 1")).exits(79);
+    assert_eq!(bench.runs(), 2, "and from then on a wanted repeat");
+}
+
+#[test]
+fn the_same_command_in_another_folder_is_another_action() {
+    let bench = Bench::new();
+    for folder in ["a", "b"] {
+        std::fs::create_dir(bench.path(folder)).unwrap();
+        bench.script(&format!("{folder}/deploy.sh"), "echo ran >> ../runs; echo deployed ${PWD##*/}");
+    }
+    symlink(bench.path("a"), bench.path("link")).unwrap();
+    let deploy = |folder: &str| {
+        bench.once_in(folder, &["run", "--keys", "strict", "--", "./deploy.sh", "prod"]).exits(0).out()
+    };
+    assert_eq!([deploy("a"), deploy("b")], ["deployed a", "deployed b"]);
+    assert_eq!(
+        (deploy("a"), deploy("link"), bench.runs()),
+        ("deployed a".to_owned(), "deployed a".to_owned(), 2)
+    );
+    // Left out by name, and under a key, it does not count.
+    for folder in ["a", "b"] {
+        bench
+            .once_in(folder, &["run", "--keys", "strict", "--ignore", "folder", "--", "./deploy.sh", "x"])
+            .exits(0);
+        bench.once_in(folder, &["run", "--key", "deploy-7", "--", "./deploy.sh", "y"]).exits(0);
+    }
+    assert_eq!(bench.runs(), 4);
+}
+
+#[test]
+fn a_folder_that_is_gone_is_said_to_be() {
+    let bench = Bench::new();
+    let line = "mkdir gone; cd gone; rmdir ../gone; once run -- touch ../ran; echo $?; once run --ignore folder -- touch ../ran";
+    let said = bench.shell(line).exits(0);
+    assert_eq!(said.out(), "2");
+    assert!(said.err().contains("the working folder: No such file"), "{}", said.err());
+    assert!(said.err().contains("--ignore folder leaves it out"), "{}", said.err());
+}
+
+#[test]
+fn the_environment_does_not_count_unless_it_is_named() {
+    let bench = Bench::new();
+    let run = |variable: &str, flags: &str| {
+        bench
+            .shell(&format!("A={variable} once run --keys strict {flags} -- sh -c 'echo ran >> runs'"))
+            .exits(0)
+    };
+    run("1", "");
+    run("2", "");
+    assert_eq!(bench.runs(), 1);
+    run("1", "--env A");
+    run("2", "--env A");
+    assert_eq!(bench.runs(), 3);
+}
+
+#[test]
+fn one_key_is_one_effect_whatever_the_command_is_called() {
+    let bench = Bench::new();
+    bench.script("pay.sh", "echo ran >> runs");
+    for (call, line) in ["./pay.sh", "sh ./pay.sh", "bash -c ./pay.sh", "env A=b ./pay.sh"].iter().enumerate()
+    {
+        let said = bench.shell(&format!("once --json run --key order-42 -- {line}"));
+        let answer = said.json();
+        if call > 0 {
+            assert_eq!((said.exit, &answer["error"]["code"]), (6, &json!("KEY_REUSED")), "{line}");
+            assert_eq!(
+                (&answer["happened"], &answer["ran"]),
+                (&json!("yes"), &json!(false)),
+                "the operation's, and this call's"
+            );
+            assert!(answer.get("data").is_none(), "another call's output is no answer: {answer}");
+        }
+    }
+    assert_eq!(bench.runs(), 1);
+    // A name that was chosen counts.
+    bench.shell("once run --key order-42 --name refund -- ./pay.sh").exits(0);
+    assert_eq!(bench.runs(), 2);
+}
+
+#[test]
+fn one_project_is_one_ledger_in_all_its_folders() {
+    let bench = Bench::new();
+    std::fs::create_dir_all(bench.path("project/deep/down")).unwrap();
+    bench.write("project/onceward.toml", "[ledger]\nurl = \"sqlite:state.db\"\n");
+    let script = format!("echo ran >> {}", bench.path("runs").display());
+    let line = format!(
+        "unset ONCE_LEDGER; cd project; once config allow; for d in . deep deep/down; do \
+        (cd $d; once run --key order-42 -- sh -c '{script}'); done"
+    );
+    bench.shell(&line).exits(0);
+    assert_eq!(bench.runs(), 1);
+    assert!(bench.path("project/state.db").exists());
+}
+
+#[test]
+fn fields_that_a_policy_chooses_identify_the_action_in_every_folder() {
+    let bench = Bench::new();
+    for folder in ["a", "b"] {
+        std::fs::create_dir(bench.path(folder)).unwrap();
+    }
+    bench.policy("[operation.pay]\nkey = [\"order\"]\nkeys = \"strict\"\n");
+    let script = format!("echo ran >> {}", bench.path("runs").display());
+    for folder in ["a", "b", "a"] {
+        let args = ["run", "--name", "pay", "--input", r#"{"order": 7}"#, "--", "sh", "-c", &script];
+        bench.once_in(folder, &args).exits(0);
+    }
+    assert_eq!(bench.runs(), 1);
+}

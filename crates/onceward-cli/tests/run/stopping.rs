@@ -1,0 +1,172 @@
+//! A command that is stopped may have acted, whatever it ends with. A time limit ends all of its processes.
+
+use std::os::unix::process::CommandExt;
+use std::process::Stdio;
+
+use nix::sys::signal::{Signal, kill, killpg};
+use nix::unistd::Pid;
+
+use crate::common::{Bench, eventually};
+
+/// A command that has its effect, and ends with this code when it is asked to.
+fn obedient(code: i32) -> String {
+    format!("trap 'exit {code}' INT TERM HUP QUIT; echo ran >> runs; while [ -e runs ]; do sleep 0.02; done")
+}
+
+/// Whether a process is there and is not a zombie.
+fn lives(pid: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+}
+
+fn pid_in(bench: &Bench, file: &str) -> i32 {
+    eventually("the process tells its id", || bench.read(file).ends_with('\n'));
+    bench.read(file).trim().parse().unwrap()
+}
+
+#[test]
+fn a_command_that_ends_well_after_a_signal_is_in_doubt() {
+    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
+        for code in [0, 1] {
+            let bench = Bench::new();
+            let script = obedient(code);
+            // Not even a code that is declared to have no effect clears it.
+            let args = ["run", "--key", "a", "--fail-exit", "1", "--retries", "3", "--", "sh", "-c", &script];
+            let running = bench.start(&args);
+            eventually("the command runs", || bench.runs() == 1);
+            running.signal(signal);
+            let said = running.end().exits(79);
+            let told = format!("interrupted by {signal} and ended with exit code {code}");
+            assert!(said.err().contains(&told), "{}", said.err());
+            bench.once(&args).exits(79);
+            assert_eq!(bench.runs(), 1);
+        }
+    }
+}
+
+#[test]
+fn a_terminals_interrupt_is_seen_however_fast_the_command_ends() {
+    // The whole group gets the signal at once, and the command may be gone before `once` looks.
+    for round in 0..12 {
+        let bench = Bench::new();
+        let script = "trap 'exit 0' INT; echo ran >> runs; while [ -e runs ]; do sleep 0.01; done";
+        let mut process =
+            bench.command(&["run", "--key", "a", "--", "sh", "-c", script]).process_group(0).spawn().unwrap();
+        eventually("the command runs", || bench.runs() == 1);
+        killpg(Pid::from_raw(i32::try_from(process.id()).unwrap()), Signal::SIGINT).unwrap();
+        assert_eq!(process.wait().unwrap().code(), Some(79), "round {round}");
+        assert_eq!(bench.state(&bench.newest()), "in_doubt");
+    }
+}
+
+#[test]
+fn a_command_that_ends_well_after_a_cancel_is_in_doubt() {
+    for code in [0, 1] {
+        let bench = Bench::new();
+        let script = obedient(code);
+        let args = ["run", "--key", "a", "--fail-exit", "1", "--", "sh", "-c", &script];
+        let running = bench.start(&args);
+        eventually("the command runs", || bench.runs() == 1);
+        bench.once(&["cancel", &bench.newest()]).exits(0);
+        let said = running.end().exits(79);
+        assert!(said.err().contains("asked to stop by `once cancel`"), "{}", said.err());
+        bench.once(&args).exits(79);
+        assert_eq!(bench.runs(), 1);
+    }
+}
+
+#[test]
+fn a_user_signal_is_no_stop() {
+    let bench = Bench::new();
+    let script = "trap 'got=1' USR1; echo ran >> runs; until [ $got ]; do sleep 0.02; done";
+    let running = bench.start(&["run", "--key", "a", "--", "sh", "-c", script]);
+    eventually("the command runs", || bench.runs() == 1);
+    running.signal(Signal::SIGUSR1);
+    running.end().exits(0);
+}
+
+/// The effect of a process that goes on after the command has ended: nothing may be left to have it.
+const LATER: &str = "echo $$ > later; while ! [ -e release ]; do sleep 0.02; done; echo ran >> runs";
+
+#[test]
+fn a_time_limit_ends_every_process_of_the_command() {
+    let python = "import subprocess, time\n\
+        subprocess.Popen(['sh', 'later.sh'], close_fds=True, start_new_session=True)\ntime.sleep(60)\n";
+    for (name, command) in [
+        ("child", "sh later.sh"),
+        ("background", "sh later.sh & wait"),
+        ("left behind", "sh later.sh & sleep 0.3"),
+        ("own session", "setsid sh later.sh & sleep 60"),
+        ("no descriptors", "exec python3 start.py"),
+        ("twice removed", "(setsid sh later.sh > /dev/null 2>&1 &) & sleep 60"),
+        ("ignores the request", "trap '' TERM; sh later.sh & wait"),
+    ] {
+        let bench = Bench::new();
+        bench.write("later.sh", LATER).write("start.py", python);
+        // The second process must be there when the time is over.
+        let script = format!("while ! [ -e later ]; do sleep 0.02; done & {command}");
+        let args = ["run", "--key", "a", "--timeout", "1500ms", "--wait", "0s", "--", "sh", "-c", &script];
+        let said = bench.once(&args);
+        if name == "left behind" {
+            // The command itself ended in time: what it left behind is its own business, and holds the lock.
+            assert_eq!(said.exit, 0, "{name}: {}", said.err());
+            kill(Pid::from_raw(pid_in(&bench, "later")), Signal::SIGKILL).unwrap();
+            continue;
+        }
+        assert_eq!(said.exit, 10, "{name}: {}", said.err());
+        assert!(!lives(pid_in(&bench, "later")), "{name}: the process goes on");
+        bench.release();
+        bench.once(&args).exits(79);
+        assert_eq!(bench.runs(), 0, "{name}");
+    }
+}
+
+#[test]
+fn a_time_limit_leaves_older_processes_alone() {
+    let bench = Bench::new();
+    let line = "sleep 60 > /dev/null 2>&1 & echo $! > older; sleep 0.1; exec once run --key a --timeout 300ms -- sleep 60";
+    bench.shell(line).exits(10);
+    let older = pid_in(&bench, "older");
+    assert!(lives(older), "it was there before the command");
+    kill(Pid::from_raw(older), Signal::SIGKILL).unwrap();
+}
+
+#[test]
+fn a_process_that_outlives_a_stopped_command_is_a_running_attempt() {
+    let bench = Bench::new();
+    bench.write("later.sh", format!("trap '' TERM\n{LATER}"));
+    let script = "sh later.sh & wait";
+    let probed = "test -s runs || exit 10";
+    let args = [
+        "run",
+        "--key",
+        "a",
+        "--quarantine",
+        "0s",
+        "--probe",
+        probed,
+        "--wait",
+        "0s",
+        "--",
+        "sh",
+        "-c",
+        script,
+    ];
+    let mut process = bench.command(&args).stderr(Stdio::null()).spawn().unwrap();
+    let later = pid_in(&bench, "later");
+    kill(Pid::from_raw(i32::try_from(process.id()).unwrap()), Signal::SIGTERM).unwrap();
+    assert_eq!(process.wait().unwrap().code(), Some(79));
+    // The shell is gone, its child still holds the lock: the probe's "no" does not count.
+    assert!(lives(later));
+    let said = bench.once(&args).exits(4);
+    assert!(said.err().contains("still running"), "{}", said.err());
+    assert_eq!(
+        bench.once(&[&args[..1], &["--again"], &args[1..]].concat()).exit,
+        4,
+        "nor does the caller's word"
+    );
+    bench.release();
+    eventually("the process ends", || !lives(later));
+    bench.once(&args).exits(0);
+    assert_eq!(bench.runs(), 1);
+}
