@@ -228,6 +228,6 @@ def test_a_call_takes_functions_and_coroutines(ledger: Ledger) -> None:
 def test_a_coroutine_from_a_plain_function_is_not_taken_for_done(ledger: Ledger) -> None:
     async def charge() -> None: ...
 
-    with pytest.raises(InDoubt, match="guard the function that does the work"):
+    with pytest.raises(InDoubt, match="returned a coroutine"):
         ledger.once(name="charge")(lambda: charge())()
     assert next(ledger.operations()).state == "in_doubt"
