@@ -66,7 +66,7 @@ class Handler(BaseHTTPRequestHandler):
         elif how == "chunk":
             self.raw("HTTP/1.1 201 X\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", close=True)
         elif how == "short":
-            self.raw("HTTP/1.1 400 X\r\nContent-Length: 100\r\n\r\n{", close=True)
+            self.raw("HTTP/1.1 201 X\r\nContent-Length: 100\r\n\r\n{", close=True)
         elif how == "silence":
             self.server.over.wait(30)
             self.close_connection = True

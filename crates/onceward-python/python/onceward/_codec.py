@@ -45,7 +45,9 @@ class Annotated:
             plain = _plain(value)
             if difference(value, _build(self.kind, loads(dumps(plain)))) is None:
                 return plain
-        return self._encoded(value)
+        encoded = self._encoded(value)
+        # Data that is not what the annotation says is marked as data.
+        return encoded if _mentions_objects(encoded) else {_OBJECT: "", "state": encoded}
 
     def decode(self, data: Any) -> object:
         if _mentions_objects(data):
@@ -104,6 +106,8 @@ class Annotated:
         name = data.get(_OBJECT)
         if name is None or data.keys() != {_OBJECT, "state"}:
             return {key: self._decoded(item) for key, item in data.items()}
+        if name == "":
+            return self._decoded(data["state"])
         return _restored(self._class(name), {part: self._decoded(held) for part, held in data["state"].items()})
 
 

@@ -24,7 +24,7 @@ def kept(value: object, codec: Codec | None) -> tuple[str | None, str | None]:
     """The result as JSON text (`None` where it has none), and what is wrong with that."""
     try:
         plain = is_plain(value)
-        json = dumps(value if codec is None or plain else codec.encode(value))
+        json = dumps(value if codec is None else codec.encode(value))
         if len(json) > _LARGEST // 4 and len(json.encode()) > _LARGEST:
             return None, f"it is larger than {_LARGEST // 1024 // 1024} MiB"
         if plain and codec is None:

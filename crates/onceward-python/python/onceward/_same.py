@@ -56,9 +56,10 @@ def _members(first: dict[Any, Any], again: dict[Any, Any], where: str, depth: in
 def _attributes(first: Any, again: Any, where: str, depth: int) -> str | None:
     """What an object keeps beside its fields."""
     own, theirs = getattr(first, "__dict__", {}), getattr(again, "__dict__", {})
-    private = [getattr(one, "__pydantic_private__", None) for one in (first, again)]
-    if private[0] != private[1]:
-        return f"{where} comes back without its private attributes"
+    for part, words in (("private", "private attributes"), ("extra", "further fields")):
+        held = [getattr(one, f"__pydantic_{part}__", None) or {} for one in (first, again)]
+        if held[0] != held[1]:
+            return f"{where} comes back without its {words}"
     if own.keys() != theirs.keys():
         return f"{where} comes back without {', '.join(sorted(map(str, own.keys() ^ theirs.keys())))}"
     return _first(_differs(own[name], theirs[name], f"{where}.{name}", depth - 1) for name in own)
