@@ -227,7 +227,7 @@ def as_raised(error: OncewardError) -> OncewardError:
     if kind is type(error):
         return error
     try:
-        made: OncewardError = kind.__new__(kind)
+        made = _bare(kind)
         made.args = error.args
         made.__dict__.update({**cause.__dict__, **error.__dict__})
         _copy_fields(cause, made)
@@ -274,6 +274,13 @@ def _make_both(kind: type[OncewardError], foreign: type[BaseException]) -> type[
     except TypeError:
         # Two layouts that do not go together, or a class that must not be inherited from.
         return kind
+
+
+def _bare(kind: type[OncewardError]) -> OncewardError:
+    """An instance, made without the constructors of its classes: those want arguments of their own."""
+    own = next(parent for parent in kind.__mro__ if parent.__module__ == "builtins")
+    made: OncewardError = own.__new__(kind)
+    return made
 
 
 def _copy_fields(cause: BaseException, made: BaseException) -> None:
@@ -332,7 +339,7 @@ def _portable(held: dict[str, Any]) -> dict[str, Any]:
 
 def _rebuilt(kind: type[OncewardError], foreign: type[BaseException] | None, args: tuple[Any, ...]) -> OncewardError:
     made = _both(kind, foreign) if foreign is not None else kind
-    error: OncewardError = made.__new__(made)
+    error = _bare(made)
     error.args = args
     return error
 
