@@ -240,3 +240,85 @@ print("bye")
         [sys.executable, "-c", script, str(tmp_path / "a.db")], capture_output=True, timeout=ALONE_S, text=True
     )
     assert (ended.returncode, ended.stdout) == (0, "bye\n"), ended.stderr
+
+
+FORKS = """
+import os, sys
+from onceward import Ledger, LedgerUnavailable
+
+how, place, effects = sys.argv[1:]
+parent = os.getpid()
+
+def fork():
+    child = os.fork()
+    if child == 0:
+        if how == "exit":
+            sys.exit(0)
+        if how == "raise":
+            raise ValueError("in the child")
+        return "the child's"
+    os.waitpid(child, 0)
+    # What others find while the parent is still at it.
+    print(Ledger(place).show(next(Ledger(place).operations()).id).state, flush=True)
+    with open(effects, "a") as file:
+        file.write("x")
+    return "the parent's"
+
+ledger = Ledger(place)
+try:
+    print(ledger.once(name="forks", dispatch=DISPATCH)(fork)(), flush=True)
+except LedgerUnavailable as error:
+    assert os.getpid() != parent and "forked" in str(error), error
+    os._exit(0)
+except ValueError:
+    assert os.getpid() != parent
+    os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("how", ["exit", "raise", "return"])
+@pytest.mark.parametrize("dispatch", ["begin", "marked"])
+def test_a_forked_child_cannot_write_its_parents_ending(tmp_path: Path, how: str, dispatch: str) -> None:
+    place, effects = tmp_path / "agent.db", tmp_path / "effects"
+    code = FORKS.replace("DISPATCH", repr(dispatch))
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code, how, str(place), str(effects)],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split("\n")[:2] == ["running", "the parent's"], done.stdout
+    with Ledger(place) as ledger:
+        (record,) = ledger.operations()
+        assert record.state == "done" and record.json == '"the parent\'s"'
+    assert effects.read_text() == "x"
+
+
+FORKS_IN_A_LOOP = """
+import asyncio, os, sys
+from onceward import Ledger, LedgerUnavailable
+
+async def forks():
+    child = os.fork()
+    if child == 0:
+        return "the child's"
+    os.waitpid(child, 0)
+    return "the parent's"
+
+async def main():
+    parent = os.getpid()
+    try:
+        print(await Ledger(sys.argv[1]).once(name="forks")(forks)(), flush=True)
+    except LedgerUnavailable:
+        assert os.getpid() != parent
+        os._exit(0)
+
+asyncio.run(main())
+"""
+
+
+def test_a_forked_child_of_a_coroutine_cannot_either(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORKS_IN_A_LOOP, str(tmp_path / "agent.db")],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "the parent's\n"), done.stderr

@@ -1,0 +1,88 @@
+"""Event loops that are not asyncio's: what waits for the ledger lets others go on."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import trio
+
+from onceward import Failed, InDoubt, Ledger
+
+
+def test_trio(ledger: Ledger) -> None:
+    runs: list[int] = []
+
+    @ledger.once(name="charge")
+    async def charge(amount: int) -> int:
+        runs.append(amount)
+        await trio.sleep(0.05)
+        return amount
+
+    @ledger.once(name="refused")
+    async def refused() -> None:
+        await trio.open_tcp_stream("127.0.0.1", 1)
+
+    seen: list[int] = []
+
+    async def ask() -> None:
+        seen.append(await charge(5))
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            for _ in range(5):
+                nursery.start_soon(ask)
+        async with ledger.dedupe("evt") as event:
+            assert event.new
+        async with ledger.dedupe("evt") as event:
+            assert not event.new
+        with pytest.raises((Failed, InDoubt)):
+            await refused()
+        with trio.move_on_after(0.05):
+            await ledger.once(name="slow")(trio.sleep)(60)
+
+    trio.run(main)
+    assert runs == [5] and seen == [5] * 5
+    assert next(ledger.operations(name="slow")).state == "in_doubt"
+
+
+GEVENT = """
+from gevent import monkey
+monkey.patch_all()
+import sys, time
+import gevent
+from onceward import Ledger
+
+ledger = Ledger(sys.argv[1])
+runs, ticks = [], []
+
+@ledger.once(name="slow")
+def slow():
+    runs.append(1)
+    gevent.sleep(0.6)
+    return 7
+
+def tick():
+    while len(ticks) < 40:
+        ticks.append(time.monotonic())
+        gevent.sleep(0.02)
+
+ticker = gevent.spawn(tick)
+callers = [gevent.spawn(slow) for _ in range(4)]
+gevent.joinall([*callers, ticker], raise_error=True)
+longest = max(after - before for before, after in zip(ticks, ticks[1:]))
+print([caller.value for caller in callers], len(runs), longest < 0.5)
+"""
+
+
+def test_gevent(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", GEVENT, str(tmp_path / "agent.db")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout == "[7, 7, 7, 7] 1 True\n", done.stderr
