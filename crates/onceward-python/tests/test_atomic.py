@@ -15,7 +15,7 @@ import psycopg
 import pytest
 from servers import Postgres
 
-from onceward import Failed, InvalidInput, KeyReused, Ledger
+from onceward import Failed, InDoubt, InvalidInput, KeyReused, Ledger
 
 
 class Database:
@@ -138,3 +138,38 @@ def test_other_connections_are_refused(ledger: Ledger, postgres: Postgres) -> No
         ledger.atomic(object())
     with psycopg.connect(postgres.dsn) as connection, pytest.raises(InvalidInput, match="same database"):
         ledger.atomic(connection)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("again", [False, True])
+def test_a_function_that_commits_by_itself_is_told(database: Database, fails: bool, again: bool) -> None:
+    atomic = database.ledger.atomic(database.connection)
+
+    @atomic.once(name="order")
+    def order(id: int) -> None:
+        database.insert(id)
+        database.connection.commit()
+        if again:
+            database.insert(id + 1)
+        if fails:
+            raise ValueError("after the commit")
+
+    with pytest.raises(InDoubt, match="committed or rolled back") as doubt:
+        order(1)
+    assert doubt.value.operation is not None and doubt.value.operation.state == "in_doubt"
+    with pytest.raises(InDoubt):
+        order(1)
+    assert database.orders() == [1], "it is not run again"
+
+
+def test_a_function_that_rolls_back_by_itself_is_told(database: Database) -> None:
+    atomic = database.ledger.atomic(database.connection)
+
+    def order() -> None:
+        database.insert(1)
+        database.connection.rollback()
+
+    for _ in range(2):
+        with pytest.raises(InDoubt, match="committed or rolled back"):
+            atomic.call("order", {}, order)
+    assert database.orders() == []
