@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import importlib
 import smtplib
 import socket
 import ssl
+import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -205,8 +207,6 @@ def test_what_an_exception_says(error: Exception, verdict: str | None) -> None:
 
 def test_every_class_in_the_table_exists() -> None:
     """A library that renames a class would otherwise be in doubt in silence."""
-    import importlib
-
     missing = []
     for name in TABLE:
         module, _, kind = name.rpartition(".")
@@ -220,3 +220,21 @@ def test_every_class_in_the_table_exists() -> None:
         if found is None or f"{found.__module__}.{found.__qualname__}" != name:
             missing.append((name, found))
     assert not missing
+
+
+def test_the_next_generation_of_httpx_is_known(ledger: Ledger) -> None:
+    if sys.version_info < (3, 11):
+        # It is not made for older ones.
+        return
+    httpx2 = importlib.import_module("httpx2")
+
+    def send(port: int) -> None:
+        httpx2.post(f"http://127.0.0.1:{port}/", content=b"x", timeout=WAIT_S, trust_env=False).raise_for_status()
+
+    assert isinstance(outcome(ledger, send, "refused"), Failed)
+    assert isinstance(outcome(Ledger("memory:"), send, "answer", http_answer(429)), Failed)
+    assert isinstance(outcome(Ledger("memory:"), send, "answer", http_answer(500)), InDoubt)
+    for name, evidence in TABLE.items():
+        module, _, kind = name.rpartition(".")
+        if module == "httpx2" and evidence == "unsent":
+            assert classify(getattr(httpx2, kind)("x")) == "unsent", name
