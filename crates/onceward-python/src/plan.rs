@@ -43,6 +43,9 @@ impl Plan {
     }
 }
 
+/// What `pickle` makes a plan of again: the function, and its arguments.
+type Reduced<'py> = (Bound<'py, PyAny>, (String, Option<Record>));
+
 #[pymethods]
 impl Plan {
     /// `run`, `replay`, `replay_failure`, `wait`, `probe` or `refuse`.
@@ -99,7 +102,7 @@ impl Plan {
         Ok(Self { said, record: record.map(|record| Arc::clone(record.get().inner())) })
     }
 
-    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, (String, Option<Record>))> {
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Reduced<'py>> {
         let said =
             serde_json::to_string(&self.said).map_err(|error| PyValueError::new_err(error.to_string()))?;
         Ok((py.get_type::<Self>().getattr("_restored")?, (said, self.operation())))

@@ -130,10 +130,10 @@ fn told_after_a_try(tried: Error, refused: Error) -> Error {
     {
         return tried;
     }
-    match refused {
-        Error::InProgress { record, .. } => Error::InProgress { record, ran: Ran::Yes },
-        other => other,
+    if let Error::InProgress { record, .. } = refused {
+        return Error::InProgress { record, ran: Ran::Yes };
     }
+    refused
 }
 
 /// Whether this call may try again by itself: after a definite failure, or where the class says that repeating is safe.
