@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use common::{Bench, NOW_MS, terms};
 use onceward::record::{Downstream, Outcome};
 use onceward::{
-    Class, Code, Decision, Dispatch, Door, Effect, Error, Failure, Inherit, Intent, OnExpired, OnFailure,
+    Class, Decision, Dispatch, Door, Effect, Error, Failure, Inherit, Intent, OnExpired, OnFailure,
     Operation, Owner, Preview, ProbeAnswer, Receipt, Record, Refusal, State, Swap, transition,
 };
 use proptest::prelude::*;
@@ -119,26 +119,18 @@ impl Case {
 
 /// What the call did, in the words of a decision.
 fn decided(result: &Result<Receipt, Error>, ran: u32, probed: bool) -> Result<Decision, String> {
-    let refusal = |error: &Error| {
-        Some(match error.code() {
-            Code::KeyReused => match error {
-                Error::KeyReused { fields, .. } => Refusal::KeyReused(fields.clone()),
-                other => panic!("{other} has the code of a reused key"),
-            },
-            Code::KeyExpired => Refusal::KeyExpired,
-            Code::Cancelled => Refusal::Cancelled,
-            Code::BudgetExhausted => Refusal::BudgetExhausted,
-            Code::InDoubt => Refusal::InDoubt,
-            _ => return None,
-        })
-    };
     match result {
         _ if ran > 0 => Ok(Decision::Start { attempt: ran }),
         _ if probed => Ok(Decision::Probe),
         Ok(_) => Ok(Decision::Replay),
         Err(Error::Failed { .. }) => Ok(Decision::ReplayFailure),
         Err(Error::InProgress { .. }) => Ok(Decision::Wait),
-        Err(error) => refusal(error).map(Decision::Refuse).ok_or_else(|| error.to_string()),
+        Err(Error::KeyReused { fields, .. }) => Ok(Decision::Refuse(Refusal::KeyReused(fields.clone()))),
+        Err(Error::KeyExpired { .. }) => Ok(Decision::Refuse(Refusal::KeyExpired)),
+        Err(Error::Cancelled { .. }) => Ok(Decision::Refuse(Refusal::Cancelled)),
+        Err(Error::BudgetExhausted { .. }) => Ok(Decision::Refuse(Refusal::BudgetExhausted)),
+        Err(Error::InDoubt { .. }) => Ok(Decision::Refuse(Refusal::InDoubt)),
+        Err(error) => Err(error.to_string()),
     }
 }
 

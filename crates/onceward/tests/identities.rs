@@ -1,0 +1,150 @@
+//! Properties of identity: two actions never share one, one action never has two.
+
+use std::collections::BTreeMap;
+
+use onceward::{Intent, Operation, OperationId};
+use proptest::prelude::*;
+use proptest::sample::select;
+
+/// What a caller says that identifies an action. Texts are few and look like the seams between them, so that a careless
+/// rule would join two of them.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Said {
+    scope: &'static str,
+    chosen_name: bool,
+    name: &'static str,
+    key: Option<&'static str>,
+    input: Vec<&'static str>,
+    occurrence: Option<&'static str>,
+}
+
+const TEXTS: [&str; 12] =
+    ["a", "b", "ab", "null", "\"a\"", "a\",\"b", "[]", "default", "1", "é", "e\u{301}", "[\"a\",null,\"b\"]"];
+// A key with `#` is left out: the second occurrence of `a` is the key `a#2`, by design.
+const KEYS: [&str; 7] = ["a", "b", "ab", "null", "a\",\"b", "k1_a", "op_a"];
+
+fn said() -> impl Strategy<Value = Said> {
+    let text = || select(TEXTS.to_vec());
+    (
+        text(),
+        any::<bool>(),
+        text(),
+        proptest::option::of(select(KEYS.to_vec())),
+        proptest::collection::vec(text(), 0..3),
+        proptest::option::of(select(vec!["1", "2", "x"])),
+    )
+        .prop_map(|(scope, chosen_name, name, key, input, occurrence)| Said {
+            scope,
+            chosen_name,
+            name,
+            key,
+            input,
+            occurrence,
+        })
+}
+
+impl Said {
+    fn intent(&self) -> Intent {
+        let mut operation =
+            if self.chosen_name { Operation::new(self.name) } else { Operation::unnamed(self.name) };
+        operation = operation.scope(self.scope).input(serde_json::json!({"argv": self.input}));
+        if let Some(key) = self.key {
+            operation = operation.key(key);
+        }
+        if let Some(occurrence) = self.occurrence {
+            operation = operation.occurrence(occurrence);
+        }
+        operation.intent().unwrap_or_else(|error| panic!("{self:?}: {error}"))
+    }
+
+    /// What identifies the action, by the contract: scope, name and key. A name that no one chose does not count beside
+    /// a given key, and without a key the inputs are the key. Without an occurrence it is the first one.
+    fn identity(&self) -> (&str, Option<&str>, Result<&str, &[&'static str]>, &str) {
+        let name = (self.chosen_name || self.key.is_none()).then_some(self.name);
+        (self.scope, name, self.key.ok_or(&*self.input), self.occurrence.unwrap_or("1"))
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 5_000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn two_actions_have_one_id_only_if_they_are_one(a in said(), b in said()) {
+        let (one, other) = (a.intent(), b.intent());
+        prop_assert_eq!(one.id == other.id, a.identity() == b.identity(), "{:?} {:?}", a, b);
+        prop_assert_eq!(one.fingerprint == other.fingerprint, a.input == b.input);
+    }
+
+    /// Pairs that differ in one part only are the ones that are easily confused.
+    #[test]
+    fn a_change_of_one_part_is_another_action(a in said(), b in said(), part in 0..6) {
+        let changed = match part {
+            0 => Said { scope: b.scope, ..a.clone() },
+            1 => Said { chosen_name: b.chosen_name, ..a.clone() },
+            2 => Said { name: b.name, ..a.clone() },
+            3 => Said { key: b.key, ..a.clone() },
+            4 => Said { input: b.input, ..a.clone() },
+            _ => Said { occurrence: b.occurrence, ..a.clone() },
+        };
+        prop_assert_eq!(a.intent().id == changed.intent().id, a.identity() == changed.identity(), "{:?} {:?}", a, changed);
+    }
+
+    /// Whatever the texts are, an operation without a name has the id of none that has one.
+    #[test]
+    fn a_named_and_an_unnamed_operation_never_meet(
+        scopes in any::<[String; 2]>(), name in any::<String>(), keys in any::<[String; 2]>(),
+    ) {
+        let named = OperationId::of(&scopes[0], &name, &keys[0]);
+        prop_assert_ne!(&named, &OperationId::unnamed(&scopes[1], &keys[1]));
+        prop_assert_ne!(&named, &OperationId::unnamed(&scopes[0], &keys[0]));
+        let same = OperationId::unnamed(&scopes[0], &keys[0]) == OperationId::unnamed(&scopes[1], &keys[1]);
+        prop_assert_eq!(same, (&scopes[0], &keys[0]) == (&scopes[1], &keys[1]));
+    }
+
+    /// Parts that are cut at another place are other parts.
+    #[test]
+    fn where_one_part_ends_and_the_next_begins_is_part_of_the_id(text in "[ab\",\\[\\]\\\\]{3,9}", cuts in any::<[u8; 4]>()) {
+        let parts = |first: u8, second: u8| {
+            let (first, second) = (usize::from(first) % text.len(), usize::from(second) % text.len());
+            let (first, second) = (first.min(second), first.max(second));
+            [&text[..first], &text[first..second], &text[second..]]
+        };
+        let (one, other) = (parts(cuts[0], cuts[1]), parts(cuts[2], cuts[3]));
+        let id = |[scope, name, key]: [&str; 3]| OperationId::of(scope, name, key);
+        prop_assert_eq!(id(one) == id(other), one == other);
+    }
+
+    #[test]
+    fn an_occurrence_that_is_asked_for_later_is_the_one_that_was_asked_for_at_once(a in said(), number in 1_u64..40) {
+        let at_once = Said { occurrence: None, ..a.clone() };
+        let mut operation =
+            if a.chosen_name { Operation::new(a.name) } else { Operation::unnamed(a.name) }.scope(a.scope);
+        operation = operation.input(serde_json::json!({"argv": a.input})).occurrence(number.to_string());
+        if let Some(key) = a.key {
+            operation = operation.key(key);
+        }
+        let said = operation.intent().map(|intent| (intent.id, intent.key));
+        let later = at_once.intent().at_occurrence(number).map(|intent| (intent.id, intent.key));
+        prop_assert_eq!(said.ok(), later.ok());
+    }
+}
+
+/// All combinations of the texts, in one map: as many ids as there are actions.
+#[test]
+fn there_are_as_many_ids_as_actions() {
+    let mut ids: BTreeMap<OperationId, (String, Option<String>, String)> = BTreeMap::new();
+    for scope in TEXTS {
+        for key in TEXTS {
+            for name in TEXTS.map(Some).into_iter().chain([None]) {
+                let id = match name {
+                    Some(name) => OperationId::of(scope, name, key),
+                    None => OperationId::unnamed(scope, key),
+                };
+                let action = (scope.to_owned(), name.map(str::to_owned), key.to_owned());
+                let other = ids.insert(id, action.clone());
+                assert_eq!(other, None, "{action:?}");
+            }
+        }
+    }
+    assert_eq!(ids.len(), 12 * 12 * 13);
+}
