@@ -180,6 +180,7 @@ fn a_backup_is_a_ledger() {
     let bench = Bench::new();
     bench.once(&counted("a", &[])).exits(0);
     let running = bench.start_held("b");
+    eventually("the second command runs", || bench.runs() == 2);
     assert_snapshot!(bench.once(&["backup", "copy.db", "--dry-run"]).exits(0).out(), @"would_create: the ledger would be copied to copy.db");
     assert!(!bench.path("copy.db").exists());
     let answer = bench.json(&["backup", "copy.db"]);

@@ -61,8 +61,8 @@ fn judged(what: &'static str, number: u32) -> Finding {
         Some((_, name, Fate::IsShared)) => Finding::bad(
             what,
             format!(
-                "{name}: a network file system, on which locks and logs of other machines are not seen; keep the ledger \
-                 on a local disk, or use postgres:// or redis://"
+                "{name}: a network file system, on which locks and logs of other machines are not seen; keep the \
+                 ledger on a local disk, or use postgres:// or redis://"
             ),
         ),
         Some((_, name, Fate::Unknown)) => Finding::look(

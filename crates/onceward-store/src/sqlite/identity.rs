@@ -217,8 +217,8 @@ fn used_elsewhere(database: &Path) -> StoreError {
     let database = database.display();
     StoreError::unavailable(format!(
         "{database} is in use with another {database}-live file: it is reached by another path (a bind mount or a hard \
-         link), or its -live file was removed or replaced while in use. Nothing was run. Use one path everywhere, or wait \
-         until the processes that use it have ended"
+         link), or its -live file was removed or replaced while in use. Nothing was run. Use one path everywhere, or \
+         wait until the processes that use it have ended"
     ))
 }
 

@@ -80,8 +80,8 @@ struct Anchor {
     wall_ms: i64,
 }
 
-/// The ledger's time when it was opened here, and what the boot clock said then. From there on the boot clock counts: in
-/// one process it does not jump.
+/// The ledger's time when it was opened here, and what the boot clock said then. From there on the boot clock counts:
+/// in one process it does not jump.
 #[derive(Debug, Clone, Copy)]
 struct Time {
     opened_ms: i64,
