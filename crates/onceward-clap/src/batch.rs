@@ -12,10 +12,10 @@ use crate::call::{class_of, execute, preview, supervise_read, with_probe_of};
 use crate::command::{Batch, Mutating, Ordinary, World};
 use crate::envelope::{Envelope, raw};
 use crate::flags::MutatingFlags;
-use crate::referee::{Stop, lock};
+use crate::output::{CalledBy, Output};
 use crate::session::{Rules, Session, quoted};
+use crate::supervisor::{Stop, lock};
 use crate::text::{effect_style, styled};
-use crate::voice::{Audience, Voice};
 
 /// How many items one run takes.
 pub(crate) const MAX_ITEMS: usize = 100_000;
@@ -25,15 +25,15 @@ type WorldOf<C> = <<C as Batch>::Item as Mutating>::World;
 /// Runs a batch, prints its lines, and gives its exit code.
 pub(crate) fn run<C: Batch>(session: &Session<WorldOf<C>>, command: C, flags: &MutatingFlags) -> u8 {
     let progress = Arc::new(Mutex::new(Progress::default()));
-    let (voice, said) = (session.voice.clone(), Arc::clone(&progress));
-    session.referee.last_words(move |stop| {
+    let (output, said) = (session.output.clone(), Arc::clone(&progress));
+    session.supervisor.on_idle_signal(move |stop| {
         let progress = lock(&said);
         let envelope = progress.stopped(stop);
-        say(&voice, envelope.clone(), &progress);
+        say(&output, envelope.clone(), &progress);
         std::process::exit(i32::from(envelope.exit));
     });
     let ended = try_run(session, Arc::new(command), flags, &progress);
-    let stopped = session.referee.stopped();
+    let stopped = session.supervisor.stopped();
     let progress = lock(&progress);
     let envelope = match (ended, stopped) {
         (Err(envelope), _) => *envelope,
@@ -42,13 +42,13 @@ pub(crate) fn run<C: Batch>(session: &Session<WorldOf<C>>, command: C, flags: &M
         (Ok(()), None) => progress.partial(session),
     };
     let exit = envelope.exit;
-    say(&session.voice, envelope, &progress);
+    say(&session.output, envelope, &progress);
     exit
 }
 
 /// Ends the stream: with its summary where all is well, else with the error; or with one answer that holds all lines.
-fn say(voice: &Voice, mut envelope: Envelope, progress: &Progress) {
-    if let Some(items) = voice.held_lines() {
+fn say(output: &Output, mut envelope: Envelope, progress: &Progress) {
+    if let Some(items) = output.held_lines() {
         #[derive(Serialize)]
         struct Whole<'a> {
             partial: bool,
@@ -60,10 +60,10 @@ fn say(voice: &Voice, mut envelope: Envelope, progress: &Progress) {
         let whole = Whole { partial, summary: progress.counts(), effects, items };
         envelope.answer.data = raw(&whole);
     } else if envelope.answer.ok {
-        progress.summary(voice);
+        progress.summary(output);
         return;
     }
-    voice.end(&envelope, Some(progress.lines));
+    output.end(&envelope, Some(progress.lines));
 }
 
 fn try_run<C: Batch>(
@@ -89,10 +89,10 @@ fn try_run<C: Batch>(
         false => Some(session.ledger(onceward::Missing::Make).map_err(refuse)?),
     };
     for (item, intent) in items.into_iter().zip(intents) {
-        if session.referee.stopped().is_some() {
+        if session.supervisor.stopped().is_some() {
             return Ok(());
         }
-        session.referee.idle();
+        session.supervisor.idle();
         let item = Arc::new(item);
         let line = match &ledger {
             Some(ledger) if !flags.dry_run => one::<C>(session, ledger, &item, intent, &rules, progress),
@@ -169,13 +169,13 @@ fn one<C: Batch>(
         let mut progress = lock(progress);
         let doubt = Envelope::in_doubt(intent, attempt, stop, &session.surface);
         progress.note(&doubt);
-        session.voice.line(&Line::of(progress.lines, &doubt), || line_text(&doubt));
+        session.output.line(&Line::of(progress.lines, &doubt), || line_text(&doubt));
         let envelope = match stop {
             Stop::Signal(_) => progress.stopped(stop),
             Stop::Timeout { .. } => progress.partial(session),
         };
         let exit = envelope.exit;
-        say(&session.voice, envelope, &progress);
+        say(&session.output, envelope, &progress);
         exit
     };
     let executed = execute::<C::Item, Ordinary>(session, ledger, item, intent, rules.timeout_ms, &unfinished);
@@ -188,7 +188,7 @@ fn one<C: Batch>(
 fn progress_line<W: World>(session: &Session<W>, progress: &Mutex<Progress>, envelope: &Envelope) {
     let mut progress = lock(progress);
     progress.note(envelope);
-    session.voice.line(&Line::of(progress.lines, envelope), || line_text(envelope));
+    session.output.line(&Line::of(progress.lines, envelope), || line_text(envelope));
 }
 
 fn line_text(envelope: &Envelope) -> String {
@@ -292,7 +292,7 @@ impl Progress {
         Envelope::new(answer, 0)
     }
 
-    fn summary(&self, voice: &Voice) {
+    fn summary(&self, output: &Output) {
         #[derive(Serialize)]
         struct Summary<'a> {
             _summary: bool,
@@ -310,7 +310,7 @@ impl Progress {
             effects: &self.effects,
             warnings: [],
         };
-        voice.line(&summary, || format!("{} items, all well: {:?}", self.total, self.effects));
+        output.line(&summary, || format!("{} items, all well: {:?}", self.total, self.effects));
     }
 
     /// Some items did not succeed. The same command again does what is left, and nothing twice.
@@ -323,9 +323,9 @@ impl Progress {
         let error = ErrorView {
             happened: Some(self.happened()),
             next: Some("make the same call again: it does what is left, and nothing twice".to_owned()),
-            fix_command: match session.voice.audience {
-                Audience::Shell => Some(again(session.tool)),
-                Audience::Mcp => None,
+            fix_command: match session.output.called_by {
+                CalledBy::Shell => Some(again(session.tool)),
+                CalledBy::Mcp => None,
             },
             ..ErrorView::new("PARTIAL_FAILURE", message)
         };

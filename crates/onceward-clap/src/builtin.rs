@@ -9,8 +9,8 @@ use crate::command::World;
 use crate::entry::Facts;
 use crate::envelope::Envelope;
 use crate::manifest::{self, Detail};
+use crate::output::EnvelopeFormat;
 use crate::session::Session;
-use crate::voice::Dialect;
 
 pub(crate) use settle::SettleArgs;
 
@@ -61,9 +61,9 @@ pub(crate) fn run<W: World>(
         Builtin::Settle(args) => settle::settle(session, args),
         Builtin::Manifest => {
             definition.build();
-            let detail = match session.voice.dialect {
-                Dialect::Contract => Detail::Retries,
-                Dialect::Strict => Detail::Spec,
+            let detail = match session.output.format {
+                EnvelopeFormat::Contract => Detail::Retries,
+                EnvelopeFormat::Strict => Detail::Spec,
             };
             Envelope::info(&manifest::manifest(&definition, facts, detail))
         }
@@ -82,7 +82,7 @@ pub(crate) fn run<W: World>(
         Builtin::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(*shell, &mut definition, session.tool, &mut script);
-            session.voice.bytes(&script);
+            session.output.bytes(&script);
             return 0;
         }
         Builtin::Man { folder } => match pages(session, definition, folder.as_deref()) {
@@ -90,7 +90,7 @@ pub(crate) fn run<W: World>(
             Err(error) => Envelope::broken(format!("the manual could not be written: {error}")),
         },
     };
-    session.voice.answer(&envelope);
+    session.output.answer(&envelope);
     envelope.exit
 }
 
@@ -107,7 +107,7 @@ fn pages<W: World>(
         None => {
             let mut page = Vec::new();
             clap_mangen::Man::new(definition).render(&mut page)?;
-            session.voice.bytes(&page);
+            session.output.bytes(&page);
             Ok(())
         }
     }

@@ -14,11 +14,11 @@ use crate::fault::{Fault, FaultKind};
 use crate::flags::MutatingFlags;
 use crate::manifest::DangerLevel;
 use crate::op::Op;
+use crate::output::CalledBy;
 use crate::plan::Plan;
 use crate::probe::Doubt;
-use crate::referee::{Gate, Stop, Supervised, lock};
 use crate::session::{Rules, Session, quoted};
-use crate::voice::Audience;
+use crate::supervisor::{Gate, Stop, Supervised, lock};
 
 /// Whether the caller has said that something may be destroyed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,12 +66,12 @@ fn try_mutate<C: Mutating<D>, D: Danger>(
     }
     let ledger = &session.ledger(onceward::Missing::Make)?;
     let wanted = choose::<C, D>(&call, ledger, intent)?;
-    if session.voice.audience == Audience::Shell && by_delivery(wanted.rule) {
+    if session.output.called_by == CalledBy::Shell && by_delivery(wanted.rule) {
         *observed = Some(ledger.clone());
     }
     let unfinished = |intent: &Intent, attempt, stop| {
         let envelope = Envelope::in_doubt(intent, attempt, stop, &session.surface);
-        session.voice.answer(&envelope);
+        session.output.answer(&envelope);
         envelope.exit
     };
     let executed = execute::<C, D>(session, ledger, &command, wanted.intent, rules.timeout_ms, &unfinished);
@@ -182,7 +182,7 @@ pub(crate) fn execute<C: Mutating<D>, D: Danger>(
         let gate = Arc::new(Gate::default());
         let number = attempt.number();
         let work = work::<C, D>(session, command, attempt, &gate);
-        match session.referee.supervise(timeout_ms, &gate, work) {
+        match session.supervisor.supervise(timeout_ms, &gate, work) {
             Supervised::Finished(Ok(done)) => Ok(done),
             Supervised::Finished(Err(fault)) => Err(fault.into_failure(gate.passed())),
             Supervised::Panicked => {
@@ -233,7 +233,7 @@ fn ask<C: Mutating<D>, D: Danger>(
         return ProbeAnswer::CannotTell("there is no probe".to_owned());
     };
     let (command, record, options) = (Arc::clone(command), Arc::clone(record), session.options.clone());
-    let asked = session.referee.supervise(timeout_ms, &Gate::default(), move || {
+    let asked = session.supervisor.supervise(timeout_ms, &Gate::default(), move || {
         let world = C::World::open_read_only(&options)?;
         probe(&command, &world, &Doubt::of(&record)).map(crate::probe::Probed::answer)
     });
@@ -296,7 +296,7 @@ pub(crate) fn supervise_read<W: World, T: Send + 'static>(
     timeout_ms: u64,
     work: impl FnOnce() -> Result<T, Fault> + Send + 'static,
 ) -> Result<T, Box<Envelope>> {
-    let failed = match session.referee.supervise(timeout_ms, &Gate::default(), work) {
+    let failed = match session.supervisor.supervise(timeout_ms, &Gate::default(), work) {
         Supervised::Finished(Ok(value)) => return Ok(value),
         Supervised::Finished(Err(fault)) => Envelope::fault(&fault),
         Supervised::Panicked => Envelope::fault(&Fault::no_effect("the command panicked")),
@@ -317,12 +317,12 @@ fn unconfirmed<C: Mutating<D>, D: Danger>(
     };
     let kind = FaultKind::InvalidInput;
     let message = format!("{} is destructive and was not confirmed; nothing was done", C::NAME);
-    let (next, fix_command) = match session.voice.audience {
-        Audience::Shell => (
+    let (next, fix_command) = match session.output.called_by {
+        CalledBy::Shell => (
             "check the changes, then add --confirm to do it",
             Some(typed_with(session.tool, C::NAME, "--confirm")),
         ),
-        Audience::Mcp => ("check the changes, then make the same call with confirm: true", None),
+        CalledBy::Mcp => ("check the changes, then make the same call with confirm: true", None),
     };
     let error =
         ErrorView { next: Some(next.to_owned()), fix_command, ..ErrorView::new(kind.as_str(), message) };

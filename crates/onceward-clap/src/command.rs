@@ -1,4 +1,4 @@
-//! What an author writes: a command that reads, one that changes something, one that does so for many things.
+//! What an author writes: commands that read, that change something, or that do so for many items.
 
 use clap::Args;
 use onceward::Class;
@@ -10,29 +10,28 @@ use crate::op::{Applied, Op};
 use crate::plan::Plan;
 use crate::probe::Probe;
 
-/// How long a command may take unless it, or its caller, says otherwise.
+/// The default time limit of a command.
 pub const DEFAULT_TIMEOUT_MS: u64 = 60_000;
 
-/// What the commands of a tool look at and change: a database, an account at a vendor, a cluster.
+/// What the commands of a tool read and change: a database, an account at a vendor, a cluster.
 ///
-/// Commands that change it get `&mut` only when they dispatch. Whatever changes the world should therefore take
-/// `&mut self`: then the compiler keeps it out of plans, probes and safe commands.
+/// Commands get `&mut` only when they dispatch. Methods that change the world should therefore take `&mut self`: then the
+/// compiler keeps them out of plans, probes and safe commands.
 pub trait World: Sized + Send + 'static {
-    /// The options that say which world: `--database PATH`. They hold for every command. [`NoOptions`] if there are
-    /// none.
+    /// The options that select the world: `--database PATH`. Every command has them. [`NoOptions`] if there are none.
     type Options: Args + Clone + Send + Sync + 'static;
 
-    /// Which world this is, in words: a path, an account, a host. It is part of every operation's identity, so that the
-    /// same command on another world is another operation.
+    /// Names the world: an absolute path, an account, a host. It is part of every operation's identity: the same command
+    /// on another world is another operation.
     fn place(options: &Self::Options) -> String;
 
-    /// Opens it to be changed.
+    /// Opens it for changes.
     ///
     /// # Errors
     /// When it cannot be opened. Nothing has happened.
     fn open(options: &Self::Options) -> Result<Self, Fault>;
 
-    /// Opens it for plans, probes and safe commands. Where the world can refuse to be changed, ask it to.
+    /// Opens it for plans, probes and safe commands. If the world can refuse changes, ask it to.
     ///
     /// # Errors
     /// When it cannot be opened. Nothing has happened.
@@ -43,7 +42,7 @@ pub trait World: Sized + Send + 'static {
 #[derive(Debug, Clone, Args)]
 pub struct NoOptions {}
 
-/// A command that only reads. It is given no way to change the world and none to report an effect.
+/// A command that only reads. It can neither change the world nor report an effect.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a safe command",
     label = "`Safe` is not implemented for `{Self}`",
@@ -51,11 +50,11 @@ pub struct NoOptions {}
     note = "one that destroys implements `Mutating<Destructive>` and is registered with `.destructive::<{Self}>()`"
 )]
 pub trait Safe: Args + Serialize + Send + Sync + 'static {
-    /// What is typed.
+    /// The name that is typed.
     const NAME: &'static str;
     /// Arguments with which it works, for the manifest.
     const EXAMPLE: &'static [&'static str];
-    /// How long it may take.
+    /// Its time limit, in milliseconds.
     const TIMEOUT_MS: u64 = DEFAULT_TIMEOUT_MS;
     /// What it reads.
     type World: World;
@@ -65,7 +64,7 @@ pub trait Safe: Args + Serialize + Send + Sync + 'static {
     /// Reads and answers.
     ///
     /// # Errors
-    /// Whatever goes wrong, nothing has happened.
+    /// A read has no effect, whatever goes wrong.
     fn read(&self, world: &Self::World) -> Result<Self::Data, Fault>;
 }
 
@@ -82,50 +81,52 @@ pub trait Safe: Args + Serialize + Send + Sync + 'static {
     note = "`.safe::<C>()` takes what implements `Safe`: it only reads"
 )]
 pub trait Mutating<D: Danger = Ordinary>: Args + Serialize + Send + Sync + 'static {
-    /// What is typed, and the operation's name in the ledger, after the tool's.
+    /// The name that is typed. With the tool's name, it is the operation's name in the ledger.
     const NAME: &'static str;
     /// Arguments with which it works. A program that tests all commands of the tool runs it with them.
     const EXAMPLE: &'static [&'static str];
     /// What may be done when it is in doubt. With a probe, `Once` becomes `Probed`.
     const CLASS: Class = Class::Once;
-    /// Tells whether an operation in doubt happened, where that can be told.
+    /// Asks whether an operation in doubt happened, if the world can tell: a function
+    /// `fn(&Self, &World, &Doubt) -> Result<Probed<Data>, Fault>`.
     const PROBE: Option<Probe<Self, Self::World, Self::Data>> = None;
-    /// How long it may take.
+    /// Its time limit, in milliseconds.
     const TIMEOUT_MS: u64 = DEFAULT_TIMEOUT_MS;
     /// What it changes.
     type World: World;
-    /// What it answers, and what every retry is answered.
+    /// What it answers; a retry gets the same.
     type Data: AnswerData;
 
-    /// What would change. Changes nothing.
+    /// What would change. It must not change anything: it runs in dry runs, and when a stored answer is returned.
     ///
     /// # Errors
-    /// When it cannot be said, or could not be done.
+    /// When it cannot be planned, or the command would fail.
     fn plan(&self, world: &Self::World) -> Result<Plan, Fault>;
 
-    /// Changes it. What comes before [`Op::dispatch`] has no effect, for certain; what comes after may have one.
+    /// Changes it. Nothing before [`Op::dispatch`] has an effect; everything after it may.
     ///
     /// # Errors
-    /// Before the dispatch every error is certain. After it an error is in doubt, unless it says that nothing happened.
+    /// Before the dispatch, an error means that nothing happened. After it the operation is in doubt, unless the error says
+    /// that nothing happened.
     fn apply(&self, op: Op<'_, Self::World>) -> Result<Applied<Self::Data>, Fault>;
 }
 
-/// A command that does one thing for many items. Each item is an operation of its own: a second run does what the first
-/// one did not get to, and nothing twice.
+/// A command that does one thing for many items. Each item is an operation of its own: a second run does what is left,
+/// and nothing twice.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a batch command",
     label = "`Batch` is not implemented for `{Self}`",
     note = "`.batch::<C>()` takes what implements `Batch`: it lists items, each of which is a `Mutating` command"
 )]
 pub trait Batch: Args + Serialize + Send + Sync + 'static {
-    /// What is typed.
+    /// The name that is typed.
     const NAME: &'static str;
     /// Arguments with which it works.
     const EXAMPLE: &'static [&'static str];
     /// What is done for each item.
     type Item: Mutating;
 
-    /// The items. Two that are equal are two, and no item's place in the list matters.
+    /// The items. Two equal items are two operations; the order does not matter.
     ///
     /// # Errors
     /// When they cannot be listed. Nothing has happened.

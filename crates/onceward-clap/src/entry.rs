@@ -13,9 +13,9 @@ use crate::data::AnswerData;
 use crate::envelope::Envelope;
 use crate::flags::{ConfirmFlag, Limits, MutatingFlags, StreamFlag};
 use crate::manifest::DangerLevel;
+use crate::output::Delivery;
 use crate::session::Session;
 use crate::tool::problem;
-use crate::voice::Delivery;
 
 /// What is known of a command before it runs.
 #[derive(Debug, Clone, Copy)]
@@ -177,7 +177,7 @@ impl<C: Batch> Entry<<C::Item as Mutating>::World> for BatchEntry<C> {
         match parsed() {
             Ok((command, flags, stream)) => {
                 if stream.no_stream {
-                    session.voice.hold_lines();
+                    session.output.hold_lines();
                 }
                 batch::run(session, command, &flags)
             }
@@ -212,9 +212,9 @@ fn answer<W: World>(
     session: &Session<W>,
     answered: Result<Envelope, clap::Error>,
 ) -> (Option<Arc<Record>>, u8) {
-    let invalid = |error| Envelope::invalid(problem(&error, session.voice.audience));
+    let invalid = |error| Envelope::invalid(problem(&error, session.output.called_by));
     let envelope = answered.unwrap_or_else(invalid);
-    match session.voice.answer(&envelope) {
+    match session.output.answer(&envelope) {
         Delivery::Delivered => (envelope.record, envelope.exit),
         Delivery::NotDelivered => (None, envelope.exit),
     }

@@ -14,7 +14,7 @@ use serde_json::value::{RawValue, to_raw_value};
 
 use crate::fault::{Certainty, Fault, Kept};
 use crate::plan::Plan;
-use crate::referee::Stop;
+use crate::supervisor::Stop;
 
 pub(crate) use strict::{Meta, Strict};
 

@@ -1,4 +1,4 @@
-//! What goes wrong in a command, and whether it had an effect.
+//! Failures of a command, and whether they had an effect.
 
 use std::sync::Arc;
 
@@ -16,19 +16,19 @@ pub enum FaultKind {
     InvalidInput,
     /// Something else must be done first.
     Precondition,
-    /// What it is about does not exist.
+    /// The thing it is about does not exist.
     NotFound,
-    /// What exists stands against it.
+    /// It conflicts with what exists.
     Conflict,
-    /// What was to be made exists; the data holds it.
+    /// It exists already; the data holds it.
     AlreadyExists,
-    /// The caller may not do it.
+    /// The caller lacks permission.
     PermissionDenied,
-    /// The caller must say who he is.
+    /// Authentication is required.
     AuthRequired,
     /// Too many calls; it can be tried again later.
     RateLimited,
-    /// What it needs cannot be reached; it can be tried again.
+    /// A service that it needs cannot be reached; it can be tried again.
     Unavailable,
 }
 
@@ -80,7 +80,7 @@ impl FaultKind {
         }
     }
 
-    /// Whether the same call can come to something else by itself.
+    /// Whether the same call may get another answer later.
     #[must_use]
     pub const fn worth_a_retry(self) -> bool {
         match self {
@@ -98,8 +98,8 @@ impl FaultKind {
 
 /// Why a command did not do what it was asked to.
 ///
-/// One that names its kind is certain: nothing happened. One that is made of another error (`?`) is certain before the
-/// dispatch and in doubt after it.
+/// A fault that names its kind says that nothing happened. One made from another error (`?`) says so before the dispatch;
+/// after it, the operation is in doubt.
 #[derive(Debug)]
 pub struct Fault {
     kind: FaultKind,
@@ -113,9 +113,9 @@ pub struct Fault {
 pub(crate) enum Certainty {
     /// Nothing happened.
     NoEffect,
-    /// Nobody can say.
+    /// It may or may not have taken effect.
     InDoubt,
-    /// As the point says at which it came up: certain before the dispatch, in doubt after it.
+    /// No effect before the dispatch, in doubt after it.
     ByDispatch,
 }
 
@@ -130,29 +130,29 @@ macro_rules! certain {
 
 impl Fault {
     certain! {
-        /// It failed, for certain without effect.
+        /// It failed without effect.
         no_effect => Failed;
         /// The input is wrong.
         invalid => InvalidInput;
         /// Something else must be done first.
         precondition => Precondition;
-        /// What it is about does not exist.
+        /// The thing it is about does not exist.
         not_found => NotFound;
-        /// What exists stands against it.
+        /// It conflicts with what exists.
         conflict => Conflict;
-        /// What was to be made exists. Give it with [`Fault::with_data`].
+        /// It exists already. Attach it with [`Fault::with_data`].
         already_exists => AlreadyExists;
-        /// The caller may not do it.
+        /// The caller lacks permission.
         permission_denied => PermissionDenied;
-        /// The caller must say who he is.
+        /// Authentication is required.
         auth_required => AuthRequired;
         /// Too many calls.
         rate_limited => RateLimited;
-        /// What it needs cannot be reached, and said so before anything happened.
+        /// A service that it needs cannot be reached, and nothing happened.
         unavailable => Unavailable;
     }
 
-    /// Nobody can say whether it happened: a reply that was lost, an error that came after the request had left.
+    /// It may or may not have taken effect: a reply that was lost, an error after the request was sent.
     pub fn in_doubt(message: impl ToString) -> Self {
         Self::of(FaultKind::Failed, Certainty::InDoubt, message)
     }
@@ -164,7 +164,7 @@ impl Fault {
         self
     }
 
-    /// What the caller should see besides the message.
+    /// Data for the caller, besides the message.
     #[must_use]
     pub fn with_data(mut self, data: &impl Serialize) -> Self {
         self.data = serde_json::value::to_raw_value(data).ok();

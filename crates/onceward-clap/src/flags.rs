@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::voice::Dialect;
+use crate::output::EnvelopeFormat;
 
 /// Flags of every command, before or after its name.
 #[derive(Debug, Clone, Args)]
@@ -41,7 +41,7 @@ pub(crate) struct Globals {
         default_value_t,
         help_heading = "Everywhere"
     )]
-    pub(crate) envelope: Dialect,
+    pub(crate) envelope: EnvelopeFormat,
     /// The MCP connection that a call came by. It is the call's scope where the caller names none
     #[arg(id = "once_connection", long = "once-connection", global = true, value_name = "NAME", hide = true)]
     pub(crate) connection: Option<String>,
@@ -120,14 +120,14 @@ pub(crate) fn taken() -> Vec<String> {
     own.chain(["help".to_owned()]).collect()
 }
 
-/// The environment variable of a tool that stands for a setting: `SHOP_LEDGER`.
+/// The environment variable for a setting of a tool: `SHOP_LEDGER`.
 pub(crate) fn variable(tool: &str, setting: &str) -> String {
     let tool: String =
         tool.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' }).collect();
     format!("{tool}_{setting}")
 }
 
-/// Lets environment variables stand for those flags that are the same for a whole session.
+/// Adds environment variables for the flags that are the same for a whole session.
 pub(crate) fn with_environment(command: clap::Command, tool: &str) -> clap::Command {
     let settings = [
         ("once_ledger", "LEDGER"),

@@ -4,9 +4,9 @@
 //! - [`command`]: what an author writes: [`Safe`], [`Mutating`], [`Batch`], and the [`World`] they work on.
 //! - [`plan`], [`op`], [`probe`], [`fault`]: what plans, applies and probes give and take.
 //! - [`tool`]: the commands put together. `check`: what is wrong with a definition.
-//! - `entry`: a registered command. `call`: one call of it. `batch`: many. `referee`: when work is over.
+//! - `entry`: a registered command. `call`: one call of it. `batch`: many. `supervisor`: when work is over.
 //! - `session`: ledger, policy and options. `flags`: what the framework adds to a command line.
-//! - `envelope`, `voice`, `text`: the one answer, and how it is printed.
+//! - `envelope`, `output`, `text`: the one answer, and how it is printed.
 //! - `manifest`: what programs can know beforehand. `builtin`: `show`, `settle`, `mcp` and the like.
 //! - [`score`]: runs every command of a tool twice, for the author's own tests.
 //!
@@ -24,12 +24,12 @@ mod check;
 mod entry;
 mod call;
 mod batch;
-mod referee;
+mod supervisor;
 mod session;
 mod flags;
 mod envelope;
 mod stdout;
-mod voice;
+mod output;
 mod text;
 mod manifest;
 mod builtin;

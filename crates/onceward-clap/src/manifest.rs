@@ -1,4 +1,4 @@
-//! What a program can know of the tool before it runs a command: names, arguments, danger, exit codes.
+//! What programs can learn about a tool before they run a command: names, arguments, danger, exit codes.
 
 mod argument;
 mod exits;
@@ -132,7 +132,7 @@ fn application(
     entry: &mut Map<String, Value>,
     detail: Detail,
 ) {
-    // As it stands it works: something destructive is refused without its confirmation.
+    // It works when pasted: without confirmation something destructive is refused.
     let confirmed = (facts.danger == DangerLevel::Destructive).then_some("--confirm");
     let words = [root.get_name(), facts.name].into_iter().chain(confirmed);
     let words = words.chain(facts.example.iter().copied());

@@ -1,4 +1,4 @@
-//! What `apply` is given, and what it gives back: an effect can be reported only by who has dispatched.
+//! What `apply` gets and returns: only the token of a dispatch can report an effect.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use onceward::{Attempt, Done, Effect};
 
 use crate::data::AnswerData;
 use crate::fault::Fault;
-use crate::referee::Gate;
+use crate::supervisor::Gate;
 
 /// One try to change the world. Its intent is on disk.
 pub struct Op<'a, W> {
@@ -74,7 +74,7 @@ pub(crate) fn key_for(key: &str, downstream: &str) -> String {
     format!("{key}-{downstream}")
 }
 
-/// The proof that a command has dispatched: only who holds it can report an effect.
+/// The proof that a command has dispatched. Only this token can report an effect.
 #[must_use = "say what was changed: `dispatched.created(data)`"]
 #[derive(Debug)]
 pub struct Dispatched {

@@ -13,8 +13,8 @@ use serde::Serialize;
 use crate::command::World;
 use crate::envelope::Envelope;
 use crate::flags::{Globals, MutatingFlags};
-use crate::referee::Referee;
-use crate::voice::Voice;
+use crate::output::Output;
+use crate::supervisor::Supervisor;
 
 /// Opens the ledger at a URL. The tool's author hands it in, so this crate names no back end.
 pub(crate) type Opener = Arc<dyn Fn(&str, Missing) -> Result<Ledger, Error> + Send + Sync>;
@@ -29,8 +29,8 @@ pub(crate) struct Session<W: World> {
     pub(crate) place: String,
     pub(crate) open: Opener,
     pub(crate) policy: Policy,
-    pub(crate) referee: Referee,
-    pub(crate) voice: Voice,
+    pub(crate) supervisor: Supervisor,
+    pub(crate) output: Output,
     /// The world, while no work has it: the items of a batch share it.
     pub(crate) world: Arc<Mutex<Option<W>>>,
 }
@@ -52,11 +52,11 @@ impl<W: World> Session<W> {
         if let (Missing::Make, Some(folder)) = (missing, file.parent()) {
             make_private(folder)?;
         }
-        // A tool lives shortly, so the write-ahead log must stay short: the next call reads all of it.
+        // A tool is short-lived, so the write-ahead log must stay short: the next call reads all of it.
         Ok((self.open)(&format!("sqlite:{}?checkpoint=200", file.display()), missing)?.blocking())
     }
 
-    /// The same for who only looks: `None` where there is no ledger yet.
+    /// The same for reading only: `None` where there is no ledger yet.
     pub(crate) fn existing_ledger(&self) -> Result<Option<Blocking>, Error> {
         match self.ledger(Missing::Refuse) {
             Ok(ledger) => Ok(Some(ledger)),
@@ -199,7 +199,7 @@ fn shell(tool: &str, globals: &Globals) -> Surface {
     Surface::Shell { program: tool.to_owned(), options }
 }
 
-/// A policy's fields are the command's arguments; in the operation's input they stand one level down.
+/// A policy's fields are the command's arguments; in the operation's input they are one level down.
 fn in_arguments(fields: &[String]) -> Vec<String> {
     let place = |field: &String| match field.strip_prefix('/') {
         Some(pointer) => format!("/arguments/{pointer}"),

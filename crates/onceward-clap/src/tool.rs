@@ -15,10 +15,10 @@ use crate::command::{Batch, Destructive, Mutating, Ordinary, Safe, World};
 use crate::entry::{BatchEntry, Entry, Facts, MutatingEntry, SafeEntry, with};
 use crate::envelope::Envelope;
 use crate::flags::{self, Globals};
-use crate::referee::Referee;
+use crate::output::{Audience, CalledBy, EnvelopeFormat, Output};
 use crate::session::{Opener, Session, read_policy, surface};
 use crate::stdout::Stdout;
-use crate::voice::{Audience, Dialect, Reader, Voice};
+use crate::supervisor::Supervisor;
 
 const EXIT_CODES: &str = "Exit codes: 0 done or replayed, 1 failed without effect, 2 wrong input or not confirmed, \
 3 part of a batch failed, 4 refused (in progress, expired, cancelled, budget), 5 not found, 6 conflict or key reused, \
@@ -121,45 +121,45 @@ impl<W: World> Tool<W> {
     }
 
     fn run_typed(&self, typed: &[OsString], open: Opener, stdout: Arc<Stdout>) -> u8 {
-        let mut voice = self.voice(typed, stdout);
+        let mut output = self.output(typed, stdout);
         let problems = self.clashes();
         if !problems.is_empty() {
             let mut envelope = Envelope::broken(format!("invalid tool: {}", problems.join("; ")));
             envelope.answer.error.iter_mut().for_each(|error| error.problems.clone_from(&problems));
-            return answer(&voice, &envelope);
+            return answer(&output, &envelope);
         }
         let definition = self.definition();
         if let Some(problem) = check::contradiction(&definition, typed) {
-            return answer(&voice, &Envelope::invalid(problem));
+            return answer(&output, &Envelope::invalid(problem));
         }
         let matches = match definition.clone().try_get_matches_from(typed) {
             Ok(matches) => matches,
-            Err(error) => return self.not_understood(&voice, &error, typed),
+            Err(error) => return self.not_understood(&output, &error, typed),
         };
         let Some((name, own)) = matches.subcommand() else {
-            return answer(&voice, &Envelope::invalid("no command was given"));
+            return answer(&output, &Envelope::invalid("no command was given"));
         };
-        voice.command = Some(name.to_owned());
-        let mut session = match self.session(own, open, &voice) {
+        output.command = Some(name.to_owned());
+        let mut session = match self.session(own, open, &output) {
             Ok(session) => session,
-            Err(envelope) => return answer(&voice, &envelope),
+            Err(envelope) => return answer(&output, &envelope),
         };
         match self.entries.iter().find(|entry| entry.facts().name == name) {
             Some(entry) => {
-                if let Err(error) = listen(&session.referee, &voice) {
+                if let Err(error) = listen(&session.supervisor, &output) {
                     let problem = format!("signals cannot be listened for: {error}");
-                    return answer(&voice, &Envelope::broken(problem));
+                    return answer(&output, &Envelope::broken(problem));
                 }
                 entry.run(&mut session, own)
             }
             None => match Builtin::from_arg_matches(&matches) {
                 Ok(command) => builtin::run(&session, &command, definition, &self.facts(), own),
-                Err(error) => self.not_understood(&voice, &error, typed),
+                Err(error) => self.not_understood(&output, &error, typed),
             },
         }
     }
 
-    fn session(&self, own: &ArgMatches, open: Opener, voice: &Voice) -> Result<Session<W>, Box<Envelope>> {
+    fn session(&self, own: &ArgMatches, open: Opener, output: &Output) -> Result<Session<W>, Box<Envelope>> {
         let refuse = |problem: String| Box::new(Envelope::invalid(problem));
         let globals = Globals::from_arg_matches(own).map_err(|error| refuse(error.to_string()))?;
         let options = W::Options::from_arg_matches(own).map_err(|error| refuse(error.to_string()))?;
@@ -172,42 +172,46 @@ impl<W: World> Tool<W> {
             options,
             open,
             policy,
-            referee: Referee::default(),
-            voice: voice.clone(),
+            supervisor: Supervisor::default(),
+            output: output.clone(),
             world: Arc::default(),
         })
     }
 
     /// How to answer, as far as that can be told before the command line is understood.
-    fn voice(&self, typed: &[OsString], stdout: Arc<Stdout>) -> Voice {
+    fn output(&self, typed: &[OsString], stdout: Arc<Stdout>) -> Output {
         let words: Vec<&str> =
             typed.iter().map_while(|word| word.to_str()).take_while(|word| *word != "--").collect();
         let json = words.contains(&"--json") || !stdout.is_terminal();
         let by_environment = std::env::var(flags::variable(self.name, "ENVELOPE")).ok();
         let named =
             check::values_of("envelope", &words).last().map(|value| (*value).to_owned()).or(by_environment);
-        let dialect = if named.as_deref() == Some("strict") { Dialect::Strict } else { Dialect::Contract };
-        let reader = if json { Reader::Program } else { Reader::Person };
+        let format = if named.as_deref() == Some("strict") {
+            EnvelopeFormat::Strict
+        } else {
+            EnvelopeFormat::Contract
+        };
+        let audience = if json { Audience::Program } else { Audience::Person };
         let by_mcp = !check::values_of("once-connection", &words).is_empty();
-        let audience = if by_mcp { Audience::Mcp } else { Audience::Shell };
-        Voice::new((self.name, self.version), stdout, reader, dialect, audience)
+        let called_by = if by_mcp { CalledBy::Mcp } else { CalledBy::Shell };
+        Output::new((self.name, self.version), stdout, audience, format, called_by)
     }
 
     /// Help and version were asked for; everything else is a mistake, which has changed nothing.
-    fn not_understood(&self, voice: &Voice, error: &clap::Error, typed: &[OsString]) -> u8 {
+    fn not_understood(&self, output: &Output, error: &clap::Error, typed: &[OsString]) -> u8 {
         if error.kind() == ErrorKind::DisplayHelp {
-            voice.help(&error.render().ansi().to_string());
+            output.help(&error.render().ansi().to_string());
             return 0;
         }
         if error.kind() == ErrorKind::DisplayVersion {
             let version = serde_json::json!({"name": self.name, "version": self.version});
-            return answer(voice, &Envelope::info(&version));
+            return answer(output, &Envelope::info(&version));
         }
         let missing = [ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand, ErrorKind::MissingSubcommand];
         if missing.contains(&error.kind()) {
-            return answer(voice, &Envelope::invalid(check::missing_subcommand(&self.definition(), typed)));
+            return answer(output, &Envelope::invalid(check::missing_subcommand(&self.definition(), typed)));
         }
-        answer(voice, &Envelope::invalid(problem(error, voice.audience)))
+        answer(output, &Envelope::invalid(problem(error, output.called_by)))
     }
 
     fn facts(&self) -> Vec<Facts> {
@@ -223,13 +227,13 @@ impl<W: World> Tool<W> {
 }
 
 /// The problem with a command line, without what only helps at a prompt.
-pub(crate) fn problem(error: &clap::Error, audience: Audience) -> String {
+pub(crate) fn problem(error: &clap::Error, called_by: CalledBy) -> String {
     let text = error.render().to_string();
     let text = text.trim().trim_start_matches("error: ");
     let text = text.split("\n\nFor more information").next().unwrap_or_default();
-    match audience {
-        Audience::Shell => text.to_owned(),
-        Audience::Mcp => {
+    match called_by {
+        CalledBy::Shell => text.to_owned(),
+        CalledBy::Mcp => {
             let first = text.split("\n\n").next().unwrap_or_default();
             first.split_whitespace().fold(String::new(), in_properties)
         }
@@ -253,18 +257,18 @@ fn in_properties(mut text: String, word: &str) -> String {
     }
 }
 
-fn answer(voice: &Voice, envelope: &Envelope) -> u8 {
-    voice.answer(envelope);
+fn answer(output: &Output, envelope: &Envelope) -> u8 {
+    output.answer(envelope);
     envelope.exit
 }
 
 /// A signal that comes while nothing is under way ends the process with an answer.
-fn listen(referee: &Referee, voice: &Voice) -> std::io::Result<()> {
-    let voice = voice.clone();
-    referee.last_words(move |stop| {
+fn listen(supervisor: &Supervisor, output: &Output) -> std::io::Result<()> {
+    let output = output.clone();
+    supervisor.on_idle_signal(move |stop| {
         let envelope = Envelope::stopped(stop);
-        voice.answer(&envelope);
+        output.answer(&envelope);
         std::process::exit(i32::from(envelope.exit));
     });
-    referee.listen()
+    supervisor.listen()
 }

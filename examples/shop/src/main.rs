@@ -2,7 +2,7 @@
 //!
 //! # Layout
 //! - `shop`: the world: orders, emails, counters, services, users.
-//! - `commands`: one file a command.
+//! - `commands`: one file per command.
 //! - `trouble`: a switch that lets things go wrong, to see what the ledger makes of it.
 
 mod commands;

@@ -80,7 +80,7 @@ impl World for Shop {
         let trouble = Trouble::from_environment()?;
         trouble.on_open();
         let mut connection = Connection::open(&options.database)?;
-        connection.busy_timeout(std::time::Duration::from_secs(5))?;
+        connection.busy_timeout(std::time::Duration::from_secs(30))?;
         let change = connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
         if change.pragma_query_value(None, "user_version", |row| row.get::<_, i64>(0))? == 0 {
             change.execute_batch(SCHEMA)?;

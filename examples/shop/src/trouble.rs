@@ -2,8 +2,8 @@
 //!
 //! | value | what happens |
 //! |---|---|
-//! | `refuse` | the shop says 503 before it does anything, and says so: certain |
-//! | `lost-reply` | the shop does it, and its answer is a 503: nobody can say |
+//! | `refuse` | the shop says 503 before it does anything, and says so: no effect |
+//! | `lost-reply` | the shop does it, and its answer is a 503: in doubt |
 //! | `stall-open` | the shop does not open |
 //! | `stall` | the shop does it, and then says nothing any more: kill it |
 //! | `slow` | every change takes 50 ms |

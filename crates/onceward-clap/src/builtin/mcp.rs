@@ -27,9 +27,9 @@ use crate::entry::Facts;
 use crate::envelope::Envelope;
 use crate::fault::FaultKind;
 use crate::manifest::{DangerLevel, Leaf, input_schema};
-use crate::referee::lock;
+use crate::output::Output;
 use crate::session::Session;
-use crate::voice::Voice;
+use crate::supervisor::lock;
 use answered::Answered;
 use message::{Era, Request};
 
@@ -49,13 +49,13 @@ pub(super) fn serve<W: World>(
     let executable = match std::env::current_exe() {
         Ok(executable) => executable,
         Err(error) => {
-            session.voice.talk(&format!("{}: cannot find its own program file: {error}", session.tool));
+            session.output.talk(&format!("{}: cannot find its own program file: {error}", session.tool));
             return 1;
         }
     };
     let server = Server {
         tool: session.tool,
-        voice: &session.voice,
+        output: &session.output,
         everywhere: argv::everywhere(&definition, matches),
         definition: &definition,
         facts,
@@ -100,7 +100,7 @@ fn next_line(input: &mut impl BufRead) -> Option<Vec<u8>> {
 
 struct Server<'a> {
     tool: &'static str,
-    voice: &'a Voice,
+    output: &'a Output,
     definition: &'a Command,
     facts: &'a [Facts],
     executable: std::path::PathBuf,
@@ -123,8 +123,8 @@ impl Server<'_> {
     /// Everything but calls.
     fn answer(&self, request: &Request) {
         let result = match request.method.as_str() {
-            "initialize" => message::initialize(request, self.tool, self.voice.version),
-            "server/discover" => message::discover(self.tool, self.voice.version),
+            "initialize" => message::initialize(request, self.tool, self.output.version),
+            "server/discover" => message::discover(self.tool, self.output.version),
             "ping" => Ok(json!({})),
             "tools/list" => Ok(message::cacheable(json!({"tools": self.tools()}))),
             message::CANCELLED => {
@@ -201,7 +201,7 @@ impl Server<'_> {
         let id = request.id.to_string();
         let mut process = Process::new(&self.executable);
         process.args(&typed.flags).args(["--json", "--envelope", "contract"]).args(&self.everywhere);
-        process.arg(format!("--once-connection={}", self.voice.request_id()));
+        process.arg(format!("--once-connection={}", self.output.request_id()));
         if !typed.positionals.is_empty() {
             // A value that looks like an option is none.
             process.arg("--").args(&typed.positionals);
@@ -223,7 +223,7 @@ impl Server<'_> {
                 }
             }
         };
-        let told = last_words(&mut child);
+        let told = on_idle_signal(&mut child);
         let ended = lock(&self.running).remove(&id);
         // Only now is its process id free for others: nothing asks it to stop any more.
         let reaped = child.wait().is_ok();
@@ -266,7 +266,7 @@ impl Server<'_> {
     fn send(&self, message: &impl Serialize) {
         let _one_at_a_time = lock(&self.out);
         // A client that has gone away misses the answer; the ledger has it.
-        drop(self.voice.document(message));
+        drop(self.output.document(message));
     }
 }
 
@@ -276,7 +276,7 @@ fn pid_of(child: &Child) -> Pid {
 }
 
 /// The one answer on the process's stdout, as the text it came as. The process is over, but its id is still its own.
-fn last_words(child: &mut Child) -> Option<Box<RawValue>> {
+fn on_idle_signal(child: &mut Child) -> Option<Box<RawValue>> {
     let mut text = String::new();
     child.stdout.take()?.read_to_string(&mut text).ok()?;
     waitid(Id::Pid(pid_of(child)), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT).ok()?;

@@ -1,4 +1,4 @@
-//! An effect that nobody has dispatched.
+//! An effect without a dispatch.
 #![allow(dead_code)]
 
 use clap::Args;

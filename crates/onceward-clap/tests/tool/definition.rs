@@ -54,7 +54,7 @@ fn a_panic_is_certain_or_in_doubt_and_never_silence() {
     let folder = tempfile::tempdir().unwrap();
     let ledger = ["--ledger", "sqlite:ledger.db"];
     let gave_up = run("plain", folder.path(), &[&["add", "panic"], &ledger[..]].concat());
-    assert_eq!(gave_up.status.code(), Some(79), "after the dispatch nobody can say");
+    assert_eq!(gave_up.status.code(), Some(79), "after the dispatch it is in doubt");
     assert_eq!(json(&gave_up)["error"]["code"], "IN_DOUBT");
     assert!(String::from_utf8_lossy(&gave_up.stderr).contains("the author made a mistake"));
 }

@@ -8,7 +8,7 @@ use crate::shop::{Order, Shop};
 /// Create an order
 #[derive(Args, Serialize, Deserialize)]
 pub(crate) struct CreateOrder {
-    /// Who orders
+    /// The customer
     #[arg(long)]
     customer: String,
     /// How much, in cents

@@ -1,4 +1,4 @@
-//! `shop delete-user`: destroys, so it asks for `--confirm`. Who is gone already is no error.
+//! `shop delete-user`: destroys, so it asks for `--confirm`. A user who is gone already is no error.
 
 use clap::Args;
 use onceward_clap::{Applied, Class, Destructive, Fault, Mutating, Op, Plan};
@@ -6,10 +6,10 @@ use serde::Serialize;
 
 use crate::shop::{Shop, User};
 
-/// Delete a user and all his orders
+/// Delete a user and all their orders
 #[derive(Args, Serialize)]
 pub(crate) struct DeleteUser {
-    /// Whom
+    /// The user's number
     #[arg(long)]
     id: i64,
 }

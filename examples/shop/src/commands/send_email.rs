@@ -1,4 +1,4 @@
-//! `shop send-email`: nobody can ask whether an email went out, so a doubt stays one until a person settles it.
+//! `shop send-email`: nothing tells whether an email went out, so a doubt stays until someone settles it.
 
 use clap::Args;
 use onceward_clap::{Applied, Fault, Mutating, Op, Plan};
@@ -9,10 +9,10 @@ use crate::shop::{Email, Shop};
 /// Send an email
 #[derive(Args, Serialize)]
 pub(crate) struct SendEmail {
-    /// To whom
+    /// The recipient
     #[arg(long, value_parser = address)]
     to: String,
-    /// About what
+    /// The subject
     #[arg(long)]
     subject: String,
 }
@@ -36,6 +36,6 @@ impl Mutating for SendEmail {
 fn address(text: &str) -> Result<String, String> {
     match text.split_once('@') {
         Some((name, host)) if !name.is_empty() && !host.is_empty() => Ok(text.to_owned()),
-        Some(_) | None => Err("that is no address; write name@host".to_owned()),
+        Some(_) | None => Err("not an address; write name@host".to_owned()),
     }
 }

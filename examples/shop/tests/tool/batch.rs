@@ -6,53 +6,53 @@ use std::io::{BufRead, BufReader};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::desk::{Desk, count, ran, run};
+use crate::fixture::{Fixture, count, ran, run};
 
 const IMPORT: &str = "import-orders --file orders.jsonl";
 
 #[test]
 fn each_item_has_an_effect_and_the_end_a_summary() {
-    let desk = Desk::new();
-    let lines = desk.run(IMPORT).lines();
+    let shop = Fixture::new();
+    let lines = shop.run(IMPORT).lines();
     let told: Vec<_> =
         lines.iter().map(|line| (line["_seq"].as_i64(), line["effect"].as_str().unwrap())).collect();
     assert_eq!(told, [(Some(1), "created"), (Some(2), "created"), (Some(3), "created"), (None, "created")]);
     assert_eq!(lines[3]["_summary"], true);
     assert_eq!(lines[3]["effects"], serde_json::json!({"created": 3}));
     // Two of the three lines are equal, and two orders are what they ask for.
-    assert_eq!(count(&desk, "orders"), 3);
-    let again = desk.run(IMPORT).lines();
+    assert_eq!(count(&shop, "orders"), 3);
+    let again = shop.run(IMPORT).lines();
     assert_eq!(again[3]["effects"], serde_json::json!({"noop": 3}));
-    assert_eq!(count(&desk, "orders"), 3);
+    assert_eq!(count(&shop, "orders"), 3);
     // Another batch with the same items is another batch.
-    let other = desk.run(&format!("{IMPORT} --idempotency-key monday")).lines();
+    let other = shop.run(&format!("{IMPORT} --idempotency-key monday")).lines();
     assert_eq!(other[3]["effects"], serde_json::json!({"created": 3}));
     assert_eq!(
-        desk.run(&format!("{IMPORT} --occurrence 2")).lines()[3]["effects"],
+        shop.run(&format!("{IMPORT} --occurrence 2")).lines()[3]["effects"],
         serde_json::json!({"created": 3})
     );
 }
 
 #[test]
 fn a_second_run_does_what_is_left_wherever_it_stands_in_the_file() {
-    let desk = Desk::new();
-    desk.run(IMPORT);
+    let shop = Fixture::new();
+    shop.run(IMPORT);
     let more = "{\"customer\":\"eve\",\"amount\":5}\n{\"amount\":250,\"customer\":\"bob\"}\n\
                 {\"customer\":\"ada\",\"amount\":100}\n{\"customer\":\"ada\",\"amount\":100}\n";
-    std::fs::write(desk.file("orders.jsonl"), more).unwrap();
-    let lines = desk.run(IMPORT).lines();
+    std::fs::write(shop.file("orders.jsonl"), more).unwrap();
+    let lines = shop.run(IMPORT).lines();
     let effects: Vec<_> = lines[..4].iter().map(|line| line["effect"].as_str().unwrap()).collect();
     assert_eq!(effects, ["created", "noop", "noop", "noop"]);
-    assert_eq!(count(&desk, "orders"), 4);
+    assert_eq!(count(&shop, "orders"), 4);
 }
 
 #[test]
 fn some_that_fail_are_told_and_only_they_are_tried_again() {
-    let desk = Desk::new();
+    let shop = Fixture::new();
     let orders = "{\"customer\":\"ada\",\"amount\":1}\n{\"customer\":\"ada\",\"amount\":2}\n\
                   {\"customer\":\"ada\",\"amount\":3}\n{\"customer\":\"bob\",\"amount\":4}\n";
-    std::fs::write(desk.file("orders.jsonl"), orders).unwrap();
-    let partial = desk.run_in("third", IMPORT);
+    std::fs::write(shop.file("orders.jsonl"), orders).unwrap();
+    let partial = shop.run_in("third", IMPORT);
     assert_eq!(partial.exit, 3);
     let lines = partial.lines();
     assert_eq!(lines[2]["failure"]["code"], "CONFLICT");
@@ -61,21 +61,21 @@ fn some_that_fail_are_told_and_only_they_are_tried_again() {
     assert_eq!(lines[4]["error"]["fix_command"], "shop import-orders --file orders.jsonl");
     let summary = serde_json::json!({"total": 4, "succeeded": 3, "failed": 1, "in_doubt": 0, "not_begun": 0});
     assert_eq!(lines[4]["data"]["summary"], summary);
-    assert_eq!(count(&desk, "orders"), 3);
-    let rest = desk.run(IMPORT);
+    assert_eq!(count(&shop, "orders"), 3);
+    let rest = shop.run(IMPORT);
     assert_eq!((rest.exit, &rest.lines()[4]["effects"]), (0, &serde_json::json!({"created": 1, "noop": 3})));
-    assert_eq!(count(&desk, "orders"), 4);
+    assert_eq!(count(&shop, "orders"), 4);
 }
 
 #[test]
 fn a_signal_keeps_what_is_done_and_the_next_run_goes_on() {
-    let desk = Desk::new();
+    let shop = Fixture::new();
     let mut orders = String::new();
     for amount in 1..=60 {
         writeln!(orders, "{{\"customer\":\"ada\",\"amount\":{amount}}}").unwrap();
     }
-    std::fs::write(desk.file("orders.jsonl"), orders).unwrap();
-    let mut child = desk.start_in("slow", IMPORT);
+    std::fs::write(shop.file("orders.jsonl"), orders).unwrap();
+    let mut child = shop.start_in("slow", IMPORT);
     let mut out = BufReader::new(child.stdout.take().unwrap());
     let mut lines = Vec::new();
     let mut line = String::new();
@@ -96,33 +96,33 @@ fn a_signal_keeps_what_is_done_and_the_next_run_goes_on() {
         (&0.into(), &(60 - succeeded).into()),
         "the rest is left alone"
     );
-    assert_eq!(count(&desk, "orders"), succeeded, "what was told is what is there");
-    let rest = desk.run(IMPORT);
+    assert_eq!(count(&shop, "orders"), succeeded, "what was told is what is there");
+    let rest = shop.run(IMPORT);
     assert_eq!(rest.exit, 0);
     let effects = &rest.lines()[60]["effects"];
     assert_eq!(effects, &serde_json::json!({"created": 60 - succeeded, "noop": succeeded}));
-    assert_eq!(count(&desk, "orders"), 60);
+    assert_eq!(count(&shop, "orders"), 60);
 }
 
 #[test]
 fn one_answer_instead_of_lines_where_that_is_wanted() {
-    let desk = Desk::new();
-    let whole = desk.run(&format!("{IMPORT} --no-stream")).json();
+    let shop = Fixture::new();
+    let whole = shop.run(&format!("{IMPORT} --no-stream")).json();
     assert_eq!((&whole["ok"], &whole["effect"]), (&true.into(), &"created".into()));
     assert_eq!(whole["data"]["items"].as_array().unwrap().len(), 3);
-    let dry = desk.run(&format!("{IMPORT} --dry-run")).lines();
+    let dry = shop.run(&format!("{IMPORT} --dry-run")).lines();
     assert_eq!(dry[0]["effect"], "would_noop");
-    let other = run(desk.with("SHOP_DATABASE", "other.db"), &format!("{IMPORT} --dry-run")).lines();
+    let other = run(shop.with("SHOP_DATABASE", "other.db"), &format!("{IMPORT} --dry-run")).lines();
     assert_eq!((&other[0]["effect"], &other[3]["effect"]), (&"would_create".into(), &"would_create".into()));
 }
 
 #[test]
 fn a_line_that_is_wrong_is_refused_before_anything_is_done() {
-    let desk = Desk::new();
-    std::fs::write(desk.file("orders.jsonl"), "{\"customer\":\"ada\",\"amount\":1}\n{\"customer\":\n")
+    let shop = Fixture::new();
+    std::fs::write(shop.file("orders.jsonl"), "{\"customer\":\"ada\",\"amount\":1}\n{\"customer\":\n")
         .unwrap();
-    let refused = desk.run(IMPORT);
+    let refused = shop.run(IMPORT);
     assert_eq!((refused.exit, refused.code().as_str()), (2, "INVALID_INPUT"));
     assert!(refused.json()["error"]["message"].as_str().unwrap().starts_with("line 2"));
-    assert!(!desk.file("ledger.db").exists());
+    assert!(!shop.file("ledger.db").exists());
 }

@@ -8,7 +8,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use crate::desk::{Desk, PATIENCE, Ran, ran, run};
+use crate::fixture::{Fixture, PATIENCE, Ran, ran, run};
 
 /// What the kit calls probes: a command of each kind.
 const PROBES: [(&str, Kind); 6] = [
@@ -27,14 +27,14 @@ enum Kind {
     Destructive,
 }
 
-fn desk() -> Desk {
-    let desk = Desk::new();
-    assert_eq!(desk.run("create-order --customer ada --amount 100").exit, 0);
-    desk
+fn shop() -> Fixture {
+    let shop = Fixture::new();
+    assert_eq!(shop.run("create-order --customer ada --amount 100").exit, 0);
+    shop
 }
 
-fn strict(desk: &Desk) -> Command {
-    desk.with("SHOP_ENVELOPE", "strict")
+fn strict(shop: &Fixture) -> Command {
+    shop.with("SHOP_ENVELOPE", "strict")
 }
 
 fn has_ansi(text: &str) -> bool {
@@ -66,9 +66,9 @@ fn envelope(ran: &Ran) -> Value {
 
 #[test]
 fn no_hang_stdin_closed_and_json_envelope_and_exit_codes_and_no_ansi() {
-    let desk = desk();
+    let shop = shop();
     for (line, _) in PROBES {
-        let ran = run(strict(&desk), line);
+        let ran = run(strict(&shop), line);
         envelope(&ran);
         let allowed = (0..=13).chain(79..=125).chain([130, 143]);
         assert!(allowed.into_iter().any(|code| code == ran.exit), "{line}: {}", ran.exit);
@@ -78,9 +78,9 @@ fn no_hang_stdin_closed_and_json_envelope_and_exit_codes_and_no_ansi() {
 
 #[test]
 fn no_hang_stdin_open() {
-    let desk = desk();
+    let shop = shop();
     for (line, _) in PROBES {
-        let mut command = strict(&desk);
+        let mut command = strict(&shop);
         command.args(line.split(' ')).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
         let mut child = command.spawn().unwrap();
         let held = child.stdin.take();
@@ -95,9 +95,9 @@ fn no_hang_stdin_open() {
 
 #[test]
 fn no_color_honored() {
-    let desk = desk();
+    let shop = shop();
     for (line, _) in PROBES {
-        let mut command = strict(&desk);
+        let mut command = strict(&shop);
         command.env("NO_COLOR", "1");
         let ran = run(command, line);
         assert!(!has_ansi(&ran.stdout) && !has_ansi(&ran.stderr), "{line}");
@@ -106,52 +106,52 @@ fn no_color_honored() {
 
 #[test]
 fn help_off_stdout() {
-    let desk = desk();
+    let shop = shop();
     for line in ["--help", "create-order --help", "settle -h"] {
-        let ran = run(strict(&desk), line);
+        let ran = run(strict(&shop), line);
         assert_eq!((ran.exit, ran.stdout.as_str()), (0, ""), "{line}");
         assert!(ran.stderr.contains("Usage: shop"), "{line}");
     }
-    assert_eq!(envelope(&run(strict(&desk), "--version"))["data"]["version"], env!("CARGO_PKG_VERSION"));
+    assert_eq!(envelope(&run(strict(&shop), "--version"))["data"]["version"], env!("CARGO_PKG_VERSION"));
 }
 
 #[test]
 fn invalid_input_exit_2() {
-    let desk = desk();
-    let before = desk.look();
+    let shop = shop();
+    let before = shop.look();
     for (line, _) in PROBES.into_iter().filter(|(_, kind)| *kind == Kind::Invalid) {
-        let ran = run(strict(&desk), line);
+        let ran = run(strict(&shop), line);
         assert_eq!(ran.exit, 2, "{line}");
         assert_eq!(envelope(&ran)["error"]["phase"], "validation");
     }
-    assert_eq!(run(strict(&desk), "no-such-command").exit, 2);
-    assert_eq!(run(strict(&desk), "").exit, 2);
-    assert_eq!(desk.look(), before);
+    assert_eq!(run(strict(&shop), "no-such-command").exit, 2);
+    assert_eq!(run(strict(&shop), "").exit, 2);
+    assert_eq!(shop.look(), before);
 }
 
 #[test]
 fn dry_run_preview_and_destructive_refuses_unconfirmed() {
-    let desk = desk();
-    let before = desk.look();
+    let shop = shop();
+    let before = shop.look();
     for (line, _) in PROBES.into_iter().filter(|(_, kind)| *kind == Kind::Destructive) {
-        let preview = envelope(&run(strict(&desk), &format!("{line} --dry-run")));
+        let preview = envelope(&run(strict(&shop), &format!("{line} --dry-run")));
         assert_eq!((&preview["ok"], &preview["data"]["effect"]), (&true.into(), &"would_delete".into()));
         assert_eq!(preview["data"]["would_affect"]["count"], 2);
         assert_eq!(preview["meta"]["dry_run"], true);
-        let refused = run(strict(&desk), line);
+        let refused = run(strict(&shop), line);
         assert_eq!(refused.exit, 2);
         let refused = envelope(&refused);
         assert_eq!(refused["data"]["effect"], "would_delete", "the refusal shows what it would have done");
         assert_eq!(refused["error"]["fix_command"], "shop delete-user --confirm --id 1");
     }
-    assert_eq!(desk.look(), before);
+    assert_eq!(shop.look(), before);
 }
 
 #[test]
 fn a_duplicate_returns_the_first_data_with_effect_noop() {
-    let desk = desk();
+    let shop = shop();
     let line = "create-order --customer bob --amount 7 --idempotency-key k";
-    let (first, second) = (envelope(&run(strict(&desk), line)), envelope(&run(strict(&desk), line)));
+    let (first, second) = (envelope(&run(strict(&shop), line)), envelope(&run(strict(&shop), line)));
     assert_eq!((&first["data"]["effect"], &second["data"]["effect"]), (&"created".into(), &"noop".into()));
     assert_eq!((&first["data"]["id"], &second["data"]["id"]), (&2.into(), &2.into()));
     assert_eq!(first["meta"]["idempotency_hit"], false);
@@ -163,8 +163,8 @@ fn a_duplicate_returns_the_first_data_with_effect_noop() {
 
 #[test]
 fn manifest_valid() {
-    let desk = desk();
-    let manifest = envelope(&run(strict(&desk), "manifest"))["data"].clone();
+    let shop = shop();
+    let manifest = envelope(&run(strict(&shop), "manifest"))["data"].clone();
     let root = ["commands", "etag", "exit_codes", "flags", "framework_version", "schema_version"];
     assert_eq!(keys(&manifest), root);
     for (name, entry) in manifest["commands"].as_object().unwrap() {
@@ -191,7 +191,7 @@ fn manifest_valid() {
         assert!(exit["description"].as_str().unwrap().len() <= 120, "{code}");
         assert!(exit["retryable"] == false || exit["side_effects"] == "none", "{code}");
     }
-    assert_eq!(manifest["etag"], envelope(&run(strict(&desk), "manifest"))["data"]["etag"]);
+    assert_eq!(manifest["etag"], envelope(&run(strict(&shop), "manifest"))["data"]["etag"]);
 }
 
 fn keys(value: &Value) -> Vec<String> {
@@ -210,10 +210,10 @@ fn is_a_flag(command: &str, flag: &str, entry: &Value) {
 
 #[test]
 fn every_exit_code_of_a_test_is_declared() {
-    let desk = desk();
-    let manifest = desk.run("manifest").json()["data"].clone();
+    let shop = shop();
+    let manifest = shop.run("manifest").json()["data"].clone();
     for (line, trouble) in [("get-order 9", "slow"), ("send-email --to a@b --subject c", "lost-reply")] {
-        let ran = desk.run_in(trouble, line);
+        let ran = shop.run_in(trouble, line);
         let declared = &manifest["exit_codes"][ran.exit.to_string()]["error_codes"];
         assert!(declared.as_array().unwrap().contains(&ran.code().into()), "{} {}", ran.exit, ran.code());
     }
@@ -221,9 +221,9 @@ fn every_exit_code_of_a_test_is_declared() {
 
 #[test]
 fn argument_order() {
-    let desk = desk();
+    let shop = shop();
     let other = "create-order --customer eve --amount 5 --database other.db";
-    assert_eq!(desk.run(other).exit, 0);
+    assert_eq!(shop.run(other).exit, 0);
     for (value, customer) in [("shop.db", "ada"), ("other.db", "eve")] {
         for line in [
             format!("--database {value} get-order 1 --with-request"),
@@ -231,23 +231,20 @@ fn argument_order() {
             format!("get-order 1 --with-request --database {value}"),
             format!("get-order --with-request 1 --database={value}"),
         ] {
-            let answer = envelope(&run(strict(&desk), &line));
+            let answer = envelope(&run(strict(&shop), &line));
             assert_eq!(answer["data"]["customer"], customer, "{line}");
-            assert!(
-                answer["data"]["request"].is_string(),
-                "{line}: the local option counts wherever it stands"
-            );
+            assert!(answer["data"]["request"].is_string(), "{line}: the local option counts wherever it is");
         }
     }
     let contradiction = "--database shop.db get-order 1 --database other.db";
-    assert_eq!(run(strict(&desk), contradiction).exit, 2);
-    assert_eq!(run(strict(&desk), "--database shop.db get-order 1 --database shop.db").exit, 0);
+    assert_eq!(run(strict(&shop), contradiction).exit, 2);
+    assert_eq!(run(strict(&shop), "--database shop.db get-order 1 --database shop.db").exit, 0);
 }
 
 #[test]
 fn stream_contract() {
-    let desk = desk();
-    let stream = run(strict(&desk), "import-orders --file orders.jsonl");
+    let shop = shop();
+    let stream = run(strict(&shop), "import-orders --file orders.jsonl");
     assert_eq!(stream.exit, 0);
     let lines = stream.lines();
     let (last, items) = lines.split_last().unwrap();
@@ -256,10 +253,10 @@ fn stream_contract() {
         assert_eq!(item["_seq"].as_u64(), Some(index as u64 + 1));
         assert!(item["effect"].is_string() && item.get("ok").is_none() && item.get("error").is_none());
     }
-    let mut third = strict(&desk);
+    let mut third = strict(&shop);
     third.env("SHOP_TROUBLE", "third").env("SHOP_DATABASE", "third.db");
     let orders = "{\"customer\":\"a\",\"amount\":1}\n".repeat(3);
-    std::fs::write(desk.file("orders.jsonl"), orders).unwrap();
+    std::fs::write(shop.file("orders.jsonl"), orders).unwrap();
     let failed = run(third, "import-orders --file orders.jsonl");
     assert_eq!(failed.exit, 3);
     let last = failed.stdout.lines().last().unwrap().to_owned();
@@ -269,9 +266,9 @@ fn stream_contract() {
 
 #[test]
 fn stream_sigint() {
-    let desk = desk();
-    std::fs::write(desk.file("orders.jsonl"), "{\"customer\":\"a\",\"amount\":1}\n".repeat(100)).unwrap();
-    let mut command = strict(&desk);
+    let shop = shop();
+    std::fs::write(shop.file("orders.jsonl"), "{\"customer\":\"a\",\"amount\":1}\n".repeat(100)).unwrap();
+    let mut command = strict(&shop);
     command.env("SHOP_TROUBLE", "slow").args(["import-orders", "--file", "orders.jsonl"]);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let mut last = String::new();

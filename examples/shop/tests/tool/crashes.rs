@@ -2,45 +2,45 @@
 
 use nix::sys::signal::Signal;
 
-use crate::desk::{Desk, Ran, count, signal, told};
+use crate::fixture::{Fixture, Ran, count, signal, told};
 
 const ORDER: &str = "create-order --customer ada --amount 100";
 const MAIL: &str = "send-email --to ada@example.com --subject Hello";
 const COUNT: &str = "increment-counter --key views";
 
 /// Kills the command after its effect and before its answer.
-fn killed_after_effect(desk: &Desk, line: &str) -> String {
-    let before = desk.look();
-    let child = desk.start_in("stall", line);
-    desk.wait_for_change(&before);
+fn killed_after_effect(shop: &Fixture, line: &str) -> String {
+    let before = shop.look();
+    let child = shop.start_in("stall", line);
+    shop.wait_for_change(&before);
     let ran = signal(child, Signal::SIGKILL);
     assert_eq!((ran.exit, ran.stdout.as_str()), (-9, ""));
-    desk.look()
+    shop.look()
 }
 
 /// A shop that exists, so that the next change is the command's.
-fn open_shop() -> Desk {
-    let desk = Desk::new();
-    assert_eq!(desk.run("deploy --service old --version 0").exit, 0);
-    desk
+fn open_shop() -> Fixture {
+    let shop = Fixture::new();
+    assert_eq!(shop.run("deploy --service old --version 0").exit, 0);
+    shop
 }
 
 #[test]
 fn what_cannot_be_asked_is_in_doubt_and_settled_by_hand() {
     for (line, table) in [(MAIL, "emails"), (COUNT, "counters")] {
-        let desk = open_shop();
-        let after = killed_after_effect(&desk, line);
-        assert_eq!(count(&desk, table), 1);
+        let shop = open_shop();
+        let after = killed_after_effect(&shop, line);
+        assert_eq!(count(&shop, table), 1);
         for _ in 0..2 {
-            let retry = desk.run(line);
+            let retry = shop.run(line);
             assert_eq!((retry.told(), retry.code()), (told("noop", 79), "IN_DOUBT".to_owned()));
             assert_eq!((&retry.json()["happened"], &retry.json()["ran"]), (&"unknown".into(), &false.into()));
-            assert_eq!(desk.look(), after, "nothing was run");
+            assert_eq!(shop.look(), after, "nothing was run");
         }
-        let answer = desk.run(line).json();
+        let answer = shop.run(line).json();
         let operation = answer["operation"]["id"].as_str().unwrap().to_owned();
         assert!(answer["error"].get("fix_command").is_none(), "one command would decide the doubt: {answer}");
-        let shown = desk.run(&format!("show {operation}")).json();
+        let shown = shop.run(&format!("show {operation}")).json();
         assert_eq!(shown["data"]["operation"]["state"], "in_doubt");
         assert!(
             shown.get("happened").is_none() && shown.get("ran").is_none(),
@@ -48,70 +48,70 @@ fn what_cannot_be_asked_is_in_doubt_and_settled_by_hand() {
         );
         assert_eq!(shown["data"]["options"][1]["command"], format!("shop settle {operation} --as failed"));
         assert_eq!(
-            desk.run(&format!("settle {operation} --as done --dry-run")).told(),
+            shop.run(&format!("settle {operation} --as done --dry-run")).told(),
             told("would_update", 0)
         );
-        assert_eq!(desk.run(&format!("settle {operation} --as done")).told(), told("updated", 0));
-        let twice = desk.run(&format!("settle {operation} --as done"));
+        assert_eq!(shop.run(&format!("settle {operation} --as done")).told(), told("updated", 0));
+        let twice = shop.run(&format!("settle {operation} --as done"));
         assert_eq!(twice.told(), told("noop", 0));
         assert!(twice.json().get("happened").is_none() && twice.json().get("ran").is_none());
-        let against = desk.run(&format!("settle {operation} --as failed"));
+        let against = shop.run(&format!("settle {operation} --as failed"));
         assert_eq!((against.exit, against.code().as_str()), (6, "WRONG_STATE"));
         assert!(against.json()["error"].get("happened").is_none(), "{}", against.stdout);
-        assert_eq!(desk.run(line).told(), told("noop", 0));
-        assert_eq!(desk.look(), after);
+        assert_eq!(shop.run(line).told(), told("noop", 0));
+        assert_eq!(shop.look(), after);
     }
 }
 
 #[test]
 fn what_is_settled_as_failed_runs_again() {
-    let desk = open_shop();
-    killed_after_effect(&desk, COUNT);
-    let answer = desk.run(COUNT).json();
+    let shop = open_shop();
+    killed_after_effect(&shop, COUNT);
+    let answer = shop.run(COUNT).json();
     let operation = answer["operation"]["id"].as_str().unwrap();
-    assert_eq!(desk.run(&format!("settle {operation} --as failed --note looked")).exit, 0);
-    assert_eq!(desk.run(COUNT).told(), told("updated", 0));
+    assert_eq!(shop.run(&format!("settle {operation} --as failed --note looked")).exit, 0);
+    assert_eq!(shop.run(COUNT).told(), told("updated", 0));
 }
 
 #[test]
 fn a_command_with_a_probe_settles_itself() {
-    let desk = open_shop();
-    let after = killed_after_effect(&desk, ORDER);
-    let retry = desk.run(ORDER).json();
+    let shop = open_shop();
+    let after = killed_after_effect(&shop, ORDER);
+    let retry = shop.run(ORDER).json();
     assert_eq!(
         (&retry["ok"], &retry["effect"], &retry["data"]["id"]),
         (&true.into(), &"noop".into(), &1.into())
     );
-    assert_eq!(desk.look(), after);
-    let shown = desk.run(&format!("show {}", retry["operation"]["id"].as_str().unwrap())).json();
+    assert_eq!(shop.look(), after);
+    let shown = shop.run(&format!("show {}", retry["operation"]["id"].as_str().unwrap())).json();
     assert_eq!(shown["data"]["operation"]["settled_by"], "probe");
 }
 
 #[test]
 fn a_command_that_converges_is_run_again_and_finds_it_done() {
     for line in ["deploy --version 1.2.3", "delete-user --id 1 --confirm"] {
-        let desk = open_shop();
-        let after = killed_after_effect(&desk, line);
-        let retry = desk.run(line).json();
+        let shop = open_shop();
+        let after = killed_after_effect(&shop, line);
+        let retry = shop.run(line).json();
         assert_eq!((&retry["ok"], &retry["effect"]), (&true.into(), &"noop".into()), "{retry}");
         assert_eq!(retry["operation"]["attempt"], 2);
-        assert_eq!(desk.look(), after);
+        assert_eq!(shop.look(), after);
     }
 }
 
 #[test]
 fn a_batch_that_is_killed_goes_on_where_it_was() {
-    let desk = open_shop();
-    killed_after_effect(&desk, "import-orders --file orders.jsonl");
-    let rest = desk.run("import-orders --file orders.jsonl");
+    let shop = open_shop();
+    killed_after_effect(&shop, "import-orders --file orders.jsonl");
+    let rest = shop.run("import-orders --file orders.jsonl");
     assert_eq!((rest.exit, &rest.lines()[3]["effects"]), (0, &serde_json::json!({"created": 2, "noop": 1})));
-    assert_eq!(count(&desk, "orders"), 3);
+    assert_eq!(count(&shop, "orders"), 3);
 }
 
 #[test]
 fn an_item_whose_time_runs_out_ends_the_batch_in_doubt() {
-    let desk = open_shop();
-    let partial = desk.run_in("stall", "import-orders --file orders.jsonl --timeout 2s");
+    let shop = open_shop();
+    let partial = shop.run_in("stall", "import-orders --file orders.jsonl --timeout 2s");
     let lines = partial.lines();
     assert_eq!((partial.exit, &lines[0]["failure"]["code"]), (3, &"TIMEOUT".into()));
     assert_eq!(
@@ -120,89 +120,89 @@ fn an_item_whose_time_runs_out_ends_the_batch_in_doubt() {
     );
     let summary = &lines[1]["data"]["summary"];
     assert_eq!((&summary["in_doubt"], &summary["not_begun"]), (&1.into(), &2.into()));
-    assert_eq!(desk.run("import-orders --file orders.jsonl").exit, 0);
-    assert_eq!(count(&desk, "orders"), 3);
+    assert_eq!(shop.run("import-orders --file orders.jsonl").exit, 0);
+    assert_eq!(count(&shop, "orders"), 3);
 }
 
 #[test]
 fn a_crash_before_the_dispatch_is_certain() {
-    let desk = Desk::new();
-    let child = desk.start_in("stall-open", MAIL);
-    desk.wait_for_intent();
+    let shop = Fixture::new();
+    let child = shop.start_in("stall-open", MAIL);
+    shop.wait_for_intent();
     assert_eq!(signal(child, Signal::SIGKILL).exit, -9);
-    assert_eq!(desk.run(MAIL).told(), told("created", 0), "nothing had left, so the retry runs");
-    assert_eq!(count(&desk, "emails"), 1);
+    assert_eq!(shop.run(MAIL).told(), told("created", 0), "nothing had left, so the retry runs");
+    assert_eq!(count(&shop, "emails"), 1);
 }
 
 #[test]
 fn a_signal_before_the_dispatch_changes_nothing() {
     for (sent, exit) in [(Signal::SIGINT, 130), (Signal::SIGTERM, 143)] {
-        let desk = Desk::new();
-        let child = desk.start_in("stall-open", MAIL);
-        desk.wait_for_intent();
+        let shop = Fixture::new();
+        let child = shop.start_in("stall-open", MAIL);
+        shop.wait_for_intent();
         let stopped = signal(child, sent);
         assert_eq!((stopped.told(), stopped.code()), (told("noop", exit), "CANCELLED".to_owned()));
         assert_eq!(stopped.json()["error"]["happened"], "no");
         assert_eq!(stopped.json()["data"]["partial"], true);
-        assert_eq!(desk.states(), ["shop send-email failed"]);
-        assert_eq!(desk.run(MAIL).told(), told("created", 0));
+        assert_eq!(shop.states(), ["shop send-email failed"]);
+        assert_eq!(shop.run(MAIL).told(), told("created", 0));
     }
 }
 
 #[test]
 fn a_signal_after_the_dispatch_leaves_the_truth_in_the_ledger() {
     for (sent, exit) in [(Signal::SIGINT, 130), (Signal::SIGTERM, 143)] {
-        let desk = open_shop();
-        let before = desk.look();
-        let child = desk.start_in("stall", MAIL);
-        desk.wait_for_change(&before);
+        let shop = open_shop();
+        let before = shop.look();
+        let child = shop.start_in("stall", MAIL);
+        shop.wait_for_change(&before);
         let stopped = signal(child, sent);
         assert_eq!((stopped.told(), stopped.code()), (told("unknown", exit), "IN_DOUBT".to_owned()));
-        settles(&desk, &stopped);
+        settles(&shop, &stopped);
     }
 }
 
 #[test]
 fn time_that_runs_out_is_told_with_what_is_known() {
-    let desk = open_shop();
-    let before = desk.run_in("stall-open", &format!("{MAIL} --timeout 50ms"));
+    let shop = open_shop();
+    let before = shop.run_in("stall-open", &format!("{MAIL} --timeout 50ms"));
     assert_eq!((before.told(), before.code()), (told("noop", 10), "TIMEOUT".to_owned()));
     let error = before.json()["error"].clone();
     assert_eq!((&error["happened"], &error["retryable"]), (&"no".into(), &true.into()));
-    let after = desk.run_in("stall", &format!("{MAIL} --timeout 2s"));
+    let after = shop.run_in("stall", &format!("{MAIL} --timeout 2s"));
     assert_eq!((after.told(), after.code()), (told("unknown", 10), "TIMEOUT".to_owned()));
     assert_eq!(after.json()["error"]["happened"], "unknown");
-    settles(&desk, &after);
-    let read = desk.run_in("stall-open", "get-order 1 --timeout 50ms");
+    settles(&shop, &after);
+    let read = shop.run_in("stall-open", "get-order 1 --timeout 50ms");
     assert_eq!((read.exit, read.code().as_str()), (10, "TIMEOUT"));
 }
 
 #[test]
 fn who_meets_another_at_work_waits_and_is_then_told_so() {
-    let desk = open_shop();
-    let before = desk.look();
-    let child = desk.start_in("stall", MAIL);
-    desk.wait_for_change(&before);
+    let shop = open_shop();
+    let before = shop.look();
+    let child = shop.start_in("stall", MAIL);
+    shop.wait_for_change(&before);
     let begun = std::time::Instant::now();
-    let busy = desk.run(&format!("{MAIL} --wait 50ms"));
+    let busy = shop.run(&format!("{MAIL} --wait 50ms"));
     assert!(begun.elapsed() < std::time::Duration::from_secs(20), "it waited for longer than it was told to");
     assert_eq!((busy.exit, busy.code().as_str()), (4, "IN_PROGRESS"));
     let answer = busy.json();
     assert_eq!((&answer["happened"], &answer["error"]["retryable"]), (&"unknown".into(), &false.into()));
     let operation = answer["operation"]["id"].as_str().unwrap();
     assert_eq!(answer["error"]["fix_command"], format!("shop show {operation}"));
-    assert_eq!(desk.run(&format!("show {operation}")).json()["data"]["operation"]["state"], "running");
+    assert_eq!(shop.run(&format!("show {operation}")).json()["data"]["operation"]["state"], "running");
     signal(child, Signal::SIGKILL);
-    assert_eq!(desk.run(MAIL).exit, 79);
+    assert_eq!(shop.run(MAIL).exit, 79);
 }
 
 /// What the answer says to do next works as it stands, and is needed.
-fn settles(desk: &Desk, answer: &Ran) {
-    assert_eq!(desk.run(MAIL).exit, 79);
+fn settles(shop: &Fixture, answer: &Ran) {
+    assert_eq!(shop.run(MAIL).exit, 79);
     let happened = &answer.json()["error"]["options"][0];
     assert_eq!(happened["if"], "it happened");
     let line = happened["command"].as_str().unwrap().strip_prefix("shop ").unwrap().to_owned();
-    assert_eq!(desk.run(&line).told(), told("updated", 0));
-    assert_eq!(desk.run(MAIL).told(), told("noop", 0));
-    assert_eq!(count(desk, "emails"), 1);
+    assert_eq!(shop.run(&line).told(), told("updated", 0));
+    assert_eq!(shop.run(MAIL).told(), told("noop", 0));
+    assert_eq!(count(shop, "emails"), 1);
 }

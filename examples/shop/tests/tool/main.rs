@@ -5,7 +5,7 @@ mod batch;
 mod cases;
 mod conformance;
 mod crashes;
-mod desk;
+mod fixture;
 mod mcp;
 mod score;
 mod terminal;

@@ -5,7 +5,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::desk::{Desk, count, told};
+use crate::fixture::{Fixture, count, told};
 
 struct Client {
     server: Child,
@@ -53,8 +53,8 @@ impl Client {
 
 #[test]
 fn annotations_are_true_and_schemas_are_claps() {
-    let desk = Desk::new();
-    let mut client = Client::of(desk.command());
+    let shop = Fixture::new();
+    let mut client = Client::of(shop.command());
     let hello = client.ask("initialize", json!({"protocolVersion": "2025-06-18", "capabilities": {}}));
     assert_eq!(hello["result"]["protocolVersion"], "2025-06-18");
     client.send(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
@@ -83,8 +83,8 @@ fn annotations_are_true_and_schemas_are_claps() {
 
 #[test]
 fn calls_are_guarded_by_the_same_ledger_as_the_command_line() {
-    let desk = Desk::new();
-    let mut client = Client::of(desk.command());
+    let shop = Fixture::new();
+    let mut client = Client::of(shop.command());
     let order = json!({"customer": "ada", "amount": 100, "scope": "run-7"});
     let first = client.call("create-order", order.clone());
     assert_eq!(
@@ -94,7 +94,7 @@ fn calls_are_guarded_by_the_same_ledger_as_the_command_line() {
     let retry = client.call("create-order", order);
     assert_eq!(retry["structuredContent"]["effect"], "noop");
     assert_eq!(retry["structuredContent"]["data"], first["structuredContent"]["data"]);
-    assert_eq!(desk.run("create-order --customer ada --amount 100 --scope run-7").told(), told("noop", 0));
+    assert_eq!(shop.run("create-order --customer ada --amount 100 --scope run-7").told(), told("noop", 0));
     let text: Value = serde_json::from_str(retry["content"][0]["text"].as_str().unwrap()).unwrap();
     assert_eq!(text, retry["structuredContent"]);
     let read = client.call("get-order", json!({"id": 1, "with_request": true}));
@@ -103,14 +103,14 @@ fn calls_are_guarded_by_the_same_ledger_as_the_command_line() {
     assert_eq!(dry["structuredContent"]["effect"], "would_create");
     let batch = client.call("import-orders", json!({"file": "orders.jsonl"}));
     assert_eq!(batch["structuredContent"]["data"]["summary"]["succeeded"], 3);
-    assert_eq!(count(&desk, "orders"), 4);
+    assert_eq!(count(&shop, "orders"), 4);
     assert_eq!(client.end(), 0);
 }
 
 #[test]
 fn what_is_wrong_or_not_confirmed_changes_nothing() {
-    let desk = Desk::new();
-    let mut client = Client::of(desk.command());
+    let shop = Fixture::new();
+    let mut client = Client::of(shop.command());
     let refused = client.call("delete-user", json!({"id": 1}));
     assert_eq!(
         (&refused["isError"], &refused["structuredContent"]["error"]["code"]),
@@ -149,8 +149,8 @@ fn what_is_wrong_or_not_confirmed_changes_nothing() {
 
 #[test]
 fn the_modern_era_needs_no_handshake() {
-    let desk = Desk::new();
-    let mut client = Client::of(desk.command());
+    let shop = Fixture::new();
+    let mut client = Client::of(shop.command());
     let meta = |version: &str| json!({"io.modelcontextprotocol/protocolVersion": version});
     let found = client.ask("server/discover", json!({"_meta": meta("2026-07-28")}))["result"].clone();
     assert_eq!(
@@ -173,14 +173,14 @@ fn the_modern_era_needs_no_handshake() {
 
 #[test]
 fn a_cancelled_call_is_not_answered_and_leaves_the_truth() {
-    let desk = Desk::new();
-    assert_eq!(desk.run("deploy --version 1").exit, 0);
-    let before = desk.look();
-    let mut client = Client::of(desk.with("SHOP_TROUBLE", "stall"));
+    let shop = Fixture::new();
+    assert_eq!(shop.run("deploy --version 1").exit, 0);
+    let before = shop.look();
+    let mut client = Client::of(shop.with("SHOP_TROUBLE", "stall"));
     let arguments = json!({"to": "a@b", "subject": "c"});
     let params = json!({"name": "send-email", "arguments": arguments});
     client.send(&json!({"jsonrpc": "2.0", "id": 99, "method": "tools/call", "params": params}));
-    desk.wait_for_change(&before);
+    shop.wait_for_change(&before);
     client.send(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 99}}));
     assert_eq!(client.ask("ping", json!({}))["result"], json!({}));
     let rest: Vec<String> = {
@@ -189,14 +189,14 @@ fn a_cancelled_call_is_not_answered_and_leaves_the_truth() {
         server.wait().unwrap();
         from.map(Result::unwrap).collect()
     };
-    assert_eq!(rest, [""; 0], "nobody waits for the answer");
-    assert_eq!(desk.states()[0], "shop send-email in_doubt");
+    assert_eq!(rest, [""; 0], "a cancelled call is not answered");
+    assert_eq!(shop.states()[0], "shop send-email in_doubt");
 }
 
 #[test]
 fn the_same_call_is_a_retry_until_the_client_goes_on_and_a_connection_is_a_scope() {
-    let desk = Desk::new();
-    let mut client = Client::of(desk.command());
+    let shop = Fixture::new();
+    let mut client = Client::of(shop.command());
     let order = json!({"customer": "ada", "amount": 100});
     let id = |result: &Value| result["structuredContent"]["data"]["id"].as_i64().unwrap();
     let first = client.call("create-order", order.clone());
@@ -216,15 +216,15 @@ fn the_same_call_is_a_retry_until_the_client_goes_on_and_a_connection_is_a_scope
     assert_eq!(retry["structuredContent"]["ran"], false);
     assert_eq!(client.end(), 0);
     // Another connection knows nothing of this one's calls.
-    let mut other = Client::of(desk.command());
+    let mut other = Client::of(shop.command());
     assert_eq!(id(&other.call("create-order", order)), 4);
     assert_eq!(other.end(), 0);
 }
 
 #[test]
 fn what_is_in_doubt_is_looked_at_and_settled_here() {
-    let desk = Desk::new();
-    let mut client = Client::of(desk.with("SHOP_TROUBLE", "lost-reply"));
+    let shop = Fixture::new();
+    let mut client = Client::of(shop.with("SHOP_TROUBLE", "lost-reply"));
     let mail = json!({"to": "ada@example.com", "subject": "Hello"});
     let doubt = client.call("send-email", mail.clone())["structuredContent"].clone();
     assert_eq!((&doubt["error"]["code"], &doubt["happened"]), (&"IN_DOUBT".into(), &"unknown".into()));
@@ -248,7 +248,7 @@ fn what_is_in_doubt_is_looked_at_and_settled_here() {
     );
     assert_eq!(client.call(&settle, arguments)["structuredContent"]["effect"], "noop");
     assert_eq!(client.call("send-email", mail)["structuredContent"]["effect"], "noop");
-    assert_eq!(count(&desk, "emails"), 1);
+    assert_eq!(count(&shop, "emails"), 1);
     let unproven =
         client.ask("tools/call", json!({"name": "once_settle", "arguments": {"operation": "op_x"}}));
     assert_eq!(unproven["error"]["code"], -32602);

@@ -2,16 +2,16 @@
 
 use onceward_clap::score::{Bench, score};
 
-use crate::desk::{Desk, look, shop};
+use crate::fixture::{Fixture, look, program};
 
 #[test]
 fn every_mutating_command_scores_three() {
-    let mut desks = Vec::new();
-    let scores = score(shop(), |_| {
-        let desk = Desk::new();
-        let (folder, database) = (desk.folder.path().to_owned(), desk.file("shop.db"));
-        let ledger = desk.file("ledger.db");
-        desks.push(desk);
+    let mut shops = Vec::new();
+    let scores = score(program(), |_| {
+        let shop = Fixture::new();
+        let (folder, database) = (shop.folder.path().to_owned(), shop.file("shop.db"));
+        let ledger = shop.file("ledger.db");
+        shops.push(shop);
         let environment = vec![("SHOP_LEDGER".to_owned(), format!("sqlite:{}", ledger.display()))];
         Bench { folder, environment, ledger, look: Box::new(move || look(&database)) }
     })
@@ -37,7 +37,7 @@ fn the_manifest_names_every_command_of_the_source() {
         .map(|file| file.unwrap().path().file_stem().unwrap().to_string_lossy().replace('_', "-"))
         .collect();
     written.sort();
-    let manifest = Desk::new().run("manifest").json();
+    let manifest = Fixture::new().run("manifest").json();
     let commands = manifest["data"]["commands"].as_object().unwrap();
     let own = commands.iter().filter(|(_, entry)| entry["builtin"] != true);
     assert_eq!(own.map(|(name, _)| name.clone()).collect::<Vec<_>>(), written);

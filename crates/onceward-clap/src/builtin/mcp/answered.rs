@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::referee::lock;
+use crate::supervisor::lock;
 
 /// How many answers are remembered. One that is dropped counts as not delivered, so its repeat is taken for a retry.
 const MEMORY: usize = 256;

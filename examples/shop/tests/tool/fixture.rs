@@ -14,24 +14,24 @@ use tempfile::TempDir;
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The program under test.
-pub(crate) fn shop() -> &'static Path {
+pub(crate) fn program() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_shop"))
 }
 
 /// A folder with a shop's database and ledger.
-pub(crate) struct Desk {
+pub(crate) struct Fixture {
     pub(crate) folder: TempDir,
     environment: Vec<(&'static str, String)>,
 }
 
-/// What a run came to.
+/// How a run ended.
 pub(crate) struct Ran {
     pub(crate) exit: i32,
     pub(crate) stdout: String,
     pub(crate) stderr: String,
 }
 
-impl Desk {
+impl Fixture {
     pub(crate) fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let orders = Path::new(env!("CARGO_MANIFEST_DIR")).join("orders.jsonl");
@@ -48,7 +48,7 @@ impl Desk {
     }
 
     pub(crate) fn command(&self) -> Command {
-        let mut command = Command::new(shop());
+        let mut command = Command::new(program());
         command.current_dir(self.folder.path()).stdin(Stdio::null());
         for name in ["SHOP_TROUBLE", "SHOP_DATABASE", "SHOP_ENVELOPE", "SHOP_SCOPE", "SHOP_POLICY"] {
             command.env_remove(name);
@@ -104,7 +104,7 @@ impl Desk {
         self.wait_for(|| self.file("ledger.db").exists() && !self.states().is_empty());
     }
 
-    /// Where each operation stands, as `once ls` and `once report` read it.
+    /// The state of each operation, as `once ls` and `once report` read it.
     pub(crate) fn states(&self) -> Vec<String> {
         let url = format!("sqlite:{}", self.file("ledger.db").display());
         let Ok(ledger) = onceward_store::ledger(&url, onceward_clap::Missing::Refuse) else {
@@ -185,6 +185,6 @@ pub(crate) fn told(effect: &str, exit: i32) -> (String, i32) {
 }
 
 /// How many rows of a table the shop holds.
-pub(crate) fn count(desk: &Desk, table: &str) -> usize {
-    desk.look().lines().filter(|line| line.starts_with(&format!("{table}: "))).count()
+pub(crate) fn count(shop: &Fixture, table: &str) -> usize {
+    shop.look().lines().filter(|line| line.starts_with(&format!("{table}: "))).count()
 }

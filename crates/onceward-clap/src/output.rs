@@ -9,13 +9,13 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use crate::envelope::{Envelope, Meta, Strict};
-use crate::referee::lock;
 use crate::stdout::Stdout;
+use crate::supervisor::lock;
 use crate::text;
 
 /// Which envelope is printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
-pub(crate) enum Dialect {
+pub(crate) enum EnvelopeFormat {
     /// Onceward's own: the effect on top
     #[default]
     Contract,
@@ -25,7 +25,7 @@ pub(crate) enum Dialect {
 
 /// Who reads stdout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Reader {
+pub(crate) enum Audience {
     /// A program.
     Program,
     /// A person at a terminal.
@@ -34,7 +34,7 @@ pub(crate) enum Reader {
 
 /// Where the call came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Audience {
+pub(crate) enum CalledBy {
     /// A command line.
     Shell,
     /// A client of `TOOL mcp`.
@@ -43,12 +43,12 @@ pub(crate) enum Audience {
 
 /// The way to answer. Clones share the last word.
 #[derive(Debug, Clone)]
-pub(crate) struct Voice {
+pub(crate) struct Output {
     pub(crate) tool: &'static str,
     pub(crate) version: &'static str,
-    pub(crate) reader: Reader,
-    pub(crate) dialect: Dialect,
     pub(crate) audience: Audience,
+    pub(crate) format: EnvelopeFormat,
+    pub(crate) called_by: CalledBy,
     pub(crate) command: Option<String>,
     trace_id: Option<String>,
     request_id: String,
@@ -75,21 +75,21 @@ enum Said {
     LastWord,
 }
 
-impl Voice {
+impl Output {
     pub(crate) fn new(
         (tool, version): (&'static str, &'static str),
         stdout: Arc<Stdout>,
-        reader: Reader,
-        dialect: Dialect,
         audience: Audience,
+        format: EnvelopeFormat,
+        called_by: CalledBy,
     ) -> Self {
         let trace_id = std::env::var(crate::flags::variable(tool, "TRACE_ID")).ok();
         Self {
             tool,
             version,
-            reader,
-            dialect,
             audience,
+            format,
+            called_by,
             command: None,
             trace_id,
             request_id: request_id(),
@@ -128,18 +128,18 @@ impl Voice {
             return Delivery::NotDelivered;
         }
         *said = Said::LastWord;
-        let written = match self.reader {
-            Reader::Program => self.json(envelope, items),
-            Reader::Person => match text::answer(envelope) {
+        let written = match self.audience {
+            Audience::Program => self.json(envelope, items),
+            Audience::Person => match text::answer(envelope) {
                 text if text.is_empty() => Ok(()),
                 text => self.stdout.text(&format!("{text}\n")),
             },
         };
         let answer = &envelope.answer;
-        if let Some(error) = answer.error.as_ref().filter(|_| self.reader == Reader::Person) {
+        if let Some(error) = answer.error.as_ref().filter(|_| self.audience == Audience::Person) {
             self.talk(&text::error(self.tool, error, answer.ran));
         }
-        for warning in answer.warnings.iter().filter(|_| self.reader == Reader::Person) {
+        for warning in answer.warnings.iter().filter(|_| self.audience == Audience::Person) {
             self.talk(&format!("{}: warning: {warning}", self.tool));
         }
         if written.is_ok() && self.stdout.is_open() && getppid() == self.parent {
@@ -155,11 +155,11 @@ impl Voice {
         if *said == Said::LastWord {
             return;
         }
-        match (&self.held, self.reader) {
+        match (&self.held, self.audience) {
             (Some(held), _) => lock(held).extend(serde_json::value::to_raw_value(line).ok()),
             // A reader that has gone away is no reason to stop: the ledger is written.
-            (None, Reader::Program) => drop(self.document(line)),
-            (None, Reader::Person) => drop(self.stdout.text(&format!("{}\n", text()))),
+            (None, Audience::Program) => drop(self.document(line)),
+            (None, Audience::Person) => drop(self.stdout.text(&format!("{}\n", text()))),
         }
     }
 
@@ -172,9 +172,9 @@ impl Voice {
     /// Prints help, which was asked for, so it is the answer.
     pub(crate) fn help(&self, text: &str) {
         // A reader that has gone away has read enough. The CLI Agent Spec keeps stdout for its envelope.
-        drop(match (self.dialect, self.reader) {
-            (Dialect::Strict, Reader::Program) => write!(anstream::stderr(), "{text}"),
-            (Dialect::Contract | Dialect::Strict, _) => self.stdout.text(text),
+        drop(match (self.format, self.audience) {
+            (EnvelopeFormat::Strict, Audience::Program) => write!(anstream::stderr(), "{text}"),
+            (EnvelopeFormat::Contract | EnvelopeFormat::Strict, _) => self.stdout.text(text),
         });
     }
 
@@ -190,9 +190,9 @@ impl Voice {
     }
 
     fn json(&self, envelope: &Envelope, items_emitted: Option<u64>) -> io::Result<()> {
-        match self.dialect {
-            Dialect::Contract => self.document(&envelope.answer),
-            Dialect::Strict => {
+        match self.format {
+            EnvelopeFormat::Contract => self.document(&envelope.answer),
+            EnvelopeFormat::Strict => {
                 let meta = Meta {
                     exit_code: envelope.exit,
                     duration_ms: u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX),

@@ -1,4 +1,4 @@
-//! Who decides when the work is over: the work itself, its time, or a signal.
+//! Decides when work is over: when it ends, when its time limit is reached, or at a signal.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,18 +12,18 @@ use signal_hook::iterator::Signals;
 
 use crate::fault::Fault;
 
-/// How long work that has been dispatched may go on after a signal: long enough to hear of a request that is under way,
-/// shorter than the time that supervisors leave before they kill.
+/// How long dispatched work may go on after a signal: long enough for the reply to a request under way, shorter than the
+/// time that process managers wait before they kill.
 const GRACE: Duration = Duration::from_millis(1_000);
 
 /// Why work was stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stop {
-    /// Somebody asked for it.
+    /// By a signal.
     Signal(i32),
-    /// Its time is over.
+    /// Its time limit was reached.
     Timeout {
-        /// How long it was given.
+        /// The limit.
         limit_ms: u64,
     },
 }
@@ -55,11 +55,11 @@ impl fmt::Display for Stop {
 /// The point of dispatch: passed once, or closed for good.
 #[derive(Debug, Default)]
 pub(crate) struct Gate {
-    passage: Mutex<Passage>,
+    state: Mutex<GateState>,
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Passage {
+pub(crate) enum GateState {
     #[default]
     Open,
     Passed,
@@ -67,106 +67,106 @@ pub(crate) enum Passage {
 }
 
 impl Gate {
-    /// Passes, unless it is closed. `note` is written first: without the note nobody may pass.
+    /// Passes, unless it is closed. `note` is written first: without the note nothing may pass.
     pub(crate) fn pass<T>(&self, note: impl FnOnce() -> Result<T, Failure>) -> Result<T, Fault> {
-        let mut passage = lock(&self.passage);
-        if let Passage::Closed(stop) = *passage {
+        let mut state = lock(&self.state);
+        if let GateState::Closed(stop) = *state {
             return Err(Fault::no_effect(format!("{stop} before anything was dispatched")));
         }
         let token = note().map_err(|failure| Fault::no_effect(failure.reason()))?;
-        *passage = Passage::Passed;
+        *state = GateState::Passed;
         Ok(token)
     }
 
-    /// Closes it, unless it has been passed. Whoever comes now does not pass any more.
-    fn close(&self, stop: Stop) -> Passage {
-        let mut passage = lock(&self.passage);
-        if *passage == Passage::Open {
-            *passage = Passage::Closed(stop);
+    /// Closes it, unless it has been passed. From now on nothing passes.
+    fn close(&self, stop: Stop) -> GateState {
+        let mut state = lock(&self.state);
+        if *state == GateState::Open {
+            *state = GateState::Closed(stop);
         }
-        *passage
+        *state
     }
 
     pub(crate) fn passed(&self) -> bool {
-        *lock(&self.passage) == Passage::Passed
+        *lock(&self.state) == GateState::Passed
     }
 }
 
-/// What work came to.
+/// How work ended.
 #[derive(Debug)]
 pub(crate) enum Supervised<T> {
     /// It ended by itself.
     Finished(T),
-    /// Its code gave up. The panic has been printed.
+    /// It panicked. The panic has been printed.
     Panicked,
-    /// It was stopped before its dispatch, and will not get there any more.
+    /// It was stopped before its dispatch, which it can no longer reach.
     StoppedBefore(Stop),
-    /// It was to be stopped after its dispatch, and nobody can say how far it got.
+    /// It was to be stopped after its dispatch, and how far it got is unknown.
     StoppedAfter(Stop),
 }
 
 /// What a signal that comes now means.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// Nothing is under way: the process ends with the last words.
+    /// Nothing is under way: the process answers and ends.
     #[default]
     Idle,
-    /// Work is under way, and whoever supervises it decides.
+    /// Work is under way, and its supervisor decides.
     Working,
-    /// The work is over and its answer is on its way.
+    /// The work is over and its answer is being written.
     Answering,
 }
 
-type LastWords = Box<dyn Fn(Stop) + Send>;
+type OnIdleSignal = Box<dyn Fn(Stop) + Send>;
 
 /// Watches over work, time and signals. Clones watch over the same.
 #[derive(Clone, Default)]
-pub(crate) struct Referee {
+pub(crate) struct Supervisor {
     inner: Arc<Inner>,
 }
 
 #[derive(Default)]
 struct Inner {
-    board: Mutex<Board>,
+    state: Mutex<State>,
     news: Condvar,
-    last_words: Mutex<Option<LastWords>>,
+    on_idle_signal: Mutex<Option<OnIdleSignal>>,
 }
 
 #[derive(Default)]
-struct Board {
+struct State {
     phase: Phase,
     signal: Option<i32>,
 }
 
-impl Referee {
+impl Supervisor {
     /// Listens for signals from now on.
     pub(crate) fn listen(&self) -> std::io::Result<()> {
         let mut signals = Signals::new([SIGINT, SIGTERM])?;
-        let referee = self.clone();
+        let supervisor = self.clone();
         std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
             for signal in signals.forever() {
-                referee.take(signal);
+                supervisor.take(signal);
             }
         })?;
         Ok(())
     }
 
-    /// What is said, and done, when a signal comes and nothing is under way. It ends the process.
-    pub(crate) fn last_words(&self, words: impl Fn(Stop) + Send + 'static) {
-        *lock(&self.inner.last_words) = Some(Box::new(words));
+    /// What happens at a signal when nothing is under way. It must end the process.
+    pub(crate) fn on_idle_signal(&self, words: impl Fn(Stop) + Send + 'static) {
+        *lock(&self.inner.on_idle_signal) = Some(Box::new(words));
     }
 
-    /// The signal that has come, where one has.
+    /// The signal that was received, if any.
     pub(crate) fn stopped(&self) -> Option<Stop> {
-        lock(&self.inner.board).signal.map(Stop::Signal)
+        lock(&self.inner.state).signal.map(Stop::Signal)
     }
 
     /// The answer has been given, or another piece of work begins.
     pub(crate) fn idle(&self) {
-        lock(&self.inner.board).phase = Phase::Idle;
+        lock(&self.inner.state).phase = Phase::Idle;
     }
 
-    /// Does the work on a thread of its own, and decides when it is over. No limit where `limit_ms` is 0.
+    /// Does the work on its own thread, and decides when it is over. 0 is no limit.
     pub(crate) fn supervise<T: Send + 'static>(
         &self,
         limit_ms: u64,
@@ -175,19 +175,19 @@ impl Referee {
     ) -> Supervised<T> {
         let result = Arc::new(Mutex::new(None));
         let (told, inner) = (Arc::clone(&result), Arc::clone(&self.inner));
-        lock(&self.inner.board).phase = Phase::Working;
+        lock(&self.inner.state).phase = Phase::Working;
         let worker = std::thread::Builder::new().name("work".to_owned()).spawn(move || {
             let ended = catch_unwind(AssertUnwindSafe(work)).ok();
-            let board = lock(&inner.board);
+            let state = lock(&inner.state);
             *lock(&told) = Some(ended);
-            drop(board);
+            drop(state);
             inner.news.notify_all();
         });
         let supervised = match worker {
             Ok(_) => self.watch(limit_ms, gate, &result),
             Err(_) => Supervised::Panicked,
         };
-        lock(&self.inner.board).phase = Phase::Answering;
+        lock(&self.inner.state).phase = Phase::Answering;
         supervised
     }
 
@@ -195,17 +195,17 @@ impl Referee {
         let begun = Instant::now();
         let limit = Duration::from_millis(limit_ms);
         let mut stopping: Option<(Stop, Instant)> = None;
-        let mut board = lock(&self.inner.board);
+        let mut state = lock(&self.inner.state);
         loop {
             if let Some(ended) = lock(result).take() {
                 return ended.map_or(Supervised::Panicked, Supervised::Finished);
             }
             if stopping.is_none() {
-                let signal = board.signal.map(Stop::Signal);
+                let signal = state.signal.map(Stop::Signal);
                 let timeout =
                     (limit_ms > 0 && begun.elapsed() >= limit).then_some(Stop::Timeout { limit_ms });
                 if let Some(stop) = signal.or(timeout) {
-                    if gate.close(stop) != Passage::Passed {
+                    if gate.close(stop) != GateState::Passed {
                         return Supervised::StoppedBefore(stop);
                     }
                     let grace = if signal.is_some() { GRACE } else { Duration::ZERO };
@@ -218,25 +218,25 @@ impl Referee {
                 None if limit_ms > 0 => limit.saturating_sub(begun.elapsed()),
                 None => Duration::from_secs(3_600),
             };
-            let woken = self.inner.news.wait_timeout(board, nap);
-            board = woken.unwrap_or_else(PoisonError::into_inner).0;
+            let woken = self.inner.news.wait_timeout(state, nap);
+            state = woken.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
     fn take(&self, signal: i32) {
-        let mut board = lock(&self.inner.board);
-        board.signal = Some(signal);
+        let mut state = lock(&self.inner.state);
+        state.signal = Some(signal);
         self.inner.news.notify_all();
-        // Who holds the board lets nobody begin to work: what is said now stays true until the process has ended.
-        if board.phase == Phase::Idle
-            && let Some(words) = &*lock(&self.inner.last_words)
+        // While we hold this lock no new work can start, so the answer stays true until the process has ended.
+        if state.phase == Phase::Idle
+            && let Some(words) = &*lock(&self.inner.on_idle_signal)
         {
             words(Stop::Signal(signal));
         }
     }
 }
 
-/// A lock whose holder gave up is still a lock: what it guards is whole at every moment.
+/// A lock whose holder panicked is still a lock: what it guards is whole at every moment.
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -249,33 +249,33 @@ mod tests {
 
     #[test]
     fn work_that_ends_is_finished() {
-        let referee = Referee::default();
-        assert!(matches!(referee.supervise(0, &Gate::default(), || 7), Supervised::Finished(7)));
-        let panicked = referee.supervise(0, &Gate::default(), || std::panic::panic_any(1));
+        let supervisor = Supervisor::default();
+        assert!(matches!(supervisor.supervise(0, &Gate::default(), || 7), Supervised::Finished(7)));
+        let panicked = supervisor.supervise(0, &Gate::default(), || std::panic::panic_any(1));
         assert!(matches!(panicked, Supervised::Panicked));
     }
 
     #[test]
     fn time_that_is_over_closes_the_gate() {
-        let (referee, gate) = (Referee::default(), Arc::new(Gate::default()));
+        let (supervisor, gate) = (Supervisor::default(), Arc::new(Gate::default()));
         let (release, held) = mpsc::channel::<()>();
         let late = Arc::clone(&gate);
         let (tell, told) = mpsc::channel();
-        let supervised = referee.supervise(20, &gate, move || {
+        let supervised = supervisor.supervise(20, &gate, move || {
             held.recv().unwrap_err();
             tell.send(late.pass(|| Ok(())).is_err()).unwrap();
         });
         assert!(matches!(supervised, Supervised::StoppedBefore(Stop::Timeout { limit_ms: 20 })));
         drop(release);
-        assert!(told.recv().unwrap(), "who comes after the end does not pass");
+        assert!(told.recv().unwrap(), "nothing passes after the end");
     }
 
     #[test]
     fn work_that_has_been_dispatched_is_given_a_moment_and_then_in_doubt() {
-        let (referee, gate) = (Referee::default(), Arc::new(Gate::default()));
+        let (supervisor, gate) = (Supervisor::default(), Arc::new(Gate::default()));
         let (release, held) = mpsc::channel::<()>();
-        let (inside, signalled) = (Arc::clone(&gate), referee.clone());
-        let supervised = referee.supervise(0, &gate, move || {
+        let (inside, signalled) = (Arc::clone(&gate), supervisor.clone());
+        let supervised = supervisor.supervise(0, &gate, move || {
             inside.pass(|| Ok(())).unwrap();
             signalled.take(SIGTERM);
             held.recv().unwrap_err();
@@ -286,14 +286,14 @@ mod tests {
 
     #[test]
     fn work_that_ends_in_that_moment_is_finished() {
-        let (referee, gate) = (Referee::default(), Arc::new(Gate::default()));
-        let (inside, signalled) = (Arc::clone(&gate), referee.clone());
-        let supervised = referee.supervise(0, &gate, move || {
+        let (supervisor, gate) = (Supervisor::default(), Arc::new(Gate::default()));
+        let (inside, signalled) = (Arc::clone(&gate), supervisor.clone());
+        let supervised = supervisor.supervise(0, &gate, move || {
             inside.pass(|| Ok(())).unwrap();
             signalled.take(SIGINT);
             7
         });
         assert!(matches!(supervised, Supervised::Finished(7)));
-        assert_eq!(referee.stopped(), Some(Stop::Signal(SIGINT)));
+        assert_eq!(supervisor.stopped(), Some(Stop::Signal(SIGINT)));
     }
 }
