@@ -16,7 +16,7 @@ const ENVIRONMENT: [(&str, &str); 6] = [
     ("ONCE_LEDGER", "The ledger, unless --ledger names one."),
     ("ONCE_CONFIG", "The policy file, unless --config names one."),
     ("ONCE_SCOPE", "The scope, unless --scope names one."),
-    ("COLUMNS", "How wide tables are, unless stdout is a terminal that says so itself."),
+    ("COLUMNS", "How wide tables are. Without it they fit the terminal, and a pipe gets whole cells."),
     ("NO_COLOR", "If set, nothing is coloured."),
     (
         "ONCE_KEY, ONCE_OPERATION, ONCE_ATTEMPT, ONCE_SCOPE, IDEMPOTENCY_KEY",
@@ -33,6 +33,29 @@ const FILES: [(&str, &str); 3] = [
     ),
 ];
 
+/// Completes the command behind `--`, which the generated script for bash does not do by itself.
+const BASH_COMMANDS: &str = r#"
+_once_with_commands() {
+    local at
+    for ((at = 2; at < COMP_CWORD; at++)); do
+        [[ ${COMP_WORDS[at]} == "--" ]] || continue
+        if ((at + 1 == COMP_CWORD)); then
+            COMPREPLY=($(compgen -c -- "${COMP_WORDS[COMP_CWORD]}"))
+        elif declare -F _comp_command_offset >/dev/null; then
+            _comp_command_offset $((at + 1))
+        elif declare -F _command_offset >/dev/null; then
+            _command_offset $((at + 1))
+        else
+            COMPREPLY=()
+        fi
+        return 0
+    done
+    _once "$@"
+}
+
+complete -F _once_with_commands -o bashdefault -o default once
+"#;
+
 /// Prints the help of a command, as `--help` does.
 pub(super) fn help(command: &[String], json: bool) -> ExitCode {
     let words =
@@ -46,6 +69,9 @@ pub(super) fn help(command: &[String], json: bool) -> ExitCode {
 pub(super) fn completions(shell: Shell) -> ExitCode {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut cli::definition(), "once", &mut script);
+    if shell == Shell::Bash {
+        script.extend_from_slice(BASH_COMMANDS.as_bytes());
+    }
     answer::bytes(&script);
     ExitCode::SUCCESS
 }

@@ -28,6 +28,19 @@ fn a_retry_is_a_noop_on_every_server() {
         {
             bench.once(&[command, &["--ledger", &url]].concat()).exits(0);
         }
+        for word in [&id[..12], &id[3..12], "k"] {
+            let shown = bench.json(&["show", word, "--ledger", &url])["data"].clone();
+            assert_eq!(
+                (&shown["id"], &shown["output"]["stdout"]),
+                (&id.into(), &"out\n".into()),
+                "{url} {word}"
+            );
+        }
+        let count = |flags: &[&str]| {
+            let listed = bench.json(&[&["ls", "--ledger", &url], flags].concat())["data"].clone();
+            listed.as_array().unwrap().len()
+        };
+        assert_eq!((count(&["--key", "k", "--since", "1h"]), count(&["--until", "1h"])), (1, 0), "{url}");
         bench.once(&["forget", id, "--force", "--ledger", &url]).exits(0);
         bench.once(&run).exits(0);
         assert_eq!(bench.runs(), 2, "what was forgotten runs again");

@@ -336,10 +336,20 @@ fn completions_know_values_and_commands() {
         assert!(bash.contains(&format!("\"{values}\"")), "{values}");
     }
     let zsh = bench.once(&["completions", "zsh"]).exits(0).out();
-    assert!(
-        zsh.contains("*:::COMMAND:_cmdambivalent") || zsh.contains("_cmdambivalent"),
-        "commands are completed"
-    );
+    assert!(zsh.contains("_cmdambivalent"), "commands are completed");
+    // What is typed behind `--` is a command; before it, an option of `once`.
+    let completed = |line: &str| {
+        let script = format!(
+            "source <(once completions bash); COMP_WORDS=({line}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); \
+             _once_with_commands once \"${{COMP_WORDS[COMP_CWORD]}}\" \"${{COMP_WORDS[COMP_CWORD - 1]}}\"; \
+             printf '%s\\n' \"${{COMPREPLY[@]}}\""
+        );
+        let said = bench.shell(&script).exits(0);
+        said.out().lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert!(completed("once run --key a -- printen").contains(&"printenv".to_owned()));
+    assert_eq!(completed("once settle x --as d"), ["done"]);
+    assert!(completed("once run --stor").contains(&"--store-command".to_owned()));
 }
 
 #[test]
