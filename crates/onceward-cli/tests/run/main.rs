@@ -6,7 +6,7 @@ mod answers;
 mod common;
 mod dry_run;
 mod evidence;
-// mod guide;
+mod guide;
 mod identity;
 mod nested;
 mod outcomes;
