@@ -15,6 +15,9 @@ pub(crate) struct Plan {
     record: Option<Arc<onceward::Record>>,
 }
 
+/// What makes the same plan in another process: a function, and what it is called with.
+type Reduced<'py> = (Bound<'py, PyAny>, (String, Option<Record>));
+
 /// All of it but the record, as it is pickled.
 #[derive(serde::Serialize, serde::Deserialize)]
 struct Said {
