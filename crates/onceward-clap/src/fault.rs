@@ -98,8 +98,8 @@ impl FaultKind {
 
 /// Why a command did not do what it was asked to.
 ///
-/// A fault that names its kind says that nothing happened. One made from another error (`?`) says so before the dispatch;
-/// after it, the operation is in doubt.
+/// A fault that names its kind says that nothing happened. One made from another error (`?`) says so before the
+/// dispatch; after it, the operation is in doubt.
 #[derive(Debug)]
 pub struct Fault {
     kind: FaultKind,

@@ -20,10 +20,10 @@ use crate::session::{Opener, Session, read_policy, surface};
 use crate::stdout::Stdout;
 use crate::supervisor::Supervisor;
 
-const EXIT_CODES: &str = "Exit codes: 0 done or replayed, 1 failed without effect, 2 wrong input or not confirmed, \
-3 part of a batch failed, 4 refused (in progress, expired, cancelled, budget), 5 not found, 6 conflict or key reused, \
-7 not permitted, 8 authentication required, 10 timeout, 11 rate limited, 12 unavailable, 79 in doubt, 130 and 143 stopped by a \
-signal.";
+const EXIT_CODES: &str = "Exit codes: 0 done or replayed, 1 failed without effect, 2 invalid input or not confirmed, \
+3 part of a batch failed, 4 refused (in progress, expired, cancelled, no attempts left), 5 not found, 6 conflict or key \
+reused, 7 permission denied, 8 authentication required, 10 timeout, 11 rate limited, 12 unavailable, 79 in doubt, 130 \
+and 143 stopped by a signal.";
 
 /// A command-line tool.
 pub struct Tool<W: World> {
@@ -73,8 +73,8 @@ impl<W: World> Tool<W> {
         self
     }
 
-    /// Everything that is wrong with the tool's definition: reserved names, examples that do not parse. Assert in a test
-    /// that it is empty; a tool with a reserved name does not start.
+    /// Everything that is wrong with the tool's definition: reserved names, examples that do not parse. Assert in a
+    /// test that it is empty; a tool with a reserved name does not start.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
         let mut problems = self.clashes();

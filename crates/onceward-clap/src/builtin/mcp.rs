@@ -233,7 +233,7 @@ impl Server<'_> {
         }
     }
 
-    /// The process is asked to stop and tells the ledger how far it got. An answer that was sent already is not taken as
+    /// Asks the process to stop; it tells the ledger how far it got. An answer that was sent already does not count as
     /// delivered.
     fn cancel(&self, id: &Value) {
         self.answered.cancelled(id);

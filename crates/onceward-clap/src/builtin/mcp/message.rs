@@ -82,10 +82,10 @@ pub(super) fn discover(tool: &str, version: &str) -> Result<Value, Value> {
 /// The one notification that matters here.
 pub(super) const CANCELLED: &str = "notifications/cancelled";
 
-const INSTRUCTIONS: &str = "Every tool may be retried: while its first answer has not reached you, the same call again \
-changes nothing and returns that answer with effect \"noop\"; with an idempotency_key this holds for good. dry_run shows \
-what would change. If error.happened is \"unknown\", do not work around it: check first whether it happened, then record \
-what you found with once_settle. once_status shows what is recorded.";
+const INSTRUCTIONS: &str = "Every tool may be retried: while its first answer has not reached you, the same call \
+again changes nothing and returns that answer with effect \"noop\"; with an idempotency_key this holds for good. \
+dry_run shows what would change. If error.happened is \"unknown\", do not work around it: check first whether it \
+happened, then record what you found with once_settle. once_status shows what is recorded.";
 
 /// A result that may be kept by the client.
 pub(super) fn cacheable(result: Value) -> Value {
