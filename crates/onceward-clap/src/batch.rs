@@ -249,11 +249,18 @@ struct Progress {
     failed: usize,
     in_doubt: usize,
     effects: BTreeMap<&'static str, usize>,
+    /// How many operations happened, and of how many it is unknown.
+    happened: usize,
+    unknown: usize,
+    ran: bool,
 }
 
 impl Progress {
     fn note(&mut self, envelope: &Envelope) {
         self.lines += 1;
+        self.ran |= envelope.answer.ran == Some(true);
+        self.happened += usize::from(envelope.answer.happened == Some(Happened::Yes));
+        self.unknown += usize::from(envelope.answer.happened == Some(Happened::Unknown));
         *self.effects.entry(envelope.answer.effect).or_default() += 1;
         match &envelope.answer.error {
             None => self.succeeded += 1,
@@ -288,8 +295,8 @@ impl Progress {
     }
 
     fn whole(&self) -> Envelope {
-        let answer = Answer { ran: Some(true), ..Answer::plain(self.effect()) };
-        Envelope::new(answer, 0)
+        let (happened, ran) = (Some(self.happened()), Some(self.ran));
+        Envelope::new(Answer { happened, ran, ..Answer::plain(self.effect()) }, 0)
     }
 
     fn summary(&self, output: &Output) {
@@ -298,6 +305,8 @@ impl Progress {
             _summary: bool,
             ok: bool,
             effect: &'static str,
+            happened: Happened,
+            ran: bool,
             data: Counts,
             effects: &'a BTreeMap<&'static str, usize>,
             warnings: [&'static str; 0],
@@ -306,6 +315,8 @@ impl Progress {
             _summary: true,
             ok: true,
             effect: self.effect(),
+            happened: self.happened(),
+            ran: self.ran,
             data: self.counts(),
             effects: &self.effects,
             warnings: [],
@@ -344,14 +355,14 @@ impl Progress {
 
     fn ended(&self, error: ErrorView, exit: u8) -> Envelope {
         let summary = serde_json::json!({"partial": true, "summary": self.counts(), "effects": self.effects});
-        let effect = if self.in_doubt > 0 { "unknown" } else { self.effect() };
-        let ran = if self.lines > 0 { Ran::Yes } else { Ran::No };
+        let effect = if self.effects.contains_key("unknown") { "unknown" } else { self.effect() };
+        let ran = if self.ran { Ran::Yes } else { Ran::No };
         let ended = Envelope::error(error, ran, exit);
         Envelope { answer: Answer { effect, data: raw(&summary), ..ended.answer }, ..ended }
     }
 
     fn happened(&self) -> Happened {
-        match (self.in_doubt, self.succeeded) {
+        match (self.unknown, self.happened) {
             (0, 0) => Happened::No,
             (0, _) => Happened::Yes,
             (_, _) => Happened::Unknown,

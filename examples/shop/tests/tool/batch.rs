@@ -126,3 +126,23 @@ fn a_line_that_is_wrong_is_refused_before_anything_is_done() {
     assert!(refused.json()["error"]["message"].as_str().unwrap().starts_with("line 2"));
     assert!(!shop.file("ledger.db").exists());
 }
+
+#[test]
+fn a_dry_run_of_a_batch_claims_nothing_that_it_did_not_do() {
+    let shop = Fixture::new();
+    let dry = shop.run(&format!("{IMPORT} --dry-run")).lines();
+    let summary = &dry[3];
+    assert_eq!((&summary["effect"], &summary["ran"]), (&"would_create".into(), &false.into()), "{summary}");
+    assert_eq!(summary["happened"], "no");
+    let real = shop.run_in("lost-reply", IMPORT);
+    let last = real.lines().pop().unwrap();
+    assert_eq!((real.exit, &last["happened"], &last["ran"]), (3, &"unknown".into(), &true.into()), "{last}");
+    // Each item would ask the shop whether it happened.
+    let foreseen = shop.run(&format!("{IMPORT} --dry-run")).lines();
+    assert_eq!(
+        (&foreseen[3]["happened"], &foreseen[3]["ran"]),
+        (&"unknown".into(), &false.into()),
+        "{foreseen:?}"
+    );
+    assert_eq!(count(&shop, "orders"), 3);
+}
