@@ -55,7 +55,9 @@ impl Source {
     fn built(&self) -> Option<&str> {
         let own = self.path.split_once('/').map_or("", |(_, own)| own);
         let beside = ["/tests/", "/benches/", "/examples/"].iter().any(|folder| own.contains(folder));
-        (!beside).then(|| self.text.split("\n#[cfg(test)]\nmod ").next().unwrap_or_default())
+        let tests = ["\n#[cfg(test)]\nmod ", "\n#[cfg(all(test, "];
+        let end = tests.iter().filter_map(|mark| self.text.find(mark)).min().unwrap_or(self.text.len());
+        (!beside).then(|| &self.text[..end])
     }
 }
 

@@ -154,8 +154,9 @@ impl Bench {
 
     /// Starts a held command under that key, and waits until it really runs.
     pub(crate) fn start_held(&self, key: &str) -> Running {
+        let before = self.runs();
         let running = self.start(&["run", "--key", key, "--", "sh", "-c", HELD]);
-        eventually("the command runs", || self.runs() > 0);
+        eventually("the command runs", || self.runs() > before);
         running
     }
 
