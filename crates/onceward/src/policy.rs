@@ -339,8 +339,8 @@ impl Rule {
     /// This rule over another one.
     fn over(self, below: Self) -> Self {
         layered!(self, below: class, keys, key, volatile, lease, wait, retention, session_retention, tombstones,
-                 attempts, retries, backoff, on_failure, on_expired, quarantine, downstream_window, timeout, effect, probe, verify,
-                 verify_deadline, verify_interval, no_effect_exits, doubt_exit, probe_no,
+                 attempts, retries, backoff, on_failure, on_expired, quarantine, downstream_window, timeout, effect,
+                 probe, verify, verify_deadline, verify_interval, no_effect_exits, doubt_exit, probe_no,
                  store_command, max_output, key_argument, on_tool_error, lock,
                  concurrency, agents_settle)
     }
@@ -503,7 +503,8 @@ mod tests {
     #[test]
     fn all_mistakes_are_told_at_once_in_the_order_of_their_lines() {
         let text = "[defaults]\nretension = \"1h\"\nattempts = \"three\"\n[default]\n\
-                    [operation.\"[a-z]\"]\nprobe = true\nwait = 30\ndoubt_exit = [0]\nkey = \"id\"\nstore_command = \"no\"\n";
+                    [operation.\"[a-z]\"]\nprobe = true\nwait = 30\ndoubt_exit = [0]\n\
+                    key = \"id\"\nstore_command = \"no\"\n";
         let problems = Policy::parse(text).unwrap_err();
         insta::assert_snapshot!(problems.problems().join("\n"), @r#"
         line 2: [defaults] has no setting `retension`; did you mean `retention`?
