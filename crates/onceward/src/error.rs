@@ -455,15 +455,17 @@ impl Record {
 }
 
 /// The longest reason that the message of a doubt repeats, in characters. The record keeps all of it.
-const LONGEST_REASON: usize = 70;
+const LONGEST_REASON: usize = 110;
 
 /// A reason on one line, short enough to leave room for what to do next.
 pub(crate) fn clipped(reason: &str) -> String {
     let line = reason.split_whitespace().collect::<Vec<_>>().join(" ");
-    match line.char_indices().nth(LONGEST_REASON) {
-        Some(_) => line.chars().take(LONGEST_REASON - 1).chain(['…']).collect(),
-        None => line.trim_end_matches('.').to_owned(),
-    }
+    let Some((end, _)) = line.char_indices().nth(LONGEST_REASON) else {
+        return line.trim_end_matches('.').to_owned();
+    };
+    // Whole words, unless the first one is longer than that.
+    let kept = line[..end].rsplit_once(' ').map_or(&line[..end], |(words, _)| words);
+    format!("{kept} …")
 }
 
 fn still_running(record: &Record) -> String {
