@@ -6,7 +6,7 @@ mod common;
 use std::sync::Arc;
 
 use common::{Bench, id, pay};
-use onceward::{Code, Failure};
+use onceward::{Code, Failure, Operation, RepeatRule, State};
 
 #[test]
 fn the_first_sure_delivery_counts_and_can_be_taken_back() {
@@ -53,4 +53,31 @@ fn what_is_in_doubt_has_no_answer_to_deliver() {
     let (found, _) = bench.wait(ledger.find(&id(&pay()))).expect("it is there");
     let refused = bench.wait(ledger.note_delivery(&found, 1));
     assert_eq!(refused.expect_err("it has none").code(), Code::WrongState);
+}
+
+#[test]
+fn a_doubt_is_found_across_occurrences_that_were_forgotten() {
+    let bench = Bench::new();
+    let ledger = bench.ledger.ledger();
+    let action = || Operation::new("backup").input(serde_json::json!({"disk": 1}));
+    let wanted = || bench.wait(ledger.wanted(action())).expect("a valid operation");
+    let first =
+        bench.ledger.run_call(ledger.call(wanted().intent), |attempt| Ok(attempt.dispatch()?.created(&1)));
+    let first = first.expect("it runs");
+    bench.wait(ledger.note_delivery(first.record(), 1)).expect("it is done");
+    let second = wanted().intent;
+    let doubtful = second.id.clone();
+    bench
+        .ledger
+        .run_call(ledger.call(second), |attempt| {
+            let _sent = attempt.dispatch()?;
+            Err(Failure::in_doubt("the disk was pulled"))
+        })
+        .expect_err("it is in doubt");
+    bench.wait(ledger.forget(&first.record().id)).expect("it is forgotten");
+    let retry = wanted();
+    assert_eq!((retry.intent.id, retry.rule), (doubtful, RepeatRule::Retry(State::InDoubt)));
+    let labelled = action().occurrence("friday");
+    let labelled = bench.wait(ledger.wanted(labelled)).expect("a valid operation");
+    assert_eq!(labelled.rule, RepeatRule::Given, "a label names another operation");
 }

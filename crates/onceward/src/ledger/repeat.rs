@@ -7,6 +7,11 @@ use crate::error::Error;
 use crate::operation::{Intent, Operation};
 use crate::policy::KeyPolicy;
 use crate::record::{Record, State};
+use crate::store::Filter;
+
+/// How many open operations of one name are looked at, and how many occurrences of an action are told from labels.
+const MOST_OPEN: usize = 500;
+const MOST_OCCURRENCES: u64 = 10_000;
 
 /// An occurrence of an action that the ledger knows, and its real state.
 pub type Found = Option<(Arc<Record>, State)>;
@@ -65,7 +70,37 @@ impl Ledger {
             }
             Some((_, state)) => (newest, RepeatRule::Retry(state)),
         };
+        let (number, rule) = match rule {
+            RepeatRule::First | RepeatRule::Repeat => {
+                self.left_open(&action).await?.unwrap_or((number, rule))
+            }
+            RepeatRule::Given | RepeatRule::Strict | RepeatRule::Retry(_) => (number, rule),
+        };
         Ok(Wanted { intent: action.at_occurrence(number)?, rule })
+    }
+
+    /// An occurrence of the action that is still running or in doubt, although the ones before it were forgotten or
+    /// have expired. A doubt never expires, so it must be found across the gap.
+    async fn left_open(&self, action: &Intent) -> Result<Option<(u64, RepeatRule)>, Error> {
+        let filter = Filter {
+            scope: Some(action.scope.clone()),
+            name: Some(action.name.clone()),
+            states: vec![State::Running, State::InDoubt],
+            limit: MOST_OPEN,
+            ..Filter::default()
+        };
+        for (listed, state) in self.list(&filter).await? {
+            if listed.record.detail.fingerprint != action.fingerprint {
+                continue;
+            }
+            // Occurrences that the caller labelled are other operations: only numbered ones count.
+            for number in 1..=MOST_OCCURRENCES {
+                if action.named_at(number)?.0 == listed.record.id {
+                    return Ok(Some((number, RepeatRule::Retry(state))));
+                }
+            }
+        }
+        Ok(None)
     }
 
     /// The newest occurrence of an action that the ledger knows, or the first where it knows none. Occurrences follow
