@@ -352,6 +352,12 @@ impl Intent {
         Ok(self)
     }
 
+    /// The id that counts the name, where the name does not count.
+    pub(crate) fn id_with_its_name(&self) -> Option<OperationId> {
+        let named = OperationId::of(&self.scope, &self.name, &self.key.text);
+        (self.id != named).then_some(named)
+    }
+
     pub(crate) fn named_at(&self, number: u64) -> Result<(OperationId, Key), Error> {
         let key = self.basis.key(&self.name, &Occurrence::parse(&number.to_string())?)?;
         Ok((id_of(self.naming, &self.scope, &self.name, &key), key))

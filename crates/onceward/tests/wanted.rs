@@ -138,3 +138,16 @@ fn a_call_beside_its_twin_is_the_same_operation() {
     let receipt = bench.ledger.run_call(bench.ledger.ledger().call(twin.intent), |_| panic!("it was run"));
     assert!(receipt.expect("the result of the first").replayed());
 }
+
+#[test]
+fn what_an_older_version_recorded_under_a_key_and_a_file_name_is_found() {
+    let bench = Bench::new();
+    let older = Operation::new("pay.sh").key("order-42");
+    bench.run(&older).expect("it runs");
+    let newer = Operation::unnamed("pay.sh").key("order-42");
+    let wanted = bench.wait(bench.ledger.ledger().wanted(newer)).expect("an operation");
+    assert_eq!(wanted.intent.id, older.intent().expect("an operation").id);
+    let other = Operation::unnamed("sh").key("order-43");
+    let wanted = bench.wait(bench.ledger.ledger().wanted(other.clone())).expect("an operation");
+    assert_eq!(wanted.intent.id, other.intent().expect("an operation").id);
+}

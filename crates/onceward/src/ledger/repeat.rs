@@ -47,7 +47,8 @@ impl Ledger {
     /// [`Error::Invalid`], [`Error::KeyMissing`], or the ledger cannot be read.
     pub async fn wanted(&self, operation: Operation) -> Result<Wanted, Error> {
         if operation.is_identified() {
-            return Ok(Wanted { intent: operation.intent()?, rule: RepeatRule::Given });
+            let intent = self.as_older_versions_named_it(operation.intent()?).await?;
+            return Ok(Wanted { intent, rule: RepeatRule::Given });
         }
         match operation.key_policy() {
             KeyPolicy::Strict | KeyPolicy::Keyed => {
@@ -77,6 +78,17 @@ impl Ledger {
             RepeatRule::Given | RepeatRule::Strict | RepeatRule::Retry(_) => (number, rule),
         };
         Ok(Wanted { intent: action.at_occurrence(number)?, rule })
+    }
+
+    /// Older versions counted a name that no one chose beside a given key. What they recorded keeps its id, so that an
+    /// upgrade repeats nothing.
+    async fn as_older_versions_named_it(&self, mut intent: Intent) -> Result<Intent, Error> {
+        let Some(older) = intent.id_with_its_name() else { return Ok(intent) };
+        if self.store().load(&intent.id).await?.is_some() || self.store().load(&older).await?.is_none() {
+            return Ok(intent);
+        }
+        intent.id = older;
+        Ok(intent)
     }
 
     /// An occurrence of the action that is still running or in doubt, although the ones before it were forgotten or
