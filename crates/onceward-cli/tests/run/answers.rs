@@ -158,6 +158,8 @@ fn output_in_json_has_a_limit_and_says_where_the_rest_is() {
         assert!(out.ends_with('é'));
         let more = data["more"].as_str().unwrap();
         assert!(more.contains(&format!("show {} --output", bench.newest())), "{more}");
+        let whole = paste(&bench, &data["more"]).exits(0);
+        assert_eq!((whole.out.len(), whole.err.len()), (80_001, 70_000));
     }
     let whole = bench.once(&args).exits(0);
     assert_eq!((whole.out.len(), whole.err.starts_with(&[0; 70_000])), (80_001, true));
@@ -235,5 +237,9 @@ fn what_a_person_settled_is_said_to_be_settled_by_hand() {
     let id = bench.with_doubt();
     bench.once(&["settle", &id, "--as", "done", "--note", "seen on the statement"]).exits(0);
     let said = bench.once(&["run", "--key", "doubt", "--", "sh", "-c", "kill -9 $$"]).exits(0);
-    assert!(said.err().contains("by hand (seen on the statement)"), "{}", said.err());
+    assert!(
+        said.err().contains("by a person (once settle") && said.err().contains("(seen on the statement)"),
+        "{}",
+        said.err()
+    );
 }

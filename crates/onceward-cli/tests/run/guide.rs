@@ -193,6 +193,17 @@ fn the_samples_of_the_readme_print_what_it_says() {
     }
 }
 
+#[test]
+fn the_samples_of_the_policy_page_are_policies() {
+    let page = Page::open("docs/policy.md");
+    let blocks = page.blocks("toml", "# The policy file", "");
+    assert_eq!(blocks.len(), 2);
+    for block in blocks {
+        page.bench.write("sample.toml", block);
+        page.command("once config check sample.toml").output().map(Said::from).unwrap().exits(0);
+    }
+}
+
 /// Whether two answers have the same fields, and what the page shows of their values.
 fn same_shape(page: &Value, real: &Value, at: &str) {
     match (page, real) {

@@ -191,7 +191,7 @@ fn a_check_is_asked_until_its_deadline() {
     let check = "echo asked >> asked; exit 2";
     let args = ["run", "--key", "a", "--verify", check, "--verify-deadline", "600ms", "--", "true"];
     let said = bench.once(&args).exits(0);
-    assert_snapshot!(said.err(), @"once: warning: success was reported but is not confirmed yet; ask again with `once verify op_…`");
+    assert_snapshot!(said.err(), @"once: warning: success was reported but is not confirmed yet; ask again with `once --ledger sqlite:…/once.db verify op_…`");
     let asked = bench.read("asked").lines().count();
     assert!(asked > 1, "asked {asked} times");
     assert_eq!(bench.json(&args)["operation"]["verified"], "pending");

@@ -94,10 +94,11 @@ fn a_quarantine_ends() {
     assert_eq!(bench.runs(), 1);
     eventually("a no counts", || bench.once(&args).exit == 0);
     assert_eq!(bench.runs(), 2);
-    // The policy has the same setting, and the default is a minute.
+    // The policy has the same setting, and the default is a minute, also for the command that the answer gives.
     let bench = Bench::new();
     let args = ["run", "--key", "a", "--probe", "exit 10", "--", "sh", "-c", KILLED];
     bench.once(&args).exits(79);
+    bench.once(&["settle", &bench.newest(), "--probe"]).exits(79);
     bench.once(&args).exits(79);
     bench.policy("[defaults]\nquarantine = \"0s\"\n");
     bench.once(&args).exits(79);

@@ -72,7 +72,7 @@ fn what_is_in_doubt_or_running_is_not_wanted_again() {
     let id = bench.newest();
     bench.once(&["settle", &id, "--as", "done"]).exits(0);
     let said = bench.once(&run(&[], "echo ran >> runs; exit 1")).exits(0);
-    assert!(said.err().contains("settled AGE ago by hand"), "{}", said.err());
+    assert!(said.err().contains("settled AGE ago by a person"), "{}", said.err());
     assert_eq!(bench.runs(), 1, "the first answer after the settlement");
     bench.once(&run(&[], "echo ran >> runs; exit 1")).exits(79);
     assert_eq!(bench.runs(), 2, "and from then on a wanted repeat");
