@@ -123,7 +123,9 @@ impl Ledger {
             if next.version == record.version {
                 return Ok(record);
             }
-            match self.store().swap(Some(record.version), next, Door::Patient).await? {
+            // A caller that blocks is about to end: it does not wait for another write to share.
+            let door = if self.door == Door::Blocking { Door::Blocking } else { Door::Patient };
+            match self.store().swap(Some(record.version), next, door).await? {
                 Swap::Written(record) => return Ok(record),
                 Swap::Conflict(Some(newer)) => record = newer,
                 Swap::Conflict(None) => return Err(Error::NotFound { id: known.id.to_string() }),
