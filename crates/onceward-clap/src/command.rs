@@ -15,14 +15,14 @@ pub const DEFAULT_TIMEOUT_MS: u64 = 60_000;
 
 /// What the commands of a tool read and change: a database, an account at a vendor, a cluster.
 ///
-/// Commands get `&mut` only when they dispatch. Methods that change the world should therefore take `&mut self`: then the
-/// compiler keeps them out of plans, probes and safe commands.
+/// Commands get `&mut` only when they dispatch. Methods that change the world should therefore take `&mut self`: then
+/// the compiler keeps them out of plans, probes and safe commands.
 pub trait World: Sized + Send + 'static {
     /// The options that select the world: `--database PATH`. Every command has them. [`NoOptions`] if there are none.
     type Options: Args + Clone + Send + Sync + 'static;
 
-    /// Names the world: an absolute path, an account, a host. It is part of every operation's identity: the same command
-    /// on another world is another operation.
+    /// Names the world: an absolute path, an account, a host. It is part of every operation's identity: the same
+    /// command on another world is another operation.
     fn place(options: &Self::Options) -> String;
 
     /// Opens it for changes.
@@ -106,8 +106,8 @@ pub trait Mutating<D: Danger = Ordinary>: Args + Serialize + Send + Sync + 'stat
     /// Changes it. Nothing before [`Op::dispatch`] has an effect; everything after it may.
     ///
     /// # Errors
-    /// Before the dispatch, an error means that nothing happened. After it the operation is in doubt, unless the error says
-    /// that nothing happened.
+    /// Before the dispatch, an error means that nothing happened. After it the operation is in doubt, unless the error
+    /// says that nothing happened.
     fn apply(&self, op: Op<'_, Self::World>) -> Result<Applied<Self::Data>, Fault>;
 }
 

@@ -12,8 +12,8 @@ use signal_hook::iterator::Signals;
 
 use crate::fault::Fault;
 
-/// How long dispatched work may go on after a signal: long enough for the reply to a request under way, shorter than the
-/// time that process managers wait before they kill.
+/// How long dispatched work may go on after a signal: long enough for the reply to a request under way, shorter than
+/// the time that process managers wait before they kill.
 const GRACE: Duration = Duration::from_millis(1_000);
 
 /// Why work was stopped.

@@ -5,26 +5,13 @@ mod common;
 
 use std::sync::Arc;
 
-use common::{NOW_MS, intent, record};
+use common::{NOW_MS, intent, record, surfaces};
 use onceward::answer::ErrorView;
 use onceward::record::{Downstream, Outcome};
 use onceward::{
-    Answer, Class, Code, Decision, Effect, Error, Guidance, Happened, InvalidInput, KeyOrigin, Liveness,
-    NextStep, OperationId, Plan, Preview, Ran, Record, Refusal, State, StoreError, Surface, Verdict, decide,
+    Answer, Class, Code, Decision, Effect, Error, Happened, InvalidInput, KeyOrigin, Liveness, NextStep,
+    Plan, Preview, Ran, Record, Refusal, State, StoreError, Surface, decide,
 };
-
-/// Every kind of surface: a tool with options that find its ledger, a tool of one's own, Python, and MCP for an agent that
-/// may settle a doubt and for one that may not.
-fn surfaces() -> [(&'static str, Surface); 5] {
-    let options = vec!["--ledger".to_owned(), "agent.db".to_owned()];
-    [
-        ("once", Surface::Shell { program: "once".to_owned(), options }),
-        ("shop", Surface::shell("shop")),
-        ("python", Surface::Python),
-        ("agent", Surface::McpAgent),
-        ("person", Surface::McpPerson { program: "once --ledger agent.db".to_owned() }),
-    ]
-}
 
 /// A record of that state, whose second attempt is the newest one.
 fn found(state: State) -> Record {
@@ -312,123 +299,6 @@ fn a_dry_run_foretells_the_refusal_word_for_word() {
         assert_eq!((told.code, told.message, told.next), (met.code, met.message, met.next), "{state}");
         assert_eq!((answer.happened, answer.ran), (real.happened, real.ran), "{state}");
     }
-}
-
-#[test]
-#[expect(clippy::too_many_lines, reason = "most of it is the snapshot")]
-fn how_every_next_step_is_spelled() {
-    let id = OperationId::of("default", "pay", "order-17");
-    let steps = [
-        NextStep::Settle(id.clone()),
-        NextStep::Record(id.clone(), Verdict::Done),
-        NextStep::Probe(id.clone()),
-        NextStep::Wait(id.clone()),
-        NextStep::Show(id.clone()),
-        NextStep::CallAgain,
-        NextStep::Repeat,
-        NextStep::OtherKey,
-        NextStep::RaiseAttempts { limit: 20 },
-        NextStep::CheckLedger,
-    ];
-    let mut lines = Vec::new();
-    for step in steps {
-        lines.push(format!("{step:?}").replace(&format!("OperationId({:?})", id.as_str()), "ID"));
-        for (name, surface) in surfaces() {
-            let Guidance { say, command, options } = surface.spell(&step);
-            lines.push(format!("  {name}: {say}").replace(id.as_str(), "ID"));
-            lines.extend(command.map(|command| format!("    $ {command}").replace(id.as_str(), "ID")));
-            lines.extend(options.iter().map(|choice| {
-                format!("    {}: {}", choice.found, choice.command).replace(id.as_str(), "ID")
-            }));
-        }
-    }
-    insta::assert_snapshot!(lines.join("\n"), @r#"
-    Settle(ID)
-      once: check first whether it happened, then record what you found
-        it happened: once --ledger agent.db settle ID --as done
-        it did not: once --ledger agent.db settle ID --as failed
-      shop: check first whether it happened, then record what you found
-        it happened: shop settle ID --as done
-        it did not: shop settle ID --as failed
-      python: check first whether it happened, then record what you found
-        it happened: ledger.settle("ID", "done")
-        it did not: ledger.settle("ID", "failed")
-      agent: check first whether it happened, then record what you found
-        it happened: once_settle {"operation":"ID","verdict":"done","evidence":"…"}
-        it did not: once_settle {"operation":"ID","verdict":"failed","evidence":"…"}
-      person: check first whether it happened; do not repeat it. A person records what was found
-        it happened: once --ledger agent.db settle ID --as done
-        it did not: once --ledger agent.db settle ID --as failed
-    Record(ID, Done)
-      once: make the ledger writable, then record what is known
-        it happened: once --ledger agent.db settle ID --as done
-      shop: make the ledger writable, then record what is known
-        it happened: shop settle ID --as done
-      python: make the ledger writable, then record what is known
-        it happened: ledger.settle("ID", "done")
-      agent: make the ledger writable, then record what is known
-        it happened: once_settle {"operation":"ID","verdict":"done","evidence":"…"}
-      person: make the ledger writable, then record what is known
-        it happened: once --ledger agent.db settle ID --as done
-    Probe(ID)
-      once: ask the probe whether it happened
-        $ once --ledger agent.db settle ID --probe
-      shop: make the same call again; it asks the probe whether it happened
-      python: make the same call again; it asks the probe whether it happened
-      agent: make the same call again; it asks the probe whether it happened
-      person: make the same call again; it asks the probe whether it happened
-    Wait(ID)
-      once: wait for it, then make the same call
-        $ once --ledger agent.db wait ID
-      shop: see whether it has ended, then make the same call
-        $ shop show ID
-      python: wait for it, then make the same call
-        $ ledger.wait("ID")
-      agent: wait for it, then make the same call
-        $ once_status {"operation":"ID"}
-      person: wait, then make the same call again; it is safe
-    Show(ID)
-      once: see what is recorded
-        $ once --ledger agent.db show ID
-      shop: see what is recorded
-        $ shop show ID
-      python: see what is recorded
-        $ ledger.show("ID")
-      agent: see what is recorded
-        $ once_status {"operation":"ID"}
-      person: ask a person to look at what is recorded
-    CallAgain
-      once: make the same call again; it is safe
-      shop: make the same call again; it is safe
-      python: make the same call again; it is safe
-      agent: make the same call again; it is safe
-      person: make the same call again; it is safe
-    Repeat
-      once: to do it again on purpose, add --occurrence 2 or use another key
-      shop: to do it again on purpose, add --occurrence 2 or use another key
-      python: to do it again on purpose, use another key or occurrence
-      agent: to do it again on purpose, use another key or occurrence
-      person: to do it again on purpose, use another key or occurrence
-    OtherKey
-      once: use another key for this action
-      shop: use another key for this action
-      python: use another key for this action
-      agent: use another key for this action
-      person: use another key for this action
-    RaiseAttempts { limit: 20 }
-      once: to allow more, raise --attempts above 20
-      shop: to allow more, raise `attempts` in the policy above 20, or use another key
-      python: to allow more, raise the limit of attempts above 20
-      agent: to allow more, raise the limit of attempts above 20
-      person: to allow more, raise the limit of attempts above 20
-    CheckLedger
-      once: make the ledger reachable, then make the same call again
-        $ once --ledger agent.db doctor
-      shop: make the ledger reachable, then make the same call again
-      python: make the ledger reachable, then make the same call again
-      agent: make the ledger reachable, then make the same call again
-      person: make the ledger reachable, then make the same call again
-    "#);
 }
 
 /// An agent pays for every word: a doubt costs at most 120 tokens, which is about 480 characters.

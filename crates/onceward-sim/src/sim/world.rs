@@ -18,8 +18,8 @@ const CLASSES: [Class; OPERATIONS] =
     [Class::Once, Class::Probed, Class::Idempotent, Class::Keyed, Class::Once];
 const SHORT_LIVED: usize = 4;
 const NAP_MS: u64 = 400;
-/// How long a slow request may be under way after its sender has given up. A worker that is stopped before it sends, and
-/// then sends a slow one, is still done before lease and quarantine are over.
+/// How long a slow request may be under way after its sender has given up. A worker that is stopped before it sends,
+/// and then sends a slow one, is still done before lease and quarantine are over.
 const SLOW_REQUEST_MS: u64 = 15_000;
 /// How long the downstream honours a key at least, and how long it really remembers it.
 const PROMISED_WINDOW_MS: u64 = 20_000;

@@ -204,3 +204,16 @@ pub(crate) fn id(operation: &Operation) -> OperationId {
 pub(crate) fn short_lease() -> Operation {
     pay().terms(terms(|terms| (terms.lease_ms, terms.quarantine_ms) = (300, 5_000)))
 }
+
+/// Every kind of surface: a tool with options that find its ledger, a tool of one's own, Python, and MCP for an agent that
+/// may settle a doubt and for one that may not.
+pub(crate) fn surfaces() -> [(&'static str, Surface); 5] {
+    let options = vec!["--ledger".to_owned(), "agent.db".to_owned()];
+    [
+        ("once", Surface::Shell { program: "once".to_owned(), options }),
+        ("shop", Surface::shell("shop")),
+        ("python", Surface::Python),
+        ("agent", Surface::McpAgent),
+        ("person", Surface::McpPerson { program: "once --ledger agent.db".to_owned() }),
+    ]
+}

@@ -22,8 +22,8 @@ pub(crate) const FILE: &str = "EFFECT_FILE";
 pub(crate) const BEFORE_MS: &str = "EFFECT_BEFORE_MS";
 /// How long it takes after the effect.
 pub(crate) const AFTER_MS: &str = "EFFECT_AFTER_MS";
-/// A file that it waits for before the effect, and one that it waits for after it. When it waits, it makes a file of the
-/// same name with [`HERE`] added.
+/// A file that it waits for before the effect, and one that it waits for after it. When it waits, it makes a file of
+/// the same name with [`HERE`] added.
 pub(crate) const HOLD_BEFORE: &str = "EFFECT_HOLD_BEFORE";
 pub(crate) const HOLD_AFTER: &str = "EFFECT_HOLD_AFTER";
 pub(crate) const HERE: &str = "here";
