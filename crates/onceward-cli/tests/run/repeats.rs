@@ -30,7 +30,7 @@ fn an_answer_that_was_delivered_makes_the_same_call_wanted_again() {
         bench.once(&run(&["--scope", "run-8", "--keys", "auto"], COUNTED)).exits(0);
     }
     assert_eq!(bench.runs() - before, 2, "what the caller says comes before the scope");
-    assert_eq!(bench.once(&run(&["--keys", "keyed"], COUNTED)).exits(2).err().contains("KEY_MISSING"), true);
+    assert!(bench.once(&run(&["--keys", "keyed"], COUNTED)).exits(2).err().contains("KEY_MISSING"));
 }
 
 #[test]
