@@ -21,8 +21,9 @@ use crate::stdout::Stdout;
 use crate::supervisor::Supervisor;
 
 const EXIT_CODES: &str = "Exit codes: 0 done or replayed, 1 failed without effect, 2 invalid input or not confirmed, \
-3 part of a batch failed, 4 refused (in progress, expired, cancelled, no attempts left), 5 not found, 6 conflict or \
-key reused, 7 permission denied, 8 authentication required, 10 timeout, 11 rate limited, 12 unavailable, 79 in doubt, 130 \
+3 part of a batch failed, 4 refused (in progress, expired, cancelled, no attempts left), 5 not found, \
+6 conflict or key reused, 7 permission denied, 8 authentication required, 10 timeout, 11 rate limited, \
+12 unavailable, 79 in doubt, 130 \
 and 143 stopped by a signal.";
 
 /// A command-line tool.
