@@ -106,11 +106,11 @@ impl Envelope {
         self.answer.data = self.answer.data.and(kept.detail).map(Arc::from);
         if let (Error::Failed { .. }, Some(error)) = (refusal, self.answer.error.as_mut()) {
             error.code = kept.fault.as_str().into();
-            error.retryable = error.retryable && kept.fault.worth_a_retry();
-            error.retry_after_ms = kept.retry_after_ms.filter(|_| error.retryable);
-            if !error.retryable {
-                error.next = None;
+            // The ledger would let the same call try again, but by itself that call gets nothing else.
+            if error.retryable && !kept.fault.worth_a_retry() {
+                (error.retryable, error.next) = (false, None);
             }
+            error.retry_after_ms = kept.retry_after_ms.filter(|_| error.retryable);
             self.exit = kept.fault.exit();
         }
         self
@@ -226,7 +226,7 @@ pub(crate) fn raw(value: &(impl Serialize + ?Sized)) -> Option<Arc<RawValue>> {
 mod tests {
     use std::sync::Arc;
 
-    use onceward::{Ledger, ManualClock, MemoryStore, Operation};
+    use onceward::{Ledger, ManualClock, MemoryStore, Operation, Terms};
 
     use super::*;
 
@@ -257,6 +257,22 @@ mod tests {
         assert!(after.answer.data.is_none(), "what the ledger keeps of the fault is not the caller's data");
         let options = after.answer.error.unwrap().options;
         assert!(options[0].command.starts_with("shop settle op_"), "{options:?}");
+    }
+
+    #[test]
+    fn a_failure_that_is_not_tried_again_says_where_to_look() {
+        let ledger = Ledger::new(Arc::new(MemoryStore::new(ManualClock::at(0)))).blocking();
+        let terms = Terms { max_attempts: 2, ..Terms::default() };
+        let fail = || {
+            let sell = Operation::new("shop sell").terms(terms.clone());
+            let result = ledger.run(sell, |_| Err(Fault::no_effect("declined").into_failure(true)));
+            Envelope::of(&result, RepeatRule::Strict, &Surface::shell("shop"), 0).answer.error.unwrap()
+        };
+        let (first, last) = (fail(), fail());
+        let again = Some("make the same call again; it is safe");
+        assert_eq!((first.retryable, first.next.as_deref()), (true, again));
+        assert_eq!((last.retryable, last.next.as_deref()), (false, Some("see what is recorded")));
+        assert!(last.fix_command.unwrap().starts_with("shop show op_"));
     }
 
     #[test]
