@@ -130,6 +130,8 @@ fn a_failure_is_replayed_where_the_policy_says_so() {
     ");
     let error = bench.json(&args)["error"].clone();
     assert_eq!((&error["code"], &error["retryable"]), (&json!("FAILED"), &json!(false)));
+    // A dry run exits with what the real call would.
+    bench.once(&[&["run", "--dry-run"], &args[1..]].concat()).exits(9);
 }
 
 #[test]

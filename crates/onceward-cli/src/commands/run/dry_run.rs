@@ -9,7 +9,7 @@ use super::RunArgs;
 use super::evidence::basename;
 use super::lookup::{self, Unstartable};
 use super::preflight;
-use super::respond::{Form, Show, Text};
+use super::respond::{Form, Show, Text, refusal_exit};
 use crate::answer;
 use crate::context::{Context, quoted};
 use crate::exit::{CommandError, Ended};
@@ -50,7 +50,7 @@ pub(super) fn run(
         Form::Json => answer::json(&answer),
         Form::Output => say(&answer, &preview),
     }
-    Ok(preview.refusal.map_or(ExitCode::SUCCESS, |error| ExitCode::from(error.code().exit())))
+    Ok(preview.refusal.as_ref().map_or(ExitCode::SUCCESS, refusal_exit))
 }
 
 /// The real call would be refused, because its command cannot be started.

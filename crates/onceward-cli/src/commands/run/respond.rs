@@ -207,18 +207,24 @@ fn replay(record: &Record, delivery: &Delivery) {
 
 /// 0 where it is done; the command's own code where it failed; else the contract's.
 fn exit_code(result: &Result<Receipt, Error>, show: Show<'_>) -> ExitCode {
-    let byte = |code: i32| u8::try_from(code).ok().filter(|code| *code != 0);
     match result {
         Ok(receipt) if receipt.replayed() => {
-            ExitCode::from(show.noop_exit.and_then(byte).unwrap_or_default())
+            ExitCode::from(show.noop_exit.and_then(exit_byte).unwrap_or_default())
         }
         Ok(_) => ExitCode::SUCCESS,
-        Err(error @ Error::Failed { record, .. }) => {
-            let own = summary(record).and_then(|summary| summary.exit_code).and_then(byte);
-            ExitCode::from(own.unwrap_or(error.code().exit()))
-        }
-        Err(error) => ExitCode::from(error.code().exit()),
+        Err(error) => refusal_exit(error),
     }
+}
+
+/// The command's own code where it failed, now or earlier; else the contract's.
+pub(super) fn refusal_exit(error: &Error) -> ExitCode {
+    let failed = if let Error::Failed { record, .. } = error { summary(record) } else { None };
+    let own = failed.and_then(|summary| summary.exit_code).and_then(exit_byte);
+    ExitCode::from(own.unwrap_or(error.code().exit()))
+}
+
+fn exit_byte(code: i32) -> Option<u8> {
+    u8::try_from(code).ok().filter(|code| *code != 0)
 }
 
 fn summary(record: &Record) -> Option<Summary> {
