@@ -1,7 +1,7 @@
 //! The ledger's errors as Python's exceptions. Their classes are in `onceward.errors`; which one it is, the code says.
 
 use onceward::answer::ErrorView;
-use onceward::{Code, Error, Happened, InvalidInput, Surface};
+use onceward::{Answer, Code, Error, Happened, InvalidInput, Surface};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyDict;
@@ -15,7 +15,12 @@ pub(crate) fn invalid(py: Python<'_>, problem: &str) -> PyErr {
 
 /// The exception for an error.
 pub(crate) fn of(py: Python<'_>, error: &Error) -> PyErr {
-    exception(py, error).unwrap_or_else(|problem| problem)
+    exception(py, error, Answer::failed(error, &Surface::Python)).unwrap_or_else(|problem| problem)
+}
+
+/// The exception for an error of what is done to records: it claims nothing about the effect.
+pub(crate) fn not_done(py: Python<'_>, error: &Error) -> PyErr {
+    exception(py, error, Answer::not_done(error, &Surface::Python)).unwrap_or_else(|problem| problem)
 }
 
 /// The same, raised because of what the function raised.
@@ -32,13 +37,14 @@ pub(crate) fn caused_by(py: Python<'_>, error: &Error, cause: Option<Py<PyAny>>)
     raised
 }
 
-fn exception(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
+fn exception(py: Python<'_>, error: &Error, answer: Answer) -> PyResult<PyErr> {
     static MAKE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let make = MAKE.import(py, "onceward.errors", "_from_ledger")?;
     let said = PyDict::new(py);
-    let view = ErrorView::of(error, &Surface::Python);
+    let view = answer.error.unwrap_or_else(|| ErrorView::of(error, &Surface::Python));
     said.set_item("happened", view.happened.map(Happened::as_str))?;
-    said.set_item("ran", error.ran().as_bool())?;
+    said.set_item("ran", answer.ran)?;
+    said.set_item("effect", answer.effect)?;
     said.set_item("retryable", view.retryable)?;
     said.set_item("retry_after_ms", view.retry_after_ms)?;
     said.set_item("next", view.next)?;

@@ -76,17 +76,37 @@ impl Handle {
         matches!(self.place, Place::Memory)
     }
 
-    /// Waits for what the ledger does, with the interpreter let go.
+    /// Waits for what a call does, with the interpreter let go.
     pub(crate) fn wait<T, W>(&self, py: Python<'_>, work: impl FnOnce(Arc<Opened>) -> W + Send) -> PyResult<T>
     where
         T: Send,
         W: Future<Output = Result<T, Error>>,
     {
-        let result = py.detach(|| match self.opened() {
+        self.done(py, work)?.map_err(|problem| error::of(py, &problem))
+    }
+
+    /// Waits for what is done to records. An error claims nothing about an effect: no call was made.
+    pub(crate) fn tend<T, W>(&self, py: Python<'_>, work: impl FnOnce(Arc<Opened>) -> W + Send) -> PyResult<T>
+    where
+        T: Send,
+        W: Future<Output = Result<T, Error>>,
+    {
+        self.done(py, work)?.map_err(|problem| error::not_done(py, &problem))
+    }
+
+    fn done<T, W>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(Arc<Opened>) -> W + Send,
+    ) -> PyResult<Result<T, Error>>
+    where
+        T: Send,
+        W: Future<Output = Result<T, Error>>,
+    {
+        py.detach(|| match self.opened() {
             Ok(opened) => drive(work(opened)),
             Err(problem) => Ok(Err(problem)),
-        });
-        result?.map_err(|problem| error::of(py, &problem))
+        })
     }
 }
 

@@ -24,9 +24,9 @@ impl Handle {
         limit: usize,
     ) -> PyResult<Vec<(i64, Record)>> {
         let states = states.iter().map(|state| state.parse::<State>()).collect::<Result<_, InvalidInput>>();
-        let states = states.map_err(|invalid| error::of(py, &invalid.into()))?;
+        let states = states.map_err(|invalid| error::not_done(py, &invalid.into()))?;
         let filter = Filter { scope, name, states, before: before.map(Cursor), limit, ..Filter::default() };
-        let seen = self.wait(py, |opened| async move { opened.ledger.list(&filter).await })?;
+        let seen = self.tend(py, |opened| async move { opened.ledger.list(&filter).await })?;
         let shown = |(listed, state): (onceward::Listed, State)| {
             (listed.cursor.0, Record::new(Arc::new(listed.record), state))
         };
@@ -36,7 +36,7 @@ impl Handle {
     /// The record of that id.
     fn show(&self, py: Python<'_>, id: &str) -> PyResult<Record> {
         let id = parsed(py, id)?;
-        let (record, state) = self.wait(py, |opened| async move { opened.ledger.find(&id).await })?;
+        let (record, state) = self.tend(py, |opened| async move { opened.ledger.find(&id).await })?;
         Ok(Record::new(record, state))
     }
 
@@ -55,7 +55,12 @@ impl Handle {
         let verdict = match verdict {
             "done" => Verdict::Done,
             "failed" => Verdict::Failed,
-            other => return Err(error::invalid(py, &format!("{other:?} is not one of done, failed"))),
+            other => {
+                return Err(error::not_done(
+                    py,
+                    &InvalidInput::new(format!("{other:?} is not one of done, failed")).into(),
+                ));
+            }
         };
         let data = json.map(told::raw).transpose()?;
         let unavailable = data.is_none() && verdict == Verdict::Done;
@@ -63,13 +68,13 @@ impl Handle {
         let work = |opened: Arc<crate::handle::Opened>| async move {
             opened.blocking.settle(&id, verdict, outcome).await
         };
-        self.wait(py, work).map(settled)
+        self.tend(py, work).map(settled)
     }
 
     /// Asks an operation to stop; tells whether it is certain that it will not happen.
     fn cancel(&self, py: Python<'_>, id: &str) -> PyResult<(bool, Record)> {
         let id = parsed(py, id)?;
-        let cancelled = self.wait(py, |opened| async move { opened.blocking.cancel(&id).await })?;
+        let cancelled = self.tend(py, |opened| async move { opened.blocking.cancel(&id).await })?;
         Ok(match cancelled {
             Cancelled::Certain(record) => (true, settled(record)),
             Cancelled::Requested(record) => (false, settled(record)),
@@ -79,7 +84,7 @@ impl Handle {
     /// Deletes the record: the next call with its key runs.
     fn forget(&self, py: Python<'_>, id: &str) -> PyResult<Record> {
         let id = parsed(py, id)?;
-        self.wait(py, |opened| async move { opened.blocking.forget(&id).await }).map(settled)
+        self.tend(py, |opened| async move { opened.blocking.forget(&id).await }).map(settled)
     }
 
     /// Waits until the operation is neither staged nor running, or the time is over.
@@ -87,13 +92,13 @@ impl Handle {
         let id = parsed(py, id)?;
         let work =
             |opened: Arc<crate::handle::Opened>| async move { opened.ledger.wait(&id, timeout_ms).await };
-        let (record, state) = self.wait(py, work)?;
+        let (record, state) = self.tend(py, work)?;
         Ok(Record::new(record, state))
     }
 
     /// Does what time asks for: how many results expired, tombstones went, and doubts were written down.
     fn sweep(&self, py: Python<'_>) -> PyResult<(u64, u64, u64)> {
-        let swept = self.wait(py, |opened| async move { opened.blocking.sweep(|_| {}).await })?;
+        let swept = self.tend(py, |opened| async move { opened.blocking.sweep(|_| {}).await })?;
         Ok((swept.expired, swept.deleted, swept.doubted))
     }
 }
@@ -104,5 +109,5 @@ fn settled(record: Arc<onceward::Record>) -> Record {
 }
 
 fn parsed(py: Python<'_>, id: &str) -> PyResult<OperationId> {
-    OperationId::parse(id).map_err(|invalid| error::of(py, &Error::Invalid(invalid)))
+    OperationId::parse(id).map_err(|invalid| error::not_done(py, &Error::Invalid(invalid)))
 }

@@ -45,7 +45,9 @@ def test_settling_and_what_a_record_tells(ledger: Ledger, doubted: str) -> None:
     assert settled.state == "done" and json.loads(settled.json or "") == {"id": 1} and settled.settled_by
     with pytest.raises(WrongState) as wrong:
         ledger.settle(doubted, "failed")
-    assert wrong.value.happened == "yes"
+    # No call was made, so nothing is said of one; the operation is there to be asked.
+    assert (wrong.value.happened, wrong.value.ran, wrong.value.effect) == (None, None, "noop")
+    assert wrong.value.operation is not None and wrong.value.operation.happened == "yes"
     with pytest.raises(InvalidInput, match="not one of done, failed"):
         ledger.settle(doubted, "maybe")  # type: ignore[arg-type]
 

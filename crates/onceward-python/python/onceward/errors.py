@@ -19,8 +19,10 @@ class OncewardError(Exception):
     """The contract's code."""
     happened: Happened | None = "unknown"
     """Whether the operation's effect happened. `None` where the error is not about an operation."""
-    ran: bool = False
-    """Whether this call ran the function."""
+    ran: bool | None = False
+    """Whether this call ran the function. `None` where no call was made, as for `ledger.settle`."""
+    effect: str = "noop"
+    """What this call did to the world: `noop`, or `unknown` where it ran and may have had an effect."""
     retryable: bool = False
     """Whether the same call may simply be made again. Implies that nothing happened."""
     retry_after_ms: int | None = None
