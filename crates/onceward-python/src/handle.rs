@@ -1,5 +1,6 @@
 //! A ledger, opened when it is first used, and what becomes of it when the process forks.
 
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 
@@ -69,6 +70,25 @@ impl Handle {
         let opened = Arc::new(Opened { blocking: ledger.blocking().ledger().clone(), ledger });
         *state = State::Open(Arc::clone(&opened));
         Ok(opened)
+    }
+
+    /// The open ledger for a caller that only looks: `None` where there is none yet and the first call would make one.
+    fn existing(&self) -> Result<Option<Arc<Opened>>, Error> {
+        let missing = {
+            let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            matches!(&*state, State::Closed) && self.file().is_some_and(|file| !file.exists())
+        };
+        match self.file().and_then(Path::parent) {
+            Some(folder) if missing && folder.is_dir() => Ok(None),
+            Some(_) | None => self.opened().map(Some),
+        }
+    }
+
+    fn file(&self) -> Option<&Path> {
+        match &self.place {
+            Place::Sqlite(options) => Some(&options.path),
+            Place::Postgres(_) | Place::Redis(_) | Place::Memory => None,
+        }
     }
 
     /// What is only in memory cannot be opened again.
@@ -235,11 +255,14 @@ impl Handle {
         kwargs: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Plan> {
         let intent = spec.intent(args, kwargs)?;
-        let effect = spec.success();
-        self.wait(py, |opened| async move {
-            let plan = opened.ledger.plan(&intent).await?;
-            Ok(Plan::new(&plan, &intent, effect))
-        })
+        let found = py.detach(|| match self.existing() {
+            Ok(Some(opened)) => drive(opened.ledger.plan(&intent)),
+            Ok(None) => {
+                Ok(Ok(onceward::Plan { decision: onceward::Decision::Start { attempt: 1 }, record: None }))
+            }
+            Err(problem) => Ok(Err(problem)),
+        })?;
+        Plan::new(&found.map_err(|problem| error::of(py, &problem))?, &intent, spec.success())
     }
 
     /// Before the process forks: a ledger that is not in use is closed, so that both sides open one of their own.

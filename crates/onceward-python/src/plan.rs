@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use onceward::{Effect, Happened, Intent, Preview};
+use onceward::{Answer, Effect, Happened, Intent, Preview, Surface};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -26,28 +26,45 @@ struct Said {
     effect: String,
     code: Option<String>,
     happened: Option<String>,
+    retryable: bool,
+    next: Option<String>,
+    fix_command: Option<String>,
+    options: Vec<(String, String)>,
     id: String,
     key: String,
+    /// The whole answer, as JSON text.
+    answer: String,
 }
 
 impl Plan {
-    pub(crate) fn new(plan: &onceward::Plan, intent: &Intent, effect: Effect) -> Self {
+    pub(crate) fn new(plan: &onceward::Plan, intent: &Intent, effect: Effect) -> PyResult<Self> {
         let preview = Preview::of(plan, intent, effect);
+        let changes = vec![format!("would call {}", intent.name)];
+        let answer = Answer::preview(&preview, changes, &Surface::Python);
+        let text = serde_json::to_string(&answer).map_err(unwritable)?;
+        let error = answer.error;
+        let options = error.iter().flat_map(|error| &error.options);
         let said = Said {
             decision: preview.decision.to_owned(),
             reason: preview.sentence,
             effect: preview.effect.as_str().to_owned(),
-            code: preview.refusal.map(|refusal| refusal.code().to_string()),
             happened: preview.happened.map(Happened::as_str).map(str::to_owned),
+            options: options.map(|choice| (choice.found.to_owned(), choice.command.clone())).collect(),
+            retryable: error.as_ref().is_some_and(|error| error.retryable),
+            next: error.as_ref().and_then(|error| error.next.clone()),
+            fix_command: error.as_ref().and_then(|error| error.fix_command.clone()),
+            code: error.map(|error| error.code.into_owned()),
             id: intent.id.to_string(),
             key: intent.key.text.clone(),
+            answer: text,
         };
-        Self { said, record: plan.record.clone() }
+        Ok(Self { said, record: plan.record.clone() })
     }
 }
 
-/// What `pickle` makes a plan of again: the function, and its arguments.
-type Reduced<'py> = (Bound<'py, PyAny>, (String, Option<Record>));
+fn unwritable(error: serde_json::Error) -> PyErr {
+    PyValueError::new_err(error.to_string())
+}
 
 #[pymethods]
 impl Plan {
@@ -81,6 +98,42 @@ impl Plan {
         self.said.happened.as_deref()
     }
 
+    /// Whether this call ran the function: a plan never does.
+    #[getter]
+    #[expect(clippy::unused_self, reason = "receipts and errors have it as a property, too")]
+    fn ran(&self) -> bool {
+        false
+    }
+
+    /// Whether the refused call may simply be made again.
+    #[getter]
+    fn retryable(&self) -> bool {
+        self.said.retryable
+    }
+
+    /// What to do next about a refusal, in one sentence.
+    #[getter]
+    fn next(&self) -> Option<&str> {
+        self.said.next.as_deref()
+    }
+
+    /// The line of Python that takes you on from a refusal. It never decides a doubt.
+    #[getter]
+    fn fix_command(&self) -> Option<&str> {
+        self.said.fix_command.as_deref()
+    }
+
+    /// For each finding (`it happened`, `it did not`), the line of Python that records it.
+    #[getter]
+    fn options(&self) -> Vec<(String, String)> {
+        self.said.options.clone()
+    }
+
+    /// The whole answer of the contract, as JSON text.
+    fn to_json(&self) -> &str {
+        &self.said.answer
+    }
+
     /// `op_…`: names the operation.
     #[getter]
     fn id(&self) -> &str {
@@ -101,13 +154,12 @@ impl Plan {
 
     #[staticmethod]
     fn _restored(said: &str, record: Option<&Bound<'_, Record>>) -> PyResult<Self> {
-        let said = serde_json::from_str(said).map_err(|error| PyValueError::new_err(error.to_string()))?;
+        let said = serde_json::from_str(said).map_err(unwritable)?;
         Ok(Self { said, record: record.map(|record| Arc::clone(record.get().inner())) })
     }
 
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Reduced<'py>> {
-        let said =
-            serde_json::to_string(&self.said).map_err(|error| PyValueError::new_err(error.to_string()))?;
+        let said = serde_json::to_string(&self.said).map_err(unwritable)?;
         Ok((py.get_type::<Self>().getattr("_restored")?, (said, self.operation())))
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from datetime import timedelta
 from pathlib import Path
@@ -294,6 +295,31 @@ def test_a_dry_run_writes_and_runs_nothing(ledger: Ledger, world: Effects) -> No
     real(1)
     assert (real.plan(1).decision, real.plan(1).effect) == ("replay", "would_noop")
     assert plan.id == real.plan(1).id == real.receipt(1).id
+
+
+def test_a_dry_run_makes_no_ledger_and_says_whether_one_could_be_made(tmp_path: Path) -> None:
+    dry = Ledger(tmp_path / "agent.db").once(name="charge", dry_run=True)(print)
+    assert dry("x").decision == "run" and not list(tmp_path.iterdir())
+    nowhere = Ledger(tmp_path / "no such folder" / "agent.db").once(name="charge", dry_run=True)(print)
+    with pytest.raises(LedgerUnavailable):
+        nowhere("x")
+
+
+def test_a_plan_that_is_refused_says_what_the_error_would(ledger: Ledger) -> None:
+    @ledger.once(name="charge")
+    def charge(amount: int) -> None:
+        raise OSError("reset")
+
+    with pytest.raises(InDoubt):
+        charge(1)
+    plan = charge.plan(1)
+    with pytest.raises(InDoubt) as refused:
+        charge(1)
+    error = refused.value
+    assert (plan.decision, plan.code, plan.happened, plan.ran) == ("refuse", error.code, error.happened, error.ran)
+    assert (plan.retryable, plan.next, plan.fix_command) == (error.retryable, error.next, error.fix_command)
+    assert plan.options == list(error.options) and len(plan.options) == 2
+    assert json.loads(plan.to_json())["error"]["code"] == "IN_DOUBT"
 
 
 def test_results_expire_and_a_given_key_is_not_run_again(ledger: Ledger, world: Effects) -> None:
