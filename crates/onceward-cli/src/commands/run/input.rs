@@ -35,79 +35,108 @@ impl Gathered {
 
 /// Reads everything that belongs to the operation. All problems are told at once.
 pub(crate) fn gather(identity: &IdentityArgs, command: &[OsString]) -> Result<Gathered, CommandError> {
-    let mut problems = Vec::new();
+    let mut inputs = Inputs::default();
     let mut members = vec![("argv", argv(command))];
     // Under a key that was given, or made of chosen fields, the caller has said what identifies the action.
-    let whole = identity.key.is_none() && identity.key_fields.is_empty();
-    if whole && !command.is_empty() && !identity.ignore.contains(&Ignored::Folder) {
-        match std::env::current_dir() {
-            Ok(folder) => members.push(("folder", text(folder.as_os_str()))),
-            Err(error) => {
-                problems.push(format!("the working folder: {error}; --ignore folder leaves it out"))
-            }
-        }
+    let whole = identity.key.is_none() && identity.key_fields.is_empty() && !command.is_empty();
+    if whole && !identity.ignore.contains(&Ignored::Folder) {
+        let folder = std::env::current_dir()
+            .map_err(|error| format!("the working folder: {error}; --ignore folder leaves it out"));
+        members.extend(inputs.problems.unless(folder).map(|folder| ("folder", text(folder.as_os_str()))));
     }
-    let mut documents = Vec::new();
-    let mut files = Vec::new();
-    if let Some(text) = &identity.input {
-        match Json::parse(text) {
-            Ok(document) => documents.push(document),
-            Err(invalid) => problems.push(format!("--input: {invalid}")),
-        }
-    }
-    for file in &identity.input_file {
-        match read_file(file) {
-            Ok(bytes) => sort_in(&bytes, &mut documents, &mut files),
-            Err(problem) => problems.push(problem),
-        }
-    }
-    let mut stdin = None;
-    let piped =
-        whole && !command.is_empty() && !identity.ignore.contains(&Ignored::Stdin) && stdin::carries_input();
-    if identity.stdin || piped {
-        match stdin::read(if identity.stdin { Patience::Endless } else { Patience::Limited }) {
-            // An empty pipe is like none.
-            Ok(bytes) if bytes.is_empty() => stdin = Some(bytes.into()),
-            Ok(bytes) => {
-                sort_in(&bytes, &mut documents, &mut files);
-                // The command sees it, which it does not see of the same document in --input.
-                members.push(("stdin", Json::Bool(true)));
-                stdin = Some(bytes.into());
-            }
-            Err(problem) => problems.push(problem),
-        }
+    inputs.named(identity);
+    let piped = whole && !identity.ignore.contains(&Ignored::Stdin) && stdin::carries_input();
+    let patience = if identity.stdin { Patience::Endless } else { Patience::Limited };
+    let stdin = if identity.stdin || piped { inputs.standard(patience) } else { None };
+    if stdin.as_ref().is_some_and(|bytes| !bytes.is_empty()) {
+        // The command sees it, which it does not see of the same document in --input.
+        members.push(("stdin", Json::Bool(true)));
     }
     let mut environment = Vec::new();
     for name in &identity.env {
-        match std::env::var(name) {
-            Ok(value) => environment.push((name.clone(), Json::from(value))),
-            Err(_) => problems.push(format!("--env {name}: the variable is not set, or is not text")),
-        }
+        let value =
+            std::env::var(name).map_err(|_| format!("--env {name}: the variable is not set, or is not text"));
+        environment.extend(inputs.problems.unless(value).map(|value| (name.clone(), Json::from(value))));
     }
     let name = match (&identity.name, command.first()) {
-        (Some(name), _) => name.clone(),
-        (None, Some(program)) => basename(program),
-        (None, None) => {
-            problems.push("there is neither a command nor a --name".to_owned());
-            String::new()
-        }
+        (Some(name), _) => Ok(name.clone()),
+        (None, Some(program)) => Ok(basename(program)),
+        (None, None) => Err("there is neither a command nor a --name".to_owned()),
     };
-    if let Some(invalid) = onceward::InvalidInput::all(problems) {
+    let name = inputs.problems.unless(name).unwrap_or_default();
+    if let Some(invalid) = onceward::InvalidInput::all(inputs.problems.0) {
         return Err(invalid.into());
     }
     if !environment.is_empty() {
         members.push(("env", Json::object(environment)));
     }
-    let json_inputs = documents.len();
+    let json_inputs = inputs.documents.len();
     match json_inputs {
         0 => {}
-        1 => members.extend(documents.into_iter().map(|document| ("input", document))),
-        _ => members.push(("inputs", Json::Array(documents))),
+        1 => members.extend(inputs.documents.into_iter().map(|document| ("input", document))),
+        _ => members.push(("inputs", Json::Array(inputs.documents))),
     }
-    if !files.is_empty() {
-        members.push(("files", Json::Array(files)));
+    if !inputs.files.is_empty() {
+        members.push(("files", Json::Array(inputs.files)));
     }
     Ok(Gathered { name, input: Json::object(members), json_inputs, stdin })
+}
+
+/// Inputs that are being read, and what is wrong with them.
+#[derive(Default)]
+struct Inputs {
+    /// JSON documents, which count by their meaning.
+    documents: Vec<Json>,
+    /// Digests of everything else.
+    files: Vec<Json>,
+    problems: Problems,
+}
+
+/// What is wrong, in the order in which it was found.
+#[derive(Default)]
+struct Problems(Vec<String>);
+
+impl Problems {
+    /// The value, unless there is a problem in its place, which is noted.
+    fn unless<T>(&mut self, result: Result<T, String>) -> Option<T> {
+        result.map_err(|problem| self.0.push(problem)).ok()
+    }
+}
+
+impl Inputs {
+    /// The inputs that the command line names.
+    fn named(&mut self, identity: &IdentityArgs) {
+        if let Some(text) = &identity.input {
+            let document = Json::parse(text).map_err(|invalid| format!("--input: {invalid}"));
+            self.documents.extend(self.problems.unless(document));
+        }
+        for file in &identity.input_file {
+            if let Some(bytes) = self.problems.unless(read_file(file)) {
+                self.sort_in(&bytes);
+            }
+        }
+    }
+
+    /// Standard input. An empty one counts like none, and is passed on all the same.
+    fn standard(&mut self, patience: Patience) -> Option<Arc<[u8]>> {
+        let bytes = self.problems.unless(stdin::read(patience))?;
+        if !bytes.is_empty() {
+            self.sort_in(&bytes);
+        }
+        Some(bytes.into())
+    }
+
+    /// A JSON document counts by its meaning; anything else counts by its content. A number by itself is no document:
+    /// the version 1.10 is not 1.1.
+    fn sort_in(&mut self, bytes: &[u8]) {
+        match std::str::from_utf8(bytes).ok().and_then(|text| Json::parse(text).ok()) {
+            Some(document @ (Json::Object(_) | Json::Array(_))) => self.documents.push(document),
+            Some(_) | None => {
+                let digest = data_encoding::HEXLOWER.encode(&Sha256::digest(bytes));
+                self.files.push(Json::from(format!("sha256:{digest}")));
+            }
+        }
+    }
 }
 
 /// The policy's settings for what was gathered, with the identity's flags over them.
@@ -144,16 +173,6 @@ pub(crate) fn in_document(fields: &[String]) -> Vec<String> {
             None => format!("input.{field}"),
         })
         .collect()
-}
-
-/// A JSON document counts by its meaning; anything else counts by its content. A number by itself is no document: the
-/// version 1.10 is not 1.1.
-fn sort_in(bytes: &[u8], documents: &mut Vec<Json>, files: &mut Vec<Json>) {
-    match std::str::from_utf8(bytes).ok().and_then(|text| Json::parse(text).ok()) {
-        Some(document @ (Json::Object(_) | Json::Array(_))) => documents.push(document),
-        Some(_) | None => files
-            .push(Json::from(format!("sha256:{}", data_encoding::HEXLOWER.encode(&Sha256::digest(bytes))))),
-    }
 }
 
 fn argv(command: &[OsString]) -> Json {
