@@ -167,13 +167,15 @@ impl Conversation {
     }
 
     /// Says how the attempt went.
-    fn executed(&self, py: Python<'_>, said: &Bound<'_, PyAny>) {
+    fn executed(&self, py: Python<'_>, said: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.process.check(py)?;
         let executing = self.executing.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Some((attempt, token)) = executing else { return };
+        let Some((attempt, token)) = executing else { return Ok(()) };
         let told =
             told::attempt(said, &attempt, &token).unwrap_or_else(|error| crate::run::broken(py, error));
         *lock(&self.own) = Own { value: told.own, cause: told.cause, ended: None };
         mail(&self.mail).reply = Some(Reply::Executed(told.result));
+        Ok(())
     }
 
     /// Says what the probe said.
@@ -191,8 +193,7 @@ impl Conversation {
 
     /// Writes down how the attempt went, on this very thread: for a task that is cancelled and must not wait.
     fn end(&self, py: Python<'_>, said: &Bound<'_, PyAny>) -> PyResult<()> {
-        self.process.check(py)?;
-        self.executed(py, said);
+        self.executed(py, said)?;
         let running = self.running.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(running) = running {
             drop(py.detach(|| drive(running))?);

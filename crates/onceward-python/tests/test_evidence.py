@@ -266,6 +266,15 @@ pool = ThreadPool(1)
 workers = ThreadPoolExecutor(1)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def closed() -> Iterator[None]:
+    yield
+    pool.terminate()
+    pool.join()
+    workers.shutdown()
+    session.close()
+
+
 def in_a_pool_of_others(url: str) -> None:
     pool.apply(requests.post, (url,))
 

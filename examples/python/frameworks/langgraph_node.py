@@ -9,7 +9,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.types import RetryPolicy
 
-from onceward import Ledger
+from onceward import Ledger, NotDispatched
 from onceward.langchain import wrap_tool_call
 
 charged, tries = [], []
@@ -28,7 +28,7 @@ def notify(order: str) -> str:
     """Tells the customer."""
     tries.append(order)
     if len(tries) < 3:
-        raise ConnectionRefusedError("the mail server is down")
+        raise NotDispatched("the mail server is down")
     return "told"
 
 

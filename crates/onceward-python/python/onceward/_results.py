@@ -67,6 +67,9 @@ def log(name: str, ended: Receipt | OncewardError) -> None:
         # Where it was never imported, it has no handlers.
         return
     logger = logging.getLogger("onceward")
+    if not logger.handlers:
+        # A program that configured no logging is told nothing.
+        logger.addHandler(logging.NullHandler())
     if isinstance(ended, OncewardError):
         level = logging.WARNING if ended.happened == "unknown" else logging.INFO
         if logger.isEnabledFor(level):

@@ -280,7 +280,7 @@ def _make_both(kind: type[OncewardError], foreign: type[BaseException]) -> type[
 
 def _bare(kind: type[OncewardError]) -> OncewardError:
     """An instance, made without the constructors of its classes: those want arguments of their own."""
-    own = next(parent for parent in kind.__mro__ if parent.__module__ == "builtins")
+    own: Any = next(parent for parent in kind.__mro__ if parent.__module__ == "builtins")
     made: OncewardError = own.__new__(kind)
     return made
 

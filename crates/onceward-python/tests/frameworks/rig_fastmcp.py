@@ -5,10 +5,10 @@ import logging
 
 import rig
 from fastmcp import Client, FastMCP
-from fastmcp.exceptions import ToolError
 from fastmcp.server.middleware.error_handling import RetryMiddleware
 from rig import Run, scenario
 
+from onceward import NotDispatched
 from onceward.fastmcp import OnceMiddleware
 
 
@@ -80,7 +80,7 @@ async def own_word(run: Run):
     def charge(order: str) -> str:
         tries.append(order)
         if len(tries) == 1:
-            raise ToolError("the card is locked")
+            raise NotDispatched("the card is locked")
         return run.world.change(order)
 
     async with Client(server_of(run, charge)) as client:

@@ -14,7 +14,7 @@ from langgraph.prebuilt import ToolNode
 from langgraph.types import Command, RetryPolicy, interrupt
 from rig import Run, scenario
 
-from onceward import InDoubt
+from onceward import InDoubt, NotDispatched
 from onceward.langchain import OnceMiddleware, awrap_tool_call, guard, wrap_tool_call
 
 THREAD = {"configurable": {"thread_id": "thread-1"}}
@@ -68,7 +68,7 @@ def node_retried(run: Run):
         """Tells the customer."""
         tries.append(order)
         if len(tries) < 3:
-            raise ConnectionRefusedError("the mail server is down")
+            raise NotDispatched("the mail server is down")
         return "told"
 
     tools = [charging(run), notify]

@@ -8,6 +8,7 @@ from agents import Agent, RunConfig, Runner, function_tool, set_tracing_disabled
 from agents.testing import ModelStep, ScriptedModel, assistant_message, function_call
 from rig import Run, scenario
 
+from onceward import NotDispatched
 from onceward.openai_agents import once_tool
 
 set_tracing_disabled(True)
@@ -117,7 +118,7 @@ async def refused(run: Run):
         """Charges an order."""
         tries.append(threading.current_thread())
         if len(tries) == 1:
-            raise ConnectionRefusedError("the bank is closed")
+            raise NotDispatched("the bank is closed")
         return run.world.change(order)
 
     model = ScriptedModel([asks(1), asks(2), [assistant_message("charged")]])

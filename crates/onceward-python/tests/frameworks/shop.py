@@ -13,7 +13,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 from rig import World
 
-from onceward import Ledger
+from onceward import Ledger, NotDispatched
 from onceward.asgi import IdempotencyMiddleware
 
 place, world_file, port_file = sys.argv[1:4]
@@ -40,7 +40,7 @@ def ready() -> str:
 @app.post("/charges")
 async def charge(asked: Charge, response: Response, request: Request) -> dict:
     if asked.mode == "closed":
-        raise ConnectionRefusedError("the bank is closed")
+        raise NotDispatched("the bank is closed")
     if asked.mode == "declined":
         response.status_code = 402
         return {"why": "declined"}
