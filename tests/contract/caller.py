@@ -27,7 +27,7 @@ def main(job: dict) -> dict:
 def call(ledger: Ledger, folder: Path, key, amount, probe, verify, wait, dry) -> dict:
     def charge(amount):
         if (folder / "how").read_text() == "stall":
-            raise TimeoutError("no answer within 3 s")
+            raise TimeoutError("no answer within 5 s")
         return act(folder)
 
     options = {"no_effect": Refused, "wait": wait, "name": "act"}

@@ -67,7 +67,7 @@ CALLS = {
     ),
     "timeout": (
         [],
-        {"how": "stall", "timeout": "3s"},
+        {"how": "stall", "timeout": "5s"},
         ("TIMEOUT", "unknown", "yes", "no", "unknown", "Settle"),
     ),
     "in progress": (
