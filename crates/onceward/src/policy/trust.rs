@@ -51,6 +51,7 @@ impl Rule {
             )*};
         }
         strip!(probe, verify, probe_no, no_effect_exits, doubt_exit, on_tool_error, on_expired, on_failure);
+        strip!(agents_settle);
         strip!(
             retention,
             session_retention,
