@@ -1,14 +1,22 @@
-//! What the agent reads when the answer does not come from the server.
+//! What the agent reads when the answer does not come from the server. What it says is the core's [`Answer`]; only
+//! how a call is repeated is worded here.
 
 use onceward::answer::{rfc3339, span_in_words};
-use onceward::{Answer, Code, Error, NextStep, Preview, Ran, Record, State, Surface};
+use onceward::{Answer, Error, NextStep, Preview, Ran, Receipt, Record, State, Surface};
 use serde_json::{Value, json};
 
 use crate::call::{KEY_ARGUMENT, PREFIX};
+use crate::closest;
+use crate::lock;
 use crate::raw::{self, Object};
 
 /// How many tools are named that can check something.
-const NAMED: usize = 8;
+const NAMED: usize = 5;
+
+/// How much of the reason for a doubt a text shows.
+const WHY: usize = 120;
+/// How much of an operation's id a text shows: enough to name it, and few tokens.
+pub(crate) const SHORT_ID: usize = 15;
 
 /// A response with that result, to the request with that id.
 pub(crate) fn response(id: &str, result: &str) -> String {
@@ -20,6 +28,8 @@ pub(crate) fn response(id: &str, result: &str) -> String {
 pub(crate) enum Repeat {
     /// The same call once more: after this answer it is a new one.
     CallAgain,
+    /// The same call, but only after this time.
+    CallAfter(i64),
     /// A new key, in the argument that the model sees.
     Argument,
     /// A new key, which only the client can give.
@@ -30,58 +40,228 @@ impl Repeat {
     fn in_words(self) -> String {
         let how = match self {
             Self::CallAgain => "make the same call once more".to_owned(),
+            Self::CallAfter(ms) => format!("make the same call after {}", seconds(ms)),
             Self::Argument => format!("call with a new `{KEY_ARGUMENT}`"),
             Self::Meta => format!("the client must give a new key (_meta \"{PREFIX}key\")"),
         };
-        format!("to do it again on purpose, {how}")
+        format!("To do it again on purpose, {how}")
     }
 }
 
-fn effect(record: &Record, state: State, what: &str, effect: &str) -> Value {
-    json!({
-        "status": what,
-        "effect": effect,
-        "state": state.as_str(),
-        "operation": record.id.as_str(),
-        "scope": record.scope,
-        "name": record.name,
-        "key": record.key.text,
-        "attempts": record.attempt,
-        "first_at": rfc3339(record.created_ms),
-    })
+/// What a call is told in, and about whom.
+pub(crate) struct Words<'a> {
+    /// The request's id.
+    pub(crate) id: &'a str,
+    /// The tool.
+    pub(crate) tool: &'a str,
+    /// Who can do what about a doubt.
+    pub(crate) surface: &'a Surface,
+    /// How the action is repeated on purpose.
+    pub(crate) repeat: Repeat,
+    /// The ledger's time.
+    pub(crate) now_ms: i64,
 }
 
-/// The stored answer of an operation that is done, to a call that ran nothing.
-pub(crate) fn replayed(id: &str, record: &Record, repeat: Repeat, now_ms: i64) -> String {
-    let ago = span_in_words(now_ms - record.updated_ms);
-    let note = format!(
-        "[once] Replayed: this call was already done {ago} ago (attempt {}), and this is its result. Nothing was run \
-         now; {}. Operation {}.",
-        record.attempt,
-        repeat.in_words(),
-        record.id
-    );
-    let about = effect(record, State::Done, "replayed", "noop");
-    match record.outcome.as_ref().and_then(|outcome| outcome.data.as_ref()) {
-        Some(data) => response(id, &with_note(data.get(), &note, &about)),
-        None => {
-            let why = "Its result is not kept, so only this can be said.";
-            response(id, &synthetic(&format!("{note} {why}"), &about))
+impl Words<'_> {
+    /// What we know, for programs: the core's answer, without the result that stands beside it.
+    fn about(answer: Answer, status: &str) -> Value {
+        let mut about = json!(Answer { data: None, ..answer });
+        about["status"] = json!(status);
+        about
+    }
+
+    /// The stored answer of an operation that is done, to a call that ran nothing.
+    pub(crate) fn replayed(&self, receipt: &Receipt, joined: bool, schema: Option<&str>) -> String {
+        let record = receipt.record();
+        let answer = Answer::of(&Ok(receipt.clone()), self.surface, self.now_ms);
+        let said = answer.reason.as_deref().unwrap_or_default();
+        let said = said.trim_end_matches(self.surface.repeat_hint()).trim_end_matches(['.', ' ']);
+        let (status, said) = match joined {
+            true => (
+                "joined",
+                "the same call was under way already, and this is its answer; nothing else was run"
+                    .to_owned(),
+            ),
+            false => ("replayed", said.to_owned()),
+        };
+        let about = Self::about(answer, status);
+        let repeat = self.repeat.in_words();
+        let data = record.outcome.as_ref().and_then(|outcome| outcome.data.as_ref());
+        match data.filter(|data| Object::parse(data.get()).is_some()) {
+            Some(data) => {
+                let note = format!("[once] {}: {said}. {repeat}.", capital(status));
+                response(self.id, &with_note(data.get(), &note, &about))
+            }
+            None => {
+                let note =
+                    format!("[once] Done: {} is {said}. Its result is not available. {repeat}.", self.tool);
+                response(self.id, &success(&note, &about, schema))
+            }
         }
     }
+
+    /// The stored answer of an operation that failed, to a call that ran nothing.
+    fn replayed_failure(&self, error: &Error, record: &Record) -> Option<String> {
+        let data = record.outcome.as_ref()?.data.as_ref()?;
+        let note = format!(
+            "[once] Replayed: this is the answer that the same call got before; nothing was run. {}.",
+            self.repeat.in_words()
+        );
+        let about = Self::about(Answer::failed(error, self.surface), "replayed");
+        Some(response(self.id, &with_note(data.get(), &note, &about)))
+    }
+
+    /// The answer to a call that was not done. `readers` are tools that can tell whether it happened.
+    pub(crate) fn refused(&self, error: &Error, readers: &[String]) -> String {
+        if let Error::Failed { record, ran: Ran::No, .. } = error
+            && let Some(answer) = self.replayed_failure(error, record)
+        {
+            return answer;
+        }
+        let text = format!("[once] {}: {}.{}", error.code(), self.what(error), self.next(error, readers));
+        let about = Self::about(Answer::failed(error, self.surface), "refused");
+        response(self.id, &failure(&[text], &about))
+    }
+
+    /// The answer to a call whose success was refuted: what the server said comes after what is known.
+    pub(crate) fn unverified(&self, error: &Error, servers: &[u8], readers: &[String]) -> String {
+        let text = format!("[once] {}: {}.{}", error.code(), self.what(error), self.next(error, readers));
+        let about = Self::about(Answer::failed(error, self.surface), "unverified");
+        let theirs =
+            std::str::from_utf8(servers).ok().and_then(|text| crate::message::Head::parse(text)?.result);
+        let theirs = theirs.and_then(Object::parse).map(|result| crate::question::text_of(&result));
+        let theirs = theirs.map(|theirs| format!("The server had answered: {theirs}"));
+        response(self.id, &failure(&[Some(text), theirs].into_iter().flatten().collect::<Vec<_>>(), &about))
+    }
+
+    /// What happened, and to which call.
+    fn what(&self, error: &Error) -> String {
+        let tool = self.tool;
+        match error {
+            Error::InProgress { record, .. } if record.scope == lock::SCOPE => format!(
+                "another call has held the lock that {tool} needs since {}; nothing was run",
+                seconds(record.updated_ms)
+            ),
+            Error::InProgress { record, ran: Ran::Yes } => format!(
+                "this call of {tool} was sent at {} and is still running; it goes on",
+                seconds(record.updated_ms)
+            ),
+            Error::InProgress { record, ran: Ran::No } => format!(
+                "the same call of {tool} has been running since {} and has not ended yet; nothing was run now",
+                seconds(record.updated_ms)
+            ),
+            Error::InDoubt { record, ran: Ran::Yes, .. } | Error::Timeout { record, .. } => format!(
+                "this call of {tool} was sent {} and may have happened: {}",
+                ago(self.now_ms, sent_ms(record)),
+                why(record)
+            ),
+            Error::InDoubt { record, ran: Ran::No, .. } => format!(
+                "the same call of {tool} was sent {} (attempt {}) and may have happened: {}; nothing was run now",
+                ago(self.now_ms, sent_ms(record)),
+                record.attempt,
+                why(record)
+            ),
+            Error::Invalid(_)
+            | Error::KeyMissing { .. }
+            | Error::NotFound { .. }
+            | Error::WrongState { .. }
+            | Error::KeyExpired { .. }
+            | Error::Cancelled { .. }
+            | Error::BudgetExhausted { .. }
+            | Error::KeyReused { .. }
+            | Error::Failed { .. }
+            | Error::Unverified { .. }
+            | Error::Unavailable(_)
+            | Error::Unrecorded { .. } => format!("{tool}: {error}"),
+        }
+    }
+
+    /// What to do next, in sentences.
+    fn next(&self, error: &Error, readers: &[String]) -> String {
+        let in_doubt = |record: &&std::sync::Arc<Record>| record.state == State::InDoubt;
+        let reused_in_doubt =
+            error.record().filter(|_| error.code() == onceward::Code::KeyReused).filter(in_doubt);
+        let reused_in_doubt = reused_in_doubt.map(|record| record.id.clone());
+        // A doubt that a reused key meets is the first thing to settle.
+        let step = reused_in_doubt.map(NextStep::Settle).or_else(|| error.next_step());
+        let Some(step) = step else { return String::new() };
+        match &step {
+            NextStep::Repeat | NextStep::OtherKey => return format!(" {}.", self.repeat.in_words()),
+            NextStep::Wait(_) => return " Make the same call again: it waits for the answer.".to_owned(),
+            NextStep::Settle(_)
+            | NextStep::Record(..)
+            | NextStep::Probe(_)
+            | NextStep::Show(_)
+            | NextStep::CallAgain
+            | NextStep::RaiseAttempts { .. }
+            | NextStep::CheckLedger => {}
+        }
+        let guidance = self.surface.spell(&step);
+        let mut text = String::new();
+        let mut say = capital(&guidance.say);
+        if !readers.is_empty() {
+            let named: Vec<&str> = readers.iter().take(NAMED).map(String::as_str).collect();
+            let may_tell = format!("whether it happened ({} may tell)", named.join(", "));
+            say = say.replacen("whether it happened", &may_tell, 1);
+        }
+        if !say.is_empty() {
+            text.push_str(&format!(" {say}."));
+        }
+        for choice in &guidance.options {
+            text.push_str(&format!(" If {}: `{}`.", choice.found, shortened(&choice.command)));
+        }
+        if let (true, Some(command)) = (guidance.options.is_empty(), &guidance.command) {
+            text.push_str(&format!(" `{}`.", shortened(command)));
+        }
+        text
+    }
+
+    /// What a call would get.
+    pub(crate) fn dry_run(&self, preview: &Preview) -> String {
+        let changes = vec![format!("would call {}", self.tool)];
+        let about = Self::about(Answer::preview(preview, changes, self.surface), "dry_run");
+        let text = format!("[once] Dry run of {}: {}. Nothing was run.", self.tool, preview.sentence);
+        response(self.id, &failure(&[text], &about))
+    }
 }
 
-/// The stored answer of an operation that failed, to a call that ran nothing.
-fn replayed_failure(id: &str, record: &Record) -> Option<String> {
-    let data = record.outcome.as_ref()?.data.as_ref()?;
-    let note = format!(
-        "[once] Replayed: this is the answer to the same call, sent before. Nothing was run now. Operation {}.",
-        record.id
-    );
-    Some(response(id, &with_note(data.get(), &note, &effect(record, State::Failed, "replayed", "noop"))))
+/// A command with only the beginning of the operation's id, which names it as well.
+fn shortened(command: &str) -> String {
+    let Some(at) = command.find("op_") else { return command.to_owned() };
+    let rest = &command[at..];
+    let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(rest.len());
+    format!("{}{}{}", &command[..at], &rest[..end.min(SHORT_ID)], &rest[end..])
 }
 
-/// A result with a text block more, and with what we know in its `_meta`.
+/// Why it is in doubt. A text for a model is short; `once show` has all of it.
+fn why(record: &Record) -> String {
+    let why = record.reason().unwrap_or("no answer came back").trim_end_matches('.');
+    let short: String = why.chars().take(WHY).collect();
+    if short.len() < why.len() { format!("{short}…") } else { short }
+}
+
+/// When the newest attempt was sent, as far as the record tells.
+fn sent_ms(record: &Record) -> i64 {
+    record.detail.history.last().map_or(record.created_ms, |past| past.at_ms)
+}
+
+/// A time without its fraction.
+pub(crate) fn seconds(ms: i64) -> String {
+    let text = rfc3339(ms);
+    text.split_once('.').map_or(text.clone(), |(whole, _)| format!("{whole}Z"))
+}
+
+/// How long ago that was.
+pub(crate) fn ago(now_ms: i64, ms: i64) -> String {
+    format!("{} ago", span_in_words(now_ms - ms))
+}
+
+fn capital(text: &str) -> String {
+    let mut rest = text.chars();
+    rest.next().map_or_else(String::new, |first| first.to_uppercase().chain(rest).collect())
+}
+
+/// A result with a text block before the others, and with what we know in its `_meta`.
 fn with_note(result: &str, note: &str, about: &Value) -> String {
     let about = format!("\"{PREFIX}effect\":{about}");
     let block = json!({"type": "text", "text": note}).to_string();
@@ -91,7 +271,7 @@ fn with_note(result: &str, note: &str, about: &Value) -> String {
     let mut edits: Vec<(usize, String)> = Vec::new();
     if let Some(content) = object.get("content").filter(|content| content.starts_with('[')) {
         let comma = if content[1..].trim_start().starts_with(']') { "" } else { "," };
-        edits.push((raw::range(result, content).end - 1, format!("{comma}{block}")));
+        edits.push((raw::range(result, content).start + 1, format!("{block}{comma}")));
     }
     match object.get("_meta").filter(|meta| meta.starts_with('{')) {
         Some(meta) => {
@@ -108,11 +288,11 @@ fn with_note(result: &str, note: &str, about: &Value) -> String {
     edits.into_iter().fold(result.to_owned(), |text, (at, added)| raw::spliced(&text, at..at, &added))
 }
 
-/// A result of our own. It is an error to the client: no schema of the tool's is broken, and no model takes it
-/// for done.
-fn synthetic(text: &str, about: &Value) -> String {
+/// A result of our own that is an error: no schema of the tool's is broken, and no model takes it for done.
+pub(crate) fn failure(texts: &[String], about: &Value) -> String {
+    let blocks: Vec<Value> = texts.iter().map(|text| json!({"type": "text", "text": text})).collect();
     json!({
-        "content": [{"type": "text", "text": text}],
+        "content": blocks,
         "isError": true,
         "resultType": "complete",
         "_meta": {(format!("{PREFIX}effect")): about},
@@ -120,49 +300,24 @@ fn synthetic(text: &str, about: &Value) -> String {
     .to_string()
 }
 
-/// The answer to a call that was not done. `surface` says what the agent, or a person, can do about it.
-pub(crate) fn refused(
-    id: &str,
-    tool: &str,
-    error: &Error,
-    repeat: Repeat,
-    surface: &Surface,
-    readers: &[String],
-) -> String {
-    if let Error::Failed { record, ran: Ran::No, .. } = error
-        && let Some(answer) = replayed_failure(id, record)
-    {
-        return answer;
+/// A result of our own that says that it was done. Where the tool's schema asks for more than we know, it is an error
+/// that says so.
+pub(crate) fn success(text: &str, about: &Value, schema: Option<&str>) -> String {
+    let structured = match schema.map(|schema| closest::to(schema, text)) {
+        Some(None) => return failure(&[text.to_owned()], about),
+        Some(Some(structured)) => Some(structured),
+        None => None,
+    };
+    let mut result = json!({
+        "content": [{"type": "text", "text": text}],
+        "isError": false,
+        "resultType": "complete",
+        "_meta": {(format!("{PREFIX}effect")): about},
+    });
+    if let Some(structured) = structured {
+        result["structuredContent"] = structured;
     }
-    let answer = Answer::failed(error, surface);
-    let code = error.code();
-    let mut text = format!("[once] {code}: {tool}: {error}.");
-    if let Some(view) = &answer.error {
-        if matches!(code, Code::InDoubt | Code::Timeout | Code::Unverified) && !readers.is_empty() {
-            let named: Vec<&str> = readers.iter().take(NAMED).map(String::as_str).collect();
-            text.push_str(&format!(" These tools change nothing and may tell: {}.", named.join(", ")));
-        }
-        for line in view.lines(answer.ran).iter().skip(2) {
-            text.push_str(&format!(" {}", line.trim()));
-        }
-        if matches!(error.next_step(), Some(NextStep::Repeat | NextStep::OtherKey)) {
-            text.push_str(&format!(" ({})", repeat.in_words()));
-        }
-    }
-    let mut about = json!(answer);
-    about["status"] = json!("refused");
-    response(id, &synthetic(&text, &about))
-}
-
-/// What a call would get.
-pub(crate) fn dry_run(id: &str, tool: &str, preview: &Preview, surface: &Surface) -> String {
-    let changes = vec![format!("would call {tool}")];
-    let mut about = json!(Answer::preview(preview, changes, surface));
-    about["status"] = json!("dry_run");
-    response(
-        id,
-        &synthetic(&format!("[once] Dry run of {tool}: {}. Nothing was run.", preview.sentence), &about),
-    )
+    result.to_string()
 }
 
 #[cfg(test)]
@@ -170,23 +325,40 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_note_is_put_in_and_the_rest_stays_as_it_was() {
+    fn a_note_comes_first_and_the_rest_stays_as_it_was() {
         let about = json!({"a": 1});
         for (result, expected) in [
             (
                 r#"{"content":[{"text":"x"}],"n":12345678901234567890123}"#,
                 concat!(
-                    r#"{"_meta":{"dev.onceward/effect":{"a":1}},"content":[{"text":"x"},"#,
-                    r#"{"text":"note","type":"text"}],"n":12345678901234567890123}"#
+                    r#"{"_meta":{"dev.onceward/effect":{"a":1}},"content":[{"text":"note","type":"text"},"#,
+                    r#"{"text":"x"}],"n":12345678901234567890123}"#
                 ),
             ),
             (
                 r#"{"_meta":{"k":[]},"content":[ ]}"#,
-                r#"{"_meta":{"dev.onceward/effect":{"a":1},"k":[]},"content":[ {"text":"note","type":"text"}]}"#,
+                r#"{"_meta":{"dev.onceward/effect":{"a":1},"k":[]},"content":[{"text":"note","type":"text"} ]}"#,
             ),
             ("{}", r#"{"_meta":{"dev.onceward/effect":{"a":1}}}"#),
         ] {
             assert_eq!(with_note(result, "note", &about), expected);
         }
+    }
+
+    #[test]
+    fn what_is_done_is_a_success_unless_a_schema_asks_for_more() {
+        let about = json!({});
+        let result = |schema| serde_json::from_str::<Value>(&success("done", &about, schema)).unwrap();
+        assert_eq!(result(None)["isError"], json!(false));
+        let wrapped = result(Some(
+            r#"{"type":"object","properties":{"result":{"type":"string"}},"required":["result"]}"#,
+        ));
+        assert_eq!(
+            (&wrapped["isError"], &wrapped["structuredContent"]["result"]),
+            (&json!(false), &json!("done"))
+        );
+        let more =
+            result(Some(r#"{"type":"object","properties":{"id":{"type":"integer"}},"required":["id"]}"#));
+        assert_eq!((&more["isError"], &more["structuredContent"]), (&json!(true), &Value::Null));
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
+use onceward::policy::ToolQuestion;
 use onceward::{
     Attempt, Class, Done, Error, Failure, Intent, Outcome, ProbeAnswer, Receipt, Settings, Verification,
 };
@@ -31,6 +32,8 @@ pub(crate) struct Job {
     pub(crate) sent: AtomicBool,
     /// The server's own answer to the attempt that this call made.
     pub(crate) said: Mutex<Option<Answer>>,
+    /// Whether that answer says that it failed although it is known to be done.
+    pub(crate) denied: AtomicBool,
 }
 
 impl Desk {
@@ -62,21 +65,21 @@ impl Desk {
         let mut call = self.ledger.call(intent);
         let asks = &job.standing.settings.tool;
         if let Some(probe) = asks.probe.clone() {
-            let job = Arc::clone(job);
+            let (desk, job) = (Arc::clone(self), Arc::clone(job));
             call = call.probe(move |_| {
-                let (job, probe) = (Arc::clone(&job), probe.clone());
+                let (desk, job, probe) = (Arc::clone(&desk), Arc::clone(&job), probe.clone());
                 async move {
-                    let asked = question::ask(&*job.ends, &probe, job.call.arguments(), &job.era).await;
+                    let asked = desk.ask_reader(&job, &probe).await;
                     probe_answer(asked, &probe.tool, &job.standing.settings)
                 }
             });
         }
         if let Some(check) = asks.verify.clone() {
-            let job = Arc::clone(job);
+            let (desk, job) = (Arc::clone(self), Arc::clone(job));
             call = call.verify(move |_| {
-                let (job, check) = (Arc::clone(&job), check.clone());
+                let (desk, job, check) = (Arc::clone(&desk), Arc::clone(&job), check.clone());
                 async move {
-                    let asked = question::ask(&*job.ends, &check, job.call.arguments(), &job.era).await;
+                    let asked = desk.ask_reader(&job, &check).await;
                     verification(asked, &check.tool)
                 }
             });
@@ -89,6 +92,20 @@ impl Desk {
             .await?;
         self.remember_task(job, &receipt).await;
         Ok(receipt)
+    }
+
+    /// Asks another tool of the server, if that one is known to change nothing.
+    async fn ask_reader(&self, job: &Job, question: &ToolQuestion) -> Asked {
+        self.know_tools(&question.tool, &job.era, &job.ends).await;
+        let reads = self.standing(&question.tool).is_ok_and(|standing| standing.class == Class::Read);
+        if !reads {
+            let tool = &question.tool;
+            return Asked::CannotTell(format!(
+                "{tool} was not asked: it is not known to change nothing (readOnlyHint, or class = \"read\" in \
+                 the policy)"
+            ));
+        }
+        question::ask(&*job.ends, question, job.call.arguments(), &job.era).await
     }
 
     /// Sends the call to the server and waits for its answer, however long that takes.
@@ -107,8 +124,9 @@ impl Desk {
         };
         let (said, ending) = match reply {
             Reply::Answer(line) => {
-                let ending = ending(&line, &job.standing.settings, sent);
-                (Answer::Servers(line), ending)
+                let ended = ending(&line, &job.call.tool, &job.standing, sent);
+                job.denied.store(ended.denies, Ordering::SeqCst);
+                (Answer::Servers(line), ended.outcome)
             }
             Reply::Rejected(reason) => (Answer::Kept, Err(Failure::no_effect(reason))),
             Reply::Unclear(reason) => (Answer::Kept, Err(Failure::in_doubt(reason))),

@@ -36,6 +36,8 @@ pub(crate) struct ToolCall {
     pub(crate) says_retry: bool,
     /// Whether the caller only wants to know what would happen.
     pub(crate) says_dry_run: bool,
+    /// What the caller asked for and cannot be understood: then nothing is run.
+    pub(crate) problems: Vec<String>,
     /// The host's own id of the call.
     pub(crate) call_id: Option<String>,
     /// The token that its progress is told under.
@@ -55,7 +57,12 @@ impl ToolCall {
         let params = Object::parse(params_text)?;
         let meta = params.object("_meta");
         let meta = meta.as_ref();
-        let flag = |name: &str| meta.and_then(|meta| meta.get(&format!("{PREFIX}{name}"))) == Some("true");
+        let mut problems = Vec::new();
+        let mut flag = |name: &str| {
+            let value = meta.and_then(|meta| meta.get(&format!("{PREFIX}{name}")));
+            flag(&format!("{PREFIX}{name}"), value, &mut problems)
+        };
+        let (says_retry, says_dry_run) = (flag("retry"), flag("dry_run"));
         let given = meta.and_then(|meta| meta.string(&format!("{PREFIX}key")));
         Some(Self {
             line: if whole { Arc::clone(line) } else { Arc::new(head.text.to_owned()) },
@@ -65,8 +72,9 @@ impl ToolCall {
             tool: params.string("name")?,
             key: given.or_else(|| params.string("idempotencyKey")),
             key_beside: None,
-            says_retry: flag("retry"),
-            says_dry_run: flag("dry_run"),
+            says_retry,
+            says_dry_run,
+            problems,
             call_id: scope::call_id(meta),
             progress_token: meta.and_then(|meta| meta.get("progressToken")).map(str::to_owned),
         })
@@ -91,18 +99,34 @@ impl ToolCall {
         self.arguments_place.clone().map_or("{}", |place| &self.line[place])
     }
 
-    /// Takes the exposed arguments out: the server does not know them.
-    pub(crate) fn take_exposed(&mut self) {
+    /// Takes the exposed arguments out: the server does not know them. `own` are those that the tool has by itself:
+    /// they are the server's, whatever they are called.
+    pub(crate) fn take_exposed(&mut self, own: &[String]) {
         let Some(place) = self.arguments_place.clone() else { return };
         let Some(arguments) = Object::parse(&self.line[place.clone()]) else { return };
-        let key = arguments.string(KEY_ARGUMENT).filter(|key| !key.is_empty());
-        let dry_run = arguments.get(DRY_ARGUMENT) == Some("true");
-        if arguments.get(KEY_ARGUMENT).is_none() && arguments.get(DRY_ARGUMENT).is_none() {
+        let has_dry_run = own.iter().any(|name| is_dry_run(name));
+        let is_key = |name: &str| name == KEY_ARGUMENT && !own.iter().any(|own| own == name);
+        let is_dry = |name: &str| is_dry_run(name) && !has_dry_run;
+        let mut problems = Vec::new();
+        let (mut key, mut dry_run, mut exposed) = (None, false, false);
+        for (name, value) in arguments.members() {
+            exposed |= is_key(name) || is_dry(name);
+            if is_key(name) && value != "null" {
+                match raw::string(value) {
+                    Some(text) => key = Some(text).filter(|text| !text.is_empty()),
+                    None => problems.push(format!("{KEY_ARGUMENT} is {value}, and must be a string")),
+                }
+            } else if is_dry(name) {
+                dry_run |= flag(name, Some(value), &mut problems);
+            }
+        }
+        if !exposed {
             return;
         }
-        let rest = raw::without(&arguments, |name| name == KEY_ARGUMENT || name == DRY_ARGUMENT);
+        let rest = raw::without(&arguments, |name| is_key(name) || is_dry(name));
         self.key = self.key.take().or(key);
         self.says_dry_run |= dry_run;
+        self.problems.append(&mut problems);
         self.replace_arguments(place, &rest);
     }
 
@@ -127,15 +151,16 @@ impl ToolCall {
     /// Puts a member into its `_meta`.
     pub(crate) fn put_meta(&mut self, name: &str, value: &str) {
         let member = format!("{}:{}", raw::quoted(name), raw::quoted(value));
-        let meta = self.params().and_then(|params| params.get("_meta").map(str::to_owned));
-        let place = self.params_place.clone();
-        let params = &self.line[place.clone()];
-        let with = match meta.filter(|meta| meta.starts_with('{')) {
-            Some(meta) => match params.find(&meta) {
-                Some(at) => raw::spliced(params, at..at + meta.len(), &raw::with_members(&meta, &member)),
-                None => params.to_owned(),
-            },
-            None => raw::with_members(params, &format!("\"_meta\":{{{member}}}")),
+        let params = self.params();
+        let meta =
+            params.as_ref().and_then(|params| params.get("_meta")).filter(|meta| meta.starts_with('{'));
+        let (place, with) = match meta {
+            Some(meta) => (raw::range(&self.line, meta), raw::with_members(meta, &member)),
+            None => {
+                let place = self.params_place.clone();
+                let with = raw::with_members(&self.line[place.clone()], &format!("\"_meta\":{{{member}}}"));
+                (place, with)
+            }
         };
         self.line = Arc::new(raw::spliced(&self.line, place, &with));
         self.settle();
@@ -187,17 +212,10 @@ impl ToolCall {
         Json::object(members)
     }
 
-    /// An operation that is this call, in that scope, with the fields that a policy chose.
-    pub(crate) fn operation(
-        &self,
-        name: String,
-        scope: String,
-        server: &str,
-        settings: &onceward::Settings,
-    ) -> Operation {
+    /// An operation that is this call, with the fields that a policy chose.
+    pub(crate) fn operation(&self, name: String, server: &str, settings: &onceward::Settings) -> Operation {
         let fields = |fields: &[String]| fields.iter().map(|field| in_arguments(field)).collect::<Vec<_>>();
         let operation = Operation::new(name)
-            .scope(scope)
             .input(self.input(server))
             .key_fields(fields(&settings.key_fields))
             .volatile(fields(&settings.volatile))
@@ -205,6 +223,26 @@ impl ToolCall {
         match &self.key {
             Some(key) => operation.key(key),
             None => operation,
+        }
+    }
+}
+
+/// Whether a name is that of an argument for a dry run, in any spelling.
+pub(crate) fn is_dry_run(name: &str) -> bool {
+    let letters = name.chars().filter(|c| !matches!(c, '_' | '-' | ' '));
+    letters.flat_map(char::to_lowercase).eq("dryrun".chars())
+}
+
+/// What a flag says, in any of the ways that models write one. One that cannot be understood is a problem.
+fn flag(name: &str, value: Option<&str>, problems: &mut Vec<String>) -> bool {
+    let Some(value) = value else { return false };
+    let text = raw::string(value).unwrap_or_else(|| value.to_owned());
+    match text.trim().to_ascii_lowercase().as_str() {
+        "true" | "1" | "1.0" | "yes" | "y" | "on" => true,
+        "false" | "0" | "0.0" | "no" | "n" | "off" | "null" | "none" | "" => false,
+        _ => {
+            problems.push(format!("{name} is {value}, and must be true or false"));
+            false
         }
     }
 }
@@ -250,10 +288,11 @@ fn json(text: &str) -> Json {
 pub fn look(line: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(line) else { return false };
     let Some(mut call) = Head::parse(text).as_ref().and_then(ToolCall::parse) else { return false };
-    call.take_exposed();
+    call.take_exposed(&[]);
     call.put_argument("k", "v");
+    call.put_meta("k", "v");
     let settings = onceward::Settings::default();
-    drop(call.operation("x".to_owned(), "s".to_owned(), "server", &settings).intent());
+    drop(call.operation("x".to_owned(), "server", &settings).intent());
     !call.id().is_empty()
 }
 
@@ -271,11 +310,47 @@ mod tests {
             (r#"{"id":7,"method":"tools/call","params":{"name":"t","arguments":{"#, r#"},"x":1}}"#);
         let big = r#""big":12345678901234567890123"#;
         let mut call = call(&format!(r#"{head}{big},"dry_run":true,"idempotency_key":"k 1"{tail}"#));
-        call.take_exposed();
+        call.take_exposed(&[]);
         assert_eq!(*call.line, format!("{head}{big}{tail}"));
         assert_eq!((call.key.as_deref(), call.says_dry_run, call.id()), (Some("k 1"), true, "7"));
         call.put_argument("key", "\"q\"");
         assert_eq!(call.arguments(), r#"{"key":"\"q\"","big":12345678901234567890123}"#);
+    }
+
+    #[test]
+    fn a_tools_own_arguments_are_left_alone_and_a_dry_run_is_understood_in_any_spelling() {
+        let of = |arguments: &str, own: &[&str]| {
+            let mut call = call(&format!(r#"{{"id":1,"params":{{"name":"t","arguments":{arguments}}}}}"#));
+            call.take_exposed(&own.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>());
+            (call.says_dry_run, call.key.clone(), call.problems.len(), call.arguments().to_owned())
+        };
+        let own = r#"{"dry_run":false,"idempotency_key":"k"}"#;
+        assert_eq!(of(own, &["dry_run", "idempotency_key"]), (false, None, 0, own.to_owned()));
+        assert_eq!(of(r#"{"dryRun":true}"#, &["dry_run"]), (false, None, 0, r#"{"dryRun":true}"#.to_owned()));
+        for yes in ["true", "\"true\"", "1", "\"1\"", "\"YES\"", "\"on\"", "1.0"] {
+            for name in ["dry_run", "dryRun", "dry-run", "DRY_RUN"] {
+                assert_eq!(
+                    of(&format!(r#"{{"{name}":{yes}}}"#), &[]),
+                    (true, None, 0, "{}".to_owned()),
+                    "{name} {yes}"
+                );
+            }
+        }
+        for no in ["false", "\"false\"", "0", "null", "\"\""] {
+            assert_eq!(of(&format!(r#"{{"dry_run":{no}}}"#), &[]), (false, None, 0, "{}".to_owned()), "{no}");
+        }
+        for unclear in ["\"maybe\"", "{}", "2", "[true]"] {
+            assert_eq!(of(&format!(r#"{{"dry_run":{unclear}}}"#), &[]).2, 1, "{unclear}");
+        }
+        assert_eq!(of(r#"{"idempotency_key":7}"#, &[]).2, 1);
+        assert_eq!(of(r#"{"idempotency_key":""}"#, &[]), (false, None, 0, "{}".to_owned()));
+    }
+
+    #[test]
+    fn a_key_for_the_server_goes_into_meta_and_nowhere_else() {
+        let mut call = call(r#"{"id":1,"params":{"name":"t","arguments":{},"_meta":{}}}"#);
+        call.put_meta("k", "v");
+        assert_eq!(*call.line, r#"{"id":1,"params":{"name":"t","arguments":{},"_meta":{"k":"v"}}}"#);
     }
 
     #[test]

@@ -1,14 +1,17 @@
 //! What all calls of one server share, whatever carries them: the ledger, the rules, and what is known of its tools.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
+use onceward::policy::OnToolError;
 use onceward::{Class, InvalidInput, KeyPolicy, Ledger, OperationId, Policy, Verification};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
 use crate::delivery::Memory;
+use crate::doubts::Doubts;
 use crate::elicit::Asking;
 use crate::message::{Head, Id};
 use crate::orphans::Orphans;
@@ -16,9 +19,9 @@ use crate::progress::Progress;
 use crate::raw::{self, Object};
 use crate::scope::HostScope;
 use crate::seal::Seal;
-use crate::tools::{Catalogue, Exposure, Rules, Standing, Trust, expose};
+use crate::tools::{Catalogue, Exposure, Guess, Rules, Standing, Trust, expose};
 use crate::upstream::lock;
-use crate::waiters::{Caller, Cancelled, Waiters};
+use crate::waiters::{Caller, Cancelled, Waiter, Waiters};
 
 /// What the proxy is told.
 pub struct Options {
@@ -34,13 +37,20 @@ pub struct Options {
     pub keys: Option<KeyPolicy>,
     /// Whether the server is believed what it says about its tools.
     pub trust: Trust,
+    /// Whether a tool without annotations is judged by its name.
+    pub guess: Guess,
+    /// What a tool's own error means, unless the policy says so for the tool.
+    pub on_tool_error: Option<OnToolError>,
+    /// How a person's program is called so that it finds the same ledger.
+    pub program: String,
     /// Whether the model sees arguments for a key and a dry run.
     pub exposure: Exposure,
     /// Whether nothing is to be run that changes something.
     pub dry_run: bool,
-    /// After how long a caller may have given up, so that its answer counts as delivered only later.
-    pub slow_ms: u64,
-    /// How much later.
+    /// When a client may have given up without saying so.
+    pub slow: Slow,
+    /// How long an operation that is known to be done, without its result, stays closed; and how long after a slow
+    /// answer the same call is a retry.
     pub window_ms: u64,
     /// How long a call waits for the same one of another caller, and for a lock.
     pub wait_ms: u64,
@@ -51,6 +61,20 @@ pub struct Options {
     /// Where notices for people go.
     pub notice: Box<dyn Fn(&str) + Send + Sync>,
 }
+
+/// When a client may have given up without saying so: after an answer that took at least this long, the same call
+/// as its next request is a retry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Slow {
+    /// How long such an answer takes.
+    pub ms: u64,
+    /// Whether that holds for every client, or only for those that are known to give up in silence.
+    pub every_client: bool,
+}
+
+/// Clients that give up without a cancellation, as they call themselves in `initialize`: the Python SDK 1.x, and
+/// the AI SDK by stdio.
+const SILENT_CLIENTS: [&str; 2] = ["mcp", "ai-sdk-mcp-client"];
 
 /// What all calls of one server share.
 pub(crate) struct Desk {
@@ -66,6 +90,11 @@ pub(crate) struct Desk {
     pub(crate) progress: Progress,
     pub(crate) waiters: Waiters,
     pub(crate) orphans: Orphans,
+    pub(crate) doubts: Doubts,
+    /// Whether the client is one that gives up in silence.
+    pub(crate) silent_client: AtomicBool,
+    /// Whether the client says no more: it may still read, but does not show that it does.
+    pub(crate) client_left: AtomicBool,
     /// What makes our questions ours when they come back; none where there is no randomness.
     pub(crate) seal: Option<Seal>,
     /// Operations that a human is being asked about.
@@ -93,6 +122,8 @@ impl Desk {
             server: options.server.clone(),
             keys: options.keys,
             trust: options.trust,
+            guess: options.guess,
+            on_tool_error: options.on_tool_error,
         };
         Arc::new(Self {
             ledger,
@@ -106,6 +137,9 @@ impl Desk {
             progress: Progress::default(),
             waiters: Waiters::default(),
             orphans: Orphans::default(),
+            doubts: Doubts::default(),
+            silent_client: AtomicBool::new(false),
+            client_left: AtomicBool::new(false),
             seal: Seal::new(),
             asking: Mutex::default(),
             runtime,
@@ -156,17 +190,18 @@ impl Desk {
         catalogue.all().keys().filter(|tool| self.is_read(tool, &catalogue)).cloned().collect()
     }
 
-    /// A cancellation of a call that the ledger knows: nobody waits for it any more, and it goes on, because to stop it
-    /// would destroy the only witness. Tells whether it was such a call.
+    /// A cancellation of a call that the ledger knows: nobody waits for it any more, and it goes on, because to
+    /// stop it would destroy the only witness. Tells whether it was such a call.
     pub(crate) fn cancelled(self: &Arc<Self>, caller: &Caller, head: &Head<'_>) -> bool {
         let params = head.params.and_then(Object::parse);
-        let Some(id) = params.and_then(|params| params.get("requestId").map(Id::of)) else {
+        let Some(id) = params.as_ref().and_then(|params| params.get("requestId").map(Id::of)) else {
             return false;
         };
-        match self.waiters.cancel(caller, id) {
-            Cancelled::Waiting => true,
+        let reason = params.and_then(|params| params.string("reason"));
+        match self.waiters.cancel(caller, id, reason.as_deref(), self.ledger.clock_ms()) {
+            Cancelled::Waiting | Cancelled::Late => true,
             // The answer had left, and the client had given up before it came: it was not taken.
-            Cancelled::Answered(operation) => {
+            Cancelled::Crossed(operation) => {
                 self.not_delivered(operation);
                 true
             }
@@ -174,14 +209,34 @@ impl Desk {
         }
     }
 
-    /// An answer that has left was not taken.
+    /// An answer that has left was not taken. The next message of the client finds it so.
     pub(crate) fn not_delivered(self: &Arc<Self>, operation: OperationId) {
+        self.memory.not_delivered(&operation);
         let (desk, active) = (Arc::clone(self), self.begin_activity());
         self.runtime.spawn(async move {
-            desk.memory.not_delivered(&operation);
             drop(desk.ledger.take_delivery_back(&operation).await);
             drop(active);
         });
+    }
+
+    /// The client says hello, and who it is.
+    pub(crate) fn greeted(&self, params: Option<&str>) {
+        let client = params.and_then(Object::parse).and_then(|params| params.object("clientInfo"));
+        let name = client.and_then(|client| client.string("name")).unwrap_or_default();
+        self.silent_client.store(SILENT_CLIENTS.contains(&name.as_str()), Ordering::SeqCst);
+    }
+
+    /// The caller makes a request that is no guarded call: it has read what it was answered before.
+    pub(crate) fn heard(&self, caller: &Caller) {
+        for operation in self.waiters.heard(caller) {
+            self.memory.note_read(operation);
+        }
+    }
+
+    /// A guarded call comes: who waits for its answer. Whether earlier answers were read depends on what it asks for.
+    pub(crate) fn waiter(&self, id: &str, caller: Caller, channel: u64) -> Arc<Waiter> {
+        let unread = self.waiters.heard(&caller);
+        Waiter::new(id, caller, channel, self.ledger.clock_ms(), unread)
     }
 
     /// Learns from the answer to `tools/list`, and gives it as the client is to see it.

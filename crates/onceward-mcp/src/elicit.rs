@@ -26,6 +26,8 @@ const QUESTION: &str = "once_unknown";
 const CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
 /// How long an answer counts that the client brings back with the next call.
 const ANSWER_MS: u64 = 3_600_000;
+/// How long a client has to answer a question. One that says it can be asked may not answer at all.
+const MAX_PATIENCE_MS: u64 = 180_000;
 /// How much of a server's own exchange is carried through ours.
 const MAX_THEIRS: usize = 64 * 1024;
 /// How much of the arguments a human is shown.
@@ -99,8 +101,8 @@ impl Desk {
         Ok(Some(Brought { operation: matter.operation, attempt: matter.attempt, verdict }))
     }
 
-    /// Settles what the human was asked about. Where it is settled already, or another attempt is in doubt by now, that
-    /// stands.
+    /// Settles what the human was asked about. Where it is settled already, or another attempt is in doubt by now,
+    /// that stands.
     pub(crate) async fn settle_as_brought(
         &self,
         job: &Job,
@@ -127,7 +129,7 @@ impl Desk {
         if !lock(&self.asking).insert(record.id.clone()) {
             return Ok(Asked::Nobody);
         }
-        let patience = Duration::from_millis(self.options.wait_ms);
+        let patience = Duration::from_millis(self.options.wait_ms.min(MAX_PATIENCE_MS));
         let params = form(job, record).to_string();
         let answer = job.ends.ask_client("elicitation/create", &params, patience).await;
         lock(&self.asking).remove(&record.id);

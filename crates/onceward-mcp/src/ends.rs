@@ -23,11 +23,14 @@ pub(crate) trait Ends: Send + Sync {
     /// Answers the caller, and tells whether the answer has left.
     async fn answer(&self, answer: Answer) -> Left;
 
-    /// Asks the caller's client something of our own, and gives its answer: none where it cannot be asked this way, has
-    /// gone, or has not answered in time.
+    /// Asks the caller's client something of our own, and gives its answer: none where it cannot be asked this way,
+    /// has gone, or has not answered in time.
     async fn ask_client(&self, _method: &str, _params: &str, _patience: Duration) -> Option<String> {
         None
     }
+
+    /// Tells the client something that is not about a call, where it can be told.
+    async fn announce(&self, _line: &'static [u8]) {}
 
     /// Tells the caller something while it waits.
     fn tell(&self, line: &[u8]);

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::frame::{MAX_LINE, next_line};
 use crate::message::Head;
 use crate::raw;
-use crate::tools::{Catalogue, Rules, Trust};
+use crate::tools::{Catalogue, Guess, Rules, Standing, Trust};
 
 /// How many pages of tools are asked for.
 pub(crate) const PAGES: usize = 100;
@@ -28,21 +28,38 @@ pub struct Explained {
     /// Where its keys come from.
     pub keys: KeyPolicy,
     /// Who says so.
-    pub why: &'static str,
+    pub why: String,
+    /// Whether it is only a guess by the tool's name.
+    pub guessed: bool,
+}
+
+/// What decides over tools.
+#[derive(Debug, Clone)]
+pub struct Ruling {
+    /// The policy.
+    pub policy: Policy,
+    /// The short name of the server.
+    pub server: String,
+    /// Where keys come from, unless the policy says so for a tool.
+    pub keys: Option<KeyPolicy>,
+    /// Whether the server is believed what it says about its tools.
+    pub trust: Trust,
+    /// Whether a tool without annotations is judged by its name.
+    pub guess: Guess,
+}
+
+impl From<Ruling> for Rules {
+    fn from(ruling: Ruling) -> Self {
+        let Ruling { policy, server, keys, trust, guess } = ruling;
+        Self { policy, server, keys, trust, guess, on_tool_error: None }
+    }
 }
 
 /// Asks a server for its tools and says what each of them is. Blocks.
 ///
 /// # Errors
 /// When the server does not answer as an MCP server does.
-pub fn explain(
-    policy: Policy,
-    server: &str,
-    keys: Option<KeyPolicy>,
-    trust: Trust,
-    mut to: impl Write,
-    from: impl Read,
-) -> Result<Vec<Explained>, InvalidInput> {
+pub fn explain(rules: Ruling, mut to: impl Write, from: impl Read) -> Result<Vec<Explained>, InvalidInput> {
     let mut from = BufReader::new(from);
     let mut catalogue = Catalogue::default();
     let greeted = ask(&mut to, &mut from, 1, "initialize", &hello())?;
@@ -68,7 +85,7 @@ pub fn explain(
             break;
         }
     }
-    all(&Rules { policy, server: server.to_owned(), keys, trust }, &catalogue)
+    all(&rules.into(), &catalogue)
 }
 
 /// What a server with a handshake is told first.
@@ -86,8 +103,8 @@ pub(crate) fn every_request() -> Value {
 /// All tools, and what each of them is.
 pub(crate) fn all(rules: &Rules, catalogue: &Catalogue) -> Result<Vec<Explained>, InvalidInput> {
     let all = catalogue.all().iter().map(|(tool, said)| {
-        let standing = rules.standing(tool, Some(said))?;
-        Ok(Explained { tool: tool.clone(), class: standing.class, keys: standing.keys, why: standing.why })
+        let Standing { class, keys, why, guessed, .. } = rules.standing(tool, Some(said))?;
+        Ok(Explained { tool: tool.clone(), class, keys, why, guessed })
     });
     all.collect()
 }
@@ -126,9 +143,10 @@ fn ask(
     }
 }
 
-/// A policy file to edit: one rule a tool, each as it stands now.
+/// A policy file to edit: one rule for each tool. What is only a guess is a comment, unless the guesses are
+/// `believed`.
 #[must_use]
-pub fn policy_text(server: &str, tools: &[Explained]) -> String {
+pub fn policy_text(server: &str, tools: &[Explained], believed: bool) -> String {
     let mut text = format!(
         "# What `once mcp` does with the tools of {server}. Each rule says what holds already; change what you know\n\
          # better. Unknown keys are refused. `once config init` writes all that can be said.\n\
@@ -136,11 +154,15 @@ pub fn policy_text(server: &str, tools: &[Explained]) -> String {
          #   idempotent  recorded; in doubt, it may run again\n\
          #   keyed       takes a key of ours: name the argument with `key_argument`\n\
          #   probed      another tool tells whether it happened: `probe = {{tool = …, args = …, expect = …}}`\n\
-         #   once        in doubt, it stays so until somebody settles it\n"
+         #   once        in doubt, it stays so until it is settled\n"
     );
     for tool in tools {
         let name = raw::quoted(&format!("{server}/{}", tool.tool));
-        text.push_str(&format!("\n# {}\n[operation.{name}]\nclass = \"{}\"\n", tool.why, tool.class));
+        let mark = if tool.guessed && !believed { "# " } else { "" };
+        text.push_str(&format!(
+            "\n# {}\n{mark}[operation.{name}]\n{mark}class = \"{}\"\n",
+            tool.why, tool.class
+        ));
     }
     text
 }

@@ -1,14 +1,16 @@
 //! The proxy by streamable HTTP: a function of a listener, and a handler for whoever has a server already.
 //!
 //! # Layout
-//! - `gate`: who sees which request. `serve`: connections, and how they end. `remote`: the server.
+//! - `gate`: who sees which request. `principals`: tokens that are renewed. `serve`: connections, and how they end.
+//!   `remote`: the server.
 //! - `call`: the two ends of a call that the ledger knows. `outlet`: its response while it is being made. `batch`:
 //!   several messages in one request.
 //! - `watch`: responses that are looked at on their way. `arrivals`: answers that come by another stream.
-//! - `events`, `headers`, `reply`: the protocol's parts. `verdict`: what a status says about the effect. `vet`: whether
-//!   headers say what the body says. `explain`: the tools of a server, by HTTP.
+//! - `events`, `headers`, `reply`: the protocol's parts. `verdict`: what a status says about the effect. `vet`:
+//!   whether headers say what the body says. `explain`: the tools of a server, by HTTP.
 
 mod gate;
+mod principals;
 mod serve;
 mod remote;
 mod call;

@@ -5,16 +5,17 @@
 //! forwarded; a retry gets the first answer; what nobody can know is said to be in doubt.
 //!
 //! # Layout
-//! - `desk`: what all calls of a server share. `ends`: who waits for a call's answer and who gives it, whatever carries
-//!   the messages. `stdio`: the two pumps between the streams of processes, and who sees which message. `errand`: on
-//!   which thread a call goes on. `http`: the proxy by a listener.
+//! - `desk`: what all calls of a server share. `ends`: who waits for a call's answer and who gives it, whatever
+//!   carries the messages. `stdio`: the two pumps between the streams of processes, and who sees which message.
+//! `errand`: on which thread a call goes on. `http`: the proxy by a listener.
 //! - `guard`: one call that the ledger knows, from its intent to its answer. `attempt`: one try, within the limits of
 //!   its tool. `ending`: what the server's answer says about the effect. `deliver`: how the answer leaves.
 //! - `delivery`: is it a retry or a wanted repeat? `waiters`: who waits, and who has given up. `progress`: for all who
 //!   wait. `orphans`: calls of sessions that were lost.
 //! - `call`: what a `tools/call` says. `condense`: very long arguments. `scope`: who shares keys. `tools`: what each
 //!   tool is, and why. `mirrored`: arguments that requests by HTTP say twice.
-//! - `answer`: what the agent reads. `question`: probes and checks by other tools. `lock`: calls that must not overlap.
+//! - `answer`: what the agent reads. `question`: probes and checks by other tools. `lock`: calls that must not
+//!   overlap.
 //! - `elicit`: the human is asked about a doubt. `inquiry`: requests of ours to the client. `seal`: what only we can
 //!   have made.
 //! - `upstream`: requests on a stream and their answers. `message`, `raw`, `frame`: messages as text.
@@ -26,11 +27,13 @@
 mod desk;
 mod ends;
 mod stdio;
+mod supervisor;
 pub mod http;
 mod errand;
 mod guard;
 mod attempt;
 mod ending;
+mod rejections;
 mod deliver;
 mod delivery;
 mod waiters;
@@ -40,8 +43,11 @@ mod call;
 mod condense;
 mod scope;
 mod tools;
+mod guess;
 mod mirrored;
 mod answer;
+mod closest;
+mod doubts;
 mod question;
 mod elicit;
 mod seal;
@@ -53,12 +59,12 @@ mod raw;
 mod frame;
 mod explain;
 
-pub use desk::Options;
+pub use desk::{Options, Slow};
 pub use elicit::Asking;
-pub use explain::{Explained, explain, policy_text};
+pub use explain::{Explained, Ruling, explain, policy_text};
 pub use scope::HostScope;
-pub use stdio::{Proxy, Streams};
-pub use tools::{Annotations, Exposure, Trust};
+pub use stdio::{Next, Proxy, Streams};
+pub use tools::{Annotations, Exposure, Guess, Trust};
 
 /// How a message is read, for those who try to break it.
 pub mod fuzz {

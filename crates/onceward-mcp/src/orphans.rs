@@ -47,8 +47,9 @@ impl Orphans {
     /// A call begins in that scope.
     pub(crate) fn begin(&self, call: OperationId, waiter: &Arc<Waiter>, scope: String) {
         let mut table = lock(&self.table);
-        if table.len() >= CALLS {
-            table.clear();
+        if table.len() >= CALLS && !table.contains_key(&call) {
+            let oldest = table.iter().min_by_key(|(_, open)| open.since).map(|(call, _)| call.clone());
+            oldest.iter().for_each(|call| drop(table.remove(call)));
         }
         let open = Open { waiter: Arc::clone(waiter), scope, since: Instant::now(), in_doubt: false };
         table.insert(call, open);

@@ -97,11 +97,15 @@ fn judge(question: &ToolQuestion, line: &str, arguments: &str) -> Asked {
     }
 }
 
+/// The texts of a result, without what is structured.
+pub(crate) fn words_of(result: &Object<'_>) -> Vec<String> {
+    let blocks = result.get("content").and_then(raw::items).unwrap_or_default();
+    blocks.into_iter().filter_map(Object::parse).filter_map(|block| block.string("text")).collect()
+}
+
 /// All that a result says in words.
 pub(crate) fn text_of(result: &Object<'_>) -> String {
-    let blocks = result.get("content").and_then(raw::items).unwrap_or_default();
-    let mut texts: Vec<String> =
-        blocks.into_iter().filter_map(Object::parse).filter_map(|block| block.string("text")).collect();
+    let mut texts = words_of(result);
     texts.extend(result.get("structuredContent").map(str::to_owned));
     texts.join("\n")
 }

@@ -105,3 +105,8 @@ pub(crate) fn without(object: &Object<'_>, drop: impl Fn(&str) -> bool) -> Strin
 pub(crate) fn spliced(whole: &str, place: Range<usize>, by: &str) -> String {
     format!("{}{by}{}", &whole[..place.start], &whole[place.end..])
 }
+
+/// Every place in a text where a part of it may begin, the end included.
+pub(crate) fn boundaries(text: &str) -> impl Iterator<Item = usize> + '_ {
+    (0..=text.len()).filter(|at| text.is_char_boundary(*at))
+}

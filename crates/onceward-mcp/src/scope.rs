@@ -14,7 +14,7 @@ const CONVERSATIONS: [&str; 6] = [
 ];
 
 /// Hosts that say in `_meta` which of their own calls this is: the same id again is the same call again.
-const CALL_IDS: [&str; 1] = ["claudecode/toolUseId"];
+const CALL_IDS: [&str; 2] = ["claudecode/toolUseId", "callId"];
 
 /// Where the scope of a connection comes from, before a call's own `_meta` is looked at.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,7 +54,7 @@ impl HostScope {
             Some(principal) => format!("{scope}~{principal}"),
             None => scope,
         };
-        Scope { name, is_session }
+        Scope { name, is_session, is_chosen: matches!(self, Self::Chosen(_)) }
     }
 }
 
@@ -64,6 +64,8 @@ pub(crate) struct Scope {
     pub(crate) name: String,
     /// Whether it is only a session, which a client may lose and begin anew.
     pub(crate) is_session: bool,
+    /// Whether the user chose it.
+    pub(crate) is_chosen: bool,
 }
 
 /// A name that nobody else has.

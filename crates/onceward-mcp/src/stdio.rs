@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::io::{BufReader, Read, Write};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -11,14 +12,16 @@ use tokio::runtime::Handle;
 use crate::call::{ToolCall, is_call, unreadable, unreadable_call};
 use crate::desk::{Desk, Options};
 use crate::ends::{Answer, Ends, Left, Reply, Request, Unsent};
+use crate::errand;
 use crate::errand::{May, Others, Pump, apart};
 use crate::frame::{MAX_LINE, next_line};
 use crate::inquiry::Inquiries;
 use crate::message::{Head, Id, Message};
 use crate::raw;
 use crate::scope::random_name;
+use crate::supervisor::{Started, Supervisor};
 use crate::upstream::{Outlet, Upstream, Waiting, lock};
-use crate::waiters::{Caller, Waiter};
+use crate::waiters::{Caller, ONE_STREAM, Waiter};
 
 /// How much is read at once.
 const CHUNK: usize = 64 * 1024;
@@ -26,8 +29,6 @@ const CHUNK: usize = 64 * 1024;
 const WATCHED: usize = 10_000;
 /// How often it is looked whether whoever is asked for has given up.
 const LOOK: Duration = Duration::from_millis(250);
-/// There is one client, and all news come in one way.
-const CHANNEL: u64 = 0;
 
 /// The streams that are written to.
 pub struct Streams {
@@ -51,6 +52,18 @@ pub struct Proxy {
     upstream: Arc<Upstream>,
     inquiries: Inquiries,
     watched: Mutex<HashMap<Id, Watched>>,
+    /// Requests that were passed on and are not answered yet, with their ids as text.
+    pending: Mutex<HashMap<Id, String>>,
+    supervisor: Supervisor,
+}
+
+/// What is to be done after the server has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Next {
+    /// The client wants something: the server is to be started again.
+    Restart,
+    /// The client has left.
+    End,
 }
 
 impl Proxy {
@@ -65,6 +78,8 @@ impl Proxy {
             inquiries: Inquiries::new(format!("{name}-ask")),
             upstream: Arc::new(Upstream::new(streams.server, name)),
             watched: Mutex::default(),
+            pending: Mutex::default(),
+            supervisor: Supervisor::default(),
         })
     }
 
@@ -76,6 +91,7 @@ impl Proxy {
         loop {
             match next_line(&mut client, MAX_LINE) {
                 Ok(Some(line)) => {
+                    self.want_server();
                     self.from_client(line);
                     pump.drive(waiting(&client));
                 }
@@ -86,11 +102,13 @@ impl Proxy {
                 }
             }
         }
+        self.desk.client_left.store(true, Ordering::SeqCst);
         drop(pump);
         self.inquiries.over();
         // A server that is told to end would take its calls with it.
         self.desk.wait_idle(self.desk.options.drain_ms);
         self.upstream.close();
+        self.supervisor.client_left();
     }
 
     /// Passes on what the server says, until it says no more. Blocks.
@@ -100,6 +118,7 @@ impl Proxy {
         loop {
             match next_line(&mut server, MAX_LINE) {
                 Ok(Some(line)) => {
+                    self.supervisor.heard_server();
                     self.from_server(line);
                     pump.drive(waiting(&server));
                 }
@@ -112,10 +131,73 @@ impl Proxy {
         }
     }
 
-    /// The server is gone: every call that was sent and not answered is in doubt. Waits until that is written down.
+    /// The server is gone: every call that was sent and not answered is in doubt, and every other request is
+    /// answered with an error. Waits until that is written down.
     pub fn server_gone(&self, reason: &str) {
+        self.supervisor.server_gone();
         self.upstream.over(reason);
+        lock(&self.watched).clear();
+        let pending = std::mem::take(&mut *lock(&self.pending));
+        let words = raw::quoted(&format!("once: {reason}; it is started again with the next request"));
+        for id in pending.into_values() {
+            let error = format!("{{\"code\":-32000,\"message\":{words}}}");
+            self.to_client(format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"error\":{error}}}").as_bytes());
+        }
         self.desk.wait_idle(self.desk.options.drain_ms);
+    }
+
+    /// Waits until the client wants something of a server that is gone, or leaves. Blocks.
+    pub fn wait_for_client(&self) -> Next {
+        self.supervisor.wait_for_client()
+    }
+
+    /// Whether the server that runs now has said anything.
+    #[must_use]
+    pub fn server_has_spoken(&self) -> bool {
+        self.supervisor.server_has_spoken()
+    }
+
+    /// The server was started again: it is greeted as the client had greeted it, and the client's request goes on.
+    pub fn server_started(&self, server: Box<dyn Write + Send>) {
+        self.upstream.reopen(server);
+        lock(&self.desk.catalogue).note_changed();
+        self.supervisor.server_started();
+    }
+
+    /// Whether the server was started again.
+    #[must_use]
+    pub fn was_restarted(&self) -> bool {
+        self.supervisor.was_restarted()
+    }
+
+    /// The user ends the proxy: the server is not started again.
+    pub fn stop(&self) {
+        self.supervisor.client_left();
+    }
+
+    /// The server cannot be started again: what the client still asks is answered with an error.
+    pub fn no_more_servers(&self) {
+        self.supervisor.end();
+    }
+
+    /// Sees that there is a server before a message of the client is passed on. Blocks while one is started.
+    fn want_server(&self) {
+        if self.supervisor.want_server() == Started::Anew {
+            self.greet_again();
+        }
+    }
+
+    /// Tells a server that was started again what the client had told the first one. Blocks.
+    fn greet_again(&self) {
+        let Some(hello) = self.supervisor.hello() else { return };
+        let Some(place) = Head::parse(&hello).and_then(|head| head.id_place()) else { return };
+        let (sender, answer) = tokio::sync::oneshot::channel();
+        let Ok(id) = self.upstream.register(&hello[place.clone()], Waiting::Ours(sender)) else { return };
+        self.upstream.pass(raw::spliced(&hello, place, &id).as_bytes());
+        // A server that ends before it answers is seen by its reader, and the sender is dropped.
+        if let Ok(Reply::Answer(_)) = answer.blocking_recv() {
+            self.upstream.pass(br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
+        }
     }
 
     /// Waits until no call is under way, or for so long; tells whether none is. Blocks.
@@ -162,15 +244,17 @@ impl Proxy {
         let line = head.text.as_bytes();
         match (head.method.as_deref(), head.id) {
             (Some("tools/call"), Some(_)) => self.tool_call(head, whole),
+            (Some("tools/call"), None) if has_null_id(head.text) => self.to_client(NULL_ID),
             (Some("tools/call"), None) => {
-                self.desk.notice(
-                    "a call of a tool came without an id: nobody could be told what became of it; not sent",
-                );
+                self.desk
+                    .notice("a call of a tool came without an id, so it could not be answered; not sent");
             }
             (Some("tools/list"), Some(id)) => self.watch(id, Watched::Tools, head, line),
             (Some("tasks/get" | "tasks/result"), Some(id)) => self.watch(id, Watched::Task, head, line),
             (Some("initialize"), Some(id)) => {
                 self.inquiries.hello(head.params);
+                self.desk.greeted(head.params);
+                self.supervisor.greeted(head.text);
                 self.pass_request(id, head, line);
             }
             (None, Some(id)) if self.inquiries.is_ours(id) => self.inquiries.answered(id, head.text),
@@ -180,12 +264,15 @@ impl Proxy {
                 }
             }
             (Some(_), Some(id)) => self.pass_request(id, head, line),
+            (Some(_), None) if has_null_id(head.text) => self.to_client(NULL_ID),
             (Some(_) | None, _) => self.upstream.pass(line),
         }
     }
 
     /// A request under an id that we may have used goes under one of ours.
     fn pass_request(&self, id: &str, head: &Head<'_>, line: &[u8]) {
+        self.desk.heard(&Caller::default());
+        lock(&self.pending).insert(Id::of(id), id.to_owned());
         let place = head.id_place().filter(|_| self.upstream.is_ours(&Id::of(id)));
         let Some(place) = place else {
             self.upstream.pass(line);
@@ -216,7 +303,7 @@ impl Proxy {
             self.pass_request(call.id(), head, head.text.as_bytes());
             return;
         }
-        let waiter = Waiter::new(call.id(), Caller::default(), CHANNEL);
+        let waiter = self.desk.waiter(call.id(), Caller::default(), ONE_STREAM);
         self.desk.take(call, Arc::new(StdioEnds { proxy: Arc::clone(self), waiter }));
     }
 
@@ -228,7 +315,7 @@ impl Proxy {
             }
             Message::One(head) if head.method.as_deref() == Some("notifications/progress") => {
                 // Whoever joins when he has seen it was not there when it was said.
-                self.desk.progress.tell(CHANNEL, &head);
+                self.desk.progress.tell(ONE_STREAM, &head);
                 self.to_client(&line);
             }
             Message::One(head) if head.method.as_deref() == Some("notifications/tools/list_changed") => {
@@ -258,7 +345,7 @@ impl Proxy {
         })
     }
 
-    fn answer_from_server(&self, id: &Id, line: Vec<u8>) {
+    fn answer_from_server(self: &Arc<Self>, id: &Id, line: Vec<u8>) {
         let (waiting, id) = (self.upstream.take(id), id.clone());
         match waiting {
             // Whoever does not wait any more needs no answer.
@@ -274,13 +361,19 @@ impl Proxy {
         }
     }
 
-    fn seen_by_client(&self, id: &Id, line: Vec<u8>) {
+    fn seen_by_client(self: &Arc<Self>, id: &Id, line: Vec<u8>) {
+        lock(&self.pending).remove(id);
         let watched = lock(&self.watched).remove(id);
         match watched {
             None => self.to_client(&line),
             Some(Watched::Tools) => {
                 let line = self.desk.learn_tools(line);
-                self.to_client(&line);
+                let (proxy, active) = (Arc::clone(self), self.desk.begin_activity());
+                drop(errand::begin(&self.desk.runtime, async move {
+                    let line = proxy.desk.with_own_tools(line, &Caller::default()).await;
+                    drop(apart(May::WriteToClient, move || proxy.to_client(&line)).await);
+                    drop(active);
+                }));
             }
             Some(Watched::Task) => {
                 self.desk.learn_task(&line);
@@ -324,6 +417,7 @@ impl Ends for StdioEnds {
         if self.waiter.is_gone() {
             return;
         }
+        lock(&self.proxy.pending).insert(Id::of(call.id()), call.id().to_owned());
         let upstream = Arc::clone(&self.proxy.upstream);
         drop(apart(May::WriteToServer, move || upstream.pass(call.line.as_bytes())).await);
     }
@@ -370,9 +464,26 @@ impl Ends for StdioEnds {
         None
     }
 
+    async fn announce(&self, line: &'static [u8]) {
+        let proxy = Arc::clone(&self.proxy);
+        drop(apart(May::WriteToClient, move || proxy.to_client(line)).await);
+    }
+
     fn tell(&self, line: &[u8]) {
         self.proxy.to_client(line);
     }
+}
+
+/// What is answered to a request whose id is `null`: nothing else could be told from its answer.
+const NULL_ID: &[u8] = concat!(
+    r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"#,
+    r#""message":"once: the id of a request must not be null; not sent"}}"#
+)
+.as_bytes();
+
+/// Whether a message has an id that is `null`.
+fn has_null_id(text: &str) -> bool {
+    raw::Object::parse(text).is_some_and(|message| message.get("id") == Some("null"))
 }
 
 /// Whether more is waiting to be read.

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use onceward::policy::OnToolError;
 use onceward::{Class, InvalidInput, KeyPolicy, Policy, Settings};
 
-use crate::call::{DRY_ARGUMENT, KEY_ARGUMENT};
+use crate::call::{DRY_ARGUMENT, KEY_ARGUMENT, is_dry_run};
+use crate::guess;
 use crate::mirrored::{Mirrored, mirrored};
 use crate::raw::{self, Object};
 
@@ -15,6 +17,19 @@ pub struct Annotations {
     pub read_only: Option<bool>,
     /// `idempotentHint`
     pub idempotent: Option<bool>,
+    /// `destructiveHint`
+    pub destructive: Option<bool>,
+    /// Whether its name and its description say that it only reads, and by which word.
+    pub reads: Option<&'static str>,
+}
+
+/// Whether a tool without annotations is judged by its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Guess {
+    /// A tool whose name and description say that it only reads is `idempotent`.
+    Reads,
+    /// No: it is `once`.
+    Nothing,
 }
 
 /// Whether a server is believed what it says about its tools.
@@ -41,7 +56,9 @@ pub(crate) struct Standing {
     /// What it is.
     pub(crate) class: Class,
     /// Who says so, in words.
-    pub(crate) why: &'static str,
+    pub(crate) why: String,
+    /// Whether it is only a guess by its name.
+    pub(crate) guessed: bool,
     /// Where its keys come from.
     pub(crate) keys: KeyPolicy,
     /// All else that the policy says.
@@ -54,9 +71,24 @@ pub(crate) struct Rules {
     pub(crate) server: String,
     pub(crate) keys: Option<KeyPolicy>,
     pub(crate) trust: Trust,
+    pub(crate) guess: Guess,
+    pub(crate) on_tool_error: Option<OnToolError>,
 }
 
 impl Rules {
+    /// Rules for that server, under the default policy.
+    #[cfg(test)]
+    pub(crate) fn of(server: &str, trust: Trust) -> Self {
+        Self {
+            policy: Policy::default(),
+            server: server.to_owned(),
+            keys: None,
+            trust,
+            guess: Guess::Reads,
+            on_tool_error: None,
+        }
+    }
+
     /// Whether the policy alone decides what the tool is.
     pub(crate) fn decide_alone(&self, tool: &str) -> bool {
         self.trust == Trust::PolicyOnly || self.rule(tool).is_ok_and(|rule| rule.class.is_some())
@@ -73,27 +105,44 @@ impl Rules {
             self.trust == Trust::Annotations && said.and_then(pick) == Some(true)
         };
         let (class, why) = match rule.class {
-            Some(class) => (class, "the policy says so"),
-            None if hint(|said| said.read_only) => (Class::Read, "readOnlyHint"),
-            None if hint(|said| said.idempotent) => (Class::Idempotent, "idempotentHint"),
-            None if self.trust == Trust::PolicyOnly => (Class::Once, "annotations are not trusted"),
-            None if said.is_some_and(|said| *said != Annotations::default()) => {
-                (Class::Once, "its annotations")
-            }
-            None if said.is_some() => (Class::Once, "it has no annotations"),
-            None => (Class::Once, "the server does not list it"),
+            Some(class) => (class, "the policy says so".to_owned()),
+            None if hint(|said| said.read_only) => (Class::Read, "readOnlyHint".to_owned()),
+            None if hint(|said| said.idempotent) => (Class::Idempotent, "idempotentHint".to_owned()),
+            None => self.unsaid(said),
         };
+        let guessed = rule.class.is_none() && class == Class::Idempotent && !hint(|said| said.idempotent);
         let mut settings = rule.settings;
+        settings.tool.on_tool_error =
+            rule.on_tool_error.or(self.on_tool_error).unwrap_or(settings.tool.on_tool_error);
         let has_probe = settings.tool.probe.is_some();
         let (class, why) = match class {
-            Class::Once if has_probe => (Class::Probed, "the policy has a probe"),
+            Class::Once if has_probe => (Class::Probed, "the policy has a probe".to_owned()),
             Class::Read | Class::Idempotent | Class::Keyed | Class::Probed | Class::Once => (class, why),
         };
         settings.terms.class = class;
         // An operation that is to be recognised across calls is told apart by this crate, not by the ledger.
         settings.terms.keys = KeyPolicy::Strict;
         let keys = rule.keys.or(self.keys).or(rule.default_keys).unwrap_or(KeyPolicy::Auto);
-        Ok(Standing { class, why, keys, settings })
+        Ok(Standing { class, why, guessed, keys, settings })
+    }
+
+    /// What a tool is that neither the policy nor a hint makes safer.
+    fn unsaid(&self, said: Option<&Annotations>) -> (Class, String) {
+        let once = |why: &str| (Class::Once, why.to_owned());
+        let Some(said) = said else { return once("the server does not list it") };
+        if self.trust == Trust::PolicyOnly {
+            return once("annotations are not trusted");
+        }
+        match (said.destructive, said.read_only, said.idempotent, said.reads) {
+            (Some(true), ..) => once("destructiveHint"),
+            (_, Some(false), ..) => once("readOnlyHint is false"),
+            (_, None, Some(false), _) => once("idempotentHint is false"),
+            (_, _, _, Some(word)) if self.guess == Guess::Reads => {
+                (Class::Idempotent, format!("a guess: its name says `{word}`"))
+            }
+            (Some(false), ..) => once("destructiveHint is false, which is not enough"),
+            (None, ..) => once("it has no annotations"),
+        }
     }
 }
 
@@ -102,6 +151,10 @@ impl Rules {
 pub(crate) struct Catalogue {
     tools: BTreeMap<String, Annotations>,
     mirrored: BTreeMap<String, Vec<Mirrored>>,
+    /// Names of the arguments that each tool has by itself.
+    arguments: BTreeMap<String, Vec<String>>,
+    /// What a tool's structured result must look like, where it says so.
+    output: BTreeMap<String, String>,
     listed: bool,
 }
 
@@ -131,6 +184,16 @@ impl Catalogue {
         self.mirrored.get(tool).cloned().unwrap_or_default()
     }
 
+    /// The names of the arguments that the tool has by itself; none where the server does not list it.
+    pub(crate) fn arguments(&self, tool: &str) -> Option<&[String]> {
+        self.arguments.get(tool).map(Vec::as_slice)
+    }
+
+    /// What the tool's structured result must look like.
+    pub(crate) fn output(&self, tool: &str) -> Option<&str> {
+        self.output.get(tool).map(String::as_str)
+    }
+
     /// All tools.
     pub(crate) fn all(&self) -> &BTreeMap<String, Annotations> {
         &self.tools
@@ -146,7 +209,16 @@ impl Catalogue {
             if !twice.is_empty() {
                 self.mirrored.insert(name.clone(), twice);
             }
-            self.tools.insert(name, annotations(&tool));
+            let own = tool.object("inputSchema").and_then(|schema| schema.object("properties"));
+            let own = own.iter().flat_map(|own| own.members().map(|(name, _)| name.to_owned())).collect();
+            self.arguments.insert(name.clone(), own);
+            match tool.get("outputSchema") {
+                Some(schema) => drop(self.output.insert(name.clone(), schema.to_owned())),
+                None => drop(self.output.remove(&name)),
+            }
+            let description = tool.string("description").unwrap_or_default();
+            let reads = guess::reads(&name, &description);
+            self.tools.insert(name, Annotations { reads, ..annotations(&tool) });
         }
         let next = result.string("nextCursor");
         self.listed |= next.is_none();
@@ -163,7 +235,12 @@ fn annotations(tool: &Object<'_>) -> Annotations {
         Some("false") => Some(false),
         Some(_) | None => None,
     };
-    Annotations { read_only: hint("readOnlyHint"), idempotent: hint("idempotentHint") }
+    Annotations {
+        read_only: hint("readOnlyHint"),
+        idempotent: hint("idempotentHint"),
+        destructive: hint("destructiveHint"),
+        reads: None,
+    }
 }
 
 const EXPOSED: [(&str, &str); 2] = [
@@ -190,7 +267,11 @@ pub(crate) fn expose(result: &str, guarded: impl Fn(&str) -> bool) -> String {
         let Some(schema) = tool.get("inputSchema") else { continue };
         let Some(members) = Object::parse(schema) else { continue };
         let properties = members.get("properties");
-        let has = |name: &str| properties.and_then(Object::parse).is_some_and(|own| own.get(name).is_some());
+        let own = properties.and_then(Object::parse);
+        let has = |name: &str| {
+            let same = |own: &str| own == name || (name == DRY_ARGUMENT && is_dry_run(own));
+            own.iter().flat_map(Object::members).any(|(own, _)| same(own))
+        };
         let added: Vec<String> = EXPOSED
             .iter()
             .filter(|(name, _)| !has(name))
@@ -226,10 +307,11 @@ mod tests {
     const LIST: &str = r#"{"tools":[{"name":"r","annotations":{"readOnlyHint":true},"inputSchema":{"type":"object"}},
       {"name":"w","inputSchema":{"type":"object","properties":{"max":{"maximum":99999999999999999999}},"required":[]}},
       {"name":"i","annotations":{"readOnlyHint":false,"idempotentHint":true},"inputSchema":{"properties":{}}},
-      {"name":"own","inputSchema":{"properties":{"dry_run":{}}}},{"name":"bare","inputSchema":{}}],"x":1}"#;
+      {"name":"own","inputSchema":{"properties":{"dry_run":{}}}},{"name":"bare","inputSchema":{}},
+      {"name":"get_x","description":"Gets x."},{"name":"get_d","annotations":{"destructiveHint":true}}],"x":1}"#;
 
     fn rules(policy: &str, trust: Trust) -> Rules {
-        Rules { policy: Policy::parse(policy).unwrap(), server: "shop".to_owned(), keys: None, trust }
+        Rules { policy: Policy::parse(policy).unwrap(), ..Rules::of("shop", trust) }
     }
 
     #[test]
@@ -241,11 +323,17 @@ mod tests {
             (standing.class, standing.why, standing.keys)
         };
         let plain = rules("", Trust::Annotations);
-        assert_eq!(class(&plain, "r"), (Class::Read, "readOnlyHint", KeyPolicy::Auto));
-        assert_eq!(class(&plain, "w"), (Class::Once, "it has no annotations", KeyPolicy::Auto));
-        assert_eq!(class(&plain, "i"), (Class::Idempotent, "idempotentHint", KeyPolicy::Auto));
-        assert_eq!(class(&plain, "?"), (Class::Once, "the server does not list it", KeyPolicy::Auto));
+        let is = |class, why: &str| (class, why.to_owned(), KeyPolicy::Auto);
+        assert_eq!(class(&plain, "r"), is(Class::Read, "readOnlyHint"));
+        assert_eq!(class(&plain, "w"), is(Class::Once, "it has no annotations"));
+        assert_eq!(class(&plain, "i"), is(Class::Idempotent, "idempotentHint"));
+        assert_eq!(class(&plain, "?"), is(Class::Once, "the server does not list it"));
+        assert_eq!(class(&plain, "get_x"), is(Class::Idempotent, "a guess: its name says `get`"));
+        assert_eq!(class(&plain, "get_d"), is(Class::Once, "destructiveHint"));
+        let unguessed = Rules { guess: Guess::Nothing, ..rules("", Trust::Annotations) };
+        assert_eq!(class(&unguessed, "get_x").0, Class::Once);
         assert_eq!(class(&rules("", Trust::PolicyOnly), "r").0, Class::Once);
+        assert_eq!(class(&rules("", Trust::PolicyOnly), "get_x").0, Class::Once);
         let said =
             rules("[operation.r]\nclass='once'\n[operation.'shop/w']\nkeys='strict'", Trust::Annotations);
         assert_eq!(class(&said, "r").0, Class::Once);

@@ -48,7 +48,12 @@ impl Outlet {
         })
     }
 
-    /// Closes the stream: whoever reads it sees its end.
+    /// Writes to another stream from now on.
+    fn open(&self, out: Box<dyn Write + Send>) {
+        *lock(&self.out) = Some(out);
+    }
+
+    /// Closes the stream: its reader sees its end.
     pub(crate) fn close(&self) {
         drop(lock(&self.out).take());
     }
@@ -105,6 +110,12 @@ impl Upstream {
     /// The server gets no more messages.
     pub(crate) fn close(&self) {
         self.outlet.close();
+    }
+
+    /// The server was started again, and reads from this stream.
+    pub(crate) fn reopen(&self, out: Box<dyn Write + Send>) {
+        self.outlet.open(out);
+        lock(&self.table).over = None;
     }
 
     /// A new id, of the kind that `like` is, under which somebody waits.

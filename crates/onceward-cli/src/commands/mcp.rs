@@ -12,14 +12,18 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand, ValueEnum};
 use data_encoding::BASE32_NOPAD;
-use onceward::KeyPolicy;
-use onceward_mcp::{Asking, Explained, Exposure, HostScope, Options, Trust};
+use onceward::policy::OnToolError;
+use onceward::{KeyPolicy, Surface};
+use onceward_mcp::{Asking, Explained, Exposure, Guess, HostScope, Options, Ruling, Slow, Trust};
 use sha2::{Digest, Sha256};
 
 use crate::answer::{self, BOLD, styled};
 use crate::cli::{self, DryRunArgs};
 use crate::context::Context;
 use crate::exit::{CommandError, Ended};
+
+/// How long an answer takes that a client may have given up on.
+const SLOW_MS: u64 = 4_000;
 
 /// Put an MCP server behind the ledger: a tool is called once, whoever retries.
 #[derive(Debug, Args)]
@@ -38,12 +42,15 @@ enum McpCommand {
         /// Where to
         #[arg(default_value = "onceward.toml")]
         file: PathBuf,
+        /// Write down what tools without annotations are, as far as their names tell
+        #[arg(long)]
+        guess: bool,
         #[command(flatten)]
         rules: RuleArgs,
         #[command(flatten)]
         dry: DryRunArgs,
         #[command(flatten)]
-        server: ServerArgs,
+        server: InitServerArgs,
     },
 }
 
@@ -79,13 +86,20 @@ struct ServeArgs {
     /// Print each tool of the server, its class and why, and end
     #[arg(long)]
     explain: bool,
+    /// Whether tools without annotations whose names say that they only read may run again
+    #[arg(long, default_value = "yes", value_name = "yes|no")]
+    guess: YesNo,
+    /// What a result with isError means, unless the policy says so for the tool [default: in_doubt]
+    #[arg(long, value_name = "MEANING")]
+    on_tool_error: Option<ToolError>,
     /// How long a call waits for the same one of another caller, and for a lock
     #[arg(long, default_value = "10m", value_parser = cli::span, value_name = "TIME")]
     wait: u64,
-    /// After how long a caller may have given up: the same call after such an answer is a retry for a while
-    #[arg(long, default_value = "4s", value_parser = cli::span, value_name = "TIME")]
-    slow: u64,
-    /// How long that while is
+    /// For a client that gives up without a cancel: the same call right after an answer that took longer than this is a
+    /// retry [default: 4s, and only for clients that are known to do so]
+    #[arg(long, value_parser = cli::span, value_name = "TIME")]
+    slow: Option<u64>,
+    /// How long a call that is known to be done, without its result, is not run again; and how long --slow looks back
     #[arg(long, default_value = "120s", value_parser = cli::span, value_name = "TIME")]
     window: u64,
     /// Do not ask the human, through a client that can, what became of an operation in doubt
@@ -97,6 +111,9 @@ struct ServeArgs {
     /// Where to listen for clients of a server by HTTP; port 0 takes a free one
     #[arg(long, default_value = "127.0.0.1:6280", value_name = "ADDR", requires = "http")]
     listen: SocketAddr,
+    /// What clients must send as `Authorization: Bearer TOKEN` or `X-Once-Token`; needed beyond this machine
+    #[arg(long, env = "ONCE_MCP_TOKEN", hide_env_values = true, value_name = "TOKEN", requires = "http")]
+    token: Option<String>,
     #[command(flatten)]
     server: ServerArgs,
 }
@@ -106,9 +123,34 @@ struct ServerArgs {
     /// A server by streamable HTTP, instead of a command
     #[arg(long, value_name = "URL")]
     http: Option<String>,
+    /// The server's command; after `--` where its words could be taken for options of this one
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "SERVER")]
+    command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+struct InitServerArgs {
+    /// A server by streamable HTTP, instead of a command
+    #[arg(long, value_name = "URL")]
+    http: Option<String>,
     /// The server's command, after `--`
     #[arg(last = true, value_name = "SERVER")]
     command: Vec<OsString>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum YesNo {
+    Yes,
+    No,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
+enum ToolError {
+    /// It may have happened all the same
+    InDoubt,
+    /// The tools of this server do nothing when they answer with an error
+    NoEffect,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -140,12 +182,16 @@ impl RuleArgs {
 }
 
 pub(super) fn run(context: &Context, args: &McpArgs) -> Ended {
-    if let Some(McpCommand::Init { file, rules, dry, server }) = &args.command {
-        return init(context, file, rules, *dry, &server.server()?);
+    // It decides what runs twice, and may name tools to call.
+    if let Some(file) = &context.policy_file {
+        answer::talk(&format!("once mcp: the policy is {}", file.display()));
+    }
+    if let Some(McpCommand::Init { file, guess, rules, dry, server }) = &args.command {
+        return init(context, file, rules, *guess, *dry, &Server::of(server.http.as_ref(), &server.command)?);
     }
     let serve = &args.serve;
-    match serve.server.server()? {
-        server if serve.explain => explain(context, &serve.rules, &server),
+    match Server::of(serve.server.http.as_ref(), &serve.server.command)? {
+        server if serve.explain => explain(context, serve, &server),
         Server::Command(command) => stdio::serve(context, serve, &command),
         Server::Url(url) => http::serve(context, serve, &url),
     }
@@ -157,14 +203,14 @@ enum Server {
     Url(String),
 }
 
-impl ServerArgs {
-    fn server(&self) -> Result<Server, CommandError> {
-        match (&self.http, self.command.as_slice()) {
-            (Some(url), []) => Ok(Server::Url(url.clone())),
+impl Server {
+    fn of(http: Option<&String>, command: &[OsString]) -> Result<Self, CommandError> {
+        match (http, command) {
+            (Some(url), []) => Ok(Self::Url(url.clone())),
             (None, []) => Err(CommandError::invalid(
                 "there is no server to stand before; give its command after `--`, or its address with --http",
             )),
-            (None, command) => Ok(Server::Command(command.to_vec())),
+            (None, command) => Ok(Self::Command(command.to_vec())),
             (Some(_), _) => Err(CommandError::invalid(
                 "there are two servers to stand before; give a command after `--`, or --http, not both",
             )),
@@ -176,15 +222,23 @@ impl ServerArgs {
 fn explained(
     context: &Context,
     rules: &RuleArgs,
+    guess: Guess,
     server: &Server,
 ) -> Result<(String, Vec<Explained>), CommandError> {
-    let (name, policy) = match server {
-        Server::Command(command) => (rules.name(&stdio::server_name(command)), context.policy.clone()),
-        Server::Url(url) => (rules.name(&http::server_name(url)), context.policy.clone()),
+    let name = match server {
+        Server::Command(command) => rules.name(&stdio::server_name(command)),
+        Server::Url(url) => rules.name(&http::server_name(url)),
+    };
+    let ruling = Ruling {
+        policy: context.policy.clone(),
+        server: name.clone(),
+        keys: rules.keys(),
+        trust: rules.trust(),
+        guess,
     };
     let tools = match server {
-        Server::Command(command) => stdio::explained(policy, rules, &name, command),
-        Server::Url(url) => http::explained(policy, rules, &name, url),
+        Server::Command(command) => stdio::explained(ruling, command),
+        Server::Url(url) => http::explained(ruling, rules, url),
     };
     Ok((name, tools?))
 }
@@ -199,9 +253,15 @@ fn options(context: &Context, args: &ServeArgs, name: String, identity: String, 
         scope,
         keys: args.rules.keys(),
         trust: args.rules.trust(),
+        guess: args.guess(),
+        on_tool_error: args.on_tool_error.map(|meaning| match meaning {
+            ToolError::InDoubt => OnToolError::InDoubt,
+            ToolError::NoEffect => OnToolError::NoEffect,
+        }),
+        program: program(context),
         exposure: if args.expose_key { Exposure::Arguments } else { Exposure::Hidden },
         dry_run: args.dry_run,
-        slow_ms: args.slow,
+        slow: Slow { ms: args.slow.unwrap_or(SLOW_MS), every_client: args.slow.is_some() },
         window_ms: args.window,
         wait_ms: args.wait,
         drain_ms: args.drain,
@@ -210,8 +270,25 @@ fn options(context: &Context, args: &ServeArgs, name: String, identity: String, 
     }
 }
 
-fn explain(context: &Context, rules: &RuleArgs, server: &Server) -> Ended {
-    let (_, tools) = explained(context, rules, server)?;
+/// How a person calls this program so that it finds the same ledger.
+fn program(context: &Context) -> String {
+    match context.surface() {
+        Surface::Shell { program, options } => [vec![program], options].concat().join(" "),
+        Surface::Python | Surface::McpAgent | Surface::McpPerson { .. } => "once".to_owned(),
+    }
+}
+
+impl ServeArgs {
+    fn guess(&self) -> Guess {
+        match self.guess {
+            YesNo::Yes => Guess::Reads,
+            YesNo::No => Guess::Nothing,
+        }
+    }
+}
+
+fn explain(context: &Context, args: &ServeArgs, server: &Server) -> Ended {
+    let (_, tools) = explained(context, &args.rules, args.guess(), server)?;
     answer::success(context.global.json, "noop", &tools, || {
         let rows: Vec<_> = tools
             .iter()
@@ -222,7 +299,7 @@ fn explain(context: &Context, rules: &RuleArgs, server: &Server) -> Ended {
                     (tool.tool.clone(), BOLD),
                     plain(tool.class.to_string()),
                     plain(keys),
-                    plain(tool.why.to_owned()),
+                    plain(tool.why.clone()),
                 ]
             })
             .collect();
@@ -231,9 +308,16 @@ fn explain(context: &Context, rules: &RuleArgs, server: &Server) -> Ended {
     Ok(ExitCode::SUCCESS)
 }
 
-fn init(context: &Context, file: &Path, rules: &RuleArgs, dry: DryRunArgs, server: &Server) -> Ended {
-    let (name, tools) = explained(context, rules, server)?;
-    let text = onceward_mcp::policy_text(&name, &tools);
+fn init(
+    context: &Context,
+    file: &Path,
+    rules: &RuleArgs,
+    guess: bool,
+    dry: DryRunArgs,
+    server: &Server,
+) -> Ended {
+    let (name, tools) = explained(context, rules, Guess::Reads, server)?;
+    let text = onceward_mcp::policy_text(&name, &tools, guess);
     let json = context.global.json;
     if dry.dry_run {
         answer::success(json, "would_create", &tools, || text);

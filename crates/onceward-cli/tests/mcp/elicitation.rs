@@ -52,7 +52,7 @@ fn what_the_human_says_happened_is_done_and_not_run_again() {
     assert_eq!(*choices, json!(["happened", "did_not_happen", "leave"]));
     let told = session.answer(3)["result"].clone();
     assert_eq!(
-        (&about(&told)["status"], &about(&told)["state"]),
+        (&about(&told)["status"], &about(&told)["operation"]["state"]),
         (&json!("replayed"), &json!("done")),
         "{told}"
     );
@@ -172,7 +172,10 @@ fn in_the_stateless_era_the_question_is_the_answer_and_the_next_call_brings_the_
     assert_eq!(effects(&bench), 2);
     session.send(&modern(5, &doubtful(), &brought("happened", &result["requestState"])));
     let told = session.answer(5)["result"].clone();
-    assert_eq!((&about(&told)["status"], &about(&told)["attempts"]), (&json!("replayed"), &json!(2)));
+    assert_eq!(
+        (&about(&told)["status"], &about(&told)["operation"]["attempt"]),
+        (&json!("replayed"), &json!(2))
+    );
     // And after it was settled, it still means that operation and runs nothing.
     session.send(&modern(6, &doubtful(), &brought("did_not_happen", &result["requestState"])));
     assert_eq!(about(&session.answer(6)["result"])["status"], "replayed");

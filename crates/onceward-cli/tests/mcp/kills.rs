@@ -24,14 +24,14 @@ fn server_of(proxy: u32) -> Option<Pid> {
 }
 
 /// Kills one of the three.
-fn strike(mut session: Session, round: u64) {
+fn strike(session: Session, round: u64) {
     match round % 3 {
         0 => session.kill(),
         1 => {
             if let Some(server) = server_of(session.process.id()) {
                 kill(server, Signal::SIGKILL).unwrap();
             }
-            session.process.wait().unwrap();
+            drop(session.leave());
         }
         _ => drop(session.leave()),
     }

@@ -5,11 +5,13 @@ mod calls;
 #[path = "../common/mod.rs"]
 mod common;
 mod crashes;
+mod doors;
 mod elicitation;
 mod fleet;
 mod hostile;
 mod http;
 mod http_failures;
+mod judge;
 mod kills;
 mod policies;
 mod progress;

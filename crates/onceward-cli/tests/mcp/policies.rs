@@ -10,16 +10,26 @@ fn explain_says_what_each_tool_is_and_why() {
     let bench = Bench::new();
     let said = bench.once(&["mcp", "--explain", "--server", "shop", "--", "python3", SERVER]).exits(0);
     insta::assert_snapshot!(said.out(), @r"
-    TOOL   CLASS       KEYS  WHY
-    count  once        auto  it has no annotations
-    look   read        auto  readOnlyHint
-    put    idempotent  auto  idempotentHint
+    TOOL       CLASS       KEYS  WHY
+    count      once        auto  it has no annotations
+    get_thing  idempotent  auto  a guess: its name says `get`
+    look       read        auto  readOnlyHint
+    own        once        auto  it has no annotations
+    put        idempotent  auto  idempotentHint
+    say        once        auto  it has no annotations
     ");
+    let said = bench.once(&["mcp", "--explain", "--guess", "no", "--", "python3", SERVER]).exits(0);
+    assert!(said.out().contains("get_thing  once"), "{}", said.out());
     bench.once(&["mcp", "init", "--server", "shop", "--", "python3", SERVER]).exits(0);
     let policy = bench.read("onceward.toml");
     assert!(policy.contains("[operation.\"shop/count\"]\nclass = \"once\""), "{policy}");
-    let said = bench.once(&["mcp", "--explain", "--server", "shop", "--", "python3", SERVER]).exits(0);
-    assert_eq!(said.out().matches("the policy says so").count(), 3);
+    assert!(policy.contains("# [operation.\"shop/get_thing\"]\n# class"), "{policy}");
+    bench
+        .once(&["mcp", "init", "--guess", "believed.toml", "--server", "shop", "--", "python3", SERVER])
+        .exits(0);
+    assert!(bench.read("believed.toml").contains("\n[operation.\"shop/get_thing\"]\nclass = \"idempotent\""));
+    let said = ["--config", "believed.toml", "mcp", "--explain", "--server", "shop", "--", "python3", SERVER];
+    assert_eq!(bench.once(&said).exits(0).out().matches("the policy says so").count(), 6);
     bench.once(&["mcp", "init", "--server", "shop", "--", "python3", SERVER]).exits(2);
 }
 
@@ -42,14 +52,20 @@ fn the_policy_comes_before_the_annotations() {
 #[test]
 fn another_tool_tells_whether_it_happened() {
     let bench = Bench::new();
-    bench.write("onceward.toml", "[operation.count]\nprobe = {tool = 'look', expect = '\"n\": {n}'}\n");
+    bench.write(
+        "onceward.toml",
+        "[operation.count]\nprobe = {tool = 'look', expect = '\"n\": {n}'}\nquarantine = '0s'\n",
+    );
     // It happened, and the server died of it.
     let mut session = Session::scoped(&bench);
     session.call(1, "count", &json!({"n": 1, "die": 3}));
-    assert_eq!(session.end(), Some(3));
+    assert_eq!(session.leave(), Some(3));
     let mut session = Session::scoped(&bench);
-    let result = session.call(1, "count", &json!({"n": 1, "die": 3}));
-    assert_eq!((&about(&result)["status"], &about(&result)["state"]), (&json!("replayed"), &json!("done")));
+    for id in [1, 2] {
+        let result = session.call(id, "count", &json!({"n": 1, "die": 3}));
+        assert_eq!((&about(&result)["status"], &result["isError"]), (&json!("replayed"), &json!(false)));
+        assert!(words(&result).contains("look says that it happened"), "{result}");
+    }
     assert_eq!(effects(&bench), 1);
     // It is in doubt and did not happen: it runs again by itself.
     session.call(2, "count", &json!({"n": 2, "error": true}));

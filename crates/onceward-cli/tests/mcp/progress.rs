@@ -16,7 +16,7 @@ fn whoever_joins_a_call_hears_of_its_progress_under_his_own_token() {
     bench.write("step-1", "");
     let told = |line: String| serde_json::from_str::<Value>(&line).unwrap()["params"].clone();
     assert_eq!(told(session.line()), json!({"progressToken": "first", "progress": 1}));
-    session.send(&with_meta(2, "count", &args, &json!({"progressToken": 77})));
+    session.send(&with_meta(2, "count", &args, &json!({"progressToken": 77, "dev.onceward/retry": true})));
     assert!(
         session.is_silent(200),
         "the second call was answered, or told what was before it: {}",

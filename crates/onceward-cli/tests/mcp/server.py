@@ -14,6 +14,17 @@ tools = [
     {"name": "count", "description": "counts", "inputSchema": {"type": "object", "properties": {"n": {}}}},
     {"name": "put", "annotations": {"idempotentHint": True}, "inputSchema": {"type": "object"}},
     {"name": "look", "annotations": {"readOnlyHint": True}, "inputSchema": {"type": "object"}},
+    {"name": "get_thing", "description": "Gets a thing.", "inputSchema": {"type": "object"}},
+    {
+        "name": "own",
+        "inputSchema": {"type": "object", "properties": {"dry_run": {}, "idempotency_key": {}}},
+        "outputSchema": {"type": "object", "properties": {"run": {"type": "integer"}}, "required": ["run"]},
+    },
+    {
+        "name": "say",
+        "inputSchema": {"type": "object"},
+        "outputSchema": {"type": "object", "properties": {"result": {"type": "string"}}, "required": ["result"]},
+    },
 ]
 
 
@@ -55,7 +66,7 @@ def call(id, params):
         with open("value", "w") as file:
             file.write(args["value"])
     if args.get("reject"):
-        return answer(id, error={"code": -32602, "message": "bad arguments"})
+        return answer(id, error={"code": -32602, "message": "Invalid arguments for tool %s: bad" % name})
     line = json.dumps({"tool": name, **args}, sort_keys=True) + "\n"
     with open("effects", "a") as file:
         file.write(line)
@@ -77,8 +88,13 @@ def call(id, params):
         return answer(id, error={"code": -32603, "message": "broke after the effect"})
     if args.get("garbage"):
         return send('{"jsonrpc":"2.0","id":%s,"result":{' % json.dumps(id))
+    if args.get("rpc_error"):
+        code, words = args["rpc_error"]
+        return answer(id, error={"code": code, "message": words})
     if args.get("tool_error"):
-        return answer(id, result=text("no such thing", isError=True))
+        return answer(id, result=text(args["tool_error"], isError=True))
+    if args.get("plain"):
+        return answer(id, result=text("run %d" % effects().count(line)))
     if args.get("size"):
         return answer(id, result=text("x" * args["size"]))
     runs = effects().count(line)

@@ -24,7 +24,12 @@ pub(crate) struct Session {
 impl Session {
     /// `once mcp` with these flags before the counting server.
     pub(crate) fn start(bench: &Bench, flags: &[&str]) -> Self {
-        let mut args = vec!["mcp"];
+        // A policy of the working folder is not believed unless it is named.
+        let mut args = Vec::new();
+        if bench.path("onceward.toml").exists() {
+            args.extend_from_slice(&["--config", "onceward.toml"]);
+        }
+        args.push("mcp");
         args.extend_from_slice(flags);
         args.extend_from_slice(&["--", "python3", SERVER]);
         let mut command = bench.command(&args);
@@ -112,9 +117,18 @@ impl Session {
         self.process.wait().unwrap().code()
     }
 
-    /// Waits for the end of the proxy.
-    pub(crate) fn end(mut self) -> Option<i32> {
-        self.process.wait().unwrap().code()
+    /// The names of the tools that the client sees.
+    pub(crate) fn tools(&mut self, id: u64) -> Vec<String> {
+        self.send(&json!({"jsonrpc": "2.0", "id": id, "method": "tools/list"}));
+        let listed = self.answer(id)["result"]["tools"].as_array().cloned().unwrap_or_default();
+        listed.iter().map(|tool| tool["name"].as_str().unwrap_or_default().to_owned()).collect()
+    }
+
+    /// Whether such a notification has come, among what came before the last answer.
+    pub(crate) fn was_told(&mut self, method: &str) -> bool {
+        let before = self.early.len();
+        self.early.retain(|line| !line.contains(method));
+        self.early.len() < before
     }
 
     /// Kills the proxy.

@@ -83,6 +83,9 @@ impl HttpEnds {
         let request = self.gate.remote.posted(&self.head, self.readable(), line);
         let response = self.gate.remote.send(request, Connection::Fresh).await?;
         let (head, body) = split(response);
+        if head.status.is_success() {
+            self.gate.principals.accepted(&self.head.headers, caller);
+        }
         if reply::is_event_stream(&head.headers) && head.status.is_success() {
             self.outlet.open(head);
             return Ok(self.read(body, expected).await);

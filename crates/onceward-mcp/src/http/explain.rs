@@ -2,27 +2,24 @@
 
 use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::{HeaderMap, Method};
-use onceward::{InvalidInput, KeyPolicy, Policy};
+use onceward::InvalidInput;
 use serde_json::json;
 
 use super::call::answer_to;
 use super::headers::{METHOD, SESSION, VERSION};
 use super::remote::{Connection, Remote, full};
 use crate::ends::{Reply, Unsent};
-use crate::explain::{self, Explained, HANDSHAKE, PAGES, STATELESS};
+use crate::explain::{self, Explained, HANDSHAKE, PAGES, Ruling, STATELESS};
 use crate::message::{Head, Id};
 use crate::raw;
-use crate::tools::{Catalogue, Rules, Trust};
+use crate::tools::Catalogue;
 
 /// Asks a server for its tools and says what each of them is. `headers` go with every request.
 ///
 /// # Errors
 /// When the server does not answer as an MCP server does, or a header is none.
 pub async fn explain(
-    policy: Policy,
-    server: &str,
-    keys: Option<KeyPolicy>,
-    trust: Trust,
+    rules: Ruling,
     remote: &Remote,
     headers: &[(String, String)],
 ) -> Result<Vec<Explained>, InvalidInput> {
@@ -55,7 +52,7 @@ pub async fn explain(
         }
     }
     visit.leave().await;
-    explain::all(&Rules { policy, server: server.to_owned(), keys, trust }, &catalogue)
+    explain::all(&rules.into(), &catalogue)
 }
 
 /// One visit to the server.

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
@@ -15,6 +16,7 @@ use tokio::runtime::Handle;
 use super::arrivals::Arrivals;
 use super::call::HttpEnds;
 use super::outlet::Outlet;
+use super::principals::Principals;
 use super::remote::{Connection, Remote, full};
 use super::watch::{Watched, passed};
 use super::{Body, Broken, headers, reply};
@@ -34,11 +36,21 @@ pub struct Limits {
     pub connections: usize,
     /// How long a client has to send the head of a request, or is silent between two.
     pub header_ms: u64,
+    /// How long a client has to send the body of a request.
+    pub body_ms: u64,
+    /// What clients must show to be let in; needed where others than this machine reach the listener.
+    pub token: Option<String>,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { body_bytes: 64 * 1024 * 1024, connections: 1_024, header_ms: 30_000 }
+        Self {
+            body_bytes: 64 * 1024 * 1024,
+            connections: 1_024,
+            header_ms: 30_000,
+            body_ms: 60_000,
+            token: None,
+        }
     }
 }
 
@@ -64,6 +76,7 @@ pub struct Gate {
     pub(crate) desk: Arc<Desk>,
     pub(crate) remote: Remote,
     pub(crate) arrivals: Arrivals,
+    pub(crate) principals: Principals,
     limits: Limits,
     numbers: AtomicU64,
     /// Makes our ids nobody else's.
@@ -84,6 +97,7 @@ impl Gate {
             desk: Desk::new(ledger, options, runtime),
             remote,
             arrivals: Arrivals::default(),
+            principals: Principals::default(),
             limits,
             numbers: AtomicU64::new(1),
             name: format!("once-{}", random_name()),
@@ -111,7 +125,7 @@ impl Gate {
     }
 
     fn caller(&self, head: &Parts) -> Caller {
-        headers::caller(head, self.remote.path())
+        self.principals.known(headers::caller(head, self.remote.path()))
     }
 
     /// Lets the calls under way end, for as long as the options say.
@@ -134,7 +148,17 @@ impl Gate {
                           (its Origin or Host says so); nothing was run";
             return reply::problem(StatusCode::FORBIDDEN, Code::InvalidInput, Happened::No, detail);
         }
-        let (head, body) = request.into_parts();
+        let (mut head, body) = request.into_parts();
+        let admitted = match &self.limits.token {
+            Some(token) => headers::take_token(&mut head.headers, token),
+            // Who may call is for the server to say only where no one else can call at all.
+            None => reach == Reach::Loopback,
+        };
+        if !admitted {
+            let detail = "the request does not show the token of this listener (`Authorization: Bearer …`, or \
+                          `X-Once-Token`); nothing was run";
+            return reply::problem(StatusCode::UNAUTHORIZED, Code::InvalidInput, Happened::No, detail);
+        }
         if head.method != Method::POST {
             let body = body.map_err(|error| Broken(error.into().to_string()));
             let what = (head.method == Method::GET).then_some(Watched::News);
@@ -168,7 +192,12 @@ impl Gate {
         if body.size_hint().lower() > most as u64 {
             return Err(too_long());
         }
-        match Limited::new(body, most).collect().await {
+        let patience = Duration::from_millis(self.limits.body_ms);
+        let Ok(collected) = tokio::time::timeout(patience, Limited::new(body, most).collect()).await else {
+            let detail = format!("the body did not arrive within {} s; nothing was run", patience.as_secs());
+            return Err(refuse(StatusCode::REQUEST_TIMEOUT, &detail));
+        };
+        match collected {
             Ok(body) => Ok(body.to_bytes()),
             Err(error) if error.is::<LengthLimitError>() => Err(too_long()),
             Err(error) => {
@@ -197,14 +226,21 @@ impl Gate {
         message: &Head<'_>,
         body: &Bytes,
     ) -> Response<Body> {
+        let guarded = match (message.method.as_deref(), message.id) {
+            (Some("tools/call"), Some(_)) => {
+                ToolCall::parse(message).filter(|call| !self.desk.passes(&call.tool))
+            }
+            (Some(_) | None, _) => None,
+        };
+        if let Some(call) = guarded {
+            return self.guarded(head, call, body.clone()).await;
+        }
+        if message.method.is_some() && message.id.is_some() {
+            self.desk.heard(&self.caller(head));
+        }
         let watched = match (message.method.as_deref(), message.id) {
-            (Some("tools/call"), Some(_)) => match ToolCall::parse(message) {
-                Some(call) if !self.desk.passes(&call.tool) => {
-                    return self.guarded(head, call, body.clone()).await;
-                }
-                // A read; or nothing that a server could execute, and so the server's to refuse.
-                Some(_) | None => None,
-            },
+            // A read; or nothing that a server could execute, and so the server's to refuse.
+            (Some("tools/call"), Some(_)) => None,
             (Some("tools/call"), None) => {
                 let detail =
                     "a call of a tool without an id: nobody could be told what became of it; not sent";
@@ -246,7 +282,8 @@ impl Gate {
     /// A call that the ledger knows. It goes on when the client leaves.
     async fn guarded(self: &Arc<Self>, head: &Parts, mut call: ToolCall, body: Bytes) -> Response<Body> {
         call.key_beside = headers::key(&head.headers);
-        let waiter = Waiter::new(call.id(), self.caller(head), self.number());
+        let caller = self.principal(head, &call, self.caller(head)).await;
+        let waiter = self.desk.waiter(call.id(), caller, self.number());
         let (outlet, response) = Outlet::new(Arc::clone(&waiter));
         let mut presence = Presence(Some(Arc::clone(&waiter)));
         let ends = HttpEnds::new(Arc::clone(self), head.clone(), body, waiter, outlet);

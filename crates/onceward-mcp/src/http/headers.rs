@@ -20,6 +20,8 @@ pub(crate) const NAME: HeaderName = HeaderName::from_static("mcp-name");
 pub(crate) const PARAM: &str = "mcp-param-";
 /// A key of the caller's.
 pub(crate) const KEY: HeaderName = HeaderName::from_static("idempotency-key");
+/// What lets a client in.
+const TOKEN: HeaderName = HeaderName::from_static("x-once-token");
 /// Where a stream is taken up again.
 pub(crate) const LAST_EVENT: HeaderName = HeaderName::from_static("last-event-id");
 
@@ -74,6 +76,24 @@ pub(crate) fn caller(head: &Parts, path: &str) -> Caller {
     }
     let principal = is_known.then(|| BASE32_NOPAD.encode(&hash.finalize()[..10]).to_ascii_lowercase());
     Caller { session, principal }
+}
+
+/// Whether the headers show that token. What showed it is taken out: it is not the server's.
+pub(crate) fn take_token(headers: &mut HeaderMap, token: &str) -> bool {
+    let shows = |value: &HeaderValue, scheme: &str| {
+        let shown = value.as_bytes().strip_prefix(scheme.as_bytes());
+        // Hashes are compared, so that the time it takes tells nothing about the token.
+        shown.is_some_and(|shown| Sha256::digest(shown) == Sha256::digest(token.as_bytes()))
+    };
+    if headers.get(&TOKEN).is_some_and(|value| shows(value, "")) {
+        headers.remove(&TOKEN);
+        return true;
+    }
+    if headers.get(header::AUTHORIZATION).is_some_and(|value| shows(value, "Bearer ")) {
+        headers.remove(header::AUTHORIZATION);
+        return true;
+    }
+    false
 }
 
 /// The key that the caller gives, quoted or bare.

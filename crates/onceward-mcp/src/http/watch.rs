@@ -110,7 +110,7 @@ impl Gate {
             return self.watched_events(head, body, caller, what);
         }
         match collect(body).await {
-            Ok(line) => reply::with_body(head, self.learn(what, line)),
+            Ok(line) => reply::with_body(head, self.learn(what, line, &caller).await),
             Err(error) => broken(&error),
         }
     }
@@ -159,7 +159,7 @@ impl Gate {
         }
         match what {
             Watched::Tools | Watched::Task => {
-                event.with_data(&self.learn(what, Bytes::copy_from_slice(data)))
+                event.with_data(&self.learn(what, Bytes::copy_from_slice(data), caller).await)
             }
             Watched::News => {
                 let id = Id::of(message.id.unwrap_or_default());
@@ -179,9 +179,12 @@ impl Gate {
         }
     }
 
-    fn learn(&self, what: Watched, line: Bytes) -> Bytes {
+    async fn learn(&self, what: Watched, line: Bytes, caller: &Caller) -> Bytes {
         match what {
-            Watched::Tools => self.desk.learn_tools(line.into()).into(),
+            Watched::Tools => {
+                let line = self.desk.learn_tools(line.into());
+                self.desk.with_own_tools(line, caller).await.into()
+            }
             Watched::Task => {
                 self.desk.learn_task(&line);
                 line

@@ -3,9 +3,9 @@
 use std::net::SocketAddr;
 use std::process::ExitCode;
 
-use onceward::{Ledger, Policy};
+use onceward::Ledger;
 use onceward_mcp::http::{self, Gate, Limits, Reach, Remote};
-use onceward_mcp::{Explained, HostScope};
+use onceward_mcp::{Explained, HostScope, Ruling};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tokio::net::TcpListener;
@@ -19,6 +19,12 @@ use crate::exit::{CommandError, Ended};
 
 /// Listens for clients and stands between them and the server, until a signal comes.
 pub(super) fn serve(context: &Context, args: &ServeArgs, url: &str) -> Ended {
+    if Reach::of(args.listen.ip()) == Reach::Network && args.token.is_none() {
+        return Err(CommandError::invalid(format!(
+            "{} can be reached from other machines, so clients must show a token: give --token, or listen on 127.0.0.1",
+            args.listen
+        )));
+    }
     let remote = Remote::new(url)?;
     let ledger = Ledger::new(context.store(Missing::Make)?);
     let runtime = runtime()?;
@@ -30,7 +36,8 @@ pub(super) fn serve(context: &Context, args: &ServeArgs, url: &str) -> Ended {
     let path = remote.path().to_owned();
     let identity = identity(&[url.into()]);
     let options = options(context, args, server_name(url), identity, scope(args));
-    let gate = Gate::new(ledger, options, remote, Limits::default(), runtime.handle().clone());
+    let limits = Limits { token: args.token.clone(), ..Limits::default() };
+    let gate = Gate::new(ledger, options, remote, limits, runtime.handle().clone());
     said(address, &path, url);
     runtime.block_on(http::serve(listener, gate, async {
         // Whoever watches for signals is there as long as this process.
@@ -45,7 +52,7 @@ fn said(address: SocketAddr, path: &str, url: &str) {
     answer::talk(&format!("once mcp: listening on http://{address}{path} before {url}"));
     if Reach::of(address.ip()) == Reach::Network {
         answer::talk(
-            "once mcp: others on the network can reach this, without encryption; who may call is for the server to say",
+            "once mcp: others on the network can reach this, without encryption; they need the token",
         );
     }
 }
@@ -64,16 +71,11 @@ fn scope(args: &ServeArgs) -> HostScope {
 }
 
 /// Asks the server for its tools, and says what each of them is.
-pub(super) fn explained(
-    policy: Policy,
-    rules: &RuleArgs,
-    name: &str,
-    url: &str,
-) -> Result<Vec<Explained>, CommandError> {
+pub(super) fn explained(ruling: Ruling, rules: &RuleArgs, url: &str) -> Result<Vec<Explained>, CommandError> {
     let remote = Remote::new(url)?;
     let headers: Vec<(String, String)> =
         rules.headers.iter().map(|text| header(text)).collect::<Result<_, _>>()?;
-    let asked = http::explain(policy, name, rules.keys(), rules.trust(), &remote, &headers);
+    let asked = http::explain(ruling, &remote, &headers);
     Ok(runtime()?.block_on(asked)?)
 }
 

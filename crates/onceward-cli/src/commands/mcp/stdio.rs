@@ -7,22 +7,26 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, ExitStatus, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use onceward::{Ledger, Policy};
-use onceward_mcp::{Explained, HostScope, Proxy, Streams};
+use onceward::Ledger;
+use onceward_mcp::{Explained, HostScope, Next, Proxy, Ruling, Streams};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use super::{RuleArgs, ServeArgs, identity, options};
+use super::{ServeArgs, identity, options};
 use crate::answer;
 use crate::context::{Context, Missing};
 use crate::exit::{CommandError, Ended};
 
 /// How long a server that has closed its output gets to end.
 const GRACE: Duration = Duration::from_secs(5);
+/// How often a server may end without a word before it is not started again, and the first pause before it is.
+const DEATHS: u32 = 5;
+const FIRST_PAUSE: Duration = Duration::from_millis(200);
 /// Sessions that hosts name in the environment of the servers they start.
 const SESSIONS: [&str; 2] = ["CLAUDE_CODE_SESSION_ID", "GROK_SESSION_ID"];
 /// Programs that start a server and are not one, and words they take.
@@ -41,19 +45,41 @@ pub(super) fn serve(context: &Context, args: &ServeArgs, server: &[OsString]) ->
         .map_err(|error| CommandError::Outside(format!("cannot start the runtime: {error}")))?;
     let (client_in, client_out) = own_streams()?;
     let options = options(context, args, server_name(server), identity(server), scope(args));
-    let (mut child, to_server, from_server) = start(server)?;
+    let (mut child, to_server, mut from_server) = start(server)?;
     let streams = Streams { client: Box::new(client_out), server: Box::new(to_server) };
     let proxy = Proxy::new(ledger, options, streams, runtime.handle().clone());
-    watch_signals(&proxy, &child, args.drain)?;
+    let pid = Arc::new(AtomicU32::new(child.id()));
+    watch_signals(&proxy, &pid, args.drain)?;
     let from_client = Arc::clone(&proxy);
     std::thread::spawn(move || from_client.pump_client(client_in));
-    proxy.pump_server(from_server);
-    let status = ended(&mut child)?;
-    proxy.server_gone(&format!("the server ended ({status}) before it answered"));
+    let mut deaths = 0;
+    let status = loop {
+        proxy.pump_server(from_server);
+        let status = ended(&mut child)?;
+        deaths = if proxy.server_has_spoken() { 0 } else { deaths + 1 };
+        let is_first = deaths == 1 && !proxy.was_restarted();
+        proxy.server_gone(&format!("the server ended ({status}) before it answered"));
+        // A server that ends before it says a word is not helped by another start.
+        if is_first || deaths > DEATHS || proxy.wait_for_client() == Next::End {
+            break status;
+        }
+        std::thread::sleep(pause(deaths));
+        answer::talk(&format!("once mcp: the server ended ({status}); it is started again"));
+        let Ok((again, to_server, output)) = start(server) else { break status };
+        pid.store(again.id(), Ordering::SeqCst);
+        (child, from_server) = (again, output);
+        proxy.server_started(Box::new(to_server));
+    };
+    proxy.no_more_servers();
     // What the runtime still holds is written down already, or in doubt as it should be.
     runtime.shutdown_background();
     let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
     Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)))
+}
+
+/// How long to wait before a server is started again that has ended so often without a word.
+fn pause(deaths: u32) -> Duration {
+    if deaths == 0 { Duration::ZERO } else { FIRST_PAUSE * 2_u32.pow(deaths - 1) }
 }
 
 fn scope(args: &ServeArgs) -> HostScope {
@@ -97,14 +123,15 @@ fn start(server: &[OsString]) -> Result<(Child, ChildStdin, ChildStdout), Comman
 }
 
 /// A signal ends the server, but not before the calls under way have ended: they are what it is all about.
-fn watch_signals(proxy: &Arc<Proxy>, child: &Child, drain_ms: u64) -> Result<(), CommandError> {
+fn watch_signals(proxy: &Arc<Proxy>, pid: &Arc<AtomicU32>, drain_ms: u64) -> Result<(), CommandError> {
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])
         .map_err(|error| CommandError::Outside(format!("cannot watch for signals: {error}")))?;
-    let pid = Pid::from_raw(i32::try_from(child.id()).unwrap_or(i32::MAX));
-    let proxy = Arc::clone(proxy);
+    let (proxy, pid) = (Arc::clone(proxy), Arc::clone(pid));
     std::thread::spawn(move || {
         for signal in signals.forever() {
             proxy.wait_idle(drain_ms);
+            proxy.stop();
+            let Ok(pid) = i32::try_from(pid.load(Ordering::SeqCst)).map(Pid::from_raw) else { continue };
             let signal = Signal::try_from(signal).unwrap_or(Signal::SIGTERM);
             match kill(pid, signal) {
                 // It may be gone already.
@@ -131,14 +158,9 @@ fn ended(child: &mut Child) -> Result<ExitStatus, CommandError> {
 }
 
 /// Starts the server, asks it for its tools, and says what each of them is.
-pub(super) fn explained(
-    policy: Policy,
-    rules: &RuleArgs,
-    name: &str,
-    server: &[OsString],
-) -> Result<Vec<Explained>, CommandError> {
+pub(super) fn explained(ruling: Ruling, server: &[OsString]) -> Result<Vec<Explained>, CommandError> {
     let (mut child, to_server, from_server) = start(server)?;
-    let tools = onceward_mcp::explain(policy, name, rules.keys(), rules.trust(), to_server, from_server);
+    let tools = onceward_mcp::explain(ruling, to_server, from_server);
     ended(&mut child)?;
     Ok(tools?)
 }
