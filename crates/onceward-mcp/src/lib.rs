@@ -7,15 +7,18 @@
 //! # Layout
 //! - `desk`: what all calls of a server share. `ends`: who waits for a call's answer and who gives it, whatever
 //!   carries the messages. `stdio`: the two pumps between the streams of processes, and who sees which message.
-//! `errand`: on which thread a call goes on. `http`: the proxy by a listener.
+//!   `supervisor`: a server that ended and is started again. `errand`: on which thread a call goes on. `http`: the
+//!   proxy by a listener.
 //! - `guard`: one call that the ledger knows, from its intent to its answer. `attempt`: one try, within the limits of
-//!   its tool. `ending`: what the server's answer says about the effect. `deliver`: how the answer leaves.
+//!   its tool. `ending`: what the server's answer says about the effect. `rejections`: the texts by which SDKs say so.
+//!   `deliver`: how the answer leaves.
 //! - `delivery`: is it a retry or a wanted repeat? `waiters`: who waits, and who has given up. `progress`: for all who
 //!   wait. `orphans`: calls of sessions that were lost.
 //! - `call`: what a `tools/call` says. `condense`: very long arguments. `scope`: who shares keys. `tools`: what each
-//!   tool is, and why. `mirrored`: arguments that requests by HTTP say twice.
-//! - `answer`: what the agent reads. `question`: probes and checks by other tools. `lock`: calls that must not
-//!   overlap.
+//!   tool is, and why. `guess`: tools that only read, by their names. `mirrored`: arguments that requests by HTTP say
+//!   twice.
+//! - `answer`: what the agent reads. `closest`: a result that keeps to a schema. `doubts`: our own tools. `question`:
+//!   probes and checks by other tools. `lock`: calls that must not overlap.
 //! - `elicit`: the human is asked about a doubt. `inquiry`: requests of ours to the client. `seal`: what only we can
 //!   have made.
 //! - `upstream`: requests on a stream and their answers. `message`, `raw`, `frame`: messages as text.

@@ -293,3 +293,38 @@ fn explain_and_init_ask_a_server_by_http() {
     let last = seen.last().unwrap();
     assert_eq!((&last["method"], &last["headers"]["authorization"]), (&json!("DELETE"), &json!("Bearer x")));
 }
+
+#[test]
+fn a_renewed_token_is_the_same_principal_where_the_server_takes_it() {
+    let bench = Bench::new();
+    let web = Web::scoped(&bench);
+    let with = |token: &'static str| [("Mcp-Session-Id", "s-1"), ("Authorization", token)];
+    let list = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"});
+    assert_eq!(web.post(&with("Bearer old"), &list).status, 200);
+    let args = json!({"hold": "go"});
+    let stream = web.open("POST /mcp", &with("Bearer old"), &request(2, "count", &args).to_string());
+    eventually("it runs", || effects(&bench) == 1);
+    drop(stream);
+    bench.write("go", "");
+    eventually("it is done", || bench.json(&["ls"])["data"][0]["state"] == "done");
+    let again = web.call_with(&with("Bearer new"), 3, &args);
+    assert_eq!((&about(&again)["status"], effects(&bench)), (&json!("replayed"), 1));
+    // A token that the server does not take gets nothing of it.
+    let other = web.open("POST /mcp", &with("Bearer bad"), &request(4, "count", &args).to_string());
+    assert_eq!(other.end().status, 401);
+    assert_eq!(effects(&bench), 1);
+}
+
+#[test]
+fn a_listener_that_others_can_reach_needs_a_token() {
+    let bench = Bench::new();
+    let said = bench.once(&["mcp", "--http", "http://127.0.0.1:1/", "--listen", "0.0.0.0:0"]).exits(2);
+    assert!(said.err().contains("--token"), "{}", said.err());
+    let web = Web::start(&bench, &["--scope", "s", "--token", "t0"]);
+    let list = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"});
+    assert_eq!(web.post(&[], &list).status, 401);
+    assert_eq!(web.post(&[("X-Once-Token", "t1")], &list).status, 401);
+    assert_eq!(web.post(&[("X-Once-Token", "t0")], &list).status, 200);
+    assert_eq!(web.post(&[("Authorization", "Bearer t0")], &list).status, 200);
+    assert!(!bench.read("seen").contains("t0"), "the server need not know it");
+}

@@ -48,6 +48,8 @@ class Server(BaseHTTPRequestHandler):
     def do_POST(self):
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         self.see(body)
+        if self.headers.get("Authorization") == "Bearer bad":
+            return self.message(401, {"error": "invalid_token"})
         try:
             message = json.loads(body)
         except ValueError:

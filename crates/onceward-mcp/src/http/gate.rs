@@ -272,7 +272,11 @@ impl Gate {
             // What is compressed cannot be looked at.
             request.headers_mut().remove(header::ACCEPT_ENCODING);
         }
-        match (self.remote.send(request, Connection::Kept).await, watched) {
+        let sent = self.remote.send(request, Connection::Kept).await;
+        if sent.as_ref().is_ok_and(|response| response.status().is_success()) {
+            self.principals.accepted(&head.headers, &self.caller(head));
+        }
+        match (sent, watched) {
             (Ok(response), Some(what)) => self.watched(response, self.caller(head), what).await,
             (Ok(response), None) => passed(response),
             (Err(unsent), _) => unreachable(&unsent),
