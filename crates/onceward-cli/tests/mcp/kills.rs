@@ -31,7 +31,7 @@ fn strike(session: Session, round: u64) {
             if let Some(server) = server_of(session.process.id()) {
                 kill(server, Signal::SIGKILL).unwrap();
             }
-            drop(session.leave());
+            let _code = session.leave();
         }
         _ => drop(session.leave()),
     }
