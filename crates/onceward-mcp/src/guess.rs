@@ -239,7 +239,11 @@ pub(crate) fn reads(name: &str, description: &str) -> Option<&'static str> {
     let parts: Vec<&str> = words.iter().map(String::as_str).collect();
     let (first, last) = (*parts.first()?, *parts.last()?);
     let has = |list: &[&str]| parts.iter().any(|part| list.contains(part));
-    if parts.len() == 1 && NOT_ALONE.contains(&first) || has(CHANGES) || has(SHOWN) || tells(description) {
+    if parts.len() == 1 && NOT_ALONE.contains(&first)
+        || has(CHANGES)
+        || (has(&["show"]) && has(SHOWN))
+        || tells(description)
+    {
         return None;
     }
     if let Some(verb) = FIRST.iter().find(|verb| **verb == first) {
