@@ -32,16 +32,16 @@ pub(crate) struct Context {
 
 impl Context {
     pub(crate) fn new(global: Global) -> Result<Self, CommandError> {
-        let PolicyFile { file: policy_file, text, found } = read_policy(global.config.as_deref())?;
+        let PolicyFile { file: policy_file, text, trusted } = read_policy(global.config.as_deref())?;
         let policy = Policy::parse(&text).and_then(|policy| {
             policy.check()?;
             policy.check_probes()?;
             Ok(policy)
         });
         let policy = policy.map_err(|invalid| in_file(&invalid, policy_file.as_deref()))?;
-        let policy = match (&policy_file, found) {
-            (Some(file), Found::InProject) if !is_allowed(file, &text) => only_what_is_safe(policy, file),
-            (Some(_) | None, Found::InProject | Found::ByUser) => policy,
+        let policy = match &policy_file {
+            Some(file) if !trusted => only_what_is_safe(policy, file),
+            Some(_) | None => policy,
         };
         Ok(Self { global, policy, policy_file })
     }
@@ -278,41 +278,51 @@ pub(crate) fn make_private(folder: &Path) -> Result<(), CommandError> {
 struct PolicyFile {
     file: Option<PathBuf>,
     text: String,
-    found: Found,
+    /// The user named it, keeps it in the configuration folder, or has allowed it.
+    trusted: bool,
 }
 
-/// How a policy file was found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Found {
-    /// The user named it, or keeps it in the configuration folder: it is the user's word.
-    ByUser,
-    /// It is in the working folder or above it, and may have come with somebody's repository.
-    InProject,
-}
-
-/// The policy file that was named, or the first one found where policies are looked for.
+/// The policy file that was named, or the first one that counts where policies are looked for.
+///
+/// A file that came with a repository takes no policy away that the user trusts: another ledger or weaker rules would
+/// let something run again. It counts, as far as it is safe, where there is no such policy.
 fn read_policy(named: Option<&Path>) -> Result<PolicyFile, CommandError> {
     let unreadable = |file: &Path, error| {
         CommandError::invalid(format!("cannot read the policy {}: {error}", file.display()))
     };
     if let Some(file) = named {
         let text = std::fs::read_to_string(file).map_err(|error| unreadable(file, error))?;
-        return Ok(PolicyFile { file: Some(file.to_owned()), text, found: Found::ByUser });
+        return Ok(PolicyFile { file: Some(file.to_owned()), text, trusted: true });
     }
-    let user = etcetera::choose_base_strategy()
-        .ok()
-        .map(|folders| (folders.config_dir().join("onceward/onceward.toml"), Found::ByUser));
+    let folders = etcetera::choose_base_strategy().ok();
+    let user = folders.map(|folders| folders.config_dir().join("onceward/onceward.toml"));
     // Upward from the working folder, as cargo and git look for theirs: one project is one ledger in all its folders.
     let here = std::env::current_dir().unwrap_or_default();
-    let project = here.ancestors().map(|folder| (folder.join("onceward.toml"), Found::InProject));
-    for (file, found) in project.chain(user) {
-        match std::fs::read_to_string(&file) {
-            Ok(text) => return Ok(PolicyFile { file: Some(file), text, found }),
-            Err(error) if error.kind() == ErrorKind::NotFound => {}
+    let project = here.ancestors().map(|folder| folder.join("onceward.toml"));
+    let mut nearest: Option<(PathBuf, String)> = None;
+    for file in project.chain(user.clone()) {
+        let text = match std::fs::read_to_string(&file) {
+            Ok(text) => text,
+            Err(error) if error.kind() == ErrorKind::NotFound => continue,
             Err(error) => return Err(unreadable(&file, error)),
+        };
+        if user.as_ref() == Some(&file) || is_allowed(&file, &text) {
+            if let Some((passed_over, _)) = nearest {
+                answer::talk(&format!(
+                    "once: {} was found in this project and is not allowed yet, so {} counts instead. Read it, then run \
+                     `once config allow`",
+                    passed_over.display(),
+                    file.display()
+                ));
+            }
+            return Ok(PolicyFile { file: Some(file), text, trusted: true });
         }
+        nearest.get_or_insert((file, text));
     }
-    Ok(PolicyFile { file: None, text: String::new(), found: Found::ByUser })
+    Ok(match nearest {
+        Some((file, text)) => PolicyFile { file: Some(file), text, trusted: false },
+        None => PolicyFile { file: None, text: String::new(), trusted: true },
+    })
 }
 
 fn is_allowed(file: &Path, text: &str) -> bool {

@@ -170,6 +170,31 @@ fn one_project_is_one_ledger_in_all_its_folders() {
 }
 
 #[test]
+fn a_policy_that_comes_with_a_repository_replaces_none_that_is_trusted() {
+    let bench = Bench::new();
+    std::fs::create_dir_all(bench.path("home/.config/onceward")).unwrap();
+    std::fs::create_dir_all(bench.path("work/cloned")).unwrap();
+    let script = format!("echo ran >> {}", bench.path("runs").display());
+    let call = format!("unset ONCE_LEDGER; cd work/cloned; once run -- sh -c '{script}'");
+    let trusted = |name: &str| format!("[ledger]\nurl = \"sqlite:{name}.db\"\n[defaults]\nkeys = \"strict\"\n");
+    // The user's own policy, and one in a folder above that the user has allowed.
+    bench.write("home/.config/onceward/onceward.toml", trusted("mine"));
+    for (trust, runs) in [("true", 1), ("cd work && once config allow", 2)] {
+        bench.shell(trust).exits(0);
+        bench.shell(&call).exits(0);
+        for brought in ["", "[defaults]\nkeys = \"auto\"\n", "[ledger]\nurl = \"sqlite:evil.db\"\n"] {
+            bench.write("work/cloned/onceward.toml", brought);
+            let said = bench.shell(&call).exits(0);
+            assert_eq!(bench.runs(), runs, "{brought:?}: {}", said.err());
+            assert!(said.err().contains("is not allowed yet, so "), "{}", said.err());
+        }
+        std::fs::remove_file(bench.path("work/cloned/onceward.toml")).unwrap();
+        bench.write("work/onceward.toml", trusted("work"));
+    }
+    assert!(bench.path("work/work.db").exists() && !bench.path("work/cloned/evil.db").exists());
+}
+
+#[test]
 fn fields_that_a_policy_chooses_identify_the_action_in_every_folder() {
     let bench = Bench::new();
     for folder in ["a", "b"] {
