@@ -119,26 +119,66 @@ impl Printed {
 /// A question can say in JSON what exit 0 alone cannot.
 fn yes_unless(printed: &[u8]) -> Said {
     match in_words(printed) {
-        None => Said::Yes,
-        Some(word) if word == "yes" => Said::Yes,
-        Some(word) if word == "no" => Said::No,
-        Some(other) => Said::Nothing(format!("ended with exit code 0 and says that it happened: {other}")),
+        Words::Alone(word) if word == "no" => Said::No,
+        words => match words.other_than("yes") {
+            None => Said::Yes,
+            Some(other) => {
+                Said::Nothing(format!("ended with exit code 0 and says that it happened: {other}"))
+            }
+        },
     }
 }
 
 /// A "no" must not be said by accident: a tool that ends with the same code and tells of an error, or of a success,
 /// does not mean "no".
 fn no_unless(printed: &[u8]) -> Said {
-    match in_words(printed) {
+    match in_words(printed).other_than("no") {
         None => Said::No,
-        Some(word) if word == "no" => Said::No,
         Some(other) => Said::Nothing(format!("says no by its exit code, and that it happened: {other}")),
     }
 }
 
-/// What a JSON answer says about whether it happened: a word, or what stands in its place.
-fn in_words(printed: &[u8]) -> Option<String> {
-    let answer: serde_json::Map<String, Value> = serde_json::from_slice(printed).ok()?;
+/// What a question's command says in JSON about whether it happened: a word, or what is in its place.
+enum Words {
+    /// The answer is all that it printed.
+    Alone(String),
+    /// Answers among other text, or several of them, or none. They can contradict the exit code, not replace it.
+    Among(Vec<String>),
+}
+
+impl Words {
+    /// The first one that is not this word.
+    fn other_than(&self, word: &str) -> Option<&str> {
+        let words = match self {
+            Self::Alone(only) => std::slice::from_ref(only),
+            Self::Among(words) => words.as_slice(),
+        };
+        words.iter().map(String::as_str).find(|other| *other != word)
+    }
+}
+
+fn in_words(printed: &[u8]) -> Words {
+    if let Ok(answer) = serde_json::from_slice(printed) {
+        return word_of(&answer).map_or(Words::Among(Vec::new()), Words::Alone);
+    }
+    let mut rest = printed;
+    let mut words = Vec::new();
+    loop {
+        // A log may come before an answer, or after it.
+        let mut answers = serde_json::Deserializer::from_slice(rest).into_iter::<serde_json::Map<_, _>>();
+        if let Some(Ok(answer)) = answers.next() {
+            words.extend(word_of(&answer));
+            let read = answers.byte_offset();
+            rest = rest.get(read..).unwrap_or_default();
+        } else if let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
+            rest = rest.get(end + 1..).unwrap_or_default();
+        } else {
+            return Words::Among(words);
+        }
+    }
+}
+
+fn word_of(answer: &serde_json::Map<String, Value>) -> Option<String> {
     match (answer.get("happened"), answer.get("error")) {
         (Some(Value::String(word)), _) => Some(word.clone()),
         (Some(Value::Bool(true)), _) => Some("yes".to_owned()),

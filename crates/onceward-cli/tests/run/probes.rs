@@ -52,6 +52,16 @@ fn only_a_no_that_is_meant_is_one() {
         (r#"echo '{"ok":false,"error":{"code":"TIMEOUT"}}'; exit 10"#, CANNOT_TELL),
         (r#"echo '{"happened":"yes"}'; exit 10"#, CANNOT_TELL),
         ("echo not charged; exit 10", NO),
+        // An answer among other text can contradict the exit code, not replace it.
+        (r#"echo asking; echo '{"happened":"no"}'"#, CANNOT_TELL),
+        (r#"echo '{"happened":"no"}'; echo asked"#, CANNOT_TELL),
+        (r#"echo '{"happened":"no"} (cached)'"#, CANNOT_TELL),
+        (r#"echo '{"happened":"no"}{"happened":"no"}'"#, CANNOT_TELL),
+        (r#"printf 'asking\n{\n  "happened": "no"\n}\n'"#, CANNOT_TELL),
+        (r#"echo asking; echo '{"happened":"yes"}'; exit 10"#, CANNOT_TELL),
+        (r#"echo asking; echo '{"happened":"yes"}'"#, YES),
+        (r#"echo asking; echo '{"happened":"no"}'; exit 10"#, NO),
+        (r#"echo '{"id":7}'; echo '{"id":8}'"#, YES),
         // A process that it leaves behind holds its output.
         (r#"sleep 30 & echo '{"happened":"no"}'"#, NO),
     ] {
