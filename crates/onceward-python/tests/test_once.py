@@ -298,9 +298,9 @@ def test_a_dry_run_writes_and_runs_nothing(ledger: Ledger, world: Effects) -> No
 
 
 def test_a_dry_run_makes_no_ledger_and_says_whether_one_could_be_made(tmp_path: Path) -> None:
-    dry = Ledger(tmp_path / "agent.db").once(name="charge", dry_run=True)(print)
+    dry = Ledger(tmp_path / "agent.db").once(name="charge", dry_run=True)(lambda order: order)
     assert dry("x").decision == "run" and not list(tmp_path.iterdir())
-    nowhere = Ledger(tmp_path / "no such folder" / "agent.db").once(name="charge", dry_run=True)(print)
+    nowhere = Ledger(tmp_path / "no such folder" / "agent.db").once(name="charge", dry_run=True)(lambda order: order)
     with pytest.raises(LedgerUnavailable):
         nowhere("x")
 
