@@ -309,8 +309,8 @@ fn read_policy(named: Option<&Path>) -> Result<PolicyFile, CommandError> {
         if user.as_ref() == Some(&file) || is_allowed(&file, &text) {
             if let Some((passed_over, _)) = nearest {
                 answer::talk(&format!(
-                    "once: {} was found in this project and is not allowed yet, so {} counts instead. Read it, then run \
-                     `once config allow`",
+                    "once: {} was found in this project and is not allowed yet, so {} counts instead. Read it, then \
+                     run `once config allow`",
                     passed_over.display(),
                     file.display()
                 ));
