@@ -176,7 +176,8 @@ fn a_policy_that_comes_with_a_repository_replaces_none_that_is_trusted() {
     std::fs::create_dir_all(bench.path("work/cloned")).unwrap();
     let script = format!("echo ran >> {}", bench.path("runs").display());
     let call = format!("unset ONCE_LEDGER; cd work/cloned; once run -- sh -c '{script}'");
-    let trusted = |name: &str| format!("[ledger]\nurl = \"sqlite:{name}.db\"\n[defaults]\nkeys = \"strict\"\n");
+    let trusted =
+        |name: &str| format!("[ledger]\nurl = \"sqlite:{name}.db\"\n[defaults]\nkeys = \"strict\"\n");
     // The user's own policy, and one in a folder above that the user has allowed.
     bench.write("home/.config/onceward/onceward.toml", trusted("mine"));
     for (trust, runs) in [("true", 1), ("cd work && once config allow", 2)] {
