@@ -26,15 +26,22 @@ pub(super) fn run(context: &Context, args: &ForgetArgs) -> Ended {
         }
         Err(error) => return Err(error),
     };
-    match state {
+    // The tombstone of what was done keeps it from running again, as its result did.
+    let ended = match (state, record.state) {
+        (State::Expired, State::Expired) => record.detail.ended.unwrap_or(State::Done),
+        (State::Expired, ended) => ended,
+        (state, _) => state,
+    };
+    match ended {
         State::Running => {
             return Err(Error::WrongState { action: "forgetting", record: standing(record, state) }.into());
         }
         State::Done | State::InDoubt if !args.force => {
             return Err(CommandError::invalid(format!(
-                "the operation is {}: without its record the next call runs it, a second time if it happened; \
+                "the operation {} {}: without its record the next call runs it, a second time if it happened; \
                  add --force if you want that",
-                state.as_str().replace('_', " ")
+                if state == State::Expired { "has expired and was" } else { "is" },
+                ended.as_str().replace('_', " ")
             )));
         }
         State::Staged | State::Done | State::Failed | State::InDoubt | State::Cancelled | State::Expired => {}

@@ -284,6 +284,23 @@ fn forget_lets_it_run_again() {
 }
 
 #[test]
+fn what_was_done_is_not_forgotten_by_mistake_when_it_has_expired() {
+    let bench = Bench::new();
+    bench.policy("[defaults]\nretention = \"1ms\"\n");
+    let (done, failed) = (bench.with_done(), bench.with_failed());
+    eventually("both are due", || [&done, &failed].iter().all(|id| bench.state(id) == "expired"));
+    // Before its tombstone is written, and after.
+    for _ in 0..2 {
+        let refused = bench.once(&["forget", &done]).exits(2).err();
+        assert!(refused.contains("the operation has expired and was done: without its record"), "{refused}");
+        bench.once(&["forget", &done, "--dry-run"]).exits(2);
+        bench.once(&["gc"]).exits(0);
+    }
+    bench.once(&["forget", &failed]).exits(0);
+    bench.once(&["forget", &done, "--force"]).exits(0);
+}
+
+#[test]
 fn gc_expires_what_is_due_and_then_its_tombstone() {
     let bench = Bench::new();
     bench.policy("[defaults]\nretention = \"1ms\"\ntombstones = \"1ms\"\n");
