@@ -182,6 +182,35 @@ fn exits_can_be_declared() {
 }
 
 #[test]
+fn a_program_that_passes_on_the_exit_code_of_another_proves_nothing() {
+    let bench = Bench::new();
+    std::fs::create_dir(bench.path("bin")).unwrap();
+    bench.script("bin/git-pay", "echo ran >> runs; kill -HUP $$");
+    bench.script("pay.sh", "echo ran >> runs; exit $1");
+    charges_once(&bench, "alias", "git -c 'alias.pay=!./pay.sh 129' pay");
+    charges_once(&bench, "server", "once mcp -- ./pay.sh 2");
+    let line = "PATH=$PWD/bin:$PATH; once run --key hang-up -- git pay";
+    bench.shell(line).exits(79);
+    bench.shell(line).exits(79);
+    assert_eq!(bench.runs(), 3);
+}
+
+#[test]
+fn curl_that_uploads_is_in_doubt() {
+    let bench = Bench::new();
+    bench.write("a", "").write("b", "");
+    // One target, but several files: the first may be there when the second is refused. FTP makes folders first.
+    for (key, line) in [
+        ("apart", format!("curl -s -T '{{a,b}}' http://{}/", closed())),
+        ("joined", format!("curl -s '-T{{a,b}}' http://{}/", closed())),
+        ("long", format!("curl -s --upload-file '{{a,b}}' http://{}/", closed())),
+        ("folders", format!("curl -s --ftp-create-dirs -T a ftp://{}/new/a", closed())),
+    ] {
+        bench.shell(&format!("once run --key {key} -- {line}")).exits(79);
+    }
+}
+
+#[test]
 fn a_server_cannot_say_for_curl_that_nothing_happened() {
     let bench = Bench::new();
     // What the program prints looks like our envelope, but curl's own exit code says "timeout".
