@@ -222,3 +222,18 @@ fn a_server_cannot_say_for_curl_that_nothing_happened() {
     bench.script("bin/tool", &format!("echo '{envelope}'; exit 9"));
     is_tried_again(&bench, "tool", "./bin/tool", 9);
 }
+
+#[test]
+fn the_last_of_several_commands_does_not_speak_for_the_others() {
+    let bench = Bench::new();
+    let envelope = r#"{"ok":false,"effect":"noop","error":{"code":"FAILED","message":"no","happened":"no"}}"#;
+    bench.script("pay.sh", "echo ran >> runs");
+    bench.script("tool", &format!("echo '{envelope}'; exit 9"));
+    bench.write("Makefile", "all:\n\t@./pay.sh\n\t@./tool\n");
+    charges_once(&bench, "list", "sh -c './pay.sh; ./tool'");
+    charges_once(&bench, "and", "bash -ec './pay.sh && exec ./tool'");
+    charges_once(&bench, "file", "bash -c '. ./pay.sh; ./tool'");
+    charges_once(&bench, "xargs", "xargs -a /etc/hostname sh -c './pay.sh; ./tool'");
+    charges_once(&bench, "make", "make -s");
+    charges_once(&bench, "behind", "env A=b timeout 20 sh -c './pay.sh; ./tool'");
+}

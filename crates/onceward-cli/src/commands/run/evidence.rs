@@ -11,6 +11,12 @@ use super::child::{Finished, Stopped};
 use super::lookup::{self, Unstartable};
 use super::recording::{self, Recording};
 
+/// Programs that run several commands, one after the other.
+const RUNNERS: &[&str] = &[
+    "sh", "ash", "bash", "busybox", "csh", "dash", "find", "fish", "gmake", "just", "ksh", "make", "mksh",
+    "ninja", "parallel", "ssh", "tcsh", "xargs", "zsh",
+];
+
 /// What decides whether an exit code means "no effect".
 pub(super) struct Judge<'a> {
     policy: &'a Policy,
@@ -133,13 +139,22 @@ impl<'a> Judge<'a> {
                 Proof::InDoubt(format!("{program} ended with exit code {code}"))
             };
         }
-        if let Some(proof) = own_word(output) {
+        if !self.runs_several()
+            && let Some(proof) = own_word(output)
+        {
             return proof;
         }
         if self.shell_gap == Some(code) {
             return Proof::NoEffect(format!("the shell could not start the command (exit code {code})"));
         }
         Proof::InDoubt(format!("the command ended with exit code {code}"))
+    }
+
+    /// Whether the command may run several others, directly or behind `env`, `timeout` and the like. What is printed is then
+    /// the word of one of them.
+    fn runs_several(&self) -> bool {
+        let words = std::iter::once(self.program.as_str()).chain(self.arguments.iter().copied());
+        words.map(|word| basename(OsStr::new(word))).any(|word| RUNNERS.contains(&word.as_str()))
     }
 }
 
