@@ -65,9 +65,9 @@ impl Desk {
         let waiter = ends.waiter();
         let delivery = self.delivery(waiter, &told);
         let Told { answer, delivers, said, .. } = told;
-        let has_left = waiter.is_gone() || self.client_left.load(Ordering::SeqCst);
-        let delivers = delivers.filter(|_| !has_left);
-        if let Some(record) = &delivers {
+        let delivers = delivers.filter(|_| !self.client_left.load(Ordering::SeqCst));
+        let is_wanted = self.waiters.end_wait(waiter, || {
+            let Some(record) = &delivers else { return };
             // A client that has the answer may call again at once, so this is known before it leaves.
             self.memory.delivering(&record.id, delivery.at_ms);
             self.waiters.remember_answer(Answered {
@@ -77,8 +77,8 @@ impl Desk {
                 said,
                 slow: delivery.slow,
             });
-        }
-        self.waiters.forget(waiter);
+        });
+        let delivers = delivers.filter(|_| is_wanted);
         let left = ends.answer(answer).await;
         let Some(record) = delivers else { return };
         match left {

@@ -144,13 +144,20 @@ impl Waiters {
     /// This one waits no more.
     pub(crate) fn forget(&self, waiter: &Arc<Waiter>) {
         let key = (waiter.caller.clone(), waiter.id.clone());
+        remove(&mut lock(&self.waiting), &key, waiter);
+    }
+
+    /// Ends a wait because its answer leaves now, and tells whether the answer is still wanted. Only then `leaves` is
+    /// called, in one step with the end of the wait: a cancellation finds a request that waits, or an answer that left.
+    pub(crate) fn end_wait(&self, waiter: &Arc<Waiter>, leaves: impl FnOnce()) -> bool {
+        let key = (waiter.caller.clone(), waiter.id.clone());
         let mut waiting = lock(&self.waiting);
-        if let Some(same) = waiting.get_mut(&key) {
-            same.retain(|other| !Arc::ptr_eq(other, waiter));
-            if same.is_empty() {
-                waiting.remove(&key);
-            }
+        let is_wanted = !waiter.is_gone();
+        if is_wanted {
+            leaves();
         }
+        remove(&mut waiting, &key, waiter);
+        is_wanted
     }
 
     /// Remembers an answer that leaves now, for a cancellation that may cross it.
@@ -205,6 +212,15 @@ impl Waiters {
                 self.tidy.insert(caller.clone(), ());
                 Cancelled::Late
             }
+        }
+    }
+}
+
+fn remove(waiting: &mut Waiting, key: &(Caller, Id), waiter: &Arc<Waiter>) {
+    if let Some(same) = waiting.get_mut(key) {
+        same.retain(|other| !Arc::ptr_eq(other, waiter));
+        if same.is_empty() {
+            waiting.remove(key);
         }
     }
 }
