@@ -1,5 +1,7 @@
 //! What an author writes: commands that read, that change something, or that do so for many items.
 
+use std::path::{Path, PathBuf};
+
 use clap::Args;
 use onceward::Class;
 use serde::Serialize;
@@ -13,6 +15,43 @@ use crate::probe::Probe;
 /// The default time limit of a command.
 pub const DEFAULT_TIMEOUT_MS: u64 = 60_000;
 
+/// How many symbolic links are followed, as by the kernel.
+const MAX_LINKS: usize = 40;
+
+/// The one name of a file, for [`World::place`]: absolute, with symbolic links and `..` resolved. The file need not exist
+/// yet. Another name for the same file would let the same action run again.
+///
+/// ```
+/// use onceward_clap::file_place;
+///
+/// assert_eq!(file_place("./src/../notes.txt"), file_place("notes.txt"));
+/// assert!(file_place("notes.txt").starts_with('/'));
+/// ```
+#[must_use]
+pub fn file_place(path: impl AsRef<Path>) -> String {
+    let path = resolved(path.as_ref());
+    // Bytes that are no text are escaped: two files never have one name.
+    path.to_str().map_or_else(|| format!("{path:?}"), str::to_owned)
+}
+
+fn resolved(path: &Path) -> PathBuf {
+    let mut place = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    for _ in 0..MAX_LINKS {
+        if let Ok(real) = place.canonicalize() {
+            return real;
+        }
+        let (Some(folder), Some(name)) = (place.parent(), place.file_name()) else { break };
+        let Ok(folder) = folder.canonicalize() else { break };
+        let file = folder.join(name);
+        match file.read_link() {
+            // It leads to a file that does not exist yet.
+            Ok(target) => place = folder.join(target),
+            Err(_) => return file,
+        }
+    }
+    place
+}
+
 /// What the commands of a tool read and change: a database, an account at a vendor, a cluster.
 ///
 /// Commands get `&mut` only when they dispatch. Methods that change the world should therefore take `&mut self`: then
@@ -21,8 +60,8 @@ pub trait World: Sized + Send + 'static {
     /// The options that select the world: `--database PATH`. Every command has them. [`NoOptions`] if there are none.
     type Options: Args + Clone + Send + Sync + 'static;
 
-    /// Names the world: an absolute path, an account, a host. It is part of every operation's identity: the same
-    /// command on another world is another operation.
+    /// Names the world: a file ([`file_place`]), an account, a host. It is part of every operation's identity: the same
+    /// command on another world is another operation. One world must have one name.
     fn place(options: &Self::Options) -> String;
 
     /// Opens it for changes.

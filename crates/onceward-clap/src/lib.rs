@@ -36,7 +36,7 @@ mod builtin;
 pub mod score;
 
 pub use command::{
-    Batch, DEFAULT_TIMEOUT_MS, Danger, Destructive, Mutating, NoOptions, Ordinary, Safe, World,
+    Batch, DEFAULT_TIMEOUT_MS, Danger, Destructive, Mutating, NoOptions, Ordinary, Safe, World, file_place,
 };
 pub use data::{AnswerData, DataJson};
 pub use fault::{Fault, FaultKind};

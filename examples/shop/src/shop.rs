@@ -70,10 +70,7 @@ impl World for Shop {
     type Options = ShopOptions;
 
     fn place(options: &ShopOptions) -> String {
-        std::path::absolute(&options.database)
-            .unwrap_or_else(|_| options.database.clone())
-            .display()
-            .to_string()
+        onceward_clap::file_place(&options.database)
     }
 
     fn open(options: &ShopOptions) -> Result<Self, Fault> {

@@ -33,6 +33,20 @@ fn an_order_whose_503_came_after_the_effect_and_retried_is_one_order() {
 }
 
 #[test]
+fn an_order_in_a_shop_with_several_names_is_one_order() {
+    let shop = Fixture::new();
+    std::fs::create_dir(shop.file("deep")).unwrap();
+    // The link is there before the shop is.
+    std::os::unix::fs::symlink("shop.db", shop.file("link.db")).unwrap();
+    std::os::unix::fs::symlink(".", shop.file("folder")).unwrap();
+    let names = ["link.db", "shop.db", "./deep/../shop.db", "folder/shop.db", "folder/link.db"];
+    let effects: Vec<String> =
+        names.iter().map(|name| shop.run(&format!("{ORDER} --database {name}")).told().0).collect();
+    assert_eq!(effects, ["created", "noop", "noop", "noop", "noop"]);
+    assert_eq!(count(&shop, "orders"), 1);
+}
+
+#[test]
 fn a_counter_that_is_incremented_three_times_by_retries_is_one() {
     let shop = Fixture::new();
     let runs: Vec<_> =
