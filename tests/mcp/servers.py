@@ -66,7 +66,7 @@ def _servers(rig):
     repository = {"repo_path": str(play / "repository")}
     noon = {"source_timezone": "UTC", "time": "12:00", "target_timezone": "Asia/Tokyo"}
     row = {"query": "INSERT INTO t VALUES (1)"}
-    dates = {"GIT_AUTHOR_DATE": "2026-01-01T00:00:00Z", "GIT_COMMITTER_DATE": "2026-01-01T00:00:00Z"}
+    dates = {"GIT_AUTHOR_DATE": "2026-01-01T00:00:00 +0000", "GIT_COMMITTER_DATE": "2026-01-01T00:00:00 +0000"}
     return [
         Server(
             "filesystem",
