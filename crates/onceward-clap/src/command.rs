@@ -18,8 +18,8 @@ pub const DEFAULT_TIMEOUT_MS: u64 = 60_000;
 /// How many symbolic links are followed, as by the kernel.
 const MAX_LINKS: usize = 40;
 
-/// The one name of a file, for [`World::place`]: absolute, with symbolic links and `..` resolved. The file need not exist
-/// yet. Another name for the same file would let the same action run again.
+/// The one name of a file, for [`World::place`]: absolute, with symbolic links and `..` resolved. The file need not
+/// exist yet. Another name for the same file would let the same action run again.
 ///
 /// ```
 /// use onceward_clap::file_place;

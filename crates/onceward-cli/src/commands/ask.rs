@@ -118,14 +118,11 @@ impl Printed {
 
 /// A question can say in JSON what exit 0 alone cannot.
 fn yes_unless(printed: &[u8]) -> Said {
-    match in_words(printed) {
-        Words::Alone(word) if word == "no" => Said::No,
-        words => match words.other_than("yes") {
-            None => Said::Yes,
-            Some(other) => {
-                Said::Nothing(format!("ended with exit code 0 and says that it happened: {other}"))
-            }
-        },
+    let words = in_words(printed);
+    match words.other_than("yes") {
+        None => Said::Yes,
+        Some("no") if matches!(words, Words::Alone(_)) => Said::No,
+        Some(other) => Said::Nothing(format!("ended with exit code 0 and says that it happened: {other}")),
     }
 }
 

@@ -150,8 +150,8 @@ impl<'a> Judge<'a> {
         Proof::InDoubt(format!("the command ended with exit code {code}"))
     }
 
-    /// Whether the command may run several others, directly or behind `env`, `timeout` and the like. What is printed is then
-    /// the word of one of them.
+    /// Whether the command may run several others, directly or behind `env`, `timeout` and the like. What is printed is
+    /// then the word of one of them.
     fn runs_several(&self) -> bool {
         let words = std::iter::once(self.program.as_str()).chain(self.arguments.iter().copied());
         words.map(|word| basename(OsStr::new(word))).any(|word| RUNNERS.contains(&word.as_str()))
