@@ -147,8 +147,9 @@ impl<W: World> Session<W> {
         let operation = Operation::new(self.operation_name(name));
         let operation = match (&flags.scope, &self.globals.connection) {
             (Some(scope), _) => operation.scope(scope),
-            (None, Some(connection)) => operation.host_scope(connection),
-            (None, None) => operation,
+            // A given key names the action for good: a client that reconnects after a crash brings it again.
+            (None, Some(connection)) if flags.key.is_none() => operation.host_scope(connection),
+            (None, Some(_) | None) => operation,
         };
         operation
             .input_json(input)

@@ -158,6 +158,9 @@ fn run_again(ledger: &Blocking, intent: &Intent) -> Result<(), CommandError> {
     else {
         return Ok(());
     };
+    if record.spent_attempts() >= intent.terms.max_attempts {
+        return Ok(());
+    }
     let outcome = Outcome {
         settled_by: Some("the caller (--again)".to_owned()),
         ..Outcome::because(Some("the caller said to run it again".to_owned()))

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use onceward::answer::{rfc3339, span_in_words};
-use onceward::{Blocking, Effect, Error, Json, Outcome, ProbeAnswer, Ran, Record, State, Verdict};
+use onceward::{Blocking, Class, Effect, Error, Json, Outcome, ProbeAnswer, Ran, Record, State, Verdict};
 use serde::Serialize;
 
 use super::ask;
@@ -42,7 +42,9 @@ pub(super) fn run(context: &Context, args: &SettleArgs) -> Ended {
     let id = context.operation(&ledger, &args.operation)?;
     let (record, state) = ledger.wait_for(ledger.ledger().find(&id))?;
     let json = context.global.json;
-    if state != State::InDoubt {
+    // A person can settle a doubt even while a process that the attempt left behind still runs; a probe cannot.
+    let left_behind = record.state == State::InDoubt && state == State::Running && args.verdict.is_some();
+    if state != State::InDoubt && !left_behind {
         return settled_before(args, record, state, ledger.ledger().clock_ms(), json);
     }
     let (verdict, mut outcome) = match args.verdict {
@@ -127,9 +129,10 @@ fn by_probe(
             record.detail.folder.as_deref().map(|folder| format!(" in {folder}")).unwrap_or_default();
         answer::talk(&format!("once: asking the probe `{probe}`{folder}"));
     }
-    let in_doubt = |reason: String| {
-        let record = standing(Arc::clone(record), state);
-        CommandError::from(Error::InDoubt { record, reason, ran: Ran::No })
+    let in_doubt = |class: Class, reason: String| {
+        let mut record = Record::clone(&standing(Arc::clone(record), state));
+        record.detail.class = class;
+        CommandError::from(Error::InDoubt { record: Arc::new(record), reason, ran: Ran::No })
     };
     let (verdict, outcome) = match ask::probe(probe, record) {
         ProbeAnswer::Yes(outcome) => (Verdict::Done, outcome),
@@ -138,18 +141,20 @@ fn by_probe(
             let begins_now = now_ms.saturating_add_unsigned(record.detail.quarantine_ms);
             let until = record.detail.quarantine_until_ms.unwrap_or(begins_now);
             if now_ms < until {
-                return Err(in_doubt(format!(
+                let reason = format!(
                     "the probe found no effect, but a request of attempt {} may still be under way; \
                      a \"no\" counts from {} (in {})",
                     record.attempt,
                     rfc3339(until),
                     span_in_words(until - now_ms)
-                )));
+                );
+                return Err(in_doubt(record.detail.class, reason));
             }
             let reason = "the probe found that it did not happen".to_owned();
             (Verdict::Failed, Outcome::because(Some(reason)))
         }
-        ProbeAnswer::CannotTell(reason) => return Err(in_doubt(reason)),
+        // Asking once more gets the same answer, so the way out is to look and to say what was found.
+        ProbeAnswer::CannotTell(reason) => return Err(in_doubt(Class::Once, reason)),
     };
     Ok((verdict, Outcome { settled_by: Some("the probe".to_owned()), ..outcome }))
 }

@@ -123,9 +123,12 @@ fn settled_by_its_probe() {
     assert_snapshot!(said.err().replace(&here, " in FOLDER"), @r"
     once: asking the probe `exit 1` in FOLDER
     once: IN_DOUBT the probe ended with exit code 1, which is neither yes (0) nor no (10)
-    once: next: once --ledger sqlite:…/once.db settle op_… --probe
+    once: next: check first whether it happened, then record what you found:
+    once:   it happened: once --ledger sqlite:…/once.db settle op_… --as done
+    once:   it did not: once --ledger sqlite:…/once.db settle op_… --as failed
     ");
     let said = bench.once(&["settle", &soon, "--probe"]).exits(79).err();
+    assert!(said.contains("settle op_… --probe"), "{said}");
     assert!(
         said.contains("the probe found no effect, but a request of attempt 1 may still be under way"),
         "{said}"
@@ -314,4 +317,18 @@ fn gc_expires_what_is_due_and_then_its_tombstone() {
     eventually("its tombstone is due", || bench.json(&["gc"])["data"]["deleted"] == 1);
     bench.once(&["show", &id]).exits(5);
     assert_snapshot!(bench.once(&["gc"]).exits(0).out(), @"0 results expired, 0 tombstones gone, 0 attempts written down as in doubt");
+}
+
+/// A daemon that the command left behind must not keep a person from saying what became of the attempt.
+#[test]
+fn a_person_settles_a_doubt_while_a_process_that_it_left_behind_runs() {
+    let bench = Bench::new();
+    let script = "setsid sleep 60 >/dev/null 2>&1 </dev/null & echo $! > pid; exit 5";
+    bench.once(&["run", "--key", "daemon", "--", "sh", "-c", script]).exits(79);
+    let refused = bench.once(&["run", "--key", "daemon", "--wait", "0s", "--", "sh", "-c", script]).exits(4);
+    assert!(refused.err().contains("IN_PROGRESS"), "{}", refused.err());
+    bench.once(&["settle", "daemon", "--as", "done"]).exits(0);
+    assert_eq!(bench.state(&bench.newest()), "done");
+    let pid: i32 = std::fs::read_to_string(bench.path("pid")).unwrap().trim().parse().unwrap();
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL).unwrap();
 }
