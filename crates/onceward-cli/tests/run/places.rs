@@ -54,7 +54,7 @@ fn the_policy_of_the_folder_comes_before_the_users() {
     std::fs::create_dir_all(bench.path("home/.config/onceward")).unwrap();
     bench.write("home/.config/onceward/onceward.toml", "[defaults]\neffect = \"created\"\n");
     assert_eq!(bench.json(&["run", "--", "echo", "1"])["effect"], "created");
-    bench.write("onceward.toml", "[defaults]\neffect = \"deleted\"\n");
+    bench.policy("[defaults]\neffect = \"deleted\"\n");
     assert_eq!(bench.json(&["run", "--", "echo", "2"])["effect"], "deleted");
 }
 
@@ -87,7 +87,7 @@ fn a_policy_goes_by_the_operations_name() {
 #[test]
 fn a_policy_can_ask_for_given_keys() {
     let bench = Bench::new();
-    bench.write("onceward.toml", "[defaults]\nkeys = \"keyed\"\n");
+    bench.policy("[defaults]\nkeys = \"keyed\"\n");
     let refused = bench.json(&["run", "--", "touch", "ran"]);
     assert_eq!(refused["error"]["code"], "KEY_MISSING");
     assert!(!bench.path("ran").exists());
