@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{KeyPolicy, LedgerSection, Policy, Rule};
+use super::{LedgerSection, Policy, Rule};
 use crate::record::Class;
 
 impl Policy {
@@ -44,9 +44,6 @@ impl Rule {
         // Only the strictest class is safe on anyone's word.
         leave_out(self.class.is_some_and(|class| class != Class::Once), "class");
         self.class = self.class.filter(|class| *class == Class::Once);
-        // "keyed" makes `once mcp` take every call without a key for a new one, and "auto" is weaker than "strict".
-        leave_out(self.keys.is_some_and(|keys| keys != KeyPolicy::Strict), "keys");
-        self.keys = self.keys.filter(|keys| *keys == KeyPolicy::Strict);
         macro_rules! strip {
             ($($field:ident),*) => {$(
                 leave_out(self.$field.is_some(), stringify!($field));
@@ -80,8 +77,6 @@ mod tests {
             [defaults]
             verify = "id > PWNED"
             keys = "keyed"
-            [operation."mail"]
-            keys = "strict"
             [operation."charge*"]
             class = "idempotent"
             probe = "id > PWNED"
@@ -93,10 +88,9 @@ mod tests {
         let (safe, left_out) = Policy::parse(hostile).unwrap().without_trust();
         let settings = safe.settings("charge_card").unwrap();
         assert_eq!((settings.probe, settings.verify, safe.ledger_url()), (None, None, None));
-        assert_eq!((settings.terms.class, settings.terms.keys), (Class::Once, KeyPolicy::Auto));
-        assert_eq!(safe.settings("mail").unwrap().terms.keys, KeyPolicy::Strict);
+        assert_eq!((settings.terms.class, settings.terms.keys), (Class::Once, crate::KeyPolicy::Keyed));
         assert_eq!((settings.no_effect_exits.len(), settings.timeout_ms), (0, 5_000));
         assert!(safe.exit_rule("pay").is_none());
-        assert_eq!(left_out.len(), 7, "{left_out:?}");
+        assert_eq!(left_out.len(), 6, "{left_out:?}");
     }
 }
