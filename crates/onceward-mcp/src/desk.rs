@@ -190,7 +190,7 @@ impl Desk {
         catalogue.all().keys().filter(|tool| self.is_read(tool, &catalogue)).cloned().collect()
     }
 
-    /// A cancellation of a call that the ledger knows: nobody waits for it any more, and it goes on, because to
+    /// A cancellation of a call that the ledger knows: no request waits for it any more, and it goes on, because to
     /// stop it would destroy the only witness. Tells whether it was such a call.
     pub(crate) fn cancelled(self: &Arc<Self>, caller: &Caller, head: &Head<'_>) -> bool {
         let params = head.params.and_then(Object::parse);

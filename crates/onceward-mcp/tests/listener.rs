@@ -75,7 +75,7 @@ fn others_than_this_machine_need_the_token_and_without_one_no_one_else_is_let_in
     assert_eq!(status(Limits::default(), Reach::Network, None), StatusCode::UNAUTHORIZED);
     assert_eq!(status(with_token(), Reach::Network, Some("x")), StatusCode::UNAUTHORIZED);
     assert_eq!(status(with_token(), Reach::Loopback, None), StatusCode::UNAUTHORIZED);
-    // Nothing listens behind this gate: whoever is let in is told so.
+    // Nothing listens behind this gate: a request that is let in is told so.
     assert_eq!(status(with_token(), Reach::Network, Some("t")), StatusCode::BAD_GATEWAY);
     assert_eq!(status(Limits::default(), Reach::Loopback, None), StatusCode::BAD_GATEWAY);
 }

@@ -56,7 +56,7 @@ impl Page {
         page
     }
 
-    /// A line of shell, as somebody types it who has one ledger and no settings.
+    /// A line of shell, as a user types it who has one ledger and no settings.
     fn command(&self, line: &str) -> Command {
         let mut command = self.bench.shell_command(line);
         let path = command.get_envs().find(|(name, _)| *name == "PATH").and_then(|(_, value)| value).unwrap();
@@ -169,7 +169,7 @@ fn a_job_of_cron_runs_each_day_and_a_retry_after_a_crash_does_not() {
     assert_eq!(start("2026-03-01").exit, -1, "killed half way");
     std::fs::remove_file(page.bench.path("crash")).unwrap();
     start("2026-03-01").exits(79);
-    assert_eq!(backups(), 1, "nobody knows how far it got");
+    assert_eq!(backups(), 1, "it is unknown how far it got");
     for day in ["2026-03-02", "2026-03-03", "2026-03-03", "2026-03-04"] {
         start(day).exits(0);
     }

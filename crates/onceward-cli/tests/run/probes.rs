@@ -8,7 +8,7 @@ use crate::common::{Bench, eventually};
 /// The command of these tests: its first attempt has an effect and is killed.
 const KILLED: &str = "echo ran >> runs; [ $ONCE_ATTEMPT != 1 ] || kill -9 $$";
 
-/// What a probe comes to: how often the command ran in two calls, and what the second one ended with.
+/// What a probe leads to: how often the command ran in two calls, and what the second one ended with.
 fn probed(flags: &[&str], probe: &str) -> (usize, i32) {
     let bench = Bench::new();
     let begin = ["run", "--key", "a", "--quarantine", "0s", "--probe", probe];
