@@ -25,6 +25,7 @@ mod stats;
 mod verify;
 mod wait;
 
+use std::cell::OnceCell;
 use std::process::ExitCode;
 
 use onceward::Surface;
@@ -32,46 +33,49 @@ use onceward::Surface;
 use crate::answer;
 use crate::cli::{Cli, Command, ConfigCommand};
 use crate::context::Context;
-use crate::exit::Ended;
+use crate::exit::{CommandError, Ended};
 
 /// Runs what was typed and answers.
 pub(crate) fn run(cli: Cli) -> ExitCode {
-    let global = cli.global.clone();
-    match dispatch(cli) {
+    let json = cli.global.json;
+    let context = OnceCell::new();
+    match dispatch(cli, &context) {
         Ok(code) => code,
         Err(error) => {
-            let surface = Context::new(global.clone())
-                .map_or_else(|_| Surface::shell("once"), |context| context.surface());
-            answer::error(&error, global.json, &surface);
+            let surface = context.get().map_or_else(|| Surface::shell("once"), Context::surface);
+            answer::error(&error, json, &surface);
             ExitCode::from(error.exit())
         }
     }
 }
 
-fn dispatch(cli: Cli) -> Ended {
+fn dispatch(cli: Cli, made: &OnceCell<Context>) -> Ended {
     let Cli { global, command } = cli;
     let json = global.json;
     // A command that needs neither a policy nor a ledger works when both are broken.
-    let context = || Context::new(global.clone());
+    let context = || -> Result<&Context, CommandError> {
+        let context = Context::new(global.clone())?;
+        Ok(made.get_or_init(|| context))
+    };
     match command {
-        Command::Run(args) => run::run(&context()?, &args),
-        Command::Mcp(args) => mcp::run(&context()?, &args),
-        Command::Ls(args) => ls::run(&context()?, &args),
-        Command::Show(args) => show::run(&context()?, &args),
-        Command::Wait(args) => wait::run(&context()?, &args),
-        Command::Settle(args) => settle::run(&context()?, &args),
-        Command::Verify(args) => verify::run(&context()?, &args),
-        Command::Cancel(args) => cancel::run(&context()?, &args),
-        Command::Forget(args) => forget::run(&context()?, &args),
-        Command::Report(args) => report::run(&context()?, &args),
-        Command::Gc(args) => gc::run(&context()?, &args),
-        Command::Stats => stats::run(&context()?),
-        Command::Backup(args) => backup::run(&context()?, &args),
-        Command::Export(args) => export::run(&context()?, &args),
-        Command::Import(args) => import::run(&context()?, &args),
-        Command::Key(args) => key::run(&context()?, &args),
+        Command::Run(args) => run::run(context()?, &args),
+        Command::Mcp(args) => mcp::run(context()?, &args),
+        Command::Ls(args) => ls::run(context()?, &args),
+        Command::Show(args) => show::run(context()?, &args),
+        Command::Wait(args) => wait::run(context()?, &args),
+        Command::Settle(args) => settle::run(context()?, &args),
+        Command::Verify(args) => verify::run(context()?, &args),
+        Command::Cancel(args) => cancel::run(context()?, &args),
+        Command::Forget(args) => forget::run(context()?, &args),
+        Command::Report(args) => report::run(context()?, &args),
+        Command::Gc(args) => gc::run(context()?, &args),
+        Command::Stats => stats::run(context()?),
+        Command::Backup(args) => backup::run(context()?, &args),
+        Command::Export(args) => export::run(context()?, &args),
+        Command::Import(args) => import::run(context()?, &args),
+        Command::Key(args) => key::run(context()?, &args),
         Command::Doctor => doctor::run(global),
-        Command::Config(ConfigCommand::Show { name }) => config::show(&context()?, &name),
+        Command::Config(ConfigCommand::Show { name }) => config::show(context()?, &name),
         Command::Config(ConfigCommand::Allow { file, dry }) => {
             allow::run(file.as_deref(), allow::Wish::Allow, dry, json)
         }
