@@ -1,119 +1,172 @@
-//! What every answer carries, on every surface: one envelope, one preview, one problem document.
+//! The answer format that all surfaces share: envelope, preview and problem document.
+
+mod words;
 
 use std::borrow::Cow;
 use std::sync::Arc;
-use std::time::{Duration, UNIX_EPOCH};
 
 use serde::Serialize;
 use serde_json::value::RawValue;
 
 use crate::decide::Decision;
-use crate::error::{Error, Happened, Ran};
-use crate::ledger::{Plan, Receipt, RepeatRule, refused};
+use crate::error::{Error, held_in_words};
+use crate::facts::{Happened, Ran, RepeatRule};
+use crate::ledger::{Plan, Receipt, refusal_error};
 use crate::next_step::{Choice, Surface};
 use crate::operation::Intent;
-use crate::record::{Class, DoubleEffect, Effect, Record, State, Verification};
+use crate::record::{Class, Effect, Held, Record, State, UndoEvidence, Verification};
+use crate::text;
+use crate::time::rfc3339;
 use crate::transition;
+use words::{effect_of, held_sentence, hold_in_words, real_state, replay_in_words, title, warnings};
 
 /// The contract's envelope.
 #[derive(Debug, Clone, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Answer {
-    /// Whether the operation is done; in a dry run, whether the call would be let through.
+    /// Whether the operation is done; in a dry run, whether the call would be allowed.
     pub ok: bool,
-    /// What this call did to the world; `unknown` where that is in doubt.
+    /// What this call changed; `unknown` if it is in doubt.
     pub effect: &'static str,
-    /// Whether the operation's effect happened. Absent where the answer is not about an operation.
+    /// Whether the operation's effect happened. Absent if the answer is not about an operation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub happened: Option<Happened>,
-    /// Whether this call ran it. Absent where the answer is not about a call.
+    /// Whether this call ran it. Absent if the answer is not about a call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ran: Option<bool>,
-    /// What a dry run found: `run`, `replay`, `replay_failure`, `wait`, `probe` or `refuse`.
+    /// The decision of a dry run: `run`, `hold`, `held`, `replay`, `replay_failure`, `wait`, `probe` or `refuse`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub decision: Option<&'static str>,
-    /// Why, in words that an agent reads.
+    /// The explanation, written for agents.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// What a dry run would change.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub changes: Option<Vec<String>>,
-    /// The operation, where there is one.
+    /// The operation, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub operation: Option<OperationView>,
-    /// The result, as the JSON text it came as.
+    /// The result, as the JSON text that was reported.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<serde_json::Value>))]
     pub data: Option<Arc<RawValue>>,
-    /// What went wrong.
+    /// The error, if the call did not succeed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<ErrorView>,
-    /// What the caller should know besides.
+    /// Additional warnings.
     pub warnings: Vec<String>,
 }
 
 /// An operation, as shown to callers.
 #[derive(Debug, Clone, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct OperationView {
     /// `op_…`
     pub id: String,
-    /// Who shares the key.
+    /// The namespace of the key: calls in the same scope share keys.
     pub scope: String,
-    /// What is done.
+    /// The operation's name.
     pub name: String,
-    /// Which one of them.
+    /// The key that identifies this operation among those with the same scope and name.
     pub key: String,
-    /// Its real state: a running one whose owner is gone is in doubt.
+    /// The effective state: a running operation whose owner is gone is in doubt.
     pub state: State,
     /// The number of the newest attempt.
     pub attempt: u32,
     /// Whether the answer is the stored result of an earlier call.
     pub replayed: bool,
-    /// What the operation did when it was done.
+    /// What the operation changed when it ran.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub original_effect: Option<Effect>,
-    /// Who or what decided how it ended, where that was not its own answer.
+    /// Who or what settled it, if not its own attempt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub settled_by: Option<String>,
-    /// What the check said.
+    /// The result of the check.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verified: Option<&'static str>,
     /// When the result stops being replayed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<String>,
+    /// The operation that took it back, or is taking it back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub undone: Option<UndoneView>,
+    /// The operation that this one takes back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub undoes: Option<String>,
+    /// While it is held back: until when, and by whom.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub held: Option<HeldView>,
+}
+
+/// That an operation was taken back, or is being taken back.
+#[derive(Debug, Clone, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct UndoneView {
+    /// The operation that takes it back: `op_…`
+    pub by: String,
+    /// What shows that the effect is gone: `probe`, `compensation` (its own word), or `pending` (nothing yet).
+    pub evidence: UndoEvidence,
+    /// Since when.
+    pub at: String,
+}
+
+/// How an operation is held back, as shown to callers. The stored request is not shown.
+#[derive(Debug, Clone, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct HeldView {
+    /// From when it may start without a release. Absent if a person must release it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub until: Option<String>,
+    /// Since when it is held.
+    pub since: String,
+    /// Who said that it is held: `caller` or `policy`.
+    pub by: &'static str,
+    /// The surface that holds it: `run`, `mcp`, `gateway`, `python`, `library`.
+    pub surface: String,
+    /// Who released it, if it has not started yet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub released_by: Option<String>,
+    /// Whether another process can execute it, because its request is stored.
+    pub stored: bool,
 }
 
 /// An error, as shown to callers.
 #[derive(Debug, Clone, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ErrorView {
     /// The contract's code, or a tool's own.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub code: Cow<'static, str>,
-    /// In words.
+    /// The error message.
     pub message: String,
-    /// Whether the operation's effect happened. Absent where the error is not about an operation.
+    /// Whether the operation's effect happened. Absent if the error is not about an operation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub happened: Option<Happened>,
-    /// Whether the same call may simply be made again.
+    /// Whether the same call may simply be repeated.
     pub retryable: bool,
-    /// When, where that is worth it.
+    /// When to repeat it, if there is a useful time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_after_ms: Option<u64>,
     /// What to do next, in one sentence.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
-    /// What to paste next. It never decides a doubt.
+    /// The command to run next. It never settles a doubt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fix_command: Option<String>,
-    /// What to paste for each finding.
+    /// The command to run for each possible finding.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub options: Vec<Choice>,
-    /// Each problem, where there are several.
+    /// Each problem, if there are several.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<String>,
 }
 
-/// An error as a problem document (RFC 9457), for surfaces that speak HTTP.
+/// An error as a problem document (RFC 9457), for HTTP surfaces.
 #[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Problem {
-    /// Names the code: `urn:onceward:IN_DOUBT`.
+    /// The code as a URN: `urn:onceward:IN_DOUBT`.
     #[serde(rename = "type")]
     pub kind: String,
     /// The code in words.
@@ -128,13 +181,13 @@ pub struct Problem {
     /// Whether this call ran the operation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ran: Option<bool>,
-    /// The operation, where there is one.
+    /// The operation, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub operation: Option<OperationView>,
 }
 
 impl Answer {
-    /// An answer that is not about a call, such as that of an administrative command.
+    /// An answer that is not about a call, for example that of an administrative command.
     #[must_use]
     pub fn plain(effect: &'static str) -> Self {
         Self {
@@ -161,7 +214,7 @@ impl Answer {
         }
     }
 
-    /// The answer to a call that this rule told from a repeat.
+    /// The answer to a call, with the rule that distinguished it from a repeat.
     #[must_use]
     pub fn of_wanted(
         result: &Result<Receipt, Error>,
@@ -181,7 +234,7 @@ impl Answer {
         let data = outcome.and_then(|outcome| outcome.data.clone());
         let ran = receipt.ran();
         if record.detail.class == Class::Read {
-            // A read changes nothing and leaves no record behind.
+            // A read changes nothing and leaves no record.
             return Self { ran: Some(true), data, ..Self::plain(Effect::Noop.as_str()) };
         }
         let reason = match ran {
@@ -200,9 +253,11 @@ impl Answer {
                     let ask = surface.line(&format!("verify {}", record.id));
                     format!("success was reported but is not confirmed yet; ask again with `{ask}`")
                 }
-                Surface::Shell { .. } | Surface::Python | Surface::McpAgent | Surface::McpPerson { .. } => {
-                    "success was reported but is not confirmed yet".to_owned()
-                }
+                Surface::Shell { .. }
+                | Surface::Python
+                | Surface::Http
+                | Surface::McpAgent
+                | Surface::McpPerson { .. } => "success was reported but is not confirmed yet".to_owned(),
             });
         }
         Self {
@@ -216,13 +271,29 @@ impl Answer {
         }
     }
 
-    /// The answer to a call that did not succeed.
+    /// The answer to a call that is held back: not an error, and not a success of the effect.
+    #[must_use]
+    pub fn held(record: &Record, surface: &Surface) -> Self {
+        Self {
+            happened: Some(Happened::No),
+            ran: Some(false),
+            reason: Some(held_sentence(record, surface)),
+            operation: Some(OperationView::of(record, record.state, Ran::No)),
+            ..Self::plain(Effect::Held.as_str())
+        }
+    }
+
+    /// The answer to a call that did not succeed, or is held back.
     #[must_use]
     pub fn failed(error: &Error, surface: &Surface) -> Self {
+        if let Error::Held { record } = error {
+            return Self::held(record, surface);
+        }
         let record = error.record();
         let ran = error.ran();
-        // Another call's output is no answer to a call that was refused for its own inputs.
-        let own = !matches!(error, Error::KeyReused { .. } | Error::KeyExpired { .. });
+        // The output of another call does not answer a call that was refused for its own inputs, and the result of an
+        // effect that was taken back is not an answer.
+        let own = !matches!(error, Error::KeyReused { .. } | Error::KeyExpired { .. } | Error::Undone { .. });
         Self {
             ok: false,
             happened: error.happened(),
@@ -238,7 +309,7 @@ impl Answer {
         }
     }
 
-    /// The answer to an administrative command that did not succeed: it claims nothing about the effect.
+    /// The answer to an administrative command that did not succeed. It says nothing about the effect.
     #[must_use]
     pub fn not_done(error: &Error, surface: &Surface) -> Self {
         let answer = Self::failed(error, surface);
@@ -246,7 +317,7 @@ impl Answer {
         Self { effect: Effect::Noop.as_str(), happened: None, ran: None, data: None, error, ..answer }
     }
 
-    /// What a call would get. `changes` is what it would change if it ran.
+    /// The answer to a dry run. `changes` lists what the call would change if it ran.
     #[must_use]
     pub fn preview(preview: &Preview, changes: Vec<String>, surface: &Surface) -> Self {
         let would_run = matches!(preview.decision, "run" | "probe");
@@ -266,7 +337,7 @@ impl Answer {
         }
     }
 
-    /// The error as a problem document, with its HTTP status; `None` for a success.
+    /// The error as a problem document with this HTTP status; `None` for a success.
     #[must_use]
     pub fn problem(&self, status: u16) -> Option<Problem> {
         let error = self.error.clone()?;
@@ -286,25 +357,26 @@ impl Answer {
     }
 }
 
-/// What a call would get, without running or writing anything.
+/// What a call would do, without running or writing anything.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Preview {
-    /// `run`, `replay`, `replay_failure`, `wait`, `probe` or `refuse`.
+    /// `run`, `hold`, `held`, `replay`, `replay_failure`, `wait`, `probe` or `refuse`.
     pub decision: &'static str,
     /// The decision in words.
     pub sentence: String,
     /// `would_…`
     pub effect: Effect,
-    /// The refusal that the real call would get.
+    /// The refusal that the real call would return.
     pub refusal: Option<Error>,
-    /// Whether the effect happened already.
+    /// Whether the effect has already happened.
     pub happened: Option<Happened>,
-    /// The operation as it is, or as it would begin.
+    /// The operation's current record, or the one it would start with.
     pub operation: OperationView,
 }
 
 impl Preview {
-    /// What a call with this intent would get, where a success would have this effect.
+    /// The preview of a call with this intent, if a success would have this effect.
     #[must_use]
     pub fn of(plan: &Plan, intent: &Intent, effect: Effect) -> Self {
         let shown = match &plan.record {
@@ -314,6 +386,8 @@ impl Preview {
         let attempt = shown.attempt;
         let (decision, sentence, effect) = match &plan.decision {
             Decision::Start { attempt } => ("run", format!("would run attempt {attempt}"), effect.would()),
+            Decision::Hold => ("hold", hold_in_words(intent), Effect::WouldNoop),
+            Decision::Held => ("held", format!("is {}", held_in_words(&shown)), Effect::WouldNoop),
             Decision::Replay => (
                 "replay",
                 format!("already done by attempt {attempt}: would replay its result and run nothing"),
@@ -335,22 +409,29 @@ impl Preview {
             Decision::Doubt | Decision::Refuse(_) => ("refuse", String::new(), Effect::WouldNoop),
         };
         let refusal = match &plan.decision {
-            Decision::Refuse(refusal) => Some(refused(refusal.clone(), Arc::clone(&shown), intent)),
-            Decision::Doubt => Some(refused(crate::decide::Refusal::InDoubt, Arc::clone(&shown), intent)),
+            Decision::Refuse(refusal) => Some(refusal_error(refusal.clone(), Arc::clone(&shown), intent)),
+            Decision::Doubt => {
+                Some(refusal_error(crate::decide::Refusal::InDoubt, Arc::clone(&shown), intent))
+            }
             Decision::ReplayFailure => Some(Error::Failed {
                 reason: shown.reason().unwrap_or("it failed").to_owned(),
                 record: Arc::clone(&shown),
                 ran: Ran::No,
             }),
-            Decision::Start { .. } | Decision::Replay | Decision::Wait | Decision::Probe => None,
+            Decision::Start { .. }
+            | Decision::Hold
+            | Decision::Held
+            | Decision::Replay
+            | Decision::Wait
+            | Decision::Probe => None,
         };
         let sentence = match &refusal {
             Some(error) if sentence.is_empty() => format!("would refuse: {error}"),
             Some(_) | None => sentence,
         };
         let happened = match (&plan.decision, shown.state) {
-            // It runs on something settled only where that was an earlier occurrence.
-            (Decision::Start { .. }, state) if state.is_settled() => Happened::No,
+            // A start after a settled state means that the settled one was an earlier occurrence.
+            (Decision::Start { .. } | Decision::Hold, state) if state.is_settled() => Happened::No,
             (_, _) => shown.happened(),
         };
         let state = match (&plan.decision, &refusal) {
@@ -363,8 +444,21 @@ impl Preview {
     }
 }
 
+/// The words of an error. A caller of a server does not learn where the server keeps its files.
+fn message(error: &Error, surface: &Surface) -> String {
+    let about_store = matches!(error, Error::Unavailable(_) | Error::Unrecorded { .. });
+    match surface {
+        Surface::Http if about_store => text::without_paths(&error.to_string()).into_owned(),
+        Surface::Http
+        | Surface::Shell { .. }
+        | Surface::Python
+        | Surface::McpAgent
+        | Surface::McpPerson { .. } => error.to_string(),
+    }
+}
+
 impl ErrorView {
-    /// The error in the words of a surface.
+    /// The error as this surface presents it.
     #[must_use]
     pub fn of(error: &Error, surface: &Surface) -> Self {
         let problems = if let Error::Invalid(invalid) = error { invalid.problems() } else { &[] };
@@ -376,11 +470,11 @@ impl ErrorView {
             fix_command: guidance.command,
             options: guidance.options,
             problems: if problems.len() > 1 { problems.to_vec() } else { Vec::new() },
-            ..Self::new(error.code().as_str(), error.to_string())
+            ..Self::new(error.code().as_str(), message(error, surface))
         }
     }
 
-    /// An error of that code that is not about an operation.
+    /// An error with this code that is not about an operation.
     #[must_use]
     pub fn new(code: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
         Self {
@@ -396,10 +490,16 @@ impl ErrorView {
         }
     }
 
-    /// The error as lines of text, each without the name of the tool: what happened, whether it did, what to do.
+    /// The error as lines of text, without the tool's name: what went wrong, whether the effect happened, what to do.
     #[must_use]
     pub fn lines(&self, ran: Option<bool>) -> Vec<String> {
-        let mut lines = vec![format!("{} {}", self.code, self.message)];
+        // A message can quote another program's output. Indent it so that none of its lines looks like one of ours.
+        let mut message = String::new();
+        for (index, line) in text::lines(&self.message).split('\n').enumerate() {
+            let indent = if index == 0 || line.starts_with("  ") { "" } else { "  " };
+            message.push_str(&format!("{}{indent}{line}", if index == 0 { "" } else { "\n" }));
+        }
+        let mut lines = vec![format!("{} {message}", self.code)];
         if let Some(happened) = self.happened {
             let yes_no = |flag| if flag { "yes" } else { "no" };
             let ran = ran.map(|ran| format!(", ran: {}", yes_no(ran))).unwrap_or_default();
@@ -421,7 +521,7 @@ impl ErrorView {
 }
 
 impl OperationView {
-    /// The operation of a record that is really in `state`.
+    /// The view of a record in this effective state.
     #[must_use]
     pub fn of(record: &Record, state: State, ran: Ran) -> Self {
         let outcome = record.outcome.as_ref();
@@ -437,86 +537,26 @@ impl OperationView {
             settled_by: outcome.and_then(|outcome| outcome.settled_by.clone()),
             verified: outcome.and_then(|outcome| outcome.verified).map(Verification::as_str),
             expires_at: record.due_ms.map(rfc3339),
+            undone: record.detail.undone.as_ref().map(|mark| UndoneView {
+                by: mark.by.to_string(),
+                evidence: mark.evidence,
+                at: rfc3339(mark.at_ms),
+            }),
+            undoes: record.detail.undoes.as_ref().map(ToString::to_string),
+            held: record.held().map(|held| HeldView::of(record, held)),
         }
     }
 }
 
-/// The state in which a call found its operation. What the ledger has written down may be older.
-fn real_state(error: &Error, record: &Record) -> State {
-    if matches!(error, Error::KeyExpired { .. }) {
-        State::Expired
-    } else if matches!(error, Error::InProgress { .. }) {
-        State::Running
-    } else {
-        record.state
-    }
-}
-
-/// What a call that did not succeed did to the world.
-fn effect_of(error: &Error) -> &'static str {
-    match (error.ran(), error.happened()) {
-        // Its own attempt had no effect: another one is still running.
-        (Ran::Yes, _) if matches!(error, Error::InProgress { .. }) => Effect::Noop.as_str(),
-        (Ran::Yes, Some(Happened::Unknown | Happened::Yes)) => "unknown",
-        (Ran::Yes, Some(Happened::No) | None) | (Ran::No, _) => Effect::Noop.as_str(),
-    }
-}
-
-fn replay_in_words(record: &Record, hint: &str, now_ms: i64) -> String {
-    let ago = span_in_words(now_ms - record.updated_ms);
-    match record.outcome.as_ref().and_then(|outcome| outcome.settled_by.as_deref()) {
-        Some(who) => {
-            let why = record.reason().map(|why| format!(" ({why})")).unwrap_or_default();
-            format!("already done: settled {ago} ago by {who}{why}; nothing was run. {hint}")
+impl HeldView {
+    fn of(record: &Record, held: &Held) -> Self {
+        Self {
+            until: held.until_ms.map(rfc3339),
+            since: rfc3339(record.created_ms),
+            by: held.by.as_str(),
+            surface: held.surface.clone(),
+            released_by: held.released_by.clone(),
+            stored: held.request.is_some(),
         }
-        None => format!("already done {ago} ago by attempt {}; nothing was run. {hint}", record.attempt),
-    }
-}
-
-fn warnings(record: &Record) -> Vec<String> {
-    match record.detail.double_effect {
-        None => Vec::new(),
-        Some(DoubleEffect::Possible) => vec!["double_effect: two attempts may have had an effect".to_owned()],
-        Some(DoubleEffect::Certain) => vec!["double_effect: two attempts had an effect".to_owned()],
-    }
-}
-
-fn title(code: &str) -> &'static str {
-    use crate::error::Code;
-    match Code::ALL.into_iter().find(|known| known.as_str() == code) {
-        Some(Code::InvalidInput) => "The input is invalid",
-        Some(Code::KeyMissing) => "A key is required",
-        Some(Code::NotFound) => "There is no such operation",
-        Some(Code::WrongState) => "Not possible in the operation's state",
-        Some(Code::InProgress) => "The operation is still running",
-        Some(Code::KeyExpired) => "The stored result has expired",
-        Some(Code::Cancelled) => "The operation was cancelled",
-        Some(Code::BudgetExhausted) => "The retry budget is spent",
-        Some(Code::KeyReused) => "The key was used for a different action",
-        Some(Code::Failed) | None => "The operation failed without effect",
-        Some(Code::Timeout) => "The operation timed out, and its outcome is unknown",
-        Some(Code::InDoubt) => "The outcome is unknown",
-        Some(Code::Unverified) => "Success was reported and refuted",
-        Some(Code::LedgerUnavailable) => "The ledger cannot be used",
-    }
-}
-
-/// A time as people and programs read it.
-#[must_use]
-pub fn rfc3339(ms: i64) -> String {
-    let time = UNIX_EPOCH + Duration::from_millis(u64::try_from(ms).unwrap_or(0).min(253_402_300_799_000));
-    humantime::format_rfc3339_millis(time).to_string()
-}
-
-/// A span of time as people say it: its two largest units.
-#[must_use]
-pub fn span_in_words(ms: i64) -> String {
-    let seconds = ms.max(0) / 1000;
-    match seconds {
-        0 => format!("{} ms", ms.max(0)),
-        1..60 => format!("{seconds} s"),
-        60..3_600 => format!("{} m", seconds / 60),
-        3_600..86_400 => format!("{} h {} m", seconds / 3_600, seconds % 3_600 / 60),
-        _ => format!("{} d {} h", seconds / 86_400, seconds % 86_400 / 3_600),
     }
 }

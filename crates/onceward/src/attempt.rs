@@ -1,33 +1,48 @@
-//! What the code that does the work sees: its attempt, and the ways to say how it went.
+//! The view of an attempt for the code that does the work, and the ways to report how it went.
 
 use std::sync::{Arc, Weak};
 
 use serde::Serialize;
 use serde_json::value::RawValue;
 
+use crate::facts::Ending;
 use crate::key::OperationId;
-use crate::record::{Effect, Outcome, Record};
-use crate::store::{Dispatch, Hold};
-use crate::transition::Ending;
+use crate::record::{Effect, Outcome, Record, Usage};
+use crate::store::{Dispatch, OwnerLock};
 
-/// One try to execute an operation. Its intent is on disk, and nothing has left yet.
+/// One try at executing an operation. Its intent is durable, and nothing has been sent yet.
 ///
-/// Work that changes something calls [`Attempt::dispatch`] first: only the token that it returns can report an effect.
+/// Work that changes something calls [`Attempt::dispatch`] first: only the token that it returns can report
+/// an effect.
+///
+/// ```
+/// use std::sync::Arc;
+/// use onceward::{Ledger, ManualClock, MemoryStore, Operation};
+///
+/// let ledger = Ledger::new(Arc::new(MemoryStore::new(ManualClock::at(0)))).blocking();
+/// ledger.run(Operation::new("charge").key("order-7"), |attempt| {
+///     let idempotency_key = attempt.downstream_key().to_owned();
+///     let sent = attempt.dispatch()?;
+///     // Send the request, with `idempotency_key`, here.
+///     Ok(sent.created(&idempotency_key))
+/// })?;
+/// # Ok::<(), onceward::Error>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct Attempt {
     record: Arc<Record>,
-    /// Not kept alive by the work: an attempt that is over is over for everyone. A read has none.
-    hold: Option<Weak<dyn Hold>>,
+    /// Weak, so that work that keeps the attempt cannot keep it alive after it has ended. A read has no lock.
+    lock: Option<Weak<dyn OwnerLock>>,
 }
 
-/// The proof that the ledger knows of the dispatch: a crash from here on leaves the operation in doubt. It alone can
-/// report an effect.
+/// The proof that the dispatch is recorded: a crash from here on leaves the operation in doubt. Only this
+/// token can report an effect.
 #[derive(Debug)]
 pub struct Dispatched(());
 
 impl Attempt {
-    pub(crate) fn new(record: Arc<Record>, hold: Option<Weak<dyn Hold>>) -> Self {
-        Self { record, hold }
+    pub(crate) fn new(record: Arc<Record>, lock: Option<Weak<dyn OwnerLock>>) -> Self {
+        Self { record, lock }
     }
 
     /// The operation's id.
@@ -42,6 +57,11 @@ impl Attempt {
         self.record.attempt
     }
 
+    /// The number of the owner's lock. A read has none.
+    pub(crate) fn token(&self) -> Option<u64> {
+        self.record.detail.owner.map(|owner| owner.token)
+    }
+
     /// The operation's key.
     #[must_use]
     pub fn key(&self) -> &str {
@@ -54,7 +74,8 @@ impl Attempt {
         &self.record.scope
     }
 
-    /// The key to pass to a downstream that honours one: the same for every attempt, and unique over scopes.
+    /// The key to send to a downstream that deduplicates: the same for every attempt, and unique across
+    /// scopes.
     #[must_use]
     pub fn downstream_key(&self) -> &str {
         match &self.record.detail.downstream {
@@ -63,17 +84,17 @@ impl Attempt {
         }
     }
 
-    /// Notes that the request leaves now. Until then, a crash is certain to have had no effect.
+    /// Records that the request is about to be sent. Before this call, a crash certainly had no effect.
     ///
     /// # Errors
-    /// The note could not be written, or the attempt is over. Then nothing must be sent: others may already have taken
-    /// this attempt for one without effect.
+    /// The dispatch could not be recorded, or the attempt has ended. Send nothing in that case: other callers
+    /// may already treat this attempt as one without effect.
     pub fn dispatch(&self) -> Result<Dispatched, Failure> {
-        if let Some(hold) = &self.hold {
-            let Some(hold) = hold.upgrade() else {
-                return Err(Failure::no_effect("the attempt is over, so nothing was sent"));
+        if let Some(lock) = &self.lock {
+            let Some(lock) = lock.upgrade() else {
+                return Err(Failure::no_effect("the attempt has ended, so nothing was sent"));
             };
-            hold.note_dispatch(Dispatch::Begun).map_err(|error| {
+            lock.note_dispatch(Dispatch::Begun).map_err(|error| {
                 Failure::no_effect(format!("the dispatch could not be noted, so nothing was sent: {error}"))
             })?;
         }
@@ -81,16 +102,17 @@ impl Attempt {
     }
 }
 
-/// How an attempt ended, from what its work returned.
-pub(crate) fn ending(result: Result<Done, Failure>) -> (Ending, Kind) {
+/// How an attempt ended, derived from the result of its work.
+pub(crate) fn ending(result: Result<Done, Failure>) -> (Ending, EndingKind) {
     match result {
-        Ok(done) => (Ending::Done(done.outcome), Kind::Plain),
-        Err(Failure { certainty, reason, data, body, tries }) => {
-            let outcome = Outcome { data, body, ..Outcome::because(Some(reason)) };
-            let kind = match (certainty, tries) {
-                (Certainty::TimedOut, _) => Kind::TimedOut,
-                (Certainty::NoEffect | Certainty::InDoubt, Tries::Over) => Kind::Stopped,
-                (Certainty::NoEffect | Certainty::InDoubt, Tries::More) => Kind::Plain,
+        Ok(done) => (Ending::Done(done.outcome), EndingKind::Normal),
+        Err(Failure { certainty, reason, data, body, usage, retry }) => {
+            let usage = usage.map(|usage| *usage);
+            let outcome = Outcome { data, body, usage, ..Outcome::because(Some(reason)) };
+            let kind = match (certainty, retry) {
+                (Certainty::TimedOut, _) => EndingKind::TimedOut,
+                (Certainty::NoEffect | Certainty::InDoubt, Retry::Forbidden) => EndingKind::Stopped,
+                (Certainty::NoEffect | Certainty::InDoubt, Retry::Allowed) => EndingKind::Normal,
             };
             match certainty {
                 Certainty::NoEffect => (Ending::Failed(outcome), kind),
@@ -100,15 +122,25 @@ pub(crate) fn ending(result: Result<Done, Failure>) -> (Ending, Kind) {
     }
 }
 
-/// Tells a time that ran out from every other doubt, and a call that was broken off from one that may try again.
+/// Distinguishes a timeout from other doubts, and a call that was stopped from one that may be retried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Plain,
+pub(crate) enum EndingKind {
+    Normal,
     TimedOut,
     Stopped,
 }
 
-/// The work is done. [`Dispatched`] makes it; only a `noop` needs no dispatch.
+/// The result of work that is done. Made by [`Dispatched`]; only a `noop` needs no dispatch.
+///
+/// ```
+/// use std::sync::Arc;
+/// use onceward::{Done, Effect, Ledger, ManualClock, MemoryStore, Operation};
+///
+/// let ledger = Ledger::new(Arc::new(MemoryStore::new(ManualClock::at(0)))).blocking();
+/// let receipt = ledger.run(Operation::new("add_label"), |_| Ok(Done::noop("the label is there", &())))?;
+/// assert_eq!(receipt.effect(), Effect::Noop);
+/// # Ok::<(), onceward::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct Done {
     pub(crate) outcome: Outcome,
@@ -119,34 +151,34 @@ impl Dispatched {
         Self(())
     }
 
-    /// Done, with this effect and a result that is kept as JSON. One that cannot be written as JSON is not a failure:
-    /// it is done, with its result unavailable.
+    /// Done, with this effect and a result that is stored as JSON. A result that cannot be serialised is not
+    /// a failure: the operation is done and its result is unavailable.
     pub fn done(self, effect: Effect, data: &impl Serialize) -> Done {
         Done::new(effect, data)
     }
 
-    /// Something new exists.
+    /// Done: it created something.
     pub fn created(self, data: &impl Serialize) -> Done {
         Done::new(Effect::Created, data)
     }
 
-    /// Something that existed is different.
+    /// Done: it changed something that existed.
     pub fn updated(self, data: &impl Serialize) -> Done {
         Done::new(Effect::Updated, data)
     }
 
-    /// Something is gone.
+    /// Done: it deleted something.
     pub fn deleted(self, data: &impl Serialize) -> Done {
         Done::new(Effect::Deleted, data)
     }
 
-    /// Done, with a result that is JSON text already.
+    /// Done, with a result that is already JSON text.
     #[must_use]
     pub fn done_with_json(self, effect: Effect, data: impl Into<Arc<RawValue>>) -> Done {
         Done { outcome: Outcome { data: Some(data.into()), ..Outcome::with_effect(effect) } }
     }
 
-    /// Done, and the result could not be kept.
+    /// Done, but the result could not be kept.
     #[must_use]
     pub fn done_without_result(self, effect: Effect) -> Done {
         Done { outcome: Outcome { unavailable: true, ..Outcome::with_effect(effect) } }
@@ -159,14 +191,21 @@ impl Done {
         Self { outcome: Outcome { unavailable: data.is_none(), data, ..Outcome::with_effect(effect) } }
     }
 
-    /// It was so already, and why.
+    /// Done: nothing had to be changed, for this reason.
     pub fn noop(reason: impl Into<String>, data: &impl Serialize) -> Self {
         let mut done = Self::new(Effect::Noop, data);
         done.outcome.reason = Some(reason.into());
         done
     }
 
-    /// What is needed to answer byte for byte, kept beside the result.
+    /// Stores what the attempt used, if it called a model.
+    #[must_use]
+    pub fn usage(mut self, usage: Usage) -> Self {
+        self.outcome.usage = Some(usage);
+        self
+    }
+
+    /// Stores the bytes that a surface needs to repeat its answer, beside the result.
     #[must_use]
     pub fn body(mut self, body: impl Into<Arc<[u8]>>) -> Self {
         self.outcome.body = Some(body.into());
@@ -174,21 +213,36 @@ impl Done {
     }
 }
 
-/// The work is not done, or it is unknown whether it is.
+/// The work failed, or it is unknown whether it took effect.
+///
+/// ```
+/// use std::sync::Arc;
+/// use onceward::{Error, Failure, Happened, Ledger, ManualClock, MemoryStore, Operation};
+///
+/// let ledger = Ledger::new(Arc::new(MemoryStore::new(ManualClock::at(0)))).blocking();
+/// let refused = ledger.run(Operation::new("charge"), |_| Err(Failure::no_effect("the card was declined")));
+/// assert_eq!(refused.unwrap_err().happened(), Some(Happened::No));
+///
+/// // Any other error leaves the operation in doubt, and a retry does not run it.
+/// let reset = || std::io::Error::other("connection reset");
+/// let lost = ledger.run(Operation::new("refund"), |_| Err(reset().into()));
+/// assert!(matches!(lost, Err(Error::InDoubt { .. })));
+/// ```
 #[derive(Debug, Clone)]
 pub struct Failure {
     certainty: Certainty,
     pub(crate) reason: String,
     data: Option<Arc<RawValue>>,
     body: Option<Arc<[u8]>>,
-    tries: Tries,
+    usage: Option<Box<Usage>>,
+    retry: Retry,
 }
 
-/// Whether this call may try again after a certain failure, within its retries.
+/// Whether the same call may retry after a definite failure, within its configured retries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Tries {
-    More,
-    Over,
+enum Retry {
+    Allowed,
+    Forbidden,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -199,26 +253,33 @@ enum Certainty {
 }
 
 impl Failure {
-    /// It is certain that nothing happened: the next call may try again.
+    /// It certainly had no effect: the next call may try again.
     pub fn no_effect(reason: impl ToString) -> Self {
         let reason = reason.to_string();
-        Self { certainty: Certainty::NoEffect, reason, data: None, body: None, tries: Tries::More }
+        Self {
+            certainty: Certainty::NoEffect,
+            reason,
+            data: None,
+            body: None,
+            usage: None,
+            retry: Retry::Allowed,
+        }
     }
 
-    /// It is unknown whether it happened: the ledger does not run it again by itself.
+    /// It is unknown whether it took effect: the ledger does not run it again on its own.
     pub fn in_doubt(reason: impl ToString) -> Self {
         Self { certainty: Certainty::InDoubt, ..Self::no_effect(reason) }
     }
 
-    /// It took too long, and it is unknown whether it happened.
+    /// It took too long, and it is unknown whether it took effect.
     pub fn timed_out(reason: impl ToString) -> Self {
         Self { certainty: Certainty::TimedOut, ..Self::no_effect(reason) }
     }
 
-    /// The call was broken off: it does not try again by itself, however many retries it has left.
+    /// The call was interrupted: it does not retry, even if it has retries left.
     #[must_use]
     pub fn stopped(mut self) -> Self {
-        self.tries = Tries::Over;
+        self.retry = Retry::Forbidden;
         self
     }
 
@@ -228,7 +289,14 @@ impl Failure {
         &self.reason
     }
 
-    /// What the failure had to say, kept with it.
+    /// Stores what the attempt used, if it called a model.
+    #[must_use]
+    pub fn usage(mut self, usage: Usage) -> Self {
+        self.usage = Some(Box::new(usage));
+        self
+    }
+
+    /// Stores the output of the failed work with the failure.
     #[must_use]
     pub fn with(mut self, data: Option<Arc<RawValue>>, body: Option<Arc<[u8]>>) -> Self {
         (self.data, self.body) = (data, body);
@@ -236,7 +304,8 @@ impl Failure {
     }
 }
 
-/// An error that says nothing about the effect leaves it in doubt: [`Failure::no_effect`] must be said.
+/// An error says nothing about the effect, so it leaves the operation in doubt. Use [`Failure::no_effect`] if
+/// there was certainly none.
 impl<E: std::error::Error> From<E> for Failure {
     fn from(error: E) -> Self {
         Self::in_doubt(error)

@@ -1,4 +1,4 @@
-//! The suite that every back end runs: what the ledger relies on, one small case each.
+//! The test suite for back ends: everything that the ledger relies on, one small case each.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -10,25 +10,29 @@
 //! conformance::run_only(&make, "load and swap").assert_clean();
 //! ```
 //!
-//! The store's clock must be a real one: some cases let threads wait for each other for a few milliseconds. Cases
-//! drive the store without a runtime, as [`crate::Blocking`] does, so a store that needs one brings it along.
+//! The store's clock must be a real one: some cases make threads wait for each other for a few milliseconds. The
+//! cases drive the store without a runtime, as [`crate::Blocking`] does, so a store that needs a runtime must bring
+//! its own.
 //!
 //! # Layout
-//! One module a group; a case is a function whose name says what holds. `bench` is what they share.
+//! Each group of cases has its own module. A case is a function whose name states what must hold. `bench` holds the
+//! shared helpers.
 
 mod bench;
 mod swap;
-mod recall;
+mod load_cached;
 mod delete;
 mod apply;
 mod list;
 mod due;
 mod changed;
-mod hold;
+mod owner_lock;
 mod result;
+mod stop;
 mod concurrency;
+mod identity;
 mod ledger;
-mod doors;
+mod two_handles;
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -38,33 +42,44 @@ use bench::{Bench, Verdict};
 
 use crate::store::Store;
 
-/// Makes a fresh and empty store, for each case another one.
+/// Creates a new, empty store; called once per case.
 pub type Make<'a> = dyn Fn() -> Arc<dyn Store> + 'a;
 
-/// Makes two handles on one fresh and empty ledger: two connections, or better two that share nothing but the ledger.
+/// Opens two handles on one new, empty ledger. They should share only the ledger.
 pub type MakePair<'a> = dyn Fn() -> (Arc<dyn Store>, Arc<dyn Store>) + 'a;
 
-/// What the suite found.
+/// The result of the suite.
+///
+/// ```
+/// use std::sync::Arc;
+/// use onceward::{ManualClock, MemoryStore, Store, conformance};
+///
+/// let make = || Arc::new(MemoryStore::new(ManualClock::at(0))) as Arc<dyn Store>;
+/// let report = conformance::run_only(&make, "delete");
+/// assert!(report.is_clean() && !report.passed.is_empty(), "{report}");
+/// ```
 #[derive(Debug, Clone, Default)]
+#[non_exhaustive]
 pub struct Report {
-    /// The cases that hold, as `group: case`.
+    /// The cases that passed, as `group: case`.
     pub passed: Vec<String>,
-    /// The cases that do not.
+    /// The cases that failed.
     pub failed: Vec<Failed>,
 }
 
-/// A case that does not hold.
+/// A case that failed.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Failed {
-    /// The group it belongs to.
+    /// The group of the case.
     pub group: &'static str,
     /// What should hold.
     pub case: String,
-    /// What was seen instead.
+    /// What was observed instead.
     pub message: String,
 }
 
-/// Runs every case on stores of that maker.
+/// Runs every case, each on a new store.
 #[must_use]
 pub fn run(make: &Make<'_>) -> Report {
     let mut report = Report::default();
@@ -88,12 +103,12 @@ pub fn run_only(make: &Make<'_>, only: &str) -> Report {
 #[must_use]
 pub fn run_pair(make: &MakePair<'_>) -> Report {
     let mut report = Report::default();
-    for case in doors::CASES {
-        let outcome = guarded(|| {
+    for case in two_handles::CASES {
+        let outcome = catch_panic(|| {
             let (here, there) = make();
             (case.check)(&Bench::new(here), &Bench::new(there))
         });
-        report.note(doors::GROUP, case.name, outcome);
+        report.note(two_handles::GROUP, case.name, outcome);
     }
     report
 }
@@ -105,19 +120,21 @@ pub fn groups() -> impl Iterator<Item = &'static str> {
 
 const GROUPS: &[(&str, &[Case])] = &[
     ("load and swap", swap::CASES),
-    ("recall", recall::CASES),
+    ("load_cached", load_cached::CASES),
+    ("stop", stop::CASES),
     ("delete", delete::CASES),
     ("apply", apply::CASES),
     ("list", list::CASES),
     ("due and counts", due::CASES),
     ("changed", changed::CASES),
-    ("hold and liveness", hold::CASES),
+    ("hold and liveness", owner_lock::CASES),
     ("results", result::CASES),
     ("concurrency", concurrency::CASES),
+    ("identity", identity::CASES),
     ("ledger", ledger::CASES),
 ];
 
-/// A case: what should hold, and the way to see it.
+/// A case: what must hold, and the function that checks it.
 struct Case<F = fn(&Bench) -> Verdict> {
     name: &'static str,
     check: F,
@@ -130,12 +147,12 @@ use cases;
 
 fn run_group(make: &Make<'_>, group: &'static str, cases: &[Case], report: &mut Report) {
     for case in cases {
-        report.note(group, case.name, guarded(|| (case.check)(&Bench::new(make()))));
+        report.note(group, case.name, catch_panic(|| (case.check)(&Bench::new(make()))));
     }
 }
 
-/// A case that panics, in the store or in the case, is one that does not hold; the others still run.
-fn guarded(case: impl FnOnce() -> Verdict) -> Verdict {
+/// A panic in the store or in the case counts as a failure, and the other cases still run.
+fn catch_panic(case: impl FnOnce() -> Verdict) -> Verdict {
     catch_unwind(AssertUnwindSafe(case)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
         let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
@@ -152,16 +169,16 @@ impl Report {
         }
     }
 
-    /// Whether every case holds, and there was one.
+    /// Whether every case passed, and at least one was run.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.failed.is_empty() && !self.passed.is_empty()
     }
 
-    /// Panics with the whole report unless every case holds.
+    /// Panics with the complete report unless every case passed.
     ///
     /// # Panics
-    /// When a case does not hold, or none was run.
+    /// When a case failed, or none was run.
     pub fn assert_clean(&self) {
         assert!(self.is_clean(), "{self}");
     }
@@ -169,7 +186,7 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{} cases hold, {} do not", self.passed.len(), self.failed.len())?;
+        writeln!(f, "{} cases passed, {} failed", self.passed.len(), self.failed.len())?;
         self.failed
             .iter()
             .try_for_each(|failed| writeln!(f, "  {}: {}\n    {}", failed.group, failed.case, failed.message))

@@ -1,40 +1,35 @@
-//! Deciding to begin: one record is read, one decision is made. Pure: no clock, no I/O; `now` is an argument.
+//! Deciding how to begin: reads one record, makes one decision. Pure: no clock, no I/O; `now` is an argument.
 
-use crate::key::{KeyOrigin, fields_that_differ};
+use std::sync::Arc;
+
+use crate::barrier::Barrier;
+use crate::facts::Liveness;
+use crate::key::KeyOrigin;
 use crate::operation::{Intent, ScopeOrigin};
-use crate::policy::{OnExpired, OnFailure};
+use crate::policy::{Hold, OnExpired, OnFailure};
 use crate::record::{Class, Record, State};
-
-/// What can be seen of an attempt's owner.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Liveness {
-    /// It holds its lock: it lives, or is stopped and may wake.
-    Alive,
-    /// Its lock is free: it is gone and cannot act any more.
-    Gone,
-    /// It is gone, and had noted that it had dispatched nothing yet.
-    NeverDispatched,
-    /// It cannot be seen from here: only its lease speaks for it.
-    Unknown,
-}
 
 /// What to do about a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Decision {
-    /// Write attempt `attempt` down, then execute it.
+    /// Record attempt `attempt`, then execute it.
     Start {
-        /// Its number.
+        /// The attempt's number.
         attempt: u32,
     },
-    /// Give the stored result.
+    /// Record the operation and hold it back: it starts at its time, or when a person releases it.
+    Hold,
+    /// It is held back already: say so.
+    Held,
+    /// Return the stored result.
     Replay,
-    /// Give the stored failure.
+    /// Return the stored failure.
     ReplayFailure,
     /// Another caller is executing it: wait, or refuse with `IN_PROGRESS`.
     Wait,
-    /// Ask whether it happened, and decide again on the answer.
+    /// Ask the probe whether it happened, and decide again on its answer.
     Probe,
-    /// Write down what is seen of its owner (it is in doubt, or failed for certain), and decide again on that.
+    /// Record what is known about its owner (in doubt, or certainly failed), and decide again.
     Doubt,
     /// Run nothing.
     Refuse(Refusal),
@@ -43,27 +38,31 @@ pub enum Decision {
 /// Why nothing is run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refusal {
-    /// The key was used with other inputs, in these fields.
+    /// The key was used with different inputs, in these fields.
     KeyReused(Vec<String>),
-    /// The retention is over.
+    /// The retention period has ended.
     KeyExpired,
-    /// It was cancelled.
+    /// The operation was cancelled.
     Cancelled,
-    /// Enough attempts were paid for.
+    /// The operation was done, and was taken back or is being taken back.
+    Undone,
+    /// The scope is stopped. Only the store decides this, when an attempt begins.
+    Stopped(Barrier),
+    /// The budget of attempts is spent.
     BudgetExhausted,
-    /// Its outcome is not known.
+    /// The outcome is unknown.
     InDoubt,
 }
 
-/// Where an operation really stands: a running one whose owner is gone is in doubt, a settled one whose time is over
-/// has expired, whether or not anybody has written that down yet.
+/// The effective state of an operation: a running one whose owner is gone is in doubt, and a settled one past its
+/// retention has expired, even if this has not been recorded yet.
 #[must_use]
-pub fn standing(record: &Record, liveness: Liveness, now_ms: i64) -> State {
+pub fn effective_state(record: &Record, liveness: Liveness, now_ms: i64) -> State {
     let over = record.due_ms.is_some_and(|due| due <= now_ms);
     match record.state {
         State::Running => match liveness {
             Liveness::Alive => State::Running,
-            // Of an operation that an overtaken attempt has done, this one's death is not the last word.
+            // If an overtaken attempt already succeeded, this attempt's death does not make the operation failed.
             Liveness::NeverDispatched
                 if record.detail.late.is_none() && !record.earlier_attempt_in_doubt() =>
             {
@@ -75,7 +74,7 @@ pub fn standing(record: &Record, liveness: Liveness, now_ms: i64) -> State {
                 Some(_) | None => State::InDoubt,
             },
         },
-        // Its owner has reported a doubt, but a process that the owner started still holds its lock.
+        // The owner reported a doubt, but a process that it started still holds the lock.
         State::InDoubt if liveness == Liveness::Alive => State::Running,
         State::Done | State::Failed | State::Cancelled if over => State::Expired,
         State::Staged | State::Done | State::Failed | State::InDoubt | State::Cancelled | State::Expired => {
@@ -84,23 +83,39 @@ pub fn standing(record: &Record, liveness: Liveness, now_ms: i64) -> State {
     }
 }
 
+/// The record with its effective state, for errors that show it: an attempt whose owner is gone may still be recorded
+/// as running.
+#[must_use]
+pub fn seen_as(record: Arc<Record>, state: State) -> Arc<Record> {
+    match record.state {
+        State::Running => Arc::new(Record { state, ..Record::clone(&record) }),
+        State::Staged | State::Done | State::Failed | State::InDoubt | State::Cancelled | State::Expired => {
+            record
+        }
+    }
+}
+
 /// Decides what a call with this intent gets.
 #[must_use]
 pub fn begin(found: Option<&Record>, intent: &Intent, liveness: Liveness, now_ms: i64) -> Decision {
     let Some(record) = found else {
-        return Decision::Start { attempt: 1 };
+        return first_attempt(1, intent);
     };
     if record.detail.fingerprint != intent.fingerprint {
-        // A doubt is written down first: the refusal must not hide it.
-        if record.state == State::Running && standing(record, liveness, now_ms) != State::Running {
+        // Record a doubt first, so that the refusal does not hide it.
+        if record.state == State::Running && effective_state(record, liveness, now_ms) != State::Running {
             return Decision::Doubt;
         }
-        let fields = fields_that_differ(&record.detail.fields, &intent.fields());
+        let fields = intent.fields_that_differ(&record.detail.fields);
         return Decision::Refuse(Refusal::KeyReused(fields));
     }
-    match standing(record, liveness, now_ms) {
-        State::Staged => Decision::Start { attempt: record.attempt + 1 },
+    match effective_state(record, liveness, now_ms) {
+        State::Staged => match record.held() {
+            Some(held) if !held.may_start(now_ms) => Decision::Held,
+            Some(_) | None => Decision::Start { attempt: record.attempt + 1 },
+        },
         State::Running => Decision::Wait,
+        State::Done if record.detail.undone.is_some() => Decision::Refuse(Refusal::Undone),
         State::Done => Decision::Replay,
         State::Failed if record.state == State::Running => Decision::Doubt,
         State::Failed => match intent.terms.on_failure {
@@ -109,13 +124,21 @@ pub fn begin(found: Option<&Record>, intent: &Intent, liveness: Liveness, now_ms
         },
         State::InDoubt => in_doubt(record, intent, now_ms),
         State::Cancelled => Decision::Refuse(Refusal::Cancelled),
-        State::Expired if may_run_when_expired(intent) => Decision::Start { attempt: record.attempt + 1 },
+        State::Expired if may_run_when_expired(intent) => first_attempt(record.attempt + 1, intent),
         State::Expired => Decision::Refuse(Refusal::KeyExpired),
     }
 }
 
-/// Whether a call may run again after its stored result has expired. A key that someone gave, or any key in a scope
-/// that someone chose, names one action for good: a run that is resumed after a weekend repeats nothing.
+/// Starts a new occurrence, or holds it back where its terms say so. A retry of a failed attempt is not held again.
+fn first_attempt(attempt: u32, intent: &Intent) -> Decision {
+    match intent.terms.hold {
+        Hold::No => Decision::Start { attempt },
+        Hold::For(_) | Hold::Approve => Decision::Hold,
+    }
+}
+
+/// Whether a call may run again after its stored result has expired. A given key, or any key in an explicit scope,
+/// identifies one action permanently, so that a run resumed after a weekend repeats nothing.
 fn may_run_when_expired(intent: &Intent) -> bool {
     match intent.terms.on_expired {
         OnExpired::Rerun => true,
@@ -126,7 +149,7 @@ fn may_run_when_expired(intent: &Intent) -> bool {
     }
 }
 
-/// Decides on an operation in doubt once a probe has said that it did not happen.
+/// Decides about an operation in doubt after a probe answered that it did not happen.
 #[must_use]
 pub fn after_probe_no(record: &Record, intent: &Intent, now_ms: i64) -> Decision {
     match record.detail.quarantine_until_ms {
@@ -135,9 +158,9 @@ pub fn after_probe_no(record: &Record, intent: &Intent, now_ms: i64) -> Decision
     }
 }
 
-/// An operation in doubt: the class decides.
+/// Decides about an operation in doubt, according to its class.
 fn in_doubt(record: &Record, intent: &Intent, now_ms: i64) -> Decision {
-    // An overtaken attempt has come back with a success: writing the doubt down settles it.
+    // An overtaken attempt reported a success late: recording the doubt settles it.
     if record.detail.late.is_some() {
         return Decision::Doubt;
     }
@@ -147,14 +170,14 @@ fn in_doubt(record: &Record, intent: &Intent, now_ms: i64) -> Decision {
             Some(downstream) if now_ms < downstream.safe_until_ms => next_attempt(record, intent),
             Some(_) | None => stay_in_doubt(record),
         },
-        // The doubt is written down before the probe is asked: its quarantine begins now.
+        // Record the doubt before asking the probe, because the quarantine starts then.
         Class::Probed if record.state == State::Running => Decision::Doubt,
         Class::Probed => Decision::Probe,
         Class::Once => stay_in_doubt(record),
     }
 }
 
-/// The doubt is written down once; from then on it is only told.
+/// The doubt is recorded once; after that it is only reported.
 pub(crate) fn stay_in_doubt(record: &Record) -> Decision {
     if record.state == State::InDoubt { Decision::Refuse(Refusal::InDoubt) } else { Decision::Doubt }
 }
@@ -165,7 +188,7 @@ fn next_attempt(record: &Record, intent: &Intent) -> Decision {
     } else if record.state.is_settled() {
         Decision::Refuse(Refusal::BudgetExhausted)
     } else {
-        // The budget is spent and the last attempt may have happened: that is the truer answer.
+        // The budget is spent and the last attempt may have taken effect. The doubt is the more accurate answer.
         stay_in_doubt(record)
     }
 }

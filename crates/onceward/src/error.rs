@@ -1,141 +1,95 @@
-//! What can go wrong, and for each: did the effect happen?
+//! Errors, and whether the effect happened for each of them.
+
+mod words;
 
 use std::fmt;
 use std::sync::Arc;
 
 use serde::Serialize;
 
+use crate::barrier::Barrier;
+use crate::facts::{Happened, Ran, Verdict};
+use crate::invalid::InvalidInput;
 use crate::next_step::NextStep;
 use crate::record::{Record, State};
 use crate::store::StoreError;
-use crate::transition::Verdict;
-
-/// Input that was refused before anything ran. All its problems are listed at once.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub struct InvalidInput {
-    problems: Vec<String>,
-}
-
-impl InvalidInput {
-    /// One problem.
-    pub fn new(problem: impl Into<String>) -> Self {
-        Self { problems: vec![problem.into()] }
-    }
-
-    /// Every problem that was found, or `None` when there is none.
-    #[must_use]
-    pub fn all(problems: Vec<String>) -> Option<Self> {
-        (!problems.is_empty()).then_some(Self { problems })
-    }
-
-    /// The problems, in the order in which they were found.
-    #[must_use]
-    pub fn problems(&self) -> &[String] {
-        &self.problems
-    }
-}
-
-impl fmt::Display for InvalidInput {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.problems.join("; "))
-    }
-}
-
-/// Whether the operation's effect happened. It speaks of the operation, whichever call ran it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Happened {
-    /// It did.
-    Yes,
-    /// It did not.
-    No,
-    /// It is unknown.
-    Unknown,
-}
-
-impl Happened {
-    /// The word for it.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Yes => "yes",
-            Self::No => "no",
-            Self::Unknown => "unknown",
-        }
-    }
-}
-
-/// Whether this call ran the operation, or an earlier or another call did.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Ran {
-    /// This call began an attempt.
-    Yes,
-    /// This call ran nothing.
-    No,
-}
-
-impl Ran {
-    /// As a flag, for answers.
-    #[must_use]
-    pub const fn as_bool(self) -> bool {
-        matches!(self, Self::Yes)
-    }
-}
+use crate::time::rfc3339;
+pub(crate) use words::{REPLACED_BY, clip, held_in_words};
+use words::{
+    ended_in_words, fields_that_differ, how_it_ended, in_doubt_too, replaced_by, settled_by, still_running,
+    stop_reason, taken_back,
+};
 
 /// The contract's error codes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+#[non_exhaustive]
 pub enum Code {
-    /// Nothing was run; all problems are listed.
+    /// The input is invalid; all problems are listed. Nothing was run.
     InvalidInput,
     /// A key is required and none was given.
     KeyMissing,
     /// No such operation.
     NotFound,
-    /// The operation is not in a state in which that can be done to it.
+    /// The operation's state does not allow the request.
     WrongState,
-    /// Another caller is executing it and the wait is over.
+    /// Another caller is still executing it, and the wait has timed out.
     InProgress,
-    /// The result was kept for its time, and that is over.
+    /// It is held back: nothing was run. An answer with this code is not an error, and not a success of the effect.
+    Held,
+    /// The stored result has expired.
     KeyExpired,
     /// It was cancelled.
     Cancelled,
-    /// Enough attempts were paid for.
+    /// It was done, and was taken back.
+    Undone,
+    /// Its scope is stopped: nothing in it may begin.
+    Stopped,
+    /// The budget of attempts is spent.
     BudgetExhausted,
-    /// The same key with other inputs.
+    /// The key was used with different inputs.
     KeyReused,
-    /// It failed, for certain without effect.
+    /// It failed, certainly without effect.
     Failed,
-    /// It took longer than it was given.
+    /// It timed out.
     Timeout,
-    /// The outcome is not known.
+    /// The outcome is unknown.
     InDoubt,
-    /// Success was reported and the check refuted it.
+    /// Success was reported, and the check refuted it.
     Unverified,
-    /// The intent could not be written, so nothing ran.
+    /// It was done, but its result is unavailable.
+    ResultUnavailable,
+    /// The intent could not be recorded, so nothing was run.
     LedgerUnavailable,
+    /// The ledger was emptied, restored or replaced while in use, so nothing was run.
+    LedgerReplaced,
 }
 
 impl Code {
-    /// Every code, for documentation and for tests that must not forget one.
-    pub const ALL: [Self; 14] = [
+    /// Every code, for documentation and for tests that must cover all of them.
+    pub const ALL: [Self; 19] = [
         Self::InvalidInput,
         Self::KeyMissing,
         Self::NotFound,
         Self::WrongState,
         Self::InProgress,
+        Self::Held,
         Self::KeyExpired,
         Self::Cancelled,
+        Self::Undone,
+        Self::Stopped,
         Self::BudgetExhausted,
         Self::KeyReused,
         Self::Failed,
         Self::Timeout,
         Self::InDoubt,
         Self::Unverified,
+        Self::ResultUnavailable,
         Self::LedgerUnavailable,
+        Self::LedgerReplaced,
     ];
 
-    /// The word for it, the same on every surface.
+    /// The name of the code, the same on every surface.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -144,15 +98,20 @@ impl Code {
             Self::NotFound => "NOT_FOUND",
             Self::WrongState => "WRONG_STATE",
             Self::InProgress => "IN_PROGRESS",
+            Self::Held => "HELD",
             Self::KeyExpired => "KEY_EXPIRED",
             Self::Cancelled => "CANCELLED",
+            Self::Undone => "UNDONE",
+            Self::Stopped => "STOPPED",
             Self::BudgetExhausted => "BUDGET_EXHAUSTED",
             Self::KeyReused => "KEY_REUSED",
             Self::Failed => "FAILED",
             Self::Timeout => "TIMEOUT",
             Self::InDoubt => "IN_DOUBT",
             Self::Unverified => "UNVERIFIED",
+            Self::ResultUnavailable => "RESULT_UNAVAILABLE",
             Self::LedgerUnavailable => "LEDGER_UNAVAILABLE",
+            Self::LedgerReplaced => "LEDGER_REPLACED",
         }
     }
 
@@ -162,27 +121,37 @@ impl Code {
         match self {
             Self::Failed => 1,
             Self::InvalidInput | Self::KeyMissing => 2,
-            Self::InProgress | Self::KeyExpired | Self::Cancelled | Self::BudgetExhausted => 4,
+            Self::InProgress
+            | Self::Held
+            | Self::KeyExpired
+            | Self::Cancelled
+            | Self::Undone
+            | Self::Stopped
+            | Self::BudgetExhausted
+            | Self::ResultUnavailable => 4,
             Self::NotFound => 5,
             Self::KeyReused | Self::WrongState => 6,
             Self::Timeout => 10,
-            Self::LedgerUnavailable => 12,
+            Self::LedgerUnavailable | Self::LedgerReplaced => 12,
             Self::InDoubt | Self::Unverified => 79,
         }
     }
 
-    /// The HTTP status. Where a blind retry must not come it is one that no SDK retries by itself.
+    /// The HTTP status. If a blind retry would be unsafe, this is a status that no SDK retries on its own.
     #[must_use]
     pub const fn http(self) -> u16 {
         match self {
             Self::InvalidInput | Self::KeyMissing => 400,
+            Self::Held => 202,
             Self::NotFound => 404,
             Self::InProgress => 409,
-            Self::KeyExpired | Self::Cancelled => 410,
+            Self::KeyExpired | Self::Cancelled | Self::Undone | Self::Stopped | Self::ResultUnavailable => {
+                410
+            }
             Self::KeyReused | Self::WrongState => 422,
             Self::BudgetExhausted | Self::Timeout | Self::InDoubt | Self::Unverified => 424,
             Self::Failed => 502,
-            Self::LedgerUnavailable => 503,
+            Self::LedgerUnavailable | Self::LedgerReplaced => 503,
         }
     }
 }
@@ -195,119 +164,170 @@ impl fmt::Display for Code {
 
 /// Why an operation was not done, not replayed, or not found.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// The input was refused.
-    #[error("{0}")]
+    #[error(transparent)]
     Invalid(#[from] InvalidInput),
     /// A key is required and none was given.
     #[error("{name} requires an explicit key that identifies this action; nothing was run")]
     KeyMissing {
-        /// What was to be done.
+        /// The operation's name.
         name: String,
     },
-    /// No operation of that id.
+    /// There is no operation with this id.
     #[error("there is no operation {id} in this ledger")]
     NotFound {
-        /// What was asked for.
+        /// The requested id.
         id: String,
     },
-    /// Not possible in the state it is in.
+    /// The operation's state does not allow the request.
     #[error("{action} is not possible: the operation is {}{}",
             .record.state.as_str().replace('_', " "), settled_by(.record))]
     WrongState {
-        /// What was asked for.
+        /// The request.
         action: &'static str,
-        /// The operation as it is.
+        /// The operation's current record.
         record: Arc<Record>,
     },
     /// Another caller is executing it.
     #[error("{}", still_running(.record))]
     InProgress {
-        /// The operation as it is.
+        /// The operation's current record.
         record: Arc<Record>,
-        /// Whether this call had run an attempt that another one overtook.
+        /// Whether this call ran an attempt that another one overtook.
         ran: Ran,
+    },
+    /// It is held back until its time, or until a person releases it.
+    #[error("{}", held_in_words(.record))]
+    Held {
+        /// The operation's current record.
+        record: Arc<Record>,
     },
     /// The stored result has expired.
     #[error("the stored result for this key has expired ({}); nothing was run", how_it_ended(.record))]
     KeyExpired {
-        /// The operation as it is.
+        /// The operation's current record.
         record: Arc<Record>,
     },
     /// It was cancelled.
-    #[error("this operation was cancelled before it had any effect; nothing was run")]
+    #[error("this operation was cancelled before it had any effect{}; nothing was run", replaced_by(.record))]
     Cancelled {
-        /// The operation as it is.
+        /// The operation's current record.
         record: Arc<Record>,
     },
-    /// The retry budget is spent.
+    /// It was done, and was taken back or is being taken back.
+    #[error("{}; nothing was run", taken_back(.record))]
+    Undone {
+        /// The operation's current record.
+        record: Arc<Record>,
+    },
+    /// Its scope is stopped.
+    #[error("the scope {:?} was stopped at {}{}; nothing was run", .barrier.scope,
+            rfc3339(.barrier.since_ms), stop_reason(.barrier))]
+    Stopped {
+        /// The barrier.
+        barrier: Barrier,
+        /// The operation's current record, if it has one.
+        record: Option<Arc<Record>>,
+        /// Whether this call ran an earlier attempt.
+        ran: Ran,
+    },
+    /// The budget of attempts is spent.
     #[error("gave up after {} failed attempts (the limit is {limit}); nothing was run", .record.spent_attempts())]
     BudgetExhausted {
-        /// The operation as it is.
+        /// The operation's current record.
         record: Arc<Record>,
         /// How many attempts this call would allow.
         limit: u32,
     },
-    /// The same key with other inputs.
+    /// The key was used with different inputs.
     #[error("this key was already used for a different action ({}){}; nothing was run",
             fields_that_differ(.fields), in_doubt_too(.record))]
     KeyReused {
-        /// The operation as it is.
+        /// The operation's current record.
         record: Arc<Record>,
-        /// The fields that differ. Their values are not kept, so they are not named.
+        /// The names of the fields that differ. Their values are not stored.
         fields: Vec<String>,
     },
-    /// It failed, and evidence says that it had no effect.
+    /// It failed, and there is evidence that it had no effect.
     #[error("{reason}")]
     Failed {
-        /// The operation as it is.
+        /// The operation's current record.
         record: Arc<Record>,
-        /// What the attempt said.
+        /// The attempt's reason.
         reason: String,
         /// Whether this call ran the attempt that failed.
         ran: Ran,
     },
-    /// The outcome is not known.
+    /// The outcome is unknown.
     #[error("{reason}")]
     InDoubt {
-        /// The operation as it is.
+        /// The operation's current record.
         record: Arc<Record>,
-        /// Why it is not known.
+        /// Why it is unknown.
         reason: String,
         /// Whether this call ran the attempt that is in doubt.
         ran: Ran,
     },
-    /// It took longer than its time limit, and its outcome is not known.
+    /// It timed out, and its outcome is unknown.
     #[error("{reason}")]
     Timeout {
-        /// The operation as it is.
+        /// The operation's current record.
         record: Arc<Record>,
-        /// How long it was given.
+        /// The time limit, in words.
         reason: String,
     },
-    /// Success was reported and the check refuted it.
-    #[error("success was reported, but the check refuted it: {}", clipped(.reason))]
+    /// Success was reported, and the check refuted it.
+    #[error("success was reported, but the check refuted it: {}", clip(.reason))]
     Unverified {
-        /// The operation as it is.
+        /// The operation's current record.
         record: Arc<Record>,
-        /// What the check said.
+        /// The check's reason.
         reason: String,
         /// Whether this call ran the attempt that was refuted.
         ran: Ran,
     },
+    /// It was done, but its stored result cannot be decrypted.
+    #[error(
+        "the operation was done, but its result is sealed with the key {key}, and that key is not configured here or \
+             the stored value was changed; nothing was run. Set ONCE_ENCRYPTION_KEY_FILE to a file that holds the key"
+    )]
+    ResultSealed {
+        /// The operation's current record.
+        record: Arc<Record>,
+        /// The id of the key.
+        key: String,
+    },
+    /// It was done, but its stored result has gone from the ledger.
+    #[error(
+        "the operation was done, but its stored result is missing from the ledger: another program deleted it, or \
+         the ledger is damaged; nothing was run"
+    )]
+    ResultLost {
+        /// The operation's current record.
+        record: Arc<Record>,
+    },
     /// The ledger could not be read or written.
     #[error("the ledger cannot be used: {0}; nothing was run")]
-    Unavailable(#[from] StoreError),
+    Unavailable(StoreError),
     /// The attempt ended, but its outcome could not be written.
-    #[error("{}, but its outcome could not be written to the ledger: {source}", ended_in_words(.ended))]
+    #[error("{}, but its outcome could not be written to the ledger: {why}", ended_in_words(.ended))]
     Unrecorded {
-        /// How the attempt ended.
+        /// Whether the attempt took effect.
         ended: Happened,
-        /// The operation as the ledger last knew it.
+        /// The operation's record as last known.
         record: Arc<Record>,
-        /// Why it could not be written.
-        source: StoreError,
+        /// Why the outcome could not be written.
+        why: StoreError,
     },
+}
+
+// Not `#[from]`, which would also make it the `source`: the text says it already.
+impl From<StoreError> for Error {
+    fn from(error: StoreError) -> Self {
+        Self::Unavailable(error)
+    }
 }
 
 impl Error {
@@ -320,19 +340,36 @@ impl Error {
             Self::NotFound { .. } => Code::NotFound,
             Self::WrongState { .. } => Code::WrongState,
             Self::InProgress { .. } => Code::InProgress,
+            Self::Held { .. } => Code::Held,
             Self::KeyExpired { .. } => Code::KeyExpired,
             Self::Cancelled { .. } => Code::Cancelled,
+            Self::Undone { .. } => Code::Undone,
+            Self::Stopped { .. } => Code::Stopped,
             Self::BudgetExhausted { .. } => Code::BudgetExhausted,
             Self::KeyReused { .. } => Code::KeyReused,
             Self::Failed { .. } => Code::Failed,
             Self::InDoubt { .. } | Self::Unrecorded { .. } => Code::InDoubt,
             Self::Timeout { .. } => Code::Timeout,
             Self::Unverified { .. } => Code::Unverified,
+            Self::ResultSealed { .. } | Self::ResultLost { .. } => Code::ResultUnavailable,
+            Self::Unavailable(StoreError::Replaced { .. }) => Code::LedgerReplaced,
             Self::Unavailable(_) => Code::LedgerUnavailable,
         }
     }
 
-    /// Whether the operation's effect happened. `None` where the error is not about an operation.
+    /// Why the stored result of an operation is unavailable, if it is. The operation still does not run again.
+    #[must_use]
+    pub fn of_result(record: &Arc<Record>) -> Option<Self> {
+        let outcome = record.outcome.as_ref()?;
+        let record = Arc::clone(record);
+        match outcome.sealed_with().map(str::to_owned) {
+            Some(key) => Some(Self::ResultSealed { record, key }),
+            None if outcome.lost => Some(Self::ResultLost { record }),
+            None => None,
+        }
+    }
+
+    /// Whether the operation's effect happened. `None` if the error is not about an operation.
     #[must_use]
     pub fn happened(&self) -> Option<Happened> {
         match self {
@@ -340,14 +377,21 @@ impl Error {
             Self::WrongState { record, .. }
             | Self::KeyExpired { record }
             | Self::BudgetExhausted { record, .. }
-            | Self::KeyReused { record, .. } => Some(record.happened()),
-            Self::Cancelled { .. } | Self::Failed { .. } => Some(Happened::No),
+            | Self::KeyReused { record, .. }
+            | Self::Undone { record }
+            | Self::ResultSealed { record, .. }
+            | Self::ResultLost { record } => Some(record.happened()),
+            Self::Held { .. } | Self::Cancelled { .. } | Self::Failed { .. } => Some(Happened::No),
             Self::InProgress { .. }
             | Self::InDoubt { .. }
             | Self::Timeout { .. }
             | Self::Unverified { .. }
             | Self::Unavailable(_) => Some(Happened::Unknown),
             Self::Unrecorded { ended, .. } => Some(*ended),
+            // Without a record it never began.
+            Self::Stopped { record, .. } => {
+                Some(record.as_ref().map_or(Happened::No, |record| record.happened()))
+            }
         }
     }
 
@@ -359,49 +403,59 @@ impl Error {
             | Self::KeyMissing { .. }
             | Self::NotFound { .. }
             | Self::WrongState { .. }
+            | Self::Held { .. }
             | Self::KeyExpired { .. }
             | Self::Cancelled { .. }
+            | Self::Undone { .. }
             | Self::BudgetExhausted { .. }
             | Self::KeyReused { .. }
+            | Self::ResultSealed { .. }
+            | Self::ResultLost { .. }
             | Self::Unavailable(_) => Ran::No,
             Self::Timeout { .. } | Self::Unrecorded { .. } => Ran::Yes,
             Self::InProgress { ran, .. }
+            | Self::Stopped { ran, .. }
             | Self::Failed { ran, .. }
             | Self::InDoubt { ran, .. }
             | Self::Unverified { ran, .. } => *ran,
         }
     }
 
-    /// The operation it is about, where there is one.
+    /// The operation that the error is about, if any.
     #[must_use]
     pub fn record(&self) -> Option<&Arc<Record>> {
         match self {
             Self::Invalid(_) | Self::KeyMissing { .. } | Self::NotFound { .. } | Self::Unavailable(_) => None,
             Self::WrongState { record, .. }
             | Self::InProgress { record, .. }
+            | Self::Held { record }
             | Self::KeyExpired { record }
             | Self::Cancelled { record }
+            | Self::Undone { record }
             | Self::BudgetExhausted { record, .. }
             | Self::KeyReused { record, .. }
+            | Self::ResultSealed { record, .. }
+            | Self::ResultLost { record }
             | Self::Failed { record, .. }
             | Self::InDoubt { record, .. }
             | Self::Timeout { record, .. }
             | Self::Unverified { record, .. }
             | Self::Unrecorded { record, .. } => Some(record),
+            Self::Stopped { record, .. } => record.as_ref(),
         }
     }
 
-    /// Whether the same call may simply be made again: only where it is certain that nothing happened, and another
+    /// Whether the same call may simply be repeated: only if nothing happened, which must be certain, and a different
     /// answer is possible.
     #[must_use]
     pub fn retryable(&self) -> bool {
-        // A spent budget, or a failure that is replayed, gives every retry the same answer.
+        // A spent budget or a replayed failure gives every retry the same answer.
         matches!(self, Self::Failed { record, ran: Ran::Yes, .. }
             if record.spent_attempts() < record.detail.max_attempts
                 && !matches!(record.state, State::Cancelled | State::Expired))
     }
 
-    /// What takes the caller on from here.
+    /// What the caller should do next.
     #[must_use]
     pub fn next_step(&self) -> Option<NextStep> {
         match self {
@@ -419,23 +473,33 @@ impl Error {
                 Some(NextStep::out_of_doubt(record, self.ran()))
             }
             Self::InProgress { record, .. } => Some(NextStep::Wait(record.id.clone())),
+            Self::Held { record } => Some(NextStep::Release(record.id.clone())),
             Self::KeyReused { record, .. } if record.state == State::InDoubt => {
                 Some(NextStep::Show(record.id.clone()))
             }
             Self::KeyReused { .. } => Some(NextStep::OtherKey),
-            Self::KeyExpired { .. } | Self::Cancelled { .. } => Some(NextStep::Repeat),
+            Self::Undone { record } if !record.is_undone() => Some(NextStep::Undo(record.id.clone())),
+            Self::KeyExpired { .. } | Self::Cancelled { .. } | Self::Undone { .. } => Some(NextStep::Repeat),
+            Self::Stopped { barrier, .. } => Some(NextStep::Resume { scope: barrier.scope.clone() }),
             Self::BudgetExhausted { limit, .. } => Some(NextStep::RaiseAttempts { limit: *limit }),
             Self::Failed { .. } if self.retryable() => Some(NextStep::CallAgain),
-            Self::Failed { record, .. } | Self::WrongState { record, .. } => {
-                Some(NextStep::Show(record.id.clone()))
-            }
+            Self::Failed { record, .. }
+            | Self::WrongState { record, .. }
+            | Self::ResultSealed { record, .. }
+            | Self::ResultLost { record } => Some(NextStep::Show(record.id.clone())),
             Self::Unavailable(_) => Some(NextStep::CheckLedger),
         }
     }
 }
 
 impl Record {
-    /// Whether its effect happened, as the record says.
+    /// Whether its effect happened and is known to be gone again.
+    #[must_use]
+    pub fn is_undone(&self) -> bool {
+        self.detail.undone.as_ref().is_some_and(|mark| mark.evidence.is_gone())
+    }
+
+    /// Whether its effect happened, according to the record.
     #[must_use]
     pub fn happened(&self) -> Happened {
         match self.state {
@@ -445,72 +509,11 @@ impl Record {
             State::Expired => match self.detail.ended {
                 Some(State::Done) => Happened::Yes,
                 Some(State::Failed | State::Cancelled) => Happened::No,
-                // Older tombstones do not say how they ended.
+                // Older tombstones do not record how the operation ended.
                 Some(State::Staged | State::Running | State::InDoubt | State::Expired) | None => {
                     Happened::Unknown
                 }
             },
         }
     }
-}
-
-/// The longest reason that the message of a doubt repeats, in characters. The record keeps all of it.
-const LONGEST_REASON: usize = 110;
-
-/// A reason on one line, short enough to leave room for what to do next.
-pub(crate) fn clipped(reason: &str) -> String {
-    let line = reason.split_whitespace().collect::<Vec<_>>().join(" ");
-    let Some((end, _)) = line.char_indices().nth(LONGEST_REASON) else {
-        return line.trim_end_matches('.').to_owned();
-    };
-    // Whole words, unless the first one is longer than that.
-    let kept = line[..end].rsplit_once(' ').map_or(&line[..end], |(words, _)| words);
-    format!("{kept} …")
-}
-
-fn still_running(record: &Record) -> String {
-    let attempt = record.attempt;
-    if record.state == State::InDoubt {
-        format!(
-            "attempt {attempt} of this operation ended in doubt, and a process that it started is still running"
-        )
-    } else {
-        format!("attempt {attempt} of this operation is still running for another caller")
-    }
-}
-
-fn how_it_ended(record: &Record) -> &'static str {
-    match record.happened() {
-        Happened::Yes => "the operation was done",
-        Happened::No => "the operation had no effect",
-        Happened::Unknown => "how the operation ended is no longer known",
-    }
-}
-
-fn ended_in_words(ended: &Happened) -> &'static str {
-    match ended {
-        Happened::Yes => "it was done",
-        Happened::No => "it failed without effect",
-        Happened::Unknown => "it may or may not have taken effect",
-    }
-}
-
-/// Who or what decided how it ended, where that was not its own answer.
-fn settled_by(record: &Record) -> String {
-    let Some(outcome) = &record.outcome else { return String::new() };
-    let Some(who) = &outcome.settled_by else { return String::new() };
-    let why = outcome.reason.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
-    format!(", settled by {who}{why}")
-}
-
-fn fields_that_differ(fields: &[String]) -> String {
-    match fields {
-        [] => "its inputs differ".to_owned(),
-        [one] => format!("{one} differs"),
-        many => format!("{} differ", many.join(", ")),
-    }
-}
-
-fn in_doubt_too(record: &Record) -> &'static str {
-    if record.state == State::InDoubt { ", which is in doubt" } else { "" }
 }

@@ -1,8 +1,8 @@
-//! JSON as the ledger understands it: strict to read, one way to write.
+//! JSON as the ledger uses it: a strict parser and one canonical form.
 //!
-//! Canonical text follows RFC 8785 with one tightening: an integer keeps every digit, however large, because two
-//! neighbouring 20-digit ids are two ids. Everything that would make a key ambiguous (a key that stands twice in an
-//! object, half a surrogate pair, a number no reader can hold) is refused, not repaired.
+//! The canonical text follows RFC 8785, with one stricter rule: an integer keeps all its digits, because two
+//! neighbouring 20-digit ids are different ids. Everything that would make a key ambiguous is rejected, not repaired:
+//! a duplicate name in an object, an unpaired surrogate, a number that no parser can represent.
 
 mod number;
 mod parse;
@@ -10,30 +10,30 @@ mod parse;
 use std::cmp::Ordering;
 use std::fmt;
 
-use crate::error::InvalidInput;
+use crate::invalid::InvalidInput;
 
-/// How deep arrays and objects may nest.
+/// The maximum nesting depth of arrays and objects.
 pub const MAX_DEPTH: usize = 128;
 
-/// A JSON value whose numbers are exact and whose objects are in canonical order.
+/// A JSON value with exact numbers and with objects in canonical order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Json {
     /// `null`
     Null,
     /// `true` or `false`
     Bool(bool),
-    /// A number, already in its canonical text.
+    /// A number, as its canonical text.
     Number(String),
     /// A string.
     String(String),
     /// An array.
     Array(Vec<Json>),
-    /// Members in canonical order (by UTF-16 code units), each name once.
+    /// Members in canonical order (by UTF-16 code units), with unique names.
     Object(Vec<(String, Json)>),
 }
 
 impl Json {
-    /// Reads JSON text strictly.
+    /// Parses JSON text strictly.
     ///
     /// # Errors
     /// Says what is wrong and at which byte.
@@ -41,25 +41,26 @@ impl Json {
         parse::document(text)
     }
 
-    /// An empty object: the input of an operation that has none.
+    /// An empty object, the input of an operation without inputs.
     #[must_use]
     pub fn empty() -> Self {
         Self::Object(Vec::new())
     }
 
-    /// A number from its JSON text, of which an integer keeps every digit.
+    /// A number from its JSON text. An integer keeps all its digits.
     ///
     /// # Errors
-    /// When it is not the text of a number, or of one that no reader could hold.
+    /// When the text is not a number, or not one that a parser can represent.
     pub fn number(token: &str) -> Result<Self, InvalidInput> {
-        let refused = || InvalidInput::new(format!("{token:?} is not a number that a JSON reader can hold"));
+        let refused =
+            || InvalidInput::new(format!("{token:?} is not a number that JSON parsers can represent"));
         match Self::parse(token)? {
             number @ Self::Number(_) => Ok(number),
             Self::Null | Self::Bool(_) | Self::String(_) | Self::Array(_) | Self::Object(_) => Err(refused()),
         }
     }
 
-    /// An object from its members; a later member of the same name replaces the earlier one.
+    /// An object from its members; a later member replaces an earlier one with the same name.
     pub fn object<N: Into<String>>(members: impl IntoIterator<Item = (N, Json)>) -> Self {
         let mut sorted: Vec<(String, Json)> = Vec::new();
         for (name, value) in members {
@@ -113,7 +114,7 @@ impl Json {
         }
     }
 
-    /// The member of that name, if this is an object that has it.
+    /// The member with this name, if this is an object that has it.
     #[must_use]
     pub fn member(&self, name: &str) -> Option<&Json> {
         match self {
@@ -125,7 +126,7 @@ impl Json {
         }
     }
 
-    /// The value that `pointer` names.
+    /// The value that `pointer` refers to.
     #[must_use]
     pub fn at(&self, pointer: &Pointer) -> Option<&Json> {
         pointer.steps.iter().try_fold(self, |value, step| match value {
@@ -135,10 +136,10 @@ impl Json {
         })
     }
 
-    /// This value without what the pointers name, each of them in the value as it was.
+    /// This value without the values that the pointers refer to. All pointers refer to the original value.
     #[must_use]
     pub fn without(mut self, pointers: &[Pointer]) -> Self {
-        // The last item of an array goes first, so that the others keep their places.
+        // Remove the last item of an array first, so that the indices of the others stay valid.
         let place = |pointer: &Pointer| -> Vec<(usize, String)> {
             pointer.steps.iter().map(|step| (step.len(), step.clone())).collect()
         };
@@ -149,7 +150,7 @@ impl Json {
         self
     }
 
-    /// This value without what `pointer` names; unchanged where it names nothing.
+    /// Removes the value that `pointer` refers to, if it exists.
     pub fn remove(&mut self, pointer: &Pointer) {
         let Some((last, parents)) = pointer.steps.split_last() else {
             return;
@@ -177,7 +178,7 @@ impl Json {
         }
     }
 
-    /// Calls `visit` with every leaf (a scalar or an empty container) and the pointer to it, in canonical order.
+    /// Calls `visit` with every leaf (a scalar or an empty container) and its pointer, in canonical order.
     pub fn leaves(&self, visit: &mut dyn FnMut(&str, &Json)) {
         fn walk(value: &Json, path: &mut String, visit: &mut dyn FnMut(&str, &Json)) {
             let mut child = |step: &str, inner: &Json, path: &mut String| {
@@ -240,7 +241,7 @@ impl From<serde_json::Value> for Json {
         match value {
             Value::Null => Self::Null,
             Value::Bool(flag) => Self::Bool(flag),
-            // A `Value` holds integers of 64 bits and finite doubles, and both have a canonical text.
+            // A `Value` holds 64-bit integers and finite doubles, which all have a canonical text.
             Value::Number(number) => {
                 let text = number.to_string();
                 let canonical = number.is_f64().then(|| number::canonical(&text)).flatten();
@@ -258,14 +259,14 @@ impl From<serde_json::Value> for Json {
     }
 }
 
-/// Names a place in a JSON value: an RFC 6901 pointer (`/order/items/0`) or a dotted path (`order.items.0`).
+/// A location in a JSON value: an RFC 6901 pointer (`/order/items/0`) or a dotted path (`order.items.0`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pointer {
     steps: Vec<String>,
 }
 
 impl Pointer {
-    /// Reads either form. A name that holds a dot needs the pointer form.
+    /// Parses either form. A name that contains a dot needs the pointer form.
     ///
     /// # Errors
     /// When it is empty, has an empty step, or a `~` that is neither `~0` nor `~1`.
@@ -299,7 +300,7 @@ impl fmt::Display for Pointer {
     }
 }
 
-/// RFC 8785 sorts names by UTF-16 code units, which differs from byte order beyond the basic plane.
+/// RFC 8785 sorts names by UTF-16 code units, which differs from byte order beyond the basic multilingual plane.
 fn canonical_order(a: &str, b: &str) -> Ordering {
     if a.is_ascii() && b.is_ascii() { a.cmp(b) } else { a.encode_utf16().cmp(b.encode_utf16()) }
 }
@@ -312,7 +313,7 @@ fn array_index(step: &str) -> Option<usize> {
 /// Appends a string in its canonical form.
 pub(crate) fn write_string(text: &str, out: &mut String) {
     out.push('"');
-    // Most strings need no escape; a look over the whole is cheaper than one at each byte.
+    // Most strings need no escapes, and one scan of the whole string is cheaper than a check per byte.
     if text.bytes().all(|byte| byte >= 0x20 && byte != b'"' && byte != b'\\') {
         out.push_str(text);
         out.push('"');
@@ -349,7 +350,7 @@ mod tests {
 
     #[test]
     fn members_are_sorted_by_utf16_units() {
-        // U+10000 is two surrogates (d800 dc00) and so comes before U+FFFF, although its bytes come after.
+        // U+10000 is two surrogates (d800 dc00) and so sorts before U+FFFF, although its bytes sort after.
         let value = Json::parse("{\"\u{ffff}\":1,\"\u{10000}\":2}").unwrap();
         assert_eq!(value.canonical(), "{\"\u{10000}\":2,\"\u{ffff}\":1}");
     }

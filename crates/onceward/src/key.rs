@@ -1,4 +1,4 @@
-//! Identity: which operation is this, and are its inputs the ones it was first asked for with?
+//! Identity: which operation a call refers to, and whether its inputs match those of the first call.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,28 +6,33 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::error::InvalidInput;
+use crate::invalid::InvalidInput;
 use crate::json::{self, Json, Pointer};
+use crate::secret::Secret;
 
-/// The longest key, scope or name, in characters.
+/// The maximum length of a key, scope or name, in characters.
 pub const MAX_NAME: usize = 255;
 
-/// How many fields of an input are told apart when a key is reused.
+/// How many input fields are compared by name when a key is reused.
 pub const MAX_FIELDS: usize = 64;
 
-/// `op_…`: names an operation. Derived from its scope, name and key, so every process finds the same one.
+/// `op_…`: the id of an operation. Derived from its scope, name and key, so every process computes the same one.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct OperationId(Box<str>);
 
 impl OperationId {
+    /// How many bytes of a hash an id holds.
+    pub const BYTES: usize = 20;
+
     /// The id of the operation (scope, name, key).
     #[must_use]
     pub fn of(scope: &str, name: &str, key: &str) -> Self {
         Self::of_parts([Some(scope), Some(name), Some(key)])
     }
 
-    /// The id of an operation that is identified by its scope and key alone, because no one chose its name.
+    /// The id of an operation that is identified by its scope and key alone, because the caller did not choose its
+    /// name.
     #[must_use]
     pub fn unnamed(scope: &str, key: &str) -> Self {
         Self::of_parts([Some(scope), None, Some(key)])
@@ -45,10 +50,10 @@ impl OperationId {
             lead = ',';
         }
         identity.push(']');
-        Self(tagged("op_", &Sha256::digest(identity)[..20]).into())
+        Self(tagged("op_", &Sha256::digest(identity)[..Self::BYTES]).into())
     }
 
-    /// Reads an id.
+    /// Parses an id.
     ///
     /// # Errors
     /// When it is not `op_` and 32 base32 digits.
@@ -63,11 +68,41 @@ impl OperationId {
         }
     }
 
+    /// The id combined with a mask. Masking twice gives the same id again. Each digit depends on one digit only, so
+    /// a prefix can be masked as well: see [`mask_prefix`].
+    #[must_use]
+    pub fn masked(&self, mask: &[u8; Self::BYTES]) -> Self {
+        Self(mask_prefix(&self.0, mask).into())
+    }
+
     /// The id as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
+}
+
+/// The first digits of an id, combined with a mask. A text that no id begins with is returned unchanged.
+#[must_use]
+pub fn mask_prefix(prefix: &str, mask: &[u8; OperationId::BYTES]) -> String {
+    const DIGITS: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
+    let value = |digit: u8| match digit {
+        b'a'..=b'z' => Some(digit - b'a'),
+        b'2'..=b'7' => Some(digit - b'2' + 26),
+        _ => None,
+    };
+    // Each digit is five bits of the hash.
+    let bits = |index: usize| {
+        let pair = [mask[index * 5 / 8], mask.get(index * 5 / 8 + 1).copied().unwrap_or(0)];
+        (u16::from_be_bytes(pair) >> (11 - index * 5 % 8)) as u8 & 31
+    };
+    let Some(digits) = prefix.strip_prefix("op_").filter(|digits| digits.len() <= 32) else {
+        return prefix.to_owned();
+    };
+    let masked =
+        |(index, digit)| value(digit).map(|value| char::from(DIGITS[usize::from(value ^ bits(index))]));
+    let digits: Option<String> = digits.bytes().enumerate().map(masked).collect();
+    digits.map_or_else(|| prefix.to_owned(), |digits| format!("op_{digits}"))
 }
 
 impl fmt::Display for OperationId {
@@ -89,7 +124,7 @@ impl From<OperationId> for String {
     }
 }
 
-/// Who chose a key. It decides what an expired key means.
+/// Who chose a key. This decides what happens when the key expires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KeyOrigin {
@@ -99,10 +134,10 @@ pub enum KeyOrigin {
     Derived,
 }
 
-/// What tells one operation of a name and scope from the next.
+/// The key that identifies an operation among those with the same scope and name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Key {
-    /// The key itself.
+    /// The key's text.
     pub text: String,
     /// Who chose it.
     pub origin: KeyOrigin,
@@ -116,7 +151,7 @@ impl Key {
     pub fn given(text: &str) -> Result<Self, InvalidInput> {
         if let Some(stray) = text.chars().find(|c| !c.is_ascii_graphic()) {
             return Err(InvalidInput::new(format!(
-                "the key holds {stray:?}; a key is 1 to {MAX_NAME} visible ASCII characters"
+                "the key contains {stray:?}; a key is 1 to {MAX_NAME} visible ASCII characters"
             )));
         }
         if text.is_empty() || text.len() > MAX_NAME {
@@ -128,8 +163,8 @@ impl Key {
         Ok(Self { text: text.to_owned(), origin: KeyOrigin::Given })
     }
 
-    /// A key derived from intent: `k1_` and base32 of SHA-256 over canonical `[1, name, selected, occurrence]`, of
-    /// which the selected inputs come as canonical text.
+    /// A key derived from the intent: `k1_` and base32 of SHA-256 over canonical `[1, name, selected, occurrence]`.
+    /// The selected inputs are given as canonical text.
     #[must_use]
     pub fn derived(name: &str, selected: &str, occurrence: &Occurrence) -> Self {
         let mut text = String::with_capacity(name.len() + selected.len() + 32);
@@ -142,17 +177,28 @@ impl Key {
         text.push(']');
         Self { text: tagged("k1_", &Sha256::digest(&text)), origin: KeyOrigin::Derived }
     }
+
+    /// The key as a ledger with this secret stores it: a derived key is hashed again, a given key stays as it is.
+    #[must_use]
+    pub fn keyed(self, secret: &Secret) -> Self {
+        match self.origin {
+            KeyOrigin::Given => self,
+            KeyOrigin::Derived => {
+                Self { text: tagged("k2_", &secret.hash("key", &[self.text.as_bytes()])), ..self }
+            }
+        }
+    }
 }
 
-/// Which repetition of the same action is wanted: 1 unless the caller says so.
+/// Which repetition of the same action is requested; 1 by default.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Occurrence(String);
 
 impl Occurrence {
-    /// A number or any label of visible characters.
+    /// A number, or any label of visible characters.
     ///
     /// # Errors
-    /// When it is empty, too long, or holds a control character.
+    /// When it is empty, too long, or contains a control character.
     pub fn parse(label: &str) -> Result<Self, InvalidInput> {
         name_like("occurrence", label).map(|()| Self(label.to_owned()))
     }
@@ -175,10 +221,10 @@ impl fmt::Display for Occurrence {
     }
 }
 
-/// The chosen fields of `input`, or `None` where none were chosen and all of it counts.
+/// The chosen fields of `input`, or `None` if none were chosen and all fields count.
 ///
 /// # Errors
-/// A field that is chosen and missing is an error, never an empty value.
+/// A chosen field that is missing is an error, never an empty value.
 pub fn select(input: &Json, fields: &[Pointer]) -> Result<Option<Json>, InvalidInput> {
     let mut missing = Vec::new();
     let mut selected = Vec::new();
@@ -194,7 +240,7 @@ pub fn select(input: &Json, fields: &[Pointer]) -> Result<Option<Json>, InvalidI
     }
 }
 
-/// `f1_…`: the hash of all inputs that are not volatile. Tells a retry from a reused key.
+/// `f1_…`: the hash of all inputs that are not volatile. Distinguishes a retry from a reused key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Fingerprint(String);
@@ -206,6 +252,12 @@ impl Fingerprint {
         Self(tagged("f1_", &Sha256::digest(canonical)))
     }
 
+    /// The fingerprint as a ledger with this secret stores it.
+    #[must_use]
+    pub fn keyed(&self, secret: &Secret) -> Self {
+        Self(tagged("f2_", &secret.hash("fingerprint", &[self.0.as_bytes()])))
+    }
+
     /// The fingerprint as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
@@ -213,26 +265,59 @@ impl Fingerprint {
     }
 }
 
-/// A short digest of each field of an input, so that a conflict can name what differs without keeping any value.
+/// A short digest of each input field, so that a conflict can name the fields that differ without storing their
+/// values.
 ///
-/// Salted with the operation's id: the same value in two operations has two digests.
+/// Salted with the operation's id, so the same value has a different digest in another operation. With a secret, the
+/// names are digests too, because they can be data, such as the addresses in a map of recipients.
 #[must_use]
-pub fn field_digests(id: &OperationId, input: &Json) -> BTreeMap<String, String> {
+pub fn field_digests(id: &OperationId, input: &Json, secret: Option<&Secret>) -> BTreeMap<String, String> {
     let mut digests = BTreeMap::new();
     input.leaves(&mut |path, value| {
         if digests.len() < MAX_FIELDS {
-            let mut hash = Sha256::new();
-            hash.update(id.as_str());
-            hash.update(path);
-            hash.update([0]);
-            hash.update(value.canonical());
-            digests.insert(path.to_owned(), tagged("", &hash.finalize()[..5]));
+            let value = value.canonical();
+            let digest = match secret {
+                Some(secret) => {
+                    secret.hash("value", &[id.as_str().as_bytes(), path.as_bytes(), value.as_bytes()])
+                }
+                None => {
+                    let mut hash = Sha256::new();
+                    hash.update(id.as_str());
+                    hash.update(path);
+                    hash.update([0]);
+                    hash.update(value);
+                    hash.finalize().into()
+                }
+            };
+            digests.insert(field_name(id, path, secret), tagged("", &digest[..5]));
         }
     });
     digests
 }
 
-/// The fields in which two inputs differ, by their digests.
+/// The names of an input's fields, indexed by the names that [`field_digests`] uses.
+pub(crate) fn field_names(
+    id: &OperationId,
+    input: &Json,
+    secret: Option<&Secret>,
+) -> BTreeMap<String, String> {
+    let mut names = BTreeMap::new();
+    input.leaves(&mut |path, _| {
+        if names.len() < MAX_FIELDS {
+            names.insert(field_name(id, path, secret), path.to_owned());
+        }
+    });
+    names
+}
+
+fn field_name(id: &OperationId, path: &str, secret: Option<&Secret>) -> String {
+    match secret {
+        None => path.to_owned(),
+        Some(secret) => tagged("", &secret.hash("field", &[id.as_str().as_bytes(), path.as_bytes()])[..10]),
+    }
+}
+
+/// The fields whose digests differ.
 #[must_use]
 pub fn fields_that_differ(a: &BTreeMap<String, String>, b: &BTreeMap<String, String>) -> Vec<String> {
     let mut fields: Vec<String> =
@@ -242,24 +327,27 @@ pub fn fields_that_differ(a: &BTreeMap<String, String>, b: &BTreeMap<String, Str
     fields
 }
 
-/// Checks a scope, a name or a label: 1 to 255 characters, none of them a control character.
+/// Checks a scope, a name or a label: 1 to 255 characters, none of them hidden.
 ///
 /// # Errors
-/// Says which rule is broken.
+/// Says which rule is violated.
 pub fn name_like(what: &str, text: &str) -> Result<(), InvalidInput> {
     let length = text.chars().count();
     if length == 0 || length > MAX_NAME {
         return Err(InvalidInput::new(format!(
-            "the {what} has {length} characters; it needs 1 to {MAX_NAME}"
+            "the {what} has {length} characters; it must have 1 to {MAX_NAME}"
         )));
     }
-    match text.chars().find(|c| c.is_control()) {
-        Some(stray) => Err(InvalidInput::new(format!("the {what} holds the control character {stray:?}"))),
+    match text.chars().find(|c| crate::text::is_hidden(*c)) {
+        Some(stray) => Err(InvalidInput::new(format!(
+            "the {what} contains the control character '{}'",
+            stray.escape_default()
+        ))),
         None => Ok(()),
     }
 }
 
-/// A tag, which says what it is and in which version, and lowercase base32.
+/// A tag, which gives the type and version, followed by lowercase base32.
 fn tagged(tag: &str, bytes: &[u8]) -> String {
     let mut text = String::with_capacity(tag.len() + bytes.len() * 8 / 5 + 1);
     text.push_str(tag);

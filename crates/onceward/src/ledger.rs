@@ -1,86 +1,135 @@
-//! The ledger: the whole loop of begin, execute and finish over any [`Store`].
+//! The ledger: the complete loop of begin, execute and finish over any [`Store`].
 
-mod adopt;
+mod import;
 mod call;
 mod claim;
+mod held;
 mod lookup;
+mod receipt;
+mod renewals;
 mod repeat;
-mod tend;
+mod stop;
+mod replay;
+mod admin;
+mod undo;
+mod unanswered;
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
-pub use adopt::Adopted;
+pub use admin::{Cancelled, Left, SweepReport};
 pub use call::{Call, ProbeAnswer};
 pub use claim::{Claim, Lease};
-pub use repeat::{Found, RepeatRule, Wanted};
-pub use tend::{Cancelled, Swept};
+pub use held::Edited;
+pub use import::Imported;
+pub use receipt::Receipt;
+pub use repeat::{Found, Wanted};
+pub use stop::Stopped;
+pub(crate) use stop::{stopped, stopped_error};
+pub use undo::Undoing;
 
 use crate::attempt::{Attempt, Done, Failure};
+use crate::barrier::Barrier;
 use crate::blocking::Blocking;
-use crate::decide::{self, Decision, Liveness, Refusal};
-use crate::error::{Error, Ran, clipped};
-use crate::key::OperationId;
+use crate::decide::{self, Decision, Refusal};
+use crate::error::{Error, clip};
+use crate::facts::{Liveness, Ran, Verdict};
+use crate::identity::Identity;
 use crate::operation::{Intent, Operation};
-use crate::record::{Class, DoubleEffect, Effect, Outcome, Owner, Record, State, Verification};
-use crate::store::{Dispatch, Door, Filter, Hold, Inherit, Listed, Store, StoreError, Swap, Watch};
-use crate::transition::{self, Verdict};
+use crate::record::{Class, Outcome, Owner, Record, State, Verification};
+use crate::store::{Begin, Dispatch, Inherit, LivenessSource, OwnerLock, Store, StoreError, Swap, WriteMode};
+use crate::transition;
+use renewals::Renewals;
+use unanswered::Unanswered;
 
-/// How long to wait at first and at most between two looks at another's attempt, where the kernel says who lives.
-const LOOK_MS: std::ops::RangeInclusive<u64> = 1..=20;
+/// The first and the longest pause between two polls of another caller's attempt, if the kernel tells who is
+/// alive.
+const POLL_MS: std::ops::RangeInclusive<u64> = 1..=20;
 
-/// The ledger between intent and effect.
+/// How often a store may refuse a new record and then have none with that id: others may have deleted it meanwhile.
+const MOST_REFUSED: u32 = 100;
+
+/// The ledger between intent and effect. Cheap to clone; clones share one store.
+///
+/// ```
+/// use std::sync::Arc;
+/// use onceward::{Ledger, ManualClock, MemoryStore, Operation};
+///
+/// # pollster::block_on(async {
+/// let ledger = Ledger::new(Arc::new(MemoryStore::new(ManualClock::at(0))));
+/// let order = Operation::new("create_order").key("order-7");
+/// let receipt = ledger
+///     .run(order, |attempt| async move {
+///         let sent = attempt.dispatch()?;
+///         // Call the shop here.
+///         Ok(sent.created(&"order 7"))
+///     })
+///     .await?;
+/// assert_eq!(receipt.data(), Some("\"order 7\""));
+/// # Ok::<(), onceward::Error>(())
+/// # }).unwrap();
+/// ```
 #[derive(Clone)]
 pub struct Ledger {
     store: Arc<dyn Store>,
-    door: Door,
+    mode: WriteMode,
+    unanswered: Arc<Unanswered>,
+    pub(crate) renewals: Arc<Renewals>,
 }
 
-/// What beginning an operation came to.
+/// The result of [`Ledger::begin`].
 pub enum Begun {
-    /// The intent is on disk: execute it, then finish the claim.
+    /// The intent is durable: execute it, then finish the claim.
     Execute(Claim),
-    /// It was done before: nothing is to be run.
+    /// The operation is already done: run nothing.
     Replay(Receipt),
 }
 
-/// What writing the next attempt down came to.
-enum Claimed {
-    /// It is written.
-    Mine(Claim),
-    /// Another caller was faster; this is what stood in the way, where it could be seen.
-    Others(Option<Arc<Record>>),
+/// The result of writing the next attempt.
+enum ClaimResult {
+    /// This caller's attempt is written.
+    Written(Claim),
+    /// Another caller was faster. Holds the record that conflicted, if it is known.
+    Conflict(Option<Arc<Record>>),
+    /// The scope is stopped.
+    Stopped(Barrier),
 }
 
-/// The proof that an operation is done.
-#[derive(Debug, Clone)]
-pub struct Receipt {
-    record: Arc<Record>,
-    ran: Ran,
-}
-
-/// What a call would come to. Nothing is written to find out.
+/// What a call would do. Finding out writes nothing.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// What would be decided. Never [`Decision::Doubt`].
+    /// The decision. Never [`Decision::Doubt`].
     pub decision: Decision,
-    /// The record it would be decided on.
+    /// The record that the decision is based on.
     pub record: Option<Arc<Record>>,
 }
 
 impl Ledger {
-    /// A ledger on that store.
+    /// A ledger on this store, for async callers. See [`Ledger::blocking`] for threads that may block.
     #[must_use]
     pub fn new(store: Arc<dyn Store>) -> Self {
-        Self { store, door: Door::Async }
+        Self { store, mode: WriteMode::Async, unanswered: Arc::default(), renewals: Arc::default() }
     }
 
-    /// The same ledger for threads that may block, with no runtime.
+    /// The same ledger for threads that may block. It needs no runtime.
     #[must_use]
     pub fn blocking(&self) -> Blocking {
-        Blocking::new(Self { store: Arc::clone(&self.store), door: Door::Blocking })
+        Blocking::new(Self { mode: WriteMode::Blocking, ..self.clone() })
     }
 
-    /// Lets the operation happen once: executes it, or replays its result.
+    /// How this ledger finds out whether an owner is alive.
+    #[must_use]
+    pub fn watch(&self) -> LivenessSource {
+        self.store.watch()
+    }
+
+    /// The same ledger for maintenance work: its writes may wait and share the sync of another write.
+    #[must_use]
+    pub fn patient(&self) -> Self {
+        Self { mode: WriteMode::Deferred, ..self.clone() }
+    }
+
+    /// Executes the operation once, or replays its stored result. The example of [`Ledger`] shows a call.
     ///
     /// # Errors
     /// Each says whether the effect happened: see [`Error::code`].
@@ -89,47 +138,140 @@ impl Ledger {
         F: FnMut(Attempt) -> W,
         W: Future<Output = Result<Done, Failure>>,
     {
-        self.call(operation.intent()?).run(act).await
+        self.call(self.intent(operation)?).run(act).await
     }
 
-    /// The same, with a probe, a check, or more to say. The operation's identity is worked out already.
+    /// Computes the identity and fingerprint of an operation, as this ledger stores them.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use onceward::{Ledger, ManualClock, MemoryStore, Operation};
+    ///
+    /// let ledger = Ledger::new(Arc::new(MemoryStore::new(ManualClock::at(0))));
+    /// let first = ledger.intent(Operation::new("charge").input(serde_json::json!({"amount": 100})))?;
+    /// let retry = ledger.intent(Operation::new("charge").input(serde_json::json!({"amount": 100})))?;
+    /// assert_eq!(first.id, retry.id);
+    /// # Ok::<(), onceward::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] with every problem at once, or [`Error::KeyMissing`].
+    pub fn intent(&self, operation: Operation) -> Result<Intent, Error> {
+        operation.intent_for(self.store.identity().secret.as_ref())
+    }
+
+    /// Converts an intent that was computed without a ledger into the form that this ledger stores.
+    #[must_use]
+    pub fn keyed(&self, intent: Intent) -> Intent {
+        intent.keyed_with(self.store.identity().secret.as_ref())
+    }
+
+    /// The same without a copy, if the intent has that form already.
+    fn keyed_form<'a>(&self, intent: &'a Intent) -> Cow<'a, Intent> {
+        intent.keyed_form(self.store.identity().secret.as_ref())
+    }
+
+    /// The ledger's identity.
+    #[must_use]
+    pub fn identity(&self) -> &Identity {
+        self.store.identity()
+    }
+
+    /// Prepares a call for an intent that is already computed. A probe or a check can be added before it
+    /// runs.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use onceward::{Failure, Ledger, ManualClock, MemoryStore, Operation, Outcome, ProbeAnswer};
+    ///
+    /// # pollster::block_on(async {
+    /// let ledger = Ledger::new(Arc::new(MemoryStore::new(ManualClock::at(0))));
+    /// let intent = ledger.intent(Operation::new("charge").key("order-7").with_probe())?;
+    /// let lost = |_| async { Err(Failure::in_doubt("the connection was reset")) };
+    /// ledger.call(intent.clone()).run(lost).await.unwrap_err();
+    ///
+    /// // The retry asks the probe instead of charging again.
+    /// let found = Outcome::with_effect(onceward::Effect::Created);
+    /// let retry = ledger.call(intent).probe(|_| std::future::ready(ProbeAnswer::Yes(found.clone())));
+    /// assert!(retry.run(|_| async { unreachable!("it has happened") }).await?.replayed());
+    /// # Ok::<(), onceward::Error>(())
+    /// # }).unwrap();
+    /// ```
     #[must_use]
     pub fn call(&self, intent: Intent) -> Call<'_> {
-        Call::new(self, intent)
+        Call::new(self, self.keyed(intent))
     }
 
-    /// What a call would come to, without running or writing anything.
+    /// What a call would do, without running or writing anything.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use onceward::{Decision, Ledger, ManualClock, MemoryStore, Operation};
+    ///
+    /// # pollster::block_on(async {
+    /// let ledger = Ledger::new(Arc::new(MemoryStore::new(ManualClock::at(0))));
+    /// let intent = ledger.intent(Operation::new("charge").key("order-7"))?;
+    /// assert_eq!(ledger.plan(&intent).await?.decision, Decision::Start { attempt: 1 });
+    /// # Ok::<(), onceward::Error>(())
+    /// # }).unwrap();
+    /// ```
     ///
     /// # Errors
     /// When the ledger cannot be read.
     pub async fn plan(&self, intent: &Intent) -> Result<Plan, Error> {
-        // A read runs every time, whatever is recorded.
+        // A read runs every time, even if a record exists.
         if intent.terms.class == Class::Read {
             return Ok(Plan { decision: Decision::Start { attempt: 1 }, record: None });
         }
+        let intent = &self.keyed_form(intent);
         let mut record = self.store.load(&intent.id).await?;
-        let mut liveness = self.liveness(record.as_deref()).await?;
         let now_ms = self.now_ms();
+        if let Some(lost) = self.doubt_after_restore(record.as_deref(), intent, now_ms) {
+            record = Some(Arc::new(lost));
+        }
+        let mut liveness = self.liveness(record.as_deref()).await?;
         loop {
             let decision = decide::begin(record.as_deref(), intent, liveness, now_ms);
             match (&decision, &record) {
-                // A real call would write the doubt down and decide again.
+                // A real call would record the doubt and decide again.
                 (Decision::Doubt, Some(seen)) if seen.state == State::Running => {
                     record = Some(Arc::new(transition::doubt(seen, liveness, now_ms)));
                     liveness = Liveness::Gone;
+                }
+                (Decision::Start { .. }, _) if intent.undoes.is_none() => {
+                    let decision = match self.barrier_of(&intent.scope).await? {
+                        Some(barrier) => Decision::Refuse(stopped(barrier, record.as_deref())),
+                        None => decision,
+                    };
+                    return Ok(Plan { decision, record });
                 }
                 _ => return Ok(Plan { decision, record }),
             }
         }
     }
 
-    /// Writes the intent down, unless it was done, is being done, or must not be done.
+    /// Records the intent, unless the operation is done, running, or must not run.
     ///
     /// # Errors
-    /// Every refusal of the contract. Nothing was run.
+    /// Every refusal in the contract. Nothing was run.
     pub async fn begin(&self, intent: &Intent) -> Result<Begun, Error> {
-        // Nothing tells when this caller dispatches, so a crash leaves it in doubt.
-        self.begin_with(intent, Inherit::No, Dispatch::Begun, None).await
+        // This caller does not report its dispatch, so a crash leaves the operation in doubt.
+        self.begin_with(&self.keyed_form(intent), Inherit::No, Dispatch::Begun, None).await
+    }
+
+    /// The same for a caller that reports its dispatch with [`Attempt::dispatch`]: if its owner ends before that,
+    /// there was certainly no effect.
+    ///
+    /// # Errors
+    /// Every refusal in the contract. Nothing was run.
+    pub async fn begin_undispatched(&self, intent: &Intent) -> Result<Begun, Error> {
+        self.begin_with(&self.keyed_form(intent), Inherit::No, Dispatch::NotYet, None).await
+    }
+
+    /// The record of an operation that may have happened during the time that a restore lost; it is in doubt.
+    fn doubt_after_restore(&self, found: Option<&Record>, intent: &Intent, now_ms: i64) -> Option<Record> {
+        let fence = self.store.identity().fence.as_ref()?;
+        fence.covers(found, now_ms).then(|| transition::lost(found, intent, fence, now_ms))
     }
 
     pub(crate) async fn begin_with(
@@ -140,15 +282,22 @@ impl Ledger {
         probe: Option<&call::Probe<'_>>,
     ) -> Result<Begun, Error> {
         let wait_until = transition::later(self.now_ms(), intent.terms.wait_ms);
-        let mut look_ms = *LOOK_MS.start();
-        let mut seen = Some(self.store.recall(&intent.id).await?);
+        let mut poll_ms = *POLL_MS.start();
+        let mut refused = RefusedInserts::default();
+        self.withdraw_unanswered().await?;
+        let mut seen = Some(self.store.load_cached(&intent.id).await?);
         loop {
             let found = match seen.take() {
                 Some(found) => found,
                 None => self.store.load(&intent.id).await?,
             };
-            let liveness = self.liveness(found.as_deref()).await?;
             let now_ms = self.now_ms();
+            if let Some(lost) = self.doubt_after_restore(found.as_deref(), intent, now_ms) {
+                let expected = found.map(|found| found.version);
+                self.store.swap(expected, lost, self.mode).await?;
+                continue;
+            }
+            let liveness = self.liveness(found.as_deref()).await?;
             let mut decision = decide::begin(found.as_deref(), intent, liveness, now_ms);
             if let (Decision::Probe, Some(record)) = (&decision, &found) {
                 match self.ask(record, intent, liveness, probe).await? {
@@ -159,61 +308,79 @@ impl Ledger {
             match (decision, found) {
                 (Decision::Start { .. }, found) => {
                     match self.claim(found.as_deref(), intent, inherit, dispatch).await? {
-                        Claimed::Mine(claim) => return Ok(Begun::Execute(claim)),
-                        Claimed::Others(found) => seen = found.map(Some),
+                        ClaimResult::Written(claim) => return Ok(Begun::Execute(claim)),
+                        ClaimResult::Conflict(None) if found.is_none() => refused.again()?,
+                        ClaimResult::Conflict(found) => seen = found.map(Some),
+                        ClaimResult::Stopped(barrier) => return Err(stopped_error(barrier, found)),
                     }
                 }
-                (Decision::Replay, Some(record)) => {
-                    self.store.tally_replay(&record.id);
-                    return Ok(Begun::Replay(Receipt { record, ran: Ran::No }));
-                }
-                (Decision::ReplayFailure, Some(record)) => {
-                    self.store.tally_replay(&record.id);
-                    let reason = record.reason().unwrap_or("it failed").to_owned();
-                    return Err(Error::Failed { record, reason, ran: Ran::No });
-                }
+                (Decision::Hold, found) => match self.hold(found.as_deref(), intent, now_ms).await? {
+                    Some(found) => seen = Some(Some(found)),
+                    None => refused.again()?,
+                },
+                (Decision::Held, Some(record)) => return Err(Error::Held { record }),
+                (Decision::Replay, Some(record)) => return self.replay(record),
+                (Decision::ReplayFailure, Some(record)) => return Err(self.replay_failure(record)),
                 (Decision::Wait, Some(record)) => {
                     let left_ms = u64::try_from(wait_until.saturating_sub(now_ms)).unwrap_or(0);
                     if left_ms == 0 {
                         return Err(Error::InProgress { record, ran: Ran::No });
                     }
-                    let slice_ms = self.slice_ms(&record, now_ms, &mut look_ms);
+                    let slice_ms = self.slice_ms(&record, now_ms, &mut poll_ms);
                     self.store.changed(&record.id, record.version, slice_ms.min(left_ms)).await;
                 }
                 (Decision::Doubt | Decision::Probe, Some(record)) => {
                     let next = transition::doubt(&record, liveness, now_ms);
-                    self.store.swap(Some(record.version), next, self.door).await?;
+                    self.store.swap(Some(record.version), next, self.mode).await?;
                 }
-                (Decision::Refuse(refusal), Some(record)) => return Err(refused(refusal, record, intent)),
+                (Decision::Refuse(refusal), Some(record)) => {
+                    return Err(refusal_error(refusal, record, intent));
+                }
                 (
-                    Decision::Replay
+                    Decision::Held
+                    | Decision::Replay
                     | Decision::ReplayFailure
                     | Decision::Wait
                     | Decision::Doubt
                     | Decision::Probe
                     | Decision::Refuse(_),
                     None,
-                ) => unreachable!("only a start is decided on nothing"),
+                ) => unreachable!("only a start or a hold is decided on nothing"),
             }
         }
     }
 
-    /// How long to wait before looking at another's attempt again.
-    fn slice_ms(&self, record: &Record, now_ms: i64, look_ms: &mut u64) -> u64 {
+    /// The stored result of an operation that is done.
+    fn replay(&self, record: Arc<Record>) -> Result<Begun, Error> {
+        let record = require_readable(record)?;
+        self.store.tally_replay(&record.id);
+        Ok(Begun::Replay(Receipt::new(record, Ran::No)))
+    }
+
+    /// The stored failure of an operation.
+    fn replay_failure(&self, record: Arc<Record>) -> Error {
+        self.store.tally_replay(&record.id);
+        let reason = record.reason().unwrap_or("it failed").to_owned();
+        Error::Failed { record, reason, ran: Ran::No }
+    }
+
+    /// How long to wait before polling another caller's attempt again.
+    fn slice_ms(&self, record: &Record, now_ms: i64, poll_ms: &mut u64) -> u64 {
         match self.store.watch() {
-            Watch::Kernel => {
-                let slice = *look_ms;
-                *look_ms = (*look_ms * 2).min(*LOOK_MS.end());
+            LivenessSource::Kernel => {
+                let slice = *poll_ms;
+                *poll_ms = (*poll_ms * 2).min(*POLL_MS.end());
                 slice
             }
-            Watch::Lease => {
+            LivenessSource::Lease => {
                 let until = record.detail.owner.map_or(now_ms, |owner| owner.lease_until_ms);
                 u64::try_from(until - now_ms).unwrap_or(0).max(1)
             }
         }
     }
 
-    /// Asks the probe and gives the decision after its answer, or `None` when it has settled the matter.
+    /// Asks the probe and returns the decision that follows from its answer, or `None` if the answer settled
+    /// the doubt.
     async fn ask(
         &self,
         record: &Arc<Record>,
@@ -228,9 +395,10 @@ impl Ledger {
         let now_ms = self.now_ms();
         match answer {
             ProbeAnswer::Yes(outcome) => {
+                let outcome = intent.terms.redact.outcome(outcome);
                 let outcome = Outcome { settled_by: Some("probe".to_owned()), ..outcome };
                 if let Some(next) = transition::settle(record, liveness, Verdict::Done, outcome, now_ms) {
-                    self.store.swap(Some(record.version), next, self.door).await?;
+                    self.store.swap(Some(record.version), next, self.mode).await?;
                 }
                 Ok(None)
             }
@@ -239,46 +407,68 @@ impl Ledger {
         }
     }
 
-    /// Writes the next attempt down.
+    /// Writes the next attempt.
     async fn claim(
         &self,
         found: Option<&Record>,
         intent: &Intent,
         inherit: Inherit,
         dispatch: Dispatch,
-    ) -> Result<Claimed, Error> {
-        // The lock comes first: whoever sees the record sees its owner alive.
-        let hold: Arc<dyn Hold> = self.store.hold(inherit)?.into();
-        // Until the work says that it dispatches, a crash is certain to have had no effect.
+    ) -> Result<ClaimResult, Error> {
+        // Take the lock first, so that any process that sees the record also sees its owner alive.
+        let lock: Arc<dyn OwnerLock> = self.store.hold(inherit)?.into();
+        // Until the work reports its dispatch, a crash certainly had no effect.
         if dispatch == Dispatch::NotYet {
-            hold.note_dispatch(Dispatch::NotYet)?;
+            lock.note_dispatch(Dispatch::NotYet)?;
         }
         let now_ms = self.now_ms();
         let owner =
-            Owner { token: hold.token(), lease_until_ms: transition::later(now_ms, intent.terms.lease_ms) };
+            Owner { token: lock.token(), lease_until_ms: transition::later(now_ms, intent.terms.lease_ms) };
         let record = transition::start(found, intent, owner, now_ms);
         let attempt = record.attempt;
-        let (seen, lost) = match self.store.swap(found.map(|found| found.version), record, self.door).await {
-            Ok(Swap::Written(record)) => (Some(record), None),
-            Ok(Swap::Conflict(found)) => (found, None),
-            // Only the reply may have been lost, so a second look decides.
-            Err(error) => (self.store.load(&intent.id).await.unwrap_or(None), Some(error)),
+        let expected = found.map(|found| found.version);
+        let begun = match &intent.undoes {
+            None => self.store.begin(expected, record, self.mode).await,
+            // A compensation takes back what the stopped run did, so no barrier refuses it.
+            Some(_) => self.store.swap(expected, record, self.mode).await.map(Begin::Swapped),
         };
-        // Whoever finds his own lock in the record has written it, whatever he was told.
+        let (seen, lost) = match begun {
+            Ok(Begin::Swapped(Swap::Written(record))) => (Some(record), None),
+            Ok(Begin::Swapped(Swap::Conflict(found))) => (found, None),
+            Ok(Begin::Stopped(barrier)) => return Ok(ClaimResult::Stopped(barrier)),
+            // Perhaps only the reply was lost, so read the record again.
+            Err(error) => match self.store.load(&intent.id).await {
+                Ok(seen) => (seen, Some(error)),
+                Err(_) => {
+                    // The intent may be written now or later, but nothing will be dispatched for it.
+                    self.unanswered.note(intent.id.clone(), owner.token);
+                    (None, Some(error))
+                }
+            },
+        };
+        // If the record holds our lock token, our write succeeded, even if the reply was lost.
         let mine = |seen: &Record| seen.attempt == attempt && seen.detail.owner == Some(owner);
         match (seen, lost) {
+            (Some(record), _) if mine(&record) && record.state == State::Running => {
+                let claim = Claim::new(self.clone(), record, lock, &intent.terms);
+                Ok(ClaimResult::Written(claim))
+            }
+            // The reply was lost for so long that another caller presumed this owner dead. That caller may act on
+            // the doubt, so nothing is dispatched: withdraw the intent, and decide again.
             (Some(record), _) if mine(&record) => {
-                let claim = Claim::new(self.clone(), record, hold, intent.terms.lease_ms);
-                Ok(Claimed::Mine(claim))
+                self.unanswered.note(intent.id.clone(), owner.token);
+                self.withdraw_unanswered().await?;
+                Ok(ClaimResult::Conflict(None))
             }
             (_, Some(error)) => Err(error.into()),
-            (seen, None) => Ok(Claimed::Others(seen)),
+            (seen, None) => Ok(ClaimResult::Conflict(seen)),
         }
     }
 
     pub(crate) async fn liveness(&self, record: Option<&Record>) -> Result<Liveness, StoreError> {
         match record {
             Some(Record { state: State::Running | State::InDoubt, detail, .. }) => match &detail.owner {
+                Some(owner) if owner.is_leased() => Ok(Liveness::Unknown),
                 Some(owner) => self.store.liveness(owner).await,
                 None => Ok(Liveness::Gone),
             },
@@ -301,18 +491,44 @@ impl Ledger {
     }
 }
 
-pub(crate) fn refused(refusal: Refusal, record: Arc<Record>, intent: &Intent) -> Error {
+/// Counts how often a store has refused a new record and then had none with that id.
+#[derive(Default)]
+struct RefusedInserts(u32);
+
+impl RefusedInserts {
+    /// Counts one more, and gives up when another process cannot have deleted the record every time.
+    fn again(&mut self) -> Result<(), StoreError> {
+        self.0 += 1;
+        if self.0 < MOST_REFUSED {
+            return Ok(());
+        }
+        Err(StoreError::Unusable {
+            what: "the ledger does not write a new record, although it has none with that id; does a trigger or a rule \
+                   of its server suppress writes?"
+                .to_owned(),
+        })
+    }
+}
+
+/// Returns the record if its result can be read.
+pub(crate) fn require_readable(record: Arc<Record>) -> Result<Arc<Record>, Error> {
+    Error::of_result(&record).map_or(Ok(record), Err)
+}
+
+pub(crate) fn refusal_error(refusal: Refusal, record: Arc<Record>, intent: &Intent) -> Error {
     match refusal {
         Refusal::KeyReused(fields) => Error::KeyReused { record, fields },
         Refusal::KeyExpired => Error::KeyExpired { record },
         Refusal::Cancelled => Error::Cancelled { record },
+        Refusal::Undone => Error::Undone { record },
+        Refusal::Stopped(barrier) => stopped_error(barrier, Some(record)),
         Refusal::BudgetExhausted => Error::BudgetExhausted { record, limit: intent.terms.max_attempts },
-        Refusal::InDoubt => in_doubt(record),
+        Refusal::InDoubt => in_doubt_error(record),
     }
 }
 
-/// The answer to a call that finds its operation in doubt.
-pub(crate) fn in_doubt(record: Arc<Record>) -> Error {
+/// The error for a call that finds its operation in doubt.
+pub(crate) fn in_doubt_error(record: Arc<Record>) -> Error {
     let refuted = record.outcome.as_ref().is_some_and(|o| o.verified == Some(Verification::Refuted));
     let why = record.reason().unwrap_or("it gave no answer");
     if refuted {
@@ -321,123 +537,15 @@ pub(crate) fn in_doubt(record: Arc<Record>) -> Error {
     let reason = format!(
         "attempt {} is in doubt: {}. It may have taken effect; nothing was run",
         record.attempt,
-        clipped(why)
+        clip(why)
     );
     Error::InDoubt { record, reason, ran: Ran::No }
 }
 
-impl Receipt {
-    pub(crate) fn new(record: Arc<Record>, ran: Ran) -> Self {
-        Self { record, ran }
-    }
-
-    /// The record behind it.
-    #[must_use]
-    pub fn record(&self) -> &Arc<Record> {
-        &self.record
-    }
-
-    /// Whether this call ran the operation.
-    #[must_use]
-    pub fn ran(&self) -> Ran {
-        self.ran
-    }
-
-    /// Whether this is the stored result of an earlier call: this one ran nothing.
-    #[must_use]
-    pub fn replayed(&self) -> bool {
-        self.ran == Ran::No
-    }
-
-    /// What this call did to the world: nothing, where it is a replay.
-    #[must_use]
-    pub fn effect(&self) -> Effect {
-        match self.ran {
-            Ran::No => Effect::Noop,
-            Ran::Yes => self.original_effect(),
-        }
-    }
-
-    /// What the operation did when it was done.
-    #[must_use]
-    pub fn original_effect(&self) -> Effect {
-        self.record.outcome.as_ref().and_then(|outcome| outcome.effect).unwrap_or(Effect::Updated)
-    }
-
-    /// The stored result as JSON text, byte for byte; `None` where there is none or it could not be kept.
-    #[must_use]
-    pub fn data(&self) -> Option<&str> {
-        self.record.outcome.as_ref()?.data.as_ref().map(|data| data.get())
-    }
-
-    /// What a surface stored beside the result.
-    #[must_use]
-    pub fn body(&self) -> Option<&[u8]> {
-        self.record.outcome.as_ref()?.body.as_deref()
-    }
-
-    /// The alarm, where more than one attempt had an effect.
-    #[must_use]
-    pub fn double_effect(&self) -> Option<DoubleEffect> {
-        self.record.detail.double_effect
-    }
-}
-
 impl Record {
-    /// Why it ended as it did, where that was said.
+    /// Why it ended as it did, if a reason was given.
     #[must_use]
     pub fn reason(&self) -> Option<&str> {
-        self.outcome.as_ref()?.reason.as_deref()
-    }
-}
-
-impl Ledger {
-    /// The record of that id, and where it really stands.
-    ///
-    /// # Errors
-    /// [`Error::NotFound`], or the ledger cannot be read.
-    pub async fn find(&self, id: &OperationId) -> Result<(Arc<Record>, State), Error> {
-        let record = self.store.load(id).await?.ok_or_else(|| Error::NotFound { id: id.to_string() })?;
-        let liveness = self.liveness(Some(&record)).await?;
-        let state = decide::standing(&record, liveness, self.now_ms());
-        Ok((record, state))
-    }
-
-    /// The records that the filter lets through, newest first, and where each really stands.
-    ///
-    /// The filter's states are those that records really have: a running one whose owner is gone is in doubt.
-    ///
-    /// # Errors
-    /// When the ledger cannot be read.
-    pub async fn list(&self, filter: &Filter) -> Result<Vec<(Listed, State)>, Error> {
-        let mut written = filter.clone();
-        // A record may still be written as what it was: running for in doubt or failed, in doubt for running (a process
-        // that the attempt left behind holds its lock), and settled for expired.
-        if filter.states.contains(&State::Running) {
-            written.states.push(State::InDoubt);
-        }
-        if filter.states.contains(&State::InDoubt) || filter.states.contains(&State::Failed) {
-            written.states.push(State::Running);
-        }
-        if filter.states.contains(&State::Expired) {
-            written.states.extend([State::Done, State::Failed, State::Cancelled]);
-        }
-        let mut seen = Vec::new();
-        loop {
-            let page = self.store.list(&written).await?;
-            let full = page.len() == written.limit;
-            for listed in page {
-                written.before = Some(listed.cursor);
-                let liveness = self.liveness(Some(&listed.record)).await?;
-                let state = decide::standing(&listed.record, liveness, self.now_ms());
-                if filter.states.is_empty() || filter.states.contains(&state) {
-                    seen.push((listed, state));
-                }
-            }
-            if !full || seen.len() >= filter.limit {
-                seen.truncate(filter.limit);
-                return Ok(seen);
-            }
-        }
+        self.outcome.as_ref()?.reason()
     }
 }

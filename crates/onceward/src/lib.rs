@@ -1,5 +1,5 @@
-//! The ledger between intent and effect: it writes the intent down before anything happens, lets it happen once,
-//! replays the result to every retry, and says *yes*, *no* or *in doubt* when asked.
+//! The ledger between intent and effect. It records an intent before anything happens, lets it happen once,
+//! replays the result to every retry, and answers *yes*, *no* or *in doubt* when asked whether it happened.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -17,55 +17,108 @@
 //! ```
 //!
 //! # Layout
-//! - [`record`]: what is remembered; the states. [`decide`]: what a call gets. [`transition`]: how a record changes.
-//! - [`json`], [`key`]: identity from intent. [`operation`]: what a caller asks for. [`policy`]: `onceward.toml`.
-//! - [`store`]: the seam to back ends. [`memory`]: its specification. [`watchers`]: a building block for others.
-//!   `conformance` (a feature): the suite that every back end runs.
-//! - [`ledger`]: begin, execute, finish, and all that people do to records. [`blocking`]: the same without a runtime.
-//! - [`atomic`]: record and effect in one transaction. [`answer`], [`next_step`], [`error`]: what callers are told.
+//! Every public item has one path: types are at the root of the crate, and functions that belong together are in a
+//! module. The source files:
+//! - `record`: what is stored, and the states. `facts`: what the others share. `decide`: what a call gets.
+//!   `transition`: how a record changes.
+//! - `identity`, `secret`: the identity of a ledger. `json`, `key`: how an operation is identified. `operation`: what a
+//!   caller requests. `policy`: `onceward.toml`. `redact`: what is removed before a result is stored.
+//! - `store`: the interface to back ends. `barrier`: stopped scopes. `settlement`: what became of
+//!   each intent. `memory`: its reference implementation. `watchers`: wakes waiting
+//!   callers, for use by other stores. [`sealed`]: values whose key is missing. `conformance` (a feature): the
+//!   test suite for back ends. `wire` (a feature): the messages of a store over HTTP.
+//! - `ledger`: begin, execute, finish, and the administration of records. `blocking`: the same without a runtime.
+//! - [`atomic`]: record and effect in one transaction. `answer`, `next_step`, `error`, `invalid`, `time`: what callers
+//!   receive.
+//! - [`text`]: makes stored text safe to print.
 //!
-//! This crate does no I/O and reads no clock, environment or randomness: the store brings time and tokens.
+//! This crate does no I/O and reads no clock, environment or randomness: the store supplies time and tokens.
+//!
+//! # Features
+//! - `conformance`: the test suite for back ends (`onceward::conformance`). Off by default.
 
-pub mod record;
+mod record;
+mod facts;
+// Pure functions, public for the tests of other crates of this workspace; they may change in any release.
+#[doc(hidden)]
 pub mod decide;
+#[doc(hidden)]
 pub mod transition;
-pub mod json;
-pub mod key;
-pub mod operation;
-pub mod policy;
-pub mod store;
-pub mod memory;
-pub mod watchers;
-pub mod ledger;
+mod identity;
+mod secret;
+mod json;
+mod key;
+mod operation;
+mod policy;
+mod redact;
+mod barrier;
+mod store;
+mod settlement;
+pub mod sealed;
+mod memory;
+mod watchers;
+mod ledger;
+mod undo;
 pub mod atomic;
-pub mod attempt;
-pub mod blocking;
-pub mod answer;
-pub mod next_step;
-pub mod error;
+mod attempt;
+mod blocking;
+mod answer;
+mod api_problem;
+mod next_step;
+mod error;
+mod invalid;
+mod template;
+mod time;
+pub mod text;
 #[cfg(feature = "conformance")]
 pub mod conformance;
+#[cfg(feature = "wire")]
+pub mod wire;
 
-pub use answer::{Answer, Preview};
+/// The sample of `docs/backend.md`.
+#[cfg(all(doctest, feature = "conformance"))]
+#[doc = include_str!("../../../docs/backend.md")]
+struct BackendGuide;
+
+pub use answer::{Answer, ErrorView, HeldView, OperationView, Preview, Problem, UndoneView};
+pub use api_problem::{ApiProblem, idempotency_key};
 pub use attempt::{Attempt, Dispatched, Done, Failure};
+pub use barrier::{Barrier, PRINCIPAL, is_in_scope, stopping_scopes};
 pub use blocking::Blocking;
-pub use decide::{Decision, Liveness, Refusal};
-pub use error::{Code, Error, Happened, InvalidInput, Ran};
-pub use json::{Json, Pointer};
-pub use key::{Fingerprint, Key, KeyOrigin, Occurrence, OperationId};
+pub use decide::{Decision, Refusal};
+pub use error::{Code, Error};
+pub use facts::{Ending, Happened, Liveness, Ran, RepeatRule, Verdict};
+pub use identity::{Fence, Identity, MAX_EPOCH, RANDOM_BYTES};
+pub use invalid::InvalidInput;
+pub use json::{Json, MAX_DEPTH, Pointer};
+pub use key::{
+    Fingerprint, Key, KeyOrigin, MAX_FIELDS, MAX_NAME, Occurrence, OperationId, field_digests,
+    fields_that_differ, mask_prefix, name_like, select,
+};
 pub use ledger::{
-    Adopted, Begun, Call, Cancelled, Claim, Lease, Ledger, Plan, ProbeAnswer, Receipt, RepeatRule, Swept,
-    Wanted,
+    Begun, Call, Cancelled, Claim, Edited, Found, Imported, Lease, Ledger, Left, Plan, ProbeAnswer, Receipt,
+    Stopped, SweepReport, Undoing, Wanted,
 };
 pub use memory::{ManualClock, MemoryStore};
 pub use next_step::{Choice, Guidance, NextStep, Surface};
-pub use operation::{Intent, Operation, ScopeOrigin};
-pub use policy::{KeyPolicy, OnExpired, OnFailure, Policy, Settings, Terms, ToolRule, ToolSettings};
+pub use operation::{DEFAULT_SCOPE, Intent, Operation, ScopeOrigin};
+pub use policy::{
+    DEFAULT_POLICY, ExitRule, Hold, KeyPolicy, OnExpired, OnFailure, OnToolError, Origin, Policy, Release,
+    Setting, Settings, Terms, ToolQuestion, ToolRule, ToolSettings, ToolUndo, span_ms, suggestion,
+};
 pub use record::{
-    Class, Detail, DoubleEffect, Downstream, Effect, Outcome, Owner, Past, Record, State, Verification,
+    ALIAS_NAME, Class, Compensation, CompensationKind, Detail, DoubleEffect, Downstream, Effect, Held,
+    HeldBy, MAX_HISTORY, MAX_REQUEST, MAX_RESULT, Outcome, Owner, Past, Record, State, UndoEvidence, Undone,
+    Usage, Verification,
 };
+pub use redact::{Edit, Redaction};
+pub use secret::Secret;
+pub use settlement::{Fate, Settlement, SettlementLine, Sums, Tokens};
 pub use store::{
-    Applied, Change, Clock, Counts, Cursor, Dispatch, Door, Filter, Hold, Inherit, Listed, Missing, Store,
-    StoreError, Swap, Watch,
+    Applied, Begin, Change, Clock, Counts, Cursor, Dispatch, Filter, IfMissing, Inherit, Listed,
+    LivenessSource, OwnerLock, Store, StoreError, Swap, WriteMode, Writing, after_prefix,
 };
-pub use transition::{Ending, Verdict};
+pub use template::{Piece, Template, field};
+pub use time::{rfc3339, span_in_words};
+pub use undo::{EffectNow, Reversal, UndoOutcome, UndoStep, sort_for_undo};
+pub use watchers::Watchers;

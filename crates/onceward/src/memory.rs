@@ -1,4 +1,4 @@
-//! A store in memory: the specification of the seam, and the ledger of those who need none that lasts.
+//! A store in memory: the reference implementation of [`Store`], and a ledger for programs that need no persistence.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -6,27 +6,33 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 
-use crate::decide::Liveness;
+use crate::barrier::{Barrier, stopping_scopes};
+use crate::facts::Liveness;
+use crate::identity::Identity;
 use crate::key::OperationId;
 use crate::record::{Owner, Record};
 use crate::store::{
-    Clock, Counts, Cursor, Dispatch, Door, Filter, Hold, Inherit, Listed, Store, StoreError, Swap, Watch,
+    Begin, Clock, Counts, Cursor, Dispatch, Filter, Inherit, Listed, LivenessSource, OwnerLock, Store,
+    StoreError, Swap, WriteMode,
 };
 use crate::watchers::Watchers;
 
 /// A store in memory.
 pub struct MemoryStore<C> {
     clock: C,
-    watch: Watch,
+    watch: LivenessSource,
     table: Arc<Mutex<Table>>,
-    watchers: Watchers,
+    watchers: Arc<Watchers>,
+    identity: Identity,
 }
 
 #[derive(Default)]
 struct Table {
+    identity: Option<Identity>,
     records: HashMap<OperationId, (i64, Arc<Record>)>,
     order: BTreeMap<i64, OperationId>,
     replays: HashMap<OperationId, u64>,
+    barriers: BTreeMap<String, Barrier>,
     held: HashSet<u64>,
     undispatched: HashSet<u64>,
     last_row: i64,
@@ -34,18 +40,49 @@ struct Table {
 }
 
 impl<C: Clock> MemoryStore<C> {
-    /// An empty store that tells `clock`'s time and sees whether its owners live.
+    /// An empty store with this clock, which can tell whether its owners are alive.
     pub fn new(clock: C) -> Self {
-        Self { clock, watch: Watch::Kernel, table: Arc::default(), watchers: Watchers::default() }
+        let identity = Identity::unkeyed(b"memory");
+        let table = Table { identity: Some(identity.clone()), ..Table::default() };
+        Self {
+            clock,
+            watch: LivenessSource::Kernel,
+            table: Arc::new(Mutex::new(table)),
+            watchers: Arc::default(),
+            identity,
+        }
     }
 
-    /// The same, but it cannot see whether an owner lives, as if owners were on other machines.
+    /// Another handle on the same ledger, with its current identity.
+    pub fn open_again(&self, clock: C) -> Self {
+        let identity = self.table().identity.clone().unwrap_or_else(|| self.identity.clone());
+        Self {
+            clock,
+            watch: self.watch,
+            table: Arc::clone(&self.table),
+            watchers: Arc::clone(&self.watchers),
+            identity,
+        }
+    }
+
+    /// A store that cannot tell whether an owner is alive, as if owners were on other machines.
     pub fn blind(clock: C) -> Self {
-        Self { watch: Watch::Lease, ..Self::new(clock) }
+        Self { watch: LivenessSource::Lease, ..Self::new(clock) }
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The table, if it still belongs to the ledger that was opened.
+    fn own_table(&self) -> Result<MutexGuard<'_, Table>, StoreError> {
+        let table = self.table();
+        let found = table.identity.as_ref().map(Identity::mark);
+        if found.as_ref() == Some(&self.identity.mark()) {
+            Ok(table)
+        } else {
+            Err(StoreError::replaced("it has another name or epoch"))
+        }
     }
 }
 
@@ -55,39 +92,74 @@ impl<C: Clock> Store for MemoryStore<C> {
         &self.clock
     }
 
-    fn watch(&self) -> Watch {
+    fn watch(&self) -> LivenessSource {
         self.watch
+    }
+
+    fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    async fn set_identity(&self, next: &Identity) -> Result<(), StoreError> {
+        self.own_table()?.identity = Some(next.clone());
+        Ok(())
     }
 
     async fn load(&self, id: &OperationId) -> Result<Option<Arc<Record>>, StoreError> {
         Ok(self.table().load(id))
     }
 
-    async fn swap(&self, expected: Option<u64>, record: Record, _door: Door) -> Result<Swap, StoreError> {
-        let record = Arc::new(record);
-        {
-            let mut table = self.table();
-            let found = table.load(&record.id);
-            if found.as_ref().map(|found| found.version) != expected {
-                return Ok(Swap::Conflict(found));
-            }
-            let row = match table.records.get(&record.id) {
-                Some((row, _)) => *row,
-                None => {
-                    table.last_row += 1;
-                    table.last_row
-                }
-            };
-            table.order.insert(row, record.id.clone());
-            table.records.insert(record.id.clone(), (row, Arc::clone(&record)));
+    async fn swap(
+        &self,
+        expected: Option<u64>,
+        record: Record,
+        _mode: WriteMode,
+    ) -> Result<Swap, StoreError> {
+        let swap = self.own_table()?.swap(expected, record);
+        if let Swap::Written(record) = &swap {
+            self.watchers.notify(&record.id);
         }
-        self.watchers.notify(&record.id);
-        Ok(Swap::Written(record))
+        Ok(swap)
     }
 
-    async fn delete(&self, id: &OperationId, expected: u64, _door: Door) -> Result<bool, StoreError> {
+    async fn begin(
+        &self,
+        expected: Option<u64>,
+        record: Record,
+        _mode: WriteMode,
+    ) -> Result<Begin, StoreError> {
+        let swap = {
+            let mut table = self.own_table()?;
+            let barrier = stopping_scopes(&record.scope).find_map(|scope| table.barriers.get(scope));
+            if let Some(barrier) = barrier
+                && table.version(&record.id) == expected
+            {
+                return Ok(Begin::Stopped(barrier.clone()));
+            }
+            table.swap(expected, record)
+        };
+        if let Swap::Written(record) = &swap {
+            self.watchers.notify(&record.id);
+        }
+        Ok(Begin::Swapped(swap))
+    }
+
+    async fn stop(&self, barrier: &Barrier) -> Result<Barrier, StoreError> {
+        let mut table = self.own_table()?;
+        Ok(table.barriers.entry(barrier.scope.clone()).or_insert_with(|| barrier.clone()).clone())
+    }
+
+    async fn resume(&self, scope: &str) -> Result<Option<Barrier>, StoreError> {
+        Ok(self.own_table()?.barriers.remove(scope))
+    }
+
+    async fn barriers(&self) -> Result<Vec<Barrier>, StoreError> {
+        Ok(self.table().barriers.values().cloned().collect())
+    }
+
+    async fn delete(&self, id: &OperationId, expected: u64, _mode: WriteMode) -> Result<bool, StoreError> {
         let deleted = {
-            let mut table = self.table();
+            let mut table = self.own_table()?;
             match table.records.get(id) {
                 Some((row, record)) if record.version == expected => {
                     let row = *row;
@@ -137,18 +209,18 @@ impl<C: Clock> Store for MemoryStore<C> {
         self.watchers.wait(id, timeout_ms, &self.clock, unchanged).await;
     }
 
-    fn hold(&self, _inherit: Inherit) -> Result<Box<dyn Hold>, StoreError> {
+    fn hold(&self, _inherit: Inherit) -> Result<Box<dyn OwnerLock>, StoreError> {
         let mut table = self.table();
         table.last_token += 1;
         let token = table.last_token;
         table.held.insert(token);
-        Ok(Box::new(MemoryHold { token, table: Arc::clone(&self.table) }))
+        Ok(Box::new(MemoryLock { token, table: Arc::clone(&self.table) }))
     }
 
     async fn liveness(&self, owner: &Owner) -> Result<Liveness, StoreError> {
         Ok(match self.watch {
-            Watch::Lease => Liveness::Unknown,
-            Watch::Kernel => {
+            LivenessSource::Lease => Liveness::Unknown,
+            LivenessSource::Kernel => {
                 let table = self.table();
                 match (table.held.contains(&owner.token), table.undispatched.contains(&owner.token)) {
                     (true, _) => Liveness::Alive,
@@ -165,6 +237,27 @@ impl<C: Clock> Store for MemoryStore<C> {
 }
 
 impl Table {
+    fn swap(&mut self, expected: Option<u64>, record: Record) -> Swap {
+        if self.version(&record.id) != expected {
+            return Swap::Conflict(self.load(&record.id));
+        }
+        let record = Arc::new(record);
+        let row = match self.records.get(&record.id) {
+            Some((row, _)) => *row,
+            None => {
+                self.last_row += 1;
+                self.last_row
+            }
+        };
+        self.order.insert(row, record.id.clone());
+        self.records.insert(record.id.clone(), (row, Arc::clone(&record)));
+        Swap::Written(record)
+    }
+
+    fn version(&self, id: &OperationId) -> Option<u64> {
+        self.records.get(id).map(|(_, record)| record.version)
+    }
+
     fn load(&self, id: &OperationId) -> Option<Arc<Record>> {
         let (_, record) = self.records.get(id)?;
         match self.replays.get(id) {
@@ -174,12 +267,12 @@ impl Table {
     }
 }
 
-struct MemoryHold {
+struct MemoryLock {
     token: u64,
     table: Arc<Mutex<Table>>,
 }
 
-impl Hold for MemoryHold {
+impl OwnerLock for MemoryLock {
     fn token(&self) -> u64 {
         self.token
     }
@@ -194,7 +287,7 @@ impl Hold for MemoryHold {
     }
 }
 
-impl Drop for MemoryHold {
+impl Drop for MemoryLock {
     fn drop(&mut self) {
         self.table.lock().unwrap_or_else(PoisonError::into_inner).held.remove(&self.token);
     }
@@ -208,20 +301,20 @@ fn without_body(record: &Record) -> Record {
     record
 }
 
-/// A clock that moves only when it is told to, or when somebody sleeps on it.
+/// A clock that moves only when it is advanced or when a task sleeps on it.
 #[derive(Debug, Default)]
 pub struct ManualClock {
     now_ms: AtomicI64,
 }
 
 impl ManualClock {
-    /// A clock that stands at `now_ms`.
+    /// A clock that shows `now_ms`.
     #[must_use]
     pub fn at(now_ms: i64) -> Self {
         Self { now_ms: AtomicI64::new(now_ms) }
     }
 
-    /// Moves it, by a negative span too.
+    /// Moves the clock; backwards if `ms` is negative.
     pub fn advance(&self, ms: i64) {
         self.now_ms.fetch_add(ms, Ordering::SeqCst);
     }
@@ -234,7 +327,7 @@ impl Clock for ManualClock {
     }
 
     async fn sleep(&self, ms: u64) {
-        // Others that are ready go first; then time has passed.
+        // Let other ready tasks run first; then the time has passed.
         let mut yielded = false;
         std::future::poll_fn(|context| {
             if std::mem::replace(&mut yielded, true) {

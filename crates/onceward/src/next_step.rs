@@ -1,44 +1,53 @@
-//! What a caller does next, said once for every surface.
+//! What a caller should do next, defined once for all surfaces.
 
 use serde::Serialize;
+use serde_json::{Value, json};
 
-use crate::error::Ran;
+use crate::facts::{Ran, RepeatRule, Verdict};
 use crate::key::OperationId;
-use crate::ledger::RepeatRule;
 use crate::record::{Class, Record};
-use crate::transition::Verdict;
+use crate::text;
 
-/// What takes a caller on after an answer that is not a success.
+/// What a caller should do after an answer that is not a success.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NextStep {
     /// Find out whether it happened, then record the finding.
     Settle(OperationId),
-    /// Record what this call knows and could not write.
+    /// Record the outcome that this call knows but could not write.
     Record(OperationId, Verdict),
-    /// Let the ledger ask the stored probe.
+    /// Have the ledger ask the stored probe.
     Probe(OperationId),
-    /// Wait for the call that runs it.
+    /// Wait for the call that is executing it.
     Wait(OperationId),
-    /// Read what is recorded about it.
+    /// Release the operation now, or cancel it, if its time is not to be waited for.
+    Release(OperationId),
+    /// Show the record.
     Show(OperationId),
-    /// Make the same call again: it is safe.
+    /// Repeat the same call, which is safe.
     CallAgain,
-    /// Repeat the action on purpose, as another occurrence.
+    /// Run the action again on purpose, as another occurrence.
     Repeat,
-    /// Use another key: this one names a different action.
+    /// Use another key, because this one belongs to a different action.
     OtherKey,
     /// Allow more attempts than this limit.
     RaiseAttempts {
-        /// The limit that is reached.
+        /// The current limit.
         limit: u32,
     },
-    /// Look at the ledger.
+    /// Finish an undo that has begun.
+    Undo(OperationId),
+    /// Leave it: its scope was stopped on purpose, until someone resumes it.
+    Resume {
+        /// The stopped scope.
+        scope: String,
+    },
+    /// Check the ledger.
     CheckLedger,
 }
 
 impl NextStep {
-    /// The way out of a doubt, as the operation's class allows it. Where a call that ran nothing was refused, the same
-    /// call is refused again: its downstream key or its budget is used up, or it has no probe.
+    /// How to resolve a doubt, depending on the operation's class. If a call that ran nothing was refused, repeating
+    /// it is refused as well: its downstream key or its budget is used up, or it has no probe.
     pub(crate) fn out_of_doubt(record: &Record, ran: Ran) -> Self {
         let settle = || Self::Settle(record.id.clone());
         if record.spent_attempts() >= record.detail.max_attempts {
@@ -54,55 +63,60 @@ impl NextStep {
     }
 }
 
-/// How a surface spells a next step.
+/// How a surface presents a next step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Surface {
-    /// A command-line tool: its name, and the options that make it find the same ledger.
+    /// A command-line tool: its name, and the options that select the same ledger.
     Shell {
         /// The program.
         program: String,
-        /// Options that belong to every command, quoted for a shell.
+        /// Options for every command, quoted for a shell.
         options: Vec<String>,
     },
-    /// Python code that has a `ledger`.
+    /// Python code with a variable `ledger`.
     Python,
-    /// Tools of an MCP server, for an agent that may settle a doubt by itself.
+    /// The ledger API of a server.
+    Http,
+    /// Tools of an MCP server, for an agent that may settle a doubt without a person.
     McpAgent,
-    /// The same, where a person must settle it with a command-line tool.
+    /// Tools of an MCP server, if a person must settle a doubt with a command-line tool.
     McpPerson {
-        /// The person's program, with the options that make it find the same ledger.
+        /// The person's program, with the options that select the same ledger.
         program: String,
     },
 }
 
-/// A next step in the words of a surface.
+/// A next step as a surface presents it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Guidance {
     /// What to do, in one sentence.
     pub say: String,
-    /// The one thing to paste. It never decides a doubt.
+    /// The command to run. It never settles a doubt.
     pub command: Option<String>,
-    /// One thing to paste for each finding.
+    /// One command for each possible finding.
     pub options: Vec<Choice>,
 }
 
-/// What to paste if something is found to be so.
+/// The command for one finding.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Choice {
-    /// What was found.
+    /// The finding.
     #[serde(rename = "if")]
     pub found: &'static str,
-    /// What to run then.
+    /// The command to run for it.
     pub command: String,
 }
 
 impl Surface {
-    /// The shell tool of that name, without options.
+    /// A shell tool with this name, without options.
     pub fn shell(program: impl Into<String>) -> Self {
         Self::Shell { program: program.into(), options: Vec::new() }
     }
 
-    /// A next step in the words of this surface.
+    /// Presents a next step on this surface.
     #[must_use]
     pub fn spell(&self, step: &NextStep) -> Guidance {
         match step {
@@ -128,6 +142,7 @@ impl Surface {
                 ("wait for it, then make the same call", self.command("wait", id)),
                 "wait, then make the same call again; it is safe",
             ),
+            NextStep::Release(id) => self.release_or_cancel(id),
             NextStep::Show(id) => paste_or_say(
                 ("see what is recorded", self.command("show", id)),
                 "ask a person to look at what is recorded",
@@ -135,7 +150,7 @@ impl Surface {
             NextStep::CallAgain => say("make the same call again; it is safe"),
             NextStep::Repeat => say(match self {
                 Self::Shell { .. } => "to do it again on purpose, add --occurrence 2 or use another key",
-                Self::Python | Self::McpAgent | Self::McpPerson { .. } => {
+                Self::Python | Self::Http | Self::McpAgent | Self::McpPerson { .. } => {
                     "to do it again on purpose, use another key or occurrence"
                 }
             }),
@@ -145,41 +160,65 @@ impl Surface {
                     format!("to allow more, raise `attempts` in the policy above {limit}, or use another key")
                 }
                 Self::Shell { .. } => format!("to allow more, raise --attempts above {limit}"),
-                Self::Python | Self::McpAgent | Self::McpPerson { .. } => {
+                Self::Python | Self::Http | Self::McpAgent | Self::McpPerson { .. } => {
                     format!("to allow more, raise the limit of attempts above {limit}")
                 }
             }),
+            NextStep::Undo(id) => {
+                paste_or_say(("finish the undo", self.undo(id)), "ask a person to finish the undo")
+            }
+            NextStep::Resume { scope } => self.resume(scope),
             NextStep::CheckLedger => match self {
                 Self::Shell { program, .. } if program == "once" => Guidance {
                     say: "make the ledger reachable, then make the same call again".to_owned(),
                     command: Some(self.line("doctor")),
                     options: Vec::new(),
                 },
-                Self::Shell { .. } | Self::Python | Self::McpAgent | Self::McpPerson { .. } => {
+                Self::Shell { .. } | Self::Python | Self::Http | Self::McpAgent | Self::McpPerson { .. } => {
                     say("make the ledger reachable, then make the same call again")
                 }
             },
         }
     }
 
-    /// Whether it is a tool of the framework's, which has fewer commands and flags than `once`.
+    /// A stopped scope: a person or the program that stopped it may resume it, an agent may not.
+    fn resume(&self, scope: &str) -> Guidance {
+        const SAY: &str = "do not repeat it: the scope was stopped on purpose. To let it continue";
+        let command = match self {
+            Self::Shell { program, .. } if program == "once" => {
+                self.line(&format!("resume {}", text::shell_word(scope)))
+            }
+            Self::Shell { .. } => format!("once resume {}", text::shell_word(scope)),
+            Self::Python => format!("ledger.resume({})", Value::from(scope)),
+            Self::Http => format!("POST /v1/resume {}", json!({ "scope": scope })),
+            Self::McpAgent | Self::McpPerson { .. } => {
+                return say(
+                    "do not repeat it: the scope was stopped on purpose. Tell the user; only a person resumes it",
+                );
+            }
+        };
+        Guidance { say: SAY.to_owned(), command: Some(command), options: Vec::new() }
+    }
+
+    /// Whether it is a tool built with the framework, which has fewer commands and flags than `once`.
     fn is_other_tool(&self) -> bool {
         matches!(self, Self::Shell { program, .. } if program != "once")
     }
 
-    /// How the same action is repeated on purpose.
+    /// How to repeat the same action on purpose.
     #[must_use]
     pub fn repeat_hint(&self) -> &'static str {
         match self {
             Self::Shell { .. } => "To run it again on purpose, add --occurrence 2",
             Self::Python => "To run it again on purpose, use .occurrence(2)",
+            Self::Http => "To run it again on purpose, send another key or occurrence",
             Self::McpAgent | Self::McpPerson { .. } => {
                 "To run it again on purpose, make the same call once more"
             }
         }
     }
 
-    /// The same, for a call that this rule told from a repeat.
+    /// The same, for a call that this rule distinguished from a repeat.
     #[must_use]
     pub fn repeat_hint_under(&self, rule: RepeatRule) -> &'static str {
         match (rule, self) {
@@ -190,18 +229,62 @@ impl Surface {
             (RepeatRule::Given | RepeatRule::Strict, Self::McpAgent | Self::McpPerson { .. }) => {
                 "To run it again on purpose, use another occurrence"
             }
-            (RepeatRule::Given | RepeatRule::Strict, Self::Shell { .. } | Self::Python) => self.repeat_hint(),
+            (RepeatRule::Given | RepeatRule::Strict, Self::Shell { .. } | Self::Python | Self::Http) => {
+                self.repeat_hint()
+            }
         }
     }
 
     fn settle_in_words(&self) -> String {
         match self {
+            Self::Http => "check first whether it happened, then record it".to_owned(),
             Self::Shell { .. } | Self::Python | Self::McpAgent => {
                 "check first whether it happened, then record what you found".to_owned()
             }
             Self::McpPerson { .. } => {
-                "check first whether it happened; do not repeat it. A person records what was found"
+                "check first whether it happened; do not repeat it. A person must record the finding"
                     .to_owned()
+            }
+        }
+    }
+
+    /// How to start a held operation now, or to cancel it.
+    fn release_or_cancel(&self, id: &OperationId) -> Guidance {
+        let (release, cancel) = match self {
+            // A tool on the framework shares the ledger, but only `once` releases.
+            Self::Shell { .. } => (self.once(&format!("release {id}")), self.once(&format!("cancel {id}"))),
+            Self::McpPerson { program } => {
+                (format!("{program} release {id}"), format!("{program} cancel {id}"))
+            }
+            Self::Python => (format!("ledger.release(\"{id}\")"), format!("ledger.cancel(\"{id}\")")),
+            Self::Http => {
+                (format!("POST /v1/operations/{id}/release"), format!("POST /v1/operations/{id}/cancel"))
+            }
+            // An agent must not approve its own call.
+            Self::McpAgent => (format!("once release {id}"), format!("once cancel {id}")),
+        };
+        let say = match self {
+            Self::McpAgent | Self::McpPerson { .. } => {
+                "do not repeat it: it starts at its time or when a person releases it"
+            }
+            Self::Shell { .. } | Self::Python | Self::Http => "wait, release it, or cancel it",
+        };
+        Guidance {
+            say: say.to_owned(),
+            command: None,
+            options: vec![
+                Choice { found: "it should be sent now", command: release },
+                Choice { found: "it should not be sent", command: cancel },
+            ],
+        }
+    }
+
+    /// A command line of `once` on the same ledger.
+    fn once(&self, rest: &str) -> String {
+        match self {
+            Self::Shell { program, .. } if program != "once" => format!("once {rest}"),
+            Self::Shell { .. } | Self::Python | Self::Http | Self::McpAgent | Self::McpPerson { .. } => {
+                self.line(rest)
             }
         }
     }
@@ -218,6 +301,9 @@ impl Surface {
         match self {
             Self::Shell { .. } => self.line(&format!("settle {id} --as {verdict}")),
             Self::Python => format!("ledger.settle(\"{id}\", \"{verdict}\")"),
+            Self::Http => {
+                format!("POST /v1/operations/{id}/settle {{\"verdict\":\"{verdict}\",\"evidence\":\"…\"}}")
+            }
             Self::McpAgent => {
                 format!("once_settle {{\"operation\":\"{id}\",\"verdict\":\"{verdict}\",\"evidence\":\"…\"}}")
             }
@@ -230,31 +316,41 @@ impl Surface {
             Self::Shell { program, .. } if program == "once" => {
                 Some(self.line(&format!("settle {id} --probe")))
             }
-            // The same call asks the probe.
+            // Repeating the call asks the probe.
             Self::Shell { .. } => None,
-            Self::Python | Self::McpAgent | Self::McpPerson { .. } => None,
+            Self::Python | Self::Http | Self::McpAgent | Self::McpPerson { .. } => None,
         }
     }
 
-    /// A command that only looks or waits.
+    fn undo(&self, id: &OperationId) -> Option<String> {
+        match self {
+            Self::Shell { program, .. } if program == "once" => Some(self.line(&format!("undo {id}"))),
+            Self::Python => Some(format!("ledger.compensate(\"{id}\")")),
+            Self::Shell { .. } | Self::Http | Self::McpAgent | Self::McpPerson { .. } => None,
+        }
+    }
+
+    /// A command that only reads or waits.
     fn command(&self, verb: &str, id: &OperationId) -> Option<String> {
         match self {
             Self::Shell { .. } => Some(self.line(&format!("{verb} {id}"))),
             Self::Python if verb == "wait" => Some(format!("ledger.wait(\"{id}\")")),
             Self::Python => Some(format!("ledger.show(\"{id}\")")),
+            Self::Http if verb == "wait" => Some(format!("GET /v1/operations/{id}/wait")),
+            Self::Http => Some(format!("GET /v1/operations/{id}")),
             Self::McpAgent => Some(format!("once_status {{\"operation\":\"{id}\"}}")),
             Self::McpPerson { .. } => None,
         }
     }
 
-    /// A command of this surface's tool.
+    /// A command line for this surface's tool.
     pub(crate) fn line(&self, rest: &str) -> String {
         match self {
             Self::Shell { program, options } if !options.is_empty() => {
                 format!("{program} {} {rest}", options.join(" "))
             }
             Self::Shell { program, .. } | Self::McpPerson { program } => format!("{program} {rest}"),
-            Self::Python | Self::McpAgent => rest.to_owned(),
+            Self::Python | Self::Http | Self::McpAgent => rest.to_owned(),
         }
     }
 }

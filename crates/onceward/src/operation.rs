@@ -1,21 +1,24 @@
-//! What a caller asks for, and the intent that is made of it.
+//! What a caller requests, and the intent computed from it.
 
+#[cfg(test)]
+mod tests;
+
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::error::{Error, InvalidInput};
+use crate::error::Error;
+use crate::invalid::InvalidInput;
 use crate::json::{Json, Pointer};
 use crate::key::{self, Fingerprint, Key, KeyOrigin, Occurrence, OperationId};
-use crate::policy::{KeyPolicy, Terms};
-use crate::record::Class;
+use crate::policy::{Hold, KeyPolicy, Terms};
+use crate::record::{Class, Compensation, Held, HeldBy, Record};
+use crate::secret::Secret;
 
-/// The largest result that is kept, in bytes.
-pub const MAX_RESULT: usize = 16 * 1024 * 1024;
-
-/// The scope of those who name none.
+/// The scope of calls that give none.
 pub const DEFAULT_SCOPE: &str = "default";
 
-/// One logical side effect that a caller wants to happen once.
+/// One logical side effect that must happen once.
 ///
 /// ```
 /// use onceward::Operation;
@@ -43,22 +46,27 @@ pub struct Operation {
     probe: Option<String>,
     probe_no: Vec<i32>,
     verify: Option<String>,
+    undo: Option<Compensation>,
+    undoes: Option<OperationId>,
     folder: Option<String>,
     command: Option<String>,
+    downstream_key: Option<String>,
+    trace_parent: Option<String>,
+    held: Held,
 }
 
-/// Who chose a scope. It decides whether the scope makes calls strict and its keys permanent.
+/// Who chose the scope. This decides whether the scope makes calls strict and its keys permanent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ScopeOrigin {
-    /// No one: the default scope.
+    /// No one; it is the default scope.
     Default,
     /// The caller.
     Explicit,
-    /// The host's environment, such as a conversation id: it separates calls and says nothing about repeats.
+    /// The host's environment, for example a conversation id. It separates calls but does not make them strict.
     Host,
 }
 
-/// Whether the operation's name was chosen, and so belongs to its identity beside a given key.
+/// Whether the caller chose the name, so that it is part of the identity even with a given key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Naming {
     Chosen,
@@ -66,7 +74,7 @@ enum Naming {
 }
 
 impl Operation {
-    /// An operation that does `name`, in the default scope, with no input and the default terms.
+    /// An operation named `name`, in the default scope, with no input and the default terms.
     #[must_use]
     pub fn new(name: impl Into<String>) -> Self {
         Self {
@@ -85,19 +93,30 @@ impl Operation {
             probe: None,
             probe_no: Vec::new(),
             verify: None,
+            undo: None,
+            undoes: None,
             folder: None,
             command: None,
+            downstream_key: None,
+            trace_parent: None,
+            held: Held::by_policy(),
         }
     }
 
-    /// An operation whose name no one chose, such as a program's file name. Beside a given key it does not count: scope
-    /// and key alone identify the operation.
+    /// An operation whose name the caller did not choose, for example a program's file name. With a given key the
+    /// name is not part of the identity: scope and key alone identify the operation.
     #[must_use]
     pub fn unnamed(name: impl Into<String>) -> Self {
         Self { naming: Naming::Incidental, ..Self::new(name) }
     }
 
-    /// A namespace for keys that the caller chose: a tenant, a session, a run. `default` is no choice.
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Sets the namespace for keys: a tenant, a session, a run. `default` counts as not set.
     #[must_use]
     pub fn scope(self, scope: impl Into<String>) -> Self {
         let scope = scope.into();
@@ -105,105 +124,136 @@ impl Operation {
         Self { scope, scope_origin, ..self }
     }
 
-    /// A namespace that the host's environment implies. It separates calls and does not make them strict.
+    /// Sets a namespace that the host's environment implies. It separates calls but does not make them strict.
     #[must_use]
     pub fn host_scope(self, scope: impl Into<String>) -> Self {
         Self { scope: scope.into(), scope_origin: ScopeOrigin::Host, ..self }
     }
 
-    /// A key of the caller's own. Without one it is derived from the intent.
+    /// Sets the key. Without one, the key is derived from the intent.
     #[must_use]
     pub fn key(self, key: impl Into<String>) -> Self {
         Self { key: Some(key.into()), ..self }
     }
 
-    /// The inputs. For integers beyond 64 bits use [`Operation::input_json`].
+    /// Sets the inputs. For integers beyond 64 bits use [`Operation::input_json`].
     #[must_use]
     pub fn input(self, input: impl Into<Json>) -> Self {
         Self { input: Ok(input.into()), ..self }
     }
 
-    /// The inputs as JSON text, of which no digit is lost.
+    /// Sets the inputs as JSON text, without losing digits of large numbers.
     #[must_use]
     pub fn input_json(self, text: &str) -> Self {
         Self { input: Json::parse(text), ..self }
     }
 
-    /// The fields that identify the action (all of them by default).
+    /// Sets the fields that identify the action (all of them by default).
     #[must_use]
     pub fn key_fields<F: Into<String>>(self, fields: impl IntoIterator<Item = F>) -> Self {
         Self { key_fields: fields.into_iter().map(Into::into).collect(), ..self }
     }
 
-    /// Fields that may differ between a call and its retry: a trace id, a time.
+    /// Sets the fields that may differ between a call and its retry, for example a trace id or a time.
     #[must_use]
     pub fn volatile<F: Into<String>>(self, fields: impl IntoIterator<Item = F>) -> Self {
         Self { volatile: fields.into_iter().map(Into::into).collect(), ..self }
     }
 
-    /// The same action is wanted again: 2, 3, … or any label.
+    /// Requests the same action again: 2, 3, … or any label.
     #[must_use]
     pub fn occurrence(self, label: impl Into<String>) -> Self {
         Self { occurrence: Some(label.into()), ..self }
     }
 
-    /// What may be done when it is in doubt.
+    /// Sets how safe the operation is to repeat when it is in doubt.
     #[must_use]
     pub fn class(mut self, class: Class) -> Self {
         self.terms.class = class;
         self
     }
 
-    /// Its times, limits and rules.
+    /// Sets its times, limits and rules.
     #[must_use]
     pub fn terms(self, terms: Terms) -> Self {
         Self { terms, ..self }
     }
 
-    /// There is a probe, so an operation of class `once` is `probed`. [`Operation::probe_command`] says so too.
+    /// Declares that there is a probe, which changes the class `once` to `probed`. [`Operation::probe_command`] does
+    /// so too.
     #[must_use]
     pub fn with_probe(self) -> Self {
         Self { has_probe: true, ..self }
     }
 
-    /// The command that tells whether it happened, kept with the record for later.
+    /// Sets the command that tells whether the operation happened. It is stored with the record.
     #[must_use]
     pub fn probe_command(self, command: Option<String>) -> Self {
         Self { has_probe: self.has_probe || command.is_some(), probe: command, ..self }
     }
 
-    /// Exit codes of the probe command that mean "no", besides 10.
+    /// Sets the exit codes of the probe command that mean "no", in addition to 10.
     #[must_use]
     pub fn probe_no(self, codes: impl Into<Vec<i32>>) -> Self {
         Self { probe_no: codes.into(), ..self }
     }
 
-    /// The folder of the call, in which its probe and its check run.
+    /// Sets the folder in which the call, its probe and its check run.
     #[must_use]
     pub fn folder(self, folder: Option<String>) -> Self {
         Self { folder, ..self }
     }
 
-    /// The command line, to be shown in lists. It is stored with the record.
+    /// Sets the command line to show in listings. It is stored with the record.
     #[must_use]
     pub fn command_line(self, command: Option<String>) -> Self {
         Self { command, ..self }
     }
 
-    /// How a call without a key is told from a repeat, said by the caller: it holds in every scope.
+    /// Sets the key that is sent downstream, if it is not derived from the operation: a request that its caller signed
+    /// can only be sent with the key that it contains. The first attempt's key is recorded and is never replaced.
+    #[must_use]
+    pub fn downstream_key(self, key: impl Into<String>) -> Self {
+        Self { downstream_key: Some(key.into()), ..self }
+    }
+
+    /// Sets the W3C `traceparent` of the call. It is stored with the record, and is not part of the operation's
+    /// identity. A value that is not one is ignored, because a trace must not stop a call.
+    ///
+    /// ```
+    /// use onceward::Operation;
+    /// let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    /// let traced = Operation::new("charge").key("order-7").trace_parent(Some(parent)).intent()?;
+    /// assert_eq!(traced.id, Operation::new("charge").key("order-7").intent()?.id);
+    /// # Ok::<(), onceward::Error>(())
+    /// ```
+    #[must_use]
+    pub fn trace_parent(self, parent: Option<&str>) -> Self {
+        Self { trace_parent: parent.filter(|text| is_trace_parent(text)).map(str::to_owned), ..self }
+    }
+
+    /// Sets which surface holds the operation, who said so, and the request from which another process can execute it.
+    /// It matters only if [`Terms::hold`] says that the operation is held.
+    #[must_use]
+    pub fn held(mut self, surface: &str, by: HeldBy, request: Option<String>) -> Self {
+        self.held = Held { surface: surface.to_owned(), by, request, ..self.held };
+        self
+    }
+
+    /// Sets how a retry without a key is distinguished from a repeat. The caller's choice applies in every scope.
     #[must_use]
     pub fn keys(mut self, keys: KeyPolicy) -> Self {
         (self.terms.keys, self.keys_said) = (keys, true);
         self
     }
 
-    /// Whether the caller has said which operation it is, by a key or an occurrence.
+    /// Whether the caller identified the operation by a key or an occurrence.
     #[must_use]
     pub fn is_identified(&self) -> bool {
         self.key.is_some() || self.occurrence.is_some()
     }
 
-    /// How a call without a key is told from a repeat, by the policy and by who chose the scope.
+    /// How a retry without a key is distinguished from a repeat, according to the policy and the origin of the scope.
     #[must_use]
     pub fn key_policy(&self) -> KeyPolicy {
         match (self.terms.keys, self.scope_origin) {
@@ -212,17 +262,45 @@ impl Operation {
         }
     }
 
-    /// The command that checks a reported success, kept with the record for later.
+    /// Sets the command that checks a reported success. It is stored with the record.
     #[must_use]
     pub fn verify_command(self, command: Option<String>) -> Self {
         Self { verify: command, ..self }
     }
 
-    /// Works out identity and fingerprint. Pure: the same operation has the same intent everywhere.
+    /// Sets what takes the operation back. It is stored with the record.
+    #[must_use]
+    pub fn undo(self, undo: Option<Compensation>) -> Self {
+        Self { undo, ..self }
+    }
+
+    /// Declares that this operation takes another one back. It may begin in a scope that was stopped.
+    #[must_use]
+    pub fn undoes(self, id: &OperationId) -> Self {
+        Self { undoes: Some(id.clone()), ..self }
+    }
+
+    /// Computes identity and fingerprint. Pure: the same operation has the same intent everywhere.
     ///
     /// # Errors
     /// [`Error::Invalid`] with every problem at once, or [`Error::KeyMissing`].
-    pub fn intent(mut self) -> Result<Intent, Error> {
+    pub fn intent(self) -> Result<Intent, Error> {
+        self.intent_for(None)
+    }
+
+    /// Applies what the probe and the scope say about the terms.
+    fn complete_terms(&mut self) {
+        if self.has_probe {
+            self.terms.class = self.terms.class.with_probe();
+        }
+        if self.scope_origin == ScopeOrigin::Explicit {
+            self.terms.retention_ms = self.terms.retention_ms.max(self.terms.session_retention_ms);
+        }
+    }
+
+    /// The same as a ledger with this secret stores it: see [`Intent::keyed_with`].
+    pub(crate) fn intent_for(mut self, secret: Option<&Secret>) -> Result<Intent, Error> {
+        self.complete_terms();
         let mut problems = Vec::new();
         let mut note = |result: Result<(), InvalidInput>| {
             if let Err(invalid) = result {
@@ -233,6 +311,7 @@ impl Operation {
         note(key::name_like("scope", &self.scope));
         note(self.input.as_ref().map(|_| ()).map_err(Clone::clone));
         note(self.terms.check());
+        note(self.held.check());
         let key_fields = pointers(&self.key_fields);
         let volatile = pointers(&self.volatile);
         note(key_fields.as_ref().map(|_| ()).map_err(Clone::clone));
@@ -254,19 +333,17 @@ impl Operation {
         let canonical = stable.canonical();
         let basis = match given {
             Some(key) => KeyBasis::Given(key.text.into()),
-            // All inputs, where no fields were chosen, are all that a retry repeats.
+            // If no fields were chosen, all inputs that a retry repeats identify the action.
             None => KeyBasis::Inputs(
                 selected
                     .as_ref()
                     .map_or_else(|| canonical.as_str().into(), |chosen| chosen.canonical().into()),
             ),
         };
-        let key = basis.key(&self.name, &occurrence.unwrap_or_default())?;
-        if self.has_probe {
-            self.terms.class = self.terms.class.with_probe();
-        }
-        if self.scope_origin == ScopeOrigin::Explicit {
-            self.terms.retention_ms = self.terms.retention_ms.max(self.terms.session_retention_ms);
+        let mut key = basis.key(&self.name, &occurrence.unwrap_or_default())?;
+        let mut fingerprint = Fingerprint::of(&canonical);
+        if let Some(secret) = secret {
+            (key, fingerprint) = (key.keyed(secret), fingerprint.keyed(secret));
         }
         Ok(Intent {
             id: id_of(self.naming, &self.scope, &self.name, &key),
@@ -276,46 +353,68 @@ impl Operation {
             scope: self.scope,
             name: self.name,
             key,
-            fingerprint: Fingerprint::of(&canonical),
+            fingerprint,
             input: stable,
-            terms: self.terms,
+            secret: secret.cloned(),
             probe: self.probe,
             probe_no: self.probe_no,
             verify: self.verify,
+            undo: self.undo,
+            undoes: self.undoes,
             folder: self.folder,
-            command: self.command,
+            command: self.command.map(|line| self.terms.redact.text(&line).into_owned()),
+            downstream_key: self.downstream_key,
+            trace_parent: self.trace_parent,
+            held: self.held,
+            terms: self.terms,
         })
     }
 }
 
-/// An operation whose identity is worked out: what [`crate::decide`] decides on.
+/// An operation with its identity computed: the input of [`crate::decide`].
+///
+/// ```
+/// use onceward::Operation;
+///
+/// let ship = || Operation::new("ship").scope("tenant-1").input(serde_json::json!({"order": 7}));
+/// let (first, again) = (ship().intent()?, ship().occurrence("2").intent()?);
+/// assert_eq!(first.id, ship().intent()?.id, "a retry is the same operation");
+/// assert_ne!(first.id, again.id, "another occurrence is another operation");
+/// # Ok::<(), onceward::Error>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct Intent {
     /// Derived from scope, name and key.
     pub id: OperationId,
-    /// Who shares the key.
+    /// The namespace of the key: calls in the same scope share keys.
     pub scope: String,
     /// Who chose the scope.
     pub scope_origin: ScopeOrigin,
-    /// What is done.
+    /// The operation's name.
     pub name: String,
-    /// Which one of them.
+    /// The key that identifies this operation among those with the same scope and name.
     pub key: Key,
-    /// Of all inputs that are not volatile.
+    /// The hash of all inputs that are not volatile.
     pub fingerprint: Fingerprint,
     /// Its times, limits and rules.
     pub terms: Terms,
     pub(crate) probe: Option<String>,
     pub(crate) probe_no: Vec<i32>,
     pub(crate) verify: Option<String>,
+    pub(crate) undo: Option<Compensation>,
+    pub(crate) undoes: Option<OperationId>,
     pub(crate) folder: Option<String>,
     pub(crate) command: Option<String>,
+    downstream_key: Option<String>,
+    pub(crate) trace_parent: Option<String>,
+    held: Held,
     input: Json,
     basis: KeyBasis,
     naming: Naming,
+    secret: Option<Secret>,
 }
 
-/// What keys of all occurrences of an action are made of.
+/// What the keys of all occurrences of an action are computed from.
 #[derive(Debug, Clone)]
 enum KeyBasis {
     /// The key that the caller gave.
@@ -329,7 +428,7 @@ impl KeyBasis {
         match self {
             Self::Inputs(selected) => Ok(Key::derived(name, selected, occurrence)),
             Self::Given(key) if *occurrence == Occurrence::default() => Key::given(key),
-            // A repeat under a given key is the next key, spelled so that a person sees where it comes from.
+            // A repeat under a given key gets a key that shows which key it comes from.
             Self::Given(key) => Key::given(&format!("{key}#{occurrence}")),
         }
     }
@@ -343,37 +442,131 @@ fn id_of(naming: Naming, scope: &str, name: &str, key: &Key) -> OperationId {
 }
 
 impl Intent {
-    /// Another occurrence of the same action. Its inputs are not read again.
+    /// The intent as a ledger with this secret stores it: derived key, fingerprint and field digests are keyed
+    /// hashes, so that no input can be guessed from them. Does nothing if the intent is already keyed.
+    #[must_use]
+    pub fn keyed_with(mut self, secret: Option<&Secret>) -> Self {
+        let (None, Some(secret)) = (&self.secret, secret) else { return self };
+        self.fingerprint = self.fingerprint.keyed(secret);
+        self.key = self.key.keyed(secret);
+        self.id = id_of(self.naming, &self.scope, &self.name, &self.key);
+        self.secret = Some(secret.clone());
+        self
+    }
+
+    /// The same without a copy, if there is nothing to do.
+    pub(crate) fn keyed_form(&self, secret: Option<&Secret>) -> Cow<'_, Self> {
+        match (&self.secret, secret) {
+            (None, Some(_)) => Cow::Owned(self.clone().keyed_with(secret)),
+            (_, None) | (Some(_), Some(_)) => Cow::Borrowed(self),
+        }
+    }
+
+    /// Another occurrence of the same action. The inputs are not parsed again.
     ///
     /// # Errors
-    /// [`Error::Invalid`] where a given key becomes too long.
+    /// [`Error::Invalid`] if a given key becomes too long.
     pub fn at_occurrence(mut self, number: u64) -> Result<Self, Error> {
-        (self.id, self.key) = self.named_at(number)?;
+        (self.id, self.key) = self.id_and_key_at(number)?;
         Ok(self)
     }
 
-    /// The id that counts the name, where the name does not count.
-    pub(crate) fn id_with_its_name(&self) -> Option<OperationId> {
+    /// The id that includes the name, if the current id does not.
+    pub(crate) fn legacy_id(&self) -> Option<OperationId> {
         let named = OperationId::of(&self.scope, &self.name, &self.key.text);
         (self.id != named).then_some(named)
     }
 
-    pub(crate) fn named_at(&self, number: u64) -> Result<(OperationId, Key), Error> {
+    pub(crate) fn id_and_key_at(&self, number: u64) -> Result<(OperationId, Key), Error> {
         let key = self.basis.key(&self.name, &Occurrence::parse(&number.to_string())?)?;
+        let key = self.secret.as_ref().map_or(key.clone(), |secret| key.keyed(secret));
         Ok((id_of(self.naming, &self.scope, &self.name, &key), key))
     }
 
-    /// A digest of each input field.
+    /// The intent of a held operation, taken from its record: for a process that executes it from its stored request.
+    /// Identity, class, budget, probe and check are the record's own; the other terms are the given ones.
     #[must_use]
-    pub fn fields(&self) -> BTreeMap<String, String> {
-        key::field_digests(&self.id, &self.input)
+    pub fn of_held(record: &Record, terms: Terms, secret: Option<&Secret>) -> Self {
+        let detail = &record.detail;
+        let terms = Terms {
+            hold: Hold::No,
+            class: detail.class,
+            max_attempts: detail.max_attempts,
+            retention_ms: detail.retention_ms,
+            tombstone_ms: detail.tombstone_ms,
+            quarantine_ms: detail.quarantine_ms,
+            ..terms
+        };
+        Self {
+            id: record.id.clone(),
+            scope: record.scope.clone(),
+            scope_origin: ScopeOrigin::Explicit,
+            name: record.name.clone(),
+            key: record.key.clone(),
+            fingerprint: detail.fingerprint.clone(),
+            terms,
+            probe: detail.probe.clone(),
+            probe_no: detail.probe_no.clone(),
+            verify: detail.verify.clone(),
+            folder: detail.folder.clone(),
+            command: detail.command.clone(),
+            undo: detail.undo.clone(),
+            undoes: detail.undoes.clone(),
+            downstream_key: None,
+            trace_parent: detail.trace_parent.clone(),
+            held: Held::by_policy(),
+            input: Json::empty(),
+            basis: KeyBasis::Given(record.key.text.as_str().into()),
+            naming: Naming::Chosen,
+            // The record's hashes are keyed already.
+            secret: secret.cloned(),
+        }
     }
 
-    /// The key for a downstream that honours one: derived from ours, the same for every attempt.
+    /// How the operation is held, except for the time.
+    pub(crate) fn held(&self) -> Held {
+        self.held.clone()
+    }
+
+    /// A digest of each input field. With a secret, the names are digests too.
+    #[must_use]
+    pub fn fields(&self) -> BTreeMap<String, String> {
+        key::field_digests(&self.id, &self.input, self.secret.as_ref())
+    }
+
+    /// The fields in which this call differs from one with these digests.
+    #[must_use]
+    pub fn fields_that_differ(&self, stored: &BTreeMap<String, String>) -> Vec<String> {
+        let names = key::field_names(&self.id, &self.input, self.secret.as_ref());
+        let differing = key::fields_that_differ(stored, &self.fields());
+        let known = |field: String| match (names.get(&field), &self.secret) {
+            (Some(name), _) => name.clone(),
+            (None, None) => field,
+            (None, Some(_)) => "a field that this call does not have".to_owned(),
+        };
+        let mut fields: Vec<String> = differing.into_iter().map(known).collect();
+        fields.sort();
+        fields.dedup();
+        fields
+    }
+
+    /// The key for a downstream that deduplicates: derived from the operation's own key unless the caller set one, and
+    /// the same for every attempt.
     #[must_use]
     pub fn downstream_key(&self) -> String {
-        self.id.as_str().to_owned()
+        self.downstream_key.clone().unwrap_or_else(|| self.id.as_str().to_owned())
     }
+}
+
+/// Whether a text is a `traceparent` of version 00 of W3C Trace Context: version, trace, span and flags in hex.
+fn is_trace_parent(text: &str) -> bool {
+    let parts: Vec<&str> = text.split('-').collect();
+    let [version, trace, span, flags] = parts.as_slice() else { return false };
+    let hex = |part: &str, length: usize| {
+        part.len() == length && part.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+    };
+    let not_zero = |part: &str| part.bytes().any(|byte| byte != b'0');
+    *version == "00" && hex(trace, 32) && hex(span, 16) && hex(flags, 2) && not_zero(trace) && not_zero(span)
 }
 
 fn pointers(fields: &[String]) -> Result<Vec<Pointer>, InvalidInput> {

@@ -1,24 +1,34 @@
-//! The policy file `onceward.toml`: typed, with unknown keys refused, and documented by its own default.
+//! The policy file `onceward.toml`: typed, strict about unknown keys, and documented by its default.
 
 mod exits;
 mod explain;
 mod fields;
+mod hold;
 mod read;
+mod sections;
+#[cfg(test)]
+mod tests;
 mod tools;
 mod trust;
+mod undo;
 
 use std::collections::BTreeMap;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::error::InvalidInput;
-use crate::record::{Class, Effect};
+use crate::invalid::InvalidInput;
+use crate::record::{Class, Compensation, Effect};
+use crate::redact::Redaction;
 
 pub use exits::ExitRule;
 pub use explain::{Origin, Setting};
+pub use fields::suggestion;
+pub use hold::{Hold, Release};
 use tools::Question;
 pub use tools::{OnToolError, ToolQuestion, ToolRule, ToolSettings};
+pub use undo::ToolUndo;
+use undo::Undo;
 
 /// The default policy, which is also its documentation.
 pub const DEFAULT_POLICY: &str = include_str!("default.toml");
@@ -26,20 +36,20 @@ pub const DEFAULT_POLICY: &str = include_str!("default.toml");
 static DEFAULT_SETTINGS: LazyLock<Result<Settings, InvalidInput>> =
     LazyLock::new(|| Policy::parse(DEFAULT_POLICY).and_then(|policy| policy.defaults.complete(None)));
 
-/// Where a key may come from when the caller gives none.
+/// How keys work for calls that give none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KeyPolicy {
-    /// It is derived from the intent. Once the answer was delivered, the same call is wanted again: it is the next
-    /// occurrence. The same as strict in a scope that the caller chose, and where a surface does not observe delivery.
+    /// Derived from the intent. After the answer was delivered, an equal call is the next occurrence. The same as
+    /// strict in a scope that the caller chose, and on a surface that does not observe delivery.
     Auto,
-    /// It is derived from the intent.
+    /// Derived from the intent.
     Strict,
-    /// It must be given.
+    /// A key must be given.
     Keyed,
 }
 
-/// What a retry of a certain failure gets.
+/// What a retry of a definite failure returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnFailure {
@@ -49,76 +59,81 @@ pub enum OnFailure {
     Replay,
 }
 
-/// What a key gets whose retention is over.
+/// What happens to a key after its retention.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnExpired {
-    /// A given key, and every key in a scope that the caller chose, is refused. A derived key of the default scope or
-    /// of the host's begins its next occurrence.
+    /// Refuse a given key, and every key in a scope that the caller chose. Start the next occurrence for a derived
+    /// key in the default scope or the host's scope.
     Auto,
-    /// It is refused.
+    /// Refuse it.
     Refuse,
-    /// It runs again.
+    /// Run it again.
     Rerun,
 }
 
-/// The times, limits and rules that decide over an operation.
+/// The times, limits and rules of an operation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Terms {
-    /// What may be done when it is in doubt.
+    /// How safe it is to repeat when it is in doubt.
     pub class: Class,
-    /// Where its key may come from.
+    /// How keys work for calls that give none.
     pub keys: KeyPolicy,
-    /// How long an attempt may be silent.
+    /// How long an owner may go without renewing its lease.
     pub lease_ms: u64,
-    /// How long a caller waits for another one.
+    /// How long a caller waits for another caller's attempt.
     pub wait_ms: u64,
     /// How long a result is replayed.
     pub retention_ms: u64,
-    /// How long a result is replayed at least, in a scope that the caller chose.
+    /// The minimum of that in a scope that the caller chose.
     pub session_retention_ms: u64,
-    /// How long its tombstone refuses the key after that.
+    /// How long the tombstone refuses the key after that.
     pub tombstone_ms: u64,
-    /// How many attempts it may have in its life.
+    /// The maximum number of attempts of an operation.
     pub max_attempts: u32,
-    /// How often one call tries again after a certain failure.
+    /// How often one call retries after a definite failure.
     pub retries: u32,
-    /// The pause before the first of these tries.
+    /// The pause before the first retry; it doubles after each.
     pub backoff_ms: u64,
-    /// What a retry of a certain failure gets.
+    /// What a retry of a definite failure returns.
     pub on_failure: OnFailure,
-    /// What a key gets whose retention is over.
+    /// What happens to a key after its retention.
     pub on_expired: OnExpired,
-    /// How long a probe's *no* does not count when the owner may live.
+    /// Whether it is held back before its first attempt.
+    pub hold: Hold,
+    /// How long a probe's *no* does not count after an attempt ended in doubt.
     pub quarantine_ms: u64,
     /// How long the downstream honours its key.
     pub downstream_window_ms: u64,
-    /// How long a check is repeated before its answer is "pending".
+    /// How long a check is repeated before the result is "pending".
     pub verify_deadline_ms: u64,
     /// The pause between two checks.
     pub verify_interval_ms: u64,
+    /// What is removed from results before they are stored.
+    #[serde(skip_serializing_if = "Redaction::is_empty")]
+    pub redact: Redaction,
 }
 
 impl Terms {
-    /// Keeps results for this long, in every scope.
+    /// Sets how long results are kept, in every scope.
     pub fn keep_results_for(&mut self, ms: u64) {
         (self.retention_ms, self.session_retention_ms) = (ms, ms);
     }
 
-    /// Checks that the terms can be kept.
+    /// Checks that the terms are consistent.
     ///
     /// # Errors
-    /// Says which one cannot, and why.
+    /// Lists each invalid term and why.
     pub fn check(&self) -> Result<(), InvalidInput> {
         let mut problems = Vec::new();
         if self.max_attempts == 0 {
-            problems.push("attempts is 0: then nothing could ever run".to_owned());
+            problems.push("attempts is 0, so nothing could ever run".to_owned());
         }
         if self.lease_ms < 100 {
             problems.push("lease is shorter than 100ms: a live owner could not renew it in time".to_owned());
         }
         if self.retention_ms == 0 {
-            problems.push("retention is 0: then no retry could be recognised".to_owned());
+            problems.push("retention is 0, so no retry could be recognised".to_owned());
         }
         InvalidInput::all(problems).map_or(Ok(()), Err)
     }
@@ -130,16 +145,16 @@ impl Default for Terms {
     }
 }
 
-/// Everything that a policy says about an operation of some name.
+/// Everything that a policy says about an operation with a given name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Settings {
-    /// What decides.
+    /// Times, limits and rules.
     pub terms: Terms,
     /// The fields that identify the action.
     pub key_fields: Vec<String>,
-    /// The fields that may differ.
+    /// The fields that may differ between a call and its retry.
     pub volatile: Vec<String>,
-    /// How long an attempt may take; 0 is no limit.
+    /// How long an attempt may take; 0 means no limit.
     pub timeout_ms: u64,
     /// What a success changes.
     pub effect: Effect,
@@ -147,23 +162,27 @@ pub struct Settings {
     pub probe: Option<String>,
     /// A command that checks a reported success.
     pub verify: Option<String>,
-    /// Exit codes that mean "no effect", whatever the table of known programs says.
+    /// What takes it back.
+    pub undo: Option<Compensation>,
+    /// Exit codes that mean "no effect". They override the table of known programs.
     pub no_effect_exits: Vec<i32>,
-    /// Exit codes that leave the effect in doubt, whatever the table of known programs says.
+    /// Exit codes that leave the effect in doubt. They override the table of known programs.
     pub doubt_exit: Vec<i32>,
-    /// Exit codes of the probe that mean "it did not happen", besides 10.
+    /// Exit codes of the probe that mean "it did not happen", in addition to 10.
     pub probe_no: Vec<i32>,
-    /// Whether the command line is stored with the record, to be shown in lists.
+    /// Whether a program may run its stored command when its time has come.
+    pub release: Release,
+    /// Whether the command line is stored with the record, to show it in listings.
     pub store_command: bool,
-    /// How much output is kept.
+    /// How much output is stored, in bytes.
     pub max_output: u64,
-    /// What is said of tools of an MCP server only.
+    /// Settings for the tools of an MCP server.
     #[serde(skip_serializing_if = "ToolSettings::is_empty")]
     pub tool: ToolSettings,
 }
 
 impl Settings {
-    /// Checks that no two settings contradict each other, and that the terms can be kept.
+    /// Checks that no two settings contradict each other and that the terms are consistent.
     fn check(&self) -> Result<(), InvalidInput> {
         let mut problems =
             self.terms.check().err().map_or_else(Vec::new, |invalid| invalid.problems().to_vec());
@@ -192,7 +211,18 @@ fn default_settings() -> &'static Settings {
     DEFAULT_SETTINGS.as_ref().expect("the default policy is complete")
 }
 
-/// A policy file.
+/// A parsed policy file.
+///
+/// ```
+/// use onceward::{Class, Policy};
+///
+/// let policy = Policy::parse("[operation.\"charge_*\"]\nclass = \"keyed\"\nretention = \"7d\"")?;
+/// let settings = policy.settings("charge_card")?;
+/// assert_eq!(settings.terms.class, Class::Keyed);
+/// assert_eq!(settings.terms.retention_ms, 7 * 24 * 60 * 60 * 1000);
+/// assert_eq!(policy.settings("other")?.terms.class, Class::Once);
+/// # Ok::<(), onceward::InvalidInput>(())
+/// ```
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Policy {
@@ -204,36 +234,59 @@ pub struct Policy {
     operation: BTreeMap<String, Rule>,
     #[serde(default)]
     exits: BTreeMap<String, ExitRule>,
-    /// The file as it was written, to say which line decides.
+    #[serde(default)]
+    serve: toml::Table,
+    #[serde(default)]
+    tenant: toml::Table,
+    #[serde(default)]
+    upstream: toml::Table,
+    #[serde(default)]
+    hook: toml::Table,
+    #[serde(default)]
+    prices: toml::Table,
+    /// The settings as the file writes them, to report which rule decides.
     #[serde(skip)]
     source: toml::Table,
+    /// The text of the file, to report the lines of mistakes in the server's sections.
+    #[serde(skip)]
+    text: Arc<str>,
+    /// Whether it was found in a working folder and the user has not trusted it.
+    #[serde(skip)]
+    is_untrusted: bool,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct LedgerSection {
     url: Option<String>,
+    encryption_key_file: Option<String>,
 }
 
 impl Policy {
-    /// Reads a policy.
+    /// Parses a policy.
     ///
     /// # Errors
-    /// Says everything that is wrong, and on which line.
+    /// Lists every problem, with its line.
     pub fn parse(text: &str) -> Result<Self, InvalidInput> {
         read::read(text)
     }
 
-    /// Where the ledger lives, if the policy says so.
+    /// The URL of the ledger, if the policy sets one.
     #[must_use]
     pub fn ledger_url(&self) -> Option<&str> {
         self.ledger.url.as_deref()
     }
 
-    /// What holds for an operation of that name: the default, then each pattern that fits, the longest last.
+    /// The file with the encryption keys for stored results, if the policy sets one.
+    #[must_use]
+    pub fn encryption_key_file(&self) -> Option<&str> {
+        self.ledger.encryption_key_file.as_deref()
+    }
+
+    /// The settings for an operation: the defaults, then every matching pattern, the longest last.
     ///
     /// # Errors
-    /// When the terms cannot be kept.
+    /// When the terms are inconsistent.
     pub fn settings(&self, name: &str) -> Result<Settings, InvalidInput> {
         let rule = self.rule(&[name]).over(self.defaults.clone());
         let settings = rule.complete(Some(Settings::default()))?;
@@ -241,21 +294,28 @@ impl Policy {
         Ok(settings)
     }
 
-    /// What the rules say of an operation that goes by these names, without the defaults.
+    /// The combined rules for an operation with these names, without the defaults.
     fn rule(&self, names: &[&str]) -> Rule {
-        self.fitting(names).into_iter().fold(Rule::default(), |below, (_, rule)| rule.clone().over(below))
+        self.matching(names).into_iter().fold(Rule::default(), |below, (_, rule)| rule.clone().over(below))
     }
 
-    /// The rules that fit one of these names; each decides over those before it.
-    fn fitting(&self, names: &[&str]) -> Vec<(&str, &Rule)> {
-        let fits_one = |pattern: &str| names.iter().any(|name| fits(pattern, name));
+    /// The rules that match one of these names; each overrides the ones before it.
+    fn matching(&self, names: &[&str]) -> Vec<(&str, &Rule)> {
+        let fits_one = |pattern: &str| names.iter().any(|name| matches_pattern(pattern, name));
         let rules = self.operation.iter().map(|(pattern, rule)| (pattern.as_str(), rule));
         let mut fitting: Vec<_> = rules.filter(|(pattern, _)| fits_one(pattern)).collect();
         fitting.sort_by_key(|(pattern, _)| (!pattern.contains('*'), pattern.len()));
         fitting
     }
 
-    /// Checks every rule of the policy, so that a mistake is seen before its operation comes by.
+    /// Whether any rule holds operations back.
+    #[must_use]
+    pub fn holds(&self) -> bool {
+        let mut rules = std::iter::once(&self.defaults).chain(self.operation.values());
+        rules.any(|rule| rule.hold.is_some_and(|hold| hold != Hold::No))
+    }
+
+    /// Checks every rule, so that a mistake is found before the first call that it affects.
     ///
     /// # Errors
     /// All problems at once, each with its rule.
@@ -263,7 +323,7 @@ impl Policy {
         self.check_each(Settings::check)
     }
 
-    /// Checks that every rule of class `probed` has a probe, where a policy is the only place that can name one.
+    /// Checks that every rule of class `probed` has a probe, for surfaces on which only the policy can name one.
     ///
     /// # Errors
     /// All problems at once, each with its rule.
@@ -293,7 +353,7 @@ impl Policy {
     }
 }
 
-/// A rule: what it does not say is left to the rules below it.
+/// A rule. Settings that it leaves out come from the rules below it.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Rule {
@@ -311,12 +371,15 @@ struct Rule {
     backoff: Option<Span>,
     on_failure: Option<OnFailure>,
     on_expired: Option<OnExpired>,
+    hold: Option<Hold>,
+    release: Option<Release>,
     quarantine: Option<Span>,
     downstream_window: Option<Span>,
     timeout: Option<Span>,
     effect: Option<Effect>,
     probe: Option<Question>,
     verify: Option<Question>,
+    undo: Option<Undo>,
     verify_deadline: Option<Span>,
     verify_interval: Option<Span>,
     no_effect_exits: Option<Vec<i32>>,
@@ -324,6 +387,7 @@ struct Rule {
     probe_no: Option<Vec<i32>>,
     store_command: Option<bool>,
     max_output: Option<u64>,
+    redact: Option<Redaction>,
     key_argument: Option<String>,
     on_tool_error: Option<OnToolError>,
     lock: Option<String>,
@@ -336,20 +400,20 @@ macro_rules! layered {
 }
 
 impl Rule {
-    /// This rule over another one.
+    /// This rule, with missing settings taken from `below`.
     fn over(self, below: Self) -> Self {
         layered!(self, below: class, keys, key, volatile, lease, wait, retention, session_retention, tombstones,
-                 attempts, retries, backoff, on_failure, on_expired, quarantine, downstream_window, timeout, effect,
-                 probe, verify, verify_deadline, verify_interval, no_effect_exits, doubt_exit, probe_no,
-                 store_command, max_output, key_argument, on_tool_error, lock,
-                 concurrency, agents_settle)
+                 attempts, retries, backoff, on_failure, on_expired, hold, release, quarantine, downstream_window,
+                 timeout, effect, probe, verify, undo, verify_deadline, verify_interval, no_effect_exits, doubt_exit,
+                 probe_no, store_command, max_output, redact, key_argument, on_tool_error, lock, concurrency,
+                 agents_settle)
     }
 
-    /// The settings, with what is still left open taken from `base`.
+    /// The complete settings, with missing ones taken from `base`.
     fn complete(self, base: Option<Settings>) -> Result<Settings, InvalidInput> {
         let base = base.as_ref();
         let tool = self.tool_settings(base)?;
-        let open = |field: &str| InvalidInput::new(format!("the default policy says nothing of `{field}`"));
+        let open = |field: &str| InvalidInput::new(format!("the default policy does not set `{field}`"));
         macro_rules! take {
             ($field:ident, $from:expr) => {
                 self.$field.or_else(|| base.map($from)).ok_or_else(|| open(stringify!($field)))?
@@ -383,10 +447,12 @@ impl Rule {
                 backoff_ms: span!(backoff, |s| s.terms.backoff_ms),
                 on_failure: take!(on_failure, |s| s.terms.on_failure),
                 on_expired: take!(on_expired, |s| s.terms.on_expired),
+                hold: take!(hold, |s| s.terms.hold),
                 quarantine_ms: span!(quarantine, |s| s.terms.quarantine_ms),
                 downstream_window_ms: span!(downstream_window, |s| s.terms.downstream_window_ms),
                 verify_deadline_ms: span!(verify_deadline, |s| s.terms.verify_deadline_ms),
                 verify_interval_ms: span!(verify_interval, |s| s.terms.verify_interval_ms),
+                redact: take!(redact, |s| s.terms.redact.clone()),
             },
             key_fields: take!(key, |s| s.key_fields.clone()),
             volatile: take!(volatile, |s| s.volatile.clone()),
@@ -394,9 +460,11 @@ impl Rule {
             effect,
             probe: self.probe.map_or_else(|| base.and_then(|s| s.probe.clone()), Question::command),
             verify: self.verify.map_or_else(|| base.and_then(|s| s.verify.clone()), Question::command),
+            undo: self.undo.map(Undo::compensation).or_else(|| base.and_then(|s| s.undo.clone())),
             no_effect_exits: take!(no_effect_exits, |s| s.no_effect_exits.clone()),
             doubt_exit: take!(doubt_exit, |s| s.doubt_exit.clone()),
             probe_no: take!(probe_no, |s| s.probe_no.clone()),
+            release: take!(release, |s| s.release),
             store_command: take!(store_command, |s| s.store_command),
             max_output: take!(max_output, |s| s.max_output),
             tool,
@@ -404,7 +472,7 @@ impl Rule {
     }
 }
 
-/// A span of time as people write it: `500ms`, `15s`, `24h`, `30d`.
+/// A duration as people write it: `500ms`, `15s`, `24h`, `30d`.
 #[derive(Debug, Clone, Copy)]
 struct Span(u64);
 
@@ -415,22 +483,22 @@ impl<'de> Deserialize<'de> for Span {
     }
 }
 
-/// Reads a span of time (`500ms`, `15s`, `24h`, `30d`) as milliseconds.
+/// Parses a duration (`500ms`, `15s`, `24h`, `30d`) into milliseconds.
 ///
 /// # Errors
-/// When it is not one, or longer than a hundred years.
+/// When it is not a duration, or longer than a hundred years.
 pub fn span_ms(text: &str) -> Result<u64, InvalidInput> {
     const CENTURY_MS: u64 = 100 * 365 * 24 * 60 * 60 * 1000;
     let invalid = |why: String| {
-        InvalidInput::new(format!("{text:?} is not a span of time ({why}); write 500ms, 15s, 24h or 30d"))
+        InvalidInput::new(format!("{text:?} is not a duration ({why}); write 500ms, 15s, 24h or 30d"))
     };
     let span = humantime::parse_duration(text).map_err(|error| invalid(error.to_string()))?;
     let ms = u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
     if ms > CENTURY_MS { Err(invalid("it is longer than a hundred years".to_owned())) } else { Ok(ms) }
 }
 
-/// Whether a pattern, in which `*` stands for any text, fits a name.
-fn fits(pattern: &str, name: &str) -> bool {
+/// Whether the pattern matches the name; `*` matches any text.
+fn matches_pattern(pattern: &str, name: &str) -> bool {
     let Some((head, rest)) = pattern.split_once('*') else {
         return pattern == name;
     };
@@ -438,112 +506,7 @@ fn fits(pattern: &str, name: &str) -> bool {
         return false;
     };
     rest.is_empty()
-        || (0..=name.len()).filter(|at| name.is_char_boundary(*at)).any(|at| fits(rest, &name[at..]))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_default_is_complete_and_commented() {
-        let settings = Settings::default();
-        assert_eq!(settings.terms.lease_ms, 15_000);
-        assert_eq!(settings.terms.retention_ms, 86_400_000);
-        settings.terms.check().unwrap();
-    }
-
-    #[test]
-    fn the_longest_pattern_decides_last_and_an_exact_name_wins() {
-        let policy = Policy::parse(
-            r#"
-            [defaults]
-            attempts = 7
-            [operation."charge_*"]
-            class = "keyed"
-            wait = "1s"
-            [operation."charge_card_*"]
-            class = "probed"
-            [operation."charge_card_x"]
-            class = "idempotent"
-            "#,
-        )
-        .unwrap();
-        let class = |name: &str| policy.settings(name).unwrap().terms.class;
-        assert_eq!(class("mail"), Class::Once);
-        assert_eq!(class("charge_bank"), Class::Keyed);
-        assert_eq!(class("charge_card_y"), Class::Probed);
-        assert_eq!(class("charge_card_x"), Class::Idempotent);
-        let settings = policy.settings("charge_card_x").unwrap();
-        assert_eq!((settings.terms.wait_ms, settings.terms.max_attempts), (1_000, 7));
-    }
-
-    #[test]
-    fn patterns() {
-        assert!(fits("a*c*e", "abcde") && fits("*", "") && fits("*x", "xxx") && fits("é*", "éa"));
-        assert!(!fits("a*c", "ab") && !fits("a", "ab") && !fits("a*b", "a"));
-    }
-
-    #[test]
-    fn mistakes_are_named() {
-        let problem = |text: &str| match Policy::parse(text) {
-            Err(invalid) => invalid.to_string(),
-            Ok(policy) => policy.check().unwrap_err().to_string(),
-        };
-        assert!(problem("[defaults]\nclas = \"once\"").contains("clas"));
-        assert!(problem("[defaults]\nclass = \"twice\"").contains("twice"));
-        assert!(problem("[defaults]\nlease = \"soon\"").contains("soon"));
-        assert!(problem("[defaults]\nattempts = 0").contains("nothing could ever run"));
-        assert!(problem("[operation.\"x\"]\nlease = \"1ms\"").starts_with("[operation.x] lease"));
-        assert!(problem("[defaults]\neffect = \"would_create\"").contains("would_create"));
-        assert!(problem("[defaults]\nkey = [\"a\", \"b\"]\nvolatile = [\"b\"]").contains("`b` is in both"));
-        assert!(problem("[defaults]\nno_effect_exits = [3]\ndoubt_exit = [3]").contains("exit code 3"));
-    }
-
-    #[test]
-    fn all_mistakes_are_told_at_once_in_the_order_of_their_lines() {
-        let text = "[defaults]\nretension = \"1h\"\nattempts = \"three\"\n[default]\n\
-                    [operation.\"[a-z]\"]\nprobe = true\nwait = 30\ndoubt_exit = [0]\n\
-                    key = \"id\"\nstore_command = \"no\"\n";
-        let problems = Policy::parse(text).unwrap_err();
-        insta::assert_snapshot!(problems.problems().join("\n"), @r#"
-        line 2: [defaults] has no setting `retension`; did you mean `retention`?
-        line 3: attempts is the text "three"; it must be a whole number, such as 20
-        line 4: `default` is not a section of a policy; did you mean `defaults`?
-        line 5: [operation."[a-z]"]: `[` has no meaning in a name; only * stands for any text
-        line 6: probe is true; it must be a command in quotes, or a table such as {tool = "get_order", expect = "paid"}
-        line 7: wait is the number 30; it must be a time with its unit, in quotes, such as "30s"
-        line 8: doubt_exit holds the number 0; an exit code here is a number from 1 to 255; 0 is success
-        line 9: key is the text "id"; it must be a list of texts, such as ["customer", "amount"]
-        line 10: store_command is the text "no"; it must be true or false
-        "#);
-    }
-
-    #[test]
-    fn every_setting_of_a_rule_is_described() {
-        let error = toml::from_str::<Rule>("nothing = 1").unwrap_err().to_string();
-        let (_, names) = error.split_once("expected one of ").unwrap();
-        let mut known: Vec<&str> =
-            names.split(['`', ',', ' ', '\n']).filter(|name| !name.is_empty()).collect();
-        let mut described: Vec<&str> = fields::RULE.iter().map(|(name, _)| *name).collect();
-        known.sort_unstable();
-        described.sort_unstable();
-        assert_eq!(known, described);
-    }
-
-    #[test]
-    fn each_setting_says_what_decided_it() {
-        let text = "[defaults]\nwait = \"1s\"\nclass = \"once\"\n[operation.\"pay_*\"]\nclass = \"keyed\"\n\
-                    [operation.pay_x]\nattempts = 3\n";
-        let settings = Policy::parse(text).unwrap().explain("pay_x");
-        let told = |name: &str| {
-            let setting = settings.iter().find(|setting| setting.name == name).unwrap();
-            format!("{} # {}", setting.value, setting.origin)
-        };
-        assert_eq!(told("class"), "\"keyed\" # [operation.\"pay_*\"]");
-        assert_eq!(told("attempts"), "3 # [operation.pay_x]");
-        assert_eq!(told("wait"), "\"1s\" # [defaults]");
-        assert_eq!(told("retention"), "\"24h\" # built in");
-        assert!(settings.iter().all(|setting| setting.name != "probe"));
-    }
+        || (0..=name.len())
+            .filter(|at| name.is_char_boundary(*at))
+            .any(|at| matches_pattern(rest, &name[at..]))
 }

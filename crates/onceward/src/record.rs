@@ -1,5 +1,8 @@
-//! What the ledger remembers of an operation.
+//! The stored form of an operation.
 
+mod check;
+mod held;
+mod undo;
 mod whole;
 
 use std::collections::BTreeMap;
@@ -9,34 +12,45 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use crate::error::InvalidInput;
+pub use self::undo::{Compensation, CompensationKind, UndoEvidence, Undone};
+use crate::invalid::InvalidInput;
 use crate::key::{Fingerprint, Key, OperationId};
 
-/// How many ended attempts a record remembers.
+pub use held::{Held, HeldBy, MAX_REQUEST};
+
+/// The largest result that is stored, in bytes.
+pub const MAX_RESULT: usize = 16 * 1024 * 1024;
+
+/// The name of records that are not operations, but further keys of one. Lookups resolve them to their operation, and
+/// listings and counts leave them out.
+pub const ALIAS_NAME: &str = "another key of an operation";
+
+/// How many finished attempts a record keeps.
 pub const MAX_HISTORY: usize = 16;
 
-/// A state of the contract. There is no `_` over states anywhere: a new one must be thought of everywhere.
+/// A state of the contract. No `match` over states uses `_`, so a new state must be handled everywhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// Wanted, and held back until it is committed or aborted.
+    /// Recorded but held back until it is committed or aborted.
     Staged,
-    /// An attempt is under way, or its owner died and nobody has looked yet.
+    /// An attempt is running, or its owner has died and this has not been recorded yet.
     Running,
-    /// It happened, and the result is kept.
+    /// It happened, and the result is stored.
     Done,
-    /// It did not happen, for certain.
+    /// It did not happen; this is certain.
     Failed,
-    /// Nobody can say yet.
+    /// It is unknown whether it happened.
     InDoubt,
-    /// It will not happen, for certain.
+    /// It will not happen; this is certain.
     Cancelled,
-    /// A tombstone: it ended long ago and its result is gone.
+    /// A tombstone: it finished long ago and its result has been deleted.
     Expired,
 }
 
 impl State {
-    /// Every state, in the order of a life.
+    /// Every state, in the order in which an operation can pass through them.
     pub const ALL: [Self; 7] = [
         Self::Staged,
         Self::Running,
@@ -47,7 +61,7 @@ impl State {
         Self::Expired,
     ];
 
-    /// The word for it, the same on every surface.
+    /// The name of the state, the same on every surface.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -61,7 +75,7 @@ impl State {
         }
     }
 
-    /// Whether nothing but say-so, a late answer or time can move it on.
+    /// Whether only a settlement, a late answer or time can still change it.
     #[must_use]
     pub const fn is_settled(self) -> bool {
         match self {
@@ -71,19 +85,20 @@ impl State {
     }
 }
 
-/// What a tool is, and so what may be done when its operation is in doubt.
+/// How safe an operation is to repeat. Decides what the ledger may do when it is in doubt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Class {
-    /// Changes nothing: passes through and is not recorded.
+    /// Changes nothing. It always runs and is not recorded.
     Read,
-    /// Repeating it converges.
+    /// Running it twice has the same effect as running it once.
     Idempotent,
-    /// The downstream honours a key.
+    /// The downstream deduplicates by a key.
     Keyed,
-    /// It can be asked whether it happened.
+    /// A probe can tell whether it happened.
     Probed,
-    /// None of these. The default for whatever is not known to be safer.
+    /// None of these. The default for everything that is not known to be safer.
     #[default]
     Once,
 }
@@ -92,7 +107,7 @@ impl Class {
     /// Every class, from the safest to the least known.
     pub const ALL: [Self; 5] = [Self::Read, Self::Idempotent, Self::Keyed, Self::Probed, Self::Once];
 
-    /// The word for it.
+    /// The name of the class.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -114,33 +129,36 @@ impl Class {
     }
 }
 
-/// What an operation did to the world, or in a dry run would do.
+/// What an operation changed, or would change in a dry run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Effect {
-    /// Something new exists.
+    /// It created something.
     Created,
-    /// Something that existed is different.
+    /// It changed something that existed.
     Updated,
-    /// Something is gone.
+    /// It deleted something.
     Deleted,
     /// Nothing changed.
     Noop,
-    /// A dry run: something new would exist.
+    /// Dry run: it would create something.
     WouldCreate,
-    /// A dry run: something would be different.
+    /// Dry run: it would change something that exists.
     WouldUpdate,
-    /// A dry run: something would be gone.
+    /// Dry run: it would delete something.
     WouldDelete,
-    /// A dry run: nothing would change.
+    /// Dry run: it would change nothing.
     WouldNoop,
+    /// It is held back: nothing has changed yet.
+    Held,
 }
 
 impl Effect {
     /// The effects that an attempt can have.
     pub const REAL: [Self; 4] = [Self::Created, Self::Updated, Self::Deleted, Self::Noop];
 
-    /// The word for it.
+    /// The name of the effect.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -152,35 +170,36 @@ impl Effect {
             Self::WouldUpdate => "would_update",
             Self::WouldDelete => "would_delete",
             Self::WouldNoop => "would_noop",
+            Self::Held => "held",
         }
     }
 
-    /// What a dry run says of an operation with this effect.
+    /// The effect that a dry run reports for an operation with this effect.
     #[must_use]
     pub const fn would(self) -> Self {
         match self {
             Self::Created | Self::WouldCreate => Self::WouldCreate,
             Self::Updated | Self::WouldUpdate => Self::WouldUpdate,
             Self::Deleted | Self::WouldDelete => Self::WouldDelete,
-            Self::Noop | Self::WouldNoop => Self::WouldNoop,
+            Self::Noop | Self::WouldNoop | Self::Held => Self::WouldNoop,
         }
     }
 }
 
-/// What a check after the fact said.
+/// The result of checking a reported success.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verification {
-    /// It is so.
+    /// The check found the effect.
     Confirmed,
-    /// It is not so, although success was reported.
+    /// The check did not find the effect, although success was reported.
     Refuted,
-    /// It is not so yet.
+    /// The check did not find the effect yet.
     Pending,
 }
 
 impl Verification {
-    /// The word for it.
+    /// The name of the result.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -191,7 +210,7 @@ impl Verification {
     }
 }
 
-macro_rules! spoken {
+macro_rules! impl_words {
     ($($word:ident from $all:expr),*) => {$(
         impl fmt::Display for $word {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -211,141 +230,233 @@ macro_rules! spoken {
     )*};
 }
 
-spoken!(State from Self::ALL, Class from Self::ALL, Effect from Self::REAL,
+impl_words!(State from Self::ALL, Class from Self::ALL, Effect from Self::REAL,
         Verification from [Self::Confirmed, Self::Refuted, Self::Pending]);
 
-/// An operation as the ledger remembers it.
+/// An operation as the ledger stores it.
+///
+/// ```
+/// use std::sync::Arc;
+/// use onceward::{Ledger, ManualClock, MemoryStore, Operation, State};
+///
+/// let ledger = Ledger::new(Arc::new(MemoryStore::new(ManualClock::at(0)))).blocking();
+/// let receipt = ledger.run(Operation::new("ship"), |attempt| Ok(attempt.dispatch()?.created(&"parcel 7")))?;
+/// let record = receipt.record();
+/// assert_eq!((record.name.as_str(), record.state, record.attempt), ("ship", State::Done, 1));
+/// # Ok::<(), onceward::Error>(())
+/// ```
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Record {
     /// Derived from scope, name and key.
     pub id: OperationId,
-    /// Who shares the key.
+    /// The namespace of the key: calls in the same scope share keys.
     pub scope: String,
-    /// What is done.
+    /// The operation's name.
     pub name: String,
-    /// Which one of them.
+    /// The key that identifies this operation among those with the same scope and name.
     pub key: Key,
-    /// Counts every change of the record: what compare-and-swap compares.
+    /// Incremented by every change; compare-and-swap compares it.
     pub version: u64,
-    /// Where it stands. A `Running` record whose owner is gone *is* in doubt: see [`crate::decide::standing`].
+    /// The stored state. A `Running` record whose owner is gone *is* in doubt: see
+    /// [`crate::decide::effective_state`].
     pub state: State,
-    /// The number of the newest attempt: the fencing token.
+    /// The number of the newest attempt, which is also the fencing token.
     pub attempt: u32,
-    /// When it was first asked for.
+    /// When the operation was first requested.
     pub created_ms: i64,
     /// When it last changed.
     pub updated_ms: i64,
-    /// When a settled record moves on: a result to a tombstone, a tombstone to nothing.
+    /// When a settled record ages: when a result becomes a tombstone, or a tombstone is deleted.
     pub due_ms: Option<i64>,
-    /// What else was written with the intent.
+    /// Everything else that was written with the intent.
     pub detail: Detail,
-    /// How it ended.
+    /// How the operation ended.
     pub outcome: Option<Outcome>,
-    /// How often the result was replayed. A tally: it may lag behind and is not part of any decision.
+    /// How often the result was replayed. May lag behind; no decision depends on it.
     #[serde(default)]
     pub replays: u64,
 }
 
-/// What is written with the intent, before anything happens.
+/// What is written with the intent, before anything runs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Detail {
-    /// Of the inputs it was first asked for with.
+    /// The fingerprint of the inputs of the first request.
     pub fingerprint: Fingerprint,
-    /// A digest of each field, to name what differs. One map for all versions of the record: none changes it.
+    /// A digest of each field, to name the ones that differ. All versions of the record share one map,
+    /// because it never changes.
     #[serde(default, skip_serializing_if = "no_fields")]
     pub fields: Arc<BTreeMap<String, String>>,
-    /// What may be done when it is in doubt.
+    /// How safe the operation is to repeat when it is in doubt.
     pub class: Class,
-    /// The key that the downstream was given, and until when it is sure to honour it.
+    /// The key that was sent downstream, and how long the downstream is sure to honour it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub downstream: Option<Downstream>,
-    /// The owner of the newest attempt. A doubt keeps it: a process that the owner started may still hold its lock.
+    /// The owner of the newest attempt. An operation in doubt keeps it, because a process that the owner
+    /// started may still hold the lock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<Owner>,
     /// How many attempts belong to an earlier occurrence of the same key.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub attempts_before: u32,
-    /// How many attempts may be made in all.
+    /// The maximum number of attempts.
     pub max_attempts: u32,
-    /// How long a result is kept.
+    /// How long the result is kept.
     pub retention_ms: u64,
-    /// How long a tombstone is kept.
+    /// How long the tombstone is kept.
     pub tombstone_ms: u64,
-    /// A command that tells whether it happened.
+    /// A command that tells whether the operation happened.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub probe: Option<String>,
-    /// Exit codes of the probe that mean "no", besides 10.
+    /// Exit codes of the probe that mean "no", in addition to 10.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub probe_no: Vec<i32>,
     /// A command that checks a reported success.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verify: Option<String>,
-    /// Attempts that ended, oldest first, the newest [`MAX_HISTORY`] of them.
+    /// What takes the operation back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub undo: Option<Compensation>,
+    /// Whether its effect was taken back, or is being taken back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub undone: Option<Undone>,
+    /// The operation that this one takes back, if it is a compensation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub undoes: Option<OperationId>,
+    /// Finished attempts, oldest first; only the newest [`MAX_HISTORY`] of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub history: Vec<Past>,
-    /// When somebody asked the running attempt to stop.
+    /// When cancellation of the running attempt was requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cancel_requested_ms: Option<i64>,
-    /// How long a request of an attempt in doubt may still be under way.
+    /// How long the request of an attempt in doubt may still be in flight.
     #[serde(default, skip_serializing_if = "is_zero_ms")]
     pub quarantine_ms: u64,
-    /// A probe's *no* does not count before this time, because the request could still be under way.
+    /// Before this time a probe's *no* does not count, because the request may still be in flight.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quarantine_until_ms: Option<i64>,
-    /// The folder of the call, in which its probe and its check run.
+    /// Whether the operation is in doubt only because its owner did not renew its lease. An owner that is
+    /// still alive takes the operation back.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub silent: bool,
+    /// The folder in which the call, its probe and its check run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub folder: Option<String>,
-    /// The command line, where the policy stores it.
+    /// The command line, if the policy stores it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,
-    /// How an expired operation had ended. Unknown for tombstones of older versions.
+    /// The W3C `traceparent` of the call that began the newest attempt, if it had one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace_parent: Option<String>,
+    /// The state in which an expired operation had ended. Unknown for tombstones of older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<State>,
-    /// The success of an overtaken attempt that came while the next one was under way.
+    /// The success that an overtaken attempt reported while the next attempt was running.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "whole")]
     pub late: Option<Outcome>,
-    /// The alarm: more than one attempt had an effect.
+    /// The alarm: set when more than one attempt had, or may have had, an effect.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub double_effect: Option<DoubleEffect>,
-    /// From when on the answer counts as delivered, where a surface watches over that. A time to come means that the
-    /// caller may have given up before the answer was there.
+    /// When the answer counts as delivered, if a surface tracks delivery. A time in the future means that the
+    /// caller may have given up before the answer was ready.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delivered_ms: Option<i64>,
+    /// How it is or was held back before its first attempt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held: Option<Box<Held>>,
 }
 
-/// The key that goes downstream.
+/// The key that is sent downstream.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Downstream {
-    /// Derived from ours, the same for every attempt.
+    /// Derived from the operation's own key; the same for every attempt.
     pub key: String,
-    /// After this the downstream may have forgotten it, and the operation is as `once`.
+    /// After this time the downstream may have forgotten the key, and the operation is treated as `once`.
     pub safe_until_ms: i64,
 }
 
-/// Who executes an attempt.
+/// The process that executes an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owner {
-    /// Names the lock that the owner holds for as long as it lives.
+    /// The number of the lock that the owner holds for as long as it lives.
     pub token: u64,
-    /// Until when it may be silent, where nobody can see whether it lives.
+    /// When its lease ends. Until then the owner is presumed alive if it cannot be observed.
     pub lease_until_ms: i64,
 }
 
-/// An attempt that ended.
+impl Record {
+    /// Whether this is not an operation, but one more key of one.
+    #[must_use]
+    pub fn is_alias(&self) -> bool {
+        self.name == ALIAS_NAME
+    }
+
+    /// The operation that this record is another key of.
+    #[must_use]
+    pub fn alias_of(&self) -> Option<OperationId> {
+        #[derive(Deserialize)]
+        struct Alias {
+            alias_of: OperationId,
+        }
+        let data = self.outcome.as_ref().filter(|_| self.is_alias())?.data.as_ref()?;
+        serde_json::from_str::<Alias>(data.get()).ok().map(|alias| alias.alias_of)
+    }
+}
+
+impl Owner {
+    /// Set in the token of an owner that uses the ledger through a server. Kernel locks have smaller numbers.
+    pub const LEASED: u64 = 1 << 63;
+
+    /// Whether only the lease tells if the owner is alive, even if the store sees the locks of other owners: this
+    /// owner uses the ledger through a server, and holds no lock on the server's machine.
+    #[must_use]
+    pub const fn is_leased(&self) -> bool {
+        self.token & Self::LEASED != 0
+    }
+}
+
+/// A finished attempt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Past {
-    /// Its number.
+    /// The attempt's number.
     pub attempt: u32,
-    /// How it ended.
+    /// How the attempt ended.
     pub ended: State,
-    /// When.
+    /// When the attempt ended.
     pub at_ms: i64,
     /// Why, in words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// What the attempt used, if it called a model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Usage>,
 }
 
-/// The alarm that the promise was broken, by someone's say-so or by a remote that could not be asked.
+/// The tokens that one attempt of a model call used.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Usage {
+    /// The model.
+    pub model: String,
+    /// Tokens of the request, without those that the provider read from its cache.
+    pub input: u64,
+    /// Tokens of the request that the provider read from its cache.
+    #[serde(skip_serializing_if = "is_zero_ms")]
+    pub cached: u64,
+    /// Tokens of the answer.
+    pub output: u64,
+    /// Whether the provider did not report the numbers, so that they were estimated from the size of the text.
+    #[serde(skip_serializing_if = "is_false")]
+    pub estimated: bool,
+    /// Which layer asked for the attempt: `caller`, `sdk` (a retry that the SDK reports), `retry` (an equal request)
+    /// or `gateway`.
+    pub layer: String,
+    /// The provider's id of the request.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub request_id: Option<String>,
+}
+
+/// The alarm that an operation took effect more than once, either because someone settled a doubt wrongly or
+/// because the remote could not be asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DoubleEffect {
@@ -358,27 +469,34 @@ pub enum DoubleEffect {
 /// How an operation ended.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Outcome {
-    /// What it did to the world.
+    /// What the operation changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effect: Option<Effect>,
-    /// Why, in words: of a failure, a doubt, or a `noop`.
+    /// Why, in words, for a failure, a doubt or a `noop`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// What the check said.
+    /// The result of the check.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verified: Option<Verification>,
-    /// Who settled it, where it was not its own attempt.
+    /// Who settled it, if not its own attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settled_by: Option<String>,
-    /// The result, as the JSON text it came as.
+    /// The result, as the JSON text that was reported.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
     pub data: Option<Arc<RawValue>>,
-    /// What a surface needs to answer byte for byte (output, headers). Kept beside the JSON, not in it.
+    /// What a surface needs to repeat its answer byte for byte (output, headers). Stored beside the JSON, not
+    /// in it.
     #[serde(skip)]
     pub body: Option<Arc<[u8]>>,
-    /// The result was too large to keep.
+    /// Whether the result was too large to store.
     #[serde(default, skip_serializing_if = "is_false")]
     pub unavailable: bool,
+    /// What the attempt used, if it called a model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Usage>,
+    /// Whether the store says that there was a body, and has none. Only [`Outcome::set_body`] sets it.
+    #[serde(skip)]
+    pub lost: bool,
 }
 
 impl PartialEq for Outcome {
@@ -395,18 +513,19 @@ impl PartialEq for Outcome {
                 &other.body,
                 other.unavailable,
             )
+            && self.usage == other.usage
             && text(self) == text(other)
     }
 }
 
 impl Outcome {
-    /// An outcome with this effect and nothing else to say.
+    /// An outcome with this effect and nothing else.
     #[must_use]
     pub fn with_effect(effect: Effect) -> Self {
         Self { effect: Some(effect), ..Self::because(None) }
     }
 
-    /// An outcome that has only a reason.
+    /// An outcome with only a reason.
     #[must_use]
     pub fn because(reason: Option<String>) -> Self {
         Self {
@@ -414,13 +533,23 @@ impl Outcome {
             reason,
             verified: None,
             settled_by: None,
+            usage: None,
             data: None,
             body: None,
             unavailable: false,
+            lost: false,
         }
     }
 
-    /// How many bytes its result takes.
+    /// Sets the body that a store found for an outcome that was written with one. A body that has gone since is a
+    /// result that is unavailable, and not an empty one.
+    pub fn set_body(&mut self, found: Option<Arc<[u8]>>) {
+        self.lost = found.is_none();
+        self.unavailable |= self.lost;
+        self.body = found;
+    }
+
+    /// The size of the result, in bytes.
     #[must_use]
     pub fn size(&self) -> usize {
         self.data.as_ref().map_or(0, |data| data.get().len())
@@ -428,7 +557,7 @@ impl Outcome {
     }
 }
 
-/// A result of `null` is a result.
+/// A result of `null` counts as a result.
 fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Arc<RawValue>>, D::Error> {
     Box::<RawValue>::deserialize(deserializer).map(|data| Some(data.into()))
 }

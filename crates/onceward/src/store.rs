@@ -1,33 +1,45 @@
-//! The seam: what a back end does for the ledger. It holds records and tells time; it knows no policy.
+//! The interface between the ledger and a back end. A store holds records and supplies time; it contains no
+//! policy.
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
 
-use crate::decide::Liveness;
-use crate::key::OperationId;
+use crate::barrier::Barrier;
+use crate::facts::Liveness;
+use crate::identity::Identity;
+use crate::key::{Fingerprint, OperationId};
 use crate::record::{Owner, Record, State};
+use crate::text::masked_in;
 
-/// Why a back end could not do what it was asked to.
-#[derive(Debug, thiserror::Error)]
+/// Why a back end could not carry out a request. Its text repeats no password of a URL or path. It includes the
+/// engine's own words, so it has no `source`: printing a chain of errors says each thing once.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
 pub enum StoreError {
-    /// It cannot be reached, opened or written now. Nothing was written, or the reply was lost: the ledger looks again.
-    #[error("{what}")]
+    /// The store cannot be reached, opened or written now. Either nothing was written or the reply was lost:
+    /// the ledger reads the record again to find out.
+    #[error("{}", masked_in(.what))]
     Unavailable {
-        /// What could not be done, and what to do about it.
+        /// What failed, and what to do about it.
         what: String,
-        /// What the engine said.
-        #[source]
-        source: Option<Box<dyn std::error::Error + Send + Sync>>,
     },
-    /// There is no ledger, and none was to be made. Nothing was written.
-    #[error("{what}")]
+    /// There is no ledger, and the caller asked not to create one. Nothing was written.
+    #[error("{}", masked_in(.what))]
     Missing {
-        /// Where there is none, and how one is made.
+        /// Which ledger is missing, and how to create it.
         what: String,
     },
-    /// What is there is not, or is no longer, a ledger that this version understands. Nothing was written.
-    #[error("{what}")]
+    /// This is not the ledger that was opened: it was emptied, restored or replaced. Nothing was written, and
+    /// every further write fails until an operator has decided what to do.
+    #[error("{}", masked_in(.what))]
+    Replaced {
+        /// What was observed, and what to do about it.
+        what: String,
+    },
+    /// The data is not a ledger, or not one that this version understands. Nothing was written.
+    #[error("{}", masked_in(.what))]
     Unusable {
         /// What is wrong, and what to do about it.
         what: String,
@@ -35,75 +47,99 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// It cannot be used now.
+    /// The store cannot be used now.
     pub fn unavailable(what: impl Into<String>) -> Self {
-        Self::Unavailable { what: what.into(), source: None }
+        Self::Unavailable { what: what.into() }
     }
 
-    /// It cannot be used now, because of `source`.
-    pub fn because(what: impl Into<String>, source: impl std::error::Error + Send + Sync + 'static) -> Self {
-        Self::Unavailable { what: format!("{}: {source}", what.into()), source: Some(Box::new(source)) }
+    /// The ledger is not the one that was opened; `seen` says how that was noticed.
+    #[must_use]
+    pub fn replaced(seen: &str) -> Self {
+        Self::Replaced {
+            what: format!(
+                "this is not the ledger that was opened ({seen}); operations may be missing from it. Put the \
+                 right one back; or, after a restore from a backup, run `once restored --at TIME` with the time of \
+                 the backup and start this program again"
+            ),
+        }
+    }
+
+    /// The store cannot be used now, because of `source`.
+    pub fn because(what: impl Into<String>, source: impl std::error::Error) -> Self {
+        Self::Unavailable { what: format!("{}: {source}", what.into()) }
     }
 }
 
-/// What to do where there is no ledger yet: what an opener of ledgers is told.
+/// What to do if there is no ledger yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Missing {
-    /// It is made.
+pub enum IfMissing {
+    /// Create it.
     #[default]
-    Make,
-    /// It is an error: whoever only looks must not leave anything behind.
-    Refuse,
+    Create,
+    /// Fail: a command that only reads must not leave a new file behind.
+    Fail,
 }
 
-/// What a compare-and-swap came to.
+/// The result of a compare-and-swap.
 #[derive(Debug)]
 pub enum Swap {
-    /// The record is written, and durable.
+    /// The record was written and is durable.
     Written(Arc<Record>),
-    /// Another one was there. This is it, or nothing where there is none.
+    /// The stored version was a different one. Holds the stored record, or `None` if there is none.
     Conflict(Option<Arc<Record>>),
 }
 
-/// One change of a batch: see [`Store::apply`].
-#[derive(Debug, Clone)]
+/// The result of a write that begins something: an attempt, or an operation that is held back.
+#[derive(Debug)]
+pub enum Begin {
+    /// The scope is not stopped, or the stored version was a different one.
+    Swapped(Swap),
+    /// The scope is stopped. Nothing was written.
+    Stopped(Barrier),
+}
+
+/// One change in a batch: see [`Store::apply`].
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[expect(clippy::large_enum_variant, reason = "a batch is short-lived, and most of its changes are swaps")]
 pub enum Change {
-    /// Write `record` if the stored version is `expected` (`None`: if there is none).
+    /// Write `record` if the stored version is `expected` (`None`: if there is no record).
     Swap {
         /// The version that must be stored.
         expected: Option<u64>,
-        /// What to write.
+        /// The new record.
         record: Record,
     },
     /// Delete the record if its version is `expected`.
     Delete {
-        /// Which record.
+        /// The record to delete.
         id: OperationId,
         /// The version that must be stored.
         expected: u64,
     },
 }
 
-/// What became of one change of a batch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The result of one change in a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Applied {
-    /// It is written, and durable.
+    /// The change was written and is durable.
     Written,
-    /// The stored version was another one: nothing was written for this change.
+    /// The stored version was a different one, so nothing was written for this change.
     Conflict,
 }
 
-/// How a write comes in: whether the caller's thread may be blocked for its time, and whether it has time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Door {
-    /// It may: the store can write on this very thread and save two changes of thread.
+/// Whether a write may block the calling thread, and whether it may be deferred.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WriteMode {
+    /// The store may write on the calling thread, which saves two thread switches.
     Blocking,
-    /// It may not: other tasks live on this thread.
+    /// The calling thread must not block: other tasks run on it.
     Async,
-    /// It may not, and there is no hurry: others go first, and the write may share their sync. Once it is written
-    /// everybody sees it, but until the next write is durable it may be lost with the machine's power.
-    Patient,
+    /// Must not block, and may wait for another write and share its sync. Other callers see it once it is written,
+    /// but a power cut may lose it until a later write is durable.
+    Deferred,
 }
 
 /// Whether processes that the owner starts keep its lock alive.
@@ -115,74 +151,94 @@ pub enum Inherit {
     Children,
 }
 
-/// Whether an attempt's request has left, as its owner notes it where others find it after the owner's death.
+/// Whether an attempt's request has been sent. The owner notes it where other processes can read it after the
+/// owner's death.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dispatch {
-    /// Nothing has left: an owner that dies now has had no effect.
+    /// Nothing has been sent: if the owner dies now, there was no effect.
     NotYet,
-    /// It leaves now: from here on nobody but the owner can say.
+    /// The request is being sent. From now on only the owner can say whether it took effect.
     Begun,
 }
 
-/// A lock that its holder keeps for as long as it lives. Dropping it says: this attempt is over.
-pub trait Hold: Send + Sync {
-    /// Names the lock in the record of the attempt.
+/// A lock that its owner holds for as long as it lives. Dropping the lock ends the attempt.
+pub trait OwnerLock: Send + Sync {
+    /// The number by which the attempt's record refers to this lock.
     fn token(&self) -> u64;
 
-    /// Notes whether the attempt has dispatched anything. The note need not outlive the machine: without one, an
-    /// attempt whose owner is gone is in doubt.
+    /// Notes whether the attempt has dispatched anything. The note may be lost with the machine: without one,
+    /// an attempt whose owner is gone is in doubt.
     fn note_dispatch(&self, dispatch: Dispatch) -> Result<(), StoreError>;
 }
 
-/// How the ledger learns whether an owner lives.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Watch {
-    /// By looking: the kernel knows.
+/// How the ledger finds out whether an owner is alive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LivenessSource {
+    /// From the kernel, which releases an owner's lock when the owner dies.
     Kernel,
-    /// By its silence: a live owner renews its lease.
+    /// From its lease, which a live owner renews.
     Lease,
 }
 
-/// A back end's clock, so that all who share a ledger share its time.
+/// A back end's clock. All users of a ledger share it, so their own clocks need not agree.
 #[async_trait]
 pub trait Clock: Send + Sync {
-    /// Milliseconds since 1970.
+    /// Milliseconds since 1970, UTC.
     fn now_ms(&self) -> i64;
 
-    /// Waits.
+    /// Sleeps for `ms` milliseconds.
     async fn sleep(&self, ms: u64);
 }
 
-/// Which records to list, newest first, or to count. All conditions must hold.
-#[derive(Debug, Clone, Default)]
+/// Whether a write begins something, so that a barrier can refuse it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Writing {
+    /// It begins an attempt, or holds an operation back.
+    Begin,
+    /// It changes what has begun: no barrier refuses it.
+    Change,
+}
+
+/// Which records to list (newest first) or to count. All conditions must hold.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Filter {
-    /// Only of this scope.
+    /// Only records in this scope.
     pub scope: Option<String>,
-    /// Only of this name.
+    /// Only records whose scope starts with this.
+    pub scope_prefix: Option<String>,
+    /// Only records with this name.
     pub name: Option<String>,
-    /// Only with this very key.
+    /// Only records with exactly this key.
     pub key: Option<String>,
-    /// Only those whose id begins so: `op_` and any number of its digits.
+    /// Only records with this fingerprint.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fingerprint: Option<Fingerprint>,
+    /// Only records whose id starts with this: `op_` and any number of digits.
     pub id_prefix: Option<String>,
-    /// Only those created at this time or later.
+    /// Only records created at this time or later.
     pub since_ms: Option<i64>,
-    /// Only those created before this time.
+    /// Only records created before this time.
     pub until_ms: Option<i64>,
-    /// Only in one of these states, as they are written; empty for all.
+    /// Only records with one of these stored states; empty for all.
     pub states: Vec<State>,
-    /// Only those that were created before this cursor, which a listing gives with its last record.
+    /// Only records created before this cursor. A listing returns one with each record.
     pub before: Option<Cursor>,
-    /// At most so many.
+    /// The maximum number of records.
     pub limit: usize,
 }
 
 impl Filter {
-    /// Whether all conditions but the cursor hold for this record, as it is written.
+    /// Whether the stored record meets all conditions except the cursor.
     #[must_use]
     pub fn matches(&self, record: &Record) -> bool {
         self.scope.as_ref().is_none_or(|scope| *scope == record.scope)
+            && self.scope_prefix.as_ref().is_none_or(|prefix| record.scope.starts_with(prefix))
             && self.name.as_ref().is_none_or(|name| *name == record.name)
             && self.key.as_ref().is_none_or(|key| *key == record.key.text)
+            && self.fingerprint.as_ref().is_none_or(|print| *print == record.detail.fingerprint)
             && self.id_prefix.as_ref().is_none_or(|prefix| record.id.as_str().starts_with(prefix))
             && self.since_ms.is_none_or(|since| record.created_ms >= since)
             && self.until_ms.is_none_or(|until| record.created_ms < until)
@@ -190,85 +246,136 @@ impl Filter {
     }
 }
 
-/// A place in a listing, opaque to callers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+/// The first text after all that start with the prefix, where texts are compared by their bytes. `None` if there is
+/// none. For stores that look up a range of an index.
+#[must_use]
+pub fn after_prefix(prefix: &str) -> Option<String> {
+    let mut end = prefix.to_owned();
+    while let Some(last) = end.pop() {
+        // The range skips the surrogates, which are not characters.
+        if let Some(next) = (last..=char::MAX).nth(1) {
+            end.push(next);
+            return Some(end);
+        }
+    }
+    None
+}
+
+/// A position in a listing, opaque to callers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Cursor(pub i64);
 
-/// A listed record and the place it stands at.
-#[derive(Debug, Clone)]
+/// A listed record and its position in the listing.
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Listed {
-    /// For the next page.
+    /// Where the next page starts.
     pub cursor: Cursor,
     /// The record, without the body of its result.
     pub record: Record,
 }
 
-/// How many records there are in each state, as they are written.
+/// The number of records in each stored state.
 pub type Counts = std::collections::BTreeMap<State, u64>;
 
-/// A back end. One record is read and one is written, by compare-and-swap on its version.
+/// A back end. It reads and writes single records, and writes by compare-and-swap on the record's version.
+///
+/// Run the `conformance` suite against every implementation. [`MemoryStore`](crate::MemoryStore) is the
+/// reference.
 #[async_trait]
 pub trait Store: Send + Sync {
-    /// The clock that its users share.
+    /// The clock that all users of this store share.
     fn clock(&self) -> &dyn Clock;
 
-    /// How its users learn whether an owner lives.
-    fn watch(&self) -> Watch;
+    /// How the ledger finds out whether an owner is alive.
+    fn watch(&self) -> LivenessSource;
 
-    /// What is known of that id without a way to go. `None` may also mean that nothing is known here: the ledger then
-    /// writes its intent at once, and the swap brings what stands in its way. A store that is near simply looks.
-    async fn recall(&self, id: &OperationId) -> Result<Option<Arc<Record>>, StoreError> {
+    /// The ledger's identity as of the time the store was opened. Every write checks that the ledger still
+    /// has this name and epoch, and fails with [`StoreError::Replaced`] if it does not.
+    fn identity(&self) -> &Identity;
+
+    /// Replaces the ledger's identity: after a restore, to lift the fence of a restore, or to adopt another
+    /// ledger's secret. Fails with [`StoreError::Replaced`] if the ledger no longer has the identity of this
+    /// store. If the epoch changes, this store and every other open one are stale and must be reopened.
+    async fn set_identity(&self, next: &Identity) -> Result<(), StoreError>;
+
+    /// The record, if it can be read without a round trip. `None` may also mean that this store does not
+    /// know: the ledger then writes its intent at once, and the swap returns the record that conflicts. A
+    /// local store simply reads the record.
+    async fn load_cached(&self, id: &OperationId) -> Result<Option<Arc<Record>>, StoreError> {
         self.load(id).await
     }
 
-    /// The record of that id.
+    /// The record with this id.
     async fn load(&self, id: &OperationId) -> Result<Option<Arc<Record>>, StoreError>;
 
-    /// Writes `record` if the stored version is `expected` (`None`: if there is none), durably before it returns
-    /// unless it came in by [`Door::Patient`].
-    async fn swap(&self, expected: Option<u64>, record: Record, door: Door) -> Result<Swap, StoreError>;
+    /// Writes `record` if the stored version is `expected` (`None`: if there is no record). The write is
+    /// durable when this returns, except with [`WriteMode::Deferred`].
+    async fn swap(&self, expected: Option<u64>, record: Record, mode: WriteMode) -> Result<Swap, StoreError>;
 
-    /// Deletes the record if its version is `expected`; tells whether it did.
-    async fn delete(&self, id: &OperationId, expected: u64, door: Door) -> Result<bool, StoreError>;
-
-    /// Applies many changes, of which no two are of one operation. Each succeeds or fails by itself, as by
-    /// [`Store::swap`] and [`Store::delete`], and the answers come in the order of the changes. When this returns, what
-    /// was written is durable. After an error some of the changes may have been written.
+    /// The same for a record that begins an attempt, or that is held back to begin later: refused with
+    /// [`Begin::Stopped`] if a barrier covers its scope ([`Barrier::covers`]). The barrier is checked atomically with
+    /// the write. A conflict takes precedence, so that a stored result is replayed also in a stopped scope.
     ///
-    /// A store overrides this to share one sync, or one round trip, among many changes.
-    async fn apply(&self, changes: Vec<Change>, door: Door) -> Result<Vec<Applied>, StoreError> {
+    /// [`Store::swap`] is for every other change: no barrier delays an ending, a renewal or a settlement.
+    async fn begin(
+        &self,
+        expected: Option<u64>,
+        record: Record,
+        mode: WriteMode,
+    ) -> Result<Begin, StoreError>;
+
+    /// Stops a scope, and returns its barrier: this one, or the one that was there before. When this returns, the
+    /// barrier is durable, and no record that it covers is begun any more, by any process: a begin that was not
+    /// refused is already visible.
+    async fn stop(&self, barrier: &Barrier) -> Result<Barrier, StoreError>;
+
+    /// Lifts the barrier of exactly this scope, and returns it.
+    async fn resume(&self, scope: &str) -> Result<Option<Barrier>, StoreError>;
+
+    /// All barriers, ordered by scope.
+    async fn barriers(&self) -> Result<Vec<Barrier>, StoreError>;
+
+    /// Deletes the record if its version is `expected`, and returns whether it did.
+    async fn delete(&self, id: &OperationId, expected: u64, mode: WriteMode) -> Result<bool, StoreError>;
+
+    /// Applies a batch of changes. No two of them may be about the same operation. Each succeeds or fails
+    /// independently, as with [`Store::swap`] and [`Store::delete`], and the results are in the order of the
+    /// changes. When this returns, everything written is durable. After an error, some of the changes may
+    /// have been written.
+    ///
+    /// Override this to share one sync, or one round trip, between the changes.
+    async fn apply(&self, changes: Vec<Change>, mode: WriteMode) -> Result<Vec<Applied>, StoreError> {
         let mut applied = Vec::with_capacity(changes.len());
         for change in changes {
             let written = match change {
                 Change::Swap { expected, record } => {
-                    matches!(self.swap(expected, record, door).await?, Swap::Written(_))
+                    matches!(self.swap(expected, record, mode).await?, Swap::Written(_))
                 }
-                Change::Delete { id, expected } => self.delete(&id, expected, door).await?,
+                Change::Delete { id, expected } => self.delete(&id, expected, mode).await?,
             };
             applied.push(if written { Applied::Written } else { Applied::Conflict });
         }
         Ok(applied)
     }
 
-    /// The records that the filter lets through, newest first.
+    /// The records that match the filter, newest first.
     async fn list(&self, filter: &Filter) -> Result<Vec<Listed>, StoreError>;
 
-    /// Up to `limit` records whose `due_ms` is not after `now_ms`, the longest overdue first.
+    /// Up to `limit` records whose `due_ms` is not after `now_ms`, most overdue first.
     async fn due(&self, now_ms: i64, limit: usize) -> Result<Vec<Record>, StoreError>;
 
-    /// How many of the records that the filter lets through there are in each state. Its limit and its cursor do not
-    /// count.
+    /// The number of records that match the filter, by state. The filter's limit and cursor are ignored.
     async fn counts(&self, filter: &Filter) -> Result<Counts, StoreError>;
 
     /// Returns when the record may no longer have version `seen`, or after `timeout_ms`. May return early.
     async fn changed(&self, id: &OperationId, seen: u64, timeout_ms: u64);
 
-    /// Takes a new lock that this process holds until it is dropped or dies.
-    fn hold(&self, inherit: Inherit) -> Result<Box<dyn Hold>, StoreError>;
+    /// Takes a new lock. This process holds it until the lock is dropped or the process dies.
+    fn hold(&self, inherit: Inherit) -> Result<Box<dyn OwnerLock>, StoreError>;
 
     /// Whether the owner's lock is held.
     async fn liveness(&self, owner: &Owner) -> Result<Liveness, StoreError>;
 
-    /// Notes that a result was replayed. A tally: it costs no write of its own and may be lost.
+    /// Counts a replayed result. The count costs no write of its own and may be lost.
     fn tally_replay(&self, id: &OperationId);
 }

@@ -1,86 +1,133 @@
-//! How a record changes: each function takes the old record and gives the new one. Pure: `now` is an argument.
+//! How a record changes: each function takes the old record and returns the new one. Pure: `now` is an argument.
 
 mod ending;
+mod undo;
 
-pub use ending::{Ending, finish};
+pub use ending::{Report, finish, report};
+pub use undo::{begin_undo, undone, withdraw_undo};
 
 use std::sync::Arc;
 
 use self::ending::end;
-use crate::decide::{Liveness, standing};
-use crate::operation::{Intent, MAX_RESULT};
-use crate::record::{Detail, Downstream, MAX_HISTORY, Outcome, Owner, Past, Record, State, Verification};
+use crate::decide::effective_state;
+use crate::facts::{Ending, Liveness, Verdict};
+use crate::identity::Fence;
+use crate::operation::Intent;
+use crate::policy::Hold;
+use crate::record::{
+    Detail, Downstream, Held, MAX_HISTORY, MAX_RESULT, Outcome, Owner, Past, Record, State, Verification,
+};
 
-/// What somebody says about an operation in doubt.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
-    /// It happened.
-    Done,
-    /// It did not.
-    Failed,
-}
-
-/// What asking an operation to stop comes to.
+/// The result of cancelling an operation.
 #[derive(Debug, Clone)]
 pub enum Cancelling {
-    /// It will not happen, for certain.
+    /// It will not happen; this is certain.
     Cancelled(Record),
-    /// It is under way: its owner is asked to stop, and its own ending will say what happened.
+    /// It is running: its owner is asked to stop, and the attempt's own ending will say what happened.
     Requested(Record),
-    /// It was cancelled already.
+    /// It was already cancelled.
     Already,
-    /// It cannot be cancelled, because it happened, may have happened, or is forgotten.
+    /// It cannot be cancelled, because it happened, may have happened, or has expired.
     TooLate,
 }
 
-/// What time does to a record.
+/// How a record ages.
 #[derive(Debug, Clone)]
 #[expect(clippy::large_enum_variant, reason = "it is looked at once and never kept")]
 pub enum Ageing {
-    /// Its result goes and its tombstone stays.
+    /// Replace the result by a tombstone.
     Tombstone(Record),
-    /// Its tombstone goes.
+    /// Delete the tombstone.
     Delete,
-    /// Nothing yet.
+    /// Change nothing yet.
     Keep,
 }
 
+impl Detail {
+    /// What a tombstone keeps: the key, how the operation ended, and when to delete it.
+    fn tombstone(&self, ended: State) -> Self {
+        Self {
+            fingerprint: self.fingerprint.clone(),
+            fields: Arc::default(),
+            class: self.class,
+            downstream: None,
+            owner: None,
+            attempts_before: self.attempts_before,
+            max_attempts: self.max_attempts,
+            retention_ms: self.retention_ms,
+            tombstone_ms: self.tombstone_ms,
+            probe: None,
+            probe_no: Vec::new(),
+            verify: None,
+            undo: None,
+            undone: self.undone.clone(),
+            undoes: self.undoes.clone(),
+            // What an attempt used was paid for, even when its answer is gone.
+            history: self
+                .history
+                .iter()
+                .filter(|past| past.usage.is_some())
+                .map(|past| Past { reason: None, ..past.clone() })
+                .collect(),
+            cancel_requested_ms: None,
+            quarantine_ms: 0,
+            quarantine_until_ms: None,
+            silent: false,
+            folder: None,
+            command: None,
+            trace_parent: None,
+            ended: Some(ended),
+            late: None,
+            double_effect: self.double_effect,
+            delivered_ms: None,
+            held: None,
+        }
+    }
+}
+
 impl Record {
-    /// How many attempts were made under the key as it is understood now.
+    /// How many attempts were made in the current occurrence of the key.
     #[must_use]
     pub fn spent_attempts(&self) -> u32 {
         self.attempt - self.detail.attempts_before
     }
 
-    /// Whether an attempt before the newest one may have happened. A probe that let the newest one run has said of all
-    /// before it that they did not; where the class alone let it run, nobody has.
+    /// Whether an attempt before the newest one may have taken effect. If a probe allowed the newest attempt, the
+    /// earlier ones had none. If the class allowed it, that is unknown.
     pub(crate) fn earlier_attempt_in_doubt(&self) -> bool {
         let unasked = matches!(self.detail.class, crate::Class::Idempotent | crate::Class::Keyed);
         let doubtful = |past: &Past| past.ended == State::InDoubt && past.attempt < self.attempt;
         unasked && self.detail.history.iter().any(doubtful)
     }
 
-    /// The next version of this record.
+    /// The next version of this record, in this state.
     fn next(&self, state: State, now_ms: i64) -> Self {
-        Self { version: self.version + 1, state, updated_ms: now_ms, due_ms: None, ..self.clone() }
-    }
-
-    /// The next version, with its result and for as long as that is kept.
-    fn settled(&self, state: State, outcome: Outcome, now_ms: i64) -> Self {
-        let due_ms = Some(later(now_ms, self.detail.retention_ms));
-        let mut next = Self { due_ms, outcome: Some(fitting(outcome)), ..self.next(state, now_ms) };
-        next.detail.quarantine_until_ms = None;
+        let mut next =
+            Self { version: self.version + 1, state, updated_ms: now_ms, due_ms: None, ..self.clone() };
+        next.forget_request();
         next
     }
 
-    fn remember(&mut self, attempt: u32, ended: State, reason: Option<String>, at_ms: i64) {
-        self.detail.history.push(Past { attempt, ended, at_ms, reason });
+    /// The next version, settled with this outcome and due at the end of its retention.
+    fn settle_as(&self, state: State, outcome: Outcome, now_ms: i64) -> Self {
+        let due_ms = Some(later(now_ms, self.detail.retention_ms));
+        let mut next =
+            Self { due_ms, outcome: Some(without_oversized_result(outcome)), ..self.next(state, now_ms) };
+        next.detail.quarantine_until_ms = None;
+        next.detail.silent = false;
+        next
+    }
+
+    fn remember(&mut self, attempt: u32, ended: State, outcome: Option<&Outcome>, at_ms: i64) {
+        let reason = outcome.and_then(|outcome| outcome.reason.clone());
+        let usage = outcome.and_then(|outcome| outcome.usage.clone());
+        self.detail.history.push(Past { attempt, ended, at_ms, reason, usage });
         let surplus = self.detail.history.len().saturating_sub(MAX_HISTORY);
         self.detail.history.drain(..surplus);
     }
 }
 
-/// The record of an operation that is wanted and held back.
+/// The record of an operation that is held back.
 #[must_use]
 pub fn stage(intent: &Intent, now_ms: i64) -> Record {
     Record {
@@ -107,28 +154,66 @@ pub fn stage(intent: &Intent, now_ms: i64) -> Record {
             probe: intent.probe.clone(),
             probe_no: intent.probe_no.clone(),
             verify: intent.verify.clone(),
+            undo: intent.undo.clone(),
+            undone: None,
+            undoes: intent.undoes.clone(),
             history: Vec::new(),
             cancel_requested_ms: None,
             quarantine_ms: intent.terms.quarantine_ms,
             quarantine_until_ms: None,
+            silent: false,
             folder: intent.folder.clone(),
+            trace_parent: intent.trace_parent.clone(),
             command: intent.command.clone(),
             ended: None,
             late: None,
             double_effect: None,
             delivered_ms: None,
+            held: None,
         },
         outcome: None,
         replays: 0,
     }
 }
 
-/// The record with its next attempt written down, before that attempt runs.
+/// The record of an operation that is held back, in place of the record of an earlier occurrence that has expired.
+#[must_use]
+pub fn hold(found: Option<&Record>, intent: &Intent, now_ms: i64) -> Record {
+    let mut record = match found {
+        None => stage(intent, now_ms),
+        Some(before) => {
+            Record { state: State::Staged, outcome: None, ..further_attempt(before, intent, now_ms) }
+        }
+    };
+    let until_ms = match intent.terms.hold {
+        Hold::For(ms) => Some(later(now_ms, ms)),
+        Hold::No | Hold::Approve => None,
+    };
+    let held = Held { until_ms, ..intent.held() };
+    record.detail.held = Some(Box::new(held));
+    record
+}
+
+/// The record released before its time, by this person or program. Unchanged if it may start already; `None` if it
+/// is not held.
+#[must_use]
+pub fn release(record: &Record, by: &str, now_ms: i64) -> Option<Record> {
+    let held = record.held()?;
+    if held.may_start(now_ms) {
+        return Some(record.clone());
+    }
+    let mut next = record.next(State::Staged, now_ms);
+    let held = Held { released_ms: Some(now_ms), released_by: Some(by.to_owned()), ..held.clone() };
+    next.detail.held = Some(Box::new(held));
+    Some(next)
+}
+
+/// The record with its next attempt, to be written before that attempt runs.
 #[must_use]
 pub fn start(found: Option<&Record>, intent: &Intent, owner: Owner, now_ms: i64) -> Record {
     let mut record = match found {
         None => Record { state: State::Running, ..stage(intent, now_ms) },
-        Some(before) => again(before, intent, now_ms),
+        Some(before) => further_attempt(before, intent, now_ms),
     };
     record.attempt += 1;
     record.outcome = None;
@@ -141,14 +226,18 @@ pub fn start(found: Option<&Record>, intent: &Intent, owner: Owner, now_ms: i64)
     detail.probe.clone_from(&intent.probe);
     detail.probe_no.clone_from(&intent.probe_no);
     detail.verify.clone_from(&intent.verify);
+    detail.undo.clone_from(&intent.undo);
+    detail.undoes.clone_from(&intent.undoes);
     detail.folder.clone_from(&intent.folder);
+    detail.trace_parent.clone_from(&intent.trace_parent);
     detail.command.clone_from(&intent.command);
     detail.cancel_requested_ms = None;
     detail.quarantine_ms = intent.terms.quarantine_ms;
     detail.quarantine_until_ms = None;
+    detail.silent = false;
     detail.ended = None;
     detail.delivered_ms = None;
-    // The downstream remembers its key from the first time it saw it, so the window is not begun again.
+    // The downstream counts its window from the first time it sees the key, so a retry does not extend it.
     if intent.terms.class == crate::Class::Keyed && detail.downstream.is_none() {
         detail.downstream = Some(Downstream {
             key: intent.downstream_key(),
@@ -158,58 +247,115 @@ pub fn start(found: Option<&Record>, intent: &Intent, owner: Owner, now_ms: i64)
     record
 }
 
-/// A record that goes on with another attempt: what became of the last one is remembered.
-fn again(before: &Record, intent: &Intent, now_ms: i64) -> Record {
+/// The record of a further attempt; the previous one goes into the history.
+fn further_attempt(before: &Record, intent: &Intent, now_ms: i64) -> Record {
     let mut record = before.next(State::Running, now_ms);
-    let reason = before.outcome.as_ref().and_then(|outcome| outcome.reason.clone());
+    let outcome = before.outcome.as_ref();
     if before.due_ms.is_some_and(|due| due <= now_ms) || before.state == State::Expired {
-        // The window is over: this is the next occurrence, with a budget and a downstream key of its own.
+        // The retention has ended: this is the next occurrence, with its own budget and downstream key.
         record.created_ms = now_ms;
         record.detail.attempts_before = before.attempt;
         record.detail.history.clear();
         record.detail.downstream = None;
         record.detail.late = None;
         record.detail.double_effect = None;
+        record.detail.undone = None;
         record.detail.fields = Arc::new(intent.fields());
+        record.detail.held = None;
         return record;
     }
     match before.state {
-        State::Failed => record.remember(before.attempt, State::Failed, reason, before.updated_ms),
-        State::InDoubt => record.remember(before.attempt, State::InDoubt, reason, before.updated_ms),
+        State::Failed => record.remember(before.attempt, State::Failed, outcome, before.updated_ms),
+        State::InDoubt => record.remember(before.attempt, State::InDoubt, outcome, before.updated_ms),
         State::Running => {
-            record.remember(before.attempt, State::InDoubt, Some("its owner was gone".into()), now_ms)
+            let gone = Outcome::because(Some("its owner was gone".to_owned()));
+            record.remember(before.attempt, State::InDoubt, Some(&gone), now_ms);
         }
         State::Staged | State::Done | State::Cancelled | State::Expired => {}
     }
     record
 }
 
-/// The record with its lease renewed, if that attempt is still the one that runs.
+/// The record of an operation that may have happened during the time that a restore lost: it is in doubt.
 #[must_use]
-pub fn renew(record: &Record, attempt: u32, lease_until_ms: i64, now_ms: i64) -> Option<Record> {
-    let runs = record.state == State::Running && record.attempt == attempt;
-    let owner = record.detail.owner.filter(|_| runs)?;
-    let mut next = record.next(State::Running, now_ms);
+pub fn lost(found: Option<&Record>, intent: &Intent, fence: &Fence, now_ms: i64) -> Record {
+    let reason = format!(
+        "the ledger was restored at {} from a backup of {}, and what happened in between is not known",
+        crate::time::rfc3339(fence.restored_ms),
+        crate::time::rfc3339(fence.lost_from_ms)
+    );
+    let outcome = Outcome::because(Some(reason));
+    // A request sent before the restore may still be in flight.
+    let quarantine_until_ms = Some(later(now_ms, intent.terms.quarantine_ms));
+    if let Some(record) = found {
+        let mut next = Record { outcome: Some(outcome), ..record.next(State::InDoubt, now_ms) };
+        // An attempt of a held operation may be among what was lost.
+        next.attempt = next.attempt.max(next.detail.attempts_before + 1);
+        next.detail.quarantine_until_ms = quarantine_until_ms;
+        return next;
+    }
+    let mut record = Record { attempt: 1, outcome: Some(outcome), ..stage(intent, now_ms) };
+    record.state = State::InDoubt;
+    record.detail.quarantine_until_ms = quarantine_until_ms;
+    if intent.terms.class == crate::Class::Keyed {
+        // The key was not sent before the backup was made, so the downstream honours it at least for one window after
+        // that.
+        let safe_until_ms = later(fence.lost_from_ms, intent.terms.downstream_window_ms);
+        record.detail.downstream = Some(Downstream { key: intent.downstream_key(), safe_until_ms });
+    }
+    record
+}
+
+/// The record with a renewed lease, if the attempt is still the newest and has not ended. An owner that missed its
+/// lease but is alive takes its operation back from the doubt, unless another caller has acted on the doubt.
+#[must_use]
+pub fn renew(record: &Record, attempt: u32, token: u64, lease_until_ms: i64, now_ms: i64) -> Option<Record> {
+    let unended = match record.state {
+        State::Running => true,
+        State::InDoubt => record.detail.silent,
+        State::Staged | State::Done | State::Failed | State::Cancelled | State::Expired => false,
+    };
+    let mine = unended && record.attempt == attempt;
+    let owner = record.detail.owner.filter(|owner| mine && owner.token == token)?;
+    let mut next = Record { outcome: None, ..record.next(State::Running, now_ms) };
     next.detail.owner = Some(Owner { lease_until_ms, ..owner });
+    next.detail.quarantine_until_ms = None;
+    next.detail.silent = false;
     Some(next)
 }
 
-/// The record with the doubt written down: its owner is gone, or has been silent for longer than its lease. If an
-/// overtaken attempt has reported a success meanwhile, that success settles it.
+/// The record of an attempt whose owner knows that nothing was dispatched, because only the reply to its intent was
+/// lost.
+#[must_use]
+pub fn withdraw(record: &Record, token: u64, now_ms: i64) -> Option<Record> {
+    let open = matches!(record.state, State::Running | State::InDoubt);
+    record.detail.owner.filter(|owner| open && owner.token == token)?;
+    let reason = "its intent was written and the reply was lost, so nothing was run".to_owned();
+    Some(end(
+        record,
+        ending::including_earlier_attempts(record, Ending::Failed(Outcome::because(Some(reason)))),
+        now_ms,
+    ))
+}
+
+/// The record marked as in doubt, because its owner is gone or has not renewed its lease. If an overtaken attempt has
+/// reported a success meanwhile, that success settles it.
 #[must_use]
 pub fn doubt(record: &Record, liveness: Liveness, now_ms: i64) -> Record {
     let reason = match liveness {
         Liveness::NeverDispatched => {
             let outcome = Outcome::because(Some("its owner ended before anything was dispatched".to_owned()));
-            return end(record, ending::in_all(record, Ending::Failed(outcome)), now_ms);
+            return end(record, ending::including_earlier_attempts(record, Ending::Failed(outcome)), now_ms);
         }
         Liveness::Gone | Liveness::Alive => "its owner ended before it reported back",
         Liveness::Unknown => "its owner has been silent for longer than its lease",
     };
-    end(record, Ending::InDoubt(Outcome::because(Some(reason.to_owned()))), now_ms)
+    let mut next = end(record, Ending::InDoubt(Outcome::because(Some(reason.to_owned()))), now_ms);
+    next.detail.silent = next.state == State::InDoubt && liveness == Liveness::Unknown;
+    next
 }
 
-/// The record with the doubt settled, by hand, by a probe or by a policy. `None` where there is no doubt.
+/// The record with the doubt settled, by hand, by a probe or by a policy. `None` if it is not in doubt.
 #[must_use]
 pub fn settle(
     record: &Record,
@@ -218,8 +364,8 @@ pub fn settle(
     outcome: Outcome,
     now_ms: i64,
 ) -> Option<Record> {
-    // A doubt that is written down can be settled even while a process that the attempt left behind still runs.
-    if record.state != State::InDoubt && standing(record, liveness, now_ms) != State::InDoubt {
+    // A recorded doubt can be settled even while a process that the attempt left behind is still running.
+    if record.state != State::InDoubt && effective_state(record, liveness, now_ms) != State::InDoubt {
         return None;
     }
     let ending = match verdict {
@@ -227,23 +373,29 @@ pub fn settle(
         Verdict::Failed => Ending::Failed(outcome),
     };
     let mut next = end(record, ending, now_ms);
-    // The effect that was seen may be that of the overtaken attempt which has reported its success.
+    // The observed effect may be that of the overtaken attempt that reported its success.
     if record.detail.late.is_some() && verdict == Verdict::Done {
         next.detail.double_effect = record.detail.double_effect;
     }
     Some(next)
 }
 
-/// What asking it to stop comes to.
+/// The record cancelled with this outcome. Only for a state in which nothing can have happened.
+#[must_use]
+pub(crate) fn cancelled(record: &Record, outcome: Outcome, now_ms: i64) -> Record {
+    record.settle_as(State::Cancelled, outcome, now_ms)
+}
+
+/// Decides what cancelling the operation does.
 #[must_use]
 pub fn cancel(record: &Record, liveness: Liveness, now_ms: i64) -> Cancelling {
-    match standing(record, liveness, now_ms) {
+    match effective_state(record, liveness, now_ms) {
         State::Staged | State::Failed => {
             let outcome = record.outcome.clone().unwrap_or_else(|| Outcome::because(None));
-            Cancelling::Cancelled(record.settled(State::Cancelled, outcome, now_ms))
+            Cancelling::Cancelled(record.settle_as(State::Cancelled, outcome, now_ms))
         }
         State::Running => {
-            // A doubt stays one while a process that the attempt left behind is asked to stop.
+            // The doubt remains while a process that the attempt left behind is asked to stop.
             let mut next = record.next(record.state, now_ms);
             next.detail.cancel_requested_ms.get_or_insert(now_ms);
             Cancelling::Requested(next)
@@ -253,7 +405,7 @@ pub fn cancel(record: &Record, liveness: Liveness, now_ms: i64) -> Cancelling {
     }
 }
 
-/// The record with what a later check said of it. `None` where there is no success to check.
+/// The record with the result of a later check. `None` if there is no success to check.
 #[must_use]
 pub fn verified(
     record: &Record,
@@ -261,7 +413,8 @@ pub fn verified(
     reason: Option<String>,
     now_ms: i64,
 ) -> Option<Record> {
-    if record.state != State::Done {
+    // A check of an effect that was taken back says nothing about whether it had happened.
+    if record.state != State::Done || record.detail.undone.is_some() {
         return None;
     }
     let mut outcome = record.outcome.clone()?;
@@ -277,14 +430,14 @@ pub fn verified(
     Some(Record { due_ms, outcome: Some(outcome), ..record.next(state, now_ms) })
 }
 
-/// The record with what is known of the delivery of its answer: from when on it counts as delivered, or that it was not
-/// taken after all. `None` where there is no answer that could be delivered.
+/// The record with the delivery of its answer: the time from which it counts as delivered, or `None` if the answer
+/// was not received after all. Returns `None` if there is no answer to deliver.
 #[must_use]
 pub fn delivered(record: &Record, delivered_ms: Option<i64>) -> Option<Record> {
     if !matches!(record.state, State::Done | State::Failed) {
         return None;
     }
-    // Of several who waited for it, the first that surely has it decides.
+    // If several callers waited, the first one that certainly received the answer decides.
     let known = record.detail.delivered_ms;
     let delivered_ms = delivered_ms.map(|at| known.map_or(at, |known| known.min(at)));
     if known == delivered_ms {
@@ -295,7 +448,7 @@ pub fn delivered(record: &Record, delivered_ms: Option<i64>) -> Option<Record> {
     Some(next)
 }
 
-/// What time does to it.
+/// Decides how the record ages.
 #[must_use]
 pub fn age(record: &Record, now_ms: i64) -> Ageing {
     if record.due_ms.is_none_or(|due| now_ms < due) {
@@ -307,25 +460,25 @@ pub fn age(record: &Record, now_ms: i64) -> Ageing {
             let outcome = record.outcome.as_ref().map(|outcome| Outcome {
                 effect: outcome.effect,
                 settled_by: outcome.settled_by.clone(),
+                usage: outcome.usage.clone(),
                 ..Outcome::because(None)
             });
-            let mut next = Record { due_ms, outcome, ..record.next(State::Expired, now_ms) };
-            next.detail.ended = Some(record.state);
-            Ageing::Tombstone(next)
+            let detail = record.detail.tombstone(record.state);
+            Ageing::Tombstone(Record { due_ms, outcome, detail, ..record.next(State::Expired, now_ms) })
         }
         State::Expired => Ageing::Delete,
         State::Staged | State::Running | State::InDoubt => Ageing::Keep,
     }
 }
 
-/// A time `span_ms` later, which never overflows.
+/// The time `span_ms` later, saturating instead of overflowing.
 #[must_use]
 pub fn later(now_ms: i64, span_ms: u64) -> i64 {
-    now_ms.saturating_add(i64::try_from(span_ms).unwrap_or(i64::MAX))
+    now_ms.saturating_add_unsigned(span_ms)
 }
 
-/// The outcome without a result that is too large to keep: never a reason to run again.
-fn fitting(outcome: Outcome) -> Outcome {
+/// The outcome, without its result if that is too large to store. This is never a reason to run again.
+fn without_oversized_result(outcome: Outcome) -> Outcome {
     if outcome.size() <= MAX_RESULT {
         outcome
     } else {

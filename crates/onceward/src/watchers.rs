@@ -1,4 +1,4 @@
-//! Those in this process who wait for a record to change. A building block for back ends.
+//! Callers in this process that wait for a record to change. A building block for back ends.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -9,14 +9,14 @@ use futures_util::future::{Either, select};
 use crate::key::OperationId;
 use crate::store::Clock;
 
-/// Wakes those who wait for one operation, and nobody else.
+/// Wakes the callers that wait for one operation, and no others.
 #[derive(Debug, Default)]
 pub struct Watchers {
     events: Mutex<HashMap<OperationId, Weak<Event>>>,
 }
 
 impl Watchers {
-    /// Wakes all who wait for `id`.
+    /// Wakes all callers that wait for `id`.
     pub fn notify(&self, id: &OperationId) {
         let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
         if events.is_empty() {
@@ -27,8 +27,8 @@ impl Watchers {
         }
     }
 
-    /// Waits until somebody notifies `id` or the time is over. `unchanged` is asked once more after the waiting has
-    /// begun, so that a change just before it is not missed.
+    /// Waits until `id` is notified or the time is over. Calls `unchanged` once after it has started to listen, so
+    /// that a change just before is not missed.
     pub async fn wait(
         &self,
         id: &OperationId,

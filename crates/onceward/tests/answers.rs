@@ -1,110 +1,18 @@
-//! What every surface says: each decision and each error has one meaning, and only its spelling differs.
+//! The answers of every surface: each decision and each error has one meaning, and only the presentation differs.
 #![allow(clippy::expect_used, reason = "a test may")]
 
 mod common;
 
 use std::sync::Arc;
 
-use common::{NOW_MS, intent, record, surfaces};
-use onceward::answer::ErrorView;
-use onceward::record::{Downstream, Outcome};
+use common::errors::{barrier, errors, found, held, shared, undone};
+use common::{NOW_MS, intent, surfaces};
 use onceward::{
-    Answer, Class, Code, Decision, Effect, Error, Happened, InvalidInput, KeyOrigin, Liveness, NextStep,
-    Plan, Preview, Ran, Record, Refusal, State, StoreError, Surface, decide,
+    Answer, Code, Decision, Effect, Error, ErrorView, Happened, Hold, KeyOrigin, Liveness, NextStep, Outcome,
+    Plan, Preview, Refusal, State, Surface, UndoEvidence, decide,
 };
 
-/// A record of that state, whose second attempt is the newest one.
-fn found(state: State) -> Record {
-    let mut found = Record { attempt: 2, ..record(state, &intent(KeyOrigin::Given)) };
-    found.detail.attempts_before = 0;
-    found.outcome = match state {
-        State::Done => Some(Outcome::with_effect(Effect::Created)),
-        State::Failed => Some(Outcome::because(Some("declined".to_owned()))),
-        State::InDoubt => Some(Outcome::because(Some("no answer within 30 s".to_owned()))),
-        State::Staged | State::Running | State::Cancelled | State::Expired => None,
-    };
-    found
-}
-
-fn shared(state: State) -> Arc<Record> {
-    Arc::new(found(state))
-}
-
-fn tombstone(ended: Option<State>) -> Arc<Record> {
-    let mut tombstone = found(State::Expired);
-    tombstone.detail.ended = ended;
-    Arc::new(tombstone)
-}
-
-fn doubt(class: Class, change: impl FnOnce(&mut Record)) -> Arc<Record> {
-    let mut doubt = found(State::InDoubt);
-    doubt.detail.class = class;
-    if class == Class::Keyed {
-        doubt.detail.downstream = Some(Downstream { key: "k".to_owned(), safe_until_ms: NOW_MS + 1 });
-    }
-    change(&mut doubt);
-    Arc::new(doubt)
-}
-
-/// Every error, in each form that means something else.
-fn errors() -> Vec<(String, Error)> {
-    let fields = || vec!["/amount".to_owned()];
-    let reason = || "declined".to_owned();
-    let store = || StoreError::unavailable("the disk is full");
-    let unrecorded = |ended| Error::Unrecorded { ended, record: shared(State::Running), source: store() };
-    let spent = Arc::new(Record { attempt: 20, ..found(State::Failed) });
-    let list: Vec<(&str, Error)> = vec![
-        ("invalid input", InvalidInput::new("the name has 0 characters; it needs 1 to 255").into()),
-        ("no key", Error::KeyMissing { name: "pay".to_owned() }),
-        ("not found", Error::NotFound { id: "op_x".to_owned() }),
-        ("wrong state, done", Error::WrongState { action: "settling", record: shared(State::Done) }),
-        ("wrong state, in doubt", Error::WrongState { action: "cancelling", record: shared(State::InDoubt) }),
-        ("another call runs it", Error::InProgress { record: shared(State::Running), ran: Ran::No }),
-        ("overtaken", Error::InProgress { record: shared(State::Running), ran: Ran::Yes }),
-        ("a process was left behind", Error::InProgress { record: shared(State::InDoubt), ran: Ran::No }),
-        ("expired, not swept", Error::KeyExpired { record: shared(State::Done) }),
-        ("expired, done", Error::KeyExpired { record: tombstone(Some(State::Done)) }),
-        ("expired, failed", Error::KeyExpired { record: tombstone(Some(State::Failed)) }),
-        ("expired, of an older version", Error::KeyExpired { record: tombstone(None) }),
-        ("cancelled", Error::Cancelled { record: shared(State::Cancelled) }),
-        ("budget spent", Error::BudgetExhausted { record: shared(State::Failed), limit: 2 }),
-        ("key reused, done", Error::KeyReused { record: shared(State::Done), fields: fields() }),
-        ("key reused, in doubt", Error::KeyReused { record: shared(State::InDoubt), fields: fields() }),
-        ("failed", Error::Failed { record: shared(State::Failed), reason: reason(), ran: Ran::Yes }),
-        ("failed for the last time", Error::Failed { record: spent, reason: reason(), ran: Ran::Yes }),
-        ("failed, replayed", Error::Failed { record: shared(State::Failed), reason: reason(), ran: Ran::No }),
-        ("timed out", Error::Timeout { record: shared(State::InDoubt), reason: "no answer".to_owned() }),
-        ("refuted", Error::Unverified { record: shared(State::InDoubt), reason: reason(), ran: Ran::Yes }),
-        (
-            "refuted before",
-            Error::Unverified { record: shared(State::InDoubt), reason: reason(), ran: Ran::No },
-        ),
-        ("ledger unavailable", store().into()),
-        ("done, not recorded", unrecorded(Happened::Yes)),
-        ("failed, not recorded", unrecorded(Happened::No)),
-        ("in doubt, not recorded", unrecorded(Happened::Unknown)),
-    ];
-    let mut list: Vec<(String, Error)> =
-        list.into_iter().map(|(what, error)| (what.to_owned(), error)).collect();
-    for (ran, when) in [(Ran::Yes, "this call"), (Ran::No, "before")] {
-        for class in Class::ALL {
-            let record = doubt(class, |_| ());
-            list.push((
-                format!("in doubt, {class}, {when}"),
-                Error::InDoubt { record, reason: reason(), ran },
-            ));
-        }
-        let record = doubt(Class::Probed, |record| record.detail.probe = Some("look".to_owned()));
-        let what = format!("in doubt, probed by a command, {when}");
-        list.push((what, Error::InDoubt { record, reason: reason(), ran }));
-        let record = doubt(Class::Idempotent, |record| record.attempt = 20);
-        let what = format!("in doubt, no attempt left, {when}");
-        list.push((what, Error::InDoubt { record, reason: reason(), ran }));
-    }
-    list
-}
-
-/// What an answer means, without its words.
+/// The meaning of an answer, without its wording.
 fn meaning(answer: &Answer) -> String {
     let error = answer.error.as_ref();
     let flag = |flag: bool| if flag { "yes" } else { "no" };
@@ -152,7 +60,15 @@ fn what_every_error_means_on_every_surface() {
     expired, done                             KEY_EXPIRED        yes      no   no         noop         expired   Repeat
     expired, failed                           KEY_EXPIRED        no       no   no         noop         expired   Repeat
     expired, of an older version              KEY_EXPIRED        unknown  no   no         noop         expired   Repeat
+    held for a time                           -                  no       no   -          held         staged    Release
+    held for a person                         -                  no       no   -          held         staged    Release
     cancelled                                 CANCELLED          no       no   no         noop         cancelled Repeat
+    taken back                                UNDONE             yes      no   no         noop         done      Repeat
+    taken back and confirmed                  UNDONE             yes      no   no         noop         done      Repeat
+    being taken back                          UNDONE             yes      no   no         noop         done      Undo
+    wrong state, taken back                   WRONG_STATE        yes      no   no         noop         done      Show
+    stopped, new                              STOPPED            no       no   no         noop         -         Resume
+    stopped, failed before                    STOPPED            no       no   no         noop         failed    Resume
     budget spent                              BUDGET_EXHAUSTED   no       no   no         noop         failed    RaiseAttempts
     key reused, done                          KEY_REUSED         yes      no   no         noop         done      OtherKey
     key reused, in doubt                      KEY_REUSED         unknown  no   no         noop         in_doubt  Show
@@ -162,7 +78,10 @@ fn what_every_error_means_on_every_surface() {
     timed out                                 TIMEOUT            unknown  yes  no         unknown      in_doubt  Settle
     refuted                                   UNVERIFIED         unknown  yes  no         unknown      in_doubt  Settle
     refuted before                            UNVERIFIED         unknown  no   no         noop         in_doubt  Settle
+    sealed                                    RESULT_UNAVAILABLE yes      no   no         noop         done      Show
+    result gone                               RESULT_UNAVAILABLE yes      no   no         noop         done      Show
     ledger unavailable                        LEDGER_UNAVAILABLE unknown  no   no         noop         -         CheckLedger
+    ledger replaced                           LEDGER_REPLACED    unknown  no   no         noop         -         CheckLedger
     done, not recorded                        IN_DOUBT           yes      yes  no         unknown      running   Record
     failed, not recorded                      IN_DOUBT           no       yes  no         noop         running   Record
     in doubt, not recorded                    IN_DOUBT           unknown  yes  no         unknown      running   Settle
@@ -200,6 +119,10 @@ fn every_code_has_an_error_a_title_and_a_problem_document() {
     for code in Code::ALL {
         let error = errors().into_iter().map(|(_, error)| error).find(|error| error.code() == code);
         let answer = Answer::failed(&error.expect("an error of every code"), &common::once());
+        if code == Code::Held {
+            assert!(answer.ok && answer.error.is_none(), "an answer that is held is not an error");
+            continue;
+        }
         let problem = answer.problem(code.http()).expect("it is not a success");
         assert_eq!((problem.kind, problem.status), (format!("urn:onceward:{code}"), code.http()));
         assert!(!problem.title.is_empty() && problem.ran == answer.ran, "{code}");
@@ -209,7 +132,7 @@ fn every_code_has_an_error_a_title_and_a_problem_document() {
     }
 }
 
-/// Every decision, with the record it is decided on.
+/// Every decision, with the record it is based on.
 fn plans() -> Vec<(&'static str, Plan)> {
     let plan = |decision, record: Option<State>| Plan { decision, record: record.map(shared) };
     let refuse = |refusal, state| plan(Decision::Refuse(refusal), Some(state));
@@ -219,6 +142,8 @@ fn plans() -> Vec<(&'static str, Plan)> {
         ("failed before", plan(Decision::Start { attempt: 3 }, Some(State::Failed))),
         ("converges", plan(Decision::Start { attempt: 3 }, Some(State::InDoubt))),
         ("next occurrence", plan(Decision::Start { attempt: 3 }, Some(State::Done))),
+        ("hold", plan(Decision::Hold, None)),
+        ("held", Plan { decision: Decision::Held, record: Some(held(Some(NOW_MS))) }),
         ("replay", plan(Decision::Replay, Some(State::Done))),
         ("replay of a failure", plan(Decision::ReplayFailure, Some(State::Failed))),
         ("wait", plan(Decision::Wait, Some(State::Running))),
@@ -227,6 +152,11 @@ fn plans() -> Vec<(&'static str, Plan)> {
         ("reused", refuse(Refusal::KeyReused(vec!["/amount".to_owned()]), State::Done)),
         ("expired", refuse(Refusal::KeyExpired, State::Done)),
         ("cancelled", refuse(Refusal::Cancelled, State::Cancelled)),
+        (
+            "taken back",
+            Plan { record: Some(undone(UndoEvidence::Probe)), ..refuse(Refusal::Undone, State::Done) },
+        ),
+        ("stopped", plan(Decision::Refuse(Refusal::Stopped(barrier())), None)),
         ("budget spent", refuse(Refusal::BudgetExhausted, State::Failed)),
         ("in doubt", refuse(Refusal::InDoubt, State::InDoubt)),
     ]
@@ -235,8 +165,10 @@ fn plans() -> Vec<(&'static str, Plan)> {
 #[test]
 fn what_every_decision_means_in_a_dry_run_on_every_surface() {
     let mut lines = Vec::new();
+    let mut intent = intent(KeyOrigin::Given);
+    intent.terms.hold = Hold::For(600_000);
     for (what, plan) in plans() {
-        let preview = Preview::of(&plan, &intent(KeyOrigin::Given), Effect::Created);
+        let preview = Preview::of(&plan, &intent, Effect::Created);
         let show = |surface: &Surface| {
             let answer = Answer::preview(&preview, vec!["one charge".to_owned()], surface);
             let changes = answer.changes.as_ref().map_or(0, Vec::len);
@@ -258,6 +190,10 @@ fn what_every_decision_means_in_a_dry_run_on_every_surface() {
         would run attempt 3
     next occurrence      run            -                  no       no   -          would_create done      changes: 1
         would run attempt 3
+    hold                 hold           -                  no       no   -          would_noop   staged    changes: 0
+        would hold it for 10m, and run nothing
+    held                 held           -                  no       no   -          would_noop   staged    changes: 0
+        is held until 1970-01-01T00:16:40Z; nothing was sent
     replay               replay         -                  yes      no   -          would_noop   done      changes: 0
         already done by attempt 2: would replay its result and run nothing
     replay of a failure  replay_failure FAILED             no       no   no         would_noop   failed    changes: 0
@@ -274,6 +210,10 @@ fn what_every_decision_means_in_a_dry_run_on_every_surface() {
         would refuse: the stored result for this key has expired (the operation was done); nothing was run
     cancelled            refuse         CANCELLED          no       no   no         would_noop   cancelled changes: 0
         would refuse: this operation was cancelled before it had any effect; nothing was run
+    taken back           refuse         UNDONE             yes      no   no         would_noop   done      changes: 0
+        would refuse: this operation was done and then taken back by op_p7hvopj3gtcw5v5xwxeyauokm3qkf6xm; its probe confirms that the effect is gone; nothing was run
+    stopped              refuse         STOPPED            no       no   no         would_noop   staged    changes: 0
+        would refuse: the scope "run-7" was stopped at 1970-01-01T00:16:40.000Z (wrong list); nothing was run
     budget spent         refuse         BUDGET_EXHAUSTED   no       no   no         would_noop   failed    changes: 0
         would refuse: gave up after 2 failed attempts (the limit is 20); nothing was run
     in doubt             refuse         IN_DOUBT           unknown  no   no         would_noop   in_doubt  changes: 0
@@ -281,7 +221,7 @@ fn what_every_decision_means_in_a_dry_run_on_every_surface() {
     "#);
 }
 
-/// A refusal that a dry run foretells is the refusal that the call gets.
+/// The refusal in a dry run is the refusal of the real call.
 #[test]
 fn a_dry_run_foretells_the_refusal_word_for_word() {
     for state in State::ALL {
@@ -301,9 +241,9 @@ fn a_dry_run_foretells_the_refusal_word_for_word() {
     }
 }
 
-/// An agent pays for every word: a doubt costs at most 120 tokens, which is about 480 characters.
+/// Agents pay for every word: a doubt costs at most 120 tokens, which is about 480 characters.
 #[test]
-fn a_doubt_is_told_in_few_words() {
+fn a_doubt_is_described_in_few_words() {
     let long = "HTTPSConnectionPool(host='api.example.com', port=443): Read timed out.\n".repeat(20);
     for reason in ["no answer within 30 s", &long] {
         let mut record = found(State::InDoubt);
@@ -333,7 +273,7 @@ fn the_text_of_an_error_says_what_happened_and_what_to_do() {
     }
     insta::assert_snapshot!(text, @r#"
     invalid input
-      INVALID_INPUT the name has 0 characters; it needs 1 to 255
+      INVALID_INPUT the name has 0 characters; it must have 1 to 255
     no key
       KEY_MISSING pay requires an explicit key that identifies this action; nothing was run
     not found
@@ -374,10 +314,46 @@ fn the_text_of_an_error_says_what_happened_and_what_to_do() {
       KEY_EXPIRED the stored result for this key has expired (how the operation ended is no longer known); nothing was run
       happened: unknown, ran: no, retryable: no
       next: to do it again on purpose, add --occurrence 2 or use another key
+    held for a time
+      HELD held until 1970-01-01T00:16:40Z; nothing was sent
+      happened: no, ran: no, retryable: no
+      next: wait, release it, or cancel it:
+        it should be sent now: once --ledger agent.db release ID
+        it should not be sent: once --ledger agent.db cancel ID
+    held for a person
+      HELD held until a person releases it; nothing was sent
+      happened: no, ran: no, retryable: no
+      next: wait, release it, or cancel it:
+        it should be sent now: once --ledger agent.db release ID
+        it should not be sent: once --ledger agent.db cancel ID
     cancelled
       CANCELLED this operation was cancelled before it had any effect; nothing was run
       happened: no, ran: no, retryable: no
       next: to do it again on purpose, add --occurrence 2 or use another key
+    taken back
+      UNDONE this operation was done and then taken back by op_p7hvopj3gtcw5v5xwxeyauokm3qkf6xm, which reported success; nothing was run
+      happened: yes, ran: no, retryable: no
+      next: to do it again on purpose, add --occurrence 2 or use another key
+    taken back and confirmed
+      UNDONE this operation was done and then taken back by op_p7hvopj3gtcw5v5xwxeyauokm3qkf6xm; its probe confirms that the effect is gone; nothing was run
+      happened: yes, ran: no, retryable: no
+      next: to do it again on purpose, add --occurrence 2 or use another key
+    being taken back
+      UNDONE this operation was done, and op_p7hvopj3gtcw5v5xwxeyauokm3qkf6xm has begun to take it back; the effect may or may not be gone; nothing was run
+      happened: yes, ran: no, retryable: no
+      next: once --ledger agent.db undo ID
+    wrong state, taken back
+      WRONG_STATE verifying is not possible: the operation is done and was taken back by op_p7hvopj3gtcw5v5xwxeyauokm3qkf6xm
+      happened: yes, ran: no, retryable: no
+      next: once --ledger agent.db show ID
+    stopped, new
+      STOPPED the scope "run-7" was stopped at 1970-01-01T00:16:40.000Z (wrong list); nothing was run
+      happened: no, ran: no, retryable: no
+      next: once --ledger agent.db resume run-7
+    stopped, failed before
+      STOPPED the scope "run-7" was stopped at 1970-01-01T00:16:40.000Z (wrong list); nothing was run
+      happened: no, ran: no, retryable: no
+      next: once --ledger agent.db resume run-7
     budget spent
       BUDGET_EXHAUSTED gave up after 2 failed attempts (the limit is 2); nothing was run
       happened: no, ran: no, retryable: no
@@ -420,8 +396,20 @@ fn the_text_of_an_error_says_what_happened_and_what_to_do() {
       next: check first whether it happened, then record what you found:
         it happened: once --ledger agent.db settle ID --as done
         it did not: once --ledger agent.db settle ID --as failed
+    sealed
+      RESULT_UNAVAILABLE the operation was done, but its result is sealed with the key k_abcd2345, and that key is not configured here or the stored value was changed; nothing was run. Set ONCE_ENCRYPTION_KEY_FILE to a file that holds the key
+      happened: yes, ran: no, retryable: no
+      next: once --ledger agent.db show ID
+    result gone
+      RESULT_UNAVAILABLE the operation was done, but its stored result is missing from the ledger: another program deleted it, or the ledger is damaged; nothing was run
+      happened: yes, ran: no, retryable: no
+      next: once --ledger agent.db show ID
     ledger unavailable
       LEDGER_UNAVAILABLE the ledger cannot be used: the disk is full; nothing was run
+      happened: unknown, ran: no, retryable: no
+      next: once --ledger agent.db doctor
+    ledger replaced
+      LEDGER_REPLACED the ledger cannot be used: this is not the ledger that was opened (it is empty); operations may be missing from it. Put the right one back; or, after a restore from a backup, run `once restored --at TIME` with the time of the backup and start this program again; nothing was run
       happened: unknown, ran: no, retryable: no
       next: once --ledger agent.db doctor
     done, not recorded

@@ -1,18 +1,19 @@
-//! How attempts are started, renewed and doubted: what is written before anything runs.
+//! How attempts are started, renewed and marked as in doubt: what is written before anything runs.
 #![allow(clippy::expect_used, reason = "a test may")]
 
 mod common;
 
 use common::table::Table;
 use common::{NOW_MS, combinations, intent, record};
-use onceward::operation::MAX_RESULT;
-use onceward::record::{Downstream, MAX_HISTORY, Outcome};
 use onceward::transition::{self, later};
-use onceward::{Class, DoubleEffect, Ending, Intent, KeyOrigin, Liveness, Owner, Past, Record, State};
+use onceward::{
+    Class, DoubleEffect, Downstream, Ending, Intent, KeyOrigin, Liveness, MAX_HISTORY, MAX_RESULT, Outcome,
+    Owner, Past, Record, State,
+};
 
 const OWNER: Owner = Owner { token: 77, lease_until_ms: NOW_MS + 300 };
 
-/// What an attempt may be started on; `…-over` is settled, and its time is over.
+/// The records that an attempt may start from; `…-over` is settled and past its retention.
 const FOUND: &[&str] = &[
     "absent",
     "staged",
@@ -25,7 +26,7 @@ const FOUND: &[&str] = &[
     "cancelled-over",
 ];
 
-/// `remembers` is how the attempt before is noted in the history.
+/// `remembers` is how the previous attempt appears in the history.
 const START: &str = "
     found           => attempt spent remembers downstream alarm created
     absent          => 1       1     nothing   fresh      none  now
@@ -90,6 +91,7 @@ fn the_attempt_before_is_remembered_with_its_reason() {
         ended: State::Failed,
         at_ms: failed.updated_ms,
         reason: Some("declined".to_owned()),
+        usage: None,
     };
     assert_eq!(after.detail.history.last(), Some(&past));
     let gone = transition::start(Some(&before("running", &intent)), &intent, OWNER, NOW_MS);
@@ -98,6 +100,7 @@ fn the_attempt_before_is_remembered_with_its_reason() {
         ended: State::InDoubt,
         at_ms: NOW_MS,
         reason: Some("its owner was gone".to_owned()),
+        usage: None,
     };
     assert_eq!(gone.detail.history.last(), Some(&past));
 }
@@ -142,7 +145,7 @@ fn whose_lease_is_renewed() {
     for words in combinations([states, &["newest", "other"]]) {
         let before = record(words[0].parse().expect("a state"), &keyed());
         let number = if words[1] == "newest" { 4 } else { 3 };
-        let after = transition::renew(&before, number, NOW_MS + 900, NOW_MS);
+        let after = transition::renew(&before, number, 9, NOW_MS + 900, NOW_MS);
         assert_eq!(if after.is_some() { "yes" } else { "no" }, table.look_up(&words), "{words:?}");
         if let Some(after) = after {
             assert_eq!(
@@ -154,9 +157,18 @@ fn whose_lease_is_renewed() {
         }
     }
     table.assert_all_rows_fitted();
-    let mut nobody = record(State::Running, &keyed());
-    nobody.detail.owner = None;
-    assert!(transition::renew(&nobody, 4, NOW_MS, NOW_MS).is_none(), "there is no lease to renew");
+    let mut unowned = record(State::Running, &keyed());
+    unowned.detail.owner = None;
+    assert!(transition::renew(&unowned, 4, 9, NOW_MS, NOW_MS).is_none(), "there is no lease to renew");
+    let running = record(State::Running, &keyed());
+    assert!(transition::renew(&running, 4, 8, NOW_MS, NOW_MS).is_none(), "the owner is another one");
+    let silent = transition::doubt(&running, Liveness::Unknown, NOW_MS);
+    let back = transition::renew(&silent, 4, 9, NOW_MS + 900, NOW_MS).expect("a living owner takes it back");
+    assert_eq!((back.state, back.outcome, back.detail.quarantine_until_ms), (State::Running, None, None));
+    let own = transition::finish(&silent, 4, Ending::InDoubt(Outcome::because(None)), NOW_MS);
+    assert!(transition::renew(&own, 4, 9, NOW_MS, NOW_MS).is_none(), "it has ended by its own word");
+    let gone = transition::doubt(&running, Liveness::Gone, NOW_MS);
+    assert!(transition::renew(&gone, 4, 9, NOW_MS, NOW_MS).is_none(), "its owner is known to be gone");
 }
 
 #[test]
@@ -224,7 +236,7 @@ fn json(text: &str) -> Option<std::sync::Arc<serde_json::value::RawValue>> {
     serde_json::value::RawValue::from_string(text.to_owned()).ok().map(Into::into)
 }
 
-/// An intent whose terms differ from those that its record was written with.
+/// An intent whose terms differ from those in its record.
 fn keyed() -> Intent {
     let mut intent = intent(KeyOrigin::Derived);
     intent.terms.class = Class::Keyed;

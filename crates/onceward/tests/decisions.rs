@@ -1,4 +1,4 @@
-//! Every state and every event: what a call gets. The tables are the contract's, and no rule of the code is used.
+//! Every state and every event: what a call gets. The tables restate the contract without using the code's own rules.
 #![allow(clippy::expect_used, reason = "a test may")]
 
 mod common;
@@ -7,14 +7,13 @@ use std::collections::HashSet;
 
 use common::table::Table;
 use common::{NOW_MS, combinations, intent, record};
-use onceward::decide::{after_probe_no, begin, standing};
-use onceward::record::{Downstream, Outcome};
+use onceward::decide::{after_probe_no, begin, effective_state};
 use onceward::{
-    Class, Code, Decision, Intent, KeyOrigin, Liveness, OnExpired, OnFailure, Record, Refusal, ScopeOrigin,
-    State,
+    Class, Code, Decision, Downstream, Intent, KeyOrigin, Liveness, OnExpired, OnFailure, Outcome, Record,
+    Refusal, ScopeOrigin, State,
 };
 
-/// What may be found. `…-over` is settled, its time is over, and nobody has written that down.
+/// The records that may be found. `…-over` is settled and past its retention, which has not been recorded yet.
 const FOUND: &[&str] = &[
     "staged",
     "running",
@@ -27,13 +26,13 @@ const FOUND: &[&str] = &[
     "failed-over",
     "cancelled-over",
 ];
-/// Alive, gone and unsent (gone before it dispatched anything) are seen by the kernel; quiet is within its lease and
-/// silent is beyond it, where nobody can see.
+/// The kernel reports alive, gone, and unsent (gone before it dispatched anything). With leases, quiet is within the
+/// lease and silent is beyond it.
 const OWNERS: &[&str] = &["alive", "gone", "unsent", "quiet", "silent"];
 const CLASSES: &[&str] = &["read", "idempotent", "keyed", "probed", "once"];
 
 const STANDING: &str = "
-    found           owner         => stands
+    found           owner         => state
     running         alive|quiet   => running
     in_doubt        alive         => running
     running         gone|silent   => in_doubt
@@ -54,8 +53,8 @@ fn where_an_operation_stands() {
     let mut table = Table::read(STANDING);
     for [found, owner] in combinations([FOUND, OWNERS]) {
         let record = found_record(found, owner, &intent(KeyOrigin::Given));
-        let stands = standing(&record, liveness(owner), NOW_MS);
-        assert_eq!(stands.as_str(), table.look_up(&[found, owner]), "{found}, owner {owner}");
+        let state = effective_state(&record, liveness(owner), NOW_MS);
+        assert_eq!(state.as_str(), table.look_up(&[found, owner]), "{found}, owner {owner}");
     }
     table.assert_all_rows_fitted();
 }
@@ -64,7 +63,7 @@ fn where_an_operation_stands() {
 fn a_running_record_without_an_owner_is_in_doubt() {
     let mut record = record(State::Running, &intent(KeyOrigin::Given));
     record.detail.owner = None;
-    assert_eq!(standing(&record, Liveness::Unknown, NOW_MS), State::InDoubt);
+    assert_eq!(effective_state(&record, Liveness::Unknown, NOW_MS), State::InDoubt);
 }
 
 const BEGIN: &str = "
@@ -116,7 +115,7 @@ fn what_a_call_gets() {
         &["none", "late"],
         &["default", "explicit", "host"],
     ];
-    // A late answer is only ever kept while the next attempt runs.
+    // A late answer is only kept while the next attempt is running.
     for words in combinations(lists).into_iter().filter(|words| words[9] == "none" || words[0] == "running") {
         let (record, intent) = case(words);
         let decision = begin(Some(&record), &intent, liveness(words[2]), NOW_MS);
@@ -186,8 +185,8 @@ fn what_a_call_gets_after_a_probe_says_no() {
     table.assert_all_rows_fitted();
 }
 
-/// The promise itself, over every combination: without someone's say-so there is no second attempt while one may have
-/// had its effect.
+/// The main promise, over every combination: unless someone settles the doubt, there is no second attempt while an
+/// earlier one may have taken effect.
 #[test]
 fn what_may_have_happened_once_is_never_started_again() {
     for [found, owner, budget, key, on_expired, on_failure, scope] in combinations([
@@ -206,7 +205,7 @@ fn what_may_have_happened_once_is_never_started_again() {
             !matches!(decision, Decision::Start { .. } | Decision::Probe),
             "{found} {owner}: {decision:?}"
         );
-        // A clock that is wrong by any amount makes somebody wait or be refused, never run.
+        // A clock that is wrong by any amount can make a caller wait or be refused, never run.
         for now_ms in [0, NOW_MS * 2, i64::MAX] {
             let decision = begin(Some(&record), &intent, liveness(owner), now_ms);
             assert!(!matches!(decision, Decision::Start { .. }), "{found} {owner} at {now_ms}: {decision:?}");
@@ -223,13 +222,18 @@ const CODES: &str = "
     IN_PROGRESS         => 4    409
     KEY_EXPIRED         => 4    410
     CANCELLED           => 4    410
+    STOPPED             => 4    410
+    UNDONE              => 4    410
+    HELD                => 4    202
     BUDGET_EXHAUSTED    => 4    424
     KEY_REUSED          => 6    422
     FAILED              => 1    502
     TIMEOUT             => 10   424
     IN_DOUBT            => 79   424
     UNVERIFIED          => 79   424
+    RESULT_UNAVAILABLE  => 4    410
     LEDGER_UNAVAILABLE  => 12   503
+    LEDGER_REPLACED     => 12   503
 ";
 
 #[test]
@@ -254,7 +258,7 @@ fn case(words: [&'static str; 11]) -> (Record, Intent) {
         let other = other.input(serde_json::json!({"customer": "c1", "amount": 200, "note": "secret"}));
         let mut other = other.intent().expect("a valid operation");
         let first = onceward::Json::from(serde_json::json!({"customer": "c1", "amount": 100}));
-        record.detail.fields = std::sync::Arc::new(onceward::key::field_digests(&other.id, &first));
+        record.detail.fields = std::sync::Arc::new(onceward::field_digests(&other.id, &first, None));
         other.key.origin = intent.key.origin;
         intent = other;
     }
@@ -270,7 +274,7 @@ fn case(words: [&'static str; 11]) -> (Record, Intent) {
         "host" => ScopeOrigin::Host,
         _ => ScopeOrigin::Default,
     };
-    // Four attempts were made, two of them for the occurrence before.
+    // Four attempts were made, two of them in the previous occurrence.
     intent.terms.max_attempts = if budget == "left" { 3 } else { 2 };
     record.detail.downstream = match window {
         "open" => Some(NOW_MS + 1),
@@ -309,6 +313,8 @@ fn liveness(owner: &str) -> Liveness {
 fn in_words(decision: &Decision) -> &'static str {
     match decision {
         Decision::Start { .. } => "start",
+        Decision::Hold => "hold",
+        Decision::Held => "say that it is held",
         Decision::Replay => "replay",
         Decision::ReplayFailure => "replay the failure",
         Decision::Wait => "wait",
@@ -317,6 +323,8 @@ fn in_words(decision: &Decision) -> &'static str {
         Decision::Refuse(Refusal::KeyReused(_)) => "refuse KEY_REUSED",
         Decision::Refuse(Refusal::KeyExpired) => "refuse KEY_EXPIRED",
         Decision::Refuse(Refusal::Cancelled) => "refuse CANCELLED",
+        Decision::Refuse(Refusal::Undone) => "refuse UNDONE",
+        Decision::Refuse(Refusal::Stopped(_)) => "refuse STOPPED",
         Decision::Refuse(Refusal::BudgetExhausted) => "refuse BUDGET_EXHAUSTED",
         Decision::Refuse(Refusal::InDoubt) => "refuse IN_DOUBT",
     }

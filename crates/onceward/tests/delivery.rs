@@ -1,4 +1,4 @@
-//! What the ledger remembers of the delivery of an answer.
+//! What the ledger records about the delivery of an answer.
 #![allow(clippy::expect_used, reason = "a test may")]
 
 mod common;
@@ -17,7 +17,7 @@ fn the_first_sure_delivery_counts_and_can_be_taken_back() {
     let receipt = bench.run(&pay()).expect("it runs");
     assert_eq!(receipt.record().detail.delivered_ms, None);
     let before = Arc::clone(receipt.record());
-    // Whoever notes it knows an old version at most.
+    // A caller that records the delivery may hold an outdated version.
     let note = |at| bench.wait(ledger.note_delivery(&before, at));
     let after = note(9_000).expect("it is done");
     assert_eq!(after.detail.delivered_ms, Some(9_000));

@@ -1,21 +1,20 @@
-//! Doubt: how it comes, and how people settle it.
+//! How operations get into doubt, and how people settle them.
 #![allow(clippy::expect_used, reason = "a test may")]
 
 mod common;
 
 use common::{Bench, NOW_MS, id, left_in_doubt, once, pay, short_lease, terms};
-use onceward::record::Outcome;
-use onceward::{Answer, Class, Clock, Code, Decision, Effect, Ending, State, Verdict};
+use onceward::{Answer, Class, Clock, Code, Decision, Effect, Ending, Outcome, State, Verdict};
 
 #[test]
 fn a_dropped_claim_is_in_doubt_at_once_where_the_kernel_sees_it() {
     let bench = Bench::new();
     let claim = bench.begin(&pay());
-    assert_eq!(bench.stands(&pay()), State::Running);
+    assert_eq!(bench.state_of(&pay()), State::Running);
     bench.clock.advance(1_000_000_000);
-    assert_eq!(bench.stands(&pay()), State::Running, "silent is not dead");
+    assert_eq!(bench.state_of(&pay()), State::Running, "silent is not dead");
     drop(claim);
-    assert_eq!(bench.stands(&pay()), State::InDoubt);
+    assert_eq!(bench.state_of(&pay()), State::InDoubt);
     let error = bench.ask(&pay()).expect_err("it is refused");
     let answer = Answer::failed(&error, &once());
     let view = answer.error.expect("an error");
@@ -31,7 +30,7 @@ fn a_dropped_claim_is_in_doubt_at_once_where_the_kernel_sees_it() {
     assert_eq!(bench.found(&pay()).state, State::InDoubt, "the doubt is written down");
 }
 
-/// The work is dropped before it ends, as a cancelled task is.
+/// Drops the work before it ends, like a cancelled task.
 fn dropped_work(bench: &Bench, work: impl Fn(&onceward::Attempt)) -> u32 {
     let number = std::cell::Cell::new(0);
     let call = bench.ledger.ledger().run(pay(), |attempt| {
@@ -44,7 +43,7 @@ fn dropped_work(bench: &Bench, work: impl Fn(&onceward::Attempt)) -> u32 {
     while number.get() == 0 {
         assert!(call.as_mut().poll(&mut context).is_pending());
     }
-    assert_eq!(bench.stands(&pay()), State::Running);
+    assert_eq!(bench.state_of(&pay()), State::Running);
     number.get()
 }
 
@@ -52,21 +51,21 @@ fn dropped_work(bench: &Bench, work: impl Fn(&onceward::Attempt)) -> u32 {
 fn an_owner_that_dies_before_the_dispatch_has_failed_where_the_kernel_sees_it() {
     let bench = Bench::new();
     assert_eq!(dropped_work(&bench, |_| ()), 1);
-    assert_eq!(bench.stands(&pay()), State::Failed);
+    assert_eq!(bench.state_of(&pay()), State::Failed);
     let next = dropped_work(&bench, |attempt| {
         attempt.dispatch().expect("a note");
     });
     assert_eq!(next, 2, "the next call tries again");
-    assert_eq!((bench.stands(&pay()), bench.refused(&pay())), (State::InDoubt, Code::InDoubt));
+    assert_eq!((bench.state_of(&pay()), bench.refused(&pay())), (State::InDoubt, Code::InDoubt));
 }
 
-/// A thread that outlives its call must not send after others were told that nothing was sent.
+/// A thread that outlives its call must not send after other callers have been answered that nothing was sent.
 #[test]
 fn an_attempt_that_is_over_cannot_dispatch() {
     let bench = Bench::new();
     let kept = std::cell::RefCell::new(None);
     dropped_work(&bench, |attempt| *kept.borrow_mut() = Some(attempt.clone()));
-    assert_eq!(bench.stands(&pay()), State::Failed, "the next call may run");
+    assert_eq!(bench.state_of(&pay()), State::Failed, "the next call may run");
     kept.take().expect("an attempt").dispatch().expect_err("nothing must be sent");
 
     let claim = bench.begin(&pay());
@@ -79,20 +78,20 @@ fn an_attempt_that_is_over_cannot_dispatch() {
 fn a_claim_that_says_nothing_of_its_dispatch_may_have_dispatched() {
     let bench = Bench::new();
     drop(bench.begin(&pay()));
-    assert_eq!(bench.stands(&pay()), State::InDoubt);
+    assert_eq!(bench.state_of(&pay()), State::InDoubt);
 }
 
 #[test]
-fn a_lease_that_is_over_is_in_doubt_where_nobody_can_see() {
+fn an_expired_lease_is_in_doubt_if_only_leases_tell_who_is_alive() {
     let bench = Bench::blind();
     let operation = short_lease();
     let claim = bench.begin(&operation);
     bench.clock.advance(299);
-    assert_eq!(bench.stands(&operation), State::Running);
+    assert_eq!(bench.state_of(&operation), State::Running);
     drop(claim);
-    assert_eq!(bench.stands(&operation), State::Running, "nobody can see that it is gone");
+    assert_eq!(bench.state_of(&operation), State::Running, "its end cannot be observed");
     bench.clock.advance(1);
-    assert_eq!(bench.stands(&operation), State::InDoubt);
+    assert_eq!(bench.state_of(&operation), State::InDoubt);
     assert_eq!(bench.refused(&operation), Code::InDoubt);
 }
 
@@ -131,21 +130,54 @@ fn a_thread_beside_blocking_work_renews_its_lease() {
 }
 
 #[test]
+fn an_owner_that_was_silent_and_lives_takes_its_operation_back() {
+    let bench = Bench::blind();
+    let operation = short_lease();
+    let claim = bench.begin(&operation);
+    let lease = bench.ledger.lease(&claim.attempt(), 300).expect("only leases tell who is alive");
+    bench.clock.advance(1_000);
+    assert_eq!(bench.refused(&operation), Code::InDoubt);
+    bench.wait(lease.renew());
+    assert_eq!(bench.state_of(&operation), State::Running);
+    bench.wait(claim.finish(Ending::Done(Outcome::with_effect(Effect::Created)))).expect("it is done");
+    assert!(bench.ask(&operation).expect("it is replayed").replayed());
+    assert_eq!(bench.found(&operation).detail.double_effect, None);
+}
+
+#[test]
+fn what_was_settled_is_not_taken_back() {
+    let bench = Bench::blind();
+    let operation = short_lease();
+    let claim = bench.begin(&operation);
+    let lease = bench.ledger.lease(&claim.attempt(), 300).expect("only leases tell who is alive");
+    bench.clock.advance(1_000);
+    assert_eq!(bench.refused(&operation), Code::InDoubt);
+    let id = bench.found(&operation).id.clone();
+    let settled = bench.ledger.ledger().settle(&id, Verdict::Failed, Outcome::because(None));
+    bench.wait(settled).expect("it is settled");
+    bench.wait(lease.renew());
+    assert_eq!(bench.state_of(&operation), State::Failed);
+}
+
+#[test]
 fn a_lease_can_be_kept_alive_from_elsewhere() {
     let bench = Bench::blind();
     let operation = short_lease();
     let claim = bench.begin(&operation);
-    let lease = bench.ledger.ledger().lease(&claim.attempt(), 300).expect("only leases tell who lives");
+    let lease = bench.ledger.lease(&claim.attempt(), 300).expect("only leases tell who is alive");
     assert_eq!(lease.pause_ms(), 100);
     bench.clock.advance(250);
     bench.wait(lease.renew());
     bench.clock.advance(250);
-    assert_eq!(bench.stands(&operation), State::Running);
+    assert_eq!(bench.state_of(&operation), State::Running);
     bench.clock.advance(50);
-    assert_eq!(bench.stands(&operation), State::InDoubt);
+    assert_eq!(bench.state_of(&operation), State::InDoubt);
     let seen = Bench::new();
     let claim = seen.begin(&operation);
-    assert!(seen.ledger.ledger().lease(&claim.attempt(), 300).is_none(), "whoever is seen needs none");
+    assert!(
+        seen.ledger.lease(&claim.attempt(), 300).is_none(),
+        "an owner that the kernel observes needs none"
+    );
 }
 
 #[test]
@@ -159,7 +191,7 @@ fn a_waiting_caller_sees_the_owner_go() {
     }
 }
 
-/// A command timed out, and a process that it started goes on.
+/// A command timed out, and a process that it started keeps running.
 #[test]
 fn a_doubt_whose_lock_is_held_is_a_running_attempt() {
     let operation = pay().class(Class::Idempotent).terms(terms(|terms| terms.wait_ms = 0));
@@ -171,12 +203,16 @@ fn a_doubt_whose_lock_is_held_is_a_running_attempt() {
         (found.state, found.reason(), found.detail.owner),
         (State::InDoubt, Some("timed out"), claim.record().detail.owner)
     );
-    assert_eq!((bench.stands(&operation), bench.refused(&operation)), (State::Running, Code::InProgress));
+    assert_eq!((bench.state_of(&operation), bench.refused(&operation)), (State::Running, Code::InProgress));
     assert_eq!(bench.plan(&operation).decision, Decision::Wait);
     let forgotten = bench.wait(bench.ledger.ledger().forget(&id(&operation)));
     assert_eq!(forgotten.expect_err("it runs").code(), Code::WrongState);
     drop(claim);
-    assert_eq!(bench.stands(&operation), State::InDoubt, "its lock is free, and it is as its owner said");
+    assert_eq!(
+        bench.state_of(&operation),
+        State::InDoubt,
+        "its lock is free, and its owner reported the doubt"
+    );
     assert_eq!(bench.found(&operation).reason(), Some("timed out"));
 }
 
@@ -189,7 +225,7 @@ fn a_person_settles_a_doubt_whose_lock_is_still_held() {
         let settled = bench.wait(bench.ledger.ledger().settle(&id(&pay()), verdict, Outcome::because(None)));
         let settled = settled.expect("a person may know better");
         assert_eq!((settled.state.is_settled(), settled.detail.owner), (true, None), "{verdict:?}");
-        assert_eq!(bench.stands(&pay()), settled.state, "{verdict:?}: the lock does not count any more");
+        assert_eq!(bench.state_of(&pay()), settled.state, "{verdict:?}: the lock does not count any more");
     }
 }
 

@@ -1,18 +1,19 @@
-//! How an attempt's ending changes a record, however late it comes. The table is the contract's, and no rule of the
-//! code is used.
+//! How an attempt's ending changes a record, even if it is late. The table restates the contract without using the
+//! code's own rules.
 
 mod common;
 
 use common::ended::{STATES, alarm, ended_record, outcome, result, sound};
 use common::table::Table;
 use common::{NOW_MS, combinations};
-use onceward::{Ending, Happened, Record, State, transition};
+use onceward::transition::{self, Report};
+use onceward::{Ending, Happened, Record, State};
 
 const ENDINGS: &[&str] = &["done", "failed", "in_doubt"];
 
-/// `settled by` is who said how the operation ended: its attempt, a hand (or a probe), or a late answer of another
-/// attempt. `late` is a success of an overtaken attempt that waits for the end of the one that runs.
-/// `result` is whose outcome is kept: of the ending, of the late answer, the one that was there, or none.
+/// `settled by` is who decided how the operation ended: its attempt, a person (or a probe), or a late answer of
+/// another attempt. `late` is the success of an overtaken attempt, kept until the running one ends. `result` is whose
+/// outcome is kept: the ending's, the late answer's, the previous one, or none.
 const FINISH: &str = "
     found      settled_by attempt   ending           late  => becomes    result   alarm     in_history
 
@@ -89,7 +90,7 @@ fn how_an_ending_changes_a_record() {
         assert_eq!(seen, expected, "{words:?}");
         sound(&before, &after);
         let kept = after.state.is_settled() && after.due_ms.is_some();
-        assert_eq!(kept, after.state.is_settled(), "{words:?}: what is settled has its time");
+        assert_eq!(kept, after.state.is_settled(), "{words:?}: a settled record has a due time");
     }
     table.assert_all_rows_fitted();
 }
@@ -110,6 +111,31 @@ fn an_ending_that_is_written_twice_is_one_ending() {
 }
 
 #[test]
+fn a_success_that_an_attempt_has_reported_is_final() {
+    for [found, settled_by, attempt, ending] in
+        combinations([STATES, &["attempt", "hand", "late"], &["newest", "overtaken"], ENDINGS])
+    {
+        let number = if attempt == "newest" { 4 } else { 3 };
+        let before = ended_record(found, settled_by, "none");
+        let expected = match (found, settled_by, attempt) {
+            ("done", "attempt", "newest") => Report::Contradicts,
+            (_, _, _) => Report::New,
+        };
+        let words = format!("{found} {settled_by} {attempt} {ending}");
+        assert_eq!(transition::report(&before, number, &said(ending)), expected, "{words}");
+    }
+    let running = ended_record("running", "attempt", "none");
+    let mut done = transition::finish(&running, 4, said("done"), NOW_MS);
+    assert_eq!(transition::report(&done, 4, &said("done")), Report::Repeated);
+    if let Some(outcome) = &mut done.outcome {
+        outcome.verified = Some(onceward::Verification::Confirmed);
+    }
+    assert_eq!(transition::report(&done, 4, &said("done")), Report::Repeated, "a check changes no result");
+    let other = onceward::Outcome { reason: Some("other".to_owned()), ..outcome("ending") };
+    assert_eq!(transition::report(&done, 4, &Ending::Done(other)), Report::Contradicts);
+}
+
+#[test]
 fn two_late_successes_are_certain_to_be_two_effects() {
     let running = Record { attempt: 5, ..ended_record("running", "attempt", "none") };
     let one = transition::finish(&running, 3, said("done"), NOW_MS);
@@ -125,12 +151,12 @@ fn two_late_successes_are_certain_to_be_two_effects() {
         assert_eq!((ended.state, alarm(&ended)), (State::Done, "certain"), "{ending}");
     }
     let possible = transition::finish(&Record { state: State::InDoubt, ..two }, 2, said("done"), NOW_MS);
-    assert_eq!(alarm(&possible), "certain", "what is certain is never lowered");
+    assert_eq!(alarm(&possible), "certain", "a certain alarm is never lowered");
 }
 
-/// A person said that it failed, the result expired, and then its attempt reports a success.
+/// A person settled it as failed, the result expired, and then its attempt reports a success.
 #[test]
-fn a_tombstone_says_what_a_late_success_tells() {
+fn a_tombstone_records_a_late_success() {
     for (ended, attempt, alarmed) in [
         (Some(State::Failed), 4, "none"),
         (Some(State::Failed), 3, "none"),
@@ -156,7 +182,7 @@ fn a_tombstone_says_what_a_late_success_tells() {
 fn an_attempt_of_an_earlier_occurrence_says_nothing_of_this_one() {
     for [found, ending] in combinations([STATES, ENDINGS]) {
         let before = ended_record(found, "attempt", "none");
-        // Attempts 1 and 2 belong to the occurrence before.
+        // Attempts 1 and 2 belong to the previous occurrence.
         let after = transition::finish(&before, 2, said(ending), NOW_MS);
         sound(&before, &after);
         assert_eq!(

@@ -1,4 +1,4 @@
-//! Failures: which are certain, who tries again, and when it is enough.
+//! Failures: which are certain, when they are retried, and when retrying stops.
 #![allow(clippy::expect_used, reason = "a test may")]
 
 mod common;
@@ -99,7 +99,7 @@ fn a_failure_is_replayed_where_the_policy_says_so() {
     assert_eq!(answer.data.expect("its data").get(), "\"why\"");
 }
 
-/// An error of any other kind says nothing about the effect, whether or not the work has noted its dispatch.
+/// Any other error says nothing about the effect, whether or not the work has dispatched.
 #[test]
 fn an_error_that_claims_nothing_is_in_doubt() {
     type Say = fn(&onceward::Attempt);
@@ -116,12 +116,12 @@ fn an_error_that_claims_nothing_is_in_doubt() {
             Err(std::fmt::Error.into())
         });
         assert_eq!(result.expect_err("an error").code(), Code::InDoubt, "{what}");
-        assert_eq!(bench.stands(&pay()), State::InDoubt, "{what}");
+        assert_eq!(bench.state_of(&pay()), State::InDoubt, "{what}");
     }
     let bench = Bench::new();
     let result = bench.ledger.run(pay(), |_| Err(Failure::timed_out("30 s")));
     assert_eq!(result.expect_err("an error").code(), Code::Timeout);
-    assert_eq!(bench.stands(&pay()), State::InDoubt);
+    assert_eq!(bench.state_of(&pay()), State::InDoubt);
 }
 
 #[test]

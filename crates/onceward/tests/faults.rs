@@ -1,4 +1,4 @@
-//! Stores that fail: before a write, and after it with only the reply lost. Nothing runs without its intent.
+//! Stores that fail before a write, or after it so that only the reply is lost. Nothing runs without its intent.
 #![allow(clippy::expect_used, reason = "a test may")]
 
 mod common;
@@ -9,23 +9,24 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use common::{Bench, NOW_MS, once, pay, terms};
 use onceward::{
-    Answer, Class, Clock, Code, Counts, Door, Failure, Filter, Happened, Hold, Inherit, Listed, Liveness,
-    ManualClock, MemoryStore, OperationId, Owner, Ran, Record, State, Store, StoreError, Swap, Watch,
+    Answer, Barrier, Begin, Class, Clock, Code, Counts, Failure, Filter, Happened, Identity, Inherit, Listed,
+    Liveness, LivenessSource, ManualClock, MemoryStore, OperationId, Owner, OwnerLock, Ran, Record, State,
+    Store, StoreError, Swap, WriteMode,
 };
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Well,
-    /// It fails before the write.
+    /// The write fails and nothing is written.
     WriteLost,
-    /// It is written, and then it fails.
+    /// The record is written, and then the call fails.
     ReplyLost,
-    /// It is written, the reply is lost, and so is the look that follows.
+    /// The record is written, the reply is lost, and the read that follows fails too.
     ReplyLostAndBlind,
 }
 use Fate::{ReplyLost, ReplyLostAndBlind, Well, WriteLost};
 
-/// A store in memory whose writes meet the fates of a script, and go well after it.
+/// A store in memory whose writes fail as a script says, and succeed after its end.
 struct Fated {
     inner: MemoryStore<Arc<ManualClock>>,
     script: Mutex<VecDeque<Fate>>,
@@ -49,8 +50,16 @@ impl Store for Fated {
         self.inner.clock()
     }
 
-    fn watch(&self) -> Watch {
+    fn watch(&self) -> LivenessSource {
         self.inner.watch()
+    }
+
+    fn identity(&self) -> &Identity {
+        self.inner.identity()
+    }
+
+    async fn set_identity(&self, next: &Identity) -> Result<(), StoreError> {
+        self.inner.set_identity(next).await
     }
 
     async fn load(&self, id: &OperationId) -> Result<Option<Arc<Record>>, StoreError> {
@@ -58,20 +67,41 @@ impl Store for Fated {
         if blind { Err(lost()) } else { self.inner.load(id).await }
     }
 
-    async fn swap(&self, expected: Option<u64>, record: Record, door: Door) -> Result<Swap, StoreError> {
+    async fn swap(&self, expected: Option<u64>, record: Record, mode: WriteMode) -> Result<Swap, StoreError> {
         let fate = self.script.lock().expect("no panic").pop_front().unwrap_or(Well);
         if fate == WriteLost {
             return Err(lost());
         }
-        let swap = self.inner.swap(expected, record, door).await;
+        let swap = self.inner.swap(expected, record, mode).await;
         if fate == ReplyLostAndBlind {
             *self.blind_loads.lock().expect("no panic") = 1;
         }
         if fate == Well { swap } else { Err(lost()) }
     }
 
-    async fn delete(&self, id: &OperationId, expected: u64, door: Door) -> Result<bool, StoreError> {
-        self.inner.delete(id, expected, door).await
+    async fn begin(
+        &self,
+        expected: Option<u64>,
+        record: Record,
+        mode: WriteMode,
+    ) -> Result<Begin, StoreError> {
+        self.swap(expected, record, mode).await.map(Begin::Swapped)
+    }
+
+    async fn stop(&self, barrier: &Barrier) -> Result<Barrier, StoreError> {
+        self.inner.stop(barrier).await
+    }
+
+    async fn resume(&self, scope: &str) -> Result<Option<Barrier>, StoreError> {
+        self.inner.resume(scope).await
+    }
+
+    async fn barriers(&self) -> Result<Vec<Barrier>, StoreError> {
+        self.inner.barriers().await
+    }
+
+    async fn delete(&self, id: &OperationId, expected: u64, mode: WriteMode) -> Result<bool, StoreError> {
+        self.inner.delete(id, expected, mode).await
     }
 
     async fn list(&self, filter: &Filter) -> Result<Vec<Listed>, StoreError> {
@@ -90,7 +120,7 @@ impl Store for Fated {
         self.inner.changed(id, seen, timeout_ms).await;
     }
 
-    fn hold(&self, inherit: Inherit) -> Result<Box<dyn Hold>, StoreError> {
+    fn hold(&self, inherit: Inherit) -> Result<Box<dyn OwnerLock>, StoreError> {
         self.inner.hold(inherit)
     }
 
@@ -116,7 +146,7 @@ fn nothing_runs_when_the_intent_is_not_written() {
 }
 
 #[test]
-fn whoever_finds_his_own_intent_after_a_lost_reply_goes_on() {
+fn a_caller_that_finds_its_own_intent_after_a_lost_reply_continues() {
     let bench = bench(&[ReplyLost]);
     let receipt = bench.run(&pay()).expect("the intent is on disk");
     assert_eq!((receipt.replayed(), receipt.record().attempt), (false, 1));
@@ -124,20 +154,33 @@ fn whoever_finds_his_own_intent_after_a_lost_reply_goes_on() {
 }
 
 #[test]
-fn nothing_runs_when_nobody_can_say_whether_the_intent_is_written() {
+fn nothing_runs_if_it_is_unknown_whether_the_intent_was_written() {
     let bench = bench(&[ReplyLostAndBlind]);
     assert_eq!(bench.refused(&pay()), Code::LedgerUnavailable);
-    assert_eq!(bench.stands(&pay()), State::Failed, "its owner noted that nothing was dispatched");
+    assert_eq!(bench.state_of(&pay()), State::Failed, "its owner noted that nothing was dispatched");
     assert_eq!(bench.run(&pay()).expect("the retry runs").record().attempt, 2);
 }
 
 #[test]
-fn an_intent_that_may_be_written_is_in_doubt_where_no_note_says_that_nothing_was_dispatched() {
+fn an_intent_that_was_written_without_an_answer_is_withdrawn_by_the_next_call() {
     let bench = bench(&[ReplyLostAndBlind]);
     let intent = pay().intent().expect("a valid operation");
     let begun = bench.wait(bench.ledger.ledger().begin(&intent)).map(|_| ());
     assert_eq!(begun.expect_err("it cannot be read").code(), Code::LedgerUnavailable);
-    assert_eq!((bench.stands(&pay()), bench.refused(&pay())), (State::InDoubt, Code::InDoubt));
+    assert_eq!(bench.state_of(&pay()), State::InDoubt, "others cannot know that nothing was dispatched");
+    // Any call on the same ledger handle withdraws them.
+    bench.run(&pay().key("another")).expect("it is done");
+    assert_eq!(bench.state_of(&pay()), State::Failed);
+    assert_eq!(bench.run(&pay()).expect("it runs").record().attempt, 2);
+}
+
+#[test]
+fn a_withdrawal_that_fails_is_retried() {
+    let bench = bench(&[ReplyLostAndBlind, WriteLost]);
+    let intent = pay().intent().expect("a valid operation");
+    drop(bench.wait(bench.ledger.ledger().begin(&intent)));
+    assert_eq!(bench.refused(&pay().key("another")), Code::LedgerUnavailable);
+    assert_eq!(bench.run(&pay()).expect("it runs").record().attempt, 2);
 }
 
 #[test]
@@ -179,7 +222,7 @@ fn a_failure_whose_reply_was_lost_is_one_failure() {
 }
 
 #[test]
-fn an_ending_that_cannot_be_written_is_told_and_leaves_a_doubt() {
+fn an_ending_that_cannot_be_written_is_reported_and_leaves_a_doubt() {
     let bench = bench(&[Well, WriteLost, WriteLost, WriteLost, WriteLost, WriteLost, WriteLost]);
     let error = bench.run(&pay()).expect_err("the ending is lost");
     assert_eq!(
@@ -192,7 +235,7 @@ fn an_ending_that_cannot_be_written_is_told_and_leaves_a_doubt() {
     assert_eq!(bench.refused(&pay()), Code::InDoubt, "it is not run again");
 }
 
-/// A call that tries again and cannot has still run its first try.
+/// If a retry of a call cannot be recorded, its first try still counts as run.
 #[test]
 fn a_second_try_that_cannot_be_written_does_not_hide_the_first_one() {
     type Fail = fn(&str) -> Failure;

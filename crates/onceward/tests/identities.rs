@@ -1,4 +1,4 @@
-//! Properties of identity: two actions never share one, one action never has two.
+//! Properties of identity: two actions never share an id, and one action never has two.
 
 use std::collections::BTreeMap;
 
@@ -6,8 +6,8 @@ use onceward::{Intent, Operation, OperationId};
 use proptest::prelude::*;
 use proptest::sample::select;
 
-/// What a caller says that identifies an action. Texts are few and look like the seams between them, so that a careless
-/// rule would join two of them.
+/// The parts that identify an action. The texts are few and contain separators, so that a careless encoding would
+/// confuse two of them.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Said {
     scope: &'static str,
@@ -20,7 +20,7 @@ struct Said {
 
 const TEXTS: [&str; 12] =
     ["a", "b", "ab", "null", "\"a\"", "a\",\"b", "[]", "default", "1", "é", "e\u{301}", "[\"a\",null,\"b\"]"];
-// A key with `#` is left out: the second occurrence of `a` is the key `a#2`, by design.
+// Keys with `#` are left out: the second occurrence of `a` is the key `a#2`, by design.
 const KEYS: [&str; 7] = ["a", "b", "ab", "null", "a\",\"b", "k1_a", "op_a"];
 
 fn said() -> impl Strategy<Value = Said> {
@@ -57,8 +57,8 @@ impl Said {
         operation.intent().unwrap_or_else(|error| panic!("{self:?}: {error}"))
     }
 
-    /// What identifies the action, by the contract: scope, name and key. A name that no one chose does not count beside
-    /// a given key, and without a key the inputs are the key. Without an occurrence it is the first one.
+    /// The identity by the contract: scope, name and key. A name that the caller did not choose does not count with a
+    /// given key. Without a key, the inputs are the key. Without an occurrence, it is the first one.
     fn identity(&self) -> (&str, Option<&str>, Result<&str, &[&'static str]>, &str) {
         let name = (self.chosen_name || self.key.is_none()).then_some(self.name);
         (self.scope, name, self.key.ok_or(&*self.input), self.occurrence.unwrap_or("1"))
@@ -75,7 +75,7 @@ proptest! {
         prop_assert_eq!(one.fingerprint == other.fingerprint, a.input == b.input);
     }
 
-    /// Pairs that differ in one part only are the ones that are easily confused.
+    /// Pairs that differ in only one part are the easiest to confuse.
     #[test]
     fn a_change_of_one_part_is_another_action(a in said(), b in said(), part in 0..6) {
         let changed = match part {
@@ -89,7 +89,7 @@ proptest! {
         prop_assert_eq!(a.intent().id == changed.intent().id, a.identity() == changed.identity(), "{:?} {:?}", a, changed);
     }
 
-    /// Whatever the texts are, an operation without a name has the id of none that has one.
+    /// An unnamed operation never has the id of a named one, for any texts.
     #[test]
     fn a_named_and_an_unnamed_operation_never_meet(
         scopes in any::<[String; 2]>(), name in any::<String>(), keys in any::<[String; 2]>(),
@@ -101,7 +101,7 @@ proptest! {
         prop_assert_eq!(same, (&scopes[0], &keys[0]) == (&scopes[1], &keys[1]));
     }
 
-    /// Parts that are cut at another place are other parts.
+    /// Moving the boundary between two parts changes the id.
     #[test]
     fn where_one_part_ends_and_the_next_begins_is_part_of_the_id(text in "[ab\",\\[\\]\\\\]{3,9}", cuts in any::<[u8; 4]>()) {
         let parts = |first: u8, second: u8| {
@@ -129,7 +129,7 @@ proptest! {
     }
 }
 
-/// All combinations of the texts, in one map: as many ids as there are actions.
+/// All combinations of the texts in one map: as many ids as actions.
 #[test]
 fn there_are_as_many_ids_as_actions() {
     let mut ids: BTreeMap<OperationId, (String, Option<String>, String)> = BTreeMap::new();

@@ -1,9 +1,11 @@
-//! Names of operations: what is one, what is not, and what is told of inputs that differ.
+//! Ids, keys and names: which are valid, and what is reported about inputs that differ.
 
 use std::collections::BTreeMap;
 
-use onceward::key::{MAX_FIELDS, MAX_NAME, field_digests, fields_that_differ, name_like};
-use onceward::{Json, Key, KeyOrigin, Occurrence, Operation, OperationId};
+use onceward::{
+    Json, Key, KeyOrigin, MAX_FIELDS, MAX_NAME, Occurrence, Operation, OperationId, field_digests,
+    fields_that_differ, name_like,
+};
 
 #[test]
 fn an_operation_id_is_read_back_and_nothing_else_is() {
@@ -70,15 +72,15 @@ fn the_first_occurrence_is_the_default_one() {
 #[test]
 fn fields_are_told_apart_without_keeping_their_values() {
     let id = OperationId::of("default", "pay", "a");
-    let digests = |text: &str| field_digests(&id, &Json::parse(text).unwrap());
+    let digests = |text: &str| field_digests(&id, &Json::parse(text).unwrap(), None);
     let a = digests(r#"{"same":1,"other":2,"gone":3,"deep":{"list":[1,{"x/y":2}],"empty":[]}}"#);
     let b = digests(r#"{"deep":{"empty":{},"list":[1,{"x/y":3}]},"same":1.0,"other":"2","new":4}"#);
     assert_eq!(fields_that_differ(&a, &b), ["/deep/empty", "/deep/list/1/x~1y", "/gone", "/new", "/other"]);
     assert_eq!(fields_that_differ(&a, &a), Vec::<String>::new());
-    // The same value has another digest in another place and in another operation.
+    // The same value has a different digest in another field and in another operation.
     assert_ne!(digests(r#"{"a":1}"#)["/a"], digests(r#"{"b":1}"#)["/b"]);
     let elsewhere =
-        field_digests(&OperationId::of("default", "pay", "b"), &Json::parse(r#"{"a":1}"#).unwrap());
+        field_digests(&OperationId::of("default", "pay", "b"), &Json::parse(r#"{"a":1}"#).unwrap(), None);
     assert_ne!(digests(r#"{"a":1}"#)["/a"], elsewhere["/a"]);
 }
 
@@ -87,7 +89,7 @@ fn as_many_fields_are_told_apart_as_the_limit_says() {
     let id = OperationId::of("default", "pay", "a");
     let many: BTreeMap<String, u64> = (0..100).map(|index| (format!("f{index:03}"), index)).collect();
     let input = Json::object(many.into_iter().map(|(name, number)| (name, Json::from(number))));
-    let digests = field_digests(&id, &input);
+    let digests = field_digests(&id, &input, None);
     assert_eq!(digests.len(), MAX_FIELDS);
     assert!(digests.contains_key("/f063") && !digests.contains_key("/f064"));
 }

@@ -1,12 +1,11 @@
-//! Answers that come late: none is dropped, and two effects raise the alarm.
+//! Late answers: none is discarded, and two effects raise the alarm.
 #![allow(clippy::expect_used, reason = "a test may")]
 
 mod common;
 
 use common::{Bench, id, once, short_lease};
-use onceward::record::Outcome;
 use onceward::{
-    Answer, Claim, Class, Clock, Code, DoubleEffect, Effect, Ending, Operation, Ran, State, Verdict,
+    Answer, Claim, Class, Clock, Code, DoubleEffect, Effect, Ending, Operation, Outcome, Ran, State, Verdict,
 };
 
 fn done(data: &str) -> Ending {
@@ -27,7 +26,7 @@ fn a_late_answer_settles_the_doubt() {
     assert_eq!((replay.data(), replay.double_effect()), (Some("\"late\""), None));
 }
 
-/// Attempt 1 is slow, attempt 2 overtakes it.
+/// Attempt 1 is slow, and attempt 2 overtakes it.
 fn overtaken(bench: &Bench) -> (Operation, Claim, Claim) {
     let operation = short_lease().class(Class::Idempotent);
     let slow = bench.begin(&operation);
@@ -89,7 +88,7 @@ fn an_overtaken_failure_does_not_speak_for_the_operation() {
     let bench = Bench::blind();
     let (_, slow, fast) = overtaken(&bench);
     bench.wait(fast.finish(Ending::InDoubt(Outcome::because(None)))).expect_err("it is in doubt");
-    let error = bench.wait(slow.finish(failed())).expect_err("nobody can say of the other one");
+    let error = bench.wait(slow.finish(failed())).expect_err("the outcome of the other one is unknown");
     assert_eq!((error.code(), error.retryable(), error.ran()), (Code::InDoubt, false, Ran::Yes));
 
     let bench = Bench::blind();

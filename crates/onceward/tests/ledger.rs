@@ -1,4 +1,4 @@
-//! Running, replaying, refusing: what a caller sees of a ledger.
+//! Running, replaying and refusing: what a caller sees of a ledger.
 #![allow(clippy::expect_used, reason = "a test may")]
 
 mod common;
@@ -7,10 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use common::{Bench, GoingClock, NOW_MS, id, once, pay, terms};
-use onceward::operation::MAX_RESULT;
 use onceward::{
     Answer, Class, Clock, Code, Decision, Dispatched, Done, Effect, Error, Failure, Happened, Ledger,
-    MemoryStore, Operation, Ran, Refusal, State, Store,
+    MAX_RESULT, MemoryStore, Operation, Ran, Refusal, State, Store,
 };
 
 fn both() -> [Bench; 2] {
@@ -81,7 +80,7 @@ fn a_reused_key_is_refused_in_every_state_and_names_fields_without_values() {
         let Error::KeyReused { fields, .. } = error else { panic!("{error}") };
         assert_eq!(fields, ["/amount", "/note/secret"]);
         assert!(text.contains("/amount, /note/secret differ"), "{text}");
-        assert!(!text.contains("98765") && !text.contains("s3cret"), "a value is told: {text}");
+        assert!(!text.contains("98765") && !text.contains("s3cret"), "a value is revealed: {text}");
     };
     let bench = Bench::new();
     bench.run(&pay()).expect("it runs");
@@ -139,7 +138,7 @@ fn invalid_input_is_refused_with_every_problem_and_nothing_runs() {
     assert_eq!(bench.records(), 0);
 }
 
-/// Many threads ask at once, on clocks that go by themselves.
+/// Many threads call at once, on clocks that advance on their own.
 #[test]
 fn concurrent_duplicates_execute_once_and_the_others_replay() {
     let stores: [Arc<dyn Store>; 2] =
@@ -167,7 +166,7 @@ fn concurrent_duplicates_execute_once_and_the_others_replay() {
 }
 
 #[test]
-fn a_caller_waits_to_its_deadline_and_is_told() {
+fn a_caller_waits_until_its_deadline_and_is_refused() {
     for bench in both() {
         let operation = pay().terms(terms(|terms| (terms.wait_ms, terms.lease_ms) = (700, 60_000)));
         let _claim = bench.begin(&operation);

@@ -1,4 +1,4 @@
-//! A plan is what the call then does: for records, intents and owners of every kind, none chosen by hand.
+//! A plan matches what the call then does, for generated records, intents and owners.
 #![allow(clippy::expect_used, reason = "a test may")]
 
 mod common;
@@ -7,15 +7,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use common::{Bench, NOW_MS, terms};
-use onceward::record::{Downstream, Outcome};
 use onceward::{
-    Class, Decision, Dispatch, Door, Effect, Error, Failure, Inherit, Intent, OnExpired, OnFailure,
-    Operation, Owner, Preview, ProbeAnswer, Receipt, Record, Refusal, State, Swap, transition,
+    Class, Decision, Dispatch, Downstream, Effect, Error, Failure, Inherit, Intent, OnExpired, OnFailure,
+    Operation, Outcome, Owner, Preview, ProbeAnswer, Receipt, Record, Refusal, State, Swap, WriteMode,
+    transition,
 };
 use proptest::prelude::*;
 use proptest::sample::select;
 
-/// What is drawn for one case.
+/// One generated case.
 #[derive(Debug, Clone)]
 struct Case {
     blind: bool,
@@ -95,7 +95,7 @@ impl Case {
         self.operation().intent().expect("a valid operation")
     }
 
-    /// The record that the call finds, and whether its owner lives.
+    /// The record that the call finds, and whether its owner is alive.
     fn record(&self, state: State, owner: Option<Owner>) -> Record {
         let mut first = self.operation();
         if self.other_inputs {
@@ -117,7 +117,7 @@ impl Case {
     }
 }
 
-/// What the call did, in the words of a decision.
+/// What the call did, expressed as a decision.
 fn decided(result: &Result<Receipt, Error>, ran: u32, probed: bool) -> Result<Decision, String> {
     match result {
         _ if ran > 0 => Ok(Decision::Start { attempt: ran }),
@@ -125,9 +125,12 @@ fn decided(result: &Result<Receipt, Error>, ran: u32, probed: bool) -> Result<De
         Ok(_) => Ok(Decision::Replay),
         Err(Error::Failed { .. }) => Ok(Decision::ReplayFailure),
         Err(Error::InProgress { .. }) => Ok(Decision::Wait),
+        Err(Error::Held { record }) if record.version == 1 => Ok(Decision::Hold),
+        Err(Error::Held { .. }) => Ok(Decision::Held),
         Err(Error::KeyReused { fields, .. }) => Ok(Decision::Refuse(Refusal::KeyReused(fields.clone()))),
         Err(Error::KeyExpired { .. }) => Ok(Decision::Refuse(Refusal::KeyExpired)),
         Err(Error::Cancelled { .. }) => Ok(Decision::Refuse(Refusal::Cancelled)),
+        Err(Error::Undone { .. }) => Ok(Decision::Refuse(Refusal::Undone)),
         Err(Error::BudgetExhausted { .. }) => Ok(Decision::Refuse(Refusal::BudgetExhausted)),
         Err(Error::InDoubt { .. }) => Ok(Decision::Refuse(Refusal::InDoubt)),
         Err(error) => Err(error.to_string()),
@@ -148,7 +151,7 @@ proptest! {
         let owner = (case.owner != OwnerKind::None).then(|| Owner { token: hold.token(), lease_until_ms });
         let _alive = (case.owner == OwnerKind::Alive).then_some(hold);
         if let Some(state) = case.found {
-            let written = bench.wait(bench.store.swap(None, case.record(state, owner), Door::Blocking));
+            let written = bench.wait(bench.store.swap(None, case.record(state, owner), WriteMode::Blocking));
             prop_assert!(matches!(written, Ok(Swap::Written(_))));
         }
         let intent = case.intent();
@@ -160,7 +163,7 @@ proptest! {
 
         let (ran, probed) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicBool::new(false)));
         let asked = Arc::clone(&probed);
-        let mut call = bench.ledger.ledger().call(intent.clone());
+        let mut call = bench.ledger.call(intent.clone());
         if case.class == Class::Probed {
             call = call.probe(move |_| {
                 asked.store(true, Ordering::SeqCst);

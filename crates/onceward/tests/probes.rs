@@ -4,20 +4,19 @@
 mod common;
 
 use common::{Bench, NOW_MS, id, left_in_doubt, once, pay, short_lease, terms};
-use onceward::record::Outcome;
 use onceward::{
-    Answer, Class, Clock, Code, Effect, Error, Failure, NextStep, Operation, ProbeAnswer, Ran, Receipt,
-    State, Verification,
+    Answer, Class, Clock, Code, Effect, Error, Failure, NextStep, Operation, Outcome, ProbeAnswer, Ran,
+    Receipt, State, Verification,
 };
 
 fn probed(bench: &Bench, operation: &Operation, answer: ProbeAnswer) -> Result<Receipt, Error> {
-    let call = bench.ledger.ledger().call(operation.clone().intent().expect("a valid operation"));
+    let call = bench.ledger.call(operation.clone().intent().expect("a valid operation"));
     bench.ledger.run_call(call.probe(move |_| std::future::ready(answer.clone())), |attempt| {
         Ok(attempt.dispatch()?.created(&"again"))
     })
 }
 
-/// A doubt of each kind: its owner is gone, or its owner reported a timeout; the kernel sees it, or only a lease does.
+/// Every kind of doubt: the owner is gone or reported a timeout, and liveness comes from the kernel or from leases.
 fn doubts() -> Vec<(&'static str, Bench)> {
     let operation = short_lease();
     let timed_out = |bench: &Bench| {
@@ -97,12 +96,12 @@ fn a_probed_operation_without_a_probe_stays_in_doubt() {
     let bench = Bench::new();
     let operation = pay().class(Class::Probed).probe_command(Some("look".to_owned()));
     drop(bench.begin(&operation));
-    let error = bench.ask(&operation).expect_err("nobody can say");
+    let error = bench.ask(&operation).expect_err("it is unknown");
     assert_eq!(error.code(), Code::InDoubt);
     assert_eq!(error.next_step(), Some(NextStep::Probe(id(&operation))));
 }
 
-/// Runs with a check that gives these answers, one after the other, and the last one for ever.
+/// Runs with a check that gives these answers in order, and then repeats the last one.
 fn checked(bench: &Bench, answers: &[Verification]) -> Result<Receipt, Error> {
     let asked = std::sync::atomic::AtomicUsize::new(0);
     let check = |_| {
@@ -111,7 +110,7 @@ fn checked(bench: &Bench, answers: &[Verification]) -> Result<Receipt, Error> {
     };
     let operation = pay().terms(terms(|t| (t.verify_deadline_ms, t.verify_interval_ms) = (1_000, 400)));
     bench.ledger.run_call(
-        bench.ledger.ledger().call(operation.intent().expect("a valid operation")).verify(check),
+        bench.ledger.call(operation.intent().expect("a valid operation")).verify(check),
         |attempt| Ok(attempt.dispatch()?.created(&1)),
     )
 }
@@ -140,7 +139,7 @@ fn a_success_that_the_check_refutes_is_in_doubt() {
     let error = checked(&bench, &[Verification::Refuted]).expect_err("it is refuted");
     assert_eq!((error.code(), error.retryable()), (Code::Unverified, false));
     assert_eq!(error.to_string(), "success was reported, but the check refuted it: looked");
-    assert_eq!((bench.stands(&pay()), bench.refused(&pay())), (State::InDoubt, Code::Unverified));
+    assert_eq!((bench.state_of(&pay()), bench.refused(&pay())), (State::InDoubt, Code::Unverified));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Scopes, names and expiry: who chose a scope or a name decides what a key means, and for how long.
+//! Scopes, names and expiry: who chose the scope or name decides what a key means and how long it lasts.
 #![allow(clippy::expect_used, reason = "a test may")]
 
 mod common;
@@ -31,11 +31,11 @@ fn results_of_a_session_are_kept_for_thirty_days() {
         bench.clock.advance((days * DAY_MS).max(1_000) - 1);
         assert!(bench.ask(&operation).expect("the last millisecond").replayed(), "{days} days");
         bench.clock.advance(1);
-        assert_eq!(bench.stands(&operation), State::Expired, "{days} days");
+        assert_eq!(bench.state_of(&operation), State::Expired, "{days} days");
     }
 }
 
-/// A run that is resumed after its results have expired repeats nothing by itself.
+/// A run that is resumed after its results have expired repeats nothing on its own.
 #[test]
 fn an_expired_key_of_a_session_is_refused_and_says_what_happened() {
     for swept in [false, true] {
@@ -60,7 +60,7 @@ fn an_expired_key_of_a_session_is_refused_and_says_what_happened() {
 }
 
 #[test]
-fn an_expired_derived_key_of_no_ones_scope_is_the_next_occurrence() {
+fn an_expired_derived_key_in_the_default_scope_starts_the_next_occurrence() {
     for operation in [mail(), mail().host_scope("conversation-7")] {
         for swept in [false, true] {
             let bench = Bench::new();
@@ -105,7 +105,7 @@ fn beside_a_given_key_a_name_that_no_one_chose_does_not_count() {
         let Error::KeyReused { fields, .. } = &error else { panic!("{error}") };
         assert!(fields.iter().all(|field| field.starts_with("/argv/")), "{fields:?}");
     }
-    // Another scope, a chosen name and a key that is derived are other operations.
+    // A different scope, a chosen name or a derived key make a different operation.
     for other in [
         command("./pay.sh", "1").key("order-17").scope("other"),
         Operation::new("./pay.sh").input(serde_json::json!({"argv": ["./pay.sh", "1"]})).key("order-17"),

@@ -1,4 +1,5 @@
-//! Every state and every event: what a record becomes. The tables are the contract's, and no rule of the code is used.
+//! Every state and every event: what a record becomes. The tables restate the contract without using the code's own
+//! rules.
 #![allow(clippy::expect_used, reason = "a test may")]
 
 mod common;
@@ -58,7 +59,7 @@ const CANCEL: &str = "
 ";
 
 #[test]
-fn what_asking_to_stop_comes_to() {
+fn what_cancelling_does() {
     let mut table = Table::read(CANCEL);
     for words in combinations([STATES, LIVENESS]) {
         let [found, owner] = words;

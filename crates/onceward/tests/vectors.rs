@@ -1,4 +1,4 @@
-//! The published vectors, through the public API. They were computed by another implementation of the same rules.
+//! The published vectors, checked through the public API. Another implementation of the same rules computed them.
 
 use std::collections::{HashMap, HashSet};
 
@@ -90,7 +90,7 @@ fn every_refusal_names_its_reason() {
     }
 }
 
-/// The file is a publication, so it is held to what it promises.
+/// The file is published, so it must be consistent.
 #[test]
 fn the_file_is_sound() {
     let vectors = vectors();

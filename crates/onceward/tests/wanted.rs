@@ -1,4 +1,4 @@
-//! A retry or a wanted repeat, where no key was given: which operation a call is, and by which rule.
+//! A retry or an intended repeat without a key: which operation a call refers to, and by which rule.
 #![allow(clippy::expect_used, reason = "a test may")]
 
 mod common;
@@ -23,18 +23,18 @@ fn occurrence(number: u64) -> OperationId {
     common::id(&mail().occurrence(number.to_string()))
 }
 
-/// Which occurrence the same call is now, and by which rule.
+/// Which occurrence an equal call refers to now, and by which rule.
 fn next(bench: &Bench) -> (u64, RepeatRule) {
     let wanted = wanted(bench, &mail());
     let number = (1..100).find(|number| occurrence(*number) == wanted.intent.id);
     (number.expect("an occurrence of this action"), wanted.rule)
 }
 
-/// Makes the call that is wanted, and gives what became of it.
+/// Makes the call and returns the resulting state.
 fn make(bench: &Bench, act: impl Fn(Attempt) -> Result<onceward::Done, Failure> + Send) -> State {
     let intent = wanted(bench, &mail()).intent;
     let id = intent.id.clone();
-    drop(bench.ledger.run_call(bench.ledger.ledger().call(intent), act));
+    drop(bench.ledger.run_call(bench.ledger.call(intent), act));
     bench.wait(bench.ledger.ledger().find(&id)).expect("it is there").1
 }
 
@@ -127,7 +127,7 @@ fn what_the_caller_says_comes_first() {
     assert_eq!(refused.code(), Code::KeyMissing);
 }
 
-/// Two calls at once are one: the second one waits for the first.
+/// Two concurrent equal calls are the same operation: the second one waits for the first.
 #[test]
 fn a_call_beside_its_twin_is_the_same_operation() {
     let bench = Bench::new();
@@ -135,7 +135,7 @@ fn a_call_beside_its_twin_is_the_same_operation() {
     let twin = wanted(&bench, &mail());
     assert_eq!(&twin.intent.id, &claim.record().id);
     bench.wait(claim.finish(Ending::Done(Outcome::because(None)))).expect("it is done");
-    let receipt = bench.ledger.run_call(bench.ledger.ledger().call(twin.intent), |_| panic!("it was run"));
+    let receipt = bench.ledger.run_call(bench.ledger.call(twin.intent), |_| panic!("it was run"));
     assert!(receipt.expect("the result of the first").replayed());
 }
 

@@ -1,4 +1,4 @@
-//! Many changes at once: each by compare-and-swap, none at the cost of another.
+//! Batches: each change is a compare-and-swap, and no change affects another.
 
 use super::bench::{Bench, Verdict, ensure, equal, everything, in_state, next, same, staged};
 use super::{Case, cases};
@@ -13,7 +13,7 @@ pub(super) const CASES: &[Case] = cases![
     a_conflict_in_a_batch_stops_no_other_change,
     a_conflict_in_a_batch_changes_nothing,
     a_batch_is_larger_than_any_limit_inside,
-    a_batch_is_recalled_as_it_is_now,
+    a_batch_updates_the_cache,
 ];
 
 fn swap(expected: Option<u64>, record: &Record) -> Change {
@@ -60,7 +60,7 @@ fn answers_come_in_the_order_of_the_changes(bench: &Bench) -> Verdict {
         if index < 2 {
             bench.put(&record)?;
         }
-        // In turn: it is there already, it goes, it is written, it is not there to be deleted, it is written.
+        // In turn: already stored, deleted, written, nothing to delete, written.
         changes.push(if index % 2 == 0 { swap(None, &record) } else { delete(&record) });
     }
     let (written, conflict) = (Applied::Written, Applied::Conflict);
@@ -103,14 +103,17 @@ fn a_batch_is_larger_than_any_limit_inside(bench: &Bench) -> Verdict {
     Ok(())
 }
 
-fn a_batch_is_recalled_as_it_is_now(bench: &Bench) -> Verdict {
+fn a_batch_updates_the_cache(bench: &Bench) -> Verdict {
     let record = in_state("a", State::Done, Some(5))?;
     bench.put(&record)?;
     bench.found(&record.id)?;
     let tombstone = Record { state: State::Expired, ..next(&record) };
     bench.batch(vec![swap(Some(record.version), &tombstone)])?;
     same(&*bench.found(&record.id)?, &tombstone)?;
-    let recalled = super::bench::wait(bench.recall(&record.id))?;
-    ensure!(recalled.is_none_or(|seen| seen.version == tombstone.version), "an old version is recalled");
+    let cached = super::bench::wait(bench.load_cached(&record.id))?;
+    ensure!(
+        cached.is_none_or(|seen| seen.version == tombstone.version),
+        "load_cached returned an old version"
+    );
     Ok(())
 }

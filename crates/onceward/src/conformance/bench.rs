@@ -1,4 +1,4 @@
-//! What the cases share: a store without the `async`, records to put into it, and words for what went wrong.
+//! Shared helpers: a blocking view of the store, sample records, and failure messages.
 
 use std::fmt;
 use std::ops::Deref;
@@ -8,13 +8,13 @@ use crate::error::Error;
 use crate::key::OperationId;
 use crate::operation::{Intent, Operation};
 use crate::record::{Outcome, Record, State};
-use crate::store::{Applied, Change, Door, Filter, Listed, Store, StoreError, Swap};
+use crate::store::{Applied, Change, Filter, Listed, Store, StoreError, Swap, WriteMode};
 use crate::{Blocking, Ledger, transition};
 
-/// What a case comes to.
+/// The result of a case.
 pub(super) type Verdict = Result<(), Problem>;
 
-/// Why a case does not hold.
+/// Why a case failed.
 #[derive(Debug)]
 pub(super) struct Problem(String);
 
@@ -48,14 +48,14 @@ impl From<serde_json::Error> for Problem {
     }
 }
 
-/// The case ends here unless this holds.
+/// Ends the case with a failure unless the condition holds.
 macro_rules! ensure {
     ($holds:expr, $($why:tt)+) => {
         if !$holds { return Err($crate::conformance::bench::Problem::new(format!($($why)+))); }
     };
 }
 
-/// The case ends here unless both are equal.
+/// Ends the case with a failure unless both values are equal.
 macro_rules! equal {
     ($seen:expr, $expected:expr, $what:expr) => {
         match (&$seen, &$expected) {
@@ -105,10 +105,10 @@ impl Bench {
     }
 
     pub(super) fn try_swap(&self, expected: Option<u64>, record: &Record) -> Result<Swap, Problem> {
-        Ok(wait(self.swap(expected, record.clone(), Door::Blocking))?)
+        Ok(wait(self.swap(expected, record.clone(), WriteMode::Blocking))?)
     }
 
-    /// Writes a record that is not there yet.
+    /// Writes a new record.
     pub(super) fn put(&self, record: &Record) -> Result<Arc<Record>, Problem> {
         written(self.try_swap(None, record)?)
     }
@@ -119,19 +119,19 @@ impl Bench {
     }
 
     pub(super) fn remove(&self, record: &Record) -> Result<bool, Problem> {
-        Ok(wait(self.delete(&record.id, record.version, Door::Blocking))?)
+        Ok(wait(self.delete(&record.id, record.version, WriteMode::Blocking))?)
     }
 
     pub(super) fn listed(&self, filter: &Filter) -> Result<Vec<Listed>, Problem> {
         Ok(wait(self.list(filter))?)
     }
 
-    /// The keys that a listing brings, in its order.
+    /// The keys of a listing, in order.
     pub(super) fn keys(&self, filter: &Filter) -> Result<Vec<String>, Problem> {
         Ok(self.listed(filter)?.into_iter().map(|listed| listed.record.key.text).collect())
     }
 
-    /// The keys that are due, in their order.
+    /// The keys of the records that are due, in order.
     pub(super) fn due_keys(&self, now_ms: i64, limit: usize) -> Result<Vec<String>, Problem> {
         Ok(wait(self.due(now_ms, limit))?.into_iter().map(|record| record.key.text).collect())
     }
@@ -140,13 +140,13 @@ impl Bench {
         self.count_of(&Filter::default(), state)
     }
 
-    /// How many the filter lets through that are in that state.
+    /// The number of records in this state that match the filter.
     pub(super) fn count_of(&self, filter: &Filter, state: State) -> Result<u64, Problem> {
         Ok(wait(self.counts(filter))?.get(&state).copied().unwrap_or(0))
     }
 
     pub(super) fn batch(&self, changes: Vec<Change>) -> Result<Vec<Applied>, Problem> {
-        Ok(wait(self.apply(changes, Door::Blocking))?)
+        Ok(wait(self.apply(changes, WriteMode::Blocking))?)
     }
 }
 
@@ -155,7 +155,7 @@ pub(super) fn wait<T>(future: impl Future<Output = T>) -> T {
     pollster::block_on(future)
 }
 
-/// Every record, up to a limit that no case reaches.
+/// All records, up to a limit that no case reaches.
 pub(super) fn everything() -> Filter {
     Filter { limit: 1_000, ..Filter::default() }
 }
@@ -164,28 +164,28 @@ pub(super) fn intent(operation: &Operation) -> Result<Intent, Problem> {
     Ok(operation.clone().intent()?)
 }
 
-/// A record that holds little: staged, under that key.
+/// A minimal staged record with this key.
 pub(super) fn staged(key: &str) -> Result<Record, Problem> {
     staged_as("default", "conformance", key)
 }
 
-/// The same of that scope and name.
+/// The same in this scope and with this name.
 pub(super) fn staged_as(scope: &str, name: &str, key: &str) -> Result<Record, Problem> {
     let intent = intent(&Operation::new(name).scope(scope).key(key))?;
     Ok(transition::stage(&intent, 1_000))
 }
 
-/// A record in that state, due at that time.
+/// A record in this state, due at this time.
 pub(super) fn in_state(key: &str, state: State, due_ms: Option<i64>) -> Result<Record, Problem> {
     Ok(Record { state, due_ms, ..staged(key)? })
 }
 
-/// A record that is done, with this outcome.
+/// A finished record with this outcome.
 pub(super) fn done(key: &str, outcome: Outcome) -> Result<Record, Problem> {
     Ok(Record { outcome: Some(outcome), ..in_state(key, State::Done, Some(i64::MAX))? })
 }
 
-/// The next version of a record, otherwise the same.
+/// The next version of a record, otherwise unchanged.
 pub(super) fn next(record: &Record) -> Record {
     Record { version: record.version + 1, updated_ms: record.updated_ms + 1, ..record.clone() }
 }
@@ -200,7 +200,7 @@ pub(super) fn written(swap: Swap) -> Result<Arc<Record>, Problem> {
     }
 }
 
-/// The record that stood in the way.
+/// The record that caused the conflict.
 pub(super) fn conflict(swap: Swap) -> Result<Option<Arc<Record>>, Problem> {
     match swap {
         Swap::Conflict(found) => Ok(found),
@@ -208,7 +208,8 @@ pub(super) fn conflict(swap: Swap) -> Result<Option<Arc<Record>>, Problem> {
     }
 }
 
-/// Whether two records are the same in all but the tally, with bodies and the text of results compared byte for byte.
+/// Checks that two records are equal except for the replay count. Bodies and the text of results are compared byte
+/// for byte.
 pub(super) fn same(seen: &Record, expected: &Record) -> Verdict {
     let text = |record: &Record| serde_json::to_string(&Record { replays: 0, ..record.clone() });
     equal!(text(seen)?, text(expected)?, "the record");

@@ -1,28 +1,33 @@
-//! Waiting for a record to change. To return early is allowed, to sleep through a change is not.
+//! Waiting for a record to change. Returning early is allowed, missing a change is not.
 
 use super::bench::{Bench, Problem, Verdict, ensure, next, staged, wait};
 use super::{Case, cases};
 use crate::record::Record;
 
-/// So long does a store sleep that misses the change. Only one that fails takes it.
+/// How long a store sleeps that misses the change. Only a failing store waits that long.
 const TOO_LONG_MS: u64 = 3_000;
 
 pub(super) const CASES: &[Case] = cases![
     a_change_that_was_before_is_seen_at_once,
     a_record_that_is_not_there_is_no_reason_to_wait,
     waiting_ends_when_the_time_is_over,
-    a_change_wakes_who_waits,
-    a_delete_wakes_who_waits,
-    a_change_wakes_all_who_wait,
+    a_change_wakes_a_waiter,
+    a_delete_wakes_a_waiter,
+    a_change_wakes_all_waiters,
 ];
 
-/// Waits for a change of `record` while `meanwhile` happens, and says whether the waiting was cut short.
-fn woken(bench: &Bench, waiters: usize, record: &Record, meanwhile: impl FnOnce() -> Verdict) -> Verdict {
-    let until_ms = bench.now_ms() + i64::try_from(TOO_LONG_MS).unwrap_or(i64::MAX);
+/// Waits for a change of `record` while `meanwhile` runs, and fails if the change did not end the wait.
+fn ends_the_wait(
+    bench: &Bench,
+    waiters: usize,
+    record: &Record,
+    meanwhile: impl FnOnce() -> Verdict,
+) -> Verdict {
+    let until_ms = bench.now_ms().saturating_add_unsigned(TOO_LONG_MS);
     std::thread::scope(|scope| {
         for _ in 0..waiters {
             scope.spawn(|| {
-                // Returning early is allowed: as long as nothing has changed, the waiting goes on.
+                // Returning early is allowed, so keep waiting until something has changed.
                 while wait(bench.load(&record.id))
                     .ok()
                     .flatten()
@@ -36,7 +41,7 @@ fn woken(bench: &Bench, waiters: usize, record: &Record, meanwhile: impl FnOnce(
         bench.pause(15);
         meanwhile()
     })?;
-    ensure!(bench.now_ms() < until_ms, "the change was slept through");
+    ensure!(bench.now_ms() < until_ms, "the change was missed");
     Ok(())
 }
 
@@ -66,22 +71,22 @@ fn waiting_ends_when_the_time_is_over(bench: &Bench) -> Verdict {
     Ok(())
 }
 
-fn a_change_wakes_who_waits(bench: &Bench) -> Verdict {
+fn a_change_wakes_a_waiter(bench: &Bench) -> Verdict {
     let record = staged("a")?;
     bench.put(&record)?;
-    woken(bench, 1, &record, || bench.replace(&record, &next(&record)).map(drop))
+    ends_the_wait(bench, 1, &record, || bench.replace(&record, &next(&record)).map(drop))
 }
 
-fn a_delete_wakes_who_waits(bench: &Bench) -> Verdict {
+fn a_delete_wakes_a_waiter(bench: &Bench) -> Verdict {
     let record = staged("a")?;
     bench.put(&record)?;
-    woken(bench, 1, &record, || bench.remove(&record).map(drop))
+    ends_the_wait(bench, 1, &record, || bench.remove(&record).map(drop))
 }
 
-fn a_change_wakes_all_who_wait(bench: &Bench) -> Verdict {
+fn a_change_wakes_all_waiters(bench: &Bench) -> Verdict {
     let record = staged("a")?;
     bench.put(&record)?;
-    woken(bench, 4, &record, || bench.replace(&record, &next(&record)).map(drop))
+    ends_the_wait(bench, 4, &record, || bench.replace(&record, &next(&record)).map(drop))
 }
 
 fn took_ms(bench: &Bench, before_ms: i64) -> Result<u64, Problem> {

@@ -1,4 +1,4 @@
-//! Many at once: of those who compare the same version, one swaps.
+//! Concurrency: of several swaps that expect the same version, one succeeds.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -20,7 +20,7 @@ pub(super) const CASES: &[Case] = cases![
     locks_taken_at_once_have_their_own_tokens,
 ];
 
-/// Runs `work` on many threads at once, with each thread's number, and gives what each came to.
+/// Runs `work` on many threads at once, with each thread's number, and returns all results.
 fn at_once<T: Send>(work: impl Fn(usize) -> Result<T, Problem> + Sync) -> Result<Vec<T>, Problem> {
     let gate = std::sync::Barrier::new(THREADS);
     std::thread::scope(|scope| {
@@ -105,7 +105,7 @@ fn no_change_is_lost_among_many(bench: &Bench) -> Verdict {
         Ok(())
     })?;
     let found = bench.found(&first.id)?;
-    let expected = CHANGES * u32::try_from(THREADS).unwrap_or(0);
+    let expected = CHANGES * THREADS as u32;
     equal!((found.attempt, found.version), (expected, u64::from(expected) + 1), "changes and version");
     Ok(())
 }
@@ -148,8 +148,8 @@ fn many_keys_are_written_at_once(bench: &Bench) -> Verdict {
 }
 
 fn locks_taken_at_once_have_their_own_tokens(bench: &Bench) -> Verdict {
-    let holds = at_once(|_| Ok(bench.hold(Inherit::No)?))?;
-    let tokens: std::collections::HashSet<u64> = holds.iter().map(|hold| hold.token()).collect();
+    let locks = at_once(|_| Ok(bench.hold(Inherit::No)?))?;
+    let tokens: std::collections::HashSet<u64> = locks.iter().map(|lock| lock.token()).collect();
     equal!(tokens.len(), THREADS, "different tokens");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! A record is deleted by compare-and-swap, too.
+//! Deleting a record, which is a compare-and-swap as well.
 
 use super::bench::{Bench, Verdict, ensure, equal, everything, in_state, next, same, staged};
 use super::{Case, cases};
@@ -50,9 +50,9 @@ fn a_deleted_key_can_be_written_anew(bench: &Bench) -> Verdict {
     let record = staged("a")?;
     bench.put(&record)?;
     bench.remove(&record)?;
-    let anew = in_state("a", State::Done, Some(5))?;
-    bench.put(&anew)?;
-    same(&*bench.found(&record.id)?, &anew)
+    let rewritten = in_state("a", State::Done, Some(5))?;
+    bench.put(&rewritten)?;
+    same(&*bench.found(&record.id)?, &rewritten)
 }
 
 fn a_deleted_record_is_in_no_listing(bench: &Bench) -> Verdict {
@@ -80,7 +80,7 @@ fn a_deleted_version_cannot_be_swapped(bench: &Bench) -> Verdict {
     bench.put(&record)?;
     bench.remove(&record)?;
     let found = super::bench::conflict(bench.try_swap(Some(record.version), &next(&record))?)?;
-    ensure!(found.is_none(), "the conflict brings the deleted record");
+    ensure!(found.is_none(), "the conflict returned the deleted record");
     ensure!(bench.find(&record.id)?.is_none(), "the deleted record is back");
     Ok(())
 }

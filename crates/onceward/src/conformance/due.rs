@@ -1,4 +1,4 @@
-//! What time asks for, and how many there are of each state.
+//! Records that are due, and counts by state.
 
 use super::bench::{Bench, Verdict, ensure, equal, in_state, next, staged_as, wait};
 use super::{Case, cases};
@@ -121,6 +121,7 @@ fn counts_follow_a_filter(bench: &Bench) -> Verdict {
     for (what, filter, done, failed) in [
         ("all", all(), 4, 1),
         ("a scope", Filter { scope: text("s"), ..all() }, 3, 1),
+        ("the scopes with a prefix", Filter { scope_prefix: text("d"), ..all() }, 1, 0),
         ("the default scope", Filter { scope: text("default"), ..all() }, 1, 0),
         ("a name", Filter { name: text("n"), ..all() }, 3, 1),
         ("a scope and a name", Filter { scope: text("s"), name: text("n"), ..all() }, 2, 1),

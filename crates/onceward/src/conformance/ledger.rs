@@ -1,4 +1,4 @@
-//! The whole loop over the store: what the promise looks like on it.
+//! The complete loop over the store: the contract's promises, checked end to end.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -6,12 +6,13 @@ use super::bench::{Bench, Problem, Verdict, ensure, equal, intent};
 use super::{Case, cases};
 use crate::attempt::{Attempt, Done, Failure};
 use crate::error::{Code, Error};
+use crate::facts::Ending;
+use crate::facts::Verdict as Said;
 use crate::ledger::{Begun, Claim, ProbeAnswer, Receipt};
 use crate::operation::Operation;
-use crate::policy::Terms;
-use crate::record::{Class, Effect, Outcome, State};
-use crate::store::Watch;
-use crate::transition::{Ending, Verdict as Said};
+use crate::policy::{Hold, Terms};
+use crate::record::{Class, Effect, HeldBy, Outcome, State};
+use crate::store::LivenessSource;
 
 pub(super) const CASES: &[Case] = cases![
     an_operation_runs_once_and_is_replayed,
@@ -28,6 +29,7 @@ pub(super) const CASES: &[Case] = cases![
     many_callers_have_one_effect,
     a_caller_that_does_not_wait_is_told_so,
     what_is_staged_runs_when_it_is_called,
+    what_is_held_runs_when_it_is_released,
     what_is_cancelled_is_not_run,
     what_is_forgotten_runs_again,
     time_turns_results_into_tombstones_and_removes_them,
@@ -48,10 +50,10 @@ fn paid(attempt: &Attempt, id: u32) -> Result<Done, Failure> {
     Ok(attempt.dispatch()?.created(&serde_json::json!({"id": id})).body(*b"\0\xffbody"))
 }
 
-/// The attempt that this operation begins with.
+/// Begins the first attempt of this operation.
 fn begun(bench: &Bench, operation: &Operation) -> Result<Claim, Problem> {
     let ledger = bench.ledger();
-    match ledger.wait_for(ledger.ledger().begin(&intent(operation)?))? {
+    match ledger.begin(&intent(operation)?)? {
         Begun::Execute(claim) => Ok(claim),
         Begun::Replay(_) => Err(Problem::new("it was replayed, where it should run")),
     }
@@ -61,12 +63,12 @@ fn begun(bench: &Bench, operation: &Operation) -> Result<Claim, Problem> {
 fn abandoned(bench: &Bench, operation: &Operation) -> Verdict {
     drop(begun(bench, operation)?);
     let ledger = bench.ledger();
-    let stands = || ledger.wait_for(ledger.ledger().find(&intent(operation)?.id)).map_err(Problem::from);
-    if bench.watch() == Watch::Lease {
+    let state = || ledger.find(&intent(operation)?.id).map_err(Problem::from);
+    if bench.watch() == LivenessSource::Lease {
         bench.pause(120);
-        // A server's clock is known to some milliseconds only, and a busy machine makes them more.
+        // A server's clock is only known to within some milliseconds, and more on a busy machine.
         for _ in 0..200 {
-            if stands()?.1 != State::Running {
+            if state()?.1 != State::Running {
                 break;
             }
             bench.pause(10);
@@ -132,12 +134,12 @@ fn an_attempt_without_an_ending_is_in_doubt(bench: &Bench) -> Verdict {
     let claim = begun(bench, &operation)?;
     let ledger = bench.ledger();
     let id = claim.record().id.clone();
-    equal!(ledger.wait_for(ledger.ledger().find(&id))?.1, State::Running, "while its owner lives");
+    equal!(ledger.find(&id)?.1, State::Running, "while its owner lives");
     drop(claim);
-    if bench.watch() == Watch::Lease {
+    if bench.watch() == LivenessSource::Lease {
         bench.pause(120);
     }
-    equal!(ledger.wait_for(ledger.ledger().find(&id))?.1, State::InDoubt, "when its owner is gone");
+    equal!(ledger.find(&id)?.1, State::InDoubt, "when its owner is gone");
     Ok(())
 }
 
@@ -145,7 +147,7 @@ fn an_operation_in_doubt_is_not_run_again(bench: &Bench) -> Verdict {
     let operation = pay().terms(terms(|_| ()));
     abandoned(bench, &operation)?;
     refused(bench.ledger().run(operation.clone(), must_not_run), Code::InDoubt)?;
-    equal!(bench.count(State::InDoubt)?, 1, "doubts that are written down");
+    equal!(bench.count(State::InDoubt)?, 1, "doubts that are recorded");
     refused(bench.ledger().run(operation, must_not_run), Code::InDoubt)
 }
 
@@ -155,7 +157,7 @@ fn what_is_in_doubt_can_be_settled(bench: &Bench) -> Verdict {
     let ledger = bench.ledger();
     let id = intent(&operation)?.id;
     let outcome = Outcome { settled_by: Some("me".to_owned()), ..Outcome::with_effect(Effect::Created) };
-    ledger.wait_for(ledger.ledger().settle(&id, Said::Done, outcome))?;
+    ledger.settle(&id, Said::Done, outcome)?;
     let receipt = ledger.run(operation, must_not_run)?;
     ensure!(
         receipt.replayed() && receipt.original_effect() == Effect::Created,
@@ -177,13 +179,12 @@ fn a_probe_settles_what_is_in_doubt(bench: &Bench) -> Verdict {
     abandoned(bench, &operation)?;
     let ledger = bench.ledger();
     let yes = |_| async { ProbeAnswer::Yes(Outcome::with_effect(Effect::Created)) };
-    let receipt = ledger.run_call(ledger.ledger().call(operation.intent()?).probe(yes), must_not_run)?;
+    let receipt = ledger.run_call(ledger.call(operation.intent()?).probe(yes), must_not_run)?;
     ensure!(receipt.replayed(), "it was run although the probe says that it happened");
     let no = |_| async { ProbeAnswer::No };
     let other = pay().key("b").terms(terms(|terms| terms.class = Class::Probed));
     abandoned(bench, &other)?;
-    let receipt =
-        ledger.run_call(ledger.ledger().call(other.intent()?).probe(no), |attempt| paid(&attempt, 2))?;
+    let receipt = ledger.run_call(ledger.call(other.intent()?).probe(no), |attempt| paid(&attempt, 2))?;
     equal!(receipt.record().attempt, 2, "the attempt after the probe says that it did not happen");
     Ok(())
 }
@@ -192,7 +193,7 @@ fn a_late_answer_settles_what_is_in_doubt(bench: &Bench) -> Verdict {
     let operation = pay().terms(terms(|_| ()));
     let claim = begun(bench, &operation)?;
     let ledger = bench.ledger();
-    // Whoever looks from elsewhere takes it for dead and says so, and then it answers.
+    // Another process presumes it dead and settles it, and then it reports its result.
     let found = bench.found(&claim.record().id)?;
     bench.replace(&found, &crate::transition::doubt(&found, crate::Liveness::Gone, bench.now_ms()))?;
     ledger.wait_for(claim.finish(Ending::Done(Outcome::with_effect(Effect::Created))))?;
@@ -206,7 +207,7 @@ fn an_overtaken_success_raises_the_alarm(bench: &Bench) -> Verdict {
     let ledger = bench.ledger();
     let slow = begun(bench, &operation)?;
     let found = bench.found(&slow.record().id)?;
-    // The attempt is taken for dead, so its lock does not count any more.
+    // The attempt is presumed dead, so its lock no longer counts.
     let mut doubt = crate::transition::doubt(&found, crate::Liveness::Gone, bench.now_ms());
     doubt.detail.owner = None;
     bench.replace(&found, &doubt)?;
@@ -249,24 +250,41 @@ fn a_caller_that_does_not_wait_is_told_so(bench: &Bench) -> Verdict {
 
 fn what_is_staged_runs_when_it_is_called(bench: &Bench) -> Verdict {
     let ledger = bench.ledger();
-    ledger.wait_for(ledger.ledger().stage(&intent(&pay())?))?;
+    ledger.stage(&intent(&pay())?)?;
     equal!(bench.count(State::Staged)?, 1, "staged operations");
     let receipt = ledger.run(pay(), |attempt| paid(&attempt, 1))?;
     equal!((receipt.replayed(), receipt.record().attempt), (false, 1), "the attempt that commits it");
     Ok(())
 }
 
+fn what_is_held_runs_when_it_is_released(bench: &Bench) -> Verdict {
+    let ledger = bench.ledger();
+    let request = Some("{\"to\":\"alice\"}".to_owned());
+    let held = pay().terms(terms(|terms| terms.hold = Hold::Approve)).held("run", HeldBy::Caller, request);
+    refused(ledger.run(held.clone(), must_not_run), Code::Held)?;
+    refused(ledger.run(held.clone(), must_not_run), Code::Held)?;
+    let listed = ledger.held(None)?;
+    equal!(listed.len(), 1, "held operations");
+    equal!(listed[0].held_request(), Some("{\"to\":\"alice\"}"), "the stored request");
+    ledger.release(&listed[0].id, "a person")?;
+    let receipt = ledger.run(held, |attempt| paid(&attempt, 1))?;
+    equal!((receipt.replayed(), receipt.record().attempt), (false, 1), "the attempt after the release");
+    let found = bench.find(&listed[0].id)?;
+    ensure!(found.is_some_and(|record| record.held_request().is_none()), "the request is still stored");
+    Ok(())
+}
+
 fn what_is_cancelled_is_not_run(bench: &Bench) -> Verdict {
     let ledger = bench.ledger();
-    let staged = ledger.wait_for(ledger.ledger().stage(&intent(&pay())?))?;
-    ledger.wait_for(ledger.ledger().cancel(&staged.id))?;
+    let staged = ledger.stage(&intent(&pay())?)?;
+    ledger.cancel(&staged.id)?;
     refused(ledger.run(pay(), must_not_run), Code::Cancelled)
 }
 
 fn what_is_forgotten_runs_again(bench: &Bench) -> Verdict {
     let ledger = bench.ledger();
     let first = ledger.run(pay(), |attempt| paid(&attempt, 1))?;
-    ledger.wait_for(ledger.ledger().forget(&first.record().id))?;
+    ledger.forget(&first.record().id)?;
     let second = ledger.run(pay(), |attempt| paid(&attempt, 2))?;
     equal!((second.replayed(), second.record().attempt), (false, 1), "the call after it was forgotten");
     Ok(())
@@ -277,14 +295,14 @@ fn time_turns_results_into_tombstones_and_removes_them(bench: &Bench) -> Verdict
     let operation = pay().terms(terms(|terms| (terms.retention_ms, terms.tombstone_ms) = (1, 2_000)));
     ledger.run(operation.clone(), |attempt| paid(&attempt, 1))?;
     bench.pause(5);
-    let swept = ledger.wait_for(ledger.ledger().sweep(|_| ()))?;
+    let swept = ledger.sweep(|_| ())?;
     equal!((swept.expired, swept.deleted), (1, 0), "the first sweep");
     refused(ledger.run(operation.clone(), must_not_run), Code::KeyExpired)?;
     let brief = pay().key("b").terms(terms(|terms| (terms.retention_ms, terms.tombstone_ms) = (1, 1)));
     ledger.run(brief.clone(), |attempt| paid(&attempt, 2))?;
     for _ in 0..2 {
         bench.pause(5);
-        ledger.wait_for(ledger.ledger().sweep(|_| ()))?;
+        ledger.sweep(|_| ())?;
     }
     ensure!(bench.find(&intent(&brief)?.id)?.is_none(), "the tombstone is still there");
     Ok(())
@@ -294,7 +312,7 @@ fn a_sweep_writes_doubts_down(bench: &Bench) -> Verdict {
     let operation = pay().terms(terms(|_| ()));
     abandoned(bench, &operation)?;
     let ledger = bench.ledger();
-    let swept = ledger.wait_for(ledger.ledger().sweep(|_| ()))?;
-    equal!((swept.doubted, bench.count(State::InDoubt)?), (1, 1), "doubts that are written down");
+    let swept = ledger.sweep(|_| ())?;
+    equal!((swept.doubted, bench.count(State::InDoubt)?), (1, 1), "doubts that are recorded");
     Ok(())
 }

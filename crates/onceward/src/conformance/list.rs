@@ -1,11 +1,13 @@
 //! Listings: newest first, filtered, in pages.
 
 use super::bench::{
-    Bench, Problem, Verdict, done, ensure, equal, everything, in_state, next, staged, staged_as,
+    Bench, Problem, Verdict, done, ensure, equal, everything, in_state, intent, next, staged, staged_as,
 };
 use super::{Case, cases};
+use crate::operation::Operation;
 use crate::record::{Effect, Outcome, Record, State};
 use crate::store::Filter;
+use crate::transition;
 
 pub(super) const CASES: &[Case] = cases![
     an_empty_store_lists_nothing,
@@ -13,10 +15,12 @@ pub(super) const CASES: &[Case] = cases![
     a_change_does_not_move_a_record,
     what_is_written_anew_comes_first,
     a_scope_is_listed_alone,
+    scopes_with_a_prefix_are_listed_alone,
     a_name_is_listed_alone,
     a_state_is_listed_alone,
     several_states_are_listed_together,
     all_filters_hold_at_once,
+    a_fingerprint_is_listed_alone,
     a_filter_sees_the_newest_version,
     a_filter_takes_names_literally,
     a_key_is_listed_alone,
@@ -73,6 +77,43 @@ fn a_scope_is_listed_alone(bench: &Bench) -> Verdict {
     Ok(())
 }
 
+fn scopes_with_a_prefix_are_listed_alone(bench: &Bench) -> Verdict {
+    let last = format!("a/{}", char::MAX);
+    for (scope, key) in [
+        ("a/", "1"),
+        ("a/b", "2"),
+        ("a", "3"),
+        ("a0", "4"),
+        ("default", "5"),
+        (&last, "6"),
+        ("A/b", "7"),
+        ("a/%", "8"),
+    ] {
+        bench.put(&staged_as(scope, "n", key)?)?;
+    }
+    let only = |prefix: &str| Filter { scope_prefix: Some(prefix.to_owned()), ..everything() };
+    for (prefix, expected) in [
+        ("a/", &["8", "6", "2", "1"][..]),
+        ("a", &["8", "6", "4", "3", "2", "1"]),
+        ("", &["8", "7", "6", "5", "4", "3", "2", "1"]),
+        ("def", &["5"]),
+        ("default", &["5"]),
+        ("a/%", &["8"]),
+        ("b", &[]),
+        (last.as_str(), &["6"]),
+    ] {
+        equal!(bench.keys(&only(prefix))?, expected, format!("the scopes that begin with {prefix:?}"));
+    }
+    let scoped = Filter { scope: Some("a/b".to_owned()), ..only("a/") };
+    equal!(bench.keys(&scoped)?, ["2"], "one scope with the prefix");
+    let other = Filter { scope: Some("a/b".to_owned()), ..only("b/") };
+    equal!(bench.keys(&other)?, Vec::<String>::new(), "a scope without the prefix");
+    let first = bench.listed(&Filter { limit: 2, ..only("a/") })?;
+    let rest = Filter { before: first.last().map(|listed| listed.cursor), limit: 2, ..only("a/") };
+    equal!(bench.keys(&rest)?, ["2", "1"], "the second page");
+    Ok(())
+}
+
 fn a_name_is_listed_alone(bench: &Bench) -> Verdict {
     bench.put(&staged_as("s", "one", "a")?)?;
     bench.put(&staged_as("s", "two", "b")?)?;
@@ -122,6 +163,19 @@ fn all_filters_hold_at_once(bench: &Bench) -> Verdict {
     Ok(())
 }
 
+fn a_fingerprint_is_listed_alone(bench: &Bench) -> Verdict {
+    let of = |key: &str, input: u64| intent(&Operation::new("n").key(key).input(input));
+    let (one, other) = (of("a", 1)?, of("b", 2)?);
+    for intent in [&one, &of("c", 1)?, &other] {
+        bench.put(&transition::stage(intent, 1_000))?;
+    }
+    for (print, keys) in [(&one.fingerprint, vec!["c", "a"]), (&other.fingerprint, vec!["b"])] {
+        let only = Filter { fingerprint: Some(print.clone()), ..everything() };
+        equal!(bench.keys(&only)?, keys, "the listing of one fingerprint");
+    }
+    Ok(())
+}
+
 fn a_filter_sees_the_newest_version(bench: &Bench) -> Verdict {
     let record = staged("a")?;
     bench.put(&record)?;
@@ -158,7 +212,7 @@ fn a_limit_of_zero_lists_nothing(bench: &Bench) -> Verdict {
     Ok(())
 }
 
-/// All pages of a filter, one after the other.
+/// All pages of a filter, in order.
 fn in_pages(bench: &Bench, mut filter: Filter) -> Result<Vec<String>, Problem> {
     let mut keys = Vec::new();
     for _ in 0..100 {
@@ -220,7 +274,7 @@ fn a_listing_brings_results_without_bodies(bench: &Bench) -> Verdict {
     bench.put(&record)?;
     let page = bench.listed(&everything())?;
     let outcome = page.first().and_then(|listed| listed.record.outcome.as_ref());
-    ensure!(outcome.is_some_and(|outcome| outcome.body.is_none()), "the body came along");
+    ensure!(outcome.is_some_and(|outcome| outcome.body.is_none()), "the listing contains the body");
     let data = outcome.and_then(|outcome| outcome.data.as_ref()).map(|data| data.get());
     equal!(data, Some("{\"id\": 42}"), "the result");
     let found = bench.found(&record.id)?;

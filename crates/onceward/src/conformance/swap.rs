@@ -1,4 +1,4 @@
-//! One record is read and one is written, by compare-and-swap on its version.
+//! Reading and writing single records, by compare-and-swap on the version.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,9 +8,9 @@ use super::bench::{
 };
 use super::{Case, cases};
 use crate::record::{
-    Class, DoubleEffect, Downstream, Effect, Outcome, Owner, Past, Record, State, Verification,
+    Class, DoubleEffect, Downstream, Effect, Outcome, Owner, Past, Record, State, Usage, Verification,
 };
-use crate::store::Door;
+use crate::store::WriteMode;
 
 pub(super) const CASES: &[Case] = cases![
     nothing_is_found_in_an_empty_store,
@@ -23,7 +23,7 @@ pub(super) const CASES: &[Case] = cases![
     an_older_version_is_a_conflict,
     a_newer_version_is_a_conflict,
     a_version_of_what_is_not_there_is_a_conflict_with_nothing,
-    every_door_writes,
+    every_write_mode_writes,
     a_version_can_jump,
     records_do_not_disturb_each_other,
     every_state_is_kept,
@@ -33,7 +33,7 @@ pub(super) const CASES: &[Case] = cases![
 ];
 
 fn nothing_is_found_in_an_empty_store(bench: &Bench) -> Verdict {
-    ensure!(bench.find(&staged("a")?.id)?.is_none(), "a record is found that nobody wrote");
+    ensure!(bench.find(&staged("a")?.id)?.is_none(), "load returned a record that was never written");
     Ok(())
 }
 
@@ -65,7 +65,7 @@ fn a_conflict_brings_the_record_that_is_there(bench: &Bench) -> Verdict {
     for expected in [None, Some(record.version + 7)] {
         let found = conflict(bench.try_swap(expected, &staged("a")?)?)?;
         let Some(found) = found else {
-            return Err(super::bench::Problem::new("the conflict brings nothing"));
+            return Err(super::bench::Problem::new("the conflict returned no record"));
         };
         same(&found, &record)?;
     }
@@ -112,18 +112,18 @@ fn a_newer_version_is_a_conflict(bench: &Bench) -> Verdict {
 fn a_version_of_what_is_not_there_is_a_conflict_with_nothing(bench: &Bench) -> Verdict {
     let record = staged("a")?;
     let found = conflict(bench.try_swap(Some(record.version), &next(&record))?)?;
-    ensure!(found.is_none(), "the conflict brings a record that nobody wrote");
-    ensure!(bench.find(&record.id)?.is_none(), "the record was written all the same");
+    ensure!(found.is_none(), "the conflict returned a record that was never written");
+    ensure!(bench.find(&record.id)?.is_none(), "the record was written anyway");
     Ok(())
 }
 
-fn every_door_writes(bench: &Bench) -> Verdict {
-    for (key, door) in [("a", Door::Blocking), ("b", Door::Async), ("c", Door::Patient)] {
+fn every_write_mode_writes(bench: &Bench) -> Verdict {
+    for (key, mode) in [("a", WriteMode::Blocking), ("b", WriteMode::Async), ("c", WriteMode::Deferred)] {
         let record = staged(key)?;
-        written(wait(bench.swap(None, record.clone(), door))?)?;
-        written(wait(bench.swap(Some(record.version), next(&record), door))?)?;
+        written(wait(bench.swap(None, record.clone(), mode))?)?;
+        written(wait(bench.swap(Some(record.version), next(&record), mode))?)?;
         same(&*bench.found(&record.id)?, &next(&record))?;
-        ensure!(wait(bench.delete(&record.id, 2, door))?, "the {door:?} door deletes nothing");
+        ensure!(wait(bench.delete(&record.id, 2, mode))?, "the {mode:?} mode deletes nothing");
     }
     Ok(())
 }
@@ -158,7 +158,19 @@ fn every_state_is_kept(bench: &Bench) -> Verdict {
     Ok(())
 }
 
-/// A record of which no field is empty.
+fn used() -> Usage {
+    Usage {
+        model: "m".to_owned(),
+        input: 1,
+        cached: 2,
+        output: 3,
+        estimated: true,
+        layer: "sdk".to_owned(),
+        request_id: Some("r".to_owned()),
+    }
+}
+
+/// A record without empty fields.
 fn full(key: &str) -> Result<Record, super::bench::Problem> {
     let data = serde_json::value::RawValue::from_string("{\"id\": 42}".to_owned())?;
     let outcome = Outcome {
@@ -169,6 +181,8 @@ fn full(key: &str) -> Result<Record, super::bench::Problem> {
         data: Some(data.into()),
         body: Some(b"body".as_slice().into()),
         unavailable: true,
+        usage: Some(used()),
+        lost: false,
     };
     let mut record = Record { attempt: 3, replays: 0, ..done(key, outcome.clone())? };
     let detail = &mut record.detail;
@@ -179,7 +193,13 @@ fn full(key: &str) -> Result<Record, super::bench::Problem> {
     detail.attempts_before = 1;
     detail.probe = Some("probe it".to_owned());
     detail.verify = Some("verify it".to_owned());
-    detail.history = vec![Past { attempt: 1, ended: State::Failed, at_ms: 8, reason: Some("no".to_owned()) }];
+    detail.history = vec![Past {
+        attempt: 1,
+        ended: State::Failed,
+        at_ms: 8,
+        reason: Some("no".to_owned()),
+        usage: Some(used()),
+    }];
     detail.cancel_requested_ms = Some(9);
     detail.quarantine_until_ms = Some(10);
     detail.late = Some(outcome);

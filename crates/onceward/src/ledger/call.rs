@@ -1,36 +1,37 @@
-//! A call: the operation, what can be asked about it, and the loop over its tries.
+//! A call: the operation, its probe and its check, and the loop over its tries.
 
 use std::pin::Pin;
 use std::sync::Arc;
 
 use super::{Begun, Ledger, Receipt};
-use crate::attempt::{Attempt, Done, Failure, Kind, ending};
-use crate::error::{Code, Error, Ran};
+use crate::attempt::{Attempt, Done, EndingKind, Failure, ending};
+use crate::error::{Code, Error};
+use crate::facts::{Ending, Ran};
 use crate::operation::Intent;
 use crate::policy::OnFailure;
 use crate::record::{Class, Outcome, Owner, Record, Verification};
 use crate::store::{Dispatch, Inherit};
-use crate::transition::{self, Ending};
+use crate::transition;
 
-type Answer<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
-pub(crate) type Probe<'a> = dyn Fn(Arc<Record>) -> Answer<'a, ProbeAnswer> + Send + Sync + 'a;
-type Check<'a> = dyn Fn(Outcome) -> Answer<'a, (Verification, String)> + Send + Sync + 'a;
+type BoxedFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+pub(crate) type Probe<'a> = dyn Fn(Arc<Record>) -> BoxedFuture<'a, ProbeAnswer> + Send + Sync + 'a;
+type Check<'a> = dyn Fn(Outcome) -> BoxedFuture<'a, (Verification, String)> + Send + Sync + 'a;
 
 /// The longest pause between two tries of one call.
 const MAX_BACKOFF_MS: u64 = 60_000;
 
-/// What a probe says of an operation in doubt.
+/// A probe's answer about an operation in doubt.
 #[derive(Debug, Clone)]
 pub enum ProbeAnswer {
     /// It happened, with this outcome.
     Yes(Outcome),
-    /// It did not.
+    /// It did not happen.
     No,
-    /// It cannot be told, and why.
+    /// The probe cannot tell, for this reason.
     CannotTell(String),
 }
 
-/// A call that is being put together. [`Call::run`] makes it.
+/// A call under construction. [`Call::run`] performs it.
 pub struct Call<'a> {
     ledger: &'a Ledger,
     intent: Intent,
@@ -44,7 +45,8 @@ impl<'a> Call<'a> {
         Self { ledger, intent, probe: None, check: None, inherit: Inherit::No }
     }
 
-    /// A read-only question that tells whether an operation in doubt happened. Makes the class `once` `probed`.
+    /// Adds a read-only probe that tells whether an operation in doubt happened. Changes the class `once` to
+    /// `probed`.
     #[must_use]
     pub fn probe<W>(mut self, probe: impl Fn(Arc<Record>) -> W + Send + Sync + 'a) -> Self
     where
@@ -55,7 +57,8 @@ impl<'a> Call<'a> {
         self
     }
 
-    /// A read-only check of a reported success. Asked again while it answers "pending", to its deadline.
+    /// Adds a read-only check of a reported success. It is repeated while it answers "pending", until its
+    /// deadline.
     #[must_use]
     pub fn verify<W>(mut self, check: impl Fn(Outcome) -> W + Send + Sync + 'a) -> Self
     where
@@ -65,7 +68,7 @@ impl<'a> Call<'a> {
         self
     }
 
-    /// Whether processes that the work starts keep the attempt alive when this one dies.
+    /// Whether processes that the work starts keep the attempt alive after this process dies.
     #[must_use]
     pub fn inherit(mut self, inherit: Inherit) -> Self {
         self.inherit = inherit;
@@ -76,10 +79,10 @@ impl<'a> Call<'a> {
         self.intent.terms.lease_ms
     }
 
-    /// Executes the operation, or replays its result.
+    /// Executes the operation once, or replays its stored result.
     ///
     /// # Errors
-    /// Each says whether the effect happened.
+    /// Each says whether the effect happened: see [`Error::code`].
     pub async fn run<F, W>(self, mut act: F) -> Result<Receipt, Error>
     where
         F: FnMut(Attempt) -> W,
@@ -98,19 +101,22 @@ impl<'a> Call<'a> {
                 (Ok(Begun::Replay(receipt)), _) => return Ok(receipt),
                 (Ok(Begun::Execute(claim)), _) => claim,
                 (Err(refused), None) => return Err(refused),
-                (Err(refused), Some(tried)) => return Err(told_after_a_try(tried, refused)),
+                (Err(refused), Some(tried)) => return Err(error_after_retry(tried, refused)),
             };
             let attempt = claim.attempt();
             let (ending, kind) = claim
                 .keep_alive(async {
                     let (ending, kind) = ending(act(attempt.clone()).await);
-                    (verified(ledger, &intent, check.as_deref(), ending).await, kind)
+                    (verify_success(ledger, &intent, check.as_deref(), ending).await, kind)
                 })
                 .await;
             match claim.finish_as(ending, kind).await {
-                Err(error) if retries_left > 0 && kind != Kind::Stopped && may_try_again(&error, &intent) => {
+                Err(error)
+                    if retries_left > 0 && kind != EndingKind::Stopped && may_try_again(&error, &intent) =>
+                {
                     retries_left -= 1;
-                    // The stored failure is for the next call; this one was told to try again.
+                    // A stored failure is replayed to the next call; this call has retries left and tries
+                    // again.
                     intent.terms.on_failure = OnFailure::Retry;
                     ledger.store().clock().sleep(backoff_ms).await;
                     backoff_ms = (backoff_ms * 2).min(MAX_BACKOFF_MS);
@@ -122,21 +128,24 @@ impl<'a> Call<'a> {
     }
 }
 
-/// The answer to a call whose last try ended like this, and whose next one was refused: it must not say that this call
-/// ran nothing.
-fn told_after_a_try(tried: Error, refused: Error) -> Error {
+/// The error for a call whose last try ended with `tried` and whose next try was refused. It must not claim
+/// that this call ran nothing.
+fn error_after_retry(tried: Error, refused: Error) -> Error {
     if matches!(tried, Error::InDoubt { .. } | Error::Timeout { .. })
-        || refused.code() == Code::LedgerUnavailable
+        || matches!(refused.code(), Code::LedgerUnavailable | Code::LedgerReplaced)
     {
         return tried;
     }
     if let Error::InProgress { record, .. } = refused {
         return Error::InProgress { record, ran: Ran::Yes };
     }
+    if let Error::Stopped { barrier, record, .. } = refused {
+        return Error::Stopped { barrier, record, ran: Ran::Yes };
+    }
     refused
 }
 
-/// Whether this call may try again by itself: after a definite failure, or where the class says that repeating is safe.
+/// Whether this call may retry on its own: after a definite failure, or if its class makes repeating safe.
 fn may_try_again(error: &Error, intent: &Intent) -> bool {
     match error {
         Error::Failed { .. } => error.retryable(),
@@ -148,12 +157,17 @@ fn may_try_again(error: &Error, intent: &Intent) -> bool {
         | Error::NotFound { .. }
         | Error::WrongState { .. }
         | Error::InProgress { .. }
+        | Error::Held { .. }
         | Error::KeyExpired { .. }
         | Error::Cancelled { .. }
+        | Error::Undone { .. }
+        | Error::Stopped { .. }
         | Error::BudgetExhausted { .. }
         | Error::KeyReused { .. }
         | Error::Unverified { .. }
         | Error::Unavailable(_)
+        | Error::ResultSealed { .. }
+        | Error::ResultLost { .. }
         | Error::Unrecorded { .. } => false,
     }
 }
@@ -168,7 +182,7 @@ where
     let record = transition::start(None, intent, Owner { token: 0, lease_until_ms: now_ms }, now_ms);
     let attempt = Attempt::new(Arc::new(record.clone()), None);
     let (ending, _) = ending(act(attempt).await);
-    // Whatever became of a read, it had no effect.
+    // A read never has an effect, even if it is unknown how it ended.
     let ending = match ending {
         Ending::InDoubt(outcome) => Ending::Failed(outcome),
         Ending::Done(_) | Ending::Failed(_) => ending,
@@ -184,7 +198,12 @@ where
 }
 
 /// Checks a reported success: "accepted" is not "done".
-async fn verified(ledger: &Ledger, intent: &Intent, check: Option<&Check<'_>>, ending: Ending) -> Ending {
+async fn verify_success(
+    ledger: &Ledger,
+    intent: &Intent,
+    check: Option<&Check<'_>>,
+    ending: Ending,
+) -> Ending {
     let (Ending::Done(outcome), Some(check)) = (&ending, check) else {
         return ending;
     };

@@ -1,17 +1,82 @@
-//! Finding operations by what people have at hand, and counting them.
+//! Finding operations by id, id prefix or key, listing and counting them.
+
+use std::sync::Arc;
 
 use super::Ledger;
 use crate::decide;
 use crate::error::Error;
-use crate::record::State;
+use crate::key::OperationId;
+use crate::record::{ALIAS_NAME, Record, State};
 use crate::store::{Counts, Filter, Listed};
 
-/// How many running records one step of a count looks at.
+/// How many running records one step of a count reads.
 const PAGE: usize = 500;
 
 impl Ledger {
-    /// The operations that `word` can mean: an id, the first digits of an id (`op_…`), or a key. Newest first, up to
-    /// `limit`; `scope` narrows it where one is given. Records come without the bodies of their results.
+    /// The record with this id, and its effective state.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], or the ledger cannot be read.
+    pub async fn find(&self, id: &OperationId) -> Result<(Arc<Record>, State), Error> {
+        let record = self.store.load(id).await?.ok_or_else(|| Error::NotFound { id: id.to_string() })?;
+        let liveness = self.liveness(Some(&record)).await?;
+        let state = decide::effective_state(&record, liveness, self.now_ms());
+        Ok((record, state))
+    }
+
+    /// The records that match the filter, newest first, each with its effective state.
+    ///
+    /// The filter's states are effective states: a running record whose owner is gone is in doubt. A key finds every
+    /// operation that it is a key of.
+    ///
+    /// # Errors
+    /// When the ledger cannot be read.
+    pub async fn list(&self, filter: &Filter) -> Result<Vec<(Listed, State)>, Error> {
+        let mut written = filter.clone();
+        // The stored state may lag behind the effective one: running for in doubt or failed, in doubt for
+        // running (a process that the attempt left behind holds the lock), and settled for expired.
+        if filter.states.contains(&State::Running) {
+            written.states.push(State::InDoubt);
+        }
+        if filter.states.contains(&State::InDoubt) || filter.states.contains(&State::Failed) {
+            written.states.push(State::Running);
+        }
+        if filter.states.contains(&State::Expired) {
+            written.states.extend([State::Done, State::Failed, State::Cancelled]);
+        }
+        // The record of a further key has a name and state of its own.
+        if filter.key.is_some() {
+            (written.name, written.states) = (None, Vec::new());
+        }
+        let mut seen: Vec<(Listed, State)> = Vec::new();
+        loop {
+            let page = self.store.list(&written).await?;
+            let full = page.len() == written.limit;
+            for listed in page {
+                written.before = Some(listed.cursor);
+                if listed.record.is_alias() && filter.key.is_none() {
+                    continue;
+                }
+                let Some(listed) = self.resolved(listed).await? else { continue };
+                let is_known = seen.iter().any(|(known, _)| known.record.id == listed.record.id);
+                if is_known || filter.name.as_ref().is_some_and(|name| *name != listed.record.name) {
+                    continue;
+                }
+                let liveness = self.liveness(Some(&listed.record)).await?;
+                let state = decide::effective_state(&listed.record, liveness, self.now_ms());
+                if filter.states.is_empty() || filter.states.contains(&state) {
+                    seen.push((listed, state));
+                }
+            }
+            if !full || seen.len() >= filter.limit {
+                seen.truncate(filter.limit);
+                return Ok(seen);
+            }
+        }
+    }
+
+    /// The operations that `word` can refer to: an id, the first digits of an id (`op_…`), or a key. Newest first, up
+    /// to `limit`, only in `scope` if one is given. The records do not include the bodies of their results.
     ///
     /// # Errors
     /// When the ledger cannot be read.
@@ -23,24 +88,52 @@ impl Ledger {
             found = self.store().list(&by_id).await?;
         }
         let by_key = Filter { key: Some(word.to_owned()), ..all };
-        let with_key = self.store().list(&by_key).await?;
-        let new = |listed: &Listed| found.iter().all(|known: &Listed| known.record.id != listed.record.id);
-        let with_key: Vec<Listed> = with_key.into_iter().filter(new).collect();
-        found.extend(with_key);
+        found.extend(self.store().list(&by_key).await?);
+        let mut resolved: Vec<Listed> = Vec::new();
+        for listed in found {
+            let Some(listed) = self.resolved(listed).await? else { continue };
+            if resolved.iter().all(|known| known.record.id != listed.record.id) {
+                resolved.push(listed);
+            }
+        }
+        let mut found = resolved;
         found.sort_by_key(|listed| std::cmp::Reverse(listed.cursor));
         found.truncate(limit);
         Ok(found)
     }
 
-    /// How many of the operations that the filter lets through there are in each state. An attempt whose owner is gone
-    /// counts as what it really is; a result that has expired counts as it is written until a sweep. The filter's own
-    /// states, limit and cursor do not count.
+    /// The operation that a listed record is about: itself, or the one that it is another key of. `None` if that one
+    /// was forgotten.
+    pub(super) async fn resolved(&self, listed: Listed) -> Result<Option<Listed>, Error> {
+        if !listed.record.is_alias() {
+            return Ok(Some(listed));
+        }
+        let Some(id) = listed.record.alias_of() else { return Ok(None) };
+        let found = self.store().load(&id).await?;
+        Ok(found.map(|record| {
+            let mut record = Arc::unwrap_or_clone(record);
+            if let Some(outcome) = &mut record.outcome {
+                outcome.body = None;
+            }
+            Listed { cursor: listed.cursor, record }
+        }))
+    }
+
+    /// The number of operations that match the filter, by effective state: an attempt whose owner is gone counts as
+    /// in doubt or failed. An expired result counts under its stored state until a sweep. The filter's states, limit
+    /// and cursor are ignored.
     ///
     /// # Errors
     /// When the ledger cannot be read.
     pub async fn totals(&self, filter: &Filter) -> Result<Counts, Error> {
         let all = Filter { states: Vec::new(), before: None, ..filter.clone() };
         let mut counts = self.store().counts(&all).await?;
+        if all.name.is_none() {
+            let aliases = Filter { name: Some(ALIAS_NAME.to_owned()), ..all.clone() };
+            for (state, aliases) in self.store().counts(&aliases).await? {
+                counts.entry(state).and_modify(|count| *count = count.saturating_sub(aliases));
+            }
+        }
         let mut running = Filter { states: vec![State::Running], limit: PAGE, ..all };
         loop {
             let page = self.store().list(&running).await?;
@@ -48,7 +141,7 @@ impl Ledger {
             running.before = page.last().map(|listed| listed.cursor);
             for listed in page {
                 let liveness = self.liveness(Some(&listed.record)).await?;
-                let state = decide::standing(&listed.record, liveness, self.now_ms());
+                let state = decide::effective_state(&listed.record, liveness, self.now_ms());
                 if state != State::Running {
                     let left = counts.get(&State::Running).copied().unwrap_or(0);
                     counts.insert(State::Running, left.saturating_sub(1));

@@ -1,68 +1,57 @@
-//! A retry or a wanted repeat, when no key was given? What differs is whether the first answer was delivered.
+//! Decides whether a call without a key is a retry or an intended repeat: it is a retry unless the first answer was
+//! delivered.
 
 use std::sync::Arc;
 
 use super::Ledger;
 use crate::error::Error;
+use crate::facts::RepeatRule;
 use crate::operation::{Intent, Operation};
 use crate::policy::KeyPolicy;
 use crate::record::{Record, State};
 use crate::store::Filter;
 
-/// How many open operations of one name are looked at, and how many occurrences of an action are told from labels.
+/// Limits: how many open operations of one name are searched, and how many occurrences are compared with their
+/// labels.
 const MOST_OPEN: usize = 500;
 const MOST_OCCURRENCES: u64 = 10_000;
 
-/// An occurrence of an action that the ledger knows, and its real state.
+/// A known occurrence of an action, and its effective state.
 pub type Found = Option<(Arc<Record>, State)>;
 
-/// Which operation a call is, and by which rule.
+/// Which operation a call refers to, and the rule that decided it.
 #[derive(Debug)]
 pub struct Wanted {
-    /// The operation.
+    /// The operation that the call refers to.
     pub intent: Intent,
     /// The rule that decided.
     pub rule: RepeatRule,
 }
 
-/// How a call was told from a repeat.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RepeatRule {
-    /// The caller gave a key or an occurrence.
-    Given,
-    /// The policy, or a scope that the caller chose: the same call is always the same operation.
-    Strict,
-    /// The call was never made before.
-    First,
-    /// The earlier call is in this state and its answer was not delivered: this one is its retry.
-    Retry(State),
-    /// The answer to the earlier call was delivered: this one is wanted again.
-    Repeat,
-}
-
 impl Ledger {
-    /// Works out which operation a call is, under the operation's own policy for keys.
+    /// Determines which operation a call refers to, under the operation's own key policy.
     ///
     /// # Errors
     /// [`Error::Invalid`], [`Error::KeyMissing`], or the ledger cannot be read.
     pub async fn wanted(&self, operation: Operation) -> Result<Wanted, Error> {
         if operation.is_identified() {
-            let intent = self.as_older_versions_named_it(operation.intent()?).await?;
+            let intent = self.with_legacy_id(self.intent(operation)?).await?;
             return Ok(Wanted { intent, rule: RepeatRule::Given });
         }
         match operation.key_policy() {
             KeyPolicy::Strict | KeyPolicy::Keyed => {
-                Ok(Wanted { intent: operation.intent()?, rule: RepeatRule::Strict })
+                Ok(Wanted { intent: self.intent(operation)?, rule: RepeatRule::Strict })
             }
-            KeyPolicy::Auto => self.wanted_by_delivery(operation.intent()?).await,
+            KeyPolicy::Auto => self.wanted_by_delivery(self.intent(operation)?).await,
         }
     }
 
-    /// The same under the policy `auto`, for an action whose identity is worked out already.
+    /// The same under the policy `auto`, for an intent that is already computed.
     ///
     /// # Errors
     /// When the ledger cannot be read.
     pub async fn wanted_by_delivery(&self, action: Intent) -> Result<Wanted, Error> {
+        let action = self.keyed(action);
         let (newest, found) = self.newest_of(&action, None).await?;
         let (number, rule) = match found {
             None => (newest, RepeatRule::First),
@@ -72,18 +61,19 @@ impl Ledger {
             Some((_, state)) => (newest, RepeatRule::Retry(state)),
         };
         let (number, rule) = match rule {
-            RepeatRule::First | RepeatRule::Repeat => {
-                self.left_open(&action).await?.unwrap_or((number, rule))
-            }
+            RepeatRule::First | RepeatRule::Repeat => match self.open_occurrences(&action).await?.pop() {
+                Some((number, _, state)) => (number, RepeatRule::Retry(state)),
+                None => (number, rule),
+            },
             RepeatRule::Given | RepeatRule::Strict | RepeatRule::Retry(_) => (number, rule),
         };
         Ok(Wanted { intent: action.at_occurrence(number)?, rule })
     }
 
-    /// Older versions counted a name that no one chose beside a given key. What they recorded keeps its id, so that an
-    /// upgrade repeats nothing.
-    async fn as_older_versions_named_it(&self, mut intent: Intent) -> Result<Intent, Error> {
-        let Some(older) = intent.id_with_its_name() else { return Ok(intent) };
+    /// Older versions included a name that the caller did not choose in the id, even with a given key. Their records
+    /// keep that id, so that an upgrade does not repeat anything.
+    async fn with_legacy_id(&self, mut intent: Intent) -> Result<Intent, Error> {
+        let Some(older) = intent.legacy_id() else { return Ok(intent) };
         if self.store().load(&intent.id).await?.is_some() || self.store().load(&older).await?.is_none() {
             return Ok(intent);
         }
@@ -91,32 +81,37 @@ impl Ledger {
         Ok(intent)
     }
 
-    /// An occurrence of the action that is still running or in doubt, although the ones before it were forgotten or
-    /// have expired. A doubt never expires, so it must be found across the gap.
-    async fn left_open(&self, action: &Intent) -> Result<Option<(u64, RepeatRule)>, Error> {
+    /// The occurrences of an action that are running or in doubt, although earlier ones were forgotten or have expired.
+    /// A doubt never expires, so it must be found across such a gap.
+    ///
+    /// # Errors
+    /// When the ledger cannot be read.
+    pub async fn open_occurrences(&self, action: &Intent) -> Result<Vec<(u64, Record, State)>, Error> {
+        let action = &self.keyed_form(action);
         let filter = Filter {
             scope: Some(action.scope.clone()),
             name: Some(action.name.clone()),
+            fingerprint: Some(action.fingerprint.clone()),
             states: vec![State::Running, State::InDoubt],
             limit: MOST_OPEN,
             ..Filter::default()
         };
+        let mut open = Vec::new();
         for (listed, state) in self.list(&filter).await? {
-            if listed.record.detail.fingerprint != action.fingerprint {
-                continue;
-            }
-            // Occurrences that the caller labelled are other operations: only numbered ones count.
+            // Occurrences with a label are separate operations: only numbered ones count.
             for number in 1..=MOST_OCCURRENCES {
-                if action.named_at(number)?.0 == listed.record.id {
-                    return Ok(Some((number, RepeatRule::Retry(state))));
+                if action.id_and_key_at(number)?.0 == listed.record.id {
+                    open.push((number, listed.record, state));
+                    break;
                 }
             }
         }
-        Ok(None)
+        open.reverse();
+        Ok(open)
     }
 
-    /// The newest occurrence of an action that the ledger knows, or the first where it knows none. Occurrences follow
-    /// each other without gaps, so without a hint the search looks ever further ahead and then halves the distance.
+    /// The newest known occurrence of an action, or the first if none is known. Occurrences are numbered without
+    /// gaps, so without a hint the search doubles its distance and then bisects.
     ///
     /// # Errors
     /// [`Error::Invalid`], or the ledger cannot be read.
@@ -125,14 +120,15 @@ impl Ledger {
         operation: &Operation,
         hint: Option<u64>,
     ) -> Result<(u64, Found), Error> {
-        self.newest_of(&operation.clone().intent()?, hint).await
+        self.newest_of(&self.intent(operation.clone())?, hint).await
     }
 
-    /// The same for an action whose identity is worked out already.
+    /// The same for an intent that is already computed.
     ///
     /// # Errors
     /// When the ledger cannot be read.
     pub async fn newest_of(&self, action: &Intent, hint: Option<u64>) -> Result<(u64, Found), Error> {
+        let action = &self.keyed_form(action);
         let mut known = hint.unwrap_or(1);
         let mut found = self.occurrence(action, known).await?;
         if found.is_none() {
@@ -159,7 +155,7 @@ impl Ledger {
     }
 
     async fn occurrence(&self, action: &Intent, number: u64) -> Result<Found, Error> {
-        let (id, _) = action.named_at(number)?;
+        let (id, _) = action.id_and_key_at(number)?;
         match self.find(&id).await {
             Ok(found) => Ok(Some(found)),
             Err(Error::NotFound { .. }) => Ok(None),
@@ -168,7 +164,7 @@ impl Ledger {
     }
 }
 
-/// Whether the caller has the answer of an occurrence, so that the same call is wanted again.
+/// Whether the caller has received the answer of this occurrence, so that an equal call is a new one.
 fn is_over(record: &Record, state: State, now_ms: i64) -> bool {
     match state {
         State::Staged | State::Running | State::InDoubt => false,

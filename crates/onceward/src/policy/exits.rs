@@ -7,29 +7,31 @@ use serde::Deserialize;
 
 use super::{DEFAULT_POLICY, Policy};
 
+#[expect(clippy::expect_used, reason = "the default policy is part of the build, and a test reads it")]
 static KNOWN: LazyLock<BTreeMap<String, ExitRule>> =
-    LazyLock::new(|| Policy::parse(DEFAULT_POLICY).map(|policy| policy.exits).unwrap_or_default());
+    LazyLock::new(|| Policy::parse(DEFAULT_POLICY).expect("the default policy is valid").exits);
 
-/// The exit codes by which a program says that it did nothing.
+/// The exit codes by which a program reports that it did nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct ExitRule {
     /// These exit codes mean "no effect".
     #[serde(default)]
     pub no_effect: Vec<i32>,
-    /// Not if one of these arguments is there: the program may have sent something before.
+    /// Unless one of these arguments is present: the program may have sent something earlier.
     #[serde(default)]
     pub unless: Vec<String>,
-    /// Options whose value is the next argument. Every other argument without a hyphen is a target.
+    /// Options whose value is the next argument. Any other argument without a hyphen is a target.
     #[serde(default)]
     pub values: Vec<String>,
-    /// Not if there is more than one target, or one that stands for several (`{a,b}`, `[1-3]`).
+    /// Unless there is more than one target, or one that expands to several (`{a,b}`, `[1-3]`).
     #[serde(default)]
     pub single: bool,
 }
 
 impl ExitRule {
-    /// Whether the program, called with these arguments, proves by this exit code that it did nothing.
+    /// Whether this exit code proves that the program, called with these arguments, had no effect.
     #[must_use]
     pub fn proves_no_effect(&self, code: i32, arguments: &[&str]) -> bool {
         if !self.no_effect.contains(&code) {
@@ -50,8 +52,8 @@ impl ExitRule {
         !self.single || targets <= 1
     }
 
-    /// Whether the value of this option is the next argument. In a group of short options only the last one can be, and
-    /// whatever follows an option that takes a value is that value.
+    /// Whether the value of this option is the next argument. In a group of short options only the last one can take
+    /// it; anything after an option with a value is that value.
     fn takes_next(&self, word: &str) -> bool {
         match short_options(word) {
             Some(letters) => {
@@ -66,8 +68,7 @@ impl ExitRule {
         self.values.iter().any(|option| short_options(option).is_some_and(|own| own.chars().eq([letter])))
     }
 
-    /// Whether an argument is this flag: with a value behind `=`, abbreviated, or, for a short one, among other short
-    /// ones.
+    /// Whether an argument is this flag: with a value after `=`, abbreviated, or, for a short flag, within a group.
     fn is_flag(&self, word: &str, flag: &str) -> bool {
         let (name, _) = word.split_once('=').unwrap_or((word, ""));
         let abbreviated = name.len() > "--".len() && name.starts_with("--") && flag.starts_with(name);
@@ -85,7 +86,7 @@ fn short_options(word: &str) -> Option<&str> {
 }
 
 impl Policy {
-    /// The rule for a program: the policy's own, or the one that is built in.
+    /// The rule for a program: the policy's own, or the built-in one.
     #[must_use]
     pub fn exit_rule(&self, program: &str) -> Option<&ExitRule> {
         self.exits.get(program).or_else(|| KNOWN.get(program))

@@ -1,32 +1,35 @@
-//! Which line of which rule decides: a policy as its author wrote it, for one operation.
+//! Explains which line of which rule sets each value for one operation.
 
 use std::fmt;
 
 use super::fields::RULE;
 use super::read::title;
 use super::{DEFAULT_POLICY, Policy};
+use crate::record::Class;
 
-/// A setting that holds, as a policy writes it.
+/// A setting in effect, in the form in which a policy writes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Setting {
-    /// Its name in the file.
+    /// The setting's name in the file.
     pub name: &'static str,
-    /// Its value, as TOML.
+    /// The value, as TOML.
     pub value: String,
-    /// The same value.
+    /// The value, as JSON.
     pub json: serde_json::Value,
-    /// What decided it.
+    /// Where the value comes from.
     pub origin: Origin,
 }
 
-/// What decided a setting.
+/// Where a value comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Origin {
-    /// The default policy that is built in.
+    /// The built-in default policy.
     BuiltIn,
     /// The section `[defaults]` of the policy file.
     Defaults,
-    /// A rule of the policy file, by the pattern of its name.
+    /// A rule of the policy file, identified by its pattern.
     Operation(String),
 }
 
@@ -41,10 +44,33 @@ impl fmt::Display for Origin {
 }
 
 impl Policy {
-    /// Every setting that holds for an operation of that name, and what decided it.
+    /// The class that this policy sets for an operation, if it sets one.
     #[must_use]
+    pub fn class_of(&self, name: &str) -> Option<Class> {
+        self.rule(&[name]).class.or(self.defaults.class)
+    }
+
+    /// What the rules `[operation.…]` say about an operation with this name, without `[defaults]`, as TOML. Empty if no
+    /// rule matches.
+    #[must_use]
+    pub fn operation_section(&self, name: &str) -> toml::Table {
+        let operations = self.source.get("operation").and_then(toml::Value::as_table);
+        let mut section = toml::Table::new();
+        for (pattern, _) in self.matching(&[name]) {
+            let rule = operations.and_then(|all| all.get(pattern)).and_then(toml::Value::as_table);
+            section.extend(rule.cloned().unwrap_or_default());
+        }
+        section
+    }
+
+    /// Every setting for an operation with this name, and where its value comes from.
+    #[must_use]
+    #[expect(
+        clippy::expect_used,
+        reason = "the default policy is part of the build, and every TOML value fits JSON"
+    )]
     pub fn explain(&self, name: &str) -> Vec<Setting> {
-        let built_in: toml::Table = toml::from_str(DEFAULT_POLICY).unwrap_or_default();
+        let built_in: toml::Table = toml::from_str(DEFAULT_POLICY).expect("the default policy is TOML");
         let section = |table: &toml::Table, name: &str| -> toml::Table {
             table.get(name).and_then(toml::Value::as_table).cloned().unwrap_or_default()
         };
@@ -53,29 +79,29 @@ impl Policy {
             (Origin::BuiltIn, section(&built_in, "defaults")),
             (Origin::Defaults, section(&self.source, "defaults")),
         ];
-        for (pattern, _) in self.fitting(&[name]) {
+        for (pattern, _) in self.matching(&[name]) {
             layers.push((Origin::Operation(pattern.to_owned()), section(&operations, pattern)));
         }
         let decided = |field: &'static str| {
             let (origin, table) = layers.iter().rev().find(|(_, table)| table.contains_key(field))?;
             let value = &table[field];
-            let json = serde_json::to_value(value).unwrap_or_default();
-            Some(Setting { name: field, value: written(value), json, origin: origin.clone() })
+            let json = serde_json::to_value(value).expect("the keys of TOML tables are strings");
+            Some(Setting { name: field, value: to_toml(value), json, origin: origin.clone() })
         };
         RULE.into_iter().filter_map(|(field, _)| decided(field)).collect()
     }
 }
 
-/// A value as TOML. Texts, numbers and lists look the same in JSON.
-fn written(value: &toml::Value) -> String {
+/// A value as TOML. Strings, numbers and lists look the same in JSON.
+fn to_toml(value: &toml::Value) -> String {
     match value {
         toml::Value::Table(table) => {
             let pairs: Vec<String> =
-                table.iter().map(|(key, value)| format!("{key} = {}", written(value))).collect();
+                table.iter().map(|(key, value)| format!("{key} = {}", to_toml(value))).collect();
             format!("{{{}}}", pairs.join(", "))
         }
         toml::Value::Array(values) => {
-            format!("[{}]", values.iter().map(written).collect::<Vec<_>>().join(", "))
+            format!("[{}]", values.iter().map(to_toml).collect::<Vec<_>>().join(", "))
         }
         toml::Value::String(text) => serde_json::Value::from(text.as_str()).to_string(),
         toml::Value::Integer(number) => number.to_string(),

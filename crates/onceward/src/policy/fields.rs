@@ -1,113 +1,154 @@
-//! The settings of a rule: what each one takes, in words that the author of a policy understands.
+//! The settings of a rule: which type of value each takes, in terms that a policy's author understands.
 
 use toml::de::{DeTable, DeValue};
 
-use super::span_ms;
+use super::{Hold, span_ms};
+use crate::redact::Redaction;
 
-/// What a setting takes.
+/// The type of a setting's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum ValueType {
     /// One of these words.
     Word(&'static [&'static str]),
-    /// A span of time.
+    /// A duration.
     Span,
-    /// A whole number up to this one.
+    /// How long it is held, or until what.
+    Hold,
+    /// A whole number up to this limit.
     Number(i64),
-    /// A list of exit codes of a command that did not succeed.
+    /// A list of exit codes other than 0.
     Exits,
-    /// A list of texts.
+    /// A list of strings.
     Texts,
-    /// A text.
+    /// A string.
     Text,
     /// True or false.
     Flag,
-    /// A command, or a tool to ask.
+    /// A command, or a tool to call.
     Question,
+    /// A command, or a tool to call.
+    Undo,
+    /// Redaction rules.
+    Redaction,
 }
 
-const COUNT: Kind = Kind::Number(u32::MAX as i64);
+const REDACTION: &str = "a list of rules, such as [\"re:sk_[a-z0-9]+\", \"json:/token\"]";
+const UNDO: &str =
+    "a command in quotes, or a tool such as {tool = \"cancel_order\", args = {id = \"{result.id}\"}}";
+const COUNT: ValueType = ValueType::Number(u32::MAX as i64);
 
 /// Every setting of a rule, in the order of the default policy.
-pub(super) const RULE: [(&str, Kind); 32] = [
-    ("class", Kind::Word(&["read", "idempotent", "keyed", "probed", "once"])),
-    ("keys", Kind::Word(&["auto", "strict", "keyed"])),
-    ("key", Kind::Texts),
-    ("volatile", Kind::Texts),
-    ("lease", Kind::Span),
-    ("wait", Kind::Span),
-    ("retention", Kind::Span),
-    ("session_retention", Kind::Span),
-    ("tombstones", Kind::Span),
+pub(super) const RULE: [(&str, ValueType); 36] = [
+    ("class", ValueType::Word(&["read", "idempotent", "keyed", "probed", "once"])),
+    ("keys", ValueType::Word(&["auto", "strict", "keyed"])),
+    ("key", ValueType::Texts),
+    ("volatile", ValueType::Texts),
+    ("lease", ValueType::Span),
+    ("wait", ValueType::Span),
+    ("retention", ValueType::Span),
+    ("session_retention", ValueType::Span),
+    ("tombstones", ValueType::Span),
     ("attempts", COUNT),
     ("retries", COUNT),
-    ("backoff", Kind::Span),
-    ("on_failure", Kind::Word(&["retry", "replay"])),
-    ("on_expired", Kind::Word(&["auto", "refuse", "rerun"])),
-    ("quarantine", Kind::Span),
-    ("downstream_window", Kind::Span),
-    ("timeout", Kind::Span),
-    ("effect", Kind::Word(&["created", "updated", "deleted", "noop"])),
-    ("probe", Kind::Question),
-    ("verify", Kind::Question),
-    ("probe_no", Kind::Exits),
-    ("verify_deadline", Kind::Span),
-    ("verify_interval", Kind::Span),
-    ("no_effect_exits", Kind::Exits),
-    ("doubt_exit", Kind::Exits),
-    ("store_command", Kind::Flag),
-    ("max_output", Kind::Number(i64::MAX)),
-    ("key_argument", Kind::Text),
-    ("on_tool_error", Kind::Word(&["in_doubt", "no_effect", "failed"])),
-    ("agents_settle", Kind::Flag),
-    ("lock", Kind::Text),
+    ("backoff", ValueType::Span),
+    ("on_failure", ValueType::Word(&["retry", "replay"])),
+    ("on_expired", ValueType::Word(&["auto", "refuse", "rerun"])),
+    ("hold", ValueType::Hold),
+    ("release", ValueType::Word(&["manual", "auto"])),
+    ("quarantine", ValueType::Span),
+    ("downstream_window", ValueType::Span),
+    ("timeout", ValueType::Span),
+    ("effect", ValueType::Word(&["created", "updated", "deleted", "noop"])),
+    ("probe", ValueType::Question),
+    ("verify", ValueType::Question),
+    ("undo", ValueType::Undo),
+    ("probe_no", ValueType::Exits),
+    ("verify_deadline", ValueType::Span),
+    ("verify_interval", ValueType::Span),
+    ("no_effect_exits", ValueType::Exits),
+    ("doubt_exit", ValueType::Exits),
+    ("store_command", ValueType::Flag),
+    ("max_output", ValueType::Number(i64::MAX)),
+    ("redact", ValueType::Redaction),
+    ("key_argument", ValueType::Text),
+    ("on_tool_error", ValueType::Word(&["in_doubt", "no_effect", "failed"])),
+    ("agents_settle", ValueType::Flag),
+    ("lock", ValueType::Text),
     ("concurrency", COUNT),
 ];
 
-/// What the table of a program's exit codes takes.
-pub(super) const EXITS: [(&str, Kind); 4] =
-    [("no_effect", Kind::Exits), ("unless", Kind::Texts), ("values", Kind::Texts), ("single", Kind::Flag)];
+/// The settings of a program's exit code table.
+pub(super) const EXITS: [(&str, ValueType); 4] = [
+    ("no_effect", ValueType::Exits),
+    ("unless", ValueType::Texts),
+    ("values", ValueType::Texts),
+    ("single", ValueType::Flag),
+];
 
-/// What the section of the ledger takes.
-pub(super) const LEDGER: [(&str, Kind); 1] = [("url", Kind::Text)];
+/// The settings of the `[ledger]` section.
+pub(super) const LEDGER: [(&str, ValueType); 2] =
+    [("url", ValueType::Text), ("encryption_key_file", ValueType::Text)];
 
-/// What is wrong with a setting, if anything is.
-pub(super) fn problem(name: &str, kind: Kind, value: &DeValue<'_>) -> Option<String> {
-    let must_be = |what: &str| Some(format!("{name} is {}; it must be {what}", shown(value)));
+/// The problem with a setting's value, if there is one.
+pub(super) fn problem(name: &str, kind: ValueType, value: &DeValue<'_>) -> Option<String> {
+    let must_be = |what: &str| Some(format!("{name} is {}; it must be {what}", describe(value)));
     match (kind, value) {
-        (Kind::Word(words), DeValue::String(word)) if words.contains(&&**word) => None,
-        (Kind::Word(words), DeValue::String(word)) => {
-            let meant = meant(word, words.iter().copied());
+        (ValueType::Word(words), DeValue::String(word)) if words.contains(&&**word) => None,
+        (ValueType::Word(words), DeValue::String(word)) => {
+            let meant = suggestion(word, words.iter().copied());
             must_be(&format!("one of {}{meant}", words.join(", ")))
         }
-        (Kind::Word(words), _) => must_be(&format!("one of {}, in quotes", words.join(", "))),
-        (Kind::Span, DeValue::String(text)) => {
+        (ValueType::Word(words), _) => must_be(&format!("one of {}, in quotes", words.join(", "))),
+        (ValueType::Span, DeValue::String(text)) => {
             span_ms(text).err().map(|invalid| format!("{name}: {invalid}"))
         }
-        (Kind::Span, DeValue::Integer(number)) => {
+        (ValueType::Span, DeValue::Integer(number)) => {
             must_be(&format!("a time with its unit, in quotes, such as \"{number}s\""))
         }
-        (Kind::Span, _) => must_be("a time in quotes, such as \"30s\" or \"24h\""),
-        (Kind::Number(most), DeValue::Integer(_)) => match number(value) {
+        (ValueType::Span, _) => must_be("a time in quotes, such as \"30s\" or \"24h\""),
+        (ValueType::Hold, DeValue::String(text)) => {
+            text.parse::<Hold>().err().map(|invalid| format!("{name}: {invalid}"))
+        }
+        (ValueType::Hold, _) => must_be("a time in quotes, such as \"10m\", or \"approve\" or \"no\""),
+        (ValueType::Number(most), DeValue::Integer(_)) => match number(value) {
             Some(number) if (0..=most).contains(&number) => None,
             Some(_) | None => must_be(&format!("from 0 to {most}")),
         },
-        (Kind::Number(_), _) => must_be("a whole number, such as 20"),
-        (Kind::Flag, DeValue::Boolean(_)) | (Kind::Text | Kind::Question, DeValue::String(_)) => None,
-        (Kind::Flag, _) => must_be("true or false"),
-        (Kind::Text, _) => must_be("a text in quotes"),
-        (Kind::Question, DeValue::Table(table)) => tool_problem(name, table),
-        (Kind::Question, _) => {
+        (ValueType::Number(_), _) => must_be("a whole number, such as 20"),
+        (ValueType::Flag, DeValue::Boolean(_))
+        | (ValueType::Text | ValueType::Question, DeValue::String(_)) => None,
+        (ValueType::Flag, _) => must_be("true or false"),
+        (ValueType::Text, _) => must_be("a text in quotes"),
+        (ValueType::Question, DeValue::Table(table)) => tool_problem(name, table),
+        (ValueType::Question, _) => {
             must_be("a command in quotes, or a table such as {tool = \"get_order\", expect = \"paid\"}")
         }
-        (Kind::Texts, DeValue::Array(texts)) if texts.iter().all(|text| text.get_ref().is_str()) => None,
-        (Kind::Texts, _) => must_be("a list of texts, such as [\"customer\", \"amount\"]"),
-        (Kind::Exits, DeValue::Array(codes)) => exits_problem(name, codes.iter().map(|code| code.get_ref())),
-        (Kind::Exits, _) => must_be("a list of exit codes, such as [1, 75]"),
+        (ValueType::Undo, DeValue::String(command)) => {
+            command.trim().is_empty().then(|| format!("{name} is empty; write a command, or leave it out"))
+        }
+        (ValueType::Undo, DeValue::Table(table)) => undo_problem(name, table),
+        (ValueType::Undo, _) => must_be(UNDO),
+        (ValueType::Texts, DeValue::Array(texts)) if texts.iter().all(|text| text.get_ref().is_str()) => None,
+        (ValueType::Texts, _) => must_be("a list of texts, such as [\"customer\", \"amount\"]"),
+        (ValueType::Redaction, DeValue::Array(rules)) => {
+            let rules: Option<Vec<&str>> = rules.iter().map(|rule| rule.get_ref().as_str()).collect();
+            match rules.map(|rules| Redaction::parse(&rules)) {
+                Some(Ok(_)) => None,
+                Some(Err(invalid)) => Some(format!("{name}: {invalid}")),
+                None => must_be(REDACTION),
+            }
+        }
+        (ValueType::Redaction, _) => must_be(REDACTION),
+        (ValueType::Exits, DeValue::Array(codes)) => {
+            exits_problem(name, codes.iter().map(|code| code.get_ref()))
+        }
+        (ValueType::Exits, _) => must_be("a list of exit codes, such as [1, 75]"),
     }
 }
 
-/// `; did you mean …?` where one of the known words is close to what was written.
-pub(super) fn meant<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> String {
+/// `; did you mean …?` if a known word is close to the written one.
+#[must_use]
+pub fn suggestion<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> String {
     let near = known.map(|known| (strsim::jaro_winkler(word, known), known));
     let best = near.max_by(|a, b| a.0.total_cmp(&b.0)).filter(|(likeness, _)| *likeness > 0.8);
     best.map(|(_, known)| format!("; did you mean `{known}`?")).unwrap_or_default()
@@ -116,7 +157,7 @@ pub(super) fn meant<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Str
 fn exits_problem<'a, 'i: 'a>(name: &str, codes: impl Iterator<Item = &'a DeValue<'i>>) -> Option<String> {
     let wrong = codes.into_iter().find(|code| !number(code).is_some_and(|code| (1..=255).contains(&code)))?;
     let why = if number(wrong) == Some(0) { "; 0 is success" } else { "" };
-    Some(format!("{name} holds {}; an exit code here is a number from 1 to 255{why}", shown(wrong)))
+    Some(format!("{name} contains {}; an exit code here is a number from 1 to 255{why}", describe(wrong)))
 }
 
 fn tool_problem(name: &str, table: &DeTable<'_>) -> Option<String> {
@@ -126,11 +167,14 @@ fn tool_problem(name: &str, table: &DeTable<'_>) -> Option<String> {
         if !KNOWN.contains(&&**key) {
             return Some(format!(
                 "{name}: `{key}` is not part of a question{}",
-                meant(key, KNOWN.into_iter())
+                suggestion(key, KNOWN.into_iter())
             ));
         }
         if key != "args" && !value.get_ref().is_str() {
-            return Some(format!("{name}: {key} is {}; it must be a text in quotes", shown(value.get_ref())));
+            return Some(format!(
+                "{name}: {key} is {}; it must be a text in quotes",
+                describe(value.get_ref())
+            ));
         }
     }
     let missing = ["tool", "expect"].into_iter().find(|key| !table.contains_key(*key))?;
@@ -139,15 +183,33 @@ fn tool_problem(name: &str, table: &DeTable<'_>) -> Option<String> {
     ))
 }
 
+fn undo_problem(name: &str, table: &DeTable<'_>) -> Option<String> {
+    const KNOWN: [&str; 2] = ["tool", "args"];
+    if !table.contains_key("tool") {
+        return Some(format!("{name} must be {UNDO}"));
+    }
+    for (key, value) in table {
+        let key = key.get_ref();
+        if !KNOWN.contains(&&**key) {
+            return Some(format!("{name}: `{key}` is not part of it{}", suggestion(key, KNOWN.into_iter())));
+        }
+        if key == "tool" && !value.get_ref().is_str() {
+            let what = describe(value.get_ref());
+            return Some(format!("{name}: {key} is {what}; it must be a text in quotes"));
+        }
+    }
+    None
+}
+
 fn number(value: &DeValue<'_>) -> Option<i64> {
     let integer = value.as_integer()?;
     i64::from_str_radix(integer.as_str(), integer.radix()).ok()
 }
 
-/// A value as an author of a policy calls it.
-fn shown(value: &DeValue<'_>) -> String {
+/// A value in terms that a policy's author understands.
+fn describe(value: &DeValue<'_>) -> String {
     match value {
-        DeValue::String(text) => format!("the text {text:?}"),
+        DeValue::String(text) => format!("the text {:?}", crate::text::masked(text)),
         DeValue::Integer(number) => format!("the number {number}"),
         DeValue::Float(number) => format!("the number {number}"),
         DeValue::Boolean(flag) => flag.to_string(),

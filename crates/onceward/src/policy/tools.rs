@@ -1,17 +1,17 @@
-//! What a policy says of the tools of an MCP server.
+//! Policy settings for the tools of an MCP server.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{KeyPolicy, Policy, Rule, Settings};
-use crate::error::InvalidInput;
+use crate::invalid::InvalidInput;
 use crate::record::Class;
 
-/// What a tool's own error says about its effect.
+/// What a tool's error says about its effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
 #[serde(rename_all = "snake_case")]
 pub enum OnToolError {
-    /// The tool is known to have done nothing when it answers with an error.
+    /// The tool is known to have no effect when it returns an error.
     #[serde(alias = "failed")]
     NoEffect,
     /// The error says nothing about the effect.
@@ -23,34 +23,35 @@ pub enum OnToolError {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ToolQuestion {
-    /// The tool, which must change nothing.
+    /// The tool, which must be read-only.
     pub tool: String,
-    /// Its arguments; `{name}` stands for an argument of the call in question.
+    /// Its arguments; `{name}` is replaced by an argument of the call in question.
     #[serde(default)]
     pub args: Value,
-    /// It is so if the answer holds this text.
+    /// The answer is yes if it contains this text.
     pub expect: String,
-    /// It is not so if the answer, or the error, holds this text. An answer that holds neither cannot tell.
+    /// The answer is no if it, or the error, contains this text. An answer with neither cannot tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing: Option<String>,
 }
 
-/// What a policy says of tools only.
+/// Settings that apply only to tools.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Default)]
+#[non_exhaustive]
 pub struct ToolSettings {
     /// The argument that takes the downstream key.
     pub key_argument: Option<String>,
-    /// What a tool's own error means.
+    /// What a tool's error says about its effect.
     pub on_tool_error: OnToolError,
-    /// Calls with the same lock never overlap; `{name}` stands for an argument.
+    /// Calls with the same lock never overlap; `{name}` is replaced by an argument.
     pub lock: Option<String>,
-    /// How many calls of the tool may run at a time in one proxy; 0 is no limit.
+    /// How many calls of the tool may run at the same time in one proxy; 0 means no limit.
     pub concurrency: u32,
     /// The tool that tells whether it happened.
     pub probe: Option<ToolQuestion>,
     /// The tool that checks a reported success.
     pub verify: Option<ToolQuestion>,
-    /// Whether an agent may settle a doubt by itself.
+    /// Whether an agent may settle a doubt without a person.
     pub agents_settle: bool,
 }
 
@@ -60,29 +61,33 @@ impl ToolSettings {
     }
 }
 
-/// What holds for a tool, and which of it the policy's author has said himself.
+/// The settings for a tool, and which of them a rule sets explicitly.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct ToolRule {
-    /// All that holds.
+    /// All settings in effect.
     pub settings: Settings,
-    /// Its class, where a rule names one.
+    /// The class, if a rule sets one.
     pub class: Option<Class>,
-    /// Where its keys come from, where a rule for this tool says so.
+    /// The key policy, if a rule for this tool sets one.
     pub keys: Option<KeyPolicy>,
-    /// The same, where only the defaults say so.
+    /// The key policy, if only the defaults set one.
     pub default_keys: Option<KeyPolicy>,
-    /// What the tool's own error means, where a rule for this tool says so.
+    /// What the tool's error says about its effect, if a rule for this tool sets it.
     pub on_tool_error: Option<OnToolError>,
 }
 
 impl Policy {
-    /// What holds for a tool that goes by these names: alone, and with its server before it.
+    /// The settings for a tool with these names: alone, and prefixed with its server.
     ///
     /// # Errors
-    /// When the terms cannot be kept.
+    /// When the terms are inconsistent.
     pub fn tool(&self, names: &[&str]) -> Result<ToolRule, InvalidInput> {
         let rule = self.rule(names);
-        let (keys, default_keys, on_tool_error) = (rule.keys, self.defaults.keys, rule.on_tool_error);
+        // For tools, `keyed` lets a call without a key run, so an untrusted file must not set it.
+        let counts = |keys: &KeyPolicy| !self.is_untrusted || *keys != KeyPolicy::Keyed;
+        let (keys, default_keys) = (rule.keys.filter(counts), self.defaults.keys.filter(counts));
+        let on_tool_error = rule.on_tool_error;
         let rule = rule.over(self.defaults.clone());
         let class = rule.class;
         let settings = rule.complete(Some(Settings::default()))?;

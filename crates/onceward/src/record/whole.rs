@@ -1,24 +1,24 @@
-//! An outcome as JSON with its body inside: only the record's own outcome has a place beside the JSON for that.
+//! An outcome as JSON with its body inside. Only the record's own outcome has a place for the body beside the JSON.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::Outcome;
 
 #[derive(Serialize)]
-struct Shown<'a> {
+struct WholeRef<'a> {
     outcome: &'a Outcome,
     #[serde(skip_serializing_if = "Option::is_none")]
     body: Option<String>,
 }
 
 #[derive(Deserialize)]
-struct Read {
+struct Whole {
     outcome: Outcome,
     body: Option<String>,
 }
 
 pub(super) fn serialize<S: Serializer>(outcome: &Option<Outcome>, serializer: S) -> Result<S::Ok, S::Error> {
-    let shown = outcome.as_ref().map(|outcome| Shown {
+    let shown = outcome.as_ref().map(|outcome| WholeRef {
         outcome,
         body: outcome.body.as_ref().map(|body| data_encoding::BASE64.encode(body)),
     });
@@ -26,7 +26,7 @@ pub(super) fn serialize<S: Serializer>(outcome: &Option<Outcome>, serializer: S)
 }
 
 pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Outcome>, D::Error> {
-    let Some(Read { outcome, body }) = Option::deserialize(deserializer)? else {
+    let Some(Whole { outcome, body }) = Option::deserialize(deserializer)? else {
         return Ok(None);
     };
     let body = match body {

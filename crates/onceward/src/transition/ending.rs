@@ -1,33 +1,23 @@
-//! How an attempt's own ending changes its record: never dropped, however late it comes.
+//! How an attempt's own ending changes its record. An ending is never discarded, even if it is late.
 
-use super::{fitting, later};
+use super::{later, without_oversized_result};
+use crate::facts::Ending;
 use crate::record::{DoubleEffect, Outcome, Record, State};
 
-/// How an attempt ended, by its own word.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Ending {
-    /// It happened.
-    Done(Outcome),
-    /// It did not happen, for certain.
-    Failed(Outcome),
-    /// Nobody can say.
-    InDoubt(Outcome),
-}
-
-/// The record with an attempt's own ending, which is never dropped, however late it comes.
+/// The record with an attempt's own ending, which is never discarded, even if it is late.
 #[must_use]
 pub fn finish(record: &Record, attempt: u32, ending: Ending, now_ms: i64) -> Record {
-    // An attempt of an earlier occurrence says nothing of this one.
+    // An attempt of an earlier occurrence says nothing about this one.
     if attempt <= record.detail.attempts_before {
         return note(record, attempt, ending, now_ms);
     }
     if attempt < record.attempt {
-        return overtaken(record, attempt, ending, now_ms);
+        return end_overtaken(record, attempt, ending, now_ms);
     }
     match record.state {
-        State::Running | State::InDoubt => end(record, in_all(record, ending), now_ms),
-        State::Done | State::Failed | State::Cancelled => after_settling(record, ending, now_ms),
-        // A tombstone keeps no results, but it says how the operation ended.
+        State::Running | State::InDoubt => end(record, including_earlier_attempts(record, ending), now_ms),
+        State::Done | State::Failed | State::Cancelled => end_settled(record, ending, now_ms),
+        // A tombstone keeps no results, but records how the operation ended.
         State::Expired => {
             let happened = matches!(ending, Ending::Done(_));
             let mut next = note(record, attempt, ending, now_ms);
@@ -36,13 +26,44 @@ pub fn finish(record: &Record, attempt: u32, ending: Ending, now_ms: i64) -> Rec
             }
             next
         }
-        // What is staged has no attempt that could end.
+        // A staged operation has no attempt that could end.
         State::Staged => note(record, attempt, ending, now_ms),
     }
 }
 
-/// What an attempt's own ending says of the operation: that this attempt did nothing does not clear an earlier one.
-pub(super) fn in_all(record: &Record, ending: Ending) -> Ending {
+/// How a report of an attempt relates to the success that the same attempt has reported before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Report {
+    /// The attempt has not reported a success, as far as the record shows.
+    New,
+    /// It repeats that success, for example because the first reply was lost.
+    Repeated,
+    /// It contradicts that success, whose result retries may already have.
+    Contradicts,
+}
+
+/// Compares a report of an attempt with the success that the record holds.
+#[must_use]
+pub fn report(record: &Record, attempt: u32, ending: &Ending) -> Report {
+    let another = |attempt: u32| {
+        record.detail.history.iter().any(|past| past.ended == State::Done && past.attempt != attempt)
+    };
+    let Some(known) = record.outcome.as_ref().filter(|_| record.state == State::Done) else {
+        return Report::New;
+    };
+    // A success that a settlement or another attempt reported says nothing about what this attempt will report.
+    if attempt != record.attempt || known.settled_by.is_some() || another(attempt) {
+        return Report::New;
+    }
+    let Ending::Done(outcome) = ending else { return Report::Contradicts };
+    // A check may have added its result since.
+    let repeated = Outcome { verified: known.verified, ..without_oversized_result(outcome.clone()) };
+    if repeated == *known { Report::Repeated } else { Report::Contradicts }
+}
+
+/// What an attempt's own ending says about the operation. That this attempt had no effect does not rule out an
+/// earlier one.
+pub(super) fn including_earlier_attempts(record: &Record, ending: Ending) -> Ending {
     match ending {
         Ending::Failed(outcome) if record.detail.late.is_none() && record.earlier_attempt_in_doubt() => {
             Ending::InDoubt(outcome)
@@ -51,23 +72,23 @@ pub(super) fn in_all(record: &Record, ending: Ending) -> Ending {
     }
 }
 
-/// The newest attempt says how it ended.
+/// Ends the newest attempt.
 pub(super) fn end(record: &Record, ending: Ending, now_ms: i64) -> Record {
     let mut next = match (ending, record.detail.late.clone()) {
-        (Ending::Done(outcome), None) => record.settled(State::Done, outcome, now_ms),
+        (Ending::Done(outcome), None) => record.settle_as(State::Done, outcome, now_ms),
         (Ending::Done(outcome), Some(_)) => {
-            let mut next = record.settled(State::Done, outcome, now_ms);
+            let mut next = record.settle_as(State::Done, outcome, now_ms);
             next.alarm(DoubleEffect::Certain);
             next
         }
-        // It did nothing, but the attempt before it came back with a success: one effect in all.
+        // It had no effect, but the previous attempt reported a success late: one effect in total.
         (Ending::Failed(_), Some(late)) => {
-            let mut next = record.settled(State::Done, late, now_ms);
+            let mut next = record.settle_as(State::Done, late, now_ms);
             next.all_clear();
             next
         }
-        (Ending::InDoubt(_), Some(late)) => record.settled(State::Done, late, now_ms),
-        (Ending::Failed(outcome), None) => record.settled(State::Failed, outcome, now_ms),
+        (Ending::InDoubt(_), Some(late)) => record.settle_as(State::Done, late, now_ms),
+        (Ending::Failed(outcome), None) => record.settle_as(State::Failed, outcome, now_ms),
         (Ending::InDoubt(outcome), None) => return in_doubt(record, outcome, now_ms),
     };
     next.detail.owner = None;
@@ -75,34 +96,36 @@ pub(super) fn end(record: &Record, ending: Ending, now_ms: i64) -> Record {
     next
 }
 
-/// The outcome is unknown. The owner's token stays: a process that it started may still hold its lock. A request may
-/// still be under way, so a probe's *no* does not count yet.
+/// Marks the operation as in doubt. The owner's token stays, because a process that it started may still hold its
+/// lock. The request may still be in flight, so a probe's *no* does not count yet.
 fn in_doubt(record: &Record, outcome: Outcome, now_ms: i64) -> Record {
-    let mut next = Record { outcome: Some(fitting(outcome)), ..record.next(State::InDoubt, now_ms) };
+    let mut next =
+        Record { outcome: Some(without_oversized_result(outcome)), ..record.next(State::InDoubt, now_ms) };
     next.detail.quarantine_until_ms = Some(later(now_ms, record.detail.quarantine_ms));
+    next.detail.silent = false;
     next
 }
 
-/// The newest attempt's ending comes after the operation was settled: by hand, by a probe, by a late answer, or by the
-/// same ending whose first write was not acknowledged.
-fn after_settling(record: &Record, ending: Ending, now_ms: i64) -> Record {
+/// Handles an ending of the newest attempt that arrives after the operation was settled: by hand, by a probe, by a
+/// late answer, or by the same ending whose first write was not acknowledged.
+fn end_settled(record: &Record, ending: Ending, now_ms: i64) -> Record {
     let another =
         record.detail.history.iter().any(|past| past.ended == State::Done && past.attempt != record.attempt);
     match ending {
-        // It happened after all, or: it happened, and here is its result.
+        // Either it happened after all, or this is the result of a known success.
         Ending::Done(outcome) => {
-            let mut next = record.settled(State::Done, outcome, now_ms);
+            let mut next = record.settle_as(State::Done, outcome, now_ms);
             if another {
                 next.alarm(DoubleEffect::Certain);
             }
             next
         }
         Ending::Failed(outcome) if record.state == State::Failed => {
-            record.settled(State::Failed, outcome, now_ms)
+            record.settle_as(State::Failed, outcome, now_ms)
         }
         Ending::Failed(_) => {
             let mut next = note(record, record.attempt, ending, now_ms);
-            // It did nothing, so the success that settled the operation was the only one.
+            // It had no effect, so the success that settled the operation was the only one.
             if another {
                 next.all_clear();
             }
@@ -112,8 +135,8 @@ fn after_settling(record: &Record, ending: Ending, now_ms: i64) -> Record {
     }
 }
 
-/// An attempt ends after another one was started.
-fn overtaken(record: &Record, attempt: u32, ending: Ending, now_ms: i64) -> Record {
+/// Handles the ending of an attempt that arrives after another one was started.
+fn end_overtaken(record: &Record, attempt: u32, ending: Ending, now_ms: i64) -> Record {
     let told = record.detail.history.iter().any(|past| past.ended == State::Done && past.attempt == attempt);
     let mut next = match &ending {
         Ending::Done(_) if told => {
@@ -123,26 +146,26 @@ fn overtaken(record: &Record, attempt: u32, ending: Ending, now_ms: i64) -> Reco
         Ending::Failed(_) | Ending::InDoubt(_) => return note(record, attempt, ending, now_ms),
     };
     let (ended, outcome) = ending.parts();
-    next.remember(attempt, ended, outcome.reason, now_ms);
+    next.remember(attempt, ended, Some(&outcome), now_ms);
     next
 }
 
-/// An overtaken attempt comes back with a success.
+/// Handles the success of an overtaken attempt.
 fn late_success(record: &Record, outcome: Outcome, now_ms: i64) -> Record {
     let mut next = Record { due_ms: record.due_ms, ..record.next(record.state, now_ms) };
     match record.state {
-        State::Failed | State::Cancelled => next = record.settled(State::Done, outcome, now_ms),
+        State::Failed | State::Cancelled => next = record.settle_as(State::Done, outcome, now_ms),
         State::InDoubt => {
-            next = record.settled(State::Done, outcome, now_ms);
+            next = record.settle_as(State::Done, outcome, now_ms);
             next.alarm(DoubleEffect::Possible);
         }
         State::Running if record.detail.late.is_some() => next.alarm(DoubleEffect::Certain),
         State::Running => {
-            next.detail.late = Some(fitting(outcome));
+            next.detail.late = Some(without_oversized_result(outcome));
             next.alarm(DoubleEffect::Possible);
         }
         State::Done => {
-            // Who settled it may have seen the effect of this very attempt.
+            // The settlement by hand may have been based on the effect of this attempt.
             let by_hand = record.outcome.as_ref().is_some_and(|outcome| outcome.settled_by.is_some());
             next.alarm(if by_hand { DoubleEffect::Possible } else { DoubleEffect::Certain });
         }
@@ -150,12 +173,12 @@ fn late_success(record: &Record, outcome: Outcome, now_ms: i64) -> Record {
             match record.detail.ended {
                 Some(State::Done) => next.alarm(DoubleEffect::Certain),
                 Some(State::Failed | State::Cancelled) => {}
-                // An older tombstone does not say how it ended.
+                // An older tombstone does not record how the operation ended.
                 Some(State::Staged | State::Running | State::InDoubt | State::Expired) | None => {
                     next.alarm(DoubleEffect::Possible);
                 }
             }
-            // It had an effect after all.
+            // It took effect after all.
             next.detail.ended = Some(State::Done);
         }
         State::Staged => {}
@@ -163,11 +186,11 @@ fn late_success(record: &Record, outcome: Outcome, now_ms: i64) -> Record {
     next
 }
 
-/// The record as it is, with an attempt's ending remembered.
+/// The record unchanged, with an attempt's ending added to its history.
 fn note(record: &Record, attempt: u32, ending: Ending, now_ms: i64) -> Record {
     let mut next = Record { due_ms: record.due_ms, ..record.next(record.state, now_ms) };
     let (ended, outcome) = ending.parts();
-    next.remember(attempt, ended, outcome.reason, now_ms);
+    next.remember(attempt, ended, Some(&outcome), now_ms);
     next
 }
 
@@ -182,14 +205,14 @@ impl Ending {
 }
 
 impl Record {
-    /// Raises the alarm. One that is certain is never lowered.
+    /// Raises the alarm. A certain alarm is never lowered.
     fn alarm(&mut self, alarm: DoubleEffect) {
         if self.detail.double_effect != Some(DoubleEffect::Certain) {
             self.detail.double_effect = Some(alarm);
         }
     }
 
-    /// Lowers an alarm that turned out to be unfounded.
+    /// Clears an alarm that proved unfounded.
     fn all_clear(&mut self) {
         self.detail.double_effect = self.detail.double_effect.filter(|alarm| *alarm == DoubleEffect::Certain);
     }

@@ -1,4 +1,4 @@
-//! Stores that break one promise each.
+//! Stores that violate one rule of the contract each.
 #![allow(clippy::wildcard_enum_match_arm, reason = "a fault concerns one method, and the others do not care")]
 
 use std::collections::HashMap;
@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use onceward::{
-    Applied, Change, Clock, Counts, Cursor, Dispatch, Door, Filter, Hold, Inherit, Listed, Liveness,
-    MemoryStore, OperationId, Owner, Record, State, Store, StoreError, Swap, Watch,
+    Applied, Barrier, Begin, Change, Clock, Counts, Cursor, Dispatch, Filter, Identity, Inherit, Listed,
+    Liveness, LivenessSource, MemoryStore, OperationId, Owner, OwnerLock, Record, State, Store, StoreError,
+    Swap, WriteMode,
 };
 
 use super::GoingClock;
@@ -22,13 +23,14 @@ pub(crate) enum Fault {
     ConflictBringsWhatWasTried,
     LosesTheLateAnswer,
     LosesDueTimes,
-    RecallsWhatWas,
+    CachesStaleRecords,
     ForgetsDeletes,
     DeletesAnyVersion,
     SaysNoToEveryDelete,
     ListsOldestFirst,
     ListsByLastChange,
     ListIgnoresScope,
+    ListIgnoresScopePrefix,
     ListIgnoresName,
     ListIgnoresStates,
     ListIgnoresCursor,
@@ -51,8 +53,8 @@ pub(crate) enum Fault {
     CountsOnlyDone,
     SleepsThroughChanges,
     NeverLooksBeforeWaiting,
-    SeesEverybodyAlive,
-    SeesEverybodyGone,
+    SeesAllOwnersAlive,
+    SeesAllOwnersGone,
     KillsWhoseLeaseIsOver,
     UsesOneToken,
     LosesDispatches,
@@ -61,23 +63,31 @@ pub(crate) enum Fault {
     LosesEmptyBodies,
     ReformatsResults,
     SwapsInTwoSteps,
+    WritesInAnyEpoch,
+    BeginsInStoppedScopes,
+    StopsOnlyTheScopeItself,
+    ReplaysNothingWhenStopped,
+    ChecksBarriersInTwoSteps,
+    StopsAnew,
+    NeverResumes,
+    HidesBarriers,
     Panics,
 }
 
-/// The store in memory with one thing wrong.
+/// The store in memory with one fault.
 pub(crate) struct Broken {
     inner: MemoryStore<GoingClock>,
     fault: Fault,
-    /// What was loaded first, for a store that recalls what was.
+    /// The first record that was loaded, for a store whose cache goes stale.
     remembered: Mutex<HashMap<OperationId, Arc<Record>>>,
 }
 
 impl Broken {
     pub(crate) fn new(fault: Fault) -> Self {
-        // Fast, so that what sleeps through a change does not hold up the test. What pauses is not hurried.
+        // A fast clock, so that a store that misses a change does not delay the test. Real pauses are not shortened.
         let slow = matches!(
             fault,
-            Fault::SleepsThroughChanges | Fault::NeverLooksBeforeWaiting | Fault::SeesEverybodyAlive
+            Fault::SleepsThroughChanges | Fault::NeverLooksBeforeWaiting | Fault::SeesAllOwnersAlive
         );
         let clock = GoingClock::times(if slow { 50 } else { 1 });
         Self { inner: MemoryStore::new(clock), fault, remembered: Mutex::default() }
@@ -112,7 +122,7 @@ impl Broken {
         }
     }
 
-    /// The version that the inner store is told to expect.
+    /// The version that is passed to the inner store.
     async fn expected(&self, expected: Option<u64>, id: &OperationId) -> Result<Option<u64>, StoreError> {
         let found = self.inner.load(id).await?.map(|found| found.version);
         Ok(match self.fault {
@@ -120,7 +130,7 @@ impl Broken {
             Fault::OverwritesOnFirstWrite if expected.is_none() => found,
             Fault::CreatesOnSwap if found.is_none() => None,
             Fault::SwapsInTwoSteps if found == expected => {
-                // Between the look and the write, others look too.
+                // Let other threads read between the read and the write.
                 self.inner.clock().sleep(2).await;
                 self.inner.load(id).await?.map(|found| found.version)
             }
@@ -135,13 +145,21 @@ impl Store for Broken {
         self.inner.clock()
     }
 
-    fn watch(&self) -> Watch {
+    fn watch(&self) -> LivenessSource {
         self.inner.watch()
     }
 
-    async fn recall(&self, id: &OperationId) -> Result<Option<Arc<Record>>, StoreError> {
-        if self.is(Fault::RecallsWhatWas) {
-            return Ok(self.remembered.lock().expect("nobody panicked").get(id).cloned());
+    fn identity(&self) -> &Identity {
+        self.inner.identity()
+    }
+
+    async fn set_identity(&self, next: &Identity) -> Result<(), StoreError> {
+        if self.is(Fault::WritesInAnyEpoch) { Ok(()) } else { self.inner.set_identity(next).await }
+    }
+
+    async fn load_cached(&self, id: &OperationId) -> Result<Option<Arc<Record>>, StoreError> {
+        if self.is(Fault::CachesStaleRecords) {
+            return Ok(self.remembered.lock().expect("no thread panicked").get(id).cloned());
         }
         self.load(id).await
     }
@@ -150,13 +168,18 @@ impl Store for Broken {
         assert!(!self.is(Fault::Panics), "out of order");
         let found = self.inner.load(id).await?;
         if let Some(record) = &found {
-            let mut remembered = self.remembered.lock().expect("nobody panicked");
+            let mut remembered = self.remembered.lock().expect("no thread panicked");
             remembered.entry(id.clone()).or_insert_with(|| Arc::clone(record));
         }
         Ok(found)
     }
 
-    async fn swap(&self, expected: Option<u64>, mut record: Record, door: Door) -> Result<Swap, StoreError> {
+    async fn swap(
+        &self,
+        expected: Option<u64>,
+        mut record: Record,
+        mode: WriteMode,
+    ) -> Result<Swap, StoreError> {
         let tried = Arc::new(record.clone());
         let expected = self.expected(expected, &record.id).await?;
         self.spoil(&mut record);
@@ -164,10 +187,10 @@ impl Store for Broken {
             && let (Some(expected), Some(found)) = (expected, self.inner.load(&record.id).await?)
             && found.version == expected
         {
-            self.inner.delete(&record.id, expected, door).await?;
-            return self.inner.swap(None, record, door).await;
+            self.inner.delete(&record.id, expected, mode).await?;
+            return self.inner.swap(None, record, mode).await;
         }
-        Ok(match self.inner.swap(expected, record, door).await? {
+        Ok(match self.inner.swap(expected, record, mode).await? {
             Swap::Written(_) => Swap::Written(tried),
             Swap::Conflict(_) if self.is(Fault::ConflictBringsNothing) => Swap::Conflict(None),
             Swap::Conflict(_) if self.is(Fault::ConflictBringsWhatWasTried) => Swap::Conflict(Some(tried)),
@@ -175,13 +198,67 @@ impl Store for Broken {
         })
     }
 
-    async fn delete(&self, id: &OperationId, expected: u64, door: Door) -> Result<bool, StoreError> {
+    async fn begin(
+        &self,
+        expected: Option<u64>,
+        mut record: Record,
+        mode: WriteMode,
+    ) -> Result<Begin, StoreError> {
+        match self.fault {
+            Fault::BeginsInStoppedScopes => {
+                return self.swap(expected, record, mode).await.map(Begin::Swapped);
+            }
+            Fault::StopsOnlyTheScopeItself if record.scope.contains('~') => {
+                return self.swap(expected, record, mode).await.map(Begin::Swapped);
+            }
+            Fault::ReplaysNothingWhenStopped => {
+                let barriers = self.inner.barriers().await?;
+                if let Some(barrier) = barriers.into_iter().find(|barrier| barrier.covers(&record.scope)) {
+                    return Ok(Begin::Stopped(barrier));
+                }
+            }
+            Fault::ChecksBarriersInTwoSteps => {
+                let barriers = self.inner.barriers().await?;
+                if let Some(barrier) = barriers.into_iter().find(|barrier| barrier.covers(&record.scope)) {
+                    return Ok(Begin::Stopped(barrier));
+                }
+                // Let other threads stop the scope between the check and the write.
+                self.inner.clock().sleep(2).await;
+                return self.swap(expected, record, mode).await.map(Begin::Swapped);
+            }
+            _ => {}
+        }
+        let tried = Arc::new(record.clone());
+        let expected = self.expected(expected, &record.id).await?;
+        self.spoil(&mut record);
+        Ok(match self.inner.begin(expected, record, mode).await? {
+            Begin::Swapped(Swap::Written(_)) => Begin::Swapped(Swap::Written(tried)),
+            begun => begun,
+        })
+    }
+
+    async fn stop(&self, barrier: &Barrier) -> Result<Barrier, StoreError> {
+        if self.is(Fault::StopsAnew) {
+            self.inner.resume(&barrier.scope).await?;
+        }
+        self.inner.stop(barrier).await
+    }
+
+    async fn resume(&self, scope: &str) -> Result<Option<Barrier>, StoreError> {
+        if self.is(Fault::NeverResumes) { Ok(None) } else { self.inner.resume(scope).await }
+    }
+
+    async fn barriers(&self) -> Result<Vec<Barrier>, StoreError> {
+        if self.is(Fault::HidesBarriers) { Ok(Vec::new()) } else { self.inner.barriers().await }
+    }
+
+    async fn delete(&self, id: &OperationId, expected: u64, mode: WriteMode) -> Result<bool, StoreError> {
         let found = self.inner.load(id).await?.map(|found| found.version);
         match self.fault {
             Fault::ForgetsDeletes => Ok(found == Some(expected)),
-            Fault::DeletesAnyVersion => self.inner.delete(id, found.unwrap_or(expected), door).await,
-            Fault::SaysNoToEveryDelete => self.inner.delete(id, expected, door).await.map(|_| false),
-            _ => self.inner.delete(id, expected, door).await,
+            Fault::DeletesAnyVersion => self.inner.delete(id, found.unwrap_or(expected), mode).await,
+            Fault::SaysNoToEveryDelete => self.inner.delete(id, expected, mode).await.map(|_| false),
+            _ => self.inner.delete(id, expected, mode).await,
         }
     }
 
@@ -189,6 +266,7 @@ impl Store for Broken {
         let mut filter = filter.clone();
         match self.fault {
             Fault::ListIgnoresScope => filter.scope = None,
+            Fault::ListIgnoresScopePrefix => filter.scope_prefix = None,
             Fault::ListIgnoresName => filter.name = None,
             Fault::ListIgnoresStates => filter.states.clear(),
             Fault::ListIgnoresCursor => filter.before = None,
@@ -228,7 +306,7 @@ impl Store for Broken {
         Ok(due)
     }
 
-    async fn apply(&self, mut changes: Vec<Change>, door: Door) -> Result<Vec<Applied>, StoreError> {
+    async fn apply(&self, mut changes: Vec<Change>, mode: WriteMode) -> Result<Vec<Applied>, StoreError> {
         let many = changes.len();
         if self.is(Fault::AppliesOnlyTheFirst) {
             changes.truncate(1);
@@ -241,7 +319,7 @@ impl Store for Broken {
                 *expected = found.version;
             }
         }
-        let mut applied = self.inner.apply(changes, door).await?;
+        let mut applied = self.inner.apply(changes, mode).await?;
         applied.resize(many, Applied::Written);
         if self.is(Fault::AnswersBatchesBackwards) {
             applied.reverse();
@@ -274,7 +352,7 @@ impl Store for Broken {
         }
     }
 
-    fn hold(&self, inherit: Inherit) -> Result<Box<dyn Hold>, StoreError> {
+    fn hold(&self, inherit: Inherit) -> Result<Box<dyn OwnerLock>, StoreError> {
         let hold = self.inner.hold(inherit)?;
         Ok(match self.fault {
             Fault::UsesOneToken => Box::new(OneToken),
@@ -285,8 +363,8 @@ impl Store for Broken {
 
     async fn liveness(&self, owner: &Owner) -> Result<Liveness, StoreError> {
         match self.fault {
-            Fault::SeesEverybodyAlive => Ok(Liveness::Alive),
-            Fault::SeesEverybodyGone => Ok(Liveness::Gone),
+            Fault::SeesAllOwnersAlive => Ok(Liveness::Alive),
+            Fault::SeesAllOwnersGone => Ok(Liveness::Gone),
             Fault::KillsWhoseLeaseIsOver if owner.lease_until_ms < self.clock().now_ms() => {
                 Ok(Liveness::Gone)
             }
@@ -299,7 +377,7 @@ impl Store for Broken {
             && let Ok(Some(found)) = pollster::block_on(self.inner.load(id))
         {
             let next = Record { version: found.version + 1, ..Record::clone(&found) };
-            drop(pollster::block_on(self.inner.swap(Some(found.version), next, Door::Blocking)));
+            drop(pollster::block_on(self.inner.swap(Some(found.version), next, WriteMode::Blocking)));
         }
         self.inner.tally_replay(id);
     }
@@ -307,7 +385,7 @@ impl Store for Broken {
 
 struct OneToken;
 
-impl Hold for OneToken {
+impl OwnerLock for OneToken {
     fn token(&self) -> u64 {
         7
     }
@@ -317,10 +395,10 @@ impl Hold for OneToken {
     }
 }
 
-/// A lock whose note that the request leaves is lost.
-struct DeafToDispatch(Box<dyn Hold>);
+/// A lock that loses the note of its dispatch.
+struct DeafToDispatch(Box<dyn OwnerLock>);
 
-impl Hold for DeafToDispatch {
+impl OwnerLock for DeafToDispatch {
     fn token(&self) -> u64 {
         self.0.token()
     }

@@ -1,14 +1,13 @@
-//! Records of operations that ended, and words for what is in them.
+//! Records of finished operations, and a textual summary of them.
 
-use onceward::record::Outcome;
-use onceward::{DoubleEffect, Effect, KeyOrigin, Past, Record, State, Verification};
+use onceward::{DoubleEffect, Effect, KeyOrigin, Outcome, Past, Record, State, Verification};
 
 use super::{NOW_MS, intent, record};
 
 pub(crate) const STATES: &[&str] =
     &["staged", "running", "done", "failed", "in_doubt", "cancelled", "expired"];
 
-/// What holds for every change: the version counts it, what is open has no end, and what is done stays done.
+/// Holds for every change: the version increases, an open record has no due time, and done stays done.
 #[track_caller]
 pub(crate) fn sound(before: &Record, after: &Record) {
     assert_eq!((after.version, after.updated_ms), (before.version + 1, NOW_MS));
@@ -24,10 +23,10 @@ pub(crate) fn sound(before: &Record, after: &Record) {
         "done becomes {}",
         after.state
     );
-    assert!(after.detail.history.len() <= onceward::record::MAX_HISTORY);
+    assert!(after.detail.history.len() <= onceward::MAX_HISTORY);
 }
 
-/// A record as it is when its attempt 4 was the newest one, attempt 3 was overtaken, and somebody said how it ended.
+/// A record whose newest attempt was 4, whose attempt 3 was overtaken, and which is settled as the case says.
 pub(crate) fn ended_record(found: &str, settled_by: &str, late: &str) -> Record {
     let state: State = found.parse().expect("a state");
     let mut record = record(state, &intent(KeyOrigin::Given));
@@ -40,8 +39,9 @@ pub(crate) fn ended_record(found: &str, settled_by: &str, late: &str) -> Record 
     if let ("hand", Some(outcome)) = (settled_by, &mut record.outcome) {
         outcome.settled_by = Some("somebody".to_owned());
     }
-    let past = |ended| Past { attempt: 3, ended, at_ms: 1, reason: None };
-    record.detail.history = vec![Past { attempt: 2, ended: State::Failed, at_ms: 0, reason: None }];
+    let past = |ended| Past { attempt: 3, ended, at_ms: 1, reason: None, usage: None };
+    record.detail.history =
+        vec![Past { attempt: 2, ended: State::Failed, at_ms: 0, reason: None, usage: None }];
     if late == "late" || settled_by == "late" {
         record.detail.history.push(past(State::Done));
         record.detail.double_effect = Some(DoubleEffect::Possible);

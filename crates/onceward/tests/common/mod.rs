@@ -1,8 +1,9 @@
-//! What the tests share.
+//! Helpers that the tests share.
 #![allow(dead_code, clippy::expect_used, clippy::panic, reason = "each test uses its part, and may give up")]
 
 pub(crate) mod broken;
 pub(crate) mod ended;
+pub(crate) mod errors;
 pub(crate) mod table;
 
 use std::sync::Arc;
@@ -10,15 +11,15 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use onceward::{
-    Begun, Blocking, Claim, Clock, Code, Door, Ending, Error, Intent, KeyOrigin, Ledger, ManualClock,
-    MemoryStore, Operation, OperationId, Outcome, Owner, Plan, Receipt, Record, State, Store, Surface, Swap,
-    Terms, transition,
+    Begun, Blocking, Claim, Clock, Code, Ending, Error, Intent, KeyOrigin, Ledger, ManualClock, MemoryStore,
+    Operation, OperationId, Outcome, Owner, Plan, Receipt, Record, State, Store, Surface, Swap, Terms,
+    WriteMode, transition,
 };
 
-/// A clock that goes by itself, for tests with threads.
+/// A clock that advances on its own, for tests with threads.
 pub(crate) struct GoingClock {
     begun: Instant,
-    /// How many of its milliseconds go by in one.
+    /// How many of its milliseconds pass in one real millisecond.
     speed: u32,
 }
 
@@ -27,7 +28,7 @@ impl GoingClock {
         Self::times(1)
     }
 
-    /// One that goes so many times as fast.
+    /// A clock that runs this many times as fast as real time.
     #[expect(clippy::disallowed_methods, reason = "this is the clock")]
     pub(crate) fn times(speed: u32) -> Self {
         Self { begun: Instant::now(), speed }
@@ -54,10 +55,10 @@ impl Clock for GoingClock {
     }
 }
 
-/// The time of every test that decides.
+/// The time of every test of decisions.
 pub(crate) const NOW_MS: i64 = 1_000_000;
 
-/// The intent that decisions are made on, with a key of that origin.
+/// The intent for tests of decisions, with a key of this origin.
 pub(crate) fn intent(origin: KeyOrigin) -> Intent {
     let operation = Operation::new("pay").input(serde_json::json!({"customer": "c1", "amount": 100}));
     let operation = match origin {
@@ -67,7 +68,7 @@ pub(crate) fn intent(origin: KeyOrigin) -> Intent {
     operation.intent().expect("a valid operation")
 }
 
-/// A record of that intent in that state, whose two attempts belong to this occurrence and two to the one before.
+/// A record of this intent in this state, with two attempts in this occurrence and two in the previous one.
 pub(crate) fn record(state: State, intent: &Intent) -> Record {
     let mut record = Record { state, version: 7, attempt: 4, ..transition::stage(intent, NOW_MS - 500) };
     record.detail.attempts_before = 2;
@@ -76,7 +77,7 @@ pub(crate) fn record(state: State, intent: &Intent) -> Record {
     record
 }
 
-/// Every sequence that takes one word of each list.
+/// All sequences with one word from each list.
 pub(crate) fn combinations<const N: usize>(lists: [&[&'static str]; N]) -> Vec<[&'static str; N]> {
     let mut all = vec![[""; N]];
     for (at, list) in lists.iter().enumerate() {
@@ -94,7 +95,7 @@ pub(crate) fn combinations<const N: usize>(lists: [&[&'static str]; N]) -> Vec<[
     all
 }
 
-/// A ledger in memory whose time the test moves.
+/// A ledger in memory whose clock the test controls.
 pub(crate) struct Bench {
     pub(crate) clock: Arc<ManualClock>,
     pub(crate) store: Arc<dyn Store>,
@@ -102,13 +103,13 @@ pub(crate) struct Bench {
 }
 
 impl Bench {
-    /// Where the kernel says who lives.
+    /// A bench on which the kernel tells who is alive.
     pub(crate) fn new() -> Self {
         let clock = Arc::new(ManualClock::at(NOW_MS));
         Self::on(Arc::new(MemoryStore::new(Arc::clone(&clock))), clock)
     }
 
-    /// Where only leases do.
+    /// A bench on which only leases do.
     pub(crate) fn blind() -> Self {
         let clock = Arc::new(ManualClock::at(NOW_MS));
         Self::on(Arc::new(MemoryStore::blind(Arc::clone(&clock))), clock)
@@ -119,12 +120,12 @@ impl Bench {
         Self { clock, store, ledger }
     }
 
-    /// Waits for what the ledger does.
+    /// Drives a future of the ledger.
     pub(crate) fn wait<T>(&self, future: impl Future<Output = T>) -> T {
         self.ledger.wait_for(future)
     }
 
-    /// Begins an attempt that the test ends, or drops.
+    /// Begins an attempt that the test ends or drops.
     pub(crate) fn begin(&self, operation: &Operation) -> Claim {
         let intent = operation.clone().intent().expect("a valid operation");
         match self.wait(self.ledger.ledger().begin(&intent)).expect("it begins") {
@@ -133,8 +134,8 @@ impl Bench {
         }
     }
 
-    /// Where the operation stands.
-    pub(crate) fn stands(&self, operation: &Operation) -> State {
+    /// The effective state of the operation.
+    pub(crate) fn state_of(&self, operation: &Operation) -> State {
         self.wait(self.ledger.ledger().find(&id(operation))).expect("it is found").1
     }
 
@@ -142,44 +143,44 @@ impl Bench {
         self.wait(self.ledger.ledger().find(&id(operation))).expect("it is found").0
     }
 
-    /// Runs it, counting in the result.
+    /// Runs it and returns a count in the result.
     pub(crate) fn run(&self, operation: &Operation) -> Result<Receipt, Error> {
         self.ledger.run(operation.clone(), |attempt| Ok(attempt.dispatch()?.created(&attempt.number())))
     }
 
-    /// Asks for it where it must not run.
+    /// Calls it when it must not run.
     pub(crate) fn ask(&self, operation: &Operation) -> Result<Receipt, Error> {
         self.ledger.run(operation.clone(), |_| panic!("it was run"))
     }
 
-    /// The code that it is refused with.
+    /// The code with which it is refused.
     #[track_caller]
     pub(crate) fn refused(&self, operation: &Operation) -> Code {
         self.ask(operation).expect_err("it should be refused").code()
     }
 
-    /// What a call would get.
+    /// What a call would do.
     pub(crate) fn plan(&self, operation: &Operation) -> Plan {
         let intent = operation.clone().intent().expect("a valid operation");
         self.wait(self.ledger.ledger().plan(&intent)).expect("a plan")
     }
 
-    /// How many records there are.
+    /// The number of records.
     pub(crate) fn records(&self) -> u64 {
         self.wait(self.ledger.ledger().counts()).expect("counts").values().sum()
     }
 }
 
-/// Writes the ending of an attempt that reported a doubt, while a process that it started still holds its lock.
+/// Writes the ending of an attempt that reported a doubt while a process that it started still holds its lock.
 pub(crate) fn left_in_doubt(bench: &Bench, claim: &Claim) {
     let found = claim.record();
     let outcome = Outcome::because(Some("timed out".to_owned()));
     let doubt = transition::finish(found, found.attempt, Ending::InDoubt(outcome), bench.clock.now_ms());
-    let swap = bench.wait(bench.store.swap(Some(found.version), doubt, Door::Blocking));
+    let swap = bench.wait(bench.store.swap(Some(found.version), doubt, WriteMode::Blocking));
     assert!(matches!(swap, Ok(Swap::Written(_))), "the doubt is written");
 }
 
-/// The surface in whose words the tests read answers.
+/// The surface that the tests use to read answers.
 pub(crate) fn once() -> Surface {
     Surface::shell("once")
 }
@@ -189,7 +190,7 @@ pub(crate) fn pay() -> Operation {
     Operation::new("pay").key("order-17").input(serde_json::json!({"customer": "c1", "amount": 100}))
 }
 
-/// The default terms, changed.
+/// The default terms with a change.
 pub(crate) fn terms(change: impl FnOnce(&mut Terms)) -> Terms {
     let mut terms = Terms::default();
     change(&mut terms);
@@ -200,19 +201,20 @@ pub(crate) fn id(operation: &Operation) -> OperationId {
     operation.clone().intent().expect("a valid operation").id
 }
 
-/// The same with a lease that is soon over.
+/// The same with a short lease.
 pub(crate) fn short_lease() -> Operation {
     pay().terms(terms(|terms| (terms.lease_ms, terms.quarantine_ms) = (300, 5_000)))
 }
 
-/// Every kind of surface: a tool with options that find its ledger, a tool of one's own, Python, and MCP for an agent that
-/// may settle a doubt and for one that may not.
-pub(crate) fn surfaces() -> [(&'static str, Surface); 5] {
+/// Every kind of surface: a tool with options that select its ledger, a custom tool, Python, HTTP, and MCP for an agent
+/// that may settle a doubt and for one that may not.
+pub(crate) fn surfaces() -> [(&'static str, Surface); 6] {
     let options = vec!["--ledger".to_owned(), "agent.db".to_owned()];
     [
         ("once", Surface::Shell { program: "once".to_owned(), options }),
         ("shop", Surface::shell("shop")),
         ("python", Surface::Python),
+        ("http", Surface::Http),
         ("agent", Surface::McpAgent),
         ("person", Surface::McpPerson { program: "once --ledger agent.db".to_owned() }),
     ]

@@ -1,6 +1,6 @@
-//! Tables that are read aloud: a row says what holds for every combination that fits it, the first row that fits wins.
+//! Readable tables: a row applies to every combination that matches it, and the first matching row wins.
 
-/// A table of words: the cells of a row up to `=>`, and what they lead to after it.
+/// A table of words: the cells of a row up to `=>`, and the expected result after it.
 pub(crate) struct Table {
     columns: Vec<&'static str>,
     rows: Vec<Row>,
@@ -14,7 +14,7 @@ struct Row {
 }
 
 impl Table {
-    /// Reads a table whose first line names its columns. A cell is a word, several words between bars, or `*`.
+    /// Parses a table whose first line names its columns. A cell is a word, several words between bars, or `*`.
     pub(crate) fn read(text: &'static str) -> Self {
         let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
         let columns: Vec<&str> =
@@ -29,7 +29,7 @@ impl Table {
         Self { rows: rows.collect(), columns }
     }
 
-    /// What the table says of this combination.
+    /// The expected result of this combination.
     pub(crate) fn look_up(&mut self, words: &[&str]) -> String {
         assert_eq!(
             words.len(),
@@ -52,7 +52,7 @@ impl Table {
         }
     }
 
-    /// A row that fits nothing is a mistake in the table.
+    /// A row that matches nothing is a mistake in the table.
     pub(crate) fn assert_all_rows_fitted(&self) {
         for row in &self.rows {
             assert!(row.fitted > 0, "no combination fits the row {:?}", row.line);

@@ -1,40 +1,50 @@
-//! What people and time do to records: settle, cancel, verify, forget, stage, and clean up.
+//! Administration of records: settle, cancel, verify, forget, stage, and sweep.
 
 use std::sync::Arc;
 
-use super::Ledger;
-use crate::decide::{self, Decision, Liveness, Refusal};
+use super::{Ledger, stopped_error};
+use crate::decide::{self, Decision, Refusal};
 use crate::error::Error;
+use crate::facts::{Liveness, Verdict};
 use crate::key::OperationId;
 use crate::operation::Intent;
 use crate::record::{Outcome, Record, State, Verification};
-use crate::store::{Applied, Change, Counts, Door, Filter, Swap};
-use crate::transition::{self, Ageing, Cancelling, Verdict};
+use crate::store::{Applied, Begin, Change, Counts, Filter, Swap, WriteMode};
+use crate::transition::{self, Ageing, Cancelling};
 
-/// How many records one step of a sweep looks at.
-const SWEEP_BATCH: usize = 1_000;
+/// How many records one step of a sweep processes.
+const SWEEP_BATCH: usize = 2_000;
 
-/// What asking an operation to stop came to.
+/// The result of cancelling an operation.
 #[derive(Debug, Clone)]
 pub enum Cancelled {
-    /// It will not happen, for certain.
+    /// It will not happen; this is certain.
     Certain(Arc<Record>),
-    /// It was under way: its owner is asked to stop, and its own ending will say what happened.
+    /// It was running: its owner is asked to stop, and the attempt's own ending will say what happened.
     Requested(Arc<Record>),
 }
 
 /// What a sweep did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Swept {
-    /// Results that went, leaving their tombstones.
+pub struct SweepReport {
+    /// Results that were replaced by tombstones.
     pub expired: u64,
-    /// Tombstones that went.
+    /// Tombstones that were deleted.
     pub deleted: u64,
-    /// Attempts whose owner was gone, written down as in doubt.
+    /// Attempts without a live owner that were marked as in doubt.
     pub doubted: u64,
 }
 
-impl Swept {
+/// Whether more work is due after a step of a sweep.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Left {
+    /// There may be more.
+    More,
+    /// There is no more.
+    Nothing,
+}
+
+impl SweepReport {
     fn add(&mut self, more: Self) {
         self.expired += more.expired;
         self.deleted += more.deleted;
@@ -46,7 +56,7 @@ impl Ledger {
     /// Settles an operation in doubt.
     ///
     /// # Errors
-    /// [`Error::WrongState`] where there is no doubt, and the ledger's own.
+    /// [`Error::WrongState`] if it is not in doubt, and the ledger's own errors.
     pub async fn settle(
         &self,
         id: &OperationId,
@@ -59,11 +69,11 @@ impl Ledger {
         .await
     }
 
-    /// Settles an operation in doubt, if it is still that attempt that is: whoever was asked about one knows nothing of
-    /// the next.
+    /// Settles an operation in doubt if this attempt is still the newest one. An answer about one attempt says
+    /// nothing about the next.
     ///
     /// # Errors
-    /// [`Error::WrongState`] where there is no doubt or another attempt is in doubt, and the ledger's own.
+    /// [`Error::WrongState`] if it is not in doubt or another attempt is, and the ledger's own errors.
     pub async fn settle_attempt(
         &self,
         id: &OperationId,
@@ -78,24 +88,24 @@ impl Ledger {
         .await
     }
 
-    /// Writes down that an attempt whose owner is gone is in doubt, so that its quarantine begins. Anything else stays
-    /// as it is.
+    /// Marks an attempt whose owner is gone as in doubt, so that its quarantine begins. Leaves every other record
+    /// unchanged.
     ///
     /// # Errors
-    /// [`Error::NotFound`], and the ledger's own.
+    /// [`Error::NotFound`], and the ledger's own errors.
     pub async fn note_doubt(&self, id: &OperationId) -> Result<Arc<Record>, Error> {
         self.change(id, "noting a doubt", |record, liveness, now_ms| {
             let lost = record.state == State::Running
-                && decide::standing(record, liveness, now_ms) == State::InDoubt;
+                && decide::effective_state(record, liveness, now_ms) == State::InDoubt;
             Some(if lost { transition::doubt(record, liveness, now_ms) } else { record.clone() })
         })
         .await
     }
 
-    /// Writes down what a later check said of a reported success.
+    /// Records the result of a later check of a reported success.
     ///
     /// # Errors
-    /// [`Error::WrongState`] where it is not done, and the ledger's own.
+    /// [`Error::WrongState`] if it is not done, and the ledger's own errors.
     pub async fn record_verification(
         &self,
         id: &OperationId,
@@ -108,12 +118,12 @@ impl Ledger {
         .await
     }
 
-    /// Writes down from when on the answer counts as delivered. It tells a retry from a wanted repeat where nobody
-    /// gives keys. The note stands in nobody's way: it goes along with a later write. Where the machine loses its power
-    /// before, a wanted repeat is taken for a retry. `known` is the record as the caller has it, which saves a look.
+    /// Records when the answer counts as delivered. This distinguishes a retry from an intended repeat when callers
+    /// give no keys. The write is deferred and shares the sync of a later one. If the machine loses power first, an
+    /// intended repeat counts as a retry. `known` is the record as the caller has it, which saves a read.
     ///
     /// # Errors
-    /// [`Error::WrongState`] where there is no answer, and the ledger's own.
+    /// [`Error::WrongState`] if there is no answer, and the ledger's own errors.
     pub async fn note_delivery(&self, known: &Arc<Record>, delivered_ms: i64) -> Result<Arc<Record>, Error> {
         let mut record = Arc::clone(known);
         loop {
@@ -123,9 +133,10 @@ impl Ledger {
             if next.version == record.version {
                 return Ok(record);
             }
-            // A caller that blocks is about to end: it does not wait for another write to share.
-            let door = if self.door == Door::Blocking { Door::Blocking } else { Door::Patient };
-            match self.store().swap(Some(record.version), next, door).await? {
+            // A blocking caller is about to exit, so it does not wait for another write to share.
+            let mode =
+                if self.mode == WriteMode::Blocking { WriteMode::Blocking } else { WriteMode::Deferred };
+            match self.store().swap(Some(record.version), next, mode).await? {
                 Swap::Written(record) => return Ok(record),
                 Swap::Conflict(Some(newer)) => record = newer,
                 Swap::Conflict(None) => return Err(Error::NotFound { id: known.id.to_string() }),
@@ -133,18 +144,18 @@ impl Ledger {
         }
     }
 
-    /// Writes down that the answer was not taken after all. That is durable at once: a retry may follow.
+    /// Records that the answer was not received after all. This is durable at once, because a retry may follow.
     ///
     /// # Errors
-    /// [`Error::WrongState`] where there is no answer, and the ledger's own.
+    /// [`Error::WrongState`] if there is no answer, and the ledger's own errors.
     pub async fn take_delivery_back(&self, id: &OperationId) -> Result<Arc<Record>, Error> {
         self.change(id, "delivering", |record, _, _| transition::delivered(record, None)).await
     }
 
-    /// Asks an operation to stop, and says what that came to.
+    /// Asks an operation to stop, and returns whether it has.
     ///
     /// # Errors
-    /// [`Error::WrongState`] where it happened or may have happened, and the ledger's own.
+    /// [`Error::WrongState`] if it happened or may have happened, and the ledger's own errors.
     pub async fn cancel(&self, id: &OperationId) -> Result<Cancelled, Error> {
         let mut certain = false;
         let record = self
@@ -169,56 +180,59 @@ impl Ledger {
         Ok(if certain { Cancelled::Certain(record) } else { Cancelled::Requested(record) })
     }
 
-    /// Applies one change by compare-and-swap, again when another caller was faster.
-    async fn change(
+    /// Applies one change by compare-and-swap, and repeats it after a conflict.
+    pub(super) async fn change(
         &self,
         id: &OperationId,
         action: &'static str,
         mut change: impl FnMut(&Record, Liveness, i64) -> Option<Record>,
     ) -> Result<Arc<Record>, Error> {
         loop {
-            let (record, _) = self.find(id).await?;
+            let (record, state) = self.find(id).await?;
             let liveness = self.liveness(Some(&record)).await?;
             let Some(next) = change(&record, liveness, self.now_ms()) else {
-                return Err(Error::WrongState { action, record });
+                return Err(Error::WrongState { action, record: decide::seen_as(record, state) });
             };
             if next.version == record.version {
                 return Ok(record);
             }
-            if let Swap::Written(record) = self.store().swap(Some(record.version), next, self.door).await? {
+            if let Swap::Written(record) = self.store().swap(Some(record.version), next, self.mode).await? {
                 return Ok(record);
             }
         }
     }
 
-    /// Deletes the record, as if the operation had never been asked for. The say-so is the caller's: the next call
-    /// with this key runs.
+    /// Deletes the record, as if the operation had never been requested. The caller takes responsibility: the next
+    /// call with this key runs.
     ///
     /// # Errors
-    /// [`Error::WrongState`] while it runs.
+    /// [`Error::WrongState`] while it is running.
     pub async fn forget(&self, id: &OperationId) -> Result<Arc<Record>, Error> {
         loop {
-            let (record, standing) = self.find(id).await?;
-            if standing == State::Running {
+            let (record, state) = self.find(id).await?;
+            if state == State::Running {
                 return Err(Error::WrongState { action: "forgetting", record });
             }
-            if self.store().delete(id, record.version, self.door).await? {
+            if self.store().delete(id, record.version, self.mode).await? {
                 return Ok(record);
             }
         }
     }
 
-    /// Writes an operation down that is wanted and held back. Its first call commits it; [`Ledger::cancel`] aborts it.
+    /// Records an operation and holds it back. Its first call commits it; [`Ledger::cancel`] aborts it.
     ///
     /// # Errors
-    /// [`Error::WrongState`] where it is further on already, or [`Error::KeyReused`].
+    /// [`Error::WrongState`] if it is already past that state, [`Error::KeyReused`], or [`Error::Stopped`].
     pub async fn stage(&self, intent: &Intent) -> Result<Arc<Record>, Error> {
+        let intent = &self.keyed_form(intent);
         loop {
             match self.store().load(&intent.id).await? {
                 None => {
                     let record = transition::stage(intent, self.now_ms());
-                    if let Swap::Written(record) = self.store().swap(None, record, self.door).await? {
-                        return Ok(record);
+                    match self.store().begin(None, record, self.mode).await? {
+                        Begin::Swapped(Swap::Written(record)) => return Ok(record),
+                        Begin::Swapped(Swap::Conflict(_)) => {}
+                        Begin::Stopped(barrier) => return Err(stopped_error(barrier, None)),
                     }
                 }
                 Some(record) => {
@@ -235,13 +249,14 @@ impl Ledger {
         }
     }
 
-    /// Waits until the operation is neither staged nor running, or `timeout_ms` is over; gives where it stands.
+    /// Waits until the operation is neither staged nor running, or until `timeout_ms` have passed. Returns its
+    /// effective state.
     ///
     /// # Errors
     /// [`Error::NotFound`], or the ledger cannot be read.
     pub async fn wait(&self, id: &OperationId, timeout_ms: u64) -> Result<(Arc<Record>, State), Error> {
         let until_ms = transition::later(self.now_ms(), timeout_ms);
-        let mut look_ms = *super::LOOK_MS.start();
+        let mut poll_ms = *super::POLL_MS.start();
         loop {
             let (record, state) = self.find(id).await?;
             let now_ms = self.now_ms();
@@ -250,52 +265,63 @@ impl Ledger {
                 return Ok((record, state));
             }
             let left_ms = u64::try_from(until_ms - now_ms).unwrap_or(0);
-            let slice_ms = self.slice_ms(&record, now_ms, &mut look_ms);
+            let slice_ms = self.slice_ms(&record, now_ms, &mut poll_ms);
             self.store().changed(id, record.version, slice_ms.min(left_ms)).await;
         }
     }
 
-    /// Does what time asks for: results become tombstones, tombstones go, attempts whose owner is gone are written
-    /// down as in doubt. In small steps that hold nobody up; `step` is told after each.
+    /// Expires results, deletes old tombstones, and marks attempts without a live owner as in doubt. Works in small
+    /// steps that do not block other callers, and calls `step` after each.
     ///
     /// # Errors
     /// When the ledger cannot be read or written.
-    pub async fn sweep(&self, mut step: impl FnMut(Swept)) -> Result<Swept, Error> {
-        let mut swept = Swept::default();
+    pub async fn sweep(&self, mut step: impl FnMut(SweepReport)) -> Result<SweepReport, Error> {
+        let mut swept = SweepReport::default();
         loop {
-            let now_ms = self.now_ms();
-            let due = self.store().due(now_ms, SWEEP_BATCH).await?;
-            let full = due.len() == SWEEP_BATCH;
-            let changed_before = swept.expired + swept.deleted;
-            let mut changes = Vec::with_capacity(due.len());
-            for record in due {
-                match transition::age(&record, now_ms) {
-                    Ageing::Tombstone(tombstone) => {
-                        changes.push(Change::Swap { expected: Some(record.version), record: tombstone });
-                    }
-                    Ageing::Delete => {
-                        changes.push(Change::Delete { id: record.id.clone(), expected: record.version });
-                    }
-                    Ageing::Keep => {}
-                }
-            }
-            swept.add(self.apply_batch(changes).await?);
+            let (more, left) = self.sweep_some().await?;
+            swept.add(more);
             step(swept);
-            if !full || swept.expired + swept.deleted == changed_before {
+            if left == Left::Nothing {
                 break;
             }
         }
-        swept.doubted = self.write_doubts_down().await?;
+        swept.doubted = self.record_doubts().await?;
         step(swept);
         Ok(swept)
     }
 
-    /// Applies a batch, and tells how many results expired and how many tombstones went.
-    async fn apply_batch(&self, changes: Vec<Change>) -> Result<Swept, Error> {
+    /// One step of a sweep: returns what it did and whether more is due.
+    ///
+    /// # Errors
+    /// When the ledger cannot be read or written.
+    pub async fn sweep_some(&self) -> Result<(SweepReport, Left), Error> {
+        let now_ms = self.now_ms();
+        let due = self.store().due(now_ms, SWEEP_BATCH).await?;
+        let full = due.len() == SWEEP_BATCH;
+        let mut changes = Vec::with_capacity(due.len());
+        for record in due {
+            match transition::age(&record, now_ms) {
+                Ageing::Tombstone(tombstone) => {
+                    changes.push(Change::Swap { expected: Some(record.version), record: tombstone });
+                }
+                Ageing::Delete => {
+                    changes.push(Change::Delete { id: record.id.clone(), expected: record.version });
+                }
+                Ageing::Keep => {}
+            }
+        }
+        let swept = self.apply_batch(changes).await?;
+        // If every change conflicted, other processes are sweeping, so leave the rest to them.
+        let left = if full && swept != SweepReport::default() { Left::More } else { Left::Nothing };
+        Ok((swept, left))
+    }
+
+    /// Applies a batch, and returns how many results expired and how many tombstones were deleted.
+    async fn apply_batch(&self, changes: Vec<Change>) -> Result<SweepReport, Error> {
         let deletes: Vec<bool> =
             changes.iter().map(|change| matches!(change, Change::Delete { .. })).collect();
-        let applied = self.store().apply(changes, self.door).await?;
-        let mut swept = Swept::default();
+        let applied = self.store().apply(changes, self.mode).await?;
+        let mut swept = SweepReport::default();
         for (deleted, applied) in deletes.into_iter().zip(applied) {
             match (deleted, applied) {
                 (true, Applied::Written) => swept.deleted += 1,
@@ -306,7 +332,11 @@ impl Ledger {
         Ok(swept)
     }
 
-    async fn write_doubts_down(&self) -> Result<u64, Error> {
+    /// Marks attempts without a live owner as in doubt, and returns how many.
+    ///
+    /// # Errors
+    /// When the ledger cannot be read or written.
+    pub async fn record_doubts(&self) -> Result<u64, Error> {
         let mut doubted = 0;
         let mut filter = Filter { states: vec![State::Running], limit: SWEEP_BATCH, ..Filter::default() };
         loop {
@@ -318,7 +348,7 @@ impl Ledger {
                 let record = listed.record;
                 let liveness = self.liveness(Some(&record)).await?;
                 let now_ms = self.now_ms();
-                if decide::standing(&record, liveness, now_ms) != State::Running {
+                if decide::effective_state(&record, liveness, now_ms) != State::Running {
                     let next = transition::doubt(&record, liveness, now_ms);
                     changes.push(Change::Swap { expected: Some(record.version), record: next });
                 }
@@ -330,7 +360,7 @@ impl Ledger {
         }
     }
 
-    /// How many records are written in each state.
+    /// The number of records in each stored state.
     ///
     /// # Errors
     /// When the ledger cannot be read.

@@ -1,18 +1,18 @@
-//! Moving house: records of one ledger are taken in by another, once.
+//! Importing records of one ledger into another.
 #![allow(clippy::expect_used, reason = "a test may")]
 
 mod common;
 
 use common::{Bench, id, left_in_doubt, pay};
-use onceward::{Adopted, Code, Operation, Record, State};
+use onceward::{Code, Imported, Operation, Record, State};
 
-/// What taking the record in comes to, in a word.
-fn adopt(bench: &Bench, record: &Record) -> Result<&'static str, Code> {
-    let adopted = bench.wait(bench.ledger.ledger().adopt(record.clone()));
+/// The result of importing the record, as a word.
+fn import(bench: &Bench, record: &Record) -> Result<&'static str, Code> {
+    let adopted = bench.wait(bench.ledger.ledger().import(record.clone()));
     adopted.map_err(|error| error.code()).map(|adopted| match adopted {
-        Adopted::Taken => "taken",
-        Adopted::AlreadyThere => "already there",
-        Adopted::Differs(_) => "differs",
+        Imported::Taken => "taken",
+        Imported::AlreadyThere => "already there",
+        Imported::Differs(_) => "differs",
     })
 }
 
@@ -25,8 +25,8 @@ fn what_was_done_there_is_replayed_here() {
     let (old, new) = (Bench::new(), Bench::new());
     let first = old.ledger.run(pay(), |attempt| Ok(attempt.dispatch()?.created(&42))).expect("it runs");
     let moved = record(&old);
-    assert_eq!(adopt(&new, &moved), Ok("taken"));
-    assert_eq!(adopt(&new, &moved), Ok("already there"));
+    assert_eq!(import(&new, &moved), Ok("taken"));
+    assert_eq!(import(&new, &moved), Ok("already there"));
     let again = new.ledger.run(pay(), |_| unreachable!("it was done")).expect("it is replayed");
     assert_eq!((again.replayed(), again.data()), (true, first.data()));
 }
@@ -35,13 +35,13 @@ fn what_was_done_there_is_replayed_here() {
 fn what_runs_there_is_in_doubt_here() {
     let (old, new) = (Bench::new(), Bench::new());
     let claim = old.begin(&pay());
-    // Somebody lives here whose lock has the very name of the owner's there.
+    // A live owner here has a lock with the same token as the owner there.
     let stranger = new.begin(&onceward::Operation::new("mail").key("other"));
     assert_eq!(stranger.record().detail.owner, claim.record().detail.owner);
-    assert_eq!(adopt(&new, claim.record()), Ok("taken"));
-    assert_eq!(new.stands(&pay()), State::InDoubt);
+    assert_eq!(import(&new, claim.record()), Ok("taken"));
+    assert_eq!(new.state_of(&pay()), State::InDoubt);
     assert_eq!(new.refused(&pay()), Code::InDoubt);
-    assert_eq!(adopt(&new, claim.record()), Ok("already there"), "a second import changes nothing");
+    assert_eq!(import(&new, claim.record()), Ok("already there"), "a second import changes nothing");
 }
 
 #[test]
@@ -51,9 +51,9 @@ fn a_doubt_of_there_has_no_owner_here() {
     left_in_doubt(&old, &claim);
     let _stranger = new.begin(&onceward::Operation::new("mail").key("other"));
     let doubt = record(&old);
-    assert_eq!((old.stands(&pay()), doubt.state), (State::Running, State::InDoubt));
-    assert_eq!(adopt(&new, &doubt), Ok("taken"));
-    assert_eq!((new.stands(&pay()), new.refused(&pay())), (State::InDoubt, Code::InDoubt));
+    assert_eq!((old.state_of(&pay()), doubt.state), (State::Running, State::InDoubt));
+    assert_eq!(import(&new, &doubt), Ok("taken"));
+    assert_eq!((new.state_of(&pay()), new.refused(&pay())), (State::InDoubt, Code::InDoubt));
 }
 
 #[test]
@@ -63,27 +63,27 @@ fn an_operation_without_a_chosen_name_moves_too() {
         |program: &str| Operation::unnamed(program).key("order-17").input(serde_json::json!({"a": 1}));
     old.run(&unnamed("pay.sh")).expect("it runs");
     let moved = old.found(&unnamed("pay.sh"));
-    assert_eq!(adopt(&new, &moved), Ok("taken"));
+    assert_eq!(import(&new, &moved), Ok("taken"));
     assert!(new.ask(&unnamed("pay.sh")).expect("it is replayed").replayed());
     assert!(new.ask(&unnamed("sh")).expect("scope and key identify it").replayed());
     let forged = Record {
         key: onceward::Key { text: "order-18".to_owned(), ..moved.key.clone() },
         ..Record::clone(&moved)
     };
-    assert_eq!(adopt(&new, &forged), Err(Code::InvalidInput));
+    assert_eq!(import(&new, &forged), Err(Code::InvalidInput));
 }
 
 #[test]
-fn what_stands_here_already_is_left_alone() {
+fn existing_records_are_left_alone() {
     let (old, new) = (Bench::new(), Bench::new());
     old.run(&pay()).expect("it runs");
     new.clock.advance(1);
     new.run(&pay()).expect("it runs here too, on its own");
-    assert_eq!(adopt(&new, &record(&old)), Ok("differs"));
+    assert_eq!(import(&new, &record(&old)), Ok("differs"));
     let later = Bench::new();
-    adopt(&later, &record(&old)).expect("it is taken");
+    import(&later, &record(&old)).expect("it is taken");
     let newer = Record { version: record(&old).version + 1, ..record(&old) };
-    assert_eq!(adopt(&later, &newer), Ok("differs"), "it went on in the old house");
+    assert_eq!(import(&later, &newer), Ok("differs"), "it changed further in the old ledger");
     assert_eq!(record(&later).version, record(&old).version);
 }
 
@@ -92,6 +92,6 @@ fn a_record_that_was_changed_by_hand_is_refused() {
     let (old, new) = (Bench::new(), Bench::new());
     old.run(&pay()).expect("it runs");
     let forged = Record { scope: "another".to_owned(), ..record(&old) };
-    assert_eq!(adopt(&new, &forged), Err(Code::InvalidInput));
+    assert_eq!(import(&new, &forged), Err(Code::InvalidInput));
     assert!(new.wait(new.store.load(&forged.id)).expect("it can be read").is_none());
 }

@@ -1,13 +1,12 @@
-//! What people and time do to records: cancel, forget, stage, verify, wait, list, sweep.
+//! Administration of records: cancel, forget, stage, verify, wait, list, sweep.
 #![allow(clippy::expect_used, reason = "a test may")]
 
 mod common;
 
 use common::{Bench, NOW_MS, id, left_in_doubt, pay, terms};
-use onceward::record::Outcome;
 use onceward::{
-    Cancelled, Class, Clock, Code, Effect, Ending, Failure, Filter, Happened, OnExpired, Operation, State,
-    Swept, Verification,
+    Cancelled, Class, Clock, Code, Effect, Ending, Failure, Filter, Happened, OnExpired, Operation, Outcome,
+    State, SweepReport, Verification,
 };
 
 const DAY_MS: i64 = 24 * 60 * 60 * 1_000;
@@ -32,7 +31,7 @@ fn what_is_staged_waits_for_its_call() {
     assert_eq!(stage(&bench, &pay()), Ok(State::Staged), "staging twice is staging");
     assert_eq!(stage(&bench, &pay().input(serde_json::json!({}))), Err(Code::KeyReused));
     bench.clock.advance(1_000 * DAY_MS);
-    assert_eq!(bench.stands(&pay()), State::Staged, "it does not expire by itself");
+    assert_eq!(bench.state_of(&pay()), State::Staged, "it does not expire on its own");
     let receipt = bench.run(&pay()).expect("its first call commits it");
     assert_eq!((receipt.replayed(), receipt.record().attempt), (false, 1));
     assert_eq!(stage(&bench, &pay()), Err(Code::WrongState));
@@ -95,7 +94,7 @@ fn what_is_forgotten_is_as_if_it_had_never_been() {
 }
 
 #[test]
-fn an_answer_to_a_forgotten_record_is_told_to_its_caller() {
+fn the_caller_of_a_forgotten_record_gets_its_answer() {
     let bench = Bench::blind();
     let claim = bench.begin(&pay());
     bench.clock.advance(15_000);
@@ -137,9 +136,9 @@ fn an_expired_key_is_refused_when_given_and_begins_anew_when_derived() {
         bench.clock.advance(1);
         if swept {
             let done = bench.wait(bench.ledger.ledger().sweep(|_| ())).expect("it sweeps");
-            assert_eq!(done, Swept { expired: 2, deleted: 0, doubted: 0 });
+            assert_eq!(done, SweepReport { expired: 2, deleted: 0, doubted: 0 });
         }
-        assert_eq!(bench.stands(&pay()), State::Expired);
+        assert_eq!(bench.state_of(&pay()), State::Expired);
         assert_eq!(bench.refused(&pay()), Code::KeyExpired, "swept: {swept}");
         let again = bench.run(&derived()).expect("the next occurrence");
         assert_eq!((again.replayed(), again.record().spent_attempts()), (false, 1), "swept: {swept}");
@@ -164,15 +163,15 @@ fn a_tombstone_refuses_for_its_time_and_then_goes() {
     let sweep = || bench.wait(bench.ledger.ledger().sweep(|_| ())).expect("it sweeps");
     bench.run(&pay()).expect("it runs");
     bench.clock.advance(DAY_MS);
-    assert_eq!(sweep(), Swept { expired: 1, deleted: 0, doubted: 0 });
+    assert_eq!(sweep(), SweepReport { expired: 1, deleted: 0, doubted: 0 });
     let tombstone = bench.found(&pay());
     let outcome = tombstone.outcome.as_ref().expect("how it ended");
     assert_eq!((outcome.effect, outcome.size()), (Some(Effect::Created), 0), "the result is gone");
     assert_eq!(tombstone.happened(), Happened::Yes);
     bench.clock.advance(30 * DAY_MS - 1);
-    assert_eq!((sweep(), bench.refused(&pay())), (Swept::default(), Code::KeyExpired));
+    assert_eq!((sweep(), bench.refused(&pay())), (SweepReport::default(), Code::KeyExpired));
     bench.clock.advance(1);
-    assert_eq!(sweep(), Swept { expired: 0, deleted: 1, doubted: 0 });
+    assert_eq!(sweep(), SweepReport { expired: 0, deleted: 1, doubted: 0 });
     assert_eq!(bench.run(&pay()).expect("it runs").record().attempt, 1);
 }
 
@@ -182,17 +181,17 @@ fn a_sweep_writes_doubts_down_and_never_ends_them() {
     drop(bench.begin(&pay()));
     let _alive = bench.begin(&pay().key("alive"));
     let sweep = || bench.wait(bench.ledger.ledger().sweep(|_| ())).expect("it sweeps");
-    assert_eq!(sweep(), Swept { expired: 0, deleted: 0, doubted: 1 });
+    assert_eq!(sweep(), SweepReport { expired: 0, deleted: 0, doubted: 1 });
     assert_eq!(bench.found(&pay()).state, State::InDoubt);
     bench.clock.advance(10_000 * DAY_MS);
-    assert_eq!(sweep(), Swept::default());
-    assert_eq!((bench.stands(&pay()), bench.refused(&pay())), (State::InDoubt, Code::InDoubt));
+    assert_eq!(sweep(), SweepReport::default());
+    assert_eq!((bench.state_of(&pay()), bench.refused(&pay())), (State::InDoubt, Code::InDoubt));
 }
 
 #[test]
 fn a_sweep_goes_on_beyond_one_batch() {
     let bench = Bench::new();
-    for index in 0..1_200 {
+    for index in 0..2_200 {
         bench.run(&pay().key(format!("k{index}"))).expect("it runs");
     }
     for index in 0..600 {
@@ -202,8 +201,8 @@ fn a_sweep_goes_on_beyond_one_batch() {
     let mut steps = Vec::new();
     let swept =
         bench.wait(bench.ledger.ledger().sweep(|swept| steps.push(swept.expired))).expect("it sweeps");
-    assert_eq!(swept, Swept { expired: 1_200, deleted: 0, doubted: 600 });
-    assert_eq!(steps, [1_000, 1_200, 1_200], "it tells after each step");
+    assert_eq!(swept, SweepReport { expired: 2_200, deleted: 0, doubted: 600 });
+    assert_eq!(steps, [2_000, 2_200, 2_200], "it tells after each step");
 }
 
 #[test]

@@ -3,18 +3,18 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::bench::{Bench, Verdict, conflict, ensure, equal, everything, in_state, next, same, staged, wait};
-use super::{Case, cases};
-use crate::decide::Liveness;
+use super::{Case, cases, stop};
 use crate::error::Error;
+use crate::facts::Liveness;
 use crate::ledger::Receipt;
 use crate::operation::Operation;
 use crate::record::{Owner, State};
-use crate::store::{Inherit, Watch};
+use crate::store::{Inherit, LivenessSource};
 
 pub(super) const GROUP: &str = "two handles";
 
-/// How long word of a change may take.
-const WORD_MS: i64 = 2_000;
+/// How long it may take until the other handle learns of a change.
+const NOTICE_MS: i64 = 2_000;
 
 type BothSides = fn(&Bench, &Bench) -> Verdict;
 
@@ -22,14 +22,19 @@ pub(super) const CASES: &[Case<BothSides>] = cases![
     what_one_writes_the_other_finds,
     what_one_changes_the_other_sees_at_once,
     what_one_deletes_the_other_does_not_find,
-    what_one_changes_the_other_soon_recalls_anew,
+    the_other_handle_soon_caches_a_change,
     an_old_version_is_a_conflict_across_handles,
     what_one_writes_the_other_lists,
     a_lock_is_seen_from_the_other_side,
-    a_change_wakes_who_waits_on_the_other_side,
+    a_change_wakes_a_waiter_on_the_other_handle,
     what_one_has_done_the_other_replays,
     callers_on_both_sides_have_one_effect,
+    a_stop_on_one_side_holds_on_the_other,
 ];
+
+fn a_stop_on_one_side_holds_on_the_other(here: &Bench, there: &Bench) -> Verdict {
+    (0..6).try_for_each(|round| stop::race(here, there, &format!("round-{round}")))
+}
 
 fn what_one_writes_the_other_finds(here: &Bench, there: &Bench) -> Verdict {
     let record = staged("a")?;
@@ -40,7 +45,7 @@ fn what_one_writes_the_other_finds(here: &Bench, there: &Bench) -> Verdict {
 fn what_one_changes_the_other_sees_at_once(here: &Bench, there: &Bench) -> Verdict {
     let mut record = in_state("a", State::Done, None)?;
     here.put(&record)?;
-    // The other side has read it before, so a copy that it keeps would be seen here.
+    // The other handle has read the record before, so a stale cached copy would be noticed.
     for _ in 0..4 {
         there.found(&record.id)?;
         let after = next(&record);
@@ -51,18 +56,21 @@ fn what_one_changes_the_other_sees_at_once(here: &Bench, there: &Bench) -> Verdi
     Ok(())
 }
 
-/// A memory of finished records may lag behind the other side, for as long as word takes to come.
-fn what_one_changes_the_other_soon_recalls_anew(here: &Bench, there: &Bench) -> Verdict {
+/// A cache of finished records may lag behind the other handle until it learns of the change.
+fn the_other_handle_soon_caches_a_change(here: &Bench, there: &Bench) -> Verdict {
     let mut record = in_state("a", State::Done, None)?;
     here.put(&record)?;
     for _ in 0..4 {
         there.found(&record.id)?;
-        wait(there.recall(&record.id))?;
+        wait(there.load_cached(&record.id))?;
         let after = next(&record);
         here.replace(&record, &after)?;
         let asked_ms = here.now_ms();
-        while wait(there.recall(&record.id))?.is_some_and(|seen| seen.version == record.version) {
-            ensure!(here.now_ms() < asked_ms + WORD_MS, "the other side recalls what was changed long ago");
+        while wait(there.load_cached(&record.id))?.is_some_and(|seen| seen.version == record.version) {
+            ensure!(
+                here.now_ms() < asked_ms + NOTICE_MS,
+                "the other handle caches a version that was replaced long ago"
+            );
             here.pause(1);
         }
         record = after;
@@ -86,7 +94,7 @@ fn an_old_version_is_a_conflict_across_handles(here: &Bench, there: &Bench) -> V
     conflict(there.try_swap(None, &record)?)?;
     here.replace(&record, &next(&record))?;
     let found = conflict(there.try_swap(Some(record.version), &next(&record))?)?;
-    equal!(found.map(|found| found.version), Some(2), "the version that stands in the way");
+    equal!(found.map(|found| found.version), Some(2), "the conflicting version");
     Ok(())
 }
 
@@ -103,17 +111,17 @@ fn what_one_writes_the_other_lists(here: &Bench, there: &Bench) -> Verdict {
 
 fn a_lock_is_seen_from_the_other_side(here: &Bench, there: &Bench) -> Verdict {
     let expected = |seen| {
-        if there.watch() == Watch::Kernel { seen } else { Liveness::Unknown }
+        if there.watch() == LivenessSource::Kernel { seen } else { Liveness::Unknown }
     };
-    let hold = here.hold(Inherit::No)?;
-    let owner = Owner { token: hold.token(), lease_until_ms: 0 };
+    let lock = here.hold(Inherit::No)?;
+    let owner = Owner { token: lock.token(), lease_until_ms: 0 };
     equal!(wait(there.liveness(&owner))?, expected(Liveness::Alive), "a lock that is held");
-    drop(hold);
+    drop(lock);
     equal!(wait(there.liveness(&owner))?, expected(Liveness::Gone), "a lock that was dropped");
     Ok(())
 }
 
-fn a_change_wakes_who_waits_on_the_other_side(here: &Bench, there: &Bench) -> Verdict {
+fn a_change_wakes_a_waiter_on_the_other_handle(here: &Bench, there: &Bench) -> Verdict {
     let record = staged("a")?;
     here.put(&record)?;
     let until_ms = there.now_ms() + 3_000;
@@ -125,14 +133,14 @@ fn a_change_wakes_who_waits_on_the_other_side(here: &Bench, there: &Bench) -> Ve
                 .is_some_and(|found| found.version == record.version)
                 && there.now_ms() < until_ms
             {
-                // A store that is not told of changes elsewhere looks often enough; the ledger waits in short slices.
+                // A store that is not notified of remote changes must poll; the ledger waits in short slices.
                 wait(there.changed(&record.id, record.version, 20));
             }
         });
         here.pause(15);
         here.replace(&record, &next(&record))
     })?;
-    ensure!(there.now_ms() < until_ms, "the change was slept through");
+    ensure!(there.now_ms() < until_ms, "the change was missed");
     Ok(())
 }
 

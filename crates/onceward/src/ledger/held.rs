@@ -1,0 +1,184 @@
+//! Held operations: list, release and edit them, and execute them from their stored request.
+
+use std::sync::Arc;
+
+use super::{Ledger, stopped_error};
+use crate::error::{Error, REPLACED_BY};
+use crate::invalid::InvalidInput;
+use crate::json::Json;
+use crate::key::OperationId;
+use crate::operation::{Intent, Operation};
+use crate::policy::{Hold, Terms};
+use crate::record::{Held, Outcome, Record, State};
+use crate::store::{Begin, Filter, Swap};
+use crate::transition;
+
+/// How many held operations are read at once.
+const PAGE: usize = 500;
+
+/// The two records of an edit.
+#[derive(Debug, Clone)]
+pub struct Edited {
+    /// The operation that was held before. It is cancelled.
+    pub replaced: Arc<Record>,
+    /// The operation that is held in its place.
+    pub held: Arc<Record>,
+}
+
+impl Ledger {
+    /// Records that the operation is held back, which ends the call: see [`Error::Held`]. Returns the record of another
+    /// caller that was faster, if it is still there.
+    pub(super) async fn hold(
+        &self,
+        found: Option<&Record>,
+        intent: &Intent,
+        now_ms: i64,
+    ) -> Result<Option<Arc<Record>>, Error> {
+        let record = transition::hold(found, intent, now_ms);
+        match self.store().begin(found.map(|found| found.version), record, self.mode).await? {
+            Begin::Swapped(Swap::Written(record)) => Err(Error::Held { record }),
+            Begin::Swapped(Swap::Conflict(found)) => Ok(found),
+            // What is held would start when the barrier is lifted.
+            Begin::Stopped(barrier) => Err(stopped_error(barrier, None)),
+        }
+    }
+
+    /// The operations that are held back, oldest first, in one scope or in all.
+    ///
+    /// # Errors
+    /// When the ledger cannot be read.
+    pub async fn held(&self, scope: Option<&str>) -> Result<Vec<Record>, Error> {
+        let mut filter = Filter {
+            scope: scope.map(str::to_owned),
+            states: vec![State::Staged],
+            limit: PAGE,
+            ..Filter::default()
+        };
+        let mut held = Vec::new();
+        loop {
+            let page = self.store().list(&filter).await?;
+            let full = page.len() == PAGE;
+            filter.before = page.last().map(|listed| listed.cursor);
+            held.extend(
+                page.into_iter().map(|listed| listed.record).filter(|record| record.held().is_some()),
+            );
+            if !full {
+                held.reverse();
+                return Ok(held);
+            }
+        }
+    }
+
+    /// Releases a held operation before its time: from now on a call, or a process that has its request, may start it.
+    /// Starts nothing itself. Releasing it again changes nothing. An operation whose last attempt failed without effect
+    /// and whose request is still stored counts as released.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; [`Error::WrongState`] if it is not held any more.
+    pub async fn release(&self, id: &OperationId, by: &str) -> Result<Arc<Record>, Error> {
+        self.change(id, "releasing", |record, _, now_ms| match record.state {
+            State::Failed if record.held_request().is_some() => Some(record.clone()),
+            State::Staged
+            | State::Running
+            | State::Done
+            | State::Failed
+            | State::InDoubt
+            | State::Cancelled
+            | State::Expired => transition::release(record, by, now_ms),
+        })
+        .await
+    }
+
+    /// The intent of a held operation, for a process that executes it from its stored request.
+    #[must_use]
+    pub fn held_intent(&self, record: &Record, terms: Terms) -> Intent {
+        Intent::of_held(record, terms, self.identity().secret.as_ref())
+    }
+
+    /// Replaces a held operation by one with another request, which is held instead. The old one is cancelled first, so
+    /// that never both can run; a crash in between leaves it cancelled. `hold` sets a new time; without it, the new
+    /// operation is held until the same time as the old one.
+    ///
+    /// # Errors
+    /// [`Error::WrongState`] if it is not held any more, and [`Error::Invalid`] if the request is too large.
+    pub async fn edit(
+        &self,
+        id: &OperationId,
+        request: String,
+        command: Option<String>,
+        hold: Option<Hold>,
+    ) -> Result<Edited, Error> {
+        let (record, _) = self.find(id).await?;
+        let Some(before) = record.held().cloned() else {
+            return Err(Error::WrongState { action: "editing", record });
+        };
+        let input = Json::parse(&request)?;
+        let mut intent = self.edited_intent(&record, &before, input, request, command)?;
+        match hold {
+            None => {}
+            Some(Hold::No) => {
+                return Err(InvalidInput::new("an edited operation is held; release it afterwards").into());
+            }
+            Some(hold @ (Hold::For(_) | Hold::Approve)) => intent.terms.hold = hold,
+        }
+        if let Some(known) = self.store().load(&intent.id).await? {
+            return Err(Error::WrongState {
+                action: "editing an operation that was edited already",
+                record: known,
+            });
+        }
+        let mut new = transition::hold(None, &intent, self.now_ms());
+        if hold.is_none() {
+            new.detail.held.iter_mut().for_each(|held| held.until_ms = before.until_ms);
+        }
+        let reason = format!("{REPLACED_BY}{}", new.id);
+        let replaced = self
+            .change(id, "editing", |record, _, now_ms| {
+                record.held()?;
+                Some(transition::cancelled(record, Outcome::because(Some(reason.clone())), now_ms))
+            })
+            .await?;
+        match self.store().begin(None, new, self.mode).await? {
+            Begin::Stopped(barrier) => Err(stopped_error(barrier, Some(replaced))),
+            Begin::Swapped(Swap::Written(held)) => Ok(Edited { replaced, held }),
+            Begin::Swapped(Swap::Conflict(found)) => {
+                let record = found.unwrap_or_else(|| Arc::clone(&replaced));
+                Err(Error::WrongState { action: "editing an operation that was edited already", record })
+            }
+        }
+    }
+
+    /// The intent that replaces a held operation. Its key names the operation that it replaces.
+    fn edited_intent(
+        &self,
+        record: &Record,
+        before: &Held,
+        input: Json,
+        request: String,
+        command: Option<String>,
+    ) -> Result<Intent, Error> {
+        let detail = &record.detail;
+        let terms = Terms {
+            hold: Hold::Approve,
+            class: detail.class,
+            max_attempts: detail.max_attempts,
+            retention_ms: detail.retention_ms,
+            tombstone_ms: detail.tombstone_ms,
+            quarantine_ms: detail.quarantine_ms,
+            ..Terms::default()
+        };
+        let operation = Operation::new(&record.name)
+            .scope(&record.scope)
+            .key(format!("edit:{}", record.id))
+            .input(input)
+            .terms(terms)
+            .probe_command(detail.probe.clone())
+            .probe_no(detail.probe_no.clone())
+            .verify_command(detail.verify.clone())
+            .folder(detail.folder.clone())
+            .undo(detail.undo.clone())
+            .command_line(detail.command.as_ref().and(command))
+            .held(&before.surface, before.by, Some(request));
+        self.intent(operation)
+    }
+}

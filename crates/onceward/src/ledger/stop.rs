@@ -1,0 +1,208 @@
+//! Stopping a scope: no attempt in it begins any more, what is held back is cancelled, and what runs is asked to end.
+
+use std::sync::Arc;
+
+use super::{Ledger, in_doubt_error};
+use crate::barrier::{Barrier, is_in_scope};
+use crate::decide::{self, Refusal};
+use crate::error::Error;
+use crate::facts::Ran;
+use crate::key::OperationId;
+use crate::operation::Operation;
+use crate::record::{Record, State};
+use crate::settlement::Settlement;
+use crate::store::{Filter, Listed};
+use crate::transition::{self, Cancelling};
+
+/// How many records one page of a listing has.
+const PAGE: usize = 500;
+
+/// What stopping a scope did.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Stopped {
+    /// The barrier. Nothing that it covers begins any more.
+    pub barrier: Barrier,
+    /// Operations that were held back and are cancelled now: they certainly do not happen.
+    pub cancelled: Vec<OperationId>,
+    /// Operations that were running and were asked to end. Their own endings say what happened.
+    pub asked: Vec<OperationId>,
+}
+
+impl Ledger {
+    /// Stops a scope. When this returns, no attempt in it begins any more, in any process; what was held back is
+    /// cancelled, and the owners of running attempts are asked to end them. Safe to repeat: the first barrier stays,
+    /// with its time and reason.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use onceward::{Code, Ledger, ManualClock, MemoryStore, Operation};
+    ///
+    /// let ledger = Ledger::new(Arc::new(MemoryStore::new(ManualClock::at(0)))).blocking();
+    /// let mail = || Operation::new("send_mail").scope("run-7").key("welcome");
+    /// ledger.stop("run-7", Some("wrong customer list".to_owned()))?;
+    /// let refused = ledger.run(mail(), |attempt| Ok(attempt.dispatch()?.created(&())));
+    /// assert_eq!(refused.unwrap_err().code(), Code::Stopped);
+    /// ledger.resume("run-7")?;
+    /// assert!(!ledger.run(mail(), |attempt| Ok(attempt.dispatch()?.created(&())))?.replayed());
+    /// # Ok::<(), onceward::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if no operation can have this scope. When the ledger cannot be read or written; the barrier
+    /// may be in place then, and stopping again is safe.
+    pub async fn stop(&self, scope: &str, reason: Option<String>) -> Result<Stopped, Error> {
+        // A scope that no operation can have is a mistake.
+        self.intent(Operation::new("stop").scope(scope).key("stop"))?;
+        let barrier = Barrier::new(scope, reason, self.now_ms());
+        let barrier = self.store().stop(&barrier).await?;
+        let mut stopped = Stopped { barrier, cancelled: Vec::new(), asked: Vec::new() };
+        for id in self.unfinished(scope).await? {
+            match self.end_if_open(&id).await {
+                Ok(State::Cancelled) => stopped.cancelled.push(id),
+                Ok(State::Running) => stopped.asked.push(id),
+                // It has ended meanwhile: its record says what became of it.
+                Ok(State::Staged | State::Done | State::Failed | State::InDoubt | State::Expired)
+                | Err(Error::NotFound { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(stopped)
+    }
+
+    /// Waits until nothing in the scope is running, or until `timeout_ms` have passed. Returns what still runs.
+    ///
+    /// # Errors
+    /// When the ledger cannot be read.
+    pub async fn wait_for_scope(&self, scope: &str, timeout_ms: u64) -> Result<Vec<OperationId>, Error> {
+        let until_ms = transition::later(self.now_ms(), timeout_ms);
+        let mut running = Vec::new();
+        for id in self.unfinished(scope).await? {
+            let left_ms = u64::try_from(until_ms.saturating_sub(self.now_ms())).unwrap_or(0);
+            match self.wait(&id, left_ms).await {
+                Ok((_, State::Running)) => running.push(id),
+                Ok(_) | Err(Error::NotFound { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(running)
+    }
+
+    /// Lets operations of the scope begin again. Returns the barrier, or `None` if the scope was not stopped.
+    ///
+    /// # Errors
+    /// When the ledger cannot be written.
+    pub async fn resume(&self, scope: &str) -> Result<Option<Barrier>, Error> {
+        Ok(self.store().resume(scope).await?)
+    }
+
+    /// The stopped scopes, ordered by name.
+    ///
+    /// # Errors
+    /// When the ledger cannot be read.
+    pub async fn barriers(&self) -> Result<Vec<Barrier>, Error> {
+        Ok(self.store().barriers().await?)
+    }
+
+    /// Accounts for every operation of the scope, and of its callers (`SCOPE~…`).
+    ///
+    /// # Errors
+    /// When the ledger cannot be read.
+    pub async fn settlement(&self, scope: &str) -> Result<Settlement, Error> {
+        let mut all = Vec::new();
+        self.each_in_scope(scope, Vec::new(), |listed, state| all.push((listed.record, state))).await?;
+        let mut settlement = Settlement::new(scope, self.barrier_of(scope).await?);
+        all.iter().rev().for_each(|(record, state)| settlement.add(record, *state));
+        Ok(settlement)
+    }
+
+    /// The barrier that covers the scope, if it is stopped.
+    pub(super) async fn barrier_of(&self, scope: &str) -> Result<Option<Barrier>, Error> {
+        Ok(self.store().barriers().await?.into_iter().find(|barrier| barrier.covers(scope)))
+    }
+
+    /// Cancels an operation that is held back, asks the owner of a running one to end it, and records the doubt about
+    /// one whose owner is gone. Leaves every other record unchanged. Returns the state that this led to.
+    async fn end_if_open(&self, id: &OperationId) -> Result<State, Error> {
+        let mut led_to = State::Staged;
+        self.change(id, "stopping", |record, liveness, now_ms| {
+            let state = decide::effective_state(record, liveness, now_ms);
+            led_to = state;
+            Some(match state {
+                State::Staged | State::Running => match transition::cancel(record, liveness, now_ms) {
+                    Cancelling::Cancelled(next) => {
+                        led_to = State::Cancelled;
+                        next
+                    }
+                    Cancelling::Requested(_) if record.detail.cancel_requested_ms.is_some() => record.clone(),
+                    Cancelling::Requested(next) => next,
+                    Cancelling::Already | Cancelling::TooLate => record.clone(),
+                },
+                State::InDoubt | State::Failed if record.state == State::Running => {
+                    transition::doubt(record, liveness, now_ms)
+                }
+                State::Done | State::Failed | State::InDoubt | State::Cancelled | State::Expired => {
+                    record.clone()
+                }
+            })
+        })
+        .await?;
+        Ok(led_to)
+    }
+
+    /// The operations of the scope that are held back or running, oldest first.
+    async fn unfinished(&self, scope: &str) -> Result<Vec<OperationId>, Error> {
+        let mut found = Vec::new();
+        let states = vec![State::Staged, State::Running];
+        self.each_in_scope(scope, states, |listed, _| {
+            // A compensation takes back what the run did; stopping it would leave it in doubt.
+            if listed.record.detail.undoes.is_none() {
+                found.push(listed.record.id);
+            }
+        })
+        .await?;
+        found.reverse();
+        Ok(found)
+    }
+
+    /// Reads the operations of the scope in these states, newest first.
+    async fn each_in_scope(
+        &self,
+        scope: &str,
+        states: Vec<State>,
+        mut take: impl FnMut(Listed, State),
+    ) -> Result<(), Error> {
+        let scope_prefix = Some(scope.to_owned());
+        let mut filter = Filter { scope_prefix, states, limit: PAGE, ..Filter::default() };
+        loop {
+            let page = self.list(&filter).await?;
+            let full = page.len() == PAGE;
+            for (listed, state) in page {
+                filter.before = Some(listed.cursor);
+                if is_in_scope(&listed.record.scope, scope) {
+                    take(listed, state);
+                }
+            }
+            if !full {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Why an attempt that the record would allow does not begin in a stopped scope. A doubt stays the answer.
+pub(crate) fn stopped(barrier: Barrier, found: Option<&Record>) -> Refusal {
+    match found {
+        Some(record) if record.state == State::InDoubt => Refusal::InDoubt,
+        Some(_) | None => Refusal::Stopped(barrier),
+    }
+}
+
+/// The error for an attempt that did not begin because its scope is stopped.
+pub(crate) fn stopped_error(barrier: Barrier, found: Option<Arc<Record>>) -> Error {
+    match (stopped(barrier, found.as_deref()), found) {
+        (Refusal::InDoubt, Some(record)) => in_doubt_error(record),
+        (Refusal::Stopped(barrier), record) => Error::Stopped { barrier, record, ran: Ran::No },
+        (_, _) => unreachable!("a stopped scope has one of these two answers"),
+    }
+}

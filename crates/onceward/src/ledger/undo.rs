@@ -1,0 +1,113 @@
+//! Taking operations back. A compensation is an ordinary operation; this module ties it to the one that it takes back.
+
+use std::sync::Arc;
+
+use super::Ledger;
+use crate::error::Error;
+use crate::key::{MAX_NAME, OperationId};
+use crate::operation::{Intent, Operation};
+use crate::record::{Record, UndoEvidence};
+use crate::store::Filter;
+use crate::transition;
+use crate::undo::{Reversal, UndoOutcome, UndoStep, sort_for_undo};
+
+/// How many records one step of a plan reads.
+const PAGE: usize = 500;
+
+/// An undo that has begun: the operation is marked, so no retry replays its result.
+#[derive(Debug, Clone)]
+pub struct Undoing {
+    /// The operation that is taken back.
+    pub record: Arc<Record>,
+    /// The compensation. Run it like any other operation, then report with [`Ledger::end_undo`].
+    pub intent: Intent,
+}
+
+impl Operation {
+    /// The operation that takes this one back: `undo:NAME`, with the key `undo:<operation id>`, in the same scope. The
+    /// command is not part of its identity, so a compensation that failed can be repeated with a better one.
+    #[must_use]
+    pub fn undo_of(record: &Record) -> Self {
+        let name = format!("undo:{}", record.name);
+        let name = if name.chars().count() > MAX_NAME { "undo".to_owned() } else { name };
+        // If the same record holds a later occurrence of the action, that one has a compensation of its own.
+        let before = record.detail.attempts_before;
+        let key = format!("undo:{}", record.id);
+        let key = if before == 0 { key } else { format!("{key}#{}", before + 1) };
+        Self::new(name)
+            .scope(&record.scope)
+            .key(key)
+            // An operation that was forgotten and ran again must not count as taken back already.
+            .input(serde_json::json!({"undoes": record.id.as_str(), "created_ms": record.created_ms}))
+            .undoes(&record.id)
+    }
+}
+
+impl Ledger {
+    /// What an undo of a scope would do, in the order in which it would do it. With `since`, only operations that were
+    /// begun after that one.
+    ///
+    /// # Errors
+    /// When the ledger cannot be read.
+    pub async fn undo_plan(&self, scope: &str, since: Option<&OperationId>) -> Result<Vec<UndoStep>, Error> {
+        let mut filter = Filter { scope: Some(scope.to_owned()), limit: PAGE, ..Filter::default() };
+        let mut steps = Vec::new();
+        'pages: loop {
+            let page = self.list(&filter).await?;
+            let full = page.len() == PAGE;
+            for (listed, state) in page {
+                filter.before = Some(listed.cursor);
+                if since == Some(&listed.record.id) {
+                    break 'pages;
+                }
+                let reversal = Reversal::of(&listed.record, state);
+                steps.push(UndoStep { record: listed.record, state, reversal });
+            }
+            if !full {
+                break;
+            }
+        }
+        sort_for_undo(&mut steps);
+        Ok(steps)
+    }
+
+    /// Marks an operation before its compensation begins. From now on a retry is refused, and the mark names the
+    /// compensation. Build `compensation` with [`Operation::undo_of`]. Safe to repeat.
+    ///
+    /// # Errors
+    /// [`Error::WrongState`] if the operation is not done or was taken back; and the ledger's own errors.
+    pub async fn begin_undo(&self, id: &OperationId, compensation: Operation) -> Result<Undoing, Error> {
+        let mut intent = self.intent(compensation)?;
+        let by = intent.id.clone();
+        let record = self
+            .change(id, "taking it back", |record, _, now_ms| {
+                let fits =
+                    Operation::undo_of(record).intent().is_ok_and(|undo| undo.key.text == intent.key.text);
+                fits.then(|| transition::begin_undo(record, &by, now_ms)).flatten()
+            })
+            .await?;
+        // The compensation must not be forgotten before the operation that it takes back.
+        let terms = &mut intent.terms;
+        terms.retention_ms = terms.retention_ms.max(record.detail.retention_ms);
+        terms.tombstone_ms = terms.tombstone_ms.max(record.detail.tombstone_ms);
+        Ok(Undoing { record, intent })
+    }
+
+    /// Records what became of an undo on the operation that it takes back, and returns that operation.
+    ///
+    /// # Errors
+    /// [`Error::WrongState`] if this undo was not begun; and the ledger's own errors.
+    pub async fn end_undo(&self, undoing: &Undoing, outcome: &UndoOutcome) -> Result<Arc<Record>, Error> {
+        let (by, round) =
+            (&undoing.intent.id, undoing.record.detail.undone.as_ref().map_or(0, |mark| mark.round));
+        self.change(&undoing.record.id, "taking it back", |record, _, now_ms| match outcome {
+            UndoOutcome::Undone(evidence) => transition::undone(record, by, *evidence, now_ms),
+            UndoOutcome::NotUndone(_) => Some(transition::withdraw_undo(record, by, round)),
+            // The mark stays: the effect may be gone.
+            UndoOutcome::Unconfirmed(_) | UndoOutcome::InDoubt(_) => {
+                transition::undone(record, by, UndoEvidence::Pending, now_ms)
+            }
+        })
+        .await
+    }
+}

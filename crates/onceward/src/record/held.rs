@@ -1,0 +1,108 @@
+//! Operations that are held back: until when, by whom, and the request that starts them later.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Record, State};
+use crate::invalid::InvalidInput;
+
+/// The largest request that is stored with a held operation, in bytes.
+pub const MAX_REQUEST: usize = 4 * 1024 * 1024;
+
+/// How an operation is held back, and what may start it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Held {
+    /// From when it may start without a release. Without a time, a person must release it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until_ms: Option<i64>,
+    /// The surface that holds it, and that can execute its request: `run`, `mcp`, `gateway`, `python` and so on.
+    pub surface: String,
+    /// Who said that it is held: `caller` or `policy`.
+    pub by: HeldBy,
+    /// When it was released before its time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub released_ms: Option<i64>,
+    /// Who released it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub released_by: Option<String>,
+    /// What another process needs to execute it, as JSON in the form of its surface. It is deleted by the write that
+    /// records that it was sent, may have been sent, or never will be. Without a request, only a call by its caller can
+    /// execute it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request: Option<String>,
+}
+
+/// Who said that an operation is held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HeldBy {
+    /// The call itself.
+    Caller,
+    /// The policy.
+    Policy,
+}
+
+impl HeldBy {
+    /// The name of the value.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Caller => "caller",
+            Self::Policy => "policy",
+        }
+    }
+}
+
+impl Held {
+    /// A hold that the policy asks for, without a request: only a call by its caller can execute it.
+    pub(crate) fn by_policy() -> Self {
+        let surface = "library".to_owned();
+        let by = HeldBy::Policy;
+        Self { until_ms: None, surface, by, released_ms: None, released_by: None, request: None }
+    }
+
+    /// Checks that the request is not too large to be stored.
+    pub(crate) fn check(&self) -> Result<(), InvalidInput> {
+        let size = self.request.as_ref().map_or(0, String::len);
+        if size <= MAX_REQUEST {
+            return Ok(());
+        }
+        Err(InvalidInput::new(format!(
+            "the request has {size} bytes, and a held operation stores at most {MAX_REQUEST}; nothing was run"
+        )))
+    }
+
+    /// Whether it may start: it was released, or its time has come.
+    #[must_use]
+    pub fn may_start(&self, now_ms: i64) -> bool {
+        self.released_ms.is_some() || self.until_ms.is_some_and(|until_ms| until_ms <= now_ms)
+    }
+}
+
+impl Record {
+    /// How it is held back, while it waits for its time or for a person.
+    #[must_use]
+    pub fn held(&self) -> Option<&Held> {
+        self.detail.held.as_deref().filter(|_| self.state == State::Staged)
+    }
+
+    /// The stored request of an operation that may still be executed: it is held, or its last attempt had no effect.
+    #[must_use]
+    pub fn held_request(&self) -> Option<&str> {
+        match self.state {
+            State::Staged | State::Running | State::Failed => self.detail.held.as_ref()?.request.as_deref(),
+            State::Done | State::InDoubt | State::Cancelled | State::Expired => None,
+        }
+    }
+
+    /// Deletes the stored request if the operation can no longer be executed from it.
+    pub(crate) fn forget_request(&mut self) {
+        if let Some(held) = &mut self.detail.held
+            && match self.state {
+                State::Staged | State::Running | State::Failed => false,
+                State::Done | State::InDoubt | State::Cancelled | State::Expired => true,
+            }
+        {
+            held.request = None;
+        }
+    }
+}

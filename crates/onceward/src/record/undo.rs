@@ -1,0 +1,89 @@
+//! How an operation can be taken back, and whether it was.
+
+use serde::{Deserialize, Serialize};
+
+use crate::key::OperationId;
+
+/// What takes an operation back. It is stored with the intent, and its values come from the stored result.
+///
+/// What a ledger stores is data: a surface runs it only if the caller's own flags or trusted policy contain the same
+/// text, or the caller says so.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Compensation {
+    /// What runs it.
+    pub runs: CompensationKind,
+    /// The command, the name of the code, or the tool as JSON. `{path}` stands for a field of the result.
+    pub text: String,
+}
+
+/// What runs a compensation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CompensationKind {
+    /// A shell.
+    Command,
+    /// The program that registered it; the text is a name in that program.
+    Code,
+    /// A tool of the same MCP server.
+    Tool,
+}
+
+impl CompensationKind {
+    /// The name of the kind.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Command => "command",
+            Self::Code => "code",
+            Self::Tool => "tool",
+        }
+    }
+}
+
+/// The mark of an operation whose effect was taken back, or is being taken back. It is written before the compensation
+/// is dispatched, so no call replays a success that may be gone.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Undone {
+    /// The operation that takes it back.
+    pub by: OperationId,
+    /// When the mark last changed.
+    pub at_ms: i64,
+    /// What shows that the effect is gone.
+    pub evidence: UndoEvidence,
+    /// How often an undo was begun. Only the newest one may withdraw the mark.
+    pub round: u32,
+}
+
+/// What shows that an effect is gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum UndoEvidence {
+    /// Nothing yet: the undo has begun, and the effect may or may not be gone.
+    Pending,
+    /// The compensation reported success.
+    Compensation,
+    /// The operation's probe no longer finds the effect.
+    Probe,
+}
+
+impl UndoEvidence {
+    /// The name of the evidence.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Pending => "pending",
+            Self::Compensation => "compensation",
+            Self::Probe => "probe",
+        }
+    }
+
+    /// Whether the effect is known to be gone.
+    #[must_use]
+    pub const fn is_gone(self) -> bool {
+        match self {
+            Self::Pending => false,
+            Self::Compensation | Self::Probe => true,
+        }
+    }
+}

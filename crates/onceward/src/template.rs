@@ -1,0 +1,152 @@
+//! Texts with fields of a result in them: `refund {data.id}`.
+
+use serde_json::Value;
+
+use crate::invalid::InvalidInput;
+
+/// A text in which `{path}` stands for a field of a result.
+///
+/// A path is names and positions with dots between them. `{{` and `}}` are single braces. Braces around anything else,
+/// and those of a shell variable (`${HOME}`), are left as they are.
+///
+/// ```
+/// use onceward::Template;
+/// let undo = Template::parse("refund {data.id} --memo '{{}}' ${CURRENCY}");
+/// assert_eq!(undo.fields().collect::<Vec<_>>(), ["data.id"]);
+/// let result = serde_json::json!({"data": {"id": "ch_1"}});
+/// assert_eq!(undo.fill(|path| onceward::field(&result, path))?, "refund ch_1 --memo '{}' ${CURRENCY}");
+/// # Ok::<(), onceward::InvalidInput>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Template(Vec<Piece>);
+
+/// A part of a template.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Piece {
+    /// This text.
+    Text(String),
+    /// The field at this path.
+    Field(String),
+}
+
+impl Template {
+    /// Finds the fields of a text.
+    #[must_use]
+    pub fn parse(text: &str) -> Self {
+        let mut pieces = Vec::new();
+        let mut plain = String::new();
+        let mut rest = text;
+        while let Some(first) = rest.chars().next() {
+            if let Some(path) = path_at(rest).filter(|_| !plain.ends_with('$')) {
+                if !plain.is_empty() {
+                    pieces.push(Piece::Text(std::mem::take(&mut plain)));
+                }
+                pieces.push(Piece::Field(path.to_owned()));
+                rest = &rest[path.len() + 2..];
+                continue;
+            }
+            let doubled = rest.starts_with("{{") || rest.starts_with("}}");
+            plain.push(first);
+            rest = &rest[if doubled { 2 } else { first.len_utf8() }..];
+        }
+        if !plain.is_empty() {
+            pieces.push(Piece::Text(plain));
+        }
+        Self(pieces)
+    }
+
+    /// Its parts, in order.
+    #[must_use]
+    pub fn pieces(&self) -> &[Piece] {
+        &self.0
+    }
+
+    /// The paths of its fields, in order.
+    pub fn fields(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().filter_map(|piece| match piece {
+            Piece::Text(_) => None,
+            Piece::Field(path) => Some(path.as_str()),
+        })
+    }
+
+    /// The text with its fields filled in. Never give this to a shell: a result is not code.
+    ///
+    /// # Errors
+    /// Names the fields that the result does not have.
+    pub fn fill(&self, value: impl Fn(&str) -> Result<String, InvalidInput>) -> Result<String, InvalidInput> {
+        let mut text = String::new();
+        for piece in &self.0 {
+            match piece {
+                Piece::Text(plain) => text.push_str(plain),
+                Piece::Field(path) => text.push_str(&value(path)?),
+            }
+        }
+        Ok(text)
+    }
+}
+
+/// The path in braces with which a text begins.
+fn path_at(text: &str) -> Option<&str> {
+    let (path, _) = text.strip_prefix('{')?.split_once('}')?;
+    let is_name = |name: &str| {
+        !name.is_empty()
+            && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'))
+    };
+    let starts_well = path.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_');
+    (starts_well && path.split('.').all(is_name)).then_some(path)
+}
+
+/// The text of a result's field: a string, a number, or true or false. An empty text does not count, because a command
+/// may take it for "all".
+///
+/// # Errors
+/// Says why there is no such text.
+pub fn field(result: &Value, path: &str) -> Result<String, InvalidInput> {
+    let missing = |why: &str| Err(InvalidInput::new(format!("the result has {why} `{path}`")));
+    let found = path.split('.').try_fold(result, |value, name| match value {
+        Value::Object(fields) => fields.get(name),
+        Value::Array(items) => name.parse::<usize>().ok().and_then(|position| items.get(position)),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => None,
+    });
+    match found {
+        None | Some(Value::Null) => missing("no field"),
+        Some(Value::String(text)) if text.is_empty() => missing("an empty text in"),
+        Some(Value::String(text)) if text.contains('\0') => missing("a zero byte in"),
+        Some(Value::String(text)) => Ok(text.clone()),
+        Some(value @ (Value::Bool(_) | Value::Number(_))) => Ok(value.to_string()),
+        Some(Value::Array(_) | Value::Object(_)) => missing("no single value in"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_path_in_braces_is_a_field() {
+        for (text, fields) in [
+            ("refund {data.id} {items.0.sku}", vec!["data.id", "items.0.sku"]),
+            ("awk '{{print}}' | xargs", vec![]),
+            ("echo ${HOME} $((1)) { true; } {}", vec![]),
+            ("curl -d '{\"id\": 1}'", vec![]),
+            ("{a}{b}", vec!["a", "b"]),
+            ("{a..b} {.a} {a.} {1}", vec![]),
+            ("unclosed {a", vec![]),
+        ] {
+            assert_eq!(Template::parse(text).fields().collect::<Vec<_>>(), fields, "{text}");
+        }
+        assert_eq!(Template::parse("{{a}}é{{").fill(|_| unreachable!("no field")).unwrap(), "{a}é{");
+    }
+
+    #[test]
+    fn a_field_is_one_value() {
+        let result = serde_json::json!({"a": {"b": ["x", 2, true, null, "", {"c": 1}, "\0"]}});
+        let at = |path: &str| field(&result, path).ok();
+        assert_eq!(at("a.b.0").as_deref(), Some("x"));
+        assert_eq!(at("a.b.1").as_deref(), Some("2"));
+        assert_eq!(at("a.b.2").as_deref(), Some("true"));
+        for none in ["a.b.3", "a.b.4", "a.b.5", "a.b.6", "a.b.7", "a.b", "a", "x", "a.b.0.c", "a.b.-1"] {
+            assert_eq!(at(none), None, "{none}");
+        }
+    }
+}

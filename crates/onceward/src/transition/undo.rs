@@ -1,0 +1,54 @@
+//! How taking an operation back changes its record.
+
+use crate::decide::effective_state;
+use crate::facts::Liveness;
+use crate::key::OperationId;
+use crate::record::{Record, State, UndoEvidence, Undone};
+
+/// The record with the mark that `by` begins to take it back. `None` if it is not done, or if it is taken back already
+/// or by another operation.
+#[must_use]
+pub fn begin_undo(record: &Record, by: &OperationId, now_ms: i64) -> Option<Record> {
+    if effective_state(record, Liveness::Gone, now_ms) != State::Done {
+        return None;
+    }
+    let round = match &record.detail.undone {
+        None => 1,
+        Some(mark) if mark.by == *by && !mark.evidence.is_gone() => mark.round.saturating_add(1),
+        Some(_) => return None,
+    };
+    let mark = Undone { by: by.clone(), at_ms: now_ms, evidence: UndoEvidence::Pending, round };
+    Some(record.marked(Some(mark)))
+}
+
+/// The record with the evidence that its effect is gone. Evidence is never lowered. `None` if `by` has not begun to
+/// take it back.
+#[must_use]
+pub fn undone(record: &Record, by: &OperationId, evidence: UndoEvidence, now_ms: i64) -> Option<Record> {
+    let mark = record.detail.undone.as_ref().filter(|mark| mark.by == *by)?;
+    if evidence <= mark.evidence {
+        return Some(record.clone());
+    }
+    Some(record.marked(Some(Undone { evidence, at_ms: now_ms, ..mark.clone() })))
+}
+
+/// The record without the mark, because the compensation of this round had no effect. Unchanged if another undo was
+/// begun since.
+#[must_use]
+pub fn withdraw_undo(record: &Record, by: &OperationId, round: u32) -> Record {
+    match &record.detail.undone {
+        Some(mark) if mark.by == *by && mark.round == round && !mark.evidence.is_gone() => {
+            record.marked(None)
+        }
+        Some(_) | None => record.clone(),
+    }
+}
+
+impl Record {
+    /// The next version with this mark. Everything else stays, including the time of the operation's own end.
+    fn marked(&self, undone: Option<Undone>) -> Self {
+        let mut next = Self { due_ms: self.due_ms, ..self.next(self.state, self.updated_ms) };
+        next.detail.undone = undone;
+        next
+    }
+}

@@ -1,0 +1,165 @@
+//! Deciding about an undo: what can be taken back, in which order, and what a compensation's end proves. Pure.
+
+use crate::error::Error;
+use crate::facts::Happened;
+use crate::record::{Effect, Record, State, UndoEvidence};
+
+/// What an undo does about one operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Reversal {
+    /// Its effect stands: run its compensation, or finish one that has begun.
+    Compensate,
+    /// It stands, because nothing is registered that takes it back.
+    Irreversible,
+    /// It may have happened: it must be settled first. An unknown effect is never compensated.
+    InDoubt,
+    /// It is running, so it may still happen.
+    Running,
+    /// It has been taken back.
+    AlreadyUndone,
+    /// It had no effect: it failed, was cancelled, is held back, or changed nothing.
+    NothingHappened,
+    /// It stands, and its result has expired, so its compensation is no longer known.
+    Expired,
+    /// It takes another operation back itself.
+    Compensation,
+}
+
+impl Reversal {
+    /// The name of the decision.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Compensate => "compensate",
+            Self::Irreversible => "irreversible",
+            Self::InDoubt => "in_doubt",
+            Self::Running => "running",
+            Self::AlreadyUndone => "already_undone",
+            Self::NothingHappened => "nothing_happened",
+            Self::Expired => "expired",
+            Self::Compensation => "compensation",
+        }
+    }
+
+    /// Decides about a record in this effective state.
+    #[must_use]
+    pub fn of(record: &Record, state: State) -> Self {
+        if record.detail.undoes.is_some() {
+            return Self::Compensation;
+        }
+        let changed_nothing = || record.outcome.as_ref().is_some_and(|end| end.effect == Some(Effect::Noop));
+        match state {
+            State::Done if record.is_undone() => Self::AlreadyUndone,
+            State::Done if changed_nothing() => Self::NothingHappened,
+            // A mark without a stored compensation: the caller brought its own.
+            State::Done if record.detail.undo.is_some() || record.detail.undone.is_some() => Self::Compensate,
+            State::Done => Self::Irreversible,
+            State::Staged | State::Failed | State::Cancelled => Self::NothingHappened,
+            State::Running => Self::Running,
+            State::InDoubt => Self::InDoubt,
+            State::Expired => match record.happened() {
+                Happened::No => Self::NothingHappened,
+                Happened::Yes if record.is_undone() => Self::AlreadyUndone,
+                Happened::Yes if changed_nothing() => Self::NothingHappened,
+                Happened::Yes | Happened::Unknown => Self::Expired,
+            },
+        }
+    }
+}
+
+/// One operation of a plan.
+#[derive(Debug, Clone)]
+pub struct UndoStep {
+    /// The operation, without the body of its result.
+    pub record: Record,
+    /// Its effective state.
+    pub state: State,
+    /// What an undo does about it.
+    pub reversal: Reversal,
+}
+
+/// Sorts operations into the order in which they are taken back: the last one that was done comes first. Operations
+/// that ended at the same time keep their order, so list the newest first.
+pub fn sort_for_undo(steps: &mut [UndoStep]) {
+    steps.sort_by_key(|step| std::cmp::Reverse(step.record.done_at_ms()));
+}
+
+impl Record {
+    /// When the operation was done: marks and checks that came later do not count.
+    #[must_use]
+    pub fn done_at_ms(&self) -> i64 {
+        let retained = i64::try_from(self.detail.retention_ms).unwrap_or(i64::MAX);
+        match (self.state, self.due_ms) {
+            (State::Done, Some(due_ms)) => due_ms.saturating_sub(retained),
+            (
+                State::Staged
+                | State::Running
+                | State::Done
+                | State::Failed
+                | State::InDoubt
+                | State::Cancelled
+                | State::Expired,
+                _,
+            ) => self.updated_ms,
+        }
+    }
+}
+
+/// What the operation's own probe says after its compensation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EffectNow {
+    /// There is no probe.
+    NotAsked,
+    /// It no longer finds the effect.
+    Gone,
+    /// It still finds the effect.
+    StillThere,
+    /// It cannot tell, for this reason.
+    CannotTell(String),
+}
+
+/// What became of an undo.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum UndoOutcome {
+    /// The effect is gone, on this evidence.
+    Undone(UndoEvidence),
+    /// The compensation succeeded, but the operation's probe does not confirm that the effect is gone.
+    Unconfirmed(String),
+    /// The compensation certainly had no effect. The operation stands.
+    NotUndone(String),
+    /// It is not known whether the compensation took effect.
+    InDoubt(String),
+}
+
+impl UndoOutcome {
+    /// Decides what the end of a compensation and the operation's own probe prove together. A success counts as an undo
+    /// only if the probe, where there is one, confirms it.
+    #[must_use]
+    pub fn of(compensation: Result<(), &Error>, now: &EffectNow) -> Self {
+        match compensation {
+            Ok(()) => Self::of_end(Some(Happened::Yes), String::new(), now),
+            // The compensation's key belongs to another action, or could not be formed: nothing ran for this one.
+            Err(error @ (Error::KeyReused { .. } | Error::Invalid(_) | Error::KeyMissing { .. })) => {
+                Self::NotUndone(error.to_string())
+            }
+            Err(error) => Self::of_end(error.happened(), error.to_string(), now),
+        }
+    }
+
+    /// The same for a compensation of which only this is known: whether it happened, and why it did not succeed.
+    #[must_use]
+    pub fn of_end(happened: Option<Happened>, why: String, now: &EffectNow) -> Self {
+        match (now, happened) {
+            (_, Some(Happened::No)) => Self::NotUndone(why),
+            (EffectNow::Gone, _) => Self::Undone(UndoEvidence::Probe),
+            (_, Some(Happened::Unknown) | None) => Self::InDoubt(why),
+            (EffectNow::NotAsked, _) => Self::Undone(UndoEvidence::Compensation),
+            (EffectNow::StillThere, _) => Self::Unconfirmed(
+                "the compensation reported success, but the probe still finds the effect".to_owned(),
+            ),
+            (EffectNow::CannotTell(why), _) => Self::Unconfirmed(format!(
+                "the compensation reported success, but the effect is not confirmed to be gone: {why}"
+            )),
+        }
+    }
+}
