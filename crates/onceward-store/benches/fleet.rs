@@ -1,7 +1,10 @@
-//! The ledger on PostgreSQL and Redis beside the engines' own limits, in one run, a JSON line a measurement.
+//! The ledger on PostgreSQL and Redis compared with the servers' own limits, in one run, with one JSON line per
+//! measurement.
 //!
-//! The limit is the same write sent by hand: the same rows, indexes and durability, pipelined, and nothing else. Both
-//! servers are private ones, started for this run. `-- --growth` measures how cost grows with the number of records.
+//! The limit is the same write sent directly: the same rows, indexes and durability, pipelined, and nothing else.
+//! Both servers are private and started for this run. `-- --growth` measures how the cost grows with the number of
+//! records. `-- --gc` measures how fast results expire on PostgreSQL (GC_RECORDS of them) and what that costs
+//! concurrent callers.
 #![expect(clippy::unwrap_used, reason = "a program that prints figures")]
 
 mod common;
@@ -14,11 +17,12 @@ use std::time::{Duration, Instant};
 use common::{Figures, ROUND, call, fill, many_callers, operation, print_line, timed};
 use futures_util::future::join_all;
 use onceward::{Begun, Effect, Ending, Filter, Ledger, Outcome, State};
-use onceward_harness::{Postgres, Redis};
-use onceward_store::{Missing, Place};
+use onceward_harness::{Postgres, Redis, RedisCluster};
+use onceward_store::postgres::{PostgresOptions, PostgresStore};
+use onceward_store::{IfMissing, StoreUrl};
 use tokio::runtime::Builder;
 
-/// How many ways to PostgreSQL the raw writers have: the best of these counts.
+/// How many connections to PostgreSQL the raw writers use. The best result counts.
 const WAYS: [usize; 3] = [1, 4, 16];
 
 fn main() {
@@ -30,8 +34,16 @@ fn main() {
         let limit = u64::try_from(number("GROWTH_LIMIT", 10_000_000)).unwrap();
         return growth(&only, limit);
     }
+    if std::env::args().any(|argument| argument == "--gc") {
+        return gc(u64::try_from(number("GC_RECORDS", 1_000_000)).unwrap());
+    }
     let postgres = Postgres::start_with(&[("shared_buffers", "512MB"), ("max_wal_size", "4GB")]);
     let redis = Redis::start();
+    let clusters: Vec<RedisCluster> = if only.is_empty() || only.contains("cluster") {
+        (1..=3).map(|primaries| RedisCluster::start_of(primaries, &[])).collect()
+    } else {
+        Vec::new()
+    };
     for round in 1..=rounds {
         let measure = |peer: &str, mode: &str, callers: usize, run: &dyn Fn() -> Figures| {
             if format!("{peer} {mode} {callers}").contains(&only) {
@@ -53,6 +65,10 @@ fn main() {
         for callers in [1, 64, 256] {
             measure("onceward on redis", "first", callers, &|| first(&redis.fresh(), callers));
         }
+        for (primaries, cluster) in (1..).zip(&clusters) {
+            let peer = format!("onceward on a cluster of {primaries}");
+            measure(&peer, "first", 256, &|| first(&cluster.fresh(), 256));
+        }
         measure("onceward on redis", "replay from memory", 1, &|| replay(&redis.fresh(), 1_000));
     }
     if let Some(peers) = std::env::var_os("FLEET_PEERS") {
@@ -60,7 +76,8 @@ fn main() {
     }
 }
 
-/// Measures the peers on the same servers: FLEET_PEERS is a Python that has them, and prints a line for each.
+/// Measures the peers on the same servers. FLEET_PEERS is a Python that has them installed and prints a line for
+/// each.
 fn run_peers(python: &Path, postgres: &Postgres, redis: &Redis) {
     let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bench/peers");
     let folder = tempfile::tempdir().unwrap();
@@ -106,14 +123,14 @@ fn replay(url: &str, records: u64) -> Figures {
     timed((0..records).cycle().take_while(|_| Instant::now() < end), |n| call(&blocking, n))
 }
 
-/// What the ledger writes for an operation: when it begins, and when it has ended.
+/// What the ledger writes for an operation when it begins and when it ends.
 struct Sample {
     begun: Arc<onceward::Record>,
     ended: Arc<onceward::Record>,
 }
 
 impl Sample {
-    /// Writes it; `between` looks at the store while the operation runs.
+    /// Writes the operation. `between` inspects the store while it runs.
     fn take(ledger: &Ledger, between: impl FnOnce(&onceward::Record)) -> Self {
         let intent = operation(u64::MAX).intent().unwrap();
         let Begun::Execute(claim) = pollster::block_on(ledger.begin(&intent)).unwrap() else {
@@ -128,12 +145,13 @@ impl Sample {
     }
 }
 
-/// Id number `n`, of the length and the randomness that ids have.
+/// Id number `n`, with the length and the randomness of real ids.
 fn id_of(n: u64) -> String {
     operation(n).intent().unwrap().id.to_string()
 }
 
-/// Inserts and updates the very rows, each statement its own transaction, `callers` at once over `ways` connections.
+/// Inserts and updates identical rows, each statement in its own transaction, with `callers` callers over `ways`
+/// connections.
 fn raw_postgres(url: &str, callers: usize, ways: usize) -> Figures {
     const INSERT: &str = "INSERT INTO operation (id, scope, name, key, origin, state, version, attempt, created_ms, \
                           updated_ms, due_ms, detail, outcome) \
@@ -206,7 +224,7 @@ fn raw_postgres(url: &str, callers: usize, ways: usize) -> Figures {
     })
 }
 
-/// JSON of what is stored as JSON.
+/// The text of values that are stored as JSON.
 mod erased {
     pub(crate) trait Text {
         fn text(&self) -> String;
@@ -219,7 +237,7 @@ mod erased {
     }
 }
 
-/// Sends the store's own script with the very values, `callers` at once over one connection.
+/// Sends the store's own script with the same values, with `callers` callers over one connection.
 fn raw_redis(url: &str, callers: usize) -> Figures {
     let ledger = open(url);
     let (address, prefix) = url.split_once("?prefix=").unwrap();
@@ -236,13 +254,13 @@ fn raw_redis(url: &str, callers: usize) -> Figures {
         let value: String = redis::cmd("GET").arg(&key).query(&mut plain).unwrap();
         values.push((key, value));
     };
-    let id = operation(u64::MAX).intent().unwrap().id.to_string();
+    let id = ledger.intent(operation(u64::MAX)).unwrap().id.to_string();
     let sample = Sample::take(&ledger, |_| look(&id));
     look(&id);
     assert_eq!((sample.begun.state, sample.ended.state), (State::Running, State::Done));
     let (key, begun) = values.remove(0);
     let (_, ended) = values.remove(0);
-    let shards: Vec<String> = (0..64).map(|shard| format!("{{{prefix}:{shard}}}")).collect();
+    let shards: Vec<String> = (0..64).map(|shard| format!("{{{prefix}:{shard}}}v2")).collect();
     assert!(shards.iter().any(|shard| key == format!("{shard}:{id}")), "{key}");
     let versions = (sample.begun.version.to_string(), sample.ended.version.to_string());
     let sha: String = redis::cmd("SCRIPT")
@@ -250,7 +268,7 @@ fn raw_redis(url: &str, callers: usize) -> Figures {
         .arg(include_str!("../src/redis/swap.lua"))
         .query(&mut plain)
         .unwrap();
-    let channel = format!("{prefix}:changes");
+    let (channel, mark) = (format!("{prefix}:changes"), ledger.identity().mark());
     runtime.block_on(async {
         let link = client.get_multiplexed_async_connection().await.unwrap();
         raw(callers, async |n| {
@@ -271,17 +289,20 @@ fn raw_redis(url: &str, callers: usize) -> Figures {
                     .arg(&value)
                     .arg("")
                     .arg(&channel)
+                    .arg(n)
+                    .arg(&mark)
+                    .arg(0)
                     .query_async(&mut link)
                     .await
                     .unwrap();
-                assert_eq!(written, 1);
+                assert!(written > 0);
             }
         })
         .await
     })
 }
 
-/// Does something `callers` at once for one round.
+/// Runs `act` with `callers` callers for one round.
 async fn raw(callers: usize, act: impl AsyncFn(u64)) -> Figures {
     let begun = Instant::now();
     let end = begun + ROUND;
@@ -310,16 +331,63 @@ fn growth(only: &str, limit: u64) {
     }
     if "redis".contains(only) {
         let server = Redis::start_with(&[("auto-aof-rewrite-percentage", "0")]);
-        // Redis has its records in memory: some 1.1 KB each.
+        // Redis keeps its records in memory, about 1.1 KB each.
         let sizes = sizes().map(|size| size.min(3_000_000));
         grow("redis", &server.fresh(), sizes, &|_, _| {});
     }
 }
 
-/// Every so many of the records are made by the ledger itself, spread over all of them, and asked for again.
+/// Expires results from another store, as `once gc` does, during calls. The callers are measured without it as well.
+fn gc(records: u64) {
+    const CALLERS: usize = 16;
+    let server = Postgres::start_with(&[("shared_buffers", "1GB"), ("max_wal_size", "8GB")]);
+    let url = server.fresh();
+    // Opened this way, no store expires anything automatically.
+    let bare = || Ledger::new(PostgresStore::open(PostgresOptions::parse(&url).unwrap()).unwrap());
+    let ledger = bare();
+    fill(&ledger, 0, 1);
+    let schema = url.split_once("?schema=").unwrap().1;
+    multiply(&server, schema, 0, records);
+    drop(server.sql(&format!("UPDATE {schema}.operation SET due_ms = place WHERE due_ms IS NOT NULL")));
+    drop(server.sql(&format!("VACUUM ANALYZE {schema}.operation")));
+    // Each round of callers has its own operations.
+    let calls = |round: u64| {
+        let end = Instant::now() + ROUND;
+        let blocking = ledger.blocking();
+        let each = |caller: u64| {
+            let first = 1_000_000_000 + round * 100_000_000 + caller * 1_000_000;
+            timed((first..).take_while(|_| Instant::now() < end), |n| call(&blocking, n)).micros
+        };
+        let micros = std::thread::scope(|scope| {
+            let each = &each;
+            let callers: Vec<_> = (0..CALLERS as u64).map(|n| scope.spawn(move || each(n))).collect();
+            callers.into_iter().flat_map(|caller| caller.join().unwrap()).collect()
+        });
+        Figures { seconds: ROUND.as_secs_f64(), micros }
+    };
+    print_line("onceward on postgres", "first, without gc", CALLERS, 1, &calls(1));
+    let sweeper = bare();
+    std::thread::scope(|scope| {
+        let sweeping = scope.spawn(|| {
+            let begun = Instant::now();
+            let swept = pollster::block_on(sweeper.sweep(|_| {})).unwrap();
+            Figures { seconds: begun.elapsed().as_secs_f64(), micros: vec![0.0; swept.expired as usize] }
+        });
+        let mut round = 2;
+        while !sweeping.is_finished() {
+            print_line("onceward on postgres", "first, beside gc", CALLERS, round, &calls(round as u64));
+            round += 1;
+        }
+        print_line("onceward on postgres", "expired", 1, 1, &sweeping.join().unwrap());
+    });
+}
+
+/// The distance between records that the ledger itself creates and that are replayed. They are spread over all
+/// records.
 const EVERY: u64 = 50;
 
-/// Makes the records between two real ones out of the newest one, with ids of their own: a thousand times quicker.
+/// Creates the records between two real ones as copies of the newest one, with their own ids. This is a thousand
+/// times faster.
 fn multiply(server: &Postgres, schema: &str, from: u64, to: u64) {
     drop(server.sql(&format!(
         "INSERT INTO {schema}.operation (id, version, attempt, created_ms, updated_ms, due_ms, state, origin, scope, \
@@ -330,16 +398,18 @@ fn multiply(server: &Postgres, schema: &str, from: u64, to: u64) {
     )));
 }
 
-/// Fills a ledger to each of the sizes, and measures there. `multiply` makes most of the records.
+/// Fills a ledger to each of the sizes, and measures there. `multiply` creates most of the records.
 fn grow(peer: &str, url: &str, sizes: impl Iterator<Item = u64>, multiply: &dyn Fn(u64, u64)) {
-    // Nothing is kept in memory, so that every replay goes to the server.
-    let mut place = Place::parse(url).unwrap();
+    // No cache, so that every replay goes to the server.
+    let mut place = StoreUrl::parse(url).unwrap();
     match &mut place {
-        Place::Postgres(options) => options.cache_bytes = 0,
-        Place::Redis(options) => options.cache_bytes = 0,
-        Place::Sqlite(_) | Place::Memory => unreachable!("fleets are on servers"),
+        StoreUrl::Postgres(options) => options.cache_bytes = 0,
+        StoreUrl::Redis(options) => options.cache_bytes = 0,
+        StoreUrl::Sqlite(_) | StoreUrl::Http(_) | StoreUrl::Memory => {
+            unreachable!("fleets are on database servers")
+        }
     }
-    let store = place.open(Missing::Make).unwrap();
+    let store = place.open(IfMissing::Create).unwrap();
     let ledger = Ledger::new(store.clone());
     let mut records = 0;
     for size in sizes {
@@ -353,7 +423,7 @@ fn grow(peer: &str, url: &str, sizes: impl Iterator<Item = u64>, multiply: &dyn 
             fill(&ledger, records, size);
         }
         records = size;
-        // What the filling has left to do in the background is not what is measured.
+        // Let the background work of the filling finish before measuring.
         std::thread::sleep(Duration::from_secs(5));
         let blocking = ledger.blocking();
         let print = |what: &str, figures: &Figures| {

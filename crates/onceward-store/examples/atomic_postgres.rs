@@ -1,5 +1,5 @@
-//! An effect in one's own PostgreSQL database, exactly once: the record and the row are committed together or not at
-//! all. Takes a URL (`postgres://user@host/database`), or starts a server of its own.
+//! An exactly-once effect in your own PostgreSQL database: the record and the row are committed together or not at
+//! all. Takes a URL (`postgres://user@host/database`), or starts its own server.
 
 use onceward::{Failure, Operation};
 use onceward_store::postgres::atomic::{AtomicBegun, AtomicLedger};
@@ -16,7 +16,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let transfer = Operation::new("transfer").input(serde_json::json!({"account": "a1", "amount": 100}));
     let insert = "INSERT INTO transfer VALUES ('a1', 100)";
 
-    // Cut off in the middle, after the effect: nothing of it is left, and nothing is in doubt.
+    // Interrupted after the effect: nothing of it remains, and nothing is in doubt.
     let mut unlucky = connect(&url).await?;
     let cut_off = unlucky.transaction().await?;
     if let AtomicBegun::Execute(_) = ledger.begin(&cut_off, &transfer).await? {

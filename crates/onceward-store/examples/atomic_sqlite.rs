@@ -1,4 +1,4 @@
-//! An effect in one's own SQLite database, exactly once: the record and the row are committed together or not at all.
+//! An exactly-once effect in your own SQLite database: the record and the row are committed together or not at all.
 
 use onceward::{Failure, Operation};
 use onceward_store::sqlite::atomic::{AtomicBegun, AtomicLedger};
@@ -14,7 +14,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         database.query_row("SELECT count(*) FROM transfer", [], |row| row.get::<_, i64>(0))
     };
 
-    // Cut off in the middle, after the effect: nothing of it is left, and nothing is in doubt.
+    // Interrupted after the effect: nothing of it remains, and nothing is in doubt.
     let cut_off = database.transaction_with_behavior(TransactionBehavior::Immediate)?;
     assert!(matches!(ledger.begin(&cut_off, &transfer)?, AtomicBegun::Execute(_)));
     cut_off.execute("INSERT INTO transfer VALUES ('a1', 100)", [])?;

@@ -1,4 +1,4 @@
-//! A payment that is made once, however often it is asked for.
+//! A payment that is made once, however often it is requested.
 
 use onceward::{Ledger, Operation};
 use serde_json::json;
@@ -14,7 +14,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .key_fields(["customer_id", "amount"]);
     for call in ["first call", "retry", "retry of the retry"] {
         let receipt = ledger.run(charge.clone(), |attempt| {
-            // Whatever takes a key gets ours: the same one for every attempt.
+            // Pass our key to the payment service: it is the same for every attempt.
             assert!(attempt.downstream_key().starts_with("op_"));
             Ok(attempt.dispatch()?.created(&json!({"payment": 42})))
         })?;

@@ -1,5 +1,5 @@
-//! How many calls a second the Rust API makes: `rate DIR MODE CALLERS SECONDS`, with MODE `first` or `replay`. The same
-//! loop as `bench/peers/bench.py`, to be measured beside it; prints one JSON line.
+//! Measures how many calls per second the Rust API makes: `rate DIR MODE CALLERS SECONDS`, with MODE `first` or
+//! `replay`. The loop is the same as in `bench/peers/bench.py`, for comparison. Prints one JSON line.
 #![expect(
     clippy::print_stdout,
     clippy::unwrap_used,
@@ -20,7 +20,7 @@ fn main() {
     let (callers, seconds): (usize, f64) = (callers.parse().unwrap(), seconds.parse().unwrap());
     let store = onceward_store::open(&format!("sqlite:{folder}/rate.db")).unwrap();
     let ledger = Ledger::new(store).blocking();
-    // A replay calls the keys that were called first.
+    // A replay uses the keys of the first calls.
     let known = if mode == "replay" { count(&ledger) } else { u64::MAX };
     let next = AtomicU64::new(0);
     let started = Instant::now();
@@ -64,5 +64,5 @@ fn caller(
 }
 
 fn count(ledger: &Blocking) -> u64 {
-    ledger.wait_for(ledger.ledger().counts()).unwrap().values().sum()
+    ledger.counts().unwrap().values().sum()
 }

@@ -1,22 +1,22 @@
-//! Finished records in memory, bounded by what they weigh.
+//! A cache of finished records, bounded by their size.
 //!
-//! A record that is done changes only when somebody settles, forgets or verifies it, or when its time is over. Each
-//! such change moves an epoch that the store can see, so a record in memory is as good as the stored one while the
-//! epoch is the one that it was read under.
+//! A finished record changes only if it is settled, forgotten or verified, or when it expires. Each such change
+//! advances an epoch that the store can read. So a cached record is as current as the stored one while the epoch is
+//! the one under which it was read.
 
 use std::sync::Arc;
 
 use onceward::{OperationId, Record, State};
 use quick_cache::Weighter;
-use quick_cache::sync::Cache as Kept;
+use quick_cache::sync::Cache as ByteCache;
 
-/// A larger record is read from the file each time.
+/// Larger records are not cached.
 const MAX_RECORD_BYTES: usize = 1024 * 1024;
-/// What a record weighs beside its texts: the structures around them.
+/// The size of a record without its texts.
 const RECORD_BYTES: usize = 900;
 
 pub(crate) struct Cache {
-    records: Kept<OperationId, Entry, ByBytes>,
+    records: ByteCache<OperationId, Entry, ByBytes>,
 }
 
 #[derive(Clone)]
@@ -37,11 +37,17 @@ impl Weighter<OperationId, Entry> for ByBytes {
 impl Cache {
     pub(crate) fn new(bytes: u64) -> Self {
         let items = usize::try_from(bytes).unwrap_or(usize::MAX) / RECORD_BYTES;
-        Self { records: Kept::with_weighter(items, bytes, ByBytes) }
+        Self { records: ByteCache::with_weighter(items, bytes, ByBytes) }
     }
 
     pub(crate) fn find(&self, id: &OperationId, epoch: u64) -> Option<Arc<Record>> {
         self.records.get(id).filter(|entry| entry.epoch == epoch).map(|entry| entry.record)
+    }
+
+    /// The record as it was last kept, which may have changed since.
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn last_kept(&self, id: &OperationId) -> Option<Arc<Record>> {
+        self.records.get(id).map(|entry| entry.record)
     }
 
     pub(crate) fn keep(&self, record: &Arc<Record>, epoch: u64) {
@@ -50,7 +56,7 @@ impl Cache {
         }
     }
 
-    /// Lets go of a record that has changed.
+    /// Removes a record that has changed.
     #[cfg(feature = "remote")]
     pub(crate) fn remove(&self, id: &OperationId) {
         self.records.remove(id);

@@ -1,24 +1,24 @@
-//! What a back end says about itself, for `once doctor`.
+//! What a back end reports about itself, for `once doctor`.
 
-/// Whether what was found is as it should be.
+/// The result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// It is.
+    /// As it should be.
     Good,
-    /// It works, and somebody should know.
+    /// It works, but the operator should know about it.
     Look,
-    /// The promise does not hold with it.
+    /// The guarantees of the ledger do not hold.
     Bad,
 }
 
-/// One thing that was looked at.
+/// The result of one check, with its explanation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// What was looked at.
+    /// What was checked.
     pub what: &'static str,
-    /// Whether it is as it should be.
+    /// The result.
     pub verdict: Verdict,
-    /// What was found, and where it is not good, what to do about it.
+    /// What was found and, if it is not good, what to do about it.
     pub found: String,
 }
 
@@ -27,8 +27,8 @@ impl Finding {
         Self { what, verdict: Verdict::Good, found: found.into() }
     }
 
-    /// Good where it is as it should be, else `otherwise`.
-    pub(crate) fn judged(
+    /// `Good` if the condition holds, else `otherwise`.
+    pub(crate) fn check(
         what: &'static str,
         good: bool,
         otherwise: Verdict,

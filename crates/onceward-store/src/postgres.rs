@@ -1,39 +1,45 @@
-//! The ledger in PostgreSQL: any number of processes on any number of machines.
+//! The ledger in PostgreSQL, shared by any number of processes on any number of machines.
 //!
-//! Nobody on another machine can see whether an owner lives, so leases tell, by the server's clock. A first call is
-//! one way to the server and back, an ending is one, and calls that come together travel together: one statement,
-//! one transaction, one sync. Those who wait are told by the server (LISTEN and NOTIFY).
+//! A process cannot see whether an owner on another machine is alive, so liveness is decided by leases, measured in
+//! the ledger's own time. The first call of an operation takes one round trip, and so does its end. Concurrent calls
+//! are batched: one statement, one transaction, one sync. Waiting callers are woken by the server (`LISTEN` and
+//! `NOTIFY`).
 //!
 //! # Layout
-//! - [`options`](PostgresOptions): what a URL can say. `tls`: the way there. `link`: one connection.
-//! - `check`: whether the server keeps what it acknowledges. `schema`: tables and their versions. `rows`: records
-//!   and rows.
-//! - `queue` and `desk`: what waits for the server, and the connections it goes over. `fault`: what errors mean.
-//! - `listen`: hearing of changes elsewhere; finished records in memory.
-//! - [`atomic`]: record and effect in one transaction of the caller's own.
+//! - [`options`](PostgresOptions): the URL options. `tls`: TLS setup. `link`: one connection.
+//! - `check`: checks that the server keeps what it acknowledges. `schema`: tables and migrations. `rows`: conversion
+//!   between records and rows.
+//! - `identity`: which ledger this is, and whether it was replaced.
+//! - `queue` and `pool`: the jobs waiting for the server, and the connections that send them. `fault`: error
+//!   classification.
+//! - `stop`: stopped scopes.
+//! - `listen`: notifications of changes made elsewhere, and the cache of finished records.
+//! - [`atomic`]: record and effect in one transaction of the caller.
 
 pub mod atomic;
 mod check;
-mod desk;
 mod fault;
+mod identity;
 mod link;
 mod listen;
 mod options;
+mod pool;
 mod queue;
 mod rows;
 mod schema;
+mod stop;
 mod tls;
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use onceward::watchers::Watchers;
 use onceward::{
-    Applied, Change, Clock, Counts, Door, Filter, Hold, Inherit, Listed, Liveness, OperationId, Owner,
-    Record, State, Store, StoreError, Swap, Watch,
+    Applied, Barrier, Begin, Change, Clock, Counts, Filter, Identity, Inherit, Listed, Liveness,
+    LivenessSource, OperationId, Owner, OwnerLock, Record, State, Store, StoreError, Swap, Watchers,
+    WriteMode,
 };
 use tokio::sync::{oneshot, watch};
 
@@ -41,41 +47,58 @@ pub use options::{Notify, PostgresOptions, Standby};
 pub use schema::SCHEMA_VERSION;
 
 use crate::health::Finding;
-use crate::remote::{Engine, ServerClock, Token, give_way};
+use crate::remote::{LedgerClock, RuntimeThread, Token, yield_if_deferred};
+use crate::writing::{Writing, only_swap};
 use crate::{Backend, Overwrite, back_up_by};
-use desk::Desk;
+use identity::LedgerStatus;
 use link::{Link, Pooler};
-use listen::{Hearing, Memory};
-use queue::{Job, Reply};
+use listen::{ListenState, Memory};
+use pool::Pool;
+use queue::{PoolJob, ReplySender};
 
 /// The server's clock.
 const TIME: &str = "SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::int8";
 
-/// How long a process that has just finished its first operation waits before it listens: most are gone by then.
+/// How long a process waits after its first finished operation before it starts to listen. Most processes have exited
+/// by then.
 const LISTEN_AFTER: Duration = Duration::from_millis(30);
 
-/// The pauses of those who wait where the server cannot tell them, at first and at most.
-const LOOK_AGAIN: std::ops::RangeInclusive<Duration> = Duration::from_millis(5)..=Duration::from_millis(200);
+/// Polling interval of waiting callers when notifications are not available: initial and maximum.
+const POLL_INTERVAL: std::ops::RangeInclusive<Duration> =
+    Duration::from_millis(5)..=Duration::from_millis(200);
 
-/// The ledger in PostgreSQL.
+/// The ledger in PostgreSQL. It is a [`Store`] and a [`Backend`].
+///
+/// The store runs its own thread with an async runtime, so its methods can be awaited on any executor.
+///
+/// ```no_run
+/// use onceward::Ledger;
+/// use onceward_store::postgres::{PostgresOptions, PostgresStore};
+///
+/// let mut options = PostgresOptions::parse("postgres://agent@db.example/app?schema=onceward")?;
+/// options.connections = 8;
+/// let ledger = Ledger::new(PostgresStore::open(options)?);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct PostgresStore {
     shared: Arc<Shared>,
-    desk: Arc<Desk>,
-    hearing: watch::Receiver<Hearing>,
-    // Taken by whoever first wants to hear.
-    listening: Mutex<Option<watch::Sender<Hearing>>>,
+    pool: Arc<Pool>,
+    listen_state: watch::Receiver<ListenState>,
+    // Taken by the first caller that needs notifications.
+    listening: Mutex<Option<watch::Sender<ListenState>>>,
     listens: AtomicBool,
-    engine: Engine,
+    runtime: RuntimeThread,
 }
 
-/// What the connections of one store share.
+/// State shared by the connections of one store.
 struct Shared {
     options: PostgresOptions,
-    clock: Arc<ServerClock>,
+    clock: Arc<LedgerClock>,
     memory: Memory,
     watchers: Watchers,
-    /// Whether connections are known to be the store's own.
+    /// Whether connections are known to go to the server directly, without a pooler.
     own: AtomicBool,
+    status: LedgerStatus,
 }
 
 impl Shared {
@@ -85,82 +108,155 @@ impl Shared {
 }
 
 impl PostgresStore {
-    /// Opens the ledger, and creates it where there is none.
+    /// Opens the ledger, and creates it if it does not exist.
     ///
     /// # Errors
-    /// Says what is in the way and what to do about it: the server, its version, its settings, the role's rights.
+    /// If the server, its version, its settings or the role's privileges do not allow it. The error says what to
+    /// change.
     pub fn open(options: PostgresOptions) -> Result<Arc<Self>, StoreError> {
-        let engine = Engine::start("once-postgres")?;
+        let runtime = RuntimeThread::start("once-postgres")?;
+        let (opening, clock) = (options.clone(), Arc::<LedgerClock>::default());
+        let begun = Arc::clone(&clock);
+        let (first, status) = runtime.wait_for(async move {
+            let (mut link, server) = Link::open(&opening).await?;
+            server.refuse(&opening)?;
+            let started = Instant::now();
+            let found = schema::prepare(&mut link.client, &opening).await?;
+            // Creating the ledger takes time, and so does waiting for another process that creates it.
+            let passed_ms = i64::try_from(started.elapsed().as_millis()).unwrap_or(0);
+            begun.begin(server.now_ms + passed_ms, found.clock.as_ref());
+            let status = LedgerStatus::new(&found, Some(&server), &begun);
+            if status.refusal().is_none() {
+                identity::note_server(&link.client, &opening.schema, &found, &server).await?;
+            }
+            Ok((link, status))
+        })?;
         let shared = Arc::new(Shared {
             memory: Memory::new(options.cache_bytes),
-            clock: Arc::default(),
+            clock,
             watchers: Watchers::default(),
             own: AtomicBool::new(false),
+            status,
             options,
         });
-        let opening = Arc::clone(&shared);
-        let first = engine.wait_for(async move {
-            let (mut link, server) = Link::open(&opening.options).await?;
-            opening.clock.read(server.now_ms);
-            schema::prepare(&mut link.client, &opening.options).await?;
-            Ok(link)
-        })?;
-        let desk = Desk::new(Arc::clone(&shared), engine.handle(), first);
-        let (listening, hearing) = watch::channel(Hearing::Unasked);
+        let pool = Pool::new(Arc::clone(&shared), runtime.handle(), first);
+        let (listening, listen_state) = watch::channel(ListenState::NotStarted);
         let listening = Mutex::new(Some(listening));
-        Ok(Arc::new(Self { shared, desk, hearing, listening, listens: AtomicBool::new(false), engine }))
+        Ok(Arc::new(Self { shared, pool, listen_state, listening, listens: AtomicBool::new(false), runtime }))
     }
 
-    /// A word where an index is missing, as in a ledger that an older build made.
-    fn on_indexes(&self) -> Result<Option<Finding>, StoreError> {
+    /// Reports which ledger this is, and whether it may be written to.
+    fn check_identity(&self) -> Finding {
+        const WHAT: &str = "ledger";
+        let identity = self.identity();
+        let name = format!("{}, epoch {}", identity.name, identity.epoch);
+        match (self.shared.status.refusal(), &identity.fence) {
+            (Some(refusal), _) => Finding::bad(WHAT, format!("{name}: {refusal}")),
+            (None, Some(_)) => Finding::look(WHAT, format!("{name}, restored from a backup and fenced")),
+            (None, None) => Finding::good(WHAT, name),
+        }
+    }
+
+    /// Reports a missing index, as in a ledger created by an older build.
+    fn check_indexes(&self) -> Result<Option<Finding>, StoreError> {
         let shared = Arc::clone(&self.shared);
         let schema = shared.options.schema.clone();
-        let there = self.engine.wait_for(async move {
+        let there = self.runtime.wait_for(async move {
             let link = Link::connect(&shared.options, None).await?;
             schema::has_key_index(&link.client, &shared.options.schema).await
         })?;
         let add = format!("CREATE INDEX operation_key_idx ON \"{schema}\".operation (key)");
-        Ok((!there).then(|| Finding::look("indexes", format!("looking up keys is slow; run {add}"))))
+        Ok((!there).then(|| Finding::look("indexes", format!("lookups by key are slow; run {add}"))))
     }
 
-    /// Whether changes elsewhere are heard of, after a moment to find out.
-    fn on_hearing(&self) -> Finding {
+    /// Reports whether notifications are delivered. Waits up to two seconds to find out.
+    fn check_notifications(&self) -> Finding {
         const WHAT: &str = "notifications";
-        let mut hearing = self.hearing.clone();
-        let heard = self.engine.wait_for(async move {
-            let known = |hearing: &Hearing| matches!(hearing, Hearing::Since(_) | Hearing::Never);
-            let found = tokio::time::timeout(Duration::from_secs(2), hearing.wait_for(known)).await;
-            Ok(found.ok().and_then(Result::ok).map_or(Hearing::Deaf, |hearing| *hearing))
+        let mut listen_state = self.listen_state.clone();
+        let found = self.runtime.wait_for(async move {
+            let known = |listen_state: &ListenState| {
+                matches!(listen_state, ListenState::Listening(_) | ListenState::Unsupported)
+            };
+            let found = tokio::time::timeout(Duration::from_secs(2), listen_state.wait_for(known)).await;
+            Ok(found
+                .ok()
+                .and_then(Result::ok)
+                .map_or(ListenState::Disconnected, |listen_state| *listen_state))
         });
-        match heard {
-            Ok(Hearing::Since(_)) => Finding::good(WHAT, "arrive: who waits is told"),
-            Ok(Hearing::Never | Hearing::Unasked) => Finding::look(
+        match found {
+            Ok(ListenState::Listening(_)) => Finding::good(WHAT, "delivered: waiting callers are woken"),
+            Ok(ListenState::Unsupported | ListenState::NotStarted) => Finding::look(
                 WHAT,
-                "do not arrive (a pooler in transaction mode, or notify=no): who waits asks again and again, and \
-                 finished records are not kept in memory",
+                "not delivered (a pooler in transaction mode, or notify=no): waiting callers poll, and \
+                 finished records are not cached",
             ),
-            Ok(Hearing::Deaf) | Err(_) => {
-                Finding::look(WHAT, "do not arrive now; who waits asks again and again")
+            Ok(ListenState::Disconnected) | Err(_) => {
+                Finding::look(WHAT, "not delivered at the moment; waiting callers poll")
             }
         }
     }
 
-    /// Begins to listen, if nobody has.
+    /// Starts to listen, unless the store already listens.
     fn listen(&self, patience: Duration) {
         if self.listens.swap(true, Ordering::Relaxed) {
             return;
         }
         let listening = self.listening.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(listening) = listening {
-            self.engine.spawn(listen::listen(Arc::clone(&self.shared), listening, patience));
+            self.runtime.spawn(listen::listen(Arc::clone(&self.shared), listening, patience));
         }
     }
 
-    /// Hands a job over and waits for its answer.
-    async fn ask<T>(&self, job: impl FnOnce(Reply<T>) -> Job) -> Result<T, StoreError> {
+    /// Does rare work on a connection of its own.
+    async fn alone<T, W>(
+        &self,
+        work: impl FnOnce(Link, Arc<Shared>) -> W + Send + 'static,
+    ) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        W: Future<Output = Result<T, StoreError>> + Send,
+    {
+        let shared = Arc::clone(&self.shared);
         let (reply, answer) = oneshot::channel();
-        self.desk.post(job(reply));
-        answer.await.unwrap_or_else(|_| Err(StoreError::unavailable("the ledger's thread is gone")))
+        self.runtime.spawn(async move {
+            let done = async {
+                let (link, _) = Link::open(&shared.options).await?;
+                work(link, Arc::clone(&shared)).await
+            };
+            // The caller may have stopped waiting.
+            drop(reply.send(done.await));
+        });
+        answer
+            .await
+            .unwrap_or_else(|_| Err(StoreError::unavailable("the store's runtime thread has stopped")))
+    }
+
+    async fn write(
+        &self,
+        expected: Option<u64>,
+        record: Record,
+        writing: Writing,
+        mode: WriteMode,
+    ) -> Result<Begin, StoreError> {
+        yield_if_deferred(mode).await;
+        let is_done = record.state == State::Done;
+        let record = Arc::new(record);
+        let begin = self.ask(|reply| PoolJob::Swap { expected, record, writing, reply }).await?;
+        let met = matches!(&begin, Begin::Swapped(Swap::Conflict(Some(found))) if found.state == State::Done);
+        // A finished record is worth caching, which requires notifications of its changes.
+        if is_done || met {
+            self.listen(LISTEN_AFTER);
+        }
+        Ok(begin)
+    }
+
+    /// Submits a job and waits for its reply.
+    async fn ask<T>(&self, job: impl FnOnce(ReplySender<T>) -> PoolJob) -> Result<T, StoreError> {
+        let (reply, answer) = oneshot::channel();
+        self.pool.submit(job(reply));
+        answer
+            .await
+            .unwrap_or_else(|_| Err(StoreError::unavailable("the store's runtime thread has stopped")))
     }
 }
 
@@ -168,20 +264,24 @@ impl Backend for PostgresStore {
     fn health(&self) -> Result<Vec<Finding>, StoreError> {
         self.listen(Duration::ZERO);
         let shared = Arc::clone(&self.shared);
-        let server = self.engine.wait_for(async move {
+        let server = self.runtime.wait_for(async move {
             let link = Link::connect(&shared.options, None).await?;
             link.look().await
         })?;
-        let mut findings = server.findings(crate::clock::wall_ms());
+        self.shared.clock.read(server.now_ms, None);
+        let mut findings = server.findings(self.shared.clock.server_ahead_ms());
+        findings.push(self.check_identity());
         findings.push(Finding::good(
             "schema",
             format!("{:?}, version {SCHEMA_VERSION}", self.shared.options.schema),
         ));
-        findings.extend(self.on_indexes()?);
-        findings.push(self.on_hearing());
-        let (open, most) = (self.desk.connections(), self.shared.options.connections);
-        findings
-            .push(Finding::good("connections", format!("{open} open, {most} at most, and one that listens")));
+        findings.extend(self.check_indexes()?);
+        findings.push(self.check_notifications());
+        let (open, most) = (self.pool.connections(), self.shared.options.connections);
+        findings.push(Finding::good(
+            "connections",
+            format!("{open} open, {most} at most, plus one for notifications"),
+        ));
         Ok(findings)
     }
 
@@ -192,14 +292,14 @@ impl Backend for PostgresStore {
 
 impl Drop for PostgresStore {
     fn drop(&mut self) {
-        if self.desk.has_tallies() {
-            let desk = Arc::clone(&self.desk);
+        if self.pool.has_tallies() {
+            let pool = Arc::clone(&self.pool);
             let tidy = async move {
-                desk.tidy_up().await;
+                pool.flush_tallies().await;
                 Ok(())
             };
-            // They are only tallies.
-            drop(self.engine.wait_for(tidy));
+            // A lost tally is acceptable.
+            drop(self.runtime.wait_for(tidy));
         }
     }
 }
@@ -210,50 +310,83 @@ impl Store for PostgresStore {
         &*self.shared.clock
     }
 
-    fn watch(&self) -> Watch {
-        Watch::Lease
+    fn watch(&self) -> LivenessSource {
+        LivenessSource::Lease
     }
 
-    async fn recall(&self, id: &OperationId) -> Result<Option<Arc<Record>>, StoreError> {
-        Ok(self.shared.memory.find(id))
+    fn identity(&self) -> &Identity {
+        &self.shared.status.identity
+    }
+
+    async fn set_identity(&self, next: &Identity) -> Result<(), StoreError> {
+        let next = next.clone();
+        self.alone(|mut link, shared| async move {
+            identity::write(&mut link.client, &shared.options, &shared.status.identity, &next).await
+        })
+        .await
+    }
+
+    async fn load_cached(&self, id: &OperationId) -> Result<Option<Arc<Record>>, StoreError> {
+        let found = self.shared.memory.find(id);
+        match (&found, self.shared.status.refusal()) {
+            // No attempt can begin now, so a round trip to read the stored result delays nothing.
+            (None, Some(StoreError::Unusable { .. })) => self.load(id).await,
+            (_, _) => Ok(found),
+        }
     }
 
     async fn load(&self, id: &OperationId) -> Result<Option<Arc<Record>>, StoreError> {
-        self.ask(|reply| Job::Load { id: id.clone(), reply }).await
+        self.ask(|reply| PoolJob::Load { id: id.clone(), reply }).await
     }
 
-    async fn swap(&self, expected: Option<u64>, record: Record, door: Door) -> Result<Swap, StoreError> {
-        give_way(door).await;
-        let is_done = record.state == State::Done;
-        let record = Arc::new(record);
-        let swap = self.ask(|reply| Job::Swap { expected, record, reply }).await?;
-        let met = matches!(&swap, Swap::Conflict(Some(found)) if found.state == State::Done);
-        // What is done is worth keeping in memory, for which its changes must be heard of.
-        if is_done || met {
-            self.listen(LISTEN_AFTER);
-        }
-        Ok(swap)
+    async fn swap(&self, expected: Option<u64>, record: Record, mode: WriteMode) -> Result<Swap, StoreError> {
+        only_swap(self.write(expected, record, Writing::Change, mode).await?)
     }
 
-    async fn delete(&self, id: &OperationId, expected: u64, _door: Door) -> Result<bool, StoreError> {
-        self.ask(|reply| Job::Delete { id: id.clone(), expected, reply }).await
+    async fn begin(
+        &self,
+        expected: Option<u64>,
+        record: Record,
+        mode: WriteMode,
+    ) -> Result<Begin, StoreError> {
+        self.write(expected, record, Writing::Begin, mode).await
     }
 
-    async fn apply(&self, changes: Vec<Change>, door: Door) -> Result<Vec<Applied>, StoreError> {
-        give_way(door).await;
-        // All are handed over before any is waited for: those of a kind share statements.
-        let waiting: Vec<Waiting> = changes
+    async fn stop(&self, barrier: &Barrier) -> Result<Barrier, StoreError> {
+        let barrier = barrier.clone();
+        self.alone(|link, shared| stop::set(link, shared, barrier)).await
+    }
+
+    async fn resume(&self, scope: &str) -> Result<Option<Barrier>, StoreError> {
+        let scope = scope.to_owned();
+        self.alone(|link, shared| stop::lift(link, shared, scope)).await
+    }
+
+    async fn barriers(&self) -> Result<Vec<Barrier>, StoreError> {
+        let query = rows::barriers(&self.shared.options.schema);
+        rows::decode_barriers(&self.ask(|reply| PoolJob::Query { query, reply }).await?)
+    }
+
+    async fn delete(&self, id: &OperationId, expected: u64, _mode: WriteMode) -> Result<bool, StoreError> {
+        self.ask(|reply| PoolJob::Delete { id: id.clone(), expected, reply }).await
+    }
+
+    async fn apply(&self, changes: Vec<Change>, mode: WriteMode) -> Result<Vec<Applied>, StoreError> {
+        yield_if_deferred(mode).await;
+        // Submit all jobs before waiting for any, so that jobs of one kind share a statement.
+        let waiting: Vec<PendingChange> = changes
             .into_iter()
             .map(|change| match change {
                 Change::Swap { expected, record } => {
                     let (reply, answer) = oneshot::channel();
-                    self.desk.post(Job::Swap { expected, record: Arc::new(record), reply });
-                    Waiting::Swap(answer)
+                    let (record, writing) = (Arc::new(record), Writing::Change);
+                    self.pool.submit(PoolJob::Swap { expected, record, writing, reply });
+                    PendingChange::Swap(answer)
                 }
                 Change::Delete { id, expected } => {
                     let (reply, answer) = oneshot::channel();
-                    self.desk.post(Job::Delete { id, expected, reply });
-                    Waiting::Delete(answer)
+                    self.pool.submit(PoolJob::Delete { id, expected, reply });
+                    PendingChange::Delete(answer)
                 }
             })
             .collect();
@@ -269,40 +402,43 @@ impl Store for PostgresStore {
     }
 
     async fn list(&self, filter: &Filter) -> Result<Vec<Listed>, StoreError> {
-        let question = rows::list(&self.shared.options.schema, filter);
-        rows::listed(&self.ask(|reply| Job::Ask { question, reply }).await?)
+        let query = rows::list(&self.shared.options.schema, filter);
+        rows::decode_list(&self.ask(|reply| PoolJob::Query { query, reply }).await?)
     }
 
     async fn due(&self, now_ms: i64, limit: usize) -> Result<Vec<Record>, StoreError> {
-        let question = rows::due(&self.shared.options.schema, now_ms, limit);
-        let found = self.ask(|reply| Job::Ask { question, reply }).await?;
-        Ok(rows::listed(&found)?.into_iter().map(|listed| listed.record).collect())
+        let query = rows::due(&self.shared.options.schema, now_ms, limit);
+        let found = self.ask(|reply| PoolJob::Query { query, reply }).await?;
+        Ok(rows::decode_list(&found)?.into_iter().map(|listed| listed.record).collect())
     }
 
     async fn counts(&self, filter: &Filter) -> Result<Counts, StoreError> {
-        let question = rows::counts(&self.shared.options.schema, filter);
-        rows::counted(&self.ask(|reply| Job::Ask { question, reply }).await?)
+        let query = rows::counts(&self.shared.options.schema, filter);
+        rows::decode_counts(&self.ask(|reply| PoolJob::Query { query, reply }).await?)
     }
 
     async fn changed(&self, id: &OperationId, seen: u64, timeout_ms: u64) {
         self.listen(Duration::ZERO);
         let (waiter, waits) = oneshot::channel();
         let begin = || {
-            let watching = Watching {
+            let watcher = Watcher {
                 id: id.clone(),
                 seen,
-                desk: Arc::clone(&self.desk),
+                pool: Arc::clone(&self.pool),
                 shared: Arc::clone(&self.shared),
-                hearing: self.hearing.clone(),
+                listen_state: self.listen_state.clone(),
             };
-            self.engine.spawn(watching.until(waits));
+            self.runtime.spawn(watcher.until(waits));
             true
         };
         self.shared.watchers.wait(id, timeout_ms, &*self.shared.clock, begin).await;
         drop::<oneshot::Sender<std::convert::Infallible>>(waiter);
     }
 
-    fn hold(&self, _inherit: Inherit) -> Result<Box<dyn Hold>, StoreError> {
+    fn hold(&self, _inherit: Inherit) -> Result<Box<dyn OwnerLock>, StoreError> {
+        if let Some(refusal) = self.shared.status.refusal() {
+            return Err(refusal);
+        }
         Ok(Box::new(Token::new()?))
     }
 
@@ -311,73 +447,79 @@ impl Store for PostgresStore {
     }
 
     fn tally_replay(&self, id: &OperationId) {
-        self.desk.tally_replay(id);
+        self.pool.tally_replay(id);
     }
 }
 
-/// The answer to one change of a batch, on its way.
-enum Waiting {
-    Swap(oneshot::Receiver<Result<Swap, StoreError>>),
+/// The pending reply to one change of a batch.
+enum PendingChange {
+    Swap(oneshot::Receiver<Result<Begin, StoreError>>),
     Delete(oneshot::Receiver<Result<bool, StoreError>>),
 }
 
-impl Waiting {
+impl PendingChange {
     async fn answer(self) -> Result<Applied, StoreError> {
-        let gone = || StoreError::unavailable("the ledger's thread is gone");
+        let gone = || StoreError::unavailable("the store's runtime thread has stopped");
         let written = match self {
-            Self::Swap(answer) => matches!(answer.await.map_err(|_| gone())??, Swap::Written(_)),
+            Self::Swap(answer) => {
+                matches!(answer.await.map_err(|_| gone())??, Begin::Swapped(Swap::Written(_)))
+            }
             Self::Delete(answer) => answer.await.map_err(|_| gone())??,
         };
         Ok(if written { Applied::Written } else { Applied::Conflict })
     }
 }
 
-/// Somebody waits for a record to change.
-struct Watching {
+/// Wakes one caller that waits for a record to change.
+struct Watcher {
     id: OperationId,
     seen: u64,
-    desk: Arc<Desk>,
+    pool: Arc<Pool>,
     shared: Arc<Shared>,
-    hearing: watch::Receiver<Hearing>,
+    listen_state: watch::Receiver<ListenState>,
 }
 
-impl Watching {
-    /// Sees to it that he is woken, until he no longer waits.
+impl Watcher {
+    /// Runs until the record has changed or the caller stops waiting.
     async fn until(mut self, mut waits: oneshot::Receiver<std::convert::Infallible>) {
-        let mut pause = *LOOK_AGAIN.start();
+        let mut pause = *POLL_INTERVAL.start();
         loop {
-            let hearing = *self.hearing.borrow_and_update();
-            let unchanged = match hearing {
-                // From now on the server tells of the next change.
-                Hearing::Since(_) => self.ask(|id, seen, reply| Job::Watch { id, seen, reply }).await,
-                Hearing::Unasked | Hearing::Deaf | Hearing::Never => self.still_there().await,
+            let listen_state = *self.listen_state.borrow_and_update();
+            let unchanged = match listen_state {
+                // From now on the server announces the next change.
+                ListenState::Listening(_) => {
+                    self.ask(|id, seen, reply| PoolJob::Watch { id, seen, reply }).await
+                }
+                ListenState::NotStarted | ListenState::Disconnected | ListenState::Unsupported => {
+                    self.is_unchanged().await
+                }
             };
-            // Where nobody can say, he looks for himself.
+            // On an error the caller is woken and reads the record itself.
             if unchanged != Ok(true) {
                 self.shared.watchers.notify(&self.id);
                 return;
             }
-            let nap = match hearing {
-                Hearing::Since(_) => Duration::from_secs(3_600),
-                Hearing::Unasked | Hearing::Deaf | Hearing::Never => pause,
+            let nap = match listen_state {
+                ListenState::Listening(_) => Duration::from_secs(3_600),
+                ListenState::NotStarted | ListenState::Disconnected | ListenState::Unsupported => pause,
             };
-            pause = (pause * 2).min(*LOOK_AGAIN.end());
+            pause = (pause * 2).min(*POLL_INTERVAL.end());
             tokio::select! {
                 _ = &mut waits => return,
-                _ = self.hearing.changed() => {}
+                _ = self.listen_state.changed() => {}
                 () = tokio::time::sleep(nap) => {}
             }
         }
     }
 
-    async fn still_there(&self) -> Result<bool, ()> {
-        let found = self.ask(|id, _, reply| Job::Load { id, reply }).await?;
+    async fn is_unchanged(&self) -> Result<bool, ()> {
+        let found = self.ask(|id, _, reply| PoolJob::Load { id, reply }).await?;
         Ok(found.is_some_and(|record| record.version == self.seen))
     }
 
-    async fn ask<T>(&self, job: impl FnOnce(OperationId, u64, Reply<T>) -> Job) -> Result<T, ()> {
+    async fn ask<T>(&self, job: impl FnOnce(OperationId, u64, ReplySender<T>) -> PoolJob) -> Result<T, ()> {
         let (reply, answer) = oneshot::channel();
-        self.desk.post(job(self.id.clone(), self.seen, reply));
+        self.pool.submit(job(self.id.clone(), self.seen, reply));
         answer.await.map_err(drop)?.map_err(drop)
     }
 }

@@ -1,27 +1,33 @@
 //! The ledger on Redis or Valkey: one server, one with replicas, or a cluster.
 //!
-//! One script compares and swaps; another one deletes. With replicas nothing that was read or written is told before
-//! they have it, and what they did not confirm in time is unknown: nothing runs on it. The server must sync every
-//! write before it answers, unless the URL says by name that less will do.
+//! One script does the compare-and-swap, another one deletes. If there are replicas, no read or write is reported
+//! before they have it. What they did not confirm in time is treated as unknown, and nothing runs because of it. The
+//! server must sync every write before it answers, unless the URL explicitly allows less.
 //!
-//! Records are spread over a fixed number of shards. All keys of a shard have one hash tag, so in a cluster they are on
-//! one server, and a shard that moves to another one is on neither until all of it has arrived.
+//! Records are spread over a fixed number of shards. All keys of a shard share a hash tag, so in a cluster they are
+//! on one server. While a shard moves to another server it is unavailable until all of it has arrived.
 //!
 //! # Layout
-//! - [`options`](RedisOptions): what a URL can say. `settings`: what a server must say.
-//! - `entry`: names of keys, and records as the server keeps them. `scripts` and the `.lua` files: what runs there.
-//! - `link`: one connection. `node`: one server, and batches to it. `fleet`: which server has what.
-//! - `news`: being told of changes. `listing`: orders of all shards, merged.
+//! - [`options`](RedisOptions): the URL options. `settings`: the settings that a server must have.
+//! - `entry`: the names of keys, and records as the server stores them. `scripts` and the `.lua` files: what runs on
+//!   the server.
+//! - `link`: one connection. `node`: one server, and the batches sent to it. `cluster`: which server has which shard.
+//! - `identity`: which ledger this is, in every shard. `stop`: stopped scopes. `upkeep`: periodic checks of
+//!   clocks and settings.
+//! - `invalidations`: notifications of changes. `listing`: the orders of all shards, merged.
 
+mod cluster;
 mod entry;
-mod fleet;
+mod identity;
+mod invalidations;
 mod link;
 mod listing;
-mod news;
 mod node;
 mod options;
 mod scripts;
 mod settings;
+mod stop;
+mod upkeep;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -31,125 +37,209 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use futures_util::future::join_all;
 use onceward::{
-    Applied, Change, Clock, Counts, Door, Filter, Hold, Inherit, Listed, Liveness, OperationId, Owner,
-    Record, Store, StoreError, Swap, Watch,
+    Applied, Barrier, Begin, Change, Clock, Counts, Filter, Identity, Inherit, Listed, Liveness,
+    LivenessSource, OperationId, Owner, OwnerLock, Record, State, Store, StoreError, Swap, WriteMode,
+    stopping_scopes,
 };
 use redis::Value;
 
-pub use options::{Durability, Layout, RedisOptions, Secret, Transport};
+pub use crate::remote::url::Secret;
+pub use options::{Durability, Emptied, Layout, RedisOptions, SentinelAuth, Transport};
 
 use crate::cache::Cache;
-use crate::health::Finding;
-use crate::remote::{ServerClock, Token, give_way};
-use crate::{Backend, Missing, Overwrite, back_up_by, no_ledger};
-use fleet::{Crew, Fleet, Unanswered};
-use node::{Answer, Command, Proof};
+use crate::health::{Finding, Verdict};
+use crate::remote::{LedgerClock, Token, yield_if_deferred};
+use crate::writing::{Writing, only_swap};
+use crate::{Backend, IfMissing, Overwrite, back_up_by};
+use cluster::{Cluster, Topology, Unanswered};
+use node::{Command, Confirm, Safety};
 use scripts::Script;
-use settings::{Settings, text};
+use settings::Settings;
 
-/// The version of what the keys hold.
-const FORMAT: &str = "1";
-/// How often the servers' clocks are read, after the first readings.
-const READ_CLOCK_EVERY: Duration = Duration::from_secs(5);
-/// How long a waiter waits at the most where nobody tells it of changes.
-const LOOK_MS: u64 = 200;
+/// The maximum wait when the store receives no change notifications.
+const POLL_MS: u64 = 200;
+/// A larger difference between the servers' clocks and the ledger's time is reported.
+const MAX_CLOCK_DIFFERENCE_MS: i64 = 10_000;
+/// How many records the health check reads.
+const CHECKED_RECORDS: usize = 1_000;
 /// How long closing a store may take to write the last tallies.
 const CLOSING: Duration = Duration::from_millis(500);
 
-/// The ledger on Redis or Valkey.
+/// The ledger on Redis or Valkey. It is a [`Store`] and a [`Backend`].
+///
+/// The store runs its own thread with an async runtime, so its methods can be awaited on any executor.
+///
+/// ```no_run
+/// use onceward::Ledger;
+/// use onceward_store::redis::{RedisOptions, RedisStore};
+///
+/// let mut options = RedisOptions::parse("redis://agent@cache.example:6379/0?prefix=once")?;
+/// options.connections_per_node = 8;
+/// let ledger = Ledger::new(RedisStore::open(options)?);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct RedisStore {
-    fleet: Fleet,
+    cluster: Cluster,
     cache: Cache,
-    clock: Arc<ServerClock>,
+    clock: Arc<LedgerClock>,
+    identity: Identity,
 }
 
-/// What the server holds of a record.
+/// What the server stores for a record.
 struct Stored {
     value: Option<Vec<u8>>,
     body: Option<Vec<u8>>,
 }
 
 impl RedisStore {
-    /// Opens the ledger, and creates it where there is none.
+    /// Opens the ledger, and creates it if it does not exist.
     ///
     /// # Errors
-    /// Says what is in the way and what to do about it.
+    /// If the server cannot be used. The error says what to do.
     pub fn open(options: RedisOptions) -> Result<Arc<Self>, StoreError> {
         let cache = Cache::new(options.cache_bytes);
-        let fleet = Fleet::open(options)?;
-        let clock = Arc::new(ServerClock::default());
-        let (crew, read) = (Arc::clone(fleet.crew()), Arc::clone(&clock));
-        fleet.engine().wait_for(async move { introduce(&crew, &read).await })?;
-        let (crew, read) = (Arc::downgrade(fleet.crew()), Arc::clone(&clock));
-        fleet.engine().spawn(async move {
-            loop {
-                tokio::time::sleep(READ_CLOCK_EVERY).await;
-                let Some(crew) = crew.upgrade() else { return };
-                // A reading that fails is made up for by the next one.
-                drop(read_clock(&crew, &read).await);
-            }
-        });
-        Ok(Arc::new(Self { fleet, cache, clock }))
+        let cluster = Cluster::open(options)?;
+        let clock = Arc::new(LedgerClock::default());
+        let (topology, read) = (Arc::clone(cluster.topology()), Arc::clone(&clock));
+        let identity = cluster.runtime().wait_for(async move { open_ledger(&topology, &read).await })?;
+        cluster.runtime().spawn(upkeep::run(Arc::downgrade(cluster.topology()), Arc::clone(&clock)));
+        Ok(Arc::new(Self { cluster, cache, clock, identity }))
     }
 
-    fn crew(&self) -> &Crew {
-        self.fleet.crew()
+    fn topology(&self) -> &Arc<Topology> {
+        self.cluster.topology()
     }
 
-    async fn look(&self, id: &OperationId, until: Instant) -> Result<Stored, StoreError> {
-        let keys = &self.crew().keys;
+    async fn fetch(&self, id: &OperationId, until: Instant) -> Result<Stored, StoreError> {
+        let keys = &self.topology().keys;
         let record = keys.record(id);
         let body = body_key(&record);
-        // Both at once, so that they belong together.
-        let command = Command::plain(keys.shard(id), ["MGET", &record, &body]).proof(Proof::Needed);
-        Ok(stored(self.fleet.read(command, until).await?))
+        // In one command, so that they belong to the same version.
+        let command = Command::plain(keys.shard(id), ["MGET", &record, &body]).confirm(Confirm::Required);
+        Ok(parse_stored(self.topology().read(command, until).await?))
     }
 
-    /// A finished record is kept in memory, as of the epoch before it was asked for.
-    fn kept(&self, stored: Stored, epoch: u64) -> Result<Option<Arc<Record>>, StoreError> {
+    /// Caches a finished record under the epoch read before the request.
+    fn cache_record(&self, stored: Stored, epoch: u64) -> Result<Option<Arc<Record>>, StoreError> {
         let Some(value) = stored.value else { return Ok(None) };
         let record = Arc::new(entry::decode(&value, stored.body)?);
         self.cache.keep(&record, epoch);
         Ok(Some(record))
     }
 
-    fn swap_command(&self, expected: Option<u64>, record: &Record, value: &[u8]) -> Command {
-        let keys = &self.crew().keys;
+    fn swap_command(
+        &self,
+        expected: Option<u64>,
+        record: &Record,
+        value: &[u8],
+        writing: Writing,
+    ) -> Command {
+        let keys = &self.topology().keys;
         let shard = keys.shard(&record.id);
         let name = keys.record(&record.id);
         let arguments = [
             record.id.as_str().as_bytes().to_vec(),
             expected.map(|version| version.to_string()).unwrap_or_default().into_bytes(),
             value.to_vec(),
-            entry::indexed_scope(&record.scope).as_bytes().to_vec(),
+            entry::indexed_scope(&record.scope).into_bytes(),
             keys.channel().as_bytes().to_vec(),
             record.key.text.as_bytes().to_vec(),
         ];
+        let barriers: Vec<Vec<u8>> = match writing {
+            Writing::Begin => stopping_scopes(&record.scope).map(|scope| scope.as_bytes().to_vec()).collect(),
+            Writing::Change => Vec::new(),
+        };
+        let safety = match record.state {
+            State::Staged | State::Running => Safety::Required,
+            State::Done | State::Failed | State::InDoubt | State::Cancelled | State::Expired => {
+                Safety::NotRequired
+            }
+        };
         Command::script(shard, Script::Swap)
-            .keys([name.clone(), body_key(&name), keys.tag(shard)])
+            .safety(safety)
+            .keys([name.clone(), body_key(&name), keys.root(shard)])
             .arguments(arguments)
+            .arguments(self.topology().terms.write_guard(shard))
             .arguments(entry::body(record).map(<[u8]>::to_vec))
+            .arguments(barriers)
     }
 
-    /// Asks to be told of the next change, and returns if there was one already; else never.
-    async fn watch_closely(&self, id: &OperationId, seen: u64) {
-        let keys = &self.crew().keys;
+    async fn write(
+        &self,
+        expected: Option<u64>,
+        record: Record,
+        writing: Writing,
+        mode: WriteMode,
+    ) -> Result<Begin, StoreError> {
+        yield_if_deferred(mode).await;
+        let until = self.topology().until();
+        let epoch = self.topology().invalidations.epoch(&record.id);
+        let value = entry::encode(&record)?;
+        let command = Arc::new(self.swap_command(expected, &record, &value, writing));
+        let record = Arc::new(record);
+        let is_ours = |found: &Stored| {
+            let same = found.value.as_deref().is_some_and(|found| entry::same(found, &value));
+            same && found.body.as_deref() == entry::body(&record)
+        };
+        let mut lost = false;
+        loop {
+            match self.topology().write(&command, until).await {
+                Ok(Value::Int(writes)) => {
+                    self.topology().terms.acknowledge(command.shard, writes);
+                    break;
+                }
+                Ok(answer) => {
+                    if let Some(barrier) = stop::refused(&answer)? {
+                        return Ok(Begin::Stopped(barrier));
+                    }
+                    let found = parse_stored(answer);
+                    // The lost write may have arrived after all. A caller must not conflict with its own record.
+                    if lost && is_ours(&found) {
+                        break;
+                    }
+                    return Ok(Begin::Swapped(Swap::Conflict(self.cache_record(found, epoch)?)));
+                }
+                Err(Unanswered::Error(error)) => return Err(error),
+                Err(Unanswered::Lost(why)) => {
+                    let found = self.fetch(&record.id, until).await?;
+                    if is_ours(&found) {
+                        break;
+                    }
+                    if found.value.as_deref().and_then(entry::version) != expected {
+                        return Ok(Begin::Swapped(Swap::Conflict(self.cache_record(found, epoch)?)));
+                    }
+                    if Instant::now() >= until {
+                        return Err(unknown(&why));
+                    }
+                    lost = true;
+                }
+            }
+        }
+        self.topology().terms.recent.add(command.shard, &record);
+        self.cache.keep(&record, epoch);
+        self.topology().invalidations.watchers.notify(&record.id);
+        Ok(Begin::Swapped(Swap::Written(record)))
+    }
+
+    /// Asks the server to announce the next change. Returns if the record has already changed, else never.
+    async fn watch_version(&self, id: &OperationId, seen: u64) {
+        let keys = &self.topology().keys;
         let shard = keys.shard(id);
         let command = Command::script(shard, Script::Watch)
-            .keys([keys.record(id), keys.tag(shard)])
-            .arguments([seen.to_string().into_bytes()])
-            .unproven();
-        match self.fleet.read(command, self.fleet.until()).await {
+            .keys([keys.record(id), keys.root(shard)])
+            .arguments([seen.to_string().into_bytes(), self.topology().terms.mark().as_bytes().to_vec()])
+            .unconfirmed();
+        match self.topology().read(command, self.topology().until()).await {
             Ok(Value::Int(1)) => std::future::pending().await,
-            // The next look says what it is.
+            // The caller's next read finds the change.
             Ok(_) => {}
-            Err(_) => self.clock.sleep(LOOK_MS).await,
+            Err(_) => self.clock.sleep(POLL_MS).await,
         }
     }
 
-    fn is_told_of(&self, id: &OperationId) -> bool {
-        let shard = self.crew().keys.shard(id);
-        self.crew().map().post(shard).is_some_and(|post| post.subscription.is_alive())
+    fn receives_changes(&self, id: &OperationId) -> bool {
+        let shard = self.topology().keys.shard(id);
+        self.topology().map().member(shard).is_some_and(|member| member.subscription.is_alive())
     }
 }
 
@@ -159,81 +249,76 @@ impl Store for RedisStore {
         &*self.clock
     }
 
-    fn watch(&self) -> Watch {
-        Watch::Lease
+    fn watch(&self) -> LivenessSource {
+        LivenessSource::Lease
     }
 
-    async fn recall(&self, id: &OperationId) -> Result<Option<Arc<Record>>, StoreError> {
-        let told = self.is_told_of(id);
-        Ok(if told { self.cache.find(id, self.crew().news.epoch(id)) } else { None })
+    fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    async fn set_identity(&self, next: &Identity) -> Result<(), StoreError> {
+        identity::set(self.topology(), &self.identity, next).await
+    }
+
+    async fn load_cached(&self, id: &OperationId) -> Result<Option<Arc<Record>>, StoreError> {
+        let current = self.receives_changes(id);
+        Ok(if current { self.cache.find(id, self.topology().invalidations.epoch(id)) } else { None })
     }
 
     async fn load(&self, id: &OperationId) -> Result<Option<Arc<Record>>, StoreError> {
-        let epoch = self.crew().news.epoch(id);
-        let stored = self.look(id, self.fleet.until()).await?;
-        self.kept(stored, epoch)
+        let epoch = self.topology().invalidations.epoch(id);
+        let stored = self.fetch(id, self.topology().until()).await?;
+        self.cache_record(stored, epoch)
     }
 
-    async fn swap(&self, expected: Option<u64>, record: Record, door: Door) -> Result<Swap, StoreError> {
-        give_way(door).await;
-        let until = self.fleet.until();
-        let epoch = self.crew().news.epoch(&record.id);
-        let value = entry::encode(&record)?;
-        let command = Arc::new(self.swap_command(expected, &record, &value));
-        let record = Arc::new(record);
-        let is_ours = |found: &Stored| {
-            let same = found.value.as_deref().is_some_and(|found| entry::same(found, &value));
-            same && found.body.as_deref() == entry::body(&record)
-        };
-        let mut lost = false;
-        loop {
-            match self.fleet.write(&command, until).await {
-                Ok(Value::Int(_)) => break,
-                Ok(answer) => {
-                    let found = stored(answer);
-                    // What was lost on the way may have arrived after all: nobody is in his own way.
-                    if lost && is_ours(&found) {
-                        break;
-                    }
-                    return Ok(Swap::Conflict(self.kept(found, epoch)?));
-                }
-                Err(Unanswered::Error(error)) => return Err(error),
-                Err(Unanswered::Lost(why)) => {
-                    let found = self.look(&record.id, until).await?;
-                    if is_ours(&found) {
-                        break;
-                    }
-                    if found.value.as_deref().and_then(entry::version) != expected {
-                        return Ok(Swap::Conflict(self.kept(found, epoch)?));
-                    }
-                    if Instant::now() >= until {
-                        return Err(unknown(&why));
-                    }
-                    lost = true;
-                }
-            }
-        }
-        self.cache.keep(&record, epoch);
-        self.crew().news.watchers.notify(&record.id);
-        Ok(Swap::Written(record))
+    async fn swap(&self, expected: Option<u64>, record: Record, mode: WriteMode) -> Result<Swap, StoreError> {
+        only_swap(self.write(expected, record, Writing::Change, mode).await?)
     }
 
-    async fn delete(&self, id: &OperationId, expected: u64, _door: Door) -> Result<bool, StoreError> {
-        let until = self.fleet.until();
-        let keys = &self.crew().keys;
+    async fn begin(
+        &self,
+        expected: Option<u64>,
+        record: Record,
+        mode: WriteMode,
+    ) -> Result<Begin, StoreError> {
+        self.write(expected, record, Writing::Begin, mode).await
+    }
+
+    async fn stop(&self, barrier: &Barrier) -> Result<Barrier, StoreError> {
+        stop::set(self.topology(), barrier).await
+    }
+
+    async fn resume(&self, scope: &str) -> Result<Option<Barrier>, StoreError> {
+        stop::lift(self.topology(), scope).await
+    }
+
+    async fn barriers(&self) -> Result<Vec<Barrier>, StoreError> {
+        stop::all(self.topology()).await
+    }
+
+    async fn delete(&self, id: &OperationId, expected: u64, _mode: WriteMode) -> Result<bool, StoreError> {
+        let until = self.topology().until();
+        let keys = &self.topology().keys;
         let (shard, name) = (keys.shard(id), keys.record(id));
         let arguments =
             [id.as_str().to_owned(), expected.to_string(), keys.channel().to_owned()].map(String::into_bytes);
         let command = Command::script(shard, Script::Delete)
-            .keys([name.clone(), body_key(&name), keys.tag(shard)])
-            .arguments(arguments);
+            .keys([name.clone(), body_key(&name), keys.root(shard)])
+            .arguments(arguments)
+            .arguments(self.topology().terms.write_guard(shard));
         let command = Arc::new(command);
+        self.topology().terms.recent.remove(shard, id);
         let deleted = loop {
-            match self.fleet.write(&command, until).await {
-                Ok(answer) => break matches!(answer, Value::Int(1)),
+            match self.topology().write(&command, until).await {
+                Ok(Value::Int(writes)) => {
+                    self.topology().terms.acknowledge(shard, writes);
+                    break writes > 0;
+                }
+                Ok(_) => break false,
                 Err(Unanswered::Error(error)) => return Err(error),
-                Err(Unanswered::Lost(why)) => match self.look(id, until).await?.value {
-                    // It is gone, as it should be.
+                Err(Unanswered::Lost(why)) => match self.fetch(id, until).await?.value {
+                    // It is deleted, as requested.
                     None => break true,
                     Some(value) if entry::version(&value) != Some(expected) => break false,
                     Some(_) if Instant::now() >= until => return Err(unknown(&why)),
@@ -241,18 +326,18 @@ impl Store for RedisStore {
                 },
             }
         };
-        self.crew().news.changed(id);
+        self.topology().invalidations.invalidate(id);
         Ok(deleted)
     }
 
-    async fn apply(&self, changes: Vec<Change>, door: Door) -> Result<Vec<Applied>, StoreError> {
-        // All are under way at once, so they share round trips and syncs.
+    async fn apply(&self, changes: Vec<Change>, mode: WriteMode) -> Result<Vec<Applied>, StoreError> {
+        // All are in flight at once, so they share round trips and syncs.
         let changes = changes.into_iter().map(|change| async move {
             let written = match change {
                 Change::Swap { expected, record } => {
-                    matches!(self.swap(expected, record, door).await?, Swap::Written(_))
+                    matches!(self.swap(expected, record, mode).await?, Swap::Written(_))
                 }
-                Change::Delete { id, expected } => self.delete(&id, expected, door).await?,
+                Change::Delete { id, expected } => self.delete(&id, expected, mode).await?,
             };
             Ok(if written { Applied::Written } else { Applied::Conflict })
         });
@@ -260,31 +345,31 @@ impl Store for RedisStore {
     }
 
     async fn list(&self, filter: &Filter) -> Result<Vec<Listed>, StoreError> {
-        listing::list(&self.fleet, filter).await
+        listing::list(self.topology(), filter).await
     }
 
     async fn due(&self, now_ms: i64, limit: usize) -> Result<Vec<Record>, StoreError> {
-        listing::due(&self.fleet, now_ms, limit).await
+        listing::due(self.topology(), now_ms, limit).await
     }
 
     async fn counts(&self, filter: &Filter) -> Result<Counts, StoreError> {
-        listing::counts(&self.fleet, filter).await
+        listing::counts(self.topology(), filter).await
     }
 
     async fn changed(&self, id: &OperationId, seen: u64, timeout_ms: u64) {
-        let news = &self.crew().news;
-        // Where nobody tells of changes, a short wait and a look must do.
-        let timeout_ms = if self.is_told_of(id) { timeout_ms } else { timeout_ms.min(LOOK_MS) };
+        let invalidations = &self.topology().invalidations;
+        // Without change notifications, wait a short time and read again.
+        let timeout_ms = if self.receives_changes(id) { timeout_ms } else { timeout_ms.min(POLL_MS) };
         tokio::select! {
-            // In this order: whoever asks to be told must be listening already.
+            // In this order: the listener must be registered before the server is asked to announce the change.
             biased;
-            () = news.missed.notified() => {}
-            () = news.watchers.wait(id, timeout_ms, &*self.clock, || true) => {}
-            () = self.watch_closely(id, seen) => {}
+            () = invalidations.missed.notified() => {}
+            () = invalidations.watchers.wait(id, timeout_ms, &*self.clock, || true) => {}
+            () = self.watch_version(id, seen) => {}
         }
     }
 
-    fn hold(&self, _inherit: Inherit) -> Result<Box<dyn Hold>, StoreError> {
+    fn hold(&self, _inherit: Inherit) -> Result<Box<dyn OwnerLock>, StoreError> {
         Ok(Box::new(Token::new()?))
     }
 
@@ -293,21 +378,24 @@ impl Store for RedisStore {
     }
 
     fn tally_replay(&self, id: &OperationId) {
-        if let Some(post) = self.crew().map().post(self.crew().keys.shard(id)) {
-            post.node.tally_replay(id);
+        if let Some(member) = self.topology().map().member(self.topology().keys.shard(id)) {
+            member.node.tally_replay(id);
         }
     }
 }
 
 impl Backend for RedisStore {
     fn health(&self) -> Result<Vec<Finding>, StoreError> {
-        let crew = Arc::clone(self.fleet.crew());
-        self.fleet.engine().wait_for(async move {
-            let wait = crew.terms.wait.load(Ordering::Relaxed);
+        let topology = Arc::clone(self.cluster.topology());
+        let ahead_ms = self.clock.server_ahead_ms();
+        self.cluster.runtime().wait_for(async move {
+            let wait = topology.terms.wait.load(Ordering::Relaxed);
             let mut findings = Vec::new();
-            for (address, settings) in settings_of_all(&crew).await? {
-                findings.extend(settings.findings(&crew.options, &address, wait));
+            for (address, settings) in all_settings(&topology).await? {
+                findings.extend(settings.findings(&topology.options, &address, wait));
             }
+            findings.push(check_clock(ahead_ms));
+            findings.push(check_records(&topology).await?);
             Ok(findings)
         })
     }
@@ -319,14 +407,15 @@ impl Backend for RedisStore {
 
 impl Drop for RedisStore {
     fn drop(&mut self) {
-        let crew = Arc::clone(self.fleet.crew());
-        if crew.map().nodes.iter().any(|post| post.node.has_tallies()) {
-            // Each batch takes some along. Those that do not make it in time may be lost.
-            drop(self.fleet.engine().wait_for(async move {
+        let topology = Arc::clone(self.cluster.topology());
+        let usable = topology.terms.older.get().is_none();
+        if usable && topology.map().nodes.iter().any(|member| member.node.has_tallies()) {
+            // Each batch writes some of them. Those that are not written in time may be lost.
+            drop(self.cluster.runtime().wait_for(async move {
                 let until = Instant::now() + CLOSING;
-                for post in &crew.map().nodes {
-                    while post.node.has_tallies() && Instant::now() < until {
-                        drop(post.node.send(&Arc::new(Command::plain(0, ["PING"])), until).await);
+                for member in &topology.map().nodes {
+                    while member.node.has_tallies() && Instant::now() < until {
+                        drop(member.node.send(&Arc::new(Command::plain(0, ["PING"])), until).await);
                     }
                 }
                 Ok(())
@@ -335,128 +424,68 @@ impl Drop for RedisStore {
     }
 }
 
-/// Finds out what kind of ledger it is, and makes one where there is none.
-async fn introduce(crew: &Crew, clock: &ServerClock) -> Result<(), StoreError> {
-    let foreign = |what: String| StoreError::Unusable { what };
-    let meta = crew.keys.meta();
-    if crew.options.missing == Missing::Refuse
-        && !matches!(ask(crew, Command::plain(0, ["EXISTS", &meta])).await?, Value::Int(1))
-    {
-        return Err(no_ledger(&format!("under the prefix {:?}", crew.options.prefix)));
-    }
-    // First how many replicas there must be: a ledger whose own key they lack would not be known after a failover.
-    let replicas = agree_on_replicas(crew, &meta).await?;
-    let identity = format!("{:016x}", Token::new()?.token());
-    let terms = [FORMAT.to_owned(), crew.options.shards.to_string(), identity, replicas.to_string()];
-    let open = Command::script(0, Script::Open).keys([meta.clone()]).arguments(terms.map(String::into_bytes));
-    let answer = ask(
-        crew,
-        match crew.options.missing {
-            Missing::Make => open,
-            // Who only looks makes nothing, and may look where nobody confirms anything.
-            Missing::Refuse => open.unproven(),
-        },
-    );
-    let fields: Vec<String> = if let Value::Array(fields) = answer.await? {
-        fields.iter().map(|field| text(field).unwrap_or_default()).collect()
-    } else {
-        Vec::new()
+/// Finds or creates the ledger and starts its clock.
+async fn open_ledger(topology: &Arc<Topology>, clock: &LedgerClock) -> Result<Identity, StoreError> {
+    // First the number of required replicas: if they lacked the ledger's own key, it would be unknown after a
+    // failover.
+    let first = identity::parse(&upkeep::ask(topology, identity::query(topology)).await?);
+    let waited = first.as_ref().map_or(0, |found| found.wait);
+    let wait = match topology.options.wait {
+        Some(wait) => wait,
+        None => upkeep::replicas(topology).await?.max(waited),
     };
-    let [format, shards, identity, lookup] = fields.as_slice() else {
-        return Err(foreign(format!("{meta:?} is not the ledger's own key")));
-    };
-    if format != FORMAT {
-        return Err(foreign(format!(
-            "the ledger has the format {format:?}, of a newer version; update this program"
-        )));
+    topology.terms.wait.store(wait, Ordering::Relaxed);
+    let (identity, mut found) = identity::open(topology, first).await?;
+    if topology.options.missing == IfMissing::Create {
+        // A store that may write starts only if the replicas have what it has found.
+        let proven =
+            topology.read(identity::query(topology).confirm(Confirm::Required), topology.until()).await?;
+        found = identity::parse(&proven).unwrap_or(found);
     }
-    let shards = shards.parse().ok().filter(|shards| (1..=options::MAX_SHARDS).contains(shards));
-    crew.keys.found_shards(shards.ok_or_else(|| {
-        foreign(
-            "the ledger does not say how many shards it has; is another program using its keys?".to_owned(),
-        )
-    })?);
-    crew.terms.identity.get_or_init(|| identity.clone());
-    crew.terms.lookup.get_or_init(|| lookup == "1");
-    read_clock(crew, clock).await
+    if let Some(server_ms) = upkeep::server_time(topology).await? {
+        clock.begin(server_ms, found.clock().as_ref());
+    }
+    if topology.options.missing == IfMissing::Create {
+        upkeep::agree_on_replicas(topology, &found).await?;
+        upkeep::mark_time(topology, clock, &found).await?;
+    }
+    Ok(identity)
 }
 
-/// How many replicas must have a write: as many as there are, and not fewer than there were, unless it is said. Gives
-/// how many there are, where that counts.
-async fn agree_on_replicas(crew: &Crew, meta: &str) -> Result<u32, StoreError> {
-    let (wait, there) = match crew.options.wait {
-        Some(wait) => (wait, 0),
-        None => {
-            let waited = ask(crew, Command::plain(0, ["HGET", meta, "wait"])).await?;
-            let waited = text(&waited).and_then(|text| text.parse().ok()).unwrap_or_default();
-            let follow = ask_each(crew, &["INFO", "replication"]).await?;
-            let fewest =
-                follow.iter().map(|info| Settings::read(&text(info).unwrap_or_default()).replicas).min();
-            let fewest = fewest.unwrap_or_default();
-            (fewest.max(waited), fewest)
-        }
-    };
-    crew.terms.wait.store(wait, Ordering::Relaxed);
-    Ok(there)
-}
-
-/// What each server says of itself now.
-async fn settings_of_all(crew: &Crew) -> Result<Vec<(String, Settings)>, StoreError> {
+/// The current settings of each server.
+async fn all_settings(topology: &Topology) -> Result<Vec<(String, Settings)>, StoreError> {
     let mut all = Vec::new();
-    for post in &crew.map().nodes {
-        let until = Instant::now() + crew.options.timeout;
-        let link = link::Link::open(&crew.options, &post.node.hosts, until).await;
-        let link = link.map_err(|closed| closed.into_error("the ledger's server cannot be asked"))?;
+    for member in &topology.map().nodes {
+        let until = Instant::now() + topology.options.timeout;
+        let link = link::Link::open(&topology.options, &member.node.hosts, until).await;
+        let link = link.map_err(|closed| closed.into_error("the ledger's server cannot be queried"))?;
         all.push((format!("{}:{}", link.address.0, link.address.1), link.settings));
     }
     Ok(all)
 }
 
-/// Reads the clocks of all servers. The one furthest behind counts, so that nobody is ahead of any.
-async fn read_clock(crew: &Crew, clock: &ServerClock) -> Result<(), StoreError> {
-    let times = ask_each(crew, &["TIME"]).await?;
-    if let Some(server_ms) = times.iter().filter_map(time_ms).min() {
-        clock.read(server_ms);
+/// Reports whether the servers' clocks agree with the ledger's time.
+fn check_clock(ahead_ms: i64) -> Finding {
+    let found = match ahead_ms {
+        0.. => format!("the servers' clocks are {ahead_ms} ms ahead of the ledger's time"),
+        _ => format!("the servers' clocks are {} ms behind the ledger's time", ahead_ms.unsigned_abs()),
+    };
+    Finding::check("clock", ahead_ms.abs() <= MAX_CLOCK_DIFFERENCE_MS, Verdict::Look, found)
+}
+
+/// Reports whether the newest records, and all that are due, can be read.
+async fn check_records(topology: &Arc<Topology>) -> Result<Finding, StoreError> {
+    let newest = Filter { limit: CHECKED_RECORDS, ..Filter::default() };
+    let read = listing::list(topology, &newest).await?.len()
+        + listing::due(topology, i64::MAX, CHECKED_RECORDS).await?.len();
+    let unreadable = topology.all_unreadable();
+    if unreadable.is_empty() {
+        return Ok(Finding::good("records", format!("{read} checked, all readable")));
     }
-    Ok(())
-}
-
-fn time_ms(answer: &Value) -> Option<i64> {
-    let Value::Array(parts) = answer else { return None };
-    let number = |index: usize| -> Option<i64> { text(parts.get(index)?)?.parse().ok() };
-    Some(number(0)? * 1_000 + number(1)? / 1_000)
-}
-
-/// Asks the server of a shard.
-async fn ask(crew: &Crew, command: Command) -> Result<Value, StoreError> {
-    answered(crew.send(&Arc::new(command), Instant::now() + crew.options.timeout).await)
-}
-
-/// Asks every server, all at once.
-async fn ask_each(crew: &Crew, words: &[&str]) -> Result<Vec<Value>, StoreError> {
-    let until = Instant::now() + crew.options.timeout;
-    let command = Arc::new(Command::plain(0, words.iter().copied()));
-    let sent: Vec<_> = crew.map().nodes.iter().map(|post| post.node.send(&command, until)).collect();
-    let mut values = Vec::with_capacity(sent.len());
-    for answer in sent {
-        values.push(answered(answer.await)?);
-    }
-    Ok(values)
-}
-
-/// An answer while the store is opened, when nothing is tried twice.
-fn answered(answer: Result<Answer, tokio::sync::oneshot::error::RecvError>) -> Result<Value, StoreError> {
-    let cannot = |why: &str| StoreError::unavailable(format!("the ledger's server cannot be used: {why}"));
-    match answer {
-        Ok(Answer::Reply(value)) => Ok(value),
-        Ok(Answer::NotRun(node::NotRun::Unusable(what))) => Err(StoreError::Unusable { what }),
-        Ok(Answer::NotRun(node::NotRun::Later(why) | node::NotRun::Elsewhere(why)) | Answer::Lost(why)) => {
-            Err(cannot(&why))
-        }
-        Ok(Answer::Refused(words)) => Err(cannot(&words)),
-        Ok(Answer::Unconfirmed { have, need }) => Err(fleet::unconfirmed(have, need)),
-        Err(_) => Err(cannot("no answer")),
-    }
+    let ids: Vec<&str> = unreadable.iter().map(OperationId::as_str).collect();
+    let found =
+        format!("not written by any version of this program, and omitted from listings: {}", ids.join(", "));
+    Ok(Finding::bad("records", found))
 }
 
 fn body_key(record: &str) -> String {
@@ -464,11 +493,11 @@ fn body_key(record: &str) -> String {
 }
 
 fn unknown(why: &str) -> StoreError {
-    StoreError::unavailable(format!("nobody can say whether it was written: {why}"))
+    StoreError::unavailable(format!("it is unknown whether the change was written: {why}"))
 }
 
-/// The value and the body in an answer.
-fn stored(answer: Value) -> Stored {
+/// The value and the body in a reply.
+fn parse_stored(answer: Value) -> Stored {
     let parts = if let Value::Array(parts) = answer { parts } else { Vec::new() };
     let mut parts = parts.into_iter();
     let mut bytes = || match parts.next() {

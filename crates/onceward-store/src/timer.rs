@@ -1,6 +1,6 @@
-//! Sleeping on any runtime or none: one thread for each process, which wakes those whose time has come.
+//! Sleeping on any runtime or none: one timer thread per process.
 //!
-//! A process that is forked has none of its parent's threads. Whoever sleeps in it starts a thread of its own.
+//! A forked process has none of its parent's threads, so it starts its own timer thread.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -8,16 +8,16 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-/// Waits for that long.
+/// Waits for that duration.
 pub(crate) fn sleep(span: Duration) -> Sleep {
     Sleep { due: Instant::now() + span, place: None }
 }
 
-/// Ready when its time has come.
+/// A future that is ready after its deadline.
 #[derive(Debug)]
 pub(crate) struct Sleep {
     due: Instant,
-    /// Where it stands in whose list.
+    /// The timer that holds the waker, and the key of its entry.
     place: Option<(Arc<Timer>, u64)>,
 }
 
@@ -36,7 +36,7 @@ impl Future for Sleep {
             let number = timer.enter(self.due, waker);
             self.place = Some((timer, number));
         }
-        // Its time may have come, and its turn gone by, while it was entered.
+        // The deadline may have passed while the entry was added.
         if Instant::now() >= self.due { Poll::Ready(()) } else { Poll::Pending }
     }
 }
@@ -73,7 +73,7 @@ impl Timer {
                 *timer = Some((process, Arc::clone(&own)));
                 let thread = Arc::clone(&own);
                 let run = move || thread.run();
-                // Without a thread nobody is woken, and whoever polls by himself still gets through.
+                // Without a thread there are no wake-ups, but polling still works.
                 drop(std::thread::Builder::new().name("once-timer".to_owned()).spawn(run));
                 own
             }
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_sleeps_shorter_wakes_first() {
+    fn the_shorter_sleep_ends_first() {
         let started = Instant::now();
         let nap = |ms| async move {
             sleep(Duration::from_millis(ms)).await;
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_dropped_is_forgotten() {
+    fn a_dropped_sleep_is_removed() {
         let mut dropped = Box::pin(sleep(Duration::from_secs(3_600)));
         assert!(dropped.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
         let due = dropped.due;

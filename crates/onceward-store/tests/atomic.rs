@@ -1,14 +1,35 @@
-//! Record and effect in one transaction: exactly one effect, whoever is cut off and however many come at once.
-#![expect(clippy::unwrap_used, reason = "a test that cannot set up its ground fails")]
+//! Record and effect in one transaction: exactly one effect, whatever is interrupted and however many callers there
+//! are.
+#![expect(clippy::unwrap_used, reason = "a test that cannot set up its environment fails")]
 
-use onceward::{Code, Done, Failure, Filter, Operation, State, Store};
+use onceward::{Code, Done, Failure, Filter, Operation, Redaction, State, Store, Terms};
+use onceward_store::seal::Keys;
+use onceward_store::seal::new_key;
 
 fn transfer(amount: u32) -> Operation {
     Operation::new("transfer").key("t1").input(serde_json::json!({"amount": amount}))
 }
 
+/// A transfer whose stored result must not hold a token.
+fn redacted_transfer() -> Operation {
+    let redact = Redaction::parse(&["re:sk_[a-z]+", "json:/token"]).unwrap();
+    transfer(1).terms(Terms { redact, ..Terms::default() })
+}
+
+/// What an effect gives that returns secrets.
+fn with_secrets() -> Done {
+    onceward::atomic::dispatch().created(&serde_json::json!({"id": 1, "token": "hidden", "url": "?k=sk_abc"}))
+}
+
+/// The same as it is stored.
+const REDACTED: &str = r#"{"id":1,"token":"[redacted]","url":"?k=[redacted]"}"#;
+
+fn keys() -> Keys {
+    Keys::parse(&new_key().unwrap()).unwrap()
+}
+
 mod sqlite {
-    use super::{Code, Done, Failure, transfer};
+    use super::{Code, Done, Failure, REDACTED, keys, redacted_transfer, transfer, with_secrets};
     use onceward_store::sqlite::atomic::{AtomicBegun, AtomicLedger};
     use rusqlite::{Connection, Transaction, TransactionBehavior};
 
@@ -54,7 +75,43 @@ mod sqlite {
     }
 
     #[test]
-    fn whoever_is_cut_off_leaves_nothing() {
+    fn a_result_is_sealed_and_without_the_key_nothing_runs() {
+        let bank = Bank::new();
+        let mut connection = bank.connect();
+        let ledger = AtomicLedger::open(&connection).unwrap().with_keys(Some(keys()));
+        ledger.run(&mut connection, &transfer(1), |transaction, _| insert(transaction)).unwrap();
+        let stored =
+            "SELECT record LIKE '%sealed:1:k_%' AND hex(body) LIKE hex('sealed:1:k_') || '%' FROM onceward";
+        assert!(connection.query_row(stored, [], |row| row.get::<_, bool>(0)).unwrap());
+        let retry = ledger.run(&mut connection, &transfer(1), |_, _| panic!("it runs again")).unwrap();
+        assert_eq!((retry.data(), retry.body()), (Some("{\"id\":1}"), Some(b"\0body".as_slice())));
+        for other in [None, Some(keys())] {
+            let blind = ledger.clone().with_keys(other);
+            let error = blind.run(&mut connection, &transfer(1), |_, _| panic!("it runs again")).unwrap_err();
+            assert_eq!(error.code(), Code::ResultUnavailable);
+        }
+        assert_eq!(bank.transfers(), 1);
+    }
+
+    #[test]
+    fn what_the_rules_find_is_not_stored() {
+        let bank = Bank::new();
+        let mut connection = bank.connect();
+        let ledger = AtomicLedger::open(&connection).unwrap();
+        ledger.run(&mut connection, &redacted_transfer(), |_, _| Ok(with_secrets())).unwrap();
+        let stored = "SELECT record FROM onceward";
+        let stored: String = connection.query_row(stored, [], |row| row.get(0)).unwrap();
+        assert!(
+            stored.contains("[redacted]") && !stored.contains("hidden") && !stored.contains("sk_abc"),
+            "{stored}"
+        );
+        let retry =
+            ledger.run(&mut connection, &redacted_transfer(), |_, _| panic!("it runs again")).unwrap();
+        assert_eq!(retry.data(), Some(REDACTED));
+    }
+
+    #[test]
+    fn an_interrupted_transaction_leaves_nothing() {
         let bank = Bank::new();
         let mut connection = bank.connect();
         let ledger = AtomicLedger::open(&connection).unwrap();
@@ -74,7 +131,7 @@ mod sqlite {
     }
 
     #[test]
-    fn of_many_at_once_one_has_the_effect() {
+    fn of_many_concurrent_callers_one_has_the_effect() {
         let bank = Bank::new();
         AtomicLedger::open(&bank.connect()).unwrap();
         let replayed: usize = std::thread::scope(|scope| {
@@ -95,7 +152,7 @@ mod sqlite {
     }
 
     #[test]
-    fn a_claim_counts_only_in_its_own_transaction() {
+    fn a_claim_is_valid_only_in_its_own_transaction() {
         let bank = Bank::new();
         let mut connection = bank.connect();
         let ledger = AtomicLedger::open(&connection).unwrap();
@@ -110,7 +167,7 @@ mod sqlite {
     }
 
     #[test]
-    fn time_takes_results_and_tombstones() {
+    fn results_and_tombstones_expire() {
         let bank = Bank::new();
         let mut connection = bank.connect();
         let ledger = AtomicLedger::open(&connection).unwrap();
@@ -118,6 +175,7 @@ mod sqlite {
         let brief = transfer(1).terms(terms);
         ledger.run(&mut connection, &brief, |transaction, _| insert(transaction)).unwrap();
         for _ in 0..2 {
+            // Time is the subject: a retention of one millisecond passes.
             std::thread::sleep(std::time::Duration::from_millis(5));
             let transaction = connection.transaction().unwrap();
             assert_eq!(ledger.sweep(&transaction).unwrap(), 1);
@@ -129,13 +187,15 @@ mod sqlite {
 }
 
 mod postgres {
-    use super::{Code, Done, Failure, Filter, State, Store, transfer};
+    use super::{
+        Code, Done, Failure, Filter, REDACTED, State, Store, keys, redacted_transfer, transfer, with_secrets,
+    };
     use onceward_harness::Postgres;
     use onceward_store::postgres::atomic::{AtomicBegun, AtomicLedger};
-    use onceward_store::{PostgresOptions, PostgresStore};
+    use onceward_store::postgres::{PostgresOptions, PostgresStore};
     use tokio_postgres::{Client, NoTls, Transaction};
 
-    /// A database with a table of transfers, and the name of a ledger in it.
+    /// A database with a table of transfers, and the schema of a ledger in it.
     struct Bank {
         server: &'static Postgres,
         url: String,
@@ -192,7 +252,45 @@ mod postgres {
     }
 
     #[test]
-    fn whoever_is_cut_off_leaves_nothing() {
+    fn a_result_is_sealed_and_without_the_key_nothing_runs() {
+        let bank = Bank::new();
+        on_a_runtime(async || {
+            let (mut client, ledger) = bank.connect().await;
+            let ledger = ledger.with_keys(Some(keys()));
+            let insert = async |transaction: &Transaction<'_>, _: &_| bank.insert(transaction).await;
+            let never = async |_: &Transaction<'_>, _: &_| panic!("it runs");
+            ledger.run(&mut client, &transfer(1), insert).await.unwrap();
+            let stored = format!("select outcome like '%\"sealed:1:k_%' from {}.operation", bank.schema);
+            assert_eq!(bank.server.sql(&stored), "t");
+            let retry = ledger.run(&mut client, &transfer(1), never).await.unwrap();
+            assert_eq!((retry.data(), retry.body()), (Some("{\"id\":1}"), Some(b"\0body".as_slice())));
+            let blind = ledger.with_keys(None);
+            let error = blind.run(&mut client, &transfer(1), never).await.unwrap_err();
+            assert_eq!(error.code(), Code::ResultUnavailable);
+        });
+        assert_eq!(bank.transfers(), "1");
+    }
+
+    #[test]
+    fn what_the_rules_find_is_not_stored() {
+        let bank = Bank::new();
+        on_a_runtime(async || {
+            let (mut client, ledger) = bank.connect().await;
+            let act = async |_: &Transaction<'_>, _: &_| Ok(with_secrets());
+            ledger.run(&mut client, &redacted_transfer(), act).await.unwrap();
+            let never = async |_: &Transaction<'_>, _: &_| panic!("it runs again");
+            let retry = ledger.run(&mut client, &redacted_transfer(), never).await.unwrap();
+            assert_eq!(retry.data(), Some(REDACTED));
+        });
+        let stored = format!(
+            "select outcome like '%hidden%' or outcome like '%sk_abc%' from {}.operation",
+            bank.schema
+        );
+        assert_eq!(bank.server.sql(&stored), "f");
+    }
+
+    #[test]
+    fn an_interrupted_transaction_leaves_nothing() {
         let bank = Bank::new();
         on_a_runtime(async || {
             let (mut unlucky, ledger) = bank.connect().await;
@@ -200,7 +298,7 @@ mod postgres {
             let begun = ledger.begin(&cut_off, &transfer(1)).await.unwrap();
             assert!(matches!(begun, AtomicBegun::Execute(_)));
             bank.insert(&cut_off).await.unwrap();
-            // The connection is ended by its server, in the middle of the transaction.
+            // The server ends the connection in the middle of the transaction.
             let pid: i32 = cut_off.query_one("select pg_backend_pid()", &[]).await.unwrap().get(0);
             drop(bank.server.sql(&format!("select pg_terminate_backend({pid})")));
             drop(cut_off);
@@ -219,7 +317,7 @@ mod postgres {
     }
 
     #[test]
-    fn of_many_at_once_one_has_the_effect_and_the_others_wait_for_it() {
+    fn of_many_concurrent_callers_one_has_the_effect_and_the_others_wait() {
         let bank = Bank::new();
         let replayed: usize = std::thread::scope(|scope| {
             let callers: Vec<_> = (0..8)
@@ -230,6 +328,7 @@ mod postgres {
                             let (mut client, ledger) = bank.connect().await;
                             let insert = async |transaction: &Transaction<'_>, _: &_| {
                                 let done = bank.insert(transaction).await;
+                                // The others begin while this transaction is open.
                                 tokio::time::sleep(std::time::Duration::from_millis(50)).await;
                                 done
                             };
@@ -246,7 +345,7 @@ mod postgres {
     }
 
     #[test]
-    fn what_is_done_in_a_transaction_is_listed_and_replayed_by_the_store() {
+    fn the_store_lists_and_replays_atomic_operations() {
         let bank = Bank::new();
         on_a_runtime(async || {
             let (mut client, ledger) = bank.connect().await;
@@ -261,7 +360,7 @@ mod postgres {
     }
 
     #[test]
-    fn a_claim_counts_only_in_its_own_transaction() {
+    fn a_claim_is_valid_only_in_its_own_transaction() {
         let bank = Bank::new();
         on_a_runtime(async || {
             let (mut client, ledger) = bank.connect().await;

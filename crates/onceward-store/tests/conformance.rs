@@ -1,14 +1,14 @@
-//! The SQLite store holds what the ledger relies on, alone and with another one on the same file.
-#![expect(clippy::unwrap_used, reason = "a test that cannot set up its ground fails")]
+//! The SQLite store passes the conformance suite, alone and together with another store on the same file.
+#![expect(clippy::unwrap_used, reason = "a test that cannot set up its environment fails")]
 
 use std::cell::RefCell;
 use std::sync::Arc;
 
 use onceward::{Store, conformance};
-use onceward_store::{SqliteOptions, SqliteStore};
+use onceward_store::sqlite::{SqliteOptions, SqliteStore};
 use tempfile::TempDir;
 
-/// Ledgers in folders that are removed when the test is over.
+/// Ledgers in folders that are removed after the test.
 #[derive(Default)]
 struct Ledgers {
     folders: RefCell<Vec<TempDir>>,
@@ -36,7 +36,7 @@ fn the_sqlite_store_conforms() {
 }
 
 #[test]
-fn it_conforms_without_any_memory_of_finished_records() {
+fn it_conforms_without_a_cache() {
     let ledgers = Ledgers::default();
     conformance::run(&|| open(SqliteOptions { cache_bytes: 0, ..ledgers.fresh() })).assert_clean();
 }

@@ -1,17 +1,17 @@
-//! The PostgreSQL store holds what the ledger relies on: plain, partitioned, and through a pooler.
-#![expect(clippy::unwrap_used, reason = "a test that cannot set up its ground fails")]
+//! The PostgreSQL store passes the conformance suite: with a plain table, partitioned, and through a pooler.
+#![expect(clippy::unwrap_used, reason = "a test that cannot set up its environment fails")]
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use onceward::{Store, conformance};
 use onceward_harness::Postgres;
-use onceward_store::{PostgresOptions, PostgresStore};
+use onceward_store::postgres::{PostgresOptions, PostgresStore};
 
 fn open(url: &str) -> Arc<dyn Store> {
     PostgresStore::open(PostgresOptions::parse(url).unwrap()).unwrap()
 }
 
-/// One suite after the other: in some cases an owner has a tenth of a second to live.
+/// Runs the suites one by one: in some cases an owner's lease is only a tenth of a second.
 fn alone() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -52,7 +52,7 @@ fn one_connection_without_notifications_conforms() {
 }
 
 #[test]
-fn it_conforms_through_a_pooler_that_lends_connections_for_one_transaction() {
+fn it_conforms_through_a_transaction_pooler() {
     let _alone = alone();
     let server = Postgres::shared();
     let pooler = server.pgbouncer();

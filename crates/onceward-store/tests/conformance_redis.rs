@@ -1,12 +1,12 @@
-//! The Redis store holds what the ledger relies on: on one server, on one with a replica, and on a cluster.
-#![expect(clippy::unwrap_used, reason = "a test that cannot set up its ground fails")]
+//! The Redis store passes the conformance suite: on one server, with a replica, and on a cluster.
+#![expect(clippy::unwrap_used, reason = "a test that cannot set up its environment fails")]
 #![cfg(feature = "redis")]
 
 use std::sync::Arc;
 
 use onceward::{Store, conformance};
 use onceward_harness::{Redis, RedisCluster};
-use onceward_store::{RedisOptions, RedisStore};
+use onceward_store::redis::{RedisOptions, RedisStore};
 
 fn open(url: &str) -> Arc<dyn Store> {
     RedisStore::open(RedisOptions::parse(url).unwrap()).unwrap()
@@ -20,7 +20,7 @@ fn the_redis_store_conforms() {
 }
 
 #[test]
-fn it_conforms_without_any_memory_of_finished_records() {
+fn it_conforms_without_a_cache() {
     conformance::run(&|| open(&format!("{}&cache_bytes=0", Redis::shared().fresh()))).assert_clean();
 }
 
@@ -48,7 +48,7 @@ fn it_conforms_with_a_replica_that_confirms_every_write() {
 
 #[test]
 fn it_conforms_on_a_cluster() {
-    let cluster = RedisCluster::start();
+    let cluster = RedisCluster::start_with_replicas();
     conformance::run(&|| open(&cluster.fresh())).assert_clean();
     let report = conformance::run_pair(&|| {
         let url = cluster.fresh();

@@ -1,5 +1,5 @@
-//! One ledger is one ledger by whatever path it is reached, and the one file is all of it.
-#![expect(clippy::unwrap_used, reason = "a test that cannot set up its ground fails")]
+//! One ledger, whatever path leads to it, and one file that contains all of it.
+#![expect(clippy::unwrap_used, reason = "a test that cannot set up its environment fails")]
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -7,9 +7,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use onceward::{
-    Blocking, Change, Door, Filter, Inherit, Ledger, Liveness, Operation, Owner, State, Store, StoreError,
+    Blocking, Change, Filter, Inherit, Ledger, Liveness, Operation, Owner, State, Store, StoreError,
+    WriteMode,
 };
-use onceward_store::{Backend, Overwrite, SqliteOptions, SqliteStore};
+use onceward_store::sqlite::{SqliteOptions, SqliteStore};
+use onceward_store::{Backend, Overwrite};
 
 fn open(path: impl AsRef<Path>) -> Result<Arc<SqliteStore>, StoreError> {
     SqliteStore::open(SqliteOptions::new(path.as_ref()))
@@ -19,7 +21,7 @@ fn ledger(path: impl AsRef<Path>) -> Blocking {
     Ledger::new(open(path).unwrap()).blocking()
 }
 
-/// Whether the operation of that key ran, and did not just replay.
+/// Whether the operation with that key ran and was not replayed.
 fn ran(ledger: &Blocking, key: &str) -> bool {
     let receipt = ledger.run(Operation::new("pay").key(key), |attempt| Ok(attempt.dispatch()?.created(&key)));
     !receipt.unwrap().replayed()
@@ -40,7 +42,7 @@ fn liveness(store: &SqliteStore, token: u64) -> Liveness {
 }
 
 #[test]
-fn the_file_alone_is_the_ledger_when_nobody_has_it_open() {
+fn the_file_alone_is_the_ledger_when_it_is_not_open() {
     let folder = tempfile::tempdir().unwrap();
     let (here, there) = (folder.path().join("agent.db"), folder.path().join("copy.db"));
     {
@@ -49,9 +51,9 @@ fn the_file_alone_is_the_ledger_when_nobody_has_it_open() {
             assert!(ran(&one, key));
         }
         assert!(ran(&other, "d"));
-        one.wait_for(one.ledger().list(&Filter { limit: 10, ..Filter::default() })).unwrap();
+        one.list(&Filter { limit: 10, ..Filter::default() }).unwrap();
         drop(one);
-        assert!(ran(&other, "e"), "the one that is left goes on");
+        assert!(ran(&other, "e"), "the remaining store continues");
     }
     std::fs::copy(&here, &there).unwrap();
     let copy = ledger(&there);
@@ -61,7 +63,7 @@ fn the_file_alone_is_the_ledger_when_nobody_has_it_open() {
 }
 
 #[test]
-fn a_replay_pays_for_no_checkpoint() {
+fn a_replay_causes_no_checkpoint() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("agent.db");
     assert!(ran(&ledger(&path), "a"));
@@ -71,14 +73,14 @@ fn a_replay_pays_for_no_checkpoint() {
 }
 
 #[test]
-fn one_ledger_has_many_spellings() {
+fn several_paths_lead_to_one_ledger() {
     let folder = tempfile::tempdir().unwrap();
     let real = folder.path().join("real");
     std::fs::create_dir(&real).unwrap();
     symlink(&real, folder.path().join("linked")).unwrap();
     symlink(real.join("agent.db"), folder.path().join("to-file.db")).unwrap();
     symlink("to-file.db", folder.path().join("to-link.db")).unwrap();
-    // The first one leads to a file that is not there yet.
+    // The first one leads to a file that does not exist yet.
     let spellings =
         ["to-link.db", "to-file.db", "linked/agent.db", "real/../linked/./agent.db", "real/agent.db"];
     let stores: Vec<_> =
@@ -125,7 +127,7 @@ fn a_ledger_in_use_is_not_opened_with_another_live_file() {
 }
 
 #[test]
-fn what_is_no_file_is_refused_at_once() {
+fn anything_but_a_regular_file_is_refused_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let pipe = folder.path().join("pipe");
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
@@ -140,11 +142,11 @@ fn what_is_no_file_is_refused_at_once() {
     assert!(refusal(&path).contains("named pipe"), "{}", refusal(&path));
     symlink("loop", folder.path().join("loop")).unwrap();
     assert!(refusal(folder.path().join("loop")).contains("loop"), "{}", refusal(folder.path().join("loop")));
-    assert!(begun.elapsed() < Duration::from_secs(10), "nothing waits for a pipe");
+    assert!(begun.elapsed() < Duration::from_secs(10), "opening does not wait for a pipe");
 }
 
 #[test]
-fn a_backup_is_whole_while_others_write() {
+fn a_backup_is_consistent_during_writes() {
     let folder = tempfile::tempdir().unwrap();
     let (path, copy) = (folder.path().join("agent.db"), folder.path().join("copy.db"));
     let store = open(&path).unwrap();
@@ -185,10 +187,10 @@ fn a_backup_does_not_replace_a_ledger_in_use() {
     let (store, other) = (open(&here).unwrap(), ledger(&there));
     assert!(ran(&other, "a"));
     let refused = store.backup(&there, Overwrite::Yes).err().unwrap().to_string();
-    assert!(refused.contains("may be in use"), "{refused}");
+    assert!(refused.contains("may be a ledger in use"), "{refused}");
 }
 
-/// Puts many records in at once, all due.
+/// Writes many records at once, all due.
 fn fill(store: &SqliteStore, many: usize) {
     let changes = (0..many).map(|number| {
         let intent = Operation::new("pay").key(number.to_string()).intent().unwrap();
@@ -196,39 +198,20 @@ fn fill(store: &SqliteStore, many: usize) {
         let record = onceward::Record { state: State::Expired, due_ms: Some(2_000), ..record };
         Change::Swap { expected: None, record }
     });
-    pollster::block_on(store.apply(changes.collect(), Door::Blocking)).unwrap();
+    pollster::block_on(store.apply(changes.collect(), WriteMode::Blocking)).unwrap();
 }
 
 #[test]
-fn a_file_shrinks_when_space_is_given_back() {
+fn compacting_shrinks_the_file() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path().join("agent.db")).unwrap();
     fill(&store, 5_000);
     let ledger = Ledger::new(Arc::<SqliteStore>::clone(&store)).blocking();
-    let swept = ledger.wait_for(ledger.ledger().sweep(|_| {})).unwrap();
+    let swept = ledger.sweep(|_| {}).unwrap();
     assert_eq!(swept.deleted, 5_000);
     let compacted = store.compact().unwrap().unwrap();
     assert!(compacted.after_bytes * 4 < compacted.before_bytes, "{compacted:?}");
     assert!(ran(&ledger, "a") && !ran(&ledger, "a"));
-}
-
-#[test]
-fn a_ledger_of_an_older_build_works_and_gets_its_index() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("agent.db");
-    assert!(ran(&ledger(&path), "a"));
-    let shell = rusqlite::Connection::open(&path).unwrap();
-    shell.execute_batch("DROP INDEX operation_key").unwrap();
-    drop(shell);
-    let store = open(&path).unwrap();
-    let by_key = Filter { key: Some("a".to_owned()), limit: 10, ..Filter::default() };
-    assert_eq!(pollster::block_on(store.list(&by_key)).unwrap().len(), 1);
-    store.compact().unwrap();
-    let shell = rusqlite::Connection::open(&path).unwrap();
-    let indexes: i64 = shell
-        .query_row("SELECT count(*) FROM sqlite_schema WHERE name = 'operation_key'", [], |row| row.get(0))
-        .unwrap();
-    assert_eq!(indexes, 1);
 }
 
 #[test]
@@ -240,11 +223,11 @@ fn keys_and_ids_are_found_by_index() {
     let shell = rusqlite::Connection::open(&path).unwrap();
     for (question, index) in [
         ("slot >= 1 AND slot <= 2 AND substr(id, 1, 5) = 'op_ab'", "operation_slot"),
-        ("key = 'a'", "operation_key"),
+        ("origin = 'given' AND key = 'a'", "operation_given"),
         ("scope <> 'default' AND scope = 's' AND name = 'n'", "operation_scope"),
     ] {
         let text = format!(
-            "EXPLAIN QUERY PLAN SELECT * FROM operation WHERE 1 AND {question} ORDER BY +row DESC LIMIT 9"
+            "EXPLAIN QUERY PLAN SELECT * FROM operations WHERE 1 AND {question} ORDER BY +row DESC LIMIT 9"
         );
         let plan: String = shell.query_row(&text, [], |row| row.get(3)).unwrap();
         assert!(plan.contains(index), "{question}: {plan}");

@@ -1,15 +1,16 @@
-//! What is the PostgreSQL store's own: one way there and back, waiting without asking, lost replies, servers that go
-//! and come back.
-#![expect(clippy::unwrap_used, reason = "a test that cannot set up its ground fails")]
+//! What is specific to the PostgreSQL store: round trips, waiting without polling, lost replies, and servers that
+//! stop and come back.
+#![expect(clippy::unwrap_used, reason = "a test that cannot set up its environment fails")]
 
 mod wire;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use onceward::{Blocking, Code, Door, Failure, Filter, Ledger, Operation, Receipt, State, Store, Swap};
-use onceward_harness::{Postgres, Relay};
-use onceward_store::{Backend, PostgresOptions, PostgresStore};
+use onceward::{Blocking, Code, Failure, Filter, Ledger, Operation, Receipt, State, Store, Swap, WriteMode};
+use onceward_harness::{Postgres, Relay, eventually};
+use onceward_store::Backend;
+use onceward_store::postgres::{PostgresOptions, PostgresStore};
 use wire::Wire;
 
 fn open(url: &str) -> Arc<PostgresStore> {
@@ -26,52 +27,52 @@ fn pay(ledger: &Blocking, key: &str) -> Result<Receipt, onceward::Error> {
     })
 }
 
-/// Returns when changes elsewhere are heard of.
-fn hears(store: &PostgresStore) {
-    let heard = store.health().unwrap().into_iter().find(|finding| finding.what == "notifications").unwrap();
-    assert!(heard.found.starts_with("arrive"), "{}", heard.found);
+/// Returns when the store receives notifications.
+fn await_notifications(store: &PostgresStore) {
+    let found = store.health().unwrap().into_iter().find(|finding| finding.what == "notifications").unwrap();
+    assert!(found.found.starts_with("delivered"), "{}", found.found);
 }
 
-/// The schema of a URL of a fresh ledger.
+/// The schema in the URL of a fresh ledger.
 fn schema(url: &str) -> &str {
     url.split_once("schema=").unwrap().1.split('&').next().unwrap()
 }
 
-/// The same URL by way of another port.
+/// The same URL with another port.
 fn via(url: &str, from: u16, to: u16) -> String {
     url.replace(&format!(":{from}/"), &format!(":{to}/"))
 }
 
 #[test]
-fn a_first_call_is_one_way_and_its_ending_is_one() {
+fn a_first_call_takes_one_round_trip_and_its_end_another() {
     let server = Postgres::shared();
     let wire = Wire::to(server.port());
     let server_url = &server.fresh();
     let store = open(&wire.through(server, server_url));
     let ledger = ledger(&store);
     let intent = Operation::new("pay").key("a").intent().unwrap();
-    let (asked, begun) = wire.asked_by(|| ledger.wait_for(ledger.ledger().begin(&intent)).unwrap());
+    let (asked, begun) = wire.asked_by(|| ledger.begin(&intent).unwrap());
     assert_eq!(asked, 1, "to begin");
     let onceward::Begun::Execute(claim) = begun else { panic!("it is replayed") };
-    hears(&store);
-    // From now on the server keeps statements: once, and along with the first.
+    await_notifications(&store);
+    // From now on the statements are prepared, once, along with the first use.
     pay(&ledger, "first").unwrap();
     let done = onceward::Ending::Done(onceward::Outcome::with_effect(onceward::Effect::Created));
     let (asked, _) = wire.asked_by(|| ledger.wait_for(claim.finish(done)).unwrap());
     assert_eq!(asked, 1, "to finish");
     let (asked, receipt) = wire.asked_by(|| pay(&ledger, "a").unwrap());
     assert!(receipt.replayed());
-    assert_eq!(asked, 0, "to replay what memory holds");
+    assert_eq!(asked, 0, "to replay a cached result");
     let apart = Wire::to(server.port());
     let other = open(&apart.through(server, server_url));
     let other_ledger = self::ledger(&other);
     let (asked, receipt) = apart.asked_by(|| pay(&other_ledger, "a").unwrap());
     assert!(receipt.replayed());
-    assert_eq!(asked, 1, "to replay what memory does not hold");
+    assert_eq!(asked, 1, "to replay a result that is not cached");
 }
 
 #[test]
-fn a_replay_from_the_server_waits_for_no_disk() {
+fn a_replay_from_the_server_does_not_wait_for_the_disk() {
     let server = Postgres::start();
     let url = format!("{}&notify=no", server.fresh());
     let store = open(&url);
@@ -81,100 +82,97 @@ fn a_replay_from_the_server_waits_for_no_disk() {
     for _ in 0..100 {
         assert!(pay(&ledger, "a").unwrap().replayed());
     }
-    // A commit each would be many times that. What there is: the sequence of places, now and then.
+    // One commit per replay would write many times that. Only the position sequence is logged now and then.
     let bytes = server.sql(&format!("select pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '{at}')"));
     assert!(bytes.parse::<u64>().unwrap() < 3_000, "{bytes} bytes were written");
 }
 
 #[test]
-fn who_waits_is_told_and_does_not_ask() {
+fn a_waiting_caller_is_notified_and_does_not_poll() {
     let server = Postgres::shared();
     let url = server.fresh();
     let wire = Wire::to(server.port());
     let (here, there) = (open(&url), open(&wire.through(server, &url)));
-    hears(&there);
+    await_notifications(&there);
     let intent = Operation::new("pay").key("a").intent().unwrap();
     let owner = ledger(&here);
-    let onceward::Begun::Execute(claim) = owner.wait_for(owner.ledger().begin(&intent)).unwrap() else {
-        panic!("it is replayed")
-    };
+    let onceward::Begun::Execute(claim) = owner.begin(&intent).unwrap() else { panic!("it is replayed") };
     let waiter = ledger(&there);
     let (asked, (receipt, late)) = wire.asked_by(|| {
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| (pay(&waiter, "a").unwrap(), Instant::now()));
+            // Time is the subject: a caller that polled would ask the server many times in it.
             std::thread::sleep(Duration::from_millis(2_000));
             let done = onceward::Ending::Done(onceward::Outcome::with_effect(onceward::Effect::Created));
             owner.wait_for(claim.finish(done)).unwrap();
-            let told = Instant::now();
+            let ended = Instant::now();
             let (receipt, woke) = waiting.join().unwrap();
-            (receipt, woke.saturating_duration_since(told))
+            (receipt, woke.saturating_duration_since(ended))
         })
     });
     assert!(receipt.replayed());
     assert!(late < Duration::from_millis(100), "it woke {late:?} after the ending");
-    // One to begin, which conflicts; one to be told; one to look when told. Each is kept by the server once, and the
-    // listening connection is asked every two seconds whether it lives. Who asks by himself asks twenty times.
+    // One request to begin, which conflicts; one to be notified; one to read after the notification. Each is prepared
+    // once, and the listening connection is checked every two seconds. A polling caller would send twenty.
     assert!(asked <= 8, "the server was asked {asked} times");
 }
 
 #[test]
-fn who_only_replays_soon_does_so_from_memory() {
+fn replays_soon_come_from_the_cache() {
     let url = Postgres::shared().fresh();
     let id = pay(&ledger(&open(&url)), "a").unwrap().record().id.clone();
     let there = open(&url);
     let begun = Instant::now();
-    while pollster::block_on(there.recall(&id)).unwrap().is_none() {
+    while pollster::block_on(there.load_cached(&id)).unwrap().is_none() {
         assert!(begun.elapsed() < Duration::from_secs(10), "the server is asked each time");
         assert!(pay(&ledger(&there), "a").unwrap().replayed());
     }
 }
 
 #[test]
-fn what_one_settles_another_soon_does_not_serve_from_memory() {
+fn a_record_changed_elsewhere_is_soon_not_served_from_the_cache() {
     let url = Postgres::shared().fresh();
     let (here, there) = (open(&url), open(&url));
-    hears(&there);
+    await_notifications(&there);
     let id = pay(&ledger(&there), "a").unwrap().record().id.clone();
-    assert!(pollster::block_on(there.recall(&id)).unwrap().is_some(), "it is in memory");
+    assert!(pollster::block_on(there.load_cached(&id)).unwrap().is_some(), "it is cached");
     let settler = ledger(&here);
-    settler.wait_for(settler.ledger().forget(&id)).unwrap();
+    settler.forget(&id).unwrap();
     let begun = Instant::now();
-    while pollster::block_on(there.recall(&id)).unwrap().is_some() {
-        assert!(begun.elapsed() < Duration::from_secs(5), "it is still served");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    eventually("it is no longer served", || pollster::block_on(there.load_cached(&id)).unwrap().is_none());
+    assert!(begun.elapsed() < Duration::from_secs(5), "it was served for {:?}", begun.elapsed());
     assert!(!pay(&ledger(&there), "a").unwrap().replayed(), "it was forgotten, so it runs");
 }
 
 #[test]
-fn a_lost_reply_is_no_conflict_with_oneself() {
+fn a_lost_reply_is_not_a_conflict_with_itself() {
     let server = Postgres::shared();
     let relay = Relay::to(server.port());
     let url = via(&server.fresh(), server.port(), relay.port());
-    // No connection but this one whose reply could be the lost one.
+    // Only this connection is left, so the lost reply must be its own.
     let store = open(&format!("{url}&connections=1&notify=no"));
     let record = onceward::transition::stage(&Operation::new("pay").key("a").intent().unwrap(), 1);
     let next = onceward::Record { version: 2, state: State::Done, ..record.clone() };
     for (expected, record) in [(None, &record), (Some(1), &next)] {
         relay.drop_replies_once();
-        let swap = pollster::block_on(store.swap(expected, record.clone(), Door::Async)).unwrap();
+        let swap = pollster::block_on(store.swap(expected, record.clone(), WriteMode::Async)).unwrap();
         assert!(matches!(swap, Swap::Written(_)), "{swap:?}");
     }
     assert_eq!(relay.replies_dropped(), 2);
-    // A conflict with somebody else stays one.
+    // A conflict with another caller remains a conflict.
     let other = onceward::Record { attempt: 9, ..next.clone() };
     relay.drop_replies_once();
-    let swap = pollster::block_on(store.swap(Some(1), other, Door::Async)).unwrap();
+    let swap = pollster::block_on(store.swap(Some(1), other, WriteMode::Async)).unwrap();
     assert!(matches!(swap, Swap::Conflict(Some(_))), "{swap:?}");
-    // Of a deletion it cannot be told who did it.
+    // For a delete it is unknown who deleted the record.
     relay.drop_replies_once();
-    let deleted = pollster::block_on(store.delete(&record.id, 2, Door::Async));
+    let deleted = pollster::block_on(store.delete(&record.id, 2, WriteMode::Async));
     assert!(deleted.is_err(), "{deleted:?}");
     assert!(pollster::block_on(store.load(&record.id)).unwrap().is_none());
 }
 
 #[test]
-fn lost_replies_under_load_neither_lose_nor_double_an_effect() {
+fn lost_replies_under_load_neither_lose_nor_repeat_an_effect() {
     let server = Postgres::shared();
     let relay = Relay::to(server.port());
     let store = open(&via(&server.fresh(), server.port(), relay.port()));
@@ -198,6 +196,7 @@ fn lost_replies_under_load_neither_lose_nor_double_an_effect() {
             .collect();
         while !callers.iter().all(std::thread::ScopedJoinHandle::is_finished) {
             relay.drop_replies_once();
+            // The pace of the faults.
             std::thread::sleep(Duration::from_millis(100));
         }
     });
@@ -210,7 +209,7 @@ fn lost_replies_under_load_neither_lose_nor_double_an_effect() {
 }
 
 #[test]
-fn a_server_that_is_gone_is_said_in_time_and_one_that_comes_back_is_found() {
+fn a_stopped_server_is_reported_in_time_and_found_again() {
     let mut server = Postgres::start();
     let store = open(&format!("{}&timeout=700ms", server.fresh()));
     let ledger = ledger(&store);
@@ -228,7 +227,7 @@ fn a_server_that_is_gone_is_said_in_time_and_one_that_comes_back_is_found() {
 }
 
 #[test]
-fn a_partition_is_said_in_time_and_its_end_is_seen() {
+fn a_network_partition_is_reported_in_time_and_its_end_noticed() {
     let server = Postgres::shared();
     let relay = Relay::to(server.port());
     let store = open(&format!("{}&timeout=500ms", via(&server.fresh(), server.port(), relay.port())));
@@ -244,21 +243,20 @@ fn a_partition_is_said_in_time_and_its_end_is_seen() {
 }
 
 #[test]
-fn a_waiter_whose_listening_connection_is_lost_still_hears_the_ending() {
+fn a_waiting_caller_is_woken_even_if_the_listening_connection_is_lost() {
     let server = Postgres::shared();
     let url = server.fresh();
     let relay = Relay::to(server.port());
     let (here, there) = (open(&url), open(&via(&url, server.port(), relay.port())));
-    hears(&there);
+    await_notifications(&there);
     let intent = Operation::new("pay").key("a").intent().unwrap();
     let owner = ledger(&here);
-    let onceward::Begun::Execute(claim) = owner.wait_for(owner.ledger().begin(&intent)).unwrap() else {
-        panic!("it is replayed")
-    };
+    let onceward::Begun::Execute(claim) = owner.begin(&intent).unwrap() else { panic!("it is replayed") };
     let waiter = ledger(&there);
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| pay(&waiter, "a").unwrap());
-        std::thread::sleep(Duration::from_millis(200));
+        let watched = format!("select count(*) from {}.operation where watched", schema(&url));
+        eventually("the caller waits", || server.sql(&watched) == "1");
         relay.cut();
         let done = onceward::Ending::Done(onceward::Outcome::with_effect(onceward::Effect::Created));
         owner.wait_for(claim.finish(done)).unwrap();
@@ -270,13 +268,13 @@ fn a_waiter_whose_listening_connection_is_lost_still_hears_the_ending() {
 }
 
 #[test]
-fn somebody_elses_lock_holds_up_nobody_else() {
+fn a_lock_on_one_record_does_not_delay_others() {
     let server = Postgres::shared();
     let url = server.fresh();
     let store = open(&url);
     let ledger = ledger(&store);
     let record = onceward::transition::stage(&Operation::new("pay").key("held").intent().unwrap(), 1);
-    pollster::block_on(store.swap(None, record.clone(), Door::Async)).unwrap();
+    pollster::block_on(store.swap(None, record.clone(), WriteMode::Async)).unwrap();
     let hold = format!(
         "begin; update {}.operation set replays = 0 where id = '{}'; select pg_sleep(2.5); commit",
         schema(&url),
@@ -284,10 +282,14 @@ fn somebody_elses_lock_holds_up_nobody_else() {
     );
     std::thread::scope(|scope| {
         let holder = scope.spawn(|| drop(server.sql(&hold)));
-        std::thread::sleep(Duration::from_millis(300));
+        let sleeping = format!(
+            "select count(*) from pg_stat_activity where wait_event = 'PgSleep' and query like '%{}.%'",
+            schema(&url)
+        );
+        eventually("the record is locked", || server.sql(&sleeping) == "1");
         let begun = Instant::now();
         let next = onceward::Record { version: 2, ..record.clone() };
-        let held = scope.spawn(|| pollster::block_on(store.swap(Some(1), next, Door::Async)).unwrap());
+        let held = scope.spawn(|| pollster::block_on(store.swap(Some(1), next, WriteMode::Async)).unwrap());
         let others: Vec<_> = (0..8)
             .map(|caller| {
                 let ledger = &ledger;
@@ -313,7 +315,7 @@ fn replays_are_tallied_and_survive_closing() {
         pay(&ledger, "a").unwrap();
     }
     let listed = pollster::block_on(store.list(&Filter { limit: 9, ..Filter::default() })).unwrap();
-    assert_eq!(listed.first().unwrap().record.replays, 3, "a listing has them all");
+    assert_eq!(listed.first().unwrap().record.replays, 3, "a listing includes them all");
     pay(&ledger, "a").unwrap();
     drop((ledger, store));
     let replays = format!("select replays from {}.operation", schema(&url));
@@ -341,11 +343,11 @@ fn many_callers_share_statements_and_lose_nothing() {
 }
 
 #[test]
-fn one_change_that_cannot_be_written_does_not_take_the_others_with_it() {
+fn one_change_that_cannot_be_written_does_not_fail_the_others() {
     let server = Postgres::shared();
     let url = server.fresh();
     let store = open(&format!("{url}&connections=1"));
-    // As a damaged index or a trigger of somebody's own would: this one is refused.
+    // Like a damaged index or a custom trigger would: this change is rejected.
     let refuse = format!(
         "create function {0}.refuse() returns trigger language plpgsql as $$ begin raise 'no'; end $$; \
          create trigger refuse before insert on {0}.operation for each row when (new.key = 'bad') \

@@ -1,12 +1,13 @@
-//! What the PostgreSQL store wants of its server: settings, rights, versions, standbys; and what it says where they
-//! are not so.
-#![expect(clippy::unwrap_used, reason = "a test that cannot set up its ground fails")]
+//! What the PostgreSQL store requires of its server, such as settings, privileges, versions and standbys, and the
+//! errors if they are missing.
+#![expect(clippy::unwrap_used, reason = "a test that cannot set up its environment fails")]
 
 use std::sync::Arc;
 
 use onceward::{Blocking, Filter, Ledger, Operation, Receipt, Store};
 use onceward_harness::{Postgres, Relay};
-use onceward_store::{Backend, PostgresOptions, PostgresStore, Verdict};
+use onceward_store::postgres::{PostgresOptions, PostgresStore};
+use onceward_store::{Backend, Verdict};
 
 fn try_open(url: &str) -> Result<Arc<PostgresStore>, onceward::StoreError> {
     PostgresStore::open(PostgresOptions::parse(url).unwrap())
@@ -37,7 +38,7 @@ fn found(store: &PostgresStore, what: &str) -> (Verdict, String) {
 }
 
 #[test]
-fn twenty_may_start_at_once_on_a_new_ledger() {
+fn twenty_processes_may_start_at_once_on_a_new_ledger() {
     for more in ["", "&partitions=3"] {
         let url = format!("{}{more}", Postgres::shared().fresh());
         let gate = std::sync::Barrier::new(20);
@@ -77,11 +78,11 @@ fn partitions_are_chosen_once() {
     let url = server.fresh();
     drop(open(&format!("{url}&partitions=2")));
     drop(open(&url));
-    refused(&format!("{url}&partitions=4"), "made with 2 partitions");
+    refused(&format!("{url}&partitions=4"), "created with 2 partitions");
 }
 
 #[test]
-fn a_server_that_forgets_what_it_acknowledged_is_refused() {
+fn a_server_that_may_lose_acknowledged_writes_is_refused() {
     for setting in ["fsync", "full_page_writes"] {
         let server = Postgres::start_with(&[(setting, "off")]);
         refused(&server.fresh(), "fsync or full_page_writes off");
@@ -89,7 +90,7 @@ fn a_server_that_forgets_what_it_acknowledged_is_refused() {
 }
 
 #[test]
-fn a_commit_is_synced_whatever_the_server_says_by_default() {
+fn a_commit_is_synced_whatever_the_servers_default() {
     let settings =
         [("synchronous_commit", "off"), ("wal_writer_delay", "10s"), ("wal_writer_flush_after", "0")];
     let mut server = Postgres::start_with(&settings);
@@ -103,7 +104,7 @@ fn a_commit_is_synced_whatever_the_server_says_by_default() {
 }
 
 #[test]
-fn a_role_without_rights_hears_which() {
+fn a_role_without_privileges_is_told_which_it_needs() {
     let server = Postgres::shared();
     drop(server.sql("create role stranger login"));
     let url = server.fresh().replace("postgres@", "stranger@");
@@ -114,7 +115,7 @@ fn a_role_without_rights_hears_which() {
 }
 
 #[test]
-fn a_host_that_is_not_there_and_a_database_that_is_not_there_are_said() {
+fn a_missing_host_and_a_missing_database_are_reported() {
     let server = Postgres::shared();
     refused("postgres://postgres@127.0.0.1:1/postgres", "cannot be reached");
     refused(&server.url().replace("/postgres", "/nowhere").replace("//nowhere@", "//postgres@"), "nowhere");
@@ -129,7 +130,7 @@ fn a_database_in_another_encoding_is_refused() {
 }
 
 #[test]
-fn a_standby_that_confirms_nothing_must_be_allowed_by_name() {
+fn an_asynchronous_standby_must_be_allowed_explicitly() {
     let server = Postgres::start();
     let standby = server.standby("second");
     let url = server.fresh();
@@ -145,7 +146,7 @@ fn a_standby_that_confirms_nothing_must_be_allowed_by_name() {
 }
 
 #[test]
-fn the_same_store_goes_on_with_the_standby_that_was_promoted() {
+fn the_same_store_continues_with_the_promoted_standby() {
     let mut primary = Postgres::start();
     let mut standby = primary.standby("second");
     primary.synchronous("second");
@@ -165,7 +166,7 @@ fn the_same_store_goes_on_with_the_standby_that_was_promoted() {
 }
 
 #[test]
-fn a_primary_that_falls_silent_hides_no_promoted_standby() {
+fn a_silent_primary_does_not_hide_a_promoted_standby() {
     let primary = Postgres::start();
     let mut standby = primary.standby("second");
     primary.synchronous("second");
@@ -195,12 +196,12 @@ fn a_write_that_the_standby_did_not_confirm_is_not_reported_as_written() {
     standby.kill();
     std::thread::scope(|scope| {
         let paying = scope.spawn(|| pay(&ledger, "b"));
-        // Somebody loses patience with the commit that waits: the server then reports a success with a warning.
+        // An operator cancels the commit that waits. The server then reports a success with a warning.
         let cancel = "select count(pg_cancel_backend(pid)) from pg_stat_activity \
-                      where wait_event = 'SyncRep' and query like '%swap_1%'";
+                      where wait_event = 'SyncRep' and query like '%swap_3%'";
         let begun = std::time::Instant::now();
         while server.sql(cancel) == "0" {
-            assert!(begun.elapsed().as_secs() < 5, "nobody waits for the standby");
+            assert!(begun.elapsed().as_secs() < 5, "no commit waits for the standby");
         }
         let refused = paying.join().unwrap().unwrap_err();
         assert_eq!(refused.code(), onceward::Code::LedgerUnavailable, "{refused}");
@@ -208,7 +209,7 @@ fn a_write_that_the_standby_did_not_confirm_is_not_reported_as_written() {
 }
 
 #[test]
-fn through_a_pooler_waiting_asks_and_health_says_so() {
+fn through_a_pooler_waiting_callers_poll_and_health_reports_it() {
     let server = Postgres::shared();
     let pooler = server.pgbouncer();
     let url = pooler.fresh();
@@ -217,11 +218,10 @@ fn through_a_pooler_waiting_asks_and_health_says_so() {
     assert_eq!(verdict, Verdict::Look, "{said}");
     let intent = Operation::new("pay").key("a").intent().unwrap();
     let owner = ledger(&here);
-    let onceward::Begun::Execute(claim) = owner.wait_for(owner.ledger().begin(&intent)).unwrap() else {
-        panic!("it is replayed")
-    };
+    let onceward::Begun::Execute(claim) = owner.begin(&intent).unwrap() else { panic!("it is replayed") };
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| pay(&ledger(&there), "a").unwrap());
+        // Nothing shows that a caller polls. If it has not begun to, it finds the operation done, which is right too.
         std::thread::sleep(std::time::Duration::from_millis(200));
         let done = onceward::Ending::Done(onceward::Outcome::with_effect(onceward::Effect::Created));
         owner.wait_for(claim.finish(done)).unwrap();
@@ -230,7 +230,7 @@ fn through_a_pooler_waiting_asks_and_health_says_so() {
 }
 
 #[test]
-fn health_says_what_there_is() {
+fn health_reports_all_checks() {
     let store = open(&Postgres::shared().fresh());
     let findings = store.health().unwrap();
     let words: Vec<&str> = findings.iter().map(|finding| finding.what).collect();
@@ -239,7 +239,9 @@ fn health_says_what_there_is() {
         "disk",
         "synchronous_commit",
         "standbys",
+        "encryption",
         "clock",
+        "ledger",
         "schema",
         "notifications",
         "connections",
@@ -249,7 +251,7 @@ fn health_says_what_there_is() {
 }
 
 #[test]
-fn listings_of_a_large_ledger_come_from_an_index() {
+fn listings_of_a_large_ledger_use_an_index() {
     let server = Postgres::shared();
     let url = server.fresh();
     let store = open(&url);
@@ -276,13 +278,17 @@ fn listings_of_a_large_ledger_come_from_an_index() {
     assert_eq!(list(Filter { states: vec![Failed, Running, InDoubt], ..Filter::default() }), 20);
     assert_eq!(list(Filter { scope: Some("s7".to_owned()), ..Filter::default() }), 50);
     assert_eq!(pollster::block_on(store.due(70, 500)).unwrap().len(), 70);
-    std::thread::sleep(std::time::Duration::from_millis(1_200));
     drop(store);
+    // A connection reports its statistics at the latest when it ends.
+    let connected = format!(
+        "select count(*) from pg_stat_activity where query like '%{schema}%' and pid <> pg_backend_pid()"
+    );
+    onceward_harness::eventually("the connections have ended", || server.sql(&connected) == "0");
     assert_eq!(scanned(), before, "the whole table was read");
 }
 
 #[test]
-fn the_tables_read_well_in_a_shell() {
+fn the_tables_are_readable_in_a_shell() {
     let server = Postgres::shared();
     let url = server.fresh();
     pay(&ledger(&open(&url)), "a").unwrap();
@@ -292,4 +298,75 @@ fn the_tables_read_well_in_a_shell() {
          from {schema}.operation"
     );
     assert_eq!(server.sql(&question), "pay|a|done|once|created|a");
+}
+
+#[test]
+fn unlogged_and_unguarded_tables_are_refused_until_they_are_fixed() {
+    let server = Postgres::shared();
+    let (logged, guarded) = ("SET LOGGED", "ENABLE ALWAYS TRIGGER emptied");
+    for (more, table, worse, better) in [
+        ("", "operation", "set unlogged", logged),
+        ("&partitions=2", "operation_1", "set unlogged", logged),
+        ("", "operation", "disable trigger all", guarded),
+        ("&partitions=2", "operation_1", "disable trigger emptied", guarded),
+    ] {
+        let url = server.fresh();
+        let schema = url.split_once("schema=").unwrap().1;
+        let store = open(&format!("{url}{more}"));
+        let ledger = ledger(&store);
+        pay(&ledger, "before").unwrap();
+        drop(server.sql(&format!("alter table {schema}.{table} {worse}")));
+        refused(&url, better);
+        refused(&url, table);
+        // An open store finds out when it checks the settings again.
+        let (mut refusal, mut number) = (None, 0);
+        onceward_harness::eventually("new operations are refused", || {
+            number += 1;
+            refusal = pay(&ledger, &format!("new-{number}")).err();
+            refusal.is_some()
+        });
+        assert!(refusal.unwrap().to_string().contains(better), "{table}");
+        drop(server.sql(&format!("alter table {schema}.{table} {better}")));
+        onceward_harness::eventually("new operations run again", || {
+            number += 1;
+            pay(&ledger, &format!("mended-{number}")).is_ok()
+        });
+        drop(open(&url));
+    }
+}
+
+#[test]
+fn an_unlogged_table_with_the_identity_is_refused() {
+    let server = Postgres::shared();
+    let url = server.fresh();
+    drop(open(&url));
+    drop(server.sql(&format!("alter table {}.meta set unlogged", url.split_once("schema=").unwrap().1)));
+    refused(&url, "SET LOGGED");
+}
+
+#[test]
+fn writes_that_a_trigger_suppresses_are_reported_and_not_retried_without_end() {
+    let server = Postgres::shared();
+    let url = server.fresh();
+    let schema = url.split_once("schema=").unwrap().1;
+    let ledger = ledger(&open(&format!("{url}&timeout=2s")));
+    let nothing = format!(
+        "create function {schema}.nothing() returns trigger language plpgsql as 'begin return null; end'"
+    );
+    drop(server.sql(&nothing));
+    let suppress = |event: &str| {
+        drop(server.sql(&format!(
+            "create or replace trigger swallow before {event} on {schema}.operation for each row execute function \
+             {schema}.nothing()"
+        )));
+    };
+    suppress("insert");
+    let refused = pay(&ledger, "a").err().unwrap();
+    assert_eq!(refused.code(), onceward::Code::LedgerUnavailable, "{refused}");
+    assert!(!refused.ran().as_bool() && refused.to_string().contains("trigger"), "{refused}");
+    // The intent is written, and its end is not.
+    suppress("update");
+    let unrecorded = pay(&ledger, "b").err().unwrap();
+    assert_eq!(unrecorded.code(), onceward::Code::InDoubt, "{unrecorded}");
+    assert!(unrecorded.ran().as_bool() && unrecorded.to_string().contains("trigger"), "{unrecorded}");
 }

@@ -1,5 +1,5 @@
-//! The PostgreSQL store by TLS: what is encrypted, whom it trusts, and whom it does not.
-#![expect(clippy::unwrap_used, reason = "a test that cannot set up its ground fails")]
+//! The PostgreSQL store over TLS: what is encrypted, and which servers it trusts.
+#![expect(clippy::unwrap_used, reason = "a test that cannot set up its environment fails")]
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
@@ -7,9 +7,9 @@ use std::process::Command;
 
 use onceward::{Ledger, Operation};
 use onceward_harness::Postgres;
-use onceward_store::{PostgresOptions, PostgresStore};
+use onceward_store::postgres::{PostgresOptions, PostgresStore};
 
-/// Makes an authority, and a certificate of it for this machine.
+/// Creates a certificate authority, and a certificate for this machine.
 fn certificates(folder: &Path) {
     let make = |words: &str| {
         let output = Command::new("openssl").args(words.split(' ')).current_dir(folder).output().unwrap();
@@ -40,7 +40,7 @@ fn server() -> (Postgres, tempfile::TempDir) {
         drop(server.sql(&format!("alter system set {setting}")));
     }
     drop(server.sql("select pg_reload_conf()"));
-    // Those who come after the server has read them.
+    // Connections opened after the server has read the certificates.
     let begun = std::time::Instant::now();
     while server.sql("show ssl") != "on" {
         assert!(begun.elapsed().as_secs() < 5, "the server does not take its certificate");
@@ -49,7 +49,7 @@ fn server() -> (Postgres, tempfile::TempDir) {
 }
 
 #[test]
-fn a_server_is_trusted_by_its_certificate_and_its_name() {
+fn a_server_is_checked_by_its_certificate_and_its_name() {
     let (server, folder) = server();
     let file = |name: &str| folder.path().join(name).display().to_string();
     let open = |host: &str, more: &str| {
@@ -73,12 +73,12 @@ fn a_server_is_trusted_by_its_certificate_and_its_name() {
     assert!(unknown.contains("certificate") || unknown.contains("trust"), "{unknown}");
     let missing = refused("localhost", "sslmode=require&sslrootcert=/nothing.pem");
     assert!(missing.contains("/nothing.pem"), "{missing}");
-    // As with PostgreSQL's own client: encrypted, and nobody is checked.
+    // As with PostgreSQL's own client: encrypted, without checking the certificate.
     open("127.0.0.1", "sslmode=require").unwrap();
 }
 
 #[test]
-fn a_server_without_tls_is_refused_where_it_is_required() {
+fn a_server_without_tls_is_refused_if_tls_is_required() {
     let url = format!("{}&sslmode=require", Postgres::shared().fresh());
     let refused = PostgresStore::open(PostgresOptions::parse(&url).unwrap()).err().unwrap().to_string();
     assert!(refused.contains("TLS"), "{refused}");

@@ -1,6 +1,6 @@
-//! What is the Redis store's own: its promise with replicas, lost replies, servers that go and come, settings, memory,
-//! waiting, and what a call costs.
-#![expect(clippy::unwrap_used, reason = "a test that cannot set up its ground fails")]
+//! What is specific to the Redis store: guarantees with replicas, lost replies, servers that stop and come back,
+//! settings, caching, waiting, and the cost of a call.
+#![expect(clippy::unwrap_used, reason = "a test that cannot set up its environment fails")]
 #![cfg(feature = "redis")]
 
 use std::sync::Arc;
@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use onceward::{Blocking, Code, Error, Failure, Ledger, Operation, Receipt, Store, Terms};
-use onceward_harness::{Redis, RedisCluster, Relay};
-use onceward_store::{Backend, Missing, Place, RedisOptions, RedisStore, Verdict};
+use onceward_harness::{Redis, RedisCluster, Relay, eventually};
+use onceward_store::redis::{RedisOptions, RedisStore};
+use onceward_store::{Backend, IfMissing, StoreUrl, Verdict};
 
 fn store(url: &str) -> Arc<RedisStore> {
     RedisStore::open(RedisOptions::parse(url).unwrap()).unwrap()
@@ -23,7 +24,7 @@ fn refused(url: &str) -> String {
     RedisStore::open(RedisOptions::parse(url).unwrap()).err().unwrap().to_string()
 }
 
-/// Counts what really happens.
+/// Counts the effects.
 #[derive(Default)]
 struct World {
     effects: AtomicUsize,
@@ -46,7 +47,7 @@ fn through(relay: &Relay, options: &str) -> String {
     format!("redis://127.0.0.1:{}?{options}", relay.port())
 }
 
-/// How often a command was executed since the counting began.
+/// How often a command was executed since the counters were reset.
 fn calls(server: &Redis, command: &str) -> u64 {
     let stats = server.cli(&["INFO", "commandstats"]);
     let name = format!("cmdstat_{command}:calls=");
@@ -54,54 +55,53 @@ fn calls(server: &Redis, command: &str) -> u64 {
     line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
 }
 
-fn count_anew(server: &Redis) {
+fn reset_counters(server: &Redis) {
     assert_eq!(server.cli(&["CONFIG", "RESETSTAT"]), "OK");
 }
 
-/// Tries until it holds; a test that waits too long fails.
-fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let until = Instant::now() + Duration::from_secs(10);
-    while !holds() {
-        assert!(Instant::now() < until, "{what}: not within ten seconds");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+/// Waits until this many stores are subscribed to the changes of a ledger.
+fn await_subscribers(server: &Redis, url: &str, count: usize) {
+    let channel = url.split_once("prefix=").unwrap().1;
+    eventually("the stores are subscribed", || {
+        server.cli(&["PUBSUB", "NUMSUB", channel]).lines().last() == Some(count.to_string().as_str())
+    });
 }
 
 #[test]
-fn a_first_call_is_one_round_trip_and_its_ending_another() {
+fn a_first_call_takes_one_round_trip_and_its_end_another() {
     let server = Redis::start();
     let (ledger, world) = (ledger(&server.fresh()), World::default());
     world.pay(&ledger, "warm").unwrap();
-    eventually("the subscription stands", || {
-        count_anew(&server);
+    eventually("the subscription is active", || {
+        reset_counters(&server);
         assert!(world.pay(&ledger, "warm").unwrap().replayed());
         calls(&server, "evalsha") + calls(&server, "mget") == 0
     });
-    // Takes the tallies of these replays along.
+    // Also writes the tallies of these replays.
     world.pay(&ledger, "warmer").unwrap();
-    count_anew(&server);
+    reset_counters(&server);
     let receipt = world.pay(&ledger, "a").unwrap();
     assert_eq!((receipt.replayed(), calls(&server, "evalsha"), calls(&server, "mget")), (false, 2, 0));
-    count_anew(&server);
+    reset_counters(&server);
     assert!(world.pay(&ledger, "a").unwrap().replayed());
-    assert_eq!((calls(&server, "evalsha"), calls(&server, "mget")), (0, 0), "memory holds it");
+    assert_eq!((calls(&server, "evalsha"), calls(&server, "mget")), (0, 0), "it is cached");
 }
 
 #[test]
-fn what_another_process_has_done_is_replayed_in_one_round_trip() {
+fn a_result_of_another_process_is_replayed_in_one_round_trip() {
     let server = Redis::start();
     let url = server.fresh();
     let world = World::default();
     world.pay(&ledger(&url), "a").unwrap();
     let other = ledger(&url);
-    count_anew(&server);
+    reset_counters(&server);
     assert!(world.pay(&other, "a").unwrap().replayed());
     assert_eq!((calls(&server, "evalsha"), calls(&server, "mget")), (1, 0));
     assert_eq!(world.effects(), 1);
 }
 
 #[test]
-fn scripts_that_the_server_has_forgotten_are_loaded_again() {
+fn scripts_that_the_server_has_lost_are_loaded_again() {
     let server = Redis::start();
     let (ledger, world) = (ledger(&server.fresh()), World::default());
     world.pay(&ledger, "a").unwrap();
@@ -111,7 +111,7 @@ fn scripts_that_the_server_has_forgotten_are_loaded_again() {
 }
 
 #[test]
-fn a_lost_reply_is_neither_a_failure_nor_a_conflict_with_oneself() {
+fn a_lost_reply_is_neither_a_failure_nor_a_conflict_with_itself() {
     let server = Redis::start();
     let relay = Relay::to(server.port());
     let ledger = ledger(&through(&relay, "prefix=lost"));
@@ -127,7 +127,7 @@ fn a_lost_reply_is_neither_a_failure_nor_a_conflict_with_oneself() {
 }
 
 #[test]
-fn connections_that_are_reset_are_opened_again() {
+fn reset_connections_are_reopened() {
     let server = Redis::start();
     let relay = Relay::to(server.port());
     let ledger = ledger(&through(&relay, "prefix=reset"));
@@ -141,7 +141,7 @@ fn connections_that_are_reset_are_opened_again() {
 }
 
 #[test]
-fn nothing_runs_while_the_server_is_gone_and_all_is_well_when_it_is_back() {
+fn nothing_runs_while_the_server_is_down() {
     let mut server = Redis::start();
     let ledger = ledger(&format!("{}&timeout=300ms", server.fresh()));
     let world = World::default();
@@ -153,13 +153,13 @@ fn nothing_runs_while_the_server_is_gone_and_all_is_well_when_it_is_back() {
     assert!(began.elapsed() < Duration::from_secs(3), "it took {:?} to say so", began.elapsed());
     assert_eq!(world.effects(), 1, "nothing runs without its intent");
     server.start_again();
-    eventually("the ledger recovers by itself", || world.pay(&ledger, "b").is_ok());
+    eventually("the ledger recovers", || world.pay(&ledger, "b").is_ok());
     assert!(world.pay(&ledger, "a").unwrap().replayed());
     assert_eq!(world.effects(), 2);
 }
 
 #[test]
-fn a_server_that_is_silent_is_given_up_in_time() {
+fn a_silent_server_times_out() {
     let server = Redis::start();
     let relay = Relay::to(server.port());
     let ledger = ledger(&through(&relay, "prefix=silent&timeout=300ms"));
@@ -172,30 +172,15 @@ fn a_server_that_is_silent_is_given_up_in_time() {
     assert!(began.elapsed() < Duration::from_secs(3), "it took {:?} to say so", began.elapsed());
     assert_eq!(world.effects(), 1);
     relay.mend();
-    eventually("the ledger recovers by itself", || world.pay(&ledger, "c").is_ok());
+    eventually("the ledger recovers", || world.pay(&ledger, "c").is_ok());
 }
 
 #[test]
-fn a_server_that_was_emptied_is_not_taken_for_the_ledger() {
-    let mut server = Redis::start();
-    let ledger = ledger(&format!("{}&timeout=300ms", server.fresh()));
-    let world = World::default();
-    world.pay(&ledger, "a").unwrap();
-    assert_eq!(server.cli(&["FLUSHALL"]), "OK");
-    server.stop();
-    server.start_again();
-    let error = world.pay(&ledger, "b").unwrap_err();
-    assert_eq!(error.code(), Code::LedgerUnavailable);
-    assert!(error.to_string().contains("no longer holds the ledger"), "{error}");
-    assert_eq!(world.effects(), 1);
-}
-
-#[test]
-fn nothing_counts_that_the_replica_does_not_have() {
+fn a_write_counts_only_if_the_replica_has_it() {
     let primary = Redis::start();
     let relay = Relay::to(primary.port());
     let _replica = primary.replica_through(&relay);
-    // Found by itself: the primary has a replica.
+    // Detected automatically: the primary has a replica.
     let url = format!("{}&wait_timeout=500ms&timeout=2s", primary.fresh());
     let (ledger, world) = (ledger(&url), World::default());
     world.pay(&ledger, "a").unwrap();
@@ -204,10 +189,10 @@ fn nothing_counts_that_the_replica_does_not_have() {
     assert_eq!(error.code(), Code::LedgerUnavailable, "{error}");
     assert!(error.to_string().contains("0 of 1 replicas"), "{error}");
     assert_eq!(world.effects(), 1, "the intent is on the primary alone, so nothing runs");
-    // Nor does another process take it for what it is, or serve what the replica may not have.
+    // Another process does not use the unconfirmed record either, nor serve what the replica may lack.
     let id = Operation::new("pay").key("b").intent().unwrap().id;
     assert!(onceward_store::open(&url).is_err());
-    let looking = Place::parse(&url).unwrap().open(Missing::Refuse).unwrap();
+    let looking = StoreUrl::parse(&url).unwrap().open(IfMissing::Fail).unwrap();
     assert!(pollster::block_on(looking.load(&id)).is_err());
     relay.mend();
     eventually("a new operation runs again", || world.pay(&ledger, "c").is_ok());
@@ -217,7 +202,7 @@ fn nothing_counts_that_the_replica_does_not_have() {
 }
 
 #[test]
-fn a_ledger_that_its_replica_does_not_know_is_not_opened() {
+fn a_ledger_that_its_replica_lacks_is_not_opened() {
     let primary = Redis::start();
     let relay = Relay::to(primary.port());
     let _replica = primary.replica_through(&relay);
@@ -230,7 +215,7 @@ fn a_ledger_that_its_replica_does_not_know_is_not_opened() {
 }
 
 #[test]
-fn replicas_that_were_there_once_are_missed_until_somebody_says_otherwise() {
+fn former_replicas_are_required_unless_the_url_says_otherwise() {
     let primary = Redis::start();
     let replica = primary.replica();
     let url = format!("{}&wait_timeout=500ms&timeout=2s", primary.fresh());
@@ -258,8 +243,8 @@ fn after_a_failover_everything_acknowledged_is_there() {
     }
     primary.kill();
     replica.promote();
-    // The same handle finds the new primary, and waits until that has a replica too.
-    assert!(world.pay(&ledger, "new").is_err(), "nobody else has it");
+    // The same store finds the new primary, and waits until that has a replica too.
+    assert!(world.pay(&ledger, "new").is_err(), "no replica has it");
     let _second = replica.replica();
     eventually("the handle has found the new primary", || world.pay(&ledger, "newer").is_ok());
     for key in 0..20 {
@@ -269,13 +254,13 @@ fn after_a_failover_everything_acknowledged_is_there() {
 }
 
 #[test]
-fn a_waiter_elsewhere_is_woken_and_does_not_poll() {
+fn a_caller_that_waits_elsewhere_is_woken_and_does_not_poll() {
     let server = Redis::start();
     let url = server.fresh();
     let (here, there) = (ledger(&url), ledger(&url));
     let world = World::default();
     world.pay(&there, "warm").unwrap();
-    std::thread::sleep(Duration::from_millis(300));
+    await_subscribers(&server, &url, 2);
     let operation = || {
         let terms = Terms { lease_ms: 60_000, ..Terms::default() };
         Operation::new("pay").key("slow").terms(terms)
@@ -286,6 +271,7 @@ fn a_waiter_elsewhere_is_woken_and_does_not_poll() {
         scope.spawn(|| {
             here.run(operation(), |attempt| {
                 begun.send(()).unwrap();
+                // Time is the subject: a caller that polled would send many commands in it.
                 std::thread::sleep(Duration::from_millis(1_500));
                 *finished.lock().unwrap() = Some(Instant::now());
                 Ok::<_, Failure>(attempt.dispatch()?.created(&1))
@@ -293,27 +279,27 @@ fn a_waiter_elsewhere_is_woken_and_does_not_poll() {
             .unwrap();
         });
         beginning.recv().unwrap();
-        count_anew(&server);
+        reset_counters(&server);
         let receipt = there.run(operation(), |_| Err(Failure::in_doubt("it was run"))).unwrap();
         let late = finished.lock().unwrap().unwrap().elapsed();
         assert!(receipt.replayed());
         assert!(late < Duration::from_millis(500), "the waiter came {late:?} after the end");
     });
-    // The waiter: swap, mark, look again; the other one: its ending.
+    // The waiting caller: swap, mark, read again. The other one: its end.
     let asked = calls(&server, "evalsha") + calls(&server, "mget");
     assert!(asked <= 6, "{asked} commands in a second and a half");
 }
 
 #[test]
-fn what_one_process_forgets_another_does_not_serve_from_memory() {
+fn a_record_forgotten_elsewhere_is_not_served_from_the_cache() {
     let server = Redis::start();
     let url = server.fresh();
     let (here, there) = (ledger(&url), ledger(&url));
     let world = World::default();
     let receipt = world.pay(&here, "a").unwrap();
-    std::thread::sleep(Duration::from_millis(200));
+    await_subscribers(&server, &url, 2);
     assert!(world.pay(&here, "a").unwrap().replayed() && world.pay(&there, "a").unwrap().replayed());
-    there.wait_for(there.ledger().forget(&receipt.record().id)).unwrap();
+    there.forget(&receipt.record().id).unwrap();
     eventually("it was forgotten, so it runs", || !world.pay(&here, "a").unwrap().replayed());
     assert!(world.pay(&there, "a").unwrap().replayed());
 }
@@ -333,7 +319,7 @@ fn replays_are_tallied_and_survive_closing() {
 }
 
 #[test]
-fn settings_that_do_not_allow_the_promise_are_refused() {
+fn unsafe_settings_are_refused() {
     let table = [
         (vec![("appendonly", "no")], "appendonly yes"),
         (vec![("appendfsync", "everysec")], "appendfsync always"),
@@ -356,8 +342,8 @@ fn a_replica_and_the_wrong_kind_of_server_are_refused() {
     let replica = primary.replica();
     assert!(refused(&replica.fresh()).contains("name its primary"));
     assert!(refused(&primary.fresh().replace("redis://", "redis+cluster://")).contains("write redis://"));
-    let nobody = format!("redis://127.0.0.1:{}?timeout=300ms", Relay::to(1).port());
-    assert!(refused(&nobody).contains("cannot be used"), "{}", refused(&nobody));
+    let absent = format!("redis://127.0.0.1:{}?timeout=300ms", Relay::to(1).port());
+    assert!(refused(&absent).contains("cannot be used"), "{}", refused(&absent));
 }
 
 #[test]
@@ -371,7 +357,7 @@ fn a_password_is_asked_for_and_never_shown() {
 }
 
 #[test]
-fn the_server_is_looked_over() {
+fn health_reports_the_server() {
     let server = Redis::start_with(&[("appendfsync", "everysec")]);
     let store = store(&format!("{}&durability=everysec", server.fresh()));
     let findings = store.health().unwrap();
@@ -394,7 +380,7 @@ fn many_threads_share_batches_and_lose_nothing() {
             });
         }
     });
-    let counts = ledger.wait_for(ledger.ledger().counts()).unwrap();
+    let counts = ledger.counts().unwrap();
     assert_eq!((counts.get(&onceward::State::Done), world.effects()), (Some(&800), 800));
 }
 
@@ -419,7 +405,7 @@ fn a_shard_of_a_cluster_can_move() {
     let keys = from.cli(&["CLUSTER", "GETKEYSINSLOT", &slot, "1000"]);
     for (index, key) in keys.lines().enumerate() {
         if index == keys.lines().count() / 2 {
-            // Half of the shard is here and half is there: nothing is done on either half.
+            // Half of the shard is here and half is there: nothing is executed on either half.
             let error = world.pay(&ledger, "meanwhile").unwrap_err();
             assert_eq!(error.code(), Code::LedgerUnavailable, "{error}");
         }
@@ -433,7 +419,7 @@ fn a_shard_of_a_cluster_can_move() {
     for key in 0..10 {
         assert!(world.pay(&ledger, &key.to_string()).unwrap().replayed());
     }
-    let counts = ledger.wait_for(ledger.ledger().counts()).unwrap();
+    let counts = ledger.counts().unwrap();
     assert_eq!((counts.get(&onceward::State::Done), world.effects()), (Some(&11), 11));
 }
 
@@ -454,13 +440,25 @@ fn a_cluster_whose_primary_is_gone_is_used_by_its_replica() {
         replica.cli(&["INFO", "replication"]).contains("master_link_status:up")
     });
     eventually("the replica takes over", || {
-        // It says OK when it has begun, and an error when there is nothing left to take.
+        // It answers OK when it has begun, and an error when there is nothing left to take over.
         drop(replica.cli(&["CLUSTER", "FAILOVER"]));
         replica.cli(&["INFO", "replication"]).contains("role:master")
     });
+    let replica_id = replica.cli(&["CLUSTER", "MYID"]);
+    for node in &cluster.nodes()[1..] {
+        eventually("the other nodes know of it", || {
+            let nodes = node.cli(&["CLUSTER", "NODES"]);
+            nodes.lines().any(|line| line.starts_with(&replica_id) && line.contains("master"))
+        });
+    }
     cluster.nodes_mut()[0].kill();
     for key in 30..60 {
-        eventually("the ledger finds the new primary", || world.pay(&ledger, &key.to_string()).is_ok());
+        let begun = Instant::now();
+        while let Err(refused) = world.pay(&ledger, &key.to_string()) {
+            // The pause gives the servers time to answer each other.
+            std::thread::sleep(Duration::from_millis(50));
+            assert!(begun.elapsed() < Duration::from_secs(60), "{key}: {refused}");
+        }
     }
     for key in 0..60 {
         assert!(world.pay(&ledger, &key.to_string()).unwrap().replayed(), "{key}");
@@ -469,7 +467,7 @@ fn a_cluster_whose_primary_is_gone_is_used_by_its_replica() {
 }
 
 #[test]
-fn in_a_storm_of_lost_replies_and_resets_nothing_happens_twice() {
+fn under_many_lost_replies_and_resets_nothing_happens_twice() {
     const KEYS: usize = 80;
     let server = Redis::start();
     let relay = Relay::to(server.port());
@@ -500,6 +498,7 @@ fn in_a_storm_of_lost_replies_and_resets_nothing_happens_twice() {
                 if over.load(Ordering::SeqCst) {
                     return;
                 }
+                // The pace of the faults.
                 std::thread::sleep(Duration::from_millis(15));
                 if round % 5 == 0 {
                     relay.cut();

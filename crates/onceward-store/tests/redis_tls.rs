@@ -1,5 +1,5 @@
-//! The Redis store by TLS: whom it trusts, and whom it does not.
-#![expect(clippy::unwrap_used, reason = "a test that cannot set up its ground fails")]
+//! The Redis store over TLS: which servers it trusts.
+#![expect(clippy::unwrap_used, reason = "a test that cannot set up its environment fails")]
 #![cfg(feature = "redis")]
 
 use std::net::TcpListener;
@@ -8,9 +8,9 @@ use std::process::Command;
 
 use onceward::{Ledger, Operation};
 use onceward_harness::Redis;
-use onceward_store::{RedisOptions, RedisStore};
+use onceward_store::redis::{RedisOptions, RedisStore};
 
-/// Makes an authority, and a certificate of it for this machine.
+/// Creates a certificate authority, and a certificate for this machine.
 fn certificates(folder: &Path) {
     let make = |words: &str| {
         let output = Command::new("openssl").args(words.split(' ')).current_dir(folder).output().unwrap();
@@ -29,7 +29,7 @@ fn free_port() -> u16 {
 }
 
 #[test]
-fn a_server_is_trusted_by_its_certificate_and_not_without_it() {
+fn a_server_is_trusted_only_with_a_valid_certificate() {
     let folder = tempfile::tempdir().unwrap();
     certificates(folder.path());
     let file = |name: &str| folder.path().join(name).display().to_string();

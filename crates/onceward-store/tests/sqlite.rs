@@ -1,5 +1,5 @@
-//! What is the SQLite store's own: the file, who may read it, its versions, its clock, its locks and its memory.
-#![expect(clippy::unwrap_used, reason = "a test that cannot set up its ground fails")]
+//! What is specific to the SQLite store: the file, its permissions, versions, clock, locks and cache.
+#![expect(clippy::unwrap_used, reason = "a test that cannot set up its environment fails")]
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -7,9 +7,11 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use onceward::{
-    Blocking, Door, Failure, Inherit, Ledger, Liveness, Operation, Owner, Record, State, Store, Swap, Verdict,
+    Blocking, Failure, Inherit, Ledger, Liveness, Operation, Owner, Record, State, Store, Swap, Verdict,
+    WriteMode,
 };
-use onceward_store::{Backend, SqliteOptions, SqliteStore, Sync};
+use onceward_store::Backend;
+use onceward_store::sqlite::{SqliteOptions, SqliteStore, Sync};
 use rusqlite::Connection;
 
 struct Fixture {
@@ -33,7 +35,7 @@ impl Fixture {
         Ledger::new(self.store()).blocking()
     }
 
-    /// Another program's view of the file.
+    /// The file as another program sees it.
     fn shell(&self) -> Connection {
         Connection::open(self.folder.path().join("once.db")).unwrap()
     }
@@ -58,14 +60,14 @@ fn files_are_private() {
 }
 
 #[test]
-fn the_file_reads_well_in_a_shell() {
+fn the_file_is_readable_in_a_shell() {
     let fixture = Fixture::new();
     pay(&fixture.ledger(), "a").unwrap();
     let row: (String, String, i64, String) = fixture
         .shell()
         .query_row(
             "SELECT state, name, detail ->> 'max_attempts', outcome ->> '$.data.id' || ' ' || (outcome ->> 'effect')
-             FROM operation",
+             FROM operations",
             [],
             |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)),
         )
@@ -77,7 +79,7 @@ fn the_file_reads_well_in_a_shell() {
 fn every_commit_is_synced_unless_asked_otherwise() {
     let fixture = Fixture::new();
     let health = fixture.store().health().unwrap();
-    // Where the tests' folder is in memory, that is said, and is not what this test is about.
+    // If the test folder is in memory, that is reported too, but this test is not about it.
     let bad: Vec<_> = health
         .iter()
         .filter(|finding| finding.what != "file system" && finding.verdict != onceward_store::Verdict::Good)
@@ -102,27 +104,27 @@ fn a_newer_file_and_a_foreign_one_are_left_alone() {
     foreign.shell().execute_batch("CREATE TABLE theirs (x)").unwrap();
     let refused = SqliteStore::open(foreign.options()).err().unwrap().to_string();
     assert!(refused.contains("another program"), "{refused}");
-    assert!(!live_file(&foreign).exists(), "nothing is made beside a file of another program");
+    assert!(!live_file(&foreign).exists(), "nothing is created next to a file of another program");
     let tables: i64 =
         foreign.shell().query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0)).unwrap();
     assert_eq!(tables, 1);
 }
 
 #[test]
-fn what_one_process_settles_another_does_not_serve_from_memory() {
+fn a_record_changed_by_one_process_is_not_served_from_anothers_cache() {
     let fixture = Fixture::new();
     let (here, there) = (fixture.ledger(), fixture.ledger());
     let receipt = pay(&here, "a").unwrap();
     let id = &receipt.record().id;
-    // In memory on both sides.
+    // Cached on both sides.
     assert!(pay(&here, "a").unwrap().replayed() && pay(&there, "a").unwrap().replayed());
-    there.wait_for(there.ledger().forget(id)).unwrap();
+    there.forget(id).unwrap();
     assert!(!pay(&here, "a").unwrap().replayed(), "it was forgotten, so it runs");
     assert!(pay(&there, "a").unwrap().replayed());
 }
 
 #[test]
-fn a_child_keeps_the_lock_of_its_parent_and_no_other() {
+fn a_child_inherits_only_the_lock_meant_for_it() {
     let fixture = Fixture::new();
     let store = fixture.store();
     let inherited = store.hold(Inherit::Children).unwrap();
@@ -141,17 +143,17 @@ fn a_child_keeps_the_lock_of_its_parent_and_no_other() {
 }
 
 #[test]
-fn an_attempt_that_never_dispatched_failed_for_certain() {
+fn an_attempt_that_never_dispatched_has_certainly_failed() {
     let fixture = Fixture::new();
     let ledger = fixture.ledger();
     let operation = Operation::new("pay").key("a");
     let id = operation.clone().intent().unwrap().id;
     let died = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        let call = ledger.ledger().call(operation.clone().intent().unwrap());
+        let call = ledger.call(operation.clone().intent().unwrap());
         ledger.run_call(call, |_| panic!("the process dies here"))
     }));
     assert!(died.is_err());
-    let (_, state) = ledger.wait_for(ledger.ledger().find(&id)).unwrap();
+    let (_, state) = ledger.find(&id).unwrap();
     assert_eq!(state, State::Failed);
     assert_eq!(pay(&ledger, "a").unwrap().record().attempt, 2);
 }
@@ -163,14 +165,14 @@ fn an_attempt_that_dispatched_is_in_doubt() {
     let operation = Operation::new("pay").key("a");
     let id = operation.clone().intent().unwrap().id;
     let died = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        let call = ledger.ledger().call(operation.clone().intent().unwrap());
+        let call = ledger.call(operation.clone().intent().unwrap());
         ledger.run_call(call, |attempt| {
             attempt.dispatch().unwrap();
             panic!("the process dies here")
         })
     }));
     assert!(died.is_err());
-    assert_eq!(ledger.wait_for(ledger.ledger().find(&id)).unwrap().1, State::InDoubt);
+    assert_eq!(ledger.find(&id).unwrap().1, State::InDoubt);
     assert!(pay(&ledger, "a").is_err());
     let settled = ledger.ledger().settle(&id, Verdict::Failed, onceward::Outcome::because(None));
     ledger.wait_for(settled).unwrap();
@@ -178,7 +180,7 @@ fn an_attempt_that_dispatched_is_in_doubt() {
 }
 
 #[test]
-fn notes_of_another_run_of_the_machine_count_for_nothing() {
+fn notes_of_an_earlier_boot_are_ignored() {
     use std::os::unix::fs::FileExt;
     let fixture = Fixture::new();
     let hold = fixture.store().hold(Inherit::No).unwrap();
@@ -187,7 +189,7 @@ fn notes_of_another_run_of_the_machine_count_for_nothing() {
     drop(hold);
     let liveness = || pollster::block_on(fixture.store().liveness(&owner)).unwrap();
     assert_eq!(liveness(), Liveness::NeverDispatched);
-    // As after a restart: the anchor names another run.
+    // As after a restart: the anchor names another boot.
     let live = std::fs::OpenOptions::new().write(true).open(live_file(&fixture)).unwrap();
     live.write_all_at(&[7; 16], 16).unwrap();
     assert_eq!(liveness(), Liveness::Gone);
@@ -198,7 +200,7 @@ fn live_file(fixture: &Fixture) -> std::path::PathBuf {
 }
 
 #[test]
-fn a_ledger_that_was_moved_away_while_in_use_runs_nothing() {
+fn a_ledger_moved_while_in_use_runs_nothing() {
     for file in ["once.db", "once.db-live"] {
         let fixture = Fixture::new();
         let ledger = fixture.ledger();
@@ -206,7 +208,7 @@ fn a_ledger_that_was_moved_away_while_in_use_runs_nothing() {
         let path: &Path = &fixture.folder.path().join(file);
         std::fs::rename(path, fixture.folder.path().join("elsewhere")).unwrap();
         let refused = pay(&ledger, "b").err().unwrap();
-        assert_eq!(refused.code(), onceward::Code::LedgerUnavailable, "{file}: {refused}");
+        assert_eq!(refused.code(), onceward::Code::LedgerReplaced, "{file}: {refused}");
         std::fs::rename(fixture.folder.path().join("elsewhere"), path).unwrap();
         pay(&ledger, "b").unwrap();
     }
@@ -221,25 +223,26 @@ fn replays_are_tallied_and_survive_closing() {
     }
     drop(ledger);
     let replays: i64 =
-        fixture.shell().query_row("SELECT replays FROM operation", [], |row| row.get(0)).unwrap();
+        fixture.shell().query_row("SELECT replays FROM operations", [], |row| row.get(0)).unwrap();
     assert_eq!(replays, 3);
 }
 
 #[test]
-fn readers_in_each_others_way_still_find_what_is_there() {
+fn concurrent_readers_find_all_records() {
     let fixture = Fixture::new();
     let (first, keys) = (fixture.ledger(), 0..60);
     let ids: Vec<_> = keys.map(|key| pay(&first, &key.to_string()).unwrap().record().id.clone()).collect();
     drop(first);
     for _ in 0..20 {
-        // A new one has nothing in memory, and no attempt is under way: whoever finds nothing would go to the writer.
+        // A new store has an empty cache and no attempt in progress. A reader that finds nothing would go to the
+        // writer.
         let store = fixture.store();
         std::thread::scope(|scope| {
             for _ in 0..8 {
                 scope.spawn(|| {
                     for id in &ids {
                         assert!(
-                            pollster::block_on(store.recall(id)).unwrap().is_some(),
+                            pollster::block_on(store.load_cached(id)).unwrap().is_some(),
                             "{id} was not found"
                         );
                     }
@@ -265,36 +268,38 @@ fn many_threads_share_commits_and_lose_nothing() {
     });
     let done: i64 = fixture
         .shell()
-        .query_row("SELECT count(*) FROM operation WHERE state = 'done' AND outcome IS NOT NULL", [], |row| {
-            row.get(0)
-        })
+        .query_row(
+            "SELECT count(*) FROM operations WHERE state = 'done' AND outcome IS NOT NULL",
+            [],
+            |row| row.get(0),
+        )
         .unwrap();
     assert_eq!(done, 800);
 }
 
-/// The next version of a record that is done, with a note on its delivery.
+/// The next version of a finished record, with a delivery note.
 fn noted(record: &Record) -> Record {
     onceward::transition::delivered(record, Some(7)).unwrap()
 }
 
 #[test]
-fn what_has_time_goes_along_with_the_next_commit() {
+fn a_deferred_write_joins_the_next_commit() {
     let fixture = Fixture::new();
     let store = fixture.store();
     let ledger = Ledger::new(Arc::<SqliteStore>::clone(&store)).blocking();
     let record = Arc::clone(pay(&ledger, "a").unwrap().record());
-    let mut patient = std::pin::pin!(store.swap(Some(record.version), noted(&record), Door::Patient));
+    let mut patient = std::pin::pin!(store.swap(Some(record.version), noted(&record), WriteMode::Deferred));
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-    assert!(patient.as_mut().poll(&mut context).is_pending(), "it waited for nobody");
+    assert!(patient.as_mut().poll(&mut context).is_pending(), "it did not wait for another commit");
     pay(&ledger, "b").unwrap();
     let std::task::Poll::Ready(written) = patient.as_mut().poll(&mut context) else {
-        panic!("the commit of another did not take it along");
+        panic!("the other commit did not include it");
     };
     assert!(matches!(written, Ok(Swap::Written(_))));
 }
 
 #[test]
-fn what_has_time_is_written_when_nothing_else_is_and_when_the_ledger_is_closed() {
+fn a_deferred_write_is_written_when_idle_and_on_close() {
     let fixture = Fixture::new();
     let store = fixture.store();
     let ledger = Ledger::new(Arc::<SqliteStore>::clone(&store)).blocking();
@@ -303,14 +308,16 @@ fn what_has_time_is_written_when_nothing_else_is_and_when_the_ledger_is_closed()
         pollster::block_on(fixture.store().load(&id)).unwrap().unwrap().detail.delivered_ms
     };
     let record = Arc::clone(pay(&ledger, "a").unwrap().record());
-    pollster::block_on(store.swap(Some(record.version), noted(&record), Door::Patient)).unwrap();
+    pollster::block_on(store.swap(Some(record.version), noted(&record), WriteMode::Deferred)).unwrap();
     assert_eq!(found("a"), Some(7));
-    // A conflict is told, as ever.
-    let late = pollster::block_on(store.swap(Some(record.version), noted(&record), Door::Patient)).unwrap();
+    // A conflict is reported as usual.
+    let late =
+        pollster::block_on(store.swap(Some(record.version), noted(&record), WriteMode::Deferred)).unwrap();
     assert!(matches!(late, Swap::Conflict(Some(newer)) if newer.detail.delivered_ms == Some(7)));
     let record = Arc::clone(pay(&ledger, "b").unwrap().record());
     {
-        let mut patient = std::pin::pin!(store.swap(Some(record.version), noted(&record), Door::Patient));
+        let mut patient =
+            std::pin::pin!(store.swap(Some(record.version), noted(&record), WriteMode::Deferred));
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
         assert!(patient.as_mut().poll(&mut context).is_pending());
     }

@@ -1,4 +1,4 @@
-//! What the benchmarks share: calls of a ledger, and figures of what they took.
+//! What the benchmarks share: calls of a ledger, and their timings.
 #![allow(
     dead_code,
     clippy::expect_used,
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use onceward::{Attempt, Blocking, Done, Failure, Ledger, Operation};
 
-/// The allocator of the `once` binary, for bare SQLite too.
+/// The allocator of the `once` binary, for plain SQLite too.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -35,7 +35,7 @@ pub(crate) fn print_line(peer: &str, mode: &str, callers: usize, round: usize, f
     );
 }
 
-/// Times each act.
+/// Measures the duration of each call.
 pub(crate) fn timed(items: impl Iterator<Item = u64>, mut act: impl FnMut(u64)) -> Figures {
     let begun = Instant::now();
     let mut micros = Vec::new();
@@ -47,11 +47,16 @@ pub(crate) fn timed(items: impl Iterator<Item = u64>, mut act: impl FnMut(u64)) 
     Figures { seconds: begun.elapsed().as_secs_f64(), micros }
 }
 
-/// Calls of a ledger, so many at once, for one round.
+/// Concurrent calls of a ledger for one round.
 pub(crate) fn many_callers(ledger: &Ledger, callers: usize) -> Figures {
+    many_callers_from(ledger, callers, 0)
+}
+
+/// The same, with operation numbers from `first` on.
+pub(crate) fn many_callers_from(ledger: &Ledger, callers: usize, first: u64) -> Figures {
     let begun = Instant::now();
     let end = begun + ROUND;
-    let mut next = 0;
+    let mut next = first;
     let mut micros = Vec::new();
     let mut tasks = FuturesUnordered::new();
     pollster::block_on(async {
@@ -77,7 +82,7 @@ pub(crate) fn many_callers(ledger: &Ledger, callers: usize) -> Figures {
     Figures { seconds: begun.elapsed().as_secs_f64(), micros }
 }
 
-/// Records made by the ledger itself, many callers at once.
+/// Creates records through the ledger itself, with many concurrent callers.
 pub(crate) fn fill(ledger: &Ledger, from: u64, to: u64) {
     let mut tasks = FuturesUnordered::new();
     let mut next = from;

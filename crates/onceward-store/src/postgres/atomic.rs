@@ -1,76 +1,103 @@
-//! Record and effect in one transaction of the caller's own: for effects in his own PostgreSQL database, exactly once.
+//! Record and effect in one transaction of the caller, for exactly-once effects in the caller's own PostgreSQL
+//! database.
 //!
-//! The ledger's schema is in that database, and is the same one that [`super::PostgresStore`] uses: what was done
-//! here is listed, replayed and expired there. A second caller of the same operation waits for the first one's
-//! transaction.
+//! The ledger's schema is in the same database. It is the schema that [`super::PostgresStore`] uses, so operations
+//! done here are listed, replayed and expired there. A second caller of the same operation waits for the transaction
+//! of the first.
 
 use std::sync::Arc;
 
 use onceward::atomic::{self, Step};
 use onceward::{
-    Dispatched, Done, Error, Failure, InvalidInput, Operation, Receipt, Record, StoreError, Swap,
+    Begin, Clock, Done, Error, Failure, InvalidInput, Operation, Receipt, Record, StoreError, Swap,
 };
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, GenericClient, Transaction};
 
 use super::fault::explain;
+use super::identity::LedgerStatus;
 use super::options::PostgresOptions;
-use super::rows::{self, Answered, Body, Changes, Statements};
+use super::rows::{self, Answered, Body, Changes, Statements, Terms};
 use super::schema;
+use crate::remote::{LedgerClock, Mark};
+use crate::seal::{self, Keys};
+use crate::writing::{Writing, only_swap};
 
-/// How often a decision is made again because somebody else's transaction ended meanwhile.
+pub use crate::claim::{AtomicBegun, AtomicClaim};
+
+/// How often a decision is retried because another transaction has committed meanwhile.
 const TRIES: usize = 16;
 
 /// A ledger whose records are written in the caller's transactions.
+///
+/// ```no_run
+/// use onceward::{Failure, Operation};
+/// use onceward_store::postgres::atomic::AtomicLedger;
+///
+/// # async fn transfer(client: &mut tokio_postgres::Client) -> Result<(), Box<dyn std::error::Error>> {
+/// let ledger = AtomicLedger::open(client, "onceward").await?;
+/// let transfer = Operation::new("transfer").key("order-17");
+/// let receipt = ledger
+///     .run(client, &transfer, async |transaction, claim| {
+///         let insert = "INSERT INTO transfer VALUES ('a1', 100)";
+///         transaction.execute(insert, &[]).await.map_err(Failure::no_effect)?;
+///         Ok(claim.dispatch().created(&"a1"))
+///     })
+///     .await?;
+/// assert_eq!(receipt.data(), Some(r#""a1""#));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 pub struct AtomicLedger {
     statements: Arc<Statements>,
     load: String,
-}
-
-/// An attempt whose intent is written in the transaction, and nowhere else yet.
-#[derive(Debug, Clone)]
-pub struct AtomicClaim {
-    record: Record,
-}
-
-/// What beginning an operation came to.
-#[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "it is looked at once and never kept")]
-pub enum AtomicBegun {
-    /// Have the effect in this transaction, then finish the claim in it.
-    Execute(AtomicClaim),
-    /// It was done before: nothing is to be run.
-    Replay(Receipt),
+    clock: Arc<LedgerClock>,
+    status: Arc<LedgerStatus>,
+    /// The keys, if encryption is configured.
+    keys: Option<Keys>,
 }
 
 impl AtomicLedger {
-    /// The ledger in that schema of the client's database; it is made where there is none.
+    /// Opens the ledger in that schema of the client's database, and creates it if it does not exist. Its records are
+    /// sealed with the keys that the environment configures.
     ///
     /// # Errors
-    /// When the name is not one for a schema, or the ledger there cannot be used; says what to do.
+    /// If the schema name is not valid, or the ledger cannot be used. The error says what to do.
     pub async fn open(client: &mut Client, schema: &str) -> Result<Self, StoreError> {
         let unusable = |problem: InvalidInput| StoreError::Unusable { what: problem.to_string() };
-        // Only the schema's name counts: the way there is the client's.
+        // Only the schema name matters. The connection is the client's.
         let options =
             PostgresOptions::parse(&format!("postgres://here/?schema={schema}")).map_err(unusable)?;
-        schema::prepare(client, &options).await?;
+        let found = schema::prepare(client, &options).await?;
+        let rows = client.query_typed(super::TIME, &[]).await.map_err(explain)?;
+        let row = rows.first().ok_or_else(|| StoreError::unavailable("the server answered nothing"))?;
+        let clock = Arc::<LedgerClock>::default();
+        clock.begin(rows::cell(row, 0)?, found.clock.as_ref());
+        let status = Arc::new(LedgerStatus::new(&found, None, &clock));
         let statements = Arc::new(Statements::new(schema));
         let load = format!(
-            "SELECT t.now_ms, l.* FROM ({}) AS t(now_ms) LEFT JOIN ({}) AS l ON true",
+            "SELECT t.now_ms, c.value, l.* FROM ({}) AS t(now_ms) LEFT JOIN \"{schema}\".meta AS c \
+             ON c.name = 'clock' LEFT JOIN ({}) AS l ON true",
             super::TIME,
             statements.load.text
         );
-        Ok(Self { statements, load })
+        Ok(Self { statements, load, clock, status, keys: seal::from_environment()? })
     }
 
-    /// Lets the operation happen exactly once: executes `act` in a transaction that also holds its record, and commits
-    /// both; or gives the stored result.
+    /// The same ledger with the given keys, or without encryption.
+    #[must_use]
+    pub fn with_keys(self, keys: Option<Keys>) -> Self {
+        Self { keys, ..self }
+    }
+
+    /// Executes the operation exactly once: runs `act` in a transaction that also writes the record, and commits
+    /// both. If it was done before, returns the stored result.
     ///
     /// # Errors
-    /// Every refusal of the contract. Where `act` fails, nothing happened and nothing is on record. `IN_DOUBT` only
-    /// where the commit's reply was lost; the same call, made again, finds out.
+    /// Every refusal of the contract. If `act` fails, nothing happened and nothing is recorded. `IN_DOUBT` only if
+    /// the reply to the commit was lost; repeating the call finds out.
     pub async fn run<F>(&self, client: &mut Client, operation: &Operation, act: F) -> Result<Receipt, Error>
     where
         F: AsyncFnOnce(&Transaction<'_>, &AtomicClaim) -> Result<Done, Failure>,
@@ -80,7 +107,7 @@ impl AtomicLedger {
             AtomicBegun::Execute(claim) => claim,
             AtomicBegun::Replay(receipt) => return Ok(receipt),
         };
-        // Dropped without a commit, the transaction is rolled back, and with it the record.
+        // Dropping the transaction rolls it back, including the record.
         let done = match act(&transaction, &claim).await {
             Ok(done) => done,
             Err(failure) => return Err(atomic::failed(claim.record, failure)),
@@ -89,14 +116,14 @@ impl AtomicLedger {
         let receipt = self.finish(&transaction, claim, done).await?;
         match transaction.commit().await {
             Ok(()) => Ok(receipt),
-            // The server's own word that it was not committed.
+            // The server has confirmed that it was not committed.
             Err(error) if error.code().is_some_and(refuses) => Err(explain(error).into()),
             Err(error) => Err(atomic::unanswered(record, error)),
         }
     }
 
-    /// Writes the intent in the transaction, unless it was done or must not be done. Whoever is executing the same
-    /// operation in another transaction is waited for.
+    /// Writes the intent in the transaction, unless the operation is already done or must not run. Waits for another
+    /// transaction that executes the same operation.
     ///
     /// # Errors
     /// Every refusal of the contract. Nothing was run.
@@ -105,25 +132,31 @@ impl AtomicLedger {
         transaction: &Transaction<'_>,
         operation: &Operation,
     ) -> Result<AtomicBegun, Error> {
-        let intent = operation.clone().intent()?;
+        let secret = self.status.identity.secret.as_ref();
+        let intent = operation.clone().intent()?.keyed_with(secret);
         for _ in 0..TRIES {
             let (found, now_ms) = self.load(transaction, intent.id.as_str()).await?;
-            match atomic::begin(found, &intent, now_ms)? {
+            match atomic::begin(found.clone(), &intent, now_ms)? {
                 Step::Replay(receipt) => return Ok(AtomicBegun::Replay(receipt)),
                 Step::Execute { expected, record } => {
-                    if let Swap::Written(_) = self.swap(transaction, expected, &record).await? {
-                        return Ok(AtomicBegun::Execute(AtomicClaim { record }));
+                    match self.write(transaction, expected, &record, Writing::Begin).await? {
+                        Begin::Swapped(Swap::Written(_)) => {
+                            let redact = intent.terms.redact.clone();
+                            return Ok(AtomicBegun::Execute(AtomicClaim { record, redact }));
+                        }
+                        Begin::Swapped(Swap::Conflict(_)) => {}
+                        Begin::Stopped(barrier) => return Err(atomic::stopped(barrier, found)),
                     }
                 }
             }
         }
-        Err(StoreError::unavailable("others change this operation without end").into())
+        Err(StoreError::unavailable("other transactions keep changing this operation; try again").into())
     }
 
-    /// Writes the ending in the transaction. It counts when that is committed.
+    /// Writes the end of the operation in the transaction. It takes effect with the commit.
     ///
     /// # Errors
-    /// When it cannot be written; then the transaction must be rolled back.
+    /// If it cannot be written. Then the transaction must be rolled back.
     pub async fn finish(
         &self,
         transaction: &Transaction<'_>,
@@ -131,17 +164,17 @@ impl AtomicLedger {
         done: Done,
     ) -> Result<Receipt, Error> {
         let (_, now_ms) = self.load(transaction, claim.record.id.as_str()).await?;
-        let record = atomic::done(&claim.record, done, now_ms);
-        match self.swap(transaction, Some(claim.record.version), &record).await? {
+        let record = atomic::done(&claim.record, done, &claim.redact, now_ms);
+        let written = self.write(transaction, Some(claim.record.version), &record, Writing::Change).await?;
+        match only_swap(written)? {
             Swap::Written(_) => Ok(atomic::receipt(record)),
             Swap::Conflict(_) => {
-                Err(StoreError::unavailable("this is not the transaction that the operation was begun in")
-                    .into())
+                Err(StoreError::unavailable("the operation was begun in another transaction").into())
             }
         }
     }
 
-    /// The record, and the server's time.
+    /// The record, and the ledger's time.
     async fn load(
         &self,
         client: &impl GenericClient,
@@ -150,45 +183,51 @@ impl AtomicLedger {
         let ids = vec![id];
         let found = client.query_typed(&self.load, &[(&ids, Type::TEXT_ARRAY)]).await.map_err(explain)?;
         let row = found.first().ok_or_else(|| StoreError::unavailable("the server answered nothing"))?;
-        let there = rows::cell::<Option<&str>>(row, 1)?.is_some();
-        let record = there.then(|| rows::record(row, 1, Body::Along).map(Arc::new)).transpose()?;
-        Ok((record, rows::cell(row, 0)?))
+        let mark = rows::cell::<Option<&str>>(row, 1)?.and_then(Mark::parse);
+        self.clock.read(rows::cell(row, 0)?, mark.as_ref());
+        let there = rows::cell::<Option<&str>>(row, 2)?.is_some();
+        let mut record = there.then(|| rows::record(row, 2, Body::Included)).transpose()?;
+        if let (Some(keys), Some(record)) = (&self.keys, &mut record) {
+            keys.open(record);
+        }
+        Ok((record.map(Arc::new), self.clock.now_ms()))
     }
 
-    async fn swap(
+    async fn write(
         &self,
         client: &impl GenericClient,
         expected: Option<u64>,
         record: &Record,
-    ) -> Result<Swap, StoreError> {
+        writing: Writing,
+    ) -> Result<Begin, StoreError> {
         let mut changes = Changes::default();
-        changes.push(expected, record)?;
-        let values = changes.values(&None, &false);
+        let sealed = self.keys.as_ref().map(|keys| keys.sealed(record)).transpose()?;
+        changes.push(expected, sealed.as_ref().unwrap_or(record), writing)?;
+        if let Some(refusal) = self.status.replacement() {
+            return Err(refusal);
+        }
+        let clock = self.status.clock_mark(&self.clock);
+        let terms = Terms { patience_ms: None, again: false, ledger: &self.status.check, seen: None, clock };
+        let values = changes.values(&terms);
         let typed: Vec<_> = values.into_iter().zip(self.statements.swap.types.iter().cloned()).collect();
         let sent = client.query_typed(&self.statements.swap.text, &typed).await.map_err(explain)?;
+        if terms.clock.is_some() {
+            self.status.schedule_clock_mark();
+        }
         let mut answered = Answered::from_rows(&sent)?;
-        Ok(match answered.written.is_empty() {
-            false => Swap::Written(Arc::new(record.clone())),
-            true => Swap::Conflict(answered.standing.pop()),
+        if !answered.written.is_empty() {
+            return Ok(Begin::Swapped(Swap::Written(Arc::new(record.clone()))));
+        }
+        let found = answered.current.pop();
+        let unchanged = found.as_ref().map(|found| found.version) == expected;
+        Ok(match answered.stopped.into_values().next().filter(|_| unchanged) {
+            Some(barrier) => Begin::Stopped(barrier),
+            None => Begin::Swapped(Swap::Conflict(found)),
         })
     }
 }
 
-impl AtomicClaim {
-    /// The record, as it stands in the transaction.
-    #[must_use]
-    pub fn record(&self) -> &Record {
-        &self.record
-    }
-
-    /// The token that reports an effect. Effect and record share one transaction, so there is nothing to note.
-    #[must_use]
-    pub fn dispatch(&self) -> Dispatched {
-        onceward::atomic::dispatch()
-    }
-}
-
-/// Whether a commit that ends with this code was rolled back: the server speaks of the transaction, not of itself.
+/// Whether an error code of a commit means that the transaction was rolled back.
 fn refuses(code: &SqlState) -> bool {
     ["23", "25", "40", "55"].iter().any(|class| code.code().starts_with(class))
         && *code != SqlState::T_R_STATEMENT_COMPLETION_UNKNOWN

@@ -1,5 +1,5 @@
-//! Whether the server keeps what it acknowledges. Looked at on every connection: after a failover it is another
-//! server.
+//! Checks that the server keeps what it acknowledges. Done on every connection, because a failover leads to another
+//! server, and periodically, because settings change.
 
 use onceward::StoreError;
 use tokio_postgres::Row;
@@ -7,11 +7,11 @@ use tokio_postgres::Row;
 use super::options::{PostgresOptions, Standby};
 use crate::health::Finding;
 
-/// The oldest version with all that is used here.
+/// The oldest supported version.
 const OLDEST: i32 = 130_000;
 
-/// One question, so that it costs one way. Who lacks the right to see standbys sees how many there are.
-pub(super) const QUESTION: &str = "SELECT current_setting('server_version_num')::int4, \
+/// One query, for a single round trip. A role that may not see details of standbys can still count them.
+pub(super) const QUERY: &str = "SELECT current_setting('server_version_num')::int4, \
     current_setting('server_version'), pg_is_in_recovery() OR current_setting('transaction_read_only')::bool, \
     current_setting('fsync')::bool, current_setting('full_page_writes')::bool, current_setting('synchronous_commit'), \
     current_setting('synchronous_standby_names'), current_setting('server_encoding'), \
@@ -19,9 +19,21 @@ pub(super) const QUESTION: &str = "SELECT current_setting('server_version_num'):
       (SELECT s.active_pid FROM pg_replication_slots s WHERE s.slot_type = 'logical' AND s.active_pid IS NOT NULL)), \
     (SELECT count(*) FROM pg_stat_replication r WHERE r.sync_state IN ('sync', 'quorum')), \
     pg_has_role(current_user, 'pg_read_all_stats', 'member'), \
-    floor(extract(epoch FROM clock_timestamp()) * 1000)::int8";
+    floor(extract(epoch FROM clock_timestamp()) * 1000)::int8, \
+    (SELECT s.version FROM pg_stat_ssl s WHERE s.pid = pg_backend_pid() AND s.ssl), \
+    coalesce(inet_client_addr() <<= '127.0.0.0/8' OR inet_client_addr() = '::1', true), \
+    floor(extract(epoch FROM pg_postmaster_start_time()) * 1000000)::int8";
 
-/// What a server says of itself.
+/// The system identifier and the timeline. Each promotion of a standby begins a new timeline. Not every service that
+/// speaks the PostgreSQL protocol supports these functions, so they are queried separately, with a fallback without
+/// the timeline.
+pub(super) const IDENTIFY: [&str; 2] = [
+    "SELECT system_identifier, CASE WHEN NOT pg_is_in_recovery() THEN \
+     ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int8 END FROM pg_control_system()",
+    "SELECT system_identifier, NULL::int8 FROM pg_control_system()",
+];
+
+/// What a server reports about itself.
 #[derive(Debug, Clone)]
 pub(super) struct Server {
     version_number: i32,
@@ -35,7 +47,17 @@ pub(super) struct Server {
     standbys: i64,
     confirming: i64,
     sees_standbys: bool,
-    /// Its clock, when it answered.
+    /// The TLS version, if the connection is encrypted.
+    encrypted: Option<String>,
+    /// Whether the connection stays on this machine.
+    local: bool,
+    /// The system identifier, if reported.
+    pub(super) system: Option<i64>,
+    /// The timeline, if reported.
+    pub(super) timeline: Option<i64>,
+    /// When the server was started, in microseconds.
+    pub(super) started_us: i64,
+    /// The server's clock when it answered.
     pub(super) now_ms: i64,
 }
 
@@ -54,10 +76,32 @@ impl Server {
             confirming: row.try_get(9)?,
             sees_standbys: row.try_get(10)?,
             now_ms: row.try_get(11)?,
+            encrypted: row.try_get(12)?,
+            local: row.try_get(13)?,
+            started_us: row.try_get(14)?,
+            system: None,
+            timeline: None,
         })
     }
 
-    /// Refuses a server that does not keep what it acknowledges.
+    /// Whether the server is a standby or read-only.
+    pub(super) fn read_only(&self) -> bool {
+        self.read_only
+    }
+
+    /// Refuses a server that accepts no writes. This is temporary: it may be promoted, or another host of the URL may
+    /// take over.
+    pub(super) fn refuse_read_only(&self) -> Result<(), StoreError> {
+        if !self.read_only {
+            return Ok(());
+        }
+        Err(StoreError::unavailable(
+            "the server is a standby or read-only; name the primary, or all hosts with \
+             target_session_attrs=read-write",
+        ))
+    }
+
+    /// Refuses a server that may lose what it acknowledges.
     pub(super) fn refuse(&self, options: &PostgresOptions) -> Result<(), StoreError> {
         let unusable = |what: String| Err(StoreError::Unusable { what });
         if self.version_number < OLDEST {
@@ -66,82 +110,83 @@ impl Server {
                 self.version
             ));
         }
-        if self.read_only {
-            // Not for ever: it may be promoted, or another host of the URL may take over.
-            return Err(StoreError::unavailable(
-                "the server is a standby or read-only; name the primary, or all hosts with \
-                 target_session_attrs=read-write",
-            ));
-        }
         if !self.fsync || !self.full_page_writes {
             return unusable(
-                "the server runs with fsync or full_page_writes off, so a power cut loses intents and something \
-                 runs twice; set both to on"
+                "the server runs with fsync or full_page_writes off, so a power failure loses intents and an \
+                 effect can happen twice; set both to on"
                     .to_owned(),
             );
         }
         if self.encoding != "UTF8" {
             return unusable(format!("the database is encoded in {}; the ledger needs UTF8", self.encoding));
         }
-        if self.asynchronous() && options.standby == Standby::Synchronous {
+        if self.has_asynchronous() && options.standby == Standby::Synchronous {
             return unusable(
-                "a standby is connected that confirms nothing: promoting it loses what was acknowledged, and then \
-                 something runs twice. Set synchronous_standby_names, or say standby=async in the URL to accept that"
+                "an asynchronous standby is connected: promoting it loses acknowledged writes, and then an effect can \
+                 happen twice. Set synchronous_standby_names, or add standby=async to the URL to accept that"
                     .to_owned(),
             );
         }
         Ok(())
     }
 
-    /// A standby could be promoted that lacks what was acknowledged.
-    fn asynchronous(&self) -> bool {
+    /// Whether a standby could be promoted that lacks acknowledged writes.
+    fn has_asynchronous(&self) -> bool {
         self.standbys > 0 && self.standby_names.trim().is_empty()
     }
 
-    pub(super) fn findings(&self, wall_ms: i64) -> Vec<Finding> {
+    /// The findings for `once doctor`. `ahead_ms` is how far the server's clock is ahead of the ledger's time.
+    pub(super) fn findings(&self, ahead_ms: i64) -> Vec<Finding> {
         let on_off = |on: bool| if on { "on" } else { "off" };
         let mut findings = vec![Finding::good("server", format!("PostgreSQL {}", self.version))];
         let disk =
             format!("fsync {}, full_page_writes {}", on_off(self.fsync), on_off(self.full_page_writes));
         findings.push(match (self.fsync, self.full_page_writes) {
             (true, true) => Finding::good("disk", disk),
-            (_, _) => Finding::bad("disk", format!("{disk}: a power cut loses intents")),
+            (_, _) => Finding::bad("disk", format!("{disk}: a power failure loses intents")),
         });
         let commit = &self.synchronous_commit;
         findings.push(match commit.as_str() {
             "on" | "remote_apply" => Finding::good("synchronous_commit", commit.clone()),
             weaker => Finding::good(
                 "synchronous_commit",
-                format!("{weaker} on the server, on for every write of the ledger"),
+                format!("{weaker} on the server; the ledger sets it to on for its writes"),
             ),
         });
-        findings.push(self.on_standbys());
-        let apart_ms = (self.now_ms - wall_ms).abs();
-        let apart = format!("{apart_ms} ms apart from this machine's; the ledger goes by the server's");
-        findings.push(if apart_ms < 1_000 {
-            Finding::good("clock", apart)
-        } else {
-            Finding::look("clock", apart)
-        });
+        findings.push(self.check_standbys());
+        findings.push(self.check_encryption());
+        findings.push(check_clock(ahead_ms));
         findings
     }
 
-    fn on_standbys(&self) -> Finding {
+    fn check_encryption(&self) -> Finding {
+        const WHAT: &str = "encryption";
+        match (&self.encrypted, self.local) {
+            (Some(version), _) => Finding::good(WHAT, format!("{version} to the server")),
+            (None, true) => Finding::good(WHAT, "none; the connection does not leave this machine"),
+            (None, false) => {
+                Finding::look(WHAT, "none; set sslmode=verify-full, and sslrootcert= for a private authority")
+            }
+        }
+    }
+
+    fn check_standbys(&self) -> Finding {
         const WHAT: &str = "standbys";
         let (all, names) = (self.standbys, &self.standby_names);
-        if self.asynchronous() {
+        if self.has_asynchronous() {
             return Finding::bad(
                 WHAT,
-                format!("{all} connected, none confirms: promoting one loses what was acknowledged"),
+                format!("{all} connected, all asynchronous: promoting one loses acknowledged writes"),
             );
         }
         match (all, self.sees_standbys) {
             (0, _) if names.is_empty() => Finding::good(WHAT, "none"),
-            (0, _) => Finding::look(WHAT, format!("none is connected, and writes wait for {names:?}")),
+            (0, _) => Finding::look(WHAT, format!("none connected; writes wait for {names:?}")),
             (_, false) => Finding::look(
                 WHAT,
                 format!(
-                    "{all} connected; the role may not see which confirm (grant it pg_monitor); {names:?} is set"
+                    "{all} connected; the role may not see which are synchronous (grant it pg_monitor); \
+                     {names:?} is set"
                 ),
             ),
             (_, true) if self.confirming < all => Finding::look(
@@ -150,5 +195,23 @@ impl Server {
             ),
             (_, true) => Finding::good(WHAT, format!("{all} connected, all confirm each write")),
         }
+    }
+}
+
+fn check_clock(ahead_ms: i64) -> Finding {
+    const WHAT: &str = "clock";
+    const GO_BY: &str = "leases and retention go by the ledger's time, so nothing runs or expires early";
+    match ahead_ms {
+        -1_000..=1_000 => {
+            Finding::good(WHAT, format!("the server's is {ahead_ms} ms ahead of the ledger's time"))
+        }
+        ahead if ahead > 0 => Finding::look(
+            WHAT,
+            format!("the server's is {ahead} ms ahead of the ledger's time; set it right. {GO_BY}"),
+        ),
+        behind => Finding::look(
+            WHAT,
+            format!("the server's is {} ms behind the ledger's time; set it right. {GO_BY}", -behind),
+        ),
     }
 }

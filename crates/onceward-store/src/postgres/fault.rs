@@ -1,19 +1,29 @@
-//! What an error of the server or of the way to it means.
+//! What an error of the server or of the connection means.
 
 use onceward::StoreError;
 use tokio_postgres::Error;
 use tokio_postgres::error::SqlState;
 
-/// What can be done about an error.
+/// How an error is handled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fault {
-    /// The connection is gone, or its server will not write any more. What was sent may have been written.
+    /// The connection is gone, or its server no longer accepts writes. The statement may have been executed.
     Lost,
-    /// Somebody else holds what one of the changes needs, or two waited for each other: nothing was written.
+    /// Another transaction holds a lock, or there was a deadlock. Nothing was written.
     Busy,
-    /// The server has refused, for certain: nothing was written.
+    /// The server rejected the statement. Nothing was written.
     Refused,
+    /// The ledger is not the one that was opened. Nothing was written, and nothing will be.
+    Replaced,
 }
+
+/// The error codes of the ledger's own functions: the ledger was replaced, or a newer version has migrated it.
+const REPLACED: &str = "OW001";
+const MIGRATED: &str = "OW002";
+
+/// The errors of a statement whose table or function no longer exists.
+const GONE: [&SqlState; 3] =
+    [&SqlState::UNDEFINED_TABLE, &SqlState::UNDEFINED_FUNCTION, &SqlState::INVALID_SCHEMA_NAME];
 
 pub(super) fn of(error: &Error) -> Fault {
     let Some(code) = error.code() else { return Fault::Lost };
@@ -23,7 +33,7 @@ pub(super) fn of(error: &Error) -> Fault {
         SqlState::CANNOT_CONNECT_NOW,
         SqlState::IDLE_SESSION_TIMEOUT,
         SqlState::READ_ONLY_SQL_TRANSACTION,
-        // Somebody else has had the connection: a pooler is in between after all.
+        // A prepared statement is unknown: there is a pooler after all.
         SqlState::INVALID_SQL_STATEMENT_NAME,
     ];
     let busy = [
@@ -32,8 +42,11 @@ pub(super) fn of(error: &Error) -> Fault {
         SqlState::T_R_SERIALIZATION_FAILURE,
         SqlState::QUERY_CANCELED,
     ];
-    // Class 08: the connection itself.
-    if lost.contains(code) || code.code().starts_with("08") {
+    if code.code() == REPLACED {
+        return Fault::Replaced;
+    }
+    // Class 08 is connection errors. If the tables are gone, the next connection finds out why.
+    if lost.contains(code) || GONE.contains(&code) || code.code().starts_with("08") {
         Fault::Lost
     } else if busy.contains(code) {
         Fault::Busy
@@ -42,47 +55,41 @@ pub(super) fn of(error: &Error) -> Fault {
     }
 }
 
-/// What an error means to the person who runs the ledger.
+/// Explains an error to the operator of the ledger.
 pub(super) fn explain(error: Error) -> StoreError {
     let unusable = |what: String| StoreError::Unusable { what };
     let said = words(&error);
+    let because = |what: &str| StoreError::unavailable(format!("{what}: {said}"));
     match error.code() {
         Some(code) if *code == SqlState::INSUFFICIENT_PRIVILEGE => unusable(format!(
-            "the role may not do what the ledger needs ({said}); let it own the ledger's schema, or grant it \
-             USAGE on the schema and SELECT, INSERT, UPDATE, DELETE on its tables"
+            "the role lacks a privilege that the ledger needs ({said}); let it own the ledger's schema, or grant it \
+             USAGE on the schema, SELECT, INSERT, UPDATE, DELETE on its table operation, SELECT, UPDATE on its \
+             table meta, and USAGE on its sequence operation_place"
         )),
         Some(code)
             if [SqlState::INVALID_PASSWORD, SqlState::INVALID_AUTHORIZATION_SPECIFICATION].contains(code) =>
         {
-            unusable(format!("the server does not let this role in: {said}"))
+            unusable(format!("the server rejects this role: {said}"))
         }
         Some(code) if *code == SqlState::INVALID_CATALOG_NAME => {
             unusable(format!("{said}; create the database first"))
         }
-        Some(code)
-            if [SqlState::UNDEFINED_TABLE, SqlState::UNDEFINED_FUNCTION, SqlState::INVALID_SCHEMA_NAME]
-                .contains(code) =>
-        {
-            unusable(format!("the ledger's tables are gone while it is in use: {said}"))
-        }
-        Some(code) if *code == SqlState::DISK_FULL => because("the server's disk is full; make room", error),
+        Some(code) if code.code() == REPLACED => StoreError::replaced(&said),
+        Some(code) if code.code() == MIGRATED => unusable(said.clone()),
+        Some(code) if GONE.contains(&code) => StoreError::replaced(&format!("its tables are gone: {said}")),
+        Some(code) if *code == SqlState::DISK_FULL => because("the server's disk is full; make room"),
         Some(code) if *code == SqlState::TOO_MANY_CONNECTIONS => {
-            because("the server has no connection left; raise max_connections, or use a pooler", error)
+            because("the server has no connection left; raise max_connections, or use a pooler")
         }
         Some(code) if *code == SqlState::LOCK_NOT_AVAILABLE => {
-            because("another transaction holds this operation", error)
+            because("another transaction has locked this operation")
         }
-        Some(_) => because("the server refuses", error),
-        None => because("the ledger's server cannot be reached", error),
+        Some(_) => because("the server rejects the statement"),
+        None => because("the ledger's server cannot be reached"),
     }
 }
 
-fn because(what: &str, error: Error) -> StoreError {
-    let said = words(&error);
-    StoreError::Unavailable { what: format!("{what}: {said}"), source: Some(Box::new(error)) }
-}
-
-/// What the server said, or what happened on the way; the error itself says only in which step.
+/// The server's message, or the chain of causes: the error itself only names the step that failed.
 fn words(error: &Error) -> String {
     match error.as_db_error() {
         Some(said) => said.message().to_owned(),
@@ -95,5 +102,15 @@ fn words(error: &Error) -> String {
             }
             text
         }
+    }
+}
+
+/// The error for a record that has the expected version and still was not written.
+pub(super) fn not_written(schema: &str) -> StoreError {
+    StoreError::Unusable {
+        what: format!(
+            "the server did not write a record that nothing else has changed; is there a trigger or a rule on the \
+             table {schema}.operation that suppresses writes? Remove it"
+        ),
     }
 }

@@ -1,4 +1,4 @@
-//! One connection: made, looked over, and watched for what its server says by the way.
+//! One connection: connecting, checking the server, and watching for its warnings.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,53 +7,58 @@ use std::time::Duration;
 
 use onceward::StoreError;
 use tokio::sync::mpsc;
-use tokio::task::AbortHandle;
-use tokio::time::timeout;
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::{Instant, timeout, timeout_at};
 use tokio_postgres::error::Severity;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{AsyncMessage, Client, Config, Row};
 
-use super::check::{QUESTION, Server};
+use super::check::{IDENTIFY, QUERY, Server};
 use super::fault::explain;
 use super::options::PostgresOptions;
 use super::rows::Statement;
 use super::tls;
 
-/// How long a host may take to answer at the least, however many there are.
+/// The minimum time that a host gets to answer, however many hosts there are.
 const LEAST_SHARE: Duration = Duration::from_millis(300);
 
-/// Whether a pooler may be in between, which lends the server's connections for one transaction each.
+/// Whether a pooler may sit in between that lends server connections per transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Pooler {
-    /// Nobody knows.
+    /// Not known.
     Perhaps,
-    /// What a connection was told is remembered: notifications arrive.
+    /// No pooler: session state is kept and notifications are delivered.
     No,
 }
 
-/// A connection.
+/// One connection to the server.
 pub(super) struct Link {
     pub(super) client: Client,
-    /// Which of the URL's hosts it goes to.
+    /// The index of its host in the URL.
     pub(super) host: usize,
+    /// The server's timeline when the connection was opened, if the server reports it.
+    pub(super) timeline: Option<i64>,
     warned: Arc<AtomicBool>,
     kept: Mutex<HashMap<String, tokio_postgres::Statement>>,
     driver: AbortHandle,
 }
 
-/// Where notifications go: the payload of each.
-pub(super) type Heard = mpsc::UnboundedSender<String>;
+/// Receives the payload of each notification.
+pub(super) type NotificationSender = mpsc::UnboundedSender<String>;
 
 impl Link {
-    /// Connects, and nothing else: to the host that answered last, or else to the next one that takes writes.
-    pub(super) async fn connect(options: &PostgresOptions, heard: Option<Heard>) -> Result<Self, StoreError> {
+    /// Connects without any checks: first to the host that answered last, then to the others in order.
+    pub(super) async fn connect(
+        options: &PostgresOptions,
+        notify: Option<NotificationSender>,
+    ) -> Result<Self, StoreError> {
         let count = options.hosts.len();
-        let share = (options.timeout / u32::try_from(count).unwrap_or(u32::MAX)).max(LEAST_SHARE);
+        let share = share_of(options);
         let first = options.answered.load(Ordering::Relaxed);
         let mut failed = StoreError::unavailable("the URL names no host");
         for number in (first..first + count).map(|number| number % count) {
             let Some(host) = options.hosts.get(number) else { continue };
-            match timeout(share, Self::connect_to(host, number, options, heard.clone())).await {
+            match timeout(share, Self::connect_to(host, number, options, notify.clone())).await {
                 Ok(Ok(link)) => {
                     options.answered.store(number, Ordering::Relaxed);
                     return Ok(link);
@@ -69,7 +74,7 @@ impl Link {
         host: &Config,
         number: usize,
         options: &PostgresOptions,
-        heard: Option<Heard>,
+        notify: Option<NotificationSender>,
     ) -> Result<Self, StoreError> {
         let connector = tls::connector(&options.trust)?;
         let (client, mut connection) = host.connect(connector).await.map_err(explain)?;
@@ -79,13 +84,13 @@ impl Link {
             while let Some(Ok(message)) =
                 std::future::poll_fn(|context| connection.poll_message(context)).await
             {
-                if let AsyncMessage::Notification(said) = &message
-                    && let Some(heard) = &heard
+                if let AsyncMessage::Notification(message) = &message
+                    && let Some(notify) = &notify
                 {
-                    // Nobody to tell it to is nobody to mislead.
-                    drop(heard.send(said.payload().to_owned()));
+                    // The receiver may be gone; then no one depends on the notification.
+                    drop(notify.send(message.payload().to_owned()));
                 }
-                // Other notices are talk.
+                // Other notices are informational.
                 if let AsyncMessage::Notice(notice) = message
                     && notice.parsed_severity() == Some(Severity::Warning)
                 {
@@ -94,40 +99,82 @@ impl Link {
             }
         };
         let driver = tokio::spawn(drive).abort_handle();
-        Ok(Self { client, host: number, warned, kept: Mutex::default(), driver })
+        Ok(Self { client, host: number, timeline: None, warned, kept: Mutex::default(), driver })
     }
 
-    /// Connects to a server that keeps what it acknowledges, and makes sure that all it shows is kept: after a
-    /// restart a server shows what its standby never confirmed, and one write that the standby confirms confirms all
-    /// before it.
+    /// Connects to the primary, and ensures that everything it shows is durable. After a restart a server shows
+    /// commits that its standby never confirmed; one write that the standby confirms also confirms all commits before
+    /// it.
     pub(super) async fn open(options: &PostgresOptions) -> Result<(Self, Server), StoreError> {
-        let link = Self::connect(options, None).await?;
-        let look = async {
-            let server = link.look().await?;
-            server.refuse(options)?;
-            let fence = "SELECT set_config('synchronous_commit', CASE WHEN current_setting('synchronous_commit') \
-                         IN ('on', 'remote_apply') THEN current_setting('synchronous_commit') ELSE 'on' END, true), \
-                         pg_logical_emit_message(true, 'onceward', 'fence')::text";
-            link.client.query_typed(fence, &[]).await.map_err(explain)?;
-            Ok(server)
-        };
-        let looked = timeout(options.timeout, look).await;
-        let server = looked.map_err(|_| no_answer(options))??;
-        match link.warned() {
+        let (link, server) = choose(Self::all(options).await?)?;
+        options.answered.store(link.host, Ordering::Relaxed);
+        server.refuse_read_only()?;
+        let fence = "SELECT set_config('synchronous_commit', CASE WHEN current_setting('synchronous_commit') \
+                     IN ('on', 'remote_apply') THEN current_setting('synchronous_commit') ELSE 'on' END, true), \
+                     pg_logical_emit_message(true, 'onceward', 'fence')::text";
+        let fenced = timeout(options.timeout, link.client.query_typed(fence, &[])).await;
+        fenced.map_err(|_| no_answer(options))?.map_err(explain)?;
+        match link.take_warning() {
             false => Ok((link, server)),
             true => Err(StoreError::unavailable("the server could not confirm a write to its standby")),
         }
     }
 
-    /// Asks the server about itself.
-    pub(super) async fn look(&self) -> Result<Server, StoreError> {
-        let rows = self.client.query_typed(QUESTION, &[]).await.map_err(explain)?;
-        let row = rows.first().ok_or_else(|| StoreError::unavailable("the server answered nothing"))?;
-        Server::from_row(row).map_err(explain)
+    /// Connects to all hosts concurrently, because the primary can only be determined after asking all of them. Once
+    /// one has answered, silent hosts get only a short time more.
+    async fn all(options: &PostgresOptions) -> Result<Vec<(Self, Server)>, StoreError> {
+        let share = share_of(options);
+        let mut asked = JoinSet::new();
+        for (number, host) in options.hosts.iter().cloned().enumerate() {
+            let options = options.clone();
+            asked.spawn(async move {
+                let introduced = async {
+                    let mut link = Self::connect_to(&host, number, &options, None).await?;
+                    let server = link.look().await?;
+                    link.timeline = server.timeline;
+                    Ok((link, server))
+                };
+                timeout(share, introduced).await.unwrap_or_else(|_| Err(no_answer(&options)))
+            });
+        }
+        let (mut found, mut until) = (Vec::new(), None);
+        let mut failed = StoreError::unavailable("the URL names no host");
+        loop {
+            let next = match until {
+                None => asked.join_next().await,
+                Some(until) => timeout_at(until, asked.join_next()).await.unwrap_or(None),
+            };
+            match next {
+                Some(Ok(Ok(pair))) => {
+                    found.push(pair);
+                    until = until.or(Some(Instant::now() + LEAST_SHARE));
+                }
+                Some(Ok(Err(error))) => failed = error,
+                Some(Err(_)) => {}
+                None => break,
+            }
+        }
+        if found.is_empty() { Err(failed) } else { Ok(found) }
     }
 
-    /// Sends a statement and its values together: one way there and back, and nothing that a pooler could mislay.
-    /// Where there is none, the server is asked, along the way, to keep the statement for the next times.
+    /// Queries the server's version, settings and clock.
+    pub(super) async fn look(&self) -> Result<Server, StoreError> {
+        let rows = self.client.query_typed(QUERY, &[]).await.map_err(explain)?;
+        let row = rows.first().ok_or_else(|| StoreError::unavailable("the server answered nothing"))?;
+        let mut server = Server::from_row(row).map_err(explain)?;
+        // Sequential, because a transaction pooler may mix up the replies to pipelined queries.
+        for question in IDENTIFY {
+            if let Ok(rows) = self.client.query_typed(question, &[]).await {
+                let reported = |column| rows.first().and_then(|row| row.try_get(column).ok()).flatten();
+                (server.system, server.timeline) = (reported(0), reported(1));
+                break;
+            }
+        }
+        Ok(server)
+    }
+
+    /// Sends a statement and its values in one round trip, without state that a pooler could lose. Without a pooler,
+    /// the statement is also prepared along the way, for the next calls.
     pub(super) async fn ask(
         &self,
         statement: &Statement,
@@ -154,9 +201,9 @@ impl Link {
         }
     }
 
-    /// Whether the server has warned since this was last asked. A commit that its standby did not confirm, because
-    /// somebody ended the wait for it, is reported as a success with a warning.
-    pub(super) fn warned(&self) -> bool {
+    /// Whether the server has sent a warning since the last call. If someone cancels the wait for a standby, the
+    /// commit is reported as successful with a warning.
+    pub(super) fn take_warning(&self) -> bool {
         self.warned.swap(false, Ordering::SeqCst)
     }
 
@@ -167,15 +214,40 @@ impl Link {
 
 impl Drop for Link {
     fn drop(&mut self) {
-        // Otherwise a connection without an answer would be waited on for ever.
+        // Otherwise the driver task would wait forever on a connection that does not answer.
         self.driver.abort();
     }
 }
 
-/// What is said when a time is over.
+/// Chooses the primary: of the servers that accept writes, the one on the latest timeline. A former primary that came
+/// back after a promotion is on an earlier one.
+fn choose(mut found: Vec<(Link, Server)>) -> Result<(Link, Server), StoreError> {
+    found.sort_by_key(|(link, server)| {
+        (server.read_only(), std::cmp::Reverse(server.timeline.unwrap_or(0)), link.host)
+    });
+    let systems: std::collections::HashSet<i64> = found
+        .iter()
+        .filter(|(_, server)| !server.read_only())
+        .filter_map(|(_, server)| server.system)
+        .collect();
+    if systems.len() > 1 {
+        return Err(StoreError::Unusable {
+            what: "the hosts in the URL are unrelated servers that all accept writes; name the hosts of one of them"
+                .to_owned(),
+        });
+    }
+    found.into_iter().next().ok_or_else(|| StoreError::unavailable("the URL names no host"))
+}
+
+/// The time that one host may take.
+fn share_of(options: &PostgresOptions) -> Duration {
+    (options.timeout / u32::try_from(options.hosts.len()).unwrap_or(u32::MAX)).max(LEAST_SHARE)
+}
+
+/// The error for a timeout.
 pub(super) fn no_answer(options: &PostgresOptions) -> StoreError {
     StoreError::unavailable(format!(
-        "the ledger's server has not answered within {} ms; where it waits for a synchronous standby, see that one",
+        "the ledger's server did not answer within {} ms; if it waits for a synchronous standby, check that standby",
         options.timeout.as_millis()
     ))
 }

@@ -1,9 +1,9 @@
-//! Hearing of changes elsewhere: those who wait are woken, and finished records in memory are let go.
+//! Notifications of changes made elsewhere: they wake waiting callers and invalidate cached records.
 //!
-//! One connection listens. Every two seconds it asks for the time, and an answer proves that all that was told
-//! before has arrived. A record in memory is served only while the last such answer, or the last news, is less than
-//! five seconds old: so long, at the most, is a finished record served that somebody else has just settled, verified
-//! or forgotten. As a rule it is the time of one message.
+//! One connection listens. Every two seconds it queries the time, and the reply proves that all earlier notifications
+//! have arrived. A cached record is served only if the last reply or notification is less than five seconds old. So a
+//! finished record that another process has just settled, verified or forgotten is served for at most five seconds
+//! more; normally it is the latency of one message.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -21,48 +21,48 @@ use super::options::Notify;
 use crate::cache::Cache;
 use crate::clock::since_boot_ms;
 
-/// How often the listening connection is asked whether it lives.
+/// How often the listening connection is checked.
 const ASKED: Duration = Duration::from_secs(2);
-/// How old the last word of it may be.
+/// The maximum age of the last sign of life.
 const FRESH_MS: i64 = 5_000;
-/// How many changes are remembered, so that a record that was read before one of them is not kept after it.
+/// How many recent changes are remembered, so that a record read before a change is not cached after it.
 const REMEMBERED: usize = 4_096;
-/// How long a first notification may take to arrive.
+/// How long the test notification may take to arrive.
 const TRIAL: Duration = Duration::from_millis(700);
-/// After what time it is tried again whether they arrive.
+/// How long to wait before notifications are tested again.
 const TRIED_AGAIN: Duration = Duration::from_secs(60);
-/// What is said to try notifications out; no operation has this id.
+/// The payload of the test notification. No operation has this id.
 const TRIAL_WORD: &str = "do you hear me";
 
-/// Whether changes elsewhere are heard of.
+/// The state of the listening connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Hearing {
-    /// Nobody has wanted to know yet.
-    Unasked,
-    /// Not now.
-    Deaf,
-    /// Not through this way: a pooler is in between, or it was not wanted.
-    Never,
-    /// Yes, for the so-manieth time.
-    Since(u64),
+pub(super) enum ListenState {
+    /// No caller has needed notifications yet.
+    NotStarted,
+    /// Not connected at the moment.
+    Disconnected,
+    /// Notifications are not delivered because of a pooler, or are disabled.
+    Unsupported,
+    /// Notifications are delivered. The number counts the connections.
+    Listening(u64),
 }
 
-/// Finished records in memory, and what makes them stale.
+/// The cache of finished records, and the changes that invalidate it.
 pub(super) struct Memory {
     cache: Cache,
-    gate: Mutex<Gate>,
+    gate: Mutex<CacheEpoch>,
 }
 
 #[derive(Default)]
-struct Gate {
-    /// Which time of listening it is; `None` while nobody listens.
+struct CacheEpoch {
+    /// The number of the current listening connection; `None` while there is none.
     epoch: Option<u64>,
-    heard_ms: i64,
+    alive_ms: i64,
     changes: u64,
     recent: VecDeque<OperationId>,
 }
 
-/// The moment before a record was asked for.
+/// The point in time before a record was requested.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Moment {
     epoch: u64,
@@ -74,26 +74,26 @@ impl Memory {
         Self { cache: Cache::new(bytes), gate: Mutex::default() }
     }
 
-    fn gate(&self) -> MutexGuard<'_, Gate> {
+    fn gate(&self) -> MutexGuard<'_, CacheEpoch> {
         self.gate.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// This moment, where anybody listens.
+    /// The current moment, if the store listens.
     pub(super) fn moment(&self) -> Option<Moment> {
         let gate = self.gate();
         gate.epoch.map(|epoch| Moment { epoch, changes: gate.changes })
     }
 
-    /// The finished record of that id, if memory holds it and it is as good as the stored one.
+    /// The cached record, if it is as current as the stored one.
     pub(super) fn find(&self, id: &OperationId) -> Option<Arc<Record>> {
         let epoch = {
             let gate = self.gate();
-            gate.epoch.filter(|_| since_boot_ms() - gate.heard_ms < FRESH_MS)?
+            gate.epoch.filter(|_| since_boot_ms() - gate.alive_ms < FRESH_MS)?
         };
         self.cache.find(id, epoch)
     }
 
-    /// Keeps a record that was asked for after `moment`, unless a change of it was heard of since.
+    /// Caches a record that was requested after `moment`, unless it has changed since.
     pub(super) fn keep(&self, record: &Arc<Record>, moment: Moment) {
         let gate = self.gate();
         let since = gate.changes - moment.changes;
@@ -106,8 +106,8 @@ impl Memory {
         }
     }
 
-    /// Lets go of a record that has changed.
-    pub(super) fn changed(&self, id: &OperationId) {
+    /// Removes a record that has changed.
+    pub(super) fn invalidate(&self, id: &OperationId) {
         let mut gate = self.gate();
         gate.changes += 1;
         if gate.recent.len() == REMEMBERED {
@@ -117,13 +117,13 @@ impl Memory {
         self.cache.remove(id);
     }
 
-    fn heard(&self) {
-        self.gate().heard_ms = since_boot_ms();
+    fn mark_alive(&self) {
+        self.gate().alive_ms = since_boot_ms();
     }
 
     fn open(&self, epoch: u64) {
         let mut gate = self.gate();
-        (gate.epoch, gate.heard_ms) = (Some(epoch), since_boot_ms());
+        (gate.epoch, gate.alive_ms) = (Some(epoch), since_boot_ms());
     }
 
     fn close(&self) {
@@ -131,106 +131,115 @@ impl Memory {
     }
 }
 
-/// Listens for as long as the store lives; after a loss, again.
-pub(super) async fn listen(shared: Arc<Shared>, hearing: watch::Sender<Hearing>, patience: Duration) {
-    // Who is gone in a moment need not have listened.
+/// Listens for as long as the store lives, and reconnects after a loss.
+pub(super) async fn listen(
+    shared: Arc<Shared>,
+    listen_state: watch::Sender<ListenState>,
+    patience: Duration,
+) {
+    // A process that exits right away does not need to listen.
     sleep(patience).await;
     if shared.options.notify == Notify::Never {
-        hearing.send_replace(Hearing::Never);
+        listen_state.send_replace(ListenState::Unsupported);
         return;
     }
     let mut pause = Duration::from_millis(50);
     for epoch in 1.. {
-        match once(&shared, &hearing, epoch).await {
-            Ended::Unheard => {
+        match listen_once(&shared, &listen_state, epoch).await {
+            SessionEnd::NotDelivered => {
                 shared.own.store(false, Ordering::Relaxed);
-                hearing.send_replace(Hearing::Never);
+                listen_state.send_replace(ListenState::Unsupported);
                 sleep(TRIED_AGAIN).await;
                 continue;
             }
-            Ended::Lost => pause = Duration::from_millis(50),
-            Ended::Unreached => pause = (pause * 2).min(Duration::from_secs(2)),
+            SessionEnd::Lost => pause = Duration::from_millis(50),
+            SessionEnd::ConnectFailed => pause = (pause * 2).min(Duration::from_secs(2)),
         }
         shared.memory.close();
-        hearing.send_replace(Hearing::Deaf);
+        listen_state.send_replace(ListenState::Disconnected);
         sleep(pause).await;
     }
 }
 
-/// How one time of listening ended.
-enum Ended {
+/// Why a listening connection ended.
+enum SessionEnd {
     /// The server could not be reached.
-    Unreached,
+    ConnectFailed,
     /// The connection was lost.
     Lost,
-    /// What was said did not arrive.
-    Unheard,
+    /// The test notification did not arrive.
+    NotDelivered,
 }
 
-async fn once(shared: &Shared, hearing: &watch::Sender<Hearing>, epoch: u64) -> Ended {
-    let (heard, mut news) = mpsc::unbounded_channel();
-    let Ok(link) = Link::connect(&shared.options, Some(heard)).await else { return Ended::Unreached };
+async fn listen_once(shared: &Shared, listen_state: &watch::Sender<ListenState>, epoch: u64) -> SessionEnd {
+    let (sender, mut notifications) = mpsc::unbounded_channel();
+    let Ok(link) = Link::connect(&shared.options, Some(sender)).await else {
+        return SessionEnd::ConnectFailed;
+    };
     let channel = shared.options.channel();
     if link.client.batch_execute(&format!("LISTEN \"{channel}\"")).await.is_err() {
-        return Ended::Unreached;
+        return SessionEnd::ConnectFailed;
     }
-    match try_out(shared, &mut news).await {
-        Ok(Trial::Arrived) => {}
-        Ok(Trial::Silence) => return Ended::Unheard,
-        Err(_) => return Ended::Unreached,
+    match test_notifications(shared, &mut notifications).await {
+        Ok(TestResult::Arrived) => {}
+        Ok(TestResult::Silent) => return SessionEnd::NotDelivered,
+        Err(_) => return SessionEnd::ConnectFailed,
     }
     shared.memory.open(epoch);
     shared.own.store(true, Ordering::Relaxed);
-    hearing.send_replace(Hearing::Since(epoch));
-    // Another host writes now: what changes there is not heard of here.
+    listen_state.send_replace(ListenState::Listening(epoch));
+    // If another host is the primary now, its changes are not announced here.
     while shared.options.answered.load(Ordering::Relaxed) == link.host {
-        match timeout(ASKED, news.recv()).await {
+        match timeout(ASKED, notifications.recv()).await {
             Ok(Some(payload)) => {
-                shared.memory.heard();
+                shared.memory.mark_alive();
                 if let Ok(id) = OperationId::parse(&payload) {
-                    shared.memory.changed(&id);
+                    shared.memory.invalidate(&id);
+                    shared.status.recent.announced(&id);
                     shared.watchers.notify(&id);
                 }
             }
-            Ok(None) => return Ended::Lost,
+            Ok(None) => return SessionEnd::Lost,
             Err(_) => match timeout(ASKED, ask_time(&link, shared)).await {
-                Ok(Ok(())) => shared.memory.heard(),
-                Ok(Err(_)) | Err(_) => return Ended::Lost,
+                Ok(Ok(())) => shared.memory.mark_alive(),
+                Ok(Err(_)) | Err(_) => return SessionEnd::Lost,
             },
         }
     }
-    Ended::Lost
+    SessionEnd::Lost
 }
 
-/// What came of trying notifications out.
-enum Trial {
+/// The result of testing notifications.
+enum TestResult {
     Arrived,
-    Silence,
+    Silent,
 }
 
-/// Says something on another connection and waits until it is heard here. Through a pooler that lends connections
-/// for one transaction it never is.
-async fn try_out(shared: &Shared, news: &mut mpsc::UnboundedReceiver<String>) -> Result<Trial, StoreError> {
+/// Sends a notification on another connection and waits for it here. Through a transaction pooler it never arrives.
+async fn test_notifications(
+    shared: &Shared,
+    notifications: &mut mpsc::UnboundedReceiver<String>,
+) -> Result<TestResult, StoreError> {
     let speaker = Link::connect(&shared.options, None).await?;
     let values: [(&(dyn tokio_postgres::types::ToSql + Sync), Type); 2] =
         [(&shared.options.channel(), Type::TEXT), (&TRIAL_WORD, Type::TEXT)];
     let said = speaker.client.query_typed("SELECT pg_notify($1, $2)::text", &values).await;
     said.map_err(super::fault::explain)?;
     let arrived = async {
-        while let Some(payload) = news.recv().await {
+        while let Some(payload) = notifications.recv().await {
             if payload == TRIAL_WORD {
-                return Ok(Trial::Arrived);
+                return Ok(TestResult::Arrived);
             }
         }
         Err(StoreError::unavailable("the listening connection was lost"))
     };
-    timeout(TRIAL, arrived).await.unwrap_or(Ok(Trial::Silence))
+    timeout(TRIAL, arrived).await.unwrap_or(Ok(TestResult::Silent))
 }
 
 async fn ask_time(link: &Link, shared: &Shared) -> Result<(), StoreError> {
     let rows = link.client.query_typed(super::TIME, &[]).await.map_err(super::fault::explain)?;
     if let Some(row) = rows.first() {
-        shared.clock.read(super::rows::cell(row, 0)?);
+        shared.clock.read(super::rows::cell(row, 0)?, None);
     }
     Ok(())
 }

@@ -1,71 +1,73 @@
-//! What waits for the server. Whatever waits when a connection is free goes together, as one statement.
+//! Jobs that wait for the server. Jobs waiting when a connection becomes free are sent together, as one statement.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use onceward::{OperationId, Record, StoreError, Swap};
+use onceward::{Begin, OperationId, Record, StoreError};
 use tokio::sync::oneshot;
 use tokio_postgres::Row;
 
-use super::rows::Question;
+use super::rows::Query;
+use crate::writing::Writing;
 
-/// How many changes share a statement at the most.
+/// The maximum number of changes in one statement.
 const MAX_BATCH: usize = 512;
-/// How many bytes they may have together; a larger one goes alone.
+/// The maximum total size of a statement. A larger change is sent alone.
 const MAX_BYTES: usize = 4 * 1024 * 1024;
-/// What a change weighs beside its result.
+/// The estimated size of a change without its result.
 const CHANGE_BYTES: usize = 1024;
 
-/// Where an answer goes.
-pub(super) type Reply<T> = oneshot::Sender<Result<T, StoreError>>;
+/// Where the reply is sent.
+pub(super) type ReplySender<T> = oneshot::Sender<Result<T, StoreError>>;
 
-/// Something to ask of the server.
-pub(super) enum Job {
+/// A request to the server.
+pub(super) enum PoolJob {
     Swap {
         expected: Option<u64>,
         record: Arc<Record>,
-        reply: Reply<Swap>,
+        writing: Writing,
+        reply: ReplySender<Begin>,
     },
     Delete {
         id: OperationId,
         expected: u64,
-        reply: Reply<bool>,
+        reply: ReplySender<bool>,
     },
     Load {
         id: OperationId,
-        reply: Reply<Option<Arc<Record>>>,
+        reply: ReplySender<Option<Arc<Record>>>,
     },
-    /// Answers whether the record still has that version; its next change will be told.
+    /// Returns whether the record still has that version, and asks the server to announce its next change.
     Watch {
         id: OperationId,
         seen: u64,
-        reply: Reply<bool>,
+        reply: ReplySender<bool>,
     },
-    Ask {
-        question: Question,
-        reply: Reply<Vec<Row>>,
+    Query {
+        query: Query,
+        reply: ReplySender<Vec<Row>>,
     },
 }
 
-/// What can go together in one statement.
+/// The kind of a job. Jobs of one kind can share a statement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum JobKind {
     Swap,
     Delete,
     Load,
     Watch,
-    Ask,
+    Query,
 }
 
-impl Job {
-    pub(super) fn kind(&self) -> Kind {
+impl PoolJob {
+    pub(super) fn kind(&self) -> JobKind {
         match self {
-            Self::Swap { .. } => Kind::Swap,
-            Self::Delete { .. } => Kind::Delete,
-            Self::Load { .. } => Kind::Load,
-            Self::Watch { .. } => Kind::Watch,
-            Self::Ask { .. } => Kind::Ask,
+            Self::Swap { .. } => JobKind::Swap,
+            Self::Delete { .. } => JobKind::Delete,
+            Self::Load { .. } => JobKind::Load,
+            Self::Watch { .. } => JobKind::Watch,
+            Self::Query { .. } => JobKind::Query,
         }
     }
 
@@ -73,7 +75,7 @@ impl Job {
         match self {
             Self::Swap { record, .. } => Some(&record.id),
             Self::Delete { id, .. } | Self::Load { id, .. } | Self::Watch { id, .. } => Some(id),
-            Self::Ask { .. } => None,
+            Self::Query { .. } => None,
         }
     }
 
@@ -82,60 +84,60 @@ impl Job {
             Self::Swap { record, .. } => {
                 CHANGE_BYTES + record.outcome.as_ref().map_or(0, onceward::Outcome::size)
             }
-            Self::Delete { .. } | Self::Load { .. } | Self::Watch { .. } | Self::Ask { .. } => 0,
+            Self::Delete { .. } | Self::Load { .. } | Self::Watch { .. } | Self::Query { .. } => 0,
         }
     }
 
-    /// Whoever no longer waits for an answer has none to get.
+    /// Replies with an error. The caller may have stopped waiting.
     pub(super) fn fail(self, error: StoreError) {
         match self {
             Self::Swap { reply, .. } => drop(reply.send(Err(error))),
             Self::Delete { reply, .. } => drop(reply.send(Err(error))),
             Self::Load { reply, .. } => drop(reply.send(Err(error))),
             Self::Watch { reply, .. } => drop(reply.send(Err(error))),
-            Self::Ask { reply, .. } => drop(reply.send(Err(error))),
+            Self::Query { reply, .. } => drop(reply.send(Err(error))),
         }
     }
 }
 
-/// Whether a job was sent before and its reply was lost.
+/// Whether a job was already sent and its reply was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sent {
     Never,
     Before,
 }
 
-/// Whether a job may share its statement.
+/// Whether a job may share a statement with others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Company {
-    Any,
+pub(super) enum Batching {
+    Shared,
     Alone,
 }
 
-/// A job that waits, or is under way.
-pub(super) struct Waiting {
-    pub(super) job: Job,
+/// A job that waits in the queue or is in flight.
+pub(super) struct QueuedJob {
+    pub(super) job: PoolJob,
     pub(super) sent: Sent,
-    pub(super) company: Company,
+    pub(super) batching: Batching,
     pub(super) since: Instant,
     pub(super) until: Instant,
 }
 
-impl Waiting {
-    pub(super) fn new(job: Job, timeout: Duration) -> Self {
+impl QueuedJob {
+    pub(super) fn new(job: PoolJob, timeout: Duration) -> Self {
         let since = Instant::now();
-        Self { job, sent: Sent::Never, company: Company::Any, since, until: since + timeout }
+        Self { job, sent: Sent::Never, batching: Batching::Shared, since, until: since + timeout }
     }
 
-    pub(super) fn is_over(&self) -> bool {
+    pub(super) fn is_expired(&self) -> bool {
         self.until <= Instant::now()
     }
 }
 
-/// What waits, the oldest first.
+/// The waiting jobs, oldest first.
 #[derive(Default)]
 pub(super) struct Queue {
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<QueuedJob>,
 }
 
 impl Queue {
@@ -147,35 +149,35 @@ impl Queue {
         self.waiting.len()
     }
 
-    /// How long the oldest has waited.
+    /// How long the oldest job has waited.
     pub(super) fn waited(&self) -> Duration {
         self.waiting.front().map_or(Duration::ZERO, |waiting| waiting.since.elapsed())
     }
 
-    pub(super) fn push(&mut self, waiting: Waiting) {
+    pub(super) fn push(&mut self, waiting: QueuedJob) {
         self.waiting.push_back(waiting);
     }
 
-    /// Puts jobs back that were taken, before all others.
-    pub(super) fn put_back(&mut self, jobs: Vec<Waiting>) {
+    /// Puts jobs back at the front of the queue.
+    pub(super) fn put_back(&mut self, jobs: Vec<QueuedJob>) {
         for waiting in jobs.into_iter().rev() {
             self.waiting.push_front(waiting);
         }
     }
 
-    /// Takes out all whose time is over.
-    pub(super) fn take_over(&mut self) -> Vec<Waiting> {
-        let (over, waiting) = self.waiting.drain(..).partition(Waiting::is_over);
+    /// Removes all jobs that have timed out.
+    pub(super) fn take_expired(&mut self) -> Vec<QueuedJob> {
+        let (over, waiting) = self.waiting.drain(..).partition(QueuedJob::is_expired);
         self.waiting = waiting;
         Vec::from_iter::<VecDeque<_>>(over)
     }
 
-    /// Takes the oldest job and all that can go with it: of its kind, each of another operation, sorted by id so that
-    /// statements that meet take their locks in one order.
-    pub(super) fn take_batch(&mut self) -> Vec<Waiting> {
+    /// Takes the oldest job and all jobs that can share its statement: same kind, each of a different operation. They
+    /// are sorted by id, so that concurrent statements take their locks in the same order.
+    pub(super) fn take_batch(&mut self) -> Vec<QueuedJob> {
         let Some(first) = self.waiting.pop_front() else { return Vec::new() };
         let kind = first.job.kind();
-        if kind == Kind::Ask || first.company == Company::Alone || self.waiting.is_empty() {
+        if kind == JobKind::Query || first.batching == Batching::Alone || self.waiting.is_empty() {
             return vec![first];
         }
         let mut bytes = first.job.bytes();
@@ -184,10 +186,10 @@ impl Queue {
         let mut others = VecDeque::with_capacity(self.waiting.len());
         for waiting in self.waiting.drain(..) {
             let fits = waiting.job.kind() == kind
-                && waiting.company == Company::Any
+                && waiting.batching == Batching::Shared
                 && batch.len() < MAX_BATCH
                 && bytes + waiting.job.bytes() <= MAX_BYTES;
-            // Of one operation the older job goes first.
+            // Of two jobs for one operation the older goes first.
             let alone = waiting.job.id().is_none_or(|id| ids.insert(id.clone()));
             if fits && alone {
                 bytes += waiting.job.bytes();
@@ -206,30 +208,30 @@ impl Queue {
 mod tests {
     use super::*;
 
-    fn load(key: &str) -> Waiting {
+    fn load(key: &str) -> QueuedJob {
         let (reply, _) = oneshot::channel();
         let id = OperationId::of("default", "test", key);
-        Waiting::new(Job::Load { id, reply }, Duration::from_secs(1))
+        QueuedJob::new(PoolJob::Load { id, reply }, Duration::from_secs(1))
     }
 
-    fn delete(key: &str) -> Waiting {
+    fn delete(key: &str) -> QueuedJob {
         let (reply, _) = oneshot::channel();
         let id = OperationId::of("default", "test", key);
-        Waiting::new(Job::Delete { id, expected: 1, reply }, Duration::from_secs(1))
+        QueuedJob::new(PoolJob::Delete { id, expected: 1, reply }, Duration::from_secs(1))
     }
 
     #[test]
-    fn one_operation_is_in_a_batch_once_and_kinds_are_apart() {
+    fn a_batch_has_one_kind_and_each_operation_once() {
         let mut queue = Queue::default();
         for waiting in [load("a"), delete("b"), load("c"), load("a"), load("b")] {
             queue.push(waiting);
         }
-        let batch = |queue: &mut Queue| -> Vec<Kind> {
+        let batch = |queue: &mut Queue| -> Vec<JobKind> {
             queue.take_batch().iter().map(|waiting| waiting.job.kind()).collect()
         };
-        assert_eq!(batch(&mut queue), [Kind::Load, Kind::Load]);
-        assert_eq!(batch(&mut queue), [Kind::Delete]);
-        assert_eq!(batch(&mut queue), [Kind::Load, Kind::Load]);
+        assert_eq!(batch(&mut queue), [JobKind::Load, JobKind::Load]);
+        assert_eq!(batch(&mut queue), [JobKind::Delete]);
+        assert_eq!(batch(&mut queue), [JobKind::Load, JobKind::Load]);
         assert!(queue.is_empty());
     }
 
@@ -242,9 +244,9 @@ mod tests {
     }
 
     #[test]
-    fn what_must_go_alone_goes_alone() {
+    fn a_job_marked_alone_is_not_batched() {
         let mut queue = Queue::default();
-        let alone = Waiting { company: Company::Alone, ..load("a") };
+        let alone = QueuedJob { batching: Batching::Alone, ..load("a") };
         queue.push(alone);
         queue.push(load("b"));
         assert_eq!((queue.take_batch().len(), queue.take_batch().len()), (1, 1));

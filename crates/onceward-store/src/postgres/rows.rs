@@ -1,26 +1,32 @@
-//! Records and rows.
+//! Conversion between records and rows.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use onceward::operation::DEFAULT_SCOPE;
 use onceward::{
-    Counts, Cursor, Detail, Filter, Key, KeyOrigin, Listed, OperationId, Outcome, Record, State, StoreError,
+    Barrier, Counts, Cursor, DEFAULT_SCOPE, Detail, Filter, Key, KeyOrigin, Listed, OperationId, Outcome,
+    Record, State, StoreError, after_prefix, stopping_scopes,
 };
 use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
 
-/// What every row of a record begins with, after which comes its body where it is asked for.
+use crate::writing::Writing;
+
+/// The columns of a record's row. Its body follows them where it is requested.
 const COLUMNS: &str = "id, place, version, attempt, created_ms, updated_ms, due_ms, replays, state, origin, scope, \
                        name, key, detail, outcome";
 
-/// A statement with its values' types: it can be sent whole, or be kept by the server.
+/// The position of `detail` among them.
+const DETAIL: usize = 13;
+
+/// A statement with the types of its values. It can be sent as text or be prepared.
 #[derive(Debug, Clone)]
 pub(super) struct Statement {
     pub(super) text: String,
     pub(super) types: Vec<Type>,
 }
 
-/// The statements that are sent over and over.
+/// The statements that are sent often.
 #[derive(Debug, Clone)]
 pub(super) struct Statements {
     pub(super) swap: Statement,
@@ -37,29 +43,46 @@ impl Statements {
             let values: Vec<String> = (1..=types.len()).map(|number| format!("${number}")).collect();
             Statement { text: format!("SELECT * FROM \"{schema}\".{name}({})", values.join(", ")), types }
         };
-        let mut swap = vec![Type::INT4, Type::BOOL];
+        let mut swap = vec![Type::INT4, Type::BOOL, Type::TEXT, Type::INT8, Type::TEXT];
         swap.extend(std::iter::repeat_n(t.clone(), 6).chain(std::iter::repeat_n(n.clone(), 5)));
         swap.extend([t.clone(), t.clone(), Type::BYTEA_ARRAY]);
         swap.extend([t.clone(), n.clone(), t.clone()].into_iter().chain(std::iter::repeat_n(n.clone(), 5)));
-        swap.extend([t.clone(), t.clone(), Type::BYTEA_ARRAY]);
+        swap.extend([t.clone(), t.clone(), Type::BYTEA_ARRAY, t.clone(), t.clone()]);
         Self {
-            swap: call("swap_1", swap),
-            delete: call("drop_1", vec![Type::INT4, t.clone(), n.clone()]),
+            swap: call("swap_3", swap),
+            delete: call("drop_2", vec![Type::INT4, Type::TEXT, t.clone(), n.clone()]),
             load: Statement {
-                text: format!("SELECT {COLUMNS}, body FROM \"{schema}\".load_1($1)"),
+                text: format!("SELECT {COLUMNS}, body FROM \"{schema}\".load_2($1)"),
                 types: vec![t.clone()],
             },
-            watch: call("watch_1", vec![Type::INT4, t.clone(), n.clone()]),
-            tally: call("tally_1", vec![Type::INT4, t, n]),
+            watch: call("watch_2", vec![Type::INT4, t.clone(), n.clone()]),
+            tally: call("tally_2", vec![Type::INT4, t, n]),
         }
     }
 }
 
-/// Many changes as columns of values: one statement, whatever their number.
+/// The arguments of the function `swap` besides the changes.
+pub(super) struct Terms<'a> {
+    /// How long it waits for a lock; `None` to use the setting of the caller's transaction.
+    pub(super) patience_ms: Option<i32>,
+    /// Whether the changes were sent before and the reply was lost.
+    pub(super) again: bool,
+    /// Which ledger the store has opened.
+    pub(super) ledger: &'a str,
+    /// The highest position that the store has seen, if known.
+    pub(super) seen: Option<i64>,
+    /// The ledger's time, if it must be advanced.
+    pub(super) clock: Option<String>,
+}
+
+/// Many changes as arrays of column values, so that one statement serves any number of them.
 #[derive(Default)]
 pub(super) struct Changes<'a> {
     new: Columns<'a>,
     old: Columns<'a>,
+    /// The records that begin something, each with every scope whose barrier refuses it.
+    begin_id: Vec<&'a str>,
+    begin_scope: Vec<&'a str>,
 }
 
 #[derive(Default)]
@@ -82,8 +105,19 @@ struct Columns<'a> {
 }
 
 impl<'a> Changes<'a> {
-    /// Adds a change. They come sorted by id, so that batches that meet take their locks in one order.
-    pub(super) fn push(&mut self, expected: Option<u64>, record: &'a Record) -> Result<(), StoreError> {
+    /// Adds a change. Changes must be sorted by id, so that concurrent batches take their locks in the same order.
+    pub(super) fn push(
+        &mut self,
+        expected: Option<u64>,
+        record: &'a Record,
+        writing: Writing,
+    ) -> Result<(), StoreError> {
+        if writing == Writing::Begin {
+            for scope in stopping_scopes(&record.scope) {
+                self.begin_id.push(record.id.as_str());
+                self.begin_scope.push(scope);
+            }
+        }
         let columns = match expected {
             None => &mut self.new,
             Some(_) => &mut self.old,
@@ -111,16 +145,15 @@ impl<'a> Changes<'a> {
         Ok(())
     }
 
-    /// The values of the statement `swap`.
-    pub(super) fn values<'b>(
-        &'b self,
-        patience_ms: &'b Option<i32>,
-        again: &'b bool,
-    ) -> Vec<&'b (dyn ToSql + Sync)> {
+    /// The arguments of the function `swap`.
+    pub(super) fn values<'b>(&'b self, terms: &'b Terms<'b>) -> Vec<&'b (dyn ToSql + Sync)> {
         let (new, old) = (&self.new, &self.old);
         vec![
-            patience_ms,
-            again,
+            &terms.patience_ms,
+            &terms.again,
+            &terms.ledger,
+            &terms.seen,
+            &terms.clock,
             &new.id,
             &new.scope,
             &new.name,
@@ -146,44 +179,59 @@ impl<'a> Changes<'a> {
             &old.detail,
             &old.outcome,
             &old.body,
+            &self.begin_id,
+            &self.begin_scope,
         ]
     }
 }
 
-/// What the statement `swap` answered.
+/// The reply of the function `swap`.
 pub(super) struct Answered {
     /// The server's clock.
     pub(super) now_ms: i64,
+    /// The position of the newest record that was inserted.
+    pub(super) newest: Option<i64>,
     /// The ids that were written.
     pub(super) written: Vec<String>,
-    /// What stood in the way of the others.
-    pub(super) standing: Vec<Arc<Record>>,
+    /// The stored records that conflicted with the other changes.
+    pub(super) current: Vec<Arc<Record>>,
+    /// The barriers that refused a change, by the id of its record.
+    pub(super) stopped: HashMap<String, Barrier>,
 }
 
 impl Answered {
     pub(super) fn from_rows(rows: &[Row]) -> Result<Self, StoreError> {
         let (first, others) = rows.split_first().ok_or_else(|| damaged("the server answered nothing"))?;
-        let standing: Result<Vec<_>, _> =
-            others.iter().map(|row| record(row, 2, Body::Along).map(Arc::new)).collect();
-        Ok(Self { now_ms: cell(first, 0)?, written: cell(first, 1)?, standing: standing? })
+        let current: Result<Vec<_>, _> =
+            others.iter().map(|row| record(row, 3, Body::Included).map(Arc::new)).collect();
+        Ok(Self {
+            now_ms: cell(first, 0)?,
+            newest: cell(first, 1)?,
+            written: cell(first, 2)?,
+            current: current?,
+            stopped: match cell::<Option<&str>>(first, 3 + DETAIL)? {
+                Some(text) => serde_json::from_str(text).map_err(damaged)?,
+                None => HashMap::new(),
+            },
+        })
     }
 }
 
-/// Whether a row has its record's body.
+/// Whether a row includes the record's body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Body {
-    /// It comes after all others.
-    Along,
-    /// It stays where it is.
-    Left,
+    /// The body is the last column.
+    Included,
+    /// The body is not included.
+    Omitted,
 }
 
-/// The record of a row whose columns begin at `at`.
+/// Decodes the record of a row whose columns begin at `at`.
 pub(super) fn record(row: &Row, at: usize, body: Body) -> Result<Record, StoreError> {
     let text = |column: usize| cell::<&str>(row, at + column);
     let outcome = cell::<Option<&str>>(row, at + 14)?.map(serde_json::from_str::<Outcome>).transpose();
     let mut outcome = outcome.map_err(damaged)?;
-    if let (Body::Along, Some(outcome)) = (body, &mut outcome) {
+    if let (Body::Included, Some(outcome)) = (body, &mut outcome) {
         outcome.body = cell::<Option<&[u8]>>(row, at + 15)?.map(Into::into);
     }
     Ok(Record {
@@ -201,25 +249,25 @@ pub(super) fn record(row: &Row, at: usize, body: Body) -> Result<Record, StoreEr
             text: cell(row, at + 12)?,
             origin: if text(9)? == "given" { KeyOrigin::Given } else { KeyOrigin::Derived },
         },
-        detail: serde_json::from_str::<Detail>(text(13)?).map_err(damaged)?,
+        detail: serde_json::from_str::<Detail>(text(DETAIL)?).map_err(damaged)?,
         outcome,
     })
 }
 
-/// Whether the stored record is the very one that was to be written: its tally aside, all of it.
-pub(super) fn is_the_same(stored: &Record, wanted: &Record) -> bool {
+/// Whether the stored record equals the one to be written, ignoring the replay tally.
+pub(super) fn is_same(stored: &Record, wanted: &Record) -> bool {
     let all = |record: &Record| serde_json::to_string(&Record { replays: 0, ..record.clone() }).ok();
     stored.version == wanted.version && all(stored) == all(wanted) && stored.outcome == wanted.outcome
 }
 
-/// A question with its values.
-pub(super) struct Question {
+/// A query with its values.
+pub(super) struct Query {
     pub(super) statement: Statement,
     pub(super) values: Vec<Box<dyn ToSql + Sync + Send>>,
 }
 
-/// The question for the records that the filter lets through, newest first, without the bodies of their results.
-pub(super) fn list(schema: &str, filter: &Filter) -> Question {
+/// The query for the records that match the filter, newest first, without the bodies of their results.
+pub(super) fn list(schema: &str, filter: &Filter) -> Query {
     let mut all = Conditions::of(filter);
     if let Some(before) = filter.before {
         all.add("place <", Box::new(before.0), Type::INT8);
@@ -227,7 +275,8 @@ pub(super) fn list(schema: &str, filter: &Filter) -> Question {
     all.values.push(Box::new(i64::try_from(filter.limit).unwrap_or(i64::MAX)));
     all.types.push(Type::INT8);
     let (conditions, limit) = (all.texts.join(" AND "), all.values.len());
-    // An id or a key brings few rows, which are sorted; the planner must not walk all places to find them in order.
+    // An id or a key matches few rows, which are sorted. The planner must not scan all positions to find them in
+    // order.
     let few = filter.id_prefix.is_some() || filter.key.is_some();
     let order = if few { "place + 0" } else { "place" };
     let newest = |states: &str| {
@@ -238,16 +287,16 @@ pub(super) fn list(schema: &str, filter: &Filter) -> Question {
     };
     let text = match by_index(&filter.states).as_slice() {
         [states] => newest(states),
-        // Each from its own index, and then the newest of both.
+        // The newest of each index, then the newest of both.
         both => {
             let each: Vec<String> = both.iter().map(|states| format!("({})", newest(states))).collect();
             format!("SELECT * FROM ({}) AS o ORDER BY place DESC LIMIT ${limit}", each.join(" UNION ALL "))
         }
     };
-    Question { statement: Statement { text, types: all.types }, values: all.values }
+    Query { statement: Statement { text, types: all.types }, values: all.values }
 }
 
-/// A filter in SQL, without its states and its cursor.
+/// A filter as SQL conditions, without its states and its cursor.
 struct Conditions {
     texts: Vec<String>,
     types: Vec<Type>,
@@ -258,9 +307,18 @@ impl Conditions {
     fn of(filter: &Filter) -> Self {
         let mut all = Self { texts: vec!["true".to_owned()], types: Vec::new(), values: Vec::new() };
         if let Some(scope) = &filter.scope {
-            // In these words, so that the planner sees that the partial index has them all.
+            // Literal text, so that the planner recognizes the condition of the partial index.
             let text = if scope == DEFAULT_SCOPE { "scope =" } else { "scope <> 'default' AND scope =" };
             all.add(text, Box::new(scope.clone()), Type::TEXT);
+        }
+        if let Some(prefix) = &filter.scope_prefix {
+            if !DEFAULT_SCOPE.starts_with(prefix.as_str()) {
+                all.texts.push("scope <> 'default'".to_owned());
+            }
+            all.add("scope >=", Box::new(prefix.clone()), Type::TEXT);
+            if let Some(end) = after_prefix(prefix) {
+                all.add("scope <", Box::new(end), Type::TEXT);
+            }
         }
         if let Some(name) = &filter.name {
             all.add("name =", Box::new(name.clone()), Type::TEXT);
@@ -268,8 +326,14 @@ impl Conditions {
         if let Some(key) = &filter.key {
             all.add("key =", Box::new(key.clone()), Type::TEXT);
         }
+        if let Some(print) = &filter.fingerprint {
+            // No other text of a record contains it, so most rows need not be sent.
+            all.values.push(Box::new(print.as_str().to_owned()));
+            all.types.push(Type::TEXT);
+            all.texts.push(format!("strpos(detail, ${}) > 0", all.values.len()));
+        }
         if let Some(prefix) = &filter.id_prefix {
-            // Ids are ASCII and compared byte by byte, so those with the prefix are between it and what follows it.
+            // Ids are ASCII and compared bytewise, so those with the prefix lie between it and its successor.
             all.add("id >=", Box::new(prefix.clone()), Type::TEXT);
             all.add("id <", Box::new(format!("{prefix}\u{7f}")), Type::TEXT);
         }
@@ -289,8 +353,8 @@ impl Conditions {
     }
 }
 
-/// The conditions for these states, one for each index that has them all. As words and not as values, so that the
-/// planner sees that it has. What is done is nearly everything, and needs no index of its own.
+/// The conditions for these states, one for each index that covers them. Literals and not parameters, so that the
+/// planner recognizes the partial indexes. Nearly all records are `done`, which needs no index of its own.
 fn by_index(states: &[State]) -> Vec<String> {
     let condition = |states: &[State]| {
         let words: Vec<String> = states.iter().map(|state| format!("'{state}'")).collect();
@@ -307,18 +371,18 @@ fn by_index(states: &[State]) -> Vec<String> {
     }
 }
 
-/// The question for what is due.
-pub(super) fn due(schema: &str, now_ms: i64, limit: usize) -> Question {
+/// The query for records that are due.
+pub(super) fn due(schema: &str, now_ms: i64, limit: usize) -> Query {
     let text = format!(
         "SELECT {COLUMNS} FROM \"{schema}\".operation WHERE due_ms <= $1 ORDER BY due_ms, place LIMIT $2"
     );
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let statement = Statement { text, types: vec![Type::INT8, Type::INT8] };
-    Question { statement, values: vec![Box::new(now_ms), Box::new(limit)] }
+    Query { statement, values: vec![Box::new(now_ms), Box::new(limit)] }
 }
 
-/// The question for how many the filter lets through of each state.
-pub(super) fn counts(schema: &str, filter: &Filter) -> Question {
+/// The query for the number of matching records in each state.
+pub(super) fn counts(schema: &str, filter: &Filter) -> Query {
     let mut all = Conditions::of(filter);
     if !filter.states.is_empty() {
         let words: Vec<&str> = filter.states.iter().map(|state| state.as_str()).collect();
@@ -327,15 +391,27 @@ pub(super) fn counts(schema: &str, filter: &Filter) -> Question {
     let conditions = all.texts.join(" AND ");
     let text =
         format!("SELECT state, count(*) FROM \"{schema}\".operation WHERE {conditions} GROUP BY state");
-    Question { statement: Statement { text, types: all.types }, values: all.values }
+    Query { statement: Statement { text, types: all.types }, values: all.values }
 }
 
-pub(super) fn listed(rows: &[Row]) -> Result<Vec<Listed>, StoreError> {
-    let one = |row: &Row| Ok(Listed { cursor: Cursor(cell(row, 1)?), record: record(row, 0, Body::Left)? });
+pub(super) fn decode_list(rows: &[Row]) -> Result<Vec<Listed>, StoreError> {
+    let one =
+        |row: &Row| Ok(Listed { cursor: Cursor(cell(row, 1)?), record: record(row, 0, Body::Omitted)? });
     rows.iter().map(one).collect()
 }
 
-pub(super) fn counted(rows: &[Row]) -> Result<Counts, StoreError> {
+/// The query for all stopped scopes.
+pub(super) fn barriers(schema: &str) -> Query {
+    let text = format!("SELECT scope, since_ms, reason FROM \"{schema}\".stopped ORDER BY scope");
+    Query { statement: Statement { text, types: Vec::new() }, values: Vec::new() }
+}
+
+pub(super) fn decode_barriers(rows: &[Row]) -> Result<Vec<Barrier>, StoreError> {
+    let one = |row: &Row| Ok(Barrier::new(cell::<String>(row, 0)?, cell(row, 2)?, cell(row, 1)?));
+    rows.iter().map(one).collect()
+}
+
+pub(super) fn decode_counts(rows: &[Row]) -> Result<Counts, StoreError> {
     let one = |row: &Row| {
         let state: State = cell::<&str>(row, 0)?.parse().map_err(damaged)?;
         Ok((state, unsigned(row, 1)?))
@@ -373,9 +449,9 @@ pub(super) fn cell<'a, T: tokio_postgres::types::FromSql<'a>>(
     row.try_get(column).map_err(damaged)
 }
 
-/// A value that no version of this program wrote.
+/// The error for a value that this version cannot have written.
 fn damaged(error: impl std::fmt::Display) -> StoreError {
     StoreError::Unusable {
-        what: format!("the ledger's tables hold what this version does not understand: {error}"),
+        what: format!("the ledger's tables contain data that this version cannot read: {error}"),
     }
 }

@@ -1,73 +1,178 @@
-//! The tables: made once, under a lock, however many processes start at once.
+//! Creating and migrating the tables. An advisory lock serializes processes that start at the same time.
 
-use onceward::StoreError;
-use tokio_postgres::types::Type;
+use onceward::{Identity, RANDOM_BYTES, StoreError};
+use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, GenericClient};
 
 use super::fault::explain;
+use super::identity::Found;
 use super::options::PostgresOptions;
-use crate::{Missing, no_ledger};
 
-/// The version of the tables that this build writes.
-pub const SCHEMA_VERSION: i64 = 1;
+/// The schema version that this build writes.
+pub const SCHEMA_VERSION: i64 = 3;
 
-/// What takes a ledger from each version to the next.
-const MIGRATIONS: [&str; SCHEMA_VERSION as usize] = [include_str!("schema.sql")];
+/// The migrations, each from one version to the next.
+const MIGRATIONS: [&str; SCHEMA_VERSION as usize] =
+    [include_str!("schema.sql"), include_str!("schema_2.sql"), include_str!("schema_3.sql")];
 
-/// One lock for all who make or change a ledger in this database: `once` in ASCII.
+/// The advisory lock for creating or migrating a ledger in this database: `once` in ASCII.
 const SETUP_LOCK: i64 = 0x6f6e_6365;
 
-/// How every function of the ledger is planned: by index whatever the statistics of a young table say, once, and
-/// without compiling what takes microseconds.
+/// The class of the advisory locks that a begin shares and a stop waits for: `stop` in ASCII.
+pub(super) const STOP_LOCK: i32 = 0x7374_6f70;
+
+/// The planner settings of every function: use indexes whatever the statistics of a new table say, plan once, and do
+/// not use JIT for queries that take microseconds.
 const SETTINGS: &str = "SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_hashjoin = off \
                         SET enable_mergejoin = off SET jit = off SET plan_cache_mode = force_generic_plan";
 
-/// How full pages are made, and how soon dead versions are cleared away.
+/// The fill factor of pages, and how soon dead row versions are vacuumed.
 const STORAGE: &str = "WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.05, \
                        autovacuum_vacuum_insert_scale_factor = 0.1)";
 
-/// Whether a schema is there, or has our table. Asked of the catalogue itself: names that were looked up before are
-/// remembered, and the lock below does not end that.
+/// Whether a schema exists, or has our table. Queries the catalogue directly: name look-ups are cached, and the lock
+/// below does not invalidate them.
 const SCHEMA: &str = "SELECT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = $1)";
 const META: &str =
     "SELECT EXISTS (SELECT FROM pg_catalog.pg_tables WHERE schemaname = $1 AND tablename = 'meta')";
 
-/// Brings the ledger to this version, and makes it where there is none. Others who come at the same time wait.
-pub(super) async fn prepare(client: &mut Client, options: &PostgresOptions) -> Result<(), StoreError> {
-    if version(client, options).await? == Some(SCHEMA_VERSION) {
-        return check_partitions(client, options).await;
+const OPERATION: &str =
+    "SELECT EXISTS (SELECT FROM pg_catalog.pg_tables WHERE schemaname = $1 AND tablename = 'operation')";
+
+/// Creates the ledger or migrates it to this version, and reads what its tables say. Concurrent callers wait.
+pub(super) async fn prepare(client: &mut Client, options: &PostgresOptions) -> Result<Found, StoreError> {
+    let found = version(client, options).await?;
+    if found.is_none() {
+        options.refuse_missing()?;
     }
-    if options.missing == Missing::Refuse && version(client, options).await?.is_none() {
-        return Err(no_ledger(&format!("in the schema {:?}", options.schema)));
+    if found.is_some() {
+        refuse_owner(client, options).await?;
     }
+    if found != Some(SCHEMA_VERSION) {
+        migrate(client, options).await?;
+        refuse_owner(client, options).await?;
+    }
+    check_partitions(client, options).await?;
+    let found = Found::read(client, &options.schema).await?;
+    found.refuse_unlogged()?;
+    found.refuse_unguarded()?;
+    Ok(found)
+}
+
+/// Creates or migrates the ledger in one transaction.
+async fn migrate(client: &mut Client, options: &PostgresOptions) -> Result<(), StoreError> {
     let transaction = client.transaction().await.map_err(explain)?;
     let lock = format!("SET LOCAL lock_timeout = '60s'; SELECT pg_advisory_xact_lock({SETUP_LOCK})");
     transaction.batch_execute(&lock).await.map_err(explain)?;
-    let found = version(&transaction, options).await?;
     let schema = &options.schema;
-    if found.is_none() {
-        let there = exists(&transaction, SCHEMA, schema).await?;
-        if !there {
-            let create = format!("CREATE SCHEMA \"{schema}\"");
-            transaction.batch_execute(&create).await.map_err(explain)?;
-        }
+    let found = match version(&transaction, options).await? {
+        // Another process was faster.
+        Some(SCHEMA_VERSION) => return Ok(()),
+        found => found,
+    };
+    let there = exists(&transaction, SCHEMA, schema).await?;
+    if !there {
+        let create = format!("CREATE SCHEMA \"{schema}\"");
+        transaction.batch_execute(&create).await.map_err(explain)?;
     }
+    // Writers of the old version wait during the migration, so it waits for locks no longer than they do.
+    let wait = format!("SET LOCAL lock_timeout = '{}ms'", options.timeout.as_millis());
+    transaction.batch_execute(&wait).await.map_err(explain)?;
     for migration in MIGRATIONS.iter().skip(usize::try_from(found.unwrap_or(0)).unwrap_or(0)) {
         transaction.batch_execute(&fill_in(migration, options)).await.map_err(explain)?;
     }
-    let partitions = options.partitions.unwrap_or(0);
-    let note = match found {
-        None => format!(
-            "INSERT INTO \"{schema}\".meta VALUES ('schema', '{SCHEMA_VERSION}'), ('partitions', '{partitions}')"
-        ),
-        Some(_) => format!("UPDATE \"{schema}\".meta SET value = '{SCHEMA_VERSION}' WHERE name = 'schema'"),
-    };
-    transaction.batch_execute(&note).await.map_err(explain)?;
-    transaction.commit().await.map_err(explain)?;
-    check_partitions(client, options).await
+    if found.is_none() {
+        let partitions = options.partitions.unwrap_or(0).to_string();
+        note(&transaction, schema, "partitions", &partitions).await?;
+    }
+    note(&transaction, schema, "schema", &SCHEMA_VERSION.to_string()).await?;
+    if let Some(identity) = new_identity(found)? {
+        note_identity(&transaction, schema, &identity).await?;
+    }
+    transaction.commit().await.map_err(explain)
 }
 
-/// The version of the ledger that is there; refuses a newer one.
+/// The identity of a new ledger, or of one that version 1 created, whose hashes are not keyed and stay so.
+fn new_identity(found: Option<i64>) -> Result<Option<Identity>, StoreError> {
+    let mut random = [0; RANDOM_BYTES];
+    getrandom::fill(&mut random).map_err(|error| StoreError::because("no random numbers", error))?;
+    Ok(match found {
+        None => Some(Identity::fresh(&random)),
+        Some(1) => Some(Identity::unkeyed(&random[..16])),
+        Some(_) => None,
+    })
+}
+
+async fn note_identity(
+    client: &impl GenericClient,
+    schema: &str,
+    identity: &Identity,
+) -> Result<(), StoreError> {
+    let text = serde_json::to_string(identity)
+        .map_err(|error| StoreError::because("an identity cannot be written as JSON", error))?;
+    note(client, schema, "identity", &text).await?;
+    note(client, schema, "ledger", &identity.mark()).await?;
+    note_birth(client, schema).await?;
+    // Inserted now, so that later writers only need to update them.
+    note(client, schema, "clock", "0 0 -").await?;
+    note(client, schema, "server", "0 0").await
+}
+
+/// Writes a row of `meta`.
+pub(super) async fn note(
+    client: &impl GenericClient,
+    schema: &str,
+    name: &str,
+    value: &str,
+) -> Result<(), StoreError> {
+    let values: [(&(dyn ToSql + Sync), Type); 2] = [(&name, Type::TEXT), (&value, Type::TEXT)];
+    // An update does not need the INSERT privilege.
+    let update = format!("UPDATE \"{schema}\".meta SET value = $2 WHERE name = $1 RETURNING name");
+    if client.query_typed(&update, &values).await.map_err(explain)?.is_empty() {
+        let insert = format!("INSERT INTO \"{schema}\".meta VALUES ($1, $2)");
+        client.query_typed(&insert, &values).await.map_err(explain)?;
+    }
+    Ok(())
+}
+
+/// Records the table and the transaction in which the row `ledger` was written, which is the current one.
+pub(super) async fn note_birth(client: &impl GenericClient, schema: &str) -> Result<(), StoreError> {
+    let question = format!(
+        "SELECT m.tableoid::text || ' ' || m.xmin::text FROM \"{schema}\".meta AS m WHERE m.name = 'ledger'"
+    );
+    let rows = client.query_typed(&question, &[]).await.map_err(explain)?;
+    let birth: String =
+        rows.first().map(|row| row.try_get(0)).transpose().map_err(explain)?.unwrap_or_default();
+    note(client, schema, "birth", &birth).await
+}
+
+/// Refuses a ledger whose tables or functions belong to an untrusted role, whose code would run with this role's
+/// privileges.
+async fn refuse_owner(client: &impl GenericClient, options: &PostgresOptions) -> Result<(), StoreError> {
+    const OWNERS: &str = "SELECT DISTINCT r.rolname::text FROM ( \
+        SELECT n.nspowner AS owner FROM pg_catalog.pg_namespace n WHERE n.nspname = $1 \
+        UNION SELECT c.relowner FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+          WHERE n.nspname = $1 \
+        UNION SELECT p.proowner FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace \
+          WHERE n.nspname = $1) AS o JOIN pg_catalog.pg_roles r ON r.oid = o.owner \
+        WHERE NOT r.rolsuper AND r.rolname <> current_user AND r.rolname <> $2 \
+          AND r.oid <> (SELECT d.datdba FROM pg_catalog.pg_database d WHERE d.datname = current_database())";
+    let (schema, trusted) = (&options.schema, options.owner.as_deref().unwrap_or_default());
+    let values: [(&(dyn ToSql + Sync), Type); 2] = [(schema, Type::TEXT), (&trusted, Type::TEXT)];
+    let rows = client.query_typed(OWNERS, &values).await.map_err(explain)?;
+    let Some(row) = rows.first() else { return Ok(()) };
+    let owner: String = row.try_get(0).map_err(explain)?;
+    Err(StoreError::Unusable {
+        what: format!(
+            "the ledger in the schema {schema:?} has parts that belong to the role {owner:?}, which is neither this \
+             role, nor the database's owner, nor a superuser: its functions would run with this role's \
+             privileges. Give \
+             the schema and everything in it to one of these, or add owner={owner} to the URL to trust that role"
+        ),
+    })
+}
+
+/// The version of the existing ledger. Refuses a newer one.
 async fn version(client: &impl GenericClient, options: &PostgresOptions) -> Result<Option<i64>, StoreError> {
     let schema = &options.schema;
     let found = exists(client, META, schema).await?;
@@ -77,17 +182,25 @@ async fn version(client: &impl GenericClient, options: &PostgresOptions) -> Resu
     let text = note_of(client, schema, "schema").await?;
     match text.as_deref().map(str::parse) {
         Some(Ok(version)) if version <= SCHEMA_VERSION => Ok(Some(version)),
-        Some(Ok(newer)) => Err(StoreError::Unusable {
-            what: format!(
-                "the schema {schema:?} was written by a newer version of Onceward (schema {newer}, this one knows \
-                 {SCHEMA_VERSION}); use that version"
-            ),
-        }),
+        Some(Ok(version)) => Err(newer(schema, version)),
+        None if exists(client, OPERATION, schema).await? => {
+            Err(StoreError::replaced("its table meta was emptied"))
+        }
         Some(Err(_)) | None => Err(StoreError::Unusable {
             what: format!(
-                "the schema {schema:?} is another program's; give the ledger one of its own (schema=NAME)"
+                "the schema {schema:?} belongs to another program; choose another one for the ledger (schema=NAME)"
             ),
         }),
+    }
+}
+
+/// The error for a ledger that a newer version has created or migrated.
+pub(super) fn newer(schema: &str, version: i64) -> StoreError {
+    StoreError::Unusable {
+        what: format!(
+            "the schema {schema:?} was written by a newer version of Onceward (schema {version}, this version supports \
+             {SCHEMA_VERSION}); use that version"
+        ),
     }
 }
 
@@ -98,8 +211,8 @@ async fn check_partitions(client: &impl GenericClient, options: &PostgresOptions
         return Ok(());
     }
     let what = format!(
-        "the ledger was made with {found} partitions, and the URL says {wanted}; leave partitions= away, or move \
-         to a new schema"
+        "the ledger was created with {found} partitions, but the URL says {wanted}; remove partitions=, or use \
+         a new schema"
     );
     Err(StoreError::Unusable { what })
 }
@@ -114,7 +227,7 @@ async fn note_of(
     rows.first().map(|row| row.try_get(0)).transpose().map_err(explain)
 }
 
-/// Whether keys are indexed: not in ledgers that an older build made.
+/// Whether keys are indexed. Ledgers created by an older build lack the index.
 pub(super) async fn has_key_index(client: &impl GenericClient, schema: &str) -> Result<bool, StoreError> {
     const INDEX: &str = "SELECT EXISTS (SELECT FROM pg_catalog.pg_indexes WHERE schemaname = $1 AND indexname = \
                          'operation_key_idx')";
@@ -144,6 +257,7 @@ fn fill_in(migration: &str, options: &PostgresOptions) -> String {
         .replace("{shape}", &shape)
         .replace("{partitions}", &partitions)
         .replace("{settings}", SETTINGS)
+        .replace("{stop_lock}", &STOP_LOCK.to_string())
         .replace("{channel}", &options.channel())
         .replace("{schema}", &schema)
 }

@@ -1,12 +1,12 @@
--- Version 1. Made to be read with psql: states are words, JSON is JSON text, times are milliseconds since 1970.
--- What stands in braces is filled in when it is run.
+-- Version 1. Designed to be readable in psql: states are words, JSON is JSON text, times are milliseconds since 1970.
+-- Text in braces is filled in when the migration runs.
 
 CREATE TABLE {schema}.meta (
     name  text PRIMARY KEY,
     value text NOT NULL
 );
 
--- One row an operation. JSON is kept as text, so that results come back byte for byte, however deep they are.
+-- One row per operation. JSON is stored as text, so that results are returned byte for byte, however deeply nested.
 CREATE SEQUENCE {schema}.operation_place;
 CREATE TABLE {schema}.operation (
     id         text COLLATE "C" NOT NULL,      -- op_…
@@ -17,8 +17,8 @@ CREATE TABLE {schema}.operation (
     updated_ms bigint  NOT NULL,
     due_ms     bigint,                         -- when a settled operation moves on
     replays    bigint  NOT NULL DEFAULT 0,     -- a tally, which may lag
-    watched    boolean NOT NULL DEFAULT false, -- somebody waits for the next change
-    announced  boolean NOT NULL DEFAULT false, -- the last change was told to those who listen
+    watched    boolean NOT NULL DEFAULT false, -- a caller waits for the next change
+    announced  boolean NOT NULL DEFAULT false, -- listeners were notified of the last change
     state      text COLLATE "C" NOT NULL,      -- staged, running, done, failed, in_doubt, cancelled, expired
     origin     text COLLATE "C" NOT NULL,      -- given, derived
     scope      text COLLATE "C" NOT NULL,
@@ -31,26 +31,25 @@ CREATE TABLE {schema}.operation (
 ) {shape};
 {partitions}
 CREATE INDEX operation_place_idx ON {schema}.operation (place);
--- Who names no scope has the newest operations anyway, and need not pay for an index.
+-- Queries without a scope list the newest operations anyway and do not need an index.
 CREATE INDEX operation_scope_idx ON {schema}.operation (scope, place) WHERE scope <> 'default';
--- Operations are asked for by their keys. A ledger of an older build may lack this index: everything works without it,
--- more slowly, and `once doctor` names the statement that adds it.
+-- Operations are looked up by their keys. A ledger created by an older build may lack this index. Everything works
+-- without it, but more slowly, and `once doctor` shows the statement that adds it.
 CREATE INDEX operation_key_idx ON {schema}.operation (key);
--- What is under way or in doubt: few, whatever there is in all.
+-- Operations in progress or in doubt, which are always few.
 CREATE INDEX operation_open_idx ON {schema}.operation (place) WHERE state IN ('staged', 'running', 'in_doubt');
--- Nearly all operations are done, and not in it.
+-- Nearly all operations are done, and these are not in it.
 CREATE INDEX operation_undone_idx ON {schema}.operation (place) WHERE state IN ('failed', 'cancelled');
--- What time asks for.
+-- Operations with a due time.
 CREATE INDEX operation_due_idx ON {schema}.operation (due_ms, place) WHERE due_ms IS NOT NULL;
 
--- The functions hold no policy: they compare versions and tell who listens. They are here, and not in the program,
--- so that many changes are one statement, that one statement is one transaction and one way to the server and back,
--- and that their plans live through a pooler. Rows are looked up by their index whatever the statistics of a young
--- table say.
+-- The functions contain no policy: they compare versions and notify listeners. They are in the database and not in
+-- the program so that many changes are one statement, so that one statement is one transaction and one round trip,
+-- and so that their plans survive a pooler. Rows are looked up by index whatever the statistics of a new table say.
 
--- Writes new records and new versions of old ones. First comes one row with the time and what was written, then the
--- records that stood in the way. `again` says that these changes were sent before and the reply was lost: what is
--- found is then made to reach the disk, and the standby, before anybody hears of it.
+-- Writes new records and new versions of existing ones. The first row returned has the time and the ids written. The
+-- following rows are the records that conflicted. `again` means that these changes were sent before and the reply was
+-- lost: the records found are then flushed to disk, and to the standby, before they are returned.
 CREATE FUNCTION {schema}.swap_1(
     patience_ms integer, again boolean,
     new_id text[], new_scope text[], new_name text[], new_key text[], new_origin text[], new_state text[],
@@ -116,7 +115,7 @@ BEGIN
     END IF;
 END $$;
 
--- Deletes records of these versions; gives the ids of those that it deleted.
+-- Deletes records with these versions. Returns the ids that were deleted.
 CREATE FUNCTION {schema}.drop_1(patience_ms integer, old_id text[], old_expected bigint[])
 RETURNS TABLE (id text) LANGUAGE plpgsql {settings} AS $$
 #variable_conflict use_column
@@ -138,15 +137,15 @@ BEGIN
     RETURN QUERY SELECT t.id FROM unnest(deleted) AS t(id);
 END $$;
 
--- The records of these ids.
+-- The records with these ids.
 CREATE FUNCTION {schema}.load_1(wanted text[])
 RETURNS SETOF {schema}.operation LANGUAGE plpgsql STABLE {settings} AS $$
 BEGIN
     RETURN QUERY SELECT o.* FROM {schema}.operation AS o WHERE o.id = ANY (wanted);
 END $$;
 
--- Asks that the next change of these records be told, and gives the ids of those that still have this version. It need
--- not outlive the server, so it waits for no disk.
+-- Requests a notification of the next change of these records. Returns the ids that still have this version. The
+-- request need not survive a crash, so it does not wait for the disk.
 CREATE FUNCTION {schema}.watch_1(patience_ms integer, old_id text[], old_seen bigint[])
 RETURNS TABLE (id text) LANGUAGE plpgsql {settings} AS $$
 #variable_conflict use_column
@@ -158,7 +157,7 @@ BEGIN
         JOIN {schema}.operation AS o ON o.id = n.id WHERE o.version = n.seen;
 END $$;
 
--- Adds to the tallies of replays. They may be lost, so it waits for no disk.
+-- Adds to the replay tallies. They may be lost, so this does not wait for the disk.
 CREATE FUNCTION {schema}.tally_1(patience_ms integer, old_id text[], more bigint[])
 RETURNS void LANGUAGE plpgsql {settings} AS $$
 BEGIN

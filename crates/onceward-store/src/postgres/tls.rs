@@ -1,5 +1,5 @@
-//! TLS to the server. As with PostgreSQL's own client, `prefer` and `require` encrypt and check nobody;
-//! `verify-full`, or a file of those to trust, checks the server's certificate and its name.
+//! TLS to the server. As with PostgreSQL's own client, `prefer` and `require` encrypt without checking the
+//! certificate. `verify-full`, or a root certificate file, checks the server's certificate and its name.
 
 use std::sync::Arc;
 
@@ -13,16 +13,16 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::options::Trust;
 
-/// What connects with TLS where the server and the URL want it.
+/// The connector for TLS, used if the server and the URL want it.
 pub(super) fn connector(trust: &Trust) -> Result<MakeRustlsConnect, StoreError> {
     let provider = Arc::new(ring::default_provider());
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
         .map_err(|error| StoreError::because("TLS cannot be set up", error))?;
     let config = match trust {
-        Trust::Anybody => builder
+        Trust::Any => builder
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(Nobody(provider)))
+            .with_custom_certificate_verifier(Arc::new(NoVerification(provider)))
             .with_no_client_auth(),
         Trust::Machine => builder.with_root_certificates(machine_roots()?).with_no_client_auth(),
         Trust::File(path) => {
@@ -37,7 +37,7 @@ pub(super) fn connector(trust: &Trust) -> Result<MakeRustlsConnect, StoreError> 
                 roots.add(certificate).map_err(|error| unusable(error.to_string()))?;
             }
             if roots.is_empty() {
-                return Err(unusable("it holds no certificate".to_owned()));
+                return Err(unusable("it contains no certificate".to_owned()));
             }
             builder.with_root_certificates(roots).with_no_client_auth()
         }
@@ -49,17 +49,17 @@ fn machine_roots() -> Result<RootCertStore, StoreError> {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if roots.is_empty() {
-        let what = "the machine names nobody to trust; install ca-certificates, or say sslrootcert=PATH";
+        let what = "the machine has no root certificates; install ca-certificates, or set sslrootcert=PATH";
         return Err(StoreError::Unusable { what: what.to_owned() });
     }
     Ok(roots)
 }
 
-/// Checks that whoever answers has the key of the certificate that he shows, and not whose it is.
+/// Checks that the server has the private key of its certificate, but not whose certificate it is.
 #[derive(Debug)]
-struct Nobody(Arc<CryptoProvider>);
+struct NoVerification(Arc<CryptoProvider>);
 
-impl ServerCertVerifier for Nobody {
+impl ServerCertVerifier for NoVerification {
     fn verify_server_cert(
         &self,
         _end_entity: &CertificateDer<'_>,

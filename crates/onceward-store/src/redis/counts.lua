@@ -1,4 +1,4 @@
--- How many ids there are in each of some indexes of one shard, all at one moment.
+-- The number of ids in some indexes of one shard, all at the same moment.
 -- KEYS: the indexes
 local counts = {}
 for at, key in ipairs(KEYS) do

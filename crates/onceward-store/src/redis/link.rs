@@ -1,4 +1,4 @@
-//! One connection to one server, greeted: it is the primary, its settings allow the promise, and it has the scripts.
+//! One checked connection to one server: it is the primary, its settings are safe, and it has the scripts.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use redis::{
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::timeout_at;
 
-use super::options::{Layout, RedisOptions, Transport};
+use super::options::{Layout, RedisOptions, SentinelAuth, Transport};
 use super::scripts::Script;
 use super::settings::{self, Role, Settings};
 
@@ -20,29 +20,29 @@ pub(super) type Address = (String, u16);
 
 /// Why a server cannot be used.
 #[derive(Debug)]
-pub(super) enum Closed {
-    /// It cannot be reached now, or is not what it was: try again, here or elsewhere.
-    Now(String),
-    /// Its settings do not allow the promise.
+pub(super) enum ConnectError {
+    /// It cannot be reached now, or its role has changed. Retry, here or with another server.
+    Unavailable(String),
+    /// Its settings are unsafe.
     Unusable(String),
 }
 
-impl From<RedisError> for Closed {
+impl From<RedisError> for ConnectError {
     fn from(error: RedisError) -> Self {
-        Self::Now(in_words(&error))
+        Self::Unavailable(error_text(&error))
     }
 }
 
-impl Closed {
+impl ConnectError {
     pub(super) fn into_error(self, what: &str) -> StoreError {
         match self {
-            Self::Now(why) => StoreError::unavailable(format!("{what}: {why}")),
+            Self::Unavailable(why) => StoreError::unavailable(format!("{what}: {why}")),
             Self::Unusable(what) => StoreError::Unusable { what },
         }
     }
 }
 
-/// A connection that commands go over, in the order in which they are sent.
+/// A connection that sends commands in order.
 pub(super) struct Link {
     connection: MultiplexedConnection,
     hashes: Vec<String>,
@@ -56,96 +56,150 @@ impl Link {
         options: &RedisOptions,
         hosts: &[Address],
         until: Instant,
-    ) -> Result<Self, Closed> {
-        let mut why = Closed::Now("no host is named".to_owned());
+    ) -> Result<Self, ConnectError> {
+        let hosts = &servers(options, hosts, until).await?;
+        let mut why = ConnectError::Unavailable("the URL names no host".to_owned());
         for (index, address) in hosts.iter().enumerate() {
-            // Each host gets its share of the time, so that one that is silent does not hide the others.
+            // Each host gets its share of the time, so that a silent one does not hide the others.
             let left = until.saturating_duration_since(Instant::now());
             let share = left / u32::try_from(hosts.len() - index).unwrap_or(1);
             match Self::open_at(options, address, Instant::now() + share).await {
                 Ok(link) => return Ok(link),
-                Err(Closed::Unusable(what)) if hosts.len() > 1 => why = Closed::Now(what),
+                Err(ConnectError::Unusable(what)) if hosts.len() > 1 => why = ConnectError::Unavailable(what),
                 Err(closed) => why = closed,
             }
         }
         Err(why)
     }
 
-    async fn open_at(options: &RedisOptions, address: &Address, until: Instant) -> Result<Self, Closed> {
+    async fn open_at(
+        options: &RedisOptions,
+        address: &Address,
+        until: Instant,
+    ) -> Result<Self, ConnectError> {
         let name = format!("{}:{}", address.0, address.1);
         let work = async {
             let mut connection = connect(options, address, None).await?;
             let settings = settings::ask(&mut connection).await?;
-            let alone = options.hosts.len() == 1 && matches!(options.layout, Layout::Standalone { .. });
+            let alone = options.hosts.len() == 1
+                && options.service.is_none()
+                && matches!(options.layout, Layout::Standalone { .. });
             match settings.role {
                 Role::Primary => {}
                 Role::Replica if alone => {
-                    return Err(Closed::Unusable(format!(
-                        "{name} is a replica and takes no writes; name its primary, or all hosts with commas between"
+                    return Err(ConnectError::Unusable(format!(
+                        "{name} is a replica and accepts no writes; name its primary, or all hosts separated by commas"
                     )));
                 }
-                Role::Replica => return Err(Closed::Now(format!("{name} is a replica"))),
+                Role::Replica => return Err(ConnectError::Unavailable(format!("{name} is a replica"))),
             }
-            settings.check(options, &name).map_err(Closed::Unusable)?;
+            settings.check(options, &name).map_err(ConnectError::Unusable)?;
             let hashes = load_scripts(&mut connection).await?;
             Ok(Self { connection, hashes, address: address.clone(), settings })
         };
-        match timeout_at(until.into(), work).await {
-            Ok(Err(Closed::Now(why))) => Err(Closed::Now(format!("{name}: {why}"))),
-            Ok(result) => result,
-            Err(_) => Err(Closed::Now(format!("{name} did not answer in time"))),
-        }
+        within(until, &name, work).await
     }
 
-    /// Connects to any server of a cluster, a replica too: to ask it about the others.
+    /// Connects to any server of a cluster, even a replica, to ask it about the others.
     pub(super) async fn open_any(
         options: &RedisOptions,
         address: &Address,
         until: Instant,
-    ) -> Result<Self, Closed> {
+    ) -> Result<Self, ConnectError> {
         let name = format!("{}:{}", address.0, address.1);
         let work = async {
             let mut connection = connect(options, address, None).await?;
             let settings = settings::ask(&mut connection).await?;
-            settings.check_layout(options, &name).map_err(Closed::Unusable)?;
+            settings.check_layout(options, &name).map_err(ConnectError::Unusable)?;
             Ok(Self { connection, hashes: Vec::new(), address: address.clone(), settings })
         };
-        match timeout_at(until.into(), work).await {
-            Ok(Err(Closed::Now(why))) => Err(Closed::Now(format!("{name}: {why}"))),
-            Ok(result) => result,
-            Err(_) => Err(Closed::Now(format!("{name} did not answer in time"))),
-        }
+        within(until, &name, work).await
     }
 
-    /// What a script is called by.
+    /// The hash by which a script is called.
     pub(super) fn hash(&self, script: Script) -> &str {
         self.hashes.get(script.index()).map_or("", String::as_str)
     }
 
-    /// Loads the scripts again, where the server has forgotten them.
-    pub(super) async fn load_scripts(&mut self, until: Instant) -> Result<(), Closed> {
+    /// Loads the scripts again, after the server has lost them.
+    pub(super) async fn load_scripts(&mut self, until: Instant) -> Result<(), ConnectError> {
         match timeout_at(until.into(), load_scripts(&mut self.connection)).await {
             Ok(hashes) => {
                 self.hashes = hashes?;
                 Ok(())
             }
-            Err(_) => Err(Closed::Now("the scripts could not be loaded in time".to_owned())),
+            Err(_) => Err(ConnectError::Unavailable("the scripts could not be loaded in time".to_owned())),
         }
     }
 
-    /// Sends commands and brings their answers, in order.
+    /// Sends commands and returns their replies, in order.
     pub(super) async fn send(&mut self, commands: &Pipeline, until: Instant) -> Result<Vec<Value>, String> {
         let work = self.connection.send_packed_commands(commands, 0, commands.len());
         match timeout_at(until.into(), work).await {
             Ok(Ok(values)) if values.len() == commands.len() => Ok(values),
             Ok(Ok(values)) => Err(format!("{} answers to {} commands", values.len(), commands.len())),
-            Ok(Err(error)) => Err(in_words(&error)),
-            Err(_) => Err("no answer came in time".to_owned()),
+            Ok(Err(error)) => Err(error_text(&error)),
+            Err(_) => Err("no reply came in time".to_owned()),
         }
     }
 }
 
-async fn load_scripts(connection: &mut MultiplexedConnection) -> Result<Vec<String>, Closed> {
+/// The candidates for the primary: the named hosts, or the one that the sentinels report.
+pub(super) async fn servers(
+    options: &RedisOptions,
+    hosts: &[Address],
+    until: Instant,
+) -> Result<Vec<Address>, ConnectError> {
+    let Some(service) = &options.service else { return Ok(hosts.to_vec()) };
+    let mut why = ConnectError::Unavailable("the URL names no sentinel".to_owned());
+    for (index, sentinel) in hosts.iter().enumerate() {
+        let left = until.saturating_duration_since(Instant::now()) / 2;
+        let share = left / u32::try_from(hosts.len() - index).unwrap_or(1);
+        let name = format!("the sentinel {}:{}", sentinel.0, sentinel.1);
+        match timeout_at((Instant::now() + share).into(), primary_by(options, sentinel, service)).await {
+            Ok(Ok(Some(primary))) => return Ok(vec![primary]),
+            Ok(Ok(None)) => why = ConnectError::Unavailable(format!("{name} knows no service {service:?}")),
+            Ok(Err(ConnectError::Unavailable(said))) => {
+                why = ConnectError::Unavailable(format!("{name}: {said}"))
+            }
+            Ok(Err(closed @ ConnectError::Unusable(_))) => why = closed,
+            Err(_) => why = ConnectError::Unavailable(format!("{name} did not answer in time")),
+        }
+    }
+    Err(why)
+}
+
+/// The primary that a sentinel reports.
+async fn primary_by(
+    options: &RedisOptions,
+    sentinel: &Address,
+    service: &str,
+) -> Result<Option<Address>, ConnectError> {
+    let mut asking = RedisOptions { layout: Layout::Standalone { db: 0 }, ..options.clone() };
+    if options.sentinel_auth == SentinelAuth::None {
+        (asking.user, asking.password) = (None, None);
+    }
+    let mut connection = connect(&asking, sentinel, None).await?;
+    let mut query = redis::cmd("SENTINEL");
+    query.arg("GET-MASTER-ADDR-BY-NAME").arg(service);
+    let answer: Option<(String, u16)> = query.query_async(&mut connection).await?;
+    Ok(answer)
+}
+
+/// Limits the time to connect to a server, and names the server in the error.
+async fn within(
+    until: Instant,
+    name: &str,
+    work: impl Future<Output = Result<Link, ConnectError>>,
+) -> Result<Link, ConnectError> {
+    match timeout_at(until.into(), work).await {
+        Ok(Err(ConnectError::Unavailable(why))) => Err(ConnectError::Unavailable(format!("{name}: {why}"))),
+        Ok(result) => result,
+        Err(_) => Err(ConnectError::Unavailable(format!("{name} did not answer in time"))),
+    }
+}
+
+async fn load_scripts(connection: &mut MultiplexedConnection) -> Result<Vec<String>, ConnectError> {
     let mut commands = Pipeline::with_capacity(Script::ALL.len());
     for script in Script::ALL {
         commands.cmd("SCRIPT").arg("LOAD").arg(script.text());
@@ -153,18 +207,18 @@ async fn load_scripts(connection: &mut MultiplexedConnection) -> Result<Vec<Stri
     Ok(commands.query_async(connection).await?)
 }
 
-/// Connects, by TLS where it is asked for. With `pushed`, what the server says by itself goes there.
+/// Connects, with TLS if config_value. Push messages of the server go to `pushed`.
 pub(super) async fn connect(
     options: &RedisOptions,
     address: &Address,
     pushed: Option<UnboundedSender<PushInfo>>,
-) -> Result<MultiplexedConnection, Closed> {
+) -> Result<MultiplexedConnection, ConnectError> {
     let client = client(
         options,
         address,
         if pushed.is_some() { ProtocolVersion::RESP3 } else { ProtocolVersion::RESP2 },
     )?;
-    // The time that each thing may take is the caller's to say.
+    // Timeouts are set by the caller.
     let mut config = AsyncConnectionConfig::new()
         .set_connection_timeout(Some(options.timeout))
         .set_response_timeout(None::<Duration>);
@@ -174,7 +228,11 @@ pub(super) async fn connect(
     Ok(client.get_multiplexed_async_connection_with_config(&config).await?)
 }
 
-fn client(options: &RedisOptions, address: &Address, protocol: ProtocolVersion) -> Result<Client, Closed> {
+fn client(
+    options: &RedisOptions,
+    address: &Address,
+    protocol: ProtocolVersion,
+) -> Result<Client, ConnectError> {
     let mut identity = RedisConnectionInfo::default().set_protocol(protocol).set_skip_set_lib_name();
     if let Layout::Standalone { db } = options.layout {
         identity = identity.set_db(db);
@@ -192,7 +250,10 @@ fn client(options: &RedisOptions, address: &Address, protocol: ProtocolVersion) 
             let root_cert = match cacert {
                 None => None,
                 Some(path) => Some(std::fs::read(path).map_err(|error| {
-                    Closed::Unusable(format!("cannot read the certificates in {}: {error}", path.display()))
+                    ConnectError::Unusable(format!(
+                        "cannot read the certificates in {}: {error}",
+                        path.display()
+                    ))
                 })?),
             };
             let address = ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None };
@@ -202,14 +263,14 @@ fn client(options: &RedisOptions, address: &Address, protocol: ProtocolVersion) 
     }
 }
 
-fn info(address: ConnectionAddr, identity: RedisConnectionInfo) -> Result<ConnectionInfo, Closed> {
+fn info(address: ConnectionAddr, identity: RedisConnectionInfo) -> Result<ConnectionInfo, ConnectError> {
     let info = address.into_connection_info()?;
     let tcp = info.tcp_settings().clone().set_nodelay(true);
     Ok(info.set_redis_settings(identity).set_tcp_settings(tcp))
 }
 
-/// What the server or the network said, in one line.
-pub(super) fn in_words(error: &RedisError) -> String {
+/// The message of the server or the network, in one line.
+pub(super) fn error_text(error: &RedisError) -> String {
     match (error.code(), error.detail()) {
         (Some(code), Some(detail)) => format!("{code} {detail}"),
         (Some(_), None) | (None, Some(_)) | (None, None) => error.to_string(),

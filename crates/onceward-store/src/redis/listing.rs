@@ -1,43 +1,43 @@
 //! Listings over all shards, merged.
 //!
-//! Each shard has its ids in order. Of each a short run is fetched, and the next one when it is used up, so a listing
-//! costs about what it shows, however many records there are.
+//! Each shard keeps its ids in order. A short run is fetched from each, and the next run when it is used up. So the
+//! cost of a listing is proportional to its length, however many records there are.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
-use onceward::operation::DEFAULT_SCOPE;
-use onceward::{Counts, Cursor, Filter, Listed, OperationId, Record, State, StoreError};
+use onceward::{Counts, Cursor, DEFAULT_SCOPE, Filter, Listed, OperationId, Record, State, StoreError};
 use redis::Value;
 
+use super::cluster::Topology;
 use super::entry::{self, Keys};
-use super::fleet::Fleet;
 use super::node::Command;
 use super::scripts::Script;
 use super::settings::text;
 
-/// How many ids of a shard are fetched at once, at least.
+/// The minimum number of ids fetched from a shard at once.
 const MIN_RUN: usize = 4;
-/// How many records are fetched at once, at the most.
+/// The maximum number of records fetched at once.
 const MAX_FETCH: usize = 512;
 
-/// Ids with fewer digits than this are so many that walking along the newest finds some sooner.
+/// Shorter prefixes match too many ids: scanning the newest records is faster.
 const SHORTEST_PREFIX: usize = "op_xxx".len();
 
-/// The records that the filter lets through, newest first.
-pub(super) async fn list(fleet: &Fleet, filter: &Filter) -> Result<Vec<Listed>, StoreError> {
-    if let Some(part) = Part::of(fleet, filter) {
-        let mut listed = look_up(fleet, filter, &part).await?;
+/// The records that match the filter, newest first.
+pub(super) async fn list(topology: &Arc<Topology>, filter: &Filter) -> Result<Vec<Listed>, StoreError> {
+    if let Some(part) = Part::of(topology, filter) {
+        let mut listed = look_up(topology, filter, &part).await?;
         listed.truncate(filter.limit);
         return Ok(listed);
     }
-    let mut merge = Merge::new(fleet, Order::Newest(filter), filter.limit);
+    let mut merge = Merge::new(topology, Order::Newest(filter), filter.limit);
     let mut listed: Vec<Listed> = Vec::new();
     while listed.len() < filter.limit {
         let some = merge.next((filter.limit - listed.len()).min(MAX_FETCH)).await?;
         if some.is_empty() {
             break;
         }
-        for (place, record) in fetch(fleet, some).await? {
+        for (place, record) in fetch(topology, some).await? {
             let cursor = Cursor(entry::cursor(place.score, place.shard));
             if filter.matches(&record) && listed.len() < filter.limit {
                 listed.push(Listed { cursor, record });
@@ -48,46 +48,51 @@ pub(super) async fn list(fleet: &Fleet, filter: &Filter) -> Result<Vec<Listed>, 
 }
 
 /// Up to `limit` records that are due, the longest overdue first.
-pub(super) async fn due(fleet: &Fleet, now_ms: i64, limit: usize) -> Result<Vec<Record>, StoreError> {
-    let mut merge = Merge::new(fleet, Order::LongestDue(now_ms), limit);
+pub(super) async fn due(
+    topology: &Arc<Topology>,
+    now_ms: i64,
+    limit: usize,
+) -> Result<Vec<Record>, StoreError> {
+    let mut merge = Merge::new(topology, Order::LongestDue(now_ms), limit);
     let mut due = Vec::new();
     while due.len() < limit {
         let some = merge.next((limit - due.len()).min(MAX_FETCH)).await?;
         if some.is_empty() {
             break;
         }
-        let fetched = fetch(fleet, some).await?.into_iter().map(|(_, record)| record);
-        // What has moved on meanwhile is no longer due.
+        let fetched = fetch(topology, some).await?.into_iter().map(|(_, record)| record);
+        // Records that have changed meanwhile are no longer due.
         due.extend(fetched.filter(|record| record.due_ms.is_some_and(|due_ms| due_ms <= now_ms)));
     }
     Ok(due)
 }
 
-/// How many of the records that the filter lets through there are in each state.
-pub(super) async fn counts(fleet: &Fleet, filter: &Filter) -> Result<Counts, StoreError> {
-    // Neither a cursor nor a limit counts.
+/// The number of matching records in each state.
+pub(super) async fn counts(topology: &Arc<Topology>, filter: &Filter) -> Result<Counts, StoreError> {
+    // The cursor and the limit do not apply to counts.
     let whole = Filter { before: None, limit: MAX_FETCH, ..filter.clone() };
     let mut counts = Counts::new();
-    if let Some(part) = Part::of(fleet, &whole) {
-        for listed in look_up(fleet, &whole, &part).await? {
+    if let Some(part) = Part::of(topology, &whole) {
+        for listed in look_up(topology, &whole, &part).await? {
             *counts.entry(listed.record.state).or_default() += 1;
         }
         return Ok(counts);
     }
-    let Filter { scope, name, key, id_prefix, since_ms, until_ms, states, before: _, limit: _ } = &whole;
-    let texts = [scope, name, key, id_prefix].into_iter().all(Option::is_none);
-    if texts && since_ms.is_none() && until_ms.is_none() {
-        counts = count_states(fleet).await?;
+    let Filter { scope, scope_prefix, name, key, fingerprint, id_prefix, .. } = &whole;
+    let Filter { since_ms, until_ms, states, before: _, limit: _, .. } = &whole;
+    let texts = [scope, scope_prefix, name, key, id_prefix].into_iter().all(Option::is_none);
+    if texts && fingerprint.is_none() && since_ms.is_none() && until_ms.is_none() {
+        counts = count_states(topology).await?;
         counts.retain(|state, _| states.is_empty() || states.contains(state));
         return Ok(counts);
     }
-    let mut merge = Merge::new(fleet, Order::Newest(&whole), MAX_FETCH);
+    let mut merge = Merge::new(topology, Order::Newest(&whole), MAX_FETCH);
     loop {
         let some = merge.next(MAX_FETCH).await?;
         if some.is_empty() {
             return Ok(counts);
         }
-        for (_, record) in fetch(fleet, some).await? {
+        for (_, record) in fetch(topology, some).await? {
             if whole.matches(&record) {
                 *counts.entry(record.state).or_default() += 1;
             }
@@ -95,17 +100,17 @@ pub(super) async fn counts(fleet: &Fleet, filter: &Filter) -> Result<Counts, Sto
     }
 }
 
-/// How many records there are in each state, all in all.
-async fn count_states(fleet: &Fleet) -> Result<Counts, StoreError> {
-    let keys = &fleet.crew().keys;
+/// The total number of records in each state.
+async fn count_states(topology: &Arc<Topology>) -> Result<Counts, StoreError> {
+    let keys = &topology.keys;
     let commands = (0..keys.shards())
         .map(|shard| {
             let indexes = State::ALL.map(|state| keys.in_state(shard, state));
-            Command::script(shard, Script::Counts).keys(indexes).unproven()
+            Command::script(shard, Script::Counts).keys(indexes).unconfirmed()
         })
         .collect();
     let mut counts = Counts::new();
-    for answer in fleet.read_all(commands).await? {
+    for answer in topology.read_all(commands).await? {
         let Value::Array(numbers) = answer else { continue };
         for (state, number) in State::ALL.into_iter().zip(numbers) {
             if let Value::Int(number) = number {
@@ -117,20 +122,21 @@ async fn count_states(fleet: &Fleet) -> Result<Counts, StoreError> {
     Ok(counts)
 }
 
-/// A part of the look-up indexes, between two bounds as the server writes them.
+/// A range of the look-up indexes, with bounds in the server's syntax.
 struct Part {
     from: String,
     to: String,
 }
 
 impl Part {
-    /// The part with all that the filter lets through; `None` where walking along all records is better or needed.
-    fn of(fleet: &Fleet, filter: &Filter) -> Option<Self> {
-        if fleet.crew().terms.lookup.get() != Some(&true) {
+    /// The range that contains all matches of the filter; `None` if scanning all records is better or necessary.
+    fn of(topology: &Arc<Topology>, filter: &Filter) -> Option<Self> {
+        if topology.terms.lookup.get() != Some(&true) {
             return None;
         }
         match (&filter.key, &filter.id_prefix) {
-            // Keys and ids are visible ASCII: a space comes before all of it, and an exclamation mark after the space.
+            // Keys and ids are visible ASCII. A space sorts before all of it, and an exclamation mark right after the
+            // space.
             (Some(key), _) => Some(Self { from: format!("[={key} "), to: format!("(={key}!") }),
             (None, Some(prefix)) if prefix.len() >= SHORTEST_PREFIX => {
                 Some(Self { from: format!("[{prefix}"), to: format!("({prefix}\u{7f}") })
@@ -140,23 +146,23 @@ impl Part {
     }
 }
 
-/// The records in a part of the look-up indexes that the filter lets through, newest first.
-async fn look_up(fleet: &Fleet, filter: &Filter, part: &Part) -> Result<Vec<Listed>, StoreError> {
-    let keys = &fleet.crew().keys;
+/// The records in a range of the look-up indexes that match the filter, newest first.
+async fn look_up(topology: &Arc<Topology>, filter: &Filter, part: &Part) -> Result<Vec<Listed>, StoreError> {
+    let keys = &topology.keys;
     let commands = (0..keys.shards())
         .map(|shard| {
             let indexes = State::ALL.map(|state| keys.in_state(shard, state));
             Command::script(shard, Script::Lookup)
                 .keys([keys.lookup(shard)].into_iter().chain(indexes))
                 .arguments([part.from.clone().into_bytes(), part.to.clone().into_bytes()])
-                .unproven()
+                .unconfirmed()
         })
         .collect();
     let mut places = Vec::new();
-    for (shard, answer) in (0..keys.shards()).zip(fleet.read_all(commands).await?) {
-        places.extend(scored(&answer).into_iter().map(|(score, id)| Place { shard, score, id }));
+    for (shard, answer) in (0..keys.shards()).zip(topology.read_all(commands).await?) {
+        places.extend(parse_scored(&answer).into_iter().map(|(score, id)| Place { shard, score, id }));
     }
-    let mut listed: Vec<Listed> = fetch(fleet, places)
+    let mut listed: Vec<Listed> = fetch(topology, places)
         .await?
         .into_iter()
         .map(|(place, record)| Listed { cursor: Cursor(entry::cursor(place.score, place.shard)), record })
@@ -167,46 +173,46 @@ async fn look_up(fleet: &Fleet, filter: &Filter, part: &Part) -> Result<Vec<List
     Ok(listed)
 }
 
-/// What is walked along.
+/// The order of a listing.
 #[derive(Clone, Copy)]
 enum Order<'a> {
     Newest(&'a Filter),
     LongestDue(i64),
 }
 
-/// An id and where it stands in its shard.
+/// An id and its position in its shard.
 struct Place {
     shard: u16,
     score: i64,
     id: OperationId,
 }
 
-/// What is known of a shard's order.
+/// The state of the scan of one shard.
 #[derive(Default)]
 struct Run {
     ahead: VecDeque<(i64, OperationId)>,
-    /// The last that was fetched, and how many were.
+    /// The last score that was fetched, and the number of ids.
     last: Option<i64>,
     fetched: usize,
     ended: bool,
 }
 
-/// Walks along the orders of all shards at once.
+/// Merges the orders of all shards.
 struct Merge<'a> {
-    fleet: &'a Fleet,
+    topology: &'a Arc<Topology>,
     order: Order<'a>,
     runs: Vec<Run>,
     length: usize,
 }
 
 impl<'a> Merge<'a> {
-    fn new(fleet: &'a Fleet, order: Order<'a>, limit: usize) -> Self {
-        let shards = usize::from(fleet.crew().keys.shards());
+    fn new(topology: &'a Arc<Topology>, order: Order<'a>, limit: usize) -> Self {
+        let shards = usize::from(topology.keys.shards());
         let length = (limit.min(MAX_FETCH) * 2 / shards).max(MIN_RUN);
-        Self { fleet, order, runs: (0..shards).map(|_| Run::default()).collect(), length }
+        Self { topology, order, runs: (0..shards).map(|_| Run::default()).collect(), length }
     }
 
-    /// The next ids in the order of the whole ledger, up to that many; none at its end.
+    /// The next ids in the order of the whole ledger, up to that many; none at the end.
     async fn next(&mut self, many: usize) -> Result<Vec<Place>, StoreError> {
         let mut places = Vec::with_capacity(many);
         while places.len() < many {
@@ -227,17 +233,17 @@ impl<'a> Merge<'a> {
         Ok(places)
     }
 
-    /// Fetches the next run of each shard whose last one is used up.
+    /// Fetches the next run of each shard whose run is used up.
     async fn fetch_more(&mut self) -> Result<(), StoreError> {
         let wanting: Vec<usize> =
             (0..self.runs.len()).filter(|shard| self.runs[*shard].is_used_up()).collect();
         let commands = wanting
             .iter()
-            .map(|shard| self.question(u16::try_from(*shard).unwrap_or_default(), &self.runs[*shard]))
+            .map(|shard| self.query(u16::try_from(*shard).unwrap_or_default(), &self.runs[*shard]))
             .collect();
-        let answers = self.fleet.read_all(commands).await?;
+        let answers = self.topology.read_all(commands).await?;
         for (shard, answer) in wanting.into_iter().zip(answers) {
-            let some = scored(&answer);
+            let some = parse_scored(&answer);
             let run = &mut self.runs[shard];
             run.ended = some.len() < self.length;
             run.fetched += some.len();
@@ -247,14 +253,14 @@ impl<'a> Merge<'a> {
         Ok(())
     }
 
-    fn question(&self, shard: u16, run: &Run) -> Command {
-        let keys = &self.fleet.crew().keys;
+    fn query(&self, shard: u16, run: &Run) -> Command {
+        let keys = &self.topology.keys;
         match self.order {
             Order::Newest(filter) => Command::script(shard, Script::Page)
                 .keys(indexes(keys, shard, filter))
                 .arguments([below(filter, shard, run).into_bytes(), self.length.to_string().into_bytes()])
-                .unproven(),
-            // Many may be due at the same time, so they are counted rather than compared.
+                .unconfirmed(),
+            // Many records may be due at the same time, so the position is an offset and not a score.
             Order::LongestDue(now_ms) => Command::plain(
                 shard,
                 [
@@ -278,7 +284,7 @@ impl Run {
     }
 }
 
-/// The indexes of a shard in which all are that the filter lets through, and as few others as possible.
+/// The smallest set of a shard's indexes that contains all matches of the filter.
 fn indexes(keys: &Keys, shard: u16, filter: &Filter) -> Vec<String> {
     match &filter.scope {
         Some(scope) if scope != DEFAULT_SCOPE => vec![keys.of_scope(shard, scope)],
@@ -290,43 +296,47 @@ fn indexes(keys: &Keys, shard: u16, filter: &Filter) -> Vec<String> {
     }
 }
 
-/// Where the next run of a shard begins, as the server writes a bound.
+/// The bound of the next run of a shard, in the server's syntax.
 fn below(filter: &Filter, shard: u16, run: &Run) -> String {
     match (run.last, filter.before) {
         (Some(last), _) => format!("({last}"),
         (None, None) => "+inf".to_owned(),
         (None, Some(cursor)) => {
             let (place, of) = entry::place(cursor.0);
-            // At one place, the shard with the higher number comes first.
+            // At equal positions, the shard with the higher number comes first.
             if shard < of { place.to_string() } else { format!("({place}") }
         }
     }
 }
 
-/// The ids in an answer, each with its score.
-fn scored(answer: &Value) -> Vec<(i64, OperationId)> {
+/// Parses ids with their scores.
+fn parse_scored(answer: &Value) -> Vec<(i64, OperationId)> {
     let Value::Array(flat) = answer else { return Vec::new() };
     flat.chunks_exact(2)
         .filter_map(|pair| {
             let id = OperationId::parse(&text(&pair[0])?).ok()?;
             let score: f64 = text(&pair[1])?.parse().ok()?;
-            // Beyond the largest number it is the largest number.
+            // Scores beyond the range saturate.
             #[expect(clippy::cast_possible_truncation, reason = "scores are whole numbers")]
             Some((score as i64, id))
         })
         .collect()
 }
 
-/// The records at these places, without their bodies. What has gone meanwhile is left out.
-async fn fetch(fleet: &Fleet, places: Vec<Place>) -> Result<Vec<(Place, Record)>, StoreError> {
-    let keys = &fleet.crew().keys;
+/// The records at these positions, without their bodies. Records that were deleted meanwhile are omitted.
+async fn fetch(topology: &Arc<Topology>, places: Vec<Place>) -> Result<Vec<(Place, Record)>, StoreError> {
+    let keys = &topology.keys;
     let commands =
         places.iter().map(|place| Command::plain(place.shard, ["GET", &keys.record(&place.id)])).collect();
-    let answers = fleet.read_all(commands).await?;
+    let answers = topology.read_all(commands).await?;
     let mut records = Vec::with_capacity(places.len());
     for (place, answer) in places.into_iter().zip(answers) {
+        // A record that cannot be decoded must not hide the others.
         if let Value::BulkString(value) = answer {
-            records.push((place, entry::decode(&value, None)?));
+            match entry::decode_bare(&value) {
+                Ok(record) => records.push((place, record)),
+                Err(_) => topology.note_unreadable(&place.id),
+            }
         }
     }
     Ok(records)

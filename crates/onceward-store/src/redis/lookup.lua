@@ -1,6 +1,6 @@
--- The ids in a part of a shard's look-up index, with their places.
+-- The ids in a range of a shard's look-up index, with their positions.
 -- KEYS: the look-up index, the indexes of states
--- ARGV: where the part begins and where it ends, as the server writes such bounds
+-- ARGV: the bounds of the range, in the server's syntax
 local found = {}
 for _, member in ipairs(redis.call('ZRANGEBYLEX', KEYS[1], ARGV[1], ARGV[2])) do
     local id = string.match(member, '[^ ]+$')

@@ -1,6 +1,6 @@
--- The newest ids of some indexes of one shard, with their places, newest first.
+-- The newest ids of some indexes of one shard, with their positions, newest first.
 -- KEYS: the indexes
--- ARGV: the place to begin below (with a leading parenthesis) or at, and how many
+-- ARGV: the position to begin at, or below (with a leading parenthesis), and the number of ids
 local found = {}
 for _, key in ipairs(KEYS) do
     local some = redis.call('ZREVRANGEBYSCORE', key, ARGV[1], '-inf', 'WITHSCORES', 'LIMIT', 0, ARGV[2])

@@ -1,30 +1,35 @@
-//! The scripts that run on the server, each as one step that nobody sees half of.
+//! The scripts that run on the server, each of them atomically.
 
 /// A script on the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Script {
-    /// Finds the ledger, or makes it.
-    Open,
+    /// Changes the ledger's own key.
+    Amend,
+    /// Makes a shard part of the ledger.
+    Adopt,
     /// Compare-and-swap.
     Swap,
     /// Compare-and-delete.
     Delete,
-    /// Asks to be told of a record's next change.
+    /// Requests a notification of a record's next change.
     Watch,
-    /// Adds to a tally.
+    /// Adds to a replay tally.
     Tally,
     /// A page of a shard's listing.
     Page,
-    /// How many records a shard has in each state.
+    /// The number of records in each state.
     Counts,
-    /// The ids of a shard that have a key, or that begin in some way.
+    /// The ids of a shard with a given key or prefix.
     Lookup,
+    /// Sets or lifts a barrier.
+    Stop,
 }
 
 impl Script {
-    /// All of them, in the order in which a connection loads them.
-    pub(super) const ALL: [Self; 8] = [
-        Self::Open,
+    /// All scripts, in the order in which a connection loads them.
+    pub(super) const ALL: [Self; 10] = [
+        Self::Amend,
+        Self::Adopt,
         Self::Swap,
         Self::Delete,
         Self::Watch,
@@ -32,26 +37,30 @@ impl Script {
         Self::Page,
         Self::Counts,
         Self::Lookup,
+        Self::Stop,
     ];
 
-    /// Its place among all.
+    /// The position in [`Script::ALL`].
     pub(super) const fn index(self) -> usize {
         match self {
-            Self::Open => 0,
-            Self::Swap => 1,
-            Self::Delete => 2,
-            Self::Watch => 3,
-            Self::Tally => 4,
-            Self::Page => 5,
-            Self::Counts => 6,
-            Self::Lookup => 7,
+            Self::Amend => 0,
+            Self::Adopt => 1,
+            Self::Swap => 2,
+            Self::Delete => 3,
+            Self::Watch => 4,
+            Self::Tally => 5,
+            Self::Page => 6,
+            Self::Counts => 7,
+            Self::Lookup => 8,
+            Self::Stop => 9,
         }
     }
 
-    /// Its text.
+    /// The source of the script.
     pub(super) const fn text(self) -> &'static str {
         match self {
-            Self::Open => include_str!("open.lua"),
+            Self::Amend => include_str!("amend.lua"),
+            Self::Adopt => include_str!("adopt.lua"),
             Self::Swap => include_str!("swap.lua"),
             Self::Delete => include_str!("delete.lua"),
             Self::Watch => include_str!("watch.lua"),
@@ -59,6 +68,7 @@ impl Script {
             Self::Page => include_str!("page.lua"),
             Self::Counts => include_str!("counts.lua"),
             Self::Lookup => include_str!("lookup.lua"),
+            Self::Stop => include_str!("stop.lua"),
         }
     }
 }
@@ -68,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_script_stands_at_its_place() {
+    fn every_script_has_its_index() {
         for (index, script) in Script::ALL.into_iter().enumerate() {
             assert_eq!(script.index(), index);
         }

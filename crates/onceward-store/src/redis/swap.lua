@@ -1,11 +1,23 @@
--- Writes a record if its version is the expected one, and keeps the indexes of its shard in step. It compares and
--- writes; what a state or a time means is not its business.
--- KEYS: the record, its body, the shard (a name that no key has: it makes a server that is moving this slot refuse the
---       script rather than run it on half of the shard; the other keys of the shard are named from it)
--- ARGV: id, expected version or '', the new value, scope or '', channel, key, the new body where there is one
--- Gives 1, or what stood in the way: the value and the body.
+-- Writes a record if its version is the expected one, and updates the indexes of its shard. It compares and writes.
+-- It does not interpret states or times.
+-- KEYS: the record, its body, the shard (a name that no key has: it makes a server that is moving this slot refuse
+--       the script rather than run it on half of the shard; the other keys of the shard are derived from it)
+-- ARGV: id, expected version or '', the new value, scope or '', channel, key, the ledger's mark, the number of writes
+--       of the shard known to the caller, the new body if there is one, then, for a record that begins something, every
+--       scope whose barrier refuses it
+-- Returns the number of writes of the shard, or the record that conflicted: its value and body, or nothing, nothing and
+-- the barrier that refused the write.
 local record, body, shard = KEYS[1], KEYS[2], KEYS[3]
 local id, expected, value, scope, channel, key = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
+
+local writes = redis.call('HGET', shard .. ':ledger', ARGV[7])
+if not writes then
+    return redis.error_reply('REPLACED ' .. shard .. ' is empty or belongs to another ledger or epoch')
+end
+if tonumber(writes) < tonumber(ARGV[8]) then
+    return redis.error_reply('OLDER ' .. shard .. ' is older than it was: it has had ' .. writes ..
+        ' writes, and ' .. ARGV[8] .. ' were acknowledged')
+end
 
 -- watched, replays, whether there is a body, version, state, due
 local head = '^(.)(%d+)(.) (%d+) (%S+) (%S*) '
@@ -17,18 +29,24 @@ if (version or '') ~= expected then
 end
 
 local _, new_replays, has_body, _, new_state, new_due = string.match(value, head)
+for at = has_body == 'b' and 10 or 9, #ARGV do
+    local barrier = redis.call('HGET', shard .. ':stopped', ARGV[at])
+    if barrier then
+        return {false, false, barrier}
+    end
+end
 redis.call('SET', record, value)
 if replays and replays > new_replays then
     redis.call('SETRANGE', record, 1, replays)
 end
 if has_body == 'b' then
-    redis.call('SET', body, ARGV[7])
+    redis.call('SET', body, ARGV[9])
 elseif had_body == 'b' then
     redis.call('DEL', body)
 end
 
 if not version then
-    -- The place in listings: the server's time, and never the same twice in a shard.
+    -- The position in listings: the server's time, unique within a shard.
     local time = redis.call('TIME')
     local place = time[1] * 1000000 + time[2]
     local last = tonumber(redis.call('GET', shard .. ':last') or 0)
@@ -56,8 +74,8 @@ if new_due ~= (due or '') then
     end
 end
 
--- Who waits for it, and who holds it in memory as done, is told.
+-- Notify waiting callers, and stores that have cached it as done.
 if watched == 'w' or state == 'done' then
     redis.call('PUBLISH', channel, id)
 end
-return 1
+return redis.call('HINCRBY', shard .. ':ledger', ARGV[7], 1)

@@ -1,76 +1,102 @@
-//! Record and effect in one transaction of the caller's own: for effects in his own SQLite database, exactly once.
+//! Record and effect in one transaction of the caller, for exactly-once effects in the caller's own SQLite database.
 //!
-//! One table, `onceward`, is in that database beside the caller's own. A second caller of the same operation waits
-//! for the first one's transaction, as SQLite's writers do.
+//! The database contains two additional tables, `onceward` and `onceward_stopped`. A second caller of the same
+//! operation waits for the transaction of the first, as usual for writers in SQLite.
 
 use std::sync::Arc;
 
 use onceward::atomic::{self, Step};
 use onceward::transition::{Ageing, age};
-use onceward::{Dispatched, Done, Error, Failure, Operation, OperationId, Receipt, Record, StoreError};
+use onceward::{
+    Barrier, Done, Error, Failure, Operation, OperationId, Receipt, Record, StoreError, stopping_scopes,
+};
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 
 use crate::clock::wall_ms;
+use crate::seal::{self, Keys};
 
-/// The one table: a record is JSON, and the body of its result stands beside it.
+pub use crate::claim::{AtomicBegun, AtomicClaim};
+
+/// The table. A record is JSON, and the body of its result is a separate column.
 const TABLE: &str = "CREATE TABLE IF NOT EXISTS onceward (
     id     TEXT    PRIMARY KEY,
     due_ms INTEGER,
     record TEXT    NOT NULL,
     body   BLOB
 ) STRICT;
-CREATE INDEX IF NOT EXISTS onceward_due ON onceward (due_ms) WHERE due_ms IS NOT NULL";
+CREATE INDEX IF NOT EXISTS onceward_due ON onceward (due_ms) WHERE due_ms IS NOT NULL;
+CREATE TABLE IF NOT EXISTS onceward_stopped (
+    scope    TEXT    PRIMARY KEY,
+    since_ms INTEGER NOT NULL,
+    reason   TEXT
+) STRICT, WITHOUT ROWID";
 
-/// How many records one sweep looks at.
+/// How many records one sweep reads.
 const SWEEP: i64 = 500;
 
 /// A ledger whose records are written in the caller's transactions.
-#[derive(Debug, Clone, Copy)]
-pub struct AtomicLedger(());
-
-/// An attempt whose intent is written in the transaction, and nowhere else yet.
+///
+/// ```
+/// use onceward::{Failure, Operation};
+/// use onceward_store::sqlite::atomic::AtomicLedger;
+/// use rusqlite::Connection;
+///
+/// let mut database = Connection::open_in_memory()?;
+/// database.execute_batch("CREATE TABLE transfer (account TEXT, amount INTEGER)")?;
+/// let ledger = AtomicLedger::open(&database)?;
+/// let transfer = Operation::new("transfer").key("order-17");
+/// for _ in 0..2 {
+///     let receipt = ledger.run(&mut database, &transfer, |transaction, claim| {
+///         let insert = "INSERT INTO transfer VALUES ('a1', 100)";
+///         transaction.execute(insert, []).map_err(Failure::no_effect)?;
+///         Ok(claim.dispatch().created(&"a1"))
+///     })?;
+///     assert_eq!(receipt.data(), Some(r#""a1""#));
+/// }
+/// let transfers: i64 = database.query_row("SELECT count(*) FROM transfer", [], |row| row.get(0))?;
+/// assert_eq!(transfers, 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone)]
-pub struct AtomicClaim {
-    record: Record,
-}
-
-/// What beginning an operation came to.
-#[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "it is looked at once and never kept")]
-pub enum AtomicBegun {
-    /// Have the effect in this transaction, then finish the claim in it.
-    Execute(AtomicClaim),
-    /// It was done before: nothing is to be run.
-    Replay(Receipt),
+pub struct AtomicLedger {
+    /// The keys, if encryption is configured.
+    keys: Option<Keys>,
 }
 
 impl AtomicLedger {
-    /// The ledger in that database; its table is made where there is none.
+    /// Opens the ledger in that database, and creates its table if it does not exist. Its records are sealed with the
+    /// keys that the environment configures.
     ///
     /// # Errors
-    /// When it cannot be made.
+    /// If the table cannot be created, or the keys cannot be used.
     pub fn open(connection: &Connection) -> Result<Self, StoreError> {
         connection.execute_batch(TABLE).map_err(explain)?;
-        Ok(Self(()))
+        Ok(Self { keys: seal::from_environment()? })
     }
 
-    /// Lets the operation happen exactly once: executes `act` in a transaction that also holds its record, and commits
-    /// both; or gives the stored result.
+    /// The same ledger with the given keys, or without encryption.
+    #[must_use]
+    pub fn with_keys(self, keys: Option<Keys>) -> Self {
+        Self { keys }
+    }
+
+    /// Executes the operation exactly once: runs `act` in a transaction that also writes the record, and commits
+    /// both. If it was done before, returns the stored result.
     ///
     /// # Errors
-    /// Every refusal of the contract. Where `act` or the commit fails, nothing happened and nothing is on record.
-    pub fn run<F>(self, connection: &mut Connection, operation: &Operation, act: F) -> Result<Receipt, Error>
+    /// Every refusal of the contract. If `act` or the commit fails, nothing happened and nothing is recorded.
+    pub fn run<F>(&self, connection: &mut Connection, operation: &Operation, act: F) -> Result<Receipt, Error>
     where
         F: FnOnce(&Transaction<'_>, &AtomicClaim) -> Result<Done, Failure>,
     {
-        // Taken at once: whoever reads first and writes later may find that he must not.
+        // Takes the write lock at once: upgrading a read transaction later can fail.
         let begun = connection.transaction_with_behavior(TransactionBehavior::Immediate);
         let transaction = begun.map_err(explain)?;
         let claim = match self.begin(&transaction, operation)? {
             AtomicBegun::Execute(claim) => claim,
             AtomicBegun::Replay(receipt) => return Ok(receipt),
         };
-        // Dropped without a commit, the transaction is rolled back, and with it the record.
+        // Dropping the transaction rolls it back, including the record.
         let done = match act(&transaction, &claim) {
             Ok(done) => done,
             Err(failure) => return Err(atomic::failed(claim.record, failure)),
@@ -80,49 +106,81 @@ impl AtomicLedger {
         Ok(receipt)
     }
 
-    /// Writes the intent in the transaction, unless it was done or must not be done. The transaction should have been
-    /// begun as `IMMEDIATE`.
+    /// Writes the intent in the transaction, unless the operation is already done or must not run. The transaction
+    /// should be `IMMEDIATE`.
     ///
     /// # Errors
     /// Every refusal of the contract. Nothing was run.
-    pub fn begin(self, transaction: &Transaction<'_>, operation: &Operation) -> Result<AtomicBegun, Error> {
+    pub fn begin(&self, transaction: &Transaction<'_>, operation: &Operation) -> Result<AtomicBegun, Error> {
         let intent = operation.clone().intent()?;
-        let found = load(transaction, &intent.id)?.map(Arc::new);
-        match atomic::begin(found, &intent, wall_ms())? {
+        let found = self.load(transaction, &intent.id)?.map(Arc::new);
+        match atomic::begin(found.clone(), &intent, wall_ms())? {
             Step::Replay(receipt) => Ok(AtomicBegun::Replay(receipt)),
             Step::Execute { record, .. } => {
-                store(transaction, &record)?;
-                Ok(AtomicBegun::Execute(AtomicClaim { record }))
+                if let Some(barrier) = barrier_of(transaction, &record.scope)? {
+                    return Err(atomic::stopped(barrier, found));
+                }
+                self.store(transaction, &record)?;
+                Ok(AtomicBegun::Execute(AtomicClaim { record, redact: intent.terms.redact.clone() }))
             }
         }
     }
 
-    /// Writes the ending in the transaction. It counts when that is committed.
+    /// Writes the end of the operation in the transaction. It takes effect with the commit.
     ///
     /// # Errors
-    /// When it cannot be written; then the transaction must be rolled back.
+    /// If it cannot be written. Then the transaction must be rolled back.
     pub fn finish(
-        self,
+        &self,
         transaction: &Transaction<'_>,
         claim: AtomicClaim,
         done: Done,
     ) -> Result<Receipt, Error> {
-        let begun = load(transaction, &claim.record.id)?;
+        let begun = self.load(transaction, &claim.record.id)?;
         if begun.is_none_or(|begun| begun.version != claim.record.version) {
-            let what = "this is not the transaction that the operation was begun in";
+            let what = "the operation was begun in another transaction";
             return Err(StoreError::unavailable(what).into());
         }
-        let record = atomic::done(&claim.record, done, wall_ms());
-        store(transaction, &record)?;
+        let record = atomic::done(&claim.record, done, &claim.redact, wall_ms());
+        self.store(transaction, &record)?;
         Ok(atomic::receipt(record))
     }
 
-    /// Does what time asks for, in one small step: results become tombstones, tombstones go. Gives how many records it
-    /// changed; call again while it is not zero.
+    /// Stops a scope: once the transaction is committed, no operation in it begins. Returns its barrier, or the one
+    /// that was there before. Transactions of other connections that began one have ended by then, because SQLite has
+    /// one writer.
     ///
     /// # Errors
-    /// When the database cannot be read or written.
-    pub fn sweep(self, transaction: &Transaction<'_>) -> Result<usize, StoreError> {
+    /// If the database cannot be written.
+    pub fn stop(
+        &self,
+        transaction: &Transaction<'_>,
+        scope: &str,
+        reason: Option<&str>,
+    ) -> Result<Barrier, StoreError> {
+        let insert = "INSERT INTO onceward_stopped VALUES (?1, ?2, ?3) ON CONFLICT (scope) DO NOTHING";
+        transaction.execute(insert, params![scope, wall_ms(), reason]).map_err(explain)?;
+        let found = find_barrier(transaction, scope)?;
+        found.ok_or_else(|| StoreError::unavailable("the barrier was not written"))
+    }
+
+    /// Lets operations of the scope begin again, once the transaction is committed. Returns the barrier, or `None` if
+    /// the scope was not stopped.
+    ///
+    /// # Errors
+    /// If the database cannot be written.
+    pub fn resume(&self, transaction: &Transaction<'_>, scope: &str) -> Result<Option<Barrier>, StoreError> {
+        let found = find_barrier(transaction, scope)?;
+        transaction.execute("DELETE FROM onceward_stopped WHERE scope = ?1", [scope]).map_err(explain)?;
+        Ok(found)
+    }
+
+    /// Expires records in one small step: results become tombstones, and tombstones are deleted. Returns how many
+    /// records it changed. Call it again while that is not zero.
+    ///
+    /// # Errors
+    /// If the database cannot be read or written.
+    pub fn sweep(&self, transaction: &Transaction<'_>) -> Result<usize, StoreError> {
         let now_ms = wall_ms();
         let due: Vec<Record> = {
             let question = "SELECT record, body FROM onceward WHERE due_ms <= ?1 ORDER BY due_ms LIMIT ?2";
@@ -147,18 +205,36 @@ impl AtomicLedger {
     }
 }
 
-impl AtomicClaim {
-    /// The record, as it stands in the transaction.
-    #[must_use]
-    pub fn record(&self) -> &Record {
-        &self.record
+impl AtomicLedger {
+    fn load(&self, transaction: &Transaction<'_>, id: &OperationId) -> Result<Option<Record>, StoreError> {
+        let mut found = load(transaction, id)?;
+        if let (Some(keys), Some(record)) = (&self.keys, &mut found) {
+            keys.open(record);
+        }
+        Ok(found)
     }
 
-    /// The token that reports an effect. Effect and record share one transaction, so there is nothing to note.
-    #[must_use]
-    pub fn dispatch(&self) -> Dispatched {
-        onceward::atomic::dispatch()
+    fn store(&self, transaction: &Transaction<'_>, record: &Record) -> Result<(), StoreError> {
+        match &self.keys {
+            Some(keys) => store(transaction, &keys.sealed(record)?),
+            None => store(transaction, record),
+        }
     }
+}
+
+fn barrier_of(transaction: &Transaction<'_>, scope: &str) -> Result<Option<Barrier>, StoreError> {
+    for name in stopping_scopes(scope) {
+        let found = find_barrier(transaction, name)?;
+        if found.is_some() {
+            return Ok(found);
+        }
+    }
+    Ok(None)
+}
+
+fn find_barrier(transaction: &Transaction<'_>, scope: &str) -> Result<Option<Barrier>, StoreError> {
+    let question = "SELECT scope, since_ms, reason FROM onceward_stopped WHERE scope = ?1";
+    super::rows::find_barrier(transaction, question, scope).map_err(explain)
 }
 
 fn load(transaction: &Transaction<'_>, id: &OperationId) -> Result<Option<Record>, StoreError> {
@@ -194,7 +270,7 @@ fn store(transaction: &Transaction<'_>, record: &Record) -> Result<(), StoreErro
 
 fn from_json(text: &str) -> Result<Record, StoreError> {
     serde_json::from_str(text).map_err(|error| StoreError::Unusable {
-        what: format!("the table onceward holds what this version does not understand: {error}"),
+        what: format!("the table onceward contains data that this version cannot read: {error}"),
     })
 }
 

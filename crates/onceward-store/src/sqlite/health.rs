@@ -1,4 +1,4 @@
-//! Whether the file, its log and its locks are as they should be.
+//! The checks of the file, its log and its locks for `once doctor`.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -7,33 +7,46 @@ use onceward::{Inherit, Liveness, StoreError};
 
 use super::live::Live;
 use super::schema::SCHEMA_VERSION;
-use super::{SqliteStore, Sync};
+use super::time::{ClockTrust, STABLE_MS};
+use super::{SqliteStore, Sync, Trust};
 use super::{files, identity};
 use crate::health::{Finding, Verdict};
 use crate::{Backend, Compacted, Overwrite};
 
-/// A clock that is further off than this is worth a word.
+/// A clock difference above this is reported.
 const DRIFT_MS: i64 = 60_000;
 
 impl Backend for SqliteStore {
     fn health(&self) -> Result<Vec<Finding>, StoreError> {
-        let mode = std::fs::metadata(self.path()).map_or(0, |meta| meta.permissions().mode() & 0o777);
+        let meta = std::fs::metadata(self.path()).ok();
+        let mode = meta.as_ref().map_or(0, |meta| meta.permissions().mode() & 0o777);
+        let identity = &self.shared.identity;
         let mut findings = vec![
             Finding::good("ledger", self.spelling()),
-            files::on_file_system(self.path()),
-            Finding::judged(
+            Finding::good("identity", format!("{}, epoch {}", identity.name, identity.epoch)),
+            files::check_file_system(self.path()),
+            Finding::check(
                 "file mode",
                 mode == 0o600,
                 Verdict::Look,
-                format!("{mode:04o} (0600: nobody else reads the results)"),
+                format!("{mode:04o} (0600: other users cannot read the results)"),
             ),
         ];
+        // The store was opened anyway, so the URL says owner=any.
+        let untrusted =
+            meta.and_then(|meta| identity::refuse_untrusted(self.path(), &meta, Trust::Own).err());
+        if untrusted.is_some() {
+            let found =
+                "another user owns the file or can write to it, and so can decide what runs (owner=any)";
+            findings.push(Finding::look("owner", found));
+        }
         findings.extend(self.file()?);
-        findings.push(match self.locks_hold() {
-            Ok(true) => Finding::good("locks", "the kernel tells who lives"),
-            Ok(false) => {
-                Finding::bad("locks", "this file system does not keep locks; put the ledger on a local one")
-            }
+        findings.push(match self.locks_work() {
+            Ok(true) => Finding::good("locks", "the kernel reports which owners are alive"),
+            Ok(false) => Finding::bad(
+                "locks",
+                "this file system does not support locks; put the ledger on a local one",
+            ),
             Err(error) => Finding::bad("locks", error.to_string()),
         });
         Ok(findings)
@@ -48,12 +61,12 @@ impl Backend for SqliteStore {
     }
 
     fn compact(&self) -> Result<Option<Compacted>, StoreError> {
-        self.give_space_back().map(Some)
+        self.vacuum().map(Some)
     }
 }
 
 impl SqliteStore {
-    /// The ledger's one path, and the other one that it was given by.
+    /// The canonical path of the ledger, and the path it was opened by if that differs.
     fn spelling(&self) -> String {
         let path = self.path().display();
         match std::path::absolute(&self.given) {
@@ -75,26 +88,39 @@ impl SqliteStore {
         let drift_ms = shared.live.drift_ms();
         Ok([
             Finding::good("sqlite", rusqlite::version()),
-            Finding::judged("schema", version == SCHEMA_VERSION, Verdict::Bad, format!("version {version}")),
-            Finding::judged("journal", journal == "wal", Verdict::Bad, format!("{journal} (wal)")),
-            Finding::judged(
+            Finding::check("schema", version == SCHEMA_VERSION, Verdict::Bad, format!("version {version}")),
+            Finding::check("journal", journal == "wal", Verdict::Bad, format!("{journal} (wal)")),
+            Finding::check(
                 "sync",
                 sync == Sync::Full,
                 Verdict::Look,
-                format!("{sync} (full: a power cut loses nothing on a disk)"),
+                format!("{sync} (full: a power failure loses nothing)"),
             ),
-            Finding::judged("integrity", integrity == "ok", Verdict::Bad, integrity),
-            Finding::judged(
-                "clock",
-                drift_ms.abs() < DRIFT_MS,
-                Verdict::Look,
-                format!("the machine's is {drift_ms} ms off the ledger's"),
-            ),
+            Finding::check("integrity", integrity == "ok", Verdict::Bad, integrity),
+            self.clock(drift_ms),
         ])
     }
 
-    /// Takes a lock and looks at it from outside, as another process would.
-    fn locks_hold(&self) -> Result<bool, StoreError> {
+    fn clock(&self, drift_ms: i64) -> Finding {
+        let off = format!("the machine's clock differs from the ledger's by {drift_ms} ms");
+        if drift_ms.abs() < DRIFT_MS {
+            return Finding::good("clock", off);
+        }
+        Finding::look(
+            "clock",
+            match self.shared.live.trust() {
+                ClockTrust::Trusted => off,
+                ClockTrust::Pending => format!(
+                    "{off}: the machine was restarted, and its clock is trusted after {} minutes without a \
+                     change. Until then results and quarantines last longer",
+                    STABLE_MS / 60_000
+                ),
+            },
+        )
+    }
+
+    /// Takes a lock and checks it through another descriptor, as another process would.
+    fn locks_work(&self) -> Result<bool, StoreError> {
         let live = &self.shared.live;
         let hold = Live::hold(live, Inherit::Children)?;
         let token = hold.token();

@@ -1,24 +1,26 @@
-//! What a `sqlite:` URL can say.
+//! The options of a `sqlite:` URL.
 
 use std::fmt;
 use std::path::PathBuf;
 
-use onceward::InvalidInput;
+use onceward::{IfMissing, InvalidInput};
 
-/// How each commit reaches the disk.
+use super::identity::Trust;
+
+/// When commits are synced to disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Sync {
-    /// It is synced before anybody is told: a power cut loses nothing that was answered.
+    /// Every commit is synced before the reply. A power failure loses nothing that was acknowledged.
     #[default]
     Full,
-    /// It is synced now and then: a power cut can lose intents, and then something runs twice.
+    /// Commits are synced at checkpoints. A power failure can lose intents, and then an effect can happen twice.
     Normal,
-    /// Never synced: for tests and for ledgers that need not outlive the machine.
+    /// Never. For tests, and for ledgers that need not survive a crash of the machine.
     Off,
 }
 
 impl Sync {
-    /// The word for it.
+    /// The value of the `sync` option.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -35,38 +37,66 @@ impl fmt::Display for Sync {
     }
 }
 
-/// Where the ledger is, and how it is kept.
+/// Where the ledger is and how the store uses it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SqliteOptions {
-    /// The database.
+    /// The path of the database.
     pub path: PathBuf,
-    /// How each commit reaches the disk.
+    /// When commits are synced to disk.
     pub sync: Sync,
-    /// After how many pages the write-ahead log goes back into the database. A short-lived process wants few: the
-    /// next one reads the whole log when it opens the file alone.
+    /// The length of the write-ahead log, in pages, at which it is copied into the database. Short-lived processes
+    /// benefit from a small value, because the first process to open the file reads the whole log.
     pub checkpoint_pages: u32,
-    /// How much memory finished records may take.
+    /// The maximum memory for cached records.
     pub cache_bytes: u64,
+    /// What to do if there is no ledger yet.
+    pub missing: IfMissing,
+    /// The same, as set in the URL. The ledger is created only if both allow it.
+    pub create: IfMissing,
+    /// Which owners of the files are trusted.
+    pub trust: Trust,
 }
 
 impl SqliteOptions {
-    /// The ledger at `path`, kept as it should be.
+    /// The ledger at `path`, with the default options.
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), sync: Sync::Full, checkpoint_pages: 4_000, cache_bytes: 64 * 1024 * 1024 }
+        Self {
+            path: path.into(),
+            sync: Sync::Full,
+            checkpoint_pages: 4_000,
+            cache_bytes: 64 * 1024 * 1024,
+            missing: IfMissing::Create,
+            create: IfMissing::Create,
+            trust: Trust::Own,
+        }
     }
 
-    /// Reads what follows `sqlite:`: a path, and `?sync=full|normal|off` or `&checkpoint=PAGES` where wanted.
+    /// Parses what follows `sqlite:`, which is a path and optionally `?sync=full|normal|off`, `&checkpoint=PAGES`,
+    /// `&create=no` and `&owner=any`.
+    ///
+    /// ```
+    /// use onceward_store::sqlite::{SqliteOptions, Sync};
+    ///
+    /// let options = SqliteOptions::parse("agent.db?sync=normal")?;
+    /// assert_eq!(options.sync, Sync::Normal);
+    /// # Ok::<(), onceward::InvalidInput>(())
+    /// ```
     ///
     /// # Errors
-    /// Says which part is not understood.
+    /// Names the part that is not understood.
     pub fn parse(text: &str) -> Result<Self, InvalidInput> {
         let (path, query) = text.split_once('?').unwrap_or((text, ""));
         let path = path.strip_prefix("//").filter(|path| path.starts_with('/')).unwrap_or(path);
         if path.is_empty() {
             return Err(InvalidInput::new("it names no file; write sqlite:PATH"));
         }
+        if names_a_server(path) {
+            return Err(InvalidInput::new(
+                "what follows sqlite: is the URL of a server; write that URL alone, or sqlite:PATH",
+            ));
+        }
         let mut options = Self::new(path);
-        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        for pair in crate::query_options(query)? {
             match pair.split_once('=') {
                 Some(("sync", "full")) => options.sync = Sync::Full,
                 Some(("sync", "normal")) => options.sync = Sync::Normal,
@@ -76,13 +106,22 @@ impl SqliteOptions {
                         InvalidInput::new(format!("checkpoint={pages:?} is not a number of pages"))
                     })?;
                 }
+                Some(("create", word)) => options.create = crate::create_option(word)?,
+                Some(("owner", "any")) => options.trust = Trust::Any,
                 Some(_) | None => {
                     return Err(InvalidInput::new(format!(
-                        "{pair:?} is not understood; sync=full|normal|off and checkpoint=PAGES are"
+                        "{pair:?} is not understood; sync=full|normal|off, checkpoint=PAGES, create=yes|no and \
+                         owner=any are"
                     )));
                 }
             }
         }
         Ok(options)
     }
+}
+
+/// Whether what should be a path is a URL: `postgres://…`, or `//user:password@host/…`. As a path it would be shown.
+fn names_a_server(path: &str) -> bool {
+    let authority = path.strip_prefix("//").and_then(|rest| rest.split('/').next());
+    path.contains("://") || authority.is_some_and(|authority| authority.contains('@'))
 }

@@ -1,149 +1,188 @@
-//! What waits for the writer: changes that somebody waits for, and such as have time.
+//! The changes waiting for the writer: urgent ones, deferred ones, and bulk writes.
 
+use std::collections::VecDeque;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use onceward::{OperationId, Record, StoreError};
+use futures_channel::oneshot;
+use onceward::{Barrier, OperationId, Record, StoreError};
 
 use super::rows::Entry;
+use crate::writing::Writing;
 
-/// How many changes share a commit at the most.
+/// The maximum number of changes in a commit.
 const MAX_BATCH: usize = 1_024;
-/// How many changes that have time a commit takes along: nobody is to wait for them.
-const MAX_ALONG: usize = 64;
-/// How long a change that has time waits for a commit that takes it along.
+/// The maximum number of deferred changes added to a commit, so that urgent ones are not delayed.
+const MAX_PIGGYBACK: usize = 64;
+/// The maximum number of bulk changes in a commit, so that other changes do not wait long behind them.
+const MAX_SLICE: usize = 1_000;
+/// How long a deferred change waits for a commit to join.
 pub(super) const PAUSE: Duration = Duration::from_millis(20);
 
 pub(super) enum Change {
-    Swap { expected: Option<u64>, entry: Entry },
+    Swap { expected: Option<u64>, entry: Entry, writing: Writing },
     Delete { id: OperationId, expected: u64 },
+    Stop(Barrier),
+    Resume { scope: String },
 }
 
 impl Change {
-    pub(super) fn id(&self) -> &OperationId {
+    /// The record that it changes. A barrier is none.
+    pub(super) fn id(&self) -> Option<&OperationId> {
         match self {
-            Self::Swap { entry, .. } => &entry.record.id,
-            Self::Delete { id, .. } => id,
+            Self::Swap { entry, .. } => Some(&entry.record.id),
+            Self::Delete { id, .. } => Some(id),
+            Self::Stop(_) | Self::Resume { .. } => None,
         }
     }
 }
 
 pub(super) enum Written {
-    /// With the epoch that held before the commit: whoever keeps the record in memory keeps it under that one.
+    /// With the epoch before the commit, under which the record may be cached.
     Yes {
         epoch: Option<u64>,
     },
     Conflict(Option<Arc<Record>>),
+    /// Not written: the scope is stopped.
+    Stopped(Barrier),
+    /// The barrier that was set, found or lifted.
+    Barrier(Option<Barrier>),
 }
 
-/// Whether somebody waits for a change.
+/// How urgent a change is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Haste {
-    /// It is written and synced as soon as can be.
+pub(super) enum Priority {
+    /// Written and synced as soon as possible.
     Now,
-    /// It goes along with the next commit. Where none comes, it is written without a sync of its own.
+    /// Added to the next commit. If none comes soon, it is written without a sync of its own.
     Later,
 }
 
-/// What the writer's thread does.
+/// The state of the writer's thread.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sleep {
     #[default]
     Awake,
-    /// It waits to be woken, which costs a call to the kernel.
+    /// It waits to be woken, which costs a system call.
     UntilWoken,
-    /// It waits for a commit that takes along what has time, and looks after a while itself.
-    ForAWhile,
+    /// It waits with a timeout for a commit that the deferred changes can join.
+    Timed,
 }
 
-/// What waits.
+/// The waiting changes.
 #[derive(Default)]
 pub(super) struct Queue {
-    jobs: Vec<Job>,
-    along: Vec<Job>,
-    /// How often something was taken along: whoever looks after a while sees whether his time has come.
-    rides: u64,
+    jobs: Vec<WriteJob>,
+    piggyback: Vec<WriteJob>,
+    bulk: VecDeque<Bulk>,
+    /// Batches that carried deferred changes. Lets the timed wait detect progress.
+    piggybacked: u64,
     pub(super) sleep: Sleep,
     pub(super) closing: bool,
 }
 
-/// What is written together.
+/// Changes that are written in one transaction.
 pub(super) struct Batch {
-    pub(super) jobs: Vec<Job>,
-    /// Where nobody waits for any of it, it needs no sync of its own.
-    pub(super) haste: Haste,
+    pub(super) jobs: Vec<WriteJob>,
+    /// `Later` if all changes are deferred, so that no sync is needed.
+    pub(super) priority: Priority,
 }
 
-pub(super) struct Job {
+struct Bulk {
+    job: WriteJob,
+    /// The last change of its caller. All of them must be durable then.
+    last: bool,
+}
+
+pub(super) struct WriteJob {
     pub(super) change: Change,
-    reply: Arc<Mutex<Reply>>,
-}
-
-#[derive(Default)]
-struct Reply {
-    result: Option<Result<Written, StoreError>>,
-    waker: Option<Waker>,
+    reply: oneshot::Sender<Result<Written, StoreError>>,
 }
 
 impl Queue {
-    pub(super) fn push(&mut self, change: Change, haste: Haste) -> Waiting {
-        let reply = Arc::new(Mutex::new(Reply::default()));
-        let job = Job { change, reply: Arc::clone(&reply) };
-        match haste {
-            Haste::Now => self.jobs.push(job),
-            Haste::Later => self.along.push(job),
+    pub(super) fn push(&mut self, change: Change, priority: Priority) -> PendingWrite {
+        let (job, waiting) = WriteJob::new(change);
+        match priority {
+            Priority::Now => self.jobs.push(job),
+            Priority::Later => self.piggyback.push(job),
         }
-        Waiting(reply)
+        waiting
     }
 
-    /// The same for many at once, which somebody waits for.
-    pub(super) fn push_all(&mut self, changes: Vec<Change>) -> Vec<Waiting> {
-        changes.into_iter().map(|change| self.push(change, Haste::Now)).collect()
+    /// Adds many changes. They are written in slices, and other changes are written in between.
+    pub(super) fn push_all(&mut self, changes: Vec<Change>) -> Vec<PendingWrite> {
+        let count = changes.len();
+        let mut waiting = Vec::with_capacity(count);
+        for (index, change) in changes.into_iter().enumerate() {
+            let (job, one) = WriteJob::new(change);
+            self.bulk.push_back(Bulk { job, last: index + 1 == count });
+            waiting.push(one);
+        }
+        waiting
     }
 
-    /// Whether somebody waits for something.
-    pub(super) fn is_wanted(&self) -> bool {
+    /// Whether bulk changes are waiting.
+    pub(super) fn has_bulk(&self) -> bool {
+        !self.bulk.is_empty()
+    }
+
+    /// Takes the next slice of bulk changes. Only the last slice of each caller is synced, which also syncs those
+    /// before it.
+    pub(super) fn take_slice(&mut self) -> Option<Batch> {
+        let mut batch = Batch { jobs: Vec::new(), priority: Priority::Later };
+        while batch.jobs.len() < MAX_SLICE && batch.priority == Priority::Later {
+            let Some(bulk) = self.bulk.pop_front() else { break };
+            if bulk.last {
+                batch.priority = Priority::Now;
+            }
+            batch.jobs.push(bulk.job);
+        }
+        (!batch.jobs.is_empty()).then_some(batch)
+    }
+
+    /// Whether urgent changes are waiting.
+    pub(super) fn has_urgent(&self) -> bool {
         !self.jobs.is_empty()
     }
 
-    /// Whether something waits to be taken along.
-    pub(super) fn has_time(&self) -> bool {
-        !self.along.is_empty()
+    /// Whether deferred changes are waiting.
+    pub(super) fn has_piggyback(&self) -> bool {
+        !self.piggyback.is_empty()
     }
 
-    pub(super) fn rides(&self) -> u64 {
-        self.rides
+    pub(super) fn piggybacked(&self) -> u64 {
+        self.piggybacked
     }
 
-    /// All that somebody waits for, up to the limit, and some of what goes along with it, which came first.
+    /// Takes all urgent changes, up to the limit, preceded by some deferred ones.
     pub(super) fn take(&mut self) -> Option<Batch> {
         let some = self.jobs.len().min(MAX_BATCH);
         if some == 0 {
             return None;
         }
-        let mut jobs = self.take_along();
+        let mut jobs = self.take_piggyback();
         jobs.extend(self.jobs.drain(..some));
-        Some(Batch { jobs, haste: Haste::Now })
+        Some(Batch { jobs, priority: Priority::Now })
     }
 
-    /// What nobody has taken along.
-    pub(super) fn take_left(&mut self) -> Batch {
-        Batch { jobs: self.take_along(), haste: Haste::Later }
+    /// Takes the deferred changes that no commit has taken.
+    pub(super) fn take_remaining(&mut self) -> Batch {
+        Batch { jobs: self.take_piggyback(), priority: Priority::Later }
     }
 
-    fn take_along(&mut self) -> Vec<Job> {
-        let some = self.along.len().min(MAX_ALONG);
-        self.rides += u64::from(some > 0);
-        self.along.drain(..some).collect()
+    fn take_piggyback(&mut self) -> Vec<WriteJob> {
+        let some = self.piggyback.len().min(MAX_PIGGYBACK);
+        self.piggybacked += u64::from(some > 0);
+        self.piggyback.drain(..some).collect()
     }
 
-    /// Whether the writer's thread is to be woken for a change in that haste; it is told once a sleep.
-    pub(super) fn wakes(&mut self, haste: Haste) -> bool {
-        let wakes = match (self.sleep, haste) {
-            (Sleep::UntilWoken, _) | (Sleep::ForAWhile, Haste::Now) => true,
-            (Sleep::ForAWhile, Haste::Later) | (Sleep::Awake, _) => false,
+    /// Whether to wake the writer's thread for a change with that priority. True at most once per sleep.
+    pub(super) fn should_wake(&mut self, priority: Priority) -> bool {
+        let wakes = match (self.sleep, priority) {
+            (Sleep::UntilWoken, _) | (Sleep::Timed, Priority::Now) => true,
+            (Sleep::Timed, Priority::Later) | (Sleep::Awake, _) => false,
         };
         if wakes {
             self.sleep = Sleep::Awake;
@@ -152,33 +191,29 @@ impl Queue {
     }
 }
 
-impl Job {
-    pub(super) fn answer(&self, result: Result<Written, StoreError>) {
-        let waker = {
-            let mut reply = self.reply.lock().unwrap_or_else(PoisonError::into_inner);
-            reply.result = Some(result);
-            reply.waker.take()
-        };
-        if let Some(waker) = waker {
-            waker.wake();
-        }
+impl WriteJob {
+    fn new(change: Change) -> (Self, PendingWrite) {
+        let (reply, answer) = oneshot::channel();
+        (Self { change, reply }, PendingWrite(answer))
+    }
+
+    /// Replies to the caller, and returns the change.
+    pub(super) fn answer(self, result: Result<Written, StoreError>) -> Change {
+        // The caller may have stopped waiting.
+        drop(self.reply.send(result));
+        self.change
     }
 }
 
-/// Waits for the writer's answer.
-pub(super) struct Waiting(Arc<Mutex<Reply>>);
+/// Waits for the writer's reply.
+pub(super) struct PendingWrite(oneshot::Receiver<Result<Written, StoreError>>);
 
-impl Future for Waiting {
+impl Future for PendingWrite {
     type Output = Result<Written, StoreError>;
 
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut reply = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match reply.result.take() {
-            Some(result) => Poll::Ready(result),
-            None => {
-                reply.waker = Some(context.waker().clone());
-                Poll::Pending
-            }
-        }
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.0).poll(context).map(|answer| {
+            answer.unwrap_or_else(|_| Err(StoreError::unavailable("the ledger's writer has stopped")))
+        })
     }
 }

@@ -1,19 +1,24 @@
-//! Records and rows.
+//! Conversion between records and rows.
 
 use std::sync::Arc;
 
-use onceward::operation::DEFAULT_SCOPE;
-use onceward::{Counts, Cursor, Detail, Filter, Key, KeyOrigin, Listed, OperationId, Outcome, Record, State};
+use onceward::{
+    Barrier, Counts, Cursor, DEFAULT_SCOPE, Detail, Filter, Key, KeyOrigin, Listed, OperationId, Outcome,
+    Record, State, after_prefix, stopping_scopes,
+};
 use rusqlite::types::{Type, Value};
 use rusqlite::{Connection, OptionalExtension, Row, params, params_from_iter};
 
 const COLUMNS: &str = "row, id, scope, name, key, origin, state, version, attempt, created_ms, updated_ms, due_ms, \
                        replays, has_body, detail, outcome";
 
-/// The record of that id, with the body of its result.
+/// The barrier of exactly one scope.
+const BARRIER: &str = "SELECT scope, since_ms, reason FROM stopped WHERE scope = ?1";
+
+/// Loads the record with that id, including the body of its result.
 pub(super) fn load(connection: &Connection, id: &OperationId) -> rusqlite::Result<Option<Record>> {
     const LOAD: &str = "SELECT row, id, scope, name, key, origin, state, version, attempt, created_ms, updated_ms, \
-                        due_ms, replays, has_body, detail, outcome FROM operation WHERE slot = ?1 AND id = ?2";
+                        due_ms, replays, has_body, detail, outcome FROM operations WHERE slot = ?1 AND id = ?2";
     let found = connection
         .prepare_cached(LOAD)?
         .query_row(params![slot(id), id.as_str()], |row| {
@@ -27,35 +32,56 @@ pub(super) fn load(connection: &Connection, id: &OperationId) -> rusqlite::Resul
             .prepare_cached("SELECT bytes FROM body WHERE row = ?1")?
             .query_row([row], |row| row.get(0))
             .optional()?;
-        outcome.body = body.map(Arc::from);
+        outcome.set_body(body.map(Arc::from));
     }
     Ok(Some(record))
 }
 
-/// A record on its way into the file, with its texts made: by its caller, who has more time than the writer.
+/// A record to be written, with its JSON already encoded. The caller does that, to save the writer's time.
 pub(super) struct Entry {
     pub(super) record: Arc<Record>,
+    pub(super) replaces: Replaces,
     detail: String,
     outcome: Option<String>,
 }
 
+/// What is known about the record that an entry replaces.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Replaces {
+    Unknown,
+    /// It is finished, and the body of its result stays as it is: a delivery is noted, for example.
+    SameResult,
+}
+
 impl Entry {
-    pub(super) fn new(record: Arc<Record>) -> rusqlite::Result<Self> {
+    pub(super) fn new(record: Arc<Record>, replaces: Replaces) -> rusqlite::Result<Self> {
         let detail = json(&record.detail)?;
         let outcome = record.outcome.as_ref().map(json).transpose()?;
-        Ok(Self { record, detail, outcome })
+        Ok(Self { record, replaces, detail, outcome })
     }
 }
 
-/// Inserts the record of an operation that has none; tells whether it had none.
+impl Replaces {
+    /// What is known if the record that is replaced is this one.
+    pub(super) fn of(known: &Record, next: &Record) -> Self {
+        let same = match (body_of(known), body_of(next)) {
+            (Some(known), Some(next)) => Arc::ptr_eq(known, next),
+            (None, None) => true,
+            (Some(_), None) | (None, Some(_)) => false,
+        };
+        if known.state == State::Done && same { Self::SameResult } else { Self::Unknown }
+    }
+}
+
+/// Inserts the record if the operation has none. Returns whether it did.
 pub(super) fn insert(connection: &Connection, entry: &Entry) -> rusqlite::Result<bool> {
-    let Entry { record, detail, outcome } = entry;
+    let Entry { record, detail, outcome, .. } = entry;
     let inserted = connection
         .prepare_cached(
-            "INSERT INTO operation (slot, id, scope, name, key, origin, state, version, attempt, created_ms, \
+            "INSERT INTO operations (slot, id, scope, name, key, origin, state, version, attempt, created_ms, \
              updated_ms, due_ms, has_body, detail, outcome, agenda) \
              SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16 \
-             WHERE NOT EXISTS (SELECT 1 FROM operation WHERE slot = ?1 AND id = ?2)",
+             WHERE NOT EXISTS (SELECT 1 FROM operations WHERE slot = ?1 AND id = ?2)",
         )?
         .execute(params![
             slot(&record.id),
@@ -84,32 +110,32 @@ pub(super) fn insert(connection: &Connection, entry: &Entry) -> rusqlite::Result
     Ok(inserted == 1)
 }
 
-/// Which records a change may touch.
+/// Which records an update may change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Touch {
-    /// Only one that nobody can hold in memory: the common case, in one statement.
+    /// Only one that cannot be cached. This is the common case, in one statement.
     Unfinished,
-    /// Any.
+    /// Any record.
     Any,
 }
 
-/// Updates the record if its version is `expected`; tells whether it was.
+/// Updates the record if its version is `expected`. Returns whether it was.
 pub(super) fn update(
     connection: &Connection,
     expected: u64,
     entry: &Entry,
     touch: Touch,
 ) -> rusqlite::Result<bool> {
-    let Entry { record, detail, outcome } = entry;
+    let Entry { record, replaces, detail, outcome } = entry;
     let updated = connection
         .prepare_cached(match touch {
             Touch::Unfinished => {
-                "UPDATE operation SET state = ?4, version = ?5, attempt = ?6, created_ms = ?7, updated_ms = ?8, \
+                "UPDATE operations SET state = ?4, version = ?5, attempt = ?6, created_ms = ?7, updated_ms = ?8, \
                  due_ms = ?9, has_body = ?10, detail = ?11, outcome = ?12, agenda = ?13 \
                  WHERE slot = ?1 AND id = ?2 AND version = ?3 AND state <> 'done'"
             }
             Touch::Any => {
-                "UPDATE operation SET state = ?4, version = ?5, attempt = ?6, created_ms = ?7, updated_ms = ?8, \
+                "UPDATE operations SET state = ?4, version = ?5, attempt = ?6, created_ms = ?7, updated_ms = ?8, \
                  due_ms = ?9, has_body = ?10, detail = ?11, outcome = ?12, agenda = ?13 \
                  WHERE slot = ?1 AND id = ?2 AND version = ?3"
             }
@@ -129,11 +155,11 @@ pub(super) fn update(
             outcome,
             agenda(record),
         ])?;
-    if updated == 1 {
+    if updated == 1 && *replaces == Replaces::Unknown {
         match body(record) {
             Some(_) => put_body(connection, record)?,
-            // The common case, spared a statement: a first attempt is done. Where it was in doubt before, with a body,
-            // and was settled without one, `has_body` hides the old one until the tombstone takes it.
+            // Saves a statement in the common case that the first attempt is done. If the operation was in doubt with
+            // a body and was settled without one, `has_body` hides the old body until the tombstone removes it.
             None if record.attempt == 1 && record.state == State::Done => {}
             None => delete_body(connection, &record.id)?,
         }
@@ -141,37 +167,87 @@ pub(super) fn update(
     Ok(updated == 1)
 }
 
-/// Deletes the record if its version is `expected`; tells whether it was.
+/// Deletes the record if its version is `expected`. Returns whether it was.
 pub(super) fn delete(connection: &Connection, id: &OperationId, expected: u64) -> rusqlite::Result<bool> {
     let found = connection
-        .prepare_cached("SELECT 1 FROM operation WHERE slot = ?1 AND id = ?2 AND version = ?3")?
+        .prepare_cached("SELECT 1 FROM operations WHERE slot = ?1 AND id = ?2 AND version = ?3")?
         .exists(params![slot(id), id.as_str(), signed(expected)])?;
     if found {
         delete_body(connection, id)?;
         connection
-            .prepare_cached("DELETE FROM operation WHERE slot = ?1 AND id = ?2")?
+            .prepare_cached("DELETE FROM operations WHERE slot = ?1 AND id = ?2")?
             .execute(params![slot(id), id.as_str()])?;
     }
     Ok(found)
 }
 
-/// Adds to the tally of replays.
+/// The barrier that covers this scope, if it is stopped.
+pub(super) fn barrier_of(connection: &Connection, scope: &str) -> rusqlite::Result<Option<Barrier>> {
+    for name in stopping_scopes(scope) {
+        let found = find_barrier(connection, BARRIER, name)?;
+        if found.is_some() {
+            return Ok(found);
+        }
+    }
+    Ok(None)
+}
+
+/// The barrier of exactly this scope, by a query for it.
+pub(super) fn find_barrier(
+    connection: &Connection,
+    question: &str,
+    scope: &str,
+) -> rusqlite::Result<Option<Barrier>> {
+    connection.prepare_cached(question)?.query_row([scope], barrier).optional()
+}
+
+fn barrier(row: &Row<'_>) -> rusqlite::Result<Barrier> {
+    Ok(Barrier::new(row.get::<_, String>(0)?, row.get(2)?, row.get(1)?))
+}
+
+/// All barriers, ordered by scope.
+pub(super) fn barriers(connection: &Connection) -> rusqlite::Result<Vec<Barrier>> {
+    let mut statement =
+        connection.prepare_cached("SELECT scope, since_ms, reason FROM stopped ORDER BY scope")?;
+    statement.query_map([], barrier)?.collect()
+}
+
+/// Writes the barrier, unless the scope has one, and returns the one that is there.
+pub(super) fn stop(connection: &Connection, barrier: &Barrier) -> rusqlite::Result<Option<Barrier>> {
+    let insert =
+        "INSERT INTO stopped (scope, since_ms, reason) VALUES (?1, ?2, ?3) ON CONFLICT (scope) DO NOTHING";
+    connection.execute(insert, params![barrier.scope, barrier.since_ms, barrier.reason])?;
+    find_barrier(connection, BARRIER, &barrier.scope)
+}
+
+/// Removes the barrier of exactly this scope, and returns it.
+pub(super) fn resume(connection: &Connection, scope: &str) -> rusqlite::Result<Option<Barrier>> {
+    let found = find_barrier(connection, BARRIER, scope)?;
+    connection.execute("DELETE FROM stopped WHERE scope = ?1", [scope])?;
+    Ok(found)
+}
+
+/// Adds to the replay tally.
 pub(super) fn add_replays(connection: &Connection, id: &OperationId, replays: u64) -> rusqlite::Result<()> {
     connection
-        .prepare_cached("UPDATE operation SET replays = replays + ?3 WHERE slot = ?1 AND id = ?2")?
+        .prepare_cached("UPDATE operations SET replays = replays + ?3 WHERE slot = ?1 AND id = ?2")?
         .execute(params![slot(id), id.as_str(), signed(replays)])?;
     Ok(())
 }
 
 fn body(record: &Record) -> Option<&[u8]> {
-    record.outcome.as_ref()?.body.as_deref()
+    body_of(record).map(|body| &**body)
+}
+
+fn body_of(record: &Record) -> Option<&Arc<[u8]>> {
+    record.outcome.as_ref()?.body.as_ref()
 }
 
 fn put_body(connection: &Connection, record: &Record) -> rusqlite::Result<()> {
     let Some(bytes) = body(record) else { return Ok(()) };
     connection
         .prepare_cached(
-            "INSERT OR REPLACE INTO body (row, bytes) SELECT row, ?3 FROM operation WHERE slot = ?1 AND id = ?2",
+            "INSERT OR REPLACE INTO body (row, bytes) SELECT row, ?3 FROM operations WHERE slot = ?1 AND id = ?2",
         )?
         .execute(params![slot(&record.id), record.id.as_str(), bytes])?;
     Ok(())
@@ -180,13 +256,13 @@ fn put_body(connection: &Connection, record: &Record) -> rusqlite::Result<()> {
 fn delete_body(connection: &Connection, id: &OperationId) -> rusqlite::Result<()> {
     connection
         .prepare_cached(
-            "DELETE FROM body WHERE row = (SELECT row FROM operation WHERE slot = ?1 AND id = ?2)",
+            "DELETE FROM body WHERE row = (SELECT row FROM operations WHERE slot = ?1 AND id = ?2)",
         )?
         .execute(params![slot(id), id.as_str()])?;
     Ok(())
 }
 
-/// The records that the filter lets through, newest first, without the bodies of their results.
+/// The records that match the filter, newest first, without the bodies of their results.
 pub(super) fn list(connection: &Connection, filter: &Filter) -> rusqlite::Result<Vec<Listed>> {
     let Some(mut conditions) = Conditions::of(filter) else { return Ok(Vec::new()) };
     if let Some(before) = filter.before {
@@ -195,12 +271,12 @@ pub(super) fn list(connection: &Connection, filter: &Filter) -> rusqlite::Result
     let limit = i64::try_from(filter.limit).unwrap_or(i64::MAX);
     conditions.values.push(limit.into());
     let text = format!(
-        "SELECT {COLUMNS} FROM operation WHERE {} ORDER BY {} DESC LIMIT ?{}",
+        "SELECT {COLUMNS} FROM operations WHERE {} ORDER BY {} DESC LIMIT ?{}",
         conditions.text(),
         conditions.order,
         conditions.values.len()
     );
-    let mut statement = connection.prepare(&text)?;
+    let mut statement = connection.prepare_cached(&text)?;
     let rows = statement.query_map(params_from_iter(conditions.values), |row| {
         Ok(Listed { cursor: Cursor(row.get(0)?), record: record(row)? })
     })?;
@@ -209,49 +285,67 @@ pub(super) fn list(connection: &Connection, filter: &Filter) -> rusqlite::Result
 
 /// Up to `limit` records that are due, the longest overdue first, without the bodies of their results.
 pub(super) fn due(connection: &Connection, now_ms: i64, limit: usize) -> rusqlite::Result<Vec<Record>> {
-    let text = format!("SELECT {COLUMNS} FROM operation WHERE agenda <= ?1 ORDER BY agenda, row LIMIT ?2");
+    let text = format!("SELECT {COLUMNS} FROM operations WHERE agenda <= ?1 ORDER BY agenda, row LIMIT ?2");
     let mut statement = connection.prepare_cached(&text)?;
     let until = now_ms.min(NOT_SETTLED - 1);
     let rows = statement.query_map(params![until, i64::try_from(limit).unwrap_or(i64::MAX)], record)?;
     rows.collect()
 }
 
-/// How many of those that the filter lets through there are of each state.
+/// The number of matching records in each state.
 pub(super) fn counts(connection: &Connection, filter: &Filter) -> rusqlite::Result<Counts> {
     let Some(conditions) = Conditions::of(filter) else { return Ok(Counts::new()) };
-    let text = format!("SELECT state, count(*) FROM operation WHERE {} GROUP BY state", conditions.text());
+    let text = format!("SELECT state, count(*) FROM operations WHERE {} GROUP BY state", conditions.text());
     let mut statement = connection.prepare(&text)?;
     let rows = statement
         .query_map(params_from_iter(conditions.values), |row| Ok((word(row, 0)?, unsigned(row, 1)?)))?;
     rows.collect()
 }
 
-/// A filter in SQL.
+/// A filter as SQL conditions.
 struct Conditions {
     texts: Vec<String>,
     values: Vec<Value>,
-    /// `row` walks the table from its end; `+row` takes an index first and sorts the few rows that it brings.
+    /// `row` scans the table from its end. `+row` makes SQLite use an index first and sort the few rows found.
     order: &'static str,
 }
 
 impl Conditions {
-    /// All of the filter's but the cursor; `None` where no record can fit.
+    /// All conditions of the filter except the cursor; `None` if no record can match.
     fn of(filter: &Filter) -> Option<Self> {
         let mut all = Self { texts: vec!["1".to_owned()], values: Vec::new(), order: "row" };
         if let Some(prefix) = &filter.id_prefix {
             all.id_begins(prefix)?;
         }
         if let Some(key) = &filter.key {
-            all.add("key =", key.clone().into());
+            // A key that does not look derived was given by a caller, and given keys are indexed.
+            let derived = DERIVED_MARKS.iter().any(|mark| key.starts_with(mark));
+            let text = if derived { "key =" } else { "origin = 'given' AND key =" };
+            all.add(text, key.clone().into());
             all.order = "+row";
         }
         if let Some(scope) = &filter.scope {
-            // In these words, so that the planner sees that the partial index has them all.
+            // Literal text, so that the planner recognizes the condition of the partial index.
             let text = if scope == DEFAULT_SCOPE { "scope =" } else { "scope <> 'default' AND scope =" };
             all.add(text, scope.clone().into());
         }
+        if let Some(prefix) = &filter.scope_prefix {
+            // Literal text as well: the index has no records of the default scope.
+            if !DEFAULT_SCOPE.starts_with(prefix.as_str()) {
+                all.texts.push("scope <> 'default'".to_owned());
+            }
+            all.add("scope >=", prefix.clone().into());
+            if let Some(end) = after_prefix(prefix) {
+                all.add("scope <", end.into());
+            }
+        }
         if let Some(name) = &filter.name {
             all.add("name =", name.clone().into());
+        }
+        if let Some(print) = &filter.fingerprint {
+            // No other text of a record contains it, so most rows need not be parsed.
+            all.values.push(print.as_str().to_owned().into());
+            all.texts.push(format!("instr(detail, ?{}) > 0", all.values.len()));
         }
         if let Some(since_ms) = filter.since_ms {
             all.add("created_ms >=", since_ms.into());
@@ -272,7 +366,7 @@ impl Conditions {
         self.texts.join(" AND ")
     }
 
-    /// Ids are looked up by their slots, which keep the order of their first digits.
+    /// Ids are looked up by their slots, which preserve the order of their first digits.
     fn id_begins(&mut self, prefix: &str) -> Option<()> {
         if ID_MARK.starts_with(prefix) {
             return Some(());
@@ -293,8 +387,8 @@ impl Conditions {
         }
         let words: Vec<String> = states.iter().map(|state| format!("'{state}'")).collect();
         self.texts.push(format!("state IN ({})", words.join(", ")));
-        // In these words, so that the planner sees which indexes have them all; and few enough to be sorted, rather
-        // than looked for among all that are done.
+        // Literal text, so that the planner recognizes the partial indexes. The matching rows are few, so sorting
+        // them is faster than scanning all finished records.
         if states.iter().all(|state| !state.is_settled()) {
             self.texts.push(format!("agenda >= {NOT_SETTLED}"));
             self.order = "+row";
@@ -330,28 +424,30 @@ fn record(row: &Row<'_>) -> rusqlite::Result<Record> {
     })
 }
 
-/// Beyond all times that are.
+/// Greater than any due time.
 const NOT_SETTLED: i64 = i64::MAX - 1;
 
-/// Where an operation stands in the order of what there is to do about it.
+/// The position of an operation in the index of what is due.
 fn agenda(record: &Record) -> i64 {
     record.due_ms.map_or(NOT_SETTLED, |due_ms| due_ms.min(NOT_SETTLED - 1))
 }
 
-/// What every id begins with.
+/// The prefixes of derived keys.
+const DERIVED_MARKS: [&str; 2] = ["k1_", "k2_"];
+/// The prefix of every id.
 const ID_MARK: &str = "op_";
-/// How many digits of an id make its slot. They have 65 bits; the first one falls off.
+/// How many digits of an id make its slot. They have 65 bits; the first bit is dropped.
 const SLOT_DIGITS: usize = 13;
 
-/// What an id is looked up by. Ids are hashes, so any eight bytes of one are as good as random.
+/// The value by which an id is looked up. Ids are hashes, so any eight bytes of one are effectively random.
 fn slot(id: &OperationId) -> i64 {
     let digits = id.as_str().as_bytes()[ID_MARK.len()..].iter().take(SLOT_DIGITS);
     let bits = digits.fold(0_u64, |bits, digit| (bits << 5) | digit_value(*digit).unwrap_or_default());
     i64::from_ne_bytes(bits.to_ne_bytes())
 }
 
-/// The first and the last slot of the ids that begin with these digits, of which there is at least one; `None` where
-/// no id does. The first digit decides the sign, so the slots between the two are all that there are.
+/// The first and the last slot of the ids that begin with these digits, of which there is at least one; `None` if no
+/// id can begin with them. The first digit decides the sign, so the range has no gap.
 fn slots(digits: &[u8]) -> Option<(i64, i64)> {
     let (mut first, mut last) = (0_u64, 0_u64);
     for index in 0..SLOT_DIGITS {
@@ -395,7 +491,7 @@ fn from_json<T: serde::de::DeserializeOwned>(column: usize, text: &str) -> rusql
     serde_json::from_str(text).map_err(|error| damaged(column, error))
 }
 
-/// A value that no version of this program wrote.
+/// The error for a value that this version cannot have written.
 fn damaged(column: usize, error: impl std::error::Error + Send + Sync + 'static) -> rusqlite::Error {
     rusqlite::Error::FromSqlConversionFailure(column, Type::Text, Box::new(error))
 }

@@ -1,7 +1,9 @@
--- Version 1. Made to be read with the sqlite3 shell: states are words, JSON is JSON, times are milliseconds since 1970.
+-- Version 1. Designed to be readable in the sqlite3 shell: states are words, JSON is JSON, times are milliseconds
+-- since 1970.
 
--- One row an operation, in the order in which they came. What a row gains when its operation ends (the outcome) is about
--- what it loses (the owner), so that ending an operation rewrites the page that beginning it wrote, and no other.
+-- One row per operation, in order of creation. What a row gains when its operation ends (the outcome) is about as
+-- large as what it loses (the owner), so that ending an operation rewrites the page written at its beginning, and no
+-- other.
 CREATE TABLE operation (
     row        INTEGER PRIMARY KEY,
     slot       INTEGER NOT NULL,               -- the first 8 bytes of the id's hash: what is looked up
@@ -23,22 +25,23 @@ CREATE TABLE operation (
     outcome    TEXT                            -- JSON: how it ended
 ) STRICT;
 
--- What a surface needs to answer byte for byte, apart from the rows that are looked through.
+-- The bytes that a surface needs to repeat an answer exactly, separate from the rows that are scanned.
 CREATE TABLE body (
     row   INTEGER PRIMARY KEY,                 -- operation.row
     bytes BLOB NOT NULL
 ) STRICT;
 
--- Eight bytes an entry instead of the whole identity: random keys dirty a page each, so the pages must be few. Two ids
--- of one slot are told apart by the id.
+-- Eight bytes per entry instead of the whole id: random keys dirty one page each, so the pages must be few. Two ids
+-- with one slot are distinguished by the id.
 CREATE INDEX operation_slot ON operation (slot);
--- Who names no scope has the newest operations anyway, and need not pay for an index.
+-- Queries without a scope list the newest operations anyway and do not need an index.
 CREATE INDEX operation_scope ON operation (scope) WHERE scope <> 'default';
--- What time asks for, and at its far end what is staged, running or in doubt. An operation that ends moves from the end
--- to the place before it, so beginning and ending many of them write one and the same page of this index.
+-- The operations with a due time, followed by those that are staged, running or in doubt. An operation that ends
+-- moves from the end to the position before it, so beginning and ending many operations writes the same page of this
+-- index.
 CREATE INDEX operation_agenda ON operation (agenda);
--- Operations are asked for by their keys. A file of an older build may lack this index: everything works without it,
--- more slowly, and `once gc --vacuum` adds it.
+-- Operations are looked up by their keys. A file created by an older build may lack this index. Everything works
+-- without it, but more slowly, and `once gc --vacuum` adds it.
 CREATE INDEX operation_key ON operation (key);
--- Nearly all operations are done, and not in it.
+-- Nearly all operations are done, and these are not in it.
 CREATE INDEX operation_undone ON operation (state) WHERE state = 'failed' OR state = 'cancelled';

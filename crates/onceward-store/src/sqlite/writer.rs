@@ -1,26 +1,33 @@
-//! One writer, many callers, one sync: whatever is waiting when a commit begins shares it.
+//! One writer, many callers, one sync: all changes waiting when a commit begins share it.
 //!
-//! Changes queue up. Whoever holds the connection takes all that are waiting, writes them in one transaction, and
-//! answers each. That is a thread of its own, or, where a caller may block and is alone, the caller itself, which saves
-//! two changes of thread. What has time goes along with somebody else's commit.
+//! Changes are queued. The thread that holds the connection takes all waiting changes, writes them in one
+//! transaction, and replies to each. That is the writer's own thread or, for a single caller that may block, the
+//! caller itself, which saves two thread switches. Deferred changes are added to the next commit.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
-use onceward::{OperationId, StoreError};
+use onceward::{Barrier, Identity, OperationId, StoreError};
 use rusqlite::{Connection, ErrorCode};
 
-use super::identity::file_id;
+use super::disk;
 use super::options::Sync;
-use super::queue::{Batch, Change, Haste, Job, PAUSE, Queue, Sleep, Written};
-use super::rows::Touch;
+use super::progress::Progress;
+use super::queue::{Batch, Change, PAUSE, Priority, Queue, Sleep, WriteJob, Written};
+use super::rows::{Replaces, Touch};
+use super::schema::LedgerRow;
 use super::{Shared, rows, schema};
+use crate::writing::Writing;
 
-/// How many operations have a tally of replays that is not written yet; beyond that, replays are not counted.
+/// How many operations may have an unwritten replay tally. Beyond that, replays are not counted.
 const MAX_TALLIES: usize = 65_536;
-/// How many of these tallies a commit takes along.
+/// How many tallies one commit writes.
 const TALLIES_PER_COMMIT: usize = 64;
+
+/// The pause between two slices of a bulk write, in which other processes can write.
+const GAP: Duration = Duration::from_micros(500);
 
 /// The writer of one process.
 pub(super) struct Writer {
@@ -32,45 +39,43 @@ struct Core {
     shared: Arc<Shared>,
     queue: Mutex<Queue>,
     wake: Condvar,
-    desk: Mutex<Desk>,
+    connection: Mutex<WriterConnection>,
     tallies: Mutex<Tallies>,
 }
 
 type Tallies = HashMap<OperationId, u64>;
 
-/// The connection, and the identity of the file that it has open.
-struct Desk {
+/// The writer's connection; `None` after a failure, until it is reopened.
+struct WriterConnection {
     connection: Option<Connection>,
-    database: Option<(u64, u64)>,
 }
 
 impl Writer {
     pub(super) fn new(shared: Arc<Shared>, connection: Connection) -> Self {
-        let database = file_id(&shared.options.path);
         let core = Core {
             shared,
             queue: Mutex::default(),
             wake: Condvar::new(),
-            desk: Mutex::new(Desk { connection: Some(connection), database }),
+            connection: Mutex::new(WriterConnection { connection: Some(connection) }),
             tallies: Mutex::default(),
         };
         Self { core: Arc::new(core), thread: Mutex::new(None) }
     }
 
     /// Writes through the writer's thread.
-    pub(super) async fn write(&self, change: Change, haste: Haste) -> Result<Written, StoreError> {
-        let written = self.core.queue().push(change, haste);
-        self.wake_thread(haste);
+    pub(super) async fn write(&self, change: Change, priority: Priority) -> Result<Written, StoreError> {
+        let written = self.core.queue().push(change, priority);
+        self.wake_thread(priority);
         written.await
     }
 
-    /// Writes many changes through the writer's thread: as many as a commit takes share a sync.
+    /// Writes many changes through the writer's thread, in slices that share a sync.
     pub(super) async fn write_all(&self, changes: Vec<Change>) -> Result<Vec<Written>, StoreError> {
         let waiting = self.core.queue().push_all(changes);
-        self.wake_thread(Haste::Now);
+        self.wake_thread(Priority::Now);
         let mut written = Vec::with_capacity(waiting.len());
         let mut failed = None;
-        // All are waited for, also after one has failed: nothing is under way when the caller hears of it.
+        // Wait for all of them even after one has failed, so that nothing is in progress when this returns.
         for one in waiting {
             match one.await {
                 Ok(one) => written.push(one),
@@ -80,41 +85,46 @@ impl Writer {
         failed.map_or(Ok(written), Err)
     }
 
-    /// Writes on this thread, if nobody else is writing.
+    /// Writes on this thread if the writer's connection is free.
     pub(super) async fn write_here(&self, change: Change) -> Result<Written, StoreError> {
-        let written = self.core.queue().push(change, Haste::Now);
-        match self.core.desk.try_lock() {
-            Ok(mut desk) => {
-                self.core.work(&mut desk);
-                drop(desk);
+        let written = self.core.queue().push(change, Priority::Now);
+        match self.core.connection.try_lock() {
+            Ok(mut writer) => {
+                self.core.work(&mut writer);
+                drop(writer);
             }
-            Err(TryLockError::Poisoned(desk)) => self.core.work(&mut desk.into_inner()),
+            Err(TryLockError::Poisoned(writer)) => self.core.work(&mut writer.into_inner()),
             Err(TryLockError::WouldBlock) => {}
         }
-        // What came while this thread wrote, and its own change where it did not, is the other thread's.
-        if self.core.queue().is_wanted() {
-            self.wake_thread(Haste::Now);
+        // The writer's thread handles changes that arrived meanwhile, and this one if it was not written.
+        if self.core.queue().has_urgent() {
+            self.wake_thread(Priority::Now);
         }
         written.await
     }
 
-    /// Reads on the writer's connection, unless it is busy. After a failed write it is opened again first, so that
-    /// nobody takes what never reached the disk for written.
+    /// Reads on the writer's connection, unless it is busy. After a failed write the connection is reopened first, so
+    /// that changes that never reached the disk are not read.
     pub(super) fn try_read<T>(
         &self,
         read: impl FnOnce(&Connection) -> rusqlite::Result<T>,
     ) -> Option<Result<T, StoreError>> {
-        let mut desk = self.core.desk.try_lock().ok()?;
-        if desk.connection.is_none()
-            && let Err(error) = self.core.connection(&mut desk)
+        let mut writer = self.core.connection.try_lock().ok()?;
+        if writer.connection.is_none()
+            && let Err(error) = self.core.open_connection(&mut writer).map(drop)
         {
             return Some(Err(error));
         }
-        let connection = desk.connection.as_ref()?;
-        Some(read(connection).map_err(|error| schema::explain(&self.core.shared.options.path, error)))
+        let connection = writer.connection.as_ref()?;
+        Some(read(connection).map_err(|error| self.core.shared.explain(error)))
     }
 
-    /// Notes a replay; it is written along with later changes, or when the store is closed.
+    /// Writes a new identity, if the ledger still has the one that it was opened with.
+    pub(super) fn set_identity(&self, next: &Identity) -> Result<(), StoreError> {
+        self.core.set_identity(&mut self.core.lock_connection(), next)
+    }
+
+    /// Counts a replay. Tallies are written with later changes, or when the store is closed.
     pub(super) fn tally_replay(&self, id: &OperationId) {
         let mut tallies = self.core.tallies();
         if let Some(count) = tallies.get_mut(id) {
@@ -124,14 +134,14 @@ impl Writer {
         }
     }
 
-    /// Writes the tallies without a sync of their own: they may be lost.
+    /// Writes the tallies without a sync of their own. They may be lost.
     pub(super) fn write_tallies(&self) {
         if !self.core.tallies().is_empty() {
             self.core.write_tallies();
         }
     }
 
-    fn wake_thread(&self, haste: Haste) {
+    fn wake_thread(&self, priority: Priority) {
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         if thread.is_none() {
             let core = Arc::clone(&self.core);
@@ -139,24 +149,25 @@ impl Writer {
                 std::thread::Builder::new().name("once-writer".to_owned()).spawn(move || core.serve());
             match spawned {
                 Ok(handle) => *thread = Some(handle),
-                // No thread to be had: this one does the work.
+                // The thread cannot be started, so this one does the work.
                 Err(_) => {
-                    self.core.work(&mut self.core.desk());
-                    self.core.write_left();
+                    self.core.work(&mut self.core.lock_connection());
+                    while self.core.write_slice() {}
+                    self.core.write_remaining();
                 }
             }
         }
         drop(thread);
-        // Once a sleep: whoever comes before it is up finds the queue open.
-        if self.core.queue().wakes(haste) {
+        // At most one wake-up per sleep. A change added before the thread is awake is found in the queue.
+        if self.core.queue().should_wake(priority) {
             self.core.wake.notify_one();
         }
     }
 }
 
 impl Writer {
-    /// Leaves everything as it is, for good: a process that was forked has neither the writer's thread nor the locks of
-    /// SQLite's connections, and must not even close them.
+    /// Leaks the connections. A forked process has neither the writer's thread nor the locks of SQLite's connections,
+    /// and must not even close them.
     pub(super) fn leak(&self) {
         std::mem::forget(Arc::clone(&self.core));
         if let Ok(mut thread) = self.thread.try_lock() {
@@ -164,18 +175,18 @@ impl Writer {
         }
     }
 
-    /// Writes what is left and closes all connections of the store, the writer's last.
+    /// Writes what remains and closes all connections of the store, the writer's last.
     pub(super) fn close(&self) {
         self.core.queue().closing = true;
         self.core.wake.notify_one();
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {
-            // A writer that panicked has answered nobody: its callers' attempts are in doubt, and that is all.
+            // If the writer panicked, its callers got no success reply, so their attempts are in doubt at worst.
             drop(thread.join());
         }
         self.write_tallies();
         self.core.shared.readers.lock().unwrap_or_else(PoisonError::into_inner).clear();
-        let connection = self.core.desk().connection.take();
+        let connection = self.core.lock_connection().connection.take();
         if let Some(connection) = connection {
             schema::close(connection, &self.core.shared.live);
         }
@@ -191,35 +202,35 @@ impl Core {
         self.tallies.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Some of the tallies, to be written along with a commit.
-    fn some_tallies(&self) -> Tallies {
+    /// Takes some of the tallies, to be written with a commit.
+    fn take_tallies(&self) -> Tallies {
         let mut tallies = self.tallies();
         let some: Vec<OperationId> = tallies.keys().take(TALLIES_PER_COMMIT).cloned().collect();
         some.into_iter().filter_map(|id| tallies.remove_entry(&id)).collect()
     }
 
-    fn desk(&self) -> MutexGuard<'_, Desk> {
-        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_connection(&self) -> MutexGuard<'_, WriterConnection> {
+        self.connection.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The writer's thread.
+    /// The loop of the writer's thread.
     fn serve(&self) {
         loop {
             let mut queue = self.queue();
-            while !queue.is_wanted() {
-                if !queue.has_time() && queue.closing {
+            while !queue.has_urgent() && !queue.has_bulk() {
+                if !queue.has_piggyback() && queue.closing {
                     return;
                 }
-                let rides = queue.rides();
-                if queue.has_time() {
-                    queue.sleep = Sleep::ForAWhile;
+                let piggybacked = queue.piggybacked();
+                if queue.has_piggyback() {
+                    queue.sleep = Sleep::Timed;
                     let waited = self.wake.wait_timeout(queue, PAUSE).unwrap_or_else(PoisonError::into_inner);
                     queue = waited.0;
-                    let left = queue.has_time() && queue.rides() == rides;
-                    if (waited.1.timed_out() || queue.closing) && left && !queue.is_wanted() {
+                    let left = queue.has_piggyback() && queue.piggybacked() == piggybacked;
+                    if (waited.1.timed_out() || queue.closing) && left && !queue.has_urgent() {
                         queue.sleep = Sleep::Awake;
                         drop(queue);
-                        self.write_left();
+                        self.write_remaining();
                         queue = self.queue();
                     }
                 } else {
@@ -229,111 +240,149 @@ impl Core {
             }
             queue.sleep = Sleep::Awake;
             drop(queue);
-            self.work(&mut self.desk());
+            self.work(&mut self.lock_connection());
+            if self.write_slice() {
+                self.yield_to_others();
+            }
         }
     }
 
-    /// Takes all that is waiting, up to the limit, and writes it.
-    fn work(&self, desk: &mut Desk) {
+    /// Lets other processes write between two slices. New changes of this process end the pause.
+    fn yield_to_others(&self) {
+        let mut queue = self.queue();
+        if !queue.has_urgent() && queue.has_bulk() {
+            queue.sleep = Sleep::Timed;
+            let waited = self.wake.wait_timeout(queue, GAP).unwrap_or_else(PoisonError::into_inner);
+            queue = waited.0;
+            queue.sleep = Sleep::Awake;
+        }
+    }
+
+    /// Writes the next slice of the bulk changes. Returns whether there was one.
+    fn write_slice(&self) -> bool {
+        let mut writer = self.lock_connection();
+        let Some(slice) = self.queue().take_slice() else { return false };
+        match slice.priority {
+            Priority::Now => self.write(&mut writer, slice),
+            Priority::Later => self.write_unsynced(&mut writer, slice),
+        }
+        true
+    }
+
+    /// Takes all waiting changes, up to the limit, and writes them.
+    fn work(&self, writer: &mut WriterConnection) {
         let batch = self.queue().take();
         if let Some(batch) = batch {
-            self.write(desk, &batch);
+            self.write(writer, batch);
         }
     }
 
-    /// Writes what nobody has taken along.
-    fn write_left(&self) {
-        let mut desk = self.desk();
-        let batch = self.queue().take_left();
-        if batch.jobs.is_empty() {
-            return;
+    /// Writes the deferred changes that no commit has taken.
+    fn write_remaining(&self) {
+        let mut writer = self.lock_connection();
+        let batch = self.queue().take_remaining();
+        if !batch.jobs.is_empty() {
+            self.write_unsynced(&mut writer, batch);
         }
-        if self.sync(&mut desk, Haste::Later).is_ok() {
-            self.write(&mut desk, &batch);
+    }
+
+    /// Writes a batch that a later commit syncs.
+    fn write_unsynced(&self, writer: &mut WriterConnection, batch: Batch) {
+        if self.sync(writer, Priority::Later).is_ok() {
+            self.write(writer, batch);
         } else {
-            // It stays with its caller, who may try again.
-            batch
-                .jobs
-                .iter()
-                .for_each(|job| job.answer(Err(StoreError::unavailable("the ledger is closed"))));
+            // The caller gets the error and may try again.
+            for job in batch.jobs {
+                job.answer(Err(StoreError::unavailable("the ledger is closed")));
+            }
         }
-        self.sync_again(&mut desk);
+        self.restore_sync(writer);
     }
 
-    /// A connection that would not sync must not write intents.
-    fn sync_again(&self, desk: &mut Desk) {
-        if desk.connection.is_some() && self.sync(desk, Haste::Now).is_err() {
-            desk.connection = None;
+    /// Restores full sync. A connection that does not sync must not write intents.
+    fn restore_sync(&self, writer: &mut WriterConnection) {
+        if writer.connection.is_some() && self.sync(writer, Priority::Now).is_err() {
+            writer.connection = None;
         }
     }
 
-    /// Whether commits are synced from here on. In a write-ahead log `normal` still syncs before pages are copied
-    /// into the database: what is not synced may be lost, and nothing else.
-    fn sync(&self, desk: &mut Desk, haste: Haste) -> Result<(), StoreError> {
-        let sync = match (haste, self.shared.options.sync) {
-            (Haste::Later, Sync::Full) => Sync::Normal,
-            (Haste::Now | Haste::Later, chosen) => chosen,
+    /// Sets whether commits are synced from here on. With a write-ahead log, `normal` still syncs before a
+    /// checkpoint: only unsynced commits can be lost.
+    fn sync(&self, writer: &mut WriterConnection, priority: Priority) -> Result<(), StoreError> {
+        let sync = match (priority, self.shared.options.sync) {
+            (Priority::Later, Sync::Full) => Sync::Normal,
+            (Priority::Now | Priority::Later, chosen) => chosen,
         };
         let sync = sync.as_str();
-        let set = self.connection(desk)?.pragma_update(None, "synchronous", sync);
+        let set = self.open_connection(writer)?.pragma_update(None, "synchronous", sync);
         set.map_err(|error| schema::explain(&self.shared.options.path, error))
     }
 
-    fn write(&self, desk: &mut Desk, batch: &Batch) {
-        let tallies = match batch.haste {
-            Haste::Now => self.some_tallies(),
-            Haste::Later => Tallies::new(),
+    fn write(&self, writer: &mut WriterConnection, batch: Batch) {
+        let tallies = match batch.priority {
+            Priority::Now => self.take_tallies(),
+            Priority::Later => Tallies::new(),
         };
-        let jobs = &batch.jobs;
+        let jobs = batch.jobs;
         let changes: Vec<&Change> = jobs.iter().map(|job| &job.change).collect();
-        match self.commit(desk, &changes, &tallies) {
+        match self.commit(writer, &changes, &tallies) {
             Ok(written) => {
-                // Backwards: what was taken along came first, and nobody waits for it.
-                for (job, written) in jobs.iter().zip(written).rev() {
+                // In reverse: deferred changes come first, and their callers are in no hurry.
+                for (job, written) in jobs.into_iter().zip(written).rev() {
                     self.answer(job, Ok(written));
                 }
             }
-            // One change that cannot be written must not take the others with it.
+            // One change that cannot be written must not fail the others.
             Err(_) if jobs.len() > 1 => {
                 for job in jobs {
-                    let result = self.commit(desk, &[&job.change], &Tallies::new());
+                    let result = self.commit(writer, &[&job.change], &Tallies::new());
                     let result = result.and_then(|written| {
                         written
                             .into_iter()
                             .next()
-                            .ok_or_else(|| StoreError::unavailable("the commit answered nothing"))
+                            .ok_or_else(|| StoreError::unavailable("the commit returned no result"))
                     });
                     self.answer(job, result);
                 }
             }
             Err(error) => {
-                if let Some(job) = jobs.first() {
+                if let Some(job) = jobs.into_iter().next() {
                     self.answer(job, Err(error));
                 }
             }
         }
     }
 
-    fn answer(&self, job: &Job, result: Result<Written, StoreError>) {
-        job.answer(result);
-        self.shared.watchers.notify(job.change.id());
+    fn answer(&self, job: WriteJob, result: Result<Written, StoreError>) {
+        let change = job.answer(result);
+        if let Some(id) = change.id() {
+            self.shared.watchers.notify(id);
+        }
     }
 
-    /// Writes the changes in one transaction that is on disk when this returns.
+    /// Writes the changes in one transaction, which is on disk when this returns.
     fn commit(
         &self,
-        desk: &mut Desk,
+        writer: &mut WriterConnection,
         changes: &[&Change],
         tallies: &Tallies,
     ) -> Result<Vec<Written>, StoreError> {
-        let connection = self.connection(desk)?;
+        let connection = self.open_connection(writer)?;
         if !changes.is_empty() {
             self.shared.live.note_log();
+            self.shared.live.update_clock();
         }
         let epoch = self.shared.live.epoch();
         let mut touched = Touched::NothingFinished;
         let transaction = |touched: &mut Touched| {
             connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
+            let (ledger, on_disk) = self.check_identity(connection)?;
+            let before = self.check_progress(connection, ledger.count)?;
+            let mut count = ledger.count;
+            // The next state of the database file needs a higher count than the one on disk.
+            if ledger.count == on_disk && !changes.is_empty() {
+                count = ledger.count_write(connection, &self.shared.live.clock_mark())?;
+            }
             let mut written = Vec::with_capacity(changes.len());
             for change in changes {
                 written.push(self.apply(connection, change, epoch, touched)?);
@@ -341,40 +390,104 @@ impl Core {
             for (id, replays) in tallies {
                 rows::add_replays(connection, id, *replays)?;
             }
+            let mut after = Progress::of(connection, count)?;
+            if after < before {
+                after.count = ledger.count_write(connection, &self.shared.live.clock_mark())?;
+            }
             connection.prepare_cached("COMMIT")?.execute([])?;
+            self.shared.live.note_progress(after);
             Ok(written)
         };
         let result = transaction(&mut touched);
         if result.is_err() && !connection.is_autocommit() {
-            // Where even this fails, the connection is closed below, which rolls back as well.
+            // If this fails too, the connection is closed below, which also rolls back.
             drop(connection.execute_batch("ROLLBACK"));
         }
         if touched == Touched::Finished {
-            self.shared.live.finished_records_changed();
+            self.shared.live.end_finished_change();
         }
-        result.map_err(|error: rusqlite::Error| {
-            let io = matches!(
-                error.sqlite_error_code(),
-                Some(ErrorCode::SystemIoFailure | ErrorCode::DatabaseCorrupt)
-            );
-            if io {
-                // A sync that failed is never tried again on the same descriptor: the kernel may have dropped pages.
-                desk.connection = None;
-            }
-            schema::explain(&self.shared.options.path, error)
-        })
+        let written = result.map_err(|error| self.explain_failure(writer, error))?;
+        // A commit to a file that is no longer the ledger's does not count.
+        self.shared.live.check_unchanged()?;
+        Ok(written)
     }
 
-    /// The connection to the file that is still where it was.
-    fn connection<'a>(&self, desk: &'a mut Desk) -> Result<&'a Connection, StoreError> {
-        if desk.connection.is_none() {
-            desk.connection = Some(schema::open_after_a_failure(&self.shared.options, &self.shared.live)?);
-            desk.database = file_id(&self.shared.options.path);
+    /// Explains a failed transaction, and drops the connection after an I/O error.
+    fn explain_failure(&self, writer: &mut WriterConnection, error: CommitError) -> StoreError {
+        let error = match error {
+            CommitError::Refused(refusal) => return refusal,
+            CommitError::Failed(error) => error,
+        };
+        let io = matches!(
+            error.sqlite_error_code(),
+            Some(ErrorCode::SystemIoFailure | ErrorCode::DatabaseCorrupt)
+        );
+        if io {
+            // A failed sync is never retried on the same descriptor, because the kernel may have dropped the dirty
+            // pages.
+            writer.connection = None;
         }
-        if let Some(database) = desk.database {
-            self.shared.live.check_in_place(database)?;
+        self.shared.explain(error)
+    }
+
+    /// Refuses to write if the ledger is not the one that was opened. Runs inside the write transaction, so no other
+    /// process writes now. Returns the ledger's row, and the count in the database file without its log.
+    fn check_identity(&self, connection: &Connection) -> Result<(LedgerRow, u64), CommitError> {
+        let path = &self.shared.options.path;
+        let on_disk = self.shared.live.check_unchanged().map_err(CommitError::Refused)?;
+        let ledger = LedgerRow::of(connection)?;
+        let ledger = ledger
+            .ok_or_else(|| CommitError::Refused(disk::replaced(path, "it is empty or not a ledger")))?;
+        if let Some(refusal) = ledger.refusal(path, &self.shared.mark) {
+            return Err(CommitError::Refused(refusal));
         }
-        desk.connection.as_ref().ok_or_else(|| StoreError::unavailable("the ledger is closed"))
+        if ledger.count < on_disk {
+            let seen = "its -wal file belongs to an older state of the file";
+            return Err(CommitError::Refused(disk::replaced(path, seen)));
+        }
+        Ok((ledger, on_disk))
+    }
+
+    /// Refuses if the ledger has lost what was committed. Called in the transaction that is to write.
+    fn check_progress(&self, connection: &Connection, count: u64) -> Result<Progress, CommitError> {
+        let progress = Progress::of(connection, count)?;
+        if progress < self.shared.live.progress() {
+            let seen = "its -wal file is gone, or an older one was put in its place";
+            return Err(CommitError::Refused(disk::replaced(&self.shared.options.path, seen)));
+        }
+        Ok(progress)
+    }
+
+    fn set_identity(&self, writer: &mut WriterConnection, next: &Identity) -> Result<(), StoreError> {
+        let connection = self.open_connection(writer)?;
+        self.shared.live.note_log();
+        let change = || {
+            connection.execute_batch("BEGIN IMMEDIATE")?;
+            self.check_identity(connection)?;
+            schema::set_identity(connection, next)?;
+            Ok(connection.execute_batch("COMMIT")?)
+        };
+        let changed = change();
+        if changed.is_err() && !connection.is_autocommit() {
+            // If this fails too, the connection is closed, which also rolls back.
+            drop(connection.execute_batch("ROLLBACK"));
+        }
+        if changed.is_ok() {
+            // So that the file alone has the new identity. If other processes keep the log busy, a later checkpoint
+            // does it.
+            drop(connection.query_row("PRAGMA wal_checkpoint(FULL)", [], |_| Ok(())));
+            self.shared.live.check_unchanged()?;
+        }
+        changed.map_err(|error| self.explain_failure(writer, error))
+    }
+
+    /// The connection, reopened if it failed before.
+    fn open_connection<'a>(&self, writer: &'a mut WriterConnection) -> Result<&'a Connection, StoreError> {
+        if writer.connection.is_none() {
+            self.shared.live.check_unchanged()?;
+            writer.connection = Some(schema::reopen_after_failure(&self.shared.options, &self.shared.live)?);
+        }
+        writer.connection.as_ref().ok_or_else(|| StoreError::unavailable("the ledger is closed"))
     }
 
     fn apply(
@@ -384,29 +497,47 @@ impl Core {
         epoch: Option<u64>,
         touched: &mut Touched,
     ) -> rusqlite::Result<Written> {
+        if let Some(barrier) = find_barrier(connection, change)? {
+            let found = change.id().map(|id| rows::load(connection, id)).transpose()?.flatten();
+            let Change::Swap { expected, .. } = change else { return Ok(Written::Stopped(barrier)) };
+            return Ok(match found.as_ref().map(|found| found.version) == *expected {
+                true => Written::Stopped(barrier),
+                false => Written::Conflict(found.map(Arc::new)),
+            });
+        }
         let written = match change {
-            Change::Swap { expected: None, entry } => rows::insert(connection, entry)?,
-            Change::Swap { expected: Some(expected), entry } => {
+            Change::Swap { expected: None, entry, .. } => rows::insert(connection, entry)?,
+            Change::Stop(barrier) => return rows::stop(connection, barrier).map(Written::Barrier),
+            Change::Resume { scope } => return rows::resume(connection, scope).map(Written::Barrier),
+            // The first change shows the kind of the batch: those of a sweep are all finished records.
+            Change::Swap { expected: Some(expected), entry, .. }
+                if *touched == Touched::Finished || entry.replaces == Replaces::SameResult =>
+            {
+                self.begin_finished_change(touched)?;
+                rows::update(connection, *expected, entry, Touch::Any)?
+            }
+            Change::Swap { expected: Some(expected), entry, .. } => {
                 rows::update(connection, *expected, entry, Touch::Unfinished)? || {
-                    self.finished_records_change(touched)?;
+                    self.begin_finished_change(touched)?;
                     rows::update(connection, *expected, entry, Touch::Any)?
                 }
             }
             Change::Delete { id, expected } => {
-                self.finished_records_change(touched)?;
+                self.begin_finished_change(touched)?;
                 rows::delete(connection, id, *expected)?
             }
         };
         if written {
             return Ok(Written::Yes { epoch });
         }
-        Ok(Written::Conflict(rows::load(connection, change.id())?.map(Arc::new)))
+        let found = change.id().map(|id| rows::load(connection, id)).transpose()?.flatten();
+        Ok(Written::Conflict(found.map(Arc::new)))
     }
 
-    /// Said before the commit: from here on nobody serves a finished record from memory.
-    fn finished_records_change(&self, touched: &mut Touched) -> rusqlite::Result<()> {
+    /// Invalidates cached finished records before the commit.
+    fn begin_finished_change(&self, touched: &mut Touched) -> rusqlite::Result<()> {
         if *touched == Touched::NothingFinished {
-            let said = self.shared.live.finished_records_change();
+            let said = self.shared.live.begin_finished_change();
             said.map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))?;
             *touched = Touched::Finished;
         }
@@ -414,17 +545,44 @@ impl Core {
     }
 
     fn write_tallies(&self) {
-        let mut desk = self.desk();
+        let mut writer = self.lock_connection();
         let tallies = std::mem::take(&mut *self.tallies());
-        if self.sync(&mut desk, Haste::Later).is_ok() {
-            // They may be lost.
-            drop(self.commit(&mut desk, &[], &tallies));
+        if self.sync(&mut writer, Priority::Later).is_ok() {
+            // A lost tally is acceptable.
+            drop(self.commit(&mut writer, &[], &tallies));
         }
-        self.sync_again(&mut desk);
+        self.restore_sync(&mut writer);
     }
 }
 
-/// Whether a transaction changes a record that others may hold in memory.
+/// The barrier that refuses the change, if it begins something.
+fn find_barrier(connection: &Connection, change: &Change) -> rusqlite::Result<Option<Barrier>> {
+    match change {
+        Change::Swap { entry, writing: Writing::Begin, .. } => {
+            rows::barrier_of(connection, &entry.record.scope)
+        }
+        Change::Swap { writing: Writing::Change, .. }
+        | Change::Delete { .. }
+        | Change::Stop(_)
+        | Change::Resume { .. } => Ok(None),
+    }
+}
+
+/// Why a transaction was not committed.
+enum CommitError {
+    /// The ledger is not the one that was opened.
+    Refused(StoreError),
+    /// SQLite reported an error.
+    Failed(rusqlite::Error),
+}
+
+impl From<rusqlite::Error> for CommitError {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+/// Whether a transaction changes a record that may be cached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Touched {
     NothingFinished,

@@ -1,5 +1,5 @@
-//! A relay that counts what a client asks of a PostgreSQL server: each `Sync` and each simple query is one way there
-//! and back.
+//! A relay that counts the requests of a client to a PostgreSQL server: each `Sync` and each simple query is one
+//! round trip.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -31,13 +31,13 @@ impl Wire {
         Self { port, asked }
     }
 
-    /// A URL of the server, through here and in the clear.
+    /// A URL of the server through this relay, without TLS.
     pub(crate) fn through(&self, server: &onceward_harness::Postgres, url: &str) -> String {
         let (here, there) = (format!(":{}/", self.port), format!(":{}/", server.port()));
         format!("{}&sslmode=disable", url.replace(&there, &here))
     }
 
-    /// How often the server was asked while this ran.
+    /// The number of requests while this ran.
     pub(crate) fn asked_by<T>(&self, work: impl FnOnce() -> T) -> (usize, T) {
         let before = self.asked.load(Ordering::SeqCst);
         let done = work();
@@ -45,7 +45,7 @@ impl Wire {
     }
 }
 
-/// Passes messages on and counts those that want an answer. The first one of a connection has no tag.
+/// Forwards messages and counts those that want a reply. The first message of a connection has no tag.
 fn pass(mut client: TcpStream, mut server: TcpStream, count: &AtomicUsize) -> std::io::Result<()> {
     let mut tag = Vec::new();
     loop {

@@ -1,50 +1,53 @@
-//! Being told of changes: one subscription a server, those who wait, and whether memory may be trusted.
+//! Notifications of changes: one subscription per server, the waiting callers, and the validity of cached records.
 //!
-//! A record that is done changes rarely, and each such change is published. So a finished record in memory is as good
-//! as the stored one while the subscription lives, but for the time that a message takes; a subscription that died
-//! without a word is found out by its silence within [`TRUSTED_MS`].
+//! A finished record changes rarely, and each such change is published. So a cached record is as current as the
+//! stored one while the subscription is alive, apart from the latency of a message. A subscription that died silently
+//! is detected within [`TRUSTED_MS`].
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use onceward::OperationId;
-use onceward::watchers::Watchers;
+use onceward::{OperationId, Watchers};
 use redis::aio::MultiplexedConnection;
 use redis::{PushInfo, PushKind, Value};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{sleep, timeout};
 
 use super::entry::Keys;
-use super::link::{self, Address, Closed};
+use super::link::{self, Address, ConnectError};
 use super::options::RedisOptions;
 use super::settings::{self, Role};
+use crate::remote::recent::RecentWrites;
 
 /// How long a subscription is trusted after its last sign of life.
 pub(super) const TRUSTED_MS: i64 = 3_000;
-/// How often it is asked for one.
+/// How often the subscription is checked.
 const ASK_EVERY: Duration = Duration::from_millis(1_000);
-/// How long a lost one waits before it is tried again, at first and at most.
-const REST: std::ops::RangeInclusive<Duration> = Duration::from_millis(20)..=Duration::from_secs(1);
-/// Changes are told apart by so many groups of ids: a change makes memory forget its group and no other.
+/// Back-off before a lost subscription is retried: initial and maximum.
+const BACKOFF: std::ops::RangeInclusive<Duration> = Duration::from_millis(20)..=Duration::from_secs(1);
+/// The number of id groups. A change invalidates the cached records of its group only.
 const GROUPS: usize = 4_096;
 
-/// What the subscriptions of a ledger bring.
-pub(super) struct News {
-    /// Those who wait for one operation.
+/// The change notifications of a ledger.
+pub(super) struct Invalidations {
+    /// Callers that wait for one operation.
     pub(super) watchers: Watchers,
-    /// Those who wait for anything, woken when changes may have been missed.
+    /// Callers that wait for any operation. They are woken when changes may have been missed.
     pub(super) missed: Notify,
     epochs: Box<[AtomicU64]>,
-    // Goes on with each loss, so that nothing that was in memory before counts.
+    // Incremented with each loss, which invalidates everything cached before.
     losses: AtomicU64,
     since: Instant,
+    recent: Arc<RecentWrites>,
 }
 
-impl Default for News {
-    fn default() -> Self {
+impl Invalidations {
+    /// Announced changes are also reported to `recent`.
+    pub(super) fn new(recent: Arc<RecentWrites>) -> Self {
         Self {
+            recent,
             watchers: Watchers::default(),
             missed: Notify::new(),
             epochs: (0..GROUPS).map(|_| AtomicU64::new(0)).collect(),
@@ -52,24 +55,28 @@ impl Default for News {
             since: Instant::now(),
         }
     }
-}
 
-impl News {
-    /// The epoch that a record in memory must be of. Both parts only grow.
+    /// The epoch that a cached record must have. Both summands only grow.
     pub(super) fn epoch(&self, id: &OperationId) -> u64 {
         self.losses.load(Ordering::SeqCst) + self.group(id).load(Ordering::SeqCst)
     }
 
-    /// The record of that id is no longer what it was.
-    pub(super) fn changed(&self, id: &OperationId) {
+    /// Invalidates the record with that id.
+    pub(super) fn invalidate(&self, id: &OperationId) {
         self.group(id).fetch_add(1, Ordering::SeqCst);
+        self.recent.announced(id);
         self.watchers.notify(id);
     }
 
-    /// Changes may have been missed: nothing in memory counts, and whoever waits looks again.
-    pub(super) fn lost(&self) {
+    /// Changes may have been missed: invalidates everything and wakes all waiting callers.
+    pub(super) fn invalidate_all(&self) {
         self.losses.fetch_add(1, Ordering::SeqCst);
         self.missed.notify_waiters();
+    }
+
+    /// How often changes may have been missed.
+    pub(super) fn losses(&self) -> u64 {
+        self.losses.load(Ordering::SeqCst)
     }
 
     fn group(&self, id: &OperationId) -> &AtomicU64 {
@@ -86,20 +93,21 @@ impl News {
 
 /// The subscription at one server.
 pub(super) struct Subscription {
-    news: Arc<News>,
+    invalidations: Arc<Invalidations>,
     trusted_until_ms: AtomicI64,
 }
 
 impl Subscription {
-    /// Subscribes at the primary among `hosts`, for as long as what this gives is held. Must be called on the store's
-    /// own thread.
+    /// Subscribes at the primary among `hosts`, for as long as the returned value is held. Must be called on the
+    /// store's own thread.
     pub(super) fn start(
         options: &Arc<RedisOptions>,
         keys: &Keys,
         hosts: Vec<Address>,
-        news: &Arc<News>,
+        invalidations: &Arc<Invalidations>,
     ) -> Arc<Self> {
-        let subscription = Arc::new(Self { news: Arc::clone(news), trusted_until_ms: AtomicI64::new(-1) });
+        let subscription =
+            Arc::new(Self { invalidations: Arc::clone(invalidations), trusted_until_ms: AtomicI64::new(-1) });
         let listener = Listener {
             options: Arc::clone(options),
             channel: keys.channel().to_owned(),
@@ -110,92 +118,96 @@ impl Subscription {
         subscription
     }
 
-    /// Whether changes at that server are told here.
+    /// Whether changes at that server are received here.
     pub(super) fn is_alive(&self) -> bool {
-        self.news.now_ms() < self.trusted_until_ms.load(Ordering::SeqCst)
+        self.invalidations.now_ms() < self.trusted_until_ms.load(Ordering::SeqCst)
     }
 
-    fn heard(&self, asked_ms: i64) {
+    fn mark_alive(&self, asked_ms: i64) {
         self.trusted_until_ms.store(asked_ms + TRUSTED_MS, Ordering::SeqCst);
     }
 
-    fn lost(&self) {
+    fn mark_lost(&self) {
         self.trusted_until_ms.store(-1, Ordering::SeqCst);
-        self.news.lost();
+        self.invalidations.invalidate_all();
     }
 }
 
-/// What listens for a subscription.
+/// The task that reads a subscription.
 struct Listener {
     options: Arc<RedisOptions>,
     channel: String,
     hosts: Vec<Address>,
-    // The listening ends when nobody wants the subscription any more.
+    // The task ends when the subscription is dropped.
     subscription: Weak<Subscription>,
 }
 
 impl Listener {
     async fn listen(self) {
-        let mut rest = *REST.start();
+        let mut backoff = *BACKOFF.start();
         while self.subscription.strong_count() > 0 {
-            for address in &self.hosts {
-                if let Ok((connection, pushed)) = self.subscribe(address).await {
-                    rest = *REST.start();
-                    self.follow(connection, pushed).await;
+            let until = Instant::now() + self.options.timeout;
+            let servers = link::servers(&self.options, &self.hosts, until).await.unwrap_or_default();
+            for address in &servers {
+                if let Ok((connection, messages)) = self.subscribe(address).await {
+                    backoff = *BACKOFF.start();
+                    self.follow(connection, messages).await;
                     if let Some(subscription) = self.subscription.upgrade() {
-                        subscription.lost();
+                        subscription.mark_lost();
                     }
                 }
             }
-            sleep(rest).await;
-            rest = (rest * 2).min(*REST.end());
+            sleep(backoff).await;
+            backoff = (backoff * 2).min(*BACKOFF.end());
         }
     }
 
     async fn subscribe(
         &self,
         address: &Address,
-    ) -> Result<(MultiplexedConnection, mpsc::UnboundedReceiver<PushInfo>), Closed> {
-        let (sender, pushed) = mpsc::unbounded_channel();
+    ) -> Result<(MultiplexedConnection, mpsc::UnboundedReceiver<PushInfo>), ConnectError> {
+        let (sender, messages) = mpsc::unbounded_channel();
         let work = async {
             let mut connection = link::connect(&self.options, address, Some(sender)).await?;
             if settings::ask(&mut connection).await?.role != Role::Primary {
-                return Err(Closed::Now("a replica".to_owned()));
+                return Err(ConnectError::Unavailable("a replica".to_owned()));
             }
             connection.subscribe(&self.channel).await?;
             Ok(connection)
         };
         match timeout(self.options.timeout, work).await {
-            Ok(connection) => Ok((connection?, pushed)),
-            Err(_) => Err(Closed::Now("no answer came in time".to_owned())),
+            Ok(connection) => Ok((connection?, messages)),
+            Err(_) => Err(ConnectError::Unavailable("no answer came in time".to_owned())),
         }
     }
 
-    /// Passes on what comes, until nothing comes any more.
+    /// Processes messages until the connection ends.
     async fn follow(
         &self,
         mut connection: MultiplexedConnection,
-        mut pushed: mpsc::UnboundedReceiver<PushInfo>,
+        mut messages: mpsc::UnboundedReceiver<PushInfo>,
     ) {
-        // What changed before it stood was not told.
+        // Changes before the subscription began were not received.
         match self.subscription.upgrade() {
-            Some(subscription) => subscription.lost(),
+            Some(subscription) => subscription.mark_lost(),
             None => return,
         }
         loop {
             let Some(subscription) = self.subscription.upgrade() else { return };
-            let asked_ms = subscription.news.now_ms();
+            let asked_ms = subscription.invalidations.now_ms();
             if !is_primary(&mut connection).await {
                 return;
             }
-            subscription.heard(asked_ms);
+            subscription.mark_alive(asked_ms);
             let pause = sleep(ASK_EVERY);
             tokio::pin!(pause);
             loop {
                 tokio::select! {
                     () = &mut pause => break,
-                    push = pushed.recv() => match push {
-                        Some(PushInfo { kind: PushKind::Message, data }) => pass_on(&subscription.news, &data),
+                    push = messages.recv() => match push {
+                        Some(PushInfo { kind: PushKind::Message, data }) => {
+                            apply_message(&subscription.invalidations, &data);
+                        }
                         Some(PushInfo { kind: PushKind::Disconnection, .. }) | None => return,
                         Some(_) => {}
                     },
@@ -205,20 +217,20 @@ impl Listener {
     }
 }
 
-/// Whether the server answers, and still is the one that takes writes.
+/// Whether the server answers and is still the primary.
 async fn is_primary(connection: &mut MultiplexedConnection) -> bool {
     let asked = redis::cmd("ROLE");
     match timeout(ASK_EVERY, connection.send_packed_command(&asked)).await {
         Ok(Ok(Value::Array(role))) => role.first().and_then(settings::text).as_deref() == Some("master"),
-        // Where `ROLE` is forbidden, an answer is a sign of life all the same.
+        // If `ROLE` is forbidden, any reply is still a sign of life.
         Ok(Ok(Value::ServerError(_))) => true,
         Ok(_) | Err(_) => false,
     }
 }
 
-fn pass_on(news: &News, message: &[Value]) {
+fn apply_message(invalidations: &Invalidations, message: &[Value]) {
     let id = message.get(1).and_then(settings::text);
     if let Some(id) = id.and_then(|id| OperationId::parse(&id).ok()) {
-        news.changed(&id);
+        invalidations.invalidate(&id);
     }
 }
