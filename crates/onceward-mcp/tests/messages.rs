@@ -1,15 +1,15 @@
-//! Whatever a line holds, it is read without a panic, and what is not intercepted is not changed.
+//! Every line is parsed without a panic, and messages that are not intercepted are not changed.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may give up")]
 
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use onceward::{Ledger, ManualClock, MemoryStore, Policy};
-use onceward_mcp::{Exposure, HostScope, Options, Proxy, Streams, Trust, fuzz};
+use onceward::{Ledger, ManualClock, MemoryStore};
+use onceward_mcp::{HostScope, Options, Proxy, Streams, fuzz};
 use proptest::prelude::*;
 
-/// A stream that remembers what was written to it.
+/// A stream that stores what is written to it.
 #[derive(Clone, Default)]
 struct Sink(Arc<Mutex<Vec<u8>>>);
 
@@ -43,25 +43,7 @@ impl Bench {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_time().build().unwrap();
         let (client, server) = (Sink::default(), Sink::default());
-        let options = Options {
-            server: "s".to_owned(),
-            identity: "s".to_owned(),
-            policy: Policy::parse("").unwrap(),
-            scope: HostScope::Chosen("s".to_owned()),
-            keys: None,
-            trust: Trust::Annotations,
-            exposure: Exposure::Hidden,
-            dry_run: false,
-            slow: onceward_mcp::Slow { ms: 4_000, every_client: false },
-            guess: onceward_mcp::Guess::Reads,
-            on_tool_error: None,
-            program: "once".to_owned(),
-            window_ms: 120_000,
-            wait_ms: 1_000,
-            drain_ms: 0,
-            asking: onceward_mcp::Asking::Human,
-            notice: Box::new(|_| {}),
-        };
+        let options = Options { drain_ms: 0, ..Options::new("s", "s", HostScope::Chosen("s".to_owned())) };
         let ledger = Ledger::new(Arc::new(MemoryStore::new(ManualClock::at(0))));
         let streams = Streams { client: Box::new(client.clone()), server: Box::new(server.clone()) };
         let proxy = Proxy::new(ledger, options, streams, runtime.handle().clone());
@@ -69,7 +51,7 @@ impl Bench {
     }
 }
 
-/// Values with all that JSON has, and texts that look like messages.
+/// Arbitrary JSON values, with member names from messages.
 fn values() -> impl Strategy<Value = String> {
     let leaf = prop_oneof![
         Just("null".to_owned()),
@@ -109,7 +91,8 @@ fn look(line: &[u8]) {
     let messages = fuzz::look(line);
     let call = fuzz::look_at_call(line);
     let tools = fuzz::look_at_tools(line);
-    assert!(messages + tools + usize::from(call) < usize::MAX);
+    // Only a panic would fail this.
+    std::hint::black_box((messages, tools, call));
 }
 
 proptest! {
@@ -121,7 +104,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_events_however_they_are_cut(
+    fn events_do_not_depend_on_chunks(
         stream in "(data|id|retry|:)?(: ?)?[a-z\\PC]{0,3}(\r\n|\n|\r|\n\n|\r\n\r\n|\r\r)".prop_map(String::into_bytes),
         more in prop::collection::vec(prop::sample::select(&b"\r\n\ndata: i\xff"[..]), 0..60),
         piece in 1_usize..9,
@@ -140,11 +123,13 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// What is no call of a tool arrives as it was sent, in both directions.
+    /// Messages other than tool calls arrive unchanged, in both directions.
     #[test]
-    fn what_is_not_intercepted_is_not_changed(lines in prop::collection::vec(values(), 1..20)) {
+    fn other_messages_are_not_changed(lines in prop::collection::vec(values(), 1..20)) {
         let bench = Bench::new();
-        let sent: String = lines.iter().map(|line| format!("{}\n", line.replace('\n', " "))).collect();
+        // The proxy itself answers a request whose id is null, because no server could.
+        let passed = lines.iter().filter(|line| !is_request_without_id(line));
+        let sent: String = passed.map(|line| format!("{}\n", line.replace('\n', " "))).collect();
         bench.proxy.pump_client(sent.as_bytes());
         prop_assert_eq!(bench.server.text(), sent.clone());
         bench.proxy.pump_server(sent.as_bytes());
@@ -152,7 +137,14 @@ proptest! {
     }
 }
 
-/// Messages that were damaged at random places, the same ones every time.
+fn is_request_without_id(line: &str) -> bool {
+    let message: Result<serde_json::Value, _> = serde_json::from_str(line);
+    message.is_ok_and(|message| {
+        message.get("method").is_some() && message.get("id").is_some_and(serde_json::Value::is_null)
+    })
+}
+
+/// Messages with random but reproducible damage.
 #[test]
 fn two_hundred_thousand_broken_messages_are_read() {
     let call = concat!(

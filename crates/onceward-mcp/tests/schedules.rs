@@ -1,6 +1,6 @@
-//! Seeded schedules of calls, cancellations, answers, reconnects, errors after the effect and settlements, against a model
-//! of what the client wanted: no unwanted effect, and no wanted one swallowed without a text that is true and can be acted
-//! on.
+//! Seeded schedules of calls, cancellations, answers, reconnects, errors after the effect and settlements, checked
+//! against a model of what the client wanted: no unwanted effect, and no wanted effect that is dropped without a true
+//! text that says what to do.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may give up")]
 
 use std::collections::HashMap;
@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const ABORT: &str = "AbortError: This operation was aborted";
 const TIMEOUT: &str = "McpError: MCP error -32001: Request timed out";
 
-/// A clock that only the schedule moves.
+/// A clock that only the schedule advances.
 struct TestClock(AtomicI64);
 
 #[async_trait::async_trait]
@@ -34,7 +34,7 @@ impl Clock for TestClock {
     }
 }
 
-/// A small generator with a seed: the same seed gives the same schedule.
+/// A small seeded generator: the same seed gives the same schedule.
 struct Dice(u64);
 
 impl Dice {
@@ -56,7 +56,7 @@ struct Lines {
     events: Sender<Event>,
     rest: Vec<u8>,
     event: fn(Value) -> Event,
-    /// Whether something still reads it.
+    /// Whether the stream is still read.
     is_read: Arc<AtomicBool>,
 }
 
@@ -81,7 +81,7 @@ impl Write for Lines {
     }
 }
 
-/// A stream that gives what it is fed, and ends when its sender is gone.
+/// A stream of lines from a channel, which ends with its sender.
 struct Feed {
     lines: Receiver<Vec<u8>>,
     rest: Vec<u8>,
@@ -102,7 +102,7 @@ impl Read for Feed {
     }
 }
 
-/// One connection: a client, a proxy, and a server that the schedule plays.
+/// One connection: a client, a proxy, and a server that the schedule simulates.
 struct Line {
     to_proxy: Option<Sender<Vec<u8>>>,
     from_server: Option<Sender<Vec<u8>>>,
@@ -144,7 +144,7 @@ impl Line {
         drop(self.from_server.as_ref().unwrap().send(format!("{message}\n").into_bytes()));
     }
 
-    /// The client leaves, and the server ends after it.
+    /// The client leaves, then the server ends.
     fn close(mut self, dies: bool) {
         if dies {
             drop(self.from_server.take());
@@ -180,7 +180,7 @@ fn options() -> Options {
     }
 }
 
-/// What the schedule knows: the truth about effects, and what the client wants.
+/// What the schedule knows: the real effects, and what the client wants.
 struct World {
     seed: u64,
     clock: Arc<TestClock>,
@@ -190,9 +190,9 @@ struct World {
     next_id: u64,
     effects: HashMap<u64, usize>,
     wanted: HashMap<u64, usize>,
-    /// Calls that the server has and has not answered.
+    /// Calls that the server has not answered yet.
     held: Vec<(Value, u64)>,
-    /// Answers that the client has and has not looked at.
+    /// Answers that the client has not processed yet.
     answers: HashMap<u64, Value>,
     trace: Arc<Mutex<Vec<String>>>,
 }
@@ -237,7 +237,7 @@ impl World {
             .client_says(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}));
     }
 
-    /// Takes one event in. A call that reaches the server has its effect at once.
+    /// Handles one event. A call that reaches the server takes effect at once.
     #[track_caller]
     fn step(&mut self) {
         let event = self.line().events.recv_timeout(PATIENCE);
@@ -273,7 +273,7 @@ impl World {
         }
     }
 
-    /// The server answers one of the calls that it has.
+    /// The server answers one of its calls.
     fn serve(&mut self, is_error: bool) {
         let (id, action) = self.held.remove(0);
         let run = self.effects[&action];
@@ -290,7 +290,7 @@ impl World {
         }
     }
 
-    /// Waits for the answer, and lets the server answer all that it has.
+    /// Waits for the answer while the server answers all its calls.
     fn answer(&mut self, id: u64, is_error: bool) -> Value {
         loop {
             if let Some(answer) = self.answers.remove(&id) {
@@ -300,7 +300,7 @@ impl World {
         }
     }
 
-    /// Waits until the proxy has read what the client said: it reads one message after the other.
+    /// Waits until the proxy has read the client's messages, which it does in order.
     fn let_it_read(&mut self) {
         let id = self.call("look", &json!({}));
         while self.answers.remove(&id).is_none() {
@@ -317,7 +317,7 @@ impl World {
         self.note(format!("reconnect, dies: {dies}"));
         self.line().is_read.store(false, Ordering::SeqCst);
         if !dies {
-            // The server finishes what it has; the client that left does not hear of it.
+            // The server finishes its calls; the client that left does not see the answers.
             while !self.held.is_empty() {
                 self.serve(false);
             }
@@ -328,7 +328,7 @@ impl World {
         self.line = Some(Line::connect(&self.ledger, &self.runtime));
     }
 
-    /// The client makes a call until it knows that what it wanted has happened once more, and does what it is told.
+    /// The client repeats a call, following the answers, until it knows that its action happened once more.
     fn insist(&mut self, action: u64, mut last: Option<Value>) {
         for _ in 0..4 {
             let answer = match last.take() {
@@ -348,7 +348,7 @@ impl World {
                 assert!(answer["result"]["isError"] != json!(true), "seed {}: {answer}", self.seed);
                 return;
             }
-            // It was swallowed: then the text must say what to do, and that must be true.
+            // The repeat was not run. Then the text must say what to do, and that must be true.
             if text.contains("make the same call after") {
                 self.clock.0.fetch_add(121_000, Ordering::SeqCst);
             } else {
@@ -358,7 +358,7 @@ impl World {
         panic!("seed {}: a wanted call of {action} never ran: {:#?}", self.seed, self.trace.lock().unwrap());
     }
 
-    /// The model looks at the world, and says what it saw.
+    /// The model checks the world and reports what it saw.
     fn settle(&mut self, action: u64, operation: &str) {
         let happened = self.effects[&action] == self.wanted[&action];
         let verdict = if happened { "done" } else { "failed" };
@@ -370,7 +370,7 @@ impl World {
     }
 }
 
-/// One thing that a client does, and how it goes wrong.
+/// One action of a client, and how it fails.
 fn step(world: &mut World, dice: &mut Dice) {
     let action = dice.roll(2);
     *world.wanted.entry(action).or_default() += 1;
@@ -379,10 +379,10 @@ fn step(world: &mut World, dice: &mut Dice) {
         world.look();
     }
     if dice.roll(2) == 0 {
-        // A turn of the model's takes its time.
+        // A model takes a while between two calls.
         world.clock.0.fetch_add(3_000, Ordering::SeqCst);
     }
-    match dice.roll(9) {
+    match dice.roll(11) {
         0 => world.insist(action, None),
         1 => world.cleans_up(action, dice),
         2 => world.gives_up(action, dice),
@@ -394,13 +394,16 @@ fn step(world: &mut World, dice: &mut Dice) {
             world.reconnect(false);
         }
         7 => world.at_once(action, dice),
+        8 => world.gives_up_in_parallel(action, dice),
+        9 => world.raises_in_parallel(action, dice),
         _ => world.repeats_in_silence(action),
     }
     world.check(action);
 }
 
 impl World {
-    /// Calls, and waits until the server has it. Where it is answered at once, the client goes on from that answer.
+    /// Makes a call and waits until the server has it. If it is answered at once, the client continues from that
+    /// answer.
     fn under_way(&mut self, action: u64) -> Option<u64> {
         let id = self.call("count", &json!({"n": action}));
         self.until_sent(id);
@@ -412,7 +415,7 @@ impl World {
         Some(id)
     }
 
-    /// The client cleans up after the answer, at once or late.
+    /// The client cleans up after the answer, at once or later.
     fn cleans_up(&mut self, action: u64, dice: &mut Dice) {
         let id = self.call("count", &json!({"n": action}));
         let answer = self.answer(id, false);
@@ -424,13 +427,13 @@ impl World {
         self.insist(action, Some(answer));
     }
 
-    /// It gives up while the call runs, and retries.
+    /// The client gives up while the call runs, and retries.
     fn gives_up(&mut self, action: u64, dice: &mut Dice) {
         let Some(id) = self.under_way(action) else { return };
         let reason = [None, Some(ABORT), Some(TIMEOUT)][dice.roll(3) as usize];
         self.cancel(id, reason);
         if reason != Some(TIMEOUT) {
-            // Where a client cleans up in the same words, one that crosses the answer cannot be told from it.
+            // If a client cleans up with the same reason, a crossing cancellation looks the same.
             self.let_it_read();
         }
         if dice.roll(2) == 0 {
@@ -439,7 +442,7 @@ impl World {
         self.insist(action, None);
     }
 
-    /// Its time is over just when the answer comes.
+    /// The client times out just as the answer arrives.
     fn crosses(&mut self, action: u64) {
         let id = self.call("count", &json!({"n": action}));
         let answer = self.answer(id, false);
@@ -451,7 +454,7 @@ impl World {
         }
     }
 
-    /// The tool raises after its effect; the client retries in vain, and settles it.
+    /// The tool raises after its effect. The client retries in vain, then settles it.
     fn raises(&mut self, action: u64) {
         let id = self.call("count", &json!({"n": action}));
         let answer = self.answer(id, true);
@@ -459,7 +462,7 @@ impl World {
         self.insist(action, if is_own { None } else { Some(answer) });
     }
 
-    /// The connection breaks while the call runs, and the server with it or not.
+    /// The connection breaks while the call runs, with or without the server.
     fn breaks_off(&mut self, action: u64, dice: &mut Dice) {
         if self.under_way(action).is_some() {
             self.reconnect(dice.roll(2) == 0);
@@ -467,13 +470,13 @@ impl World {
         }
     }
 
-    /// A model's calls come at once.
+    /// A model makes several calls in parallel.
     fn at_once(&mut self, action: u64, dice: &mut Dice) {
         let more = 1 + dice.roll(2) as usize;
         *self.wanted.get_mut(&action).unwrap() += more;
         let ids: Vec<u64> = (0..=more).map(|_| self.call("count", &json!({"n": action}))).collect();
         ids.iter().for_each(|id| drop(self.answer(*id, false)));
-        // Those that an earlier answer was told to first: each call brings one more, until all are there.
+        // Earlier answers may be replayed first: each further call adds one effect, until all are there.
         let all = self.wanted[&action];
         while self.effects[&action] < all {
             let next = self.effects[&action] + 1;
@@ -483,7 +486,60 @@ impl World {
         }
     }
 
-    /// It repeats itself in silence while the call runs: that is a retry.
+    /// A model makes two calls in parallel, gives up some of them while they run or as they end, and retries those.
+    fn gives_up_in_parallel(&mut self, action: u64, dice: &mut Dice) {
+        let Some(ids) = self.in_parallel(action) else { return };
+        let given_up: Vec<u64> = match dice.roll(3) {
+            0 => vec![ids[0]],
+            1 => vec![ids[1]],
+            _ => ids.to_vec(),
+        };
+        given_up.iter().for_each(|id| self.cancel(*id, Some(TIMEOUT)));
+        if dice.roll(2) == 0 {
+            self.let_it_read();
+        } else {
+            for id in ids.iter().filter(|id| !given_up.contains(id)) {
+                self.answer(*id, false);
+            }
+        }
+        // A retry runs nothing.
+        for _ in &given_up {
+            let id = self.call("count", &json!({"n": action}));
+            let answer = self.answer(id, false);
+            assert!(!answer["result"]["_meta"].is_null(), "seed {}: {answer}", self.seed);
+            self.check(action);
+        }
+    }
+
+    /// A model makes two calls in parallel, one of them raises after its effect, and the model retries that one.
+    fn raises_in_parallel(&mut self, action: u64, dice: &mut Dice) {
+        let Some(ids) = self.in_parallel(action) else { return };
+        let fails = dice.roll(2) == 0;
+        self.serve(fails);
+        self.serve(!fails);
+        ids.iter().for_each(|id| drop(self.answer(*id, false)));
+        if dice.roll(3) == 0 {
+            self.reconnect(false);
+        }
+        let id = self.call("count", &json!({"n": action}));
+        let answer = self.answer(id, false);
+        let about = &answer["result"]["_meta"]["dev.onceward/effect"];
+        assert_eq!(about["error"]["code"], "IN_DOUBT", "seed {}: {answer}", self.seed);
+        self.settle(action, about["operation"]["id"].as_str().unwrap());
+        // It is closed for a while; after that, a call is a new action.
+        self.insist(action, None);
+    }
+
+    /// Two calls that reach the server in parallel. If an earlier answer comes first, the client continues from there.
+    fn in_parallel(&mut self, action: u64) -> Option<[u64; 2]> {
+        let first = self.under_way(action)?;
+        *self.wanted.get_mut(&action).unwrap() += 1;
+        let second = self.call("count", &json!({"n": action}));
+        self.until_sent(second);
+        Some([first, second])
+    }
+
+    /// The client repeats the call silently while it runs: that is a retry.
     fn repeats_in_silence(&mut self, action: u64) {
         let Some(id) = self.under_way(action) else { return };
         self.clock.0.fetch_add(3_000, Ordering::SeqCst);

@@ -1,0 +1,237 @@
+//! Derives the effect of a call from the server's answer.
+
+use std::sync::Arc;
+
+use onceward::{Dispatched, Done, Failure, OnToolError, Settings};
+use serde_json::value::RawValue;
+
+use crate::call::question;
+use crate::call::rejections::{Called, Evidence, evidence, has_no_tools};
+use crate::tools::rules::ToolRules;
+use crate::wire::message::Head;
+use crate::wire::raw::{self, Object};
+
+/// Error codes that no tool can cause: the message could not be parsed, or its headers or version are wrong.
+const UNREAD: [i64; 3] = [-32700, -32020, -32022];
+/// Error codes with which SDKs reject a request. A tool can cause them too, so the text must be an SDK's own.
+const REJECTED: [i64; 3] = [-32600, -32601, -32602];
+/// The client lacks a capability. A tool that asks the client after its effect causes it, too.
+const MISSING_CAPABILITY: i64 = -32021;
+/// The user must visit an address before the call can be made; the client then repeats it.
+const URL_NEEDED: i64 = -32042;
+/// How many characters of the server's message are stored as the reason.
+const WORDS: usize = 500;
+
+/// How an attempt ended.
+pub(crate) struct Ended {
+    pub(crate) outcome: Result<Done, Failure>,
+    /// Whether the answer reports a failure although the operation is known to be done.
+    pub(crate) denies: bool,
+}
+
+/// Derives the effect from the server's answer.
+pub(crate) fn ending(line: &[u8], called: &Called<'_>, rules: &ToolRules, sent: Dispatched) -> Ended {
+    let plain = |outcome| Ended { outcome, denies: false };
+    let head = std::str::from_utf8(line).ok().and_then(Head::parse);
+    let Some(head) = head else {
+        return plain(Err(Failure::in_doubt("the server's answer is not JSON")));
+    };
+    if let Some(error) = head.error {
+        return of_error(error, called, rules, sent);
+    }
+    let Some(text) = head.result else {
+        return plain(Err(Failure::in_doubt("the server's answer has neither a result nor an error")));
+    };
+    let kept = (text.len() <= onceward::MAX_RESULT)
+        .then(|| RawValue::from_string(text.to_owned()).ok())
+        .flatten()
+        .map(Arc::<RawValue>::from);
+    let result = Object::parse(text);
+    let says = |name: &str| result.as_ref().and_then(|result| result.get(name));
+    if says("resultType") == Some("\"input_required\"") {
+        return plain(Err(Failure::no_effect("the server asked for input before it acted").with(kept, None)));
+    }
+    if says("isError") == Some("true") {
+        // A result that is too long to store is not searched either.
+        let words = result.as_ref().filter(|_| kept.is_some()).map(question::words_of).unwrap_or_default();
+        return of_tool_error(&words.join("\n"), called, rules, sent, kept);
+    }
+    let effect = rules.settings.effect;
+    plain(Ok(match kept {
+        Some(kept) => sent.done_with_json(effect, kept),
+        None => sent.done_without_result(effect),
+    }))
+}
+
+/// A result with `isError`. SDKs create one for every exception, so it alone proves nothing.
+fn of_tool_error(
+    words: &str,
+    called: &Called<'_>,
+    rules: &ToolRules,
+    sent: Dispatched,
+    kept: Option<Arc<RawValue>>,
+) -> Ended {
+    let said = shortened(words, "the tool gave no reason");
+    let failure = match (evidence(words, called), rules.settings.tool.on_tool_error) {
+        (Some(Evidence::Ran), _) => return ran_without_result(&rules.settings, sent),
+        (Some(Evidence::NotRun), _) => {
+            Failure::no_effect(format!("the server's SDK rejected the input before the tool ran: {said}"))
+        }
+        (None, OnToolError::NoEffect) => {
+            Failure::no_effect(format!("failed without effect, as the policy takes the tool's word: {said}"))
+        }
+        (None, OnToolError::InDoubt) => unexplained(rules, "the tool answered with an error", &said),
+    };
+    Ended { outcome: Err(failure.with(kept, None)), denies: false }
+}
+
+/// A protocol error. Some prove that nothing was started, all others prove nothing.
+fn of_error(error: &str, called: &Called<'_>, rules: &ToolRules, sent: Dispatched) -> Ended {
+    let words = Object::parse(error).and_then(|error| error.string("message")).unwrap_or_default();
+    let said = shortened(&words, "no message");
+    let code = code_of(error);
+    let known = evidence(&words, called);
+    let failure = match code {
+        _ if known == Some(Evidence::Ran) => return ran_without_result(&rules.settings, sent),
+        Some(code) if UNREAD.contains(&code) => {
+            Failure::no_effect(format!("the server could not read the request: {said}"))
+        }
+        Some(code) if REJECTED.contains(&code) && known == Some(Evidence::NotRun) => {
+            Failure::no_effect(format!("the server's SDK rejected the input before the tool ran: {said}"))
+        }
+        Some(-32601) if has_no_tools(&words, called) => {
+            Failure::no_effect(format!("the server has no tools: {said}"))
+        }
+        Some(URL_NEEDED) if asks_for_url(error) => {
+            Failure::no_effect(format!("the server asked for input before it acted: {said}"))
+        }
+        Some(_) | None => unexplained(rules, "the server answered with an error", &said),
+    };
+    Ended { outcome: Err(failure), denies: false }
+}
+
+/// An error that does not reveal the effect. A tool that is guessed to be read-only has none.
+fn unexplained(rules: &ToolRules, what: &str, said: &str) -> Failure {
+    if rules.guessed {
+        return Failure::no_effect(format!("{what}, and by its name the tool only reads (a guess): {said}"));
+    }
+    Failure::in_doubt(format!("{what}: {said}"))
+}
+
+/// The tool ran, but its result cannot be used.
+fn ran_without_result(settings: &Settings, sent: Dispatched) -> Ended {
+    Ended { outcome: Ok(sent.done_without_result(settings.effect)), denies: true }
+}
+
+fn shortened(words: &str, otherwise: &str) -> String {
+    if words.is_empty() { otherwise.to_owned() } else { words.chars().take(WORDS).collect() }
+}
+
+fn code_of(error: &str) -> Option<i64> {
+    Object::parse(error).and_then(|error| error.get("code")?.parse::<i64>().ok())
+}
+
+/// Whether the error names an address that the user must visit first.
+fn asks_for_url(error: &str) -> bool {
+    let data = Object::parse(error).and_then(|error| error.object("data"));
+    let asked = data.as_ref().and_then(|data| data.get("elicitations")).and_then(raw::items);
+    asked.is_some_and(|asked| !asked.is_empty())
+}
+
+/// Whether the body of an HTTP refusal (status 4xx) that does not answer a request by its id proves that nothing was
+/// started: the transport wrote it, not a tool.
+pub(crate) fn is_rejection(error: &str) -> bool {
+    code_of(error).is_some_and(|code| UNREAD.contains(&code) || may_be_of_tool(code))
+}
+
+/// Whether a tool can cause the error, although SDKs send it with an HTTP status of their own (4xx).
+pub(crate) fn is_from_tool(error: &str) -> bool {
+    code_of(error).is_some_and(may_be_of_tool)
+}
+
+fn may_be_of_tool(code: i64) -> bool {
+    REJECTED.contains(&code) || code == MISSING_CAPABILITY
+}
+
+/// The task id, if the result is only a task.
+pub(crate) fn task_of(result: &str) -> Option<String> {
+    let result = Object::parse(result)?;
+    if result.get("resultType") == Some("\"task\"") {
+        return result.string("taskId");
+    }
+    result.object("task")?.string("taskId")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tools::rules::{Listing, RuleSet, Trust};
+
+    fn tool_rules(policy: &str) -> ToolRules {
+        RuleSet { policy: onceward::Policy::parse(policy).unwrap(), ..RuleSet::of("s", Trust::Annotations) }
+            .tool_rules("pay", None)
+            .unwrap()
+    }
+
+    fn outcome_of(line: &str, rules: &ToolRules) -> String {
+        let listing = || Some(Listing { input: "{}".to_owned(), has_output: true });
+        let called = Called { tool: "pay", arguments: "[]", listing: &listing };
+        let ended = ending(line.as_bytes(), &called, rules, onceward::atomic::dispatch());
+        match ended.outcome {
+            Ok(_) if ended.denies => "done, denied".to_owned(),
+            Ok(_) => "done".to_owned(),
+            Err(failure) => format!("{failure:?}"),
+        }
+    }
+
+    #[test]
+    fn what_an_answer_says_about_the_effect() {
+        let plain = tool_rules("");
+        let tool_error = |text: &str| {
+            serde_json::json!({"id": 1, "result": {"isError": true, "content": [{"text": text}]}}).to_string()
+        };
+        assert_eq!(outcome_of(r#"{"id":1,"result":{"content":[]}}"#, &plain), "done");
+        assert!(outcome_of(&tool_error("read timed out"), &plain).contains("InDoubt"));
+        assert!(outcome_of(&tool_error("Unknown tool: pay"), &plain).contains("NoEffect"));
+        assert_eq!(outcome_of(&tool_error("Output validation error: x"), &plain), "done, denied");
+        let believed =
+            outcome_of(&tool_error("no funds"), &tool_rules("[operation.pay]\non_tool_error = 'no_effect'"));
+        assert!(believed.contains("NoEffect") && believed.contains("the tool's word"), "{believed}");
+        assert!(
+            outcome_of(r#"{"id":1,"result":{"resultType":"input_required"}}"#, &plain).contains("NoEffect")
+        );
+        for (certain, line) in [
+            (true, r#"{"id":1,"error":{"code":-32602,"message":"Unknown tool: pay"}}"#),
+            (true, r#"{"id":1,"error":{"code":-32700,"message":"?"}}"#),
+            (
+                true,
+                r#"{"id":1,"error":{"code":-32042,"message":"?","data":{"elicitations":[{"mode":"url"}]}}}"#,
+            ),
+            (false, r#"{"id":1,"error":{"code":-32042,"message":"?","data":{"elicitations":[]}}}"#),
+            (false, r#"{"id":1,"error":{"code":-32042,"message":"?"}}"#),
+            // The tool asked the client for something that the client does not support.
+            (false, r#"{"id":1,"error":{"code":-32601,"message":"Method not found"}}"#),
+            (false, r#"{"id":1,"error":{"code":-32021,"message":"?"}}"#),
+            (false, r#"{"id":1,"error":{"code":-32602,"message":"bad arguments"}}"#),
+            (false, r#"{"id":1,"error":{"code":-32600,"message":"x"}}"#),
+            (false, r#"{"id":1,"error":{"code":-32603,"message":"Unknown tool: pay"}}"#),
+            (false, r#"{"id":1,"error":{"code":0}}"#),
+            (false, r#"{"id":1}"#),
+            (false, "x"),
+        ] {
+            assert_eq!(outcome_of(line, &plain).contains("NoEffect"), certain, "{line}");
+        }
+        let output = concat!(
+            r#"{"id":1,"error":{"code":-32602,"#,
+            r#""message":"Tool pay has an output schema but no structured content was provided"}}"#
+        );
+        assert_eq!(outcome_of(output, &plain), "done, denied");
+    }
+
+    #[test]
+    fn a_task_is_found_in_either_era() {
+        assert_eq!(task_of(r#"{"resultType":"task","taskId":"t"}"#).as_deref(), Some("t"));
+        assert_eq!(task_of(r#"{"task":{"taskId":"u"}}"#).as_deref(), Some("u"));
+        assert_eq!(task_of(r#"{"taskId":"t"}"#), None);
+    }
+}

@@ -1,0 +1,127 @@
+//! Calls that are held back: what is stored of them, and how they are sent when their time has come.
+
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use onceward::{HeldBy, Hold, Operation, Record, Settings};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use crate::call::attempt::GuardedCall;
+use crate::proxy_state::ProxyState;
+use crate::transport::call_transport::CallTransport;
+use crate::wire::message::Head;
+use crate::wire::raw;
+use crate::wire::tool_call::ToolCall;
+
+/// The name of this surface in a record.
+const SURFACE: &str = "mcp";
+/// The id of a request whose caller no longer waits.
+pub(crate) const RELEASED_ID: &str = "\"once-released\"";
+/// How often to look for held calls whose time has come.
+pub(crate) const INTERVAL: Duration = Duration::from_secs(1);
+
+/// A held call, as the ledger stores it.
+#[derive(Serialize, Deserialize)]
+struct HeldCall {
+    /// The command or the address of the server. Another server is not sent the call.
+    server: String,
+    tool: String,
+    arguments: Box<RawValue>,
+    /// The `_meta` members that the protocol revision requires in every request.
+    meta: Box<RawValue>,
+}
+
+impl ProxyState {
+    /// The operation with what is stored of it, if its terms say that it is held.
+    pub(crate) fn with_request(
+        &self,
+        operation: Operation,
+        call: &ToolCall,
+        settings: &Settings,
+    ) -> Operation {
+        if settings.terms.hold == Hold::No {
+            return operation;
+        }
+        let raw = |text: &str| RawValue::from_string(text.to_owned()).ok();
+        let meta = crate::call::guard::era(call);
+        let request = raw(call.arguments()).zip(raw(&meta)).and_then(|(arguments, meta)| {
+            let held =
+                HeldCall { server: self.options.identity.clone(), tool: call.tool.clone(), arguments, meta };
+            serde_json::to_string(&held).ok()
+        });
+        operation.held(SURFACE, HeldBy::Policy, request)
+    }
+
+    /// Sends the held calls of this server whose time has come, or that a person released. Their callers no longer
+    /// wait: the same call gets the result.
+    pub(crate) async fn release_due(self: &Arc<Self>, transport: &Arc<dyn CallTransport>) {
+        // A ledger that cannot be read now is read again later.
+        let Ok(held) = self.ledger.held(None).await else { return };
+        for record in held {
+            let due = record.held().filter(|held| held.may_start(self.ledger.clock_ms()));
+            let Some(held) = due.filter(|held| held.surface == SURFACE) else { continue };
+            let stored = held.request.as_deref().and_then(|text| serde_json::from_str::<HeldCall>(text).ok());
+            let Some(stored) = stored.filter(|stored| stored.server == self.options.identity) else {
+                continue;
+            };
+            self.release(&record, &stored, transport).await;
+        }
+    }
+
+    async fn release(self: &Arc<Self>, record: &Record, held: &HeldCall, transport: &Arc<dyn CallTransport>) {
+        let Some(call) = held.call() else { return };
+        self.know_tools(&call.tool, held.meta.get(), transport).await;
+        let Ok(rules) = self.tool_rules(&call.tool) else { return };
+        let intent = self.ledger.held_intent(record, rules.settings.terms.clone());
+        let job = Arc::new(GuardedCall {
+            era: held.meta.get().to_owned(),
+            call,
+            rules,
+            transport: Arc::clone(transport),
+            sent: AtomicBool::new(false),
+            server_answer: Mutex::default(),
+            denied: AtomicBool::new(false),
+        });
+        let active = self.begin_activity();
+        if let Err(error) = self.run(&job, intent).await {
+            self.notice(&format!("{}, which was held: {error} [{}]", held.tool, record.id));
+        }
+        drop(active);
+    }
+}
+
+impl HeldCall {
+    /// The request that is sent to the server.
+    fn call(&self) -> Option<ToolCall> {
+        let (name, arguments, meta) = (raw::quoted(&self.tool), self.arguments.get(), self.meta.get());
+        let line = Arc::new(format!(
+            "{{\"jsonrpc\":\"2.0\",\"id\":{RELEASED_ID},\"method\":\"tools/call\",\"params\":{{\"name\":{name},\
+             \"arguments\":{arguments},\"_meta\":{meta}}}}}"
+        ));
+        ToolCall::parse_in(&Head::parse(&line)?, &line)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stored_call_becomes_the_same_request() {
+        let raw = |text: &str| RawValue::from_string(text.to_owned()).unwrap();
+        let held = HeldCall {
+            server: "npx shop".to_owned(),
+            tool: "pay \"now\"".to_owned(),
+            arguments: raw(r#"{"amount":12345678901234567890123}"#),
+            meta: raw("{}"),
+        };
+        let call = held.call().unwrap();
+        assert_eq!(
+            (call.tool.as_str(), call.arguments()),
+            ("pay \"now\"", r#"{"amount":12345678901234567890123}"#)
+        );
+        assert_eq!(call.id(), RELEASED_ID);
+    }
+}

@@ -1,0 +1,38 @@
+//! The proxy over streamable HTTP: [`serve`] for a listener, and [`Gate::handle`] for an existing server.
+//!
+//! # Layout
+//! - `gate`: routing of requests. `callers`: who is calling. `principals`: tokens that are renewed or revoked.
+//!   `serve`: connections, and how they end. `remote`: the HTTP client for the server.
+//! - `call`: the transport of a guarded call. `outlet`: its response while it is produced. `batch`: JSON-RPC batches.
+//! - `watch`: responses that are inspected. `notifications`: streams for our own notifications. `arrivals`: answers
+//!   on other streams.
+//! - `events`, `headers`, `reply`: parts of the protocol. `classify`: what a failed response proves about the effect.
+//!   `header_check`: whether headers match the body. `limits`: the options of a listener. `explain`: the tools of a
+//!   server.
+
+mod gate;
+mod limits;
+mod callers;
+mod principals;
+mod serve;
+mod remote;
+mod call;
+mod batch;
+mod outlet;
+mod watch;
+mod notifications;
+mod arrivals;
+mod headers;
+mod reply;
+mod classify;
+mod header_check;
+mod explain;
+
+pub use explain::explain;
+pub use gate::Gate;
+pub use limits::{Limits, Renewal};
+pub use onceward_http::Reach;
+pub use onceward_http::client::{Body, Broken};
+pub use onceward_http::events::look as look_at_events;
+pub use remote::Remote;
+pub use serve::serve;

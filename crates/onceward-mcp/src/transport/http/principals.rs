@@ -1,0 +1,247 @@
+//! Recognizes callers whose token was renewed, and refuses stored results to revoked tokens.
+//!
+//! A caller is identified by a hash of its credentials, and a result never crosses principals. A client whose token
+//! was renewed between a call and its retry would be another principal, and the retry would run again. It counts as
+//! the same principal if its session is the same and the server accepts the new token. If the user says that the
+//! server verifies its tokens, the same issuer and subject are enough, too. The server is asked before the ledger
+//! answers. It is also asked before a stored result is given to credentials that it has not accepted for a while.
+
+use std::time::{Duration, Instant};
+
+use data_encoding::BASE64URL_NOPAD;
+use hyper::http::request::Parts;
+use hyper::http::response;
+use hyper::{HeaderMap, StatusCode, header};
+use quick_cache::sync::Cache;
+
+use super::call::answer_to;
+use super::callers::shows_proof;
+use super::gate::Gate;
+use super::headers::{KEY, METHOD, NAME, PARAM, passed_on};
+use super::limits::Renewal;
+use super::remote::{Connection, ForwardTo};
+use super::reply;
+use crate::call::waiters::Caller;
+use crate::transport::call_transport::ServerReply;
+use crate::wire::message::{Head, Id};
+use crate::wire::raw::{self, Object};
+use crate::wire::tool_call::ToolCall;
+
+/// The most callers that are remembered. A forgotten caller is another principal with its next token.
+const CALLERS: usize = 10_000;
+/// How long credentials that the server accepted are trusted without asking again.
+const VOUCHED: Duration = Duration::from_secs(60);
+
+/// Maps sessions, subjects and renewed tokens to principals.
+pub(crate) struct Principals {
+    renewal: Renewal,
+    behind: Cache<String, String>,
+    renewed: Cache<String, String>,
+    /// When the server last accepted these credentials.
+    vouched: Cache<String, Instant>,
+}
+
+/// The server's reaction to credentials.
+enum CredentialCheck {
+    Accepted,
+    /// Denied, with this response head.
+    Denied(response::Parts),
+    /// No clear reaction.
+    Unclear,
+}
+
+impl Principals {
+    pub(crate) fn new(renewal: Renewal) -> Self {
+        Self {
+            renewal,
+            behind: Cache::new(CALLERS),
+            renewed: Cache::new(CALLERS),
+            vouched: Cache::new(CALLERS),
+        }
+    }
+
+    /// The caller as it was known before its token was renewed.
+    pub(crate) fn known(&self, caller: Caller) -> Caller {
+        let known = caller.principal.as_ref().and_then(|principal| self.renewed.get(principal));
+        Caller { principal: known.or(caller.principal), ..caller }
+    }
+
+    /// Notes the status with which the server answered a request of that caller.
+    pub(crate) fn answered(&self, headers: &HeaderMap, shown: &Caller, status: StatusCode) {
+        let Some(principal) = &shown.principal else { return };
+        if is_denial(status) {
+            self.vouched.remove(principal);
+        } else if status.is_success() {
+            self.vouched.insert(principal.clone(), Instant::now());
+            let known = self.known(shown.clone()).principal.unwrap_or_default();
+            for name in self.names(headers, shown) {
+                if self.behind.get(&name).is_none() {
+                    self.behind.insert(name, known.clone());
+                }
+            }
+        }
+    }
+
+    fn is_vouched(&self, principal: &String) -> bool {
+        self.vouched.get(principal).is_some_and(|since| since.elapsed() < VOUCHED)
+    }
+
+    /// The principal that a caller with an unknown token may be.
+    fn candidate(&self, headers: &HeaderMap, caller: &Caller) -> Option<String> {
+        let principal = caller.principal.as_ref()?;
+        let known = self.names(headers, caller).into_iter().find_map(|name| self.behind.get(&name))?;
+        (known != *principal).then_some(known)
+    }
+
+    /// How a caller is recognized apart from its token.
+    fn names(&self, headers: &HeaderMap, caller: &Caller) -> Vec<String> {
+        let session = caller.session.as_ref().map(|session| format!("session {session}"));
+        let subject = match self.renewal {
+            Renewal::Session => None,
+            Renewal::SessionOrSubject => subject(headers),
+        };
+        session.into_iter().chain(subject).collect()
+    }
+}
+
+/// Whether the status rejects the credentials.
+fn is_denial(status: StatusCode) -> bool {
+    status == StatusCode::UNAUTHORIZED || status == StatusCode::FORBIDDEN
+}
+
+/// The issuer and the subject in a token, if it has them.
+fn subject(headers: &HeaderMap) -> Option<String> {
+    let token = headers.get(header::AUTHORIZATION)?.to_str().ok()?.strip_prefix("Bearer ")?;
+    let claims = BASE64URL_NOPAD.decode(token.split('.').nth(1)?.as_bytes()).ok()?;
+    let claims = std::str::from_utf8(&claims).ok().and_then(Object::parse)?;
+    Some(format!("subject {} {}", claims.string("iss")?, claims.string("sub")?))
+}
+
+impl Gate {
+    /// The caller of a guarded call. With a new token it is the same principal as before if the server accepts the
+    /// token.
+    pub(crate) async fn principal(&self, head: &Parts, call: &ToolCall) -> Caller {
+        let shown = self.callers.of(head);
+        let caller = self.principals.known(shown.clone());
+        let Some(known) = self.principals.candidate(&head.headers, &caller) else { return caller };
+        match self.check_credentials(head, call, &shown).await {
+            CredentialCheck::Accepted => {}
+            CredentialCheck::Denied(_) | CredentialCheck::Unclear => return caller,
+        }
+        if let Some(renewed) = shown.principal {
+            self.principals.renewed.insert(renewed, known.clone());
+        }
+        Caller { principal: Some(known), ..caller }
+    }
+
+    /// The server's refusal of the credentials of a call that the ledger would answer, if it refuses them.
+    pub(crate) async fn denial(&self, head: &Parts, call: &ToolCall) -> Option<response::Parts> {
+        let shown = self.callers.of(head);
+        if shown.principal.as_ref().is_none_or(|principal| self.principals.is_vouched(principal)) {
+            return None;
+        }
+        match self.check_credentials(head, call, &shown).await {
+            CredentialCheck::Denied(denial) => Some(denial),
+            CredentialCheck::Accepted | CredentialCheck::Unclear => None,
+        }
+    }
+
+    /// Sends the server a read-only request with the credentials of that request.
+    async fn check_credentials(&self, head: &Parts, call: &ToolCall, shown: &Caller) -> CredentialCheck {
+        // A single-use proof that was used here would be missing for the call.
+        if shows_proof(head) {
+            return CredentialCheck::Unclear;
+        }
+        let id = self.own_id();
+        let method = if shown.session.is_some() { "ping" } else { "tools/list" };
+        let meta =
+            call.meta().map(|meta| raw::without(&meta, |name| !name.starts_with("io.modelcontextprotocol/")));
+        let params = meta.map_or_else(String::new, |meta| format!(",\"params\":{{\"_meta\":{meta}}}"));
+        let line = format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"{method}\"{params}}}");
+        let request = self.remote.posted(head, headers_for(head, method), line);
+        let Ok(response) = self.remote.send(request, Connection::Kept).await else {
+            return CredentialCheck::Unclear;
+        };
+        self.principals.answered(&head.headers, shown, response.status());
+        if is_denial(response.status()) {
+            let mut denial = reply::message(response.status());
+            let challenges = response.headers().get_all(header::WWW_AUTHENTICATE);
+            denial.headers.extend(challenges.iter().map(|how| (header::WWW_AUTHENTICATE, how.clone())));
+            return CredentialCheck::Denied(denial);
+        }
+        match answer_to(&Id::of(&id), response).await {
+            Ok(ServerReply::Answer(line)) => {
+                let text = std::str::from_utf8(&line).ok();
+                let is_result = text.and_then(Head::parse).is_some_and(|head| head.result.is_some());
+                if is_result { CredentialCheck::Accepted } else { CredentialCheck::Unclear }
+            }
+            Ok(ServerReply::Rejected(_) | ServerReply::Unclear(_) | ServerReply::Over(_)) | Err(_) => {
+                CredentialCheck::Unclear
+            }
+        }
+    }
+}
+
+/// The headers of a request, adapted to another method.
+fn headers_for(head: &Parts, method: &str) -> HeaderMap {
+    let mut headers = passed_on(&head.headers);
+    let doubled: Vec<_> = headers
+        .keys()
+        .filter(|name| **name == NAME || **name == KEY || name.as_str().starts_with(PARAM))
+        .cloned()
+        .collect();
+    doubled.iter().for_each(|name| drop(headers.remove(name)));
+    headers.remove(header::ACCEPT_ENCODING);
+    if headers.contains_key(&METHOD) {
+        headers.extend(method.parse().ok().map(|method| (METHOD, method)));
+    }
+    headers
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(sub: &str, issued: u64) -> HeaderMap {
+        let claims = format!(r#"{{"iss":"i","sub":"{sub}","iat":{issued}}}"#);
+        let token = format!("h.{}.s", BASE64URL_NOPAD.encode(claims.as_bytes()));
+        HeaderMap::from_iter([(header::AUTHORIZATION, format!("Bearer {token}").parse().unwrap())])
+    }
+
+    #[test]
+    fn only_a_session_that_the_server_has_accepted_makes_tokens_one_principal() {
+        let caller = |session: Option<&str>, principal: &str| Caller {
+            session: session.map(str::to_owned),
+            principal: Some(principal.to_owned()),
+        };
+        let none = HeaderMap::new();
+        for renewal in [Renewal::Session, Renewal::SessionOrSubject] {
+            let principals = Principals::new(renewal);
+            let renewed = headers("a", 2);
+            assert_eq!(principals.candidate(&renewed, &caller(None, "p2")), None, "nothing is known yet");
+            principals.answered(&headers("a", 1), &caller(None, "p1"), StatusCode::OK);
+            let by_subject = (renewal == Renewal::SessionOrSubject).then_some("p1");
+            assert_eq!(principals.candidate(&renewed, &caller(None, "p2")).as_deref(), by_subject);
+            assert_eq!(principals.candidate(&headers("b", 2), &caller(None, "p2")), None);
+            assert_eq!(principals.candidate(&none, &caller(Some("s"), "p2")), None);
+            principals.answered(&none, &caller(Some("s"), "p5"), StatusCode::UNAUTHORIZED);
+            principals.answered(&none, &caller(Some("s"), "p3"), StatusCode::ACCEPTED);
+            assert_eq!(principals.candidate(&none, &caller(Some("s"), "p4")).as_deref(), Some("p3"));
+            assert_eq!(principals.candidate(&none, &caller(Some("s"), "p3")), None);
+        }
+    }
+
+    #[test]
+    fn credentials_are_trusted_until_the_server_denies_them() {
+        let principals = Principals::new(Renewal::Session);
+        let caller = Caller { session: None, principal: Some("p".to_owned()) };
+        let is_vouched = || principals.is_vouched(&"p".to_owned());
+        assert!(!is_vouched());
+        principals.answered(&HeaderMap::new(), &caller, StatusCode::OK);
+        assert!(is_vouched());
+        principals.answered(&HeaderMap::new(), &caller, StatusCode::BAD_GATEWAY);
+        assert!(is_vouched());
+        principals.answered(&HeaderMap::new(), &caller, StatusCode::FORBIDDEN);
+        assert!(!is_vouched());
+    }
+}
