@@ -1,0 +1,407 @@
+//! The gateway: `/gw/<upstream>/…`. An SDK changes only its base URL, and its retries change the world once.
+//!
+//! # Layout
+//! - `config`, `rules`, `policy`, `presets`: what is configured and what is known about vendors. `upstream`: what
+//!   applies to one request.
+//! - `models`: calls of language models. `pass`: reads. `mutate`: everything else. `payload`, `content`, `graphql`:
+//!   requests and the keys in them.
+//!   `aliases`: which operation a request refers to. `choose`: retry or repeat. `readers`: clients that wait. `turns`:
+//!   locks by name.
+//! - `exchange`: one attempt. `classify`: what an answer proves. `questions`, `query`: probes and checks. `checks`:
+//!   when successes are checked.
+//! - `reply`: answers and problem documents. `replays`: requests that were answered before. `delivery`: whether an
+//!   answer arrived.
+
+mod aliases;
+mod checks;
+mod choose;
+mod classify;
+pub(crate) mod config;
+mod content;
+mod delivery;
+mod exchange;
+mod graphql;
+mod models;
+mod mutate;
+mod pass;
+mod payload;
+mod policy;
+mod presets;
+mod query;
+mod questions;
+mod readers;
+mod replays;
+mod reply;
+pub(crate) mod rules;
+mod turns;
+mod upstream;
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::response::Response;
+use axum::routing::any;
+use hyper::{Method, StatusCode, header};
+use onceward::{Happened, InvalidInput, Policy, Problem};
+use quick_cache::sync::Cache;
+
+use crate::App;
+use crate::headers;
+use crate::observe::{self, CallSurface};
+use crate::tenants::Tenant;
+use aliases::KeysInUse;
+use config::UpstreamConfig;
+use delivery::Delivery;
+use models::ModelCall;
+use models::dialect::Dialect;
+pub use models::dialect::is_model_call;
+use models::settings::Settings;
+use mutate::{Mutation, Wishes};
+use payload::{Payload, Unread};
+use readers::{Place, Reader, Readers};
+use replays::{Replays, Sent};
+use tokio::task::JoinHandle;
+use tracing::Instrument;
+use turns::Turns;
+use upstream::Upstream;
+
+/// The path under which upstreams answer.
+const PREFIX: &str = "/gw/";
+/// The most actions that are remembered in memory. For a forgotten one the ledger is asked again.
+const MEMORY: usize = 10_000;
+
+/// The configured upstreams, and the calls that this process makes to them.
+pub(crate) struct Gateway {
+    upstreams: BTreeMap<String, Arc<Upstream>>,
+    /// The rules for operations, by their names.
+    policy: Policy,
+    /// New keys whose first request is being answered.
+    keys_in_use: KeysInUse,
+    /// Requests that are about to begin an operation.
+    turns: Turns,
+    /// The clients that wait for answers.
+    readers: Arc<Readers>,
+    /// For each action, the first occurrence that may not be over.
+    over_before: Cache<Place, u64>,
+    /// The requests that were answered with a stored answer.
+    replays: Replays,
+    /// The answers of models that are growing.
+    generations: models::Generations,
+    /// Operations whose success is being checked.
+    checking: Mutex<HashSet<Place>>,
+}
+
+impl Gateway {
+    pub(crate) fn new(
+        upstreams: BTreeMap<String, UpstreamConfig>,
+        policy: Policy,
+    ) -> Result<Self, InvalidInput> {
+        let mut problems = Vec::new();
+        let mut ready = BTreeMap::new();
+        for (name, config) in upstreams {
+            let is_label = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+            if name.is_empty() || !name.bytes().all(is_label) {
+                problems.push(format!(
+                    "[upstream.{name}]: a name has lower-case letters, digits and `-`: it is part of a host name"
+                ));
+                continue;
+            }
+            match Upstream::new(&name, config) {
+                Ok(upstream) => drop(ready.insert(name, Arc::new(upstream))),
+                Err(invalid) => problems
+                    .extend(invalid.problems().iter().map(|problem| format!("[upstream.{name}] {problem}"))),
+            }
+        }
+        match InvalidInput::all(problems) {
+            Some(invalid) => Err(invalid),
+            None => Ok(Self {
+                upstreams: ready,
+                policy,
+                keys_in_use: KeysInUse::default(),
+                turns: Turns::default(),
+                readers: Arc::default(),
+                over_before: Cache::new(MEMORY),
+                replays: Replays::default(),
+                generations: models::Generations::default(),
+                checking: Mutex::default(),
+            }),
+        }
+    }
+
+    /// The host names that the configuration gives to upstreams.
+    pub(crate) fn hosts(&self) -> Arc<[String]> {
+        self.upstreams.values().filter_map(|upstream| upstream.host.clone()).collect()
+    }
+
+    /// The upstreams with a port of their own.
+    pub(crate) fn ports(&self) -> Vec<(String, u16)> {
+        let all = self.upstreams.iter();
+        all.filter_map(|(name, upstream)| Some((name.clone(), upstream.port?))).collect()
+    }
+
+    /// The upstream that answers under a host name: `NAME.localhost`, or the one that is configured.
+    fn by_host(&self, host: &str) -> Option<&Arc<Upstream>> {
+        let host = host.rsplit_once(':').map_or(host, |(host, _)| host).to_ascii_lowercase();
+        let by_name = host.strip_suffix(".localhost").and_then(|name| self.upstreams.get(name));
+        by_name.or_else(|| self.upstreams.values().find(|upstream| upstream.host.as_ref() == Some(&host)))
+    }
+}
+
+pub(crate) use checks::resume;
+pub(crate) use delivery::Receipts;
+
+pub(crate) fn router() -> Router<Arc<App>> {
+    Router::new()
+        .route("/gw/{upstream}", any(by_path))
+        .route("/gw/{upstream}/", any(by_path))
+        .route("/gw/{upstream}/{*path}", any(by_path))
+}
+
+/// A refusal of the server itself, in the form that the SDKs of vendors understand.
+pub(crate) async fn for_sdks(mut response: Response) -> Response {
+    match response.extensions_mut().remove::<Problem>() {
+        Some(problem) => reply::for_sdks(response, &problem),
+        None => response,
+    }
+}
+
+/// The routes, and the same upstreams under their host names. A request to one gets the path that it would have under
+/// `/gw/NAME`, so that the same middleware applies.
+pub(crate) fn by_host(app: Arc<App>, routes: Router) -> Router {
+    let rewrite = axum::middleware::map_request(move |mut request: Request| {
+        let host = request.uri().host().or_else(|| request.headers().get(header::HOST)?.to_str().ok());
+        if let Some(upstream) = host.and_then(|host| app.gateway.by_host(host)) {
+            move_under(&upstream.name, &mut request);
+        }
+        std::future::ready(request)
+    });
+    Router::new().fallback_service(routes).layer(rewrite)
+}
+
+/// The routes, for a listener that only one upstream has. `None` if there is no such upstream.
+pub(crate) fn router_of(app: &App, name: &str, routes: Router) -> Option<Router> {
+    let name = app.gateway.upstreams.get(name)?.name.clone();
+    let rewrite = axum::middleware::map_request(move |mut request: Request| {
+        move_under(&name, &mut request);
+        std::future::ready(request)
+    });
+    Some(Router::new().fallback_service(routes).layer(rewrite))
+}
+
+/// Puts the path of a request under an upstream's.
+fn move_under(name: &str, request: &mut Request) {
+    let target = request.uri().path_and_query().map_or("/", |target| target.as_str());
+    let mut parts = request.uri().clone().into_parts();
+    let Ok(moved) = format!("{PREFIX}{name}{target}").parse() else { return };
+    parts.path_and_query = Some(moved);
+    if let Ok(uri) = hyper::Uri::from_parts(parts) {
+        *request.uri_mut() = uri;
+    }
+}
+
+async fn by_path(State(app): State<Arc<App>>, request: Request) -> Response {
+    // The path as it was sent, so that escapes in it stay as they are.
+    let rest = request.uri().path().strip_prefix(PREFIX).unwrap_or_default();
+    let (name, path) = match rest.split_once('/') {
+        Some((name, path)) => (name, without_dots(&format!("/{path}"))),
+        None => (rest, "/".to_owned()),
+    };
+    match app.gateway.upstreams.get(name).cloned() {
+        Some(upstream) => enter(&app, upstream, path, request).await,
+        None => {
+            let detail = "no upstream has this name; add it to onceward.toml as [upstream.NAME]";
+            reply::refusal(StatusCode::NOT_FOUND, "NOT_FOUND", None, detail)
+        }
+    }
+}
+
+/// A path without dot segments (RFC 3986), also if they are escaped: rules are about the path that the upstream sees.
+fn without_dots(path: &str) -> String {
+    let is_dots = |segment: &str, count: usize| {
+        let plain = segment.to_ascii_lowercase().replace("%2e", ".");
+        plain.len() == count && plain.bytes().all(|byte| byte == b'.')
+    };
+    let mut kept: Vec<&str> = Vec::new();
+    let mut segments = path.split('/').skip(1).peekable();
+    while let Some(segment) = segments.next() {
+        let is_up = is_dots(segment, 2);
+        if is_up {
+            kept.pop();
+        }
+        if !is_up && !is_dots(segment, 1) {
+            kept.push(segment);
+        } else if segments.peek().is_none() {
+            kept.push("");
+        }
+    }
+    format!("/{}", kept.join("/"))
+}
+
+async fn enter(app: &Arc<App>, upstream: Arc<Upstream>, path: String, request: Request) -> Response {
+    let Some(tenant) = request.extensions().get::<Tenant>().or_else(|| app.tenants.open()).cloned() else {
+        let detail = "the server requires a token in the header Once-Token";
+        return reply::refusal(StatusCode::UNAUTHORIZED, "UNAUTHORIZED", Some(Happened::No), detail);
+    };
+    let target = upstream.path(&path);
+    let query = request.uri().query().map(str::to_owned);
+    if matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS | Method::TRACE) {
+        let target = query.map_or(target.clone(), |query| format!("{target}?{query}"));
+        return pass::read(&upstream, &target, request).await;
+    }
+    let asked = Instant::now();
+    let receipts = request.extensions().get::<Receipts>().cloned().unwrap_or_default();
+    let (head, body) = request.into_parts();
+    if head.headers.get_all(headers::KEY).iter().count() > 1 {
+        let detail = "the request has more than one Idempotency-Key, so nothing was sent; give it one";
+        return reply::refusal(StatusCode::BAD_REQUEST, "INVALID_INPUT", None, detail);
+    }
+    // The limit of an upstream replaces the server's, and a tenant's limit holds for all.
+    let servers = if upstream.has_own_limit { usize::MAX } else { app.limits().body_bytes };
+    let most = tenant.max_body(servers);
+    let payload = match read(&upstream, body, most).await {
+        Ok(payload) => payload,
+        Err(refused) => return refused,
+    };
+    if let Some(body) = payload.bytes() {
+        let (method, path, query, headers) = (&head.method, &*target, query.as_deref(), &head.headers);
+        let (tenant, upstream) = (&tenant, &upstream);
+        let sent = Sent { tenant, upstream, method, path, query, headers, body };
+        if let Some(response) = replayed(app, &sent, asked, &receipts).await {
+            return response;
+        }
+    }
+    let wishes = Wishes::of(&head.headers);
+    let request = content::Request::new(head.method, target, query, head.headers, payload);
+    let arrived = Arrived { tenant, upstream, path, request, wishes, asked, receipts };
+    match arrived.model() {
+        // Boxed, so that the future of every other request is small.
+        Some((dialect, settings)) => Box::pin(model_call(app, arrived, dialect, settings)).await,
+        None => mutation(app, arrived).await,
+    }
+}
+
+/// A mutating request that was read.
+struct Arrived {
+    tenant: Tenant,
+    upstream: Arc<Upstream>,
+    path: String,
+    request: content::Request,
+    wishes: Wishes,
+    asked: Instant,
+    receipts: Receipts,
+}
+
+impl Arrived {
+    /// The kind of model call that it is, with the upstream's settings.
+    fn model(&self) -> Option<(Dialect, Settings)> {
+        let (api, settings) =
+            self.upstream.models.as_ref().filter(|_| self.request.method == Method::POST)?;
+        Some((api.dialect(&self.path)?, settings.clone()))
+    }
+}
+
+async fn model_call(app: &Arc<App>, arrived: Arrived, dialect: Dialect, settings: Settings) -> Response {
+    let (reader, client) = Reader::new(&app.gateway.readers);
+    let (position_reader, position_client) = Reader::new(&app.gateway.readers);
+    let Arrived { tenant, upstream, path, request, wishes, asked, receipts } = arrived;
+    let app = Arc::clone(app);
+    let call = ModelCall {
+        app,
+        tenant,
+        settings,
+        dialect,
+        path,
+        request,
+        wishes,
+        asked,
+        reader,
+        position_reader,
+        receipts,
+        upstream,
+    };
+    let span = observe::call_span(CallSurface::Gateway, call.trace_parent());
+    // If the client goes away, this future is dropped. The generation is a task of its own.
+    let response = call.run().instrument(span).await;
+    response.map(|body| client.reads(position_client.reads(body)))
+}
+
+async fn mutation(app: &App, arrived: Arrived) -> Response {
+    let (reader, client) = Reader::new(&app.gateway.readers);
+    // If the client goes away, this future is dropped, and the call must run to its end.
+    match spawned(app, arrived, reader).await {
+        Ok(response) => response.map(|body| client.reads(body)),
+        Err(_) => {
+            let detail = "the gateway failed; the request may have been sent";
+            reply::refusal(StatusCode::FAILED_DEPENDENCY, "IN_DOUBT", Some(Happened::Unknown), detail)
+        }
+    }
+}
+
+fn spawned(app: &App, arrived: Arrived, reader: Arc<Reader>) -> JoinHandle<Response> {
+    let Arrived { tenant, upstream, path, request, wishes, asked, receipts } = arrived;
+    let (gateway, metrics) = (Arc::clone(&app.gateway), app.metrics.clone());
+    let mutation =
+        Mutation { gateway, metrics, tenant, upstream, path, request, wishes, asked, reader, receipts };
+    let span = observe::call_span(CallSurface::Gateway, mutation.trace_parent());
+    app.work.spawn(mutation.run().instrument(span))
+}
+
+/// The answer to a request that was answered before. Nothing is run, so the client may go away at any time.
+async fn replayed(app: &App, sent: &Sent<'_>, asked: Instant, receipts: &Receipts) -> Option<Response> {
+    let (receipt, known) = app.gateway.replays.find(sent).await?;
+    let record = Arc::clone(receipt.record());
+    let span = observe::call_span(CallSurface::Gateway, headers::only(sent.headers, "traceparent"));
+    span.in_scope(|| {
+        observe::ended(CallSurface::Gateway, &Ok(receipt), asked.elapsed(), Some(&app.metrics));
+    });
+    let delivery = Delivery::new(sent.tenant, &app.gateway.readers, &record, asked, receipts);
+    Some(delivery.attach(known.response()))
+}
+
+async fn read(upstream: &Upstream, body: Body, most: usize) -> Result<Payload, Response> {
+    let most = upstream.max_request.min(u64::try_from(most).unwrap_or(u64::MAX));
+    Payload::read(body, most).await.map_err(|unread| match unread {
+        Unread::TooLarge(max) => {
+            let detail = format!(
+                "the body is longer than {max} bytes, so nothing was sent; raise max_request of [upstream.{}], or \
+                 max_body of the server or tenant",
+                upstream.name
+            );
+            reply::refusal(StatusCode::PAYLOAD_TOO_LARGE, "INVALID_INPUT", None, &detail)
+        }
+        Unread::Broken(why) => {
+            let detail = format!("the body could not be read, so nothing was sent: {why}");
+            reply::refusal(StatusCode::BAD_REQUEST, "INVALID_INPUT", None, &detail)
+        }
+    })
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::without_dots;
+
+    #[test]
+    fn a_path_has_no_dot_segments() {
+        for (path, expected) in [
+            ("/v1/charges", "/v1/charges"),
+            ("/v1//charges/", "/v1//charges/"),
+            ("/", "/"),
+            ("/v1/oauth2/token/../../v2/orders", "/v1/v2/orders"),
+            ("/a/%2e%2E/b", "/b"),
+            ("/a/./b/.", "/a/b/"),
+            ("/../../a/..", "/"),
+            ("/a/...", "/a/..."),
+            ("/a/.b", "/a/.b"),
+        ] {
+            assert_eq!(without_dots(path), expected, "{path}");
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! One attempt: the request with its key, the upstream's answer, and what it proves.
+
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use bytes::{Bytes, BytesMut};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use hyper::header::{self, HeaderValue};
+use hyper::http::response::Parts;
+use hyper::{HeaderMap, StatusCode};
+use onceward::{Attempt, Done, Failure};
+use serde_json::value::RawValue;
+use tokio::sync::watch;
+
+use super::classify::{self, Verdict};
+use super::content::{Request, formatted};
+use super::readers::Reader;
+use super::reply::Reply;
+use super::upstream::{Ruling, Upstream};
+use crate::client::{Connection, SendError, Watch, in_words};
+use crate::headers::{only, passed_on};
+use crate::observe;
+use crate::tenants::Tenant;
+
+/// The W3C trace context.
+const TRACE_PARENT: &str = "traceparent";
+/// The first and the longest pause before a request that the vendor is still executing is sent again.
+const ASK_AGAIN_MS: std::ops::RangeInclusive<u64> = 100..=2_000;
+
+/// What the caller that made an attempt gets, beside what is stored.
+#[derive(Default)]
+pub(crate) struct Live {
+    /// The complete answer, with the headers that are not stored.
+    pub(crate) reply: Option<Reply>,
+    /// An answer that is too large to store: its head, its beginning and the rest.
+    pub(crate) stream: Option<(Parts, Bytes, Incoming)>,
+    /// Whether the upstream said that it has only accepted the request.
+    pub(crate) is_accepted: bool,
+    /// Whether the upstream still executes a request with this key.
+    pub(crate) is_in_flight: bool,
+}
+
+/// A request to an upstream, for any number of attempts.
+pub(crate) struct Exchange {
+    /// Who calls: two tenants with the same key send two keys, also if they share an account.
+    tenant: Tenant,
+    pub(crate) upstream: Arc<Upstream>,
+    pub(crate) ruling: Ruling,
+    pub(crate) request: Request,
+    /// The caller signed the request with its own key in it.
+    pub(crate) is_signed: bool,
+    live: Mutex<Live>,
+    /// The client's request.
+    reader: Arc<Reader>,
+    /// Whether an attempt was made.
+    begun: watch::Sender<bool>,
+}
+
+/// What came back.
+enum Received {
+    Whole(Reply),
+    /// A success whose body is too large to store.
+    Large(Parts, Bytes, Incoming),
+}
+
+impl Exchange {
+    pub(crate) fn new(
+        tenant: &Tenant,
+        upstream: &Arc<Upstream>,
+        ruling: Ruling,
+        request: Request,
+        is_signed: bool,
+        reader: &Arc<Reader>,
+    ) -> Self {
+        let (tenant, upstream, reader) = (tenant.clone(), Arc::clone(upstream), Arc::clone(reader));
+        let (live, begun) = (Mutex::default(), watch::Sender::new(false));
+        Self { tenant, upstream, ruling, request, is_signed, live, reader, begun }
+    }
+
+    /// Whether this request made an attempt.
+    pub(crate) fn has_begun(&self) -> bool {
+        *self.begun.borrow()
+    }
+
+    /// Resolves when the first attempt of this request is recorded.
+    pub(crate) async fn begun(&self) {
+        match self.begun.subscribe().wait_for(|begun| *begun).await {
+            // The sender lives as long as this.
+            Ok(_) | Err(_) => {}
+        }
+    }
+
+    /// What the caller of the newest attempt gets.
+    pub(crate) fn live(&self) -> MutexGuard<'_, Live> {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes one attempt.
+    pub(crate) async fn attempt(&self, attempt: Attempt) -> Result<Done, Failure> {
+        *self.live() = Live::default();
+        self.reader.executes();
+        self.begun.send_replace(true);
+        let request = match &self.ruling.key {
+            Some(place) if !self.is_signed => {
+                let key = formatted(&self.tenant.downstream_key(attempt.operation()), place);
+                self.request.with_key(place, &key).map_err(|why| Failure::no_effect(why).stopped())?
+            }
+            Some(_) | None => self.request.clone(),
+        };
+        let sent = attempt.dispatch()?;
+        let mut sent_before = false;
+        let mut pause_ms = *ASK_AGAIN_MS.start();
+        let until = Instant::now() + Duration::from_millis(self.ruling.terms.wait_ms);
+        loop {
+            let watch = OnceLock::new();
+            let received = match tokio::time::timeout(self.ruling.timeout, self.send(&request, &watch)).await
+            {
+                Ok(Ok(received)) => received,
+                Ok(Err(SendError::NotSent(why))) if !sent_before => return Err(Failure::no_effect(why)),
+                Ok(Err(SendError::NotSent(why) | SendError::MaybeSent(why))) => {
+                    return Err(Failure::in_doubt(why));
+                }
+                Err(_) if !sent_before && watch.get().is_some_and(|watch| !watch.is_connected()) => {
+                    let patience = self.ruling.timeout;
+                    let why = format!("the connection to the upstream was not ready within {patience:?}");
+                    return Err(Failure::no_effect(why));
+                }
+                Err(_) => {
+                    let patience = self.ruling.timeout;
+                    return Err(Failure::timed_out(format!(
+                        "the upstream did not answer within {patience:?}"
+                    )));
+                }
+            };
+            let reply = match received {
+                Received::Whole(reply) => reply,
+                Received::Large(head, begun, rest) => {
+                    self.live().stream = Some((head, begun, rest));
+                    return Ok(sent.done_without_result(self.ruling.effect));
+                }
+            };
+            let verdict = classify::verdict(&self.ruling, reply.status, &reply.headers, &reply.body);
+            if verdict == Verdict::InFlight && Instant::now() < until {
+                sent_before = true;
+                tokio::time::sleep(Duration::from_millis(pause_ms)).await;
+                pause_ms = (pause_ms * 2).min(*ASK_AGAIN_MS.end());
+                continue;
+            }
+            return self.ended(verdict, reply, sent);
+        }
+    }
+
+    fn ended(&self, verdict: Verdict, reply: Reply, sent: onceward::Dispatched) -> Result<Done, Failure> {
+        let status = reply.status.as_u16();
+        let body = reply.redacted(&self.ruling.terms.redact).encode();
+        let data: Option<Arc<RawValue>> =
+            RawValue::from_string(format!("{{\"status\":{status}}}")).ok().map(Arc::from);
+        let mut live = self.live();
+        live.reply = Some(reply);
+        match verdict {
+            Verdict::Done | Verdict::Accepted => {
+                live.is_accepted = verdict == Verdict::Accepted;
+                Ok(match data {
+                    Some(data) => sent.done_with_json(self.ruling.effect, data),
+                    None => sent.done(self.ruling.effect, &()),
+                }
+                .body(body))
+            }
+            Verdict::Final => {
+                let reason = format!("the upstream's final answer is status {status}");
+                Ok(Done::noop(reason, &data).body(body))
+            }
+            Verdict::Rejected => {
+                let reason = format!("the upstream rejected the request with status {status}");
+                Err(Failure::no_effect(reason).with(data, Some(body)).stopped())
+            }
+            Verdict::InFlight => {
+                live.is_in_flight = true;
+                let reason = "the upstream is still executing an earlier request with this key";
+                Err(Failure::in_doubt(reason).stopped())
+            }
+            Verdict::Doubt(why) => Err(Failure::in_doubt(why)),
+            Verdict::Unknowable(why) => Err(Failure::in_doubt(why).stopped()),
+        }
+    }
+
+    async fn send(&self, request: &Request, watch: &OnceLock<Watch>) -> Result<Received, SendError> {
+        let mut headers = with_trailers(&request.headers, forwarded(&request.headers));
+        headers.remove(header::EXPECT);
+        headers.insert(header::CONTENT_LENGTH, request.payload.len().into());
+        if !self.is_signed {
+            // The answer is read here, and its replay must suit every client.
+            headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+            // The span of this call is the parent of the upstream's.
+            let onward = observe::onward(only(&request.headers, TRACE_PARENT));
+            if let Some(onward) = onward.and_then(|parent| HeaderValue::try_from(parent).ok()) {
+                headers.insert(TRACE_PARENT, onward);
+            }
+        }
+        let (method, path) = (request.method.clone(), request.path_and_query());
+        let mut request = self.upstream.remote.request(method, &path, headers, request.payload.body());
+        watch.get_or_init(|| Watch::of(&mut request));
+        let response = self.upstream.remote.send(request, Connection::Fresh).await?;
+        let (head, mut rest) = response.into_parts();
+        let cut = |why: String| SendError::MaybeSent(format!("the upstream's answer broke off: {why}"));
+        let mut body = BytesMut::new();
+        let mut trailers: Option<HeaderMap> = None;
+        while let Some(frame) = rest.frame().await {
+            match frame.map_err(|error| cut(in_words(&error)))?.into_data() {
+                Ok(data) => body.extend_from_slice(&data),
+                Err(frame) => trailers = frame.into_trailers().ok(),
+            }
+            if body.len() > self.upstream.max_stored {
+                if head.status.is_success() && head.status != StatusCode::ACCEPTED {
+                    return Ok(Received::Large(head, body.freeze(), rest));
+                }
+                return Err(cut(format!("it is longer than {} bytes", self.upstream.max_stored)));
+            }
+        }
+        Ok(Received::Whole(Reply {
+            status: head.status,
+            headers: head.headers,
+            body: body.freeze(),
+            trailers,
+        }))
+    }
+}
+
+/// The headers that are forwarded to an upstream: not those of a connection, and none of ours.
+pub(crate) fn forwarded(headers: &HeaderMap) -> HeaderMap {
+    let kept = passed_on(headers);
+    kept.into_iter()
+        .scan(None, |last: &mut Option<header::HeaderName>, (name, value)| {
+            // A name that occurs again is only given the first time.
+            if name.is_some() {
+                last.clone_from(&name);
+            }
+            Some((last.clone(), value))
+        })
+        .filter_map(|(name, value)| Some((name?, value)))
+        .filter(|(name, _)| !name.as_str().starts_with("once-"))
+        .collect()
+}
+
+/// Trailers need both headers on each connection, although they are not passed on with the rest.
+pub(crate) fn with_trailers(original: &HeaderMap, mut passed: HeaderMap) -> HeaderMap {
+    let wants = original.get(header::TE).and_then(|value| value.to_str().ok());
+    if wants.is_some_and(|value| value.split(',').any(|one| one.trim().eq_ignore_ascii_case("trailers"))) {
+        passed.insert(header::TE, HeaderValue::from_static("trailers"));
+    }
+    for names in original.get_all(header::TRAILER) {
+        passed.append(header::TRAILER, names.clone());
+    }
+    passed
+}

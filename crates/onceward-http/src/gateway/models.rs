@@ -1,0 +1,339 @@
+//! Model calls: a retry gets the same answer, the answer is paid for once, and it survives its client.
+//!
+//! # Layout
+//! - `dialect`: the protocols of providers. `encoding`: compressed answers. `settings`: what is configured.
+//! - `which`: whether a request is a retry or a new sample.
+//! - `generation`: an answer while it grows, and its readers. `unattended`: generations without readers. `attempt`: one
+//!   request to the provider.
+
+mod attempt;
+pub(crate) mod dialect;
+mod encoding;
+mod generation;
+pub(crate) mod settings;
+mod unattended;
+mod which;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use axum::body::Body;
+use axum::response::Response;
+use hyper::{HeaderMap, StatusCode};
+use onceward::{
+    Attempt, Class, Done, Effect, Error, Failure, Intent, InvalidInput, Ledger, OnFailure, Operation,
+    Preview, Ran, Receipt, Record, State, Terms,
+};
+
+use super::content::Request;
+use super::delivery::{Delivery, Receipts};
+use super::mutate::{Wishes, in_a_word, in_scope, name, whole};
+use super::policy::OperationRule;
+use super::readers::{Place, Reader};
+use super::reply::{self, Receipted, Reply};
+use super::upstream::Upstream;
+use super::{Gateway, choose, lock};
+use crate::App;
+use crate::headers;
+use crate::observe::{self, CallSurface};
+use crate::tenants::Tenant;
+use attempt::ModelRequest;
+use dialect::Dialect;
+use generation::{Follower, Generation, Growing, Opening, Settled};
+use settings::Settings;
+use which::{Chosen, Meant};
+
+/// The answers that grow in this process.
+pub(crate) type Generations = Mutex<HashMap<Place, Arc<Generation>>>;
+
+/// A request to a model.
+pub(crate) struct ModelCall {
+    pub(crate) app: Arc<App>,
+    pub(crate) tenant: Tenant,
+    pub(crate) upstream: Arc<Upstream>,
+    pub(crate) settings: Settings,
+    pub(crate) dialect: Dialect,
+    /// The path at the gateway, which names the operation.
+    pub(crate) path: String,
+    pub(crate) request: Request,
+    pub(crate) wishes: Wishes,
+    pub(crate) asked: Instant,
+    pub(crate) reader: Arc<Reader>,
+    /// The same client, as the reader of the call's position in its run.
+    pub(crate) position_reader: Arc<Reader>,
+    /// The deliveries of the client's connection.
+    pub(crate) receipts: Receipts,
+}
+
+impl ModelCall {
+    /// Answers the request, with a new generation or an earlier one.
+    pub(crate) async fn run(self) -> Response {
+        let terms = match self.terms() {
+            Ok(terms) => terms,
+            Err(invalid) => return reply::problem(&invalid.into()),
+        };
+        let tries = terms.max_attempts;
+        let operation = match self.operation(terms) {
+            Ok(operation) => operation,
+            Err(error) => return reply::problem(&error),
+        };
+        let (mut last, mut failures) = (None, 0);
+        while failures < tries {
+            let mut chosen = match which::choose(&self, operation.clone()).await {
+                Ok(chosen) => chosen,
+                Err(error) => return reply::problem(&error),
+            };
+            if self.wishes.dry_run {
+                return match self.tenant.ledger.plan(&chosen.intent).await {
+                    Ok(plan) => reply::preview(&Preview::of(&plan, &chosen.intent, Effect::Created)),
+                    Err(error) => reply::problem(&error),
+                };
+            }
+            let (follower, is_own) = self.follow(&chosen).await;
+            chosen.turn = None;
+            let rule = chosen.rule;
+            match self.respond(follower, is_own, chosen).await {
+                Answered::Response(mut response) => {
+                    reply::put(response.headers_mut(), "once-rule", in_a_word(rule));
+                    return response;
+                }
+                // The generation of another request failed, so this one makes the next attempt.
+                Answered::Failed(settled) => (last, failures) = (Some(settled), failures + 1),
+                Answered::Taken => {}
+            }
+        }
+        match last.as_deref() {
+            Some(Err(error)) => self.failed(error),
+            Some(Ok(_)) | None => reply::refusal(
+                StatusCode::FAILED_DEPENDENCY,
+                "BUDGET_EXHAUSTED",
+                Some(onceward::Happened::No),
+                "the budget of attempts is spent",
+            ),
+        }
+    }
+
+    /// The caller's trace, which is stored with the operation.
+    pub(crate) fn trace_parent(&self) -> Option<&str> {
+        headers::only(&self.request.headers, "traceparent")
+    }
+
+    fn gateway(&self) -> &Gateway {
+        &self.app.gateway
+    }
+
+    fn name(&self) -> String {
+        name(&self.upstream.name, self.request.method.as_str(), &self.path)
+    }
+
+    fn terms(&self) -> Result<Terms, InvalidInput> {
+        let rule = OperationRule::of(&self.gateway().policy, &self.name())?;
+        let ruling = self.upstream.ruling(&self.request.method, &self.path, None, rule);
+        // A further attempt costs money and changes nothing else.
+        Ok(Terms { class: Class::Idempotent, on_failure: OnFailure::Retry, ..ruling.terms })
+    }
+
+    fn operation(&self, terms: Terms) -> Result<Operation, Error> {
+        let operation = Operation::new(self.name())
+            .input(self.request.input(None))
+            .trace_parent(self.trace_parent())
+            .terms(terms);
+        in_scope(operation, &self.tenant, &self.upstream, &self.request.headers, self.wishes.scope.as_deref())
+    }
+
+    /// The generation of the chosen operation, from its first byte, and whether this request began it.
+    async fn follow(&self, chosen: &Chosen) -> (Follower, bool) {
+        let place: Place = (self.tenant.name.clone(), chosen.intent.id.clone());
+        self.reader.refers_to(place.clone());
+        let (generation, follower, is_own) = {
+            let mut all = lock(&self.gateway().generations);
+            match all.get(&place) {
+                Some(running) => (Arc::clone(running), running.follow(), false),
+                None => {
+                    let generation = Arc::new(Generation::default());
+                    all.insert(place.clone(), Arc::clone(&generation));
+                    let follower = generation.follow();
+                    (generation, follower, true)
+                }
+            }
+        };
+        if is_own {
+            self.reader.executes();
+            self.generate(place, &generation, chosen);
+        }
+        // Until the operation is in the ledger, an equal request could choose it too.
+        generation.begun().await;
+        (follower, is_own)
+    }
+
+    /// Begins a generation, which continues without this request.
+    fn generate(&self, place: Place, generation: &Arc<Generation>, chosen: &Chosen) {
+        let (mut intent, layer, meant) = (chosen.intent.clone(), chosen.layer, chosen.meant);
+        if meant == Meant::New {
+            // If another gateway has begun it, this call does not wait for that one.
+            intent.terms.wait_ms = 0;
+        }
+        let request = Arc::new(ModelRequest {
+            tenant: self.tenant.name.clone(),
+            upstream: Arc::clone(&self.upstream),
+            settings: self.settings.clone(),
+            dialect: self.dialect,
+            redact: intent.terms.redact.clone(),
+            request: self.request.clone(),
+            layer,
+            generation: Arc::clone(generation),
+        });
+        let (app, ledger, asked) = (Arc::clone(&self.app), self.tenant.ledger.clone(), self.asked);
+        drop(self.app.work.spawn(async move {
+            let mut is_first = true;
+            let act = |attempt| {
+                let (request, is_first) = (Arc::clone(&request), std::mem::replace(&mut is_first, false));
+                request.generation.note_begun();
+                async move { request.attempt(attempt, is_first).await }
+            };
+            let result = within_budget(&ledger, intent, act).await;
+            observe::ended(CallSurface::Gateway, &result, asked.elapsed(), Some(&app.metrics));
+            lock(&app.gateway.generations).remove(&place);
+            request.generation.settle(Arc::new(result), meant);
+        }));
+    }
+
+    async fn respond(&self, follower: Follower, is_own: bool, chosen: Chosen) -> Answered {
+        match follower.opening().await {
+            Opening::Begun(status, headers) => {
+                let delivery = self.delivery_at_end(chosen.position);
+                let mut response = Response::new(Body::new(Growing::new(follower, delivery)));
+                *response.status_mut() = status;
+                *response.headers_mut() = headers;
+                response.headers_mut().remove(hyper::header::CONTENT_LENGTH);
+                let headers = response.headers_mut();
+                reply::put(headers, "once-operation", chosen.intent.id.as_str());
+                reply::put(headers, "once-effect", if is_own { "created" } else { "noop" });
+                if !is_own {
+                    reply::put(headers, "idempotent-replayed", "true");
+                }
+                Answered::Response(response)
+            }
+            Opening::Settled(settled) => match &*settled {
+                Ok(receipt) => Answered::Response(self.stored(receipt, is_own, chosen.position)),
+                Err(Error::Failed { .. }) if !is_own => Answered::Failed(settled),
+                Err(error) => Answered::Response(self.failed(error)),
+            },
+            Opening::Taken => Answered::Taken,
+        }
+    }
+
+    /// The complete answer, from the ledger.
+    fn stored(&self, receipt: &Receipt, is_own: bool, position: Option<Arc<Record>>) -> Response {
+        let record = receipt.record();
+        let reply = record.outcome.as_ref().and_then(|outcome| Reply::decode(outcome.body.as_deref()?));
+        let Some(reply) = reply else { return reply::unavailable(record) };
+        let ran = if is_own { receipt.ran() } else { Ran::No };
+        let mut response = whole(&reply);
+        Receipted { record, ran }.sign(reply.status, response.headers_mut());
+        put_usage(record, response.headers_mut());
+        let response = self.delivery(record).attach(response);
+        match position {
+            Some(position) => self.delivery(&position).attach(response),
+            None => response,
+        }
+    }
+
+    /// The provider's own refusal, or a problem that tells SDKs to stop.
+    fn failed(&self, error: &Error) -> Response {
+        if let Error::BudgetExhausted { record, .. } = error {
+            return reply::spent(record, Ran::No);
+        }
+        let Error::Failed { record, ran, .. } = error else { return reply::problem(error) };
+        let reply = record.outcome.as_ref().and_then(|outcome| Reply::decode(outcome.body.as_deref()?));
+        let is_spent = record.spent_attempts() >= record.detail.max_attempts;
+        match reply {
+            Some(reply) if !is_spent || is_final(reply.status) => {
+                let mut response = whole(&reply);
+                Receipted { record, ran: *ran }.sign(reply.status, response.headers_mut());
+                let delivery = self.delivery(record);
+                let delivery = if is_final(reply.status) { delivery } else { delivery.of_failure() };
+                delivery.attach(response)
+            }
+            Some(_) | None if is_spent => {
+                let mut response = reply::spent(record, *ran);
+                put_usage(record, response.headers_mut());
+                self.delivery(record).of_failure().attach(response)
+            }
+            Some(_) | None => self.delivery(record).of_failure().attach(reply::problem(error)),
+        }
+    }
+
+    /// A client that has the whole answer of a model has waited for it, so a further call is wanted.
+    fn delivery(&self, record: &Arc<Record>) -> Delivery {
+        Delivery::new(&self.tenant, &self.gateway().readers, record, self.asked, &self.receipts)
+            .without_grace()
+    }
+
+    fn delivery_at_end(&self, position: Option<Arc<Record>>) -> impl FnOnce(Settled) + Send + 'static {
+        let (tenant, readers) = (self.tenant.clone(), Arc::clone(&self.gateway().readers));
+        let (asked, receipts) = (self.asked, self.receipts.clone());
+        move |settled| {
+            let Ok(receipt) = &*settled else { return };
+            for record in position.iter().chain([receipt.record()]) {
+                Delivery::new(&tenant, &readers, record, asked, &receipts).without_grace().end();
+            }
+        }
+    }
+}
+
+/// The result of following a generation.
+enum Answered {
+    Response(Response),
+    /// It failed, and another attempt may be made.
+    Failed(Settled),
+    /// Another gateway began it first, so this call chooses again.
+    Taken,
+}
+
+/// Makes the call. An operation that failed has its whole budget again a minute later: an outage must not refuse a key,
+/// or a step of a run, for as long as the operation is kept.
+async fn within_budget<F>(
+    ledger: &Ledger,
+    intent: Intent,
+    mut act: impl FnMut(Attempt) -> F,
+) -> Result<Receipt, Error>
+where
+    F: Future<Output = Result<Done, Failure>>,
+{
+    let result = ledger.call(intent.clone()).run(&mut act).await;
+    let Err(Error::BudgetExhausted { record, .. }) = &result else { return result };
+    let refilled = choose::refilled(record, ledger.clock_ms());
+    if refilled == 0 {
+        return result;
+    }
+    let mut intent = intent;
+    intent.terms.max_attempts += refilled;
+    ledger.call(intent).run(act).await
+}
+
+/// Whether the same request would be refused again.
+fn is_final(status: StatusCode) -> bool {
+    status.is_client_error()
+        && !matches!(
+            status,
+            StatusCode::REQUEST_TIMEOUT | StatusCode::CONFLICT | StatusCode::TOO_MANY_REQUESTS
+        )
+}
+
+/// What the answer cost, and what failed attempts cost.
+fn put_usage(record: &Record, headers: &mut HeaderMap) {
+    reply::put(headers, "once-attempts", &record.spent_attempts().to_string());
+    let last = record.outcome.as_ref().and_then(|outcome| outcome.usage.as_ref());
+    let (answer, failed) = if record.state == State::Done { (last, None) } else { (None, last) };
+    if let Some(usage) = answer {
+        let tokens = format!("in={};cached={};out={}", usage.input, usage.cached, usage.output);
+        reply::put(headers, "once-tokens", &tokens);
+    }
+    let wasted = record.detail.history.iter().filter_map(|past| past.usage.as_ref()).chain(failed);
+    let wasted: u64 = wasted.map(|usage| usage.input + usage.cached + usage.output).sum();
+    if wasted > 0 {
+        reply::put(headers, "once-wasted-tokens", &wasted.to_string());
+    }
+}

@@ -1,0 +1,268 @@
+//! One attempt of a model call: the request, and the provider's answer as it arrives.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use hyper::header::{self, HeaderValue};
+use hyper::http::response::Parts;
+use hyper::{HeaderMap, StatusCode};
+use onceward::{Attempt, Dispatched, Done, Effect, Failure, Redaction, Usage};
+use serde_json::value::RawValue;
+
+use super::super::content::Request;
+use super::super::exchange::forwarded;
+use super::super::reply::Reply;
+use super::super::upstream::Upstream;
+use super::dialect::{AnswerEnd, Dialect, Scanner, model_of};
+use super::encoding::Decoder;
+use super::generation::Generation;
+use super::settings::Settings;
+use super::unattended::{LOOK, Watch};
+use crate::client::{Connection, SendError, in_words};
+use crate::headers;
+
+/// How long the rest of an answer after its end is awaited, so that its connection can be used again.
+const REST: Duration = Duration::from_secs(1);
+/// The longest pause that a provider may ask for and that the gateway itself waits.
+const MAX_PAUSE: Duration = Duration::from_secs(10);
+
+/// A model call, for any number of attempts.
+pub(crate) struct ModelRequest {
+    /// The name of the tenant.
+    pub(crate) tenant: Option<Arc<str>>,
+    pub(crate) upstream: Arc<Upstream>,
+    pub(crate) settings: Settings,
+    pub(crate) dialect: Dialect,
+    /// What is removed from answers before they are stored.
+    pub(crate) redact: Redaction,
+    pub(crate) request: Request,
+    /// Which layer asked for the first attempt of this call.
+    pub(crate) layer: &'static str,
+    pub(crate) generation: Arc<Generation>,
+}
+
+/// Why an attempt has no answer, with what it used.
+struct Broken {
+    why: String,
+    usage: Option<Box<Usage>>,
+    /// The provider's own answer, for the client.
+    reply: Option<Box<Reply>>,
+    /// Whether the same request may succeed later.
+    is_retryable: bool,
+    /// The pause that the provider asks for.
+    pause: Option<Duration>,
+}
+
+impl Broken {
+    fn new(why: impl Into<String>) -> Self {
+        Self { why: why.into(), usage: None, reply: None, is_retryable: true, pause: None }
+    }
+
+    /// The same request would fail again, or is not wanted any more.
+    fn for_good(self) -> Self {
+        Self { is_retryable: false, ..self }
+    }
+}
+
+impl ModelRequest {
+    /// Makes one attempt. `is_first` says whether it is the first of this call: later ones are the gateway's own.
+    pub(crate) async fn attempt(&self, attempt: Attempt, is_first: bool) -> Result<Done, Failure> {
+        let sent = attempt.dispatch()?;
+        let layer = if is_first { self.layer } else { "gateway" };
+        match self.answer(layer, sent).await {
+            Ok(done) => Ok(done),
+            Err(broken) => {
+                let is_bound = self.generation.fail(&broken.why);
+                if broken.is_retryable
+                    && !is_bound
+                    && let Some(pause) = broken.pause
+                {
+                    tokio::time::sleep(pause.min(MAX_PAUSE)).await;
+                }
+                let is_over =
+                    is_bound || !broken.is_retryable || broken.pause.is_some_and(|pause| pause > MAX_PAUSE);
+                let mut failure = Failure::no_effect(&broken.why);
+                if let Some(reply) = broken.reply {
+                    failure =
+                        failure.with(status_data(reply.status), Some(reply.redacted(&self.redact).encode()));
+                }
+                if let Some(usage) = broken.usage {
+                    failure = failure.usage(Usage { layer: layer.to_owned(), ..*usage });
+                }
+                Err(if is_over { failure.stopped() } else { failure })
+            }
+        }
+    }
+
+    async fn answer(&self, layer: &str, sent: Dispatched) -> Result<Done, Broken> {
+        let mut watch = self.settings.unattended.watch(self.tenant.clone());
+        let (mut head, rest) = self.send(&mut watch).await?;
+        let request_id = request_id(&head.headers);
+        if !head.status.is_success() {
+            return Err(self.refused(head, rest).await);
+        }
+        let content_type = head.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+        let mut scanner = Scanner::new(self.dialect, content_type.unwrap_or_default());
+        let received = match Decoder::take(&mut head.headers) {
+            Ok(decoder) => {
+                self.generation.begin(head.status, headers::passed_on(&head.headers));
+                self.receive(rest, decoder, &mut scanner, &mut watch).await
+            }
+            Err(encoding) => {
+                let why = format!(
+                    "the provider compressed its answer with {encoding}, although it was asked not to"
+                );
+                Err(Broken::new(why).for_good())
+            }
+        };
+        let whole = self.generation.bytes();
+        let received = received.and_then(|()| match scanner.end(&whole) {
+            AnswerEnd::Complete => Ok(()),
+            AnswerEnd::Failed(why) | AnswerEnd::Cut(why) => Err(Broken::new(why)),
+        });
+        let asked = self.request.payload.bytes().map_or(&[][..], |bytes| bytes);
+        let model = model_of(&self.request.path, asked);
+        let usage = scanner.usage(&model, self.request.payload.len());
+        let usage = Usage { layer: layer.to_owned(), request_id, ..usage };
+        match received {
+            Ok(()) => Ok(self.done(sent, head, whole, usage)),
+            Err(broken) => Err(Broken { usage: Some(Box::new(usage)), ..broken }),
+        }
+    }
+
+    /// Receives the answer until the protocol's end, or the end of the body.
+    async fn receive(
+        &self,
+        mut rest: Incoming,
+        mut decoder: Decoder,
+        scanner: &mut Scanner,
+        watch: &mut Watch<'_>,
+    ) -> Result<(), Broken> {
+        let mut last_byte = Instant::now();
+        let mut size = 0;
+        loop {
+            let frame = tokio::time::timeout(LOOK, rest.frame()).await;
+            watch.look(&self.generation).map_err(|why| Broken::new(why).for_good())?;
+            let frame = match frame {
+                Ok(Some(Ok(frame))) => frame,
+                Ok(Some(Err(error))) => {
+                    return Err(Broken::new(format!("the answer broke off: {}", in_words(&error))));
+                }
+                Ok(None) => return Ok(()),
+                Err(_) if last_byte.elapsed() > self.settings.idle => {
+                    return Err(Broken::new(format!(
+                        "the provider sent nothing for {:?}",
+                        self.settings.idle
+                    )));
+                }
+                Err(_) => continue,
+            };
+            last_byte = Instant::now();
+            let Ok(chunk) = frame.into_data() else { continue };
+            let chunk = decoder
+                .push(chunk)
+                .map_err(|error| Broken::new(format!("the compressed answer cannot be read: {error}")))?;
+            size += chunk.len();
+            let is_last = scanner.push(&chunk);
+            // A document is checked as a whole before a client gets any of it.
+            self.generation.push(chunk, is_last || !scanner.is_stream());
+            if size > self.settings.max_answer {
+                let why = format!("the answer is longer than {} bytes", self.settings.max_answer);
+                return Err(Broken::new(why).for_good());
+            }
+            if is_last {
+                read_to_end(rest);
+                return Ok(());
+            }
+        }
+    }
+
+    fn done(&self, sent: Dispatched, head: Parts, body: Bytes, usage: Usage) -> Done {
+        let reply = Reply { status: head.status, headers: head.headers, body, trailers: None };
+        match status_data(reply.status) {
+            Some(data) => sent.done_with_json(Effect::Created, data),
+            None => sent.done(Effect::Created, &()),
+        }
+        .body(reply.redacted(&self.redact).encode_compressed())
+        .usage(usage)
+    }
+
+    async fn send(&self, watch: &mut Watch<'_>) -> Result<(Parts, Incoming), Broken> {
+        let mut headers = forwarded(&self.request.headers);
+        headers.remove(header::EXPECT);
+        headers.remove(headers::KEY);
+        headers.insert(header::CONTENT_LENGTH, self.request.payload.len().into());
+        // The answer is read here, and its replay must suit every client.
+        headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        let (method, path) = (self.request.method.clone(), self.request.path_and_query());
+        let remote = &self.upstream.remote;
+        let request = remote.request(method, &path, headers, self.request.payload.body());
+        let sending = remote.send(request, Connection::Kept);
+        let begun = Instant::now();
+        tokio::pin!(sending);
+        loop {
+            match tokio::time::timeout(LOOK, &mut sending).await {
+                Ok(Ok(response)) => return Ok(response.into_parts()),
+                Ok(Err(SendError::NotSent(why) | SendError::MaybeSent(why))) => return Err(Broken::new(why)),
+                Err(_) if begun.elapsed() > self.settings.first_byte => {
+                    let patience = self.settings.first_byte;
+                    return Err(Broken::new(format!("the provider did not answer within {patience:?}")));
+                }
+                Err(_) => watch.look(&self.generation).map_err(|why| Broken::new(why).for_good())?,
+            }
+        }
+    }
+
+    /// The provider's refusal, or its failure.
+    async fn refused(&self, head: Parts, rest: Incoming) -> Broken {
+        let status = head.status;
+        let is_temporary = status.is_server_error()
+            || matches!(
+                status,
+                StatusCode::REQUEST_TIMEOUT | StatusCode::CONFLICT | StatusCode::TOO_MANY_REQUESTS
+            );
+        let told_to_stop = headers::only(&head.headers, "x-should-retry") == Some("false");
+        let pause = pause(&head.headers);
+        let limited = http_body_util::Limited::new(rest, self.settings.max_answer);
+        let body = match limited.collect().await {
+            Ok(body) => body.to_bytes(),
+            Err(error) => {
+                let why = format!("status {} broke off: {error}", status.as_u16());
+                return Broken { pause, ..Broken::new(why) };
+            }
+        };
+        let reply = Reply { status, headers: head.headers, body, trailers: None };
+        Broken {
+            why: format!("the provider answered with status {}", status.as_u16()),
+            usage: None,
+            reply: Some(Box::new(reply)),
+            is_retryable: is_temporary && !told_to_stop,
+            pause,
+        }
+    }
+}
+
+/// Reads what follows the end of an answer, so that its connection can be used again.
+fn read_to_end(mut rest: Incoming) {
+    let reading = async move { while rest.frame().await.is_some_and(|frame| frame.is_ok()) {} };
+    drop(tokio::spawn(tokio::time::timeout(REST, reading)));
+}
+
+fn status_data(status: StatusCode) -> Option<Arc<RawValue>> {
+    RawValue::from_string(format!("{{\"status\":{}}}", status.as_u16())).ok().map(Arc::from)
+}
+
+/// The provider's id of a request.
+fn request_id(headers: &HeaderMap) -> Option<String> {
+    ["x-request-id", "request-id"].iter().find_map(|name| headers::only(headers, name)).map(str::to_owned)
+}
+
+/// The pause that the provider asks for.
+fn pause(headers: &HeaderMap) -> Option<Duration> {
+    let number = |name: &str| headers::only(headers, name)?.trim().parse::<f64>().ok();
+    let ms = number("retry-after-ms").or_else(|| Some(number("retry-after")? * 1_000.0))?;
+    Duration::try_from_secs_f64(ms / 1_000.0).ok()
+}

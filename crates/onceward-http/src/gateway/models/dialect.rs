@@ -1,0 +1,500 @@
+//! The protocols of model APIs: which requests are model calls, where an answer ends, and what it used.
+
+use std::collections::BTreeMap;
+
+use onceward::Usage;
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::events::Events;
+
+/// The family of APIs that an upstream belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum ModelApi {
+    /// OpenAI, and every API that is compatible with it.
+    Openai,
+    /// Anthropic.
+    Anthropic,
+    /// Google Gemini.
+    Gemini,
+}
+
+/// How the answer to one model call is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Dialect {
+    /// OpenAI's chat completions and completions. A stream ends with `[DONE]`.
+    Chat,
+    /// OpenAI's responses. A stream ends with one of three events.
+    Responses,
+    /// Anthropic's messages. A stream ends with `message_stop`.
+    Messages,
+    /// Gemini's contents. A stream has no end of its own: its last chunk has a `finishReason`.
+    Contents,
+    /// One JSON document.
+    Document,
+}
+
+impl ModelApi {
+    /// The preset with its rules.
+    pub(crate) fn preset(self) -> &'static str {
+        match self {
+            Self::Openai => "openai",
+            Self::Anthropic => "anthropic",
+            Self::Gemini => "gemini",
+        }
+    }
+
+    /// The dialect of a request's answer. `None` if the request is not a model call.
+    pub(crate) fn dialect(self, path: &str) -> Option<Dialect> {
+        let path = path.trim_end_matches('/');
+        match self {
+            Self::Openai => match path {
+                path if path.ends_with("/chat/completions") || path.ends_with("/completions") => {
+                    Some(Dialect::Chat)
+                }
+                path if path.ends_with("/responses") => Some(Dialect::Responses),
+                path if path.ends_with("/embeddings") || path.ends_with("/moderations") => {
+                    Some(Dialect::Document)
+                }
+                path if path.ends_with("/images/generations") => Some(Dialect::Document),
+                _ => None,
+            },
+            Self::Anthropic => match path {
+                path if path.ends_with("/messages") => Some(Dialect::Messages),
+                path if path.ends_with("/messages/count_tokens") => Some(Dialect::Document),
+                _ => None,
+            },
+            Self::Gemini => match path.rsplit_once(':')?.1 {
+                "generateContent" | "streamGenerateContent" => Some(Dialect::Contents),
+                "embedContent" | "batchEmbedContents" | "countTokens" => Some(Dialect::Document),
+                _ => None,
+            },
+        }
+    }
+}
+
+/// Whether an operation with this name is a model call at the gateway.
+///
+/// ```
+/// assert!(onceward_http::is_model_call("openai POST /v1/chat/completions"));
+/// assert!(!onceward_http::is_model_call("stripe POST /v1/charges"));
+/// ```
+#[must_use]
+pub fn is_model_call(name: &str) -> bool {
+    let Some((_, path)) = name.split_once(" POST ") else { return false };
+    [ModelApi::Openai, ModelApi::Anthropic, ModelApi::Gemini].iter().any(|api| api.dialect(path).is_some())
+}
+
+/// The model that a request names, in its body or in its path.
+pub(crate) fn model_of(path: &str, body: &[u8]) -> String {
+    #[derive(Deserialize)]
+    struct Named {
+        model: String,
+    }
+    if let Ok(named) = serde_json::from_slice::<Named>(body) {
+        return named.model;
+    }
+    let last = path.rsplit('/').next().unwrap_or_default();
+    last.split_once(':').map_or("unknown", |(model, _)| model).to_owned()
+}
+
+/// How an answer ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum AnswerEnd {
+    /// It is complete.
+    Complete,
+    /// The provider reported an error in it.
+    Failed(String),
+    /// It broke off.
+    Cut(String),
+}
+
+/// Reads an answer while it passes, and finds its end and what it used.
+pub(crate) struct Scanner {
+    dialect: Dialect,
+    form: Form,
+    /// The numbers that the provider reported.
+    tokens: Tokens,
+    /// The length of the text in the answer, for an estimate.
+    text: u64,
+    end: Option<AnswerEnd>,
+    /// The candidates of a stream without an end of its own, and whether a chunk said why it is a candidate's last.
+    candidates: BTreeMap<u64, bool>,
+}
+
+enum Form {
+    /// Nothing has arrived that shows the form.
+    Unknown(ContentType),
+    Events(Events),
+    Document,
+}
+
+/// What the headers say about the form of an answer. Some servers send events as plain text or as JSON.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ContentType {
+    Events,
+    Other,
+}
+
+#[derive(Default)]
+struct Tokens {
+    model: Option<String>,
+    input: Option<u64>,
+    cached: u64,
+    output: Option<u64>,
+}
+
+impl Scanner {
+    /// For an answer with this content type.
+    pub(crate) fn new(dialect: Dialect, content_type: &str) -> Self {
+        let is_stream = content_type.trim_start().to_ascii_lowercase().starts_with("text/event-stream");
+        let form = Form::Unknown(if is_stream { ContentType::Events } else { ContentType::Other });
+        Self { dialect, form, tokens: Tokens::default(), text: 0, end: None, candidates: BTreeMap::new() }
+    }
+
+    /// Whether the answer is a stream of events, which clients read while it grows.
+    pub(crate) fn is_stream(&self) -> bool {
+        matches!(self.form, Form::Events(_))
+    }
+
+    /// Reads the next bytes. Returns whether the answer is complete with them.
+    pub(crate) fn push(&mut self, bytes: &[u8]) -> bool {
+        if let Form::Unknown(content_type) = self.form
+            && let Some(first) = bytes.iter().find(|byte| !byte.is_ascii_whitespace())
+        {
+            self.form = Form::of(*first, content_type);
+        }
+        let Form::Events(events) = &mut self.form else { return false };
+        let mut events = std::mem::take(events);
+        events.push(bytes);
+        while let Some(event) = events.next() {
+            if let Some(data) = event.data() {
+                self.event(data);
+            }
+        }
+        self.form = Form::Events(events);
+        self.end == Some(AnswerEnd::Complete)
+    }
+
+    /// How the answer ended, once its last byte was read.
+    pub(crate) fn end(&mut self, whole: &[u8]) -> AnswerEnd {
+        match self.form {
+            Form::Events(_) => {}
+            Form::Unknown(ContentType::Events) => {}
+            Form::Unknown(ContentType::Other) | Form::Document => return self.document(whole),
+        }
+        let is_finished = !self.candidates.is_empty() && self.candidates.values().all(|is_last| *is_last);
+        match self.end.clone() {
+            Some(end) => end,
+            None if self.dialect == Dialect::Contents && is_finished => AnswerEnd::Complete,
+            None => AnswerEnd::Cut("the stream ended before the answer did".to_owned()),
+        }
+    }
+
+    /// What was used so far. Numbers that the provider did not report are estimated: four bytes are one token.
+    pub(crate) fn usage(&self, asked_model: &str, request_bytes: u64) -> Usage {
+        let Tokens { model, input, cached, output } = &self.tokens;
+        Usage {
+            model: model.clone().unwrap_or_else(|| asked_model.to_owned()),
+            input: input.unwrap_or(request_bytes / 4).saturating_sub(*cached),
+            cached: *cached,
+            output: output.unwrap_or(self.text / 4),
+            estimated: input.is_none() || output.is_none(),
+            ..Usage::default()
+        }
+    }
+
+    fn document(&mut self, all: &[u8]) -> AnswerEnd {
+        let value: Value = match serde_json::from_slice(all) {
+            Ok(value) => value,
+            Err(error) => return AnswerEnd::Cut(format!("it is not a complete JSON document: {error}")),
+        };
+        // Gemini streams an array of chunks if events are not requested.
+        let chunks = value.as_array().map_or(std::slice::from_ref(&value), Vec::as_slice);
+        for chunk in chunks {
+            self.note_usage(chunk);
+            self.note_text(chunk);
+            if let Some(why) = error_in(chunk) {
+                return AnswerEnd::Failed(why);
+            }
+        }
+        AnswerEnd::Complete
+    }
+
+    fn event(&mut self, data: &[u8]) {
+        if self.end.is_some() {
+            return;
+        }
+        if self.dialect == Dialect::Chat && data.trim_ascii() == b"[DONE]" {
+            self.end = Some(AnswerEnd::Complete);
+            return;
+        }
+        let Ok(value) = serde_json::from_slice::<Value>(data) else { return };
+        self.note_usage(&value);
+        self.note_text(&value);
+        if let Some(why) = error_in(&value) {
+            self.end = Some(AnswerEnd::Failed(why));
+            return;
+        }
+        match (self.dialect, value["type"].as_str().unwrap_or_default()) {
+            (Dialect::Messages, "message_stop") => self.end = Some(AnswerEnd::Complete),
+            (Dialect::Responses, "response.completed" | "response.incomplete") => {
+                self.end = Some(AnswerEnd::Complete);
+            }
+            (Dialect::Contents, _) => self.note_candidates(&value),
+            (Dialect::Chat | Dialect::Responses | Dialect::Messages | Dialect::Document, _) => {}
+        }
+    }
+
+    fn note_candidates(&mut self, value: &Value) {
+        if value.pointer("/promptFeedback/blockReason").is_some_and(Value::is_string) {
+            self.candidates.insert(0, true);
+        }
+        for candidate in items(&value["candidates"]) {
+            let is_last = self.candidates.entry(candidate["index"].as_u64().unwrap_or(0)).or_default();
+            *is_last |= candidate["finishReason"].is_string();
+        }
+    }
+
+    /// The numbers that the provider reports, at the place that its dialect has for them.
+    fn note_usage(&mut self, value: &Value) {
+        let inner = [value, &value["response"], &value["message"]];
+        let model =
+            inner.iter().find_map(|value| value["model"].as_str().or_else(|| value["modelVersion"].as_str()));
+        if self.tokens.model.is_none() {
+            self.tokens.model = model.map(str::to_owned);
+        }
+        let usage = inner.iter().flat_map(|value| [&value["usage"], &value["usageMetadata"]]);
+        for usage in usage.filter(|usage| usage.is_object()) {
+            let number = |names: &[&str]| names.iter().find_map(|name| usage.pointer(name)?.as_u64());
+            // Anthropic counts tokens from its cache beside the others, and the rest count them among the others.
+            let beside = number(&["/cache_read_input_tokens"]);
+            let cached = beside.or_else(|| {
+                number(&[
+                    "/prompt_tokens_details/cached_tokens",
+                    "/input_tokens_details/cached_tokens",
+                    "/cachedContentTokenCount",
+                ])
+            });
+            if let Some(cached) = cached {
+                self.tokens.cached = cached;
+            }
+            let input = number(&["/prompt_tokens", "/input_tokens", "/promptTokenCount"]);
+            if let Some(input) = input {
+                let written = number(&["/cache_creation_input_tokens"]).unwrap_or(0);
+                self.tokens.input = Some(input + beside.unwrap_or(0) + written);
+            }
+            let thoughts = number(&["/thoughtsTokenCount"]).unwrap_or(0);
+            let output = number(&["/completion_tokens", "/output_tokens", "/candidatesTokenCount"]);
+            if let Some(output) = output {
+                self.tokens.output = Some(output + thoughts);
+            }
+        }
+    }
+
+    /// The length of the text that the answer adds, in whatever dialect.
+    fn note_text(&mut self, value: &Value) {
+        let choice = ["/delta/content", "/delta/reasoning_content", "/message/content", "/text"];
+        let event = ["/delta", "/delta/text", "/delta/thinking", "/delta/partial_json"];
+        let choices = items(&value["choices"]).iter().map(|one| text_at(one, &choice));
+        let blocks = items(&value["content"]).iter().map(|one| text_at(one, &["/text"]));
+        let candidates = items(&value["candidates"]).iter();
+        let parts =
+            candidates.flat_map(|one| items(&one["content"]["parts"])).map(|one| text_at(one, &["/text"]));
+        self.text += text_at(value, &event) + choices.chain(blocks).chain(parts).sum::<u64>();
+    }
+}
+
+impl Form {
+    /// The form of an answer that begins with this byte. No JSON document begins like a line of an event.
+    fn of(first: u8, content_type: ContentType) -> Self {
+        match (first, content_type) {
+            (b'{' | b'[', _) => Self::Document,
+            // `data`, `event`, `id`, `retry`, a comment, a byte order mark.
+            (b'd' | b'e' | b'i' | b'r' | b':' | 0xef, _) | (_, ContentType::Events) => {
+                Self::Events(Events::default())
+            }
+            (_, ContentType::Other) => Self::Document,
+        }
+    }
+}
+
+/// The elements of an array; none if it is anything else.
+fn items(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
+/// The length of the texts at these places.
+fn text_at(value: &Value, places: &[&str]) -> u64 {
+    let texts = places.iter().filter_map(|place| value.pointer(place)?.as_str());
+    texts.map(|text| text.len() as u64).sum()
+}
+
+/// The error that a chunk or document reports, in words.
+fn error_in(value: &Value) -> Option<String> {
+    let is_error = |value: &&Value| !value.is_null();
+    let named = ["/error", "/response/error"].iter().find_map(|place| value.pointer(place).filter(is_error));
+    let is_failed = matches!(value["type"].as_str(), Some("error" | "response.failed"))
+        || (value["object"] == "response" && value["status"] == "failed");
+    if named.is_none() && !is_failed {
+        return None;
+    }
+    let about = named.unwrap_or(value);
+    let message =
+        about["message"].as_str().or_else(|| about["type"].as_str()).unwrap_or("no reason is given");
+    Some(format!("the provider reported an error: {message}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stream(dialect: Dialect, text: &str) -> (AnswerEnd, Usage) {
+        let mut ends = Vec::new();
+        for size in [1, 7, text.len()] {
+            let mut scanner = Scanner::new(dialect, "text/event-stream; charset=utf-8");
+            for piece in text.as_bytes().chunks(size) {
+                scanner.push(piece);
+            }
+            ends.push((scanner.end(text.as_bytes()), scanner.usage("asked", 400)));
+        }
+        assert!(ends.windows(2).all(|pair| pair[0] == pair[1]), "{ends:?}");
+        ends.remove(0)
+    }
+
+    fn is_cut(end: &AnswerEnd) -> bool {
+        matches!(end, AnswerEnd::Cut(_))
+    }
+
+    #[test]
+    fn a_stream_is_complete_only_at_its_protocols_own_end() {
+        let chat = "data: {\"model\":\"m\",\"choices\":[{\"delta\":{\"content\":\"abcdefgh\"}}]}\n\n";
+        assert!(is_cut(&stream(Dialect::Chat, chat).0));
+        let (end, usage) = stream(Dialect::Chat, &format!("{chat}data: [DONE]\n\n"));
+        assert_eq!((end, usage.output, usage.input, usage.estimated), (AnswerEnd::Complete, 2, 100, true));
+        // The last event needs its empty line.
+        assert!(is_cut(&stream(Dialect::Chat, &format!("{chat}data: [DONE]\n")).0));
+
+        let messages = "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"model\":\"c\",\"usage\":\
+                        {\"input_tokens\":5,\"cache_read_input_tokens\":3,\"output_tokens\":1}}}\n\n\
+                        event: message_delta\ndata: {\"type\":\"message_delta\",\"usage\":{\"output_tokens\":9}}\n\n";
+        let (end, usage) = stream(Dialect::Messages, messages);
+        assert!(is_cut(&end), "{end:?}");
+        assert_eq!((usage.input, usage.cached, usage.output, usage.estimated), (5, 3, 9, false));
+        let stopped = format!("{messages}event: message_stop\ndata: {{\"type\":\"message_stop\"}}\n\n");
+        assert_eq!(stream(Dialect::Messages, &stopped).0, AnswerEnd::Complete);
+
+        let created =
+            "data: {\"type\":\"response.created\",\"response\":{\"model\":\"r\",\"error\":null}}\n\n";
+        assert!(is_cut(&stream(Dialect::Responses, created).0));
+        let done = format!(
+            "{created}data: {{\"type\":\"response.completed\",\"response\":{{\"usage\":{{\"input_tokens\":10,\
+             \"input_tokens_details\":{{\"cached_tokens\":4}},\"output_tokens\":2}}}}}}\n\n"
+        );
+        let (end, usage) = stream(Dialect::Responses, &done);
+        assert_eq!((end, usage.input, usage.cached, usage.output), (AnswerEnd::Complete, 6, 4, 2));
+        let incomplete = "data: {\"type\":\"response.incomplete\",\"response\":{}}\n\n";
+        assert_eq!(stream(Dialect::Responses, incomplete).0, AnswerEnd::Complete);
+
+        let part = "data: {\"candidates\":[{\"content\":{\"parts\":[{\"text\":\"abcd\"}]}}]}\n\n";
+        assert!(is_cut(&stream(Dialect::Contents, part).0));
+        let last = format!(
+            "{part}data: {{\"candidates\":[{{\"finishReason\":\"STOP\"}}],\"usageMetadata\":{{\"promptTokenCount\":7,\
+             \"candidatesTokenCount\":1,\"thoughtsTokenCount\":2}}}}\r\n\r\n"
+        );
+        let (end, usage) = stream(Dialect::Contents, &last);
+        assert_eq!((end, usage.input, usage.output), (AnswerEnd::Complete, 7, 3));
+    }
+
+    #[test]
+    fn an_error_in_the_answer_is_not_the_answer() {
+        for (dialect, text) in [
+            (Dialect::Chat, "data: {\"error\":{\"message\":\"overloaded\"}}\n\n"),
+            (
+                Dialect::Messages,
+                "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded\"}}\n\n",
+            ),
+            (
+                Dialect::Responses,
+                "data: {\"type\":\"response.failed\",\"response\":{\"error\":{\"message\":\"x\"}}}\n\n",
+            ),
+            (Dialect::Contents, "data: {\"error\":{\"code\":500}}\n\n"),
+        ] {
+            let (end, _) = stream(dialect, &format!("{text}data: [DONE]\n\n"));
+            assert!(matches!(end, AnswerEnd::Failed(_)), "{dialect:?}: {end:?}");
+        }
+    }
+
+    #[test]
+    fn a_document_is_complete_if_it_is_whole_json() {
+        let of = |text: &str| {
+            let mut scanner = Scanner::new(Dialect::Chat, "application/json");
+            assert!(!scanner.push(text.as_bytes()));
+            (scanner.end(text.as_bytes()), scanner.usage("asked", 0))
+        };
+        let whole =
+            "{\"model\":\"m\",\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":4},\"error\":null}";
+        let (end, usage) = of(whole);
+        assert_eq!((end, usage.input, usage.output, usage.model.as_str()), (AnswerEnd::Complete, 3, 4, "m"));
+        for length in 0..whole.len() {
+            assert!(is_cut(&of(&whole[..length]).0), "{length}");
+        }
+        assert!(matches!(of("{\"object\":\"response\",\"status\":\"failed\"}").0, AnswerEnd::Failed(_)));
+    }
+
+    #[test]
+    fn the_form_of_an_answer_is_seen_in_its_first_bytes() {
+        let events = "data: {\"model\":\"m\"}\n\ndata: [DONE]\n\n";
+        let document = " \n{\"model\":\"m\"}";
+        for content_type in ["text/event-stream", "text/plain; charset=utf-8", "application/json", ""] {
+            for (text, is_stream) in
+                [(events, true), (": hello\n\ndata: [DONE]\n\n", true), (document, false)]
+            {
+                let mut scanner = Scanner::new(Dialect::Chat, content_type);
+                for byte in text.as_bytes().chunks(1) {
+                    scanner.push(byte);
+                }
+                let found = (scanner.is_stream(), scanner.end(text.as_bytes()));
+                assert_eq!(found, (is_stream, AnswerEnd::Complete), "{content_type}: {text}");
+            }
+        }
+        for (content_type, text) in [("text/event-stream", ""), ("", ""), ("text/html", "<html>busy</html>")]
+        {
+            let mut scanner = Scanner::new(Dialect::Chat, content_type);
+            scanner.push(text.as_bytes());
+            assert!(is_cut(&scanner.end(text.as_bytes())), "{content_type}: {text}");
+        }
+    }
+
+    #[test]
+    fn every_choice_and_candidate_counts() {
+        let two = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"abcd\"}},\
+                   {\"index\":1,\"delta\":{\"content\":\"efgh\"}}]}\n\ndata: [DONE]\n\n";
+        assert_eq!(stream(Dialect::Chat, two).1.output, 2);
+        let one = "data: {\"candidates\":[{\"index\":0,\"finishReason\":\"STOP\"},{\"index\":1}]}\n\n";
+        assert!(is_cut(&stream(Dialect::Contents, one).0), "the second candidate is not at its end");
+        let both = format!("{one}data: {{\"candidates\":[{{\"index\":1,\"finishReason\":\"STOP\"}}]}}\n\n");
+        assert_eq!(stream(Dialect::Contents, &both).0, AnswerEnd::Complete);
+    }
+
+    #[test]
+    fn model_calls_are_recognised_by_their_path() {
+        for (api, path, expected) in [
+            (ModelApi::Openai, "/v1/chat/completions", Some(Dialect::Chat)),
+            (ModelApi::Openai, "/v1/responses", Some(Dialect::Responses)),
+            (ModelApi::Openai, "/v1/responses/resp_1/cancel", None),
+            (ModelApi::Openai, "/v1/files", None),
+            (ModelApi::Anthropic, "/v1/messages", Some(Dialect::Messages)),
+            (ModelApi::Anthropic, "/v1/messages/batches", None),
+            (ModelApi::Gemini, "/v1beta/models/g:streamGenerateContent", Some(Dialect::Contents)),
+            (ModelApi::Gemini, "/v1beta/cachedContents", None),
+        ] {
+            assert_eq!(api.dialect(path), expected, "{path}");
+        }
+        assert_eq!(model_of("/v1/messages", b"{\"model\":\"c\",\"messages\":[]}"), "c");
+        assert_eq!(model_of("/v1beta/models/gemini-3:generateContent", b"{}"), "gemini-3");
+        assert_eq!(model_of("/v1/chat/completions", b"too long to be parsed"), "unknown");
+    }
+}

@@ -1,0 +1,290 @@
+//! A generation: an answer while it grows, and the clients that read it.
+//!
+//! The answer of the current attempt is a log of chunks. Every reader follows the log from its first byte, so a retry
+//! reads the same bytes as the call that it repeats. Readers do not slow each other down, and the generation continues
+//! without them.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Context, Poll, Waker};
+
+use bytes::{Bytes, BytesMut};
+use hyper::body::{Body as HttpBody, Frame};
+use hyper::{HeaderMap, StatusCode};
+use onceward::{Error, Receipt};
+
+use super::super::lock;
+use super::which::Meant;
+
+/// Chunks that are queued for a reader are joined up to this size: one write instead of many.
+const JOINED: usize = 64 * 1024;
+
+/// The result of the call, when it has one.
+pub(crate) type Settled = Arc<Result<Receipt, Error>>;
+
+/// An answer while it grows.
+#[derive(Default)]
+pub(crate) struct Generation {
+    log: Mutex<Log>,
+}
+
+#[derive(Default)]
+struct Log {
+    head: Option<(StatusCode, HeaderMap)>,
+    chunks: Vec<Bytes>,
+    /// How many chunks readers may take. The last chunk of an answer waits until the answer is stored.
+    open: usize,
+    /// Why there will be no further chunks of this attempt.
+    broken: Option<String>,
+    settled: Option<Settled>,
+    /// Whether another gateway began the operation first, and the calls here choose again.
+    is_taken: bool,
+    readers: usize,
+    /// Whether the operation is in the ledger.
+    has_begun: bool,
+    /// Whether a reader has taken a chunk of this attempt, so that no other attempt can take its place.
+    is_read: bool,
+    wakers: Vec<Waker>,
+}
+
+impl Log {
+    fn wake(&mut self) {
+        self.wakers.drain(..).for_each(Waker::wake);
+    }
+
+    fn wait(&mut self, context: &Context<'_>) {
+        if !self.wakers.iter().any(|waker| waker.will_wake(context.waker())) {
+            self.wakers.push(context.waker().clone());
+        }
+    }
+}
+
+/// What a reader finds first.
+pub(crate) enum Opening {
+    /// The answer has begun, with this status and these headers.
+    Begun(StatusCode, HeaderMap),
+    /// The call is over.
+    Settled(Settled),
+    /// Another gateway began the operation first, and this call was meant to have one of its own.
+    Taken,
+}
+
+impl Generation {
+    fn log(&self) -> MutexGuard<'_, Log> {
+        lock(&self.log)
+    }
+
+    /// The operation is in the ledger.
+    pub(crate) fn note_begun(&self) {
+        let mut log = self.log();
+        log.has_begun = true;
+        log.wake();
+    }
+
+    /// Resolves when the operation is in the ledger.
+    pub(crate) async fn begun(&self) {
+        std::future::poll_fn(|context| {
+            let mut log = self.log();
+            if log.has_begun || log.settled.is_some() {
+                return Poll::Ready(());
+            }
+            log.wait(context);
+            Poll::Pending
+        })
+        .await;
+    }
+
+    /// Begins the answer of an attempt. Chunks of an earlier one are forgotten: no reader has taken any.
+    pub(crate) fn begin(&self, status: StatusCode, headers: HeaderMap) {
+        let mut log = self.log();
+        log.head = Some((status, headers));
+        log.chunks.clear();
+        (log.open, log.broken) = (0, None);
+    }
+
+    /// Adds a chunk. All chunks but the last can be read at once.
+    pub(crate) fn push(&self, chunk: Bytes, is_last: bool) {
+        let mut log = self.log();
+        log.chunks.push(chunk);
+        if !is_last {
+            log.open = log.chunks.len();
+            log.wake();
+        }
+    }
+
+    /// The attempt has failed. Returns whether a reader has seen a part of its answer; that reader's connection breaks.
+    pub(crate) fn fail(&self, why: &str) -> bool {
+        let mut log = self.log();
+        if !log.is_read {
+            log.head = None;
+            log.chunks.clear();
+            log.open = 0;
+            return false;
+        }
+        log.broken = Some(why.to_owned());
+        log.wake();
+        // Readers that are gone do not bind the next attempt.
+        let is_bound = log.readers > 0;
+        if !is_bound {
+            (log.head, log.is_read, log.broken, log.open) = (None, false, None, 0);
+            log.chunks.clear();
+        }
+        is_bound
+    }
+
+    /// All bytes of the answer so far.
+    pub(crate) fn bytes(&self) -> Bytes {
+        match self.log().chunks.as_slice() {
+            [] => Bytes::new(),
+            [one] => one.clone(),
+            several => joined(several),
+        }
+    }
+
+    /// The call has its result, which is stored.
+    pub(crate) fn settle(&self, settled: Settled, meant: Meant) {
+        let mut log = self.log();
+        log.is_taken = !log.has_begun
+            && meant == Meant::New
+            && matches!(&*settled, Ok(_) | Err(Error::InProgress { .. }));
+        log.settled = Some(settled);
+        log.open = log.chunks.len();
+        log.wake();
+    }
+
+    /// Whether no client reads.
+    pub(crate) fn is_unattended(&self) -> bool {
+        self.log().readers == 0
+    }
+
+    /// A new reader, from the first byte.
+    pub(crate) fn follow(self: &Arc<Self>) -> Follower {
+        self.log().readers += 1;
+        Follower { generation: Arc::clone(self), next: 0 }
+    }
+}
+
+/// One reader of a generation.
+pub(crate) struct Follower {
+    generation: Arc<Generation>,
+    next: usize,
+}
+
+impl Follower {
+    /// Waits until the answer begins or the call is over.
+    pub(crate) async fn opening(&self) -> Opening {
+        std::future::poll_fn(|context| {
+            let mut log = self.generation.log();
+            if log.is_taken {
+                return Poll::Ready(Opening::Taken);
+            }
+            if let Some(settled) = &log.settled {
+                return Poll::Ready(Opening::Settled(Arc::clone(settled)));
+            }
+            if log.open > 0
+                && log.broken.is_none()
+                && let Some((status, headers)) = log.head.clone()
+            {
+                log.is_read = true;
+                return Poll::Ready(Opening::Begun(status, headers));
+            }
+            log.wait(context);
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// The result of the call, if it is over.
+    pub(crate) fn settled(&self) -> Option<Settled> {
+        self.generation.log().settled.clone()
+    }
+
+    fn poll_chunk(&mut self, context: &Context<'_>) -> Poll<Option<Result<Bytes, String>>> {
+        let mut log = self.generation.log();
+        if self.next < log.open {
+            let queued = &log.chunks[self.next..log.open];
+            let mut taken = 1;
+            let mut size = queued[0].len();
+            while let Some(chunk) = queued.get(taken).filter(|chunk| size + chunk.len() <= JOINED) {
+                size += chunk.len();
+                taken += 1;
+            }
+            let bytes = match &queued[..taken] {
+                [one] => one.clone(),
+                several => joined(several),
+            };
+            self.next += taken;
+            return Poll::Ready(Some(Ok(bytes)));
+        }
+        if let Some(why) = &log.broken {
+            return Poll::Ready(Some(Err(why.clone())));
+        }
+        match log.settled.as_deref() {
+            Some(Ok(_)) => Poll::Ready(None),
+            Some(Err(error)) => Poll::Ready(Some(Err(error.to_string()))),
+            None => {
+                log.wait(context);
+                Poll::Pending
+            }
+        }
+    }
+
+    /// Whether every byte of a complete answer was taken.
+    pub(crate) fn has_all(&self) -> bool {
+        let log = self.generation.log();
+        matches!(log.settled.as_deref(), Some(Ok(_))) && self.next == log.chunks.len()
+    }
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        // An attempt looks for readers from time to time, so nothing is woken here.
+        self.generation.log().readers -= 1;
+    }
+}
+
+fn joined(chunks: &[Bytes]) -> Bytes {
+    let mut joined = BytesMut::with_capacity(chunks.iter().map(Bytes::len).sum());
+    chunks.iter().for_each(|chunk| joined.extend_from_slice(chunk));
+    joined.freeze()
+}
+
+/// The body of an answer that is still growing.
+pub(crate) struct Growing {
+    follower: Follower,
+    /// Runs once if the body was taken to its end.
+    at_end: Option<Box<dyn FnOnce(Settled) + Send>>,
+}
+
+impl Growing {
+    pub(crate) fn new(follower: Follower, at_end: impl FnOnce(Settled) + Send + 'static) -> Self {
+        Self { follower, at_end: Some(Box::new(at_end)) }
+    }
+}
+
+impl HttpBody for Growing {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        self.follower.poll_chunk(context).map(|chunk| match chunk? {
+            Ok(bytes) => Some(Ok(Frame::data(bytes))),
+            // An end is never invented: the connection breaks.
+            Err(why) => Some(Err(axum::Error::new(std::io::Error::other(why)))),
+        })
+    }
+}
+
+impl Drop for Growing {
+    fn drop(&mut self) {
+        // The connection drops the body once it has written all of it, or when it breaks.
+        if self.follower.has_all()
+            && let (Some(at_end), Some(settled)) = (self.at_end.take(), self.follower.settled())
+        {
+            at_end(settled);
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! Which operation a model call refers to: a retry attaches to an earlier call, a new sample is one of its own.
+//!
+//! In this order: the caller's key; an explicit sample; the n-th equal call of a run; a call whose client left without
+//! the answer; the newest call, if the SDK reports a retry; otherwise a new sample.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use onceward::{ALIAS_NAME, Error, Intent, InvalidInput, Json, Operation, Ran, Record, RepeatRule, State};
+
+use super::super::aliases::{self, Asker, Written};
+use super::super::choose::{self, Decided};
+use super::super::mutate::in_scope;
+use super::super::turns::Turn;
+use super::ModelCall;
+use crate::headers::{self, KEY};
+
+/// For how long a retry that an SDK reports finds the call before it, if the SDK does not say how long it waits.
+const RETRY_WINDOW: Duration = Duration::from_secs(660);
+/// The most equal calls of one run.
+const MOST_POSITIONS: u64 = 10_000;
+
+/// The operation of a call.
+pub(crate) struct Chosen {
+    pub(crate) intent: Intent,
+    pub(crate) rule: RepeatRule,
+    /// Which layer asked.
+    pub(crate) layer: &'static str,
+    /// The position of the call in its run, which is delivered with the answer.
+    pub(crate) position: Option<Arc<Record>>,
+    /// Held until the operation has begun.
+    pub(crate) turn: Option<Turn>,
+    pub(crate) meant: Meant,
+}
+
+/// Which operation a call is meant to have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Meant {
+    /// The chosen one, even if another request began it.
+    This,
+    /// One that has not begun. If another gateway was faster, the call chooses again.
+    New,
+}
+
+/// Chooses the operation of a call.
+///
+/// # Errors
+/// [`Error::Invalid`], [`Error::InProgress`] if it stays unknown whether the client of an equal call is there, or the
+/// ledger cannot be used.
+pub(crate) async fn choose(call: &ModelCall, operation: Operation) -> Result<Chosen, Error> {
+    let headers = &call.request.headers;
+    let ledger = &call.tenant.ledger;
+    let given = |operation: Operation| Ok(Chosen::given(ledger.intent(operation)?));
+    if let Some(key) = headers::key(headers, &KEY) {
+        return given(operation.key(key));
+    }
+    if let Some(label) = &call.wishes.occurrence {
+        return given(operation.occurrence(label.clone()));
+    }
+    let asker = Asker {
+        gateway: call.gateway(),
+        tenant: &call.tenant,
+        upstream: &call.upstream.name,
+        reader: &call.reader,
+    };
+    let run = match (headers::only(headers, "once-run"), &call.wishes.scope) {
+        (Some(""), _) => return Err(InvalidInput::new("Once-Run is empty").into()),
+        (Some(run), Some(scope)) => Some((run, scope)),
+        (Some(_), None) => {
+            return Err(InvalidInput::new("Once-Run names a start of a scope: send Once-Scope too").into());
+        }
+        (None, _) => None,
+    };
+    match (headers::only(headers, "once-sample"), run) {
+        (Some(sample), _) if sample.eq_ignore_ascii_case("new") => {
+            // The samples of a run are counted apart from its positions, which are the same after a restart.
+            let operation = match run {
+                Some(_) => operation.input(with_members(call, [("sample", Json::from("new"))])),
+                None => operation,
+            };
+            new_sample(call, &asker, &ledger.intent(operation)?).await
+        }
+        (Some(_), _) => Err(InvalidInput::new("Once-Sample has the value `new`, or is left out").into()),
+        (None, Some((run, scope))) => in_run(call, &asker, operation, scope, run).await,
+        (None, None) => by_delivery(call, &asker, &ledger.intent(operation)?).await,
+    }
+}
+
+impl Chosen {
+    /// The operation that the caller names.
+    fn given(intent: Intent) -> Self {
+        Self {
+            intent,
+            rule: RepeatRule::Given,
+            layer: "caller",
+            position: None,
+            turn: None,
+            meant: Meant::This,
+        }
+    }
+
+    fn retry(intent: Intent, state: State, layer: &'static str, turn: Option<Turn>) -> Self {
+        Self { rule: RepeatRule::Retry(state), layer, turn, ..Self::given(intent) }
+    }
+
+    fn new(intent: Intent, rule: RepeatRule, turn: Turn) -> Self {
+        Self { rule, turn: Some(turn), meant: Meant::New, ..Self::given(intent) }
+    }
+}
+
+/// The content of a call with further members.
+fn with_members<const N: usize>(call: &ModelCall, members: [(&str, Json); N]) -> Json {
+    let members = members.into_iter().chain([("call", call.request.input(None))]);
+    Json::Object(members.map(|(name, value)| (name.to_owned(), value)).collect())
+}
+
+/// A sample that the caller asks for. An SDK sends the header again with its own retries.
+async fn new_sample(call: &ModelCall, asker: &Asker<'_>, action: &Intent) -> Result<Chosen, Error> {
+    if retries(call) > 0 {
+        return by_delivery(call, asker, action).await;
+    }
+    let ledger = &asker.tenant.ledger;
+    let turn = asker.gateway.turns.take(asker.place(&action.id)).await;
+    let (newest, found) = ledger.newest_of(action, None).await?;
+    let number = if found.is_some() { newest + 1 } else { newest };
+    let intent = ledger.keyed(action.clone()).at_occurrence(number)?;
+    Ok(Chosen::new(intent, RepeatRule::Repeat, turn))
+}
+
+/// The n-th equal call of a run is the n-th of its scope. Delivery distinguishes a retry within a run from its next
+/// call.
+async fn in_run(
+    call: &ModelCall,
+    asker: &Asker<'_>,
+    operation: Operation,
+    scope: &str,
+    run: &str,
+) -> Result<Chosen, Error> {
+    let ledger = &asker.tenant.ledger;
+    // A position is another name of its operation, so it is not listed as one.
+    let input = with_members(call, [("run", Json::from(run)), ("upstream", Json::from(asker.upstream))]);
+    let position = Operation::new(ALIAS_NAME).input(input).terms(call.terms()?);
+    let position = in_scope(position, &call.tenant, &call.upstream, &call.request.headers, Some(scope))?;
+    let position = ledger.keyed(ledger.intent(position)?);
+    let intent = ledger.keyed(ledger.intent(operation)?);
+    loop {
+        let chosen = by_delivery(call, asker, &position).await?;
+        let intent = intent.clone().at_occurrence(number_of(&position, &chosen.intent)?)?;
+        if call.wishes.dry_run {
+            return Ok(Chosen { intent, ..chosen });
+        }
+        call.position_reader.refers_to(asker.place(&chosen.intent.id));
+        call.position_reader.executes();
+        let written = aliases::write(asker.tenant, chosen.intent.clone(), &intent.id).await?;
+        if (written, chosen.meant) == (Written::Known, Meant::New) {
+            // Another gateway has given this position to an equal call of the run.
+            continue;
+        }
+        let (record, _) = ledger.find(&chosen.intent.id).await?;
+        return Ok(Chosen { intent, position: Some(record), meant: Meant::This, ..chosen });
+    }
+}
+
+/// The number of a position among those of the equal calls of its run.
+fn number_of(first: &Intent, position: &Intent) -> Result<u64, Error> {
+    let is_it = |number: &u64| first.clone().at_occurrence(*number).is_ok_and(|one| one.id == position.id);
+    (1..=MOST_POSITIONS).find(is_it).ok_or_else(|| {
+        let why = format!("one run makes more than {MOST_POSITIONS} equal calls; use Once-Occurrence");
+        InvalidInput::new(why).into()
+    })
+}
+
+/// A call whose client left without the answer, or the newest call, if the SDK reports a retry, or a new sample.
+async fn by_delivery(call: &ModelCall, asker: &Asker<'_>, action: &Intent) -> Result<Chosen, Error> {
+    let is_reported = retries(call) > 0;
+    let wait = if is_reported { 0 } else { action.terms.wait_ms };
+    let until = Instant::now() + Duration::from_millis(wait);
+    let nothing_else = || std::future::ready(Ok(None::<Infallible>));
+    let decided = choose::decide(asker, action, until, nothing_else).await?;
+    if is_reported
+        && matches!(decided, Decided::New(..) | Decided::Undecided(_))
+        && let Some(newest) = newest(call, asker, action).await?
+    {
+        return Ok(newest);
+    }
+    match decided {
+        Decided::Known(never) => match never {},
+        Decided::Same(intent, state, turn) => {
+            let layer = if is_reported { "sdk" } else { "retry" };
+            Ok(Chosen::retry(intent, state, layer, Some(turn)))
+        }
+        Decided::New(intent, rule, turn) => Ok(Chosen::new(intent, rule, turn)),
+        Decided::Undecided(record) => Err(Error::InProgress { record, ran: Ran::No }),
+    }
+}
+
+/// The newest equal call, if the SDK can have made it a moment ago. The SDK says that it has no answer, although one
+/// may have been delivered.
+async fn newest(call: &ModelCall, asker: &Asker<'_>, action: &Intent) -> Result<Option<Chosen>, Error> {
+    let ledger = &asker.tenant.ledger;
+    let (number, Some((record, state))) = ledger.newest_of(action, None).await? else { return Ok(None) };
+    let is_old = ledger.clock_ms() - record.created_ms >= retry_window_ms(call);
+    if is_old || matches!(state, State::Expired | State::Cancelled) {
+        return Ok(None);
+    }
+    let intent = ledger.keyed(action.clone()).at_occurrence(number)?;
+    Ok(Some(Chosen::retry(intent, state, "sdk", None)))
+}
+
+/// How often the SDK says that it has tried this call before.
+fn retries(call: &ModelCall) -> u32 {
+    let said = headers::only(&call.request.headers, "x-stainless-retry-count");
+    said.and_then(|text| text.parse().ok()).unwrap_or(0)
+}
+
+/// How long the SDK waits for an answer, and a minute more.
+fn retry_window_ms(call: &ModelCall) -> i64 {
+    let said = ["x-stainless-read-timeout", "x-stainless-timeout"]
+        .iter()
+        .find_map(|name| headers::only(&call.request.headers, name)?.parse::<u32>().ok());
+    let patience = said.map_or(RETRY_WINDOW, |seconds| Duration::from_secs(u64::from(seconds) + 60));
+    i64::try_from(patience.as_millis()).unwrap_or(i64::MAX)
+}

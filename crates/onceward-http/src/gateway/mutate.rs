@@ -1,0 +1,544 @@
+//! A mutating request: which operation it is, one call of the ledger, and the answer.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::body::Body;
+use axum::response::Response;
+use bytes::Bytes;
+use http_body_util::StreamBody;
+use hyper::body::Frame;
+use hyper::{HeaderMap, StatusCode};
+use onceward::MAX_NAME;
+use onceward::{
+    Class, Error, Happened, Intent, Ledger, Operation, OperationId, PRINCIPAL, Pointer, Preview, Ran,
+    Receipt, Record, RepeatRule, Verification,
+};
+use sha2::{Digest, Sha256};
+
+use super::aliases::{self, Asker, NewKey, Resolved, Unresolved};
+use super::checks::Check;
+use super::content::{Kind, Request};
+use super::delivery::{Delivery, Receipts};
+use super::exchange::Exchange;
+use super::policy::OperationRule;
+use super::questions::Question;
+use super::readers::Reader;
+use super::replays::Sent;
+use super::reply::{self, Receipted, Reply};
+use super::rules::{Part, Placement};
+use super::upstream::{Ruling, Upstream};
+use super::{Gateway, graphql, pass, questions};
+use crate::headers::{self, KEY};
+use crate::observe::{self, CallSurface, Metrics};
+use crate::tenants::Tenant;
+
+/// What tokens begin with, although ids begin in the same way.
+const SECRET_PREFIXES: [&str; 9] = ["sk", "rk", "pk", "whsec", "ghp", "gho", "ghs", "xoxb", "xoxp"];
+/// The first pause before an upstream is asked again whether a request in doubt happened.
+const PROBE_PAUSE: Duration = Duration::from_millis(200);
+
+/// What a caller asks of the gateway in headers.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Wishes {
+    pub(crate) scope: Option<String>,
+    pub(crate) occurrence: Option<String>,
+    pub(crate) dry_run: bool,
+}
+
+impl Wishes {
+    pub(crate) fn of(headers: &HeaderMap) -> Self {
+        let text = |name: &str| headers::only(headers, name).map(str::to_owned);
+        let dry_run = text("once-dry-run").is_some_and(|value| value != "false" && value != "0");
+        Self { scope: text("once-scope"), occurrence: text("once-occurrence"), dry_run }
+    }
+}
+
+/// A mutating request.
+pub(crate) struct Mutation {
+    pub(crate) gateway: Arc<Gateway>,
+    pub(crate) metrics: Metrics,
+    pub(crate) tenant: Tenant,
+    pub(crate) upstream: Arc<Upstream>,
+    /// The path at the gateway, which names the operation.
+    pub(crate) path: String,
+    pub(crate) request: Request,
+    pub(crate) wishes: Wishes,
+    pub(crate) asked: Instant,
+    pub(crate) reader: Arc<Reader>,
+    pub(crate) receipts: Receipts,
+}
+
+impl Mutation {
+    fn name(&self) -> String {
+        name(&self.upstream.name, self.request.method.as_str(), &self.path)
+    }
+
+    fn sent(&self) -> Option<Sent<'_>> {
+        let Request { method, path, query, headers, payload, .. } = &self.request;
+        let (tenant, upstream, query, body) =
+            (&self.tenant, &self.upstream, query.as_deref(), payload.bytes()?);
+        Some(Sent { tenant, upstream, method, path, query, headers, body })
+    }
+
+    /// The caller's trace, which is stored with the operation.
+    pub(crate) fn trace_parent(&self) -> Option<&str> {
+        headers::only(&self.request.headers, "traceparent")
+    }
+
+    /// Makes the call and answers it. Runs to its end even if the client is gone.
+    pub(crate) async fn run(self) -> Response {
+        let target = self.request.target();
+        let rule = match OperationRule::of(&self.gateway.policy, &self.name()) {
+            Ok(rule) => rule,
+            Err(invalid) => return reply::problem(&invalid.into()),
+        };
+        let mut ruling = self.upstream.ruling(&self.request.method, &self.path, target.as_deref(), rule);
+        let is_query = ruling.key.as_ref().is_some_and(|key| key.part == Part::Graphql)
+            && graphql::is_read(&self.request.body);
+        if ruling.terms.class == Class::Read || is_query {
+            return pass::spooled(&self.upstream, self.request).await;
+        }
+        let place = usable_place(&mut ruling, &self.request);
+        let vendor_key = ruling.key.as_ref().and_then(|place| self.request.key_at(place));
+        let key = headers::key(&self.request.headers, &KEY).or(vendor_key.clone());
+        let is_signed = self.request.is_signed();
+        if is_signed && ruling.key.is_some() && vendor_key.is_none() {
+            // No key can be added to a request that is signed.
+            (ruling.key, ruling.terms.class) = (None, without_key(&ruling));
+        }
+        if let Some(place) = ruling.key.as_ref().filter(|_| !is_signed)
+            && let Err(why) = self.request.with_key(place, "key")
+        {
+            // No retry can change this, so it is not an attempt.
+            let detail = format!("{why}; nothing was sent");
+            return reply::refusal(StatusCode::BAD_REQUEST, "INVALID_INPUT", Some(Happened::No), &detail);
+        }
+        let operation = match self.operation(&ruling, place.as_ref(), key.is_none()) {
+            Ok(operation) => operation,
+            Err(error) => return reply::problem(&error),
+        };
+        let operation = match (&vendor_key, is_signed) {
+            (Some(pinned), true) => operation.downstream_key(pinned.clone()),
+            (Some(_) | None, _) => operation,
+        };
+        let pinned = vendor_key.filter(|_| is_signed);
+        loop {
+            let upstream = self.upstream.name.as_str();
+            let asker =
+                Asker { gateway: &self.gateway, tenant: &self.tenant, upstream, reader: &self.reader };
+            let resolved = aliases::resolve(&asker, operation.clone(), key.clone(), ruling.terms.keys).await;
+            let resolved = match resolved {
+                Ok(resolved) => resolved,
+                Err(Unresolved::Error(error)) => return reply::problem(&error),
+                Err(Unresolved::KeyInUse) => {
+                    let detail = "this key is being used for a different request; nothing was sent";
+                    let status = StatusCode::UNPROCESSABLE_ENTITY;
+                    return reply::refusal(status, "KEY_REUSED", Some(Happened::Unknown), detail);
+                }
+            };
+            if let Some(response) = self.answered(ruling.clone(), resolved, pinned.as_deref()).await {
+                return response;
+            }
+        }
+    }
+
+    /// The answer. `None` if another gateway began the operation first, and the request may be meant beside it.
+    async fn answered(
+        &self,
+        ruling: Ruling,
+        mut resolved: Resolved,
+        pinned: Option<&str>,
+    ) -> Option<Response> {
+        let ledger = self.tenant.ledger.clone();
+        if self.wishes.dry_run {
+            return Some(match ledger.plan(&resolved.intent).await {
+                Ok(plan) => reply::preview(&Preview::of(&plan, &resolved.intent, ruling.effect)),
+                Err(error) => reply::problem(&error),
+            });
+        }
+        if let Some(pinned) = pinned
+            && is_pinned_to_another(&ledger, &resolved.intent, pinned).await
+        {
+            // The vendor knows the first request by another key, so it would execute this one.
+            resolved.intent.terms.class = Class::Once;
+        }
+        let (id, rule) = (resolved.intent.id.clone(), resolved.rule);
+        self.reader.refers_to((self.tenant.name.clone(), id.clone()));
+        let exchange = Exchange::new(
+            &self.tenant,
+            &self.upstream,
+            ruling,
+            self.request.clone(),
+            pinned.is_some(),
+            &self.reader,
+        );
+        let exchange = Arc::new(exchange);
+        let begins = resolved.alias.as_ref().is_some_and(|alias| alias.turn.is_some());
+        if begins {
+            // If another gateway has begun it, this request does not wait for that one.
+            resolved.intent.terms.wait_ms = 0;
+        }
+        let known = resolved.known_key.map(|key| (key, resolved.intent.clone()));
+        let written = self.new_key_written(&exchange, resolved.alias, &id);
+        let (result, written) = both(call(&ledger, &exchange, resolved.intent), written, || {
+            if !begins || exchange.has_begun() { Rest::Awaited } else { Rest::Dropped }
+        })
+        .await;
+        let is_anothers = matches!(result, Ok(_) | Err(Error::InProgress { .. } | Error::Failed { .. }));
+        if begins && !exchange.has_begun() && is_anothers {
+            return None;
+        }
+        observe::ended(CallSurface::Gateway, &result, self.asked.elapsed(), Some(&self.metrics));
+        // A key that could not be recorded must not be answered: its retry could be a new operation.
+        let result = match (result, written) {
+            (Ok(_), Some(Err(error))) => return Some(reply::problem(&error)),
+            (result, _) => result,
+        };
+        let receipt = result.as_ref().ok().cloned();
+        let mut response = self.respond(&exchange, result).await;
+        reply::put(response.headers_mut(), "once-rule", in_a_word(rule));
+        if let (Some((key, intent)), Some(receipt), None) = (known, receipt, pinned)
+            && let Some(sent) = self.sent()
+        {
+            self.gateway.replays.remember(&sent, &key, intent, &receipt, &response);
+        }
+        Some(response)
+    }
+
+    /// Records a new key: at once if it is a key of a known operation, otherwise when the operation has begun.
+    async fn new_key_written(
+        &self,
+        exchange: &Exchange,
+        alias: Option<NewKey>,
+        of: &OperationId,
+    ) -> Result<(), Error> {
+        let Some(NewKey { record, used, turn }) = alias else { return Ok(()) };
+        if turn.is_some() {
+            exchange.begun().await;
+            used.set(of);
+        }
+        drop(turn);
+        aliases::write(&self.tenant, record, of).await.map(drop)
+    }
+
+    async fn respond(&self, exchange: &Arc<Exchange>, result: Result<Receipt, Error>) -> Response {
+        let (record, ran) = match &result {
+            Ok(receipt) => (Arc::clone(receipt.record()), receipt.ran()),
+            Err(Error::Failed { record, ran, .. }) => (Arc::clone(record), *ran),
+            Err(error) => {
+                if exchange.live().is_in_flight {
+                    return in_flight(error);
+                }
+                return reply::problem(error);
+            }
+        };
+        let (live, stream) = {
+            let mut live = exchange.live();
+            (live.reply.take().filter(|_| ran == Ran::Yes), live.stream.take().filter(|_| ran == Ran::Yes))
+        };
+        if let Some((head, begun, rest)) = stream {
+            let mut response = streamed(head.status, &head.headers, begun, rest);
+            Receipted { record: &record, ran }.sign(head.status, response.headers_mut());
+            return self.delivery(&record).attach(response);
+        }
+        let stored = || record.outcome.as_ref().and_then(|outcome| Reply::decode(outcome.body.as_deref()?));
+        let Some(reply) = live.or_else(stored) else {
+            return match &result {
+                Ok(_) => self.delivery(&record).attach(reply::unavailable(&record)),
+                Err(error) => self.delivery(&record).attach(reply::problem(error)),
+            };
+        };
+        let record = if result.is_ok() { self.verified(exchange, record, ran, &reply).await } else { record };
+        let mut response = whole(&reply);
+        Receipted { record: &record, ran }.sign(reply.status, response.headers_mut());
+        self.delivery(&record).attach(response)
+    }
+
+    fn delivery(&self, record: &Arc<Record>) -> Delivery {
+        Delivery::new(&self.tenant, &self.gateway.readers, record, self.asked, &self.receipts)
+    }
+
+    /// Notes that a success is not confirmed yet, and begins to check it.
+    async fn verified(
+        &self,
+        exchange: &Arc<Exchange>,
+        record: Arc<Record>,
+        ran: Ran,
+        reply: &Reply,
+    ) -> Arc<Record> {
+        let known = record.outcome.as_ref().and_then(|outcome| outcome.verified);
+        let check = exchange.ruling.verify.is_some() && reply.status.is_success();
+        let is_new = ran == Ran::Yes && known.is_none() && (check || exchange.live().is_accepted);
+        let ledger = self.tenant.ledger.patient();
+        let record = match is_new {
+            true => {
+                ledger.record_verification(&record.id, Verification::Pending, None).await.unwrap_or(record)
+            }
+            false => record,
+        };
+        if check && (is_new || known == Some(Verification::Pending)) {
+            let check = Check {
+                tenant: self.tenant.clone(),
+                upstream: Arc::clone(&exchange.upstream),
+                ruling: exchange.ruling.clone(),
+                headers: exchange.request.headers.clone(),
+                id: record.id.clone(),
+                reply: reply.clone(),
+                since_ms: ledger.clock_ms(),
+            };
+            check.in_background(&self.gateway);
+        }
+        record
+    }
+
+    fn operation(
+        &self,
+        ruling: &Ruling,
+        place: Option<&Placement>,
+        is_derived: bool,
+    ) -> Result<Operation, Error> {
+        let in_body = |field: &String| {
+            let name = match self.request.kind {
+                Kind::Form => format!("/{}", field.replace('~', "~0").replace('/', "~1")),
+                Kind::Json | Kind::Opaque => Pointer::parse(field)?.to_string(),
+            };
+            Ok::<_, Error>(format!("/body{name}"))
+        };
+        let volatile: Vec<String> = ruling.volatile.iter().map(in_body).collect::<Result<_, _>>()?;
+        let key_fields: Vec<String> = ruling.key_fields.iter().map(in_body).collect::<Result<_, _>>()?;
+        let mut operation = Operation::new(self.name())
+            .input(self.request.input(place))
+            .volatile(volatile)
+            .trace_parent(self.trace_parent())
+            .terms(ruling.terms.clone());
+        if is_derived {
+            operation = operation.key_fields(key_fields);
+        }
+        if let Some(label) = &self.wishes.occurrence {
+            operation = operation.occurrence(label.clone());
+        }
+        let scope = self.wishes.scope.as_deref();
+        in_scope(operation, &self.tenant, &self.upstream, &self.request.headers, scope)
+    }
+}
+
+/// The operation in the scope that its caller chose, apart from other callers' operations.
+///
+/// # Errors
+/// If the scope could be one of another caller.
+pub(crate) fn in_scope(
+    operation: Operation,
+    tenant: &Tenant,
+    upstream: &Upstream,
+    headers: &HeaderMap,
+    scope: Option<&str>,
+) -> Result<Operation, Error> {
+    let principal = upstream.principal(tenant, headers);
+    let own = |scope: &str| match &principal {
+        Some(principal) => format!("{scope}{PRINCIPAL}{principal}"),
+        None => scope.to_owned(),
+    };
+    Ok(match scope {
+        Some(scope) if scope.contains(PRINCIPAL) => {
+            let why = format!("Once-Scope must not contain `{PRINCIPAL}`");
+            return Err(onceward::InvalidInput::new(why).into());
+        }
+        Some(scope) if scope != onceward::DEFAULT_SCOPE => operation.scope(own(scope)),
+        Some(_) | None => match &principal {
+            Some(_) => operation.host_scope(own(onceward::DEFAULT_SCOPE)),
+            None => operation,
+        },
+    })
+}
+
+/// The rule that decided between retry and repeat.
+pub(crate) fn in_a_word(rule: RepeatRule) -> &'static str {
+    match rule {
+        RepeatRule::Given => "given",
+        RepeatRule::Strict => "strict",
+        RepeatRule::First => "first",
+        RepeatRule::Retry(_) => "retry",
+        RepeatRule::Repeat => "repeat",
+    }
+}
+
+/// Whether the rest of the work is needed after the call ended.
+enum Rest {
+    Awaited,
+    Dropped,
+}
+
+/// Runs a call and what accompanies it. When the call has ended, `rest` says whether the other is needed.
+async fn both<A, B>(
+    call: impl Future<Output = A>,
+    other: impl Future<Output = B>,
+    rest: impl FnOnce() -> Rest,
+) -> (A, Option<B>) {
+    let (mut call, mut other) = (pin!(call), pin!(other));
+    tokio::select! {
+        result = &mut call => match rest() {
+            Rest::Awaited => (result, Some(other.await)),
+            Rest::Dropped => (result, None),
+        },
+        ended = &mut other => (call.await, Some(ended)),
+    }
+}
+
+/// Makes the call. While it is in doubt and the upstream can be asked, it is asked for as long as callers wait.
+async fn call(ledger: &Ledger, exchange: &Arc<Exchange>, intent: Intent) -> Result<Receipt, Error> {
+    let until = Instant::now() + Duration::from_millis(exchange.ruling.terms.wait_ms);
+    let mut pause = PROBE_PAUSE;
+    loop {
+        let mut call = ledger.call(intent.clone());
+        if exchange.ruling.probe.is_some() && intent.terms.class == Class::Probed {
+            let (exchange, ledger) = (Arc::clone(exchange), ledger.clone());
+            call = call.probe(move |record| {
+                let (exchange, ledger) = (Arc::clone(&exchange), ledger.clone());
+                async move {
+                    let Exchange { upstream, ruling, request, .. } = &*exchange;
+                    let (record, ledger) = (&*record, &ledger);
+                    questions::probe(Question { upstream, ruling, request, record, ledger }).await
+                }
+            });
+        }
+        let result = call.run(|attempt| exchange.attempt(attempt)).await;
+        let is_doubt = matches!(result, Err(Error::InDoubt { .. } | Error::Timeout { .. }));
+        if !is_doubt || intent.terms.class != Class::Probed || Instant::now() >= until {
+            return result;
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(Duration::from_secs(2));
+    }
+}
+
+/// The place of the key, if this request can have one. Without it, the class is that of a vendor without keys.
+fn usable_place(ruling: &mut Ruling, request: &Request) -> Option<Placement> {
+    let place = ruling.key.clone();
+    let is_missing = match &place {
+        Some(place) => place.if_present && request.key_at(place).is_none(),
+        None => ruling.terms.class == Class::Keyed,
+    };
+    if is_missing {
+        (ruling.key, ruling.terms.class) = (None, without_key(ruling));
+    }
+    place
+}
+
+fn without_key(ruling: &Ruling) -> Class {
+    if ruling.probe.is_some() { Class::Probed } else { Class::Once }
+}
+
+/// Whether the first attempt was signed with another key than this request.
+async fn is_pinned_to_another(ledger: &Ledger, intent: &Intent, pinned: &str) -> bool {
+    match ledger.find(&intent.id).await {
+        Ok((record, _)) => record.detail.downstream.as_ref().is_some_and(|first| first.key != pinned),
+        Err(_) => false,
+    }
+}
+
+/// The name of the operation. A path that is too long for a name ends with its hash.
+pub(crate) fn name(upstream: &str, method: &str, path: &str) -> String {
+    let segments: Vec<&str> = path.split('/').map(shown_segment).collect();
+    let name = format!("{upstream} {method} {}", segments.join("/"));
+    if name.chars().count() <= MAX_NAME {
+        return name;
+    }
+    let hash = data_encoding::HEXLOWER.encode(&Sha256::digest(&name)[..16]);
+    let kept: String = name.chars().take(MAX_NAME - hash.len() - 1).collect();
+    format!("{kept}…{hash}")
+}
+
+/// A part of a path as it is stored. Some vendors have credentials in their paths, such as `/bot123:TOKEN/sendMessage`
+/// and the last part of a webhook's address.
+fn shown_segment(segment: &str) -> &str {
+    if is_secret(segment) { "…" } else { segment }
+}
+
+/// Whether a part of a path looks like a credential: long and random, without the prefix that ids have.
+fn is_secret(segment: &str) -> bool {
+    let has = |of: fn(&char) -> bool| segment.chars().any(|char| of(&char));
+    let is_mixed =
+        has(char::is_ascii_uppercase) && has(char::is_ascii_lowercase) && has(char::is_ascii_digit);
+    let is_random =
+        |text: &str| text.chars().all(|char| char.is_ascii_alphanumeric() || "-_.~:%".contains(char));
+    let prefix = segment.split_once('_').map(|(prefix, _)| prefix);
+    let is_id = prefix.is_some_and(|prefix| {
+        prefix.len() <= 8
+            && prefix.chars().all(|char| char.is_ascii_lowercase())
+            && !SECRET_PREFIXES.contains(&prefix)
+    });
+    let is_prefixed = prefix.is_some_and(|prefix| SECRET_PREFIXES.contains(&prefix)) && segment.len() >= 16;
+    is_prefixed || (segment.len() >= 24 && is_mixed && is_random(segment) && !is_id)
+}
+
+/// A complete answer as a response.
+pub(crate) fn whole(reply: &Reply) -> Response {
+    let body = match &reply.trailers {
+        None => Body::from(reply.body.clone()),
+        Some(trailers) => {
+            let frames = [Frame::data(reply.body.clone()), Frame::trailers(trailers.clone())];
+            let frames = frames.map(Ok::<_, std::convert::Infallible>);
+            Body::new(StreamBody::new(futures_util::stream::iter(frames)))
+        }
+    };
+    let mut response = Response::new(body);
+    *response.status_mut() = reply.status;
+    *response.headers_mut() = reply::vendors_own(&reply.headers);
+    match &reply.trailers {
+        None => drop(response.headers_mut().insert(hyper::header::CONTENT_LENGTH, reply.body.len().into())),
+        Some(trailers) => {
+            let names = trailers.keys().map(|name| (hyper::header::TRAILER, name.clone().into()));
+            response.headers_mut().extend(names);
+        }
+    }
+    response
+}
+
+/// An answer that is too large to store: its beginning, and the rest as fast as the client takes it.
+fn streamed(status: StatusCode, headers: &HeaderMap, begun: Bytes, rest: hyper::body::Incoming) -> Response {
+    use futures_util::StreamExt;
+    use http_body_util::BodyStream;
+
+    let begun = futures_util::stream::iter([Ok(Frame::data(begun))]);
+    let mut response = Response::new(Body::new(StreamBody::new(begun.chain(BodyStream::new(rest)))));
+    *response.status_mut() = status;
+    *response.headers_mut() = reply::vendors_own(headers);
+    response
+}
+
+/// The vendor still executes an earlier request: the same request may come again later.
+fn in_flight(error: &Error) -> Response {
+    let detail =
+        "the upstream is still executing an earlier request with this key; make the same request again";
+    let mut response = reply::refusal(StatusCode::CONFLICT, "IN_PROGRESS", Some(Happened::Unknown), detail);
+    if let Some(record) = error.record() {
+        reply::put(response.headers_mut(), "once-operation", record.id.as_str());
+    }
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::name;
+
+    #[test]
+    fn credentials_in_a_path_are_not_part_of_the_name() {
+        for (path, shown) in [
+            ("/v1/charges", "/v1/charges"),
+            (
+                "/v1/payment_intents/pi_3MtwBwLkdIwHu7ix28a3tqPa/confirm",
+                "/v1/payment_intents/pi_3MtwBwLkdIwHu7ix28a3tqPa/confirm",
+            ),
+            ("/v2/orders/5O190127TN364715T/capture", "/v2/orders/5O190127TN364715T/capture"),
+            ("/o/9f1c2d3e-0000-4000-8000-9f1c2d3e0000", "/o/9f1c2d3e-0000-4000-8000-9f1c2d3e0000"),
+            ("/bot110201543:AAHdqTcvCH1vGWJxfSeofSAs0K5PALDsaw/sendMessage", "/…/sendMessage"),
+            ("/services/T00000000/B00000000/x1X2x3X4x5X6x7X8x9X0x1X2", "/services/T00000000/B00000000/…"),
+            ("/api/webhooks/123/aB3-dE_fGhIjKlMnOpQrStUvWxYz0123456789", "/api/webhooks/123/…"),
+            ("/t/sk_live_0123456789abcdef", "/t/…"),
+        ] {
+            assert_eq!(name("up", "POST", path), format!("up POST {shown}"));
+        }
+    }
+}

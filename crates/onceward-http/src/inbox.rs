@@ -1,0 +1,140 @@
+//! The webhook inbox: each event once, nothing lost, nothing forged.
+//!
+//! - [`judgement`]: a request as it arrived, and what the source says about it.
+//! - [`settings`]: what can be configured about a source; [`presets`]: the vendors as data, in `presets.toml`.
+//! - [`source`]: judges a request: signature, time, identity, handshakes. `scheme`: what is signed, and with which
+//!   algorithm. `places`: values in headers, JSON and forms.
+//! - [`certificates`]: the signing certificates of PayPal and Amazon SNS.
+//! - [`signer`]: signs samples as the vendor would.
+//! - `config`: the `[hook.NAME]` sections. `outside`: what the program supplies.
+//! - `accept`: verify, deduplicate, record, answer. [`record`]: how an event is recorded. [`rejected`]: what was not
+//!   believed.
+//! - `hook`: a source while the server runs. `lane`: the queue of a handler. `deliver`: attempts. [`admin`]: lists,
+//!   retries and replays.
+
+mod accept;
+pub mod admin;
+pub mod config;
+mod deliver;
+mod hook;
+mod lane;
+mod outside;
+pub mod record;
+pub mod rejected;
+pub mod certificates;
+pub mod judgement;
+mod places;
+pub mod presets;
+mod scheme;
+pub mod settings;
+pub mod signer;
+pub mod source;
+
+pub use certificates::{CertificateError, Certificates, FetchCertificate};
+pub use judgement::{Confirmation, Event, Judgement, Reason, Received, Rejection, Reply};
+pub use settings::SourceConfig;
+pub use signer::{Sample, Signed, Signer, Trial};
+pub use source::Source;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::DefaultBodyLimit;
+use axum::routing::any;
+use onceward::{InvalidInput, Policy, Record};
+
+pub use outside::{CommandDelivery, Outside, RunCommand};
+
+use crate::App;
+use crate::config::Config;
+use crate::tenants::Tenants;
+use config::HookConfig;
+pub(crate) use deliver::Target;
+pub(crate) use deliver::{Next, after_error, follow, look, run};
+pub(crate) use hook::{Handler, Hook};
+pub(crate) use lane::{Job, Seen};
+use rejected::Refusals;
+
+/// All sources of this server.
+pub(crate) struct Inbox {
+    hooks: BTreeMap<String, Arc<Hook>>,
+    /// The newest requests that ran nothing.
+    pub(crate) refusals: Refusals,
+    pub(crate) certificates: Certificates,
+    /// Fetches certificates instead, if the program says so.
+    fetcher: Option<Arc<dyn FetchCertificate>>,
+}
+
+impl Inbox {
+    pub(crate) fn new(config: &Config, tenants: &Tenants) -> Result<Self, InvalidInput> {
+        let mut hooks = BTreeMap::new();
+        for (name, hook) in &config.hooks {
+            let tenant = tenants.named(hook.keeping.tenant.as_deref()).ok_or_else(|| {
+                InvalidInput::new(format!("[hook.{name}] tenant: the server has no such tenant"))
+            })?;
+            let ready = Hook::new(name, hook, tenant, &config.policy, &config.outside)
+                .map_err(|invalid| InvalidInput::new(format!("[hook.{name}] {invalid}")))?;
+            hooks.insert(name.clone(), Arc::new(ready));
+        }
+        let (refusals, certificates) = (Refusals::default(), Certificates::default());
+        Ok(Self { hooks, refusals, certificates, fetcher: config.outside.fetcher().cloned() })
+    }
+
+    /// Checks a section as [`Inbox::new`] does, without a ledger.
+    pub(crate) fn check(
+        name: &str,
+        config: &HookConfig,
+        policy: &Policy,
+        outside: &Outside,
+    ) -> Result<(), InvalidInput> {
+        Source::new(name, &config.source, &|variable| outside.variable(variable))?;
+        for (handler, config) in &config.handlers {
+            Target::new(config, outside)
+                .map_err(|invalid| InvalidInput::new(format!("[hook.{name}.handler.{handler}] {invalid}")))?;
+        }
+        policy.settings(name).map(drop)
+    }
+
+    pub(crate) fn hook(&self, name: &str) -> Option<&Arc<Hook>> {
+        self.hooks.get(name)
+    }
+
+    /// Where signing certificates come from.
+    pub(crate) fn fetcher(&self) -> &dyn FetchCertificate {
+        self.fetcher.as_deref().unwrap_or(&self.certificates)
+    }
+
+    pub(crate) fn hooks(&self) -> impl Iterator<Item = &Arc<Hook>> {
+        self.hooks.values()
+    }
+
+    /// The hook of a source, if this tenant owns it.
+    pub(crate) fn of_tenant(&self, tenant: Option<&str>, source: &str) -> Option<&Arc<Hook>> {
+        self.hook(source).filter(|hook| hook.tenant.name.as_deref() == tenant)
+    }
+}
+
+/// Notes that a program has reported how its attempt at a delivery ended.
+pub(crate) fn reported(app: &Arc<App>, tenant: Option<&str>, record: &Arc<Record>) {
+    let source = record.scope.strip_prefix(record::SCOPE_PREFIX);
+    let Some(hook) = source.and_then(|source| app.inbox.of_tenant(tenant, source)).cloned() else { return };
+    let Some((handler, item)) = hook.of_delivery(record) else { return };
+    let (app, id) = (Arc::clone(app), record.id.clone());
+    app.work.clone().spawn(async move {
+        handler.lane.take_out(&item.id);
+        let next = match look(&hook, &handler, &item, &id).await {
+            Ok(next) => next.unwrap_or(Next::Again(std::time::Duration::ZERO)),
+            Err(_) => Next::Again(std::time::Duration::from_secs(1)),
+        };
+        follow(&app, &hook, &handler, &item, next).await;
+    });
+}
+
+/// The path under which sources take requests.
+pub(crate) const PREFIX: &str = "/hooks/";
+
+/// `/hooks/SOURCE`.
+pub(crate) fn router() -> Router<Arc<App>> {
+    Router::new().route("/hooks/{source}", any(accept::hook)).layer(DefaultBodyLimit::disable())
+}

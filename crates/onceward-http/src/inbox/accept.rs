@@ -1,0 +1,313 @@
+//! Accepting a request: verify, deduplicate, record, and only then answer.
+//!
+//! An event with an authentic id is one record, and writing it is the decision: the first writer accepts the event, and
+//! all others find a duplicate. If the id is not signed, anyone who saw the request can send it again under another id,
+//! or without one. Then a second record, the guard, binds the digest of the signed content to one event. It is written
+//! first:
+//!
+//! - no guard: this request writes it, then the event. A crash in between leaves a guard without an event. The vendor
+//!   got no answer and sends the event again under the same id, finds its own guard and writes the event.
+//! - a guard of the same event: write the event, unless it is there.
+//! - a guard of another event that is recorded: a suspected replay. Nothing runs, and the new id is not taken.
+//! - a guard of another event that is not recorded: that request is still being recorded, or it was interrupted. The
+//!   answer is 503, and the vendor's own redelivery decides.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::body::Body;
+use axum::extract::{Path, Request, State as AppState};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use onceward::transition::{finish, start};
+use onceward::{
+    Applied, Change, Effect, Ending, Error, OperationId, Outcome, Owner, Record, Store, StoreError, Swap,
+    WriteMode, rfc3339,
+};
+use serde_json::value::RawValue;
+
+use super::hook::Hook;
+use super::record::{self, EventData};
+use super::rejected::Refused;
+use super::{Event, Judgement, Received, Rejection, Reply};
+use crate::App;
+use crate::observe::Arrived;
+use crate::problem;
+
+/// After this time the answer is 503: the tightest vendor waits three seconds.
+const DEADLINE: Duration = Duration::from_millis(2_500);
+
+/// What became of one event.
+enum Taken {
+    /// It is recorded now.
+    New(Arc<Record>, EventData),
+    /// It was recorded before.
+    Duplicate(OperationId),
+    /// The same content was recorded under another id.
+    Replay(OperationId),
+}
+
+/// `POST /hooks/SOURCE`.
+pub(super) async fn hook(
+    AppState(app): AppState<Arc<App>>,
+    Path(source): Path<String>,
+    request: Request,
+) -> Response {
+    let begun = Instant::now();
+    let Some(hook) = app.inbox.hook(&source) else {
+        let message = "there is no source with this name; nothing was recorded";
+        return problem::refusal(StatusCode::NOT_FOUND, "NOT_FOUND", message);
+    };
+    let (hook, counted) = (Arc::clone(hook), source);
+    let (head, body) = request.into_parts();
+    let most = hook.max_body.unwrap_or(MAX_BODY).min(app.limits().body_bytes).min(MAX_BODY);
+    let body = match app.intake.whole_up_to(body, most).await {
+        Ok(body) => body,
+        Err(refused) => {
+            app.metrics.arrived(&counted, Arrived::Rejected("body"), begun.elapsed());
+            return problem::of_body(&refused, most);
+        }
+    };
+    // Recording continues if the sender disconnects, so that its redelivery is a duplicate.
+    let task = {
+        let app = Arc::clone(&app);
+        app.work.clone().spawn(async move { answer(&app, &hook, &head, &body).await })
+    };
+    let answered = tokio::time::timeout(DEADLINE, task).await;
+    let (response, arrived) = match answered {
+        Ok(Ok(answer)) => answer,
+        Ok(Err(_)) => (try_again("the server is ending"), Arrived::Unavailable),
+        Err(_) => (try_again("the event could not be recorded in time"), Arrived::Unavailable),
+    };
+    app.metrics.arrived(&counted, arrived, begun.elapsed());
+    response
+}
+
+async fn answer(app: &Arc<App>, hook: &Arc<Hook>, head: &Parts, body: &Bytes) -> (Response, Arrived) {
+    let url = full_url(&head.uri, &head.headers);
+    let received = Received { method: &head.method, url: &url, headers: &head.headers, body };
+    let now_ms = hook.ledger().clock_ms();
+    match hook.source.judge(&received, now_ms, app.inbox.fetcher()).await {
+        Judgement::Events(events) => accept(app, hook, events).await,
+        Judgement::Challenge(reply) => (response(reply), Arrived::Handshake),
+        Judgement::Confirm(confirmation) => match app.inbox.certificates.confirm(&confirmation).await {
+            Ok(()) => (response(hook.source.accepted()), Arrived::Handshake),
+            Err(error) => (try_again(&format!("the subscription: {error}")), Arrived::Unavailable),
+        },
+        Judgement::Rejected(rejection) => {
+            let arrived = Arrived::Rejected(rejection.reason.as_str());
+            (rejected(app, hook, &rejection, body.len()), arrived)
+        }
+    }
+}
+
+/// The largest event: a vendor's largest is 25 MB, and a record holds 16 MiB.
+const MAX_BODY: usize = onceward::MAX_RESULT - 64 * 1024;
+
+/// Records events that arrived together. The answer is a success only if all of them are durable.
+async fn accept(app: &Arc<App>, hook: &Arc<Hook>, events: Vec<Event>) -> (Response, Arrived) {
+    let taken = match take(hook, &events).await {
+        Ok(taken) => taken,
+        Err(error) => {
+            tracing::warn!(source = hook.name(), %error, "an event could not be recorded");
+            return (try_again("the event could not be recorded"), Arrived::Unavailable);
+        }
+    };
+    let mut arrived = Arrived::Duplicate;
+    let mut id = None;
+    for (event, taken) in events.iter().zip(taken) {
+        match taken {
+            Taken::New(record, data) => {
+                arrived = Arrived::Accepted;
+                id = Some(record.id.clone());
+                hook.accepted(&record, data);
+            }
+            Taken::Duplicate(of) => {
+                hook.tenant.store.tally_replay(&of);
+                id.get_or_insert(of);
+            }
+            Taken::Replay(of) => {
+                if arrived == Arrived::Duplicate {
+                    arrived = Arrived::Replay;
+                }
+                suspect(app, hook, event, &of).await;
+                id.get_or_insert(of);
+            }
+        }
+    }
+    let mut response = response(hook.source.accepted());
+    // A sender of replays is not told that it was found out.
+    let word = if arrived == Arrived::Accepted { "accepted" } else { "duplicate" };
+    response.headers_mut().insert("once-result", HeaderValue::from_static(word));
+    if let Some(value) = id.and_then(|id| HeaderValue::try_from(id.as_str()).ok()) {
+        response.headers_mut().insert("once-operation", value);
+    }
+    (response, arrived)
+}
+
+/// Lists a suspected replay. It takes no place in the ledger: a flood of them must not grow it.
+async fn suspect(app: &App, hook: &Hook, event: &Event, of: &OperationId) {
+    let found = hook.tenant.store.load(of).await.ok().flatten();
+    let same_as = found.map(|record| record.key.text.clone());
+    app.inbox.refusals.add(Refused {
+        at: rfc3339(hook.ledger().clock_ms()),
+        source: hook.name().to_owned(),
+        reason: "suspected_replay",
+        message: "the same content arrived before under another id, which is not signed; nothing ran. If it was meant, \
+                  `once inbox replay` runs the first one again"
+            .to_owned(),
+        status: hook.source.accepted().status.as_u16(),
+        bytes: event.body.len(),
+        id: event.id.clone(),
+        same_as,
+    });
+}
+
+/// Records what is new. An event that occurs twice in one request is recorded once.
+async fn take(hook: &Hook, events: &[Event]) -> Result<Vec<Taken>, Error> {
+    if let [event] = events {
+        return Ok(vec![take_one(hook, event).await?]);
+    }
+    if events.iter().any(needs_guard) {
+        let mut taken = Vec::with_capacity(events.len());
+        for event in events {
+            taken.push(take_one(hook, event).await?);
+        }
+        return Ok(taken);
+    }
+    let mut first: BTreeMap<String, usize> = BTreeMap::new();
+    let mut new = Vec::new();
+    for (place, event) in events.iter().enumerate() {
+        if let std::collections::btree_map::Entry::Vacant(entry) = first.entry(record::key(event)) {
+            entry.insert(place);
+            let data = hook.data(event);
+            let record = record::event(hook.ledger(), hook.name(), &hook.terms, event, &data)?;
+            new.push((place, record, data));
+        }
+    }
+    let changes = new.iter().map(|(_, record, _)| Change::Swap { expected: None, record: record.clone() });
+    let applied = hook.tenant.store.apply(changes.collect(), WriteMode::Async).await?;
+    let duplicate = |event: &Event| Taken::Duplicate(record::event_id(hook.name(), &record::key(event)));
+    let mut taken: Vec<Taken> = events.iter().map(duplicate).collect();
+    for ((place, record, data), applied) in new.into_iter().zip(applied) {
+        match applied {
+            Applied::Written => taken[place] = Taken::New(Arc::new(record), data),
+            Applied::Conflict => {}
+        }
+    }
+    Ok(taken)
+}
+
+/// Whether the digest must be bound to the event: unless its id is signed. An id that is not signed can also be removed
+/// from a captured request, so an event without one is bound as well.
+fn needs_guard(event: &Event) -> bool {
+    event.id.is_none() || !event.is_id_signed
+}
+
+async fn take_one(hook: &Hook, event: &Event) -> Result<Taken, Error> {
+    let store = &hook.tenant.store;
+    let id = record::event_id(hook.name(), &record::key(event));
+    if store.load_cached(&id).await?.is_some() {
+        return Ok(Taken::Duplicate(id));
+    }
+    if needs_guard(event)
+        && let Some(other) = bind(hook, event, &id).await?
+    {
+        return Ok(other);
+    }
+    let data = hook.data(event);
+    let new = record::event(hook.ledger(), hook.name(), &hook.terms, event, &data)?;
+    Ok(match put(&**store, new).await? {
+        Some(written) => Taken::New(written, data),
+        None => Taken::Duplicate(id),
+    })
+}
+
+/// Writes a new record. `None` if there is one with its id.
+async fn put(store: &dyn Store, record: Record) -> Result<Option<Arc<Record>>, StoreError> {
+    match store.swap(None, record, WriteMode::Async).await? {
+        Swap::Written(record) => Ok(Some(record)),
+        Swap::Conflict(_) => Ok(None),
+    }
+}
+
+/// Binds the digest of an event to its record. Returns what the event is if the digest belongs to another one.
+async fn bind(hook: &Hook, event: &Event, id: &OperationId) -> Result<Option<Taken>, Error> {
+    let store = &hook.tenant.store;
+    let intent = record::guard(hook.ledger(), hook.name(), hook.kept, event)?;
+    let found = match store.load_cached(&intent.id).await? {
+        Some(found) => Some(found),
+        None => {
+            let now_ms = hook.ledger().clock_ms();
+            let begun = start(None, &intent, Owner { token: 0, lease_until_ms: now_ms }, now_ms);
+            let outcome = Outcome {
+                data: RawValue::from_string(format!("{{\"alias_of\":\"{id}\"}}")).ok().map(Arc::from),
+                ..Outcome::with_effect(Effect::Noop)
+            };
+            let guard = finish(&begun, begun.attempt, Ending::Done(outcome), now_ms);
+            match store.swap(None, Record { version: 1, ..guard }, WriteMode::Async).await? {
+                Swap::Written(_) => return Ok(None),
+                Swap::Conflict(found) => found,
+            }
+        }
+    };
+    let Some(found) = found else {
+        return Err(StoreError::unavailable("the guard of this content was deleted meanwhile").into());
+    };
+    match found.alias_of() {
+        Some(of) if of == *id => Ok(None),
+        Some(of) if store.load(&of).await?.is_some() => Ok(Some(Taken::Replay(of))),
+        Some(_) => {
+            let what = "another request with the same content is being recorded, or was interrupted";
+            Err(StoreError::unavailable(what).into())
+        }
+        // A tombstone, or sealed with a key that is missing: the content was seen before.
+        None => Ok(Some(Taken::Replay(found.id.clone()))),
+    }
+}
+
+/// The answer to a request that is not believed. It is kept in memory only.
+fn rejected(app: &App, hook: &Hook, rejection: &Rejection, bytes: usize) -> Response {
+    let status = rejection.status;
+    app.inbox.refusals.add(Refused {
+        at: rfc3339(hook.ledger().clock_ms()),
+        source: hook.name().to_owned(),
+        reason: rejection.reason.as_str(),
+        message: rejection.words.clone(),
+        status: status.as_u16(),
+        bytes,
+        id: None,
+        same_as: None,
+    });
+    // Which check failed is for the operator, not for a forger.
+    let message = "the request is not an authentic event of this source; nothing was recorded";
+    problem::refusal(status, "INVALID_INPUT", message)
+}
+
+fn try_again(why: &str) -> Response {
+    let message = format!("{why}; it may be sent again");
+    let mut response = problem::refusal(StatusCode::SERVICE_UNAVAILABLE, "LEDGER_UNAVAILABLE", message);
+    response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("5"));
+    response
+}
+
+fn response(reply: Reply) -> Response {
+    let mut response = (reply.status, Body::from(reply.body)).into_response();
+    for (name, value) in reply.headers {
+        response.headers_mut().insert(name, value);
+    }
+    response
+}
+
+/// The URL as the sender sees it, as far as the request says. A source that needs it has a configured one.
+fn full_url(uri: &Uri, headers: &HeaderMap) -> String {
+    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or("localhost");
+    let path = uri.path_and_query().map_or("/", |path| path.as_str());
+    match uri.authority() {
+        Some(authority) => format!("https://{authority}{path}"),
+        None => format!("https://{host}{path}"),
+    }
+}

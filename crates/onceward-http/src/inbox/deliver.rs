@@ -1,0 +1,315 @@
+//! Delivering events: one attempt at one handler, and what follows from how it ended.
+//!
+//! - `request`: a request to a URL.
+
+mod request;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use onceward::{Begun, Claim, Class, Code, Error, InvalidInput, OperationId, Record, State};
+use tokio::sync::Semaphore;
+
+use super::config::HandlerConfig;
+use super::hook::{Handler, Hook};
+use super::lane::{Closed, Item, Job, Seen};
+use super::outside::{CommandDelivery, Outside, RunCommand};
+use super::record::{self, EventData};
+use crate::App;
+use crate::observe::{self, CallSurface, Delivered};
+use request::Endpoint;
+
+/// The pause before an event is looked at again that another process delivers, or if the ledger cannot be used.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// The longest body that is passed in an environment variable.
+const MAX_VARIABLE: usize = 4_096;
+/// How long an ordered handler's leader is waited for before the next question.
+const LEADER_MS: u64 = 30_000;
+
+/// How a handler gets its events.
+pub(crate) enum Target {
+    /// A request to a URL.
+    Url(Box<Endpoint>),
+    /// A command.
+    Command(Vec<String>, Option<Arc<dyn RunCommand>>),
+    /// Programs fetch them.
+    Pull,
+}
+
+impl Target {
+    pub(crate) fn new(config: &HandlerConfig, outside: &Outside) -> Result<Self, InvalidInput> {
+        match (&config.url, &config.command) {
+            (Some(url), _) => Ok(Self::Url(Box::new(Endpoint::new(url, config, outside)?))),
+            (None, Some(command)) => Ok(Self::Command(command.clone(), outside.runner().cloned())),
+            (None, None) => Ok(Self::Pull),
+        }
+    }
+
+    /// The kind of target, as the API names it.
+    pub(crate) fn as_str(&self) -> &'static str {
+        match self {
+            Self::Url(_) => "url",
+            Self::Command(..) => "command",
+            Self::Pull => "pull",
+        }
+    }
+}
+
+/// What follows from an attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// The delivery has ended so.
+    Ended(Delivered),
+    /// It is looked at again after this pause.
+    Again(Duration),
+}
+
+/// Delivers the events of all hooks until the server ends.
+pub(crate) async fn run(app: Arc<App>) {
+    let mut loops = tokio::task::JoinSet::new();
+    for hook in app.inbox.hooks() {
+        loops.spawn(Arc::clone(hook).watch());
+        for handler in hook.handlers.values() {
+            match handler.target {
+                // Programs take from its queue.
+                Target::Pull if !handler.lane.is_ordered() => {}
+                Target::Pull => drop(loops.spawn(lead(Arc::clone(hook), Arc::clone(handler), None))),
+                Target::Url(_) | Target::Command(..) if handler.lane.is_ordered() => {
+                    let app = Some(Arc::clone(&app));
+                    drop(loops.spawn(lead(Arc::clone(hook), Arc::clone(handler), app)));
+                }
+                Target::Url(_) | Target::Command(..) => {
+                    drop(loops.spawn(deliver_all(Arc::clone(&app), Arc::clone(hook), Arc::clone(handler))));
+                }
+            }
+        }
+    }
+    while loops.join_next().await.is_some() {}
+    std::future::pending::<()>().await;
+}
+
+/// Delivers to an ordered handler while this process is the one that does.
+async fn lead(hook: Arc<Hook>, handler: Arc<Handler>, app: Option<Arc<App>>) {
+    loop {
+        let Ok(claim) = leadership(&hook, &handler).await else {
+            tokio::time::sleep(LOOK_AGAIN).await;
+            continue;
+        };
+        hook.lead(&handler);
+        match &app {
+            Some(app) => {
+                let all = deliver_all(Arc::clone(app), Arc::clone(&hook), Arc::clone(&handler));
+                claim.keep_alive(all).await;
+            }
+            None => claim.keep_alive(std::future::pending::<()>()).await,
+        }
+        Hook::stop_leading(&handler);
+    }
+}
+
+/// The one attempt that says which process delivers to an ordered handler. Its owner lives as long as the process, and
+/// sends nothing, so its end is never in doubt.
+async fn leadership(hook: &Hook, handler: &Handler) -> Result<Claim, Error> {
+    let name = format!("{} order", record::delivery_name(hook.name(), &handler.name));
+    let mut terms = handler.terms.clone();
+    (terms.class, terms.max_attempts, terms.wait_ms) = (Class::Idempotent, 1 << 30, LEADER_MS);
+    let leader = onceward::Operation::new(name).scope(record::scope(hook.name())).key("leader").terms(terms);
+    let intent = hook.ledger().intent(leader)?;
+    match hook.ledger().begin_undispatched(&intent).await? {
+        Begun::Execute(claim) => Ok(claim),
+        Begun::Replay(receipt) => {
+            Err(Error::InProgress { record: Arc::clone(receipt.record()), ran: onceward::Ran::No })
+        }
+    }
+}
+
+/// Takes events from the queue of a handler and delivers them, as many at once as it wants.
+async fn deliver_all(app: Arc<App>, hook: Arc<Hook>, handler: Arc<Handler>) {
+    let room = Arc::new(Semaphore::new(handler.concurrency));
+    loop {
+        let Ok(permit) = Arc::clone(&room).acquire_owned().await else { return };
+        let job = handler.lane.next().await;
+        handler.lane.rested().await;
+        let (app, hook, handler) = (Arc::clone(&app), Arc::clone(&hook), Arc::clone(&handler));
+        app.work.clone().spawn(async move {
+            let next = deliver(&app, &hook, &handler, &job).await;
+            follow(&app, &hook, &handler, &job.item, next).await;
+            drop(permit);
+        });
+    }
+}
+
+/// Does what follows from an attempt.
+pub(crate) async fn follow(app: &App, hook: &Hook, handler: &Handler, item: &Arc<Item>, next: Next) {
+    match next {
+        Next::Ended(how) => {
+            if hook.ended(handler, item).await != Closed::Already {
+                app.metrics.delivered(hook.name(), how);
+            }
+        }
+        Next::Again(pause) => {
+            handler.lane.again(Job { item: Arc::clone(item), seen: Seen::Ready }, pause);
+        }
+    }
+}
+
+/// Makes one attempt, if it is time for one.
+async fn deliver(app: &Arc<App>, hook: &Hook, handler: &Handler, job: &Job) -> Next {
+    let attempted = attempt(app, hook, handler, job).await;
+    attempted.unwrap_or_else(|error| {
+        tracing::warn!(source = hook.name(), handler = handler.name, %error, "the ledger cannot be used");
+        Next::Again(LOOK_AGAIN)
+    })
+}
+
+async fn attempt(app: &Arc<App>, hook: &Hook, handler: &Handler, job: &Job) -> Result<Next, Error> {
+    let item = &job.item;
+    let intent = hook.ledger().intent(handler.operation(hook.name(), item))?;
+    if job.seen == Seen::Unknown
+        && let Some(next) = look(hook, handler, item, &intent.id).await?
+    {
+        return Ok(next);
+    }
+    let Some(event) = hook.tenant.store.load(&item.id).await? else {
+        return Ok(Next::Ended(Delivered::Forgotten));
+    };
+    let Some(body) = event.outcome.as_ref().and_then(|outcome| outcome.body.clone()) else {
+        // Its content has expired, or its key is missing: then it may come back.
+        let is_sealed = event.outcome.as_ref().is_some_and(|outcome| outcome.sealed_with().is_some());
+        return Ok(if is_sealed { Next::Again(LOOK_AGAIN * 60) } else { Next::Ended(Delivered::Forgotten) });
+    };
+    let body = Bytes::from_owner(body);
+    let begun = std::time::Instant::now();
+    let result = match &handler.target {
+        Target::Url(endpoint) => {
+            let key = hook.tenant.downstream_key(&intent.id);
+            let call = hook.ledger().call(intent);
+            let sent =
+                call.run(|attempt| endpoint.send(hook.name(), handler, item, &key, body.clone(), attempt));
+            let result = sent.await;
+            observe::ended(CallSurface::Inbox, &result, begun.elapsed(), Some(&app.metrics));
+            result
+        }
+        Target::Command(command, Some(runner)) => {
+            let id = intent.id.clone();
+            let delivery = command_delivery(hook, handler, item, command, intent, body);
+            if let Err(why) = runner.run(delivery).await {
+                tracing::warn!(source = hook.name(), handler = handler.name, why, "a command did not start");
+                handler.lane.failed();
+                return Ok(Next::Again(LOOK_AGAIN * 5));
+            }
+            let next = look(hook, handler, item, &id).await?;
+            return Ok(next.unwrap_or(Next::Again(LOOK_AGAIN * 5)));
+        }
+        Target::Command(_, None) | Target::Pull => return Ok(Next::Again(LOOK_AGAIN * 60)),
+    };
+    Ok(match result {
+        Ok(_) => Next::Ended(Delivered::Done),
+        Err(error) => after_error(handler, item, &error, hook.ledger().clock_ms()),
+    })
+}
+
+fn command_delivery(
+    hook: &Hook,
+    handler: &Handler,
+    item: &Item,
+    command: &[String],
+    intent: onceward::Intent,
+    body: Bytes,
+) -> CommandDelivery {
+    CommandDelivery {
+        command: command.to_vec(),
+        body,
+        environment: environment(hook.name(), &handler.name, item),
+        scope: intent.scope,
+        name: intent.name,
+        key: intent.key.text,
+        class: intent.terms.class,
+        attempts: intent.terms.max_attempts,
+        timeout_ms: u64::try_from(handler.timeout.as_millis()).unwrap_or(u64::MAX),
+        retention_ms: intent.terms.retention_ms,
+    }
+}
+
+/// What describes an event to a command.
+fn environment(source: &str, handler: &str, item: &Item) -> Vec<(String, String)> {
+    let EventData { id, kind, content_type, occurred_ms, .. } = &item.data;
+    let mut all = vec![
+        ("ONCE_EVENT_SOURCE", source.to_owned()),
+        ("ONCE_EVENT_HANDLER", handler.to_owned()),
+        ("ONCE_EVENT_KEY", item.key.clone()),
+        ("ONCE_EVENT_RECEIVED", onceward::rfc3339(item.created_ms)),
+    ];
+    all.extend(id.clone().map(|id| ("ONCE_EVENT_ID", id)));
+    all.extend(kind.clone().map(|kind| ("ONCE_EVENT_TYPE", kind)));
+    all.extend(content_type.clone().map(|kind| ("ONCE_EVENT_CONTENT_TYPE", kind)));
+    all.extend(occurred_ms.map(|ms| ("ONCE_EVENT_OCCURRED", onceward::rfc3339(ms))));
+    let is_short = |(_, value): &(&str, String)| value.len() <= MAX_VARIABLE && !value.contains('\0');
+    all.into_iter().filter(is_short).map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+/// What follows from the recorded state of a delivery. `None` if it is time for an attempt.
+pub(crate) async fn look(
+    hook: &Hook,
+    handler: &Handler,
+    item: &Item,
+    id: &OperationId,
+) -> Result<Option<Next>, Error> {
+    match hook.ledger().find(id).await {
+        Ok((record, state)) => Ok(after(handler, item, &record, state, hook.ledger().clock_ms())),
+        Err(Error::NotFound { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// What follows from a recorded state. `None` if it is time for an attempt.
+fn after(handler: &Handler, item: &Item, record: &Record, state: State, now_ms: i64) -> Option<Next> {
+    let is_spent = record.spent_attempts() >= handler.budget(item);
+    let pause = || {
+        let due_ms = record.updated_ms.saturating_add_unsigned(ms(handler.pause(record)));
+        let left = u64::try_from(due_ms.saturating_sub(now_ms)).unwrap_or(0);
+        (left > 0).then(|| Next::Again(Duration::from_millis(left)))
+    };
+    match state {
+        State::Staged => None,
+        State::Running => Some(Next::Again(LOOK_AGAIN)),
+        State::Done | State::Expired => Some(Next::Ended(Delivered::Done)),
+        State::Cancelled => Some(Next::Ended(Delivered::Cancelled)),
+        State::Failed if is_spent => Some(Next::Ended(Delivered::Dead)),
+        State::Failed => pause(),
+        State::InDoubt => match record.detail.class {
+            Class::Read | Class::Idempotent if !is_spent => pause(),
+            Class::Keyed if !is_spent => match &record.detail.downstream {
+                Some(downstream) if now_ms < downstream.safe_until_ms => pause(),
+                Some(_) | None => Some(Next::Ended(Delivered::InDoubt)),
+            },
+            Class::Read | Class::Idempotent | Class::Keyed | Class::Probed | Class::Once => {
+                Some(Next::Ended(Delivered::InDoubt))
+            }
+        },
+    }
+}
+
+/// What follows from the error of an attempt.
+pub(crate) fn after_error(handler: &Handler, item: &Item, error: &Error, now_ms: i64) -> Next {
+    let by_record = |state: State| {
+        let next = error.record().map(|record| after(handler, item, record, state, now_ms));
+        next.unwrap_or(None).unwrap_or(Next::Again(LOOK_AGAIN))
+    };
+    match error.code() {
+        Code::Failed => by_record(State::Failed),
+        Code::InDoubt | Code::Timeout | Code::Unverified => by_record(State::InDoubt),
+        Code::BudgetExhausted => Next::Ended(Delivered::Dead),
+        Code::Cancelled | Code::Undone => Next::Ended(Delivered::Cancelled),
+        Code::KeyExpired | Code::ResultUnavailable => Next::Ended(Delivered::Done),
+        // Another event has this key: the handler's name or the source's was used for something else.
+        Code::KeyReused | Code::InvalidInput => Next::Ended(Delivered::Dead),
+        Code::InProgress | Code::LedgerUnavailable | Code::LedgerReplaced => Next::Again(LOOK_AGAIN),
+        Code::KeyMissing | Code::NotFound | Code::WrongState | _ => Next::Again(LOOK_AGAIN * 5),
+    }
+}
+
+fn ms(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,363 @@
+//! A source with its handlers, while the server runs: which events are known here and where they wait.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use data_encoding::HEXLOWER;
+use onceward::{
+    Class, Cursor, Error, Filter, InvalidInput, Ledger, Operation, OperationId, Policy, Record, State, Swap,
+    Terms, WriteMode,
+};
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::config::{HandlerConfig, HookConfig};
+use super::deliver::Target;
+use super::lane::{Closed, Item, Job, Lane, Seen};
+use super::outside::Outside;
+use super::record::{self, EventData, Kept};
+use super::{Event, Source};
+use crate::tenants::Tenant;
+
+/// The most events that this process holds in memory. The others wait in the ledger.
+const WINDOW: usize = 100_000;
+/// How many records one step of a look at the ledger reads.
+const PAGE: usize = 5_000;
+/// How often the ledger is looked at for events that other processes accepted and did not deliver. After a long look
+/// the pause is longer.
+const LOOK: Duration = Duration::from_secs(2);
+const LOOK_FACTOR: u32 = 20;
+/// How old an event of another process is before this one tries to deliver it.
+const PATIENCE_MS: i64 = 5_000;
+/// Budgets and times of handlers, unless the configuration says otherwise.
+const ATTEMPTS: u32 = 16;
+const TIMEOUT: Duration = Duration::from_secs(30);
+const BACKOFF: Duration = Duration::from_secs(5);
+const MAX_BACKOFF: Duration = Duration::from_secs(3600);
+const CONCURRENCY: usize = 16;
+/// A longer value by which events are ordered is hashed.
+const MAX_ORDER_VALUE: usize = 128;
+
+/// A handler, ready for use.
+pub(crate) struct Handler {
+    pub(crate) name: String,
+    pub(crate) target: Target,
+    pub(crate) config: HandlerConfig,
+    pub(crate) terms: Terms,
+    pub(crate) timeout: Duration,
+    pub(crate) concurrency: usize,
+    backoff: Duration,
+    pub(crate) lane: Lane,
+    /// For an ordered handler: whether this process delivers to it.
+    leads: AtomicBool,
+}
+
+/// A source with its handlers.
+pub(crate) struct Hook {
+    pub(crate) source: Source,
+    pub(crate) tenant: Tenant,
+    pub(crate) handlers: BTreeMap<String, Arc<Handler>>,
+    pub(crate) kept: Kept,
+    pub(crate) terms: Terms,
+    pub(crate) max_body: Option<usize>,
+    known: Mutex<HashMap<OperationId, Arc<Item>>>,
+    /// Asks for a look at the ledger now.
+    look: Notify,
+    /// Whether older events wait in the ledger, because there was no room here. Newer ones must not overtake them.
+    is_full: AtomicBool,
+}
+
+impl Hook {
+    pub(crate) fn new(
+        name: &str,
+        config: &HookConfig,
+        tenant: Tenant,
+        policy: &Policy,
+        outside: &Outside,
+    ) -> Result<Self, InvalidInput> {
+        let source = Source::new(name, &config.source, &|variable| outside.variable(variable))?;
+        let kept = config.keeping.kept();
+        let terms = kept.terms(policy.settings(name)?.terms);
+        let mut handlers = BTreeMap::new();
+        for (handler, config) in &config.handlers {
+            let ready = Handler::new(name, handler, config, kept, policy, outside)
+                .map_err(|invalid| InvalidInput::new(format!("[hook.{name}.handler.{handler}] {invalid}")))?;
+            handlers.insert(handler.clone(), Arc::new(ready));
+        }
+        let (known, look, is_full) = (Mutex::default(), Notify::new(), AtomicBool::new(false));
+        let max_body = config.keeping.max_body;
+        Ok(Self { source, tenant, handlers, kept, terms, max_body, known, look, is_full })
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        self.source.name()
+    }
+
+    pub(crate) fn ledger(&self) -> &Ledger {
+        &self.tenant.ledger
+    }
+
+    /// The data of a new event: which handlers want it, and in which order.
+    pub(crate) fn data(&self, event: &Event) -> EventData {
+        let mut data = EventData::of(event);
+        let mut content: Option<Option<Value>> = None;
+        for (name, handler) in &self.handlers {
+            if !handler.config.wants(event.kind.as_deref()) {
+                continue;
+            }
+            data.handlers.push(name.clone());
+            if let Some(pointer) = &handler.config.order {
+                let content = content.get_or_insert_with(|| serde_json::from_slice(&event.body).ok());
+                let value = content.as_ref().and_then(|content| content.pointer(pointer));
+                // An event without the value has no others to wait for.
+                if let Some(value) = value {
+                    data.order.insert(name.clone(), order_value(value));
+                }
+            }
+        }
+        data
+    }
+
+    /// Delivers an event that was just recorded.
+    pub(crate) fn accepted(&self, record: &Record, data: EventData) {
+        if record.state == State::Staged && !self.is_full.load(Ordering::Acquire) {
+            let item = Item::new(record.id.clone(), record.key.text.clone(), record.created_ms, data);
+            self.take_up(item, Seen::Ready);
+        }
+    }
+
+    /// Puts an event into the queues of its handlers, unless it is there or there is no room. Returns whether it has no
+    /// handler, because all that it had were removed from the configuration.
+    fn take_up(&self, item: Arc<Item>, seen: Seen) -> bool {
+        let mut known = self.known();
+        if known.contains_key(&item.id) {
+            return false;
+        }
+        if known.len() >= WINDOW {
+            self.is_full.store(true, Ordering::Release);
+            return false;
+        }
+        known.insert(item.id.clone(), Arc::clone(&item));
+        drop(known);
+        let mut has_ended = item.data.handlers.is_empty();
+        for name in &item.data.handlers {
+            match self.handlers.get(name) {
+                Some(handler) => handler.add(Job { item: Arc::clone(&item), seen }),
+                None => has_ended |= item.close(name) == Closed::Last,
+            }
+        }
+        has_ended
+    }
+
+    /// Notes that the delivery of an event to a handler has ended. After the last one the event is done. Returns what
+    /// it means for the event.
+    pub(crate) async fn ended(&self, handler: &Handler, item: &Item) -> Closed {
+        let closed = item.close(&handler.name);
+        if closed != Closed::Already {
+            handler.lane.ended(item);
+        }
+        if closed == Closed::Last {
+            // If this cannot be written now, the next look at the ledger finds the event again.
+            drop(self.complete(&item.id).await);
+            self.forget(&item.id);
+        }
+        closed
+    }
+
+    /// Records that all deliveries of an event have ended.
+    async fn complete(&self, id: &OperationId) -> Result<(), Error> {
+        loop {
+            let Some(found) = self.tenant.store.load(id).await? else { return Ok(()) };
+            let Some(next) = record::delivered(&found, self.ledger().clock_ms()) else { return Ok(()) };
+            match self.tenant.store.swap(Some(found.version), next, WriteMode::Deferred).await? {
+                Swap::Written(_) => return Ok(()),
+                Swap::Conflict(_) => {}
+            }
+        }
+    }
+
+    fn forget(&self, id: &OperationId) {
+        drop(self.known().remove(id));
+    }
+
+    /// The event and the handler of a delivery, if this process knows them.
+    pub(crate) fn of_delivery(&self, delivery: &Record) -> Option<(Arc<Handler>, Arc<Item>)> {
+        let (_, name) = delivery.name.split_once('/')?;
+        let handler = self.handlers.get(name)?;
+        // A repeated occurrence has a number after the key of the event.
+        let key = &delivery.key.text;
+        let keys = [Some(key.as_str()), key.rsplit_once('#').map(|(key, _)| key)];
+        let known = self.known();
+        let item =
+            keys.into_iter().flatten().find_map(|key| known.get(&record::event_id(self.name(), key)))?;
+        Some((Arc::clone(handler), Arc::clone(item)))
+    }
+
+    /// Looks at the ledger now.
+    pub(crate) fn look(&self) {
+        self.look.notify_one();
+    }
+
+    /// How many events are being delivered here.
+    pub(crate) fn backlog(&self) -> usize {
+        self.known().len()
+    }
+
+    /// Finds events that are to be delivered: all of them at first, later those that other processes left behind.
+    pub(crate) async fn watch(self: Arc<Self>) {
+        let mut is_first = true;
+        loop {
+            let begun = Instant::now();
+            let found = self.find_undelivered(is_first).await;
+            is_first = is_first && found.is_err();
+            let pause = LOOK.max(begun.elapsed() * LOOK_FACTOR);
+            drop(tokio::time::timeout(pause, self.look.notified()).await);
+        }
+    }
+
+    async fn find_undelivered(&self, all: bool) -> Result<(), Error> {
+        let room = WINDOW.saturating_sub(self.backlog());
+        let since = self.ledger().clock_ms();
+        let leads = self.handlers.values().any(|handler| handler.leads.load(Ordering::Acquire));
+        let until_ms = (!all && !leads).then(|| since - PATIENCE_MS);
+        let mut filter = Filter {
+            scope: Some(record::scope(self.name())),
+            name: Some(self.name().to_owned()),
+            states: vec![State::Staged],
+            limit: PAGE,
+            until_ms,
+            ..Filter::default()
+        };
+        let mut staged = HashSet::new();
+        let mut found: Vec<(Cursor, Arc<Item>)> = Vec::new();
+        loop {
+            let page = self.tenant.store.list(&filter).await?;
+            let is_last = page.len() < PAGE;
+            filter.before = page.last().map(|listed| listed.cursor);
+            for listed in page {
+                let record = listed.record;
+                staged.insert(record.id.clone());
+                if self.known().contains_key(&record.id) {
+                    continue;
+                }
+                let Some(data) = EventData::read(&record) else { continue };
+                let item = Item::new(record.id, record.key.text, record.created_ms, data);
+                found.push((listed.cursor, item));
+            }
+            // They are listed newest first, and the oldest are delivered first.
+            if found.len() > room.saturating_mul(2).max(PAGE) {
+                found.drain(..found.len() - room);
+            }
+            if is_last {
+                break;
+            }
+        }
+        found.sort_by_key(|(cursor, _)| *cursor);
+        self.is_full.store(found.len() > room, Ordering::Release);
+        for (_, item) in found.into_iter().take(room) {
+            let id = item.id.clone();
+            if self.take_up(item, Seen::Unknown) {
+                self.complete(&id).await?;
+                self.forget(&id);
+            }
+        }
+        // What is no longer staged was delivered by another process.
+        let before_ms = since - PATIENCE_MS;
+        self.known().retain(|id, item| item.created_ms >= before_ms || staged.contains(id));
+        Ok(())
+    }
+
+    /// Begins to deliver to an ordered handler: everything that is known waits in its queue.
+    pub(crate) fn lead(&self, handler: &Handler) {
+        handler.lane.clear();
+        handler.leads.store(true, Ordering::Release);
+        let mut items: Vec<Arc<Item>> = self.known().values().cloned().collect();
+        items.sort_by_key(|item| item.created_ms);
+        for item in items.into_iter().filter(|item| item.data.handlers.contains(&handler.name)) {
+            handler.add(Job { item, seen: Seen::Unknown });
+        }
+        self.look();
+    }
+
+    pub(crate) fn stop_leading(handler: &Handler) {
+        handler.leads.store(false, Ordering::Release);
+        handler.lane.clear();
+    }
+
+    fn known(&self) -> MutexGuard<'_, HashMap<OperationId, Arc<Item>>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Handler {
+    fn new(
+        source: &str,
+        name: &str,
+        config: &HandlerConfig,
+        kept: Kept,
+        policy: &Policy,
+        outside: &Outside,
+    ) -> Result<Self, InvalidInput> {
+        let target = Target::new(config, outside)?;
+        let mut terms = policy.settings(&record::delivery_name(source, name))?.terms;
+        // Every vendor sends an event more than once, so handlers of requests expect it. A command does not.
+        let default = if config.command.is_some() { Class::Once } else { Class::Keyed };
+        terms.class = config.class.unwrap_or(default);
+        terms.max_attempts = config.attempts.unwrap_or(ATTEMPTS);
+        (terms.wait_ms, terms.retries) = (0, 0);
+        terms.keep_results_for(kept.id_ms.max(1));
+        if let Some(window) = config.window {
+            terms.downstream_window_ms = u64::try_from(window.as_millis()).unwrap_or(u64::MAX);
+        }
+        Ok(Self {
+            name: name.to_owned(),
+            target,
+            terms,
+            timeout: config.timeout.unwrap_or(TIMEOUT),
+            concurrency: config.concurrency.unwrap_or(CONCURRENCY),
+            backoff: config.backoff.unwrap_or(BACKOFF),
+            lane: Lane::new(name, config.order.is_some()),
+            leads: AtomicBool::new(false),
+            config: config.clone(),
+        })
+    }
+
+    /// Adds an event to the queue. An ordered handler has one process that delivers to it.
+    fn add(&self, job: Job) {
+        if !self.lane.is_ordered() || self.leads.load(Ordering::Acquire) {
+            self.lane.push(job);
+        }
+    }
+
+    /// The most attempts of a delivery. The budget grows with each retry that a person asked for.
+    pub(crate) fn budget(&self, item: &Item) -> u32 {
+        self.terms.max_attempts.saturating_mul(item.data.rounds())
+    }
+
+    /// The operation of a delivery.
+    pub(crate) fn operation(&self, source: &str, item: &Item) -> Operation {
+        let mut terms = self.terms.clone();
+        terms.max_attempts = self.budget(item);
+        record::delivery(source, &self.name, &item.key, &item.data, terms)
+    }
+
+    /// The pause after an attempt: it doubles, and differs from event to event, so that events that failed together do
+    /// not come back together. It depends only on the record, so all processes agree about it.
+    pub(crate) fn pause(&self, record: &Record) -> Duration {
+        let doubled = self.backoff.saturating_mul(1 << record.spent_attempts().saturating_sub(1).min(20));
+        let whole = doubled.min(MAX_BACKOFF).max(self.backoff);
+        let sum = record.id.as_str().bytes().chain(record.attempt.to_be_bytes());
+        let spread = sum.fold(0_u32, |sum, byte| sum.wrapping_mul(31).wrapping_add(u32::from(byte))) % 1_000;
+        whole.mul_f64(0.75 + f64::from(spread) / 4_000.0)
+    }
+}
+
+/// The value by which events are ordered, as text.
+fn order_value(value: &Value) -> String {
+    let text = value.to_string();
+    if text.len() <= MAX_ORDER_VALUE { text } else { HEXLOWER.encode(&Sha256::digest(text)) }
+}

@@ -1,0 +1,325 @@
+//! The queue of one handler: what is ready, what waits for its next attempt, and what waits for its turn.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, BinaryHeap, HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use onceward::OperationId;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::record::EventData;
+
+/// After this many failures in a row the handler gets a rest.
+const FAILURES: u32 = 5;
+/// The first and the longest rest.
+const REST: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(60));
+
+/// An event that is being delivered.
+#[derive(Debug)]
+pub(crate) struct Item {
+    /// The id of its record.
+    pub(crate) id: OperationId,
+    pub(crate) key: String,
+    pub(crate) created_ms: i64,
+    pub(crate) data: EventData,
+    /// The handlers whose deliveries have not ended.
+    open: Mutex<BTreeSet<String>>,
+}
+
+/// What the end of a delivery means for its event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Closed {
+    /// Other deliveries have not ended.
+    One,
+    /// It was the last one.
+    Last,
+    /// It had ended before.
+    Already,
+}
+
+impl Item {
+    pub(crate) fn new(id: OperationId, key: String, created_ms: i64, data: EventData) -> Arc<Self> {
+        let open = Mutex::new(data.handlers.iter().cloned().collect());
+        Arc::new(Self { id, key, created_ms, data, open })
+    }
+
+    /// Notes that the delivery to this handler has ended.
+    pub(crate) fn close(&self, handler: &str) -> Closed {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        match (open.remove(handler), open.is_empty()) {
+            (false, _) => Closed::Already,
+            (true, true) => Closed::Last,
+            (true, false) => Closed::One,
+        }
+    }
+}
+
+/// Whether the ledger must be asked about earlier attempts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Seen {
+    /// It was accepted by this process, or its pause is over: there is nothing to wait for.
+    Ready,
+    /// Another process may have tried it.
+    Unknown,
+}
+
+/// An event in the queue of a handler.
+#[derive(Debug, Clone)]
+pub(crate) struct Job {
+    pub(crate) item: Arc<Item>,
+    pub(crate) seen: Seen,
+}
+
+/// Orders what waits by its time.
+struct Later(Instant, Job);
+
+impl PartialEq for Later {
+    fn eq(&self, other: &Self) -> bool {
+        self.0 == other.0
+    }
+}
+
+impl Eq for Later {}
+
+impl PartialOrd for Later {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Later {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.0.cmp(&other.0)
+    }
+}
+
+#[derive(Default)]
+struct Waiting {
+    ready: VecDeque<Job>,
+    later: BinaryHeap<Reverse<Later>>,
+    /// For ordered handlers: what waits behind an event with the same value. A value has an entry while an event with
+    /// it is ready, being delivered or waiting for its next attempt.
+    behind: HashMap<String, VecDeque<Job>>,
+}
+
+/// The queue of one handler.
+pub(crate) struct Lane {
+    /// The handler's name.
+    name: String,
+    is_ordered: bool,
+    waiting: Mutex<Waiting>,
+    wake: Notify,
+    breaker: Mutex<Breaker>,
+}
+
+/// Gives a handler that fails again and again a rest, so that events do not spend their attempts on it.
+#[derive(Default)]
+struct Breaker {
+    failures: u32,
+    rests: u32,
+    until: Option<Instant>,
+}
+
+impl Lane {
+    pub(crate) fn new(name: &str, is_ordered: bool) -> Self {
+        let (waiting, wake, breaker) = (Mutex::default(), Notify::new(), Mutex::default());
+        Self { name: name.to_owned(), is_ordered, waiting, wake, breaker }
+    }
+
+    pub(crate) fn is_ordered(&self) -> bool {
+        self.is_ordered
+    }
+
+    /// Adds an event that this handler wants. In an ordered queue it waits behind earlier ones with the same value.
+    pub(crate) fn push(&self, job: Job) {
+        let mut waiting = self.lock();
+        match job.item.data.order.get(&self.name).filter(|_| self.is_ordered) {
+            Some(value) => match waiting.behind.get_mut(value) {
+                Some(queue) => {
+                    let place = queue.partition_point(|other| other.item.created_ms <= job.item.created_ms);
+                    queue.insert(place, job);
+                }
+                None => {
+                    waiting.behind.insert(value.clone(), VecDeque::new());
+                    waiting.ready.push_back(job);
+                }
+            },
+            None => waiting.ready.push_back(job),
+        }
+        drop(waiting);
+        self.wake.notify_one();
+    }
+
+    /// Adds an event again that is to be looked at after a pause. It keeps its turn.
+    pub(crate) fn again(&self, job: Job, pause: Duration) {
+        self.lock().later.push(Reverse(Later(Instant::now() + pause, job)));
+        self.wake.notify_one();
+    }
+
+    /// Notes that an event has ended here, so that the next one with the same value has its turn.
+    pub(crate) fn ended(&self, item: &Item) {
+        let Some(value) = item.data.order.get(&self.name).filter(|_| self.is_ordered) else { return };
+        let mut waiting = self.lock();
+        match waiting.behind.get_mut(value).map(VecDeque::pop_front) {
+            Some(Some(next)) => waiting.ready.push_back(next),
+            Some(None) => drop(waiting.behind.remove(value)),
+            None => {}
+        }
+        drop(waiting);
+        self.wake.notify_one();
+    }
+
+    /// Takes an event out of those that wait for their time.
+    pub(crate) fn take_out(&self, item: &OperationId) {
+        self.lock().later.retain(|later| later.0.1.item.id != *item);
+    }
+
+    /// Forgets everything: another process delivers to this handler.
+    pub(crate) fn clear(&self) {
+        *self.lock() = Waiting::default();
+    }
+
+    /// The next event that is ready.
+    pub(crate) async fn next(&self) -> Job {
+        loop {
+            let woken = self.wake.notified();
+            let pause = match self.take_ready() {
+                Ok(job) => return job,
+                Err(pause) => pause,
+            };
+            match pause {
+                // A wake-up that comes after this is not lost: `notified` was created before the look.
+                None => woken.await,
+                Some(until) => drop(tokio::time::timeout_at(until, woken).await),
+            }
+        }
+    }
+
+    /// An event that is ready now, or the time of the next one.
+    pub(crate) fn take_ready(&self) -> Result<Job, Option<Instant>> {
+        let mut waiting = self.lock();
+        let now = Instant::now();
+        while let Some(Reverse(later)) = waiting.later.peek() {
+            if later.0 > now {
+                break;
+            }
+            if let Some(Reverse(Later(_, job))) = waiting.later.pop() {
+                waiting.ready.push_back(job);
+            }
+        }
+        let until = waiting.later.peek().map(|later| later.0.0);
+        let job = waiting.ready.pop_front().ok_or(until)?;
+        if !waiting.ready.is_empty() {
+            // Another consumer may wait.
+            self.wake.notify_one();
+        }
+        Ok(job)
+    }
+
+    /// Waits until the handler's rest is over. After a rest one event tries it.
+    pub(crate) async fn rested(&self) {
+        loop {
+            let until = {
+                let mut breaker = self.breaker();
+                match breaker.until {
+                    Some(until) if until > Instant::now() => until,
+                    Some(_) => {
+                        // The others wait for the result of this one.
+                        breaker.until = Some(Instant::now() + REST.0);
+                        return;
+                    }
+                    None => return,
+                }
+            };
+            tokio::time::sleep_until(until).await;
+        }
+    }
+
+    /// Whether the handler has a rest.
+    pub(crate) fn is_resting(&self) -> bool {
+        self.breaker().until.is_some_and(|until| until > Instant::now())
+    }
+
+    /// Notes that the handler answered.
+    pub(crate) fn answered(&self) {
+        *self.breaker() = Breaker::default();
+    }
+
+    /// Notes that the handler could not be reached or gave no proper answer.
+    pub(crate) fn failed(&self) {
+        let mut breaker = self.breaker();
+        breaker.failures += 1;
+        if breaker.failures >= FAILURES {
+            let rest = REST.0.saturating_mul(1 << breaker.rests.min(10)).min(REST.1);
+            breaker.rests += 1;
+            breaker.until = Some(Instant::now() + rest);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn breaker(&self) -> MutexGuard<'_, Breaker> {
+        self.breaker.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    fn job(key: &str, value: &str, created_ms: i64) -> Job {
+        let order = [("bill".to_owned(), value.to_owned())].into();
+        let data = EventData { handlers: vec!["bill".to_owned()], order, ..EventData::default() };
+        let id = OperationId::of("s", "n", key);
+        Job { item: Item::new(id, key.to_owned(), created_ms, data), seen: Seen::Ready }
+    }
+
+    fn taken(lane: &Lane) -> Option<String> {
+        lane.next().now_or_never().map(|job| job.item.key.clone())
+    }
+
+    #[tokio::test]
+    async fn events_with_one_value_are_delivered_one_at_a_time_in_order() {
+        let lane = Lane::new("bill", true);
+        for (key, value, at) in [("a1", "a", 1), ("b1", "b", 2), ("a3", "a", 5), ("a2", "a", 3)] {
+            lane.push(job(key, value, at));
+        }
+        assert_eq!(taken(&lane).as_deref(), Some("a1"));
+        assert_eq!(taken(&lane).as_deref(), Some("b1"));
+        assert_eq!(taken(&lane), None, "the others wait for a1");
+        lane.again(job("a1", "a", 1), Duration::from_secs(3_600));
+        assert_eq!(taken(&lane), None, "a1 waits for its next attempt and keeps its turn");
+        lane.take_out(&job("a1", "a", 1).item.id);
+        lane.again(job("a1", "a", 1), Duration::ZERO);
+        assert_eq!(taken(&lane).as_deref(), Some("a1"));
+        lane.ended(&job("a1", "a", 1).item);
+        assert_eq!(taken(&lane).as_deref(), Some("a2"));
+        lane.ended(&job("a2", "a", 3).item);
+        assert_eq!(taken(&lane).as_deref(), Some("a3"));
+        lane.ended(&job("a3", "a", 5).item);
+        lane.push(job("a4", "a", 6));
+        assert_eq!(taken(&lane).as_deref(), Some("a4"));
+    }
+
+    #[tokio::test]
+    async fn a_handler_that_fails_again_and_again_gets_a_rest() {
+        let lane = Lane::new("bill", false);
+        for _ in 1..FAILURES {
+            lane.failed();
+            assert!(lane.rested().now_or_never().is_some());
+        }
+        lane.failed();
+        assert!(lane.is_resting() && lane.rested().now_or_never().is_none());
+        lane.breaker().until = Some(Instant::now());
+        assert!(lane.rested().now_or_never().is_some(), "one tries it");
+        assert!(lane.rested().now_or_never().is_none(), "the others wait for its result");
+        lane.answered();
+        assert!(lane.rested().now_or_never().is_some() && !lane.is_resting());
+    }
+}

@@ -1,0 +1,323 @@
+//! How an event is recorded.
+//!
+//! An event is one record: scope `hooks~SOURCE`, name `SOURCE`, key the vendor's id or, without one, the digest. It is
+//! `staged` from the moment it is accepted until every handler has it or has given up, and `done` from then on. So one
+//! write makes an event durable together with the fact that it must be delivered, on every back end.
+//!
+//! Each delivery is an operation of its own in the same scope: name `SOURCE/HANDLER`, and the key of the event.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use data_encoding::HEXLOWER;
+use onceward::transition::{later, stage};
+use onceward::{
+    ALIAS_NAME, Effect, Error, Intent, Key, Ledger, Operation, OperationId, Outcome, Record, State, Terms,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use sha2::{Digest, Sha256};
+
+use super::Event;
+
+/// What the scopes of all inboxes begin with. Callers of the API cannot choose a scope that begins so.
+pub const SCOPE_PREFIX: &str = "hooks~";
+
+/// The scope of a source's events and deliveries.
+#[must_use]
+pub fn scope(source: &str) -> String {
+    format!("{SCOPE_PREFIX}{source}")
+}
+
+/// The name of the deliveries to a handler.
+#[must_use]
+pub fn delivery_name(source: &str, handler: &str) -> String {
+    format!("{source}/{handler}")
+}
+
+/// What is stored about an event beside its body.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct EventData {
+    /// The vendor's id.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
+    /// The kind of event.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+    /// When it happened according to the vendor.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub occurred_ms: Option<i64>,
+    /// SHA-256 of what was signed, in hex.
+    pub digest: String,
+    /// The type of the body.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub content_type: Option<String>,
+    /// Headers for the handlers.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub headers: Vec<(String, String)>,
+    /// The handlers that want it, as they were configured when it arrived.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub handlers: Vec<String>,
+    /// For ordered handlers: the value by which it is ordered.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub order: BTreeMap<String, String>,
+    /// 1, and one more for each time that it was replayed on purpose.
+    #[serde(skip_serializing_if = "is_one")]
+    pub occurrence: u32,
+    /// 1, and one more for each time that its failed deliveries got a new budget of attempts.
+    #[serde(skip_serializing_if = "is_one")]
+    pub rounds: u32,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_one(number: &u32) -> bool {
+    *number <= 1
+}
+
+impl EventData {
+    /// What is stored about this event.
+    #[must_use]
+    pub fn of(event: &Event) -> Self {
+        let header = |(name, value): &(http::HeaderName, http::HeaderValue)| {
+            Some((name.as_str().to_owned(), value.to_str().ok()?.to_owned()))
+        };
+        Self {
+            id: event.id.clone(),
+            kind: event.kind.clone(),
+            occurred_ms: event.occurred_ms,
+            digest: HEXLOWER.encode(&event.digest),
+            content_type: event.content_type.clone(),
+            headers: event.headers.iter().filter_map(header).collect(),
+            ..Self::default()
+        }
+    }
+
+    /// The data of a recorded event. `None` if the record is not an event, has expired, or is sealed with a key that
+    /// is missing.
+    #[must_use]
+    pub fn read(record: &Record) -> Option<Self> {
+        serde_json::from_str(record.outcome.as_ref()?.data.as_ref()?.get()).ok()
+    }
+
+    /// The number of the occurrence, at least 1.
+    #[must_use]
+    pub fn occurrence(&self) -> u32 {
+        self.occurrence.max(1)
+    }
+
+    /// How many budgets of attempts its deliveries have, at least 1.
+    #[must_use]
+    pub fn rounds(&self) -> u32 {
+        self.rounds.max(1)
+    }
+
+    fn raw(&self) -> Option<Arc<RawValue>> {
+        serde_json::value::to_raw_value(self).ok().map(Arc::from)
+    }
+}
+
+/// How long events are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Kept {
+    /// The content, after the event was delivered.
+    pub payload_ms: u64,
+    /// The id.
+    pub id_ms: u64,
+}
+
+impl Kept {
+    /// The terms of an event's record.
+    #[must_use]
+    pub fn terms(&self, mut terms: Terms) -> Terms {
+        terms.keep_results_for(self.payload_ms.max(1));
+        terms.tombstone_ms = self.id_ms.saturating_sub(self.payload_ms);
+        terms
+    }
+}
+
+/// The key of an event: the vendor's id, or the digest of what was signed.
+#[must_use]
+pub fn key(event: &Event) -> String {
+    match &event.id {
+        Some(id) => id_key(id),
+        None => digest_key(&event.digest),
+    }
+}
+
+/// The key of an event with this id. An id that cannot be a key is hashed.
+#[must_use]
+pub fn id_key(id: &str) -> String {
+    // A reserved beginning, so that no id is mistaken for a digest.
+    if Key::given(id).is_ok() && !id.starts_with(DIGEST) && !id.starts_with(HASHED) {
+        return id.to_owned();
+    }
+    format!("{HASHED}{}", HEXLOWER.encode(&Sha256::digest(id)))
+}
+
+const DIGEST: &str = "digest:";
+const HASHED: &str = "id-sha256:";
+
+fn digest_key(digest: &[u8; 32]) -> String {
+    format!("{DIGEST}{}", HEXLOWER.encode(digest))
+}
+
+/// The id of the record of an event with this key.
+#[must_use]
+pub fn event_id(source: &str, key: &str) -> OperationId {
+    OperationId::of(&scope(source), source, key)
+}
+
+/// The record of an event that is to be delivered; if no handler wants it, of one that is done.
+///
+/// # Errors
+/// If the source's name is too long for a scope.
+pub fn event(
+    ledger: &Ledger,
+    source: &str,
+    terms: &Terms,
+    event: &Event,
+    data: &EventData,
+) -> Result<Record, Error> {
+    let operation = Operation::new(source)
+        .scope(scope(source))
+        .key(key(event))
+        .input(serde_json::json!({ "digest": data.digest }))
+        .terms(terms.clone());
+    let intent = ledger.intent(operation)?;
+    let mut record = stage(&intent, ledger.clock_ms());
+    record.outcome = Some(Outcome {
+        data: data.raw(),
+        body: Some(Arc::from(&event.body[..])),
+        ..Outcome::with_effect(Effect::Created)
+    });
+    if data.handlers.is_empty() {
+        complete(&mut record, ledger.clock_ms());
+    }
+    Ok(record)
+}
+
+/// Sets what a delivered event has: its content is deleted when its retention ends.
+fn complete(record: &mut Record, now_ms: i64) {
+    record.state = State::Done;
+    record.attempt = record.attempt.max(1);
+    record.due_ms = Some(later(now_ms, record.detail.retention_ms));
+    record.updated_ms = now_ms;
+}
+
+/// The next version of an event whose deliveries have all ended. `None` if it is not staged.
+#[must_use]
+pub fn delivered(record: &Record, now_ms: i64) -> Option<Record> {
+    if record.state != State::Staged {
+        return None;
+    }
+    let mut next = Record { version: record.version + 1, ..record.clone() };
+    complete(&mut next, now_ms);
+    Some(next)
+}
+
+/// The next version of an event that is to be delivered again, with this data. `None` if its content is gone.
+#[must_use]
+pub fn undelivered(record: &Record, data: &EventData, now_ms: i64) -> Option<Record> {
+    let outcome = record.outcome.as_ref().filter(|outcome| outcome.body.is_some())?;
+    match record.state {
+        State::Staged | State::Done => {}
+        State::Running | State::Failed | State::InDoubt | State::Cancelled | State::Expired => return None,
+    }
+    let outcome = Some(Outcome { data: data.raw(), ..outcome.clone() });
+    let (version, attempt) = (record.version + 1, 0);
+    Some(Record {
+        version,
+        attempt,
+        outcome,
+        state: State::Staged,
+        due_ms: None,
+        updated_ms: now_ms,
+        ..record.clone()
+    })
+}
+
+/// The intent of the record that binds a digest to one event.
+///
+/// # Errors
+/// If the source's name is too long for a scope.
+pub fn guard(ledger: &Ledger, source: &str, kept: Kept, event: &Event) -> Result<Intent, Error> {
+    let operation = Operation::new(ALIAS_NAME).scope(scope(source)).key(digest_key(&event.digest));
+    let mut intent = ledger.intent(operation)?;
+    intent.terms.keep_results_for(kept.id_ms.max(1));
+    intent.terms.tombstone_ms = 0;
+    Ok(intent)
+}
+
+/// The operation of one delivery.
+#[must_use]
+pub fn delivery(source: &str, handler: &str, key: &str, data: &EventData, terms: Terms) -> Operation {
+    let operation = Operation::new(delivery_name(source, handler))
+        .scope(scope(source))
+        .key(key)
+        .input(serde_json::json!({ "event": key, "digest": data.digest }))
+        .terms(terms);
+    match data.occurrence() {
+        1 => operation,
+        more => operation.occurrence(more.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use onceward::{ManualClock, MemoryStore};
+
+    use super::*;
+
+    fn sample(id: Option<&str>) -> Event {
+        Event {
+            id: id.map(str::to_owned),
+            digest: [7; 32],
+            is_id_signed: true,
+            kind: Some("invoice.paid".to_owned()),
+            occurred_ms: None,
+            body: bytes::Bytes::from_static(b"{}"),
+            content_type: Some("application/json".to_owned()),
+            headers: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn no_id_is_mistaken_for_a_digest_or_a_hash() {
+        let digest = key(&sample(None));
+        assert!(digest.starts_with("digest:0707"));
+        for id in [digest.as_str(), "id-sha256:00", "two words", "é", "", &"x".repeat(256)] {
+            let key = key(&sample(Some(id)));
+            assert!(key.starts_with("id-sha256:") && key != id, "{id}");
+            assert!(Key::given(&key).is_ok());
+        }
+        assert_eq!(key(&sample(Some("evt_1"))), "evt_1");
+    }
+
+    #[test]
+    fn the_records_of_an_event_are_those_that_a_ledger_may_have() {
+        let ledger = Ledger::new(Arc::new(MemoryStore::new(ManualClock::at(1_000))));
+        let kept = Kept { payload_ms: 5_000, id_ms: 9_000 };
+        let mut data =
+            EventData { handlers: vec!["bill".to_owned()], ..EventData::of(&sample(Some("evt_1"))) };
+        let terms = kept.terms(Terms::default());
+        let staged = event(&ledger, "stripe", &terms, &sample(Some("evt_1")), &data).unwrap();
+        assert_eq!((staged.state, staged.due_ms), (State::Staged, None));
+        assert_eq!(staged.id, event_id("stripe", "evt_1"));
+        staged.check().unwrap();
+        let done = delivered(&staged, 2_000).unwrap();
+        assert_eq!((done.state, done.due_ms, done.version), (State::Done, Some(7_000), 2));
+        assert_eq!(done.detail.tombstone_ms, 4_000);
+        done.check().unwrap();
+        assert!(delivered(&done, 2_000).is_none());
+        data.rounds = 2;
+        let again = undelivered(&done, &data, 3_000).unwrap();
+        assert_eq!((again.state, again.due_ms), (State::Staged, None));
+        assert_eq!(EventData::read(&again).unwrap(), data);
+        again.check().unwrap();
+        data.handlers.clear();
+        let unwanted = event(&ledger, "stripe", &terms, &sample(Some("evt_2")), &data).unwrap();
+        assert_eq!(unwanted.state, State::Done);
+        unwanted.check().unwrap();
+    }
+}

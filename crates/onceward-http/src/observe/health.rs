@@ -1,0 +1,83 @@
+//! Whether the server lives, and whether it can be used.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use axum::extract::State as Extracted;
+use axum::http::StatusCode;
+use axum::response::IntoResponse;
+use onceward::{Filter, Ledger, State, Store};
+use tokio::sync::Mutex;
+
+use crate::App;
+
+/// How long the ledger may take to answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How long an answer of the ledger counts, so that probes cannot overload it.
+const FRESH: Duration = Duration::from_secs(1);
+
+/// The state of the server, for load balancers.
+pub struct Health {
+    ledger: Ledger,
+    draining: AtomicBool,
+    last: Mutex<Option<Look>>,
+}
+
+/// A look at the ledger.
+#[derive(Clone, Copy)]
+struct Look {
+    at: Instant,
+    /// Operations in doubt and running; `None` if the ledger could not be read.
+    found: Option<(u64, u64)>,
+}
+
+impl Health {
+    /// The health of a server on this store.
+    #[must_use]
+    pub fn new(store: Arc<dyn Store>) -> Self {
+        Self { ledger: Ledger::new(store), draining: AtomicBool::new(false), last: Mutex::new(None) }
+    }
+
+    /// From now on the server is not ready: it ends the requests in flight and takes no new ones.
+    pub fn drain(&self) {
+        self.draining.store(true, Ordering::Release);
+    }
+
+    /// Operations in doubt and running; `None` if the ledger cannot be read in time. Read at most once a second.
+    pub(super) async fn counted(&self) -> Option<(u64, u64)> {
+        let mut last = self.last.lock().await;
+        if let Some(look) = *last
+            && look.at.elapsed() < FRESH
+        {
+            return look.found;
+        }
+        let filter = Filter { states: vec![State::Running, State::InDoubt], ..Filter::default() };
+        let counted = tokio::time::timeout(PATIENCE, self.ledger.totals(&filter)).await;
+        let found = counted.ok().and_then(Result::ok).map(|counts| {
+            let of = |state| counts.get(&state).copied().unwrap_or_default();
+            (of(State::InDoubt), of(State::Running))
+        });
+        if found.is_none() {
+            tracing::warn!("the ledger cannot be read");
+        }
+        *last = Some(Look { at: Instant::now(), found });
+        found
+    }
+}
+
+/// `/healthz`: the process answers.
+pub(super) async fn alive() -> &'static str {
+    "ok\n"
+}
+
+/// `/readyz`: the ledger can be read, and the server is not shutting down. Every program may ask, so the answer does
+/// not say why; the log does.
+pub(super) async fn ready(Extracted(app): Extracted<Arc<App>>) -> impl IntoResponse {
+    let draining = app.health.draining.load(Ordering::Acquire);
+    if !draining && app.health.counted().await.is_some() {
+        (StatusCode::OK, "ready\n")
+    } else {
+        (StatusCode::SERVICE_UNAVAILABLE, "not ready\n")
+    }
+}

@@ -1,0 +1,583 @@
+//! Model calls: a retry gets the same answer, a new sample a new one, and a stream survives its client.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::io::Write;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use http_body_util::BodyExt;
+use hyper::{Method, StatusCode};
+use onceward::State;
+use onceward_http::client::{Connection, Remote, full};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::rig::{Got, Rig};
+
+const CHAT: &str = "/gw/openai/v1/chat/completions";
+const JSON: (&str, &str) = ("content-type", "application/json");
+const ASK: &str = r#"{"model":"m","messages":[{"role":"user","content":"hello"}]}"#;
+const STREAM: &str = r#"{"model":"m","stream":true,"messages":[{"role":"user","content":"hello"}]}"#;
+
+/// What the provider does with the next request.
+#[derive(Debug, Clone, Copy)]
+enum Play {
+    /// Answers.
+    Answer,
+    /// Answers after this many milliseconds.
+    Slow(u64),
+    /// Answers with half of a document or stream, and closes the connection.
+    Cut,
+    /// Ends a stream cleanly before its protocol's end.
+    Short,
+    /// Closes the connection.
+    Close,
+    /// Sends the first half of a stream, pauses for this many milliseconds, and sends the rest.
+    Pause(u64),
+    /// Answers with this status.
+    Status(u16),
+    /// Answers with this content type.
+    Typed(&'static str),
+    /// Answers compressed.
+    Gzip,
+    /// Ends a stream by its protocol, and leaves its body open.
+    Open,
+    /// Sends the events of a stream with pauses of this many milliseconds, again and again, without an end.
+    Drip(u64),
+}
+
+/// A provider whose answers all differ.
+struct Provider {
+    url: String,
+    plays: Arc<Mutex<VecDeque<Play>>>,
+    generations: Arc<Mutex<u32>>,
+}
+
+impl Provider {
+    async fn start(plays: &[Play]) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let plays = Arc::new(Mutex::new(plays.iter().copied().collect::<VecDeque<_>>()));
+        let generations = Arc::new(Mutex::new(0));
+        let (script, count) = (Arc::clone(&plays), Arc::clone(&generations));
+        tokio::spawn(async move {
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                tokio::spawn(converse(stream, Arc::clone(&script), Arc::clone(&count)));
+            }
+        });
+        Self { url, plays, generations }
+    }
+
+    fn generations(&self) -> u32 {
+        *self.generations.lock().unwrap()
+    }
+
+    fn config(&self, more: &str) -> String {
+        format!(
+            "[upstream.openai]\nurl = \"{}\"\nallow_private = true\nbackoff = \"10ms\"\n{more}\n",
+            self.url
+        )
+    }
+}
+
+fn events(number: u32) -> Vec<String> {
+    let word = |text: String| {
+        format!("data: {{\"model\":\"m\",\"choices\":[{{\"delta\":{{\"content\":\"{text}\"}}}}]}}\n\n")
+    };
+    let mut events: Vec<String> = (0..6).map(|index| word(format!("{number}-{index} "))).collect();
+    events.push(
+        "data: {\"model\":\"m\",\"choices\":[],\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":6}}\n\n"
+            .to_owned(),
+    );
+    events.push("data: [DONE]\n\n".to_owned());
+    events
+}
+
+async fn converse(mut stream: TcpStream, plays: Arc<Mutex<VecDeque<Play>>>, count: Arc<Mutex<u32>>) {
+    while let Some(body) = next_request(&mut stream).await {
+        let number = {
+            let mut count = count.lock().unwrap();
+            *count += 1;
+            *count
+        };
+        let play = plays.lock().unwrap().pop_front().unwrap_or(Play::Answer);
+        if let Play::Slow(ms) = play {
+            tokio::time::sleep(Duration::from_millis(ms)).await;
+        }
+        match play {
+            Play::Close => return,
+            Play::Status(status) => {
+                let text = r#"{"error":{"message":"scripted"}}"#;
+                let length = text.len();
+                let head = format!(
+                    "HTTP/1.1 {status} X\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n"
+                );
+                if stream.write_all(format!("{head}{text}").as_bytes()).await.is_err() {
+                    return;
+                }
+                continue;
+            }
+            Play::Answer | Play::Slow(_) | Play::Cut | Play::Short | Play::Pause(_) => {}
+            Play::Typed(_) | Play::Gzip | Play::Open | Play::Drip(_) => {}
+        }
+        let is_open = if body.contains("\"stream\":true") {
+            streams(&mut stream, play, number).await
+        } else {
+            writes(&mut stream, play, number).await
+        };
+        if !is_open {
+            return;
+        }
+    }
+}
+
+/// The head of an answer that plays this.
+fn head(play: Play, number: u32, usual_type: &str) -> String {
+    let content_type = if let Play::Typed(other) = play { other } else { usual_type };
+    let encoding = if matches!(play, Play::Gzip) { "content-encoding: gzip\r\n" } else { "" };
+    format!("HTTP/1.1 200 OK\r\ncontent-type: {content_type}\r\n{encoding}x-request-id: r-{number}\r\n")
+}
+
+/// Answers with a document. Returns whether the connection stays open.
+async fn writes(stream: &mut TcpStream, play: Play, number: u32) -> bool {
+    let text = format!(
+        "{{\"id\":\"c-{number}\",\"model\":\"m\",\"choices\":[{{\"message\":{{\"content\":\"{number}\"}}}}],\
+         \"usage\":{{\"prompt_tokens\":7,\"completion_tokens\":1}}}}"
+    );
+    let text = if matches!(play, Play::Gzip) { gzip(&[text]).concat() } else { text.into_bytes() };
+    let head = format!("{}content-length: {}\r\n\r\n", head(play, number, "application/json"), text.len());
+    let is_cut = matches!(play, Play::Cut);
+    let sent = if is_cut { &text[..text.len() / 2] } else { &text[..] };
+    stream.write_all(&[head.as_bytes(), sent].concat()).await.is_ok() && !is_cut
+}
+
+/// Answers with a stream. Returns whether the connection stays open.
+async fn streams(stream: &mut TcpStream, play: Play, number: u32) -> bool {
+    let head = format!("{}transfer-encoding: chunked\r\n\r\n", head(play, number, "text/event-stream"));
+    let mut sent = stream.write_all(head.as_bytes()).await;
+    let plain = events(number);
+    while let Play::Drip(ms) = play {
+        if stream.write_all(&chunk(plain[0].as_bytes())).await.is_err() {
+            return false;
+        }
+        tokio::time::sleep(Duration::from_millis(ms)).await;
+    }
+    let events: Vec<Vec<u8>> = if matches!(play, Play::Gzip) {
+        gzip(&plain)
+    } else {
+        plain.into_iter().map(String::into_bytes).collect()
+    };
+    for (index, event) in events.iter().enumerate() {
+        match (index, play) {
+            (4, Play::Cut) => return false,
+            (4, Play::Short) => break,
+            (4, Play::Pause(ms)) => tokio::time::sleep(Duration::from_millis(ms)).await,
+            _ => {}
+        }
+        if sent.is_ok() {
+            sent = stream.write_all(&chunk(event)).await;
+        }
+    }
+    if matches!(play, Play::Open) {
+        // The connection stays open until the gateway closes it.
+        drop(stream.read_u8().await);
+        return false;
+    }
+    sent.is_ok() && stream.write_all(b"0\r\n\r\n").await.is_ok()
+}
+
+/// One chunk of a body.
+fn chunk(data: &[u8]) -> Vec<u8> {
+    [format!("{:x}\r\n", data.len()).as_bytes(), data, b"\r\n"].concat()
+}
+
+/// The parts, compressed so that each can be read when it arrives.
+fn gzip(parts: &[String]) -> Vec<Vec<u8>> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+    let compress = |part: &String| {
+        encoder.write_all(part.as_bytes()).unwrap();
+        encoder.flush().unwrap();
+        std::mem::take(encoder.get_mut())
+    };
+    let mut compressed: Vec<Vec<u8>> = parts.iter().map(compress).collect();
+    compressed.push(encoder.finish().unwrap());
+    compressed
+}
+
+/// The body of the next request.
+async fn next_request(stream: &mut TcpStream) -> Option<String> {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(stream.read_u8().await.ok()?);
+    }
+    let head = String::from_utf8_lossy(&head).to_ascii_lowercase();
+    let length = head.lines().find_map(|line| line.strip_prefix("content-length: "))?.trim().parse().ok()?;
+    let mut body = vec![0; length];
+    stream.read_exact(&mut body).await.ok()?;
+    String::from_utf8(body).ok()
+}
+
+async fn ask(rig: &Rig, headers: &[(&str, &str)], body: &str) -> Got {
+    let mut all = vec![("authorization", "Bearer sk"), JSON];
+    all.extend(headers);
+    rig.send(Method::POST, CHAT, &all, body).await
+}
+
+/// A client that leaves after this many bytes of the answer, or before its head if that is 0.
+async fn leaves_after(rig: &Rig, bytes: usize, body: &str) {
+    let mut stream = sends(rig, body).await;
+    if bytes == 0 {
+        tokio::time::sleep(Duration::from_millis(60)).await;
+        return;
+    }
+    let mut read = vec![0; bytes];
+    stream.read_exact(&mut read).await.unwrap();
+}
+
+/// A client that has sent a request and waits.
+async fn sends(rig: &Rig, body: &str) -> TcpStream {
+    let address = rig.url.strip_prefix("http://").unwrap();
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let request = format!(
+        "POST {CHAT} HTTP/1.1\r\nhost: {address}\r\nauthorization: Bearer sk\r\ncontent-type: application/json\r\n\
+         content-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    stream.write_all(request.as_bytes()).await.unwrap();
+    stream
+}
+
+/// Waits until the only operation is in this state.
+async fn ends_as(rig: &Rig, state: State) {
+    for _ in 0..1_000 {
+        if rig.states().await == [state] {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("{:?}", rig.states().await);
+}
+
+fn whole(number: u32) -> String {
+    events(number).concat()
+}
+
+#[tokio::test]
+async fn a_client_that_times_out_gets_the_first_answer() {
+    for body in [ASK, STREAM] {
+        let provider = Provider::start(&[Play::Slow(250)]).await;
+        let rig = Rig::start(&provider.config("")).await;
+        leaves_after(&rig, 0, body).await;
+        let got = ask(&rig, &[], body).await;
+        assert_eq!(
+            (got.status, got.header("idempotent-replayed")),
+            (StatusCode::OK, Some("true")),
+            "{got:?}"
+        );
+        let text = String::from_utf8_lossy(&got.body).into_owned();
+        assert!(text.contains("1-0") || got.json()["id"] == "c-1", "{text}");
+        assert_eq!(provider.generations(), 1);
+    }
+}
+
+#[tokio::test]
+async fn an_answer_is_never_one_that_broke_off() {
+    for play in [Play::Cut, Play::Close, Play::Status(500), Play::Status(429), Play::Status(408)] {
+        let provider = Provider::start(&[play]).await;
+        let rig = Rig::start(&provider.config("")).await;
+        let got = ask(&rig, &[], ASK).await;
+        assert_eq!((got.status, &got.json()["id"]), (StatusCode::OK, &"c-2".into()), "{play:?}");
+        let record = rig.operations().await.remove(0);
+        assert_eq!((record.state, record.attempt, record.detail.history.len()), (State::Done, 2, 1));
+        let usage = record.outcome.unwrap().usage.unwrap();
+        assert_eq!((usage.input, usage.output, usage.layer.as_str()), (7, 1, "gateway"), "{play:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_stream_that_ends_too_early_breaks_the_connection() {
+    for play in [Play::Cut, Play::Short] {
+        let provider = Provider::start(&[play]).await;
+        let rig = Rig::start(&provider.config("")).await;
+        let remote = Remote::new(&rig.url).unwrap();
+        let headers = [("authorization", "Bearer sk"), JSON];
+        let headers =
+            headers.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect();
+        let request = remote.request(Method::POST, CHAT, headers, full(STREAM));
+        let response = remote.send(request, Connection::Fresh).await.unwrap();
+        assert_eq!(response.status(), StatusCode::OK);
+        assert!(response.into_body().collect().await.is_err(), "{play:?}: the client must notice");
+        ends_as(&rig, State::Failed).await;
+        // The retry of the same call is the next attempt of the same operation.
+        let got = ask(&rig, &[], STREAM).await;
+        assert_eq!((got.status, got.body.as_ref()), (StatusCode::OK, whole(2).as_bytes()), "{play:?}");
+        let record = rig.operations().await.remove(0);
+        assert_eq!((record.state, record.attempt, rig.operations().await.len()), (State::Done, 2, 1));
+        let wasted = record.detail.history[0].usage.as_ref().unwrap();
+        assert!(wasted.estimated && wasted.output > 0, "{wasted:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_deliberate_sample_is_never_swallowed() {
+    for body in [ASK, STREAM] {
+        let provider = Provider::start(&[]).await;
+        let rig = Rig::start(&provider.config("")).await;
+        let mut answers = BTreeSet::new();
+        for _ in 0..5 {
+            answers.insert(ask(&rig, &[], body).await.body);
+        }
+        assert_eq!((answers.len(), provider.generations()), (5, 5));
+        let (a, b, c) = tokio::join!(ask(&rig, &[], body), ask(&rig, &[], body), ask(&rig, &[], body));
+        answers.extend([a.body, b.body, c.body]);
+        assert_eq!((answers.len(), provider.generations()), (8, 8), "three at once are three");
+        let key = [("idempotency-key", "step-42")];
+        let first = ask(&rig, &key, body).await;
+        for _ in 0..4 {
+            assert_eq!(ask(&rig, &key, body).await.body, first.body);
+        }
+        assert_eq!(provider.generations(), 9, "one key, one generation");
+        assert_eq!(ask(&rig, &key, r#"{"model":"m"}"#).await.status, StatusCode::UNPROCESSABLE_ENTITY);
+    }
+}
+
+#[tokio::test]
+async fn a_retry_attaches_to_a_stream_from_its_first_byte() {
+    let provider = Provider::start(&[Play::Pause(400)]).await;
+    let rig = Rig::start(&provider.config("")).await;
+    leaves_after(&rig, 200, STREAM).await;
+    let got = ask(&rig, &[], STREAM).await;
+    assert_eq!((got.body.as_ref(), provider.generations()), (whole(1).as_bytes(), 1));
+    assert_eq!(got.header("idempotent-replayed"), Some("true"));
+    // That answer was delivered, so the next call is a new one.
+    assert_eq!(ask(&rig, &[], STREAM).await.body, whole(2));
+}
+
+#[tokio::test]
+async fn a_retry_that_the_sdk_reports_gets_the_answer_even_if_it_was_delivered() {
+    let provider = Provider::start(&[]).await;
+    let rig = Rig::start(&provider.config("")).await;
+    let first = ask(&rig, &[("x-stainless-retry-count", "0")], ASK).await;
+    let retry = ask(&rig, &[("x-stainless-retry-count", "1")], ASK).await;
+    assert_eq!((retry.body, provider.generations()), (first.body, 1));
+    assert_eq!(ask(&rig, &[("x-stainless-retry-count", "0")], ASK).await.json()["id"], "c-2");
+}
+
+#[tokio::test]
+async fn a_restarted_run_gets_the_answers_of_the_first_in_order() {
+    let provider = Provider::start(&[]).await;
+    let rig = Rig::start(&provider.config("")).await;
+    let mut first = Vec::new();
+    for _ in 0..3 {
+        first.push(ask(&rig, &[("once-scope", "job-1"), ("once-run", "a")], ASK).await.body);
+    }
+    assert_eq!(provider.generations(), 3);
+    let rig = rig.restarted().await;
+    for (number, expected) in first.iter().enumerate() {
+        let got = ask(&rig, &[("once-scope", "job-1"), ("once-run", "b")], ASK).await;
+        assert_eq!((&got.body, got.header("idempotent-replayed")), (expected, Some("true")), "{number}");
+    }
+    let fourth = ask(&rig, &[("once-scope", "job-1"), ("once-run", "b")], ASK).await;
+    assert_eq!((fourth.json()["id"].as_str(), provider.generations()), (Some("c-4"), 4));
+    let other = ask(&rig, &[("once-scope", "job-2"), ("once-run", "b")], ASK).await;
+    assert_eq!(other.json()["id"], "c-5", "another scope");
+    let ledger = onceward::Ledger::new(std::sync::Arc::clone(&rig.store));
+    let filter = onceward::Filter { limit: 50, ..onceward::Filter::default() };
+    assert_eq!(ledger.list(&filter).await.unwrap().len(), 5, "positions are not operations");
+    let lone = ask(&rig, &[("once-run", "b")], ASK).await;
+    assert_eq!(lone.status, StatusCode::BAD_REQUEST, "a run needs a scope");
+}
+
+#[tokio::test]
+async fn the_budget_is_one_for_all_layers_and_then_sdks_are_told_to_stop() {
+    let provider = Provider::start(&[Play::Status(500); 20]).await;
+    let rig = Rig::start(&provider.config("")).await;
+    for count in ["0", "1", "2", "0"] {
+        let got = ask(&rig, &[("x-stainless-retry-count", count)], ASK).await;
+        assert_eq!(got.status, StatusCode::FAILED_DEPENDENCY);
+        assert_eq!((got.header("x-should-retry"), got.header("retry-after")), (Some("false"), None));
+    }
+    assert_eq!(provider.generations(), 3);
+}
+
+#[tokio::test]
+async fn a_refusal_of_the_provider_is_passed_on_as_it_is() {
+    let provider = Provider::start(&[Play::Status(400), Play::Status(404)]).await;
+    let rig = Rig::start(&provider.config("")).await;
+    for status in [StatusCode::BAD_REQUEST, StatusCode::NOT_FOUND] {
+        let got = ask(&rig, &[], ASK).await;
+        assert_eq!((got.status, &got.json()["error"]["message"]), (status, &"scripted".into()));
+    }
+    assert_eq!(ask(&rig, &[], ASK).await.status, StatusCode::OK);
+    assert_eq!(provider.generations(), 3);
+}
+
+#[tokio::test]
+async fn a_generation_without_clients_is_cancelled_if_the_policy_says_so() {
+    let provider = Provider::start(&[Play::Pause(1_500)]).await;
+    let rig = Rig::start(&provider.config("unattended = \"cancel\"")).await;
+    leaves_after(&rig, 200, STREAM).await;
+    ends_as(&rig, State::Failed).await;
+    let record = rig.operations().await.remove(0);
+    let usage = record.outcome.unwrap().usage.unwrap();
+    assert!(usage.estimated && usage.output > 0, "what was paid is recorded: {usage:?}");
+}
+
+#[tokio::test]
+async fn a_retry_at_another_gateway_gets_the_same_answer() {
+    let provider = Provider::start(&[Play::Slow(300)]).await;
+    let rig = Rig::start(&provider.config("")).await;
+    let other = rig.beside().await;
+    leaves_after(&rig, 0, ASK).await;
+    let got = ask(&other, &[("x-stainless-retry-count", "1")], ASK).await;
+    assert_eq!((got.json()["id"].as_str(), provider.generations()), (Some("c-1"), 1));
+}
+
+#[tokio::test]
+async fn a_slow_answer_does_not_swallow_the_next_sample() {
+    let provider = Provider::start(&[Play::Slow(1_200), Play::Answer]).await;
+    let rig = Rig::start(&provider.config("")).await;
+    assert_eq!(ask(&rig, &[], ASK).await.json()["id"], "c-1");
+    assert_eq!(ask(&rig, &[], ASK).await.json()["id"], "c-2");
+    assert!(provider.plays.lock().unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_dry_run_and_an_explicit_new_sample() {
+    let provider = Provider::start(&[]).await;
+    let rig = Rig::start(&provider.config("")).await;
+    let dry = ask(&rig, &[("once-dry-run", "true")], ASK).await;
+    assert_eq!((dry.status, provider.generations()), (StatusCode::OK, 0), "{dry:?}");
+    let dry = ask(&rig, &[("once-dry-run", "true"), ("once-scope", "s"), ("once-run", "a")], ASK).await;
+    let filter = onceward::Filter { limit: 10, ..onceward::Filter::default() };
+    assert_eq!((dry.status, rig.store.list(&filter).await.unwrap().len()), (StatusCode::OK, 0), "{dry:?}");
+    for number in 1..=3 {
+        let got = ask(&rig, &[("once-sample", "new")], ASK).await;
+        assert_eq!(got.json()["id"], format!("c-{number}"));
+    }
+    let labelled = ask(&rig, &[("once-occurrence", "best-of-2")], ASK).await;
+    assert_eq!(ask(&rig, &[("once-occurrence", "best-of-2")], ASK).await.body, labelled.body);
+    assert_eq!(provider.generations(), 4);
+}
+
+#[tokio::test]
+async fn a_steady_stream_without_clients_is_cancelled_too() {
+    let provider = Provider::start(&[Play::Drip(10)]).await;
+    let rig = Rig::start(&provider.config("unattended = \"cancel\"")).await;
+    leaves_after(&rig, 200, STREAM).await;
+    ends_as(&rig, State::Failed).await;
+    let record = rig.operations().await.remove(0);
+    assert_eq!(record.reason(), Some("all clients left, so the generation was cancelled"));
+    assert!(record.outcome.unwrap().usage.unwrap().output > 0);
+}
+
+#[tokio::test]
+async fn generations_without_clients_are_limited() {
+    let provider = Provider::start(&[Play::Drip(10); 3]).await;
+    let rig = Rig::start(&provider.config("max_unattended = 1\nattempts = 1")).await;
+    for prompt in ["a", "b"] {
+        leaves_after(&rig, 200, &STREAM.replace("hello", prompt)).await;
+    }
+    let count = async |state| rig.states().await.iter().filter(|one| **one == state).count();
+    for _ in 0..1_000 {
+        if count(State::Failed).await == 1 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!((count(State::Failed).await, count(State::Running).await), (1, 1), "one of them continues");
+    let all = rig.operations().await;
+    let cancelled = all.iter().find(|record| record.state == State::Failed).unwrap();
+    assert!(cancelled.reason().unwrap().contains("max_unattended"), "{:?}", cancelled.reason());
+}
+
+#[tokio::test]
+async fn an_answer_is_complete_at_its_protocols_end_even_if_the_body_goes_on() {
+    let provider = Provider::start(&[Play::Open]).await;
+    let rig = Rig::start(&provider.config("")).await;
+    let got = ask(&rig, &[], STREAM).await;
+    assert_eq!((got.body.as_ref(), provider.generations()), (whole(1).as_bytes(), 1));
+    assert_eq!(rig.states().await, [State::Done]);
+}
+
+#[tokio::test]
+async fn an_answer_with_another_content_type_or_compression_is_the_answer() {
+    for play in [Play::Typed("text/plain"), Play::Typed("application/json"), Play::Typed("text/event-stream")]
+    {
+        for (body, expected) in [(STREAM, "1-0 "), (ASK, "c-1")] {
+            let provider = Provider::start(&[play]).await;
+            let rig = Rig::start(&provider.config("")).await;
+            let got = ask(&rig, &[], body).await;
+            let text = String::from_utf8_lossy(&got.body);
+            assert!(got.status == StatusCode::OK && text.contains(expected), "{play:?}: {got:?}");
+            assert_eq!(provider.generations(), 1, "{play:?}");
+        }
+    }
+    let provider = Provider::start(&[Play::Gzip; 2]).await;
+    let rig = Rig::start(&provider.config("")).await;
+    let got = ask(&rig, &[], STREAM).await;
+    assert_eq!((got.body.as_ref(), got.header("content-encoding")), (whole(1).as_bytes(), None));
+    assert_eq!(ask(&rig, &[], ASK).await.json()["id"], "c-2");
+}
+
+#[tokio::test]
+async fn equal_calls_at_two_gateways_at_once_are_two_samples() {
+    for headers in [&[][..], &[("once-sample", "new")], &[("once-scope", "s"), ("once-run", "a")]] {
+        let provider = Provider::start(&[Play::Slow(300), Play::Slow(300)]).await;
+        let rig = Rig::start(&provider.config("")).await;
+        let other = rig.beside().await;
+        let (one, two) = tokio::join!(ask(&rig, headers, ASK), ask(&other, headers, ASK));
+        let ids: BTreeSet<String> = [one, two].map(|got| got.json()["id"].to_string()).into();
+        assert_eq!((ids.len(), provider.generations()), (2, 2), "{headers:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_retry_within_a_run_gets_the_sample_that_it_repeats() {
+    let provider = Provider::start(&[]).await;
+    let rig = Rig::start(&provider.config("")).await;
+    let ask = async |headers: &[(&str, &str)]| {
+        let mut all = vec![("once-scope", "job"), ("once-run", "a")];
+        all.extend(headers);
+        ask(&rig, &all, ASK).await.json()["id"].as_str().unwrap().to_owned()
+    };
+    let new = ("once-sample", "New");
+    assert_eq!((ask(&[]).await, ask(&[new]).await), ("c-1".to_owned(), "c-2".to_owned()));
+    assert_eq!(ask(&[new, ("x-stainless-retry-count", "1")]).await, "c-2");
+    assert_eq!(ask(&[]).await, "c-3", "a sample is not a step of the run");
+    for (name, value) in [("once-sample", "old"), ("once-run", "")] {
+        let headers = [("once-scope", "job"), (name, value)];
+        assert_eq!(super::models::ask(&rig, &headers, ASK).await.status, StatusCode::BAD_REQUEST, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn each_of_several_clients_that_time_out_gets_a_sample_of_its_own() {
+    let provider = Provider::start(&[Play::Slow(1_500); 3]).await;
+    let rig = Rig::start(&provider.config("")).await;
+    let waiting = tokio::join!(sends(&rig, ASK), sends(&rig, ASK), sends(&rig, ASK));
+    while provider.generations() < 3 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    drop(waiting);
+    let retry = || ask(&rig, &[("x-stainless-retry-count", "1")], ASK);
+    let (a, b, c) = tokio::join!(retry(), retry(), retry());
+    let answers: BTreeSet<_> = [a.body, b.body, c.body].into();
+    assert_eq!((answers.len(), provider.generations()), (3, 3));
+}
+
+#[tokio::test]
+async fn a_spent_budget_says_why_and_counts_what_was_wasted() {
+    let provider = Provider::start(&[Play::Cut; 3]).await;
+    let rig = Rig::start(&provider.config("")).await;
+    let got = ask(&rig, &[("idempotency-key", "k")], ASK).await;
+    let told = got.json();
+    assert_eq!((got.status, &told["ran"]), (StatusCode::FAILED_DEPENDENCY, &true.into()), "{told}");
+    assert!(told["detail"].as_str().unwrap().contains("the answer broke off"), "{told}");
+    let input = ASK.len() / 4;
+    let wasted: usize = got.header("once-wasted-tokens").unwrap().parse().unwrap();
+    assert_eq!((wasted, got.header("once-tokens")), (3 * input, None));
+    let retry = ask(&rig, &[("idempotency-key", "k")], ASK).await;
+    assert_eq!((retry.status, &retry.json()["ran"]), (StatusCode::FAILED_DEPENDENCY, &false.into()));
+}

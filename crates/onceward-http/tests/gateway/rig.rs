@@ -1,0 +1,138 @@
+//! A gateway on a ledger of its own, and a client.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http_body_util::BodyExt;
+use hyper::header::HeaderName;
+use hyper::{HeaderMap, Method, StatusCode};
+use onceward::{Filter, Policy, Record, State, Store};
+use onceward_http::client::{Connection, Remote, full};
+use onceward_http::{App, Config};
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+
+/// A running gateway.
+pub(crate) struct Rig {
+    pub(crate) url: String,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) folder: Arc<TempDir>,
+    config: String,
+    server: JoinHandle<()>,
+}
+
+/// What a client gets.
+#[derive(Debug, Clone)]
+pub(crate) struct Got {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+}
+
+impl Got {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).and_then(|value| value.to_str().ok())
+    }
+
+    pub(crate) fn json(&self) -> serde_json::Value {
+        serde_json::from_slice(&self.body).unwrap()
+    }
+}
+
+impl Rig {
+    /// A gateway with this configuration, on a new ledger.
+    pub(crate) async fn start(config: &str) -> Self {
+        Self::on(Arc::new(tempfile::tempdir().unwrap()), config).await
+    }
+
+    async fn on(folder: Arc<TempDir>, config: &str) -> Self {
+        let url = format!("sqlite:{}", folder.path().join("ledger.db").display());
+        let store = onceward_store::StoreUrl::parse(&url).unwrap();
+        let store: Arc<dyn Store> = store.open(onceward_store::IfMissing::Create).unwrap();
+        let policy = Policy::parse(config).unwrap();
+        let app = App::new(Arc::clone(&store), Config::from_policy(&policy).unwrap()).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let server = tokio::spawn(async move {
+            onceward_http::serve(listener, app, std::future::pending()).await.unwrap();
+        });
+        Self { url, store, folder, config: config.to_owned(), server }
+    }
+
+    /// One more gateway on the same ledger.
+    pub(crate) async fn beside(&self) -> Self {
+        Self::on(Arc::clone(&self.folder), &self.config).await
+    }
+
+    /// One more gateway on the same ledger, with another configuration.
+    pub(crate) async fn beside_with(&self, config: &str) -> Self {
+        Self::on(Arc::clone(&self.folder), config).await
+    }
+
+    /// The same ledger with another gateway process's worth of state.
+    pub(crate) async fn restarted(self) -> Self {
+        self.server.abort();
+        Self::on(Arc::clone(&self.folder), &self.config).await
+    }
+
+    pub(crate) async fn send(&self, method: Method, path: &str, headers: &[(&str, &str)], body: &str) -> Got {
+        request(&self.url, method, path, headers, body).await
+    }
+
+    /// A `POST` of a form with a credential, as an SDK sends it.
+    pub(crate) async fn post(&self, path: &str, headers: &[(&str, &str)], body: &str) -> Got {
+        let mut all =
+            vec![("authorization", "Bearer sk_test"), ("content-type", "application/x-www-form-urlencoded")];
+        all.extend(headers);
+        self.send(Method::POST, path, &all, body).await
+    }
+
+    /// The operations, without further keys.
+    pub(crate) async fn operations(&self) -> Vec<Record> {
+        let all = self.store.list(&Filter { limit: 1_000, ..Filter::default() }).await.unwrap();
+        let is_alias =
+            |record: &Record| record.reason().is_some_and(|reason| reason.starts_with("another key"));
+        all.into_iter().map(|listed| listed.record).filter(|record| !is_alias(record)).collect()
+    }
+
+    pub(crate) async fn states(&self) -> Vec<State> {
+        self.operations().await.iter().map(|record| record.state).collect()
+    }
+
+    /// Waits until every operation that is done was delivered.
+    pub(crate) async fn delivered(&self) {
+        for _ in 0..500 {
+            let all = self.operations().await;
+            if all.iter().all(|record| record.state != State::Done || record.detail.delivered_ms.is_some()) {
+                return;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+        panic!("an answer was not noted as delivered");
+    }
+}
+
+pub(crate) async fn request(
+    url: &str,
+    method: Method,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &str,
+) -> Got {
+    let remote = Remote::new(url).unwrap();
+    let headers: HeaderMap = headers
+        .iter()
+        .map(|(name, value)| (HeaderName::from_bytes(name.as_bytes()).unwrap(), value.parse().unwrap()))
+        .collect();
+    let host = headers.get("x-test-host").cloned();
+    let mut request = remote.request(method, path, headers, full(body.to_owned()));
+    if let Some(host) = host {
+        request.headers_mut().remove("x-test-host");
+        request.headers_mut().insert("host", host);
+    }
+    let response = remote.send(request, Connection::Fresh).await.unwrap();
+    let (head, body) = response.into_parts();
+    let body = body.collect().await.unwrap().to_bytes();
+    Got { status: head.status, headers: head.headers, body }
+}

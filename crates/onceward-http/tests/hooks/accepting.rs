@@ -1,0 +1,257 @@
+//! What is accepted, what is a duplicate, and what is not believed.
+
+use onceward::{ALIAS_NAME, State};
+use onceward_http::inbox::{Outside, Trial, record};
+use serde_json::json;
+
+use super::rig::{Handler, Rig, Vendor, preset_of};
+
+fn policy(preset: &str, url: &str) -> String {
+    format!(
+        "[hook.{preset}]\npreset = \"{}\"\nsecrets = [\"$SECRET\"]\n[hook.{preset}.handler.app]\nurl = \
+         \"{url}\"\nbackoff = \"20ms\"\n",
+        preset_of(preset)
+    )
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_event_is_handled_once_however_often_it_arrives() {
+    let (handler, url) = Handler::start(&[]).await;
+    let rig = Rig::new(&policy("standard", &url)).await;
+    let vendor = Vendor::new("standard");
+    let first = vendor.event("msg_1", &json!({"type": "invoice.paid", "n": 1}));
+    let answer = rig.deliver("standard", &first).await;
+    assert_eq!((answer.status, answer.result()), (200, "accepted"), "{}", answer.text);
+    let repeats: Vec<_> = (0..20).map(|_| rig.deliver("standard", &first)).collect();
+    for answer in futures_util::future::join_all(repeats).await {
+        assert_eq!((answer.status, answer.result()), (200, "duplicate"), "{}", answer.text);
+    }
+    let event = rig.event_when("standard", "msg_1", "done").await;
+    assert_eq!(event["type"], "invoice.paid");
+    assert_eq!(event["deliveries"][0]["attempts"], 1, "{event}");
+    let again =
+        rig.deliver("standard", &vendor.event("msg_1", &json!({"type": "invoice.paid", "n": 2}))).await;
+    assert_eq!(
+        again.result(),
+        "duplicate",
+        "an id that is signed counts, whatever the counters in its content say"
+    );
+    let got = handler.got();
+    assert_eq!(got.len(), 1);
+    assert_eq!(got[0].body, first.body, "byte for byte");
+    assert_eq!(got[0].header("once-attempt"), "1");
+    assert_eq!(got[0].header("once-event-type"), "invoice.paid");
+    assert_eq!(got[0].header("idempotency-key"), got[0].header("webhook-id"));
+    assert!(!got[0].headers.contains_key("webhook-signature"), "no secret is configured");
+    assert!(
+        rig.get("/metrics")
+            .await
+            .text
+            .contains("onceward_inbox_requests_total{source=\"standard\",result=\"duplicate\"} 21")
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn concurrent_first_deliveries_are_one_event() {
+    let (handler, url) = Handler::start(&[]).await;
+    let rig = Rig::new(&policy("standard", &url)).await;
+    let event = Vendor::new("standard").event("msg_1", &json!({"n": 1}));
+    let all = futures_util::future::join_all((0..30).map(|_| rig.deliver("standard", &event))).await;
+    assert!(all.iter().all(|answer| answer.status == 200));
+    assert_eq!(all.iter().filter(|answer| answer.result() == "accepted").count(), 1);
+    rig.event_when("standard", "msg_1", "done").await;
+    assert_eq!(handler.got().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_captured_body_under_a_fresh_id_does_not_run() {
+    let (handler, url) = Handler::start(&[]).await;
+    let rig = Rig::new(&policy("github", &url)).await;
+    let vendor = Vendor::new("github");
+    let body = json!({"ref": "refs/heads/main", "n": 1});
+    assert_eq!(rig.deliver("github", &vendor.event("guid-1", &body)).await.result(), "accepted");
+    rig.event_when("github", "guid-1", "done").await;
+    // GitHub does not sign the id, so anyone who saw the request can send it under another one.
+    let replay = rig.deliver("github", &vendor.event("guid-2", &body)).await;
+    assert_eq!(
+        (replay.status, replay.result()),
+        (200, "duplicate"),
+        "the sender is not told that it was found out"
+    );
+    let listed = rig.get("/v1/inbox/github/rejected").await.json();
+    assert_eq!(listed["rejected"][0]["reason"], "suspected_replay", "{listed}");
+    let mut anonymous = vendor.event("guid-1", &body);
+    anonymous.headers.remove("x-github-delivery");
+    assert_ne!(
+        rig.deliver("github", &anonymous).await.result(),
+        "accepted",
+        "an id that is not signed can be removed"
+    );
+    let listed = rig.get("/v1/inbox/github/rejected").await.json();
+    let listed = serde_json::json!({ "rejected": [listed["rejected"][1]] });
+    assert_eq!(
+        (listed["rejected"][0]["id"].as_str(), listed["rejected"][0]["same_as"].as_str()),
+        (Some("guid-2"), Some("guid-1"))
+    );
+    // The replay did not take the id: the event that really has it runs.
+    let real =
+        rig.deliver("github", &vendor.event("guid-2", &json!({"ref": "refs/heads/main", "n": 2}))).await;
+    assert_eq!(real.result(), "accepted");
+    rig.event_when("github", "guid-2", "done").await;
+    assert_eq!(handler.got().len(), 2);
+}
+
+/// PayPal signs only the CRC-32 of a body, so another body can be sent with a captured signature.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_of_paypal_with_an_equal_crc_32_does_not_run_twice() {
+    let (handler, url) = Handler::start(&[]).await;
+    let trial = std::sync::Arc::new(Trial::new("paypal").unwrap());
+    let webhook = trial.config.webhook_id.clone().unwrap();
+    let policy =
+        format!("[hook.paypal]\nwebhook_id = \"{webhook}\"\n[hook.paypal.handler.app]\nurl = \"{url}\"\n");
+    let now_ms = i64::try_from(std::time::UNIX_EPOCH.elapsed().unwrap().as_millis()).unwrap();
+    let store = std::sync::Arc::new(onceward::MemoryStore::new(onceward::ManualClock::at(now_ms)));
+    let outside = Outside::default().certificates(trial.clone());
+    let rig = Rig::with(store, &policy, outside).await;
+    let signed = trial.sign(&trial.source.sample("https://example.com/hooks", 1, now_ms).unwrap()).unwrap();
+    let first = rig.deliver("paypal", &signed).await;
+    assert_eq!(first.result(), "accepted", "{}", first.text);
+    let mut forged = signed.clone();
+    let body = br#"{"id":"WH-FORGED","event_type":"PAYMENT.SALE.COMPLETED","resource":{"amount":"9999.00"}}"#;
+    let patch = crc32_patch(body, crc32fast::hash(&signed.body));
+    forged.body = [&body[..], &patch].concat().into();
+    assert_eq!(crc32fast::hash(&forged.body), crc32fast::hash(&signed.body), "its signature is valid");
+    let answer = rig.deliver("paypal", &forged).await;
+    assert_ne!(answer.result(), "accepted", "{}", answer.text);
+    super::rig::until(async || (!handler.got().is_empty()).then_some(())).await;
+    rig.deliver("paypal", &forged).await;
+    assert_eq!(handler.got().len(), 1);
+    assert_eq!(handler.got()[0].body, signed.body);
+}
+
+/// Four bytes that give `text` and them the CRC-32 `wanted`, found by going through the polynomial backwards.
+fn crc32_patch(text: &[u8], wanted: u32) -> [u8; 4] {
+    let mut state = !wanted;
+    for _ in 0..32 {
+        state = if state & 0x8000_0000 == 0 { state << 1 } else { ((state ^ 0xEDB8_8320) << 1) | 1 };
+    }
+    (state ^ !crc32fast::hash(text)).to_le_bytes()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_replays_at_once_run_once() {
+    let (handler, url) = Handler::start(&[]).await;
+    let rig = Rig::new(&policy("github", &url)).await;
+    let vendor = Vendor::new("github");
+    let body = json!({"n": 1});
+    let events: Vec<_> = (0..16).map(|n| vendor.event(&format!("guid-{n}"), &body)).collect();
+    let all = futures_util::future::join_all(events.iter().map(|event| rig.deliver("github", event))).await;
+    // Some may find the winner still being recorded and get 503; no other one is accepted.
+    assert!(all.iter().all(|answer| answer.status == 200 || answer.status == 503));
+    assert_eq!(all.iter().filter(|answer| answer.result() == "accepted").count(), 1);
+    let again = futures_util::future::join_all(events.iter().map(|event| rig.deliver("github", event))).await;
+    assert!(again.iter().all(|answer| answer.result() == "duplicate"));
+    super::rig::until(async || (!handler.got().is_empty()).then_some(())).await;
+    assert_eq!(handler.got().len(), 1);
+}
+
+/// A crash between the two writes of an event whose id is not signed: the vendor's redelivery repairs it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redelivery_repairs_an_event_that_was_half_written() {
+    let (handler, url) = Handler::start(&[]).await;
+    let rig = Rig::new(&policy("github", &url)).await;
+    let vendor = Vendor::new("github");
+    let body = json!({"n": 1});
+    let first = vendor.event("guid-1", &body);
+    assert_eq!(rig.deliver("github", &first).await.result(), "accepted");
+    rig.event_when("github", "guid-1", "done").await;
+    // As if only the guard had been written.
+    for lost in rig.records().await.iter().filter(|record| record.name != ALIAS_NAME) {
+        assert!(rig.store.delete(&lost.id, lost.version, onceward::WriteMode::Async).await.unwrap());
+    }
+    let other = rig.deliver("github", &vendor.event("guid-2", &body)).await;
+    assert_eq!(other.status, 503, "it is not known yet which of them is the event");
+    assert_eq!(rig.deliver("github", &first).await.result(), "accepted");
+    rig.event_when("github", "guid-1", "done").await;
+    assert_eq!(handler.got().len(), 2, "the first run was forgotten with its record");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flood_of_forged_requests_writes_nothing() {
+    let (_, url) = Handler::start(&[]).await;
+    let rig = Rig::new(&policy("stripe", &url)).await;
+    let mut forged = Vendor::new("stripe").event("evt_1", &json!({"id": "evt_1", "type": "x"}));
+    forged.body = r#"{"id":"evt_2","type":"x"}"#.into();
+    for _ in 0..50 {
+        let answer = rig.deliver("stripe", &forged).await;
+        assert_eq!(answer.status, 401);
+        assert!(
+            !answer.text.contains("signature"),
+            "a forger is not told which check failed: {}",
+            answer.text
+        );
+    }
+    assert!(rig.records().await.is_empty());
+    let listed = rig.get("/v1/inbox/stripe/rejected").await.json();
+    assert_eq!(listed["rejected"].as_array().unwrap().len(), 50);
+    assert_eq!(listed["rejected"][0]["reason"], "signature");
+    assert_eq!(
+        rig.send(axum::http::Method::POST, "/hooks/none", Default::default(), Vec::new()).await.status,
+        404
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_event_that_no_handler_wants_is_remembered_and_done() {
+    let (handler, url) = Handler::start(&[]).await;
+    let rig = Rig::new(&format!("{}types = [\"invoice.*\"]\n", policy("standard", &url))).await;
+    let event = Vendor::new("standard").event("msg_1", &json!({"type": "ping"}));
+    assert_eq!(rig.deliver("standard", &event).await.result(), "accepted");
+    assert_eq!(rig.deliver("standard", &event).await.result(), "duplicate");
+    rig.event_when("standard", "msg_1", "done").await;
+    let records = rig.records().await;
+    assert_eq!((records.len(), records[0].state), (1, State::Done));
+    assert_eq!(records[0].id, record::event_id("standard", "msg_1"));
+    assert!(handler.got().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn callers_of_the_api_cannot_name_an_event() {
+    let (_, url) = Handler::start(&[]).await;
+    let rig = Rig::new(&policy("standard", &url)).await;
+    let begin = json!({"name": "standard", "scope": "hooks~standard", "key": "msg_1"});
+    let refused = rig.post("/v1/operations", begin).await;
+    assert_eq!(refused.status, 400, "{}", refused.text);
+    assert!(refused.text.contains("webhook inbox"), "{}", refused.text);
+}
+
+/// A server on a loopback address refuses other names, so that no page in a browser reaches it. Webhooks are signed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_proxy_with_a_public_name_reaches_only_the_hooks() {
+    let (_, url) = Handler::start(&[]).await;
+    let rig = Rig::new(&policy("standard", &url)).await;
+    let event = Vendor::new("standard").event("msg_1", &json!({"n": 1}));
+    let answer = rig.deliver_through_proxy("/hooks/standard", &event).await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let answer = rig.deliver_through_proxy("/v1/operations", &event).await;
+    assert!(answer.starts_with("HTTP/1.1 403"), "{answer}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_servers_on_one_ledger_are_one_inbox() {
+    let (handler, url) = Handler::start(&[]).await;
+    let one = Rig::new(&policy("standard", &url)).await;
+    let two = Rig::on(std::sync::Arc::clone(&one.store), &policy("standard", &url)).await;
+    let vendor = Vendor::new("standard");
+    for n in 0..20 {
+        let event = vendor.event(&format!("msg_{n}"), &json!({ "n": n }));
+        let both =
+            futures_util::future::join(one.deliver("standard", &event), two.deliver("standard", &event))
+                .await;
+        let accepted =
+            [both.0.result(), both.1.result()].into_iter().filter(|word| *word == "accepted").count();
+        assert_eq!(accepted, 1);
+        two.event_when("standard", &format!("msg_{n}"), "done").await;
+    }
+    assert_eq!(handler.got().len(), 20);
+}

@@ -1,0 +1,150 @@
+//! How events reach their handlers: retries, doubts, dead letters, order, fan-out, restarts.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::rig::{Handler, Rig, Vendor, until};
+
+fn policy(url: &str, more: &str) -> String {
+    format!(
+        "[hook.standard]\npreset = \"standard-webhooks\"\nsecrets = [\"$SECRET\"]\n[hook.standard.handler.app]\nurl = \"{url}\"\nbackoff = \
+         \"20ms\"\n{more}\n"
+    )
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_handler_that_honours_the_key_is_tried_again_under_the_same_key() {
+    let (handler, url) = Handler::start(&[500, 503, 429]).await;
+    let rig = Rig::new(&policy(&url, "secret = \"$SECRET\"")).await;
+    rig.deliver("standard", &Vendor::new("standard").event("msg_1", &json!({"n": 1}))).await;
+    let event = rig.event_when("standard", "msg_1", "done").await;
+    assert_eq!(event["deliveries"][0]["attempts"], 4, "{event}");
+    let got = handler.got();
+    let attempts: Vec<&str> = got.iter().map(|one| one.header("once-attempt")).collect();
+    assert_eq!(attempts, ["1", "2", "3", "4"]);
+    assert!(got.iter().all(|one| one.header("idempotency-key") == got[0].header("idempotency-key")));
+    assert!(got.iter().all(|one| one.header("webhook-signature").starts_with("v1,")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_handler_of_the_class_once_is_not_tried_again_after_a_doubt() {
+    let (handler, url) = Handler::start(&[429, 500]).await;
+    let rig = Rig::new(&policy(&url, "class = \"once\"")).await;
+    rig.deliver("standard", &Vendor::new("standard").event("msg_1", &json!({"n": 1}))).await;
+    // 429 is a refusal, so it is tried again; 500 says nothing, so it is not.
+    let event = rig.event_when("standard", "msg_1", "in_doubt").await;
+    assert_eq!(event["deliveries"][0]["attempts"], 2, "{event}");
+    let refused = rig.post("/v1/inbox/standard/events/msg_1/retry", json!({})).await;
+    assert_eq!(refused.status, 400);
+    assert!(refused.text.contains("in doubt") && refused.text.contains("--again"), "{}", refused.text);
+    let again = rig.post("/v1/inbox/standard/events/msg_1/retry", json!({"again": true})).await;
+    assert_eq!(again.status, 200, "{}", again.text);
+    rig.event_when("standard", "msg_1", "done").await;
+    assert_eq!(handler.got().len(), 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_delivery_whose_attempts_are_spent_is_a_dead_letter_and_can_be_retried_and_replayed() {
+    let (handler, url) = Handler::start(&[404, 404]).await;
+    let rig = Rig::new(&policy(&url, "attempts = 2")).await;
+    rig.deliver("standard", &Vendor::new("standard").event("msg_1", &json!({"n": 1}))).await;
+    rig.event_when("standard", "msg_1", "dead").await;
+    assert_eq!(handler.got().len(), 2);
+    let listed = rig.get("/v1/inbox/standard/events?progress=dead").await.json();
+    assert_eq!(listed["events"].as_array().unwrap().len(), 1, "{listed}");
+    assert_eq!(rig.post("/v1/inbox/standard/events/msg_1/retry", json!({})).await.status, 200);
+    rig.event_when("standard", "msg_1", "done").await;
+    assert_eq!(handler.got().len(), 3);
+    let nothing = rig.post("/v1/inbox/standard/events/msg_1/retry", json!({})).await;
+    assert_eq!(nothing.status, 400, "{}", nothing.text);
+    let replayed = rig.post("/v1/inbox/standard/events/msg_1/replay", json!({})).await;
+    assert_eq!(replayed.json()["occurrence"], 2, "{}", replayed.text);
+    rig.event_when("standard", "msg_1", "done").await;
+    let got = handler.got();
+    assert_eq!(got.len(), 4);
+    assert_ne!(
+        got[3].header("idempotency-key"),
+        got[2].header("idempotency-key"),
+        "it is another occurrence"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_handler_gets_an_event_once_and_only_the_kinds_that_it_wants() {
+    let (app, app_url) = Handler::start(&[]).await;
+    let (flaky, flaky_url) = Handler::start(&[404, 404, 404]).await;
+    let (mail, mail_url) = Handler::start(&[]).await;
+    let more = format!(
+        "[hook.standard.handler.flaky]\nurl = \"{flaky_url}\"\nbackoff = \"20ms\"\n[hook.standard.handler.mail]\nurl = \
+         \"{mail_url}\"\ntypes = [\"mail.*\"]\n"
+    );
+    let rig = Rig::new(&policy(&app_url, &more)).await;
+    let vendor = Vendor::new("standard");
+    rig.deliver("standard", &vendor.event("msg_1", &json!({"type": "invoice.paid"}))).await;
+    rig.deliver("standard", &vendor.event("msg_2", &json!({"type": "mail.opened"}))).await;
+    rig.event_when("standard", "msg_1", "done").await;
+    rig.event_when("standard", "msg_2", "done").await;
+    assert_eq!((app.got().len(), flaky.got().len(), mail.got().len()), (2, 5, 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn events_with_one_value_are_delivered_one_at_a_time_in_the_order_of_their_arrival() {
+    let (handler, url) = Handler::start(&[500, 200, 500, 200, 429]).await;
+    let rig = Rig::new(&policy(&url, "order = \"/customer\"\nconcurrency = 8")).await;
+    let vendor = Vendor::new("standard");
+    for n in 0..24 {
+        let customer = format!("c{}", n % 3);
+        let event = vendor.event(&format!("msg_{n:02}"), &json!({"customer": customer, "n": n}));
+        assert_eq!(rig.deliver("standard", &event).await.result(), "accepted");
+    }
+    for n in 0..24 {
+        rig.event_when("standard", &format!("msg_{n:02}"), "done").await;
+    }
+    let mut last = std::collections::BTreeMap::new();
+    for got in handler.got() {
+        let body: serde_json::Value = serde_json::from_slice(&got.body).unwrap();
+        let (customer, n) = (body["customer"].to_string(), body["n"].as_i64().unwrap());
+        let before = last.insert(customer.clone(), n).unwrap_or(-1);
+        assert!(n >= before, "{customer}: {n} came after {before}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_acknowledged_is_delivered_after_a_restart() {
+    let closed = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = closed.local_addr().unwrap();
+    drop(closed);
+    let rig = Rig::new(&policy(&format!("http://{address}/in"), "")).await;
+    let vendor = Vendor::new("standard");
+    for n in 0..5 {
+        rig.deliver("standard", &vendor.event(&format!("msg_{n}"), &json!({ "n": n }))).await;
+    }
+    let rig = rig.restarted().await;
+    let refused = rig.event_when("standard", "msg_0", "pending").await;
+    assert_ne!(
+        refused["deliveries"][0]["state"], "in_doubt",
+        "a refused connection is a definite failure: {refused}"
+    );
+    let handler = Handler::at(tokio::net::TcpListener::bind(address).await.unwrap(), &[]);
+    for n in 0..5 {
+        let again = rig.deliver("standard", &vendor.event(&format!("msg_{n}"), &json!({ "n": n }))).await;
+        assert_eq!(again.result(), "duplicate");
+        rig.event_when("standard", &format!("msg_{n}"), "done").await;
+    }
+    assert_eq!(handler.got().len(), 5);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn slow_handlers_do_not_slow_the_answers() {
+    let (handler, url) = Handler::start(&[]).await;
+    handler.slow(Duration::from_secs(3));
+    let rig = Rig::new(&policy(&url, "concurrency = 2")).await;
+    let vendor = Vendor::new("standard");
+    for n in 0..40 {
+        let answer = rig.deliver("standard", &vendor.event(&format!("msg_{n}"), &json!({ "n": n }))).await;
+        assert_eq!(answer.result(), "accepted");
+    }
+    until(async || (!handler.got().is_empty()).then_some(())).await;
+    assert!(handler.got().len() <= 4, "two at a time");
+}
