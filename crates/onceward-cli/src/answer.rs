@@ -1,65 +1,42 @@
-//! What is printed: data on stdout, talk on stderr.
+//! Output: data on stdout, messages on stderr.
 #![expect(clippy::print_stderr, reason = "the one place that prints")]
 
 use std::io::{IsTerminal, Write};
 use std::sync::Arc;
 
-use anstyle::{AnsiColor, Style};
-use onceward::answer::{Answer, ErrorView};
-use onceward::{Code, State, Surface};
+use anstyle::Style;
+use onceward::{Answer, Code, ErrorView, Record, Surface, text as plain};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
 use crate::exit::CommandError;
+use crate::style::{RED, styled};
 use crate::table::{self, Cell, Column, Fit};
-
-pub(crate) const BOLD: Style = Style::new().bold();
-pub(crate) const DIM: Style = Style::new().dimmed();
-pub(crate) const GREEN: Style = AnsiColor::Green.on_default();
-pub(crate) const YELLOW: Style = AnsiColor::Yellow.on_default();
-pub(crate) const RED: Style = AnsiColor::Red.on_default();
-pub(crate) const CYAN: Style = AnsiColor::Cyan.on_default();
-
-/// Text in a style.
-pub(crate) fn styled(style: Style, text: impl std::fmt::Display) -> String {
-    format!("{style}{text}{style:#}")
-}
-
-/// The colour of a state: green is certain and good, yellow wants a look.
-pub(crate) fn state_style(state: State) -> Style {
-    match state {
-        State::Done => GREEN,
-        State::InDoubt => YELLOW.bold(),
-        State::Failed => RED,
-        State::Running | State::Staged => CYAN,
-        State::Cancelled | State::Expired => DIM,
-    }
-}
 
 /// Prints data.
 pub(crate) fn data(text: &str) {
-    // A reader that has gone away is no reason to fail: the ledger has been written.
-    drop(writeln!(anstream::stdout(), "{text}"));
+    // Do not fail if the reader has closed the pipe: the ledger has been written.
+    drop(writeln!(anstream::stdout(), "{}", plain::coloured(text)));
 }
 
-/// Prints data as it is.
+/// Prints data unchanged.
 pub(crate) fn bytes(data: &[u8]) {
     let mut out = std::io::stdout();
-    // As above: `once completions bash | head` is no error.
+    // As above: `once completions bash | head` is not an error.
     drop(out.write_all(data).and_then(|()| out.flush()));
 }
 
 /// Prints a JSON document as data.
 pub(crate) fn json(document: &impl Serialize) {
     match serde_json::to_string(document) {
-        Ok(text) => drop(writeln!(std::io::stdout(), "{text}")),
+        Ok(text) => drop(writeln!(std::io::stdout(), "{}", plain::json(&text))),
         Err(error) => talk(&format!("once: cannot write the answer as JSON: {error}")),
     }
 }
 
-/// Says something to the person, or to the agent that reads stderr.
+/// Prints a message for the person or agent that reads stderr.
 pub(crate) fn talk(text: &str) {
-    drop(writeln!(anstream::stderr(), "{text}"));
+    drop(writeln!(anstream::stderr(), "{}", plain::coloured(text)));
 }
 
 /// Prints what was asked for with `--help` or `--version`.
@@ -67,11 +44,21 @@ pub(crate) fn talk_to_stdout(text: &str) {
     drop(write!(anstream::stdout(), "{text}"));
 }
 
-/// Prints an answer as JSON; `unread` is told if it cannot be written.
+/// Prints stored output: byte for byte, but escaped on a terminal so that it cannot control it.
+pub(crate) fn stored(out: &mut (impl Write + IsTerminal), bytes: &[u8]) -> std::io::Result<()> {
+    if out.is_terminal() {
+        out.write_all(plain::lines(&String::from_utf8_lossy(bytes)).as_bytes())?;
+    } else {
+        out.write_all(bytes)?;
+    }
+    out.flush()
+}
+
+/// Prints an answer as JSON; calls `unread` if it cannot be written.
 pub(crate) fn json_to(document: &impl Serialize, unread: impl FnOnce()) {
     let text = serde_json::to_string(document).unwrap_or_default();
     let mut out = std::io::stdout();
-    if writeln!(out, "{text}").and_then(|()| out.flush()).is_err() {
+    if writeln!(out, "{}", plain::json(&text)).and_then(|()| out.flush()).is_err() {
         unread();
     }
 }
@@ -86,7 +73,7 @@ pub(crate) fn success(
     success_with(json_wanted, effect, document, Vec::new(), text);
 }
 
-/// The same, with something that a program should know besides. The text says it in its own place.
+/// The same, with warnings for programs. The text contains them in its own words.
 pub(crate) fn success_with(
     json_wanted: bool,
     effect: &'static str,
@@ -116,12 +103,12 @@ pub(crate) fn nothing_to_do(
         let data = document.and_then(raw);
         json(&Answer { data, reason: Some(reason.to_owned()), warnings, ..Answer::plain(effect) });
     } else {
-        data(&format!("{effect}: {reason}"));
+        data(&format!("{effect}: {}", plain::one_line(reason)));
         warnings.iter().for_each(|warning| talk(&format!("once: warning: {warning}")));
     }
 }
 
-/// What was found is not as it should be: the findings as data, and an error that agrees with the exit code.
+/// Reports problems: the findings as data, and an error that matches the exit code.
 pub(crate) fn unsound(
     json_wanted: bool,
     problem: String,
@@ -131,7 +118,7 @@ pub(crate) fn unsound(
     incomplete(json_wanted, "noop", problem, document, text);
 }
 
-/// A command that did some of its work and not all: what it did as data and effect, and what is missing as an error.
+/// Reports partial work: what was done as data and effect, and what is missing as an error.
 pub(crate) fn incomplete(
     json_wanted: bool,
     effect: &'static str,
@@ -139,8 +126,19 @@ pub(crate) fn incomplete(
     document: &impl Serialize,
     text: impl FnOnce() -> String,
 ) {
+    partial(json_wanted, effect, (Code::Failed, problem), document, text);
+}
+
+/// The same with another code than `FAILED`.
+pub(crate) fn partial(
+    json_wanted: bool,
+    effect: &'static str,
+    (code, problem): (Code, String),
+    document: &impl Serialize,
+    text: impl FnOnce() -> String,
+) {
     if json_wanted {
-        json(&Answer { effect, data: raw(document), ..outside(Code::Failed, problem) });
+        json(&Answer { effect, data: raw(document), ..outside(code, problem) });
     } else {
         data(&text());
     }
@@ -163,14 +161,25 @@ pub(crate) fn error(error: &CommandError, json_wanted: bool, surface: &Surface) 
     }
 }
 
-/// The command line was not understood.
+/// Reports that an operation is held back: as JSON, or in one sentence on stderr.
+pub(crate) fn held(record: &Record, json_wanted: bool, surface: &Surface) {
+    let answer = Answer::held(record, surface);
+    if json_wanted {
+        json(&answer);
+    } else if let Some(reason) = &answer.reason {
+        talk(&format!("once: {} [{}]", plain::one_line(reason), record.id));
+    }
+}
+
+/// Reports a mistake in the command line.
 pub(crate) fn usage(error: &clap::Error, json_wanted: bool) {
     if json_wanted {
-        let message = error.render().to_string();
+        let message = plain::masked_in(&error.render().to_string()).into_owned();
         let message = message.trim().trim_start_matches("error: ").to_owned();
         json(&outside(Code::InvalidInput, message));
     } else {
-        drop(write!(anstream::stderr(), "{}", error.render().ansi()));
+        let text = error.render().ansi().to_string();
+        drop(write!(anstream::stderr(), "{}", plain::coloured(&plain::masked_in(&text))));
     }
 }
 
@@ -178,7 +187,7 @@ fn outside(code: Code, message: String) -> Answer {
     Answer { ok: false, error: Some(ErrorView::new(code.as_str(), message)), ..Answer::plain("noop") }
 }
 
-/// An error in words: what, whether it happened, and what to do. Several problems have a line each.
+/// An error as text: what went wrong, whether the effect happened, and what to do. One line per problem.
 pub(crate) fn error_text(view: &ErrorView, ran: Option<bool>) -> String {
     let mut view = view.clone();
     if !view.problems.is_empty() {
@@ -192,12 +201,12 @@ pub(crate) fn error_text(view: &ErrorView, ran: Option<bool>) -> String {
     lines.map(|line| format!("once: {line}")).collect::<Vec<_>>().join("\n")
 }
 
-/// Whether a person watches stderr.
+/// Whether stderr is a terminal.
 pub(crate) fn person_watches() -> bool {
     std::io::stderr().is_terminal()
 }
 
-/// Prints a line that the next one replaces, for work that takes its time.
+/// Prints a progress line that the next one replaces.
 pub(crate) fn progress(text: &str) {
     if person_watches() {
         eprint!("\r\x1b[K{text}");
@@ -205,7 +214,7 @@ pub(crate) fn progress(text: &str) {
     }
 }
 
-/// Takes the progress line away.
+/// Clears the progress line.
 pub(crate) fn progress_over() {
     if person_watches() {
         eprint!("\r\x1b[K");

@@ -12,18 +12,19 @@ use onceward::KeyPolicy;
 use crate::answer;
 use crate::commands;
 pub(crate) use args::{
-    BackupArgs, ChangeArgs, ConfigCommand, DemoArgs, DryRunArgs, ExportArgs, ForgetArgs, GcArgs, ImportArgs,
-    KeyArgs, ListArgs, OperationArg, ReportArgs, SettleArgs, SettleAs, ShowArgs, VerifyArgs, WaitArgs,
+    BackupArgs, ChangeArgs, ConfigCommand, CostArgs, DemoArgs, DryRunArgs, EditArgs, ExportArgs, ForgetArgs,
+    GcArgs, HeldArgs, ImportArgs, KeyArgs, ListArgs, OperationArg, ReleaseArgs, ReportArgs, RestoredArgs,
+    ResumeArgs, SettleArgs, SettleAs, ShowArgs, StopArgs, UndoArgs, VerifyArgs, VerifyReportArgs, WaitArgs,
 };
-pub(crate) use values::{bytes, class, count, effect, exit_code, span};
+pub(crate) use values::{IfKilled, bytes, class, count, effect, exit_code, hold, span};
 
 /// The exit codes and what each means, for the help and the manual.
 pub(crate) const EXIT_CODES: [(&str, &str); 9] = [
     ("0", "Done, now or earlier. A retry gets the stored result."),
     ("2", "Invalid input. Nothing was run."),
-    ("4", "Refused: in progress, expired, cancelled, or the limit of attempts is reached."),
+    ("4", "Refused: in progress, held back, expired, cancelled, stopped, taken back, or too many attempts."),
     ("5", "No such operation."),
-    ("6", "The key was used for a different action, or not possible in the operation's state."),
+    ("6", "The key was used for a different action, or the operation's state does not allow it."),
     ("10", "Timed out. The command may have taken effect."),
     ("12", "The ledger cannot be used. Nothing was run."),
     ("79", "In doubt: the command may or may not have taken effect. Check, then `once settle`."),
@@ -48,9 +49,9 @@ pub(crate) const EXIT_CODES: [(&str, &str); 9] = [
   once ls --state in_doubt
   once settle order-42 --as done
 
-Exit codes: 0 done or replayed, 2 invalid input, 4 refused (in progress, expired, cancelled, limit of attempts), 5 not \
-found, 6 key reused or wrong state, 10 timeout, 12 ledger unavailable, 79 in doubt; a failed command's own code is \
-passed on.")]
+Exit codes: 0 done or replayed, 2 invalid input, 4 refused (in progress, held, expired, cancelled, stopped, taken \
+back, too many attempts), 5 not found, 6 key reused or wrong state, 10 timeout, 12 ledger unavailable, 79 in doubt; \
+a failed command's own code is passed on.")]
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) global: Global,
@@ -60,15 +61,22 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Global {
-    /// The ledger: sqlite:PATH, postgres://…, redis://…, rediss://… or redis+cluster://… [default: a file in the
-    /// user's data folder]
-    #[arg(long, global = true, env = "ONCE_LEDGER", value_name = "URL", help_heading = "Global options")]
+    /// The ledger: sqlite:PATH, postgres://…, redis://…, redis+sentinel://…, redis+cluster://… (with TLS: rediss…), or
+    /// a running `once serve`: https://…, http://…, unix:PATH [default: a file in the user's data folder]
+    #[arg(
+        long,
+        global = true,
+        env = "ONCE_LEDGER",
+        hide_env_values = true,
+        value_name = "URL",
+        help_heading = "Global options"
+    )]
     pub(crate) ledger: Option<String>,
     /// The policy file [default: onceward.toml in this folder or the nearest one above it, then the user's]
     #[arg(long, global = true, env = "ONCE_CONFIG", value_name = "FILE", value_hint = ValueHint::FilePath,
           help_heading = "Global options")]
     pub(crate) config: Option<std::path::PathBuf>,
-    /// Answer with one JSON object on stdout
+    /// Print the answer as one JSON object on stdout
     #[arg(long, global = true, help_heading = "Global options")]
     pub(crate) json: bool,
 }
@@ -85,12 +93,25 @@ pub(crate) enum Command {
   once run --dry-run --key order-42 -- ./charge.sh 42 100"
     )]
     Run(Box<commands::run::RunArgs>),
-    /// Put an MCP server behind the ledger: each tool is called once
+    /// Guard an MCP server: retried tool calls do not run again
     #[command(after_help = "Examples:
   once mcp -- npx some-mcp-server
   once mcp --explain -- npx some-mcp-server
   once mcp init -- npx some-mcp-server")]
     Mcp(Box<commands::mcp::McpArgs>),
+    /// Serve the ledger over HTTP, with a gateway for REST APIs
+    #[command(after_help = "Examples:
+  once serve
+  once serve --socket /run/user/1000/once.sock
+  once serve token acme
+  once --ledger postgres://localhost/once serve --config onceward.toml")]
+    Serve(Box<commands::serve::ServeArgs>),
+    /// The webhook inbox: look at events, retry or replay them, and try a source
+    #[command(after_help = "Examples:
+  once inbox try stripe
+  once inbox ls stripe --progress dead,in_doubt
+  once inbox retry evt_1NG8Du2eZvKYlo2C")]
+    Inbox(Box<commands::inbox::InboxArgs>),
     /// List operations, newest first
     #[command(after_help = "Examples:
   once ls --state in_doubt,failed
@@ -108,16 +129,29 @@ pub(crate) enum Command {
   once wait order-42
   once wait order-42 --timeout 5m --output")]
     Wait(WaitArgs),
+    /// Follow the operations of a scope, one line for each change
+    #[command(after_help = "Examples:
+  once watch nightly
+  once watch nightly --until-idle 30s
+  once watch nightly --jsonl | jq -r .state")]
+    Watch(commands::watch::WatchArgs),
+    /// Watch the ledger in a terminal, and settle what is in doubt
+    #[cfg(feature = "top")]
+    #[command(after_help = "Examples:
+  once top
+  once top --scope nightly
+  once top --json")]
+    Top(commands::top::TopArgs),
     /// Record what became of an operation in doubt
     #[command(
         override_usage = "once settle <OPERATION> --as <done|failed> [--note <TEXT>] [--data <JSON>]
-       once settle <OPERATION> --probe",
+       once settle <OPERATION> --probe [<COMMAND>]",
         after_help = "Check first whether it happened.
 
 Examples:
   once settle order-42 --as done --note 'seen on the statement'
   once settle order-42 --as failed
-  once settle order-42 --probe"
+  once settle order-42 --probe './was-it-charged.sh 42'"
     )]
     Settle(SettleArgs),
     /// Check a reported success again
@@ -125,22 +159,91 @@ Examples:
   once verify order-42
   once verify order-42 --check './is-it-paid.sh 42'")]
     Verify(VerifyArgs),
-    /// Ask an operation to stop, and say what had already happened
+    /// Ask an operation to stop, and report what had already happened
     #[command(after_help = "Examples:
   once cancel order-42
   once cancel order-42 --dry-run")]
     Cancel(ChangeArgs),
+    /// List the operations that are held back, oldest first
+    #[command(after_help = "Examples:
+  once held
+  once held --scope nightly --json")]
+    Held(HeldArgs),
+    /// Start an operation that is held back, or all whose time has come
+    #[command(
+        override_usage = "once release <OPERATION> [--here] [--dry-run]
+       once release --due [--scope <SCOPE>] [--trust-commands] [--dry-run]",
+        after_help = "A command that `once run` held runs now, in its folder, as `once run` would run it; `once held`
+shows it first. --due runs only the commands for which your policy says release = \"auto\", unless you add
+--trust-commands.
+
+Examples:
+  once release order-42
+  once release order-42 --dry-run
+  once release --due"
+    )]
+    Release(ReleaseArgs),
+    /// Replace an operation that is held back by another, which is held instead
+    #[command(
+        override_usage = "once edit <OPERATION> [--hold <TIME|approve>] [--dry-run] -- <COMMAND> [ARGS]...
+       once edit <OPERATION> --arguments <JSON> [--hold <TIME|approve>] [--dry-run]",
+        after_help = "Examples:
+  once edit order-42 -- ./charge.sh 42 90
+  once edit order-42 --hold 1h -- ./charge.sh 42 90
+  once edit op_l5f --arguments '{\"to\": \"bob@example.com\"}'"
+    )]
+    Edit(EditArgs),
+    /// Take back what an operation or a whole scope did
+    #[command(
+        override_usage = "once undo <OPERATION> [--undo <COMMAND>] [--stored] [--dry-run]
+       once undo --scope <SCOPE> [--since <OPERATION>] [--stored] [--dry-run]",
+        after_help = "Compensations run in the reverse order of completion, each at most once. What is in doubt is left
+alone unless a probe can settle it, and what has no compensation is named as standing.
+
+Examples:
+  once undo order-42 --dry-run
+  once undo order-42 --undo 'refund {data.id}'
+  once undo --scope trip-7 --stored"
+    )]
+    Undo(UndoArgs),
+    /// Stop a scope: nothing in it begins any more, and every intent is accounted for
+    #[command(
+        after_help = "Held operations are cancelled. Calls in the scope get STOPPED (exit 4); results are replayed.
+
+Examples:
+  once stop nightly
+  once stop nightly --wait 1m --reason 'wrong customer list'
+  once stop nightly --dry-run"
+    )]
+    Stop(StopArgs),
+    /// Let operations of a stopped scope begin again
+    #[command(after_help = "Examples:
+  once resume nightly
+  once resume nightly --dry-run")]
+    Resume(ResumeArgs),
     /// Delete the record of an operation, so that its key can run again
     #[command(after_help = "Examples:
   once forget order-42 --dry-run
   once forget order-42 --force")]
     Forget(ForgetArgs),
-    /// Report what a scope really did, with everything in doubt first
+    /// Report what happened in a scope, with everything in doubt first
     #[command(after_help = "Examples:
   once report
   once report --scope nightly --since 24h
+  once report --scope nightly --html > nightly.html
   once report --scope nightly --json")]
     Report(ReportArgs),
+    /// Check a signed report, without a ledger
+    #[command(after_help = "Examples:
+  once verify-report run-7.json
+  once verify-report run-7.json --key public.pem")]
+    VerifyReport(VerifyReportArgs),
+    /// Report what model calls used and what of it was wasted, in tokens and money
+    #[command(after_help = "Examples:
+  once cost
+  once cost --scope nightly --since 24h
+  once cost --prices prices.toml --json")]
+    Cost(CostArgs),
     /// Expire old results and mark abandoned attempts as in doubt
     #[command(after_help = "Examples:
   once gc --dry-run
@@ -150,20 +253,33 @@ Examples:
     #[command(after_help = "Examples:
   once stats")]
     Stats,
-    /// Copy the ledger to a file, while others may go on using it
+    /// Copy the ledger to a file, even while it is in use
     #[command(after_help = "Examples:
   once backup once-copy.db
   once backup once-copy.db --force")]
     Backup(BackupArgs),
+    /// After a restore from a backup: put in doubt what may have happened since
+    #[command(
+        override_usage = "once restored --at <TIME> [--for <TIME>] [--epoch <N>] [--dry-run]
+       once restored --lift [--dry-run]",
+        after_help = "Programs that have the ledger open stop with LEDGER_REPLACED and must be started again.
+
+Examples:
+  once restored --at 2030-01-31T08:00:00Z
+  once restored --at 3h --for 7d
+  once restored --lift"
+    )]
+    Restored(RestoredArgs),
     /// Write all operations as JSON lines, oldest first
     #[command(after_help = "Examples:
   once export > ledger.jsonl
-  once export --scope nightly --no-bodies")]
+  once export --scope nightly --no-bodies
+  once export --sealed > ledger.jsonl")]
     Export(ExportArgs),
     /// Import the output of `once export` (safe to repeat; resumes where it stopped)
     #[command(after_help = "Examples:
   once import ledger.jsonl
-  once export | once import --ledger postgres://localhost/once")]
+  once import --ledger postgres://localhost/once --secret-file secret ledger.jsonl")]
     Import(ImportArgs),
     /// Derive a key and explain it
     #[command(
@@ -184,12 +300,14 @@ Examples:
   once config show charge
   once config check
   once config allow
-  once config init"
+  once config init
+  once config new-key once.key"
     )]
     Config(ConfigCommand),
-    /// See it work: duplicates without the ledger, then none with it
+    /// Demonstrate duplicates without the ledger, and none with it
     #[command(after_help = "Examples:
-  once demo")]
+  once demo
+  once demo --llm")]
     Demo(DemoArgs),
     /// Print a completion script
     #[command(after_help = "Examples:
@@ -222,13 +340,13 @@ Examples:
 /// What identifies an operation.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct IdentityArgs {
-    /// The operation's name [default: the command's]
+    /// Name of the operation [default: the command's file name]
     #[arg(long, help_heading = "Identity")]
     pub(crate) name: Option<String>,
-    /// The key; without one it is derived from the name and the inputs
+    /// Key that identifies the action [default: derived from the name and the inputs]
     #[arg(long, value_name = "KEY", help_heading = "Identity")]
     pub(crate) key: Option<String>,
-    /// Who shares keys: a session, a run, a tenant
+    /// Namespace for keys, such as a session, a run or a tenant
     #[arg(
         long,
         visible_alias = "session",
@@ -237,7 +355,7 @@ pub(crate) struct IdentityArgs {
         help_heading = "Identity"
     )]
     pub(crate) scope: String,
-    /// The same action is wanted again: 2, 3, … or any label
+    /// Deliberately repeat the same action: 2, 3, … or any label
     #[arg(long, value_name = "N|LABEL", help_heading = "Identity")]
     pub(crate) occurrence: Option<String>,
     /// Fields of the JSON input that identify the action (comma-separated; `order.id` or `/order/id`)
@@ -246,43 +364,43 @@ pub(crate) struct IdentityArgs {
     /// Input fields that may differ between a call and its retry
     #[arg(long, value_name = "FIELDS", value_delimiter = ',', help_heading = "Identity")]
     pub(crate) volatile: Vec<String>,
-    /// A JSON input that belongs to the operation
+    /// Include this JSON value in the operation's identity
     #[arg(long, value_name = "JSON", help_heading = "Identity")]
     pub(crate) input: Option<String>,
-    /// A file that belongs to the operation: its content, not its name
+    /// Include this file's content in the operation's identity
     #[arg(long, value_name = "FILE", help_heading = "Identity")]
     pub(crate) input_file: Vec<std::path::PathBuf>,
-    /// An environment variable that belongs to the operation
+    /// Include this environment variable in the operation's identity
     #[arg(long, value_name = "NAME", help_heading = "Identity")]
     pub(crate) env: Vec<String>,
-    /// Standard input belongs to the operation, also under a key: it is read whole, then passed on
+    /// Include standard input in the operation's identity, even with --key; it is read completely, then passed on
     #[arg(long, help_heading = "Identity")]
     pub(crate) stdin: bool,
-    /// Leave these out of a derived key: the working folder, piped standard input (comma-separated)
+    /// Exclude from a derived key: the working folder, piped standard input (comma-separated)
     #[arg(long, value_name = "WHAT", value_delimiter = ',', value_enum, help_heading = "Identity")]
     pub(crate) ignore: Vec<Ignored>,
-    /// How a call without a key is told from a wanted repeat [default: auto; strict with --scope]
+    /// Whether the same call without a key is a retry or a new action [default: auto; strict with --scope]
     #[arg(long, value_name = "RULE", value_enum, help_heading = "Identity")]
     pub(crate) keys: Option<Keys>,
 }
 
-/// What a derived key can do without.
+/// What can be excluded from a derived key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Ignored {
     /// The working folder
     Folder,
-    /// Standard input, where it is a pipe or a file
+    /// Standard input, if it is a pipe or a file
     Stdin,
 }
 
-/// How a call without a key is told from a wanted repeat.
+/// Whether the same call without a key is a retry or a new action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Keys {
-    /// A retry until its answer was delivered; after that, a wanted repeat
+    /// A retry until its answer has been delivered; after that, a new action
     Auto,
-    /// Always the same operation
+    /// Always a retry
     Strict,
-    /// A key must be given
+    /// A key is required
     Keyed,
 }
 
@@ -301,12 +419,12 @@ pub(crate) fn parse() -> Result<Cli, ExitCode> {
     Cli::try_parse().map_err(|error| {
         let json =
             std::env::args_os().take_while(|argument| argument != "--").any(|argument| argument == "--json");
-        told(error, json)
+        print_parser_message(error, json)
     })
 }
 
-/// Prints what the parser says. Help goes to stdout because it was asked for.
-pub(crate) fn told(error: clap::Error, json: bool) -> ExitCode {
+/// Prints the parser's message. Requested help goes to stdout, errors to stderr.
+pub(crate) fn print_parser_message(error: clap::Error, json: bool) -> ExitCode {
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
         answer::talk_to_stdout(&error.render().ansi().to_string());
         return ExitCode::SUCCESS;

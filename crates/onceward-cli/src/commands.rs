@@ -5,25 +5,42 @@ mod ask;
 mod backup;
 mod cancel;
 mod config;
+mod cost;
 mod demo;
 mod doctor;
+mod edit;
 mod export;
 mod forget;
 mod gc;
+mod held;
 mod import;
+pub(crate) mod inbox;
 mod key;
 mod listing;
 mod ls;
 mod man;
 pub(crate) mod mcp;
+mod new_key;
 mod output;
+mod release;
 mod report;
+mod restored;
 pub(crate) mod run;
+pub(crate) mod serve;
 mod settle;
+mod settlement;
 mod show;
+mod signed;
 mod stats;
+mod stop;
+mod stored;
+#[cfg(feature = "top")]
+pub(crate) mod top;
+mod undo;
+mod usage;
 mod verify;
 mod wait;
+pub(crate) mod watch;
 
 use std::cell::OnceCell;
 use std::process::ExitCode;
@@ -35,7 +52,19 @@ use crate::cli::{Cli, Command, ConfigCommand};
 use crate::context::Context;
 use crate::exit::{CommandError, Ended};
 
-/// Runs what was typed and answers.
+/// The process that renews a lease. `once run` starts it; it is not for users.
+pub(crate) fn keeper() -> Option<ExitCode> {
+    let word = std::env::args_os().nth(1)?;
+    if word != run::keeper::COMMAND {
+        return None;
+    }
+    Some(run::keeper::run().unwrap_or_else(|error| {
+        answer::error(&error, false, &Surface::shell("once"));
+        ExitCode::from(error.exit())
+    }))
+}
+
+/// Runs the command and prints its answer.
 pub(crate) fn run(cli: Cli) -> ExitCode {
     let json = cli.global.json;
     let context = OnceCell::new();
@@ -60,17 +89,31 @@ fn dispatch(cli: Cli, made: &OnceCell<Context>) -> Ended {
     match command {
         Command::Run(args) => run::run(context()?, &args),
         Command::Mcp(args) => mcp::run(context()?, &args),
+        Command::Serve(args) => serve::run(context()?, &args),
+        Command::Inbox(args) => inbox::run(context()?, &args),
         Command::Ls(args) => ls::run(context()?, &args),
         Command::Show(args) => show::run(context()?, &args),
+        Command::Watch(args) => watch::run(context()?, &args),
+        #[cfg(feature = "top")]
+        Command::Top(args) => top::run(context()?, &args),
         Command::Wait(args) => wait::run(context()?, &args),
         Command::Settle(args) => settle::run(context()?, &args),
         Command::Verify(args) => verify::run(context()?, &args),
+        Command::Undo(args) => undo::run(context()?, &args),
         Command::Cancel(args) => cancel::run(context()?, &args),
+        Command::Held(args) => held::run(context()?, &args),
+        Command::Release(args) => release::run(context()?, &args),
+        Command::Edit(args) => edit::run(context()?, &args),
+        Command::Stop(args) => stop::stop(context()?, &args),
+        Command::Resume(args) => stop::resume(context()?, &args),
         Command::Forget(args) => forget::run(context()?, &args),
         Command::Report(args) => report::run(context()?, &args),
+        Command::VerifyReport(args) => signed::verify(&args, json),
+        Command::Cost(args) => cost::run(context()?, &args),
         Command::Gc(args) => gc::run(context()?, &args),
         Command::Stats => stats::run(context()?),
         Command::Backup(args) => backup::run(context()?, &args),
+        Command::Restored(args) => restored::run(context()?, &args),
         Command::Export(args) => export::run(context()?, &args),
         Command::Import(args) => import::run(context()?, &args),
         Command::Key(args) => key::run(context()?, &args),
@@ -84,6 +127,7 @@ fn dispatch(cli: Cli, made: &OnceCell<Context>) -> Ended {
         }
         Command::Config(ConfigCommand::Check { file }) => config::check(global, file),
         Command::Config(ConfigCommand::Init { file, dry }) => config::init(&file, dry, json),
+        Command::Config(ConfigCommand::NewKey { file, dry }) => new_key::run(&file, dry, json),
         Command::Demo(args) => demo::run(&args, json),
         Command::Completions { shell } => Ok(man::completions(shell)),
         Command::Help { command } => Ok(man::help(&command, json)),

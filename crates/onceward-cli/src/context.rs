@@ -1,33 +1,43 @@
-//! What every command works with: the ledger, the policy, and the way to answer.
+//! What every command needs: the ledger, the policy, and the output format.
 
-use std::io::ErrorKind;
-use std::os::unix::fs::DirBuilderExt;
+use std::fs::File;
+use std::io::{ErrorKind, Read};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use etcetera::BaseStrategy;
-use onceward::{Blocking, Error, InvalidInput, Ledger, Listed, OperationId, Policy, StoreError, Surface};
-pub(crate) use onceward_store::Missing;
-use onceward_store::{Backend, Place, SqliteOptions};
+use onceward::{
+    Blocking, Error, InvalidInput, Ledger, Listed, OperationId, Policy, StoreError, Surface, text,
+};
+use onceward_http::inbox::Outside;
+pub(crate) use onceward_store::IfMissing;
+use onceward_store::sqlite::SqliteOptions;
+use onceward_store::{Backend, StoreUrl};
 
 use crate::answer;
 use crate::cli::{Global, OperationArg};
+use crate::environment::{Environment, PassLedger};
 use crate::exit::CommandError;
 use crate::trust::Mark;
 
 /// `once` is short-lived, so the write-ahead log must stay short: the next `once` reads all of it.
 const CHECKPOINT_PAGES: u32 = 200;
-/// How many characters of an id name an operation without `op_` before them.
+/// Minimum number of characters of an id without `op_`.
 const SHORTEST_PREFIX: usize = 3;
-/// How many operations one word is looked up to mean, and how many of them are listed.
+/// How many operations that match one word are looked up, and how many of them are listed.
 const MOST_CANDIDATES: usize = 1_000;
 const SHOWN_CANDIDATES: usize = 10;
+/// The longest policy, in bytes.
+const MAX_POLICY: u64 = 1024 * 1024;
 
 /// From flags, environment and files.
 pub(crate) struct Context {
     pub(crate) global: Global,
     pub(crate) policy: Policy,
     pub(crate) policy_file: Option<PathBuf>,
+    /// The policy as the file writes it, if the file is not allowed and only its safe settings are used.
+    written: Option<Policy>,
 }
 
 impl Context {
@@ -39,14 +49,33 @@ impl Context {
             Ok(policy)
         });
         let policy = policy.map_err(|invalid| in_file(&invalid, policy_file.as_deref()))?;
-        let policy = match &policy_file {
-            Some(file) if !trusted => only_what_is_safe(policy, file),
-            Some(_) | None => policy,
+        let (policy, written) = match &policy_file {
+            Some(file) if !trusted => (only_what_is_safe(policy.clone(), file, &global), Some(policy)),
+            Some(_) | None => (policy, None),
         };
-        Ok(Self { global, policy, policy_file })
+        Ok(Self { global, policy, policy_file, written })
     }
 
-    /// What says where the ledger is.
+    /// The configuration of `once serve`, checked.
+    pub(crate) fn server_config(&self) -> Result<onceward_http::Config, CommandError> {
+        let config = onceward_http::Config::from_policy(&self.policy).and_then(|mut config| {
+            config.outside = Outside::variables(|name| std::env::var(name).ok());
+            onceward_http::App::check(&config)?;
+            Ok(config)
+        });
+        Ok(config.map_err(|invalid| in_file(&invalid, self.policy_file.as_deref()))?)
+    }
+
+    /// Checks the sections of `once serve`. No file is read that a policy names which is not allowed.
+    pub(crate) fn check_server_sections(&self) -> Result<(), CommandError> {
+        if let Some(written) = &self.written {
+            let read = onceward_http::Config::from_policy(written);
+            read.map_err(|invalid| in_file(&invalid, self.policy_file.as_deref()))?;
+        }
+        self.server_config().map(drop)
+    }
+
+    /// The setting that the ledger's URL comes from.
     pub(crate) fn ledger_origin(&self) -> &'static str {
         match (&self.global.ledger, self.policy.ledger_url()) {
             (Some(_), _) => "--ledger or ONCE_LEDGER",
@@ -55,7 +84,7 @@ impl Context {
         }
     }
 
-    /// Where the ledger is: the flag, the environment, the policy, the user's data folder.
+    /// The ledger's URL: from the flag, the environment, the policy, or in the user's data folder.
     pub(crate) fn ledger_url(&self) -> Result<String, CommandError> {
         let here = std::env::current_dir().unwrap_or_default();
         if let Some(url) = &self.global.ledger {
@@ -66,84 +95,106 @@ impl Context {
             return Ok(absolute(url, folder));
         }
         let folders = etcetera::choose_base_strategy().map_err(|_| {
-            CommandError::invalid("there is no home folder to keep a ledger in; give --ledger sqlite:PATH")
+            CommandError::invalid("there is no home folder for the ledger; give --ledger sqlite:PATH")
         })?;
         Ok(format!("sqlite:{}", folders.data_dir().join("onceward").join("once.db").display()))
     }
 
-    /// The same, to be printed: without a password.
+    /// The same without a password, for printing.
     pub(crate) fn shown_ledger_url(&self) -> Result<String, CommandError> {
-        let url = self.ledger_url()?;
-        Ok(if has_password(&url) { "(a URL with a password, which is not printed)".to_owned() } else { url })
+        Ok(text::masked(&self.ledger_url()?).into_owned())
     }
 
-    /// The ledger, or nothing where there is none yet.
+    /// The environment for commands.
+    pub(crate) fn environment(&self, pass: PassLedger) -> Environment {
+        Environment::of(self.ledger_url().ok().as_deref(), pass)
+    }
+
+    /// The ledger, or `None` if there is none yet.
     pub(crate) fn existing_ledger(&self) -> Result<Option<Blocking>, CommandError> {
-        match self.place()?.open(Missing::Refuse) {
+        match self.store_url()?.open_with(IfMissing::Fail, self.keys()?) {
             Ok(store) => Ok(Some(Ledger::new(store).blocking())),
             Err(StoreError::Missing { .. }) => Ok(None),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// How the next command is spelled, so that it finds the same ledger from any folder.
+    /// How to spell the next command, so that it finds the same ledger from any folder. It never contains a
+    /// password: if the environment or the policy has one, they also name the ledger for the next command.
     pub(crate) fn surface(&self) -> Surface {
         let is_default = self.global.ledger.is_none() && self.policy.ledger_url().is_none();
-        let url = self.ledger_url().ok().filter(|_| !is_default).filter(|url| !has_password(url));
-        let options = url.map(|url| vec!["--ledger".to_owned(), quoted(&url)]).unwrap_or_default();
-        Surface::Shell { program: "once".to_owned(), options }
+        let by_flag = self.global.ledger.is_some() && self.global.ledger != std::env::var("ONCE_LEDGER").ok();
+        let url = self.ledger_url().ok().filter(|_| !is_default);
+        let url = url.filter(|url| by_flag || !text::has_password(url));
+        let shown = |url: &str| quoted(&text::masked(&text::without_password(url)));
+        let option = |url: String| vec!["--ledger".to_owned(), shown(&url)];
+        Surface::Shell { program: "once".to_owned(), options: url.map(option).unwrap_or_default() }
     }
 
     /// The ledger.
-    pub(crate) fn ledger(&self, missing: Missing) -> Result<Blocking, CommandError> {
+    pub(crate) fn ledger(&self, missing: IfMissing) -> Result<Blocking, CommandError> {
         Ok(Ledger::new(self.store(missing)?).blocking())
     }
 
-    fn place(&self) -> Result<Place, CommandError> {
+    fn store_url(&self) -> Result<StoreUrl, CommandError> {
         let url = self.ledger_url()?;
-        let mut place = Place::parse(&url)?;
-        if let Place::Sqlite(options) = &mut place
+        let mut store = StoreUrl::parse(&url)?;
+        if let StoreUrl::Sqlite(options) = &mut store
             && !url.contains("checkpoint=")
         {
             options.checkpoint_pages = CHECKPOINT_PAGES;
         }
-        Ok(place)
+        Ok(store)
     }
 
-    /// Checks that the ledger's URL can be understood. Nothing is opened.
+    /// Checks that the ledger's URL is valid. Opens nothing.
     pub(crate) fn check_ledger_url(&self) -> Result<(), CommandError> {
-        self.place().map(|_| ())
+        self.store_url().map(|_| ())
     }
 
-    /// The file of a ledger that is one.
+    /// The path of a ledger in a file.
     pub(crate) fn ledger_file(&self) -> Result<Option<PathBuf>, CommandError> {
-        Ok(match self.place()? {
-            Place::Sqlite(options) => Some(options.path),
-            Place::Postgres(_) | Place::Redis(_) | Place::Memory => None,
+        Ok(match self.store_url()? {
+            StoreUrl::Sqlite(options) => Some(options.path),
+            StoreUrl::Postgres(_) | StoreUrl::Redis(_) | StoreUrl::Http(_) | StoreUrl::Memory => None,
         })
     }
 
-    /// The ledger's store, for those who look at more than single operations.
-    pub(crate) fn store(&self, missing: Missing) -> Result<Arc<dyn Backend>, CommandError> {
-        let place = self.place()?;
-        if let Place::Sqlite(options) = &place
-            && missing == Missing::Make
+    /// The ledger's store, for commands that read more than single operations.
+    pub(crate) fn store(&self, missing: IfMissing) -> Result<Arc<dyn Backend>, CommandError> {
+        let place = self.store_url()?;
+        if let StoreUrl::Sqlite(options) = &place
+            && missing == IfMissing::Create
         {
             self.make_ready(options)?;
         }
-        place.open(missing).map_err(|error| match error {
-            StoreError::Missing { what } => CommandError::invalid(what),
-            StoreError::Unavailable { .. } | StoreError::Unusable { .. } => error.into(),
+        place.open_with(missing, self.keys()?).map_err(|error| match error {
+            StoreError::Missing { .. } => CommandError::invalid(error.to_string()),
+            StoreError::Unavailable { .. }
+            | StoreError::Unusable { .. }
+            | StoreError::Replaced { .. }
+            | _ => error.into(),
         })
     }
 
-    /// Sees that there is a folder for the file.
+    /// The ledger's store after a restore, even if it is not the ledger that was there before.
+    pub(crate) fn restored_store(&self) -> Result<Arc<dyn Backend>, CommandError> {
+        self.store_url()?.open_restored().map_err(|error| match error {
+            StoreError::Missing { .. } => CommandError::invalid(error.to_string()),
+            StoreError::Unavailable { .. }
+            | StoreError::Unusable { .. }
+            | StoreError::Replaced { .. }
+            | _ => error.into(),
+        })
+    }
+
+    /// Makes sure that the folder of the file exists.
     fn make_ready(&self, options: &SqliteOptions) -> Result<(), CommandError> {
         match options.path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
             Some(folder) if self.global.ledger.is_none() => make_private(folder)?,
             Some(folder) if !folder.is_dir() => {
                 return Err(unusable(format!(
-                    "there is no folder {}; make it, or give another path",
+                    "there is no folder {}; create it, or give another path",
                     folder.display()
                 )));
             }
@@ -164,9 +215,11 @@ impl Context {
             Surface::Shell { program, options } if !options.is_empty() => {
                 format!("{program} {}", options.join(" "))
             }
-            Surface::Shell { .. } | Surface::Python | Surface::McpAgent | Surface::McpPerson { .. } => {
-                "once".to_owned()
-            }
+            Surface::Shell { .. }
+            | Surface::Python
+            | Surface::Http
+            | Surface::McpAgent
+            | Surface::McpPerson { .. } => "once".to_owned(),
         }
     }
 
@@ -191,7 +244,7 @@ impl Context {
             Ok(found)
         };
         let mut found = lookup(word)?;
-        // A key is exact. Without `op_`, an id is only meant where no key is.
+        // An exact key takes precedence over an id without `op_`.
         if found.is_empty() && word.len() >= SHORTEST_PREFIX {
             found = lookup(&format!("op_{word}"))?;
         }
@@ -203,7 +256,7 @@ impl Context {
     }
 }
 
-/// What was asked for and is not there.
+/// Describes the operation that was not found.
 fn named(arg: &OperationArg) -> String {
     let within = |what: &str, value: &Option<String>| {
         value.as_ref().map(|value| format!(", {what} {value:?}")).unwrap_or_default()
@@ -216,16 +269,17 @@ fn named(arg: &OperationArg) -> String {
     )
 }
 
-/// Several operations fit: each is listed with what tells it from the others.
+/// Several operations match: lists each with what distinguishes it.
 fn ambiguous(word: &str, found: &[Listed]) -> CommandError {
     let lines = found.iter().take(SHOWN_CANDIDATES).map(|Listed { record, .. }| {
-        let (id, scope, name, key) = (&record.id, &record.scope, &record.name, &record.key.text);
+        let (id, scope) = (&record.id, text::one_line(&record.scope));
+        let (name, key) = (text::one_line(&record.name), text::one_line(&record.key.text));
         format!("\n  {id}  {}  scope {scope}, name {name}, key {key}", record.state)
     });
     let lines: String = lines.collect();
     let more = if found.len() > SHOWN_CANDIDATES { "\n  …" } else { "" };
     CommandError::invalid(format!(
-        "{word:?} fits {} operations; give the whole id, or narrow it with --scope or --name:{lines}{more}",
+        "{word:?} matches {} operations; give the whole id, or narrow it with --scope or --name:{lines}{more}",
         if found.len() < MOST_CANDIDATES {
             found.len().to_string()
         } else {
@@ -243,11 +297,9 @@ fn absolute(url: &str, folder: &Path) -> String {
     format!("sqlite:{}", folder.join(path.strip_prefix("./").unwrap_or(path)).display())
 }
 
-/// Whether a URL holds a password, which must not be printed.
-fn has_password(url: &str) -> bool {
-    let authority = url.split_once("://").and_then(|(_, rest)| rest.split(['/', '?']).next());
-    authority.and_then(|authority| authority.rsplit_once('@')).is_some_and(|(user, _)| user.contains(':'))
-        || url.contains("password=")
+/// A path in a message. Folder names are untrusted: the author of a repository chose them.
+fn shown(path: &Path) -> String {
+    text::one_line(&path.display().to_string()).into_owned()
 }
 
 /// A word as a shell reads it back.
@@ -255,7 +307,7 @@ pub(crate) fn quoted(word: &str) -> String {
     shlex::try_quote(word).map_or_else(|_| format!("{word:?}"), std::borrow::Cow::into_owned)
 }
 
-/// The problems of a policy, each with the file that has them.
+/// The problems of a policy, each with its file.
 fn in_file(invalid: &InvalidInput, file: Option<&Path>) -> InvalidInput {
     let Some(file) = file else { return invalid.clone() };
     let problems = invalid.problems().iter().map(|problem| format!("{}: {problem}", file.display()));
@@ -266,10 +318,15 @@ fn unusable(what: String) -> CommandError {
     StoreError::Unusable { what }.into()
 }
 
+/// Creates a file that only the user can read: a policy may contain a URL with a password.
+pub(crate) fn create_private(file: &Path) -> std::io::Result<File> {
+    File::options().write(true).create_new(true).mode(0o600).open(file)
+}
+
 pub(crate) fn make_private(folder: &Path) -> Result<(), CommandError> {
     let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
     made.map_err(|error| {
-        let what = format!("cannot make the folder {}", folder.display());
+        let what = format!("cannot create the folder {}", folder.display());
         StoreError::because(what, error).into()
     })
 }
@@ -278,41 +335,48 @@ pub(crate) fn make_private(folder: &Path) -> Result<(), CommandError> {
 struct PolicyFile {
     file: Option<PathBuf>,
     text: String,
-    /// The user named it, keeps it in the configuration folder, or has allowed it.
+    /// The user named it, it is in the user's configuration folder, or the user has allowed it.
     trusted: bool,
 }
 
-/// The policy file that was named, or the first one that counts where policies are looked for.
-///
-/// A file that came with a repository takes no policy away that the user trusts: another ledger or weaker rules would
-/// let something run again. It counts, as far as it is safe, where there is no such policy.
+/// The policy file that was named, or the first one found that is trusted. A file from a repository never replaces
+/// a policy that the user trusts, because another ledger or weaker rules would let something run again. If there is
+/// no such policy, its safe settings are used.
 fn read_policy(named: Option<&Path>) -> Result<PolicyFile, CommandError> {
     let unreadable = |file: &Path, error| {
         CommandError::invalid(format!("cannot read the policy {}: {error}", file.display()))
     };
     if let Some(file) = named {
-        let text = std::fs::read_to_string(file).map_err(|error| unreadable(file, error))?;
+        let text = read_file(file).map_err(|error| unreadable(file, error))?;
         return Ok(PolicyFile { file: Some(file.to_owned()), text, trusted: true });
     }
     let folders = etcetera::choose_base_strategy().ok();
     let user = folders.map(|folders| folders.config_dir().join("onceward/onceward.toml"));
-    // Upward from the working folder, as cargo and git look for theirs: one project is one ledger in all its folders.
+    // Search upward from the working folder, like cargo and git: a project has one ledger in all its folders.
     let here = std::env::current_dir().unwrap_or_default();
     let project = here.ancestors().map(|folder| folder.join("onceward.toml"));
     let mut nearest: Option<(PathBuf, String)> = None;
     for file in project.chain(user.clone()) {
-        let text = match std::fs::read_to_string(&file) {
+        let is_users = user.as_ref() == Some(&file);
+        if !is_users && belongs_to_another(&file) {
+            answer::talk(&format!(
+                "once: {} belongs to another user and is ignored; --config FILE uses it anyway",
+                shown(&file)
+            ));
+            continue;
+        }
+        let text = match read_file(&file) {
             Ok(text) => text,
             Err(error) if error.kind() == ErrorKind::NotFound => continue,
             Err(error) => return Err(unreadable(&file, error)),
         };
-        if user.as_ref() == Some(&file) || is_allowed(&file, &text) {
+        if is_users || is_allowed(&file, &text) {
             if let Some((passed_over, _)) = nearest {
                 answer::talk(&format!(
-                    "once: {} was found in this project and is not allowed yet, so {} counts instead. Read it, then \
+                    "once: {} was found in this project and is not allowed yet, so {} is used instead. Read it, then \
                      run `once config allow`",
-                    passed_over.display(),
-                    file.display()
+                    shown(&passed_over),
+                    shown(&file)
                 ));
             }
             return Ok(PolicyFile { file: Some(file), text, trusted: true });
@@ -325,19 +389,50 @@ fn read_policy(named: Option<&Path>) -> Result<PolicyFile, CommandError> {
     })
 }
 
+/// Whether a file was written by someone who is neither the user nor root, such as `/tmp/onceward.toml`.
+pub(crate) fn belongs_to_another(file: &Path) -> bool {
+    let own = [0, nix::unistd::geteuid().as_raw()];
+    // For a link, check the owner of the link and of the file.
+    let owners = [std::fs::symlink_metadata(file), std::fs::metadata(file)];
+    owners.into_iter().flatten().any(|meta| !own.contains(&meta.uid()))
+}
+
+/// Reads a policy. Only plain files are read, because anything else could be endless.
+fn read_file(file: &Path) -> std::io::Result<String> {
+    let not_plain = |problem: &str| std::io::Error::new(ErrorKind::InvalidData, problem.to_owned());
+    let meta = std::fs::metadata(file)?;
+    if meta.is_dir() {
+        return Err(ErrorKind::IsADirectory.into());
+    }
+    if !meta.is_file() && !is_descriptor(file) {
+        return Err(not_plain("it is not a file"));
+    }
+    let mut text = String::new();
+    File::open(file)?.take(MAX_POLICY + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > MAX_POLICY { Err(not_plain("it is longer than 1 MiB")) } else { Ok(text) }
+}
+
+/// A shell passes `<(command)` as a descriptor of this process.
+fn is_descriptor(file: &Path) -> bool {
+    file.starts_with("/dev/fd") || file.starts_with("/proc/self/fd") || file == Path::new("/dev/stdin")
+}
+
 fn is_allowed(file: &Path, text: &str) -> bool {
     Mark::of(file, text).is_some_and(|mark| mark.is_set())
 }
 
-/// A file that came with a repository may make things safer. The rest of it is said not to count.
-fn only_what_is_safe(policy: Policy, file: &Path) -> Policy {
-    let (safe, left_out) = policy.without_trust();
+/// Keeps only the settings that make things safer from a file that came with a repository, and lists the others.
+fn only_what_is_safe(policy: Policy, file: &Path, global: &Global) -> Policy {
+    // A ledger that the user names is used in any case. Without the key file, results are not encrypted.
+    let is_missed = global.ledger.is_none() || policy.encryption_key_file().is_some();
+    let (safe, mut left_out) = policy.without_trust();
+    left_out.retain(|setting| is_missed || setting != "[ledger]");
     if !left_out.is_empty() {
         answer::talk(&format!(
-            "once: {} was found in this project and is not allowed yet, so this does not count: {}. Read it, then run \
-             `once config allow`",
-            file.display(),
-            left_out.join(", ")
+            "once: {} was found in this project and is not allowed yet, so these settings are ignored: {}. Read it, \
+             then run `once config allow`",
+            shown(file),
+            text::one_line(&left_out.join(", "))
         ));
     }
     safe

@@ -1,16 +1,16 @@
-//! How `once` ends: an answer or an error, and one exit code for each.
+//! Errors of commands, and their exit codes.
 
 use std::process::ExitCode;
 
 use onceward::{Code, Error, InvalidInput, StoreError};
 
-/// What stops a command.
+/// An error that stops a command.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CommandError {
-    /// The ledger's own word.
+    /// An error of the ledger.
     #[error(transparent)]
     Ledger(#[from] Error),
-    /// Something outside the ledger is in the way.
+    /// A problem outside the ledger.
     #[error("{0}")]
     Outside(String),
 }

@@ -1,27 +1,35 @@
-//! `once`: runs any command once, and knows what happened.
+//! `once`: runs any command once, and records what happened.
 //!
 //! # Layout
 //! - `cli`: the command line.
-//! - `context`: the ledger, the policy and the way to answer, from flags, environment and files.
-//! - `commands`: one file per command. `commands/run`: the one that all others are about.
-//! - `answer`: what is printed. `table`: rows that fit the terminal. `exit`: how it ends.
-//! - `trust`: policy files that the user has allowed.
+//! - `context`: the ledger, the policy and the output format, from flags, environment and files.
+//! - `commands`: one file per command; `commands/run` is the central one.
+//! - `answer`: output. `style`: colours. `table`: tables that fit the terminal. `exit`: errors and exit codes.
+//! - `trust`: policy files that the user has allowed. `environment`: secrets removed from the environment of
+//!   commands. `sealing`: encryption keys. `observe`: logs and traces.
 
 mod answer;
 mod cli;
 mod commands;
 mod context;
+mod environment;
 mod exit;
+mod observe;
+mod sealing;
+mod style;
 mod table;
 mod trust;
 
 use std::process::ExitCode;
 
-/// Records are made on one thread and dropped on another, for which the system's allocator takes locks.
+/// Records are allocated on one thread and freed on another, for which the system's allocator takes locks.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
+    if let Some(code) = commands::keeper() {
+        return code;
+    }
     let cli = match cli::parse() {
         Ok(cli) => cli,
         Err(code) => return code,

@@ -1,9 +1,9 @@
-//! Tables that fit the terminal. Columns are counted as a terminal shows them.
+//! Tables that fit the terminal. Widths are measured as a terminal displays them.
 
 use anstyle::Style;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-use crate::answer::{DIM, styled};
+use crate::style::{DIM, styled};
 
 /// The space between two columns.
 const GAP: usize = 2;
@@ -15,14 +15,14 @@ pub(crate) struct Column {
     pub(crate) fit: Fit,
 }
 
-/// What becomes of a column where there is not enough room.
+/// What happens to a column if the table is too wide.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fit {
-    /// It stays as it is.
+    /// It is never cut.
     Whole,
     /// Its cells are cut, but not below this width.
     Cut(usize),
-    /// It is left out when cutting others is not enough.
+    /// It is dropped if cutting others is not enough.
     Optional,
 }
 
@@ -39,13 +39,13 @@ impl Cell {
     }
 }
 
-/// Text on one line, without anything that could command a terminal.
+/// Text on one line, without anything that could control a terminal.
 pub(crate) fn one_line(text: &str) -> String {
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    words.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+    onceward::text::one_line(&words).into_owned()
 }
 
-/// How many columns the reader of stdout has: `COLUMNS`, or the terminal's. `None` where there is no terminal.
+/// The width for stdout: `COLUMNS`, or the terminal's. `None` without a terminal.
 pub(crate) fn width() -> Option<usize> {
     let told = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
     told.or_else(|| {
@@ -55,7 +55,7 @@ pub(crate) fn width() -> Option<usize> {
     .filter(|width| *width > 0)
 }
 
-/// The rows below a heading, as wide as they need to be, or as wide as there is room.
+/// The heading and the rows, no wider than the terminal.
 pub(crate) fn render(columns: &[Column], rows: &[Vec<Cell>], room: Option<usize>) -> String {
     let mut shown: Vec<(usize, usize)> = columns
         .iter()
@@ -85,7 +85,7 @@ pub(crate) fn render(columns: &[Column], rows: &[Vec<Cell>], room: Option<usize>
     std::iter::once(line(&heading)).chain(rows.iter().map(|row| line(row))).collect::<Vec<_>>().join("\n")
 }
 
-/// Makes the columns fit: the widest of those that may be cut gives way first, then optional ones go.
+/// Makes the columns fit: cuts the widest of those that may be cut, then drops optional ones.
 fn fit(columns: &[Column], shown: &mut Vec<(usize, usize)>, room: usize) {
     let mut whole = shown.clone();
     while !cut_to(columns, shown, room) {
@@ -96,7 +96,7 @@ fn fit(columns: &[Column], shown: &mut Vec<(usize, usize)>, room: usize) {
     }
 }
 
-/// Cuts columns until they fit; tells whether they do.
+/// Cuts columns until they fit; returns whether they do.
 fn cut_to(columns: &[Column], shown: &mut [(usize, usize)], room: usize) -> bool {
     loop {
         let total: usize = shown.iter().map(|(_, width)| width + GAP).sum::<usize>().saturating_sub(GAP);
@@ -112,7 +112,7 @@ fn cut_to(columns: &[Column], shown: &mut [(usize, usize)], room: usize) -> bool
     }
 }
 
-/// The text, or its beginning and `…` where it is wider.
+/// The text, cut with `…` if it is wider.
 pub(crate) fn cut(text: &str, width: usize) -> String {
     if text.width() <= width {
         return text.to_owned();
@@ -162,6 +162,6 @@ mod tests {
 
     #[test]
     fn a_cell_cannot_command_the_terminal() {
-        assert_eq!(one_line("a\nb\t c\u{1b}[31m"), "a b c\u{fffd}[31m");
+        assert_eq!(one_line("a\nb\t c\u{1b}[31m\u{202e}"), r"a b c\u{1b}[31m\u{202e}");
     }
 }

@@ -1,4 +1,4 @@
-//! Policy files that the user has allowed, each by its place and its content: a change must be allowed again.
+//! Policy files that the user has allowed, identified by path and content: a changed file must be allowed again.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 pub(crate) struct Mark(PathBuf);
 
 impl Mark {
-    /// The mark of a file with this content, or nothing where there is no home folder to keep marks in.
+    /// The mark of a file with this content, or `None` if there is no home folder for marks.
     pub(crate) fn of(file: &Path, content: &str) -> Option<Self> {
         let place = file.canonicalize().ok()?;
         let mut hash = Sha256::new();
@@ -27,7 +27,7 @@ impl Mark {
         self.0.is_file()
     }
 
-    /// Allows it. Tells whether that is new.
+    /// Allows the file. Returns whether that is new.
     pub(crate) fn set(&self) -> std::io::Result<bool> {
         if let Some(folder) = self.0.parent() {
             crate::context::make_private(folder).map_err(|error| std::io::Error::other(error.to_string()))?;
@@ -39,7 +39,7 @@ impl Mark {
         }
     }
 
-    /// Takes it back. Tells whether it was allowed.
+    /// Revokes it. Returns whether it was allowed.
     pub(crate) fn clear(&self) -> std::io::Result<bool> {
         match std::fs::remove_file(&self.0) {
             Ok(()) => Ok(true),

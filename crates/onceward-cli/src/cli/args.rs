@@ -1,20 +1,20 @@
 //! The arguments of the commands around `once run`.
 
 use clap::{Args, Subcommand, ValueHint};
-use onceward::{Filter, State};
+use onceward::{Filter, Hold, State};
 
 use super::IdentityArgs;
-use super::values::{Finding, Moment, moment, span, words};
+use super::values::{Finding, Moment, exit_code, hold, moment, span, words};
 
 #[derive(Debug, Args)]
 pub(crate) struct OperationArg {
     /// The operation: its id, the first characters of its id, or its key
     #[arg(value_name = "OPERATION")]
     pub(crate) operation: String,
-    /// Look for it in this scope only
+    /// Search only in this scope
     #[arg(long, visible_alias = "session", value_name = "SCOPE")]
     pub(crate) scope: Option<String>,
-    /// Look for it among operations of this name only
+    /// Search only operations with this name
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<String>,
 }
@@ -36,9 +36,59 @@ pub(crate) struct ChangeArgs {
     pub(crate) dry: DryRunArgs,
 }
 
+#[derive(Debug, Args)]
+pub(crate) struct HeldArgs {
+    /// Only operations in this scope
+    #[arg(long, visible_alias = "session")]
+    pub(crate) scope: Option<String>,
+}
+
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("which").required(true).args(["operation", "due"]))]
+pub(crate) struct ReleaseArgs {
+    /// The operation: its id, the first characters of its id, or its key
+    #[arg(value_name = "OPERATION")]
+    pub(crate) operation: Option<String>,
+    /// Release every operation whose time has come, and start again what was released but did not start
+    #[arg(long)]
+    pub(crate) due: bool,
+    /// With --due: run every stored command, whatever the policy says
+    #[arg(long, requires = "due")]
+    pub(crate) trust_commands: bool,
+    /// Run the command on this machine, although it was held on another one
+    #[arg(long, conflicts_with = "due")]
+    pub(crate) here: bool,
+    /// Only operations in this scope
+    #[arg(long, visible_alias = "session", value_name = "SCOPE")]
+    pub(crate) scope: Option<String>,
+    /// Search only operations with this name
+    #[arg(long, value_name = "NAME")]
+    pub(crate) name: Option<String>,
+    #[command(flatten)]
+    pub(crate) dry: DryRunArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("what").required(true).args(["command", "arguments"]))]
+pub(crate) struct EditArgs {
+    #[command(flatten)]
+    pub(crate) operation: OperationArg,
+    /// The arguments of the tool or function, as JSON, for an operation of `once mcp` or Python
+    #[arg(long, value_name = "JSON")]
+    pub(crate) arguments: Option<String>,
+    /// How long the new operation is held, or `approve` [default: until the time of the old one]
+    #[arg(long, value_name = "TIME|approve", value_parser = hold)]
+    pub(crate) hold: Option<Hold>,
+    #[command(flatten)]
+    pub(crate) dry: DryRunArgs,
+    /// The command and its arguments
+    #[arg(last = true, value_name = "COMMAND", value_hint = ValueHint::CommandWithArguments)]
+    pub(crate) command: Vec<std::ffi::OsString>,
+}
+
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct DryRunArgs {
-    /// Say what would happen and change nothing
+    /// Show what would happen and change nothing
     #[arg(long)]
     pub(crate) dry_run: bool,
 }
@@ -46,10 +96,10 @@ pub(crate) struct DryRunArgs {
 /// When operations were created.
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct WhenArgs {
-    /// Only those created since then: a span of time such as 2h, or a time such as 2030-01-31T08:00:00Z
+    /// Only operations created since this time: a duration such as 2h, or a time such as 2030-01-31T08:00:00Z
     #[arg(long, value_name = "TIME", value_parser = moment)]
     since: Option<Moment>,
-    /// Only those created before then
+    /// Only operations created before this time
     #[arg(long, value_name = "TIME", value_parser = moment)]
     until: Option<Moment>,
 }
@@ -57,26 +107,23 @@ pub(crate) struct WhenArgs {
 impl WhenArgs {
     /// The filter for these times, by the ledger's clock.
     pub(crate) fn filter(self, now_ms: i64) -> Filter {
-        let at = |moment: Moment| match moment {
-            Moment::Ago(ms) => now_ms.saturating_sub_unsigned(ms),
-            Moment::At(ms) => ms,
-        };
+        let at = |moment: Moment| moment.at_ms(now_ms);
         Filter { since_ms: self.since.map(at), until_ms: self.until.map(at), ..Filter::default() }
     }
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct ListArgs {
-    /// Only of this scope
+    /// Only operations in this scope
     #[arg(long, visible_alias = "session")]
     pub(crate) scope: Option<String>,
-    /// Only of this name
+    /// Only operations with this name
     #[arg(long)]
     pub(crate) name: Option<String>,
-    /// Only with this key
+    /// Only operations with this key
     #[arg(long)]
     pub(crate) key: Option<String>,
-    /// Only in these states (comma-separated)
+    /// Only operations in these states (comma-separated)
     #[arg(long, value_delimiter = ',', value_name = "STATES",
           value_parser = words::<State>(State::ALL.map(State::as_str)))]
     pub(crate) state: Vec<State>,
@@ -97,7 +144,7 @@ pub(crate) struct WaitArgs {
     /// Maximum time to wait
     #[arg(long, default_value = "30s", value_parser = span, value_name = "TIME")]
     pub(crate) timeout: u64,
-    /// Print the stored output, byte for byte, when it is over
+    /// Print the stored output, byte for byte, when the operation has ended
     #[arg(long)]
     pub(crate) output: bool,
 }
@@ -110,9 +157,16 @@ pub(crate) struct SettleArgs {
     /// What you found: it happened (done), or it did not (failed)
     #[arg(long = "as", value_name = "FINDING", value_parser = Finding)]
     pub(crate) verdict: Option<SettleAs>,
-    /// Ask the operation's own probe instead
-    #[arg(long)]
-    pub(crate) probe: bool,
+    /// Run a probe instead (with `sh -c`): exit 0 yes, exit 10 no [default: the stored probe, if your policy has
+    /// it]
+    #[arg(long, value_name = "COMMAND", value_hint = ValueHint::CommandString)]
+    pub(crate) probe: Option<Option<String>>,
+    /// More exit codes of the probe that mean "no" (comma-separated)
+    #[arg(long, value_name = "CODES", value_delimiter = ',', value_parser = exit_code, requires = "probe")]
+    pub(crate) probe_no: Vec<i32>,
+    /// Accept the probe's "no" even while a request of the attempt may be in flight; this is recorded
+    #[arg(long, requires = "probe")]
+    pub(crate) force: bool,
     /// What the finding is based on; recorded with the operation
     #[arg(long, value_name = "TEXT")]
     pub(crate) note: Option<String>,
@@ -135,9 +189,42 @@ pub(crate) enum SettleAs {
 pub(crate) struct VerifyArgs {
     #[command(flatten)]
     pub(crate) operation: OperationArg,
-    /// The check, for `sh -c`: exit 0 confirmed, exit 10 refuted, anything else not yet [default: the operation's own]
+    /// The check (run with `sh -c`): exit 0 confirmed, exit 10 refuted, anything else not yet [default: the stored
+    /// check, if your policy has it]
     #[arg(long, value_name = "COMMAND", value_hint = ValueHint::CommandString)]
     pub(crate) check: Option<String>,
+    #[command(flatten)]
+    pub(crate) dry: DryRunArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct UndoArgs {
+    /// The operation: its id, the first characters of its id, or its key
+    #[arg(value_name = "OPERATION", required_unless_present = "scope")]
+    pub(crate) operation: Option<String>,
+    /// Take back everything that was done in this scope; with an operation, search only there
+    #[arg(long, visible_alias = "session", value_name = "SCOPE")]
+    pub(crate) scope: Option<String>,
+    /// Search only operations with this name
+    #[arg(long, value_name = "NAME", requires = "operation")]
+    pub(crate) name: Option<String>,
+    /// Take back only what was begun after this operation, which stands
+    #[arg(long, value_name = "OPERATION", conflicts_with = "operation")]
+    pub(crate) since: Option<String>,
+    /// Command that takes the operation back (run with `sh -c`) [default: the stored one, if your policy has it]
+    #[arg(long, value_name = "COMMAND", value_hint = ValueHint::CommandString, requires = "operation")]
+    pub(crate) undo: Option<String>,
+    /// Probe of the operation (run with `sh -c`): exit 0, it has happened; exit 10, the effect is not there
+    /// [default: the stored one, if your policy has it]
+    #[arg(long, value_name = "COMMAND", value_hint = ValueHint::CommandString, requires = "operation")]
+    pub(crate) probe: Option<String>,
+    /// More exit codes of the probe that mean "no" (comma-separated)
+    #[arg(long, value_name = "CODES", value_delimiter = ',', value_parser = exit_code, requires = "probe")]
+    pub(crate) probe_no: Vec<i32>,
+    /// Run the commands that are stored with the operations. Read them first with --dry-run: anyone who can write to
+    /// the ledger can have stored them
+    #[arg(long)]
+    pub(crate) stored: bool,
     #[command(flatten)]
     pub(crate) dry: DryRunArgs,
 }
@@ -146,7 +233,7 @@ pub(crate) struct VerifyArgs {
 pub(crate) struct ForgetArgs {
     #[command(flatten)]
     pub(crate) operation: OperationArg,
-    /// Also if it is done or in doubt, so that its effect can happen again
+    /// Forget it even if it is done or in doubt; its effect can then happen again
     #[arg(long)]
     pub(crate) force: bool,
     #[command(flatten)]
@@ -155,22 +242,78 @@ pub(crate) struct ForgetArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ReportArgs {
-    /// The scope
+    /// Scope to report on
     #[arg(long, visible_alias = "session", env = "ONCE_SCOPE", default_value = "default")]
     pub(crate) scope: String,
     #[command(flatten)]
     pub(crate) when: WhenArgs,
-    /// Maximum number to list of each state; totals count all
+    /// Maximum number to list per state; totals include all
     #[arg(long, short = 'n', default_value_t = 20, value_parser = clap::value_parser!(u32).range(0..=100_000))]
     pub(crate) limit: u32,
-    /// Print one JSON object per line for each listed operation, and the totals in the last line
+    /// Print one JSON object per line for each listed operation, and the totals on the last line
     #[arg(long, conflicts_with = "json")]
     pub(crate) jsonl: bool,
+    /// Print the settlement of all operations as Markdown, for a ticket
+    #[arg(long, conflicts_with_all = ["json", "jsonl", "html"])]
+    pub(crate) markdown: bool,
+    /// Print the settlement of all operations as one HTML file with a timeline
+    #[arg(long, conflicts_with_all = ["json", "jsonl"])]
+    pub(crate) html: bool,
+    /// Print the settlement of all operations as JSON, signed with this Ed25519 key (PEM): see `once verify-report`
+    #[arg(long, value_name = "KEYFILE", value_hint = ValueHint::FilePath,
+          conflicts_with_all = ["jsonl", "html", "markdown"])]
+    pub(crate) sign: Option<std::path::PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct VerifyReportArgs {
+    /// The signed report
+    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) file: std::path::PathBuf,
+    /// The public key that must have signed it: a PEM file, or 64 hexadecimal digits
+    #[arg(long, value_name = "KEY")]
+    pub(crate) key: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct StopArgs {
+    /// The scope, of all callers
+    #[arg(value_name = "SCOPE")]
+    pub(crate) scope: String,
+    /// Maximum time to wait for running operations to end
+    #[arg(long, default_value = "30s", value_parser = span, value_name = "TIME")]
+    pub(crate) wait: u64,
+    /// Why it is stopped; refused calls say it
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) reason: Option<String>,
+    #[command(flatten)]
+    pub(crate) dry: DryRunArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ResumeArgs {
+    /// The scope
+    #[arg(value_name = "SCOPE")]
+    pub(crate) scope: String,
+    #[command(flatten)]
+    pub(crate) dry: DryRunArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CostArgs {
+    /// Only calls in this scope, of all callers [default: all scopes]
+    #[arg(long, visible_alias = "session")]
+    pub(crate) scope: Option<String>,
+    #[command(flatten)]
+    pub(crate) when: WhenArgs,
+    /// Prices of models, as TOML: MODEL = { input = 2.5, cached = 1.25, output = 10 }, in dollars for a million tokens
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) prices: Option<std::path::PathBuf>,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct GcArgs {
-    /// Also give the space of what was deleted back to the file system; writers wait meanwhile
+    /// Also return free space to the file system; writers wait meanwhile
     #[arg(long)]
     pub(crate) vacuum: bool,
     #[command(flatten)]
@@ -178,11 +321,37 @@ pub(crate) struct GcArgs {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct RestoredArgs {
+    /// When the backup was made: a duration such as 3h, or a time such as 2030-01-31T08:00:00Z. Everything written
+    /// later is lost
+    #[arg(long, value_name = "TIME", value_parser = moment, required_unless_present = "lift")]
+    at: Option<Moment>,
+    /// How long unknown calls are in doubt, because they may be retries of lost operations
+    #[arg(long = "for", value_name = "TIME", value_parser = span, default_value = "24h")]
+    pub(crate) window_ms: u64,
+    /// Epoch of the lost ledger, if it was higher than the backup's (`once doctor` shows it)
+    #[arg(long, value_name = "N")]
+    pub(crate) epoch: Option<u64>,
+    /// Declare that everything since the backup is accounted for: unknown calls run again
+    #[arg(long, conflicts_with_all = ["at", "window_ms", "epoch"])]
+    pub(crate) lift: bool,
+    #[command(flatten)]
+    pub(crate) dry: DryRunArgs,
+}
+
+impl RestoredArgs {
+    /// When the backup was made, by the ledger's clock.
+    pub(crate) fn at_ms(&self, now_ms: i64) -> i64 {
+        self.at.map_or(now_ms, |at| at.at_ms(now_ms))
+    }
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct BackupArgs {
     /// Destination file
     #[arg(value_hint = ValueHint::FilePath)]
     pub(crate) file: std::path::PathBuf,
-    /// Replace the file where it exists
+    /// Replace the file if it exists
     #[arg(long)]
     pub(crate) force: bool,
     #[command(flatten)]
@@ -191,18 +360,28 @@ pub(crate) struct BackupArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ExportArgs {
-    /// Only of this scope
+    /// Only operations in this scope
     #[arg(long, visible_alias = "session")]
     pub(crate) scope: Option<String>,
-    /// Leave the stored output out. Such an export can be read, and not imported
+    /// Leave out the stored output. Such an export cannot be imported
     #[arg(long)]
     pub(crate) no_bodies: bool,
+    /// Also write the ledger's secret to this new file. An import into another ledger needs it. Keep it safe: with
+    /// it, inputs can be guessed from the export
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) secret_file: Option<std::path::PathBuf>,
+    /// Encrypt results, reasons and commands in the export. Reading them needs the same key
+    #[arg(long)]
+    pub(crate) sealed: bool,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct ImportArgs {
-    /// The export [default: standard input]
+    /// Export to import [default: standard input]
     pub(crate) file: Option<std::path::PathBuf>,
+    /// Secret of the exported ledger (`once export --secret-file`), for an empty ledger
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) secret_file: Option<std::path::PathBuf>,
     #[command(flatten)]
     pub(crate) dry: DryRunArgs,
 }
@@ -218,7 +397,7 @@ pub(crate) struct KeyArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ConfigCommand {
-    /// Show the settings of an operation, and which rule decided each
+    /// Show the settings of an operation, and the rule that set each
     #[command(after_help = "Examples:
   once config show
   once config show charge")]
@@ -232,11 +411,11 @@ pub(crate) enum ConfigCommand {
   once config check
   once config check policies/onceward.toml")]
     Check {
-        /// The file [default: the policy that holds here]
+        /// The file [default: the policy in use]
         #[arg(value_hint = ValueHint::FilePath)]
         file: Option<std::path::PathBuf>,
     },
-    /// Trust the policy file of this project as it is now: its ledger, probes and classes count
+    /// Trust the policy file of this project in its current form, including its ledger, probes and classes
     #[command(after_help = "Examples:
   once config allow")]
     Allow {
@@ -256,13 +435,23 @@ pub(crate) enum ConfigCommand {
         #[command(flatten)]
         dry: DryRunArgs,
     },
-    /// Write the default policy with its comments, to edit
+    /// Write the default policy with its comments to a file
     #[command(after_help = "Examples:
   once config init
   once config init policies/onceward.toml")]
     Init {
         /// Destination file
         #[arg(default_value = "onceward.toml", value_hint = ValueHint::FilePath)]
+        file: std::path::PathBuf,
+        #[command(flatten)]
+        dry: DryRunArgs,
+    },
+    /// Write a new encryption key to a file that only you can read
+    #[command(after_help = "Examples:
+  once config new-key ~/.config/onceward/once.key")]
+    NewKey {
+        /// Destination file
+        #[arg(value_hint = ValueHint::FilePath)]
         file: std::path::PathBuf,
         #[command(flatten)]
         dry: DryRunArgs,
@@ -274,4 +463,7 @@ pub(crate) struct DemoArgs {
     /// Keep the folder with the demo's ledger
     #[arg(long)]
     pub(crate) keep: bool,
+    /// Show only the call of a model that times out
+    #[arg(long)]
+    pub(crate) llm: bool,
 }

@@ -2,18 +2,23 @@
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::error::ErrorKind;
-use onceward::{Class, Effect};
+use onceward::{Class, Effect, Hold};
 
 use super::SettleAs;
 
-/// A span of time, in milliseconds.
+/// A duration, in milliseconds.
 pub(crate) fn span(text: &str) -> Result<u64, String> {
-    onceward::policy::span_ms(text).map_err(|invalid| invalid.to_string())
+    onceward::span_ms(text).map_err(|invalid| invalid.to_string())
 }
 
-/// A point in time: a span that has passed since, or a date and time.
+/// How long an operation is held, or `approve`.
+pub(crate) fn hold(text: &str) -> Result<Hold, String> {
+    text.parse().map_err(|invalid: onceward::InvalidInput| invalid.to_string())
+}
+
+/// A point in time: a duration before now, or a date and time.
 pub(super) fn moment(text: &str) -> Result<Moment, String> {
-    if let Ok(ago) = onceward::policy::span_ms(text) {
+    if let Ok(ago) = onceward::span_ms(text) {
         return Ok(Moment::Ago(ago));
     }
     let at = humantime::parse_rfc3339_weak(text)
@@ -22,7 +27,7 @@ pub(super) fn moment(text: &str) -> Result<Moment, String> {
         .and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok())
         .and_then(|since| i64::try_from(since.as_millis()).ok());
     at.map(Moment::At).ok_or_else(|| {
-        format!("{text:?} is not a time; write a span such as 2h, or a time such as 2030-01-31T08:00:00Z")
+        format!("{text:?} is not a time; write a duration such as 2h, or a time such as 2030-01-31T08:00:00Z")
     })
 }
 
@@ -69,7 +74,27 @@ pub(super) enum Moment {
     At(i64),
 }
 
-/// Reads a finding. Any other word is refused without a guess at what was meant: the finding must be the caller's.
+impl Moment {
+    /// The time itself, by the ledger's clock.
+    pub(super) fn at_ms(self, now_ms: i64) -> i64 {
+        match self {
+            Self::Ago(ms) => now_ms.saturating_sub_unsigned(ms),
+            Self::At(ms) => ms,
+        }
+    }
+}
+
+/// What happens to the command if `once run` is killed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum IfKilled {
+    /// The command continues, and its operation counts as running until it has ended.
+    Keep,
+    /// The command is asked to end, and killed 3 s later.
+    End,
+}
+
+/// Reads a finding. Any other word is refused without a suggestion: the finding must be the caller's own.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Finding;
 

@@ -1,10 +1,11 @@
-//! `once config allow` and `deny`: whether the policy file of a project counts in full.
+//! `once config allow` and `deny`: whether the policy file of a project is trusted.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use crate::answer;
 use crate::cli::DryRunArgs;
+use crate::context::belongs_to_another;
 use crate::exit::{CommandError, Ended};
 use crate::trust::Mark;
 
@@ -22,6 +23,12 @@ pub(super) fn run(named: Option<&Path>, wish: Wish, dry: DryRunArgs, json: bool)
             CommandError::invalid("there is no onceward.toml in this folder or above it; name the file")
         })?,
     };
+    if wish == Wish::Allow && belongs_to_another(&file) {
+        return Err(CommandError::invalid(format!(
+            "{} belongs to another user, who could change it, so it cannot be allowed; copy it, or give --config FILE",
+            file.display()
+        )));
+    }
     let unreadable =
         |error: std::io::Error| CommandError::invalid(format!("cannot read {}: {error}", file.display()));
     let text = std::fs::read_to_string(&file).map_err(unreadable)?;
@@ -35,7 +42,7 @@ pub(super) fn run(named: Option<&Path>, wish: Wish, dry: DryRunArgs, json: bool)
     let (effect, done) = match (wish, mark.is_set() == wanted) {
         (_, true) => ("noop", "nothing to do:"),
         (Wish::Allow, false) => ("created", "allowed, until it changes:"),
-        (Wish::Deny, false) => ("deleted", "not allowed any more:"),
+        (Wish::Deny, false) => ("deleted", "no longer allowed:"),
     };
     let would = match effect {
         "created" => "would_create",

@@ -1,6 +1,7 @@
-//! Read-only questions that commands answer: did it happen, and is a reported success true?
+//! Probes and checks: commands that answer whether an operation happened, and whether a reported success is true.
 
 use std::io::Read;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
@@ -9,25 +10,35 @@ use std::time::{Duration, Instant};
 use onceward::{Effect, Outcome, ProbeAnswer, Record, Verification};
 use serde_json::Value;
 
-/// The exit code by which a question is answered "no". A crash does not end with it by accident.
+use crate::environment::Environment;
+
+/// The exit code that means "no". A crash does not produce it by accident.
 const NO: i32 = 10;
-/// How long a question may take.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// How long output is read after the question has been answered.
-const LINGER: Duration = Duration::from_secs(1);
-/// How much of what a question prints is read.
+/// Time limit for the command.
+const TIME_LIMIT: Duration = Duration::from_secs(60);
+/// How long output is read after the command has ended.
+const OUTPUT_GRACE: Duration = Duration::from_secs(1);
+/// How much of the command's output is read.
 const MAX_PRINTED: usize = 64 * 1024;
 
-/// What a question's command said.
-enum Said {
+/// A command that answers a question. It comes from the caller or a trusted policy, never from the ledger.
+#[derive(Debug, Clone)]
+pub(crate) struct Question {
+    pub(crate) command: String,
+    /// Exit codes that mean "no", besides 10.
+    pub(crate) no: Vec<i32>,
+}
+
+/// The answer of the command.
+enum QuestionReply {
     Yes,
     No,
     Nothing(String),
 }
 
 /// Asks whether an operation happened, in the folder of its call: exit 0 yes, exit 10 no, anything else cannot tell.
-pub(crate) fn probe(command: &str, record: &Record) -> ProbeAnswer {
-    let environment = [
+pub(crate) fn probe(question: &Question, record: &Record, environment: &Environment) -> ProbeAnswer {
+    let about = [
         ("ONCE_OPERATION", record.id.to_string()),
         ("ONCE_KEY", record.key.text.clone()),
         ("ONCE_SCOPE", record.scope.clone()),
@@ -35,56 +46,82 @@ pub(crate) fn probe(command: &str, record: &Record) -> ProbeAnswer {
         ("IDEMPOTENCY_KEY", record.id.to_string()),
     ];
     let folder = record.detail.folder.as_deref().map(Path::new);
-    match ask(command, folder, &environment, &record.detail.probe_no) {
-        Said::Yes => ProbeAnswer::Yes(Outcome {
+    match ask(question, folder, &about, environment) {
+        QuestionReply::Yes => ProbeAnswer::Yes(Outcome {
             reason: Some("the probe says that it happened; the output of the attempt is lost".to_owned()),
             ..Outcome::with_effect(Effect::Updated)
         }),
-        Said::No => ProbeAnswer::No,
-        Said::Nothing(why) => ProbeAnswer::CannotTell(format!("the probe {why}")),
+        QuestionReply::No => ProbeAnswer::No,
+        QuestionReply::Nothing(why) => ProbeAnswer::CannotTell(format!("the probe {why}")),
     }
 }
 
 /// Checks a reported success: exit 0 confirmed, exit 10 refuted, anything else not yet.
-pub(crate) fn verify(command: &str, outcome: &Outcome, folder: Option<&Path>) -> (Verification, String) {
+pub(crate) fn verify(
+    question: &Question,
+    outcome: &Outcome,
+    folder: Option<&Path>,
+    environment: &Environment,
+) -> (Verification, String) {
     let data = outcome.data.as_ref().map(|data| data.get().to_owned()).unwrap_or_default();
-    match ask(command, folder, &[("ONCE_RESULT", data)], &[]) {
-        Said::Yes => (Verification::Confirmed, String::new()),
-        Said::No => (Verification::Refuted, format!("it did not take effect, says `{command}`")),
-        Said::Nothing(why) => (Verification::Pending, format!("the check {why}")),
+    match ask(question, folder, &[("ONCE_RESULT", data)], environment) {
+        QuestionReply::Yes => (Verification::Confirmed, String::new()),
+        QuestionReply::No => {
+            (Verification::Refuted, format!("`{}` reported that it did not take effect", question.command))
+        }
+        QuestionReply::Nothing(why) => (Verification::Pending, format!("the check {why}")),
     }
 }
 
-fn ask(command: &str, folder: Option<&Path>, environment: &[(&str, String)], no: &[i32]) -> Said {
-    if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
-        return Said::Nothing(format!("could not be asked: its folder {} is gone", folder.display()));
+fn ask(
+    Question { command, no }: &Question,
+    folder: Option<&Path>,
+    about: &[(&str, String)],
+    environment: &Environment,
+) -> QuestionReply {
+    if let Some(why) = folder.and_then(unsuitable) {
+        return QuestionReply::Nothing(format!("could not be run: {why}"));
     }
     let mut shell = Command::new("sh");
-    shell.arg("-c").arg(command).envs(environment.iter().map(|(name, value)| (name, value)));
+    shell.arg("-c").arg(command).envs(about.iter().map(|(name, value)| (name, value)));
+    environment.give_to(&mut shell);
+    crate::sealing::withhold_key(&mut shell);
     if let Some(folder) = folder {
         shell.current_dir(folder);
     }
     shell.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());
     let mut child = match shell.spawn() {
         Ok(child) => child,
-        Err(error) => return Said::Nothing(format!("could not be asked: {error}")),
+        Err(error) => return QuestionReply::Nothing(format!("could not be run: {error}")),
     };
     let printed = child.stdout.take().map(Printed::read);
-    let Some(code) = ended_within(&mut child, PATIENCE) else {
-        return Said::Nothing(format!("was stopped after {} s", PATIENCE.as_secs()));
+    let Some(code) = ended_within(&mut child, TIME_LIMIT) else {
+        return QuestionReply::Nothing(format!("was stopped after {} s", TIME_LIMIT.as_secs()));
     };
     let printed = printed.map(Printed::whole).unwrap_or_default();
     match code {
         Some(0) => yes_unless(&printed),
         Some(code) if code == NO || no.contains(&code) => no_unless(&printed),
-        Some(code) => {
-            Said::Nothing(format!("ended with exit code {code}, which is neither yes (0) nor no ({NO})"))
-        }
-        None => Said::Nothing("was killed".to_owned()),
+        Some(code) => QuestionReply::Nothing(format!(
+            "ended with exit code {code}, which is neither yes (0) nor no ({NO})"
+        )),
+        None => QuestionReply::Nothing("was killed".to_owned()),
     }
 }
 
-/// What a question's command prints, read beside it.
+/// Why a command must not run in a folder that the ledger names. The owner of the folder controls what a command
+/// such as `./was-it-sent.sh` does.
+pub(super) fn unsuitable(folder: &Path) -> Option<String> {
+    let shown = onceward::text::one_line(&folder.display().to_string()).into_owned();
+    let Some(meta) = std::fs::metadata(folder).ok().filter(std::fs::Metadata::is_dir) else {
+        return Some(format!("its folder {shown} is gone"));
+    };
+    let here = std::env::current_dir().is_ok_and(|here| here == folder);
+    let own = meta.uid() == nix::unistd::geteuid().as_raw() || meta.uid() == 0;
+    (!here && !own).then(|| format!("its folder {shown} belongs to another user"))
+}
+
+/// The command's output, read on another thread.
 struct Printed {
     text: Arc<Mutex<Vec<u8>>>,
     over: mpsc::Receiver<()>,
@@ -97,7 +134,7 @@ impl Printed {
         let sink = Arc::clone(&text);
         std::thread::spawn(move || {
             let mut buffer = [0; 4096];
-            // What cannot be read says nothing. Its end is told by the channel's.
+            // Output that cannot be read counts as none. The closed channel signals the end.
             while let Ok(length @ 1..) = from.read(&mut buffer) {
                 let mut text = sink.lock().unwrap_or_else(PoisonError::into_inner);
                 let room = MAX_PRINTED.saturating_sub(text.len());
@@ -108,34 +145,38 @@ impl Printed {
         Self { text, over }
     }
 
-    /// All of it. Something that the command left behind may hold its output open, and is not waited for.
+    /// All of the output. A process that the command left behind may keep the pipe open; it is not waited for.
     fn whole(self) -> Vec<u8> {
-        match self.over.recv_timeout(LINGER) {
+        match self.over.recv_timeout(OUTPUT_GRACE) {
             Ok(()) | Err(_) => std::mem::take(&mut *self.text.lock().unwrap_or_else(PoisonError::into_inner)),
         }
     }
 }
 
-/// A question can say in JSON what exit 0 alone cannot.
-fn yes_unless(printed: &[u8]) -> Said {
+/// With exit 0, a JSON answer can still say "no".
+fn yes_unless(printed: &[u8]) -> QuestionReply {
     let words = in_words(printed);
     match words.other_than("yes") {
-        None => Said::Yes,
-        Some("no") if matches!(words, Words::Alone(_)) => Said::No,
-        Some(other) => Said::Nothing(format!("ended with exit code 0 and says that it happened: {other}")),
+        None => QuestionReply::Yes,
+        Some("no") if matches!(words, Words::Alone(_)) => QuestionReply::No,
+        Some(other) => {
+            QuestionReply::Nothing(format!("ended with exit code 0 and says that it happened: {other}"))
+        }
     }
 }
 
-/// A "no" must not be said by accident: a tool that ends with the same code and tells of an error, or of a success,
-/// does not mean "no".
-fn no_unless(printed: &[u8]) -> Said {
+/// Guards against an accidental "no": a tool that exits with the same code but reports an error or a success does
+/// not mean "no".
+fn no_unless(printed: &[u8]) -> QuestionReply {
     match in_words(printed).other_than("no") {
-        None => Said::No,
-        Some(other) => Said::Nothing(format!("says no by its exit code, and that it happened: {other}")),
+        None => QuestionReply::No,
+        Some(other) => {
+            QuestionReply::Nothing(format!("says no by its exit code, and that it happened: {other}"))
+        }
     }
 }
 
-/// What a question's command says in JSON about whether it happened: a word, or what is in its place.
+/// What the command says in JSON about whether it happened: a word, or any other value in its place.
 enum Words {
     /// The answer is all that it printed.
     Alone(String),
@@ -185,7 +226,7 @@ fn word_of(answer: &serde_json::Map<String, Value>) -> Option<String> {
     }
 }
 
-/// The exit code, or nothing where the command took too long and was killed.
+/// The exit code, or `None` if the command took too long and was killed.
 fn ended_within(child: &mut Child, time: Duration) -> Option<Option<i32>> {
     let end = Instant::now() + time;
     let mut pause = Duration::from_millis(1);

@@ -1,4 +1,4 @@
-//! `once backup`: a consistent copy of the ledger, while others may go on using it.
+//! `once backup`: a consistent copy of the ledger, even while it is in use.
 
 use std::process::ExitCode;
 
@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::answer;
 use crate::cli::BackupArgs;
-use crate::context::{Context, Missing};
+use crate::context::{Context, IfMissing};
 use crate::exit::{CommandError, Ended};
 
 #[derive(Serialize)]
@@ -20,7 +20,7 @@ struct Copied {
 }
 
 pub(super) fn run(context: &Context, args: &BackupArgs) -> Ended {
-    let store = context.store(Missing::Refuse)?;
+    let store = context.store(IfMissing::Fail)?;
     let overwrite = if args.force { Overwrite::Yes } else { Overwrite::No };
     let replaces = args.file.exists();
     let file = args.file.display().to_string();
@@ -41,12 +41,12 @@ pub(super) fn run(context: &Context, args: &BackupArgs) -> Ended {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A target that must not be written is the caller's mistake; anything else is in the way of the copy.
+/// A target that must not be written is the caller's mistake; anything else is a problem outside the ledger.
 fn refused(error: StoreError) -> CommandError {
     match error {
-        StoreError::Unusable { what } | StoreError::Missing { what } => CommandError::invalid(what),
-        StoreError::Unavailable { what, .. } => {
-            CommandError::Outside(format!("{what}; the backup was not written"))
+        StoreError::Unusable { .. } | StoreError::Missing { .. } => CommandError::invalid(error.to_string()),
+        StoreError::Unavailable { .. } | StoreError::Replaced { .. } | _ => {
+            CommandError::Outside(format!("{error}; the backup was not written"))
         }
     }
 }

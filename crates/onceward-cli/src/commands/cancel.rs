@@ -1,25 +1,27 @@
-//! `once cancel`: asks an operation to stop, and says what had already happened.
+//! `once cancel`: asks an operation to stop, and reports what had already happened.
 
 use std::process::ExitCode;
 
+use onceward::decide::seen_as;
 use onceward::{Cancelled, Error, State};
 
-use super::listing::{Line, standing};
-use crate::answer::{self, BOLD, styled};
+use super::listing::Line;
+use crate::answer;
 use crate::cli::ChangeArgs;
-use crate::context::{Context, Missing};
+use crate::context::{Context, IfMissing};
 use crate::exit::Ended;
+use crate::style::{BOLD, styled};
 
 pub(super) fn run(context: &Context, args: &ChangeArgs) -> Ended {
-    let ledger = context.ledger(Missing::Refuse)?;
+    let ledger = context.ledger(IfMissing::Fail)?;
     let id = context.operation(&ledger, &args.operation)?;
-    let (record, state) = ledger.wait_for(ledger.ledger().find(&id))?;
+    let (record, state) = ledger.find(&id)?;
     let (would, text) = match state {
         State::Staged | State::Failed => ("would_update", "would cancel it; it has had no effect"),
         State::Running => ("would_update", "would ask the running attempt to stop"),
         State::Cancelled => ("would_noop", "it is already cancelled"),
         State::Done | State::InDoubt | State::Expired => {
-            return Err(Error::WrongState { action: "cancelling", record: standing(record, state) }.into());
+            return Err(Error::WrongState { action: "cancelling", record: seen_as(record, state) }.into());
         }
     };
     if args.dry.dry_run {
@@ -27,7 +29,7 @@ pub(super) fn run(context: &Context, args: &ChangeArgs) -> Ended {
         return Ok(ExitCode::SUCCESS);
     }
     let effect = if state == State::Cancelled { "noop" } else { "updated" };
-    match ledger.wait_for(ledger.ledger().cancel(&id))? {
+    match ledger.cancel(&id)? {
         Cancelled::Certain(record) => {
             answer::success(context.global.json, effect, &Line::of(&record, record.state), || {
                 format!("{id} is {}: it has had no effect and will have none", styled(BOLD, "cancelled"))

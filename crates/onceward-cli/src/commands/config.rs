@@ -1,22 +1,22 @@
-//! `once config`: the policy that holds, and one to begin with.
+//! `once config`: shows, checks and creates policies.
 
 use std::collections::BTreeMap;
-use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use onceward::policy::{DEFAULT_POLICY, Origin, Setting};
+use onceward::{DEFAULT_POLICY, Origin, Setting};
 use serde::Serialize;
 
-use crate::answer::{self, BOLD, DIM, styled};
+use crate::answer;
 use crate::cli::{DryRunArgs, Global};
-use crate::context::Context;
+use crate::context::{Context, create_private};
 use crate::exit::{CommandError, Ended};
+use crate::style::{BOLD, DIM, styled};
 
-/// What holds for an operation, in the names and units of the file.
+/// The settings of an operation, in the names and units of the file.
 #[derive(Serialize)]
-struct Shown {
+struct ShownSettings {
     name: String,
     policy_file: Option<String>,
     ledger: String,
@@ -30,7 +30,7 @@ pub(super) fn show(context: &Context, name: &str) -> Ended {
     context.policy.settings(name)?;
     let settings = context.policy.explain(name);
     let file = context.policy_file.as_ref().map(|file| file.display().to_string());
-    let shown = Shown {
+    let shown = ShownSettings {
         name: name.to_owned(),
         policy_file: file.clone(),
         ledger: context.shown_ledger_url()?,
@@ -39,15 +39,15 @@ pub(super) fn show(context: &Context, name: &str) -> Ended {
         from: settings.iter().map(|setting| (setting.name, setting.origin.to_string())).collect(),
     };
     answer::success(context.global.json, "noop", &shown, || {
-        let file = file.as_deref().unwrap_or("none, so the built-in policy holds");
+        let file = file.as_deref().unwrap_or("none; the built-in policy is used");
         let exits = context.policy.exit_rule(name).map(|rule| {
             let codes: Vec<String> = rule.no_effect.iter().map(i32::to_string).collect();
-            let title = format!("# Exit codes by which {name} says that it did nothing:");
+            let title = format!("# Exit codes with which {name} says that it did nothing:");
             format!("\n\n{title}\n[exits.{name}]\nno_effect = [{}]", codes.join(", "))
         });
         format!(
             "# policy file: {file}\n# ledger: {} ({})\n\
-             # What holds for an operation with the name {name:?}, and what decided it:\n{}{}",
+             # Settings of operations with the name {name:?}, and where each comes from:\n{}{}",
             shown.ledger,
             shown.ledger_from,
             in_columns(&settings),
@@ -57,10 +57,10 @@ pub(super) fn show(context: &Context, name: &str) -> Ended {
     Ok(ExitCode::SUCCESS)
 }
 
-/// One setting per line, with what decided it as a comment.
+/// One setting per line, with its origin as a comment.
 fn in_columns(settings: &[Setting]) -> String {
     let line = |setting: &Setting| format!("{} = {}", setting.name, setting.value);
-    // A long value does not push all comments to the right.
+    // A long value must not push all comments to the right.
     let widest =
         settings.iter().map(|setting| line(setting).chars().count()).filter(|width| *width <= 40).max();
     let widest = widest.unwrap_or(0);
@@ -81,17 +81,19 @@ struct Checked {
     problems: Vec<String>,
 }
 
-/// Reads the policy and says everything that is wrong with it.
+/// Reads the policy and lists its problems.
 pub(super) fn check(global: Global, file: Option<PathBuf>) -> Ended {
     let json = global.json;
     let global = Global { config: file.or(global.config.clone()), ..global };
     let context = Context::new(global)?;
     context.check_ledger_url()?;
+    super::cost::check(&context)?;
+    context.check_server_sections()?;
     let file = context.policy_file.as_ref().map(|file| file.display().to_string());
     let checked = Checked { policy_file: file.clone(), problems: Vec::new() };
     answer::success(json, "noop", &checked, || match file {
         Some(file) => format!("{file}: no problems"),
-        None => "there is no policy file; the built-in policy holds".to_owned(),
+        None => "there is no policy file; the built-in policy is used".to_owned(),
     });
     Ok(ExitCode::SUCCESS)
 }
@@ -114,7 +116,7 @@ pub(super) fn init(file: &Path, dry: DryRunArgs, json: bool) -> Ended {
             CommandError::invalid(format!("cannot write {}: {error}", file.display()))
         }
     };
-    let mut opened = OpenOptions::new().write(true).create_new(true).open(file).map_err(cannot)?;
+    let mut opened = create_private(file).map_err(cannot)?;
     opened.write_all(DEFAULT_POLICY.as_bytes()).map_err(cannot)?;
     answer::success(json, "created", &file.display().to_string(), || {
         format!("{} was written", file.display())

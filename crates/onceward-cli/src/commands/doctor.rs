@@ -1,18 +1,19 @@
-//! `once doctor`: is everything as it should be?
+//! `once doctor`: checks the installation and the ledger.
 
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use onceward::{Filter, State};
+use onceward::{Code, Filter, State};
 use onceward_store::{Backend, Finding, Verdict};
 use serde::Serialize;
 
-use crate::answer::{self, GREEN, RED, YELLOW, styled};
+use crate::answer;
 use crate::cli::Global;
-use crate::context::{Context, Missing};
+use crate::context::{Context, IfMissing};
 use crate::exit::Ended;
+use crate::style::{GREEN, RED, YELLOW, styled};
 
-/// A finding as it is answered.
+/// A finding in an answer.
 #[derive(Serialize)]
 struct Found<'a> {
     what: &'static str,
@@ -34,18 +35,27 @@ impl<'a> From<&'a Finding> for Found<'a> {
 pub(super) fn run(global: Global) -> Ended {
     let json = global.json;
     let mut findings = Vec::new();
+    let mut exit = Code::Failed;
     let mut find = |what, verdict, found| findings.push(Finding { what, verdict, found });
     match Context::new(global) {
         Err(error) => find("policy", Verdict::Bad, error.to_string()),
         Ok(context) => {
             let file = context.policy_file.as_ref().map(|file| file.display().to_string());
             find("policy", Verdict::Good, file.unwrap_or_else(|| "the built-in default".to_owned()));
-            match context.store(Missing::Refuse) {
+            let is_understood = context.check_ledger_url().is_ok();
+            match context.store(IfMissing::Fail) {
+                Err(error) if !is_understood => {
+                    exit = Code::InvalidInput;
+                    find("ledger", Verdict::Bad, error.to_string());
+                }
                 Err(error) if error.exit() == 2 => find("ledger", Verdict::Look, error.to_string()),
                 Err(error) => find("ledger", Verdict::Bad, error.to_string()),
-                Ok(store) => findings.extend(look_over(&store)),
+                Ok(store) => findings.extend(look_over(&store, &context.program())),
             }
         }
+    }
+    for finding in &mut findings {
+        finding.found = onceward::text::masked_in(&finding.found).into_owned();
     }
     let text = || {
         let line = |finding: &Finding| {
@@ -65,21 +75,21 @@ pub(super) fn run(global: Global) -> Ended {
         answer::success(json, "noop", &shown, text);
         return Ok(ExitCode::SUCCESS);
     }
-    answer::unsound(json, format!("not as it should be: {}", bad.join(", ")), &shown, text);
-    Ok(ExitCode::FAILURE)
+    answer::unsound(json, format!("problems found: {}", bad.join(", ")), &shown, text);
+    Ok(ExitCode::from(exit.exit()))
 }
 
-/// What the ledger says about itself, and whether something waits to be settled.
-fn look_over(store: &Arc<dyn Backend>) -> Vec<Finding> {
+/// The back end's own findings, and whether operations are in doubt.
+fn look_over(store: &Arc<dyn Backend>, program: &str) -> Vec<Finding> {
     let mut findings = store.health().unwrap_or_else(|error| {
         vec![Finding { what: "health", verdict: Verdict::Bad, found: error.to_string() }]
     });
     let ledger = onceward::Ledger::new(store.clone()).blocking();
     let doubtful = Filter { states: vec![State::InDoubt], limit: 1_000, ..Filter::default() };
-    let (verdict, found) = match ledger.wait_for(ledger.ledger().list(&doubtful)) {
+    let (verdict, found) = match ledger.list(&doubtful) {
         Ok(listed) => {
             let verdict = if listed.is_empty() { Verdict::Good } else { Verdict::Look };
-            (verdict, format!("{} operations; `once ls --state in_doubt`", listed.len()))
+            (verdict, format!("{} operations; `{program} ls --state in_doubt`", listed.len()))
         }
         Err(error) => (Verdict::Bad, error.to_string()),
     };

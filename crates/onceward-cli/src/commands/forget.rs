@@ -1,23 +1,22 @@
-//! `once forget`: deletes the record of an operation, on the user's word.
+//! `once forget`: deletes the record of an operation.
 
 use std::process::ExitCode;
 
+use onceward::decide::seen_as;
 use onceward::{Error, State};
 
-use super::listing::{Line, standing};
+use super::listing::Line;
 use crate::answer;
 use crate::cli::ForgetArgs;
-use crate::context::{Context, Missing};
+use crate::context::{Context, IfMissing};
 use crate::exit::{CommandError, Ended};
 
 pub(super) fn run(context: &Context, args: &ForgetArgs) -> Ended {
-    let ledger = context.ledger(Missing::Refuse)?;
-    let found = context
-        .operation(&ledger, &args.operation)
-        .and_then(|id| Ok((ledger.wait_for(ledger.ledger().find(&id))?, id)));
+    let ledger = context.ledger(IfMissing::Fail)?;
+    let found = context.operation(&ledger, &args.operation).and_then(|id| Ok((ledger.find(&id)?, id)));
     let ((record, state), id) = match found {
         Ok(found) => found,
-        // What is not there, or no longer, is forgotten.
+        // An operation that does not exist is already forgotten.
         Err(CommandError::Ledger(error @ Error::NotFound { .. })) => {
             let effect = if args.dry.dry_run { "would_noop" } else { "noop" };
             let reason = format!("{error}; nothing was forgotten");
@@ -26,7 +25,7 @@ pub(super) fn run(context: &Context, args: &ForgetArgs) -> Ended {
         }
         Err(error) => return Err(error),
     };
-    // The tombstone of what was done keeps it from running again, as its result did.
+    // The tombstone of a done operation keeps it from running again, as its result did.
     let ended = match (state, record.state) {
         (State::Expired, State::Expired) => record.detail.ended.unwrap_or(State::Done),
         (State::Expired, ended) => ended,
@@ -34,7 +33,7 @@ pub(super) fn run(context: &Context, args: &ForgetArgs) -> Ended {
     };
     match ended {
         State::Running => {
-            return Err(Error::WrongState { action: "forgetting", record: standing(record, state) }.into());
+            return Err(Error::WrongState { action: "forgetting", record: seen_as(record, state) }.into());
         }
         State::Done | State::InDoubt if !args.force => {
             return Err(CommandError::invalid(format!(
@@ -53,7 +52,7 @@ pub(super) fn run(context: &Context, args: &ForgetArgs) -> Ended {
         });
         return Ok(ExitCode::SUCCESS);
     }
-    ledger.wait_for(ledger.ledger().forget(&id))?;
+    ledger.forget(&id)?;
     answer::success(context.global.json, "deleted", &line, || {
         format!("{id} is forgotten: its key can run again")
     });

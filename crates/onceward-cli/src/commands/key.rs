@@ -6,10 +6,11 @@ use onceward::KeyOrigin;
 use serde::Serialize;
 
 use super::run::{input, operation};
-use crate::answer::{self, BOLD, styled};
+use crate::answer;
 use crate::cli::KeyArgs;
 use crate::context::Context;
 use crate::exit::Ended;
+use crate::style::{BOLD, styled};
 
 #[derive(Serialize)]
 struct Explained {
@@ -25,7 +26,13 @@ struct Explained {
 pub(super) fn run(context: &Context, args: &KeyArgs) -> Ended {
     let gathered = input::gather(&args.identity, &args.command)?;
     let settings = input::settings(context, &args.identity, &gathered)?;
-    let intent = operation(&args.identity, &gathered, &settings).intent()?;
+    let portable = operation(&args.identity, &gathered, &settings).intent()?;
+    let inputs = portable.fields().into_keys().collect();
+    // Derived keys depend on the ledger's secret.
+    let intent = match context.existing_ledger()? {
+        Some(ledger) => ledger.keyed(portable),
+        None => portable,
+    };
     let explained = Explained {
         key: intent.key.text.clone(),
         origin: intent.key.origin,
@@ -33,7 +40,7 @@ pub(super) fn run(context: &Context, args: &KeyArgs) -> Ended {
         fingerprint: intent.fingerprint.as_str().to_owned(),
         name: intent.name.clone(),
         scope: intent.scope.clone(),
-        inputs: intent.fields().into_keys().collect(),
+        inputs,
     };
     answer::success(context.global.json, "noop", &explained, || {
         let from = match explained.origin {

@@ -7,23 +7,22 @@ use onceward::{Filter, Record, State};
 use super::listing::{self, Heading, Line};
 use crate::answer;
 use crate::cli::ListArgs;
-use crate::context::{Context, Missing};
+use crate::context::{Context, IfMissing};
 use crate::exit::Ended;
 
 pub(super) fn run(context: &Context, args: &ListArgs) -> Ended {
-    let ledger = context.ledger(Missing::Refuse)?;
-    let now_ms = ledger.ledger().clock_ms();
+    let ledger = context.ledger(IfMissing::Fail)?;
+    let now_ms = ledger.clock_ms();
     let limit = args.limit as usize;
     let filter = Filter {
-        scope: args.scope.clone(),
         name: args.name.clone(),
         key: args.key.clone(),
         states: args.state.clone(),
-        // One more shows whether there are more.
+        // Read one more than the limit, to see whether there are more.
         limit: limit + 1,
         ..args.when.filter(now_ms)
     };
-    let mut listed = ledger.wait_for(ledger.ledger().list(&filter))?;
+    let mut listed = listing::in_scope(&ledger, filter, args.scope.as_deref())?;
     let more = listed.len() > limit;
     listed.truncate(limit);
     let lines = listed.iter().map(|(listed, state)| Line::of(&listed.record, *state));

@@ -1,4 +1,4 @@
-//! `once help`, `once completions` and `once man`: made from the one definition of the command line.
+//! `once help`, `once completions` and `once man`, generated from the definition of the command line.
 
 use std::io::Write;
 use std::path::Path;
@@ -11,12 +11,12 @@ use crate::answer;
 use crate::cli;
 use crate::exit::{CommandError, Ended};
 
-/// What `once` reads from the environment, besides what help says.
+/// Environment variables, for the manual.
 const ENVIRONMENT: [(&str, &str); 6] = [
     ("ONCE_LEDGER", "The ledger, unless --ledger names one."),
     ("ONCE_CONFIG", "The policy file, unless --config names one."),
     ("ONCE_SCOPE", "The scope, unless --scope names one."),
-    ("COLUMNS", "How wide tables are. Without it they fit the terminal, and a pipe gets whole cells."),
+    ("COLUMNS", "Width of tables. By default they fit the terminal; in a pipe, cells are not cut."),
     ("NO_COLOR", "If set, nothing is coloured."),
     (
         "ONCE_KEY, ONCE_OPERATION, ONCE_ATTEMPT, ONCE_SCOPE, IDEMPOTENCY_KEY",
@@ -26,14 +26,11 @@ const ENVIRONMENT: [(&str, &str); 6] = [
 
 const FILES: [(&str, &str); 3] = [
     ("onceward.toml", "The policy: in the working folder or the nearest folder above it that has one."),
-    ("~/.config/onceward/onceward.toml", "The user's policy, where there is none of a project."),
-    (
-        "~/.local/share/onceward/once.db",
-        "The ledger, where nothing else is said. Files beside it belong to it.",
-    ),
+    ("~/.config/onceward/onceward.toml", "The user's policy, if the project has none."),
+    ("~/.local/share/onceward/once.db", "The default ledger. The files beside it belong to it."),
 ];
 
-/// Completes the command behind `--`, which the generated script for bash does not do by itself.
+/// Completes the command after `--`, which the generated script for bash does not do.
 const BASH_COMMANDS: &str = r#"
 _once_with_commands() {
     local at
@@ -62,7 +59,7 @@ pub(super) fn help(command: &[String], json: bool) -> ExitCode {
         std::iter::once("once".to_owned()).chain(command.iter().cloned()).chain(["--help".to_owned()]);
     match cli::definition().try_get_matches_from(words) {
         Ok(_) => ExitCode::SUCCESS,
-        Err(error) => cli::told(error, json),
+        Err(error) => cli::print_parser_message(error, json),
     }
 }
 
@@ -118,7 +115,7 @@ fn page(command: &clap::Command) -> std::io::Result<Vec<u8>> {
         section(&mut page, "EXAMPLES")?;
         writeln!(page, ".nf")?;
         let lines = examples.lines().map(str::trim).filter(|line| !line.is_empty() && *line != "Examples:");
-        // The exit codes have a section of their own.
+        // The exit codes have their own section.
         for line in lines.take_while(|line| !line.starts_with("Exit codes")) {
             writeln!(page, "{}", escaped(line))?;
         }

@@ -1,10 +1,9 @@
-//! `once mcp`: any MCP server, exactly once.
+//! `once mcp`: a proxy that guards an MCP server.
 
-mod http;
+pub(crate) mod http;
 mod stdio;
 
 use std::ffi::OsString;
-use std::fs::File;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -12,20 +11,21 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand, ValueEnum};
 use data_encoding::BASE32_NOPAD;
-use onceward::policy::OnToolError;
-use onceward::{KeyPolicy, Surface};
+use onceward::text::one_line;
+use onceward::{KeyPolicy, OnToolError, Surface};
 use onceward_mcp::{Asking, Explained, Exposure, Guess, HostScope, Options, Ruling, Slow, Trust};
 use sha2::{Digest, Sha256};
 
-use crate::answer::{self, BOLD, styled};
+use crate::answer;
 use crate::cli::{self, DryRunArgs};
-use crate::context::Context;
+use crate::context::{Context, create_private};
 use crate::exit::{CommandError, Ended};
+use crate::style::{BOLD, styled};
 
-/// How long an answer takes that a client may have given up on.
+/// A client may have given up on an answer that took longer than this.
 const SLOW_MS: u64 = 4_000;
 
-/// Put an MCP server behind the ledger: a tool is called once, whoever retries.
+/// Guard an MCP server: retried tool calls do not run again
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct McpArgs {
@@ -39,10 +39,10 @@ pub(crate) struct McpArgs {
 enum McpCommand {
     /// Write a policy with one rule for each tool of the server, to edit
     Init {
-        /// Where to
+        /// Destination file
         #[arg(default_value = "onceward.toml")]
         file: PathBuf,
-        /// Write down what tools without annotations are, as far as their names tell
+        /// Also classify tools without annotations by their names
         #[arg(long)]
         guess: bool,
         #[command(flatten)]
@@ -56,81 +56,96 @@ enum McpCommand {
 
 #[derive(Debug, Args)]
 struct RuleArgs {
-    /// A short name for the server: operations are called NAME/tool [default: made of its command]
+    /// Short name of the server; operations are called NAME/tool [default: derived from its command]
     #[arg(long = "server", value_name = "NAME")]
     name: Option<String>,
-    /// Who names an operation when the caller does not: auto, strict or keyed [default: auto]
+    /// Whether the same call without a key is a retry or a new action [default: auto]
     #[arg(long, value_name = "POLICY")]
     keys: Option<Keys>,
-    /// Believe only the policy, not what the server says about its tools
+    /// Ignore the server's annotations of its tools; use only the policy
     #[arg(long)]
     distrust_annotations: bool,
-    /// Send this header when asking a server by HTTP for its tools (--explain, init); may be given again
+    /// Header to send when asking an HTTP server for its tools (--explain, init); may be repeated
     #[arg(long = "header", value_name = "NAME: VALUE")]
     headers: Vec<String>,
+    /// The same, with the value from an environment variable, so that the process list does not show it
+    #[arg(long = "header-env", value_name = "NAME=VARIABLE")]
+    header_variables: Vec<String>,
 }
 
 #[derive(Debug, Args)]
 struct ServeArgs {
     #[command(flatten)]
     rules: RuleArgs,
-    /// Who shares keys: a session, a run, a tenant [default: what the host tells, else this connection]
+    /// Namespace for keys, such as a session, a run or a tenant [default: the host's conversation, otherwise this
+    /// connection]
     #[arg(long, visible_alias = "session", env = "ONCE_SCOPE", value_name = "SCOPE")]
     scope: Option<String>,
-    /// Show the model an optional `idempotency_key` and `dry_run` in each tool that changes something
+    /// Add the optional arguments `idempotency_key` and `dry_run` to each tool that changes something
     #[arg(long)]
     expose_key: bool,
-    /// Run nothing that changes something: each call is told what would happen
+    /// Run no call that changes something; answer what would happen instead
     #[arg(long)]
     dry_run: bool,
-    /// Print each tool of the server, its class and why, and end
+    /// List each tool of the server with its class and the reason, and exit
     #[arg(long)]
     explain: bool,
-    /// Whether tools without annotations whose names say that they only read may run again
+    /// Whether a tool without annotations may run again if its name says that it only reads
     #[arg(long, default_value = "yes", value_name = "yes|no")]
     guess: YesNo,
-    /// What a result with isError means, unless the policy says so for the tool [default: in_doubt]
+    /// Meaning of a result with isError, unless the policy sets it for the tool [default: in_doubt]
     #[arg(long, value_name = "MEANING")]
     on_tool_error: Option<ToolError>,
-    /// How long a call waits for the same one of another caller, and for a lock
+    /// How long a call waits for another caller's identical call, and for a lock
     #[arg(long, default_value = "10m", value_parser = cli::span, value_name = "TIME")]
     wait: u64,
-    /// For a client that gives up without a cancel: the same call right after an answer that took longer than this is a
-    /// retry [default: 4s, and only for clients that are known to do so]
+    /// Treat a repeated call as a retry if the first answer took longer than this, for clients that give up without
+    /// a cancel [default: 4s, only for clients known to do so]
     #[arg(long, value_parser = cli::span, value_name = "TIME")]
     slow: Option<u64>,
-    /// How long a call that is known to be done, without its result, is not run again; and how long --slow looks back
+    /// How long after an answer --slow applies, and how long a call that is done but has no result is not run again
     #[arg(long, default_value = "120s", value_parser = cli::span, value_name = "TIME")]
     window: u64,
-    /// Do not ask the human, through a client that can, what became of an operation in doubt
+    /// Pass the ledger's URL with its password to the server, in ONCE_LEDGER
+    #[arg(long, conflicts_with = "http")]
+    pass_ledger: bool,
+    /// Do not ask the human about operations in doubt, even if the client supports it
     #[arg(long)]
     no_ask: bool,
-    /// How long calls may go on when the client is gone
+    /// How long calls may continue after the client has disconnected
     #[arg(long, default_value = "30s", value_parser = cli::span, value_name = "TIME")]
     drain: u64,
-    /// Where to listen for clients of a server by HTTP; port 0 takes a free one
+    /// Address to listen on, with --http; port 0 takes a free port
     #[arg(long, default_value = "127.0.0.1:6280", value_name = "ADDR", requires = "http")]
     listen: SocketAddr,
-    /// What clients must send as `Authorization: Bearer TOKEN` or `X-Once-Token`; needed beyond this machine
-    #[arg(long, env = "ONCE_MCP_TOKEN", hide_env_values = true, value_name = "TOKEN", requires = "http")]
+    /// Token that clients must send as `Authorization: Bearer TOKEN` or `X-Once-Token`; required if --listen is not
+    /// a loopback address
+    #[arg(long, env = "ONCE_MCP_TOKEN", hide_env_values = true, value_name = "TOKEN")]
     token: Option<String>,
+    /// Treat tokens with the same issuer and subject as one caller, if the server accepts them; only for a server
+    /// that verifies its tokens
+    #[arg(long, requires = "http")]
+    trust_subject: bool,
+    /// Header that does not identify the caller and may differ between a call and its retry; may be repeated
+    #[arg(long = "ignore-header", value_name = "NAME", requires = "http")]
+    ignored_headers: Vec<String>,
     #[command(flatten)]
     server: ServerArgs,
 }
 
 #[derive(Debug, Args)]
 struct ServerArgs {
-    /// A server by streamable HTTP, instead of a command
+    /// URL of a server over streamable HTTP, instead of a command
     #[arg(long, value_name = "URL")]
     http: Option<String>,
-    /// The server's command; after `--` where its words could be taken for options of this one
+    /// The server's command; put it after `--` if its words look like options of `once mcp`
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "SERVER")]
     command: Vec<OsString>,
 }
 
 #[derive(Debug, Args)]
 struct InitServerArgs {
-    /// A server by streamable HTTP, instead of a command
+    /// URL of a server over streamable HTTP, instead of a command
     #[arg(long, value_name = "URL")]
     http: Option<String>,
     /// The server's command, after `--`
@@ -147,19 +162,19 @@ enum YesNo {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
 enum ToolError {
-    /// It may have happened all the same
+    /// It may have happened
     InDoubt,
-    /// The tools of this server do nothing when they answer with an error
+    /// Nothing happened: tools of this server do nothing when they answer with an error
     NoEffect,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Keys {
-    /// The same call is a retry until its answer was delivered; after that it is wanted again
+    /// A retry until its answer has been delivered; after that, a new action
     Auto,
-    /// The same call is the same operation within the scope
+    /// Always a retry within the scope
     Strict,
-    /// Only a given key makes two calls one operation
+    /// A new action, unless the key is the same
     Keyed,
 }
 
@@ -182,9 +197,9 @@ impl RuleArgs {
 }
 
 pub(super) fn run(context: &Context, args: &McpArgs) -> Ended {
-    // It decides what runs twice, and may name tools to call.
+    // The policy decides what may run twice and may name tools to call, so say which one is used.
     if let Some(file) = &context.policy_file {
-        answer::talk(&format!("once mcp: the policy is {}", file.display()));
+        answer::talk(&format!("once mcp: the policy is {}", one_line(&file.display().to_string())));
     }
     if let Some(McpCommand::Init { file, guess, rules, dry, server }) = &args.command {
         return init(context, file, rules, *guess, *dry, &Server::of(server.http.as_ref(), &server.command)?);
@@ -208,17 +223,17 @@ impl Server {
         match (http, command) {
             (Some(url), []) => Ok(Self::Url(url.clone())),
             (None, []) => Err(CommandError::invalid(
-                "there is no server to stand before; give its command after `--`, or its address with --http",
+                "no server given; give its command after `--`, or its address with --http",
             )),
             (None, command) => Ok(Self::Command(command.to_vec())),
-            (Some(_), _) => Err(CommandError::invalid(
-                "there are two servers to stand before; give a command after `--`, or --http, not both",
-            )),
+            (Some(_), _) => {
+                Err(CommandError::invalid("two servers given; give a command after `--` or --http, not both"))
+            }
         }
     }
 }
 
-/// The server's tools, and the name that it goes by.
+/// The server's tools and its name.
 fn explained(
     context: &Context,
     rules: &RuleArgs,
@@ -229,25 +244,20 @@ fn explained(
         Server::Command(command) => rules.name(&stdio::server_name(command)),
         Server::Url(url) => rules.name(&http::server_name(url)),
     };
-    let ruling = Ruling {
-        policy: context.policy.clone(),
-        server: name.clone(),
-        keys: rules.keys(),
-        trust: rules.trust(),
-        guess,
-    };
+    let mut ruling = Ruling::new(context.policy.clone(), name.clone());
+    (ruling.keys, ruling.trust, ruling.guess) = (rules.keys(), rules.trust(), guess);
     let tools = match server {
-        Server::Command(command) => stdio::explained(ruling, command),
+        Server::Command(command) => stdio::explained(context, ruling, command),
         Server::Url(url) => http::explained(ruling, rules, url),
     };
     Ok((name, tools?))
 }
 
-/// What the proxy is told, whatever carries the messages.
+/// The proxy's options, for both transports.
 fn options(context: &Context, args: &ServeArgs, name: String, identity: String, scope: HostScope) -> Options {
     Options {
         server: args.rules.name(&name),
-        // Who names a server says that it is the same wherever it is.
+        // A given name means that it is the same server, wherever it runs.
         identity: args.rules.name.clone().unwrap_or(identity),
         policy: context.policy.clone(),
         scope,
@@ -266,15 +276,16 @@ fn options(context: &Context, args: &ServeArgs, name: String, identity: String, 
         wait_ms: args.wait,
         drain_ms: args.drain,
         asking: if args.no_ask { Asking::Nobody } else { Asking::Human },
-        notice: Box::new(|text| answer::talk(&format!("once mcp: {text}"))),
+        // A notice may name tools of the server's, and is one line of the log.
+        notice: Box::new(|text| answer::talk(&format!("once mcp: {}", one_line(text)))),
     }
 }
 
-/// How a person calls this program so that it finds the same ledger.
+/// The command line with which a person reaches the same ledger.
 fn program(context: &Context) -> String {
     match context.surface() {
         Surface::Shell { program, options } => [vec![program], options].concat().join(" "),
-        Surface::Python | Surface::McpAgent | Surface::McpPerson { .. } => "once".to_owned(),
+        Surface::Python | Surface::Http | Surface::McpAgent | Surface::McpPerson { .. } => "once".to_owned(),
     }
 }
 
@@ -323,9 +334,9 @@ fn init(
         answer::success(json, "would_create", &tools, || text);
         return Ok(ExitCode::SUCCESS);
     }
-    // A policy that somebody has edited is not overwritten.
-    let made = File::options().write(true).create_new(true).open(file);
-    made.and_then(|mut out| out.write_all(text.as_bytes()))
+    // Never overwrite an edited policy.
+    create_private(file)
+        .and_then(|mut out| out.write_all(text.as_bytes()))
         .map_err(|error| CommandError::invalid(format!("cannot write {}: {error}", file.display())))?;
     answer::success(json, "created", &tools, || {
         format!("wrote {} with {} tools", styled(BOLD, file.display()), tools.len())
@@ -333,7 +344,7 @@ fn init(
     Ok(ExitCode::SUCCESS)
 }
 
-/// What tells one command or address from another, without keeping what it says.
+/// A hash that identifies a command or address without storing it.
 fn identity(server: &[OsString]) -> String {
     let mut hash = Sha256::new();
     for word in server {

@@ -1,17 +1,17 @@
 //! The stored output of an operation: byte for byte, or its beginning in an answer.
 
-use std::io::Write;
 use std::sync::Arc;
 
-use onceward::{NextStep, Record, Surface};
+use onceward::{Error, NextStep, Record, Surface};
 use serde::Serialize;
+use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::run::Text;
 use super::run::recording::{Stream, Summary, collect, frames};
 use crate::answer;
 
-/// How much of each stream, or of a result, an answer in JSON holds.
+/// How much of each stream, or of a result, a JSON answer contains.
 const CAP: usize = 4 * 1024;
 
 /// The beginning of the stored output, and how to read the rest.
@@ -54,10 +54,26 @@ pub(super) fn beginning(record: &Record, surface: &Surface) -> Option<Output> {
     })
 }
 
-/// A result that is not the output of a command, where it is short enough for an answer.
+/// A result that is not the output of a command, if it is short enough for an answer.
 pub(super) fn result(record: &Record) -> Option<Arc<RawValue>> {
     let data = record.outcome.as_ref()?.data.clone()?;
     (data.get().len() <= CAP).then_some(data)
+}
+
+/// The result of an operation as JSON: what a command printed, or the stored result itself. `null` if there is none.
+pub(super) fn result_of(record: &Record) -> Value {
+    let Some(outcome) = &record.outcome else { return Value::Null };
+    if summary(record).is_some() {
+        return serde_json::from_slice(&printed(record)).unwrap_or_default();
+    }
+    outcome.data.as_ref().and_then(|data| serde_json::from_str(data.get()).ok()).unwrap_or_default()
+}
+
+/// All that a command printed on stdout. Empty if less is stored than it printed.
+pub(super) fn printed(record: &Record) -> Vec<u8> {
+    let whole = summary(record).is_some_and(|summary| !summary.cut);
+    let body = record.outcome.as_ref().filter(|_| whole).and_then(|outcome| outcome.body.as_deref());
+    collect(body.unwrap_or_default(), Stream::Out)
 }
 
 /// The command that prints everything.
@@ -66,7 +82,12 @@ pub(super) fn command(record: &Record, surface: &Surface) -> String {
     format!("{show} --output")
 }
 
-/// Writes the stored output again, each stream to its own, in the order in which it came.
+/// Refuses to give an output that is sealed and could not be opened, or has gone.
+pub(super) fn check_opened(record: &Arc<Record>) -> Result<(), Error> {
+    Error::of_result(record).map_or(Ok(()), Err)
+}
+
+/// Writes the stored output, each stream to its own, in the original order. On a terminal it is escaped.
 pub(super) fn print(record: &Record) {
     let Some(outcome) = &record.outcome else {
         return answer::talk(&format!("once: no output is stored for {}", record.id));
@@ -75,10 +96,10 @@ pub(super) fn print(record: &Record) {
         (Some(body), _, _) => {
             let (mut out, mut err) = (std::io::stdout().lock(), std::io::stderr().lock());
             for (stream, bytes) in frames(body) {
-                // A reader that has gone away misses the rest; nothing depends on it.
+                // If the reader has closed the pipe, nothing depends on the rest.
                 drop(match stream {
-                    Stream::Out => out.write_all(bytes).and_then(|()| out.flush()),
-                    Stream::Err => err.write_all(bytes).and_then(|()| err.flush()),
+                    Stream::Out => answer::stored(&mut out, bytes),
+                    Stream::Err => answer::stored(&mut err, bytes),
                 });
             }
         }

@@ -1,25 +1,28 @@
-//! `once report`: what a scope really did.
+//! `once report`: what happened in a scope.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
-use onceward::{Blocking, DoubleEffect, Filter, Record, State};
+use onceward::{Blocking, DoubleEffect, Filter, Record, Settlement, State};
 use serde::Serialize;
 
 use super::listing::{self, Heading, Line};
-use crate::answer::{self, BOLD, RED, YELLOW, styled};
+use super::stop::stopped_in_words;
+use super::{settlement, signed};
+use crate::answer;
 use crate::cli::ReportArgs;
-use crate::context::{Context, Missing};
+use crate::context::{Context, IfMissing};
 use crate::exit::{CommandError, Ended};
+use crate::style::{BOLD, RED, YELLOW, styled};
 
 /// How many operations are read at a time.
 const PAGE: usize = 1_000;
 
-/// The states in the order in which a reader wants them: what needs a decision comes first.
+/// The states in order of urgency: what needs a decision is first.
 const SECTIONS: [(State, &str, &str); 7] = [
     (State::InDoubt, "in doubt", "in doubt: check each, then settle it"),
     (State::Running, "running", "running"),
-    (State::Staged, "held back", "held back"),
+    (State::Staged, "staged", "staged"),
     (State::Failed, "failed", "failed: no effect"),
     (State::Cancelled, "cancelled", "cancelled: no effect"),
     (State::Done, "done", "done"),
@@ -44,14 +47,26 @@ struct Report<'a> {
     double_effects: &'a BTreeMap<&'static str, u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     by_state: Option<BTreeMap<State, Vec<Line>>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    settlement: Option<&'a Settlement>,
 }
 
 pub(super) fn run(context: &Context, args: &ReportArgs) -> Ended {
-    let ledger = context.ledger(Missing::Refuse)?;
-    let now_ms = ledger.ledger().clock_ms();
-    let filter = Filter { scope: Some(args.scope.clone()), limit: PAGE, ..args.when.filter(now_ms) };
+    let ledger = context.ledger(IfMissing::Fail)?;
+    if let Some(key) = &args.sign {
+        answer::json(&signed::sign(&ledger.settlement(&args.scope)?, key)?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    if args.markdown || args.html {
+        let settlement = ledger.settlement(&args.scope)?;
+        let render = if args.html { settlement::html } else { settlement::markdown };
+        answer::data(&render(&settlement));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let now_ms = ledger.clock_ms();
+    let filter = Filter { scope_prefix: Some(args.scope.clone()), limit: PAGE, ..args.when.filter(now_ms) };
     let limit = args.limit as usize;
-    let tally = count(&ledger, filter, limit);
+    let tally = count(&ledger, filter, &args.scope, limit);
     answer::progress_over();
     let tally = tally?;
     let report = Report {
@@ -61,6 +76,7 @@ pub(super) fn run(context: &Context, args: &ReportArgs) -> Ended {
         totals: &tally.totals,
         double_effects: &tally.alarms,
         by_state: None,
+        settlement: None,
     };
     if args.jsonl {
         for (state, _, _) in SECTIONS {
@@ -77,20 +93,30 @@ pub(super) fn run(context: &Context, args: &ReportArgs) -> Ended {
     let cut = tally.totals.values().any(|total| *total > limit as u64);
     let cut = cut.then(|| format!("only the newest {limit} of each state are listed; --limit lists more"));
     let warnings = cut.into_iter().collect();
-    answer::success_with(context.global.json, "noop", &Report { by_state, ..report }, warnings, || {
-        text(&args.scope, &tally, now_ms)
+    let settlement = ledger.settlement(&args.scope)?;
+    let report = Report { by_state, settlement: Some(&settlement), ..report };
+    answer::success_with(context.global.json, "noop", &report, warnings, || {
+        let text = text(&args.scope, &tally, now_ms);
+        let (first, rest) = text.split_once('\n').unwrap_or((&text, ""));
+        let mut parts = vec![first.to_owned(), settlement.sums.in_words()];
+        parts.extend(settlement.stopped.is_some().then(|| stopped_in_words(context, &settlement)));
+        parts.extend((!rest.is_empty()).then(|| rest.to_owned()));
+        parts.join("\n")
     });
     Ok(ExitCode::SUCCESS)
 }
 
-/// Reads every operation that the filter lets through, a page at a time.
-fn count(ledger: &Blocking, mut filter: Filter, limit: usize) -> Result<Tally, CommandError> {
+/// Reads every operation of a scope that the filter lets through, a page at a time.
+fn count(ledger: &Blocking, mut filter: Filter, scope: &str, limit: usize) -> Result<Tally, CommandError> {
     let mut tally = Tally::default();
     loop {
-        let page = ledger.wait_for(ledger.ledger().list(&filter))?;
+        let page = ledger.list(&filter)?;
         let full = page.len() == PAGE;
         filter.before = page.last().map(|(listed, _)| listed.cursor);
         for (listed, state) in page {
+            if !onceward::is_in_scope(&listed.record.scope, scope) {
+                continue;
+            }
             *tally.totals.entry(state).or_default() += 1;
             tally.replays += listed.record.replays;
             if let Some(alarm) = listed.record.detail.double_effect {

@@ -1,11 +1,14 @@
-//! `once run`: any command, once.
+//! `once run`: runs a command at most once.
 
 mod child;
+pub(super) mod compensate;
 mod delivery;
 mod dry_run;
 mod evidence;
 mod family;
+pub(crate) mod held;
 pub(crate) mod input;
+pub(crate) mod keeper;
 mod lookup;
 mod preflight;
 pub(crate) mod recording;
@@ -13,47 +16,58 @@ mod respond;
 mod stdin;
 
 use std::ffi::OsString;
+use std::sync::Arc;
 
 use clap::Args;
 use onceward::{
-    Attempt, Blocking, Class, Decision, Effect, Error, Inherit, Intent, Operation, Outcome, Refusal,
-    RepeatRule, Settings, Verdict, Wanted,
+    Attempt, Blocking, Class, Compensation, CompensationKind, Decision, Effect, Error, HeldBy, Hold, Inherit,
+    Intent, LivenessSource, Operation, Outcome, Refusal, RepeatRule, Settings, Verdict, Wanted,
 };
 
-use super::ask;
-use crate::cli::{self, DryRunArgs, IdentityArgs};
-use crate::context::{Context, Missing, quoted};
+use super::ask::{self, Question};
+use crate::cli::{self, DryRunArgs, IdentityArgs, IfKilled};
+use crate::context::{Context, IfMissing, quoted};
+use crate::environment::{Environment, PassLedger};
 use crate::exit::{CommandError, Ended};
-use child::Child;
+use child::{Child, Keeping};
 use delivery::Delivery;
 use evidence::Judge;
 pub(crate) use respond::Text;
+
+/// The variable in which tools for continuous integration and shells pass the W3C trace context on.
+const TRACE_PARENT: &str = "TRACEPARENT";
 
 /// Run a command once: a retry gets the first result, byte for byte, and nothing is run.
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
     #[command(flatten)]
     identity: IdentityArgs,
-    /// What may be done when it is in doubt
+    /// What a call may do about a doubt
     #[arg(long, value_parser = cli::class(), help_heading = "Safety")]
     class: Option<Class>,
-    /// Tells whether an operation in doubt happened, for `sh -c`: exit 0 yes, exit 10 no, anything else cannot tell
+    /// Command that checks whether an operation in doubt happened (run with `sh -c`): exit 0 yes, exit 10 no,
+    /// anything else cannot tell
     #[arg(long, value_name = "COMMAND", help_heading = "Safety")]
     probe: Option<String>,
     /// More exit codes of the probe that mean "no", for probes like grep (comma-separated)
     #[arg(long, value_name = "CODES", value_delimiter = ',', help_heading = "Safety",
           value_parser = cli::exit_code)]
     probe_no: Vec<i32>,
-    /// How long a request may still be under way after a doubt: a probe's "no" counts only after that
+    /// How long a request may still be in flight after a doubt: a probe's "no" counts only after that
     #[arg(long, value_name = "TIME", value_parser = cli::span, help_heading = "Safety")]
     quarantine: Option<u64>,
-    /// Checks a reported success, for `sh -c`: exit 0 confirmed, exit 10 refuted, anything else not yet
+    /// Command that checks a reported success (run with `sh -c`): exit 0 confirmed, exit 10 refuted, anything else
+    /// not yet
     #[arg(long, value_name = "COMMAND", help_heading = "Safety")]
     verify: Option<String>,
-    /// How long the check is asked again before the answer is "pending"
+    /// Command that takes the effect back (`once undo` runs it with `sh -c`). {data.id} is replaced by that field of
+    /// the command's JSON output, {stdout} by its only line
+    #[arg(long, value_name = "COMMAND", help_heading = "Safety")]
+    undo: Option<String>,
+    /// How long to repeat the check before the answer is "pending"
     #[arg(long, value_name = "TIME", value_parser = cli::span, help_heading = "Safety")]
     verify_deadline: Option<u64>,
-    /// Exit codes by which the command says that it did nothing (comma-separated)
+    /// Exit codes with which the command says that it did nothing (comma-separated)
     #[arg(long, value_name = "CODES", value_delimiter = ',', help_heading = "Safety",
           value_parser = cli::exit_code)]
     fail_exit: Vec<i32>,
@@ -61,34 +75,43 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "CODES", value_delimiter = ',', help_heading = "Safety",
           value_parser = cli::exit_code)]
     doubt_exit: Vec<i32>,
-    /// What a success changes [default: the command's own JSON answer, else updated]
+    /// Effect of a success [default: from the command's JSON answer, otherwise updated]
     #[arg(long, value_parser = cli::effect(), help_heading = "Safety")]
     effect: Option<Effect>,
-    /// Settle a doubt as "did not happen" and run the command again: on your word, which is recorded
+    /// Hold the command back: nothing runs until this time has passed, or until you `once release` it (`approve`)
+    #[arg(long, value_name = "TIME|approve", value_parser = cli::hold, help_heading = "Safety")]
+    hold: Option<Hold>,
+    /// Settle a doubt as "did not happen" on your word, which is recorded, and run the command again
     #[arg(long, help_heading = "Safety")]
     again: bool,
-    /// How long the command may take
+    /// If `once run` itself is killed and the ledger is on a server: let the command continue, or end it
+    #[arg(long, value_name = "WHAT", value_enum, default_value = "keep", help_heading = "Safety")]
+    if_killed: IfKilled,
+    /// Time limit for the command
     #[arg(long, value_name = "TIME", value_parser = cli::span, help_heading = "Time and tries")]
     timeout: Option<u64>,
     /// How long to wait for another caller that runs the same operation
     #[arg(long, value_name = "TIME", value_parser = cli::span, help_heading = "Time and tries")]
     wait: Option<u64>,
-    /// How long the result is replayed
+    /// How long to replay the result
     #[arg(long, value_name = "TIME", value_parser = cli::span, help_heading = "Time and tries")]
     ttl: Option<u64>,
     /// Retry up to N times when the command definitely had no effect, with exponential back-off
     #[arg(long, value_name = "N", value_parser = cli::count, help_heading = "Time and tries")]
     retries: Option<u32>,
-    /// The retry budget: how many attempts the operation may have in its life
+    /// Maximum number of attempts over the operation's lifetime
     #[arg(long, value_name = "N", value_parser = cli::count, help_heading = "Time and tries")]
     attempts: Option<u32>,
-    /// How much output is kept for replay, in bytes
+    /// Maximum size of the output stored for replay, in bytes
     #[arg(long, value_name = "BYTES", value_parser = cli::bytes, help_heading = "Output")]
     max_output: Option<u64>,
-    /// Store the command line with the operation, to be shown in lists (it may hold secrets)
+    /// Store the command line with the operation and show it in lists (it may contain secrets)
     #[arg(long, help_heading = "Output")]
     store_command: bool,
-    /// Say nothing on stderr about a call that succeeded
+    /// Pass the ledger's URL with its password to the command, in ONCE_LEDGER
+    #[arg(long, help_heading = "Safety")]
+    pass_ledger: bool,
+    /// Print nothing on stderr about a call that succeeded
     #[arg(long, short, help_heading = "Output")]
     quiet: bool,
     /// Exit with this code instead of 0 when the result is replayed and nothing was run
@@ -99,7 +122,7 @@ pub(crate) struct RunArgs {
     status_file: Option<std::path::PathBuf>,
     #[command(flatten)]
     dry: DryRunArgs,
-    /// With --dry-run: also run the command with these arguments added, for its own plan
+    /// With --dry-run: also run the command with these arguments added, to show its own plan
     #[arg(
         long,
         value_name = "ARGS",
@@ -116,8 +139,10 @@ pub(crate) struct RunArgs {
 
 pub(crate) fn run(context: &Context, args: &RunArgs) -> Ended {
     let show = respond::Show::from(context, args);
-    // What stops a call before it begins is told as the answer to a call, not to a command about the ledger.
-    call(context, args, show).or_else(|error| match error {
+    let checked = show.check_status_file();
+    let show = if checked.is_ok() { show } else { show.without_status_file() };
+    // An error before the call begins is the answer to a call, not to a command about the ledger.
+    checked.and_then(|()| call(context, args, show)).or_else(|error| match error {
         CommandError::Ledger(error) => Ok(respond::refused(&error, show, &context.surface())),
         CommandError::Outside(_) => Err(error),
     })
@@ -126,14 +151,14 @@ pub(crate) fn run(context: &Context, args: &RunArgs) -> Ended {
 fn call(context: &Context, args: &RunArgs, show: respond::Show<'_>) -> Ended {
     let gathered = input::gather(&args.identity, &args.command)?;
     let settings = args.settings(context, &gathered)?;
-    let operation = args.operation(&gathered, &settings);
+    let operation = args.operation(&gathered, &settings)?;
     if args.dry.dry_run {
         return dry_run::run(context, args, operation, &settings, show);
     }
-    // A mistake in the input must not leave a new ledger behind.
+    // Check the input first, so that a mistake in it does not create a ledger.
     operation.clone().intent()?;
-    let ledger = context.ledger(Missing::Make)?;
-    let Wanted { intent, rule } = ledger.wait_for(ledger.ledger().wanted(operation))?;
+    let ledger = context.ledger(IfMissing::Create)?;
+    let Wanted { intent, rule } = ledger.wanted(operation)?;
     if args.again {
         run_again(&ledger, &intent)?;
     }
@@ -141,7 +166,16 @@ fn call(context: &Context, args: &RunArgs, show: respond::Show<'_>) -> Ended {
         return Ok(respond::stopped_short(&obstacle, show, &context.surface()));
     }
     let delivery = Delivery::watch();
-    let run = Run { args, context, settings: &settings, gathered: &gathered, ledger: &ledger };
+    let run = Run {
+        context,
+        settings: &settings,
+        ledger: &ledger,
+        command: &args.command,
+        stdin: gathered.stdin.as_ref(),
+        pass_ledger: args.pass_ledger(),
+        if_killed: args.if_killed,
+        said: Some(args),
+    };
     let result = run.execute(intent, show, &delivery);
     let shown = respond::answer(&run, &result, rule, show, &delivery);
     if let Some(record) = shown.delivers.filter(|_| !matches!(rule, RepeatRule::Given | RepeatRule::Strict)) {
@@ -150,10 +184,10 @@ fn call(context: &Context, args: &RunArgs, show: respond::Show<'_>) -> Ended {
     Ok(shown.exit)
 }
 
-/// The caller says that an attempt in doubt did not happen: recorded as the caller's word. A call that would be refused
-/// for another reason, or that finds a process of the attempt still running, settles nothing.
+/// Records the caller's statement that an attempt in doubt did not happen. Settles nothing if the call would be
+/// refused for another reason, or if a process of the attempt is still running.
 fn run_again(ledger: &Blocking, intent: &Intent) -> Result<(), CommandError> {
-    let plan = ledger.wait_for(ledger.ledger().plan(intent))?;
+    let plan = ledger.plan(intent)?;
     let (Decision::Refuse(Refusal::InDoubt) | Decision::Probe, Some(record)) = (plan.decision, plan.record)
     else {
         return Ok(());
@@ -167,19 +201,23 @@ fn run_again(ledger: &Blocking, intent: &Intent) -> Result<(), CommandError> {
     };
     let settled = ledger.ledger().settle_attempt(&record.id, record.attempt, Verdict::Failed, outcome);
     match ledger.wait_for(settled) {
-        // Another caller was faster, and the call finds what it did.
+        // Another caller settled it first; the call uses that finding.
         Ok(_) | Err(Error::NotFound { .. } | Error::WrongState { .. }) => Ok(()),
         Err(error) => Err(error.into()),
     }
 }
 
-/// A call of `once run` that is under way.
+/// A call of `once run` in progress.
 pub(super) struct Run<'a> {
-    args: &'a RunArgs,
     context: &'a Context,
     settings: &'a Settings,
-    gathered: &'a input::Gathered,
     ledger: &'a Blocking,
+    command: &'a [OsString],
+    stdin: Option<&'a Arc<[u8]>>,
+    pass_ledger: PassLedger,
+    if_killed: IfKilled,
+    /// The flags of the call. A released command has none.
+    said: Option<&'a RunArgs>,
 }
 
 impl Run<'_> {
@@ -190,25 +228,48 @@ impl Run<'_> {
         delivery: &Delivery,
     ) -> Result<onceward::Receipt, Error> {
         let settings = self.settings;
-        let mut call = self.ledger.ledger().call(intent).inherit(Inherit::Children);
+        let environment = &self.context.environment(self.pass_ledger);
+        let mut call = self.ledger.call(intent).inherit(Inherit::Children);
         if let Some(probe) = &settings.probe {
-            call = call.probe(move |record| std::future::ready(ask::probe(probe, &record)));
+            let question = Question { command: probe.clone(), no: settings.probe_no.clone() };
+            call = call.probe(move |record| std::future::ready(ask::probe(&question, &record, environment)));
         }
         if let Some(check) = &settings.verify {
-            call = call.verify(move |outcome| std::future::ready(ask::verify(check, &outcome, None)));
+            let question = Question { command: check.clone(), no: Vec::new() };
+            call = call.verify(move |outcome| {
+                std::future::ready(ask::verify(&question, &outcome, None, environment))
+            });
         }
-        let judge = Judge::new(&self.context.policy, settings, &self.args.command);
+        let judge = Judge::new(&self.context.policy, settings, self.command);
         self.ledger.run_call(call, |attempt| {
             let child = Child {
-                command: &self.args.command,
-                stdin: self.gathered.stdin.as_ref(),
+                command: self.command,
+                stdin: self.stdin,
                 timeout_ms: settings.timeout_ms,
                 max_output: settings.max_output,
                 relay: show.relay(),
+                keeper: self.keeping(),
+                environment,
+                folder: None,
+                variables: &[],
             };
             let sent = attempt.dispatch()?;
             judge.ending(child.run(&attempt, self.ledger, delivery), sent)
         })
+    }
+}
+
+impl Run<'_> {
+    /// How much was read from standard input.
+    fn stdin_bytes(&self) -> usize {
+        self.stdin.map_or(0, |bytes| bytes.len())
+    }
+
+    /// On back ends with leases, a command that may outlive this process needs a lease keeper.
+    fn keeping(&self) -> Option<Keeping> {
+        let leased = self.ledger.watch() == LivenessSource::Lease;
+        let ledger = self.context.ledger_url().ok().filter(|_| leased)?;
+        Some(Keeping { ledger, lease_ms: self.settings.terms.lease_ms, if_killed: self.if_killed })
     }
 }
 
@@ -220,12 +281,12 @@ pub(crate) fn operation(
 ) -> Operation {
     let operation = match &identity.name {
         Some(name) => Operation::new(name),
-        // A program's file name is not chosen: under a given key it does not count.
+        // The caller did not choose the program's file name, so it is ignored if a key is given.
         None => Operation::unnamed(&gathered.name),
     };
     let mut volatile = input::in_document(&settings.volatile);
     if !settings.key_fields.is_empty() {
-        // Chosen fields identify the action, wherever it is asked for.
+        // Chosen fields identify the action, whatever the working folder is.
         volatile.push("/folder".to_owned());
     }
     let mut operation = operation
@@ -247,24 +308,46 @@ pub(crate) fn operation(
 }
 
 impl RunArgs {
-    fn operation(&self, gathered: &input::Gathered, settings: &Settings) -> Operation {
+    fn pass_ledger(&self) -> PassLedger {
+        if self.pass_ledger { PassLedger::Yes } else { PassLedger::No }
+    }
+
+    /// The environment for the command.
+    fn environment(&self, context: &Context) -> Environment {
+        context.environment(self.pass_ledger())
+    }
+
+    fn operation(&self, gathered: &input::Gathered, settings: &Settings) -> Result<Operation, CommandError> {
+        let needs_folder = settings.probe.is_some() || settings.verify.is_some() || settings.undo.is_some();
         let folder = std::env::current_dir().ok().map(|folder| folder.to_string_lossy().into_owned());
-        let words = self.command.iter().map(|word| word.to_string_lossy().into_owned());
-        let line = words.map(|word| quoted(&word)).collect::<Vec<_>>().join(" ");
-        operation(&self.identity, gathered, settings)
+        let operation = operation(&self.identity, gathered, settings)
             .probe_command(settings.probe.clone())
             .probe_no(settings.probe_no.clone())
             .verify_command(settings.verify.clone())
-            .folder(folder.filter(|_| settings.probe.is_some() || settings.verify.is_some()))
-            .command_line(settings.store_command.then_some(line))
+            .undo(settings.undo.clone())
+            .folder(folder.filter(|_| needs_folder))
+            .command_line(settings.store_command.then(|| line(&self.command)))
+            .trace_parent(std::env::var(TRACE_PARENT).ok().as_deref());
+        Ok(match settings.terms.hold {
+            Hold::No => operation,
+            Hold::For(_) | Hold::Approve => {
+                let by = if self.hold.is_some() { HeldBy::Caller } else { HeldBy::Policy };
+                operation.held(
+                    held::SURFACE,
+                    by,
+                    Some(held::HeldCommand::of(self, gathered, settings)?.to_json()),
+                )
+            }
+        })
     }
 
-    /// The policy's settings, with what the flags say over them.
+    /// The policy's settings, overridden by flags.
     fn settings(&self, context: &Context, gathered: &input::Gathered) -> Result<Settings, CommandError> {
         let mut settings = input::settings(context, &self.identity, gathered)?;
         let terms = &mut settings.terms;
         terms.class = self.class.unwrap_or(terms.class);
         terms.wait_ms = self.wait.unwrap_or(terms.wait_ms);
+        terms.hold = self.hold.unwrap_or(terms.hold);
         if let Some(ttl) = self.ttl {
             terms.keep_results_for(ttl);
         }
@@ -277,6 +360,9 @@ impl RunArgs {
         settings.max_output = self.max_output.unwrap_or(settings.max_output);
         settings.probe = self.probe.clone().or(settings.probe);
         settings.verify = self.verify.clone().or(settings.verify);
+        if let Some(text) = self.undo.clone() {
+            settings.undo = Some(Compensation { runs: CompensationKind::Command, text });
+        }
         settings.store_command |= self.store_command;
         for (said, setting) in [
             (&self.fail_exit, &mut settings.no_effect_exits),
@@ -289,14 +375,19 @@ impl RunArgs {
         }
         if settings.terms.class == Class::Probed && settings.probe.is_none() {
             return Err(CommandError::invalid(
-                "the class is probed, but there is no probe to ask; give --probe COMMAND",
+                "the class is probed, but there is no probe; give --probe COMMAND",
             ));
         }
         Ok(settings)
     }
 }
 
-/// The attempt's environment, for a command that passes the key on.
+/// A command line, as a shell reads it back.
+pub(crate) fn line(command: &[OsString]) -> String {
+    command.iter().map(|word| quoted(&word.to_string_lossy())).collect::<Vec<_>>().join(" ")
+}
+
+/// Variables that describe the attempt, so that the command can pass the key on.
 pub(crate) fn environment(attempt: &Attempt) -> [(&'static str, String); 6] {
     [
         (preflight::INSIDE, preflight::inside(attempt)),

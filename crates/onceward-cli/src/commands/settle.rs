@@ -1,30 +1,37 @@
-//! `once settle`: a person, or the operation's probe, says what became of an operation in doubt.
+//! `once settle`: records what became of an operation in doubt, as found by a person or a probe.
 
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use onceward::answer::{rfc3339, span_in_words};
-use onceward::{Blocking, Class, Effect, Error, Json, Outcome, ProbeAnswer, Ran, Record, State, Verdict};
+use onceward::decide::seen_as;
+use onceward::text::one_line;
+use onceward::{
+    Blocking, Class, Effect, Error, Json, Outcome, ProbeAnswer, Ran, Record, State, Verdict, rfc3339,
+    span_in_words,
+};
 use serde::Serialize;
 
-use super::ask;
-use super::listing::{Line, standing};
-use crate::answer::{self, BOLD, styled};
+use super::ask::{self, Question};
+use super::listing::Line;
+use super::stored::{self, Which};
+use crate::answer;
 use crate::cli::{SettleArgs, SettleAs};
-use crate::context::{Context, Missing};
+use crate::context::{Context, IfMissing};
+use crate::environment::PassLedger;
 use crate::exit::{CommandError, Ended};
+use crate::style::{BOLD, styled};
 
 #[derive(Serialize)]
 struct Settled {
     #[serde(flatten)]
     line: Line,
     #[serde(skip_serializing_if = "Option::is_none")]
-    probe: Option<Asked>,
+    probe: Option<AskedProbe>,
 }
 
 /// The question that was asked.
 #[derive(Serialize)]
-struct Asked {
+struct AskedProbe {
     command: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     folder: Option<String>,
@@ -38,34 +45,127 @@ pub(super) fn run(context: &Context, args: &SettleArgs) -> Ended {
         }
         None => None,
     };
-    let ledger = context.ledger(Missing::Refuse)?;
+    let ledger = context.ledger(IfMissing::Fail)?;
     let id = context.operation(&ledger, &args.operation)?;
-    let (record, state) = ledger.wait_for(ledger.ledger().find(&id))?;
+    let (record, state) = ledger.find(&id)?;
     let json = context.global.json;
     // A person can settle a doubt even while a process that the attempt left behind still runs; a probe cannot.
     let left_behind = record.state == State::InDoubt && state == State::Running && args.verdict.is_some();
     if state != State::InDoubt && !left_behind {
-        return settled_before(args, record, state, ledger.ledger().clock_ms(), json);
+        return settled_before(args, record, state, ledger.clock_ms(), json);
     }
-    let (verdict, mut outcome) = match args.verdict {
-        Some(SettleAs::Done) => (Verdict::Done, by_hand(args, Some(Effect::Updated))),
-        Some(SettleAs::Failed) => (Verdict::Failed, by_hand(args, None)),
-        None => by_probe(&ledger, args, &record, state, json)?,
+    let question = match args.verdict {
+        Some(_) => None,
+        None => Some(stored::question(context, &record, Which::Probe, own_probe(args))?),
     };
+    if let Some(question) = question.as_ref().filter(|_| args.dry.dry_run) {
+        would_ask(&record, state, question, json);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let finding = match (args.verdict, &question) {
+        (Some(verdict), _) => Finding::Person { verdict, note: args.note.clone(), tool: "once settle" },
+        (None, Some(question)) => Finding::Probe { question, force: args.force },
+        (None, None) => return Err(CommandError::invalid("no finding given; give --as or --probe")),
+    };
+    let (verdict, mut outcome) = finding.verdict(context, &ledger, &record, state)?;
     outcome.data = data;
+    let outcome = context.policy.settings(&record.name)?.terms.redact.outcome(outcome);
     let word = if verdict == Verdict::Done { State::Done } else { State::Failed };
-    let shown = |record: &Record| Settled { line: Line::of(record, word), probe: asked(args, record) };
+    let shown = |record: &Record| Settled {
+        line: Line::of(record, word),
+        probe: question.as_ref().map(|question| AskedProbe::of(question, record)),
+    };
     if args.dry.dry_run {
         let text = format!("would_update: would settle {id} as {word}");
         answer::success(json, "would_update", &shown(&record), || text);
         return Ok(ExitCode::SUCCESS);
     }
-    let record = ledger.wait_for(ledger.ledger().settle_attempt(&id, record.attempt, verdict, outcome))?;
+    let record = ledger.settle_attempt(&id, record.attempt, verdict, outcome)?;
     answer::success(json, "updated", &shown(&record), || {
         let meaning = if word == State::Done { "retries get its result" } else { "the next call runs it" };
         format!("{id} is {}: {meaning}", styled(BOLD, word))
     });
     Ok(ExitCode::SUCCESS)
+}
+
+/// Where a finding about a doubt comes from.
+enum Finding<'a> {
+    /// A person looked.
+    Person { verdict: SettleAs, note: Option<String>, tool: &'static str },
+    /// A probe is asked.
+    Probe { question: &'a Question, force: bool },
+}
+
+impl Finding<'_> {
+    fn verdict(
+        self,
+        context: &Context,
+        ledger: &Blocking,
+        record: &Arc<Record>,
+        state: State,
+    ) -> Result<(Verdict, Outcome), CommandError> {
+        match self {
+            Self::Person { verdict: SettleAs::Done, note, tool } => {
+                Ok((Verdict::Done, by_hand(note, tool, Some(Effect::Updated))))
+            }
+            Self::Person { verdict: SettleAs::Failed, note, tool } => {
+                Ok((Verdict::Failed, by_hand(note, tool, None)))
+            }
+            Self::Probe { question, force } => {
+                Asking { context, ledger, force, question }.verdict(record, state)
+            }
+        }
+    }
+}
+
+/// Settles a doubt as a person found it, for `once top`.
+#[cfg(feature = "top")]
+pub(super) fn by_person(
+    context: &Context,
+    ledger: &Blocking,
+    record: &Arc<Record>,
+    state: State,
+    verdict: SettleAs,
+    note: String,
+) -> Result<Arc<Record>, CommandError> {
+    let finding = Finding::Person { verdict, note: Some(note), tool: "once top" };
+    settled(context, ledger, record, state, finding)
+}
+
+/// Asks the probe of a doubt and settles it by the answer, for `once top`. Only a command that the policy has is run.
+#[cfg(feature = "top")]
+pub(super) fn by_probe(
+    context: &Context,
+    ledger: &Blocking,
+    record: &Arc<Record>,
+    state: State,
+) -> Result<Arc<Record>, CommandError> {
+    let question = stored::question(context, record, Which::Probe, None)?;
+    settled(context, ledger, record, state, Finding::Probe { question: &question, force: false })
+}
+
+/// Asks a question about a doubt and settles it by the answer, for `once undo`.
+pub(super) fn by_question(
+    context: &Context,
+    ledger: &Blocking,
+    record: &Arc<Record>,
+    state: State,
+    question: &Question,
+) -> Result<Arc<Record>, CommandError> {
+    settled(context, ledger, record, state, Finding::Probe { question, force: false })
+}
+
+fn settled(
+    context: &Context,
+    ledger: &Blocking,
+    record: &Arc<Record>,
+    state: State,
+    finding: Finding<'_>,
+) -> Result<Arc<Record>, CommandError> {
+    let (verdict, outcome) = finding.verdict(context, ledger, record, state)?;
+    let outcome = context.policy.settings(&record.name)?.terms.redact.outcome(outcome);
+    let settled = ledger.ledger().settle_attempt(&record.id, record.attempt, verdict, outcome);
+    Ok(ledger.wait_for(settled)?)
 }
 
 /// The same finding again changes nothing; another one is refused.
@@ -87,13 +187,13 @@ fn settled_before(args: &SettleArgs, record: Arc<Record>, state: State, now_ms: 
         ) => false,
     };
     if !same {
-        return Err(Error::WrongState { action: "settling", record: standing(record, state) }.into());
+        return Err(Error::WrongState { action: "settling", record: seen_as(record, state) }.into());
     }
     let ago = span_in_words(now_ms - record.updated_ms);
     let by = record.outcome.as_ref().and_then(|outcome| outcome.settled_by.as_deref());
     let by = by.map_or_else(
         || format!("by the answer of attempt {}", record.attempt),
-        |by| format!("settled by {by}"),
+        |by| format!("settled by {}", one_line(by)),
     );
     let reason = format!("{} is {ended} already, {ago} ago, {by}", record.id);
     let lost = args.note.is_some() || args.data.is_some();
@@ -106,67 +206,101 @@ fn settled_before(args: &SettleArgs, record: Arc<Record>, state: State, now_ms: 
     Ok(ExitCode::SUCCESS)
 }
 
-/// What the operation's own probe says. Its "no" counts only when nothing of the attempt can be under way any more.
-fn by_probe(
-    ledger: &Blocking,
-    args: &SettleArgs,
-    record: &Arc<Record>,
-    state: State,
-    json: bool,
-) -> Result<(Verdict, Outcome), CommandError> {
-    let Some(probe) = &record.detail.probe else {
-        let problem =
-            "this operation has no probe; check whether it happened, then give --as done or --as failed";
-        return Err(CommandError::invalid(problem));
-    };
-    // The quarantine begins when the doubt is written down.
-    let record = &match args.dry.dry_run {
-        true => Arc::clone(record),
-        false => ledger.wait_for(ledger.ledger().note_doubt(&record.id))?,
-    };
-    if !json {
-        let folder =
-            record.detail.folder.as_deref().map(|folder| format!(" in {folder}")).unwrap_or_default();
-        answer::talk(&format!("once: asking the probe `{probe}`{folder}"));
-    }
-    let in_doubt = |class: Class, reason: String| {
-        let mut record = Record::clone(&standing(Arc::clone(record), state));
-        record.detail.class = class;
-        CommandError::from(Error::InDoubt { record: Arc::new(record), reason, ran: Ran::No })
-    };
-    let (verdict, outcome) = match ask::probe(probe, record) {
-        ProbeAnswer::Yes(outcome) => (Verdict::Done, outcome),
-        ProbeAnswer::No => {
-            let now_ms = ledger.ledger().clock_ms();
-            let begins_now = now_ms.saturating_add_unsigned(record.detail.quarantine_ms);
-            let until = record.detail.quarantine_until_ms.unwrap_or(begins_now);
-            if now_ms < until {
-                let reason = format!(
-                    "the probe found no effect, but a request of attempt {} may still be under way; \
-                     a \"no\" counts from {} (in {})",
-                    record.attempt,
-                    rfc3339(until),
-                    span_in_words(until - now_ms)
-                );
-                return Err(in_doubt(record.detail.class, reason));
-            }
-            let reason = "the probe found that it did not happen".to_owned();
-            (Verdict::Failed, Outcome::because(Some(reason)))
+/// The caller's own probe, where one was given.
+fn own_probe(args: &SettleArgs) -> Option<Question> {
+    let command = args.probe.clone().flatten()?;
+    Some(Question { command, no: args.probe_no.clone() })
+}
+
+/// A dry run does not run the probe, because a probe is a command like any other.
+fn would_ask(record: &Record, state: State, question: &Question, json: bool) {
+    let shown = Settled { line: Line::of(record, state), probe: Some(AskedProbe::of(question, record)) };
+    answer::success(json, "would_update", &shown, || {
+        format!(
+            "would_update: would run the probe {} and settle {} by its answer",
+            asked(question, record),
+            record.id
+        )
+    });
+}
+
+/// The question in words.
+fn asked(question: &Question, record: &Record) -> String {
+    let folder = record.detail.folder.as_deref();
+    let folder = folder.map(|folder| format!(" in {}", one_line(folder))).unwrap_or_default();
+    format!("`{}`{folder}", one_line(&question.command))
+}
+
+/// A probe that is asked.
+struct Asking<'a> {
+    context: &'a Context,
+    ledger: &'a Blocking,
+    force: bool,
+    question: &'a Question,
+}
+
+impl Asking<'_> {
+    /// The probe's answer. Its "no" counts only when nothing of the attempt can still be in flight, or with
+    /// --force.
+    fn verdict(&self, record: &Arc<Record>, state: State) -> Result<(Verdict, Outcome), CommandError> {
+        // The quarantine begins when the doubt is recorded.
+        let record = &self.ledger.note_doubt(&record.id)?;
+        if !self.context.global.json {
+            answer::talk(&format!("once: running the probe {}", asked(self.question, record)));
         }
-        // Asking once more gets the same answer, so the way out is to look and to say what was found.
-        ProbeAnswer::CannotTell(reason) => return Err(in_doubt(Class::Once, reason)),
-    };
-    Ok((verdict, Outcome { settled_by: Some("the probe".to_owned()), ..outcome }))
+        let in_doubt = |class: Class, reason: String| {
+            let mut record = Record::clone(&seen_as(Arc::clone(record), state));
+            record.detail.class = class;
+            CommandError::from(Error::InDoubt { record: Arc::new(record), reason, ran: Ran::No })
+        };
+        let (verdict, outcome, settled_by) =
+            match ask::probe(self.question, record, &self.context.environment(PassLedger::No)) {
+                ProbeAnswer::Yes(outcome) => (Verdict::Done, outcome, "the probe".to_owned()),
+                ProbeAnswer::No => {
+                    let by = self.who_says_no(record).map_err(|why| in_doubt(record.detail.class, why))?;
+                    let reason = "the probe found that it did not happen".to_owned();
+                    (Verdict::Failed, Outcome::because(Some(reason)), by)
+                }
+                // Asking again would get the same answer, so the next step is to check by hand and record the
+                // finding.
+                ProbeAnswer::CannotTell(reason) => return Err(in_doubt(Class::Once, reason)),
+            };
+        Ok((verdict, Outcome { settled_by: Some(settled_by), ..outcome }))
+    }
+
+    /// Who is recorded as the source of a "no" that counts now, or why it does not count yet.
+    fn who_says_no(&self, record: &Record) -> Result<String, String> {
+        let now_ms = self.ledger.clock_ms();
+        match record.detail.quarantine_until_ms.filter(|until| now_ms < *until) {
+            None => Ok("the probe".to_owned()),
+            Some(_) if self.force => Ok(format!(
+                "the probe, whose \"no\" was accepted before the quarantine was over (once settle --force{})",
+                user()
+            )),
+            Some(until) => Err(format!(
+                "the probe found no effect, but a request of attempt {} may still be in flight; \
+                 a \"no\" counts from {} \
+                 (in {}), or at once with --force",
+                record.attempt,
+                rfc3339(until),
+                span_in_words(until - now_ms)
+            )),
+        }
+    }
 }
 
-fn asked(args: &SettleArgs, record: &Record) -> Option<Asked> {
-    let command = record.detail.probe.clone().filter(|_| args.probe)?;
-    Some(Asked { command, folder: record.detail.folder.clone() })
+impl AskedProbe {
+    fn of(question: &Question, record: &Record) -> Self {
+        Self { command: question.command.clone(), folder: record.detail.folder.clone() }
+    }
 }
 
-fn by_hand(args: &SettleArgs, effect: Option<Effect>) -> Outcome {
+fn by_hand(note: Option<String>, tool: &str, effect: Option<Effect>) -> Outcome {
+    let settled_by = Some(format!("a person ({tool}{})", user()));
+    Outcome { effect, settled_by, ..Outcome::because(note) }
+}
+
+fn user() -> String {
     let user = nix::unistd::User::from_uid(nix::unistd::getuid()).ok().flatten();
-    let who = user.map(|user| format!(", user {}", user.name)).unwrap_or_default();
-    let settled_by = Some(format!("a person (once settle{who})"));
-    Outcome { effect, settled_by, ..Outcome::because(args.note.clone()) }
+    user.map(|user| format!(", user {}", user.name)).unwrap_or_default()
 }

@@ -1,28 +1,32 @@
-//! `once show`: everything that is recorded about one operation.
+//! `once show`: everything recorded about one operation.
 
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use onceward::answer::{rfc3339, span_in_words};
-use onceward::{Error, Liveness, Outcome, Ran, Record, State, Store, Surface};
+use onceward::decide::seen_as;
+use onceward::{
+    Error, Liveness, Outcome, Ran, Record, State, Store, Surface, UndoEvidence, rfc3339, span_in_words,
+};
 use onceward_store::Backend;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use super::listing::{Line, double_effect, standing};
+use super::listing::{self, Line, double_effect};
 use super::output::{self, Output};
 use super::run::recording::{Stream, collect};
-use crate::answer::{self, BOLD, RED, YELLOW, state_style, styled};
+use super::usage::{self, ModelAttempt};
+use crate::answer;
 use crate::cli::ShowArgs;
-use crate::context::{Context, Missing};
+use crate::context::{Context, IfMissing};
 use crate::exit::Ended;
+use crate::style::{BOLD, RED, YELLOW, state_style, styled};
 use crate::table::{cut, one_line};
 
 /// How much of an output is shown beside the rest.
 const FIRST_LINE: usize = 80;
 
 #[derive(Serialize)]
-struct Shown<'a> {
+struct ShownOperation<'a> {
     #[serde(flatten)]
     line: Line,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -33,7 +37,7 @@ struct Shown<'a> {
     output: Option<Output>,
 }
 
-/// How it ended, without a result of any length.
+/// How it ended, without long results.
 #[derive(Serialize)]
 struct HowItEnded<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -46,24 +50,28 @@ struct HowItEnded<'a> {
     settled_by: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     data: Option<Arc<RawValue>>,
-    /// Where a result that is too long for this answer can be read.
+    /// The command that prints a result that is too long for this answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     all: Option<String>,
     unavailable: bool,
 }
 
 pub(super) fn run(context: &Context, args: &ShowArgs) -> Ended {
-    let store = context.store(Missing::Refuse)?;
+    let store = context.store(IfMissing::Fail)?;
     let ledger = onceward::Ledger::new(store.clone()).blocking();
     let id = context.operation(&ledger, &args.operation)?;
-    let (record, state) = ledger.wait_for(ledger.ledger().find(&id))?;
+    let (record, state) = ledger.find(&id)?;
     let surface = context.surface();
+    if args.output {
+        output::check_opened(&record)?;
+    }
+    let record = record.into_readable();
     if args.output && !context.global.json {
         output::print(&record);
         return Ok(ExitCode::SUCCESS);
     }
     let owner = ledger.wait_for(owner(&store, &record));
-    let shown = Shown {
+    let shown = ShownOperation {
         line: Line::of(&record, state),
         owner,
         detail: &record.detail,
@@ -71,7 +79,7 @@ pub(super) fn run(context: &Context, args: &ShowArgs) -> Ended {
         output: output::beginning(&record, &surface),
     };
     answer::success(context.global.json, "noop", &shown, || {
-        text(&record, state, owner, ledger.ledger().clock_ms(), &surface)
+        text(&record, state, owner, ledger.clock_ms(), &surface)
     });
     Ok(ExitCode::SUCCESS)
 }
@@ -90,18 +98,18 @@ fn ended<'a>(record: &Record, outcome: &'a Outcome, surface: &Surface) -> HowItE
     }
 }
 
-/// What is seen of the owner of the newest attempt, while that matters.
+/// Whether the owner of the newest attempt is alive, while that matters.
 async fn owner(store: &Arc<dyn Backend>, record: &Record) -> Option<&'static str> {
     let owner = record.detail.owner.as_ref().filter(|_| !record.state.is_settled())?;
     Some(match Store::liveness(&**store, owner).await.ok()? {
         Liveness::Alive => "alive",
         Liveness::Gone => "gone",
-        Liveness::NeverDispatched => "gone before it dispatched anything",
+        Liveness::NeverDispatched => "ended before it dispatched anything",
         Liveness::Unknown => "not visible from here",
     })
 }
 
-/// Everything that is recorded, in lines.
+/// Everything recorded, as lines.
 pub(super) fn text(
     record: &Record,
     state: State,
@@ -116,12 +124,13 @@ pub(super) fn text(
     let time = |ms: i64| format!("{} ({} ago)", rfc3339(ms), span_in_words(now_ms - ms));
     line("operation", record.id.to_string());
     line("scope", one_line(&record.scope));
-    line("key", record.key.text.clone());
+    line("key", one_line(&record.key.text));
     for (title, value) in [
         ("command", &detail.command),
         ("folder", &detail.folder),
         ("probe", &detail.probe),
         ("check", &detail.verify),
+        ("trace", &detail.trace_parent),
     ] {
         if let Some(value) = value {
             line(title, one_line(value));
@@ -139,12 +148,27 @@ pub(super) fn text(
     if let Some(due_ms) = record.due_ms {
         line("expires", rfc3339(due_ms));
     }
+    if let Some(held) = record.held() {
+        line("held", listing::held(held));
+        line("held for", span_in_words(now_ms - record.created_ms));
+        if let Some(request) = super::run::held::in_words(held) {
+            line("would run", request);
+        }
+    }
     line("replays", record.replays.to_string());
+    undo_lines(record, &mut line);
     if let Some(at_ms) = detail.cancel_requested_ms {
         line("cancelled", format!("it was asked to stop {}", time(at_ms)));
     }
     if let Some(outcome) = &record.outcome {
         how_it_ended(record, outcome, surface, &mut line);
+    }
+    for ModelAttempt { attempt, role, usage } in usage::attempts(record, state) {
+        let (used, model) = match &usage {
+            Some(usage) => (usage::in_words(usage), format!(", {}, asked by {}", usage.model, usage.layer)),
+            None => ("unknown".to_owned(), String::new()),
+        };
+        line("tokens", format!("attempt {attempt}: {used} ({}{})", role.as_str(), one_line(&model)));
     }
     for past in &detail.history {
         let reason = past.reason.as_deref().map_or_else(|| "-".to_owned(), one_line);
@@ -162,9 +186,28 @@ pub(super) fn text(
     lines.join("\n")
 }
 
-/// What to do about a doubt, as every other answer says it.
+/// What takes it back, whether that was done, and what it takes back itself.
+fn undo_lines(record: &Record, line: &mut impl FnMut(&str, String)) {
+    let detail = &record.detail;
+    if let Some(undo) = &detail.undo {
+        line("undo", format!("{}: {}", undo.runs.as_str(), one_line(&undo.text)));
+    }
+    if let Some(mark) = &detail.undone {
+        let how = match mark.evidence {
+            UndoEvidence::Probe => "the probe confirms that the effect is gone",
+            UndoEvidence::Compensation => "which reported success",
+            UndoEvidence::Pending => "not finished: the effect may or may not be gone",
+        };
+        line("undone", format!("by {}, {how}, at {}", mark.by, rfc3339(mark.at_ms)));
+    }
+    if let Some(id) = &detail.undoes {
+        line("undoes", id.to_string());
+    }
+}
+
+/// What to do about a doubt, in the same words as in every other answer.
 fn way_out(record: &Record, state: State, now_ms: i64, surface: &Surface) -> Vec<String> {
-    let record = standing(Arc::new(record.clone()), state);
+    let record = seen_as(Arc::new(record.clone()), state);
     let quarantine = record.detail.quarantine_until_ms.filter(|until| *until > now_ms);
     let mut lines: Vec<String> = quarantine
         .map(|until| format!("  {:<12} a probe's \"no\" counts from {}", "quarantine", rfc3339(until)))

@@ -6,9 +6,10 @@ use std::process::ExitCode;
 use onceward::{Filter, State};
 use serde::Serialize;
 
-use crate::answer::{self, state_style};
-use crate::context::{Context, Missing};
+use crate::answer;
+use crate::context::{Context, IfMissing};
 use crate::exit::Ended;
+use crate::style::state_style;
 
 #[derive(Serialize)]
 struct Stats {
@@ -19,9 +20,9 @@ struct Stats {
 }
 
 pub(super) fn run(context: &Context) -> Ended {
-    let store = context.store(Missing::Refuse)?;
+    let store = context.store(IfMissing::Fail)?;
     let ledger = onceward::Ledger::new(store.clone()).blocking();
-    let by_state = ledger.wait_for(ledger.ledger().totals(&Filter::default()))?;
+    let by_state = ledger.totals(&Filter::default())?;
     let file_bytes = context.ledger_file()?.and_then(|file| Some(std::fs::metadata(file).ok()?.len()));
     let stats = Stats { operations: by_state.values().sum(), by_state, file_bytes };
     answer::success(context.global.json, "noop", &stats, || {

@@ -1,41 +1,47 @@
-//! `once verify`: a reported success is checked again.
+//! `once verify`: checks a reported success again.
 
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use onceward::decide::seen_as;
 use onceward::{Blocking, Error, Outcome, Ran, Record, State, Verdict, Verification};
 
-use super::ask;
-use super::listing::{Line, standing};
-use crate::answer::{self, BOLD, styled};
+use super::ask::{self, Question};
+use super::listing::Line;
+use super::stored::{self, Which};
+use crate::answer;
 use crate::cli::VerifyArgs;
-use crate::context::{Context, Missing};
+use crate::context::{Context, IfMissing};
+use crate::environment::PassLedger;
 use crate::exit::{CommandError, Ended};
+use crate::style::{BOLD, styled};
 
 pub(super) fn run(context: &Context, args: &VerifyArgs) -> Ended {
-    let ledger = context.ledger(Missing::Refuse)?;
+    let ledger = context.ledger(IfMissing::Fail)?;
     let id = context.operation(&ledger, &args.operation)?;
-    let (record, state) = ledger.wait_for(ledger.ledger().find(&id))?;
+    let (record, state) = ledger.find(&id)?;
     let outcome = record.outcome.clone().unwrap_or_else(|| Outcome::because(None));
-    // A success that a check refuted is in doubt; the same question can be asked again.
+    // A refuted success is in doubt, and can be checked again.
     let refuted = state == State::InDoubt && outcome.verified == Some(Verification::Refuted);
     if state != State::Done && !refuted {
-        return Err(Error::WrongState { action: "verifying", record: standing(record, state) }.into());
+        return Err(Error::WrongState { action: "verifying", record: seen_as(record, state) }.into());
     }
-    let Some(check) = args.check.clone().or_else(|| record.detail.verify.clone()) else {
-        return Err(CommandError::invalid("this operation has no check of its own; give --check COMMAND"));
-    };
-    let folder = record.detail.folder.as_deref().map(Path::new);
-    let (verification, reason) = ask::verify(&check, &outcome, folder);
+    let own = args.check.clone().map(|command| Question { command, no: Vec::new() });
+    let check = stored::question(context, &record, Which::Check, own)?;
     let json = context.global.json;
     if args.dry.dry_run {
-        let text = format!("would_update: the check says {verification}; nothing was written");
+        // A check is a command like any other.
+        let command = onceward::text::one_line(&check.command);
+        let text = format!("would_update: would run the check `{command}` and record its answer");
         answer::success(json, "would_update", &Line::of(&record, state), || text);
         return Ok(ExitCode::SUCCESS);
     }
+    let folder = record.detail.folder.as_deref().map(Path::new);
+    let (verification, reason) = ask::verify(&check, &outcome, folder, &context.environment(PassLedger::No));
+    let reason = context.policy.settings(&record.name)?.terms.redact.text(&reason).into_owned();
     let record = match (verification, refuted) {
-        (Verification::Confirmed, true) => confirm(&ledger, &record, &check, outcome)?,
+        (Verification::Confirmed, true) => confirm(&ledger, &record, &check.command, outcome)?,
         (Verification::Pending, true) => {
             return Err(Error::Unverified { record, reason, ran: Ran::No }.into());
         }
@@ -56,7 +62,7 @@ pub(super) fn run(context: &Context, args: &VerifyArgs) -> Ended {
             });
         }
         Verification::Pending => {
-            let warning = format!("success is not confirmed yet ({reason}); ask again with `{again}`");
+            let warning = format!("success is not confirmed yet ({reason}); check again with `{again}`");
             let line = Line::of(&record, record.state);
             answer::success_with(json, "noop", &line, vec![warning.clone()], || {
                 format!("{id} is {}: {warning}", styled(BOLD, verification))
@@ -66,7 +72,7 @@ pub(super) fn run(context: &Context, args: &VerifyArgs) -> Ended {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The check that refuted it confirms it now: its stored result counts again.
+/// The check that refuted it now confirms it: its stored result is valid again.
 fn confirm(
     ledger: &Blocking,
     record: &Record,

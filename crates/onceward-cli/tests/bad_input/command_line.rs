@@ -3,12 +3,13 @@
 use insta::assert_snapshot;
 
 use super::refused;
+use crate::common::Bench;
 
 #[test]
 fn commands_and_flags() {
     assert_snapshot!(refused(2, &[]), @r"
     error: 'once' requires a subcommand but one was not provided
-      [subcommands: run, mcp, ls, show, wait, settle, verify, cancel, forget, report, gc, stats, backup, export, import, key, doctor, config, demo, completions, man, help]
+      [subcommands: run, mcp, serve, inbox, ls, show, wait, watch, top, settle, verify, cancel, held, release, edit, undo, stop, resume, forget, report, verify-report, cost, gc, stats, backup, restored, export, import, key, doctor, config, demo, completions, man, help]
 
     Usage: once [OPTIONS] <COMMAND>
 
@@ -17,7 +18,7 @@ fn commands_and_flags() {
     assert_snapshot!(refused(2, &["rum", "--", "true"]), @r"
     error: unrecognized subcommand 'rum'
 
-      tip: a similar subcommand exists: 'run'
+      tip: some similar subcommands exist: 'run', 'resume'
 
     Usage: once [OPTIONS] <COMMAND>
 
@@ -87,7 +88,7 @@ fn commands_and_flags() {
     ");
     assert_snapshot!(refused(2, &["config"]), @r"
     error: 'once config' requires a subcommand but one was not provided
-      [subcommands: show, check, allow, deny, init]
+      [subcommands: show, check, allow, deny, init, new-key]
 
     Usage: once config [OPTIONS] <COMMAND>
 
@@ -98,19 +99,19 @@ fn commands_and_flags() {
 #[test]
 fn times_of_a_listing() {
     assert_snapshot!(refused(2, &["ls", "--since", "yesterday"]), @r#"
-    error: invalid value 'yesterday' for '--since <TIME>': "yesterday" is not a time; write a span such as 2h, or a time such as 2030-01-31T08:00:00Z
+    error: invalid value 'yesterday' for '--since <TIME>': "yesterday" is not a time; write a duration such as 2h, or a time such as 2030-01-31T08:00:00Z
 
     For more information, try '--help'.
     "#);
     assert_snapshot!(refused(2, &["report", "--until", "2030-13-01"]), @r#"
-    error: invalid value '2030-13-01' for '--until <TIME>': "2030-13-01" is not a time; write a span such as 2h, or a time such as 2030-01-31T08:00:00Z
+    error: invalid value '2030-13-01' for '--until <TIME>': "2030-13-01" is not a time; write a duration such as 2h, or a time such as 2030-01-31T08:00:00Z
 
     For more information, try '--help'.
     "#);
     assert_snapshot!(refused(2, &["help", "settel"]), @r"
     error: unrecognized subcommand 'settel'
 
-      tip: some similar subcommands exist: 'stats', 'settle'
+      tip: some similar subcommands exist: 'serve', 'stats', 'settle'
 
     Usage: once [OPTIONS] <COMMAND>
 
@@ -126,7 +127,7 @@ fn words_of_a_list() {
 
     For more information, try '--help'.
     ");
-    assert_snapshot!(refused(2, &["run", "--class", "probed", "--", "touch", "ran"]), @"once: INVALID_INPUT the class is probed, but there is no probe to ask; give --probe COMMAND");
+    assert_snapshot!(refused(2, &["run", "--class", "probed", "--", "touch", "ran"]), @"once: INVALID_INPUT the class is probed, but there is no probe; give --probe COMMAND");
     assert_snapshot!(refused(2, &["run", "--effect", "made", "--", "touch", "ran"]), @r"
     error: invalid value 'made' for '--effect <EFFECT>'
       [possible values: created, updated, deleted, noop]
@@ -144,38 +145,38 @@ fn words_of_a_list() {
 #[test]
 fn times() {
     assert_snapshot!(refused(2, &["run", "--timeout", "soon", "--", "touch", "ran"]), @r#"
-    error: invalid value 'soon' for '--timeout <TIME>': "soon" is not a span of time (expected number at 0); write 500ms, 15s, 24h or 30d
+    error: invalid value 'soon' for '--timeout <TIME>': "soon" is not a duration (expected number at 0); write 500ms, 15s, 24h or 30d
 
     For more information, try '--help'.
     "#);
     assert_snapshot!(refused(2, &["run", "--timeout", "5", "--", "touch", "ran"]), @r#"
-    error: invalid value '5' for '--timeout <TIME>': "5" is not a span of time (time unit needed, for example 5sec or 5ms); write 500ms, 15s, 24h or 30d
+    error: invalid value '5' for '--timeout <TIME>': "5" is not a duration (time unit needed, for example 5sec or 5ms); write 500ms, 15s, 24h or 30d
 
     For more information, try '--help'.
     "#);
     assert_snapshot!(refused(2, &["run", "--timeout=-5s", "--", "touch", "ran"]), @r#"
-    error: invalid value '-5s' for '--timeout <TIME>': "-5s" is not a span of time (expected number at 0); write 500ms, 15s, 24h or 30d
+    error: invalid value '-5s' for '--timeout <TIME>': "-5s" is not a duration (expected number at 0); write 500ms, 15s, 24h or 30d
 
     For more information, try '--help'.
     "#);
     assert_snapshot!(refused(2, &["run", "--ttl", "1 fortnight", "--", "touch", "ran"]), @r#"
-    error: invalid value '1 fortnight' for '--ttl <TIME>': "1 fortnight" is not a span of time (unknown time unit "fortnight", supported units: ns, us/µs, ms, sec, min, hours, days, weeks, months, years (and few variations)); write 500ms, 15s, 24h or 30d
+    error: invalid value '1 fortnight' for '--ttl <TIME>': "1 fortnight" is not a duration (unknown time unit "fortnight", supported units: ns, us/µs, ms, sec, min, hours, days, weeks, months, years (and few variations)); write 500ms, 15s, 24h or 30d
 
     For more information, try '--help'.
     "#);
-    assert_snapshot!(refused(2, &["run", "--ttl", "0s", "--", "touch", "ran"]), @"once: INVALID_INPUT retention is 0: then no retry could be recognised");
+    assert_snapshot!(refused(2, &["run", "--ttl", "0s", "--", "touch", "ran"]), @"once: INVALID_INPUT retention is 0, so no retry could be recognised");
     assert_snapshot!(refused(2, &["run", "--ttl", "101years", "--", "touch", "ran"]), @r#"
-    error: invalid value '101years' for '--ttl <TIME>': "101years" is not a span of time (it is longer than a hundred years); write 500ms, 15s, 24h or 30d
+    error: invalid value '101years' for '--ttl <TIME>': "101years" is not a duration (it is longer than a hundred years); write 500ms, 15s, 24h or 30d
 
     For more information, try '--help'.
     "#);
     assert_snapshot!(refused(2, &["run", "--wait", "", "--", "touch", "ran"]), @r#"
-    error: invalid value '' for '--wait <TIME>': "" is not a span of time (value was empty); write 500ms, 15s, 24h or 30d
+    error: invalid value '' for '--wait <TIME>': "" is not a duration (value was empty); write 500ms, 15s, 24h or 30d
 
     For more information, try '--help'.
     "#);
     assert_snapshot!(refused(2, &["run", "--verify-deadline", "1x", "--", "touch", "ran"]), @r#"
-    error: invalid value '1x' for '--verify-deadline <TIME>': "1x" is not a span of time (unknown time unit "x", supported units: ns, us/µs, ms, sec, min, hours, days, weeks, months, years (and few variations)); write 500ms, 15s, 24h or 30d
+    error: invalid value '1x' for '--verify-deadline <TIME>': "1x" is not a duration (unknown time unit "x", supported units: ns, us/µs, ms, sec, min, hours, days, weeks, months, years (and few variations)); write 500ms, 15s, 24h or 30d
 
     For more information, try '--help'.
     "#);
@@ -198,7 +199,7 @@ fn numbers() {
 
     For more information, try '--help'.
     "#);
-    assert_snapshot!(refused(2, &["run", "--attempts", "0", "--", "touch", "ran"]), @"once: INVALID_INPUT attempts is 0: then nothing could ever run");
+    assert_snapshot!(refused(2, &["run", "--attempts", "0", "--", "touch", "ran"]), @"once: INVALID_INPUT attempts is 0, so nothing could ever run");
     assert_snapshot!(refused(2, &["run", "--retries", "many", "--", "touch", "ran"]), @r#"
     error: invalid value 'many' for '--retries <N>': "many" is not a number; write 3
 
@@ -209,4 +210,24 @@ fn numbers() {
 
     For more information, try '--help'.
     "#);
+}
+
+#[test]
+fn a_status_file_that_cannot_be_written_runs_nothing() {
+    let bench = Bench::new();
+    std::fs::create_dir(bench.path("folder")).unwrap();
+    for file in ["no/such/status", "folder", ""] {
+        let run = ["run", "--key", "a", "--status-file", file, "--", "touch", "ran"];
+        let said = bench.once(&run).exits(2).err();
+        assert!(said.contains("INVALID_INPUT") || file.is_empty(), "{file}: {said}");
+        assert!(!said.contains("warning") && !bench.path("ran").exists(), "{file}: {said}");
+    }
+    assert!(!bench.path("once.db").exists(), "no ledger is left behind");
+    // The file appears with the answer in it, and anything but a regular file is written to once.
+    let absent = ["run", "--key", "b", "--status-file", "status", "--", "test", "!", "-e", "status"];
+    bench.once(&absent).exits(0);
+    assert!(bench.read("status").contains("\"updated\""), "{}", bench.read("status"));
+    let piped = "mkfifo pipe; cat pipe > copy & once run --key c --status-file pipe -- true; wait";
+    bench.shell(piped).exits(0);
+    assert!(bench.read("copy").contains("\"updated\""), "{}", bench.read("copy"));
 }

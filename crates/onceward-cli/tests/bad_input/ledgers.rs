@@ -11,11 +11,11 @@ const RUN: [&str; 6] = ["run", "--key", "new", "--", "touch", "ran"];
 
 #[test]
 fn urls() {
-    assert_snapshot!(refused(2, &["run", "--ledger", "mysql://me:secret@db", "--", "touch", "ran"]), @r#"once: INVALID_INPUT the ledger "mysql:…" is not understood; write sqlite:PATH, postgres://…, redis://…, rediss://… or redis+cluster://…"#);
-    assert_snapshot!(refused(2, &["run", "--ledger", "once.db", "--", "touch", "ran"]), @r#"once: INVALID_INPUT the ledger "once.db" is not understood; write sqlite:PATH, postgres://…, redis://…, rediss://… or redis+cluster://…"#);
-    assert_snapshot!(refused(2, &["run", "--ledger", "", "--", "touch", "ran"]), @r#"once: INVALID_INPUT the ledger "" is not understood; write sqlite:PATH, postgres://…, redis://…, rediss://… or redis+cluster://…"#);
+    assert_snapshot!(refused(2, &["run", "--ledger", "mysql://me:secret@db", "--", "touch", "ran"]), @r#"once: INVALID_INPUT the ledger "mysql:…" is not understood; write sqlite:PATH, postgres://…, redis://…, redis+sentinel://…, redis+cluster://… (with TLS: rediss…), https://…, http://… or unix:PATH"#);
+    assert_snapshot!(refused(2, &["run", "--ledger", "once.db", "--", "touch", "ran"]), @r#"once: INVALID_INPUT the ledger "once.db" is not understood; write sqlite:PATH, postgres://…, redis://…, redis+sentinel://…, redis+cluster://… (with TLS: rediss…), https://…, http://… or unix:PATH"#);
+    assert_snapshot!(refused(2, &["run", "--ledger", "", "--", "touch", "ran"]), @r#"once: INVALID_INPUT the ledger "" is not understood; write sqlite:PATH, postgres://…, redis://…, redis+sentinel://…, redis+cluster://… (with TLS: rediss…), https://…, http://… or unix:PATH"#);
     assert_snapshot!(refused(2, &["run", "--ledger", "sqlite:", "--", "touch", "ran"]), @"once: INVALID_INPUT the ledger URL is not valid: it names no file; write sqlite:PATH");
-    assert_snapshot!(refused(2, &["run", "--ledger", "sqlite:once.db?sync=maybe", "--", "touch", "ran"]), @r#"once: INVALID_INPUT the ledger URL is not valid: "sync=maybe" is not understood; sync=full|normal|off and checkpoint=PAGES are"#);
+    assert_snapshot!(refused(2, &["run", "--ledger", "sqlite:once.db?sync=maybe", "--", "touch", "ran"]), @r#"once: INVALID_INPUT the ledger URL is not valid: "sync=maybe" is not understood; sync=full|normal|off, checkpoint=PAGES, create=yes|no and owner=any are"#);
     assert_snapshot!(refused(2, &["run", "--ledger", "sqlite:once.db?checkpoint=often", "--", "touch", "ran"]), @r#"once: INVALID_INPUT the ledger URL is not valid: checkpoint="often" is not a number of pages"#);
 }
 
@@ -26,12 +26,12 @@ fn places() {
     std::fs::create_dir(bench.path("folder")).unwrap();
     let run_at = |ledger: &str| refused_in(&bench, 12, &["run", "--ledger", ledger, "--", "touch", "ran"]);
     assert_snapshot!(run_at("sqlite:no/such/folder/once.db"), @r"
-    once: LEDGER_UNAVAILABLE the ledger cannot be used: there is no folder no/such/folder; make it, or give another path; nothing was run
+    once: LEDGER_UNAVAILABLE the ledger cannot be used: there is no folder no/such/folder; create it, or give another path; nothing was run
     once: happened: unknown, ran: no, retryable: no
     once: next: once --ledger sqlite:…/once.db doctor
     ");
     assert_snapshot!(run_at("sqlite:file/once.db"), @r"
-    once: LEDGER_UNAVAILABLE the ledger cannot be used: there is no folder file; make it, or give another path; nothing was run
+    once: LEDGER_UNAVAILABLE the ledger cannot be used: there is no folder file; create it, or give another path; nothing was run
     once: happened: unknown, ran: no, retryable: no
     once: next: once --ledger sqlite:…/once.db doctor
     ");
@@ -78,32 +78,30 @@ fn a_newer_ledger_is_not_understood() {
     let bench = Bench::new();
     bench.with_newer_ledger();
     assert_snapshot!(refused_in(&bench, 12, &RUN), @r"
-    once: LEDGER_UNAVAILABLE the ledger cannot be used: once.db was written by a newer version of Onceward (schema 99, this one knows 1); use that version; nothing was run
+    once: LEDGER_UNAVAILABLE the ledger cannot be used: once.db was written by a newer version of Onceward (schema 99, this version supports 3); use that version; nothing was run
     once: happened: unknown, ran: no, retryable: no
     once: next: once --ledger sqlite:…/once.db doctor
     ");
     assert_snapshot!(refused_in(&bench, 12, &["gc"]), @r"
-    once: LEDGER_UNAVAILABLE the ledger cannot be used: once.db was written by a newer version of Onceward (schema 99, this one knows 1); use that version; nothing was run
+    once: LEDGER_UNAVAILABLE the ledger cannot be used: once.db was written by a newer version of Onceward (schema 99, this version supports 3); use that version; nothing was run
     once: next: once --ledger sqlite:…/once.db doctor
     ");
+}
+
+/// The `-live` file says which ledger was there, and a damaged file is not that ledger.
+#[track_caller]
+fn is_not_the_ledger(bench: &Bench) {
+    for args in [&RUN[..], &["ls"], &["export"]] {
+        let said = refused_in(bench, 12, args);
+        assert!(said.contains("LEDGER_REPLACED") && said.contains("malformed"), "{args:?}: {said}");
+        assert!(said.contains("once restored"), "{args:?}: {said}");
+    }
 }
 
 #[test]
 fn a_damaged_ledger_runs_nothing() {
     let bench = Bench::new();
-    assert_snapshot!(refused_in(bench.with_long_ledger().damage(2..10_000), 12, &RUN), @r"
-    once: LEDGER_UNAVAILABLE the ledger cannot be used: once.db is damaged (database disk image is malformed); restore it from a backup, `once doctor` says more; nothing was run
-    once: happened: unknown, ran: no, retryable: no
-    once: next: once --ledger sqlite:…/once.db doctor
-    ");
-    assert_snapshot!(refused_in(&bench, 12, &["ls"]), @r"
-    once: LEDGER_UNAVAILABLE the ledger cannot be used: once.db is damaged (database disk image is malformed); restore it from a backup, `once doctor` says more; nothing was run
-    once: next: once --ledger sqlite:…/once.db doctor
-    ");
-    assert_snapshot!(refused_in(&bench, 12, &["export"]), @r"
-    once: LEDGER_UNAVAILABLE the ledger cannot be used: once.db is damaged (database disk image is malformed); restore it from a backup, `once doctor` says more; nothing was run
-    once: next: once --ledger sqlite:…/once.db doctor
-    ");
+    is_not_the_ledger(bench.with_long_ledger().damage(2..10_000));
 }
 
 #[test]
@@ -112,18 +110,14 @@ fn half_a_ledger_runs_nothing() {
     bench.with_long_ledger();
     let file = std::fs::OpenOptions::new().write(true).open(bench.path("once.db")).unwrap();
     file.set_len(3 * 4096 + 100).unwrap();
-    assert_snapshot!(refused_in(&bench, 12, &RUN), @r"
-    once: LEDGER_UNAVAILABLE the ledger cannot be used: once.db is damaged (database disk image is malformed); restore it from a backup, `once doctor` says more; nothing was run
-    once: happened: unknown, ran: no, retryable: no
-    once: next: once --ledger sqlite:…/once.db doctor
-    ");
+    is_not_the_ledger(&bench);
 }
 
 #[test]
 fn only_a_run_makes_a_ledger() {
     let id = format!("op_{}", "a".repeat(32));
     assert_snapshot!(refused(2, &["ls"]), @"once: INVALID_INPUT there is no ledger at once.db yet; `once run` makes one");
-    for command in ["ls", "report", "gc", "stats", "export"] {
+    for command in ["ls", "report", "cost", "gc", "stats", "export"] {
         refused(2, &[command]);
     }
     for command in ["show", "wait", "verify", "cancel", "forget"] {
@@ -184,4 +178,28 @@ fn a_ledger_that_cannot_be_written() {
     once: next: once --ledger sqlite:…/once.db doctor
     ");
     unchanged(&bench, &before);
+}
+
+#[test]
+fn an_epoch_that_leaves_no_room_for_the_next_is_refused() {
+    let bench = Bench::new();
+    bench.once(&["run", "--key", "a", "--", "true"]).exits(0);
+    let identity = || {
+        let said = bench.once(&["doctor"]).exits(0).out();
+        said.lines().find(|line| line.contains("epoch ")).unwrap().to_owned()
+    };
+    let before = identity();
+    for epoch in [u64::MAX, u64::MAX - 1, 1 << 53] {
+        for flags in [&[][..], &["--dry-run"], &["--json"]] {
+            let epoch = epoch.to_string();
+            let said = bench.once(&[&["restored", "--at", "1h", "--epoch", &epoch], flags].concat()).exits(2);
+            let all = format!("{}{}", said.out(), said.err());
+            assert!(all.contains(&format!("the epoch {epoch} is too large")), "{all}");
+        }
+    }
+    assert_eq!(identity(), before, "nothing has changed");
+    let largest = ((1_u64 << 53) - 1).to_string();
+    bench.once(&["restored", "--at", "1h", "--epoch", &largest]).exits(0);
+    let said = bench.once(&["restored", "--at", "1h"]).exits(2).err();
+    assert!(said.contains("is too large"), "{said}");
 }

@@ -17,7 +17,7 @@ fn refused(exit: i32, args: &[&str]) -> String {
     refused_in(&Bench::new(), exit, args)
 }
 
-/// Runs `once` twice, the second time with `--json`, and gives what it says to people.
+/// Runs `once` twice, the second time with `--json`, and returns the text for people.
 ///
 /// Both times it must end with that exit code, leave every file as it was and make none; with `--json` it must say one
 /// JSON object and nothing else.
@@ -56,7 +56,7 @@ fn without_folder(bench: &Bench, said: &str) -> String {
     said.replace(&format!("{}/", here.display()), "")
 }
 
-/// The code in what is said to people: `once: CODE …`. The parser of the command line says none, and means wrong input.
+/// The code in the text for people: `once: CODE …`. The parser of the command line prints none, which means wrong input.
 fn code_of(said: &str, exit: i32) -> String {
     match said.strip_prefix("once: ").and_then(|rest| rest.split(' ').next()) {
         Some(code) => code.to_owned(),

@@ -31,13 +31,13 @@ fn a_key_of_several_operations_names_none() {
         bench.once(&["run", "--scope", scope, "--name", name, "--key", "k", "--", "true"]).exits(0);
     }
     assert_snapshot!(refused_in(&bench, 2, &["cancel", "k"]), @r#"
-    once: INVALID_INPUT "k" fits 3 operations; give the whole id, or narrow it with --scope or --name:
+    once: INVALID_INPUT "k" matches 3 operations; give the whole id, or narrow it with --scope or --name:
       op_…  done  scope b, name pay, key k
       op_…  done  scope a, name pay, key k
       op_…  done  scope a, name mail, key k
     "#);
     assert_snapshot!(refused_in(&bench, 2, &["show", "k", "--scope", "a"]), @r#"
-    once: INVALID_INPUT "k" fits 2 operations; give the whole id, or narrow it with --scope or --name:
+    once: INVALID_INPUT "k" matches 2 operations; give the whole id, or narrow it with --scope or --name:
       op_…  done  scope a, name pay, key k
       op_…  done  scope a, name mail, key k
     "#);
@@ -69,7 +69,7 @@ fn what_is_done_cannot_be_settled_or_cancelled() {
     ");
     assert_snapshot!(refused_in(&bench, 2, &["forget", &id]), @"once: INVALID_INPUT the operation is done: without its record the next call runs it, a second time if it happened; add --force if you want that");
     assert_snapshot!(refused_in(&bench, 2, &["forget", &id, "--dry-run"]), @"once: INVALID_INPUT the operation is done: without its record the next call runs it, a second time if it happened; add --force if you want that");
-    assert_snapshot!(refused_in(&bench, 2, &["verify", &id]), @"once: INVALID_INPUT this operation has no check of its own; give --check COMMAND");
+    assert_snapshot!(refused_in(&bench, 2, &["verify", &id]), @"once: INVALID_INPUT this operation has no check; give --check COMMAND");
 }
 
 #[test]
@@ -106,10 +106,10 @@ fn settling_needs_a_verdict() {
     let id = bench.with_doubt();
     assert_snapshot!(refused_in(&bench, 2, &["settle", &id]), @r"
     error: the following required arguments were not provided:
-      <--as <FINDING>|--probe>
+      <--as <FINDING>|--probe [<COMMAND>]>
 
     Usage: once settle <OPERATION> --as <done|failed> [--note <TEXT>] [--data <JSON>]
-           once settle <OPERATION> --probe
+           once settle <OPERATION> --probe [<COMMAND>]
 
     For more information, try '--help'.
     ");
@@ -126,17 +126,17 @@ fn settling_needs_a_verdict() {
       --as failed  it did not happen: the next call runs it
     ");
     assert_snapshot!(refused_in(&bench, 2, &["settle", &id, "--as", "done", "--probe"]), @r"
-    error: the argument '--as <FINDING>' cannot be used with '--probe'
+    error: the argument '--as <FINDING>' cannot be used with '--probe [<COMMAND>]'
 
     Usage: once settle <OPERATION> --as <done|failed> [--note <TEXT>] [--data <JSON>]
-           once settle <OPERATION> --probe
+           once settle <OPERATION> --probe [<COMMAND>]
 
     For more information, try '--help'.
     ");
-    assert_snapshot!(refused_in(&bench, 2, &["settle", &id, "--probe"]), @"once: INVALID_INPUT this operation has no probe; check whether it happened, then give --as done or --as failed");
+    assert_snapshot!(refused_in(&bench, 2, &["settle", &id, "--probe"]), @"once: INVALID_INPUT this operation has no probe; check whether it happened, then give --as done or --as failed, or your own probe with --probe COMMAND");
     assert_snapshot!(refused_in(&bench, 2, &["settle", &id, "--as", "done", "--data", "id=42"]), @"once: INVALID_INPUT --data: the input is not valid JSON: expected a value (at byte 0)");
     assert_snapshot!(refused_in(&bench, 2, &["wait", &id, "--timeout", "long"]), @r#"
-    error: invalid value 'long' for '--timeout <TIME>': "long" is not a span of time (expected number at 0); write 500ms, 15s, 24h or 30d
+    error: invalid value 'long' for '--timeout <TIME>': "long" is not a duration (expected number at 0); write 500ms, 15s, 24h or 30d
 
     For more information, try '--help'.
     "#);

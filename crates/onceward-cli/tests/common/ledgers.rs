@@ -31,7 +31,7 @@ impl Bench {
     /// Writes an alarm into the record of every operation, as an attempt that comes back late would.
     pub(crate) fn raise_alarm(&self, word: &str) {
         let connection = Connection::open(self.path("once.db")).unwrap();
-        let alarm = format!("UPDATE operation SET detail = json_set(detail, '$.double_effect', '{word}')");
+        let alarm = format!("UPDATE operations SET detail = json_set(detail, '$.double_effect', '{word}')");
         assert_eq!(connection.execute(&alarm, []).unwrap(), 1);
     }
 
@@ -61,11 +61,11 @@ impl Bench {
         connection
             .execute_batch(
                 "WITH RECURSIVE n(i) AS (SELECT 2 UNION ALL SELECT i + 1 FROM n WHERE i < 2000)
-                 INSERT INTO operation (row, slot, id, scope, name, key, origin, state, version, attempt,
+                 INSERT INTO operations (row, slot, id, scope, name, key, origin, state, version, attempt,
                    created_ms, updated_ms, due_ms, agenda, detail, outcome)
                  SELECT i, slot + i, substr(id, 1, 19) || replace(replace(replace(replace(
                      printf('%016d', i), '0', 'a'), '1', 'b'), '8', 'c'), '9', 'd'), scope, name, key, origin, state, version, attempt,
-                   created_ms, updated_ms, due_ms, agenda, detail, outcome FROM operation, n WHERE row = 1",
+                   created_ms, updated_ms, due_ms, agenda, detail, outcome FROM operations, n WHERE row = 1",
             )
             .unwrap();
         connection.pragma_update(None, "journal_mode", "wal").unwrap();

@@ -16,13 +16,9 @@ use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tempfile::TempDir;
-
-/// How long a condition is waited for before the test gives up.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A command that says that it has begun and ends when [`Bench::release`] is called, or when its folder goes.
 pub(crate) const HELD: &str = "echo ran >> runs; while [ -e runs ] && [ ! -e release ]; do sleep 0.02; done";
@@ -49,6 +45,22 @@ pub(crate) type Listing = BTreeMap<PathBuf, (u32, Vec<u8>)>;
 impl Bench {
     pub(crate) fn new() -> Self {
         Self { folder: tempfile::tempdir().unwrap() }
+    }
+
+    /// A bench whose ledger has the secret of another one, so that records can move between them.
+    pub(crate) fn like(other: &Self) -> Self {
+        let bench = Self::new();
+        other.share_secret(&bench.ledger());
+        bench
+    }
+
+    /// Gives the secret of this ledger to an empty one.
+    pub(crate) fn share_secret(&self, url: &str) {
+        if !self.path("secret").exists() {
+            self.once(&["export", "--secret-file", "secret"]).exits(0);
+        }
+        let args = ["import", "--secret-file", "secret", "--ledger", url];
+        self.once_with_stdin(&args, b"{\"exported\":0}\n").exits(0);
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -267,15 +279,33 @@ impl Drop for Running {
     }
 }
 
-/// Waits until something is so.
-#[track_caller]
-pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !is_so() {
-        assert!(begun.elapsed() < PATIENCE, "it never came about that {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+/// A process as others on the machine see it.
+pub(crate) struct Seen {
+    pub(crate) line: String,
+    pub(crate) environment: String,
 }
+
+/// Everything that a process has started and that still runs.
+pub(crate) fn started_by(process: u32) -> Vec<Seen> {
+    let read = |id: u32, name: &str| {
+        let bytes = std::fs::read(format!("/proc/{id}/{name}")).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).replace('\0', " ")
+    };
+    let mut parents = vec![process];
+    let mut seen = Vec::new();
+    while let Some(parent) = parents.pop() {
+        for task in std::fs::read_dir(format!("/proc/{parent}/task")).into_iter().flatten().flatten() {
+            let children = std::fs::read_to_string(task.path().join("children")).unwrap_or_default();
+            for child in children.split_whitespace().filter_map(|id| id.parse().ok()) {
+                seen.push(Seen { line: read(child, "cmdline"), environment: read(child, "environ") });
+                parents.push(child);
+            }
+        }
+    }
+    seen
+}
+
+pub(crate) use onceward_harness::eventually;
 
 /// What was said, with the parts that differ from run to run replaced: ids, keys, times and ages.
 pub(crate) fn tidy(bytes: &[u8]) -> String {
@@ -289,7 +319,9 @@ pub(crate) fn tidy(bytes: &[u8]) -> String {
         tidied.push_str(match word {
             _ if hash("op_", 32) => "op_…",
             _ if hash("k1_", 52) => "k1_…",
+            _ if hash("k2_", 52) => "k2_…",
             _ if hash("f1_", 52) => "f1_…",
+            _ if hash("f2_", 52) => "f2_…",
             _ if word.len() == 24 && word.ends_with('Z') && word.as_bytes()[10] == b'T' => "TIME",
             _ => word,
         });

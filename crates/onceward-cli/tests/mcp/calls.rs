@@ -1,6 +1,6 @@
-//! Retries, wanted repeats, keys and scopes.
+//! Retries, intended repeats, keys and scopes.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::common::{Bench, eventually};
 use crate::session::{Session, about, effects, with_meta, words};
@@ -58,10 +58,14 @@ fn a_cancelled_call_goes_on_and_its_retry_gets_its_result() {
     assert_eq!(result["structuredContent"]["run"], json!(1));
     assert_eq!((&about(&result)["status"], &about(&result)["ran"]), (&json!("joined"), &json!(false)));
     assert_eq!(about(&result)["operation"]["attempt"], 1);
-    assert!(words(&result).starts_with("[once] Joined: the same call was under way already"), "{result}");
+    assert!(words(&result).starts_with("[once] Joined: the same call was already running"), "{result}");
     assert!(!bench.read("seen").contains("cancelled"), "the cancellation was forwarded");
     assert_eq!(effects(&bench), 1);
     assert!(session.is_silent(50), "the cancelled request was answered");
+    // What the answer to the joined call says is true.
+    assert!(words(&result).contains("make the same call once more"), "{result}");
+    assert!(about(&session.call(3, "count", &json!({"hold": "go"}))).is_null());
+    assert_eq!(effects(&bench), 2);
 }
 
 #[test]
@@ -74,7 +78,7 @@ fn an_answer_that_nobody_waited_for_is_replayed_once() {
     bench.write("go", "");
     eventually("it is done", || bench.json(&["ls"])["data"][0]["state"] == "done");
     assert_eq!(about(&session.call(2, "count", &json!({"hold": "go"})))["status"], "replayed");
-    // The replay was delivered, so now the same call is wanted again.
+    // The replay was delivered, so the same call is now a new action.
     assert!(about(&session.call(3, "count", &json!({"hold": "go"}))).is_null());
     assert_eq!(effects(&bench), 2);
 }
@@ -114,7 +118,7 @@ fn a_client_that_repeats_itself_while_the_call_runs_joins_it() {
     session.answer(1);
     let joined = session.answer(2)["result"].clone();
     assert!(words(&joined).contains("make the same call once more"), "{joined}");
-    // What it was told is true.
+    // The answer was true.
     assert!(about(&session.call(3, "count", &json!({"hold": "go"}))).is_null());
     assert_eq!(effects(&bench), 2);
 }
@@ -141,6 +145,33 @@ fn a_key_makes_calls_one_operation_wherever_it_stands() {
     let reused = session.call(6, "count", &json!({"n": 9, "idempotency_key": "k"}));
     assert_eq!((&reused["isError"], &about(&reused)["error"]["code"]), (&json!(true), &json!("KEY_REUSED")));
     assert_eq!(effects(&bench), 2);
+}
+
+#[test]
+fn a_dry_run_in_any_spelling_runs_nothing_and_a_tools_own_is_left_to_it() {
+    let bench = Bench::new();
+    let mut session = Session::start(&bench, &["--scope", "s", "--expose-key"]);
+    // `own` has an argument `dry_run` of its own, `count` has none.
+    for (id, name) in (1..).zip(["dryRun", "dry-run", "DRY_RUN", "Dry Run"]) {
+        for (tool, id) in [("own", id), ("count", id + 10)] {
+            let told = session.call(id, tool, &json!({"n": 1, name: true}));
+            assert_eq!(about(&told)["status"], "dry_run", "{tool} {name}: {told}");
+            assert!(words(&told).contains("Nothing was run"), "{tool} {name}: {told}");
+        }
+    }
+    let told = session.call(30, "own", &json!({"n": 1, "dry_run": false, "dryRun": "yes"}));
+    assert_eq!(about(&told)["status"], "dry_run");
+    let told = session.call(31, "own", &json!({"n": 1, "dryRun": "perhaps"}));
+    assert_eq!(about(&told)["error"]["code"], "INVALID_INPUT");
+    assert_eq!(about(&session.call(32, "count", &json!({"n": 1, "dry_run": true})))["status"], "dry_run");
+    assert_eq!(effects(&bench), 0);
+    // The tool's own argument reaches it as it is, whatever it says.
+    for (id, dry_run) in [(40, json!(true)), (41, json!(false)), (42, json!("perhaps"))] {
+        session.call(id, "own", &json!({"n": id, "dry_run": dry_run, "dryRun": false}));
+        let effect: Value = serde_json::from_str(bench.read("effects").lines().last().unwrap()).unwrap();
+        assert_eq!(effect, json!({"tool": "own", "n": id, "dry_run": dry_run}));
+    }
+    assert_eq!(effects(&bench), 3);
 }
 
 #[test]

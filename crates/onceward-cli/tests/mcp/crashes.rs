@@ -101,7 +101,7 @@ fn a_client_that_is_gone_has_not_got_its_answer() {
     let asked = format!("{}\n", request(1, "count", &json!({"hold": "go"})));
     process.stdin.as_mut().unwrap().write_all(asked.as_bytes()).unwrap();
     eventually("it runs", || effects(&bench) == 1);
-    // The proxy is left without anybody who reads.
+    // The proxy no longer has a reader.
     drop(process.stdout.take());
     bench.write("go", "");
     eventually("it is done", || bench.json(&["ls"])["data"][0]["state"] == "done");
@@ -124,4 +124,39 @@ fn no_server_no_effect() {
     let bench = Bench::new();
     assert!(bench.once(&["mcp", "--", "/no/such/server"]).exits(1).err().contains("cannot start"));
     bench.once(&["mcp"]).exits(2);
+}
+
+#[test]
+fn a_client_that_is_about_to_kill_gets_an_orderly_end_before() {
+    let bench = Bench::new();
+    let mut session = Session::scoped(&bench);
+    session.ask(1, "count", &json!({"hold": "never"}));
+    eventually("it runs", || effects(&bench) == 1);
+    // As SDKs do it: the input is closed, SIGTERM comes, and SIGKILL would come two seconds later.
+    session.close_input();
+    let pid = nix::unistd::Pid::from_raw(i32::try_from(session.process.id()).unwrap());
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
+    let begun = std::time::Instant::now();
+    eventually("it ends by itself", || session.process.try_wait().unwrap().is_some());
+    assert!(begun.elapsed() < std::time::Duration::from_secs(4), "{:?}", begun.elapsed());
+    let listed = bench.json(&["ls"]);
+    assert_eq!(listed["data"][0]["state"], "in_doubt", "{listed}");
+    assert!(
+        listed.to_string().contains("the server ended"),
+        "written down, and not only seen later: {listed}"
+    );
+}
+
+#[test]
+fn replays_are_counted_also_when_the_proxy_ends_at_once() {
+    let bench = Bench::new();
+    let mut session = Session::start(&bench, &["--scope", "s", "--keys", "strict"]);
+    for id in 1..=12 {
+        session.call(id, "count", &json!({}));
+    }
+    session.leave();
+    assert_eq!(
+        (effects(&bench), &bench.json(&["report", "--scope", "s"])["data"]["replays"]),
+        (1, &json!(11))
+    );
 }

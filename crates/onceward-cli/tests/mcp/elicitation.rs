@@ -90,9 +90,9 @@ fn who_does_not_know_changes_nothing() {
     }
     session.ask(6, "count", &doubtful());
     let question: Value = serde_json::from_str(&session.line()).unwrap();
-    // The same call once more is told at once, and the human is not asked twice.
+    // The same call again is answered at once, and the human is not asked twice.
     assert_eq!(about(&session.call(7, "count", &doubtful()))["error"]["code"], "IN_DOUBT");
-    // Whoever has given up his call has no question any more.
+    // A cancelled call no longer has an open question.
     session.cancel(6);
     let gone: Value = serde_json::from_str(&session.line()).unwrap();
     assert_eq!(gone["method"], "notifications/cancelled");
@@ -102,6 +102,17 @@ fn who_does_not_know_changes_nothing() {
     assert_eq!(bench.state(&bench.newest()), "in_doubt");
     assert_eq!(effects(&bench), 1);
     assert_eq!(session.leave(), Some(0));
+}
+
+#[test]
+fn a_client_that_never_answers_is_not_waited_for_longer_than_for_a_call() {
+    let bench = Bench::new();
+    let mut session = in_doubt(&bench, &json!({"elicitation": {}}), &["--wait", "300ms"]);
+    session.ask(3, "count", &doubtful());
+    let question: Value = serde_json::from_str(&session.line()).unwrap();
+    assert_eq!(question["method"], "elicitation/create");
+    assert_eq!(about(&session.answer(3)["result"])["error"]["code"], "IN_DOUBT");
+    assert_eq!(effects(&bench), 1);
 }
 
 #[test]
@@ -200,7 +211,7 @@ fn what_nobody_has_asked_settles_nothing() {
     // An answer about one call is none about another.
     session.send(&modern(6, &json!({"n": 2}), &brought("did_not_happen", &state)));
     assert_eq!(about(&session.answer(6)["result"])["error"]["code"], "INVALID_INPUT");
-    // Who does not know is told what everybody is told.
+    // If the human does not know, the answer is the usual one.
     session.send(&modern(7, &doubtful(), &brought("leave", &state)));
     assert_eq!(about(&session.answer(7)["result"])["error"]["code"], "IN_DOUBT");
     // Another proxy has another secret.

@@ -34,7 +34,7 @@ fn two_proxies_run_the_same_call_once_and_both_are_answered() {
             assert_eq!(session.answer(1)["result"]["structuredContent"]["run"], json!(1), "{url}");
         }
         assert_eq!(effects(&bench), 1, "{url}");
-        // Both have their answer, so the same call is wanted again.
+        // Both have their answer, so the same call is a new action.
         let [mut first, second] = sessions;
         second.leave();
         eventually("the delivery is noted", || {

@@ -70,7 +70,7 @@ fn an_id_that_is_used_again_gets_both_answers() {
         session.answer(5);
     }
     assert_eq!(effects(&bench), 2);
-    // An id that we might use ourselves is the client's all the same.
+    // A client may use an id that looks like one of ours.
     for id in [1_000_000_001_u64, 1_000_000_002, 1_000_000_003] {
         session.send(&json!({"jsonrpc": "2.0", "id": id, "method": "ping"}));
         assert_eq!(session.answer(id)["id"], json!(id));
@@ -116,4 +116,8 @@ fn a_thousand_calls_are_under_way_at_once() {
         assert_eq!(words(&session.answer(id)["result"]), "run 1");
     }
     assert_eq!(effects(&bench), 1000);
+    // They take turns at the streams, and not a thread each.
+    let status = std::fs::read_to_string(format!("/proc/{}/status", session.process.id())).unwrap();
+    let threads = status.lines().find_map(|line| line.strip_prefix("Threads:")).unwrap();
+    assert!(threads.trim().parse::<u32>().unwrap() < 100, "{threads}");
 }

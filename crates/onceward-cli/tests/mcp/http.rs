@@ -76,7 +76,7 @@ fn a_client_that_leaves_does_not_take_its_call_with_it_and_its_retry_gets_the_an
         let stream = web.ask(1, &args);
         eventually("it runs", || effects(&bench) == 1);
         drop(stream);
-        // The one who comes meanwhile waits with it, and leaves too.
+        // A caller that arrives meanwhile waits with it, and leaves too.
         drop(web.ask(2, &args));
         bench.write("go", "");
         eventually("it is done", || bench.json(&["ls"])["data"][0]["state"] == "done");
@@ -84,7 +84,7 @@ fn a_client_that_leaves_does_not_take_its_call_with_it_and_its_retry_gets_the_an
         assert_eq!(about(&result)["status"], "replayed", "{result}");
         assert_eq!(result["structuredContent"]["run"], json!(1));
         assert_eq!(effects(&bench), 1);
-        // The replay was delivered, so now it is wanted again.
+        // The replay was delivered, so the same call is now a new action.
         assert!(about(&web.call(4, &args)).is_null());
         assert_eq!(effects(&bench), 2);
     }
@@ -97,7 +97,7 @@ fn a_cancelled_call_goes_on_and_its_retry_gets_its_result() {
     let first = web.ask(1, &json!({"hold": "go"}));
     eventually("it runs", || effects(&bench) == 1);
     assert_eq!(web.cancel(1).status, 202);
-    // One that nobody guards is the server's.
+    // An unguarded call is left to the server.
     assert_eq!(web.cancel(99).status, 202);
     bench.write("go", "");
     first.end();
@@ -105,6 +105,19 @@ fn a_cancelled_call_goes_on_and_its_retry_gets_its_result() {
     assert_eq!(effects(&bench), 1);
     let bodies: Vec<String> = seen(&bench).iter().map(|one| one["body"].to_string()).collect();
     assert_eq!(bodies.iter().filter(|body| body.contains("cancelled")).count(), 1, "{bodies:?}");
+}
+
+#[test]
+fn a_client_that_cleans_up_after_the_answer_gets_every_repeat_that_it_wants() {
+    let bench = Bench::new();
+    let web = Web::scoped(&bench);
+    for id in 1..=4 {
+        assert!(about(&web.call(id, &json!({"n": 1}))).is_null());
+        let params = json!({"requestId": id, "reason": "AbortError: This operation was aborted"});
+        let cancel = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params});
+        assert_eq!(web.post(&[], &cancel).status, 202);
+    }
+    assert_eq!(effects(&bench), 4);
 }
 
 #[test]
@@ -327,4 +340,32 @@ fn a_listener_that_others_can_reach_needs_a_token() {
     assert_eq!(web.post(&[("X-Once-Token", "t0")], &list).status, 200);
     assert_eq!(web.post(&[("Authorization", "Bearer t0")], &list).status, 200);
     assert!(!bench.read("seen").contains("t0"), "the server need not know it");
+}
+
+#[test]
+fn a_client_that_listens_hears_when_a_doubt_changes_its_tools() {
+    let bench = Bench::new();
+    let web = Web::start(&bench, &[]);
+    let session = [("Mcp-Session-Id", "s-1")];
+    let names = || {
+        let list = json!({"jsonrpc": "2.0", "id": 9, "method": "tools/list"});
+        let listed = web.post(&session, &list).message()["result"]["tools"].clone();
+        listed.as_array().unwrap().iter().map(|tool| tool["name"].clone()).collect::<Vec<_>>()
+    };
+    assert!(!names().contains(&json!("once_status")));
+    let mut stream = web.open("GET /mcp", &session, "");
+    stream.until("hello");
+    let mut other = web.open("GET /mcp", &[("Mcp-Session-Id", "s-2")], "");
+    other.until("hello");
+    web.post(&session, &request(1, "count", &json!({"status": 500})));
+    stream.until("notifications/tools/list_changed");
+    assert!(names().contains(&json!("once_status")));
+    let doubtful = bench.json(&["ls", "--state", "in_doubt"])["data"][0]["id"].as_str().unwrap().to_owned();
+    bench.once(&["settle", &doubtful, "--as", "failed"]).exits(0);
+    stream.heard.clear();
+    web.call_with(&session, 2, &json!({}));
+    stream.until("notifications/tools/list_changed");
+    assert!(!names().contains(&json!("once_status")));
+    bench.write("bye", "");
+    assert!(!other.end().body.contains("list_changed"), "another's tools have not changed");
 }

@@ -69,7 +69,7 @@ fn a_client_that_loses_its_session_and_asks_again_in_another_is_still_the_same()
     let ask = |session: &str, args: &serde_json::Value| {
         web.open("POST /mcp", &[("Mcp-Session-Id", session)], &request(1, "count", args).to_string())
     };
-    // It was told nothing certain.
+    // It got no definite answer.
     let args = json!({"status": 404});
     assert_eq!(ask("one", &args).end().status, 404);
     assert_eq!(about(&ask("two", &args).end().message()["result"])["error"]["code"], "IN_DOUBT");
@@ -84,7 +84,7 @@ fn a_client_that_loses_its_session_and_asks_again_in_another_is_still_the_same()
     });
     assert_eq!(about(&ask("four", &args).end().message()["result"])["status"], "replayed");
     assert_eq!(effects(&bench), 2);
-    // It had its answer: whoever asks in another session is somebody else.
+    // The first caller has its answer, so a call in another session comes from another caller.
     assert!(about(&ask("five", &args).end().message()["result"]).is_null());
     assert_eq!(effects(&bench), 3);
 }
@@ -104,6 +104,25 @@ fn a_call_that_the_server_rejects_may_be_made_again() {
 }
 
 #[test]
+fn an_error_of_a_tool_with_a_status_of_its_own_is_in_doubt() {
+    for (status, code, words_of_tool) in [
+        (400, -32602, "Invalid params: the card has expired"),
+        (400, -32600, "Bad Request: said the bank"),
+        (404, -32601, "Method not found"),
+        (400, -32021, "the client does not support elicitation"),
+    ] {
+        let bench = Bench::new();
+        let web = Web::scoped(&bench);
+        let args = json!({"coded": [status, code, words_of_tool]});
+        let first = web.post(&[], &request(1, "count", &args));
+        assert_eq!((first.status, &first.message()["error"]["code"]), (status, &json!(code)), "as it came");
+        let again = web.post(&[], &request(2, "count", &args));
+        assert_eq!(about(&again.message()["result"])["error"]["code"], "IN_DOUBT", "{words_of_tool}");
+        assert_eq!(effects(&bench), 1);
+    }
+}
+
+#[test]
 fn a_server_that_cannot_be_reached_was_sent_nothing_and_the_call_may_be_made_again() {
     let bench = Bench::new();
     let port = free_port();
@@ -111,6 +130,7 @@ fn a_server_that_cannot_be_reached_was_sent_nothing_and_the_call_may_be_made_aga
     let result = web.call(1, &json!({}));
     let error = &about(&result)["error"];
     assert_eq!((&error["happened"], &error["retryable"]), (&json!("no"), &json!(true)), "{result}");
+    assert!(words(&result).contains("ake the same call again"), "{result}");
     let list = web.post(&[], &json!({"jsonrpc": "2.0", "id": 2, "method": "tools/list"}));
     assert_eq!((list.status, &list.message()["happened"]), (502, &json!("no")));
     let (_server, _) = server(&bench, port);
@@ -180,7 +200,25 @@ fn a_page_from_elsewhere_is_not_let_in() {
         let answer = web.post(&headers, &request(1, "count", &json!({})));
         assert_eq!((answer.status, &answer.message()["code"]), (403, &json!("INVALID_INPUT")));
     }
+    for host in ["127.0.0.1:6280@evil.example", "127.0.0.1:x", "", "localhost/evil.example"] {
+        let answer = web.post(&[("Host", host)], &request(1, "count", &json!({})));
+        assert!([400, 403].contains(&answer.status), "{host:?}: {}", answer.status);
+    }
+    let body = request(1, "count", &json!({})).to_string();
+    assert_eq!(
+        web.send("POST http://evil.example/mcp", &[], &body).status,
+        403,
+        "the target names a host too"
+    );
+    let head = format!("POST /mcp HTTP/1.1\r\nConnection: close\r\nContent-Length: {}\r\n\r\n", body.len());
+    let mut connection = web.connect();
+    connection.write_all(format!("{head}{body}").as_bytes()).unwrap();
+    let mut said = String::new();
+    connection.read_to_string(&mut said).unwrap();
+    assert!(said.starts_with("HTTP/1.1 403"), "without a host: {said}");
     assert_eq!(effects(&bench), 0);
+    let target = format!("POST http://127.0.0.1:{}/mcp", web.port);
+    assert_eq!(web.send(&target, &[], &request(7, "count", &json!({"n": 7})).to_string()).status, 200);
     let here = [("Origin", "http://localhost:5173")];
     assert_eq!(words(&web.call_with(&here, 1, &json!({}))), "run 1");
     assert_eq!(seen(&bench).last().unwrap()["headers"]["origin"], "http://localhost:5173");

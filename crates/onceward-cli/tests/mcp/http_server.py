@@ -25,12 +25,16 @@ def wait_for(name):
         time.sleep(0.005)
 
 
-def effects():
+def read(name):
     try:
-        with open("effects") as file:
+        with open(name) as file:
             return file.read()
     except FileNotFoundError:
         return ""
+
+
+def effects():
+    return read("effects")
 
 
 def note(file, text):
@@ -48,8 +52,8 @@ class Server(BaseHTTPRequestHandler):
     def do_POST(self):
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         self.see(body)
-        if self.headers.get("Authorization") == "Bearer bad":
-            return self.message(401, {"error": "invalid_token"})
+        if self.headers.get("Authorization", "") in ("Bearer bad", *read("revoked").split("\n")[:-1]):
+            return self.message(401, {"error": "invalid_token"}, {"WWW-Authenticate": 'Bearer error="invalid_token"'})
         try:
             message = json.loads(body)
         except ValueError:
@@ -77,7 +81,8 @@ class Server(BaseHTTPRequestHandler):
         if params["name"] == "look":
             return self.message(200, {**answer, "result": text(effects())})
         if args.get("reject"):
-            return self.message(400, {**answer, "error": {"code": -32602, "message": "bad arguments"}})
+            words = "Invalid arguments for tool %s: bad" % params["name"]
+            return self.message(400, {**answer, "error": {"code": -32602, "message": words}})
         line = json.dumps(args, sort_keys=True)
         note("effects", line)
         if args.get("events"):
@@ -98,6 +103,10 @@ class Server(BaseHTTPRequestHandler):
         if args.get("reset"):
             self.close_connection = True
             return self.connection.shutdown(socket.SHUT_RDWR)
+        if args.get("coded"):
+            # The Python SDK maps the codes of errors to statuses, also of those that a tool raises.
+            status, code, words = args["coded"]
+            return self.message(status, {**answer, "error": {"code": code, "message": words}})
         if args.get("status"):
             return self.plain(args["status"], b"so sorry", {"X-Why": "tired"})
         if args.get("cut"):

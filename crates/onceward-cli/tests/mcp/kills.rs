@@ -9,10 +9,10 @@ use serde_json::json;
 use crate::common::Bench;
 use crate::session::{Session, about};
 
-/// How many calls are under way when somebody is killed.
+/// How many calls are in flight at each kill.
 const CALLS: u64 = 10;
 
-/// How often somebody is killed; `ONCE_KILL_ROUNDS` makes it more.
+/// Number of kills; `ONCE_KILL_ROUNDS` makes it more.
 fn rounds() -> u64 {
     std::env::var("ONCE_KILL_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(9)
 }

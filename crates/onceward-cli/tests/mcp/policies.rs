@@ -12,7 +12,8 @@ fn explain_says_what_each_tool_is_and_why() {
     insta::assert_snapshot!(said.out(), @r"
     TOOL       CLASS       KEYS  WHY
     count      once        auto  it has no annotations
-    get_thing  idempotent  auto  a guess: its name says `get`
+    exact      once        auto  it has no annotations
+    get_thing  idempotent  auto  a guess: it says `get`
     look       read        auto  readOnlyHint
     own        once        auto  it has no annotations
     put        idempotent  auto  idempotentHint
@@ -29,7 +30,7 @@ fn explain_says_what_each_tool_is_and_why() {
         .exits(0);
     assert!(bench.read("believed.toml").contains("\n[operation.\"shop/get_thing\"]\nclass = \"idempotent\""));
     let said = ["--config", "believed.toml", "mcp", "--explain", "--server", "shop", "--", "python3", SERVER];
-    assert_eq!(bench.once(&said).exits(0).out().matches("the policy says so").count(), 6);
+    assert_eq!(bench.once(&said).exits(0).out().matches("the policy says so").count(), 7);
     bench.once(&["mcp", "init", "--server", "shop", "--", "python3", SERVER]).exits(2);
 }
 
@@ -67,7 +68,7 @@ fn another_tool_tells_whether_it_happened() {
         assert!(words(&result).contains("look says that it happened"), "{result}");
     }
     assert_eq!(effects(&bench), 1);
-    // It is in doubt and did not happen: it runs again by itself.
+    // It is in doubt and did not happen: it runs again automatically.
     session.call(2, "count", &json!({"n": 2, "error": true}));
     std::fs::remove_file(bench.path("effects")).unwrap();
     session.ask(3, "count", &json!({"n": 2, "error": true}));
@@ -99,7 +100,7 @@ fn calls_with_the_same_lock_do_not_overlap_in_any_process() {
     two.ask(1, "count", &json!({"user": 7, "n": 2}));
     assert!(two.is_silent(200) && effects(&bench) == 1);
     two.call(2, "count", &json!({"user": 8}));
-    // Whoever waits in vain is told what for.
+    // A call that waits too long gets an answer that names the lock.
     let mut hasty = Session::start(&bench, &["--scope", "s", "--wait", "100ms"]);
     let told = hasty.call(3, "count", &json!({"user": 7, "n": 3}));
     assert_eq!(about(&told)["error"]["code"], "IN_PROGRESS");

@@ -25,6 +25,10 @@ tools = [
         "inputSchema": {"type": "object"},
         "outputSchema": {"type": "object", "properties": {"result": {"type": "string"}}, "required": ["result"]},
     },
+    {
+        "name": "exact",
+        "inputSchema": {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]},
+    },
 ]
 
 
@@ -54,6 +58,14 @@ def effects():
             return file.read()
     except FileNotFoundError:
         return ""
+
+
+def is_first(name):
+    try:
+        os.mkdir(name)
+    except FileExistsError:
+        return False
+    return True
 
 
 def call(id, params):
@@ -89,8 +101,10 @@ def call(id, params):
     if args.get("garbage"):
         return send('{"jsonrpc":"2.0","id":%s,"result":{' % json.dumps(id))
     if args.get("rpc_error"):
-        code, words = args["rpc_error"]
-        return answer(id, error={"code": code, "message": words})
+        code, words, *data = args["rpc_error"]
+        return answer(id, error={"code": code, "message": words, **({"data": data[0]} if data else {})})
+    if args.get("first_fails") and is_first(args["first_fails"]):
+        return answer(id, error={"code": -32603, "message": "broke after the effect"})
     if args.get("tool_error"):
         return answer(id, result=text(args["tool_error"], isError=True))
     if args.get("plain"):

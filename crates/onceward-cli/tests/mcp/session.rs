@@ -25,13 +25,17 @@ impl Session {
     /// `once mcp` with these flags before the counting server.
     pub(crate) fn start(bench: &Bench, flags: &[&str]) -> Self {
         // A policy of the working folder is not believed unless it is named.
-        let mut args = Vec::new();
-        if bench.path("onceward.toml").exists() {
-            args.extend_from_slice(&["--config", "onceward.toml"]);
-        }
-        args.push("mcp");
-        args.extend_from_slice(flags);
-        args.extend_from_slice(&["--", "python3", SERVER]);
+        let named = bench.path("onceward.toml").exists();
+        Self::begin(bench, if named { &["--config", "onceward.toml"] } else { &[] }, flags)
+    }
+
+    /// The same, under a policy of the working folder that is not named.
+    pub(crate) fn under(bench: &Bench, flags: &[&str]) -> Self {
+        Self::begin(bench, &[], flags)
+    }
+
+    fn begin(bench: &Bench, before: &[&str], flags: &[&str]) -> Self {
+        let args = [before, &["mcp"], flags, &["--", "python3", SERVER]].concat();
         let mut command = bench.command(&args);
         let mut process = command.stdin(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let stdout = BufReader::new(process.stdout.take().unwrap());
@@ -100,7 +104,7 @@ impl Session {
         );
     }
 
-    /// Whether nothing has come for a while.
+    /// Whether nothing has arrived for some time.
     pub(crate) fn is_silent(&mut self, ms: u64) -> bool {
         match self.lines.recv_timeout(Duration::from_millis(ms)) {
             Ok(line) => {
@@ -109,6 +113,11 @@ impl Session {
             }
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => self.early.is_empty(),
         }
+    }
+
+    /// The client says no more.
+    pub(crate) fn close_input(&mut self) {
+        drop(self.stdin.take());
     }
 
     /// The client goes away; gives the exit code of the proxy.
@@ -124,11 +133,20 @@ impl Session {
         listed.iter().map(|tool| tool["name"].as_str().unwrap_or_default().to_owned()).collect()
     }
 
-    /// Whether such a notification has come, among what came before the last answer.
-    pub(crate) fn was_told(&mut self, method: &str) -> bool {
-        let before = self.early.len();
-        self.early.retain(|line| !line.contains(method));
-        self.early.len() < before
+    /// Waits for such a notification, which may come before or after an answer.
+    #[track_caller]
+    pub(crate) fn wait_for(&mut self, method: &str) {
+        if let Some(found) = self.early.iter().position(|line| line.contains(method)) {
+            drop(self.early.remove(found));
+            return;
+        }
+        loop {
+            let line = self.lines.recv_timeout(PATIENCE).expect("a notification");
+            if line.contains(method) {
+                return;
+            }
+            self.early.push_back(line);
+        }
     }
 
     /// Kills the proxy.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::common::Bench;
+use crate::common::{Bench, eventually};
 use crate::session::request;
 
 const SERVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/mcp/http_server.py");
@@ -38,7 +38,7 @@ pub(crate) fn server_with(bench: &Bench, args: &[&str]) -> (Process, u16) {
     (Process(child), line.trim().parse().unwrap())
 }
 
-/// A port that nobody listens on.
+/// A port without a listener.
 pub(crate) fn free_port() -> u16 {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
@@ -47,7 +47,7 @@ pub(crate) fn free_port() -> u16 {
 pub(crate) struct Web {
     pub(crate) proxy: Process,
     pub(crate) server: Option<Process>,
-    port: u16,
+    pub(crate) port: u16,
 }
 
 /// What came back.
@@ -70,7 +70,7 @@ impl Web {
         Self { server: Some(server), ..Self::before(bench, port, flags) }
     }
 
-    /// With these flags, before whoever listens on that port.
+    /// Starts the proxy with these flags, for the server on that port.
     pub(crate) fn before(bench: &Bench, port: u16, flags: &[&str]) -> Self {
         Self::before_url(bench, &format!("http://127.0.0.1:{port}/mcp"), flags, &[])
     }
@@ -83,9 +83,19 @@ impl Web {
         let mut talk = BufReader::new(child.stderr.take().unwrap()).lines();
         let heard = talk.by_ref().map_while(Result::ok).find(|line| line.contains("listening on"));
         let port = heard.expect("it listens").split(['/', ':']).nth(5).unwrap().parse().unwrap();
-        // Nobody reads what else it says; it must not wait for that.
+        // Its other messages are not read; it must not block on them.
         std::thread::spawn(move || talk.map_while(Result::ok).count());
         Self { proxy: Process(child), server: None, port }
+    }
+
+    /// One that was started otherwise; `log` is what it has said so far.
+    pub(crate) fn of(child: Child, log: impl Fn() -> String) -> Self {
+        let proxy = Process(child);
+        eventually("it listens", || log().contains("listening on") && log().ends_with('\n'));
+        let log = log();
+        let heard = log.lines().find(|line| line.contains("listening on")).unwrap();
+        let port = heard.split(['/', ':']).nth(5).unwrap().parse().unwrap();
+        Self { proxy, server: None, port }
     }
 
     /// In the scope `s`.
@@ -144,7 +154,7 @@ impl Web {
         self.post(&[], &json!({"jsonrpc": "2.0", "method": method, "params": {"requestId": id}}))
     }
 
-    /// Tells whether nobody takes connections any more.
+    /// Whether connections are no longer accepted.
     pub(crate) fn connect_fails(&self) -> impl FnMut() -> bool + use<> {
         let port = self.port;
         move || TcpStream::connect(("127.0.0.1", port)).is_err()

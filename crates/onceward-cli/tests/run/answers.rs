@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::common::{Bench, COUNTED, HELD, Said};
 
-/// The error of an answer, with what is said of the operation and of the call.
+/// The error of an answer, with what it says about the operation and the call.
 fn told(answer: &Value) -> [Value; 4] {
     [&answer["error"]["code"], &answer["happened"], &answer["ran"], &answer["error"]["retryable"]]
         .map(Value::clone)
@@ -135,7 +135,7 @@ fn a_command_that_is_not_there_uses_up_nothing() {
     // What is done is replayed even when the command has gone again.
     std::fs::remove_file(bench.path("pay.sh")).unwrap();
     assert_eq!((bench.once(&args).exits(0).out().as_str(), bench.runs()), ("paid", 1));
-    // One that is there and cannot be started is told the same way.
+    // A command that exists but cannot be started is reported in the same way.
     bench.write("broken", "#!/no/such/interpreter\n");
     bench.shell("chmod +x broken");
     let answer = bench.json(&["run", "--key", "b", "--", "./broken"]);

@@ -1,11 +1,11 @@
-//! What the end of a command proves: an exit code by itself proves nothing.
+//! What the end of a command proves: an exit code alone proves nothing.
 
 use serde_json::json;
 
 use crate::common::server::{Server, closed};
 use crate::common::{Bench, Said};
 
-/// Calls the same line three times under one key. It must have one effect, and be told as in doubt every time.
+/// Calls the same line three times under one key. It must have one effect, and be reported as in doubt every time.
 #[track_caller]
 fn charges_once(bench: &Bench, key: &str, line: &str) {
     let before = bench.runs();
@@ -19,7 +19,7 @@ fn charges_once(bench: &Bench, key: &str, line: &str) {
     assert_eq!(bench.runs() - before, 1, "{line}: one charge in three calls");
 }
 
-/// Calls the same line twice under one key: it is told as a failure without effect, and tried again.
+/// Calls the same line twice under one key: it is reported as a failure without effect, and retried.
 #[track_caller]
 fn is_tried_again(bench: &Bench, key: &str, line: &str, exit: i32) {
     for attempt in 1..=2 {
@@ -67,7 +67,7 @@ fn curl_that_may_have_sent_something_before_it_was_refused_is_in_doubt() {
     charges_once(&bench, "url-option", &format!("curl -s -X POST {ok} --url {closed}"));
     bench.write("more", format!("url = {closed}\n"));
     charges_once(&bench, "config", &format!("curl -s -X POST {ok} -K more"));
-    // What curl reads by itself counts like arguments.
+    // Options in curl's configuration file count like arguments.
     std::fs::create_dir_all(bench.path("home")).unwrap();
     bench.write("home/.curlrc", "# mine\nuser-agent = \"x\"\nlocation\n");
     charges_once(&bench, "configured", &format!("curl -s -X POST {redirect}"));

@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::common::{Bench, Said, tidy};
 
 /// The scripts that the samples call.
-const SCRIPTS: [(&str, &str); 6] = [
+const SCRIPTS: [(&str, &str); 8] = [
     (
         "charge.sh",
         r#"case $1 in
@@ -23,6 +23,8 @@ const SCRIPTS: [(&str, &str); 6] = [
     ("was-charged.sh", r#"grep -q "^$1 " charges || exit 10"#),
     ("mail.sh", r#"read -r body; echo "$1 $body" >> mails; echo "sent to $1: $body""#),
     ("backup.sh", "echo \"$ONCE_KEY\" >> backups; if [ -e crash ]; then kill -9 $PPID $$; fi"),
+    ("book.sh", r#"echo "$1" >> bookings; echo "{\"data\":{\"id\":\"$1-1\"}}""#),
+    ("cancel.sh", r#"echo "cancel $1" >> bookings"#),
     ("bin/terraform", "echo \"Apply complete: $(cat main.tf)\""),
     ("bin/date", "cat today"),
 ];
@@ -65,7 +67,7 @@ impl Page {
         command
     }
 
-    /// Runs a line; gives what it prints on both streams.
+    /// Runs a line; returns what it prints on both streams.
     fn prints(&self, line: &str) -> String {
         let file = std::fs::File::create(self.bench.path("printed")).unwrap();
         let mut command = self.command(line);
@@ -179,7 +181,7 @@ fn a_job_of_cron_runs_each_day_and_a_retry_after_a_crash_does_not() {
 #[test]
 fn the_samples_of_the_readme_print_what_it_says() {
     let page = Page::open("README.md");
-    let (from, to) = ("## Run any command once", "## Before an MCP server");
+    let (from, to) = ("# Onceward", "## Guard an MCP server");
     assert!(page.runs_as_printed(from, to) >= 4);
     let said: Value = serde_json::from_str(page.blocks("json", from, to)[0]).unwrap();
     let real = page.prints("once --json run --key order-42 -- ./charge.sh alice 100 2> /dev/null");
@@ -197,11 +199,36 @@ fn the_samples_of_the_readme_print_what_it_says() {
 fn the_samples_of_the_policy_page_are_policies() {
     let page = Page::open("docs/policy.md");
     let blocks = page.blocks("toml", "# The policy file", "");
-    assert_eq!(blocks.len(), 2);
+    assert_eq!(blocks.len(), 3);
     for block in blocks {
         page.bench.write("sample.toml", block);
         page.command("once config check sample.toml").output().map(Said::from).unwrap().exits(0);
     }
+}
+
+#[test]
+fn the_samples_of_the_section_on_holds_print_what_it_says() {
+    let page = Page::open("docs/stop.md");
+    assert!(page.runs_as_printed("## Hold", "### Answers to held calls") >= 5);
+    assert_eq!(page.bench.read("charges").matches("alice 100").count(), 1);
+    for block in page.blocks("toml", "## Hold", "### Answers to held calls") {
+        page.bench.write("sample.toml", block);
+        page.command("once config check sample.toml").output().map(Said::from).unwrap().exits(0);
+    }
+}
+
+#[test]
+fn the_samples_of_the_section_on_undo_print_what_it_says() {
+    let page = Page::open("docs/stop.md");
+    assert_eq!(page.runs_as_printed("## Undo", "### Commands"), 5);
+    assert_eq!(page.bench.read("bookings"), "flight\nhotel\ncancel hotel-1\ncancel flight-1\n");
+}
+
+#[test]
+fn the_samples_of_the_page_on_encryption_print_what_it_says() {
+    let page = Page::open("docs/encryption.md");
+    assert!(page.runs_as_printed("# Encryption at rest", "") >= 6);
+    assert_eq!(page.bench.read("charges").matches("alice 100").count(), 1);
 }
 
 /// Whether two answers have the same fields, and what the page shows of their values.

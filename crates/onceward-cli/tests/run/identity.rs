@@ -144,18 +144,18 @@ fn chosen_fields_make_the_key_and_the_others_must_fit() {
 #[test]
 fn a_reused_key_names_fields_and_never_values() {
     let bench = Bench::new();
-    let input = r#"{"card": "4111-secret", "amount": 5}"#;
+    let input = r#"{"card": "4111-withheld", "amount": 5}"#;
     bench.once(&counted(&["--key", "a", "--input", input], &[])).exits(0);
     let other = r#"{"card": "4242-hidden", "amount": 5, "tip": 1}"#;
     let said = bench.once(&counted(&["--key", "a", "--input", other, "--json"], &[])).exits(6);
     let text = said.out();
     assert!(text.contains("/input/card") && text.contains("/input/tip"), "{text}");
     assert!(
-        !text.contains("secret") && !text.contains("hidden") && !text.contains("/input/amount"),
+        !text.contains("withheld") && !text.contains("hidden") && !text.contains("/input/amount"),
         "{text}"
     );
     let files: Vec<u8> = bench.listing().into_values().flat_map(|(_, bytes)| bytes).collect();
-    assert!(!files.windows(6).any(|bytes| bytes == b"secret"), "inputs are not stored");
+    assert!(!files.windows(8).any(|bytes| bytes == b"withheld"), "inputs are not stored");
     assert_eq!(bench.runs(), 1);
 }
 
@@ -171,4 +171,23 @@ fn volatile_fields_may_differ() {
     let chosen = ["--keys", "strict", "--key-fields", "id", "--volatile", "/meta/trace"];
     assert_eq!((run(&chosen, "x"), run(&chosen, "y"), bench.runs()), (0, 0, 2));
     assert_eq!(run(&["--key", "a"], "z"), 6, "a field that is not volatile must fit");
+}
+
+/// The trace belongs to the call, not to the action: a retry has another one.
+#[test]
+fn the_trace_of_the_environment_is_stored_and_identifies_nothing() {
+    const TRACE: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    let bench = Bench::new();
+    let run = |key: &str, trace: &str| {
+        let args = counted(&["--key", key], &[]);
+        let said = bench.command(&args).env("TRACEPARENT", trace).output().unwrap();
+        assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+        bench.once(&["show", key]).exits(0).out()
+    };
+    let shown = run("a", TRACE);
+    assert!(shown.contains(&format!("trace        {TRACE}")), "{shown}");
+    let again = run("a", "00-11111111111111111111111111111111-2222222222222222-00");
+    assert!(again.contains(TRACE) && bench.runs() == 1, "the retry is the same action: {again}");
+    let shown = run("b", "00-not-a-trace");
+    assert!(!shown.contains("trace"), "what is not a trace is not stored: {shown}");
 }

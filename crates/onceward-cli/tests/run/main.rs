@@ -1,4 +1,4 @@
-//! What `once run` does: a command happens once, and every caller is told what became of it.
+//! What `once run` does: a command happens once, and every caller gets its outcome.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may give up")]
 
 mod answers;
@@ -7,10 +7,11 @@ mod common;
 mod dry_run;
 mod evidence;
 mod guide;
+mod hold;
 mod identity;
 mod nested;
 mod outcomes;
-mod places;
+mod locations;
 mod probes;
 mod processes;
 mod property;

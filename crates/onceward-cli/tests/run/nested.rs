@@ -36,7 +36,7 @@ fn an_inner_answer_in_json_is_taken_at_its_word() {
     let line = "once --json run --key outer -- once --json run --key inner --fail-exit 3 -- sh -c 'exit 3'";
     let answer = bench.shell(line).exits(3).json();
     assert_eq!((&answer["error"]["code"], &answer["happened"]), (&json!("FAILED"), &json!("no")));
-    // In text only the exit code is there, and it may be anything.
+    // The text output has only the exit code, which proves nothing.
     let line = "once --json run --key outer-2 -- once run --key inner-2 --fail-exit 3 -- sh -c 'exit 3'";
     assert_eq!(bench.shell(line).exits(79).json()["happened"], "unknown");
     // Wrong usage ran nothing.
@@ -67,12 +67,12 @@ fn a_call_inside_itself_is_refused_at_once() {
     said.exits(0);
     let inner = bench.read("inner");
     assert!(inner.contains("KEY_REUSED"), "another command under the key: {inner}");
-    // The very same call, with and without a key, and around a corner.
+    // The same call from inside itself: with a key, without one, and through another operation.
     bench.script("again.sh", "once --json run --key b ./again.sh > inner; echo $? > code");
     nested("once run --key b ./again.sh").exits(0);
     assert_eq!(bench.read("code"), "4\n");
     assert!(bench.read("inner").contains("made from inside attempt 1"), "{}", bench.read("inner"));
-    assert!(bench.read("inner").contains("a key of its own"), "{}", bench.read("inner"));
+    assert!(bench.read("inner").contains("its own key"), "{}", bench.read("inner"));
     bench.script("derived.sh", "once run ./derived.sh 2> inner; echo $? > code");
     nested("once run ./derived.sh").exits(0);
     assert_eq!(bench.read("code"), "4\n");

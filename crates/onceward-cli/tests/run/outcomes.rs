@@ -1,4 +1,4 @@
-//! What a run comes to: its effect, its doubt, its probe and its check.
+//! Outcomes of a run: effect, doubt, probe and check.
 
 use insta::assert_snapshot;
 use serde_json::json;
@@ -113,7 +113,7 @@ fn a_probe_that_says_yes_makes_it_done() {
     assert_snapshot!(first.err(), @r"
     once: IN_DOUBT the command was killed by SIGKILL. It may have taken effect
     once: happened: unknown, ran: yes, retryable: no
-    once: next: once --ledger sqlite:…/once.db settle op_… --probe
+    once: next: once --ledger sqlite:…/once.db settle op_… --probe 'test -e runs'
     ");
     bench.once(&args).exits(0);
     assert_eq!((bench.runs(), bench.state(&bench.newest())), (1, "done".to_owned()));
@@ -167,7 +167,7 @@ fn a_check_that_refutes_leaves_a_doubt() {
     let args = ["run", "--verify", "test -e effect || exit 10", "--", "sh", "-c", "echo ran >> runs"];
     let said = bench.once(&args).exits(79);
     assert_snapshot!(said.err(), @r"
-    once: UNVERIFIED success was reported, but the check refuted it: it did not take effect, says `test -e effect || exit 10`
+    once: UNVERIFIED success was reported, but the check refuted it: `test -e effect || exit 10` reported that it did not take effect
     once: happened: unknown, ran: yes, retryable: no
     once: next: check first whether it happened, then record what you found:
     once:   it happened: once --ledger sqlite:…/once.db settle op_… --as done
@@ -175,7 +175,7 @@ fn a_check_that_refutes_leaves_a_doubt() {
     ");
     let again = bench.once(&args).exits(79);
     assert_snapshot!(again.err(), @r"
-    once: UNVERIFIED success was reported, but the check refuted it: it did not take effect, says `test -e effect || exit 10`
+    once: UNVERIFIED success was reported, but the check refuted it: `test -e effect || exit 10` reported that it did not take effect
     once: happened: unknown, ran: no, retryable: no
     once: next: check first whether it happened, then record what you found:
     once:   it happened: once --ledger sqlite:…/once.db settle op_… --as done
@@ -191,7 +191,7 @@ fn a_check_is_asked_until_its_deadline() {
     let check = "echo asked >> asked; exit 2";
     let args = ["run", "--key", "a", "--verify", check, "--verify-deadline", "600ms", "--", "true"];
     let said = bench.once(&args).exits(0);
-    assert_snapshot!(said.err(), @"once: warning: success was reported but is not confirmed yet; ask again with `once --ledger sqlite:…/once.db verify op_…`");
+    assert_snapshot!(said.err(), @"once: warning: success was reported but is not confirmed yet; ask again with `once --ledger sqlite:…/once.db verify op_… --check 'echo asked >> asked; exit 2'`");
     let asked = bench.read("asked").lines().count();
     assert!(asked > 1, "asked {asked} times");
     assert_eq!(bench.json(&args)["operation"]["verified"], "pending");

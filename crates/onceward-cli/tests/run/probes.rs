@@ -108,7 +108,7 @@ fn a_quarantine_ends() {
     let bench = Bench::new();
     let args = ["run", "--key", "a", "--probe", "exit 10", "--", "sh", "-c", KILLED];
     bench.once(&args).exits(79);
-    bench.once(&["settle", &bench.newest(), "--probe"]).exits(79);
+    bench.once(&["settle", &bench.newest(), "--probe", "exit 10"]).exits(79);
     bench.once(&args).exits(79);
     bench.policy("[defaults]\nquarantine = \"0s\"\n");
     bench.once(&args).exits(79);

@@ -88,7 +88,7 @@ impl Action {
         let mut command = bench.command(&args);
         let folder = if other_spelling { format!("link/{}", self.folder) } else { self.folder.to_owned() };
         command.current_dir(bench.path(&folder)).env("ONCE_LEDGER", bench.ledger());
-        // A variable that was not named is no part of the action.
+        // A variable that was not named is not part of the action.
         command.env("OTHER", if other_spelling { "1" } else { "2" });
         command.envs(self.variable.map(|value| ("VARIABLE", value)));
         if let Some(body) = self.stdin {

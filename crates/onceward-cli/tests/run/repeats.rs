@@ -1,4 +1,4 @@
-//! A retry or a wanted repeat, when no key was given: whether the answer was delivered decides. And which action it is.
+//! Retry or intended repeat without a key: delivery of the answer decides. Also the identity of the action.
 
 use std::os::unix::fs::symlink;
 
@@ -75,7 +75,7 @@ fn what_is_in_doubt_or_running_is_not_wanted_again() {
     assert!(said.err().contains("settled AGE ago by a person"), "{}", said.err());
     assert_eq!(bench.runs(), 1, "the first answer after the settlement");
     bench.once(&run(&[], "echo ran >> runs; exit 1")).exits(79);
-    assert_eq!(bench.runs(), 2, "and from then on a wanted repeat");
+    assert_eq!(bench.runs(), 2, "and from then on an intended repeat");
 }
 
 #[test]

@@ -44,7 +44,7 @@ fn every_byte_survives() {
     assert_eq!(bench.runs(), 1);
 }
 
-/// Runs `once` with both streams into one file, as a terminal would show them; gives what is in it then.
+/// Runs `once` with both streams into one file, as a terminal would show them; returns its content.
 fn seen_together(bench: &Bench, args: &[&str]) -> String {
     bench.write("seen", "");
     let file = std::fs::OpenOptions::new().append(true).open(bench.path("seen")).unwrap();
@@ -188,12 +188,12 @@ fn output_over_the_limit_is_cut_with_a_word() {
     let args = ["run", "--key", "a", "--max-output", "10", "--", "sh", "-c", script];
     let first = bench.once(&args).exits(0);
     assert_eq!(first.out(), "0123456789abcdef", "the caller of the first run gets all of it");
-    assert_snapshot!(first.err(), @"once: the output was longer than --max-output allows; a replay has its beginning only");
+    assert_snapshot!(first.err(), @"once: the output was longer than --max-output allows; a replay contains only its beginning");
     let second = bench.once(&args).exits(0);
     assert_eq!(second.out(), "0123456789");
     assert_snapshot!(second.err(), @r"
     once: already done AGE ago by attempt 1; nothing was run. To run it again on purpose, add --occurrence 2. Recognised by its key [op_…]
-    once: the output was longer than --max-output allows; a replay has its beginning only
+    once: the output was longer than --max-output allows; a replay contains only its beginning
     ");
     assert_eq!(bench.json(&args)["data"]["cut"], true);
     assert_eq!(bench.runs(), 1);
@@ -207,7 +207,7 @@ fn output_over_the_ledgers_own_limit_is_cut_and_keeps_the_exit_code() {
     assert_eq!(bench.once(&args).exits(0).out.len(), 18_000_000);
     let second = bench.once(&args).exits(0);
     assert!((16_000_000..16_777_216).contains(&second.out.len()), "{} bytes", second.out.len());
-    assert!(second.err().contains("a replay has its beginning only"), "{}", second.err());
+    assert!(second.err().contains("a replay contains only its beginning"), "{}", second.err());
     assert_eq!(bench.runs(), 1);
     bench.once(&["run", "--fail-exit", "7", "--", "sh", "-c", "head -c 17000000 /dev/zero; exit 7"]).exits(7);
 }

@@ -74,7 +74,7 @@ fn an_open_pipe_that_says_nothing_is_refused_with_the_way_out() {
     let open = child.stdin.take();
     let said = Said::from(child.wait_with_output().unwrap()).exits(2);
     drop(open);
-    for hint in ["standard input is open, but nothing came", "</dev/null", "--ignore stdin", "--stdin"] {
+    for hint in ["standard input is open, but nothing was read", "</dev/null", "--ignore stdin", "--stdin"] {
         assert!(said.err().contains(hint), "{hint}: {}", said.err());
     }
     assert_eq!(bench.runs(), 0);
@@ -112,7 +112,8 @@ fn input_that_the_command_did_not_read_is_told() {
     let line = "printf 'a\\nb\\nc\\n' | while read -r name; do once run -- echo $name; done";
     let said = bench.shell(line).exits(0);
     assert_eq!(said.out(), "a");
-    let warning = "once: warning: the command did not read 4 of the 4 bytes of standard input";
+    let warning =
+        "once: warning: the command did not read 4 of the 4 bytes that once had read from standard input";
     assert!(said.err().contains(warning) && said.err().contains("</dev/null"), "{}", said.err());
     for way in ["once run -- echo $name </dev/null", "once run --ignore stdin -- echo $name"] {
         let said =

@@ -1,4 +1,4 @@
-//! The demo's shop: a bank that counts, a command that charges, and a way to kill it at the wrong moment.
+//! The demo's shop: a bank that counts charges, a command that charges, and a way to kill it at the wrong moment.
 
 use std::ffi::OsStr;
 use std::os::unix::process::CommandExt;
@@ -12,7 +12,7 @@ use serde::Deserialize;
 
 use crate::exit::CommandError;
 
-/// `charge BANK ORDER AMOUNT`. How long it takes is not part of what is wanted, so that comes by the environment.
+/// `charge BANK ORDER AMOUNT`. Its duration is not part of the action, so it is set in the environment.
 const CHARGE: &str = r#"
 [ -z "$STARTED" ] || : > "$STARTED"
 sleep "$BEFORE"
@@ -66,6 +66,22 @@ impl Shop {
     /// Keeps the folder, and says where it is.
     pub(super) fn keep(self) -> PathBuf {
         self.folder.keep()
+    }
+
+    /// `once`, in the demo's folder and with its ledger.
+    pub(super) fn once(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(&self.once);
+        command.args(args).args(["--ledger", &self.ledger()]);
+        command.env_remove("ONCE_SCOPE").env_remove("ONCE_CONFIG").current_dir(self.folder.path());
+        command
+    }
+
+    pub(super) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn ledger(&self) -> String {
+        format!("sqlite:{}", self.path("demo.db").display())
     }
 
     /// Charges, and waits for the answer.
@@ -124,7 +140,7 @@ impl Shop {
         let started = self.folder.path().join(format!("{side:?}-{order}-started"));
         let mut child = match moment {
             Moment::BeforeTheCharge => {
-                // The shell says that it runs, and then takes long before it charges.
+                // The shell reports that it has started, and then waits before it charges.
                 let mut command = command;
                 command.env("STARTED", &started);
                 self.spawn(command, "30", "0")?
@@ -149,6 +165,42 @@ impl Shop {
         }
         let text = std::fs::read_to_string(bank).map_err(|error| outside("cannot read the bank", &error))?;
         Ok(text.lines().filter(|line| line.split(' ').next() == Some(order)).count())
+    }
+
+    /// A command that takes a charge back.
+    pub(super) fn refund(&self) -> String {
+        let bank = self.bank(Side::With);
+        let bank = bank.display();
+        format!("grep -v '^{{once.key}} ' '{bank}' > '{bank}.new'; mv '{bank}.new' '{bank}'")
+    }
+
+    /// Stops a scope: nothing in it begins any more.
+    pub(super) fn stop(&self, scope: &str) -> Result<(), CommandError> {
+        let stopped = self.once(&["stop", "--json", scope]).output();
+        stopped.map(drop).map_err(|error| outside("cannot stop the run", &error))
+    }
+
+    /// Takes back everything that was done in a scope; returns the orders, in the order in which they were taken back.
+    pub(super) fn undo(&self, scope: &str) -> Result<Vec<String>, CommandError> {
+        #[derive(Deserialize)]
+        struct Answered {
+            data: Undone,
+        }
+        #[derive(Deserialize)]
+        struct Undone {
+            steps: Vec<Step>,
+        }
+        #[derive(Deserialize)]
+        struct Step {
+            key: String,
+            result: String,
+        }
+        let output = self.once(&["undo", "--json", "--stored", "--scope", scope]).output();
+        let output = output.map_err(|error| outside("cannot take the charges back", &error))?;
+        let answered: Answered = serde_json::from_slice(&output.stdout)
+            .map_err(|error| outside("cannot read the answer of once undo", &error.into()))?;
+        let undone = answered.data.steps.into_iter().filter(|step| step.result == "undone");
+        Ok(undone.map(|step| step.key).collect())
     }
 
     /// A question to the bank: was this order charged?
@@ -178,13 +230,11 @@ impl Shop {
                 command
             }
             Side::With => {
-                let ledger = format!("sqlite:{}", self.folder.path().join("demo.db").display());
-                let mut command = Command::new(&self.once);
-                command.args(["run", "--json", "--ledger", &ledger, "--name", "charge", "--key", order]);
-                // The bank is a file: nothing is under way once the charge was killed, and grep says "no" with 1.
+                let mut command = self.once(&["run", "--json", "--name", "charge", "--key", order]);
+                // The bank is a file: nothing is in flight after the charge was killed, and grep says "no" with
+                // exit code 1.
                 command.args(["--quarantine", "0s", "--probe-no", "1"]);
                 command.args(options).arg("--").args(shell);
-                command.env_remove("ONCE_SCOPE").env_remove("ONCE_CONFIG").current_dir(self.folder.path());
                 command
             }
         }
@@ -212,6 +262,6 @@ impl Shop {
     }
 }
 
-fn outside(what: &str, error: &std::io::Error) -> CommandError {
+pub(super) fn outside(what: &str, error: &std::io::Error) -> CommandError {
     CommandError::Outside(format!("{what}: {error}"))
 }

@@ -1,10 +1,11 @@
-//! A server by streamable HTTP.
+//! A server over streamable HTTP.
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use onceward::Ledger;
-use onceward_mcp::http::{self, Gate, Limits, Reach, Remote};
+use onceward_mcp::http::{self, Gate, Limits, Reach, Remote, Renewal};
 use onceward_mcp::{Explained, HostScope, Ruling};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -14,45 +15,53 @@ use tokio::sync::oneshot;
 
 use super::{RuleArgs, ServeArgs, identity, options};
 use crate::answer;
-use crate::context::{Context, Missing};
+use crate::context::{Context, IfMissing};
 use crate::exit::{CommandError, Ended};
 
-/// Listens for clients and stands between them and the server, until a signal comes.
+/// Time limit for the rest of the shutdown, after all calls have ended.
+const LAST_WRITES: Duration = Duration::from_millis(300);
+
+/// Listens for clients and proxies them to the server until a signal arrives.
 pub(super) fn serve(context: &Context, args: &ServeArgs, url: &str) -> Ended {
     if Reach::of(args.listen.ip()) == Reach::Network && args.token.is_none() {
         return Err(CommandError::invalid(format!(
-            "{} can be reached from other machines, so clients must show a token: give --token, or listen on 127.0.0.1",
+            "{} can be reached from other machines, so clients need a token: give --token, or listen on 127.0.0.1",
             args.listen
         )));
     }
     let remote = Remote::new(url)?;
-    let ledger = Ledger::new(context.store(Missing::Make)?);
+    let ledger = Ledger::new(context.store(IfMissing::Create)?);
     let runtime = runtime()?;
-    let shutdown = signal()?;
+    let shutdown = signal("once mcp")?;
     let listener = runtime.block_on(TcpListener::bind(args.listen));
     let listener = listener
         .map_err(|error| CommandError::Outside(format!("cannot listen on {}: {error}", args.listen)))?;
     let address = listener.local_addr().unwrap_or(args.listen);
-    let path = remote.path().to_owned();
+    let (path, shown) = (remote.shown_path(), remote.shown());
     let identity = identity(&[url.into()]);
     let options = options(context, args, server_name(url), identity, scope(args));
-    let limits = Limits { token: args.token.clone(), ..Limits::default() };
+    let renewal = if args.trust_subject { Renewal::SessionOrSubject } else { Renewal::Session };
+    let mut limits = Limits::default();
+    limits.token.clone_from(&args.token);
+    limits.renewal = renewal;
+    limits.ignored_headers.clone_from(&args.ignored_headers);
     let gate = Gate::new(ledger, options, remote, limits, runtime.handle().clone());
-    said(address, &path, url);
+    said(address, &path, &shown);
     runtime.block_on(http::serve(listener, gate, async {
-        // Whoever watches for signals is there as long as this process.
+        // The thread that watches for signals lives as long as this process.
         drop(shutdown.await);
     }));
-    // What the runtime still holds is written down already, or in doubt as it should be.
-    runtime.shutdown_background();
+    // Everything that the runtime still holds is already recorded, or in doubt as it should be. The last user
+    // closes the ledger, which then writes the replay counts.
+    runtime.shutdown_timeout(LAST_WRITES);
     Ok(ExitCode::SUCCESS)
 }
 
-fn said(address: SocketAddr, path: &str, url: &str) {
-    answer::talk(&format!("once mcp: listening on http://{address}{path} before {url}"));
+fn said(address: SocketAddr, path: &str, server: &str) {
+    answer::talk(&format!("once mcp: listening on http://{address}{path} for {server}"));
     if Reach::of(address.ip()) == Reach::Network {
         answer::talk(
-            "once mcp: others on the network can reach this, without encryption; they need the token",
+            "once mcp: this address can be reached from the network, without encryption; clients need the token",
         );
     }
 }
@@ -62,19 +71,20 @@ fn scope(args: &ServeArgs) -> HostScope {
         Some(scope) => HostScope::Chosen(scope.clone()),
         None => {
             answer::talk(
-                "once mcp: no scope was given: unless a client names its conversation or has a session, all callers of \
-                 this listener share one, and nothing is remembered across restarts (--scope or ONCE_SCOPE names one)",
+                "once mcp: no scope given: unless a client sends a conversation id or has a session, all callers of \
+                 this listener share one, and nothing is remembered across restarts (set --scope or ONCE_SCOPE)",
             );
             HostScope::connection()
         }
     }
 }
 
-/// Asks the server for its tools, and says what each of them is.
+/// Asks the server for its tools, and classifies each.
 pub(super) fn explained(ruling: Ruling, rules: &RuleArgs, url: &str) -> Result<Vec<Explained>, CommandError> {
     let remote = Remote::new(url)?;
-    let headers: Vec<(String, String)> =
-        rules.headers.iter().map(|text| header(text)).collect::<Result<_, _>>()?;
+    let given = rules.headers.iter().map(|text| header(text));
+    let named = rules.header_variables.iter().map(|text| header_of_variable(text));
+    let headers: Vec<(String, String)> = given.chain(named).collect::<Result<_, _>>()?;
     let asked = http::explain(ruling, &remote, &headers);
     Ok(runtime()?.block_on(asked)?)
 }
@@ -82,20 +92,33 @@ pub(super) fn explained(ruling: Ruling, rules: &RuleArgs, url: &str) -> Result<V
 fn header(text: &str) -> Result<(String, String), CommandError> {
     match text.split_once(':') {
         Some((name, value)) => Ok((name.trim().to_owned(), value.trim().to_owned())),
-        // It may hold a password, so it is not repeated.
-        None => {
-            Err(CommandError::invalid("a header is given as `NAME: VALUE`; one that was given has no colon"))
-        }
+        // It may contain a password, so the error does not repeat it.
+        None => Err(CommandError::invalid("--header takes `NAME: VALUE`; one value has no colon")),
     }
 }
 
-/// A short name made of an address: its host, and its port where it has one.
-pub(super) fn server_name(url: &str) -> String {
-    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
-    rest.split(['/', '?', '#']).next().unwrap_or_default().to_owned()
+/// A header whose value is in the environment, where other users cannot see it.
+fn header_of_variable(text: &str) -> Result<(String, String), CommandError> {
+    let Some((name, variable)) = text.split_once('=') else {
+        // A secret may have been given by mistake, so the error does not repeat it.
+        return Err(CommandError::invalid("--header-env takes NAME=VARIABLE; one value has no `=`"));
+    };
+    match std::env::var(variable) {
+        Ok(value) => Ok((name.trim().to_owned(), value.trim().to_owned())),
+        Err(_) => Err(CommandError::invalid(format!(
+            "--header-env {name}: the environment variable is not set, or is not text"
+        ))),
+    }
 }
 
-fn runtime() -> Result<Runtime, CommandError> {
+/// A short name for an address: its host, and its port if it has one.
+pub(super) fn server_name(url: &str) -> String {
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    authority.rsplit('@').next().unwrap_or_default().to_owned()
+}
+
+pub(crate) fn runtime() -> Result<Runtime, CommandError> {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -103,8 +126,8 @@ fn runtime() -> Result<Runtime, CommandError> {
         .map_err(|error| CommandError::Outside(format!("cannot start the runtime: {error}")))
 }
 
-/// Comes true with the first signal to end. The second one ends at once.
-fn signal() -> Result<oneshot::Receiver<()>, CommandError> {
+/// Completes at the first signal to end. The second one exits at once.
+pub(crate) fn signal(command: &'static str) -> Result<oneshot::Receiver<()>, CommandError> {
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])
         .map_err(|error| CommandError::Outside(format!("cannot watch for signals: {error}")))?;
     let (sender, receiver) = oneshot::channel();
@@ -113,9 +136,11 @@ fn signal() -> Result<oneshot::Receiver<()>, CommandError> {
         for signal in signals.forever() {
             match sender.take() {
                 Some(sender) => {
-                    answer::talk("once mcp: ending, as soon as the calls under way have; again ends at once");
+                    answer::talk(&format!(
+                        "{command}: shutting down when the running calls have ended; repeat to exit at once"
+                    ));
                     match sender.send(()) {
-                        // Whoever does not wait any more has ended already.
+                        // If the receiver is gone, the shutdown is already complete.
                         Ok(()) | Err(()) => {}
                     }
                 }
@@ -134,6 +159,7 @@ mod tests {
     fn a_server_is_called_by_its_host() {
         assert_eq!(server_name("https://mcp.example.com/v1/mcp?a=b"), "mcp.example.com");
         assert_eq!(server_name("http://127.0.0.1:9000"), "127.0.0.1:9000");
+        assert_eq!(server_name("https://bob:secret@mcp.example.com/"), "mcp.example.com");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! A server by its standard streams.
+//! A server over stdio.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -8,6 +8,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
@@ -19,25 +20,34 @@ use signal_hook::iterator::Signals;
 
 use super::{ServeArgs, identity, options};
 use crate::answer;
-use crate::context::{Context, Missing};
+use crate::context::{Context, IfMissing};
+use crate::environment::PassLedger;
 use crate::exit::{CommandError, Ended};
 
-/// How long a server that has closed its output gets to end.
+/// How long a server that has closed its output may take to exit.
 const GRACE: Duration = Duration::from_secs(5);
-/// How often a server may end without a word before it is not started again, and the first pause before it is.
+/// Time limit for the rest of the shutdown, after all calls have ended.
+const LAST_WRITES: Duration = Duration::from_millis(300);
+/// How often a server may exit without a message before it is no longer restarted, and the first pause before a
+/// restart.
 const DEATHS: u32 = 5;
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
-/// Sessions that hosts name in the environment of the servers they start.
+/// Clients that have closed our input send SIGTERM two seconds later, and SIGKILL two seconds after that. Shortly
+/// before, calls that are still running are recorded as in doubt, and the server is asked to end.
+const KILLED_AFTER: Duration = Duration::from_millis(1_500);
+/// How often to check whether the client has disconnected.
+const LOOK_MS: u64 = 100;
+/// Session ids that hosts put into the environment of the servers they start.
 const SESSIONS: [&str; 2] = ["CLAUDE_CODE_SESSION_ID", "GROK_SESSION_ID"];
-/// Programs that start a server and are not one, and words they take.
+/// Launchers of servers, and their subcommands.
 const LAUNCHERS: [&str; 16] = [
     "npx", "bunx", "pnpx", "uvx", "uv", "node", "bun", "deno", "python", "python3", "env", "docker", "run",
     "exec", "tool", "sh",
 ];
 
-/// Stands between this process's streams and the server's, until either ends.
+/// Proxies between this process's streams and the server's, until either ends.
 pub(super) fn serve(context: &Context, args: &ServeArgs, server: &[OsString]) -> Ended {
-    let ledger = Ledger::new(context.store(Missing::Make)?);
+    let ledger = Ledger::new(context.store(IfMissing::Create)?);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_time()
@@ -45,13 +55,14 @@ pub(super) fn serve(context: &Context, args: &ServeArgs, server: &[OsString]) ->
         .map_err(|error| CommandError::Outside(format!("cannot start the runtime: {error}")))?;
     let (client_in, client_out) = own_streams()?;
     let options = options(context, args, server_name(server), identity(server), scope(args));
-    let (mut child, to_server, mut from_server) = start(server)?;
+    let withheld = withheld(context, if args.pass_ledger { PassLedger::Yes } else { PassLedger::No });
+    let (mut child, to_server, mut from_server) = start(server, &withheld)?;
     let streams = Streams { client: Box::new(client_out), server: Box::new(to_server) };
     let proxy = Proxy::new(ledger, options, streams, runtime.handle().clone());
     let pid = Arc::new(AtomicU32::new(child.id()));
     watch_signals(&proxy, &pid, args.drain)?;
     let from_client = Arc::clone(&proxy);
-    std::thread::spawn(move || from_client.pump_client(client_in));
+    let pump = std::thread::spawn(move || from_client.pump_client(client_in));
     let mut deaths = 0;
     let status = loop {
         proxy.pump_server(from_server);
@@ -59,25 +70,36 @@ pub(super) fn serve(context: &Context, args: &ServeArgs, server: &[OsString]) ->
         deaths = if proxy.server_has_spoken() { 0 } else { deaths + 1 };
         let is_first = deaths == 1 && !proxy.was_restarted();
         proxy.server_gone(&format!("the server ended ({status}) before it answered"));
-        // A server that ends before it says a word is not helped by another start.
+        // Restarting does not help a server that exits before its first message.
         if is_first || deaths > DEATHS || proxy.wait_for_client() == Next::End {
             break status;
         }
         std::thread::sleep(pause(deaths));
-        answer::talk(&format!("once mcp: the server ended ({status}); it is started again"));
-        let Ok((again, to_server, output)) = start(server) else { break status };
+        answer::talk(&format!("once mcp: the server ended ({status}); restarting it"));
+        let Ok((again, to_server, output)) = start(server, &withheld) else { break status };
         pid.store(again.id(), Ordering::SeqCst);
         (child, from_server) = (again, output);
         proxy.server_started(Box::new(to_server));
     };
     proxy.no_more_servers();
-    // What the runtime still holds is written down already, or in doubt as it should be.
-    runtime.shutdown_background();
+    // Everything that the runtime still holds is already recorded, or in doubt as it should be.
+    runtime.shutdown_timeout(LAST_WRITES);
+    wait_for_end(&pump);
+    // The last user closes the ledger, which then writes the replay counts.
+    drop(proxy);
     let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
     Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)))
 }
 
-/// How long to wait before a server is started again that has ended so often without a word.
+/// Waits briefly for a thread that is about to end. A thread that still waits for a connected client is left alone.
+fn wait_for_end(pump: &JoinHandle<()>) {
+    let begun = Instant::now();
+    while !pump.is_finished() && begun.elapsed() < LAST_WRITES {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// The pause before a restart, by how often the server has exited without a message.
 fn pause(deaths: u32) -> Duration {
     if deaths == 0 { Duration::ZERO } else { FIRST_PAUSE * 2_u32.pow(deaths - 1) }
 }
@@ -89,15 +111,15 @@ fn scope(args: &ServeArgs) -> HostScope {
         (None, Some(session)) => HostScope::Session(session),
         (None, None) => {
             answer::talk(
-                "once mcp: no scope was given, so it is this connection: unless the client names its conversation, \
-                 nothing is remembered across restarts (--scope or ONCE_SCOPE names one)",
+                "once mcp: no scope given, so the scope is this connection: unless the client sends a conversation \
+                 id, nothing is remembered across restarts (set --scope or ONCE_SCOPE)",
             );
             HostScope::connection()
         }
     }
 }
 
-/// Standard input and output without buffers of anybody else's.
+/// Unbuffered standard input and output.
 fn own_streams() -> Result<(File, File), CommandError> {
     let own = |stream: std::io::Result<std::os::fd::OwnedFd>| {
         let failed = |error| CommandError::Outside(format!("cannot use the standard streams: {error}"));
@@ -107,12 +129,30 @@ fn own_streams() -> Result<(File, File), CommandError> {
     Ok((client_in, own(std::io::stdout().as_fd().try_clone_to_owned())?))
 }
 
-fn start(server: &[OsString]) -> Result<(Child, ChildStdin, ChildStdout), CommandError> {
+/// The variables that a server does not get: it is another's program, and need not know passwords of ours.
+fn withheld(context: &Context, pass: PassLedger) -> Vec<String> {
+    let ledger = std::env::var("ONCE_LEDGER").is_ok_and(|url| onceward::text::has_password(&url));
+    let ledger = (ledger && pass == PassLedger::No).then_some("ONCE_LEDGER");
+    if ledger.is_some() {
+        answer::talk(
+            "once mcp: the server does not get ONCE_LEDGER, which contains a password (--pass-ledger passes it on)",
+        );
+    }
+    let environment = context.environment(pass);
+    let names = ledger.into_iter().chain(["ONCE_MCP_TOKEN"]).chain(environment.removed());
+    names.map(str::to_owned).collect()
+}
+
+fn start(server: &[OsString], withheld: &[String]) -> Result<(Child, ChildStdin, ChildStdout), CommandError> {
     let Some((program, arguments)) = server.split_first() else {
-        return Err(CommandError::invalid("there is no server to start; give its command after `--`"));
+        return Err(CommandError::invalid("no server given; give its command after `--`"));
     };
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
+    for name in withheld {
+        command.env_remove(name);
+    }
+    crate::sealing::withhold_key(&mut command);
     let not_started =
         |why: String| CommandError::Outside(format!("cannot start {}: {why}", program.to_string_lossy()));
     let mut child = command.spawn().map_err(|error| not_started(error.to_string()))?;
@@ -122,19 +162,22 @@ fn start(server: &[OsString]) -> Result<(Child, ChildStdin, ChildStdout), Comman
     }
 }
 
-/// A signal ends the server, but not before the calls under way have ended: they are what it is all about.
+/// A signal ends the server, but only after the running calls have ended.
 fn watch_signals(proxy: &Arc<Proxy>, pid: &Arc<AtomicU32>, drain_ms: u64) -> Result<(), CommandError> {
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])
         .map_err(|error| CommandError::Outside(format!("cannot watch for signals: {error}")))?;
-    let (proxy, pid) = (Arc::clone(proxy), Arc::clone(pid));
+    let (proxy, pid, drain) = (Arc::downgrade(proxy), Arc::clone(pid), Duration::from_millis(drain_ms));
     std::thread::spawn(move || {
         for signal in signals.forever() {
-            proxy.wait_idle(drain_ms);
+            let Some(proxy) = proxy.upgrade() else { return };
+            let begun = Instant::now();
+            let patience = |client_left: bool| if client_left { drain.min(KILLED_AFTER) } else { drain };
+            while begun.elapsed() < patience(proxy.client_has_left()) && !proxy.wait_idle(LOOK_MS) {}
             proxy.stop();
             let Ok(pid) = i32::try_from(pid.load(Ordering::SeqCst)).map(Pid::from_raw) else { continue };
             let signal = Signal::try_from(signal).unwrap_or(Signal::SIGTERM);
             match kill(pid, signal) {
-                // It may be gone already.
+                // It may have exited already.
                 Ok(()) | Err(_) => {}
             }
         }
@@ -142,7 +185,7 @@ fn watch_signals(proxy: &Arc<Proxy>, pid: &Arc<AtomicU32>, drain_ms: u64) -> Res
     Ok(())
 }
 
-/// How the server ended. One that lives on without a voice is stopped.
+/// How the server ended. A server that keeps running after closing its output is stopped.
 fn ended(child: &mut Child) -> Result<ExitStatus, CommandError> {
     let failed =
         |error: std::io::Error| CommandError::Outside(format!("cannot wait for the server: {error}"));
@@ -158,14 +201,18 @@ fn ended(child: &mut Child) -> Result<ExitStatus, CommandError> {
 }
 
 /// Starts the server, asks it for its tools, and says what each of them is.
-pub(super) fn explained(ruling: Ruling, server: &[OsString]) -> Result<Vec<Explained>, CommandError> {
-    let (mut child, to_server, from_server) = start(server)?;
+pub(super) fn explained(
+    context: &Context,
+    ruling: Ruling,
+    server: &[OsString],
+) -> Result<Vec<Explained>, CommandError> {
+    let (mut child, to_server, from_server) = start(server, &withheld(context, PassLedger::No))?;
     let tools = onceward_mcp::explain(ruling, to_server, from_server);
     ended(&mut child)?;
     Ok(tools?)
 }
 
-/// A short name made of a command: `npx -y @modelcontextprotocol/server-filesystem@1 DIR` is `filesystem`.
+/// A short name for a command: `npx -y @modelcontextprotocol/server-filesystem@1 DIR` is `filesystem`.
 pub(super) fn server_name(server: &[OsString]) -> String {
     let words = server.iter().map(|word| word.to_string_lossy().into_owned());
     let base = |word: &str| {

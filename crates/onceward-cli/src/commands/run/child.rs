@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::ffi::OsString;
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -22,17 +23,20 @@ use signal_hook::low_level::siginfo::Cause;
 
 use super::delivery::Delivery;
 use super::family::{self, Family};
+use super::keeper::Keeper;
 use super::lookup::{self, Unstartable};
 use super::recording::{Recording, Stream};
 use super::stdin::Feed;
 use crate::answer;
+use crate::cli::IfKilled;
+use crate::environment::Environment;
 
-/// How often to look whether the operation was asked to stop.
-const LOOK: Duration = Duration::from_millis(250);
-/// What a command gets to end by itself after it was told to stop.
+/// How often to check whether the operation was asked to stop.
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
+/// Time for a command to exit after SIGTERM, before SIGKILL.
 const GRACE: Duration = Duration::from_secs(3);
-/// How long output is read after the command itself has ended: something that it left behind may hold it open.
-const LINGER: Duration = Duration::from_secs(1);
+/// How long output is read after the command has ended: a process that it left behind may keep the pipe open.
+const OUTPUT_GRACE: Duration = Duration::from_secs(1);
 
 /// A command to run.
 pub(super) struct Child<'a> {
@@ -41,14 +45,27 @@ pub(super) struct Child<'a> {
     pub(super) timeout_ms: u64,
     pub(super) max_output: u64,
     pub(super) relay: Relay,
+    pub(super) environment: &'a Environment,
+    /// The working folder, if it is not the caller's.
+    pub(super) folder: Option<&'a Path>,
+    /// More variables for the command.
+    pub(super) variables: &'a [(&'static str, String)],
+    pub(super) keeper: Option<Keeping>,
 }
 
-/// Where the command's output goes as it comes.
+/// What the lease keeper is started with, if one is needed.
+pub(super) struct Keeping {
+    pub(super) ledger: String,
+    pub(super) lease_ms: u64,
+    pub(super) if_killed: IfKilled,
+}
+
+/// Where the command's output goes as it arrives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Relay {
     /// To stdout and stderr.
     Both,
-    /// Only to stderr what goes there: stdout is for the answer.
+    /// Only stderr is relayed: stdout is for the answer.
     ErrOnly,
 }
 
@@ -56,14 +73,14 @@ pub(super) enum Relay {
 pub(super) enum Finished {
     /// It was never started.
     NotStarted(Unstartable),
-    /// It ended, with an exit code or by a signal, by itself or because it was stopped.
+    /// It ended, with an exit code or by a signal, whether or not it was stopped.
     Ended { code: Option<i32>, signal: Option<String>, stopped: Option<Stopped>, output: Recording },
 }
 
 /// Why a command was stopped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Stopped {
-    /// Its time limit was over.
+    /// It reached its time limit.
     TimedOut { after_ms: u64 },
     /// `once cancel` asked for it.
     Cancelled,
@@ -87,15 +104,26 @@ enum Sent {
 impl Child<'_> {
     pub(super) fn run(&self, attempt: &Attempt, ledger: &Blocking, delivery: &Delivery) -> Finished {
         let (events, happenings) = mpsc::channel();
-        // From here on a signal is passed on and does not end this process: the record must be written.
+        // From here on signals are passed on and do not end this process, because the record must be written.
         let Ok(signals) = watch_signals(&events) else {
             let reason = "cannot watch for signals".to_owned();
             return Finished::NotStarted(Unstartable { reason, exit_code: 126 });
         };
-        let mut child = match self.spawn(attempt) {
+        let keeper = match self.start_keeper(attempt) {
+            Ok(keeper) => keeper,
+            Err(error) => {
+                signals.close();
+                let reason = format!("cannot start the process that renews its lease: {error}");
+                return Finished::NotStarted(Unstartable { reason, exit_code: 126 });
+            }
+        };
+        let mut child = match self.spawn(attempt, keeper.as_ref()) {
             Ok(child) => child,
             Err(error) => {
                 signals.close();
+                if let Some(keeper) = keeper {
+                    keeper.dismiss();
+                }
                 return Finished::NotStarted(lookup::unstartable(&self.command[0], &error));
             }
         };
@@ -112,23 +140,27 @@ impl Child<'_> {
         drop(events);
 
         let streams_open = Cell::new(2);
-        let family = Family::of(pid);
-        let watch = Watch { child: self, attempt, ledger, pid, family, begun: Instant::now(), streams_open };
+        let family = Family::of(pid, keeper.as_ref().map(Keeper::pid));
+        let watch =
+            ChildMonitor { child: self, attempt, ledger, pid, family, begun: Instant::now(), streams_open };
         let mut stopped = watch.until_ended(&happenings);
         if matches!(stopped, Some(Stopped::TimedOut { .. } | Stopped::Cancelled)) {
             watch.end_the_family(&happenings);
         }
         watch.until_output_is_over(&happenings, &mut stopped);
         let unread = child.feed.map_or(0, |feed| feed.unread());
-        // Last of all: until it is waited for, its id is nobody else's, and a signal passed on reaches no stranger.
+        // Reap it last: until then its process id cannot be reused, so a signal cannot reach another process.
         let status = child.process.wait();
+        if let Some(keeper) = keeper {
+            keeper.dismiss();
+        }
         let asked = signals.close();
         let mut recording = std::mem::replace(
             &mut *recording.lock().unwrap_or_else(PoisonError::into_inner),
             Recording::new(0),
         );
         recording.unread_stdin(unread);
-        // A terminal sends Ctrl-C to the command too, which may have ended before this process was told.
+        // A terminal sends Ctrl-C to the command too, which may have ended before this process got the signal.
         let stopped = stopped.or_else(|| asks_to_end(asked));
         if stopped.is_some() {
             delivery.broken();
@@ -136,10 +168,28 @@ impl Child<'_> {
         finished(status, stopped, recording)
     }
 
-    fn spawn(&self, attempt: &Attempt) -> std::io::Result<Started> {
+    fn start_keeper(&self, attempt: &Attempt) -> std::io::Result<Option<Keeper>> {
+        let Some(Keeping { ledger, lease_ms, if_killed }) = &self.keeper else { return Ok(None) };
+        Keeper::start(ledger.clone(), attempt, *lease_ms, *if_killed).map(Some)
+    }
+
+    fn spawn(&self, attempt: &Attempt, keeper: Option<&Keeper>) -> std::io::Result<Started> {
+        match keeper {
+            Some(keeper) => keeper.lend(|| self.start(attempt)),
+            None => self.start(attempt),
+        }
+    }
+
+    fn start(&self, attempt: &Attempt) -> std::io::Result<Started> {
         family::adopt_orphans();
         let mut command = Command::new(&self.command[0]);
         command.args(&self.command[1..]).envs(super::environment(attempt));
+        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
+        if let Some(folder) = self.folder {
+            command.current_dir(folder);
+        }
+        self.environment.give_to(&mut command);
+        crate::sealing::withhold_key(&mut command);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let Some(bytes) = self.stdin else {
             return Ok(Started { process: command.stdin(Stdio::inherit()).spawn()?, feed: None });
@@ -166,7 +216,7 @@ fn finished(status: std::io::Result<ExitStatus>, stopped: Option<Stopped>, outpu
 }
 
 /// The wait for a command that runs.
-struct Watch<'a> {
+struct ChildMonitor<'a> {
     child: &'a Child<'a>,
     attempt: &'a Attempt,
     ledger: &'a Blocking,
@@ -177,7 +227,7 @@ struct Watch<'a> {
     streams_open: Cell<u32>,
 }
 
-impl Watch<'_> {
+impl ChildMonitor<'_> {
     /// Waits until the command has ended; says why it was stopped, if it was.
     fn until_ended(&self, happenings: &Receiver<Event>) -> Option<Stopped> {
         let limit = (self.child.timeout_ms > 0).then(|| Duration::from_millis(self.child.timeout_ms));
@@ -186,7 +236,8 @@ impl Watch<'_> {
         let mut told_to_end = false;
         let mut interrupts = 0;
         loop {
-            let left = stop_at.map_or(LOOK, |at| at.saturating_duration_since(Instant::now()).min(LOOK));
+            let left = stop_at
+                .map_or(POLL_INTERVAL, |at| at.saturating_duration_since(Instant::now()).min(POLL_INTERVAL));
             match happenings.recv_timeout(left) {
                 Ok(Event::Ended) | Err(RecvTimeoutError::Disconnected) => return stopped,
                 Ok(Event::OutputOver) => self.stream_is_over(),
@@ -217,8 +268,8 @@ impl Watch<'_> {
         }
     }
 
-    /// Ends what a command that was stopped has left behind. A process that outlives even this may still hold the
-    /// attempt's lock, and is then a running attempt.
+    /// Ends the processes that a stopped command has left behind. A process that survives even this may still hold
+    /// the attempt's lock, and the attempt then counts as running.
     fn end_the_family(&self, happenings: &Receiver<Event>) {
         let kill_at = Instant::now() + GRACE;
         while self.family.any_left() && Instant::now() < kill_at + GRACE {
@@ -230,7 +281,7 @@ impl Watch<'_> {
             match happenings.recv_timeout(Duration::from_millis(20)) {
                 Ok(Event::OutputOver) => self.stream_is_over(),
                 Ok(Event::Ended | Event::Signal(..)) => {}
-                // Nothing is left to tell of; the processes may need a moment more.
+                // There is nothing left to report; the processes may need a moment longer.
                 Err(RecvTimeoutError::Disconnected) => std::thread::sleep(Duration::from_millis(20)),
                 Err(RecvTimeoutError::Timeout) => {}
             }
@@ -238,7 +289,7 @@ impl Watch<'_> {
     }
 
     fn until_output_is_over(&self, happenings: &Receiver<Event>, stopped: &mut Option<Stopped>) {
-        let end = Instant::now() + LINGER;
+        let end = Instant::now() + OUTPUT_GRACE;
         while self.streams_open.get() > 0 {
             match happenings.recv_timeout(end.saturating_duration_since(Instant::now())) {
                 Ok(Event::OutputOver) => self.stream_is_over(),
@@ -258,7 +309,7 @@ impl Watch<'_> {
         self.streams_open.set(self.streams_open.get().saturating_sub(1));
     }
 
-    /// Passes a signal on. The first Ctrl-C is the command's to handle; the second asks it to end, the third ends it.
+    /// Passes a signal on. The command handles the first Ctrl-C; the second sends SIGTERM, the third SIGKILL.
     fn pass_on(&self, number: i32, sent: Sent, interrupts: u32) {
         match (number, interrupts) {
             (SIGINT, 2) => {
@@ -276,17 +327,18 @@ impl Watch<'_> {
     }
 
     fn send(&self, signal: Signal) {
-        // It has not been waited for yet, so the id is still the command's; one that has ended needs no signal.
+        // The command has not been reaped yet, so the id is still its own. If it has ended, the signal does
+        // nothing.
         drop(kill(self.pid, signal).map_err(std::io::Error::from));
     }
 
     fn cancel_requested(&self) -> bool {
-        let found = self.ledger.wait_for(self.ledger.ledger().find(self.attempt.operation()));
+        let found = self.ledger.find(self.attempt.operation());
         found.is_ok_and(|(record, _)| record.detail.cancel_requested_ms.is_some())
     }
 }
 
-/// Whether a signal asks the command to end. User signals do not, and 0 is none.
+/// Whether a signal asks the command to end. User signals do not, and 0 is not a signal.
 fn asks_to_end(number: i32) -> Option<Stopped> {
     match number {
         0 | SIGUSR1 | SIGUSR2 => None,
@@ -299,16 +351,16 @@ fn asks_to_end(number: i32) -> Option<Stopped> {
 /// The signals that ask a process to end.
 const ASK_TO_END: [i32; 4] = [SIGTERM, SIGINT, SIGHUP, SIGQUIT];
 
-/// Signals that are watched for.
+/// The signal handler.
 struct Signals {
     handle: signal_hook::iterator::Handle,
-    /// The last signal that asked to end, noted the moment it came. The thread that tells of it may be late.
+    /// The last signal that asked to end, stored when it arrived. The thread that reports it may be late.
     asked: Arc<AtomicUsize>,
     notes: Vec<SigId>,
 }
 
 impl Signals {
-    /// Ends the watch; gives the signal that asked to end, or 0.
+    /// Stops watching; returns the signal that asked to end, or 0.
     fn close(self) -> i32 {
         self.handle.close();
         for note in self.notes {
@@ -341,7 +393,7 @@ fn watch_signals(events: &Sender<Event>) -> std::io::Result<Signals> {
     Ok(Signals { handle, asked, notes })
 }
 
-/// Tells when the command has ended, without reaping it: its id stays its own until the last signal is sent.
+/// Reports the end of the command without reaping it, so that its id cannot be reused before the last signal.
 fn watch_end(pid: Pid, events: &Sender<Event>) {
     let events = events.clone();
     std::thread::spawn(move || {
@@ -352,7 +404,7 @@ fn watch_end(pid: Pid, events: &Sender<Event>) {
     });
 }
 
-/// Passes output on as it comes, and records it in the order of both streams.
+/// Relays output as it arrives, and records both streams in order.
 fn relay_output(
     mut from: impl Read + Send + 'static,
     stream: Stream,
@@ -374,7 +426,7 @@ fn relay_output(
             };
             let mut recording = recording.lock().unwrap_or_else(PoisonError::into_inner);
             recording.push(stream, &buffer[..length]);
-            // A reader that has gone away does not stop the command, nor its record.
+            // A reader that has closed the pipe does not stop the command or its recording.
             if let Some(writer) = &mut to
                 && writer.write_all(&buffer[..length]).and_then(|()| writer.flush()).is_err()
             {

@@ -1,4 +1,4 @@
-//! Whether the caller has got the answer: that tells a retry from a wanted repeat, when no key was given.
+//! Whether the caller got the answer. Without a key, that distinguishes a retry from an intended repeat.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use nix::unistd::{Pid, getppid};
 use onceward::{Blocking, Record};
 
-/// The evidence that the answer is delivered: all output was written, and the parent is still there at the end.
+/// Evidence of delivery: all output was written, and the parent process is still alive at the end.
 #[derive(Clone)]
 pub(super) struct Delivery {
     parent: Pid,
@@ -14,7 +14,7 @@ pub(super) struct Delivery {
 }
 
 impl Delivery {
-    /// Begins to watch.
+    /// Starts watching.
     pub(super) fn watch() -> Self {
         Self { parent: getppid(), broken: Arc::default() }
     }
@@ -24,13 +24,18 @@ impl Delivery {
         self.broken.store(true, Ordering::SeqCst);
     }
 
-    /// Notes the delivery, if nothing speaks against it.
+    /// Whether that is known.
+    pub(super) fn is_broken(&self) -> bool {
+        self.broken.load(Ordering::SeqCst)
+    }
+
+    /// Records the delivery, if there is no evidence against it.
     pub(super) fn note(&self, ledger: &Blocking, record: &Arc<Record>) {
-        if self.broken.load(Ordering::SeqCst) || getppid() != self.parent {
+        if self.is_broken() || getppid() != self.parent {
             return;
         }
-        let noted = ledger.ledger().note_delivery(record, ledger.ledger().clock_ms());
-        // Without the note the same call is taken for a retry and gets this result again: safe, and said so.
-        drop(ledger.wait_for(noted));
+        // Without this record the same call counts as a retry and gets this result again, which is safe and is
+        // reported.
+        drop(ledger.note_delivery(record, ledger.clock_ms()));
     }
 }

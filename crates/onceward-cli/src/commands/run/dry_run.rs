@@ -1,8 +1,8 @@
-//! `once run --dry-run`: what the real call would get. Nothing is written, not even a ledger where there is none.
+//! `once run --dry-run`: what the real call would do. Writes nothing and creates no ledger.
 
 use std::process::{Command, ExitCode, Stdio};
 
-use onceward::{Answer, Decision, Operation, Plan, Preview, Record, Settings};
+use onceward::{Answer, Decision, Liveness, Operation, Plan, Preview, Record, Settings, decide};
 use serde::Serialize;
 
 use super::RunArgs;
@@ -13,6 +13,7 @@ use super::respond::{Form, Show, Text, refusal_exit};
 use crate::answer;
 use crate::context::{Context, quoted};
 use crate::exit::{CommandError, Ended};
+use crate::style::{BOLD, styled};
 
 #[derive(Serialize)]
 struct OwnPlan {
@@ -28,22 +29,25 @@ pub(super) fn run(
 ) -> Ended {
     let (intent, plan) = match context.existing_ledger()? {
         Some(ledger) => {
-            let intent = ledger.wait_for(ledger.ledger().wanted(operation))?.intent;
-            let plan = ledger.wait_for(ledger.ledger().plan(&intent))?;
+            let intent = ledger.wanted(operation)?.intent;
+            let plan = ledger.plan(&intent)?;
             (intent, plan)
         }
-        None => (operation.intent()?, Plan { decision: Decision::Start { attempt: 1 }, record: None }),
+        None => {
+            let intent = operation.intent()?;
+            (intent.clone(), Plan { decision: decide::begin(None, &intent, Liveness::Gone, 0), record: None })
+        }
     };
     let preview = Preview::of(&plan, &intent, settings.effect);
     let line: Vec<String> = args.command.iter().map(|word| quoted(&word.to_string_lossy())).collect();
     let mut answer =
         Answer::preview(&preview, vec![format!("would run {}", line.join(" "))], &context.surface());
     let gap = lookup::startable(&args.command[0]).err();
-    if let (Some(gap), Decision::Start { .. }) = (&gap, &plan.decision) {
+    if let (Some(gap), Decision::Start { .. } | Decision::Hold) = (&gap, &plan.decision) {
         return Ok(would_not_start(gap, &answer, plan.record.as_deref(), show));
     }
     if !args.dry_run_args.is_empty() {
-        let own = OwnPlan { plan: own_plan(args)? };
+        let own = OwnPlan { plan: own_plan(context, args)? };
         answer.data = serde_json::value::to_raw_value(&own).ok().map(Into::into);
     }
     match show.form {
@@ -71,7 +75,7 @@ fn would_not_start(gap: &Unstartable, planned: &Answer, record: Option<&Record>,
 }
 
 fn say(answer: &Answer, preview: &Preview) {
-    let effect = answer::styled(answer::BOLD, answer.effect);
+    let effect = styled(BOLD, answer.effect);
     answer::data(&format!("{effect}: {} [{}]", preview.sentence, preview.operation.id));
     for change in answer.changes.iter().flatten() {
         answer::data(&format!("  {change}"));
@@ -88,9 +92,11 @@ fn say(answer: &Answer, preview: &Preview) {
 }
 
 /// The command's own plan: the command with the arguments that make it a dry run.
-fn own_plan(args: &RunArgs) -> Result<Text, CommandError> {
+fn own_plan(context: &Context, args: &RunArgs) -> Result<Text, CommandError> {
     let mut command = Command::new(&args.command[0]);
+    args.environment(context).give_to(&mut command);
     command.args(&args.command[1..]).args(&args.dry_run_args).stdin(Stdio::null());
+    crate::sealing::withhold_key(&mut command);
     let output = command.output().map_err(|error| {
         let program = basename(&args.command[0]);
         CommandError::Outside(format!("cannot start {program} for its own plan: {error}"))

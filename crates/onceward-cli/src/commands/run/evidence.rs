@@ -1,10 +1,9 @@
-//! What the end of a command proves about its effect. What proves nothing leaves it in doubt.
+//! What the end of a command proves about its effect. Without proof, the operation is in doubt.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
-use onceward::answer::span_in_words;
-use onceward::{Dispatched, Done, Failure, Policy, Settings};
+use onceward::{Dispatched, Done, Failure, Policy, Settings, span_in_words};
 use serde::Deserialize;
 
 use super::child::{Finished, Stopped};
@@ -23,18 +22,19 @@ pub(super) struct Judge<'a> {
     settings: &'a Settings,
     program: String,
     arguments: Vec<&'a str>,
-    /// The exit code by which the shell would say that it cannot start its one command, as seen before it was started.
+    /// The exit code with which the shell would report that it cannot start its one command, determined before the
+    /// start.
     shell_gap: Option<i32>,
 }
 
-/// Why an exit is taken for what it is.
+/// What an exit proves, and why.
 enum Proof {
     NoEffect(String),
     InDoubt(String),
 }
 
 impl<'a> Judge<'a> {
-    /// Looks at what is to be run. Afterwards the command may have changed what is there.
+    /// Inspects the command before it runs, because it may change what is there.
     pub(super) fn new(policy: &'a Policy, settings: &'a Settings, command: &'a [OsString]) -> Self {
         let program = command.first().map(|program| basename(program)).unwrap_or_default();
         let arguments: Vec<&str> = command.iter().skip(1).filter_map(|word| word.to_str()).collect();
@@ -45,7 +45,7 @@ impl<'a> Judge<'a> {
     /// What the end of the command says about its effect.
     pub(super) fn ending(&self, finished: Finished, sent: Dispatched) -> Result<Done, Failure> {
         match finished {
-            // To start it once more at once would end the same way.
+            // Starting it again immediately would fail in the same way.
             Finished::NotStarted(Unstartable { reason, exit_code }) => {
                 Err(Failure::no_effect(reason).stopped().with(recording::exit_data(exit_code), None))
             }
@@ -54,7 +54,7 @@ impl<'a> Judge<'a> {
             }
             Finished::Ended { code: Some(0), stopped: None, output, .. } => {
                 let effect = output.reported_effect().unwrap_or(self.settings.effect);
-                let (data, body) = output.into_parts(Some(0));
+                let (data, body) = output.into_parts(Some(0), &self.settings.terms.redact);
                 let done = match data {
                     Some(data) => sent.done_with_json(effect, data),
                     None => sent.done_without_result(effect),
@@ -66,7 +66,7 @@ impl<'a> Judge<'a> {
             }
             Finished::Ended { code: Some(code), stopped: None, output, .. } => {
                 let proof = self.proof(code, &output);
-                let (data, body) = output.into_parts(Some(code));
+                let (data, body) = output.into_parts(Some(code), &self.settings.terms.redact);
                 Err(match proof {
                     Proof::NoEffect(reason) => Failure::no_effect(reason),
                     Proof::InDoubt(reason) => Failure::in_doubt(reason),
@@ -74,7 +74,7 @@ impl<'a> Judge<'a> {
                 .with(data, body))
             }
             Finished::Ended { code: None, signal, stopped: None, output } => {
-                let (data, body) = output.into_parts(None);
+                let (data, body) = output.into_parts(None, &self.settings.terms.redact);
                 let signal = signal.as_deref().unwrap_or("a signal");
                 Err(Failure::in_doubt(format!("the command was killed by {signal}")).with(data, body))
             }
@@ -89,7 +89,7 @@ impl<'a> Judge<'a> {
         signal: Option<String>,
         output: Recording,
     ) -> Failure {
-        let (data, body) = output.into_parts(code);
+        let (data, body) = output.into_parts(code, &self.settings.terms.redact);
         let end = match (code, signal) {
             (Some(code), _) => format!("and ended with exit code {code}"),
             (None, Some(signal)) => format!("and was killed by {signal}"),
@@ -122,7 +122,7 @@ impl<'a> Judge<'a> {
                 "the command failed with exit code {code}, declared to have no effect"
             ));
         }
-        // What `once` prints is its own word. What curl prints, a server has written.
+        // `once` prints its own statement. The output of curl was written by a server.
         if program == "once"
             && let Some(proof) = own_word(output)
         {
@@ -133,7 +133,7 @@ impl<'a> Judge<'a> {
             let known = self.arguments.iter().copied().chain(configured.iter().map(String::as_str));
             return if rule.proves_no_effect(code, &known.collect::<Vec<_>>()) {
                 Proof::NoEffect(format!(
-                    "{program} failed with exit code {code}, by which it says that it did nothing"
+                    "{program} failed with exit code {code}, which means that it did nothing"
                 ))
             } else {
                 Proof::InDoubt(format!("{program} ended with exit code {code}"))
@@ -150,15 +150,15 @@ impl<'a> Judge<'a> {
         Proof::InDoubt(format!("the command ended with exit code {code}"))
     }
 
-    /// Whether the command may run several others, directly or behind `env`, `timeout` and the like. What is printed is
-    /// then the word of one of them.
+    /// Whether the command may run several others, directly or through `env`, `timeout` and the like. Its output
+    /// may then be the answer of only one of them.
     fn runs_several(&self) -> bool {
         let words = std::iter::once(self.program.as_str()).chain(self.arguments.iter().copied());
         words.map(|word| basename(OsStr::new(word))).any(|word| RUNNERS.contains(&word.as_str()))
     }
 }
 
-/// A tool that answers in the contract's envelope is taken at its word.
+/// A tool that answers in the contract's envelope is trusted.
 fn own_word(output: &Recording) -> Option<Proof> {
     #[derive(Deserialize)]
     struct Envelope {

@@ -17,17 +17,19 @@ pub(super) fn adopt_orphans() {
 /// A command and every process that it has started.
 pub(super) struct Family {
     command: Pid,
-    /// When the command was started, in the kernel's own units. What is older belongs to this process, not to it.
+    /// A child of this process that does not belong to the command.
+    stranger: Option<Pid>,
+    /// When the command was started, in the kernel's units. Older processes do not belong to it.
     since: u64,
-    /// Processes that were asked to end already. Some take a second request for an order.
+    /// Processes that were already asked to end. Some treat a second request as an order to stop at once.
     asked: RefCell<HashSet<Pid>>,
 }
 
 impl Family {
-    /// The family of a command that has not been waited for yet.
-    pub(super) fn of(command: Pid) -> Self {
+    /// The family of a command that has not been waited for yet. `stranger` is another child of this process.
+    pub(super) fn of(command: Pid, stranger: Option<Pid>) -> Self {
         let since = Process::read(command.as_raw()).map_or(0, |process| process.started);
-        Self { command, since, asked: RefCell::default() }
+        Self { command, stranger, since, asked: RefCell::default() }
     }
 
     /// Asks every member to end, once.
@@ -67,8 +69,9 @@ impl Family {
             );
             next += 1;
         }
-        // The command itself is there even where /proc is not: until it is waited for, its id is its own.
-        let others = found.into_iter().skip(1).map(Pid::from_raw).filter(|pid| *pid != self.command);
+        // The command itself is listed even without /proc: until it is reaped, its id is its own.
+        let others = found.into_iter().skip(1).map(Pid::from_raw);
+        let others = others.filter(|pid| *pid != self.command && Some(*pid) != self.stranger);
         std::iter::once(self.command).chain(others).collect()
     }
 }
@@ -80,7 +83,7 @@ fn send(pid: Pid, signal: Signal) {
     }
 }
 
-/// What the kernel tells about a process.
+/// What the kernel reports about a process.
 struct Process {
     id: i32,
     parent: i32,
@@ -93,7 +96,7 @@ struct Process {
 impl Process {
     fn read(id: i32) -> Option<Self> {
         let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
-        // The program's name is in parentheses, and may hold any character.
+        // The program's name is in parentheses, and may contain any character.
         let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
         let parent = fields.get(1)?.parse().ok()?;
         let started = fields.get(19)?.parse().ok()?;

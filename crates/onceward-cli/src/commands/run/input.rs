@@ -1,4 +1,4 @@
-//! What belongs to an operation: its arguments, and whatever else the caller says.
+//! The inputs that identify an operation: its arguments, and what the caller adds.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -14,30 +14,23 @@ use crate::cli::{IdentityArgs, Ignored};
 use crate::context::Context;
 use crate::exit::CommandError;
 
-/// What was gathered.
+/// The inputs of a call.
 pub(crate) struct Gathered {
     /// The operation's name.
     pub(crate) name: String,
-    /// All that identifies it, as one JSON object.
+    /// All inputs, as one JSON object.
     pub(crate) input: Json,
     /// How many JSON documents are in it.
     json_inputs: usize,
-    /// Standard input, where it was read and must be passed on.
+    /// Standard input, if it was read and must be passed on.
     pub(crate) stdin: Option<Arc<[u8]>>,
 }
 
-impl Gathered {
-    /// How much was read from standard input.
-    pub(crate) fn stdin_bytes(&self) -> usize {
-        self.stdin.as_ref().map_or(0, |bytes| bytes.len())
-    }
-}
-
-/// Reads everything that belongs to the operation. All problems are told at once.
+/// Reads all inputs of the operation. Reports all problems together.
 pub(crate) fn gather(identity: &IdentityArgs, command: &[OsString]) -> Result<Gathered, CommandError> {
     let mut inputs = Inputs::default();
     let mut members = vec![("argv", argv(command))];
-    // Under a key that was given, or made of chosen fields, the caller has said what identifies the action.
+    // With a given key or chosen fields, the caller has said what identifies the action.
     let whole = identity.key.is_none() && identity.key_fields.is_empty() && !command.is_empty();
     if whole && !identity.ignore.contains(&Ignored::Folder) {
         let folder = std::env::current_dir()
@@ -49,7 +42,7 @@ pub(crate) fn gather(identity: &IdentityArgs, command: &[OsString]) -> Result<Ga
     let patience = if identity.stdin { Patience::Endless } else { Patience::Limited };
     let stdin = if identity.stdin || piped { inputs.standard(patience) } else { None };
     if stdin.as_ref().is_some_and(|bytes| !bytes.is_empty()) {
-        // The command sees it, which it does not see of the same document in --input.
+        // The command can read standard input but not --input, so the same document counts differently.
         members.push(("stdin", Json::Bool(true)));
     }
     let mut environment = Vec::new();
@@ -82,22 +75,22 @@ pub(crate) fn gather(identity: &IdentityArgs, command: &[OsString]) -> Result<Ga
     Ok(Gathered { name, input: Json::object(members), json_inputs, stdin })
 }
 
-/// Inputs that are being read, and what is wrong with them.
+/// Inputs that are being read, and their problems.
 #[derive(Default)]
 struct Inputs {
-    /// JSON documents, which count by their meaning.
+    /// JSON documents, which are compared by meaning.
     documents: Vec<Json>,
     /// Digests of everything else.
     files: Vec<Json>,
     problems: Problems,
 }
 
-/// What is wrong, in the order in which it was found.
+/// Problems, in the order in which they were found.
 #[derive(Default)]
 struct Problems(Vec<String>);
 
 impl Problems {
-    /// The value, unless there is a problem in its place, which is noted.
+    /// The value; a problem is recorded instead.
     fn unless<T>(&mut self, result: Result<T, String>) -> Option<T> {
         result.map_err(|problem| self.0.push(problem)).ok()
     }
@@ -117,7 +110,7 @@ impl Inputs {
         }
     }
 
-    /// Standard input. An empty one counts like none, and is passed on all the same.
+    /// Standard input. An empty one counts as none, but is still passed on.
     fn standard(&mut self, patience: Patience) -> Option<Arc<[u8]>> {
         let bytes = self.problems.unless(stdin::read(patience))?;
         if !bytes.is_empty() {
@@ -126,8 +119,8 @@ impl Inputs {
         Some(bytes.into())
     }
 
-    /// A JSON document counts by its meaning; anything else counts by its content. A number by itself is no document:
-    /// the version 1.10 is not 1.1.
+    /// JSON objects and arrays are compared by meaning, anything else by content. A single number is not compared
+    /// by meaning: the version 1.10 is not 1.1.
     fn sort_in(&mut self, bytes: &[u8]) {
         match std::str::from_utf8(bytes).ok().and_then(|text| Json::parse(text).ok()) {
             Some(document @ (Json::Object(_) | Json::Array(_))) => self.documents.push(document),
@@ -139,7 +132,7 @@ impl Inputs {
     }
 }
 
-/// The policy's settings for what was gathered, with the identity's flags over them.
+/// The policy's settings for these inputs, overridden by the identity flags.
 pub(crate) fn settings(
     context: &Context,
     identity: &IdentityArgs,
@@ -152,11 +145,12 @@ pub(crate) fn settings(
     if !identity.volatile.is_empty() {
         settings.volatile.clone_from(&identity.volatile);
     }
-    // Under a given key the policy's fields have nothing to make one of.
+    // If a key is given, the policy's key fields are not needed.
     let wanted = identity.key.is_none() || !identity.key_fields.is_empty();
     if wanted && !settings.key_fields.is_empty() && gathered.json_inputs != 1 {
         return Err(CommandError::invalid(format!(
-            "the key is made of {}, which needs one JSON input (--input, --input-file or --stdin), and there are {}",
+            "the key is derived from {}, which needs one JSON input (--input, --input-file or --stdin), \
+             and there are {}",
             settings.key_fields.join(", "),
             gathered.json_inputs
         )));
@@ -164,7 +158,7 @@ pub(crate) fn settings(
     Ok(settings)
 }
 
-/// Key fields and volatile fields name places in the JSON input, not in the whole of what identifies the operation.
+/// Key fields and volatile fields refer to the JSON input, not to the object of all inputs.
 pub(crate) fn in_document(fields: &[String]) -> Vec<String> {
     fields
         .iter()
@@ -179,7 +173,7 @@ fn argv(command: &[OsString]) -> Json {
     Json::Array(command.iter().map(|argument| text(argument)).collect())
 }
 
-/// An argument as text; one that is not text keeps its bytes apart from every text.
+/// An argument as text; bytes that are not text are encoded so that they differ from every text.
 fn text(argument: &OsStr) -> Json {
     match argument.to_str() {
         Some(text) => Json::from(text),

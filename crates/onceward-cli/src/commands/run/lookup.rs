@@ -1,4 +1,4 @@
-//! What is there before a command is started: programs, shells' words, and configuration that adds arguments.
+//! Checks before a command is started: programs, shell builtins, and configuration files that add arguments.
 
 use std::ffi::OsStr;
 use std::io::ErrorKind;
@@ -12,7 +12,7 @@ use nix::unistd::{AccessFlags, access};
 const NOT_FOUND: i32 = 127;
 const NOT_STARTED: i32 = 126;
 
-/// Words that a shell carries out by itself, in any of the usual shells. What they do is not seen from here.
+/// Builtins and keywords of the usual shells. Their effect cannot be determined here.
 const BUILT_IN: &[&str] = &[
     ".",
     ":",
@@ -98,13 +98,13 @@ const BUILT_IN: &[&str] = &[
     "zmodload",
 ];
 
-/// A program that cannot be started as things are.
+/// A program that cannot be started.
 pub(super) struct Unstartable {
     pub(super) reason: String,
     pub(super) exit_code: i32,
 }
 
-/// Looks whether a program can be started, as the system would look for it. Whether it runs is seen when it is started.
+/// Checks whether a program can be found and executed, as the system would search for it.
 pub(super) fn startable(program: &OsStr) -> Result<(), Unstartable> {
     let Err(errno) = look_for(program) else { return Ok(()) };
     Err(unstartable(program, &errno.into()))
@@ -138,14 +138,14 @@ fn executable(path: &Path) -> Result<(), Errno> {
 }
 
 fn search_path() -> Vec<PathBuf> {
-    // Without a PATH the system has a default, which is not known here: these are in all of them.
+    // Without PATH the system uses a default that is not known here; these folders are in all of them.
     let path = std::env::var_os("PATH").unwrap_or_else(|| "/bin:/usr/bin".into());
     let here = |folder: PathBuf| if folder.as_os_str().is_empty() { PathBuf::from(".") } else { folder };
     std::env::split_paths(&path).map(here).collect()
 }
 
-/// The exit code by which a shell would say that it cannot start the one command that it is given, if it cannot. A word
-/// that the shell carries out by itself, a function or a start-up file may do anything before.
+/// The exit code with which a shell would report that it cannot start its one command, if it cannot. A builtin, a
+/// function or a start-up file may do anything before that.
 pub(super) fn shell_gap(program: &str, arguments: &[&str]) -> Option<i32> {
     if !matches!(program, "sh" | "bash" | "dash" | "ksh") {
         return None;
@@ -159,7 +159,7 @@ pub(super) fn shell_gap(program: &str, arguments: &[&str]) -> Option<i32> {
     startable(OsStr::new(word)).err().map(|gap| gap.exit_code)
 }
 
-/// Whether a shell brings functions with it or reads a file before it begins.
+/// Whether a shell imports functions or reads a start-up file.
 fn shell_is_prepared() -> bool {
     std::env::vars_os().any(|(name, _)| {
         let name = name.as_bytes();
@@ -167,7 +167,7 @@ fn shell_is_prepared() -> bool {
     })
 }
 
-/// The options that a program takes from its configuration file, as arguments: curl reads one unless it is told not to.
+/// The options that a program takes from its configuration file, as arguments: curl reads one unless `-q` is given.
 pub(super) fn configured(program: &str, arguments: &[&str]) -> Vec<String> {
     if program != "curl" || matches!(arguments.first(), Some(&("-q" | "--disable"))) {
         return Vec::new();
@@ -185,7 +185,8 @@ pub(super) fn configured(program: &str, arguments: &[&str]) -> Vec<String> {
     texts.flat_map(|text| text.lines().filter_map(configured_option).collect::<Vec<_>>()).collect()
 }
 
-/// The option of a line such as `location`, `--retry 3` or `-L`, with `=` behind it: its value is not the next word.
+/// The option of a line such as `location`, `--retry 3` or `-L`, followed by `=`, because its value is not the next
+/// word.
 fn configured_option(line: &str) -> Option<String> {
     let word = line.trim().split([' ', '\t', '=', ':']).next().filter(|word| !word.is_empty())?;
     match word.chars().next() {

@@ -1,23 +1,23 @@
-//! What stops a call before an attempt is paid for: a command that is not there, or a call from inside itself.
+//! Checks before an attempt is started: a missing command, or a call from inside the same operation.
 
 use std::ffi::OsString;
 use std::sync::Arc;
 
-use onceward::answer::ErrorView;
 use onceward::{
-    Answer, Attempt, Blocking, Class, Code, Decision, Error, Happened, Intent, Ran, Record, Surface,
+    Answer, Attempt, Blocking, Class, Code, Decision, Error, ErrorView, Happened, Intent, Ran, Record,
+    Surface,
 };
 
 use super::lookup::{self, Unstartable};
 
-/// The variable that tells a command which operations it is part of, the outermost first.
+/// The variable that lists the operations that a command is part of, the outermost first.
 pub(super) const INSIDE: &str = "ONCE_INSIDE";
 
-/// Why a call goes no further.
+/// Why a call is refused.
 pub(super) enum Obstacle {
     /// The command cannot be started. An attempt would only use up the budget.
     CannotStart(Unstartable, Option<Arc<Record>>),
-    /// The call is made by the attempt that it would wait for.
+    /// The call comes from the attempt that it would wait for.
     InsideItself(Arc<Record>),
 }
 
@@ -27,8 +27,8 @@ pub(super) fn inside(attempt: &Attempt) -> String {
     format!("{outer} {}", attempt.operation()).trim_start().to_owned()
 }
 
-/// Looks for an obstacle. The ledger is asked only where there may be one: what is done is replayed even if the command
-/// is no longer there.
+/// Looks for an obstacle. The ledger is read only if there may be one: a done operation is replayed even if the
+/// command no longer exists.
 pub(super) fn look(
     ledger: &Blocking,
     intent: &Intent,
@@ -40,8 +40,10 @@ pub(super) fn look(
     if !within && gap.is_none() {
         return Ok(None);
     }
-    let plan = ledger.wait_for(ledger.ledger().plan(intent))?;
-    let runs = intent.terms.class == Class::Read || matches!(plan.decision, Decision::Start { .. });
+    let plan = ledger.plan(intent)?;
+    // A command that cannot be started is not held either.
+    let runs =
+        intent.terms.class == Class::Read || matches!(plan.decision, Decision::Start { .. } | Decision::Hold);
     Ok(match (plan.decision, plan.record, gap) {
         (_, record, Some(gap)) if runs => Some(Obstacle::CannotStart(gap, record)),
         (Decision::Wait, Some(record), _) if within => Some(Obstacle::InsideItself(record)),
@@ -63,7 +65,7 @@ impl Obstacle {
                          nothing was run",
                         record.attempt
                     ),
-                    next: Some("give the inner call a key of its own".to_owned()),
+                    next: Some("give the inner call its own key".to_owned()),
                     fix_command: None,
                     ..view
                 });

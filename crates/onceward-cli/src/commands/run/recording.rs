@@ -1,4 +1,4 @@
-//! The output of a command, in the order in which it came, up to a limit.
+//! Records the output of a command in order, up to a limit.
 //!
 //! Kept as frames: a byte for the stream (1 or 2), four for the length, then the bytes. Small output stays in memory;
 //! larger output is spooled to a file that has no name.
@@ -6,19 +6,18 @@
 use std::io::{Read, Seek, Write};
 use std::sync::Arc;
 
-use onceward::Effect;
-use onceward::operation::MAX_RESULT;
+use onceward::{Edit, Effect, MAX_RESULT, Redaction};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-/// What is kept in memory before the rest is spooled.
+/// How much is kept in memory before the rest is spooled.
 const IN_MEMORY: usize = 256 * 1024;
 const HEADER: usize = 5;
-/// The most that frames may take together: beside them the ledger keeps the summary and what else it says of an end,
-/// and what is larger than its limit it does not keep at all.
+/// Maximum size of all frames. The ledger also stores the summary and the ending with them, and refuses anything
+/// above its own limit.
 const MAX_FRAMES: u64 = MAX_RESULT as u64 - 64 * 1024;
 
-/// Where bytes came from and go to.
+/// The stream that bytes belong to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stream {
     Out,
@@ -35,16 +34,16 @@ pub(crate) struct Recording {
     summary: Summary,
 }
 
-/// What is told about an output without showing it.
+/// A summary of the output.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Summary {
-    /// The command's own exit code; none where it was killed.
+    /// The command's exit code; `None` if it was killed.
     pub(crate) exit_code: Option<i32>,
-    /// How much it wrote.
+    /// How much it wrote to stdout.
     pub(crate) stdout_bytes: u64,
-    /// How much it wrote beside that.
+    /// How much it wrote to stderr.
     pub(crate) stderr_bytes: u64,
-    /// Whether not all of it was kept.
+    /// Whether the stored output is incomplete.
     pub(crate) cut: bool,
     /// How much of the standard input that was read for it the command did not read.
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -64,7 +63,7 @@ impl Recording {
         Self { memory: Vec::new(), spool: None, limit, kept: 0, framed: 0, summary: Summary::default() }
     }
 
-    /// Keeps bytes, as far as the limit allows.
+    /// Stores bytes up to the limit.
     pub(crate) fn push(&mut self, stream: Stream, bytes: &[u8]) {
         let (tag, total) = match stream {
             Stream::Out => (1, &mut self.summary.stdout_bytes),
@@ -81,11 +80,8 @@ impl Recording {
         }
         self.kept += kept.len() as u64;
         self.framed += (HEADER + kept.len()) as u64;
-        let length = u32::try_from(kept.len()).unwrap_or(u32::MAX);
         let mut frame = Vec::with_capacity(HEADER + kept.len());
-        frame.push(tag);
-        frame.extend_from_slice(&length.to_le_bytes());
-        frame.extend_from_slice(kept);
+        push_frame(&mut frame, tag, kept);
         self.write(&frame);
     }
 
@@ -96,7 +92,7 @@ impl Recording {
         match &mut self.spool {
             None => self.memory.extend_from_slice(frame),
             Some(file) => {
-                // A full disk cuts the copy, never the command: its output went to the caller already.
+                // A full disk truncates the copy but does not stop the command: the caller already has the output.
                 if file.write_all(frame).is_err() {
                     self.summary.cut = true;
                     self.limit = 0;
@@ -105,7 +101,7 @@ impl Recording {
         }
     }
 
-    /// Notes that the command did not read all of its standard input.
+    /// Records that the command did not read all of its standard input.
     pub(crate) fn unread_stdin(&mut self, bytes: u64) {
         self.summary.stdin_unread = bytes;
     }
@@ -126,20 +122,72 @@ impl Recording {
         Effect::REAL.contains(&effect).then_some(effect)
     }
 
-    /// All of stdout, where it is kept in memory.
+    /// All of stdout, if it is in memory.
     pub(crate) fn whole_stdout(&self) -> Option<Vec<u8>> {
         (!self.summary.cut && self.spool.is_none()).then(|| collect(&self.memory, Stream::Out))
     }
 
     /// The summary as JSON, and the frames.
-    pub(crate) fn into_parts(mut self, exit_code: Option<i32>) -> (Option<Arc<RawValue>>, Option<Arc<[u8]>>) {
+    pub(crate) fn into_parts(
+        mut self,
+        exit_code: Option<i32>,
+        redact: &Redaction,
+    ) -> (Option<Arc<RawValue>>, Option<Arc<[u8]>>) {
         if let Some(mut file) = self.spool.take() {
             let read = file.rewind().and_then(|()| file.read_to_end(&mut self.memory));
             self.summary.cut |= read.is_err();
         }
         self.summary.exit_code = exit_code;
+        if !redact.is_empty() {
+            self.memory = redacted(&self.memory, redact);
+        }
         let data = serde_json::value::to_raw_value(&self.summary).ok().map(Arc::from);
         (data, (!self.memory.is_empty()).then(|| self.memory.into()))
+    }
+}
+
+/// Redacts the frames. Each stream is searched as a whole, because a secret may be split over two frames; the
+/// replacement is put where the secret began.
+fn redacted(body: &[u8], redact: &Redaction) -> Vec<u8> {
+    let [out, err] = [Stream::Out, Stream::Err].map(|stream| redact.edits(&collect(body, stream)));
+    let (mut out, mut err) = ((0, out.as_slice()), (0, err.as_slice()));
+    let mut kept = Vec::with_capacity(body.len());
+    for (stream, bytes) in frames(body) {
+        let (tag, (at, edits)) = match stream {
+            Stream::Out => (1, &mut out),
+            Stream::Err => (2, &mut err),
+        };
+        push_frame(&mut kept, tag, &edited(bytes, *at, edits));
+        *at += bytes.len();
+    }
+    kept
+}
+
+/// A piece of a stream that begins at `at`, edited. Edits that end within it are used up.
+fn edited(piece: &[u8], at: usize, edits: &mut &[Edit]) -> Vec<u8> {
+    let end = at + piece.len();
+    let mut kept = Vec::with_capacity(piece.len());
+    let mut from = at;
+    while let Some(edit) = edits.first().filter(|edit| edit.range.start < end) {
+        if edit.range.start >= at {
+            kept.extend_from_slice(&piece[from - at..edit.range.start - at]);
+            kept.extend_from_slice(edit.by.as_bytes());
+        }
+        from = edit.range.end.min(end);
+        if edit.range.end > end {
+            break;
+        }
+        *edits = &edits[1..];
+    }
+    kept.extend_from_slice(&piece[from - at..]);
+    kept
+}
+
+fn push_frame(frames: &mut Vec<u8>, tag: u8, bytes: &[u8]) {
+    if let Some(length) = u32::try_from(bytes.len()).ok().filter(|length| *length > 0) {
+        frames.push(tag);
+        frames.extend_from_slice(&length.to_le_bytes());
+        frames.extend_from_slice(bytes);
     }
 }
 
@@ -149,7 +197,7 @@ pub(crate) fn exit_data(exit_code: i32) -> Option<Arc<RawValue>> {
     serde_json::value::to_raw_value(&summary).ok().map(Arc::from)
 }
 
-/// The frames of a body, in order. Stops at the first one that is not whole.
+/// The frames of a body, in order. Stops at the first incomplete one.
 pub(crate) fn frames(mut body: &[u8]) -> impl Iterator<Item = (Stream, &[u8])> {
     std::iter::from_fn(move || {
         let (header, rest) = body.split_at_checked(HEADER)?;
@@ -177,7 +225,7 @@ mod tests {
                 let stream = if n % 2 == 0 { Stream::Out } else { Stream::Err };
                 recording.push(stream, &vec![n; chunk]);
             }
-            let (data, body) = recording.into_parts(Some(0));
+            let (data, body) = recording.into_parts(Some(0), &Redaction::default());
             let body = body.unwrap();
             let seen: Vec<_> = frames(&body).map(|(stream, bytes)| (stream, bytes[0], bytes.len())).collect();
             let expect: Vec<_> =
@@ -193,13 +241,32 @@ mod tests {
         recording.push(Stream::Out, b"abc");
         recording.push(Stream::Err, b"defg");
         recording.push(Stream::Out, b"h");
-        let (data, body) = recording.into_parts(Some(0));
+        let (data, body) = recording.into_parts(Some(0), &Redaction::default());
         let body = body.unwrap();
         assert_eq!(
             frames(&body).collect::<Vec<_>>(),
             [(Stream::Out, &b"abc"[..]), (Stream::Err, &b"de"[..])]
         );
         assert_eq!(data.unwrap().get(), r#"{"exit_code":0,"stdout_bytes":4,"stderr_bytes":4,"cut":true}"#);
+    }
+
+    #[test]
+    fn a_secret_that_came_in_parts_is_not_kept() {
+        let mut recording = Recording::new(1_000);
+        for (stream, bytes) in [
+            (Stream::Out, "a sk_"),
+            (Stream::Err, "sk_1 b"),
+            (Stream::Out, "1"),
+            (Stream::Out, "23 c sk_4"),
+            (Stream::Out, " d"),
+        ] {
+            recording.push(stream, bytes.as_bytes());
+        }
+        let (_, body) = recording.into_parts(Some(0), &Redaction::parse(&["re:sk_[0-9]+"]).unwrap());
+        let body = body.unwrap();
+        let text = |stream| String::from_utf8(collect(&body, stream)).unwrap();
+        assert_eq!(text(Stream::Out), "a [redacted] c [redacted] d");
+        assert_eq!(text(Stream::Err), "[redacted] b");
     }
 
     #[test]

@@ -1,11 +1,14 @@
-//! What the caller of `once run` sees: the output again, byte for byte, or one JSON answer.
+//! The answer to a call of `once run`: the stored output, byte for byte, or one JSON object.
 
-use std::io::Write;
+use std::fs::File;
+use std::io::{ErrorKind, Write};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use onceward::{Answer, Error, KeyPolicy, NextStep, Ran, Receipt, Record, RepeatRule, State, Surface};
+use onceward::{
+    Answer, Effect, Error, KeyPolicy, NextStep, Ran, Receipt, Record, RepeatRule, State, Surface,
+};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
@@ -15,18 +18,29 @@ use super::preflight::{self, Obstacle};
 use super::recording::{Stream, Summary, collect, frames};
 use super::{Run, RunArgs};
 use crate::answer;
-use crate::context::Context;
+use crate::context::{Context, quoted};
+use crate::exit::CommandError;
 
-/// How much of each stream an answer in JSON holds. The rest is in the ledger.
+/// How much of each stream a JSON answer contains. The rest is in the ledger.
 const MOST_IN_JSON: usize = 64 * 1024;
 
-/// How the caller wants to be answered.
+/// The output options of the caller.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Show<'a> {
     pub(super) form: Form,
     quiet: bool,
     noop_exit: Option<i32>,
     status_file: Option<&'a Path>,
+    hold: HoldAsked,
+}
+
+/// Whether the call itself asked to be held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum HoldAsked {
+    /// It did, and expects it.
+    Yes,
+    /// Only the policy holds it, so the caller expects that the command has run.
+    No,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,7 +55,13 @@ impl<'a> Show<'a> {
     pub(super) fn from(context: &Context, args: &'a RunArgs) -> Self {
         let form = if context.global.json { Form::Json } else { Form::Output };
         let status_file = args.status_file.as_deref();
-        Self { form, quiet: args.quiet, noop_exit: args.noop_exit, status_file }
+        let hold = if args.hold.is_some() { HoldAsked::Yes } else { HoldAsked::No };
+        Self { form, quiet: args.quiet, noop_exit: args.noop_exit, status_file, hold }
+    }
+
+    /// The output of a command that is released, in the same form as that of a call.
+    pub(super) fn released(form: Form) -> Self {
+        Self { form, quiet: false, noop_exit: None, status_file: None, hold: HoldAsked::No }
     }
 
     pub(super) fn relay(self) -> Relay {
@@ -51,10 +71,37 @@ impl<'a> Show<'a> {
         }
     }
 
+    /// Refuses a call whose answer could not be written to the file, before anything is run.
+    pub(super) fn check_status_file(self) -> Result<(), CommandError> {
+        let Some(file) = self.status_file else { return Ok(()) };
+        let checked = match File::create_new(file) {
+            // It appears with the answer in it: who waits for the file must not find it empty.
+            Ok(_) => std::fs::remove_file(file),
+            // A pipe or a device is not opened twice.
+            Err(_) if std::fs::metadata(file).is_ok_and(|found| !found.is_file() && !found.is_dir()) => {
+                Ok(())
+            }
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                File::options().append(true).create(true).open(file).map(drop)
+            }
+            Err(error) => Err(error),
+        };
+        checked.map_err(|error| {
+            let problem =
+                format!("cannot write the status file {}: {error}; nothing was run", file.display());
+            CommandError::invalid(problem)
+        })
+    }
+
+    pub(super) fn without_status_file(self) -> Self {
+        Self { status_file: None, ..self }
+    }
+
     fn write_status(self, answer: &Answer) {
         let Some(file) = self.status_file else { return };
-        let written =
-            serde_json::to_vec(answer).map_err(Into::into).and_then(|text| std::fs::write(file, text));
+        let written = serde_json::to_string(answer)
+            .map_err(Into::into)
+            .and_then(|text| std::fs::write(file, onceward::text::json(&text).as_bytes()));
         if let Err(error) = written {
             answer::talk(&format!("once: cannot write {}: {error}", file.display()));
         }
@@ -62,21 +109,21 @@ impl<'a> Show<'a> {
 }
 
 /// An answer that was given.
-pub(super) struct Shown {
+pub(super) struct GivenAnswer {
     pub(super) exit: ExitCode,
     /// The operation whose answer the caller now has.
     pub(super) delivers: Option<Arc<Record>>,
 }
 
-/// Answers a call that began, and gives its exit code.
+/// Answers a call that began, and returns its exit code.
 pub(super) fn answer(
     run: &Run<'_>,
     result: &Result<Receipt, Error>,
     rule: RepeatRule,
     show: Show<'_>,
     delivery: &Delivery,
-) -> Shown {
-    let now_ms = run.ledger.ledger().clock_ms();
+) -> GivenAnswer {
+    let now_ms = run.ledger.clock_ms();
     let surface = run.context.surface();
     let mut answer = Answer::of_wanted(result, rule, &surface, now_ms);
     let record = match result {
@@ -90,12 +137,15 @@ pub(super) fn answer(
         reason.push_str(words);
     }
     if answer.ran == Some(true) {
-        after_a_run(&mut answer, record.and_then(|record| summary(record)), run.gathered.stdin_bytes());
+        after_a_run(&mut answer, record.and_then(|record| summary(record)), run.stdin_bytes());
     }
     if answer.data.is_some() {
         let output = record.and_then(|record| output(record, &surface));
         let data = output.and_then(|output| serde_json::value::to_raw_value(&output).ok());
         answer.data = data.map(Arc::from).or(answer.data);
+    }
+    if let Some(args) = run.said {
+        with_own_questions(&mut answer, args);
     }
     show.write_status(&answer);
     match show.form {
@@ -106,34 +156,52 @@ pub(super) fn answer(
                 Err(Error::Failed { record, ran: Ran::No, .. }) => replay(record, delivery),
                 Ok(_) | Err(_) => {}
             }
-            if !(show.quiet && answer.ok) {
+            // A call that is held did not succeed yet, so --quiet does not hide it.
+            if !(show.quiet && answer.ok) || matches!(result, Err(Error::Held { .. })) {
                 say(&answer, record);
             }
         }
     }
     let ended = record.filter(|record| matches!(record.state, State::Done | State::Failed));
-    Shown { exit: exit_code(result, show), delivers: ended.cloned() }
+    GivenAnswer { exit: exit_code(result, show), delivers: ended.cloned() }
 }
 
-/// What only the call that ran the command is told.
+/// Adds the caller's own probe or check to the next command, because the stored one is not run.
+fn with_own_questions(answer: &mut Answer, args: &RunArgs) {
+    let command = answer.error.as_mut().and_then(|error| error.fix_command.as_mut());
+    if let (Some(command), Some(probe)) =
+        (command.filter(|command| command.ends_with(" --probe")), &args.probe)
+    {
+        let codes: Vec<String> = args.probe_no.iter().map(i32::to_string).collect();
+        let no = if codes.is_empty() { String::new() } else { format!(" --probe-no {}", codes.join(",")) };
+        command.push_str(&format!(" {}{no}", quoted(probe)));
+    }
+    if let (Some(operation), Some(check)) = (&answer.operation, &args.verify) {
+        let verify = format!("verify {}", operation.id);
+        let with_check = format!("{verify} --check {}", quoted(check));
+        answer.warnings.iter_mut().for_each(|warning| *warning = warning.replace(&verify, &with_check));
+    }
+}
+
+/// What is reported only to the call that ran the command.
 fn after_a_run(answer: &mut Answer, summary: Option<Summary>, stdin_bytes: usize) {
     let Some(summary) = summary else { return };
     if summary.not_started
         && let Some(error) = &mut answer.error
     {
-        // The same call gets the same answer until someone has done something about the command.
+        // The same call gets the same answer until the command is fixed.
         (error.retryable, error.next) = (false, Some(preflight::CORRECT.to_owned()));
     }
     if summary.stdin_unread > 0 {
         answer.warnings.push(format!(
-            "the command did not read {} of the {stdin_bytes} bytes of standard input, which once had read for it; in \
-             a loop that reads the same input, add </dev/null or --ignore stdin",
+            "the command did not read {} of the {stdin_bytes} bytes that once had read from standard input; in a \
+             loop that reads the same input, add </dev/null or --ignore stdin",
             summary.stdin_unread
         ));
     }
 }
 
-/// Answers a call that goes no further, and gives its exit code.
+/// Answers a call that was stopped by an obstacle, and returns its exit code.
 pub(super) fn stopped_short(obstacle: &Obstacle, show: Show<'_>, surface: &Surface) -> ExitCode {
     let answer = obstacle.answer(surface);
     show.write_status(&answer);
@@ -155,7 +223,7 @@ pub(super) fn refused(error: &Error, show: Show<'_>, surface: &Surface) -> ExitC
     ExitCode::from(error.code().exit())
 }
 
-/// Which rule took the call for a retry, where the answer does not say so yet.
+/// The rule that made the call a retry, if the answer does not say so yet.
 fn rule_in_words(rule: RepeatRule, keys: KeyPolicy) -> Option<&'static str> {
     match rule {
         RepeatRule::Given => Some(". Recognised by its key"),
@@ -167,26 +235,31 @@ fn rule_in_words(rule: RepeatRule, keys: KeyPolicy) -> Option<&'static str> {
 
 fn say(answer: &Answer, record: Option<&Arc<Record>>) {
     if let Some(operation) = answer.operation.as_ref().filter(|_| answer.ok) {
-        if operation.replayed {
+        if answer.effect == Effect::Held.as_str() {
+            let reason = answer.reason.as_deref().unwrap_or("held; nothing was sent");
+            answer::talk(&format!("once: {} [{}]", onceward::text::one_line(reason), operation.id));
+        } else if operation.replayed {
             let reason = answer.reason.as_deref().unwrap_or("already done");
-            answer::talk(&format!("once: {reason} [{}]", operation.id));
+            answer::talk(&format!("once: {} [{}]", onceward::text::one_line(reason), operation.id));
         }
     } else if let Some(view) = &answer.error {
         answer::talk(&answer::error_text(view, answer.ran));
     }
     if record.and_then(|record| summary(record)).is_some_and(|summary| summary.cut) {
-        answer::talk("once: the output was longer than --max-output allows; a replay has its beginning only");
+        answer::talk(
+            "once: the output was longer than --max-output allows; a replay contains only its beginning",
+        );
     }
     for warning in &answer.warnings {
         answer::talk(&format!("once: warning: {warning}"));
     }
 }
 
-/// Writes the stored output again, each stream to its own, in the order in which it came.
+/// Writes the stored output, each stream to its own, in the original order.
 fn replay(record: &Record, delivery: &Delivery) {
     let Some(outcome) = &record.outcome else { return };
     let Some(body) = outcome.body.as_deref() else {
-        // The person who settled it said what its result is; the command's own output is lost.
+        // The person who settled it gave its result; the command's own output is lost.
         if let Some(data) = outcome.data.as_ref().filter(|_| outcome.settled_by.is_some()) {
             answer::data(data.get());
         }
@@ -198,25 +271,27 @@ fn replay(record: &Record, delivery: &Delivery) {
             Stream::Out => out.write_all(bytes).and_then(|()| out.flush()),
             Stream::Err => err.write_all(bytes).and_then(|()| err.flush()),
         };
-        // A reader that has gone away misses the rest, and has not got the answer.
+        // If the reader has closed the pipe, the answer was not delivered.
         if written.is_err() {
             delivery.broken();
         }
     }
 }
 
-/// 0 where it is done; the command's own code where it failed; else the contract's.
-fn exit_code(result: &Result<Receipt, Error>, show: Show<'_>) -> ExitCode {
+/// 0 if it is done, the command's own code if it failed, otherwise the contract's.
+pub(super) fn exit_code(result: &Result<Receipt, Error>, show: Show<'_>) -> ExitCode {
     match result {
         Ok(receipt) if receipt.replayed() => {
             ExitCode::from(show.noop_exit.and_then(exit_byte).unwrap_or_default())
         }
         Ok(_) => ExitCode::SUCCESS,
+        // A caller that did not ask for a hold must not continue as if the command had run.
+        Err(Error::Held { .. }) if show.hold == HoldAsked::Yes => ExitCode::SUCCESS,
         Err(error) => refusal_exit(error),
     }
 }
 
-/// The command's own code where it failed, now or earlier; else the contract's.
+/// The command's own code if it failed, now or earlier, otherwise the contract's.
 pub(super) fn refusal_exit(error: &Error) -> ExitCode {
     let failed = if let Error::Failed { record, .. } = error { summary(record) } else { None };
     let own = failed.and_then(|summary| summary.exit_code).and_then(exit_byte);
@@ -237,17 +312,17 @@ struct Output {
     exit_code: Option<i32>,
     stdout: Text,
     stderr: Text,
-    /// Not all of the output is here.
+    /// The output is incomplete.
     cut: bool,
-    /// Where the output is that the ledger has kept.
+    /// The command that prints all stored output.
     #[serde(skip_serializing_if = "Option::is_none")]
     more: Option<String>,
-    /// The command's own answer, where that is JSON.
+    /// The command's own answer, if it is JSON.
     #[serde(skip_serializing_if = "Option::is_none")]
     answer: Option<Box<RawValue>>,
 }
 
-/// Text, or bytes that are none.
+/// Text, or bytes that are not text.
 #[derive(Serialize)]
 #[serde(untagged)]
 pub(crate) enum Text {
@@ -279,7 +354,7 @@ fn output(record: &Record, surface: &Surface) -> Option<Output> {
     })
 }
 
-/// Shortens what is too long for an answer, between two characters where it is text; says whether it did.
+/// Shortens what is too long for an answer, at a character boundary; returns whether it did.
 fn shorten(bytes: &mut Vec<u8>) -> bool {
     if bytes.len() <= MOST_IN_JSON {
         return false;

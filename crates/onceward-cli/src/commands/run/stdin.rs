@@ -1,4 +1,4 @@
-//! Standard input that belongs to a call: a pipe or a file, read whole and passed on.
+//! Standard input as part of a call: a pipe or a file, read completely and passed on.
 
 use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::os::fd::AsFd;
@@ -11,13 +11,13 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::answer;
 
-/// The most that is read.
+/// Maximum size.
 pub(super) const MAX_INPUT: u64 = 64 * 1024 * 1024;
-/// How long an open pipe may stay silent before the person is told what is waited for, and before it is refused.
+/// How long an open pipe may stay silent before a message is printed, and before it is refused.
 const NOTICE: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Whether standard input can hold something that belongs to the call: a pipe, a socket or a file.
+/// Whether standard input can be part of the call: a pipe, a socket or a file.
 pub(super) fn carries_input() -> bool {
     let Ok(file) = std::io::stdin().as_fd().try_clone_to_owned().map(std::fs::File::from) else {
         return false;
@@ -33,7 +33,7 @@ pub(super) fn carries_input() -> bool {
 pub(super) enum Patience {
     /// The caller said that there is input.
     Endless,
-    /// The caller may have left a pipe open without meaning it.
+    /// The caller may have left a pipe open by accident.
     Limited,
 }
 
@@ -41,13 +41,13 @@ pub(super) enum Patience {
 pub(super) fn read(patience: Patience) -> Result<Vec<u8>, String> {
     if patience == Patience::Limited && !first_byte_comes()? {
         return Err(format!(
-            "standard input is open, but nothing came for {} s. Without a key it belongs to the identity of the call; \
-             close it (</dev/null), say --ignore stdin, or say --stdin to wait for it",
+            "standard input is open, but nothing was read for {} s. Without a key it is part of the call's identity; \
+             close it (</dev/null), add --ignore stdin, or add --stdin to wait for it",
             PATIENCE.as_secs()
         ));
     }
     read_limited(std::io::stdin().lock(), "standard input")
-        .map_err(|problem| format!("{problem}; --ignore stdin leaves it out of a derived key"))
+        .map_err(|problem| format!("{problem}; --ignore stdin excludes it from a derived key"))
 }
 
 /// Waits for the first byte or the end. Takes nothing.
@@ -56,7 +56,7 @@ fn first_byte_comes() -> Result<bool, String> {
         return Ok(true);
     }
     answer::talk(
-        "once: waiting for standard input, which is part of this call; --ignore stdin leaves it out",
+        "once: waiting for standard input, which is part of this call's identity; --ignore stdin excludes it",
     );
     ready_within(PATIENCE.saturating_sub(NOTICE))
 }
@@ -80,9 +80,7 @@ pub(super) fn read_limited(reader: impl Read, what: &str) -> Result<Vec<u8>, Str
         reader.take(MAX_INPUT + 1).read_to_end(&mut bytes).map_err(|error| format!("{what}: {error}"))?;
     if read as u64 > MAX_INPUT {
         let most = MAX_INPUT / (1024 * 1024);
-        return Err(format!(
-            "{what} is larger than {most} MiB, too large to be part of what identifies a call"
-        ));
+        return Err(format!("{what} is larger than {most} MiB, too large to be part of a call's identity"));
     }
     Ok(bytes)
 }
@@ -95,7 +93,7 @@ pub(super) struct Feed {
 }
 
 impl Feed {
-    /// Begins to write. A command that does not read to the end is no error.
+    /// Starts writing. A command that does not read to the end is not an error.
     pub(super) fn begin(bytes: &Arc<[u8]>, reader: PipeReader, mut writer: PipeWriter) -> Self {
         let written = Arc::new(AtomicUsize::new(0));
         let feed = Self { total: bytes.len(), written: Arc::clone(&written), reader };
@@ -110,7 +108,7 @@ impl Feed {
         feed
     }
 
-    /// How much of it the command has not read.
+    /// How many bytes the command has not read.
     pub(super) fn unread(&self) -> u64 {
         let unwritten = self.total.saturating_sub(self.written.load(Ordering::SeqCst)) as u64;
         unwritten + rustix::io::ioctl_fionread(&self.reader).unwrap_or(0)

@@ -83,7 +83,7 @@ fn ls_shows_what_a_reader_can_recognise() {
     let short = |text: String| words(&text).lines().map(short_id).collect::<Vec<_>>().join("\n");
     assert_snapshot!(short(bench.once(&["ls"]).exits(0).out()), @r"
     STATE KEY WHAT SCOPE EFFECT AGE REASON ID
-    done k1_… sh -c 'echo stored' default updated AGE op_…
+    done k2_… sh -c 'echo stored' default updated AGE op_…
     done d1 deploy flow updated AGE op_…
     in_doubt doubt sh default unknown AGE the command was killed by SIGKILL op_…
     failed failed sh default none AGE the command failed with exit code 3, declared to have no effect op_…
@@ -102,7 +102,7 @@ fn short_id(line: &str) -> String {
             || (word.len() > 1 && word.ends_with('s') && word[..word.len() - 1].parse::<u32>().is_ok());
         match word {
             _ if word.starts_with("op_") && word.len() == 11 => "op_…".to_owned(),
-            _ if word.starts_with("k1_") => "k1_…".to_owned(),
+            _ if word.starts_with("k2_") => "k2_…".to_owned(),
             _ if age => "AGE".to_owned(),
             _ => word.to_owned(),
         }
@@ -322,7 +322,7 @@ fn report_tells_what_a_scope_really_did() {
     assert_eq!((&flow["operations"], &flow["replays"]), (&json!(1), &json!(1)));
     let text = bench.once(&["report"]).exits(0).out();
     let titles: Vec<&str> =
-        text.lines().filter(|line| !line.contains("op_") && !line.contains("KEY")).collect();
+        text.lines().filter(|line| !["op_", "KEY", " intended"].iter().any(|w| line.contains(w))).collect();
     assert_snapshot!(titles.join("\n"), @r"
     scope default: 4 operations: 1 in doubt, 2 failed, 1 done; 0 replays
 
@@ -402,22 +402,24 @@ fn export_writes_json_lines() {
 fn key_explains_the_key_that_run_uses() {
     let bench = Bench::new();
     let identity = ["--scope", "s", "--input", r#"{"id": 7, "note": "x"}"#, "--key-fields", "id"];
-    let explained =
-        bench.json(&[&["key"], &identity[..], &["--", "sh", "-c", COUNTED]].concat())["data"].clone();
+    let explain =
+        || bench.json(&[&["key"], &identity[..], &["--", "sh", "-c", COUNTED]].concat())["data"].clone();
+    assert!(explain()["key"].as_str().unwrap().starts_with("k1_"), "as no ledger has keyed it yet");
     assert!(bench.listing().is_empty(), "to explain a key no ledger is needed");
     let ran =
         bench.json(&[&["run"], &identity[..], &["--", "sh", "-c", COUNTED]].concat())["operation"].clone();
+    let explained = explain();
     assert_eq!((&explained["key"], &explained["operation"]), (&ran["key"], &ran["id"]));
     assert_eq!((&explained["origin"], &explained["name"]), (&json!("derived"), &json!("sh")));
     assert_eq!(explained["inputs"], json!(["/argv/0", "/argv/1", "/argv/2", "/input/id", "/input/note"]));
     let said = bench.once(&[&["key"], &identity[..], &["--", "sh", "-c", COUNTED]].concat()).exits(0);
     assert_snapshot!(said.out(), @r"
-    k1_…
+    k2_…
       derived from the name and id
       name         sh
       scope        s (not part of the key, but of the operation)
       inputs       /argv/0 /argv/1 /argv/2 /input/id /input/note
-      fingerprint  f1_…
+      fingerprint  f2_…
       operation    op_…
     ");
     let given = bench.once(&["key", "--key", "mine", "--name", "pay"]).exits(0);
@@ -427,7 +429,7 @@ fn key_explains_the_key_that_run_uses() {
       name         pay
       scope        default (not part of the key, but of the operation)
       inputs       /argv
-      fingerprint  f1_…
+      fingerprint  f2_…
       operation    op_…
     ");
 }
@@ -451,7 +453,7 @@ fn doctor_finds_a_sound_ledger_sound() {
     }
     let said = bench.once(&["doctor"]).exits(0).out();
     let names: Vec<&str> = said.lines().map(|line| line.split_whitespace().nth(1).unwrap()).collect();
-    assert_snapshot!(names.join(" "), @"policy ledger file file sqlite schema journal sync integrity clock locks in");
+    assert_snapshot!(names.join(" "), @"policy ledger identity file file sqlite schema journal sync integrity clock locks in");
 }
 
 #[test]
@@ -475,8 +477,8 @@ fn doctor_wants_a_look_at_doubts_and_open_files() {
     let said = bench.once(&["doctor"]).exits(0).out();
     let looks: Vec<&str> = said.lines().filter(|line| !line.starts_with("ok")).collect();
     assert_snapshot!(looks.join("\n"), @r"
-    look file mode    0644 (0600: nobody else reads the results)
-    look in doubt     1 operations; `once ls --state in_doubt`
+    look file mode    0644 (0600: other users cannot read the results)
+    look in doubt     1 operations; `once --ledger sqlite:…/once.db ls --state in_doubt`
     ");
 }
 
@@ -494,6 +496,12 @@ fn doctor_finds_what_is_broken() {
     let policy = Bench::new();
     policy.write("onceward.toml", "nonsense");
     policy.once(&["doctor"]).exits(1);
+    for url in ["mysql://db", "once.db", "sqlite:", "redis://db?what=ever", "postgres://db?what=ever"] {
+        let said = bench.once(&["doctor", "--ledger", url]).exits(2);
+        assert!(said.out().contains("BAD  ledger"), "{url}: {}", said.out());
+        let answer = bench.once(&["doctor", "--json", "--ledger", url]).exits(2).json();
+        assert_eq!(answer["ok"], false, "{url}");
+    }
 }
 
 #[test]
@@ -516,7 +524,7 @@ fn config_shows_what_holds_and_what_decided_it() {
     assert_eq!(line("probe ="), "probe = \"exit 1\" # [operation.\"pay*\"]");
     assert_eq!(line("retention"), "retention = \"1h\" # [defaults]");
     assert_eq!(line("wait"), "wait = \"30s\" # built in");
-    // What is shown is a policy: written down, it says the same.
+    // The output is itself a policy with the same meaning.
     let other = Bench::new();
     other.policy(&format!("[defaults]\n{said}"));
     assert_eq!(other.json(&["config", "show", "pay"])["data"]["settings"], shown["settings"]);
@@ -525,7 +533,7 @@ fn config_shows_what_holds_and_what_decided_it() {
 #[test]
 fn config_check_finds_a_sound_policy_sound() {
     let bench = Bench::new();
-    assert_snapshot!(bench.once(&["config", "check"]).exits(0).out(), @"there is no policy file; the built-in policy holds");
+    assert_snapshot!(bench.once(&["config", "check"]).exits(0).out(), @"there is no policy file; the built-in policy is used");
     bench.once(&["config", "init"]).exits(0);
     assert!(bench.once(&["config", "check"]).exits(0).out().ends_with("onceward.toml: no problems"));
     bench.write("other.toml", "[defaults]\nclass = \"probed\"\n");
@@ -553,6 +561,20 @@ fn the_demo_shows_duplicates_without_the_ledger_and_none_with_it() {
     for scene in tally["scenes"].as_array().unwrap() {
         assert_eq!(scene["with"], scene["wanted"], "{scene}");
     }
+    assert_eq!(tally["scenes"].as_array().unwrap().len(), 7);
+}
+
+#[test]
+fn the_demo_of_a_model_shows_two_answers_without_the_ledger_and_one_with_it() {
+    let bench = Bench::new();
+    let tally = bench.once(&["demo", "--llm", "--json"]).exits(0).json()["data"].clone();
+    let scenes = tally["scenes"].as_array().unwrap();
+    assert_eq!(scenes.len(), 1, "{tally}");
+    let counts = ["wanted", "without", "with"].map(|name| scenes[0][name].as_u64().unwrap());
+    assert_eq!((counts, &scenes[0]["counted"]), ([1, 2, 1], &json!("answers")), "{tally}");
+    let text = bench.once(&["demo", "--llm"]).exits(0).out();
+    assert!(text.contains("duplicate answers of the model: 1 without the ledger, 0 with it."), "{text}");
+    assert!(text.contains("the retry gets \"Take the first offer.\"") && !text.contains("charge"), "{text}");
 }
 
 #[test]
@@ -565,6 +587,7 @@ fn an_answer_as_json_is_one_line_for_every_command_that_looks() {
         &["wait", &id],
         &["ls", "--since", "1h"],
         &["report"],
+        &["cost"],
         &["stats"],
         &["doctor"],
         &["config", "show"],

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::common::Bench;
+use crate::common::{Bench, eventually};
 use crate::session::{SERVER, Session, about, effects, words};
 
 const CHANGED: &str = "notifications/tools/list_changed";
@@ -15,9 +15,10 @@ fn an_agent_sees_what_is_in_doubt_and_settles_it_where_the_policy_lets_it() {
     assert!(!session.tools(1).iter().any(|tool| tool.starts_with("once_")));
     session.ask(2, "count", &json!({"n": 5, "error": true}));
     session.answer(2);
+    // A client that lists the tools before the notification is sent has the new list and gets none.
+    session.wait_for(CHANGED);
     let tools = session.tools(3);
     assert!(tools.ends_with(&["once_status".to_owned(), "once_settle".to_owned()]), "{tools:?}");
-    assert!(session.was_told(CHANGED));
     let status = session.call(4, "once_status", &json!({}));
     let said = words(&status);
     for part in ["In doubt (1)", "count", "\"n\":5", "broke after the effect", "look", "once_settle"] {
@@ -51,9 +52,36 @@ fn an_agent_sees_what_is_in_doubt_and_settles_it_where_the_policy_lets_it() {
         told["isError"] == json!(false) && words(&told).contains("by the agent (look shows the line)"),
         "{told}"
     );
+    session.wait_for(CHANGED);
     assert!(!session.tools(10).iter().any(|tool| tool.starts_with("once_")));
-    assert!(session.was_told(CHANGED));
     assert_eq!(effects(&bench), 1);
+}
+
+#[test]
+fn a_settlement_that_is_repeated_blindly_does_not_settle_the_next_attempt() {
+    let bench = Bench::new();
+    bench.write("onceward.toml", "[operation.count]\nagents_settle = true\n");
+    let mut session = Session::scoped(&bench);
+    let args = json!({"error": true});
+    session.ask(1, "count", &args);
+    session.answer(1);
+    let settle =
+        |evidence: &str| json!({"operation": bench.newest(), "verdict": "failed", "evidence": evidence});
+    let blind = settle("the list is empty");
+    assert_eq!(session.call(2, "once_settle", &blind)["isError"], json!(false));
+    assert_eq!(session.call(3, "once_settle", &blind)["isError"], json!(false), "nothing ran since");
+    session.ask(4, "count", &args);
+    session.answer(4);
+    let told = session.call(5, "once_settle", &blind);
+    assert_eq!(about(&told)["error"]["code"], "INVALID_INPUT", "{told}");
+    assert!(words(&told).contains("check again"), "{told}");
+    assert_eq!(about(&session.call(6, "count", &args))["error"]["code"], "IN_DOUBT");
+    assert_eq!(effects(&bench), 2);
+    let seen = settle("I looked again: the list is empty");
+    assert_eq!(session.call(7, "once_settle", &seen)["isError"], json!(false));
+    session.ask(8, "count", &args);
+    session.answer(8);
+    assert_eq!(effects(&bench), 3);
 }
 
 #[test]
@@ -105,7 +133,8 @@ fn a_tool_whose_name_says_that_it_reads_is_never_refused_for_ever_and_never_stal
         assert!(session.answer(id)["error"].is_object());
     }
     for id in 30..33 {
-        assert!(about(&session.call(id, "get_thing", &json!({"tool_error": "not found"}))).is_null());
+        let told = session.call(id, "get_thing", &json!({"tool_error": "not found"}));
+        assert!(about(&told).is_null(), "{told}");
     }
     session.call(40, "get_thing", &json!({"die": 3}));
     session.call(41, "get_thing", &json!({"die": 3}));
@@ -122,7 +151,8 @@ fn a_server_that_died_is_started_again_and_nothing_in_doubt_is_sent_again() {
     let mut session = Session::scoped(&bench);
     let hello = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}});
     session.send(&json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}));
-    session.answer(1);
+    // Clients may ignore news that were not announced, so the proxy announces its own for a server that has none.
+    assert_eq!(session.answer(1)["result"]["capabilities"], json!({"tools": {"listChanged": true}}));
     session.send(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
     // A read that waits when the server dies is answered.
     session.ask(2, "look", &json!({"hold": "never"}));
@@ -178,6 +208,27 @@ fn a_policy_of_the_working_folder_calls_no_tools_and_turns_nothing_off() {
 }
 
 #[test]
+fn a_policy_of_the_working_folder_cannot_let_calls_without_a_key_run() {
+    let bench = Bench::new();
+    bench.write(
+        "onceward.toml",
+        "[defaults]\nkeys = 'keyed'\nkey_argument = 'note'\n[operation.count]\nkeys = 'keyed'\ntimeout = '1ms'\n",
+    );
+    // Unlike `Session::start`, which names the file and so trusts it.
+    let mut session = Session::under(&bench, &["--scope", "s"]);
+    session.ask(1, "count", &json!({"hold": "go"}));
+    eventually("it runs", || effects(&bench) == 1);
+    session.cancel(1);
+    bench.write("go", "");
+    let again = session.call(2, "count", &json!({"hold": "go"}));
+    assert!(
+        ["replayed", "joined"].contains(&about(&again)["status"].as_str().unwrap_or_default()),
+        "{again}"
+    );
+    assert_eq!(bench.read("effects").lines().collect::<Vec<_>>(), [r#"{"hold": "go", "tool": "count"}"#]);
+}
+
+#[test]
 fn arguments_that_a_tool_has_by_itself_are_the_servers() {
     let bench = Bench::new();
     let mut session = Session::start(&bench, &["--scope", "s", "--expose-key"]);
@@ -196,6 +247,23 @@ fn arguments_that_a_tool_has_by_itself_are_the_servers() {
         "INVALID_INPUT"
     );
     assert_eq!(effects(&bench), 2);
+}
+
+#[test]
+fn a_dry_run_is_one_before_the_tools_are_listed_too() {
+    let bench = Bench::new();
+    bench.write("onceward.toml", "[operation.count]\nclass = 'once'\n");
+    for flags in [&["--expose-key", "--distrust-annotations"][..], &["--expose-key"]] {
+        let mut session = Session::start(&bench, &[&["--scope", "s"], flags].concat());
+        for (id, name) in [(1, "dry_run"), (2, "dryRun"), (3, "is_dry_run"), (4, "dry-run-only")] {
+            let told = session.call(id, "count", &json!({"n": 1, name: true}));
+            assert_eq!(about(&told)["status"], "dry_run", "{name}: {told}");
+        }
+        // The server does not list it, so it is not known whether the argument is the tool's own.
+        let told = session.call(5, "unlisted", &json!({"n": 1, "dry_run": true}));
+        assert_eq!(about(&told)["status"], "dry_run", "{told}");
+    }
+    assert_eq!(effects(&bench), 0);
 }
 
 #[test]

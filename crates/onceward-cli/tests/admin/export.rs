@@ -1,8 +1,9 @@
-//! Moving house: `once export | once import`.
+//! `once export | once import`.
 
 use insta::assert_snapshot;
 use onceward::{Ledger, Operation};
 use onceward_harness::{Postgres, Redis, RedisCluster};
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use crate::common::Bench;
@@ -13,7 +14,7 @@ const MANY: u64 = 1_100;
 const TOGETHER: usize = 600;
 
 /// A ledger with something of everything, and its export.
-fn old_house() -> (Bench, Vec<u8>) {
+fn old_ledger() -> (Bench, Vec<u8>) {
     let bench = Bench::new();
     bench.with_done();
     bench.with_failed();
@@ -29,14 +30,14 @@ fn listed(bench: &Bench, flags: &[&str]) -> Vec<Value> {
 
 #[test]
 fn a_ledger_moves_with_all_it_knows() {
-    let (old, export) = old_house();
-    let new = Bench::new();
+    let (old, export) = old_ledger();
+    let new = Bench::like(&old);
     new.write("export", &export);
     let import = || new.once(&["import", "export"]).exits(0).out();
-    assert_snapshot!(import(), @"3 operations imported, 0 were there already, 0 differ");
+    assert_snapshot!(import(), @"3 operations imported, 0 existed already, 0 differ");
     assert_eq!(listed(&new, &[]), listed(&old, &[]), "in the same order");
     assert_eq!(new.once(&["export"]).exits(0).out, export, "what goes out again is what came in");
-    assert_snapshot!(import(), @"0 operations imported, 3 were there already, 0 differ");
+    assert_snapshot!(import(), @"0 operations imported, 3 existed already, 0 differ");
     assert_eq!(new.json(&["import", "export"])["effect"], "noop");
     let replayed = new.once(&["run", "--key", "done", "--", "sh", "-c", crate::common::COUNTED]).exits(0);
     assert!(replayed.err().contains("nothing was run"), "{}", replayed.err());
@@ -44,7 +45,7 @@ fn a_ledger_moves_with_all_it_knows() {
 }
 
 #[test]
-fn many_pages_keep_their_order_in_every_house() {
+fn many_pages_keep_their_order_in_every_ledger() {
     let old = Bench::new();
     {
         let url = format!("sqlite:{}?sync=off", old.path("once.db").display());
@@ -60,6 +61,7 @@ fn many_pages_keep_their_order_in_every_house() {
     let cluster = RedisCluster::start();
     for url in [Postgres::shared().fresh(), Redis::shared().fresh(), cluster.fresh()] {
         let here = ["--ledger", &url];
+        old.share_secret(&url);
         let said = old.once_with_stdin(&[&["import"], &here[..]].concat(), &export).exits(0);
         assert!(said.out().starts_with(&format!("{MANY} operations imported")), "{url}: {}", said.out());
         let order = listed(&old, &here);
@@ -72,6 +74,39 @@ fn many_pages_keep_their_order_in_every_house() {
     }
 }
 
+/// Runs an operation for each text, or replays it; gives the stored results.
+fn results(bench: &Bench, texts: &[&str]) -> Vec<String> {
+    let ledger = Ledger::new(onceward_store::open(&bench.ledger()).unwrap()).blocking();
+    let result = |(n, text): (usize, &&str)| {
+        let raw = RawValue::from_string((*text).to_owned()).unwrap();
+        let operation = Operation::new("pay").key(n.to_string());
+        let receipt = ledger.run(operation, |attempt| Ok(attempt.dispatch()?.created(&raw))).unwrap();
+        receipt.record().outcome.as_ref().unwrap().data.as_ref().unwrap().get().to_owned()
+    };
+    texts.iter().enumerate().map(result).collect()
+}
+
+#[test]
+fn hidden_characters_are_escaped_in_an_export_and_come_back_as_they_were() {
+    let old = Bench::new();
+    // As they are, and as a tool may have escaped them itself.
+    let texts = ["[\"a\u{202e}\u{9b}2J\u{e0041}\u{7f}é\"]", r#""a\u202e""#];
+    assert_eq!(results(&old, &texts), texts);
+    let export = String::from_utf8(old.once(&["export"]).exits(0).out).unwrap();
+    assert!(!export.contains(|c| onceward::text::is_hidden(c) && c != '\n'), "{export:?}");
+    assert!(export.contains(r"a\u202e\u009b2J\udb40\udc41\u007fé"), "{export}");
+    let new = Bench::like(&old);
+    new.once_with_stdin(&["import"], export.as_bytes()).exits(0);
+    assert_eq!(String::from_utf8(new.once(&["export"]).exits(0).out).unwrap(), export);
+    assert_eq!(results(&new, &["0", "0"]), texts, "they are replayed byte for byte");
+    let again = old.once_with_stdin(&["import"], export.as_bytes()).exits(0).out();
+    assert_snapshot!(again, @"0 operations imported, 2 existed already, 0 differ");
+    // What is read in the file is what is imported.
+    let forged = export.replace(r"a\u202e\u009b2J", r"b\u202e\u009b2J");
+    let said = Bench::like(&old).once_with_stdin(&["import"], forged.as_bytes()).exits(2).out();
+    assert!(said.contains("its exact_data is not the same as its data"), "{said}");
+}
+
 fn sorted(export: &[u8]) -> Vec<&[u8]> {
     let mut lines: Vec<&[u8]> = export.split(|byte| *byte == b'\n').collect();
     lines.sort_unstable();
@@ -79,13 +114,31 @@ fn sorted(export: &[u8]) -> Vec<&[u8]> {
 }
 
 #[test]
-fn an_export_that_was_cut_off_is_known_and_goes_on() {
-    let (_, export) = old_house();
+fn a_retry_finds_its_operation_after_the_move_or_the_import_is_refused() {
+    let old = Bench::new();
+    let run = |bench: &Bench| bench.once(&["run", "--scope", "s", "--", "sh", "-c", crate::common::COUNTED]);
+    run(&old).exits(0);
+    let export = old.once(&["export", "--secret-file", "secret"]).exits(0).out;
     let new = Bench::new();
+    let said = new.once_with_stdin(&["import"], &export).exits(2).err();
+    assert!(said.contains("--secret-file"), "{said}");
+    new.write("secret", old.read("secret"));
+    new.once_with_stdin(&["import", "--secret-file", "secret"], &export).exits(0);
+    // The folder is part of what identifies a command, so the retry is made in the old one.
+    let url = new.ledger();
+    let args = ["run", "--ledger", &url, "--scope", "s", "--", "sh", "-c", crate::common::COUNTED];
+    assert!(old.once(&args).exits(0).err().contains("nothing was run"));
+    assert_eq!(old.runs(), 1);
+}
+
+#[test]
+fn an_export_that_was_cut_off_is_known_and_goes_on() {
+    let (old, export) = old_ledger();
+    let new = Bench::like(&old);
     let text = String::from_utf8(export.clone()).unwrap();
     let two: String = text.lines().take(2).map(|line| format!("{line}\n")).collect();
-    assert_snapshot!(new.once_with_stdin(&["import"], two.as_bytes()).exits(1).err(), @"once: the export was cut off after line 2: its last line is missing; 2 operations were imported before that and 0 were there already. Import the whole export to go on");
-    let other = Bench::new();
+    assert_snapshot!(new.once_with_stdin(&["import"], two.as_bytes()).exits(1).err(), @"once: the export is truncated after line 2: its last line is missing; 2 operations were imported before that and 0 existed already. Import the whole export to continue");
+    let other = Bench::like(&old);
     let answer = other.once_with_stdin(&["import", "--json"], two.as_bytes()).exits(1).json();
     assert_eq!((&answer["ok"], &answer["effect"]), (&json!(false), &json!("created")), "{answer}");
     assert_eq!(
@@ -99,30 +152,31 @@ fn an_export_that_was_cut_off_is_known_and_goes_on() {
         (&json!("noop"), &json!(2)),
         "{nothing}"
     );
-    assert_snapshot!(new.once_with_stdin(&["import"], &export).exits(0).out(), @"1 operations imported, 2 were there already, 0 differ");
+    assert_snapshot!(new.once_with_stdin(&["import"], &export).exits(0).out(), @"1 operations imported, 2 existed already, 0 differ");
 }
 
 #[test]
 fn what_is_no_export_is_refused() {
-    let (_, export) = old_house();
-    let new = Bench::new();
+    let (old, export) = old_ledger();
+    let new = Bench::like(&old);
     let wrong = |text: &str| new.once_with_stdin(&["import"], text.as_bytes()).exits(1).err();
-    assert_snapshot!(wrong("no JSON\n").lines().next().unwrap(), @"once: line 1: is not an operation that `once export` wrote: expected ident at line 1 column 2; 0 operations were imported before that and 0 were there already. Import the whole export to go on");
-    assert_snapshot!(wrong("").lines().next().unwrap(), @"once: the export was cut off after line 0: its last line is missing; 0 operations were imported before that and 0 were there already. Import the whole export to go on");
+    assert_snapshot!(wrong("no JSON\n").lines().next().unwrap(), @"once: line 1: is not an operation that `once export` wrote: expected ident at line 1 column 2; 0 operations were imported before that and 0 existed already. Import the whole export to continue");
+    assert_snapshot!(wrong("").lines().next().unwrap(), @"once: the export is truncated after line 0: its last line is missing; 0 operations were imported before that and 0 existed already. Import the whole export to continue");
     let text = String::from_utf8(export).unwrap();
     let forged = text.replacen("\"default\"", "\"another\"", 1);
-    let said = new.once_with_stdin(&["import"], forged.as_bytes()).exits(2).err();
-    assert!(said.contains("is not the id of its scope, name and key"), "{said}");
+    let said = new.once_with_stdin(&["import"], forged.as_bytes()).exits(2).out();
+    assert!(said.contains("line 1: op_… is not the id of its scope, name and key"), "{said}");
+    assert!(said.starts_with("2 operations imported"), "each that is missing could run again: {said}");
     let said = new.once(&["import", "nowhere"]).exits(2).err();
     assert_snapshot!(said.lines().next().unwrap(), @"once: INVALID_INPUT cannot read nowhere: No such file or directory (os error 2)");
 }
 
 #[test]
 fn an_export_without_bodies_is_refused_and_writes_nothing() {
-    let (old, _) = old_house();
+    let (old, _) = old_ledger();
     let bare = old.once(&["export", "--no-bodies"]).exits(0).out;
     for flags in [&["import"][..], &["import", "--dry-run"]] {
-        let new = Bench::new();
+        let new = Bench::like(&old);
         let said = new.once_with_stdin(flags, &bare).exits(1).err();
         assert!(said.contains("--no-bodies") && said.contains("line 1"), "{said}");
         assert!(!said.contains("3 operations were imported"), "{said}");
@@ -131,11 +185,11 @@ fn an_export_without_bodies_is_refused_and_writes_nothing() {
 
 #[test]
 fn a_result_that_was_lost_on_the_way_is_told() {
-    let (old, export) = old_house();
+    let (old, export) = old_ledger();
     let bare = String::from_utf8(old.once(&["export", "--no-bodies"]).exits(0).out).unwrap();
     // As an older build wrote it, which marked nothing.
     let bare = bare.replace(",\"without_body\":true", "");
-    let new = Bench::new();
+    let new = Bench::like(&old);
     new.once_with_stdin(&["import"], bare.as_bytes()).exits(0);
     let answer = new.once_with_stdin(&["import", "--json"], &export).exits(6).json();
     assert!(answer["data"]["differing"].as_u64() > Some(0), "{answer}");
@@ -144,8 +198,8 @@ fn a_result_that_was_lost_on_the_way_is_told() {
 
 #[test]
 fn what_differs_is_left_as_it_is() {
-    let (_, export) = old_house();
-    let new = Bench::new();
+    let (old, export) = old_ledger();
+    let new = Bench::like(&old);
     new.with_done();
     new.write("export", &export);
     let answer = new.once(&["import", "export", "--json"]).exits(6).json();
@@ -157,8 +211,8 @@ fn what_differs_is_left_as_it_is() {
 
 #[test]
 fn a_dry_run_reads_all_and_writes_nothing() {
-    let (_, export) = old_house();
+    let (_, export) = old_ledger();
     let new = Bench::new();
-    assert_snapshot!(new.once_with_stdin(&["import", "--dry-run"], &export).exits(0).out(), @"would_create: 3 operations would be imported where they are not there yet");
+    assert_snapshot!(new.once_with_stdin(&["import", "--dry-run"], &export).exits(0).out(), @"would_create: 3 operations would be imported if they do not exist yet");
     assert!(new.listing().is_empty());
 }

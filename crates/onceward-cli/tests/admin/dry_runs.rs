@@ -31,14 +31,29 @@ fn settle() {
 fn settle_by_probe() {
     let bench = Bench::new();
     bench.once(&["run", "--key", "a", "--probe", "exit 0", "--", "sh", "-c", "kill -9 $$"]).exits(79);
-    assert_snapshot!(would(&bench, &["settle", &bench.newest(), "--probe"]), @"would_update: would settle op_… as done");
+    let here = bench.path("").display().to_string().trim_end_matches('/').to_owned();
+    assert_snapshot!(would(&bench, &["settle", &bench.newest(), "--probe", "touch ran"]).replace(&here, "HERE"), @"would_update: would run the probe `touch ran` in HERE and settle op_… by its answer");
+    assert!(!bench.path("ran").exists(), "a dry run runs nothing");
 }
 
 #[test]
 fn verify() {
     let bench = Bench::new();
     let id = bench.with_done();
-    assert_snapshot!(would(&bench, &["verify", &id, "--check", "exit 10"]), @"would_update: the check says refuted; nothing was written");
+    assert_snapshot!(would(&bench, &["verify", &id, "--check", "touch ran"]), @"would_update: would run the check `touch ran` and record its answer");
+    assert!(!bench.path("ran").exists(), "a dry run runs nothing");
+}
+
+#[test]
+fn stop_and_resume() {
+    let bench = Bench::new();
+    bench.with_failed();
+    let stop = would(&bench, &["stop", "default"]);
+    assert!(stop.starts_with("would_update: would stop the scope default, cancel 0 held"), "{stop}");
+    assert_snapshot!(would(&bench, &["resume", "default"]), @"would_noop: the scope default is not stopped");
+    bench.once(&["stop", "default"]).exits(0);
+    assert!(would(&bench, &["stop", "default"]).starts_with("would_noop"));
+    assert_snapshot!(would(&bench, &["resume", "default"]), @"would_update: would let operations of the scope default begin again");
 }
 
 #[test]
@@ -68,9 +83,9 @@ fn gc() {
     assert_eq!(bench.once(&["run", "--ttl", "1ms", "--", "true"]).exit, 0);
     let id = bench.newest();
     eventually("it is due", || bench.state(&id) == "expired");
-    assert_snapshot!(would(&bench, &["gc"]), @"would_delete: 1 results would expire, 0 tombstones would go, 0 attempts would be written down as in doubt");
+    assert_snapshot!(would(&bench, &["gc"]), @"would_delete: 1 results would expire, 0 tombstones would be deleted, 0 attempts would be recorded as in doubt");
     bench.once(&["gc"]).exits(0);
-    assert_snapshot!(would(&bench, &["gc"]), @"would_noop: 0 results would expire, 0 tombstones would go, 0 attempts would be written down as in doubt");
+    assert_snapshot!(would(&bench, &["gc"]), @"would_noop: 0 results would expire, 0 tombstones would be deleted, 0 attempts would be recorded as in doubt");
 }
 
 #[test]

@@ -28,28 +28,41 @@ fn once_help() {
     Usage: once [OPTIONS] <COMMAND>
 
     Commands:
-      run          Run a command once
-      mcp          Put an MCP server behind the ledger: each tool is called once
-      ls           List operations, newest first
-      show         Show everything recorded about one operation
-      wait         Wait until an operation is no longer running
-      settle       Record what became of an operation in doubt
-      verify       Check a reported success again
-      cancel       Ask an operation to stop, and say what had already happened
-      forget       Delete the record of an operation, so that its key can run again
-      report       Report what a scope really did, with everything in doubt first
-      gc           Expire old results and mark abandoned attempts as in doubt
-      stats        Count operations by state
-      backup       Copy the ledger to a file, while others may go on using it
-      export       Write all operations as JSON lines, oldest first
-      import       Import the output of `once export` (safe to repeat; resumes where it stopped)
-      key          Derive a key and explain it
-      doctor       Check the installation and the ledger
-      config       Show, check, trust or write the policy
-      demo         See it work: duplicates without the ledger, then none with it
-      completions  Print a completion script
-      man          Print the manual, or write one page per command to a folder
-      help         Print the help of a command
+      run            Run a command once
+      mcp            Guard an MCP server: retried tool calls do not run again
+      serve          Serve the ledger over HTTP, with a gateway for REST APIs
+      inbox          The webhook inbox: look at events, retry or replay them, and try a source
+      ls             List operations, newest first
+      show           Show everything recorded about one operation
+      wait           Wait until an operation is no longer running
+      watch          Follow the operations of a scope, one line for each change
+      top            Watch the ledger in a terminal, and settle what is in doubt
+      settle         Record what became of an operation in doubt
+      verify         Check a reported success again
+      cancel         Ask an operation to stop, and report what had already happened
+      held           List the operations that are held back, oldest first
+      release        Start an operation that is held back, or all whose time has come
+      edit           Replace an operation that is held back by another, which is held instead
+      undo           Take back what an operation or a whole scope did
+      stop           Stop a scope: nothing in it begins any more, and every intent is accounted for
+      resume         Let operations of a stopped scope begin again
+      forget         Delete the record of an operation, so that its key can run again
+      report         Report what happened in a scope, with everything in doubt first
+      verify-report  Check a signed report, without a ledger
+      cost           Report what model calls used and what of it was wasted, in tokens and money
+      gc             Expire old results and mark abandoned attempts as in doubt
+      stats          Count operations by state
+      backup         Copy the ledger to a file, even while it is in use
+      restored       After a restore from a backup: put in doubt what may have happened since
+      export         Write all operations as JSON lines, oldest first
+      import         Import the output of `once export` (safe to repeat; resumes where it stopped)
+      key            Derive a key and explain it
+      doctor         Check the installation and the ledger
+      config         Show, check, trust or write the policy
+      demo           Demonstrate duplicates without the ledger, and none with it
+      completions    Print a completion script
+      man            Print the manual, or write one page per command to a folder
+      help           Print the help of a command
 
     Options:
       -h, --help
@@ -60,10 +73,11 @@ fn once_help() {
 
     Global options:
           --ledger <URL>
-              The ledger: sqlite:PATH, postgres://…, redis://…, rediss://… or redis+cluster://…
-              [default: a file in the user's data folder]
+              The ledger: sqlite:PATH, postgres://…, redis://…, redis+sentinel://…, redis+cluster://…
+              (with TLS: rediss…), or a running `once serve`: https://…, http://…, unix:PATH [default: a
+              file in the user's data folder]
 
-              [env: ONCE_LEDGER=]
+              [env: ONCE_LEDGER]
 
           --config <FILE>
               The policy file [default: onceward.toml in this folder or the nearest one above it, then
@@ -72,16 +86,16 @@ fn once_help() {
               [env: ONCE_CONFIG=]
 
           --json
-              Answer with one JSON object on stdout
+              Print the answer as one JSON object on stdout
 
     Examples:
       once run --key order-42 -- ./charge.sh 42 100
       once ls --state in_doubt
       once settle order-42 --as done
 
-    Exit codes: 0 done or replayed, 2 invalid input, 4 refused (in progress, expired, cancelled, limit
-    of attempts), 5 not found, 6 key reused or wrong state, 10 timeout, 12 ledger unavailable, 79 in
-    doubt; a failed command's own code is passed on.
+    Exit codes: 0 done or replayed, 2 invalid input, 4 refused (in progress, held, expired, cancelled,
+    stopped, taken back, too many attempts), 5 not found, 6 key reused or wrong state, 10 timeout, 12
+    ledger unavailable, 79 in doubt; a failed command's own code is passed on.
     ");
 }
 
@@ -99,10 +113,10 @@ fn once_run_help() {
 
     Options:
           --dry-run
-              Say what would happen and change nothing
+              Show what would happen and change nothing
 
           --dry-run-args <ARGS>
-              With --dry-run: also run the command with these arguments added, for its own plan
+              With --dry-run: also run the command with these arguments added, to show its own plan
 
       -h, --help
               Print help (see a summary with '-h')
@@ -112,20 +126,20 @@ fn once_run_help() {
 
     Identity:
           --name <NAME>
-              The operation's name [default: the command's]
+              Name of the operation [default: the command's file name]
 
           --key <KEY>
-              The key; without one it is derived from the name and the inputs
+              Key that identifies the action [default: derived from the name and the inputs]
 
           --scope <SCOPE>
-              Who shares keys: a session, a run, a tenant
+              Namespace for keys, such as a session, a run or a tenant
 
               [env: ONCE_SCOPE=]
               [default: default]
               [alias: --session]
 
           --occurrence <N|LABEL>
-              The same action is wanted again: 2, 3, … or any label
+              Deliberately repeat the same action: 2, 3, … or any label
 
           --key-fields <FIELDS>
               Fields of the JSON input that identify the action (comma-separated; `order.id` or
@@ -135,99 +149,120 @@ fn once_run_help() {
               Input fields that may differ between a call and its retry
 
           --input <JSON>
-              A JSON input that belongs to the operation
+              Include this JSON value in the operation's identity
 
           --input-file <FILE>
-              A file that belongs to the operation: its content, not its name
+              Include this file's content in the operation's identity
 
           --env <NAME>
-              An environment variable that belongs to the operation
+              Include this environment variable in the operation's identity
 
           --stdin
-              Standard input belongs to the operation, also under a key: it is read whole, then passed
-              on
+              Include standard input in the operation's identity, even with --key; it is read
+              completely, then passed on
 
           --ignore <WHAT>
-              Leave these out of a derived key: the working folder, piped standard input
-              (comma-separated)
+              Exclude from a derived key: the working folder, piped standard input (comma-separated)
 
               Possible values:
               - folder: The working folder
-              - stdin:  Standard input, where it is a pipe or a file
+              - stdin:  Standard input, if it is a pipe or a file
 
           --keys <RULE>
-              How a call without a key is told from a wanted repeat [default: auto; strict with --scope]
+              Whether the same call without a key is a retry or a new action [default: auto; strict with
+              --scope]
 
               Possible values:
-              - auto:   A retry until its answer was delivered; after that, a wanted repeat
-              - strict: Always the same operation
-              - keyed:  A key must be given
+              - auto:   A retry until its answer has been delivered; after that, a new action
+              - strict: Always a retry
+              - keyed:  A key is required
 
     Safety:
           --class <CLASS>
-              What may be done when it is in doubt
+              What a call may do about a doubt
 
               [possible values: read, idempotent, keyed, probed, once]
 
           --probe <COMMAND>
-              Tells whether an operation in doubt happened, for `sh -c`: exit 0 yes, exit 10 no,
-              anything else cannot tell
+              Command that checks whether an operation in doubt happened (run with `sh -c`): exit 0 yes,
+              exit 10 no, anything else cannot tell
 
           --probe-no <CODES>
               More exit codes of the probe that mean "no", for probes like grep (comma-separated)
 
           --quarantine <TIME>
-              How long a request may still be under way after a doubt: a probe's "no" counts only after
+              How long a request may still be in flight after a doubt: a probe's "no" counts only after
               that
 
           --verify <COMMAND>
-              Checks a reported success, for `sh -c`: exit 0 confirmed, exit 10 refuted, anything else
-              not yet
+              Command that checks a reported success (run with `sh -c`): exit 0 confirmed, exit 10
+              refuted, anything else not yet
+
+          --undo <COMMAND>
+              Command that takes the effect back (`once undo` runs it with `sh -c`). {data.id} is
+              replaced by that field of the command's JSON output, {stdout} by its only line
 
           --verify-deadline <TIME>
-              How long the check is asked again before the answer is "pending"
+              How long to repeat the check before the answer is "pending"
 
           --fail-exit <CODES>
-              Exit codes by which the command says that it did nothing (comma-separated)
+              Exit codes with which the command says that it did nothing (comma-separated)
 
           --doubt-exit <CODES>
               Exit codes that leave the effect in doubt, even if the table of known programs says
               otherwise (comma-separated)
 
           --effect <EFFECT>
-              What a success changes [default: the command's own JSON answer, else updated]
+              Effect of a success [default: from the command's JSON answer, otherwise updated]
 
               [possible values: created, updated, deleted, noop]
 
+          --hold <TIME|approve>
+              Hold the command back: nothing runs until this time has passed, or until you `once
+              release` it (`approve`)
+
           --again
-              Settle a doubt as "did not happen" and run the command again: on your word, which is
-              recorded
+              Settle a doubt as "did not happen" on your word, which is recorded, and run the command
+              again
+
+          --if-killed <WHAT>
+              If `once run` itself is killed and the ledger is on a server: let the command continue, or
+              end it
+
+              Possible values:
+              - keep: The command continues, and its operation counts as running until it has ended
+              - end:  The command is asked to end, and killed 3 s later
+
+              [default: keep]
+
+          --pass-ledger
+              Pass the ledger's URL with its password to the command, in ONCE_LEDGER
 
     Time and tries:
           --timeout <TIME>
-              How long the command may take
+              Time limit for the command
 
           --wait <TIME>
               How long to wait for another caller that runs the same operation
 
           --ttl <TIME>
-              How long the result is replayed
+              How long to replay the result
 
           --retries <N>
               Retry up to N times when the command definitely had no effect, with exponential back-off
 
           --attempts <N>
-              The retry budget: how many attempts the operation may have in its life
+              Maximum number of attempts over the operation's lifetime
 
     Output:
           --max-output <BYTES>
-              How much output is kept for replay, in bytes
+              Maximum size of the output stored for replay, in bytes
 
           --store-command
-              Store the command line with the operation, to be shown in lists (it may hold secrets)
+              Store the command line with the operation and show it in lists (it may contain secrets)
 
       -q, --quiet
-              Say nothing on stderr about a call that succeeded
+              Print nothing on stderr about a call that succeeded
 
           --noop-exit <CODE>
               Exit with this code instead of 0 when the result is replayed and nothing was run
@@ -237,10 +272,11 @@ fn once_run_help() {
 
     Global options:
           --ledger <URL>
-              The ledger: sqlite:PATH, postgres://…, redis://…, rediss://… or redis+cluster://…
-              [default: a file in the user's data folder]
+              The ledger: sqlite:PATH, postgres://…, redis://…, redis+sentinel://…, redis+cluster://…
+              (with TLS: rediss…), or a running `once serve`: https://…, http://…, unix:PATH [default: a
+              file in the user's data folder]
 
-              [env: ONCE_LEDGER=]
+              [env: ONCE_LEDGER]
 
           --config <FILE>
               The policy file [default: onceward.toml in this folder or the nearest one above it, then
@@ -249,7 +285,7 @@ fn once_run_help() {
               [env: ONCE_CONFIG=]
 
           --json
-              Answer with one JSON object on stdout
+              Print the answer as one JSON object on stdout
 
     Examples:
       once run --key order-42 -- ./charge.sh 42 100

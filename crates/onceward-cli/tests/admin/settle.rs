@@ -116,21 +116,21 @@ fn settled_by_its_probe() {
     let (yes, no) = (doubt("yes", "exit 0", "60s"), doubt("no", "exit 10", "0s"));
     let (unclear, soon) = (doubt("unclear", "exit 1", "0s"), doubt("soon", "exit 10", "60s"));
     let here = format!(" in {}", bench.path("").display().to_string().trim_end_matches('/'));
-    let said = bench.once(&["settle", &yes, "--probe"]).exits(0);
-    assert_snapshot!(said.err().replace(&here, " in FOLDER"), @"once: asking the probe `exit 0` in FOLDER");
-    bench.once(&["settle", &no, "--probe"]).exits(0);
-    let said = bench.once(&["settle", &unclear, "--probe"]).exits(79);
+    let said = bench.once(&["settle", &yes, "--probe", "exit 0"]).exits(0);
+    assert_snapshot!(said.err().replace(&here, " in FOLDER"), @"once: running the probe `exit 0` in FOLDER");
+    bench.once(&["settle", &no, "--probe", "exit 10"]).exits(0);
+    let said = bench.once(&["settle", &unclear, "--probe", "exit 1"]).exits(79);
     assert_snapshot!(said.err().replace(&here, " in FOLDER"), @r"
-    once: asking the probe `exit 1` in FOLDER
+    once: running the probe `exit 1` in FOLDER
     once: IN_DOUBT the probe ended with exit code 1, which is neither yes (0) nor no (10)
     once: next: check first whether it happened, then record what you found:
     once:   it happened: once --ledger sqlite:…/once.db settle op_… --as done
     once:   it did not: once --ledger sqlite:…/once.db settle op_… --as failed
     ");
-    let said = bench.once(&["settle", &soon, "--probe"]).exits(79).err();
+    let said = bench.once(&["settle", &soon, "--probe", "exit 10"]).exits(79).err();
     assert!(said.contains("settle op_… --probe"), "{said}");
     assert!(
-        said.contains("the probe found no effect, but a request of attempt 1 may still be under way"),
+        said.contains("the probe found no effect, but a request of attempt 1 may still be in flight"),
         "{said}"
     );
     assert!(said.contains("a \"no\" counts from TIME (in "), "{said}");
@@ -138,8 +138,11 @@ fn settled_by_its_probe() {
     assert_eq!(states, ["done", "failed", "in_doubt", "in_doubt"]);
     assert_eq!(bench.json(&["show", &yes])["data"]["outcome"]["settled_by"], "the probe");
     assert_eq!(bench.json(&["settle", &yes, "--probe"])["effect"], "noop", "there is nothing left to ask");
-    let asked = bench.json(&["settle", &soon, "--probe"]);
+    let asked = bench.json(&["settle", &soon, "--probe", "exit 10"]);
     assert_eq!(asked["error"]["code"], "IN_DOUBT");
+    bench.once(&["settle", &soon, "--probe", "exit 10", "--force"]).exits(0);
+    let by = bench.json(&["show", &soon])["data"]["outcome"]["settled_by"].clone();
+    assert!(by.as_str().unwrap().contains("before the quarantine was over (once settle --force"), "{by}");
 }
 
 #[test]
@@ -151,7 +154,7 @@ fn the_quarantine_begins_when_the_probe_is_first_asked() {
     running.kill();
     bench.release();
     eventually("its owner is gone", || bench.json(&["show", "k"])["data"]["owner"] == "gone");
-    bench.once(&["settle", "k", "--probe"]).exits(79);
+    bench.once(&["settle", "k", "--probe", "exit 10"]).exits(79);
     let detail = bench.json(&["show", "k"])["data"]["detail"].clone();
     assert!(detail["quarantine_until_ms"].is_i64(), "{detail}");
     bench.once(&["settle", "k", "--as", "failed", "--note", "looked at the bank"]).exits(0);
@@ -164,11 +167,11 @@ fn verify_checks_again() {
     assert_snapshot!(bench.once(&["verify", &id, "--check", "true"]).exits(0).out(), @"op_… is confirmed");
     assert_eq!(bench.json(&["show", &id])["data"]["verified"], "confirmed");
     let pending = bench.once(&["verify", &id, "--check", "exit 2"]).exits(0);
-    assert_snapshot!(pending.out(), @"op_… is pending: success is not confirmed yet (the check ended with exit code 2, which is neither yes (0) nor no (10)); ask again with `once --ledger sqlite:…/once.db verify op_…`");
+    assert_snapshot!(pending.out(), @"op_… is pending: success is not confirmed yet (the check ended with exit code 2, which is neither yes (0) nor no (10)); check again with `once --ledger sqlite:…/once.db verify op_…`");
     assert_eq!(bench.json(&["show", &id])["data"]["verified"], "pending");
     let said = bench.once(&["verify", &id, "--check", "exit 10"]).exits(79);
     assert_snapshot!(said.err(), @r"
-    once: UNVERIFIED success was reported, but the check refuted it: it did not take effect, says `exit 10`
+    once: UNVERIFIED success was reported, but the check refuted it: `exit 10` reported that it did not take effect
     once: next: check first whether it happened, then record what you found:
     once:   it happened: once --ledger sqlite:…/once.db settle op_… --as done
     once:   it did not: once --ledger sqlite:…/once.db settle op_… --as failed
@@ -210,7 +213,16 @@ fn verify_uses_the_operations_own_check() {
     let bench = Bench::new();
     let args = ["run", "--verify", "echo asked >> asked; exit 0", "--", "true"];
     bench.once(&args).exits(0);
-    bench.once(&["verify", &bench.newest()]).exits(0);
+    let id = bench.newest();
+    // What the ledger stores is not run, unless the user's own policy has it too.
+    let said = bench.once(&["verify", &id]).exits(2).err();
+    assert!(
+        said.contains("was not run") && said.contains("verify op_… --check 'echo asked >> asked; exit 0'"),
+        "{said}"
+    );
+    assert_eq!(bench.read("asked").lines().count(), 1);
+    bench.policy("[operation.true]\nverify = \"echo asked >> asked; exit 0\"\n");
+    bench.once(&["verify", &id]).exits(0);
     assert_eq!(bench.read("asked").lines().count(), 2);
 }
 
@@ -316,7 +328,7 @@ fn gc_expires_what_is_due_and_then_its_tombstone() {
     );
     eventually("its tombstone is due", || bench.json(&["gc"])["data"]["deleted"] == 1);
     bench.once(&["show", &id]).exits(5);
-    assert_snapshot!(bench.once(&["gc"]).exits(0).out(), @"0 results expired, 0 tombstones gone, 0 attempts written down as in doubt");
+    assert_snapshot!(bench.once(&["gc"]).exits(0).out(), @"0 results expired, 0 tombstones deleted, 0 attempts recorded as in doubt");
 }
 
 /// A daemon that the command left behind must not keep a person from saying what became of the attempt.

@@ -1,0 +1,103 @@
+//! `once stop` and `once resume`: a barrier for a scope.
+
+use std::process::ExitCode;
+
+use onceward::{Barrier, Blocking, Settlement, rfc3339};
+use serde::Serialize;
+
+use super::settlement;
+use crate::answer;
+use crate::cli::{ResumeArgs, StopArgs};
+use crate::context::{Context, IfMissing};
+use crate::exit::{CommandError, Ended};
+use crate::style::{BOLD, styled};
+
+/// The answer of `once stop`: the same for every stop of a scope without a change in between.
+#[derive(Serialize)]
+struct Answer<'a> {
+    #[serde(flatten)]
+    settlement: &'a Settlement,
+    /// Operations that did not end in time.
+    still_running: u64,
+}
+
+pub(super) fn stop(context: &Context, args: &StopArgs) -> Ended {
+    let missing = if args.dry.dry_run { IfMissing::Fail } else { IfMissing::Create };
+    let ledger = context.ledger(missing)?;
+    let before = barrier_of(&ledger, &args.scope)?;
+    if args.dry.dry_run {
+        return preview(context, &ledger, args, before.as_ref());
+    }
+    ledger.stop(&args.scope, args.reason.clone())?;
+    let still_running = ledger.wait_for_scope(&args.scope, args.wait)?.len() as u64;
+    let settlement = ledger.settlement(&args.scope)?;
+    let mut warnings = Vec::new();
+    if still_running > 0 {
+        warnings.push(format!(
+            "{still_running} of the operations still run; they were asked to stop. `{} report --scope {}` shows what \
+             became of them",
+            context.program(),
+            onceward::text::shell_word(&args.scope)
+        ));
+    }
+    let effect = if before.is_some() { "noop" } else { "updated" };
+    let answer = Answer { settlement: &settlement, still_running };
+    answer::success_with(context.global.json, effect, &answer, warnings, || {
+        format!("{}\n{}", stopped_in_words(context, &settlement), settlement::text(&settlement))
+    });
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(super) fn resume(context: &Context, args: &ResumeArgs) -> Ended {
+    let ledger = context.ledger(IfMissing::Fail)?;
+    let scope = styled(BOLD, onceward::text::one_line(&args.scope));
+    if args.dry.dry_run {
+        let there = barrier_of(&ledger, &args.scope)?;
+        let would = if there.is_some() { "would_update" } else { "would_noop" };
+        answer::success(context.global.json, would, &there, || match there {
+            Some(_) => format!("{would}: would let operations of the scope {scope} begin again"),
+            None => format!("{would}: the scope {scope} is not stopped"),
+        });
+        return Ok(ExitCode::SUCCESS);
+    }
+    let lifted = ledger.resume(&args.scope)?;
+    let effect = if lifted.is_some() { "updated" } else { "noop" };
+    answer::success(context.global.json, effect, &lifted, || match lifted {
+        Some(_) => format!("operations of the scope {scope} may begin again"),
+        None => format!("the scope {scope} was not stopped"),
+    });
+    Ok(ExitCode::SUCCESS)
+}
+
+fn preview(context: &Context, ledger: &Blocking, args: &StopArgs, before: Option<&Barrier>) -> Ended {
+    let settlement = ledger.settlement(&args.scope)?;
+    let would = if before.is_some() { "would_noop" } else { "would_update" };
+    answer::success(context.global.json, would, &settlement, || {
+        format!(
+            "{would}: would stop the scope {}, cancel {} held and ask {} running to end\n{}",
+            styled(BOLD, onceward::text::one_line(&args.scope)),
+            settlement.sums.held,
+            settlement.sums.running,
+            settlement::text(&settlement)
+        )
+    });
+    Ok(ExitCode::SUCCESS)
+}
+
+fn barrier_of(ledger: &Blocking, scope: &str) -> Result<Option<Barrier>, CommandError> {
+    Ok(ledger.barriers()?.into_iter().find(|barrier| barrier.scope == scope))
+}
+
+/// Since when and why the scope is stopped, and how to let it continue.
+pub(super) fn stopped_in_words(context: &Context, settlement: &Settlement) -> String {
+    let scope = styled(BOLD, onceward::text::one_line(&settlement.scope));
+    let Some(barrier) = &settlement.stopped else { return format!("the scope {scope} is not stopped") };
+    let reason = barrier.reason.as_deref().map(onceward::text::one_line);
+    let reason = reason.map(|reason| format!(" ({reason})")).unwrap_or_default();
+    format!(
+        "the scope {scope} is stopped since {}{reason}: nothing in it begins. To let it continue: {} resume {}",
+        rfc3339(barrier.since_ms),
+        context.program(),
+        onceward::text::shell_word(&barrier.scope)
+    )
+}

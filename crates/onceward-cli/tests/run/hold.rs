@@ -1,0 +1,234 @@
+//! A command that is held back: it says so, runs once when its time comes or a person releases it, and never after a
+//! cancel.
+
+use serde_json::{Value, json};
+
+use crate::common::{Bench, COUNTED};
+
+const HOLD: [&str; 8] = ["run", "--key", "a", "--hold", "approve", "--", "sh", "-c"];
+
+fn held(bench: &Bench) -> crate::common::Said {
+    let args: Vec<&str> = HOLD.into_iter().chain([COUNTED]).collect();
+    bench.once(&args)
+}
+
+fn state(bench: &Bench) -> String {
+    bench.json(&["show", "a"])["data"]["state"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_held_command_says_so_as_often_as_it_is_called_and_runs_when_it_is_released() {
+    let bench = Bench::new();
+    for _ in 0..2 {
+        let said = held(&bench).exits(0);
+        assert_eq!(said.out(), "");
+        let words = said.err();
+        assert!(words.contains("held until a person releases it; nothing was sent"), "{words}");
+        assert!(words.contains(" release op_") && words.contains(" cancel op_"), "{words}");
+    }
+    assert_eq!((bench.runs(), state(&bench).as_str()), (0, "staged"));
+    let released = bench.once(&["release", "a"]).exits(0);
+    assert_eq!(released.out(), "out");
+    assert!(released.err().contains("once: running sh -c "), "{}", released.err());
+    assert_eq!(bench.runs(), 1);
+    let again = held(&bench).exits(0);
+    assert_eq!((again.out(), bench.runs()), ("out".to_owned(), 1), "its caller gets the result");
+    bench.once(&["release", "a"]).exits(6);
+}
+
+#[test]
+fn the_json_answer_is_ok_and_no_success() {
+    let bench = Bench::new();
+    let args: Vec<&str> = std::iter::once("--json").chain(HOLD).chain([COUNTED]).collect();
+    let said = bench.once(&args).exits(0).json();
+    let facts: Vec<Value> = ["ok", "effect", "happened", "ran"].map(|name| said[name].clone()).into();
+    assert_eq!(json!(facts), json!([true, "held", "no", false]), "{said}");
+    let operation = &said["operation"];
+    assert_eq!(json!([operation["state"], operation["held"]["by"]]), json!(["staged", "caller"]));
+    assert!(said["error"].is_null() && said["data"].is_null(), "{said}");
+}
+
+#[test]
+fn a_caller_that_did_not_ask_for_a_hold_does_not_get_exit_0() {
+    let bench = Bench::new();
+    bench.policy("[operation.sh]\nhold = \"10m\"");
+    let args = ["run", "--key", "a", "--quiet", "--", "sh", "-c", COUNTED];
+    for _ in 0..2 {
+        let said = bench.once(&args).exits(4);
+        assert!(said.err().contains("held until 20"), "--quiet does not hide it: {}", said.err());
+    }
+    let shown = bench.json(&["held"]);
+    assert_eq!(shown["data"][0]["held"]["by"], "policy", "{shown}");
+    assert_eq!(bench.runs(), 0);
+}
+
+#[test]
+fn a_command_whose_time_has_come_runs_when_it_is_called_or_released() {
+    let bench = Bench::new();
+    let args = |key| ["run", "--key", key, "--hold", "1ms", "--", "sh", "-c", COUNTED];
+    bench.once(&args("a")).exits(0);
+    bench.once(&args("b")).exits(0);
+    assert_eq!(bench.runs(), 0);
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    assert_eq!(bench.once(&args("a")).exits(0).out(), "out", "the same call starts it");
+    let left = bench.once(&["release", "--due"]).exits(0);
+    assert!(left.out().contains("release = \"auto\""), "a stored command is data: {}", left.out());
+    assert_eq!(bench.runs(), 1);
+    let plan = bench.once(&["release", "--due", "--trust-commands", "--dry-run"]).exits(0);
+    assert!(plan.out().starts_with("would_run run sh -c "), "{}", plan.out());
+    assert_eq!(bench.runs(), 1);
+    let ran = bench.once(&["release", "--due", "--trust-commands"]).exits(0);
+    assert!(ran.out().starts_with("ran sh -c ") && ran.out().contains(": done"), "{}", ran.out());
+    assert_eq!(bench.runs(), 2);
+    assert_eq!(bench.once(&["release", "--due", "--trust-commands"]).exits(0).out(), "nothing is due");
+}
+
+#[test]
+fn a_trusted_policy_lets_release_due_run_a_command_and_another_one_does_not() {
+    let bench = Bench::new();
+    bench.write("onceward.toml", "[operation.sh]\nrelease = \"auto\"");
+    bench.once(&["run", "--key", "a", "--hold", "1ms", "--", "sh", "-c", COUNTED]).exits(0);
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    bench.once(&["release", "--due"]).exits(0);
+    assert_eq!(bench.runs(), 0, "a policy from a working folder that is not allowed does not count");
+    bench.once(&["config", "allow"]).exits(0);
+    bench.once(&["release", "--due"]).exits(0);
+    assert_eq!(bench.runs(), 1);
+}
+
+#[test]
+fn a_released_command_runs_in_its_folder_with_its_input_and_its_limits() {
+    let bench = Bench::new();
+    std::fs::create_dir(bench.path("inner")).unwrap();
+    bench.script("inner/charge.sh", "echo ran >> runs; cat; exit 3");
+    let mut call = bench.command(&[
+        "run",
+        "--key",
+        "a",
+        "--hold",
+        "approve",
+        "--stdin",
+        "--fail-exit",
+        "3",
+        "--",
+        "./charge.sh",
+    ]);
+    call.current_dir(bench.path("inner"))
+        .env("ONCE_LEDGER", bench.ledger())
+        .stdin(std::process::Stdio::piped());
+    let mut process = call.spawn().unwrap();
+    std::io::Write::write_all(&mut process.stdin.take().unwrap(), b"from before").unwrap();
+    assert!(process.wait().unwrap().success());
+    let said = bench.once(&["release", "a"]).exits(3);
+    assert_eq!((said.out(), bench.read("inner/runs").lines().count()), ("from before".to_owned(), 1));
+    assert_eq!(state(&bench), "failed", "the exit code means no effect");
+    bench.script("inner/charge.sh", "echo ran >> runs; cat");
+    assert_eq!(
+        bench.once(&["release", "a"]).exits(0).out(),
+        "from before",
+        "it was not sent, so it can be released"
+    );
+    assert_eq!(state(&bench), "done");
+}
+
+#[test]
+fn what_is_cancelled_never_runs() {
+    let bench = Bench::new();
+    held(&bench).exits(0);
+    bench.once(&["cancel", "a", "--dry-run"]).exits(0);
+    bench.once(&["cancel", "a"]).exits(0);
+    bench.once(&["release", "a"]).exits(6);
+    bench.once(&["release", "--due", "--trust-commands"]).exits(0);
+    assert!(held(&bench).exits(4).err().contains("CANCELLED"));
+    assert_eq!(bench.runs(), 0);
+}
+
+#[test]
+fn an_edit_holds_another_command_in_its_place() {
+    let bench = Bench::new();
+    held(&bench).exits(0);
+    let edit = ["edit", "a", "--", "sh", "-c", "echo ran >> runs; echo edited"];
+    let plan: Vec<&str> = ["edit", "a", "--dry-run"].into_iter().chain(edit[2..].iter().copied()).collect();
+    bench.once(&plan).exits(0);
+    assert_eq!(state(&bench), "staged");
+    let edited = bench.json(&edit);
+    let new = edited["data"]["held"]["id"].as_str().unwrap().to_owned();
+    assert_eq!(edited["data"]["replaced"]["reason"], format!("replaced by {new}"));
+    let refused = String::from_utf8(held(&bench).exits(4).err).unwrap();
+    assert!(refused.contains("CANCELLED") && refused.contains(&new), "{refused}");
+    assert_eq!(bench.once(&["release", &new]).exits(0).out(), "edited");
+    assert_eq!(bench.runs(), 1);
+    bench.once(&edit).exits(6);
+}
+
+#[test]
+fn what_is_held_is_listed_with_what_would_run() {
+    let bench = Bench::new();
+    assert_eq!(bench.once(&["held"]).exit, 2, "there is no ledger yet");
+    held(&bench).exits(0);
+    bench.once(&["run", "--scope", "s", "--key", "b", "--hold", "1h", "--", "true"]).exits(0);
+    let list = bench.once(&["held"]).exits(0).out();
+    assert!(list.contains("approval") && list.contains("echo ran"), "{list}");
+    let listed = bench.json(&["held", "--scope", "s"]);
+    let rows: &Vec<Value> = listed["data"].as_array().unwrap();
+    assert_eq!(json!([rows.len(), rows[0]["key"]]), json!([1, "b"]));
+    let shown = bench.once(&["show", "a"]).exits(0).out();
+    assert!(
+        shown.contains("held by the caller until it is released") && shown.contains("would run"),
+        "{shown}"
+    );
+    let all = bench.once(&["ls"]).exits(0).out();
+    assert!(all.contains("staged") && all.contains("held"), "{all}");
+    bench.once(&["wait", "a", "--timeout", "1ms"]).exits(4);
+}
+
+#[test]
+fn a_dry_run_says_that_it_would_be_held() {
+    let bench = Bench::new();
+    let plan = bench.json(&["run", "--dry-run", "--key", "a", "--hold", "10m", "--", "sh", "-c", COUNTED]);
+    assert_eq!(json!([plan["decision"], plan["effect"]]), json!(["hold", "would_noop"]), "{plan}");
+    assert!(!bench.path("once.db").exists());
+    let missing = bench.once(&["run", "--key", "a", "--hold", "10m", "--", "./no-such-command"]);
+    assert_eq!(missing.exit, 127, "a command that cannot be started is not held: {}", missing.err());
+}
+
+#[test]
+fn a_command_of_another_machine_is_not_run_here_without_a_word() {
+    let bench = Bench::new();
+    held(&bench).exits(0);
+    let exported = String::from_utf8(bench.once(&["export"]).exits(0).out).unwrap();
+    let host = bench.json(&["show", "a"])["data"]["detail"]["held"]["request"].as_str().unwrap().to_owned();
+    let host = serde_json::from_str::<Value>(&host).unwrap()["host"].as_str().unwrap().to_owned();
+    let other = Bench::like(&bench);
+    let moved = exported.replace(&format!("\\\"host\\\":\\\"{host}\\\""), "\\\"host\\\":\\\"elsewhere\\\"");
+    assert_ne!(moved, exported);
+    other.once_with_stdin(&["import"], moved.as_bytes()).exits(0);
+    let refused = other.once(&["release", "a"]).exits(2);
+    assert!(refused.err().contains("elsewhere") && refused.err().contains("--here"), "{}", refused.err());
+    other.once(&["release", "a", "--here"]);
+    assert_eq!(other.runs() + bench.runs(), 1, "it ran in its folder, which is the first one's");
+}
+
+#[test]
+fn the_request_is_sealed_at_rest_and_deleted_when_it_was_sent() {
+    let bench = Bench::new();
+    bench.once(&["config", "new-key", "once.key"]).exits(0);
+    let sealed = |args: &[&str]| {
+        let mut command = bench.command(args);
+        command.env("ONCE_ENCRYPTION_KEY_FILE", bench.path("once.key"));
+        crate::common::Said::from(command.output().unwrap())
+    };
+    sealed(&["run", "--key", "a", "--hold", "approve", "--", "sh", "-c", "echo TOPSECRET > seen"]).exits(0);
+    let bytes = || {
+        let files =
+            ["once.db", "once.db-wal"].map(|name| std::fs::read(bench.path(name)).unwrap_or_default());
+        String::from_utf8_lossy(&files.concat()).into_owned()
+    };
+    assert!(!bytes().contains("TOPSECRET"), "the request is sealed");
+    let unopened = bench.once(&["release", "a"]);
+    assert!(unopened.exit == 2 && unopened.err().contains("sealed"), "{}", unopened.err());
+    sealed(&["release", "a"]).exits(0);
+    assert_eq!(bench.read("seen"), "TOPSECRET\n");
+    let shown = sealed(&["--json", "show", "a"]).json();
+    assert!(shown["data"]["detail"]["held"]["request"].is_null(), "{shown}");
+}
