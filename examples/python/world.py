@@ -14,7 +14,7 @@ atexit.register(shutil.rmtree, folder, ignore_errors=True)
 
 
 def happen(what: str) -> None:
-    """An effect that nobody can take back: a line in a file that all processes share."""
+    """An effect that cannot be undone: a line in a file that all processes share."""
     with (folder / "effects").open("a") as effects:
         effects.write(what + "\n")
 

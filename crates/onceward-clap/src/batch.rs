@@ -1,10 +1,11 @@
-//! A command for many items: one line and one operation for each, a summary, and a second run that goes on.
+//! A command for many items: one line and one operation for each, a summary, and a second run that resumes.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 
-use onceward::answer::{ErrorView, OperationView};
-use onceward::{Answer, Blocking, Error, Happened, Intent, KeyPolicy, Ran, RepeatRule};
+use onceward::{
+    Answer, Blocking, Error, ErrorView, Happened, Intent, KeyPolicy, OperationView, Ran, RepeatRule,
+};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
@@ -22,7 +23,7 @@ pub(crate) const MAX_ITEMS: usize = 100_000;
 
 type WorldOf<C> = <<C as Batch>::Item as Mutating>::World;
 
-/// Runs a batch, prints its lines, and gives its exit code.
+/// Runs a batch, prints its lines, and returns its exit code.
 pub(crate) fn run<C: Batch>(session: &Session<WorldOf<C>>, command: C, flags: &MutatingFlags) -> u8 {
     let progress = Arc::new(Mutex::new(Progress::default()));
     let (output, said) = (session.output.clone(), Arc::clone(&progress));
@@ -46,7 +47,7 @@ pub(crate) fn run<C: Batch>(session: &Session<WorldOf<C>>, command: C, flags: &M
     exit
 }
 
-/// Ends the stream: with its summary where all is well, else with the error; or with one answer that holds all lines.
+/// Ends the stream with its summary or the error, or prints one answer that contains all lines.
 fn say(output: &Output, mut envelope: Envelope, progress: &Progress) {
     if let Some(items) = output.held_lines() {
         #[derive(Serialize)]
@@ -78,7 +79,7 @@ fn try_run<C: Batch>(
         session.rules(C::NAME, class, <C::Item as Mutating>::TIMEOUT_MS, flags).map_err(refuse)?;
     let whole = session.operation(C::NAME, &*command, flags, &rules.settings).map_err(refuse)?;
     let batch_key = whole.intent().map_err(refuse)?.key.text;
-    // The batch has its key; those of its items follow from it.
+    // The batch has its key; the keys of its items are derived from it.
     rules.settings.terms.keys = KeyPolicy::Strict;
     rules.settings.key_fields.clear();
     let items = items_of(session, &command, rules.timeout_ms)?;
@@ -86,9 +87,13 @@ fn try_run<C: Batch>(
     let intents = intents::<C>(session, &items, &batch_key, flags, &rules).map_err(refuse)?;
     let ledger = match flags.dry_run {
         true => session.existing_ledger().map_err(refuse)?,
-        false => Some(session.ledger(onceward::Missing::Make).map_err(refuse)?),
+        false => Some(session.ledger(onceward::IfMissing::Create).map_err(refuse)?),
     };
     for (item, intent) in items.into_iter().zip(intents) {
+        let intent = match &ledger {
+            Some(ledger) => ledger.keyed(intent),
+            None => intent,
+        };
         if session.supervisor.stopped().is_some() {
             return Ok(());
         }
@@ -127,7 +132,8 @@ fn items_of<C: Batch>(
     Ok(items)
 }
 
-/// The operation of each item: its key is made of the batch's key and the item, and of how many equal ones came before.
+/// The operation of each item: its key is derived from the batch's key, the item, and the number of equal items
+/// before it.
 fn intents<C: Batch>(
     session: &Session<WorldOf<C>>,
     items: &[C::Item],
@@ -273,7 +279,7 @@ impl Progress {
         self.succeeded == self.total
     }
 
-    /// What the batch as a whole did: what most of it did not do is no matter, only what any of it did.
+    /// The effect of the whole batch: it has one if any item has one.
     fn effect(&self) -> &'static str {
         let mut real = self.effects.keys().filter(|effect| !effect.ends_with("noop"));
         match (real.next(), real.next()) {
@@ -346,7 +352,7 @@ impl Progress {
     fn stopped(&self, stop: Stop) -> Envelope {
         let counts = self.counts();
         let message = format!(
-            "{stop} after {} of {} items; the same command again goes on from there",
+            "{stop} after {} of {} items; run the same command again to continue",
             counts.succeeded, counts.total
         );
         let error = ErrorView { happened: Some(self.happened()), ..ErrorView::new("CANCELLED", message) };
@@ -379,7 +385,7 @@ struct Counts {
     not_begun: usize,
 }
 
-/// The command as it was typed: for a batch it is what goes on.
+/// The command as it was typed. Running it again resumes the batch.
 fn again(tool: &str) -> String {
     let typed = std::env::args().skip(1).map(|word| quoted(&word)).collect::<Vec<_>>().join(" ");
     format!("{tool} {typed}")

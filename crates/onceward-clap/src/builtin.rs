@@ -14,7 +14,7 @@ use crate::session::Session;
 
 pub(crate) use settle::SettleArgs;
 
-/// A command of the framework's.
+/// A built-in command.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Builtin {
     /// Show everything recorded about an operation
@@ -48,7 +48,7 @@ pub(crate) enum Builtin {
     },
 }
 
-/// Runs a command of the framework's, prints its answer and gives the exit code.
+/// Runs a built-in command, prints its answer and returns the exit code.
 pub(crate) fn run<W: World>(
     session: &Session<W>,
     command: &Builtin,

@@ -2,10 +2,9 @@
 
 use std::sync::{Arc, Mutex};
 
-use onceward::answer::ErrorView;
 use onceward::{
-    Answer, Attempt, Blocking, Class, Decision, Done, Effect, Error, Failure, Inherit, Intent, KeyPolicy,
-    Operation, Preview, ProbeAnswer, Ran, Receipt, Record, RepeatRule, State, Wanted,
+    Answer, Attempt, Blocking, Class, Decision, Done, Effect, Error, ErrorView, Failure, Inherit, Intent,
+    KeyPolicy, Operation, Preview, ProbeAnswer, Ran, Receipt, Record, RepeatRule, State, Wanted,
 };
 
 use crate::command::{Danger, Mutating, World};
@@ -18,7 +17,7 @@ use crate::output::CalledBy;
 use crate::plan::Plan;
 use crate::probe::Doubt;
 use crate::session::{Rules, Session, quoted};
-use crate::supervisor::{Gate, Stop, Supervised, lock};
+use crate::supervisor::{DispatchGate, Stop, Supervised, lock};
 
 /// Whether the caller has said that something may be destroyed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,8 +26,8 @@ pub(crate) enum Confirmed {
     No,
 }
 
-/// Runs a mutating command, or says what it would do. Gives the ledger too where the delivery of the answer is to be
-/// noted in it: where that will tell a retry from a repeat, and the caller is not a server that knows more.
+/// Runs a mutating command, or shows what it would do. Also returns the ledger if the delivery of the answer must
+/// be recorded: if delivery distinguishes a retry from a repeat, and the caller is not a server that knows more.
 pub(crate) fn mutate<C: Mutating<D>, D: Danger>(
     session: &Session<C::World>,
     command: C,
@@ -49,7 +48,7 @@ fn try_mutate<C: Mutating<D>, D: Danger>(
 ) -> Result<Envelope, Error> {
     let rules = session.rules(C::NAME, class_of::<C, D>(), C::TIMEOUT_MS, flags)?;
     let operation = with_probe_of::<C, D>(session.operation(C::NAME, &*command, flags, &rules.settings)?);
-    // A mistake in the input must not leave a new ledger behind.
+    // Check the input first, so that a mistake in it does not create a ledger.
     let intent = operation.clone().intent()?;
     let with_time = |envelope| Envelope { timeout_ms: rules.timeout_ms, ..envelope };
     let call = Called { session, command: &command, operation: &operation, rules: &rules };
@@ -64,7 +63,7 @@ fn try_mutate<C: Mutating<D>, D: Danger>(
     if D::LEVEL == DangerLevel::Destructive && confirmed == Confirmed::No {
         return Ok(with_time(unconfirmed::<C, D>(session, &command, &rules)));
     }
-    let ledger = &session.ledger(onceward::Missing::Make)?;
+    let ledger = &session.ledger(onceward::IfMissing::Create)?;
     let wanted = choose::<C, D>(&call, ledger, intent)?;
     if session.output.called_by == CalledBy::Shell && by_delivery(wanted.rule) {
         *observed = Some(ledger.clone());
@@ -102,24 +101,25 @@ pub(crate) fn with_probe_of<C: Mutating<D>, D: Danger>(operation: Operation) -> 
     if C::PROBE.is_some() { operation.with_probe() } else { operation }
 }
 
-/// Which operation the call is: a retry of an earlier one, or a wanted repeat. `intent` is its first occurrence.
+/// Which operation the call is: a retry of an earlier one, or an intended repeat. `intent` is its first occurrence.
 fn choose<C: Mutating<D>, D: Danger>(
     call: &Called<'_, C, C::World>,
     ledger: &Blocking,
     intent: Intent,
 ) -> Result<Wanted, Error> {
     let operation = call.operation;
+    let intent = ledger.keyed(intent);
     if operation.is_identified() {
         return Ok(Wanted { intent, rule: RepeatRule::Given });
     }
     match operation.key_policy() {
         KeyPolicy::Strict | KeyPolicy::Keyed => Ok(Wanted { intent, rule: RepeatRule::Strict }),
         KeyPolicy::Auto => {
-            let wanted = ledger.wait_for(ledger.ledger().wanted_by_delivery(intent.clone()))?;
+            let wanted = ledger.wanted_by_delivery(intent.clone())?;
             // Such a command looks before it acts, so it runs whenever there is something to do.
             let converges = wanted.intent.terms.class == Class::Idempotent;
             if converges && wanted.rule == RepeatRule::Retry(State::Done) && is_needed::<C, D>(call) {
-                let (newest, _) = ledger.wait_for(ledger.ledger().newest_of(&intent, None))?;
+                let (newest, _) = ledger.newest_of(&intent, None)?;
                 return Ok(Wanted { intent: intent.at_occurrence(newest + 1)?, rule: RepeatRule::Repeat });
             }
             Ok(wanted)
@@ -154,7 +154,7 @@ impl Executed {
         ledger: &Blocking,
         rule: RepeatRule,
     ) -> Envelope {
-        let envelope = Envelope::of(&self.result, rule, &session.surface, ledger.ledger().clock_ms());
+        let envelope = Envelope::of(&self.result, rule, &session.surface, ledger.clock_ms());
         let Some(stop) = self.stopped else { return envelope };
         let stopped = Envelope::stopped(stop);
         let Answer { operation, ran, .. } = envelope.answer;
@@ -163,7 +163,7 @@ impl Executed {
 }
 
 /// Executes the operation once. If it is stopped after its dispatch, `unfinished` answers, and the process ends
-/// without another write to the ledger: the lock is then free exactly when the work cannot go on any more.
+/// without another write to the ledger: the lock is then released exactly when the work can no longer continue.
 pub(crate) fn execute<C: Mutating<D>, D: Danger>(
     session: &Session<C::World>,
     ledger: &Blocking,
@@ -174,12 +174,12 @@ pub(crate) fn execute<C: Mutating<D>, D: Danger>(
 ) -> Executed {
     let stopped = Mutex::new(None);
     // Processes that the work starts keep the attempt alive: a child that outlives us may still have its effect.
-    let mut call = ledger.ledger().call(intent.clone()).inherit(Inherit::Children);
+    let mut call = ledger.call(intent.clone()).inherit(Inherit::Children);
     if C::PROBE.is_some() {
         call = call.probe(|record| std::future::ready(ask::<C, D>(session, command, &record, timeout_ms)));
     }
     let result = ledger.run_call(call, |attempt| {
-        let gate = Arc::new(Gate::default());
+        let gate = Arc::new(DispatchGate::default());
         let number = attempt.number();
         let work = work::<C, D>(session, command, attempt, &gate);
         match session.supervisor.supervise(timeout_ms, &gate, work) {
@@ -206,7 +206,7 @@ fn work<C: Mutating<D>, D: Danger>(
     session: &Session<C::World>,
     command: &Arc<C>,
     attempt: Attempt,
-    gate: &Arc<Gate>,
+    gate: &Arc<DispatchGate>,
 ) -> impl FnOnce() -> Result<Done, Fault> + Send + 'static {
     let (command, gate) = (Arc::clone(command), Arc::clone(gate));
     let (options, shared) = (session.options.clone(), Arc::clone(&session.world));
@@ -233,7 +233,7 @@ fn ask<C: Mutating<D>, D: Danger>(
         return ProbeAnswer::CannotTell("there is no probe".to_owned());
     };
     let (command, record, options) = (Arc::clone(command), Arc::clone(record), session.options.clone());
-    let asked = session.supervisor.supervise(timeout_ms, &Gate::default(), move || {
+    let asked = session.supervisor.supervise(timeout_ms, &DispatchGate::default(), move || {
         let world = C::World::open_read_only(&options)?;
         probe(&command, &world, &Doubt::of(&record)).map(crate::probe::Probed::answer)
     });
@@ -247,7 +247,7 @@ fn ask<C: Mutating<D>, D: Danger>(
     }
 }
 
-/// Says what the call would do, and writes nothing, not even a ledger where there is none.
+/// Shows what the call would do. Writes nothing and creates no ledger.
 pub(crate) fn preview<C: Mutating<D>, D: Danger>(
     session: &Session<C::World>,
     ledger: Option<&Blocking>,
@@ -256,8 +256,11 @@ pub(crate) fn preview<C: Mutating<D>, D: Danger>(
     rules: &Rules,
 ) -> Result<Envelope, Error> {
     let found = match ledger {
-        Some(ledger) => ledger.wait_for(ledger.ledger().plan(intent))?,
-        None => onceward::Plan { decision: Decision::Start { attempt: 1 }, record: None },
+        Some(ledger) => ledger.plan(intent)?,
+        None => {
+            let decision = onceward::decide::begin(None, intent, onceward::Liveness::Gone, 0);
+            onceward::Plan { decision, record: None }
+        }
     };
     match plan_of::<C, D>(session, command, rules.timeout_ms) {
         Ok(plan) => {
@@ -296,7 +299,7 @@ pub(crate) fn supervise_read<W: World, T: Send + 'static>(
     timeout_ms: u64,
     work: impl FnOnce() -> Result<T, Fault> + Send + 'static,
 ) -> Result<T, Box<Envelope>> {
-    let failed = match session.supervisor.supervise(timeout_ms, &Gate::default(), work) {
+    let failed = match session.supervisor.supervise(timeout_ms, &DispatchGate::default(), work) {
         Supervised::Finished(Ok(value)) => return Ok(value),
         Supervised::Finished(Err(fault)) => Envelope::fault(&fault),
         Supervised::Panicked => Envelope::fault(&Fault::no_effect("the command panicked")),

@@ -18,19 +18,19 @@ pub const DEFAULT_TIMEOUT_MS: u64 = 60_000;
 /// How many symbolic links are followed, as by the kernel.
 const MAX_LINKS: usize = 40;
 
-/// The one name of a file, for [`World::place`]: absolute, with symbolic links and `..` resolved. The file need not
+/// The one name of a file, for [`World::identity`]: absolute, with symbolic links and `..` resolved. The file need not
 /// exist yet. Another name for the same file would let the same action run again.
 ///
 /// ```
-/// use onceward_clap::file_place;
+/// use onceward_clap::file_identity;
 ///
-/// assert_eq!(file_place("./src/../notes.txt"), file_place("notes.txt"));
-/// assert!(file_place("notes.txt").starts_with('/'));
+/// assert_eq!(file_identity("./src/../notes.txt"), file_identity("notes.txt"));
+/// assert!(file_identity("notes.txt").starts_with('/'));
 /// ```
 #[must_use]
-pub fn file_place(path: impl AsRef<Path>) -> String {
+pub fn file_identity(path: impl AsRef<Path>) -> String {
     let path = resolved(path.as_ref());
-    // Bytes that are no text are escaped: two files never have one name.
+    // Bytes that are not UTF-8 are escaped, so that two files never share a name.
     path.to_str().map_or_else(|| format!("{path:?}"), str::to_owned)
 }
 
@@ -60,9 +60,9 @@ pub trait World: Sized + Send + 'static {
     /// The options that select the world: `--database PATH`. Every command has them. [`NoOptions`] if there are none.
     type Options: Args + Clone + Send + Sync + 'static;
 
-    /// Names the world: a file ([`file_place`]), an account, a host. It is part of every operation's identity: the same
-    /// command on another world is another operation. One world must have one name.
-    fn place(options: &Self::Options) -> String;
+    /// Names the world: a file ([`file_identity`]), an account, a host. It is part of every operation's identity: the
+    /// same command on another world is another operation. One world must have one name.
+    fn identity(options: &Self::Options) -> String;
 
     /// Opens it for changes.
     ///

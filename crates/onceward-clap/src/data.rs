@@ -7,9 +7,9 @@ use serde_json::value::RawValue;
 /// What a command can answer with: whatever is `Serialize`. An effect is not.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not data that a command can answer with",
-    label = "this is no data",
+    label = "this is not data",
     note = "data is whatever derives `serde::Serialize`",
-    note = "an effect (`Applied<T>`) is no data: only `apply` of a `Mutating` command reports one"
+    note = "an effect (`Applied<T>`) is not data: only `apply` of a `Mutating` command reports one"
 )]
 pub trait AnswerData: 'static {
     /// The data as JSON text.

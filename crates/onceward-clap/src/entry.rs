@@ -40,7 +40,7 @@ pub(crate) trait Entry<W: World>: Send + Sync {
     /// The same with the framework's.
     fn define(&self) -> Command;
 
-    /// Runs it, prints its answer and gives the exit code.
+    /// Runs it, prints its answer and returns the exit code.
     fn run(&self, session: &mut Session<W>, matches: &ArgMatches) -> u8;
 }
 
@@ -141,8 +141,8 @@ impl<C: Mutating<D>, D: Danger> Entry<C::World> for MutatingEntry<C, D> {
         };
         let (delivered, exit) = answer(session, change());
         if let (Some(ledger), Some(record)) = (ledger, delivered) {
-            // Where it cannot be noted, a repeat is taken for a retry: nothing runs twice for it.
-            drop(ledger.wait_for(ledger.ledger().note_delivery(&record, ledger.ledger().clock_ms())));
+            // If the delivery cannot be recorded, a repeat is treated as a retry, and nothing runs twice.
+            drop(ledger.note_delivery(&record, ledger.clock_ms()));
         }
         exit
     }

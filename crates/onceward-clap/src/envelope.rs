@@ -4,10 +4,9 @@ mod strict;
 
 use std::sync::Arc;
 
-use onceward::answer::ErrorView;
 use onceward::{
-    Answer, Code, Effect, Error, Happened, Intent, Owner, Preview, Ran, Receipt, Record, RepeatRule, State,
-    Surface, transition,
+    Answer, Code, Effect, Error, ErrorView, Happened, Intent, Owner, Preview, Ran, Receipt, Record,
+    RepeatRule, State, Surface, transition,
 };
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
@@ -106,7 +105,7 @@ impl Envelope {
         self.answer.data = self.answer.data.and(kept.detail).map(Arc::from);
         if let (Error::Failed { .. }, Some(error)) = (refusal, self.answer.error.as_mut()) {
             error.code = kept.fault.as_str().into();
-            // The ledger would let the same call try again, but by itself that call gets nothing else.
+            // The ledger would allow a retry, but the same call alone would get the same answer.
             if error.retryable && !kept.fault.worth_a_retry() {
                 (error.retryable, error.next) = (false, None);
             }
@@ -230,7 +229,7 @@ mod tests {
 
     use super::*;
 
-    /// What a caller is told of a fault, by way of the ledger.
+    /// A fault as the ledger stores it, for the caller.
     fn told(fault: fn() -> Fault, dispatched: bool) -> Envelope {
         let ledger = Ledger::new(Arc::new(MemoryStore::new(ManualClock::at(0)))).blocking();
         let result = ledger.run(Operation::new("shop sell"), |_| Err(fault().into_failure(dispatched)));

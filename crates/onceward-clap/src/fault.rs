@@ -213,7 +213,7 @@ pub(crate) struct Kept {
 }
 
 impl Fault {
-    /// What the ledger is told, where it is known whether the work was dispatched.
+    /// The failure for the ledger, given whether the work was dispatched.
     pub(crate) fn into_failure(self, dispatched: bool) -> Failure {
         let kept = serde_json::value::to_raw_value(&self.kept()).ok().map(Arc::from);
         let certain = match self.certainty {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::output::EnvelopeFormat;
+use crate::output::{EnvelopeFormat, variable};
 
 /// Flags of every command, before or after its name.
 #[derive(Debug, Clone, Args)]
@@ -28,10 +28,10 @@ pub(crate) struct Globals {
         help_heading = "Everywhere"
     )]
     pub(crate) policy: Option<PathBuf>,
-    /// Answer with one JSON object on stdout; the default where stdout is not a terminal
+    /// Print the answer as one JSON object on stdout; the default if stdout is not a terminal
     #[arg(id = "once_json", long = "json", global = true, help_heading = "Everywhere")]
     pub(crate) json: bool,
-    /// Which envelope the JSON answer has
+    /// Envelope of the JSON answer
     #[arg(
         id = "once_envelope",
         long = "envelope",
@@ -50,7 +50,7 @@ pub(crate) struct Globals {
 /// Flags of every command that does work.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Limits {
-    /// Time limit: 500ms, 30s, 5m; 0s is no limit
+    /// Time limit: 500ms, 30s, 5m; 0s for no limit
     #[arg(
         id = "once_timeout",
         long = "timeout",
@@ -68,7 +68,7 @@ pub(crate) struct MutatingFlags {
     /// command and its arguments
     #[arg(id = "once_key", long = "idempotency-key", value_name = "KEY", help_heading = "Retry safety")]
     pub(crate) key: Option<String>,
-    /// Say what would change and change nothing
+    /// Show what would change and change nothing
     #[arg(id = "once_dry_run", long = "dry-run", help_heading = "Retry safety")]
     pub(crate) dry_run: bool,
     /// Namespace for keys, such as a session, a run or a tenant. In one, the same command is always a retry
@@ -98,7 +98,7 @@ pub(crate) struct MutatingFlags {
 /// Flags of a command that destroys something.
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct ConfirmFlag {
-    /// Really do it. Without this flag it is refused, and what it would destroy is shown
+    /// Confirm a destructive command. Without this flag it is refused, and the answer shows what it would destroy
     #[arg(id = "once_confirm", long = "confirm", help_heading = "Retry safety")]
     pub(crate) confirm: bool,
 }
@@ -106,7 +106,7 @@ pub(crate) struct ConfirmFlag {
 /// Flags of a command for many items.
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct StreamFlag {
-    /// One answer with all items in it, instead of a line for each as it is done
+    /// Print one answer with all items instead of one line per item
     #[arg(id = "once_no_stream", long = "no-stream", help_heading = "Retry safety")]
     pub(crate) no_stream: bool,
 }
@@ -118,13 +118,6 @@ pub(crate) fn taken() -> Vec<String> {
     let all = StreamFlag::augment_args(ConfirmFlag::augment_args(all));
     let own = all.get_arguments().filter_map(|argument| argument.get_long().map(str::to_owned));
     own.chain(["help".to_owned()]).collect()
-}
-
-/// The environment variable for a setting of a tool: `SHOP_LEDGER`.
-pub(crate) fn variable(tool: &str, setting: &str) -> String {
-    let tool: String =
-        tool.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' }).collect();
-    format!("{tool}_{setting}")
 }
 
 /// Adds environment variables for the flags that are the same for a whole session.
@@ -144,5 +137,5 @@ pub(crate) fn with_environment(command: clap::Command, tool: &str) -> clap::Comm
 }
 
 fn span(text: &str) -> Result<u64, String> {
-    onceward::policy::span_ms(text).map_err(|invalid| invalid.to_string())
+    onceward::span_ms(text).map_err(|invalid| invalid.to_string())
 }

@@ -1,25 +1,27 @@
 //! A framework for command-line tools whose every mutating command is safe to retry.
 //!
 //! # Layout
-//! - [`command`]: what an author writes: [`Safe`], [`Mutating`], [`Batch`], and the [`World`] they work on.
-//! - [`plan`], [`op`], [`probe`], [`fault`]: what plans, applies and probes give and take.
-//! - [`tool`]: the commands put together. `check`: what is wrong with a definition.
+//! - `command`: what an author writes: [`Safe`], [`Mutating`], [`Batch`], and the [`World`] they work on.
+//! - `plan`, `op`, `probe`, `fault`: what plans, applies and probes give and take.
+//! - `tool`: the commands put together. `check`: what is wrong with a definition.
 //! - `entry`: a registered command. `call`: one call of it. `batch`: many. `supervisor`: when work is over.
 //! - `session`: ledger, policy and options. `flags`: what the framework adds to a command line.
 //! - `envelope`, `output`, `text`: the one answer, and how it is printed.
 //! - `manifest`: what programs can know beforehand. `builtin`: `show`, `settle`, `mcp` and the like.
 //! - [`score`]: runs every command of a tool twice, for the author's own tests.
 //!
+//! The crate has no features.
+//!
 //! `docs/clap.md` shows how to write a retry-safe tool in five minutes, and is tested with this crate.
 #![cfg_attr(doctest, doc = include_str!("../../../docs/clap.md"))]
 
-pub mod command;
+mod command;
 mod data;
-pub mod plan;
-pub mod op;
-pub mod probe;
-pub mod fault;
-pub mod tool;
+mod plan;
+mod op;
+mod probe;
+mod fault;
+mod tool;
 mod check;
 mod entry;
 mod call;
@@ -36,12 +38,12 @@ mod builtin;
 pub mod score;
 
 pub use command::{
-    Batch, DEFAULT_TIMEOUT_MS, Danger, Destructive, Mutating, NoOptions, Ordinary, Safe, World, file_place,
+    Batch, DEFAULT_TIMEOUT_MS, Danger, Destructive, Mutating, NoOptions, Ordinary, Safe, World, file_identity,
 };
 pub use data::{AnswerData, DataJson};
 pub use fault::{Fault, FaultKind};
 pub use manifest::DangerLevel;
-pub use onceward::{Class, Missing};
+pub use onceward::{Class, IfMissing};
 pub use op::{Applied, Dispatched, Ensured, Op, ensure};
 pub use plan::Plan;
 pub use probe::{Doubt, Probe, Probed};

@@ -7,21 +7,21 @@ use onceward::{Attempt, Done, Effect};
 
 use crate::data::AnswerData;
 use crate::fault::Fault;
-use crate::supervisor::Gate;
+use crate::supervisor::DispatchGate;
 
 /// One try to change the world. Its intent is on disk.
 pub struct Op<'a, W> {
     world: &'a mut W,
     attempt: Attempt,
-    gate: Arc<Gate>,
+    gate: Arc<DispatchGate>,
 }
 
 impl<'a, W> Op<'a, W> {
-    pub(crate) fn new(world: &'a mut W, attempt: Attempt, gate: Arc<Gate>) -> Self {
+    pub(crate) fn new(world: &'a mut W, attempt: Attempt, gate: Arc<DispatchGate>) -> Self {
         Self { world, attempt, gate }
     }
 
-    /// The world, to be looked at: what is so already?
+    /// The world, for reading: what is already done?
     #[must_use]
     pub fn world(&self) -> &W {
         self.world
@@ -57,12 +57,12 @@ impl<'a, W> Op<'a, W> {
         key_for(self.attempt.downstream_key(), downstream)
     }
 
-    /// The point of dispatch: the request leaves now. Before it an error or a crash is certain to have had no effect;
-    /// after it, it is in doubt. Gives the world to be changed, and the means to say what was changed.
+    /// Dispatches: the request is about to be sent. Before this call an error or a crash definitely has no effect;
+    /// after it, the operation is in doubt. Returns the mutable world, and the token that reports what was changed.
     ///
     /// # Errors
-    /// When the time is over or the caller has asked to stop, or when the dispatch could not be noted. Nothing has
-    /// happened, and nothing must: return the fault.
+    /// If the time limit is reached, the caller has asked to stop, or the dispatch could not be recorded. Nothing
+    /// has happened, and nothing must: return the fault.
     pub fn dispatch(self) -> Result<(&'a mut W, Dispatched), Fault> {
         let token = self.gate.pass(|| self.attempt.dispatch())?;
         Ok((self.world, Dispatched { token }))
@@ -117,7 +117,7 @@ enum Change {
 }
 
 impl<T> Applied<T> {
-    /// It was so already, and why. Needs no dispatch.
+    /// Nothing had to be changed, and why. Needs no dispatch.
     pub fn noop(reason: impl Into<String>, data: T) -> Self {
         Self { change: Change::NotNeeded(reason.into()), data }
     }
@@ -136,13 +136,13 @@ impl<T: AnswerData> Applied<T> {
 /// Whether something has to be done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ensured {
-    /// It is so already: the reason for a `noop`.
+    /// Nothing has to be done: the reason for a `noop`.
     Already(String),
-    /// It is not so yet.
+    /// A change is needed.
     Needed,
 }
 
-/// Compares what is with what is wanted.
+/// Compares the actual state with the desired one.
 ///
 /// ```
 /// use onceward_clap::{Ensured, ensure};

@@ -41,7 +41,7 @@ pub(crate) enum CalledBy {
     Mcp,
 }
 
-/// The way to answer. Clones share the last word.
+/// How the tool answers. Clones share whether everything has been printed.
 #[derive(Debug, Clone)]
 pub(crate) struct Output {
     pub(crate) tool: &'static str,
@@ -56,7 +56,7 @@ pub(crate) struct Output {
     stdout: Arc<Stdout>,
     /// The process that waits for the answer.
     parent: Pid,
-    said: Arc<Mutex<Said>>,
+    printed: Arc<Mutex<Printed>>,
     /// The lines of a stream that is wanted as one answer.
     held: Option<Arc<Mutex<Vec<Box<RawValue>>>>>,
 }
@@ -70,9 +70,9 @@ pub(crate) enum Delivery {
 
 /// Whether more may be printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Said {
+enum Printed {
     NotYet,
-    LastWord,
+    Everything,
 }
 
 impl Output {
@@ -83,7 +83,7 @@ impl Output {
         format: EnvelopeFormat,
         called_by: CalledBy,
     ) -> Self {
-        let trace_id = std::env::var(crate::flags::variable(tool, "TRACE_ID")).ok();
+        let trace_id = std::env::var(variable(tool, "TRACE_ID")).ok();
         Self {
             tool,
             version,
@@ -96,7 +96,7 @@ impl Output {
             begun: Instant::now(),
             stdout,
             parent: getppid(),
-            said: Arc::new(Mutex::new(Said::NotYet)),
+            printed: Arc::new(Mutex::new(Printed::NotYet)),
             held: None,
         }
     }
@@ -123,11 +123,11 @@ impl Output {
 
     /// The same at the end of a stream of `items` lines.
     pub(crate) fn end(&self, envelope: &Envelope, items: Option<u64>) -> Delivery {
-        let mut said = lock(&self.said);
-        if *said == Said::LastWord {
+        let mut printed = lock(&self.printed);
+        if *printed == Printed::Everything {
             return Delivery::NotDelivered;
         }
-        *said = Said::LastWord;
+        *printed = Printed::Everything;
         let written = match self.audience {
             Audience::Program => self.json(envelope, items),
             Audience::Person => match text::answer(envelope) {
@@ -149,23 +149,23 @@ impl Output {
         }
     }
 
-    /// Prints one line of a stream, unless the last word has been said.
+    /// Prints one line of a stream, unless everything has been printed.
     pub(crate) fn line(&self, line: &impl Serialize, text: impl FnOnce() -> String) {
-        let said = lock(&self.said);
-        if *said == Said::LastWord {
+        let printed = lock(&self.printed);
+        if *printed == Printed::Everything {
             return;
         }
         match (&self.held, self.audience) {
             (Some(held), _) => lock(held).extend(serde_json::value::to_raw_value(line).ok()),
-            // A reader that has gone away is no reason to stop: the ledger is written.
+            // If the reader is gone, continue: the ledger is written.
             (None, Audience::Program) => drop(self.document(line)),
             (None, Audience::Person) => drop(self.stdout.text(&format!("{}\n", text()))),
         }
     }
 
-    /// Prints what is no answer: a completion script, a manual page.
+    /// Prints something other than an answer: a completion script, a manual page.
     pub(crate) fn bytes(&self, bytes: &[u8]) {
-        // A reader that has gone away is no reason to fail.
+        // If the reader is gone, that is not a failure.
         drop(self.stdout.bytes(bytes));
     }
 
@@ -180,13 +180,13 @@ impl Output {
 
     /// Prints a message on stderr.
     pub(crate) fn talk(&self, text: &str) {
-        drop(writeln!(anstream::stderr(), "{text}"));
+        drop(writeln!(anstream::stderr(), "{}", onceward::text::coloured(text)));
     }
 
     /// Prints one JSON document on a line of its own.
     pub(crate) fn document(&self, document: &impl Serialize) -> io::Result<()> {
         let text = serde_json::to_string(document).map_err(io::Error::other)?;
-        self.stdout.bytes(format!("{text}\n").as_bytes())
+        self.stdout.bytes(format!("{}\n", onceward::text::json(&text)).as_bytes())
     }
 
     fn json(&self, envelope: &Envelope, items_emitted: Option<u64>) -> io::Result<()> {
@@ -215,4 +215,11 @@ fn request_id() -> String {
         // Nothing is decided by it.
         Err(_) => "req_unknown".to_owned(),
     }
+}
+
+/// The environment variable for a setting of a tool: `SHOP_LEDGER`.
+pub(crate) fn variable(tool: &str, setting: &str) -> String {
+    let tool: String =
+        tool.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' }).collect();
+    format!("{tool}_{setting}")
 }

@@ -8,7 +8,7 @@ use crate::data::AnswerData;
 use crate::fault::Fault;
 use crate::op::key_for;
 
-/// A read-only question to the world: did this operation happen? An error means that it cannot be told.
+/// A read-only question to the world: did this operation happen? An error means "cannot tell".
 pub type Probe<C, W, T> = fn(&C, &W, &Doubt<'_>) -> Result<Probed<T>, Fault>;
 
 /// The operation that is in doubt.
@@ -61,7 +61,7 @@ pub enum Probed<T> {
     Deleted(T),
     /// It did not happen.
     No,
-    /// It cannot be told, and why.
+    /// Cannot tell, and why.
     CannotTell(String),
 }
 

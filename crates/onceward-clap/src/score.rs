@@ -64,7 +64,7 @@ fn manifest(tool: &Path) -> Result<Value, String> {
         .output();
     let output = output.map_err(|error| format!("{} cannot be started: {error}", tool.display()))?;
     let envelope: Value = serde_json::from_slice(&output.stdout)
-        .map_err(|error| format!("the manifest is no JSON: {error}"))?;
+        .map_err(|error| format!("the manifest is not JSON: {error}"))?;
     Ok(envelope["data"].clone())
 }
 

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 
 use etcetera::BaseStrategy;
 use onceward::{
-    Blocking, Class, Error, InvalidInput, Ledger, Missing, Operation, Policy, Settings, StoreError, Surface,
+    Blocking, Class, Error, IfMissing, InvalidInput, Ledger, Operation, Policy, Redaction, Settings,
+    StoreError, Surface, text,
 };
 use serde::Serialize;
 
@@ -17,7 +18,7 @@ use crate::output::Output;
 use crate::supervisor::Supervisor;
 
 /// Opens the ledger at a URL. The tool's author hands it in, so this crate names no back end.
-pub(crate) type Opener = Arc<dyn Fn(&str, Missing) -> Result<Ledger, Error> + Send + Sync>;
+pub(crate) type Opener = Arc<dyn Fn(&str, IfMissing) -> Result<Ledger, Error> + Send + Sync>;
 
 /// One run of the tool.
 pub(crate) struct Session<W: World> {
@@ -43,13 +44,13 @@ pub(crate) struct Rules {
 
 impl<W: World> Session<W> {
     /// The ledger: the flag's, the environment's, the policy's, or the one in the user's data folder.
-    pub(crate) fn ledger(&self, missing: Missing) -> Result<Blocking, Error> {
+    pub(crate) fn ledger(&self, missing: IfMissing) -> Result<Blocking, Error> {
         let given = self.globals.ledger.as_deref().or(self.policy.ledger_url());
         if let Some(url) = given {
             return Ok((self.open)(url, missing)?.blocking());
         }
         let file = default_file(self.tool)?;
-        if let (Missing::Make, Some(folder)) = (missing, file.parent()) {
+        if let (IfMissing::Create, Some(folder)) = (missing, file.parent()) {
             make_private(folder)?;
         }
         // A tool is short-lived, so the write-ahead log must stay short: the next call reads all of it.
@@ -58,7 +59,7 @@ impl<W: World> Session<W> {
 
     /// The same for reading only: `None` where there is no ledger yet.
     pub(crate) fn existing_ledger(&self) -> Result<Option<Blocking>, Error> {
-        match self.ledger(Missing::Refuse) {
+        match self.ledger(IfMissing::Fail) {
             Ok(ledger) => Ok(Some(ledger)),
             Err(Error::Unavailable(StoreError::Missing { .. })) => self.can_be_made().map(|()| None),
             Err(error) => Err(error),
@@ -96,7 +97,7 @@ impl<W: World> Session<W> {
             return Err(InvalidInput::new(problem).into());
         }
         if settings.terms.class == Class::Probed && class != Class::Probed {
-            let problem = format!("the policy says that {name} is probed, but it has no probe to ask");
+            let problem = format!("the policy says that {name} is probed, but it has no probe");
             return Err(InvalidInput::new(problem).into());
         }
         settings.terms.wait_ms = flags.wait_ms.unwrap_or(settings.terms.wait_ms);
@@ -147,7 +148,7 @@ impl<W: World> Session<W> {
         let operation = Operation::new(self.operation_name(name));
         let operation = match (&flags.scope, &self.globals.connection) {
             (Some(scope), _) => operation.scope(scope),
-            // A given key names the action for good: a client that reconnects after a crash brings it again.
+            // A given key identifies the action permanently: a client that reconnects after a crash uses it again.
             (None, Some(connection)) if flags.key.is_none() => operation.host_scope(connection),
             (None, Some(_) | None) => operation,
         };
@@ -166,11 +167,17 @@ impl<W: World> Session<W> {
     /// Who settles a doubt through this surface, and what to note where they say nothing.
     pub(crate) fn settler(&self) -> (&'static str, &'static str) {
         match self.surface {
-            Surface::Shell { .. } | Surface::Python | Surface::McpPerson { .. } => {
+            Surface::Shell { .. } | Surface::Python | Surface::Http | Surface::McpPerson { .. } => {
                 ("hand", "settled by hand")
             }
             Surface::McpAgent => ("agent", "settled by an agent"),
         }
+    }
+
+    /// What is left out of the stored results of an operation with that name.
+    pub(crate) fn redaction(&self, operation: &str) -> Result<Redaction, Error> {
+        let command = operation.strip_prefix(&self.operation_name("")).unwrap_or(operation);
+        Ok(self.policy.tool(&[command, operation])?.settings.terms.redact)
     }
 
     fn operation_name(&self, name: &str) -> String {
@@ -189,8 +196,8 @@ pub(crate) fn surface(tool: &str, globals: &Globals) -> Surface {
 /// The tool itself shows and settles its operations. Its commands name the ledger where only a flag has named it; a URL
 /// with a password is not repeated.
 fn shell(tool: &str, globals: &Globals) -> Surface {
-    let by_environment = |setting| std::env::var(crate::flags::variable(tool, setting)).ok();
-    let ledger = globals.ledger.as_deref().filter(|url| !url.contains('@'));
+    let by_environment = |setting| std::env::var(crate::output::variable(tool, setting)).ok();
+    let ledger = globals.ledger.as_deref().filter(|url| text::masked(url) == *url);
     let ledger = ledger.filter(|url| by_environment("LEDGER").as_deref() != Some(*url));
     let policy = globals.policy.as_deref().map(|file| file.display().to_string());
     let policy = policy.filter(|file| by_environment("POLICY").as_ref() != Some(file));
@@ -209,19 +216,11 @@ fn in_arguments(fields: &[String]) -> Vec<String> {
     fields.iter().map(place).collect()
 }
 
-/// A word as a shell reads it.
-pub(crate) fn quoted(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=@,+%".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
-        word.to_owned()
-    } else {
-        format!("'{}'", word.replace('\'', r"'\''"))
-    }
-}
+pub(crate) use onceward::text::shell_word as quoted;
 
 fn default_file(tool: &str) -> Result<PathBuf, Error> {
     let folders = etcetera::choose_base_strategy().map_err(|_| {
-        InvalidInput::new("there is no home folder to keep a ledger in; give --ledger sqlite:PATH")
+        InvalidInput::new("there is no home folder for the ledger; give --ledger sqlite:PATH")
     })?;
     Ok(folders.data_dir().join(tool).join("ledger.db"))
 }
@@ -229,7 +228,7 @@ fn default_file(tool: &str) -> Result<PathBuf, Error> {
 fn make_private(folder: &Path) -> Result<(), Error> {
     let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
     made.map_err(|error| {
-        StoreError::because(format!("cannot make the folder {}", folder.display()), error).into()
+        StoreError::because(format!("cannot create the folder {}", folder.display()), error).into()
     })
 }
 

@@ -35,7 +35,7 @@ impl Stdout {
     /// Writes text, without its colours where they are not wanted.
     pub(crate) fn text(&self, text: &str) -> io::Result<()> {
         let mut styled = AutoStream::new(Vec::new(), AutoStream::choice(&self.file));
-        styled.write_all(text.as_bytes())?;
+        styled.write_all(onceward::text::coloured(text).as_bytes())?;
         self.bytes(&styled.into_inner())
     }
 

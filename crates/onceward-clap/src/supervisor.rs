@@ -5,15 +5,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use onceward::Failure;
-use onceward::answer::span_in_words;
+use onceward::{Failure, span_in_words};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::fault::Fault;
 
-/// How long dispatched work may go on after a signal: long enough for the reply to a request under way, shorter than
-/// the time that process managers wait before they kill.
+/// How long dispatched work may continue after a signal: long enough for the reply to a request in flight, shorter
+/// than the time that process managers wait before they kill.
 const GRACE: Duration = Duration::from_millis(1_000);
 
 /// Why work was stopped.
@@ -52,9 +51,9 @@ impl fmt::Display for Stop {
     }
 }
 
-/// The point of dispatch: passed once, or closed for good.
+/// The point of dispatch: passed once, or closed permanently.
 #[derive(Debug, Default)]
-pub(crate) struct Gate {
+pub(crate) struct DispatchGate {
     state: Mutex<GateState>,
 }
 
@@ -66,7 +65,7 @@ pub(crate) enum GateState {
     Closed(Stop),
 }
 
-impl Gate {
+impl DispatchGate {
     /// Passes, unless it is closed. `note` is written first: without the note nothing may pass.
     pub(crate) fn pass<T>(&self, note: impl FnOnce() -> Result<T, Failure>) -> Result<T, Fault> {
         let mut state = lock(&self.state);
@@ -95,7 +94,7 @@ impl Gate {
 /// How work ended.
 #[derive(Debug)]
 pub(crate) enum Supervised<T> {
-    /// It ended by itself.
+    /// It ended on its own.
     Finished(T),
     /// It panicked. The panic has been printed.
     Panicked,
@@ -166,11 +165,11 @@ impl Supervisor {
         lock(&self.inner.state).phase = Phase::Idle;
     }
 
-    /// Does the work on its own thread, and decides when it is over. 0 is no limit.
+    /// Does the work on its own thread, and decides when it is over. 0 means no limit.
     pub(crate) fn supervise<T: Send + 'static>(
         &self,
         limit_ms: u64,
-        gate: &Gate,
+        gate: &DispatchGate,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Supervised<T> {
         let result = Arc::new(Mutex::new(None));
@@ -191,7 +190,12 @@ impl Supervisor {
         supervised
     }
 
-    fn watch<T>(&self, limit_ms: u64, gate: &Gate, result: &Mutex<Option<Option<T>>>) -> Supervised<T> {
+    fn watch<T>(
+        &self,
+        limit_ms: u64,
+        gate: &DispatchGate,
+        result: &Mutex<Option<Option<T>>>,
+    ) -> Supervised<T> {
         let begun = Instant::now();
         let limit = Duration::from_millis(limit_ms);
         let mut stopping: Option<(Stop, Instant)> = None;
@@ -250,14 +254,14 @@ mod tests {
     #[test]
     fn work_that_ends_is_finished() {
         let supervisor = Supervisor::default();
-        assert!(matches!(supervisor.supervise(0, &Gate::default(), || 7), Supervised::Finished(7)));
-        let panicked = supervisor.supervise(0, &Gate::default(), || std::panic::panic_any(1));
+        assert!(matches!(supervisor.supervise(0, &DispatchGate::default(), || 7), Supervised::Finished(7)));
+        let panicked = supervisor.supervise(0, &DispatchGate::default(), || std::panic::panic_any(1));
         assert!(matches!(panicked, Supervised::Panicked));
     }
 
     #[test]
     fn time_that_is_over_closes_the_gate() {
-        let (supervisor, gate) = (Supervisor::default(), Arc::new(Gate::default()));
+        let (supervisor, gate) = (Supervisor::default(), Arc::new(DispatchGate::default()));
         let (release, held) = mpsc::channel::<()>();
         let late = Arc::clone(&gate);
         let (tell, told) = mpsc::channel();
@@ -272,7 +276,7 @@ mod tests {
 
     #[test]
     fn work_that_has_been_dispatched_is_given_a_moment_and_then_in_doubt() {
-        let (supervisor, gate) = (Supervisor::default(), Arc::new(Gate::default()));
+        let (supervisor, gate) = (Supervisor::default(), Arc::new(DispatchGate::default()));
         let (release, held) = mpsc::channel::<()>();
         let (inside, signalled) = (Arc::clone(&gate), supervisor.clone());
         let supervised = supervisor.supervise(0, &gate, move || {
@@ -286,7 +290,7 @@ mod tests {
 
     #[test]
     fn work_that_ends_in_that_moment_is_finished() {
-        let (supervisor, gate) = (Supervisor::default(), Arc::new(Gate::default()));
+        let (supervisor, gate) = (Supervisor::default(), Arc::new(DispatchGate::default()));
         let (inside, signalled) = (Arc::clone(&gate), supervisor.clone());
         let supervised = supervisor.supervise(0, &gate, move || {
             inside.pass(|| Ok(())).unwrap();

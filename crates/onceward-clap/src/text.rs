@@ -1,7 +1,7 @@
 //! The answer as a person reads it: the effect, a table, what to do next.
 
 use anstyle::{AnsiColor, Style};
-use onceward::answer::ErrorView;
+use onceward::ErrorView;
 use serde_json::Value;
 
 use crate::envelope::Envelope;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use clap::error::ErrorKind;
 use clap::{ArgMatches, Args, Command, FromArgMatches, Subcommand};
-use onceward::{Error, Ledger, Missing};
+use onceward::{Error, IfMissing, Ledger};
 
 use crate::builtin::{self, Builtin};
 use crate::check;
@@ -86,7 +86,7 @@ impl<W: World> Tool<W> {
         problems
     }
 
-    /// What can be typed: help, completions and manual are made of it.
+    /// The command line: help, completions and manual are generated from it.
     #[must_use]
     pub fn definition(&self) -> Command {
         let mut root = with::<W::Options>(Command::new(self.name).about(self.about));
@@ -108,7 +108,7 @@ impl<W: World> Tool<W> {
     #[must_use]
     pub fn run<O>(self, open: O) -> ExitCode
     where
-        O: Fn(&str, Missing) -> Result<Ledger, Error> + Send + Sync + 'static,
+        O: Fn(&str, IfMissing) -> Result<Ledger, Error> + Send + Sync + 'static,
     {
         let typed: Vec<OsString> = std::env::args_os().collect();
         match Stdout::take() {
@@ -168,7 +168,7 @@ impl<W: World> Tool<W> {
         Ok(Session {
             tool: self.name,
             surface: surface(self.name, &globals),
-            place: W::place(&options),
+            place: W::identity(&options),
             globals,
             options,
             open,
@@ -179,12 +179,12 @@ impl<W: World> Tool<W> {
         })
     }
 
-    /// How to answer, as far as that can be told before the command line is understood.
+    /// The output format, as far as it is known before the command line is parsed.
     fn output(&self, typed: &[OsString], stdout: Arc<Stdout>) -> Output {
         let words: Vec<&str> =
             typed.iter().map_while(|word| word.to_str()).take_while(|word| *word != "--").collect();
         let json = words.contains(&"--json") || !stdout.is_terminal();
-        let by_environment = std::env::var(flags::variable(self.name, "ENVELOPE")).ok();
+        let by_environment = std::env::var(crate::output::variable(self.name, "ENVELOPE")).ok();
         let named =
             check::values_of("envelope", &words).last().map(|value| (*value).to_owned()).or(by_environment);
         let format = if named.as_deref() == Some("strict") {

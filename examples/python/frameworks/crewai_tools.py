@@ -1,4 +1,4 @@
-"""A crew whose tool fails after its effect. CrewAI runs such a tool again by itself. The model is scripted."""
+"""A crew whose tool fails after its effect. CrewAI runs such a tool again automatically. The model is scripted."""
 
 import os
 import tempfile

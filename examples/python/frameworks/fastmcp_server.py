@@ -1,4 +1,4 @@
-"""A FastMCP server that retries by itself, and a client that asks twice."""
+"""A FastMCP server with built-in retries, and a client that asks twice."""
 
 import asyncio
 import logging

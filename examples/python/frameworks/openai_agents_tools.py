@@ -1,4 +1,4 @@
-"""A tool of the OpenAI Agents SDK. The model is scripted: it is told of a timeout and asks again under another id."""
+"""A tool of the OpenAI Agents SDK. The model is scripted: it sees a timeout and asks again under another id."""
 
 import asyncio
 import tempfile
@@ -22,7 +22,7 @@ ledger = Ledger(place)
 async def charge(order: str, amount: int) -> str:
     """Charges an order."""
     charged.append(order)
-    await asyncio.sleep(0.4)  # the SDK gives up; the call goes on, and the next one gets its result
+    await asyncio.sleep(0.4)  # the SDK gives up; the call continues, and the next one gets its result
     return f"charged {amount}"
 
 

@@ -3,7 +3,7 @@
 //! # Layout
 //! - `shop`: the world: orders, emails, counters, services, users.
 //! - `commands`: one file per command.
-//! - `trouble`: a switch that lets things go wrong, to see what the ledger makes of it.
+//! - `trouble`: a switch that makes things go wrong, to see how the ledger reacts.
 
 mod commands;
 mod shop;

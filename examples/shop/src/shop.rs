@@ -69,8 +69,8 @@ pub(crate) struct Shop {
 impl World for Shop {
     type Options = ShopOptions;
 
-    fn place(options: &ShopOptions) -> String {
-        onceward_clap::file_place(&options.database)
+    fn identity(options: &ShopOptions) -> String {
+        onceward_clap::file_identity(&options.database)
     }
 
     fn open(options: &ShopOptions) -> Result<Self, Fault> {

@@ -16,8 +16,7 @@ use clap::{ArgMatches, Command};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
-use onceward::answer::ErrorView;
-use onceward::{Code, Happened, Ran};
+use onceward::{Code, ErrorView, Happened, Ran};
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
@@ -70,7 +69,7 @@ pub(super) fn serve<W: World>(
             match Request::parse(&line) {
                 _ if line.trim_ascii().is_empty() => {}
                 Ok(request) => {
-                    // A client that goes on has the answers it was given.
+                    // A client that sends its next request has received its earlier answers.
                     if request.method != message::CANCELLED {
                         server.answered.client_went_on();
                     }
@@ -88,7 +87,7 @@ pub(super) fn serve<W: World>(
     0
 }
 
-/// The next line, whatever its bytes; `None` at the end. A line that is too long is cut, and then it is no JSON.
+/// The next line, with any bytes; `None` at the end. A line that is too long is cut, so it is not valid JSON.
 fn next_line(input: &mut impl BufRead) -> Option<Vec<u8>> {
     let mut line = Vec::new();
     input.by_ref().take(MAX_LINE).read_until(b'\n', &mut line).ok().filter(|read| *read > 0)?;
@@ -104,9 +103,9 @@ struct Server<'a> {
     definition: &'a Command,
     facts: &'a [Facts],
     executable: std::path::PathBuf,
-    /// What was typed for the server and holds for each call: the ledger, the world's options.
+    /// Options of the server that apply to each call: the ledger, the world's options.
     everywhere: Vec<OsString>,
-    /// The processes of the calls that are under way, by the id of their request.
+    /// The processes of running calls, by request id.
     running: Mutex<HashMap<String, Running>>,
     answered: Answered<'a>,
     out: Mutex<()>,
@@ -115,7 +114,7 @@ struct Server<'a> {
 enum Running {
     /// By its process id.
     Process(Pid),
-    /// The client does not wait for its answer any more.
+    /// The client no longer waits for its answer.
     Cancelled,
 }
 
@@ -203,7 +202,7 @@ impl Server<'_> {
         process.args(&typed.flags).args(["--json", "--envelope", "contract"]).args(&self.everywhere);
         process.arg(format!("--once-connection={}", self.output.request_id()));
         if !typed.positionals.is_empty() {
-            // A value that looks like an option is none.
+            // A value that looks like an option is still a value.
             process.arg("--").args(&typed.positionals);
         }
         process.stdin(Stdio::null()).stdout(Stdio::piped());
@@ -225,7 +224,7 @@ impl Server<'_> {
         };
         let told = on_idle_signal(&mut child);
         let ended = lock(&self.running).remove(&id);
-        // Only now is its process id free for others: nothing asks it to stop any more.
+        // Its process id may be reused from now on, so nothing may signal it any more.
         let reaped = child.wait().is_ok();
         match ended {
             Some(Running::Cancelled) => None,
@@ -240,7 +239,7 @@ impl Server<'_> {
         if let Some(running) = lock(&self.running).get_mut(&id.to_string())
             && let Running::Process(pid) = *running
         {
-            // One that has ended by itself a moment ago keeps its id until it is taken from this list.
+            // A process that has just ended keeps its id until it is removed from this list.
             kill(pid, Signal::SIGINT).unwrap_or_default();
             *running = Running::Cancelled;
         }
@@ -265,7 +264,7 @@ impl Server<'_> {
 
     fn send(&self, message: &impl Serialize) {
         let _one_at_a_time = lock(&self.out);
-        // A client that has gone away misses the answer; the ledger has it.
+        // If the client has disconnected, the ledger still has the answer.
         drop(self.output.document(message));
     }
 }

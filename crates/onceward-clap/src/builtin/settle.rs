@@ -3,10 +3,9 @@
 use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
-use onceward::answer::{OperationView, rfc3339};
 use onceward::{
     Answer, Blocking, Choice, Class, Effect, Error, Happened, InvalidInput, Json, NextStep, OperationId,
-    Outcome, Ran, Record, State, Verdict,
+    OperationView, Outcome, Ran, Record, State, Verdict, rfc3339,
 };
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -24,13 +23,13 @@ pub(crate) struct SettleArgs {
     /// What you found: it happened (done), or it did not (failed)
     #[arg(long = "as", value_name = "VERDICT")]
     verdict: SettleAs,
-    /// How you know, for those who look later
+    /// What the finding is based on; recorded with the operation
     #[arg(long)]
     note: Option<String>,
     /// The result that retries get, as JSON
     #[arg(long, value_name = "JSON")]
     data: Option<String>,
-    /// Say what would change and change nothing
+    /// Show what would change and change nothing
     #[arg(long)]
     dry_run: bool,
 }
@@ -45,7 +44,7 @@ enum SettleAs {
 
 /// Everything recorded about an operation.
 #[derive(Serialize)]
-struct Shown<'a> {
+struct ShownOperation<'a> {
     operation: OperationView,
     happened: Happened,
     class: Class,
@@ -65,12 +64,13 @@ struct Shown<'a> {
 pub(super) fn show<W: World>(session: &Session<W>, operation: &str) -> Envelope {
     let shown = || -> Result<Envelope, Error> {
         let (_, record, state) = find(session, operation)?;
+        let record = record.into_readable();
         let outcome = record.outcome.as_ref();
         let in_doubt = state == State::InDoubt;
         let guidance = in_doubt.then(|| session.surface.spell(&NextStep::Settle(record.id.clone())));
         let guidance = guidance.unwrap_or_default();
         let seen = Record { state, ..Record::clone(&record) };
-        Ok(Envelope::info(&Shown {
+        Ok(Envelope::info(&ShownOperation {
             operation: OperationView { replayed: false, ..OperationView::of(&record, state, Ran::No) },
             happened: seen.happened(),
             class: record.detail.class,
@@ -120,7 +120,9 @@ fn try_settle<W: World>(session: &Session<W>, args: &SettleArgs) -> Result<Envel
     let data = data.map(Arc::from);
     let outcome =
         Outcome { effect, data, settled_by: Some(settled_by.to_owned()), ..Outcome::because(Some(reason)) };
-    let record = match ledger.wait_for(ledger.ledger().settle(&record.id, verdict, outcome)) {
+    let outcome = session.redaction(&record.name)?.outcome(outcome);
+    // The finding is about this attempt: another one may have begun since.
+    let record = match ledger.settle_attempt(&record.id, record.attempt, verdict, outcome) {
         // Another caller was faster, and found the same.
         Err(Error::WrongState { record, .. }) if is_settled_as(&record, record.state, word) => {
             return Ok(answer(&record, word, "noop", format!("it is {word} already; nothing was changed")));
@@ -145,6 +147,6 @@ fn answer(record: &Record, state: State, effect: &'static str, reason: String) -
 fn find<W: World>(session: &Session<W>, operation: &str) -> Result<(Blocking, Arc<Record>, State), Error> {
     let id = OperationId::parse(operation)?;
     let ledger = session.existing_ledger()?.ok_or_else(|| Error::NotFound { id: id.to_string() })?;
-    let (record, state) = ledger.wait_for(ledger.ledger().find(&id))?;
+    let (record, state) = ledger.find(&id)?;
     Ok((ledger, record, state))
 }

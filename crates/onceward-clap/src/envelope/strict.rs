@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use onceward::answer::OperationView;
-use onceward::{Choice, Effect, Happened};
+use onceward::{Choice, Effect, Happened, OperationView};
 use serde::Serialize;
 use serde_json::value::RawValue;
 

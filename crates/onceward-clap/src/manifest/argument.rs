@@ -10,7 +10,7 @@ use super::leaf::{Given, Leaf};
 
 /// The type of an argument's values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum ValueKind {
     Boolean,
     Integer,
     Number,
@@ -56,11 +56,11 @@ fn described(argument: &Arg) -> Map<String, Value> {
     let choices = choices(argument);
     let word = match kind(argument) {
         _ if is_list(argument) => "array",
-        Kind::Boolean => "boolean",
-        Kind::Integer => "integer",
-        Kind::Number => "number",
-        Kind::Text if !choices.is_empty() => "enum",
-        Kind::Text => "string",
+        ValueKind::Boolean => "boolean",
+        ValueKind::Integer => "integer",
+        ValueKind::Number => "number",
+        ValueKind::Text if !choices.is_empty() => "enum",
+        ValueKind::Text => "string",
     };
     map.insert("type".to_owned(), word.into());
     map.insert("required".to_owned(), argument.is_required_set().into());
@@ -86,10 +86,10 @@ pub(crate) fn input_schema(root: &Command, leaf: &Leaf<'_>) -> Value {
 
 fn property(argument: &Arg) -> Value {
     let mut one = match kind(argument) {
-        Kind::Boolean => json!({"type": "boolean"}),
-        Kind::Integer => json!({"type": "integer"}),
-        Kind::Number => json!({"type": "number"}),
-        Kind::Text => json!({"type": "string"}),
+        ValueKind::Boolean => json!({"type": "boolean"}),
+        ValueKind::Integer => json!({"type": "integer"}),
+        ValueKind::Number => json!({"type": "number"}),
+        ValueKind::Text => json!({"type": "string"}),
     };
     let choices = choices(argument);
     if !choices.is_empty() {
@@ -109,7 +109,7 @@ fn help(argument: &Arg) -> String {
 }
 
 fn choices(argument: &Arg) -> Vec<String> {
-    if kind(argument) == Kind::Boolean {
+    if kind(argument) == ValueKind::Boolean {
         return Vec::new();
     }
     let shown = argument.get_possible_values();
@@ -119,10 +119,10 @@ fn choices(argument: &Arg) -> Vec<String> {
 fn default_of(argument: &Arg) -> Option<Value> {
     let text = argument.get_default_values().first()?.to_str()?;
     Some(match kind(argument) {
-        Kind::Boolean | Kind::Integer | Kind::Number => {
+        ValueKind::Boolean | ValueKind::Integer | ValueKind::Number => {
             serde_json::from_str(text).unwrap_or_else(|_| text.into())
         }
-        Kind::Text => text.into(),
+        ValueKind::Text => text.into(),
     })
 }
 
@@ -131,22 +131,22 @@ pub(crate) fn is_list(argument: &Arg) -> bool {
     many || matches!(argument.get_action(), ArgAction::Append)
 }
 
-fn kind(argument: &Arg) -> Kind {
+fn kind(argument: &Arg) -> ValueKind {
     let action = argument.get_action();
     if matches!(action, ArgAction::SetTrue | ArgAction::SetFalse) {
-        Kind::Boolean
+        ValueKind::Boolean
     } else if matches!(action, ArgAction::Count) {
-        Kind::Integer
+        ValueKind::Integer
     } else {
         kind_of_values(argument.get_value_parser(), argument)
     }
 }
 
-fn kind_of_values(parser: &ValueParser, argument: &Arg) -> Kind {
+fn kind_of_values(parser: &ValueParser, argument: &Arg) -> ValueKind {
     let is = |types: &[TypeId]| types.iter().any(|of_type| parser.type_id() == *of_type);
     // A span of time is typed as text with a unit, whatever it becomes.
     if argument.get_value_names().is_some_and(|names| names.iter().any(|name| *name == "TIME")) {
-        return Kind::Text;
+        return ValueKind::Text;
     }
     let integers = [
         TypeId::of::<u8>(),
@@ -161,12 +161,12 @@ fn kind_of_values(parser: &ValueParser, argument: &Arg) -> Kind {
         TypeId::of::<isize>(),
     ];
     if is(&integers) {
-        Kind::Integer
+        ValueKind::Integer
     } else if is(&[TypeId::of::<f64>(), TypeId::of::<f32>()]) {
-        Kind::Number
+        ValueKind::Number
     } else if is(&[TypeId::of::<bool>()]) {
-        Kind::Boolean
+        ValueKind::Boolean
     } else {
-        Kind::Text
+        ValueKind::Text
     }
 }

@@ -91,7 +91,7 @@ pub(crate) fn subcommands(command: &Command) -> Vec<&Command> {
     command.get_subcommands().filter(|nested| nested.get_name() != "help").collect()
 }
 
-/// Help and version are no arguments of a call, and a stream is the command line's own way to answer.
+/// Help and version are not arguments of a call, and only the command line can answer with a stream.
 fn is_for_callers(argument: &Arg) -> bool {
     let asks = matches!(
         argument.get_action(),

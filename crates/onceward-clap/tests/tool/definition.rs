@@ -1,4 +1,4 @@
-//! What the framework makes of a tool's definition.
+//! How the framework treats a tool's definition.
 
 use std::process::Command;
 

@@ -35,7 +35,7 @@ impl List {
 impl World for List {
     type Options = ListOptions;
 
-    fn place(options: &ListOptions) -> String {
+    fn identity(options: &ListOptions) -> String {
         options.file.display().to_string()
     }
 

@@ -1,4 +1,4 @@
-//! Small tools that do things right, later, or wrong. The tool under test is this very program: with `ACT_AS` it is the
+//! Small tools that do things right, later, or wrong. The tool under test is this program itself: with `ACT_AS` it is the
 //! tool, without it the tests.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may give up, and says what it did")]
 
@@ -20,7 +20,7 @@ fn main() -> ExitCode {
     if let Ok(version) = std::env::var("ACT_AS") {
         return list::act_as(&version);
     }
-    // Those who list or filter tests ask in this way.
+    // Programs that list or filter tests call it in this way.
     let wanted: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
     let all = [definition::TESTS, nested::TESTS, noise::TESTS, tickets::TESTS].concat();
     for (name, test) in

@@ -46,7 +46,7 @@ pub(crate) fn command(version: &str, folder: &Path, words: &[&str]) -> Command {
     command
 }
 
-/// A server of the tool that is told these requests, and its answers in the order of their ids.
+/// Sends these requests to a server of the tool, and returns its answers in the order of their ids.
 pub(crate) fn mcp(version: &str, folder: &Path, requests: &[Value]) -> Vec<Value> {
     use std::io::{BufRead, BufReader, Write};
     let mut server = command(version, folder, &["mcp"]);

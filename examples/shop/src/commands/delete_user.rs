@@ -1,4 +1,4 @@
-//! `shop delete-user`: destroys, so it asks for `--confirm`. A user who is gone already is no error.
+//! `shop delete-user`: destructive, so it needs `--confirm`. Deleting a user who does not exist is not an error.
 
 use clap::Args;
 use onceward_clap::{Applied, Class, Destructive, Fault, Mutating, Op, Plan};

@@ -150,7 +150,7 @@ fn the_same_command_is_a_retry_until_its_answer_was_delivered() {
         (&"noop".into(), &false.into(), &1.into())
     );
     assert!(retry["reason"].as_str().unwrap().contains("was not delivered"), "{retry}");
-    // Now the caller has it, so the same command is wanted again.
+    // Now the caller has the answer, so the same command is a new action.
     assert_eq!(shop.run(&format!("{order} --dry-run")).json()["decision"], "run");
     assert_eq!(shop.run(order).told(), told("created", 0));
     assert_eq!(count(&shop, "orders"), 2);

@@ -1,4 +1,4 @@
-//! The checks of the CLI Agent Spec's conformance kit, made anew from their list, on the strict envelope.
+//! The checks of the CLI Agent Spec's conformance kit, rewritten from its list, for the strict envelope.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};

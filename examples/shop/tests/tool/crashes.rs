@@ -1,4 +1,4 @@
-//! `kill -9` between the effect and the answer, signals, and time that runs out: what the retry is told.
+//! `kill -9` between the effect and the answer, signals, and timeouts: what the retry gets.
 
 use nix::sys::signal::Signal;
 
@@ -196,7 +196,7 @@ fn who_meets_another_at_work_waits_and_is_then_told_so() {
     assert_eq!(shop.run(MAIL).exit, 79);
 }
 
-/// What the answer says to do next works as it stands, and is needed.
+/// The next step in the answer works unchanged, and is needed.
 fn settles(shop: &Fixture, answer: &Ran) {
     assert_eq!(shop.run(MAIL).exit, 79);
     let happened = &answer.json()["error"]["options"][0];

@@ -107,12 +107,12 @@ impl Fixture {
     /// The state of each operation, as `once ls` and `once report` read it.
     pub(crate) fn states(&self) -> Vec<String> {
         let url = format!("sqlite:{}", self.file("ledger.db").display());
-        let Ok(ledger) = onceward_store::ledger(&url, onceward_clap::Missing::Refuse) else {
+        let Ok(ledger) = onceward_store::ledger(&url, onceward_clap::IfMissing::Fail) else {
             return Vec::new();
         };
         let ledger = ledger.blocking();
         let filter = onceward::Filter { limit: 1_000, ..onceward::Filter::default() };
-        let listed = ledger.wait_for(ledger.ledger().list(&filter)).unwrap();
+        let listed = ledger.list(&filter).unwrap();
         listed.iter().map(|(listed, state)| format!("{} {state}", listed.record.name)).collect()
     }
 }

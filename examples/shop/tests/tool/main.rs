@@ -8,4 +8,5 @@ mod crashes;
 mod fixture;
 mod mcp;
 mod score;
+mod sealing;
 mod terminal;

@@ -200,7 +200,7 @@ fn the_same_call_is_a_retry_until_the_client_goes_on_and_a_connection_is_a_scope
     let order = json!({"customer": "ada", "amount": 100});
     let id = |result: &Value| result["structuredContent"]["data"]["id"].as_i64().unwrap();
     let first = client.call("create-order", order.clone());
-    // The next request shows that the client has the answer, so the same call is wanted again.
+    // The next request shows that the client has the answer, so the same call is a new action.
     let again = client.call("create-order", order.clone());
     assert_eq!((id(&first), id(&again)), (1, 2));
     let reason = |result: &Value| result["structuredContent"]["reason"].to_string();
@@ -230,7 +230,7 @@ fn what_is_in_doubt_is_looked_at_and_settled_here() {
     assert_eq!((&doubt["error"]["code"], &doubt["happened"]), (&"IN_DOUBT".into(), &"unknown".into()));
     let text = doubt.to_string();
     assert!(!text.contains("--") && !text.contains("shop settle"), "no command lines: {text}");
-    // What to call is spelled as tool and arguments, and works as it stands.
+    // The next step is spelled as tool and arguments, and works unchanged.
     let spelled = |command: &Value| {
         let (tool, arguments) = command.as_str().unwrap().split_once(' ').unwrap();
         (tool.to_owned(), serde_json::from_str::<Value>(arguments).unwrap())

@@ -8,7 +8,7 @@ use nix::pty::openpty;
 
 use crate::fixture::Fixture;
 
-/// Runs a command with a terminal as its stdout and stderr, and gives what is shown.
+/// Runs a command with a terminal as its stdout and stderr, and returns what is shown.
 fn shown(shop: &Fixture, variables: &[(&str, &str)], line: &str) -> String {
     let terminal = openpty(None, None).unwrap();
     let mut command = shop.command();

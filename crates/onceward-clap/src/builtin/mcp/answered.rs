@@ -1,4 +1,4 @@
-//! Which answers the client has: that tells a retry from a wanted repeat.
+//! Which answers the client has received, which distinguishes a retry from an intended repeat.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, OnceLock};
@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 
 use crate::supervisor::lock;
 
-/// How many answers are remembered. One that is dropped counts as not delivered, so its repeat is taken for a retry.
+/// How many answers are remembered. A dropped one counts as not delivered, so its repeat is treated as a retry.
 const MEMORY: usize = 256;
 /// After this long a client may have given up before the answer arrived, as its time limit is often 30 s or 60 s.
 const PATIENCE: Duration = Duration::from_secs(25);
@@ -69,14 +69,14 @@ impl<'a> Answered<'a> {
         sent.push_back(Sent { request, operation, took, state: Delivery::Sent });
     }
 
-    /// The client has sent its next request, so it has the answers before. Where that cannot be noted, a repeat is
-    /// taken for a retry: nothing runs twice for it.
+    /// The client has sent its next request, so it has the answers before. If that cannot be recorded, a repeat is
+    /// treated as a retry, and nothing runs twice.
     pub(super) fn client_went_on(&self) {
         for sent in lock(&self.sent).iter_mut().filter(|sent| sent.state == Delivery::Sent) {
             sent.state = Delivery::Noted;
             if let Some(ledger) = self.ledger() {
                 let later_ms = if sent.took < PATIENCE { 0 } else { RETRY_WINDOW_MS };
-                let at_ms = transition::later(ledger.ledger().clock_ms(), later_ms);
+                let at_ms = transition::later(ledger.clock_ms(), later_ms);
                 drop(ledger.wait_for(async {
                     let (record, _) = ledger.ledger().find(&sent.operation).await?;
                     ledger.ledger().note_delivery(&record, at_ms).await
@@ -92,7 +92,7 @@ impl<'a> Answered<'a> {
         if let (Some(answer), Some(ledger)) =
             (sent.iter().find(|sent| sent.request == request && sent.state == Delivery::Noted), self.ledger())
         {
-            drop(ledger.wait_for(ledger.ledger().take_delivery_back(&answer.operation)));
+            drop(ledger.take_delivery_back(&answer.operation));
         }
         sent.retain(|sent| sent.request != request);
     }

@@ -29,7 +29,7 @@ pub(super) struct Request {
 }
 
 impl Request {
-    /// Reads a line. What is no request is answered with the refusal.
+    /// Reads a line. Anything but a request is answered with the refusal.
     pub(super) fn parse(line: &[u8]) -> Result<Self, Value> {
         let refuse = |code: i64, message: &str| {
             let error = json!({"code": code, "message": message});
@@ -83,7 +83,7 @@ pub(super) fn discover(tool: &str, version: &str) -> Result<Value, Value> {
 pub(super) const CANCELLED: &str = "notifications/cancelled";
 
 const INSTRUCTIONS: &str = "Every tool may be retried: while its first answer has not reached you, the same call \
-again changes nothing and returns that answer with effect \"noop\"; with an idempotency_key this holds for good. \
+again changes nothing and returns that answer with effect \"noop\"; with an idempotency_key this always holds. \
 dry_run shows what would change. If error.happened is \"unknown\", do not work around it: check first whether it \
 happened, then record what you found with once_settle. once_status shows what is recorded.";
 

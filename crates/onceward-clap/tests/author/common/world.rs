@@ -5,7 +5,7 @@ struct Shop;
 impl World for Shop {
     type Options = NoOptions;
 
-    fn place(_: &NoOptions) -> String {
+    fn identity(_: &NoOptions) -> String {
         "shop".to_owned()
     }
 
