@@ -1,4 +1,4 @@
-//! One try to execute an operation, as the code that does the work sees it.
+//! One attempt to execute an operation, as the code that does the work sees it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -7,10 +7,10 @@ use pyo3::prelude::*;
 
 use crate::error;
 
-/// Where the token of a dispatch waits for the end of the attempt.
+/// Keeps the token of a dispatch until the attempt ends.
 pub(crate) type Token = Arc<Mutex<Option<Dispatched>>>;
 
-/// One try to execute an operation. Its intent is on disk.
+/// One attempt to execute an operation. Its intent is on disk.
 #[pyclass(frozen, module = "onceward")]
 pub(crate) struct Attempt {
     attempt: onceward::Attempt,
@@ -23,8 +23,8 @@ impl Attempt {
     }
 }
 
-/// The token of the attempt's dispatch. A function that succeeded has had its effect, so a dispatch that was not noted
-/// before is noted now; `None` where that fails.
+/// The token of the attempt's dispatch. A function that succeeded has had its effect, so a missing dispatch is recorded
+/// now; `None` if that fails.
 pub(crate) fn dispatched(attempt: &onceward::Attempt, token: &Token) -> Option<Dispatched> {
     let noted = lock(token).take();
     noted.or_else(|| attempt.dispatch().ok())
@@ -32,13 +32,13 @@ pub(crate) fn dispatched(attempt: &onceward::Attempt, token: &Token) -> Option<D
 
 #[pymethods]
 impl Attempt {
-    /// `op_…`: names the operation.
+    /// `op_…`: identifies the operation.
     #[getter]
     fn id(&self) -> &str {
         self.attempt.operation().as_str()
     }
 
-    /// Its number: the fencing token, for a downstream that can check one.
+    /// Its number: a fencing token, for services that can check one.
     #[getter]
     fn number(&self) -> u32 {
         self.attempt.number()
@@ -56,13 +56,13 @@ impl Attempt {
         self.attempt.scope()
     }
 
-    /// The key for a downstream that honours one: the same for every attempt, and unique over scopes.
+    /// The key for a service that accepts one: the same for every attempt, and unique across scopes.
     #[getter]
     fn downstream_key(&self) -> &str {
         self.attempt.downstream_key()
     }
 
-    /// Notes that the request leaves now: from here on a crash leaves the operation in doubt.
+    /// Records that the request is being sent: from here on a crash leaves the operation in doubt.
     fn dispatched(&self, py: Python<'_>) -> PyResult<()> {
         let mut token = lock(&self.token);
         if token.is_none() {

@@ -1,4 +1,4 @@
-//! An attempt that is begun in one place and finished in another, as a `with` block does.
+//! An attempt that begins in one place and ends in another, as in a `with` block.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -10,14 +10,14 @@ use crate::attempt::{Attempt, Token};
 use crate::drive::drive;
 use crate::fork::Process;
 use crate::handle::Opened;
-use crate::keep::{Kept, keep};
+use crate::lease_keeper::{LeaseKeeper, keep_lease};
 use crate::receipt::Receipt;
-use crate::{error, told};
+use crate::{error, wire};
 
-/// An attempt whose intent is on disk. Dropped without an ending, it is in doubt, at once and for everyone.
+/// An attempt whose intent is on disk. If it is dropped without an ending, it is in doubt at once, for all callers.
 #[pyclass(frozen, module = "onceward._onceward")]
 pub(crate) struct Claim {
-    held: Mutex<Option<(onceward::Claim, Kept)>>,
+    held: Mutex<Option<(onceward::Claim, LeaseKeeper)>>,
     attempt: onceward::Attempt,
     token: Token,
     process: Process,
@@ -27,7 +27,7 @@ pub(crate) struct Claim {
 impl Claim {
     pub(crate) fn new(claim: onceward::Claim, opened: Arc<Opened>, lease_ms: u64) -> Self {
         let attempt = claim.attempt();
-        let kept = keep(&opened.ledger, &attempt, lease_ms);
+        let kept = keep_lease(&opened.ledger, &attempt, lease_ms);
         let (token, process) = (Token::default(), Process::this());
         Self { held: Mutex::new(Some((claim, kept))), attempt, token, process, opened }
     }
@@ -35,8 +35,7 @@ impl Claim {
     fn finish(&self, py: Python<'_>, ending: Ending, own: Option<Py<PyAny>>) -> PyResult<Receipt> {
         self.process.check(py)?;
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let (claim, kept) =
-            held.ok_or_else(|| PyRuntimeError::new_err("this attempt is finished already"))?;
+        let (claim, kept) = held.ok_or_else(|| PyRuntimeError::new_err("this attempt has already ended"))?;
         let result = py.detach(|| {
             drop(kept);
             drive(claim.finish(ending))
@@ -48,7 +47,7 @@ impl Claim {
 
 #[pymethods]
 impl Claim {
-    /// What the code that does the work sees.
+    /// The attempt, for the code that does the work.
     #[getter]
     fn attempt(&self) -> Attempt {
         Attempt::new(self.attempt.clone(), Token::clone(&self.token))
@@ -63,16 +62,16 @@ impl Claim {
         json: Option<String>,
         value: Option<Py<PyAny>>,
     ) -> PyResult<Receipt> {
-        let ending = Ending::Done(told::outcome(effect, json)?);
+        let ending = Ending::Done(wire::outcome(effect, json)?);
         self.finish(py, ending, value)
     }
 
-    /// It did not happen, for certain. Raises `Failed`.
+    /// It definitely did not happen. Raises `Failed`.
     fn failed(&self, py: Python<'_>, reason: String) -> PyResult<Receipt> {
         self.finish(py, Ending::Failed(Outcome::because(Some(reason))), None)
     }
 
-    /// Nobody can say whether it happened. Raises `InDoubt`.
+    /// It is unknown whether it happened. Raises `InDoubt`.
     fn in_doubt(&self, py: Python<'_>, reason: String) -> PyResult<Receipt> {
         self.finish(py, Ending::InDoubt(Outcome::because(Some(reason))), None)
     }

@@ -1,4 +1,4 @@
-//! Waiting for the ledger with the interpreter let go, and with an ear for Ctrl-C.
+//! Waits for the ledger with the interpreter released, and reacts to Ctrl-C.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -11,18 +11,18 @@ use pyo3::prelude::*;
 
 use crate::fork::{self, Process};
 
-/// How often a waiting thread looks whether a signal came.
+/// How often a waiting thread checks for signals.
 const LISTEN: Duration = Duration::from_millis(50);
 
-/// Drives a future to its end on this thread. The interpreter must have been let go.
+/// Drives a future to completion on this thread. The interpreter must be released.
 ///
 /// # Errors
-/// What a signal's handler raised. The future is dropped then.
+/// What a signal handler raised. The future is then dropped.
 pub(crate) fn drive<T>(future: impl Future<Output = T>) -> PyResult<T> {
     drive_unless(|| false, future)
 }
 
-/// The same, with no ear for signals while `deaf` says so. What came meanwhile is heard when the interpreter goes on.
+/// The same, but ignores signals while `deaf` returns true. They are handled when the interpreter runs again.
 pub(crate) fn drive_unless<T>(deaf: impl Fn() -> bool, future: impl Future<Output = T>) -> PyResult<T> {
     let process = Process::this();
     let mut future = Box::pin(future);
@@ -40,12 +40,12 @@ pub(crate) fn drive_unless<T>(deaf: impl Fn() -> bool, future: impl Future<Outpu
         }
         let heard_at = *heard.get_or_insert_with(Instant::now);
         thread::park_timeout(LISTEN);
-        // Most waits are over sooner, and the interpreter is dear when many threads want it.
+        // Most waits end sooner, and taking the interpreter is expensive if many threads want it.
         if heard_at.elapsed() < LISTEN || deaf() {
             continue;
         }
         heard = Some(Instant::now());
-        // Where the interpreter is gone, so is whoever waits for this.
+        // If the interpreter is gone, so is the caller that waits.
         Python::try_attach(|py| py.check_signals())
             .unwrap_or_else(|| Err(PyKeyboardInterrupt::new_err(())))?;
     }
@@ -63,7 +63,7 @@ impl Wake for Unpark {
     }
 }
 
-/// One for each thread: most calls are over before they wait.
+/// One waker per thread: most calls end before they wait.
 pub(crate) fn own_waker() -> Waker {
     thread_local! {
         static WAKER: RefCell<Option<Waker>> = const { RefCell::new(None) };

@@ -1,7 +1,6 @@
-//! The ledger's errors as Python's exceptions. Their classes are in `onceward.errors`; which one it is, the code says.
+//! The ledger's errors as Python exceptions. The classes are in `onceward.errors`; the code selects one.
 
-use onceward::answer::ErrorView;
-use onceward::{Answer, Code, Error, Happened, InvalidInput, Surface};
+use onceward::{Answer, Code, Error, ErrorView, Happened, InvalidInput, Surface};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyDict;
@@ -18,15 +17,15 @@ pub(crate) fn of(py: Python<'_>, error: &Error) -> PyErr {
     exception(py, error, Answer::failed(error, &Surface::Python)).unwrap_or_else(|problem| problem)
 }
 
-/// The exception for an error of what is done to records: it claims nothing about the effect.
+/// The exception for an error of administration: it says nothing about the effect.
 pub(crate) fn not_done(py: Python<'_>, error: &Error) -> PyErr {
     exception(py, error, Answer::not_done(error, &Surface::Python)).unwrap_or_else(|problem| problem)
 }
 
-/// The same, raised because of what the function raised.
+/// The same, with the function's exception as its cause.
 pub(crate) fn caused_by(py: Python<'_>, error: &Error, cause: Option<Py<PyAny>>) -> PyErr {
     let raised = of(py, error);
-    // Of a refusal, or a failure that is replayed, nothing that was raised now is the cause.
+    // A refusal, or a replayed failure, was not caused by anything that was raised now.
     let own = matches!(
         error,
         Error::Failed { .. } | Error::InDoubt { .. } | Error::Timeout { .. } | Error::Unrecorded { .. }
@@ -62,12 +61,12 @@ fn exception(py: Python<'_>, error: &Error, answer: Answer) -> PyResult<PyErr> {
     Ok(PyErr::from_value(made))
 }
 
-/// Every code, for a test that none of them lacks its class.
+/// Every code, for the test that each has a class.
 pub(crate) fn codes() -> Vec<String> {
     Code::ALL.iter().map(Code::to_string).collect()
 }
 
-/// The exception for a value that is asked of an operation whose result could not be kept.
+/// The exception for reading the value of an operation whose result could not be kept.
 pub(crate) fn result_unavailable(py: Python<'_>, record: Record, cause: Option<PyErr>) -> PyErr {
     static CLASS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let made = CLASS

@@ -1,12 +1,11 @@
-//! Forks in the middle of a call. The child has a copy of everything, and owns none of it: what it would write or let
-//! go of is its parent's.
+//! Forks during a call. The child has a copy of everything but owns none of it: locks and records are its parent's.
 
 use onceward::{Error, StoreError};
 use pyo3::prelude::*;
 
 use crate::error;
 
-/// The process in which something was begun.
+/// The process in which something began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Process(u32);
 
@@ -20,18 +19,18 @@ impl Process {
         self != Self::this()
     }
 
-    /// Leaves what is the parent's untouched.
+    /// Makes sure that a child does not touch what is the parent's.
     ///
     /// # Errors
-    /// Where this is a child.
+    /// If this is a child.
     pub(crate) fn check(self, py: Python<'_>) -> PyResult<()> {
         if self.is_left() { Err(left(py)) } else { Ok(()) }
     }
 }
 
-/// What a child is told that comes to the end of its parent's call.
+/// The exception for a child that reaches the end of its parent's call.
 pub(crate) fn left(py: Python<'_>) -> PyErr {
-    let why = "this process was forked inside a guarded call, which is its parent's: how it ends is for the parent to \
-               say. Nothing was written here; leave a forked child with os._exit";
+    let why = "this process was forked inside a guarded call of its parent, and only the parent can record how that \
+               call ends. Nothing was written here; end a forked child with os._exit";
     error::of(py, &Error::from(StoreError::unavailable(why)))
 }

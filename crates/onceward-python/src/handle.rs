@@ -1,36 +1,36 @@
-//! A ledger, opened when it is first used, and what becomes of it when the process forks.
+//! A ledger, opened when it is first used, and what happens to it when the process forks.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 
-use onceward::{Error, Ledger};
-use onceward_store::{Missing, Place};
+use onceward::{Error, Intent, Ledger};
+use onceward_store::{IfMissing, StoreUrl};
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
+use crate::async_call::{Asks, AsyncCall};
 use crate::claim::Claim;
-use crate::converse::{Asks, Conversation};
 use crate::drive::drive;
 use crate::error;
 use crate::fork::Process;
 use crate::plan::Plan;
 use crate::receipt::Receipt;
 use crate::run::{self, Actors, Own, lock};
-use crate::spec::Spec;
+use crate::spec::{Spec, identity};
 
 /// Whether this process was forked while a ledger of its parent was in use: SQLite and the store's threads may have
-/// been in the middle of something that nobody in this process will ever end.
+/// been in the middle of work that no thread of this process will ever finish.
 static FORKED_IN_USE: AtomicBool = AtomicBool::new(false);
 
 const FORKED: &str = "this process was forked while its parent was using the ledger, and a ledger cannot be shared \
                       that way; start workers with the spawn or forkserver method, or fork before a call is under way";
 
-const IN_MEMORY: &str = "a ledger in memory is its process's own, and this process was forked from that one; give the \
-                         ledger a file, or make one here";
+const IN_MEMORY: &str = "a ledger in memory belongs to the process that created it, and this process was forked from \
+                         that one; use a file, or create a ledger here";
 
-/// A ledger that is open.
+/// An open ledger.
 pub(crate) struct Opened {
     pub(crate) ledger: Ledger,
     pub(crate) blocking: Ledger,
@@ -40,19 +40,19 @@ enum State {
     /// Not opened yet, or closed: the next use opens it.
     Closed,
     Open(Arc<Opened>),
-    /// The parent's, and of no use here.
+    /// The parent's, and unusable here.
     Forked,
 }
 
 /// A ledger at a URL.
 #[pyclass(frozen, weakref, module = "onceward._onceward")]
 pub(crate) struct Handle {
-    place: Place,
+    place: StoreUrl,
     state: Mutex<State>,
 }
 
 impl Handle {
-    /// The open ledger. The interpreter must have been let go.
+    /// The open ledger. The interpreter must be released.
     pub(crate) fn opened(&self) -> Result<Arc<Opened>, Error> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         match &*state {
@@ -66,13 +66,13 @@ impl Handle {
         if FORKED_IN_USE.load(Ordering::SeqCst) {
             return Err(onceward::StoreError::unavailable(FORKED).into());
         }
-        let ledger = Ledger::new(self.place.clone().open(Missing::Make)?);
+        let ledger = Ledger::new(self.place.clone().open(IfMissing::Create)?);
         let opened = Arc::new(Opened { blocking: ledger.blocking().ledger().clone(), ledger });
         *state = State::Open(Arc::clone(&opened));
         Ok(opened)
     }
 
-    /// The open ledger for a caller that only looks: `None` where there is none yet and the first call would make one.
+    /// The open ledger for a caller that only reads: `None` if there is none yet and the first call would create it.
     fn existing(&self) -> Result<Option<Arc<Opened>>, Error> {
         let missing = {
             let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -86,17 +86,17 @@ impl Handle {
 
     fn file(&self) -> Option<&Path> {
         match &self.place {
-            Place::Sqlite(options) => Some(&options.path),
-            Place::Postgres(_) | Place::Redis(_) | Place::Memory => None,
+            StoreUrl::Sqlite(options) => Some(&options.path),
+            StoreUrl::Postgres(_) | StoreUrl::Redis(_) | StoreUrl::Http(_) | StoreUrl::Memory => None,
         }
     }
 
-    /// What is only in memory cannot be opened again.
+    /// A ledger in memory cannot be reopened.
     fn is_in_memory(&self) -> bool {
-        matches!(self.place, Place::Memory)
+        matches!(self.place, StoreUrl::Memory)
     }
 
-    /// Waits for what a call does, with the interpreter let go.
+    /// Waits for the work of a call, with the interpreter released.
     pub(crate) fn wait<T, W>(&self, py: Python<'_>, work: impl FnOnce(Arc<Opened>) -> W + Send) -> PyResult<T>
     where
         T: Send,
@@ -105,8 +105,12 @@ impl Handle {
         self.done(py, work)?.map_err(|problem| error::of(py, &problem))
     }
 
-    /// Waits for what is done to records. An error claims nothing about an effect: no call was made.
-    pub(crate) fn tend<T, W>(&self, py: Python<'_>, work: impl FnOnce(Arc<Opened>) -> W + Send) -> PyResult<T>
+    /// Waits for administrative work. An error says nothing about an effect: no call was made.
+    pub(crate) fn administer<T, W>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(Arc<Opened>) -> W + Send,
+    ) -> PyResult<T>
     where
         T: Send,
         W: Future<Output = Result<T, Error>>,
@@ -130,21 +134,57 @@ impl Handle {
     }
 }
 
+impl Handle {
+    /// The intent of a call, or of the held operation that it executes.
+    fn intent(
+        &self,
+        spec: &Spec,
+        args: &Bound<'_, PyTuple>,
+        kwargs: Option<&Bound<'_, PyDict>>,
+        held: Option<&str>,
+    ) -> PyResult<Intent> {
+        let Some(id) = held else { return spec.intent(args, kwargs) };
+        let id = crate::admin::parsed(args.py(), id)?;
+        self.wait(args.py(), |opened| async move {
+            let (record, _) = opened.ledger.find(&id).await?;
+            Ok(opened.ledger.held_intent(&record, spec.terms().clone()))
+        })
+    }
+
+    /// The intent as this ledger stores it.
+    pub(crate) fn keyed(&self, py: Python<'_>, intent: Intent) -> PyResult<Intent> {
+        let opened = py.detach(|| self.opened()).map_err(|problem| error::of(py, &problem))?;
+        Ok(opened.ledger.keyed(intent))
+    }
+}
+
+/// A URL without its password, for display.
+#[pyfunction]
+pub(crate) fn masked(url: &str) -> String {
+    onceward::text::masked(url).into_owned()
+}
+
 #[pymethods]
 impl Handle {
-    /// Reads the URL; nothing is opened yet.
+    /// Parses the URL; nothing is opened yet.
     #[new]
     fn new(py: Python<'_>, url: &str) -> PyResult<Self> {
-        let place = Place::parse(url).map_err(|invalid| error::of(py, &invalid.into()))?;
+        let place = StoreUrl::parse(url).map_err(|invalid| error::of(py, &invalid.into()))?;
         Ok(Self { place, state: Mutex::new(State::Closed) })
     }
 
-    /// Opens the ledger now, so that what is wrong with it is said now.
+    /// Opens the ledger now, so that a problem with it is reported now.
     fn open(&self, py: Python<'_>) -> PyResult<()> {
         py.detach(|| self.opened()).map(drop).map_err(|problem| error::of(py, &problem))
     }
 
-    /// Whether it is open: the first use opens it, which may take its time on a server.
+    /// The ledger's time, in milliseconds since 1970.
+    fn clock_ms(&self, py: Python<'_>) -> PyResult<i64> {
+        let opened = py.detach(|| self.opened()).map_err(|problem| error::of(py, &problem))?;
+        Ok(opened.ledger.clock_ms())
+    }
+
+    /// Whether it is open. The first use opens it, which may take a while on a server.
     #[getter]
     fn is_open(&self) -> bool {
         matches!(self.state.try_lock().as_deref(), Ok(State::Open(_)))
@@ -164,8 +204,9 @@ impl Handle {
         });
     }
 
-    /// Lets a call happen once: `perform` is called with the attempt, the arguments and the named arguments.
-    #[pyo3(signature = (spec, args, kwargs, perform, probe=None, verify=None))]
+    /// Makes a call once: `perform` is called with the attempt, the arguments and the named arguments. `held` is the id
+    /// of a held operation that the call executes.
+    #[pyo3(signature = (spec, args, kwargs, perform, probe=None, verify=None, held=None))]
     #[expect(clippy::too_many_arguments, reason = "it is called from one place")]
     fn run(
         &self,
@@ -176,8 +217,9 @@ impl Handle {
         perform: Py<PyAny>,
         probe: Option<Py<PyAny>>,
         verify: Option<Py<PyAny>>,
+        held: Option<&str>,
     ) -> PyResult<Receipt> {
-        let intent = spec.intent(args, kwargs)?;
+        let intent = self.intent(spec, args, kwargs, held)?;
         let process = Process::this();
         let (args, kwargs) = (args.clone().unbind(), kwargs.map(|kwargs| kwargs.clone().unbind()));
         let actors = Actors { perform, probe, verify, args, kwargs };
@@ -194,7 +236,7 @@ impl Handle {
         if process.is_left()
             && let Some(cause) = own.cause
         {
-            // The child goes on with what was raised in it; its parent's call is not touched.
+            // The child continues with what was raised in it; its parent's call is not touched.
             return Err(PyErr::from_value(cause.into_bound(py)));
         }
         let (result, now_ms) = result?;
@@ -204,9 +246,10 @@ impl Handle {
         }
     }
 
-    /// The same for a coroutine: a conversation that the caller's event loop carries on.
-    #[pyo3(signature = (spec, args, kwargs, *, probe, verify))]
-    fn converse(
+    /// The same for a coroutine: a call that the caller's event loop drives.
+    #[pyo3(signature = (spec, args, kwargs, *, probe, verify, held=None))]
+    #[expect(clippy::too_many_arguments, reason = "it is called from one place")]
+    fn start_async(
         &self,
         py: Python<'_>,
         spec: &Spec,
@@ -214,14 +257,15 @@ impl Handle {
         kwargs: Option<&Bound<'_, PyDict>>,
         probe: bool,
         verify: bool,
-    ) -> PyResult<Conversation> {
-        let intent = spec.intent(args, kwargs)?;
+        held: Option<&str>,
+    ) -> PyResult<AsyncCall> {
+        let intent = self.intent(spec, args, kwargs, held)?;
         let opened = py.detach(|| self.opened()).map_err(|problem| error::of(py, &problem))?;
         let asks = Asks { probe, verify };
-        Ok(Conversation::new(opened, intent, asks, spec.decode(py)))
+        Ok(AsyncCall::new(opened, intent, asks, spec.decode(py)))
     }
 
-    /// Writes the intent of a call down and gives the claim, or the receipt of what was done before.
+    /// Records the intent of a call and returns the claim, or the receipt of an earlier call.
     #[pyo3(signature = (spec, args, kwargs=None))]
     fn begin<'py>(
         &self,
@@ -245,7 +289,7 @@ impl Handle {
         })
     }
 
-    /// What a call would come to. Nothing is run or written.
+    /// What a call would do. Nothing is run or written.
     #[pyo3(signature = (spec, args, kwargs=None))]
     fn plan(
         &self,
@@ -254,18 +298,34 @@ impl Handle {
         args: &Bound<'_, PyTuple>,
         kwargs: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Plan> {
-        let intent = spec.intent(args, kwargs)?;
+        let mut intent = spec.intent(args, kwargs)?;
         let found = py.detach(|| match self.existing() {
-            Ok(Some(opened)) => drive(opened.ledger.plan(&intent)),
+            Ok(Some(opened)) => {
+                intent = opened.ledger.keyed(intent.clone());
+                drive(opened.ledger.plan(&intent))
+            }
             Ok(None) => {
-                Ok(Ok(onceward::Plan { decision: onceward::Decision::Start { attempt: 1 }, record: None }))
+                let decision = onceward::decide::begin(None, &intent, onceward::Liveness::Gone, 0);
+                Ok(Ok(onceward::Plan { decision, record: None }))
             }
             Err(problem) => Ok(Err(problem)),
         })?;
         Plan::new(&found.map_err(|problem| error::of(py, &problem))?, &intent, spec.success())
     }
 
-    /// Before the process forks: a ledger that is not in use is closed, so that both sides open one of their own.
+    /// The identity of a call in this ledger, without making it: key, fingerprint and id.
+    #[pyo3(signature = (spec, args, kwargs=None))]
+    fn identity(
+        &self,
+        py: Python<'_>,
+        spec: &Spec,
+        args: &Bound<'_, PyTuple>,
+        kwargs: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<(String, String, String)> {
+        Ok(identity(&self.keyed(py, spec.intent(args, kwargs)?)?))
+    }
+
+    /// Before the process forks: closes a ledger that is not in use, so that both processes open their own.
     fn before_fork(&self, py: Python<'_>) {
         if self.is_in_memory() {
             return;
@@ -282,7 +342,7 @@ impl Handle {
         py.detach(|| drop(idle));
     }
 
-    /// In the child: what is the parent's is neither used nor closed, for closing it would end the parent's locks.
+    /// In the child: what is the parent's is neither used nor closed, because closing it would end the parent's locks.
     fn after_fork(&self) {
         let mut state = match self.state.try_lock() {
             Ok(state) => state,
@@ -303,7 +363,7 @@ impl Handle {
     }
 }
 
-/// What the caller is told. Ctrl-C and its like go on as they are, once the ledger knows.
+/// The exception for the caller. Ctrl-C and the like propagate unchanged, after the ledger has recorded them.
 fn raised(py: Python<'_>, problem: &Error, own: Own) -> PyErr {
     match own.cause {
         Some(cause) if !cause.bind(py).is_instance_of::<PyException>() => {

@@ -9,7 +9,7 @@ use crate::values::{Text, json_of};
 
 /// How a parameter takes its argument, in the order of `inspect.Parameter.kind`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum ParameterKind {
     PositionalOnly,
     Either,
     VarPositional,
@@ -21,16 +21,16 @@ enum Kind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Counts {
     Yes,
-    /// It is volatile, or the object that a method belongs to. It need not even be a value that JSON can say.
+    /// It is volatile, or the object of a method. It need not have a JSON form.
     No,
 }
 
 struct Param {
     name: Py<PyString>,
     text: String,
-    /// What a problem with it is said of.
+    /// How an error message refers to it.
     whole: String,
-    kind: Kind,
+    kind: ParameterKind,
     default: Option<Py<PyAny>>,
     counts: Counts,
 }
@@ -38,12 +38,12 @@ struct Param {
 /// The parameters of a function.
 pub(crate) struct Inputs {
     params: Vec<Param>,
-    /// `inspect.Signature.bind`, which says best what is wrong with a call.
+    /// `inspect.Signature.bind`, whose messages explain best what is wrong with a call.
     bind: Py<PyAny>,
     text: Text,
 }
 
-/// One row of the table that Python makes of a signature: name, kind, whether it counts, and its default in a tuple.
+/// A row of the table that Python derives from a signature: name, kind, whether it counts, and its default in a tuple.
 pub(crate) type Row<'py> = (Bound<'py, PyString>, u8, bool, Option<Bound<'py, PyTuple>>);
 
 impl Inputs {
@@ -52,7 +52,7 @@ impl Inputs {
         Ok(Self { params, bind: bind.unbind(), text })
     }
 
-    /// The inputs of one call, defaults included: leaving an argument out is the same as giving its default.
+    /// The inputs of one call, including defaults: leaving an argument out is the same as passing its default.
     pub(crate) fn of(&self, args: &Bound<'_, PyTuple>, kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<Json> {
         let py = args.py();
         let mut members = Vec::with_capacity(self.params.len());
@@ -60,18 +60,18 @@ impl Inputs {
         let mut named = 0;
         for param in &self.params {
             let value = match param.kind {
-                Kind::VarPositional => Some(PyTuple::new(py, given.by_ref())?.into_any()),
-                Kind::VarKeyword => {
+                ParameterKind::VarPositional => Some(PyTuple::new(py, given.by_ref())?.into_any()),
+                ParameterKind::VarKeyword => {
                     let rest = self.rest(kwargs, py)?;
                     named += rest.len();
                     Some(rest.into_any())
                 }
-                Kind::PositionalOnly => given.next(),
-                Kind::Either => match given.next() {
+                ParameterKind::PositionalOnly => given.next(),
+                ParameterKind::Either => match given.next() {
                     Some(value) => Some(value),
                     None => by_name(kwargs, param, &mut named)?,
                 },
-                Kind::KeywordOnly => by_name(kwargs, param, &mut named)?,
+                ParameterKind::KeywordOnly => by_name(kwargs, param, &mut named)?,
             };
             let value = match (value, &param.default) {
                 (Some(value), _) => value,
@@ -89,7 +89,7 @@ impl Inputs {
         Ok(Json::object(members))
     }
 
-    /// What `**kwargs` takes: all that is no parameter's name.
+    /// What `**kwargs` takes: all names that are not parameters.
     fn rest<'py>(
         &self,
         kwargs: Option<&Bound<'py, PyDict>>,
@@ -100,7 +100,9 @@ impl Inputs {
             None => PyDict::new(py),
         };
         for param in &self.params {
-            if matches!(param.kind, Kind::Either | Kind::KeywordOnly) && rest.contains(&param.name)? {
+            if matches!(param.kind, ParameterKind::Either | ParameterKind::KeywordOnly)
+                && rest.contains(&param.name)?
+            {
                 rest.del_item(&param.name)?;
             }
         }
@@ -117,12 +119,12 @@ impl Inputs {
 fn param(row: Row<'_>) -> PyResult<Param> {
     let (name, kind, counts, default) = row;
     let kind = match kind {
-        0 => Kind::PositionalOnly,
-        1 => Kind::Either,
-        2 => Kind::VarPositional,
-        3 => Kind::KeywordOnly,
-        4 => Kind::VarKeyword,
-        other => return Err(PyTypeError::new_err(format!("{other} is no kind of parameter"))),
+        0 => ParameterKind::PositionalOnly,
+        1 => ParameterKind::Either,
+        2 => ParameterKind::VarPositional,
+        3 => ParameterKind::KeywordOnly,
+        4 => ParameterKind::VarKeyword,
+        other => return Err(PyTypeError::new_err(format!("{other} is not a kind of parameter"))),
     };
     let default = default.map(|default| default.get_item(0).map(Bound::unbind)).transpose()?;
     let counts = if counts { Counts::Yes } else { Counts::No };

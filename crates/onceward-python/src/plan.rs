@@ -1,4 +1,4 @@
-//! What a call would get.
+//! What a call would do.
 
 use std::sync::Arc;
 
@@ -8,19 +8,19 @@ use pyo3::prelude::*;
 
 use crate::record::Record;
 
-/// What a call would get. Nothing was run or written to find out.
+/// What a call would do. Nothing was run or written to find out.
 #[pyclass(frozen, module = "onceward._onceward")]
 pub(crate) struct Plan {
-    said: Said,
+    words: Words,
     record: Option<Arc<onceward::Record>>,
 }
 
-/// What makes the same plan in another process: a function, and what it is called with.
+/// What recreates the plan in another process: a function and its arguments.
 type Reduced<'py> = (Bound<'py, PyAny>, (String, Option<Record>));
 
-/// All of it but the record, as it is pickled.
+/// Everything but the record, as it is pickled.
 #[derive(serde::Serialize, serde::Deserialize)]
-struct Said {
+struct Words {
     decision: String,
     reason: String,
     effect: String,
@@ -32,7 +32,7 @@ struct Said {
     options: Vec<(String, String)>,
     id: String,
     key: String,
-    /// The whole answer, as JSON text.
+    /// The whole answer as JSON text.
     answer: String,
 }
 
@@ -44,7 +44,7 @@ impl Plan {
         let text = serde_json::to_string(&answer).map_err(unwritable)?;
         let error = answer.error;
         let options = error.iter().flat_map(|error| &error.options);
-        let said = Said {
+        let words = Words {
             decision: preview.decision.to_owned(),
             reason: preview.sentence,
             effect: preview.effect.as_str().to_owned(),
@@ -58,7 +58,7 @@ impl Plan {
             key: intent.key.text.clone(),
             answer: text,
         };
-        Ok(Self { said, record: plan.record.clone() })
+        Ok(Self { words, record: plan.record.clone() })
     }
 }
 
@@ -71,36 +71,36 @@ impl Plan {
     /// `run`, `replay`, `replay_failure`, `wait`, `probe` or `refuse`.
     #[getter]
     fn decision(&self) -> &str {
-        &self.said.decision
+        &self.words.decision
     }
 
     /// The decision in words.
     #[getter]
     fn reason(&self) -> &str {
-        &self.said.reason
+        &self.words.reason
     }
 
     /// `would_create`, `would_update`, `would_delete` or `would_noop`.
     #[getter]
     fn effect(&self) -> &str {
-        &self.said.effect
+        &self.words.effect
     }
 
     /// The code of the refusal that the call would get.
     #[getter]
     fn code(&self) -> Option<&str> {
-        self.said.code.as_deref()
+        self.words.code.as_deref()
     }
 
-    /// Whether the effect happened already; `None` where the operation is new.
+    /// Whether the effect has already happened; `None` if the operation is new.
     #[getter]
     fn happened(&self) -> Option<&str> {
-        self.said.happened.as_deref()
+        self.words.happened.as_deref()
     }
 
     /// Whether this call ran the function: a plan never does.
     #[getter]
-    #[expect(clippy::unused_self, reason = "receipts and errors have it as a property, too")]
+    #[expect(clippy::unused_self, reason = "receipts and errors have the same property")]
     fn ran(&self) -> bool {
         false
     }
@@ -108,59 +108,59 @@ impl Plan {
     /// Whether the refused call may simply be made again.
     #[getter]
     fn retryable(&self) -> bool {
-        self.said.retryable
+        self.words.retryable
     }
 
     /// What to do next about a refusal, in one sentence.
     #[getter]
     fn next(&self) -> Option<&str> {
-        self.said.next.as_deref()
+        self.words.next.as_deref()
     }
 
-    /// The line of Python that takes you on from a refusal. It never decides a doubt.
+    /// The line of Python for the next step after a refusal. It never decides a doubt.
     #[getter]
     fn fix_command(&self) -> Option<&str> {
-        self.said.fix_command.as_deref()
+        self.words.fix_command.as_deref()
     }
 
     /// For each finding (`it happened`, `it did not`), the line of Python that records it.
     #[getter]
     fn options(&self) -> Vec<(String, String)> {
-        self.said.options.clone()
+        self.words.options.clone()
     }
 
     /// The whole answer of the contract, as JSON text.
     fn to_json(&self) -> &str {
-        &self.said.answer
+        &self.words.answer
     }
 
-    /// `op_…`: names the operation.
+    /// `op_…`: identifies the operation.
     #[getter]
     fn id(&self) -> &str {
-        &self.said.id
+        &self.words.id
     }
 
     /// The operation's key.
     #[getter]
     fn key(&self) -> &str {
-        &self.said.key
+        &self.words.key
     }
 
-    /// The operation as the ledger remembers it; `None` where it was never asked for.
+    /// The operation as the ledger recorded it; `None` if it is new.
     #[getter]
     fn operation(&self) -> Option<Record> {
         self.record.as_ref().map(|record| Record::new(Arc::clone(record), record.state))
     }
 
     #[staticmethod]
-    fn _restored(said: &str, record: Option<&Bound<'_, Record>>) -> PyResult<Self> {
-        let said = serde_json::from_str(said).map_err(unwritable)?;
-        Ok(Self { said, record: record.map(|record| Arc::clone(record.get().inner())) })
+    fn _restored(words: &str, record: Option<&Bound<'_, Record>>) -> PyResult<Self> {
+        let words = serde_json::from_str(words).map_err(unwritable)?;
+        Ok(Self { words, record: record.map(|record| Arc::clone(record.get().inner())) })
     }
 
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Reduced<'py>> {
-        let said = serde_json::to_string(&self.said).map_err(unwritable)?;
-        Ok((py.get_type::<Self>().getattr("_restored")?, (said, self.operation())))
+        let words = serde_json::to_string(&self.words).map_err(unwritable)?;
+        Ok((py.get_type::<Self>().getattr("_restored")?, (words, self.operation())))
     }
 
     fn __repr__(&self) -> String {

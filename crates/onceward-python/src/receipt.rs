@@ -1,4 +1,4 @@
-//! The proof that an operation is done.
+//! Proof that an operation is done.
 
 use onceward::{Answer, Effect, Surface};
 use pyo3::exceptions::{PyException, PyValueError};
@@ -7,22 +7,22 @@ use pyo3::sync::PyOnceLock;
 
 use crate::record::Record;
 
-/// The proof that an operation is done, by this call or by an earlier one.
+/// Proof that an operation is done, by this call or by an earlier one.
 #[pyclass(frozen, module = "onceward._onceward")]
 pub(crate) struct Receipt {
     receipt: onceward::Receipt,
     now_ms: i64,
     replayed: bool,
-    /// What the function itself gave, where this call ran it.
+    /// What the function returned, if this call ran it.
     own: Option<Py<PyAny>>,
-    /// Makes the function's value of the stored result.
+    /// Converts the stored result to the function's value.
     decode: Option<Py<PyAny>>,
-    /// The answer in words, where the receipt comes from another process.
-    said: Option<Said>,
+    /// The answer in words, if the receipt comes from another process.
+    words: Option<Words>,
 }
 
 #[derive(serde::Serialize, serde::Deserialize)]
-struct Said {
+struct Words {
     reason: Option<String>,
     warnings: Vec<String>,
     answer: String,
@@ -36,7 +36,7 @@ impl Receipt {
         decode: Option<Py<PyAny>>,
     ) -> Self {
         let replayed = receipt.replayed();
-        Self { own: own.filter(|_| !replayed), receipt, now_ms, replayed, decode, said: None }
+        Self { own: own.filter(|_| !replayed), receipt, now_ms, replayed, decode, words: None }
     }
 
     fn stored<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
@@ -55,19 +55,19 @@ impl Receipt {
 
 #[pymethods]
 impl Receipt {
-    /// What this call did to the world: `created`, `updated`, `deleted`, or `noop` where it is a replay.
+    /// What this call changed: `created`, `updated`, `deleted`, or `noop` for a replay.
     #[getter]
     fn effect(&self) -> &'static str {
         if self.replayed { Effect::Noop.as_str() } else { self.receipt.effect().as_str() }
     }
 
-    /// What the operation did when it was done.
+    /// What the operation changed when it was done.
     #[getter]
     fn original_effect(&self) -> &'static str {
         self.receipt.original_effect().as_str()
     }
 
-    /// Whether nothing was run for this answer.
+    /// Whether the result was replayed and nothing was run.
     #[getter]
     fn replayed(&self) -> bool {
         self.replayed
@@ -79,9 +79,9 @@ impl Receipt {
         !self.replayed
     }
 
-    /// What the function returned: its own object where this call ran it, else the stored result.
+    /// What the function returned: its own object if this call ran it, otherwise the stored result.
     ///
-    /// Raises `ResultUnavailable` where the result could not be kept, or can no longer be read.
+    /// Raises `ResultUnavailable` if the result could not be kept, or can no longer be read.
     #[getter]
     fn value<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         if let Some(own) = &self.own {
@@ -98,77 +98,77 @@ impl Receipt {
         }
     }
 
-    /// The stored result as plain data; `None` where there is none.
+    /// The stored result as plain data; `None` if there is none.
     #[getter]
     fn data<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         self.stored(py)
     }
 
-    /// The stored result as the JSON text it was kept as.
+    /// The stored result as JSON text.
     #[getter]
     fn json(&self) -> Option<&str> {
         self.receipt.data()
     }
 
-    /// Whether the result could be kept. One that could not is no reason to run again.
+    /// Whether the result could be kept. If it could not, the operation still does not run again.
     #[getter]
     fn available(&self) -> bool {
         self.receipt.record().outcome.as_ref().is_none_or(|outcome| !outcome.unavailable)
     }
 
-    /// The operation as the ledger remembers it.
+    /// The operation, as the ledger recorded it.
     #[getter]
     fn operation(&self) -> Record {
         self.record()
     }
 
-    /// `op_…`: names the operation.
+    /// `op_…`: identifies the operation.
     #[getter]
     fn id(&self) -> &str {
         self.receipt.record().id.as_str()
     }
 
-    /// Why, in words that an agent reads; of a replay, that nothing was run and how a repeat is asked for.
+    /// The reason, in words for an agent. For a replay: that nothing was run, and how to ask for a repeat.
     #[getter]
     fn reason(&self) -> Option<String> {
-        self.said.as_ref().map_or_else(|| self.answer().reason, |said| said.reason.clone())
+        self.words.as_ref().map_or_else(|| self.answer().reason, |words| words.reason.clone())
     }
 
-    /// What the caller should know besides.
+    /// Warnings for the caller.
     #[getter]
     fn warnings(&self) -> Vec<String> {
-        self.said.as_ref().map_or_else(|| self.answer().warnings, |said| said.warnings.clone())
+        self.words.as_ref().map_or_else(|| self.answer().warnings, |words| words.warnings.clone())
     }
 
     /// The whole answer of the contract, as JSON text.
     fn to_json(&self) -> PyResult<String> {
-        match &self.said {
-            Some(said) => Ok(said.answer.clone()),
+        match &self.words {
+            Some(words) => Ok(words.answer.clone()),
             None => text(&self.answer()),
         }
     }
 
     #[staticmethod]
-    #[pyo3(signature = (record, said, now_ms, replayed, own=None, decode=None))]
+    #[pyo3(signature = (record, words, now_ms, replayed, own=None, decode=None))]
     fn _restored(
         record: &Bound<'_, Record>,
-        said: &str,
+        words: &str,
         now_ms: i64,
         replayed: bool,
         own: Option<Py<PyAny>>,
         decode: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
         let receipt = onceward::atomic::receipt(onceward::Record::clone(record.get().inner()));
-        let said = serde_json::from_str(said).map_err(|error| PyValueError::new_err(error.to_string()))?;
-        Ok(Self { receipt, now_ms, replayed, own, decode, said: Some(said) })
+        let words = serde_json::from_str(words).map_err(|error| PyValueError::new_err(error.to_string()))?;
+        Ok(Self { receipt, now_ms, replayed, own, decode, words: Some(words) })
     }
 
     fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let (py, this) = (slf.py(), slf.get());
-        let said = Said { reason: this.reason(), warnings: this.warnings(), answer: this.to_json()? };
+        let words = Words { reason: this.reason(), warnings: this.warnings(), answer: this.to_json()? };
         let (own, decode) = (this.own.as_ref(), this.decode.as_ref());
-        let given = (this.record(), text(&said)?, this.now_ms, this.replayed, own, decode);
-        // What cannot be pickled is left behind: the stored result goes along in any case.
+        let given = (this.record(), text(&words)?, this.now_ms, this.replayed, own, decode);
+        // Leave out what cannot be pickled; the stored result is always included.
         py.import("onceward._values")?.getattr("reduced_receipt")?.call1((slf.get_type(), given))
     }
 

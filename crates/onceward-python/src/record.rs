@@ -1,14 +1,13 @@
-//! An operation, as the ledger remembers it.
+//! An operation, as the ledger recorded it.
 
 use std::sync::Arc;
 
-use onceward::answer::rfc3339;
-use onceward::{DoubleEffect, State};
+use onceward::{DoubleEffect, State, rfc3339};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
-/// An operation as the ledger remembers it, and where it really stands.
+/// An operation as the ledger recorded it, with its effective state.
 #[pyclass(frozen, module = "onceward._onceward")]
 pub(crate) struct Record {
     record: Arc<onceward::Record>,
@@ -17,7 +16,7 @@ pub(crate) struct Record {
 
 impl Record {
     pub(crate) fn new(record: Arc<onceward::Record>, state: State) -> Self {
-        Self { record, state }
+        Self { record: record.into_readable(), state }
     }
 
     pub(crate) fn inner(&self) -> &Arc<onceward::Record> {
@@ -27,25 +26,25 @@ impl Record {
 
 #[pymethods]
 impl Record {
-    /// `op_…`: names the operation, the same in every process.
+    /// `op_…`: identifies the operation, the same in every process.
     #[getter]
     fn id(&self) -> &str {
         self.record.id.as_str()
     }
 
-    /// Who shares the key.
+    /// The namespace of the key.
     #[getter]
     fn scope(&self) -> &str {
         &self.record.scope
     }
 
-    /// What is done.
+    /// What kind of action it is.
     #[getter]
     fn name(&self) -> &str {
         &self.record.name
     }
 
-    /// Which one of them.
+    /// The key, which identifies the action within scope and name.
     #[getter]
     fn key(&self) -> &str {
         &self.record.key.text
@@ -63,25 +62,25 @@ impl Record {
         self.record.attempt
     }
 
-    /// What may be done when it is in doubt.
+    /// The class: what may be done about a doubt.
     #[getter]
     fn class_(&self) -> &'static str {
         self.record.detail.class.as_str()
     }
 
-    /// The hash of its inputs.
+    /// The fingerprint: a hash of its inputs.
     #[getter]
     fn fingerprint(&self) -> &str {
         self.record.detail.fingerprint.as_str()
     }
 
-    /// What it did when it was done.
+    /// What it changed when it was done.
     #[getter]
     fn original_effect(&self) -> Option<&'static str> {
         self.record.outcome.as_ref()?.effect.map(onceward::Effect::as_str)
     }
 
-    /// Why it ended as it did, where that was said.
+    /// Why it ended as it did, if that was recorded.
     #[getter]
     fn reason(&self) -> Option<&str> {
         self.record.reason()
@@ -93,13 +92,13 @@ impl Record {
         self.record.outcome.as_ref()?.verified.map(onceward::Verification::as_str)
     }
 
-    /// Who settled it, where it was not its own attempt.
+    /// Who settled it, if it was not its own attempt.
     #[getter]
     fn settled_by(&self) -> Option<&str> {
         self.record.outcome.as_ref()?.settled_by.as_deref()
     }
 
-    /// The alarm: `possible` or `certain`, where more than one attempt had an effect.
+    /// `possible` or `certain`, if more than one attempt had an effect.
     #[getter]
     fn double_effect(&self) -> Option<&'static str> {
         Some(match self.record.detail.double_effect? {
@@ -108,19 +107,36 @@ impl Record {
         })
     }
 
-    /// The result as the JSON text it was kept as.
+    /// What took it back, or is taking it back: `by`, `evidence` (`probe`, `compensation` or `pending`) and `gone`.
+    #[getter]
+    fn undone<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
+        let Some(mark) = &self.record.detail.undone else { return Ok(None) };
+        let undone = PyDict::new(py);
+        undone.set_item("by", mark.by.as_str())?;
+        undone.set_item("evidence", mark.evidence.as_str())?;
+        undone.set_item("gone", mark.evidence.is_gone())?;
+        Ok(Some(undone))
+    }
+
+    /// The operation that this one takes back.
+    #[getter]
+    fn undoes(&self) -> Option<&str> {
+        self.record.detail.undoes.as_ref().map(onceward::OperationId::as_str)
+    }
+
+    /// The result as JSON text.
     #[getter]
     fn json(&self) -> Option<&str> {
         Some(self.record.outcome.as_ref()?.data.as_ref()?.get())
     }
 
-    /// How often the result was replayed. A tally that may lag behind.
+    /// How often the result was replayed. The count may lag behind.
     #[getter]
     fn replays(&self) -> u64 {
         self.record.replays
     }
 
-    /// When it was first asked for, in RFC 3339.
+    /// When it was first requested, in RFC 3339.
     #[getter]
     fn created_at(&self) -> String {
         rfc3339(self.record.created_ms)
@@ -154,6 +170,28 @@ impl Record {
     }
 
     /// Whether its effect happened: `yes`, `no` or `unknown`.
+    #[getter]
+    fn held<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
+        let Some(held) = self.record.held() else { return Ok(None) };
+        let said = PyDict::new(py);
+        said.set_item("until", held.until_ms.map(rfc3339))?;
+        said.set_item("by", held.by.as_str())?;
+        said.set_item("surface", &held.surface)?;
+        said.set_item("released_by", &held.released_by)?;
+        Ok(Some(said))
+    }
+
+    /// The stored request of a held operation, as JSON text.
+    #[getter]
+    fn _request(&self) -> Option<&str> {
+        self.record.held_request()
+    }
+
+    /// Whether a held operation may start now.
+    fn _may_start(&self, now_ms: i64) -> bool {
+        self.record.held().is_some_and(|held| held.may_start(now_ms))
+    }
+
     #[getter]
     fn happened(&self) -> &'static str {
         self.record.happened().as_str()

@@ -1,4 +1,4 @@
-//! A call of a function: the ledger's own loop, with the function in the middle of it.
+//! One call of a function: the ledger's loop, which calls the function.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -10,11 +10,11 @@ use pyo3::types::{PyDict, PyTuple};
 use crate::attempt::{Attempt as Seen, Token};
 use crate::drive::drive_unless;
 use crate::fork::Process;
-use crate::keep::keep;
+use crate::lease_keeper::keep_lease;
 use crate::record::Record;
-use crate::told::{self, Told};
+use crate::wire::{self, Report};
 
-/// What Python does for a call. Each is called with what it is about, the arguments, and the named arguments.
+/// The callbacks into Python. Each gets its subject, the arguments, and the named arguments.
 pub(crate) struct Actors {
     pub(crate) perform: Py<PyAny>,
     pub(crate) probe: Option<Py<PyAny>>,
@@ -23,7 +23,7 @@ pub(crate) struct Actors {
     pub(crate) kwargs: Option<Py<PyDict>>,
 }
 
-/// What the function gave or raised, the last time it ran.
+/// What the function returned or raised the last time it ran.
 #[derive(Default)]
 pub(crate) struct Own {
     pub(crate) value: Option<Py<PyAny>>,
@@ -32,10 +32,10 @@ pub(crate) struct Own {
     pub(crate) ended: Option<Instant>,
 }
 
-/// How long the ending of an attempt may take to be written before Ctrl-C is heard again.
+/// How long Ctrl-C is ignored while the ending of an attempt is being written.
 const WRITING: Duration = Duration::from_secs(2);
 
-/// Lets the operation happen once. The interpreter must have been let go.
+/// Makes the operation happen once. The interpreter must be released.
 pub(crate) fn run(
     ledger: &Ledger,
     intent: Intent,
@@ -47,7 +47,7 @@ pub(crate) fn run(
     if let Some(probe) = &actors.probe {
         call = call.probe(move |record| {
             let about = Record::new(record.clone(), record.state);
-            let said = Python::attach(|py| told::probe(&actors.ask(probe, about, py)?));
+            let said = Python::attach(|py| wire::probe(&actors.ask(probe, about, py)?));
             std::future::ready(said.unwrap_or_else(|error| ProbeAnswer::CannotTell(error.to_string())))
         });
     }
@@ -55,20 +55,20 @@ pub(crate) fn run(
         call = call.verify(move |_| {
             let said = Python::attach(|py| {
                 let value = lock(own).value.as_ref().map(|value| value.clone_ref(py));
-                told::check(&actors.ask(verify, value, py)?)
+                wire::check(&actors.ask(verify, value, py)?)
             });
-            // Whoever cannot check has not refuted anything.
+            // A check that fails to run has not refuted anything.
             std::future::ready(said.unwrap_or_else(|error| (Verification::Pending, error.to_string())))
         });
     }
-    // While the ending is being written, Ctrl-C waits: a result must not be lost to it.
+    // Ctrl-C waits while the ending is being written, so that a result is not lost.
     let ending = || lock(own).ended.is_some_and(|ended| ended.elapsed() < WRITING);
     drive_unless(
         ending,
         call.run(|attempt| {
             let acted = act(ledger, &attempt, lease_ms, actors, own);
             async move {
-                // In a forked child the attempt is its parent's: it has no end here.
+                // In a forked child the attempt is its parent's: it does not end here.
                 if process.is_left() { std::future::pending().await } else { acted }
             }
         }),
@@ -82,21 +82,21 @@ fn act(
     actors: &Actors,
     own: &Mutex<Own>,
 ) -> Result<Done, Failure> {
-    let kept = keep(ledger, attempt, lease_ms);
-    let told = Python::attach(|py| {
+    let keeper = keep_lease(ledger, attempt, lease_ms);
+    let report = Python::attach(|py| {
         let token = Token::default();
         let said = actors.ask(&actors.perform, Seen::new(attempt.clone(), Token::clone(&token)), py);
-        said.and_then(|said| told::attempt(&said, attempt, &token)).unwrap_or_else(|error| broken(py, error))
+        said.and_then(|said| wire::attempt(&said, attempt, &token)).unwrap_or_else(|error| broken(py, error))
     });
-    drop(kept);
-    *lock(own) = Own { value: told.own, cause: told.cause, ended: Some(Instant::now()) };
-    told.result
+    drop(keeper);
+    *lock(own) = Own { value: report.own, cause: report.cause, ended: Some(Instant::now()) };
+    report.result
 }
 
-/// The code around the function failed itself. What the function did is not known.
-pub(crate) fn broken(py: Python<'_>, error: PyErr) -> Told {
+/// The code around the function failed. It is unknown what the function did.
+pub(crate) fn broken(py: Python<'_>, error: PyErr) -> Report {
     let reason = error.to_string();
-    Told { result: Err(Failure::in_doubt(reason)), own: None, cause: Some(error.into_value(py).into_any()) }
+    Report { result: Err(Failure::in_doubt(reason)), own: None, cause: Some(error.into_value(py).into_any()) }
 }
 
 pub(crate) fn lock(own: &Mutex<Own>) -> std::sync::MutexGuard<'_, Own> {

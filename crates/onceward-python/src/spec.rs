@@ -1,6 +1,9 @@
-//! What was said of a function when it was decorated.
+//! The options of a decorated function.
 
-use onceward::{Effect, Intent, Json, Operation, Policy, Settings};
+use onceward::{
+    Compensation, CompensationKind, Effect, HeldBy, Hold, Intent, Json, Operation, OperationId, Policy,
+    Settings, Terms,
+};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyInt, PyString, PyTuple};
@@ -9,42 +12,48 @@ use crate::error;
 use crate::inputs::{Inputs, Row};
 use crate::values::{Text, json_of};
 
-/// What is said once of all calls, or asked of each.
-enum Said {
+/// A value for all calls, or a function that computes it for each.
+enum PerCall {
     Nothing,
     Text(String),
     /// Called with the arguments of the call.
-    Asked(Py<PyAny>),
+    Computed(Py<PyAny>),
 }
 
-/// What was said of a function: who it is, what its calls have in common, and what tells them apart.
+/// A decorated function: its identity, what its calls share, and how they are distinguished.
 #[pyclass(frozen, module = "onceward._onceward")]
 pub(crate) struct Spec {
     name: String,
-    scope: Said,
-    key: Said,
+    scope: PerCall,
+    key: PerCall,
     key_fields: Vec<String>,
     volatile: Vec<String>,
-    occurrence: Said,
+    occurrence: PerCall,
     inputs: Option<Inputs>,
     text: Text,
     settings: Settings,
     decode: Option<Py<PyAny>>,
+    /// Called with the arguments of a call that is held: gives them as JSON text, or nothing if they are not JSON.
+    request: Option<Py<PyAny>>,
+    held_by: HeldBy,
+    /// The operation that its calls take back.
+    undoes: Option<OperationId>,
 }
 
-/// A span of time (`500ms`, `15s`, `24h`, `30d`) in milliseconds.
+/// A duration (`500ms`, `15s`, `24h`, `30d`) in milliseconds.
 #[pyfunction]
 pub(crate) fn span_ms(py: Python<'_>, text: &str) -> PyResult<u64> {
-    onceward::policy::span_ms(text).map_err(|invalid| error::of(py, &invalid.into()))
+    onceward::span_ms(text).map_err(|invalid| error::of(py, &invalid.into()))
 }
 
 #[pymethods]
 impl Spec {
-    /// `params` is the table of the function's parameters; without one, the first argument of a call is its inputs.
-    /// `terms` overrides what the policy says, which is TOML.
+    /// `params` is the table of the function's parameters; without it, the first argument of a call is its inputs.
+    /// `terms` overrides the policy, which is TOML.
     #[new]
     #[pyo3(signature = (name, *, scope=None, key=None, key_fields=Vec::new(), volatile=Vec::new(), occurrence=None,
-                        params=None, bind=None, nfc=false, terms=None, policy=None, decode=None))]
+                        params=None, bind=None, nfc=false, terms=None, policy=None, decode=None, request=None,
+                        undo=None, undoes=None))]
     #[expect(clippy::too_many_arguments, reason = "it is called from one place, by names")]
     fn new(
         py: Python<'_>,
@@ -60,14 +69,25 @@ impl Spec {
         terms: Option<Bound<'_, PyDict>>,
         policy: Option<&str>,
         decode: Option<Py<PyAny>>,
+        request: Option<Py<PyAny>>,
+        undo: Option<String>,
+        undoes: Option<&str>,
     ) -> PyResult<Self> {
         let text = if nfc { Text::Nfc } else { Text::AsItIs };
         let invalid = |invalid: onceward::InvalidInput| error::of(py, &invalid.into());
         let policy = policy.map_or_else(|| Ok(Policy::default()), Policy::parse).map_err(invalid)?;
         let mut settings = policy.settings(&name).map_err(invalid)?;
+        let mut held_by = HeldBy::Policy;
         if let Some(said) = terms {
+            if said.contains("hold")? {
+                held_by = HeldBy::Caller;
+            }
             overrule(&mut settings, &said)?;
         }
+        if let Some(text) = undo {
+            settings.undo = Some(Compensation { runs: CompensationKind::Code, text });
+        }
+        let undoes = undoes.map(OperationId::parse).transpose().map_err(invalid)?;
         settings.terms.check().map_err(invalid)?;
         let inputs = match (params, bind) {
             (Some(rows), Some(bind)) => Some(Inputs::new(rows, bind, text)?),
@@ -75,11 +95,25 @@ impl Spec {
         };
         let key_fields = if key_fields.is_empty() { settings.key_fields.clone() } else { key_fields };
         let volatile = if volatile.is_empty() { settings.volatile.clone() } else { volatile };
-        let (scope, key, occurrence) = (said(scope)?, said(key)?, said(occurrence)?);
-        Ok(Self { name, scope, key, key_fields, volatile, occurrence, inputs, text, settings, decode })
+        let (scope, key, occurrence) = (per_call(scope)?, per_call(key)?, per_call(occurrence)?);
+        Ok(Self {
+            name,
+            scope,
+            key,
+            key_fields,
+            volatile,
+            occurrence,
+            inputs,
+            text,
+            settings,
+            decode,
+            request,
+            held_by,
+            undoes,
+        })
     }
 
-    /// What the operation is called.
+    /// The operation's name.
     #[getter]
     fn name(&self) -> &str {
         &self.name
@@ -91,20 +125,24 @@ impl Spec {
         self.settings.effect.as_str()
     }
 
-    /// The identity of a call, without making it: key, fingerprint and id.
+    /// The identity of a call, independent of the ledger: key, fingerprint and id.
     #[pyo3(signature = (args, kwargs=None))]
     fn identity(
         &self,
         args: &Bound<'_, PyTuple>,
         kwargs: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<(String, String, String)> {
-        let intent = self.intent(args, kwargs)?;
-        Ok((intent.key.text.clone(), intent.fingerprint.as_str().to_owned(), intent.id.to_string()))
+        Ok(identity(&self.intent(args, kwargs)?))
     }
 }
 
+/// The key, the fingerprint and the id of a call.
+pub(crate) fn identity(intent: &Intent) -> (String, String, String) {
+    (intent.key.text.clone(), intent.fingerprint.as_str().to_owned(), intent.id.to_string())
+}
+
 impl Spec {
-    /// What a call with these arguments asks for.
+    /// The intent of a call with these arguments.
     pub(crate) fn intent(
         &self,
         args: &Bound<'_, PyTuple>,
@@ -119,7 +157,11 @@ impl Spec {
             .input(input)
             .key_fields(&self.key_fields)
             .volatile(&self.volatile)
-            .terms(self.settings.terms.clone());
+            .terms(self.settings.terms.clone())
+            .undo(self.settings.undo.clone());
+        if let Some(id) = &self.undoes {
+            operation = operation.undoes(id);
+        }
         if let Some(scope) = self.scope.of("scope", args, kwargs)? {
             operation = operation.scope(scope);
         }
@@ -129,7 +171,27 @@ impl Spec {
         if let Some(occurrence) = self.occurrence.of("occurrence", args, kwargs)? {
             operation = operation.occurrence(occurrence);
         }
+        if self.settings.terms.hold != Hold::No {
+            operation = operation.held("python", self.held_by, self.request(args, kwargs)?);
+        }
         operation.intent().map_err(|problem| error::of(args.py(), &problem))
+    }
+
+    /// What another process needs to make the call, if its arguments are JSON.
+    fn request(
+        &self,
+        args: &Bound<'_, PyTuple>,
+        kwargs: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Option<String>> {
+        match &self.request {
+            Some(request) => request.bind(args.py()).call(args, kwargs)?.extract(),
+            None => Ok(None),
+        }
+    }
+
+    /// The times, limits and rules of its calls.
+    pub(crate) fn terms(&self) -> &Terms {
+        &self.settings.terms
     }
 
     /// What a success changes.
@@ -142,7 +204,7 @@ impl Spec {
     }
 }
 
-impl Said {
+impl PerCall {
     fn of(
         &self,
         what: &str,
@@ -152,7 +214,7 @@ impl Said {
         match self {
             Self::Nothing => Ok(None),
             Self::Text(text) => Ok(Some(text.clone())),
-            Self::Asked(asked) => {
+            Self::Computed(asked) => {
                 let answer = asked.bind(args.py()).call(args, kwargs)?;
                 label(&answer)?.map(Some).ok_or_else(|| {
                     let kind =
@@ -164,18 +226,18 @@ impl Said {
     }
 }
 
-fn said(value: Option<Bound<'_, PyAny>>) -> PyResult<Said> {
-    let Some(value) = value else { return Ok(Said::Nothing) };
+fn per_call(value: Option<Bound<'_, PyAny>>) -> PyResult<PerCall> {
+    let Some(value) = value else { return Ok(PerCall::Nothing) };
     if let Some(text) = label(&value)? {
-        return Ok(Said::Text(text));
+        return Ok(PerCall::Text(text));
     }
     if value.is_callable() {
-        return Ok(Said::Asked(value.unbind()));
+        return Ok(PerCall::Computed(value.unbind()));
     }
-    Err(PyTypeError::new_err(format!("{} is neither text nor a function that gives it", value.repr()?)))
+    Err(PyTypeError::new_err(format!("{} is neither text nor a function that returns text", value.repr()?)))
 }
 
-/// Text, or a whole number as text.
+/// Text, or an integer as text.
 fn label(value: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
     if let Ok(text) = value.cast::<PyString>() {
         return Ok(Some(text.to_str()?.to_owned()));
@@ -186,7 +248,7 @@ fn label(value: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
     Ok(None)
 }
 
-/// What the caller says comes before what the policy says.
+/// The caller's options override the policy.
 fn overrule(settings: &mut Settings, said: &Bound<'_, PyDict>) -> PyResult<()> {
     let terms = &mut settings.terms;
     for (name, value) in said.iter() {
@@ -206,11 +268,17 @@ fn overrule(settings: &mut Settings, said: &Bound<'_, PyDict>) -> PyResult<()> {
                 use onceward::OnExpired::{Auto, Refuse, Rerun};
                 terms.on_expired = word(&value, &[("auto", Auto), ("refuse", Refuse), ("rerun", Rerun)])?;
             }
+            "hold" => {
+                let said: String = value.extract()?;
+                terms.hold = said
+                    .parse()
+                    .map_err(|invalid: onceward::InvalidInput| error::of(value.py(), &invalid.into()))?;
+            }
             "attempts" => terms.max_attempts = value.extract()?,
             "retries" => terms.retries = value.extract()?,
             "lease_ms" => terms.lease_ms = value.extract()?,
             "wait_ms" => terms.wait_ms = value.extract()?,
-            "retention_ms" => terms.retention_ms = value.extract()?,
+            "retention_ms" => terms.keep_results_for(value.extract()?),
             "backoff_ms" => terms.backoff_ms = value.extract()?,
             "quarantine_ms" => terms.quarantine_ms = value.extract()?,
             "downstream_window_ms" => terms.downstream_window_ms = value.extract()?,

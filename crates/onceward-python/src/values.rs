@@ -1,7 +1,6 @@
-//! Python values as canonical JSON, straight from the objects.
+//! Python values as canonical JSON, directly from the objects.
 
-use onceward::Json;
-use onceward::json::MAX_DEPTH;
+use onceward::{Json, MAX_DEPTH};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -9,16 +8,16 @@ use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
 
 use crate::error;
 
-/// What is done to text before it counts.
+/// How text is normalized before it counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Text {
-    /// Nothing: two spellings are two texts.
+    /// Not at all: two spellings are two texts.
     AsItIs,
-    /// It is brought into Unicode's normal form C.
+    /// To Unicode's normal form C.
     Nfc,
 }
 
-/// The canonical JSON text of a value, as keys and fingerprints are made of it.
+/// The canonical JSON text of a value, from which keys and fingerprints are computed.
 #[pyfunction]
 #[pyo3(signature = (value, *, nfc = false))]
 pub(crate) fn canonical(value: &Bound<'_, PyAny>, nfc: bool) -> PyResult<String> {
@@ -26,12 +25,12 @@ pub(crate) fn canonical(value: &Bound<'_, PyAny>, nfc: bool) -> PyResult<String>
     Ok(json_of(value, text, "the input")?.canonical())
 }
 
-/// A value as JSON. What has no one meaning is refused, and the place where it stands is named: in `whole`.
+/// A value as JSON. An ambiguous value is refused, with its position within `whole`.
 pub(crate) fn json_of(value: &Bound<'_, PyAny>, text: Text, whole: &str) -> PyResult<Json> {
     walk(value, text, MAX_DEPTH).map_err(|refused| refused.raise(value.py(), whole))
 }
 
-/// The text of a string, as it counts.
+/// The text of a string, normalized.
 pub(crate) fn text_of(string: &Bound<'_, PyString>, text: Text) -> PyResult<String> {
     let plain = string.to_str()?;
     if text == Text::AsItIs || plain.is_ascii() {
@@ -42,9 +41,9 @@ pub(crate) fn text_of(string: &Bound<'_, PyString>, text: Text) -> PyResult<Stri
     normalize.call1((intern!(string.py(), "NFC"), string))?.extract()
 }
 
-/// Why a value is not taken.
+/// Why a value is refused.
 enum Refused {
-    /// It has no one meaning; where, and why.
+    /// It is ambiguous: where, and why.
     Value { path: String, why: String },
     /// A method of the value failed.
     Python(PyErr),
@@ -95,7 +94,7 @@ fn walk(value: &Bound<'_, PyAny>, text: Text, depth: usize) -> Result<Json, Refu
         return fraction(float.value());
     }
     let Some(depth) = depth.checked_sub(1) else {
-        return Err(Refused::because(format!("nests deeper than {MAX_DEPTH} levels, or holds itself")));
+        return Err(Refused::because(format!("nests deeper than {MAX_DEPTH} levels, or contains itself")));
     };
     if let Ok(members) = value.cast_exact::<PyDict>() {
         return object(members, text, depth);
@@ -109,7 +108,7 @@ fn walk(value: &Bound<'_, PyAny>, text: Text, depth: usize) -> Result<Json, Refu
     walk(&plain(value)?, text, depth)
 }
 
-/// What a value of another type stands for: `onceward._values.plain` knows.
+/// The plain value for a value of another type, by `onceward._values.plain`.
 fn plain<'py>(value: &Bound<'py, PyAny>) -> Result<Bound<'py, PyAny>, Refused> {
     static PLAIN: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let plain = PLAIN.import(value.py(), "onceward._values", "plain")?;
@@ -125,7 +124,7 @@ fn plain<'py>(value: &Bound<'py, PyAny>) -> Result<Bound<'py, PyAny>, Refused> {
     })
 }
 
-/// Text, which a lone surrogate is not: no other language could make the same key of it.
+/// Text without lone surrogates: no other language could compute the same key from them.
 fn unicode(string: &Bound<'_, PyString>, text: Text) -> Result<String, Refused> {
     text_of(string, text).map_err(|_| Refused::because("is text with a lone surrogate, which is not Unicode"))
 }
@@ -139,7 +138,7 @@ fn integer(value: &Bound<'_, PyAny>) -> Result<Json, Refused> {
 }
 
 fn fraction(number: f64) -> Result<Json, Refused> {
-    /// Up to here a double holds every integer.
+    /// Up to here a double represents every integer.
     const WHOLE: f64 = 9_007_199_254_740_992.0;
     /// From here on numbers are written with an exponent.
     const PLAIN: f64 = 1e21;
@@ -148,11 +147,11 @@ fn fraction(number: f64) -> Result<Json, Refused> {
     }
     if number.fract() == 0.0 && number.abs() < PLAIN {
         if number.abs() >= WHOLE {
-            // Every digit of it, as an integer of the same value has.
+            // With every digit, like an integer of the same value.
             return Json::number(&format!("{number:.0}"))
                 .map_err(|invalid| Refused::because(invalid.to_string()));
         }
-        #[expect(clippy::cast_possible_truncation, reason = "it is whole, and small enough")]
+        #[expect(clippy::cast_possible_truncation, reason = "it is an integer, and small enough")]
         return Ok(Json::Number((number as i64).to_string()));
     }
     Json::number(&format!("{number:?}")).map_err(|invalid| Refused::because(invalid.to_string()))
@@ -170,12 +169,12 @@ fn object(members: &Bound<'_, PyDict>, text: Text, depth: usize) -> Result<Json,
     match &object {
         Json::Object(members) if members.len() == count => Ok(object),
         Json::Object(_) | Json::Null | Json::Bool(_) | Json::Number(_) | Json::String(_) | Json::Array(_) => {
-            Err(Refused::because("holds one name twice"))
+            Err(Refused::because("contains one name twice"))
         }
     }
 }
 
-/// Names are text: `{1: …}` and `{"1": …}` would otherwise be one.
+/// Names are text: otherwise `{1: …}` and `{"1": …}` would be the same.
 fn member_name(name: &Bound<'_, PyAny>, text: Text) -> Result<String, Refused> {
     if let Ok(name) = name.cast_exact::<PyString>() {
         return unicode(name, text);
@@ -183,7 +182,7 @@ fn member_name(name: &Bound<'_, PyAny>, text: Text) -> Result<String, Refused> {
     let stands_for = plain(name)?;
     match stands_for.cast_exact::<PyString>() {
         Ok(name) => unicode(name, text),
-        // The member of an enum is no text, and has one.
+        // A member of an enum is not text but has one.
         Err(_) if stands_for.is_exact_instance_of::<PyDict>() => {
             Ok(walk(&stands_for, text, MAX_DEPTH)?.canonical())
         }

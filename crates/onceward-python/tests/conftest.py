@@ -1,4 +1,4 @@
-"""What all tests share: a ledger in a folder of its own, and servers that are started once."""
+"""Shared fixtures: a ledger in its own folder, and servers that are started once."""
 
 from __future__ import annotations
 

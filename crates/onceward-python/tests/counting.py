@@ -1,4 +1,4 @@
-"""A server that counts what it did, and then answers in every way that servers do."""
+"""A server that counts its effects, and then answers in every way that servers do."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from typing import Any
 import grpc
 
 REFUSED = "http://127.0.0.1:1"
-"""A port at which nothing listens."""
+"""A port on which nothing listens."""
 BEFORE = frozenset({"400", "403", "404", "422", "429"})
-"""Answers that are given in the place of the effect."""
+"""Responses that are sent instead of the effect."""
 AFTER = (
     "201", "500", "503", "408", "409", "reset", "close", "garbage", "header", "chunk", "short", "303-404", "303-429",
     "303-refused", "302-scheme", "303-dns", "silence",
 )  # fmt: skip
-"""Answers that are given after it."""
+"""Responses that are sent after the effect."""
 RETRIED = ("500-429", "503-403", "reset-429", "reset-403", "reset-404")
-"""An effect and a failure; and to whoever asks again, a refusal."""
+"""An effect and a failure; a client that asks again is refused."""
 
 
 class Handler(BaseHTTPRequestHandler):
-    """The path is `/run/behaviour`. Whatever is asked for with a body, or to be deleted, is done and counted."""
+    """The path is `/run/behaviour`. Requests with a body, and deletions, are executed and counted."""
 
     protocol_version = "HTTP/1.1"
     server: Server

@@ -1,4 +1,4 @@
-"""Servers that fail in a known way, on this machine: what a client makes of it is what is tested."""
+"""Servers on this machine that fail in a known way, to test how clients react."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from servers import free_port
 
 
 class Server:
-    """Takes connections, reads what comes first, and fails as it was told to."""
+    """Accepts connections, reads the first bytes, and fails in the requested way."""
 
     def __init__(self, how: str, answer: bytes = b"") -> None:
         self.how = how
@@ -37,7 +37,7 @@ class Server:
         try:
             self.requests.append(connection.recv(65536))
             if self.how == "reset":
-                # With no time to linger, closing sends a reset.
+                # Without lingering, closing sends a reset.
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 connection.close()
             elif self.how == "close":
@@ -60,7 +60,7 @@ class Server:
 
 @contextmanager
 def failing(how: str, answer: bytes = b"") -> Iterator[int]:
-    """The port of a server that fails like that."""
+    """The port of a server that fails in that way."""
     if how == "refused":
         yield free_port()
         return

@@ -21,7 +21,7 @@ def free_port() -> int:
 
 
 def wait_for(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
-    """Returns when somebody listens there."""
+    """Returns when the server listens."""
     until = time.monotonic() + READY_S
     while time.monotonic() < until and process.poll() is None:
         with socket.socket() as probe:
@@ -33,7 +33,7 @@ def wait_for(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
 
 @dataclass
 class Postgres:
-    """A PostgreSQL server that lets everybody in as `postgres`."""
+    """A PostgreSQL server that accepts every client as `postgres`."""
 
     port: int
     process: subprocess.Popen[bytes]
@@ -98,7 +98,7 @@ class Postgres:
         return f"postgres://postgres@127.0.0.1:{self.port}/postgres"
 
     def fresh(self) -> str:
-        """The URL of an empty ledger of its own."""
+        """The URL of a new, empty ledger."""
         self.ledgers += 1
         return f"{self.dsn}?schema=ledger_{self.ledgers}"
 
@@ -126,7 +126,7 @@ class Redis:
         return cls(port, process)
 
     def fresh(self) -> str:
-        """The URL of an empty ledger of its own."""
+        """The URL of a new, empty ledger."""
         self.ledgers += 1
         return f"redis://127.0.0.1:{self.port}/0?prefix=ledger{self.ledgers}"
 
@@ -135,8 +135,54 @@ class Redis:
         self.process.wait(READY_S)
 
 
+def once_program() -> str:
+    """The program under test."""
+    built = Path(__file__).parents[3] / "target" / "debug" / "once"
+    once = os.environ.get("ONCE_BIN") or (str(built) if built.exists() else shutil.which("once"))
+    assert once, "`once` is needed: run cargo build -p onceward-cli, or set ONCE_BIN"
+    return once
+
+
+@dataclass
+class OnceServe:
+    """A `once serve` with a ledger in a file, on TCP and on a Unix socket."""
+
+    port: int
+    process: subprocess.Popen[bytes]
+    folder: Path
+
+    @classmethod
+    def start(cls, folder: Path, policy: str = "") -> OnceServe:
+        port, log, config = free_port(), folder / "log", folder / "policy.toml"
+        config.write_text(policy)
+        run = [once_program(), "--ledger", f"sqlite:{folder / 'once.db'}", "--config", str(config)]
+        run += ["serve", "--listen", f"127.0.0.1:{port}"]
+        run += ["--socket", str(folder / "once.sock")]
+        with log.open("wb") as said:
+            process = subprocess.Popen(run, stdout=said, stderr=subprocess.STDOUT, cwd=folder, env=_private(folder))
+        wait_for(port, process, log)
+        return cls(port, process, folder)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def socket_url(self) -> str:
+        return f"unix:{self.folder / 'once.sock'}"
+
+    def stop(self) -> None:
+        self.process.terminate()
+        self.process.wait(READY_S)
+
+
+def _private(folder: Path) -> dict[str, str]:
+    """An environment without the user's own ledger and settings."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("ONCE", "XDG"))}
+    return {**kept, "HOME": str(folder)}
+
+
 def _not_root(folder: Path) -> dict[str, int]:
-    """Whom to run as, where we are root: the folder is made theirs, and those above it are opened to them."""
+    """The user to run as if we are root: it gets the folder, and access to the folders above it."""
     if os.getuid() != 0:
         return {}
     nobody = pwd.getpwnam("nobody")

@@ -1,4 +1,4 @@
-"""The Idempotency-Key header with a bare ASGI application: keys, limits, streams, and clients that leave."""
+"""The Idempotency-Key header with a bare ASGI application: keys, limits, streams, and clients that disconnect."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Sent = list[dict[str, Any]]
 
 
 async def asked(app: Any, body: bytes = b"{}", *, key: str | None = "k", path: str = "/pay", send: Any = None) -> Sent:
-    """Sends one request; gives the messages of the answer."""
+    """Sends one request; returns the messages of the response."""
     headers = [(b"content-type", b"application/json"), *([(b"idempotency-key", key.encode())] if key else [])]
     scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": headers}
     parts = [{"type": "http.request", "body": body[:1], "more_body": True}, {"type": "http.request", "body": body[1:]}]
@@ -34,7 +34,7 @@ async def asked(app: Any, body: bytes = b"{}", *, key: str | None = "k", path: s
 
 
 def answering(*parts: bytes, status: int = 200) -> tuple[Any, list[bytes]]:
-    """An application that answers with these parts, and what it was sent."""
+    """An application that answers with these parts, and the bodies that it received."""
     seen: list[bytes] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -81,7 +81,7 @@ def test_without_a_key_nothing_is_recorded(ledger: Ledger) -> None:
     app = IdempotencyMiddleware(inner, ledger=ledger)
     for _ in range(2):
         asyncio.run(asked(app, key=None))
-    # The body is the application's to read: its first part is all that it asked for.
+    # The application decides how much of the body it reads: here only the first part.
     assert seen == [b"{", b"{"] and list(ledger.operations()) == []
     strict = IdempotencyMiddleware(inner, ledger=ledger, key="required")
     assert asyncio.run(asked(strict, key=None))[0]["status"] == 400 and len(seen) == 2

@@ -1,4 +1,4 @@
-"""Record and effect in one transaction of the caller's own."""
+"""Record and effect in one transaction of the caller's connection."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ import psycopg
 import pytest
 from servers import Postgres
 
-from onceward import Failed, InDoubt, InvalidInput, KeyReused, Ledger
+from onceward import Failed, InDoubt, InvalidInput, KeyReused, Ledger, Stopped
 
 
 class Database:
-    """One of the two, with a table of orders."""
+    """SQLite or PostgreSQL, with a table of orders."""
 
     def __init__(self, kind: str, ledger: Ledger, place: str) -> None:
         self.kind, self.ledger, self.place = kind, ledger, place
@@ -133,8 +133,18 @@ def test_what_is_done_on_postgres_is_seen_by_the_ledger(postgres: Postgres) -> N
         assert ledger.call("order", {"id": 1}, lambda: None, key="order-1").value == {"by": os.getpid()}
 
 
+def test_nothing_begins_in_a_stopped_scope_of_postgres(postgres: Postgres) -> None:
+    with Ledger(postgres.fresh()) as ledger, psycopg.connect(postgres.dsn, autocommit=True) as connection:
+        atomic = ledger.atomic(connection)
+        ledger.stop("run-7")
+        with pytest.raises(Stopped, match="run-7"):
+            atomic.call("order", {"id": 1}, lambda: pytest.fail("it must not run"), scope="run-7")
+        assert ledger.resume("run-7")
+        assert atomic.call("order", {"id": 1}, lambda: 1, scope="run-7").value == 1
+
+
 def test_other_connections_are_refused(ledger: Ledger, postgres: Postgres) -> None:
-    with pytest.raises(InvalidInput, match="no connection of sqlite3 or psycopg"):
+    with pytest.raises(InvalidInput, match="not a connection of sqlite3 or psycopg"):
         ledger.atomic(object())
     with psycopg.connect(postgres.dsn) as connection, pytest.raises(InvalidInput, match="same database"):
         ledger.atomic(connection)
@@ -159,7 +169,7 @@ def test_a_function_that_commits_by_itself_is_told(database: Database, fails: bo
     assert doubt.value.operation is not None and doubt.value.operation.state == "in_doubt"
     with pytest.raises(InDoubt):
         order(1)
-    assert database.orders() == [1], "it is not run again"
+    assert database.orders() == [1], "it does not run again"
 
 
 def test_a_function_that_rolls_back_by_itself_is_told(database: Database) -> None:
@@ -173,3 +183,25 @@ def test_a_function_that_rolls_back_by_itself_is_told(database: Database) -> Non
         with pytest.raises(InDoubt, match="committed or rolled back"):
             atomic.call("order", {}, order)
     assert database.orders() == []
+
+
+def test_what_the_policy_redacts_is_not_stored(database: Database, tmp_path: Path) -> None:
+    policy = tmp_path / "onceward.toml"
+    policy.write_text('[defaults]\nredact = ["re:sk_[a-z]+", "json:/token"]\n')
+    with Ledger(database.ledger.url, policy=policy) as ledger:
+        atomic = ledger.atomic(database.connection)
+
+        @atomic.once(key=["id"], returns="receipt")
+        def order(id: int) -> Any:
+            return {**database.insert(id), "token": "hidden", "url": "?k=sk_abc"}
+
+        first = order(1)
+        assert first.value == {"id": 1, "token": "hidden", "url": "?k=sk_abc"}
+        again = order(1)
+        assert (again.replayed, database.orders()) == (True, [1])
+        assert again.value == {"id": 1, "token": "[redacted]", "url": "?k=[redacted]"}
+    table = "onceward" if database.kind == "sqlite" else "operation"
+    with database.connect() as connection:
+        rows = str(connection.execute(f"select * from {table}").fetchall())
+    connection.close()
+    assert "[redacted]" in rows and "hidden" not in rows and "sk_abc" not in rows

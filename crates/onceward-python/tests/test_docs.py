@@ -1,4 +1,4 @@
-"""The samples of the documentation, run as they stand."""
+"""Runs the samples of the documentation unchanged."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PAGES = ["docs/python.md", "crates/onceward-python/README.md", "README.md"]
 
 
 def samples(page: str) -> str:
-    """All Python of a page, one block after the other."""
+    """All Python blocks of a page in order."""
     return "\n".join(re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE))
 
 

@@ -1,4 +1,4 @@
-"""Check-then-act and events that come twice."""
+"""Check-then-act, and events that are delivered twice."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_an_event_whose_handler_failed_is_in_doubt(ledger: Ledger) -> None:
     with pytest.raises(RuntimeError, match="handler"), ledger.dedupe("evt_1"):
         raise RuntimeError("handler")
     with pytest.raises(InDoubt), ledger.dedupe("evt_1"):
-        pytest.fail("it is not handled again")
+        pytest.fail("it must not be handled again")
     (record,) = ledger.operations()
     ledger.settle(record.id, "failed")
     with ledger.dedupe("evt_1") as event:
@@ -133,8 +133,9 @@ def test_deliveries_in_one_event_loop_never_stop_it(ledger: Ledger) -> None:
         first = asyncio.create_task(deliver())
         await began.wait()
         second = asyncio.create_task(deliver())
+        # Time is the subject: it does not end before the release.
         await asyncio.sleep(0.05)
-        assert not second.done(), "it waits, and the loop goes on"
+        assert not second.done(), "it waits, and the loop keeps running"
         go_on.set()
         with pytest.raises(RuntimeError, match="async with"):
             with ledger.dedupe("evt_1"):
@@ -149,7 +150,7 @@ def test_an_event_whose_task_was_cancelled_is_in_doubt(ledger: Ledger) -> None:
         async def deliver() -> None:
             async with ledger.dedupe("evt_1"):
                 began.set()
-                await asyncio.sleep(60)
+                await asyncio.Event().wait()
 
         began = asyncio.Event()
         task = asyncio.create_task(deliver())

@@ -1,4 +1,4 @@
-"""No effect is ever recorded as "no": functions of a few requests, through the real clients, that fail anywhere."""
+"""An effect is never recorded as "no": functions that send a few requests with real clients and fail anywhere."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def test_no_effect_is_recorded_as_no(ledger: Ledger, server: Server, rpc: Rpc, c
             try:
                 perform(step, run, server, rpc)
             except Exception:
-                # A function may go on after a failure, but for its last one.
+                # A function may continue after a failure, except after the last one.
                 if not swallows or place == len(steps) - 1:
                     raise
 
@@ -299,7 +299,7 @@ BESIDES = [
 def test_an_effect_by_whatever_way_leaves_a_later_refusal_in_doubt(
     ledger: Ledger, server: Server, first: Callable[[str], object]
 ) -> None:
-    # Connections and workers that were there before the call are used, too.
+    # Connections and workers from before the call are used, too.
     workers.submit(int).result()
     pool.apply(int)
     session.post(f"{server.url}/warm/201")
@@ -320,7 +320,7 @@ def test_a_task_that_goes_on_leaves_it_in_doubt(ledger: Ledger, server: Server) 
         done = asyncio.Event()
 
         async def later() -> None:
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.05)  # after the other one has failed
             async with aiohttp.ClientSession() as session, session.post(f"{server.url}/gather/201"):
                 done.set()
 
@@ -432,8 +432,8 @@ def test_a_guarded_call_within_another(ledger: Ledger, server: Server) -> None:
     assert server.effects["nested"] == 1
 
 
-def test_the_ways_of_a_transport_that_is_none(ledger: Ledger) -> None:
-    """Effects in this very process, behind a client."""
+def test_transports_without_a_network(ledger: Ledger) -> None:
+    """Effects in this process, behind a client."""
     effects: list[int] = []
 
     def act(request: httpx.Request) -> httpx.Response:

@@ -1,4 +1,4 @@
-"""The examples run, and what a user writes in each is at most ten lines."""
+"""The examples run, and the user's part of each is at most ten lines."""
 
 from __future__ import annotations
 

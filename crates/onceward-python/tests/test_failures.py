@@ -1,4 +1,4 @@
-"""Which failures are certain: the real libraries against servers that refuse, stay silent, reset or answer."""
+"""Failures without effect: real libraries against servers that refuse, stay silent, reset or answer."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ ALL = [*HTTP, by_urllib3_with_retries, by_boto3, by_smtplib, by_stripe, by_socke
 
 
 def outcome(ledger: Ledger, send: Callable[[int], None], how: str, answer: bytes = b"") -> OncewardError:
-    """What the ledger makes of a call that ends like this."""
+    """What the ledger records for a call that ends in this way."""
     with failing(how, answer) as port:
         guarded = ledger.once(name=send.__name__, volatile=["port"])(send)
         with pytest.raises(OncewardError) as ended:
@@ -142,7 +142,7 @@ def test_a_refused_connection_had_no_effect(ledger: Ledger, send: Callable[[int]
 def test_silence_after_the_request_is_in_doubt(ledger: Ledger, send: Callable[[int], None]) -> None:
     ended = outcome(ledger, send, "silence")
     if send is by_smtplib:
-        # The server never even said hello, so no mail can have been taken; in doubt is true as well.
+        # The server sent no greeting, so it cannot have accepted a mail; in doubt is correct as well.
         assert isinstance(ended, (InDoubt, Failed))
         return
     assert isinstance(ended, InDoubt) and not ended.retryable, repr(ended.__cause__)
@@ -206,7 +206,7 @@ def test_what_an_exception_says(error: Exception, verdict: str | None) -> None:
 
 
 def test_every_class_in_the_table_exists() -> None:
-    """A library that renames a class would otherwise be in doubt in silence."""
+    """Otherwise a library that renames a class would silently put everything in doubt."""
     missing = []
     for name in TABLE:
         module, _, kind = name.rpartition(".")
@@ -224,7 +224,7 @@ def test_every_class_in_the_table_exists() -> None:
 
 def test_the_next_generation_of_httpx_is_known(ledger: Ledger) -> None:
     if sys.version_info < (3, 11):
-        # It is not made for older ones.
+        # It does not support older versions.
         return
     httpx2 = importlib.import_module("httpx2")
 

@@ -76,7 +76,7 @@ class Unnamed:
     def __call__(self, amount: Any) -> None: ...
 
 
-# Each is a callable of one more argument, and what it does, in words that no other one has.
+# Each is a callable with one more argument, and a unique description of what it does.
 Action = tuple[Any, Any]
 names = st.sampled_from(["alice", "bob", ""])
 CALLABLES: st.SearchStrategy[Action] = st.one_of(
@@ -309,7 +309,7 @@ def test_a_session_without_an_id_is_refused(ledger: Ledger, id: Any) -> None:
 
 
 class InjectedState:
-    """As agent frameworks mark what they fill in."""
+    """The mark of agent frameworks for parameters that they fill in."""
 
 
 class ToolContext:
@@ -347,8 +347,8 @@ def test_what_a_framework_fills_in_is_no_part_of_the_key(ledger: Ledger) -> None
         ({"ttl": object()}, "ttl is"),
         ({"retries": -1}, "retries is"),
         ({"retries": "3"}, "retries is"),
-        ({"no_effect": "ValueError"}, "classes of exceptions"),
-        ({"no_effect": (1,)}, "classes of exceptions"),
+        ({"no_effect": "ValueError"}, "exception classes"),
+        ({"no_effect": (1,)}, "exception classes"),
         ({"probe": True}, "give a function"),
         ({"codec": object()}, "encode and decode"),
         ({"dispatch": "later"}, "not one of"),
@@ -427,7 +427,7 @@ def test_memory_as_sqlite_spells_it(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert [ledger.call("a", {}, lambda: 1).replayed for _ in range(2)] == [False, True]
     assert not list(tmp_path.iterdir())
     for place in ("", None, 5):
-        with pytest.raises(InvalidInput, match="place"):
+        with pytest.raises(InvalidInput, match="URL"):
             Ledger(place)  # type: ignore[arg-type]
 
 

@@ -1,4 +1,4 @@
-"""Event loops that are not asyncio's: what waits for the ledger lets others go on."""
+"""Event loops other than asyncio's: other tasks run while a call waits for the ledger."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_trio(ledger: Ledger) -> None:
     @ledger.once(name="charge")
     async def charge(amount: int) -> int:
         runs.append(amount)
-        await trio.sleep(0.05)
+        await trio.sleep(0.05)  # the other callers arrive meanwhile
         return amount
 
     @ledger.once(name="refused")

@@ -31,7 +31,7 @@ from onceward._onceward import CODES
 
 
 class Effects(list[Any]):
-    """What happened in the world."""
+    """The effects that happened."""
 
     def happen(self, *what: Any) -> dict[str, int]:
         self.append(what)
@@ -70,7 +70,7 @@ def test_another_payload_under_the_same_key_is_refused_by_name(ledger: Ledger, w
     assert refused.value.operation is not None and refused.value.operation.state == "done"
 
 
-def test_a_wanted_repeat_has_another_occurrence(ledger: Ledger, world: Effects) -> None:
+def test_a_deliberate_repeat_has_another_occurrence(ledger: Ledger, world: Effects) -> None:
     charge = ledger.once(name="charge")(lambda amount: world.happen(amount))
     assert [charge(1), charge(1), charge.occurrence(2)(1), charge.occurrence(2)(1), charge.occurrence("may")(1)] == [
         {"id": 1}, {"id": 1}, {"id": 2}, {"id": 2}, {"id": 3},
@@ -335,7 +335,7 @@ def test_results_expire_and_a_given_key_is_not_run_again(ledger: Ledger, world: 
 
 
 def until_expired(ledger: Ledger) -> None:
-    """The ledger's own clock decides, so it is asked."""
+    """Waits by the ledger's own clock."""
     while next(ledger.operations()).state != "expired":
         pass
 
@@ -353,7 +353,7 @@ def test_options_are_checked_before_anything_runs(ledger: Ledger, tmp_path: Path
         ledger.once(ttl=0)(f)
     with pytest.raises(InvalidInput, match="names 'missing'"):
         ledger.once(key=["missing"])(f)
-    with pytest.raises(InvalidInput, match="not a span of time"):
+    with pytest.raises(InvalidInput, match="not a duration"):
         ledger.once(ttl="soon")(f)
     with pytest.raises(TypeError, match="generator"):
         ledger.once(name="f")(lambda: (yield))

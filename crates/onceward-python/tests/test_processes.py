@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import select
 import signal
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 
@@ -25,7 +27,7 @@ def test_sixteen_threads_on_one_key(ledger: Ledger) -> None:
     @ledger.once
     def charge(amount: int) -> int:
         runs.append(amount)
-        time.sleep(0.02)
+        time.sleep(0.02)  # the other callers arrive meanwhile
         return amount
 
     with ThreadPoolExecutor(16) as pool:
@@ -34,15 +36,22 @@ def test_sixteen_threads_on_one_key(ledger: Ledger) -> None:
 
 
 def test_other_threads_run_while_one_waits(ledger: Ledger) -> None:
-    """With the interpreter held, the second caller would wait for itself."""
+    """If the interpreter were held, the second caller would wait for itself."""
     release = threading.Event()
     slow = ledger.once(name="slow")(lambda: release.wait(ALONE_S))
     with ThreadPoolExecutor(2) as pool:
         first, second = pool.submit(slow), pool.submit(slow)
-        time.sleep(0.05)
+        time.sleep(0.05)  # time is the subject: neither ends before the release
         assert not first.done() and not second.done()
         release.set()
         assert first.result() is True and second.result() is True
+
+
+def eventually(holds: Callable[[], bool]) -> None:
+    until = time.monotonic() + ALONE_S
+    while not holds():
+        assert time.monotonic() < until
+        time.sleep(0.005)
 
 
 def charge_in(path: str) -> int:
@@ -67,7 +76,7 @@ def test_a_ledger_can_be_sent_to_another_process(ledger: Ledger) -> None:
 
 
 def in_child(work: object, *args: object) -> int:
-    """The exit status of a fork that does this."""
+    """The exit status of a forked child that does this work."""
     child = os.fork()
     if child == 0:
         status = 99
@@ -75,15 +84,14 @@ def in_child(work: object, *args: object) -> int:
             status = int(work(*args))  # type: ignore[operator]
         finally:
             os._exit(status)
-    until = time.monotonic() + ALONE_S
-    while time.monotonic() < until:
-        pid, status = os.waitpid(child, os.WNOHANG)
-        if pid:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.005)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    raise AssertionError("the child hangs")
+    ended = os.pidfd_open(child)
+    hangs = not select.select([ended], [], [], ALONE_S)[0]
+    os.close(ended)
+    if hangs:
+        os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    assert not hangs, "the child hangs"
+    return os.waitstatus_to_exitcode(status)
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
@@ -98,12 +106,12 @@ def test_a_fork_of_an_idle_ledger_opens_its_own(ledger: Ledger) -> None:
         return 10 * charge(1) + charge(2) + len(runs) - 21
 
     assert in_child(child) == 10 + 2 + 1
-    assert charge(2) == 2 and 2 not in runs, "the child's effect is known here"
+    assert charge(2) == 2 and 2 not in runs, "the parent sees the child's effect"
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 def test_a_fork_waits_with_its_own_clock(tmp_path: Path) -> None:
-    """A child whose timers were its parent's would wait for ever."""
+    """A child with its parent's timers would wait for ever."""
     with Ledger(tmp_path / "a.db") as ledger:
         began, release = tmp_path / "began", tmp_path / "release"
         hold = (
@@ -112,11 +120,10 @@ def test_a_fork_waits_with_its_own_clock(tmp_path: Path) -> None:
         hold += "def work():\n began.touch()\n while not release.exists(): time.sleep(0.005)\n return 5\n"
         hold += "Ledger(sys.argv[1]).call('slow', {}, work)"
         other = subprocess.Popen([sys.executable, "-c", hold, str(tmp_path / "a.db"), str(began), str(release)])
-        while not began.exists():
-            time.sleep(0.005)
+        eventually(began.exists)
         with ThreadPoolExecutor(1) as pool:
             waits = pool.submit(ledger.call, "slow", {}, lambda: 6)
-            time.sleep(0.1)
+            time.sleep(0.1)  # nothing shows that it waits; if it comes later, it gets the same result
             release.touch()
             assert waits.result().value == 5
         other.wait()
@@ -125,8 +132,7 @@ def test_a_fork_waits_with_its_own_clock(tmp_path: Path) -> None:
         other = subprocess.Popen(
             [sys.executable, "-c", hold.replace("'slow'", "'slow2'"), str(tmp_path / "a.db"), str(began), str(release)]
         )
-        while not began.exists():
-            time.sleep(0.005)
+        eventually(began.exists)
 
         def child() -> int:
             threading.Timer(0.2, release.touch).start()
@@ -146,7 +152,7 @@ def test_a_fork_of_a_ledger_in_use_says_so(ledger: Ledger) -> None:
         return 3
 
     assert ledger.call("forks", {}, lambda: in_child(child)).value == 1
-    assert ledger.call("other", {}, lambda: 1).effect == "updated", "the parent goes on"
+    assert ledger.call("other", {}, lambda: 1).effect == "updated", "the parent continues"
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
@@ -155,7 +161,7 @@ def test_a_ledger_in_memory_stays_with_its_process() -> None:
     assert ledger.call("charge", {}, lambda: 5).value == 5
 
     def child() -> int:
-        with pytest.raises(LedgerUnavailable, match="its process's own"):
+        with pytest.raises(LedgerUnavailable, match="belongs to the process that created it"):
             ledger.call("charge", {}, lambda: 6)
         return int(Ledger("memory:").call("charge", {}, lambda: 7).value)
 
@@ -175,6 +181,8 @@ def test_a_child_that_forgets_its_parents_ledger_leaves_its_locks_alone(ledger: 
 SCRIPT = """
 import sys, signal, os, time
 from onceward import Ledger, InDoubt
+# A shell starts what runs in the background with Ctrl-C ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 ledger = Ledger(sys.argv[1])
 def work():
     print("began", flush=True)
@@ -211,7 +219,7 @@ def test_ctrl_c_while_it_waits_for_another_ends_the_wait(tmp_path: Path) -> None
     waiter = start(tmp_path / "a.db", "work")
     assert said(waiter) == "calls"
     with Ledger(tmp_path / "a.db") as ledger:
-        # Long enough to be in the wait; were it not yet, the interrupt would be told in the same words.
+        # Long enough to be waiting; an earlier interrupt would have the same result.
         time.sleep(0.3)
         waiter.send_signal(signal.SIGINT)
         assert said(waiter) == "interrupted running"
@@ -258,7 +266,7 @@ def fork():
             raise ValueError("in the child")
         return "the child's"
     os.waitpid(child, 0)
-    # What others find while the parent is still at it.
+    # What others find while the parent is still working.
     print(Ledger(place).show(next(Ledger(place).operations()).id).state, flush=True)
     with open(effects, "a") as file:
         file.write("x")

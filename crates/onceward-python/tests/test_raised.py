@@ -115,7 +115,7 @@ class Control(BaseException):
 
 
 def of_name(module: str, name: str, base: type[BaseException] = Exception) -> type[BaseException]:
-    """A class as another package has it."""
+    """A class as another package defines it."""
     return type(name.rpartition(".")[2], (base,), {"__module__": module, "__qualname__": name})
 
 
@@ -158,7 +158,7 @@ def test_control_flow_of_coroutines(ledger: Ledger) -> None:
     assert not isinstance(caught.value, OncewardError)
 
 
-def test_a_retry_loop_goes_on_matching(ledger: Ledger) -> None:
+def test_a_retry_loop_still_matches(ledger: Ledger) -> None:
     """As Celery's `autoretry_for` and tenacity's `retry_if_exception_type` do."""
     tries: list[int] = []
 
@@ -227,7 +227,7 @@ def test_every_error_can_be_made_copied_and_pickled(kind: type[OncewardError]) -
     assert type(again) is kind and str(again) == str(error) and again.code == kind.code
 
 
-# What is returned in the place of a result.
+# What is returned instead of a result.
 
 
 def a_generator(acts: Callable[[], None]) -> Any:

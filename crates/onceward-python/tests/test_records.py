@@ -1,4 +1,4 @@
-"""Looking at records, and what people do to them."""
+"""Reading records and administering them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_settling_and_what_a_record_tells(ledger: Ledger, doubted: str) -> None:
     assert settled.state == "done" and json.loads(settled.json or "") == {"id": 1} and settled.settled_by
     with pytest.raises(WrongState) as wrong:
         ledger.settle(doubted, "failed")
-    # No call was made, so nothing is said of one; the operation is there to be asked.
+    # No call was made, so the error does not describe one; the operation can be queried.
     assert (wrong.value.happened, wrong.value.ran, wrong.value.effect) == (None, None, "noop")
     assert wrong.value.operation is not None and wrong.value.operation.happened == "yes"
     with pytest.raises(InvalidInput, match="not one of done, failed"):

@@ -1,4 +1,4 @@
-"""A replay is what the first caller got, in type and value, or the first caller is warned: forty types and more."""
+"""A replay has the type and value of the first result, or the first caller is warned: more than forty types."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ excluded = Excluded(id=1, secret=9)
 excluded._private = 5
 ZONED = datetime(2026, 7, 1, 12, tzinfo=ZoneInfo("Europe/Berlin"))
 
-# The annotation, and what is returned.
+# The annotation, and the returned value.
 RESULTS: list[tuple[Any, Any]] = [
     (None, None), (int, 10**30), (float, -0.5), (float, float("inf")), (str, "é\u2028"), (bool, True),
     (bytes, b"\x00\xff"), (bytearray, bytearray(b"x")), (list, [1, [2.0, None]]), (dict, {"b": 1, "a": {}}),
@@ -155,7 +155,7 @@ RESULTS: list[tuple[Any, Any]] = [
     (tuple[Cat, Dog], (Cat("a"), Dog("b"))),
     (dict[str, list[Model]], {"a": [Model(id=1)]}),
 ]  # fmt: skip
-# What is known to have no form that comes back; here the warning is all there is.
+# Values that cannot be restored: here only the warning is tested.
 WARNED: list[tuple[Any, Any]] = [
     (Any, object()), (Any, Text("x")), (Secret, Secret(key=pydantic.SecretStr("s"))), (Any, Cat("unannotated")),
     (Any, Colour.RED), (Cat, Dog("not a cat")), (Any, [1, {2: object()}]), (Any, Exception("x")),

@@ -1,4 +1,4 @@
-"""Results: a replay gives what the first call gave."""
+"""Results: a replay returns what the first call returned."""
 
 from __future__ import annotations
 

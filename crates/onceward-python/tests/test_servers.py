@@ -29,7 +29,7 @@ def test_threads_and_tasks_on_one_key(shared: Ledger) -> None:
     @shared.once
     def charge(amount: int) -> int:
         runs.append(amount)
-        time.sleep(0.02)
+        time.sleep(0.02)  # the other callers arrive meanwhile
         return amount
 
     @shared.once(name="mail")
@@ -47,18 +47,18 @@ def test_threads_and_tasks_on_one_key(shared: Ledger) -> None:
 
 
 def test_a_lease_is_kept_while_the_function_runs(shared: Ledger) -> None:
-    """Longer than its lease, in a thread that holds on to its work: nobody overtakes it."""
+    """The function runs longer than its lease and blocks its thread: no other caller overtakes it."""
     runs: list[int] = []
 
     @shared.once(lease=0.6)
     def slow() -> int:
         runs.append(1)
-        time.sleep(1.8)
+        time.sleep(1.8)  # time is the subject: three leases
         return len(runs)
 
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(slow)
-        time.sleep(1.2)
+        time.sleep(1.2)  # time is the subject: two leases
         second = pool.submit(slow)
         assert first.result() == second.result() == 1
 
@@ -69,13 +69,13 @@ def test_a_lease_is_kept_while_a_coroutine_blocks_its_loop(shared: Ledger) -> No
     @shared.once(name="slow", lease=0.6)
     async def slow() -> int:
         runs.append(1)
-        time.sleep(1.8)
+        time.sleep(1.8)  # time is the subject: three leases
         return len(runs)
 
     other: list[object] = []
 
     def from_another_thread() -> None:
-        time.sleep(1.2)
+        time.sleep(1.2)  # time is the subject: two leases
         other.append(asyncio.run(slow()))
 
     thread = threading.Thread(target=from_another_thread)
@@ -97,7 +97,7 @@ def test_an_owner_that_is_gone_is_in_doubt_when_its_lease_is_over(shared: Ledger
 
 
 def test_a_task_that_is_cancelled_before_it_began_has_failed(shared: Ledger) -> None:
-    """Its intent may be on its way to the server, where nobody would see that its owner is gone."""
+    """Its intent may still be on its way to the server, which cannot see that its owner is gone."""
     runs: list[int] = []
 
     @shared.once(name="charge", lease=60)
@@ -106,9 +106,9 @@ def test_a_task_that_is_cancelled_before_it_began_has_failed(shared: Ledger) -> 
         return number
 
     async def main() -> None:
-        # Opened before, so that the first step of the call sends its intent.
+        # Open the ledger first, so that the first step of the call sends its intent.
         shared.open()
-        # A server that is quick may have answered within that step: then it was not cancelled before it began.
+        # A fast server may answer within that step: then the call was not cancelled before it began.
         for number in range(50):
             call = asyncio.create_task(charge(number))
             await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""Tool loops without any SDK: what a model's call comes to, and what the model is told."""
+"""Tool loops without any SDK: the outcome of a model's call, and the message for the model."""
 
 from __future__ import annotations
 
@@ -161,5 +161,5 @@ def test_a_definition_gets_the_argument_for_repeats() -> None:
     )
     assert strict["function"]["strict"] is False and "occurrence" in strict["function"]["parameters"]["properties"]
     assert list(schema["properties"]) == ["order"]
-    with pytest.raises(ValueError, match="of its own"):
+    with pytest.raises(ValueError, match="already has an argument"):
         repeatable(made)

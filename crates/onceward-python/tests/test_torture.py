@@ -1,4 +1,4 @@
-"""Every cell of the torture is what it should be."""
+"""Every cell of the torture table has the expected value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each type of value is in a key."""
+"""How each type of value is represented in a key."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_the_canonical_text_of(value: object, text: str) -> None:
     ("value", "problem"),
     [
         (float("nan"), "not a finite number"), (float("inf"), "not a finite number"), (Decimal("NaN"), "not a finite"),
-        ({1: "a"}, "keys are text"), (object(), "has no one JSON form"), ({"a": [object()]}, "the input/a/0 is a"),
+        ({1: "a"}, "keys are text"), (object(), "one possible JSON form"), ({"a": [object()]}, "the input/a/0 is a"),
         (10**1001, "number"),
     ],
 )  # fmt: skip
@@ -108,7 +108,7 @@ def test_what_has_no_one_meaning_is_refused(value: object, problem: str) -> None
 def test_a_value_that_holds_itself_is_refused() -> None:
     loop: list[Any] = []
     loop.append(loop)
-    with pytest.raises(InvalidInput, match="holds itself"):
+    with pytest.raises(InvalidInput, match="contains itself"):
         canonical(loop)
 
 

@@ -1,7 +1,7 @@
 """The torture of the ledger through its Python API: `python torture.py [--url URL]` prints the table, cell by cell.
 
-Each cell is a count of effects that really happened (lines in a file), by processes that are killed, stopped, refused
-and raced. A cell that is not what it should be makes the exit status 1.
+Each cell counts the effects that really happened (lines in a file) with processes that are killed, stopped, refused
+or race each other. A cell with an unexpected value makes the exit status 1.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PATIENCE_S = 60.0
 
 
 class Bench:
-    """One place for one cell: a ledger, and a world that counts."""
+    """The folder of one cell: a ledger, and a file that counts effects."""
 
     def __init__(self, folder: Path, url: str | None = None) -> None:
         self.folder = folder
@@ -51,12 +51,12 @@ class Bench:
             time.sleep(0.002)
 
     def ready(self) -> None:
-        """One of a crowd is ready, and waits for all to start at once."""
+        """This process is ready, and waits until all start at once."""
         self.touch(f"ready-{os.getpid()}")
         self.wait_for("go")
 
     def start(self, role: str, count: int) -> list[subprocess.Popen[str]]:
-        """A crowd that starts at once."""
+        """Processes that start at once."""
         crowd = [self.worker(role) for _ in range(count)]
         for worker in crowd:
             self.wait_for(f"ready-{worker.pid}")
@@ -68,7 +68,7 @@ class Bench:
         return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
-# What workers do: each is a process of its own.
+# What workers do: each is a separate process.
 
 
 def one_key(bench: Bench) -> str:
@@ -76,7 +76,7 @@ def one_key(bench: Bench) -> str:
 
     def work() -> int:
         bench.effect()
-        time.sleep(0.05)
+        time.sleep(0.05)  # the other callers arrive meanwhile
         return 42
 
     bench.ready()
@@ -97,7 +97,7 @@ def many_keys(bench: Bench) -> str:
 
 
 def killed(bench: Bench, when: str, how: str) -> str:
-    """Is killed before or after its effect."""
+    """A worker that is killed before or after its effect."""
 
     def work() -> None:
         operation = current_operation()
@@ -112,7 +112,7 @@ def killed(bench: Bench, when: str, how: str) -> str:
 
 
 def stopped(bench: Bench) -> str:
-    """Begins, is stopped for longer than its lease, wakes, and only then has its effect."""
+    """A worker that begins, is stopped for longer than its lease, resumes, and only then has its effect."""
 
     def work() -> str:
         bench.touch("began")
@@ -127,7 +127,7 @@ def stopped(bench: Bench) -> str:
 WORKERS: dict[str, Callable[..., str]] = {"one": one_key, "many": many_keys, "killed": killed, "stopped": stopped}
 
 
-# The cells. Each gives what was seen; what it should be stands in the table.
+# The cells. Each returns what was observed; the table has the expected values.
 
 
 def a_one_key(bench: Bench, warm: bool = False) -> str:
@@ -251,7 +251,7 @@ def j_bad_result(bench: Bench) -> str:
         return twice(bench, work)
 
 
-def h_wanted_repeat(bench: Bench) -> str:
+def h_deliberate_repeat(bench: Bench) -> str:
     with Ledger(bench.url) as ledger:
         for occurrence in (1, 2, 1, 2):
             ledger.call("charge", {}, lambda: bench.effect(), occurrence=occurrence)
@@ -272,7 +272,7 @@ def k_zombie(bench: Bench) -> str:
     owner = bench.worker("stopped")
     bench.wait_for("began")
     owner.send_signal(signal.SIGSTOP)
-    time.sleep(1.0)
+    time.sleep(1.0)  # time is the subject: longer than any lease
     said = "ran"
     try:
         Ledger(bench.url).call("charge", {}, bench.effect, wait=0.5, lease=0.3)
@@ -285,7 +285,7 @@ def k_zombie(bench: Bench) -> str:
     return f"{len(bench.effects())} effect, {said} meanwhile, then {late} and {receipt.value}"
 
 
-# What each cell should be, with the owner's life seen by the kernel.
+# The expected values, if the kernel knows whether an owner is alive.
 CELLS: list[tuple[str, Callable[[Bench], str], str]] = [
     ("a: 16 processes, one key, cold", a_one_key, "1 effect, 1 ran, 15 replayed, 0 errors"),
     ("a: 16 processes, one key, warm", a_warm, "1 effect, 1 ran, 15 replayed, 0 errors"),
@@ -298,7 +298,7 @@ CELLS: list[tuple[str, Callable[[Bench], str], str]] = [
     ("d: exception after the effect", d_exception_after, "1 effect, IN_DOUBT, IN_DOUBT"),
     ("e: same key, other payload", e_other_payload, "1 effect, detected in /amount"),
     ("g: 200 keys × 8 processes", g_many_keys, "0 duplicates, 0 lost, 1400 replayed"),
-    ("h: a wanted repeat", h_wanted_repeat, "2 effects"),
+    ("h: a deliberate repeat", h_deliberate_repeat, "2 effects"),
     ("i: refused before the effect", i_refused_before, "1 effect, FAILED, ran"),
     ("i: exception before the mark", i_exception_before, "1 effect, FAILED, ran"),
     ("j: result that is not JSON", j_bad_result, "1 effect, ran, replayed"),

@@ -7,12 +7,13 @@
     @ledger.once(key=["customer_id", "amount"], effect="created")
     def charge(customer_id, amount, note=""): ...
 
-A call is written down before anything happens, runs once, and is replayed to every retry.
+A call is recorded before anything happens, runs once, and is replayed to every retry.
 """
 
 from ._codec import Codec
 from ._dedupe import Dedupe
 from ._guard import Yes
+from ._held import Released
 from ._ledger import Ledger
 from ._once import OnceFunction
 from ._onceward import Plan, Receipt, Record, __version__, canonical
@@ -22,19 +23,23 @@ from .errors import (
     BudgetExhausted,
     Cancelled,
     Failed,
+    Held,
     InDoubt,
     InProgress,
     InvalidInput,
     KeyExpired,
     KeyMissing,
     KeyReused,
+    LedgerReplaced,
     LedgerUnavailable,
     NotDispatched,
     NotFound,
     OncewardError,
     ResultUnavailable,
     ResultWarning,
+    Stopped,
     Timeout,
+    Undone,
     Unverified,
     WrongState,
 )
@@ -45,6 +50,7 @@ __all__ = [
     "Codec",
     "Dedupe",
     "Failed",
+    "Held",
     "InDoubt",
     "InProgress",
     "InvalidInput",
@@ -52,6 +58,7 @@ __all__ = [
     "KeyMissing",
     "KeyReused",
     "Ledger",
+    "LedgerReplaced",
     "LedgerUnavailable",
     "NotDispatched",
     "NotFound",
@@ -61,10 +68,13 @@ __all__ = [
     "Plan",
     "Receipt",
     "Record",
+    "Released",
     "ResultUnavailable",
     "ResultWarning",
     "Session",
+    "Stopped",
     "Timeout",
+    "Undone",
     "Unverified",
     "WrongState",
     "Yes",

@@ -1,6 +1,6 @@
-"""Record and effect in one transaction of the caller's own: for effects in his own database, exactly once.
+"""Record and effect in one transaction of the caller's own connection: exactly once, for effects in that database.
 
-The statements are executed on the caller's connection; what is written is decided by the ledger's rules.
+The statements run on the caller's connection; the ledger's rules decide what is written.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from urllib.parse import parse_qs, urlsplit
 from . import _options, _wrap
 from ._guard import in_words
 from ._onceward import Receipt, Written, atomic_begin
-from .errors import InvalidInput, LedgerUnavailable, as_raised
+from .errors import InvalidInput, LedgerReplaced, LedgerUnavailable, Stopped, as_raised
 
 if TYPE_CHECKING:
     from ._guard import Guard
     from ._ledger import Ledger
 
-# How often a decision is made again because another transaction ended meanwhile.
+# How often to decide again because another transaction has changed the record in between.
 _TRIES = 16
 
 
@@ -31,24 +31,24 @@ class Atomic:
 
     def __init__(self, ledger: Ledger, connection: Any) -> None:
         self._ledger = ledger
-        self._door: _Sqlite | _Postgres
+        self._database: _Sqlite | _Postgres
         if hasattr(connection, "executescript"):
-            self._door = _Sqlite(connection)
+            self._database = _Sqlite(connection)
         elif hasattr(connection, "info") and hasattr(connection, "transaction"):
-            self._door = _Postgres(connection, ledger)
+            self._database = _Postgres(connection, ledger)
         else:
             kind = f"{type(connection).__module__}.{type(connection).__qualname__}"
-            raise InvalidInput(f"a {kind} is no connection of sqlite3 or psycopg, which atomic mode works on")
+            raise InvalidInput(f"a {kind} is not a connection of sqlite3 or psycopg, which atomic mode needs")
 
     def call(self, name: str, inputs: object, function: Callable[..., Any], **options: Any) -> Receipt:
-        """Lets one call happen exactly once: its effect on this connection and its record are one commit.
+        """Makes one call exactly once: its effect on this connection and its record are one commit.
 
-        The function must neither commit nor roll back. Where it raises, nothing happened and nothing is on record.
+        The function must neither commit nor roll back. If it raises, nothing happened and nothing is recorded.
         """
         return self._run(_wrap.single(self._ledger, name, function, inputs, options, waits=False), (inputs,), None)
 
     def once(self, *functions: Callable[..., Any], **options: Any) -> Any:
-        """Guards a function whose effects are all on this connection: see `Ledger.once`."""
+        """Guards a function all of whose effects are on this connection: see `Ledger.once`."""
         _options.check(options)
 
         def decorate(function: Callable[..., Any]) -> Any:
@@ -68,62 +68,63 @@ class Atomic:
         return decorate(*functions) if functions else decorate
 
     def _run(self, guard: Guard, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Receipt:
-        door = self._door
-        door.begin()
+        database = self._database
+        database.begin()
         try:
             begun = self._begin(guard, args, kwargs)
             if isinstance(begun, Receipt):
-                door.rollback()
+                database.rollback()
                 return begun
-            door.mark()
+            database.mark()
             try:
                 value = guard.function(*args, **(kwargs or {}))
             except BaseException as error:
                 self._refuse_commit(begun, error)
-                door.rollback()
+                database.rollback()
                 if isinstance(error, Exception):
                     failed: Any = begun.failed(in_words(error))
                     failed.__cause__ = error
                     raise as_raised(failed) from error
                 raise
             self._refuse_commit(begun, None)
-            ended = begun.done(guard.effect, guard.encode(value), door.now_ms())
-            if not door.write(ended):
-                raise LedgerUnavailable("this is not the transaction that the operation was begun in")
+            ended = begun.done(guard.effect, guard.encode(value), database.now_ms())
+            if not database.write(ended):
+                raise LedgerUnavailable("this is not the transaction in which the operation was begun")
         except BaseException:
-            door.rollback()
+            database.rollback()
             raise
-        door.commit(ended)
-        return ended.receipt(door.wall_ms(), value)
+        database.commit(ended)
+        return ended.receipt(database.wall_ms(), value)
 
     def _refuse_commit(self, begun: Written, error: BaseException | None) -> None:
-        """A function that ends the transaction itself takes record and effect apart: it is in doubt, and says why."""
-        door = self._door
-        if door.is_marked():
+        """Puts the operation in doubt if the function ended the transaction itself: part of it may be committed."""
+        database = self._database
+        if database.is_marked():
             return
-        door.rollback()
+        database.rollback()
         reason = "the function committed or rolled back the transaction itself, so part of it may have been committed"
-        door.begin()
-        doubt = begun.in_doubt(reason, door.now_ms())
-        if door.write(doubt):
-            door.commit(doubt)
+        database.begin()
+        doubt = begun.in_doubt(reason, database.now_ms())
+        if database.write(doubt):
+            database.commit(doubt)
         else:
-            door.rollback()
+            database.rollback()
         raised: Any = doubt.doubted(f"{reason}; let the ledger commit, or guard it with ledger.once")
         raise raised from error
 
     def _begin(self, guard: Guard, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Receipt | Written:
-        _, _, id = guard.spec.identity(args, kwargs)
+        database = self._database
+        id = database.id(guard, args, kwargs)
         for _ in range(_TRIES):
-            found, now_ms = self._door.load(id)
-            step = atomic_begin(guard.spec, args, kwargs, found, now_ms)
-            if isinstance(step, Receipt) or self._door.write(step):
+            found = database.load(id)
+            step = atomic_begin(guard.spec, args, kwargs, found, database.now_ms(), database.ledger)
+            if isinstance(step, Receipt) or database.write(step):
                 return step
-        raise LedgerUnavailable("others change this operation without end; nothing was run")
+        raise LedgerUnavailable("other callers keep changing this operation; nothing was run")
 
 
 class _Sqlite:
-    """The table `onceward` beside the caller's own, in a transaction that is begun as IMMEDIATE."""
+    """The table `onceward` beside the caller's tables, in a transaction that begins as IMMEDIATE."""
 
     TABLE = """CREATE TABLE IF NOT EXISTS onceward (
         id     TEXT    PRIMARY KEY,
@@ -132,6 +133,7 @@ class _Sqlite:
         body   BLOB
     ) STRICT;
     CREATE INDEX IF NOT EXISTS onceward_due ON onceward (due_ms) WHERE due_ms IS NOT NULL"""
+    ledger = None
 
     def __init__(self, connection: Any) -> None:
         self.connection = connection
@@ -143,19 +145,19 @@ class _Sqlite:
 
     def refuse_open_transaction(self) -> None:
         if self.connection.in_transaction:
-            raise InvalidInput("the connection is in a transaction; commit it first, and leave autocommit as it is")
+            raise InvalidInput("the connection is in a transaction; commit it first, and do not change autocommit")
 
     def begin(self) -> None:
         self.refuse_open_transaction()
-        # Taken at once: whoever reads first and writes later may find that he must not.
+        # Take the write lock at once. A transaction that reads first may be refused the lock when it writes.
         self.connection.execute("BEGIN IMMEDIATE")
 
     def mark(self) -> None:
-        """Notes which transaction this is."""
+        """Marks the current transaction."""
         self.connection.execute("SAVEPOINT onceward_guard")
 
     def is_marked(self) -> bool:
-        """Whether it is the same transaction still."""
+        """Whether the marked transaction is still the current one."""
         try:
             self.connection.execute("RELEASE onceward_guard")
         except Exception:
@@ -173,9 +175,12 @@ class _Sqlite:
             self.rollback()
             raise
 
-    def load(self, id: str) -> tuple[str | None, int]:
+    def id(self, guard: Guard, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> str:
+        return guard.spec.identity(args, kwargs)[2]
+
+    def load(self, id: str) -> str | None:
         row = self.connection.execute("SELECT record FROM onceward WHERE id = ?", (id,)).fetchone()
-        return (row[0] if row else None), self.wall_ms()
+        return row[0] if row else None
 
     def write(self, step: Written) -> bool:
         if step.expected is not None and not self._stands(step):
@@ -186,7 +191,7 @@ class _Sqlite:
         return True
 
     def _stands(self, step: Written) -> bool:
-        found, _ = self.load(step.id)
+        found = self.load(step.id)
         return found is not None and json.loads(found)["version"] == step.expected
 
     def wall_ms(self) -> int:
@@ -196,9 +201,8 @@ class _Sqlite:
 
 
 class _Postgres:
-    """The ledger's own schema, which must be in the caller's database: what is done here is seen there."""
+    """The ledger's schema, which must be in the caller's database, so that both see the same transaction."""
 
-    NOW = "floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
     NEW = tuple("id scope name key origin state version attempt created_ms updated_ms due_ms detail outcome".split())
     OLD = ("id", "expected", "state", "version", "attempt", "created_ms", "updated_ms", "due_ms", "detail", "outcome")
     WHOLE = frozenset({"version", "attempt", "created_ms", "updated_ms", "due_ms", "expected"})
@@ -212,9 +216,13 @@ class _Postgres:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", schema):
             raise InvalidInput(f"the schema {schema!r} is not a plain name")
         self.connection, self.schema = connection, schema
-        # Makes the tables where there are none.
-        ledger.open()
+        # Creates the tables if necessary. The handle knows the ledger's time and the secret that keys its hashes.
+        self.ledger = ledger.open()._handle
         self.refuse_open_transaction()
+        # Every write compares this: whether the ledger is still the one that was opened.
+        opened = f"SELECT concat_ws(' ', value, tableoid, xmin) FROM \"{schema}\".meta WHERE name = 'ledger'"
+        self.opened = (connection.execute(opened).fetchone() or ("none",))[0]
+        self.rollback()
 
     def refuse_open_transaction(self) -> None:
         if self.connection.info.transaction_status.name != "IDLE":
@@ -226,11 +234,11 @@ class _Postgres:
             self.connection.execute("BEGIN")
 
     def mark(self) -> None:
-        """Notes which transaction this is."""
+        """Marks the current transaction."""
         self._marked = self._transaction()
 
     def is_marked(self) -> bool:
-        """Whether it is the same transaction still. One that is broken can only be rolled back."""
+        """Whether the marked transaction is still the current one. A broken one can only be rolled back."""
         status = self.connection.info.transaction_status.name
         return bool(status == "INERROR" or (status == "INTRANS" and self._transaction() == self._marked))
 
@@ -246,19 +254,20 @@ class _Postgres:
             self.connection.execute("COMMIT")
         except Exception as error:
             code = getattr(error, "sqlstate", None) or ""
-            # The server's own word that it was not committed.
+            # The server confirms that it was not committed.
             if code[:2] in ("23", "25", "40", "55") and code != "40003":
                 self.rollback()
                 raise
             raise ended.unanswered(str(error).strip()) from error
 
-    def load(self, id: str) -> tuple[str | None, int]:
+    def id(self, guard: Guard, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> str:
+        return self.ledger.identity(guard.spec, args, kwargs)[2]
+
+    def load(self, id: str) -> str | None:
         columns = [*self.NEW[1:], "replays"]
-        question = f"SELECT {self.NOW}, {', '.join('o.' + name for name in columns)} FROM (SELECT 1) AS t "
-        question += f'LEFT JOIN "{self.schema}".load_1(%s::text[]) AS o ON true'
-        now_ms, *cells = self.connection.execute(question, ([id],)).fetchone()
-        row = dict(zip(columns, cells, strict=True))
-        return (_whole(id, row) if row["version"] is not None else None), int(now_ms)
+        question = f'SELECT {", ".join(columns)} FROM "{self.schema}".load_2(%s::text[])'
+        cells = self.connection.execute(question, ([id],)).fetchone()
+        return _whole(id, dict(zip(columns, cells, strict=True))) if cells else None
 
     def write(self, step: Written) -> bool:
         row = {**step.columns, "id": step.id, "due_ms": step.due_ms, "expected": step.expected}
@@ -266,8 +275,19 @@ class _Postgres:
         values = [*self._arrays(self.NEW, row if new else None), *self._arrays(self.OLD, None if new else row)]
         some, none = "ARRAY[NULL]::bytea[]", "ARRAY[]::bytea[]"
         places = [*self._places(self.NEW), some if new else none, *self._places(self.OLD), none if new else some]
-        change = f'SELECT written FROM "{self.schema}".swap_1(NULL, false, {", ".join(places)})'
-        written = self.connection.execute(change, values).fetchone()[0]
+        # Only a beginning can be refused by the barrier of a stopped scope, or of one that it is a part of.
+        scopes = _scopes(step.columns["scope"]) if step.columns["state"] == "running" else []
+        values += [[step.id] * len(scopes), scopes]
+        places += ["%s::text[]", "%s::text[]"]
+        change = f'SELECT written, detail FROM "{self.schema}".swap_3(NULL, false, %s, NULL, NULL, {", ".join(places)})'
+        try:
+            written, barriers = self.connection.execute(change, [self.opened, *values]).fetchone()
+        except Exception as error:
+            if getattr(error, "sqlstate", None) == "OW001":
+                raise LedgerReplaced(f"this is not the ledger that was opened ({error}); nothing was run") from error
+            raise
+        if not written and barriers is not None:
+            raise Stopped(f'the scope "{json.loads(barriers)[step.id]["scope"]}" is stopped; nothing was run')
         return bool(written)
 
     def _places(self, names: tuple[str, ...]) -> list[str]:
@@ -277,14 +297,20 @@ class _Postgres:
         return [[row[name]] if row is not None else [] for name in names]
 
     def now_ms(self) -> int:
-        return int(self.connection.execute(f"SELECT {self.NOW}").fetchone()[0])
+        return self.ledger.clock_ms()
 
     def wall_ms(self) -> int:
         return time.time_ns() // 1_000_000
 
 
+def _scopes(scope: str) -> list[str]:
+    """The scopes whose barriers cover this scope: itself, and each part of it that ends before a `~`."""
+    parts = scope.split("~")
+    return ["~".join(parts[:count]) for count in range(len(parts), 0, -1)]
+
+
 def _whole(id: str, row: Mapping[str, Any]) -> str:
-    """The record as JSON text, in which detail and outcome stay the texts that they were."""
+    """The record as JSON text. Detail and outcome keep their stored text."""
     names = ("scope", "name", "version", "state", "attempt", "created_ms", "updated_ms", "due_ms", "replays")
     plain = {name: row[name] for name in names}
     plain |= {"id": id, "key": {"text": row["key"], "origin": row["origin"]}}

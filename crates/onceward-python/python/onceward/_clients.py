@@ -1,6 +1,6 @@
-"""The usual clients, each told to count its requests: patched when they are imported, as tracing libraries do.
+"""Patches for common clients, applied when they are imported, so that each request is counted.
 
-A `Wire` is one request as it goes over the wire, so redirects and a client's own retries are counted like any other.
+A `Wire` is one request as it is sent, so redirects and a client's own retries are counted like any other request.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Patch = Callable[[Any], None]
 
 
 def install() -> None:
-    """Patches what is imported, and what will be."""
+    """Patches what is imported already, and what will be imported later."""
     sys.meta_path.insert(0, _Finder())
     for name in list(_PATCHES):
         module = sys.modules.get(name)
@@ -38,7 +38,7 @@ def _apply(name: str, module: Any) -> None:
         try:
             patch(module)
         except AttributeError:
-            # Another version of the library: its requests cannot be counted one by one.
+            # An unknown version of the library: its requests cannot be counted one by one.
             _unknown.add(name)
 
 
@@ -47,18 +47,18 @@ _unknown: set[str] = set()
 
 
 def blind() -> bool:
-    """Whether a client is of a version whose requests cannot be counted."""
+    """Whether a client has a version whose requests cannot be counted."""
     return bool(_unknown)
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Lets the others find a module, and patches it once it is executed."""
+    """Leaves finding a module to the other finders, and patches the module after it has been executed."""
 
     def __init__(self) -> None:
         self.busy: set[str] = set()
 
     def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """The module's own spec, with a loader that patches it."""
+        """The module's own spec, with a loader that patches the module."""
         if name not in _PATCHES or name in self.busy or name in _applied:
             return None
         self.busy.add(name)
@@ -101,7 +101,7 @@ def _begins(method: Any) -> Any:
 
 
 def _leaves(method: Any) -> Any:
-    """Of a method that sends something as soon as it is called."""
+    """Wraps a method that sends something as soon as it is called."""
 
     def called(*args: Any, **kwargs: Any) -> Any:
         if current() is not None:
@@ -128,7 +128,7 @@ def _class(name: str, methods: Sequence[str], around: Callable[[Any], Any]) -> P
     return lambda module: _each(getattr(module, name), methods, around)
 
 
-# http.client, and with it urllib, urllib3, requests, botocore. What leaves is an audit event: see `_watch`.
+# http.client, and with it urllib, urllib3, requests and botocore. Sending is an audit event: see `_watch`.
 
 
 def _http_client(module: Any) -> None:
@@ -154,8 +154,8 @@ def _http_client(module: Any) -> None:
 
 
 def _replies(names: tuple[str, ...]) -> Callable[[Any], Any]:
-    """Of a method that gives a response: one that came without a byte on the wire (a transport of the caller's own, or
-    one for tests) counts as a request all the same."""
+    """Wraps a method that returns a response. A response for which no byte was sent (from a custom transport or a test
+    transport) still counts as a request."""
 
     def around(method: Any) -> Any:
         def called(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
@@ -287,7 +287,7 @@ def _aiohttp_requests(module: Any) -> None:
     _each(module.ClientResponse, ["start"], start)
 
 
-# gRPC: its wire is not Python's. A service configuration may retry where this cannot be seen.
+# gRPC does not use Python's sockets, and a service configuration may make it retry without our seeing it.
 
 _plain_channels: set[int] = set()
 
@@ -333,7 +333,7 @@ def _grpc_aio(module: Any) -> None:
         _each(getattr(module, kind), ["__call__"], _rpc(unary=False))
 
 
-# smtplib: a mail is sent by DATA. All that comes before it changes nothing.
+# smtplib: DATA sends a mail. Nothing before it has an effect.
 
 
 def _smtplib(module: Any) -> None:
@@ -353,7 +353,7 @@ def _smtplib(module: Any) -> None:
 
 
 def _connects(kind: str) -> Patch:
-    """Of a class method that makes a connection: what it raises is marked, for it sent no statement."""
+    """Wraps a class method that connects. Errors that it raises are marked, because no statement was sent."""
 
     def patch(module: Any) -> None:
         owner = getattr(module, kind)

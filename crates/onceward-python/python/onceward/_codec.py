@@ -1,4 +1,4 @@
-"""Codecs: between what a function returns and plain data."""
+"""Codecs: convert between what a function returns and plain data."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ _OBJECT = "$onceward.object"
 
 @runtime_checkable
 class Codec(Protocol):
-    """Makes plain data of a result, and the result of plain data."""
+    """Converts a result to plain data and back."""
 
     def encode(self, value: Any) -> object:
-        """Plain data that stands for the value. To raise means: the result cannot be kept."""
+        """Returns plain data for the value. An exception means that the result cannot be kept."""
 
     def decode(self, data: Any) -> object:
-        """The value that the data stands for."""
+        """Returns the value for that plain data."""
 
 
 class Annotated:
-    """The codec of a function whose return annotation names classes: their objects come back as what they were.
+    """The codec of a function whose return annotation names classes: replays return objects of the same classes.
 
-    Where the fields alone do not give the same object again (a subclass, one of several classes, an alias), what is
-    stored says which class it is of and what it holds, and it is made again without calling anything, as `copy` and
-    `pickle` do. No class is ever made that the annotation does not lead to.
+    If the fields alone do not identify the object (a subclass, one of several classes, an alias), the stored data also
+    names its class and its state, and the object is rebuilt without calling its code, as `copy` and `pickle` do. Only
+    classes that can be reached from the annotation are ever rebuilt.
     """
 
     def __init__(self, kind: object) -> None:
@@ -40,24 +40,24 @@ class Annotated:
         self._classes: dict[str, type] | None = None
 
     def encode(self, value: Any) -> object:
-        """The fields of objects, where the annotation says what they are; else objects that say it themselves."""
+        """The fields of an object if the annotation determines its class; otherwise an object that names its class."""
         with contextlib.suppress(Exception):
             plain = _plain(value)
             if difference(value, _build(self.kind, loads(dumps(plain)))) is None:
                 return plain
         encoded = self._encoded(value)
-        # Data that is not what the annotation says is marked as data.
+        # Mark data that does not match the annotation as plain data.
         return encoded if _mentions_objects(encoded) else {_OBJECT: "", "state": encoded}
 
     def decode(self, data: Any) -> object:
         if _mentions_objects(data):
             return self._decoded(data)
-        # Settled by hand or by a probe: plain data in the place of an object.
+        # Settled by hand or by a probe: plain data instead of an object.
         return _build(self.kind, data)
 
     @property
     def classes(self) -> dict[str, type]:
-        """The classes that the annotation leads to, and their subclasses, by name."""
+        """The classes that can be reached from the annotation, and their subclasses, by name."""
         if self._classes is None:
             self._classes = {}
             for kind in _led_to(self.kind):
@@ -78,7 +78,7 @@ class Annotated:
 
     def _class(self, name: str) -> type:
         if name not in self.classes:
-            # Subclasses may have been defined since.
+            # Subclasses may have been defined in the meantime.
             self._classes = None
         return self.classes[name]
 
@@ -93,7 +93,7 @@ class Annotated:
         if self.classes.get(_name(kind)) is not kind:
             self._classes = None
             if self.classes.get(_name(kind)) is not kind:
-                raise TypeError(f"a {_name(kind)} is not what the return annotation says")
+                raise TypeError(f"a {_name(kind)} does not match the return annotation")
         state = {part: self._encoded(held) for part, held in _state(value).items()}
         return {_OBJECT: _name(kind), "state": state}
 
@@ -112,13 +112,13 @@ class Annotated:
 
 
 def of_function(function: Callable[..., object]) -> Annotated | None:
-    """The codec that the return annotation asks for; `None` where plain data is enough."""
+    """The codec for the function's return annotation; `None` if plain data is enough."""
     if "return" not in getattr(function, "__annotations__", {}):
         return None
     try:
         kind = typing.get_type_hints(function).get("return")
     except Exception:
-        # An annotation that cannot be read asks for nothing.
+        # An annotation that cannot be resolved needs no codec.
         return None
     if typing.get_origin(kind) is not None and any(
         getattr(typing.get_origin(kind), "__name__", "") == name for name in ("Coroutine", "Awaitable")
@@ -159,7 +159,7 @@ def _name(kind: type) -> str:
 
 
 def _state(value: Any) -> dict[str, Any]:
-    """What an object holds."""
+    """The state of an object."""
     kind = type(value)
     if isinstance(value, Enum):
         return {"value": value.value if value.name is None or "|" in value.name else None, "name": value.name}
@@ -229,7 +229,7 @@ def _mentions_objects(data: Any) -> bool:
     return type(data) is dict and (_OBJECT in data or any(map(_mentions_objects, data.values())))
 
 
-# From plain data, which does not say what it is.
+# Decoding plain data that does not name its class.
 
 
 def _build(kind: Any, data: Any) -> Any:

@@ -16,7 +16,7 @@ from .errors import OncewardError
 from .failures import judge
 
 if TYPE_CHECKING:
-    from ._onceward import Conversation, Handle, Spec
+    from ._onceward import AsyncCall, Handle, Spec
 
 
 class Dedupe:
@@ -27,12 +27,12 @@ class Dedupe:
         self._spec = spec
         self._actors = actors
         self._claim: Claim | None = None
-        self._conversation: Conversation | None = None
+        self._call: AsyncCall | None = None
         self._operation: Operation | None = None
         self._trace: _watch.Trace | None = None
         self._tokens: tuple[Any, Any] | None = None
         self.new = False
-        """Whether this is the first time that the event is handled. Known within the block."""
+        """Whether this is the first delivery of the event. Set when the block is entered."""
 
     def __enter__(self) -> Dedupe:
         self._refuse_twice()
@@ -54,7 +54,7 @@ class Dedupe:
         if error is None:
             claim.done("updated", "null")
             return
-        # What the block raised goes on; how the event stands is on record.
+        # The block's exception propagates; the record says how the event ended.
         with suppress(OncewardError):
             end = claim.failed if word == "failed" else claim.in_doubt
             end(in_words(error))
@@ -65,15 +65,15 @@ class Dedupe:
         self._refuse_twice()
         if not self._handle.is_open:
             await _loop.in_a_thread(self._handle.open)
-        conversation = self._handle.converse(self._spec, ({},), None, probe=False, verify=False)
+        call = self._handle.start_async(self._spec, ({},), None, probe=False, verify=False)
         try:
-            kind, about = await _loop.next_turn(conversation)
+            kind, about = await _loop.next_request(call)
         except BaseException:
-            conversation.abandon()
+            call.abandon()
             raise
         self.new = kind == "execute"
         if self.new:
-            self._conversation = conversation
+            self._call = call
             self._begin(about)
         return self
 
@@ -82,21 +82,21 @@ class Dedupe:
     ) -> None:
         from . import _loop
 
-        conversation, self._conversation = self._conversation, None
-        if conversation is None:
+        call, self._call = self._call, None
+        if call is None:
             return
         word = self._end(error)
         if error is None:
-            conversation.executed(("done", "updated", "null", None, None))
-            await _loop.next_turn(conversation)
+            call.executed(("done", "updated", "null", None, None))
+            await _loop.next_request(call)
             return
-        told = (word, in_words(error), error, isinstance(error, Exception))
+        report = (word, in_words(error), error, isinstance(error, Exception))
         with suppress(OncewardError):
             if not isinstance(error, Exception):
-                conversation.end(told)
+                call.end(report)
                 return
-            conversation.executed(told)
-            await _loop.next_turn(conversation)
+            call.executed(report)
+            await _loop.next_request(call)
 
     def __bool__(self) -> bool:
         with self:
@@ -109,7 +109,7 @@ class Dedupe:
         self._tokens = (_current.set(self._operation), _watch._trace.set(self._trace))
 
     def _end(self, error: BaseException | None) -> str:
-        """The block is over. Whether it failed, for certain without effect, or may have had one."""
+        """Ends the block. Says whether it definitely had no effect, or may have had one."""
         assert self._operation is not None and self._trace is not None and self._tokens is not None
         word = "done"
         if error is not None:
@@ -129,16 +129,16 @@ class Dedupe:
         return word
 
     def _refuse_twice(self) -> None:
-        if self._claim is not None or self._conversation is not None:
-            raise RuntimeError("this block is entered already; make one with ledger.dedupe for each delivery")
+        if self._claim is not None or self._call is not None:
+            raise RuntimeError("this block was already entered; call ledger.dedupe for each delivery")
 
 
 def _refuse_in_a_loop() -> None:
-    """A block that waits for another delivery would stop the whole event loop."""
+    """Refuses a block that would wait for another delivery and so stop the whole event loop."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         return
     raise RuntimeError(
-        "an event loop is running in this thread, which must not wait: use `async with ledger.dedupe(…)`"
+        "an event loop is running in this thread and must not be blocked: use `async with ledger.dedupe(…)`"
     )

@@ -1,4 +1,4 @@
-"""Check-then-act, under the ledger's guard."""
+"""Check, then act, guarded by the ledger."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 def ensured(ledger: Ledger, check: Callable[..., Any], act: Callable[..., Any], options: dict[str, Any]) -> Any:
-    """A guarded function that acts unless the check finds that it is so already."""
+    """A guarded function that acts unless the check finds that there is nothing to do."""
     if isinstance(act, functools.partial):
-        raise InvalidInput("the act is a functools.partial; give a function of the same arguments as the check")
+        raise InvalidInput("the act is a functools.partial; pass a function with the same arguments as the check")
     options = {"effect": "created", **options}
     waits = is_async(act) or is_async(check)
     checked: Any = _checked_async(check, act) if waits else _checked(check, act)
@@ -67,7 +67,7 @@ def _asked_async(check: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def _unobserved() -> Iterator[None]:
-    """What a check sends is no effect: it only reads."""
+    """Ignores requests of a check: it only reads."""
     token = _watch._trace.set(_watch.Trace())
     try:
         yield

@@ -1,4 +1,4 @@
-"""A guarded function: what runs around it, for functions and for coroutines."""
+"""A guarded function: what runs around it, for functions and coroutines."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from typing import Any
 from . import _codec, _results, _watch
 from ._onceward import Attempt, Handle, Plan, Receipt, Spec
 from ._operation import Operation, _current
-from .errors import Failed, InProgress, InvalidInput, KeyMissing, OncewardError, as_raised, is_control_flow
+from .errors import Failed, Held, InProgress, InvalidInput, KeyMissing, OncewardError, as_raised, is_control_flow
 from .failures import judge
 
-# What the native half is told of an attempt: see `told.rs`.
-Told = tuple[object, ...]
+# How an attempt ended, as a tuple for the native module: see `wire.rs`.
+Report = tuple[object, ...]
 
 _LONGEST_REASON = 2_000
 
 
 class Yes:
-    """A probe's answer: it happened, and this was its result."""
+    """A probe's answer: it happened, with this result."""
 
     __slots__ = ("value",)
 
@@ -34,7 +34,7 @@ class Yes:
 
 
 class Guard:
-    """One function under the ledger's guard."""
+    """One function that the ledger guards."""
 
     __slots__ = (
         "codec", "effect", "function", "handle", "known_failures", "marked", "no_effect", "probe", "reads", "spec",
@@ -68,18 +68,18 @@ class Guard:
         self.reads = reads
         self.warned: set[str] = set()
 
-    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Receipt:
-        """Lets the call happen once."""
+    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None, held: str | None = None) -> Receipt:
+        """Makes the call once. `held` is the id of a held operation that the call executes."""
         if _current.get() is not None:
             self._refuse_itself(args, kwargs)
         if "gevent" in sys.modules:
             from . import _green
 
-            if _green.is_patched():
+            if _green.is_patched() and held is None:
                 return self._ended(lambda: _green.run(self, args, kwargs))
         probe = None if self.probe is None else self._probe
         verify = None if self.verify is None else self._verify
-        return self._ended(lambda: self.handle.run(self.spec, args, kwargs, self._perform, probe, verify))
+        return self._ended(lambda: self.handle.run(self.spec, args, kwargs, self._perform, probe, verify, held))
 
     def _ended(self, call: Callable[[], Receipt]) -> Receipt:
         outer = _watch.current()
@@ -93,13 +93,13 @@ class Guard:
         self._answered(receipt, outer)
         return receipt
 
-    async def run_async(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Receipt:
-        """The same for a coroutine. The event loop is never blocked by the ledger."""
+    async def run_async(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None, held: str | None = None) -> Receipt:
+        """The same for a coroutine. The ledger never blocks the event loop."""
         if _current.get() is not None:
             self._refuse_itself(args, kwargs)
         outer = _watch.current()
         try:
-            receipt = await self._converse(args, kwargs)
+            receipt = await self._run_async(args, kwargs, held)
         except BaseException as error:
             raised = self._raised(error, outer)
             if raised is error:
@@ -108,60 +108,66 @@ class Guard:
         self._answered(receipt, outer)
         return receipt
 
-    async def _converse(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Receipt:
+    async def _run_async(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None, held: str | None) -> Receipt:
         from . import _loop
 
         if not self.handle.is_open:
             await _loop.in_a_thread(self.handle.open)
         asks = {"probe": self.probe is not None, "verify": self.verify is not None}
-        conversation = self.handle.converse(self.spec, args, kwargs, **asks)
+        call = self.handle.start_async(self.spec, args, kwargs, **asks, held=held)
         while True:
             try:
-                kind, about = await _loop.next_turn(conversation)
+                kind, about = await _loop.next_request(call)
             except BaseException:
-                conversation.abandon()
+                call.abandon()
                 raise
             if kind == "answer":
                 receipt: Receipt = about
                 return receipt
             if kind == "execute":
-                told = await self._perform_async(about, args, kwargs)
-                broken_off = told[2] if told[0] != "done" else None
+                report = await self._perform_async(about, args, kwargs)
+                broken_off = report[2] if report[0] != "done" else None
                 if isinstance(broken_off, BaseException) and not isinstance(broken_off, Exception):
-                    # Cancelled, or the loop is going down: the ledger is told now, without waiting for a turn.
-                    conversation.end(told)
+                    # Cancelled, or the loop is shutting down: record it now, without waiting for the loop.
+                    call.end(report)
                     raise broken_off
-                conversation.executed(told)
+                call.executed(report)
             elif kind == "probe":
-                conversation.probed(await self._ask(self.probe, args, kwargs, self._probed))
+                call.probed(await self._ask(self.probe, args, kwargs, self._probed))
             else:
-                conversation.verified(await self._ask(self.verify, (about, *args), kwargs, _verified))
+                call.verified(await self._ask(self.verify, (about, *args), kwargs, _verified))
 
     def plan(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Plan:
-        """What the call would get. Nothing is run or written."""
+        """What the call would do. Nothing is run or written."""
         return self.handle.plan(self.spec, args, kwargs)
 
+    def identity(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> tuple[str, str, str]:
+        """The key, the fingerprint and the id that the call has in this ledger."""
+        return self.handle.identity(self.spec, args, kwargs)
+
     def _refuse_itself(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> None:
-        """A call within itself would wait for itself."""
-        _, _, id = self.spec.identity(args, kwargs)
+        """Refuses a call within itself, which would wait for its own end."""
         running = _current.get()
+        if running is None:
+            return
+        _, _, id = self.identity(args, kwargs)
         while running is not None:
             if running.id == id and not running.over:
                 error = InProgress(
-                    f"{self.spec.name} is called within itself with the same key, and would wait for its own end; "
-                    "nothing was run by this call. Give the inner call another key or occurrence"
+                    f"{self.spec.name} is called within itself with the same key and would wait for its own end; "
+                    "this call ran nothing. Give the inner call another key or occurrence"
                 )
                 raise error
             running = running.outer
 
-    # How it ended, for the caller, for the call around it, and for the log.
+    # What happens after a call: for its caller, for an enclosing call, and for the log.
 
     def _raised(self, error: BaseException, outer: _watch.Trace | None) -> BaseException:
         if not isinstance(error, OncewardError):
             if outer is not None and not self.reads:
                 _watch.Wire("CALL").leave()
             return error
-        nothing = isinstance(error, (Failed, InvalidInput, KeyMissing)) and error.happened in ("no", None)
+        nothing = isinstance(error, (Failed, Held, InvalidInput, KeyMissing)) and error.happened in ("no", None)
         if outer is not None and not nothing and not self.reads:
             _watch.Wire("CALL").leave()
         _results.log(self.spec.name, error)
@@ -184,7 +190,7 @@ class Guard:
         trace = _watch.Trace(operation.noticed if self.marked else None)
         return operation, trace, _current.set(operation), _watch._trace.set(trace)
 
-    def _perform(self, attempt: Attempt, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Told:
+    def _perform(self, attempt: Attempt, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Report:
         try:
             operation, trace, *tokens = self._begin(attempt)
         except OncewardError as error:
@@ -197,7 +203,7 @@ class Guard:
             _end(operation, trace, tokens)
         return self._success(operation, value)
 
-    async def _perform_async(self, attempt: Attempt, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Told:
+    async def _perform_async(self, attempt: Attempt, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Report:
         try:
             operation, trace, *tokens = self._begin(attempt)
         except OncewardError as error:
@@ -213,26 +219,25 @@ class Guard:
             _end(operation, trace, tokens)
         return self._success(operation, value)
 
-    def _success(self, operation: Operation, value: object) -> Told:
+    def _success(self, operation: Operation, value: object) -> Report:
         unfinished = _unfinished(value)
         if unfinished is not None:
             problem = TypeError(
-                f"the function returned {unfinished}, which is not run to its end: "
-                "guard the function that does the work"
+                f"the function returned {unfinished}, whose work is not finished: guard the function that does the work"
             )
             return ("in_doubt", str(problem), problem, False)
         reason = operation.reason if operation.effect == "noop" else None
         return ("done", operation.effect, self.encode(value), value, reason)
 
     def encode(self, value: object) -> str | None:
-        """The result as JSON text; `None` where it has none, which is no reason to run it again."""
+        """The result as JSON text; `None` if it has none, which does not make the operation run again."""
         json, problem = _results.kept(value, self.codec)
         if problem is not None and problem not in self.warned and len(self.warned) < 100:
             self.warned.add(problem)
             _results.warn(self.spec.name, problem, lost=json is None)
         return json
 
-    def _failure(self, error: BaseException, operation: Operation, trace: _watch.Trace) -> Told:
+    def _failure(self, error: BaseException, operation: Operation, trace: _watch.Trace) -> Report:
         if self.marked and not operation.left and not trace.goes_on:
             verdict = "no_effect"
         else:
@@ -246,16 +251,16 @@ class Guard:
         kind = {"no_effect": "failed", "in_doubt": "in_doubt", "timed_out": "timed_out"}[verdict]
         return (kind, in_words(error), error, not is_control_flow(error))
 
-    # Questions.
+    # Probes and checks.
 
-    def _probe(self, _record: object, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Told:
+    def _probe(self, _record: object, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Report:
         assert self.probe is not None
         try:
             return self._probed(self.probe(*args, **(kwargs or {})))
         except Exception as error:
             return ("cannot_tell", in_words(error))
 
-    def _verify(self, value: object, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Told:
+    def _verify(self, value: object, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Report:
         assert self.verify is not None
         try:
             return _verified(self.verify(value, *args, **(kwargs or {})))
@@ -267,8 +272,8 @@ class Guard:
         question: Callable[..., Any] | None,
         args: tuple[Any, ...],
         kwargs: dict[str, Any] | None,
-        understand: Callable[[object], Told],
-    ) -> Told:
+        understand: Callable[[object], Report],
+    ) -> Report:
         assert question is not None
         try:
             answer: Awaitable[object] | object = question(*args, **(kwargs or {}))
@@ -276,14 +281,14 @@ class Guard:
         except Exception as error:
             return ("cannot_tell" if understand == self._probed else "pending", in_words(error))
 
-    def _probed(self, answer: object) -> Told:
+    def _probed(self, answer: object) -> Report:
         if isinstance(answer, Yes):
             return ("yes", self.encode(answer.value))
         if answer is True:
             return ("yes", None)
         if answer is False:
             return ("no", None)
-        # Anything else may mean either: an empty list is no "yes".
+        # Anything else is ambiguous: an empty list does not mean "yes".
         _close(answer)
         said = "the probe cannot tell" if answer is None else f"the probe said {answer!r}, not True, False, None or Yes"
         return ("cannot_tell", said)
@@ -291,7 +296,7 @@ class Guard:
 
 def _end(operation: Operation, trace: _watch.Trace, tokens: list[Any]) -> None:
     operation.over = trace.over = True
-    # A coroutine that is closed from elsewhere ends in another context, which never had the operation.
+    # A coroutine that is closed from outside ends in another context, in which no operation is set.
     with suppress(ValueError):
         _current.reset(tokens[0])
     with suppress(ValueError):
@@ -299,14 +304,14 @@ def _end(operation: Operation, trace: _watch.Trace, tokens: list[Any]) -> None:
 
 
 def _unfinished(value: object) -> str | None:
-    """What was returned in the place of a result, if its work is still to be done or under way."""
+    """Describes a returned value whose work is not finished, or not started."""
     if isinstance(value, CoroutineType):
         value.close()
         return "a coroutine"
     if isinstance(value, (GeneratorType, AsyncGeneratorType, map, filter)):
         return f"a {type(value).__name__}"
     if hasattr(type(value), "__await__"):
-        return f"a {type(value).__name__}, which is to be awaited"
+        return f"a {type(value).__name__}, which must be awaited"
     futures = sys.modules.get("concurrent.futures")
     if futures is not None and isinstance(value, futures.Future):
         return "a future"
@@ -318,19 +323,19 @@ def _close(answer: object) -> None:
         answer.close()
 
 
-def _verified(answer: object) -> Told:
+def _verified(answer: object) -> Report:
     if answer is None:
         return ("pending", "the check cannot tell yet")
     if answer is True:
         return ("confirmed", "")
     if answer is False:
-        return ("refuted", "the check says that it is not so")
+        return ("refuted", "the check says that it did not take effect")
     _close(answer)
     return ("pending", f"the check said {answer!r}, not True, False or None")
 
 
 def in_words(error: BaseException) -> str:
-    """An exception as the reason of a record. A doubt of a call within is not wrapped in another."""
+    """The exception as the reason of a record. A doubt of an inner call is not wrapped in another one."""
     if isinstance(error, OncewardError) and error.args:
         words = str(error.args[0])
     else:

@@ -1,7 +1,7 @@
-"""Who a function is: its name, what it holds besides its arguments, and which of its arguments are the framework's.
+"""A function's identity: its name, what it holds besides its arguments, and which arguments the framework passes.
 
-Two functions that do different things must not share a name. What tells them apart is made part of the identity, or the
-function is refused when it is decorated, with the argument that helps.
+Two functions that do different things must not share a name. What distinguishes them becomes part of the identity, or
+the function is refused when it is decorated, with a message that names the argument to add.
 """
 
 from __future__ import annotations
@@ -28,38 +28,38 @@ _SELF = "(self)"
 
 @dataclass
 class Who:
-    """A function, seen apart from what it was given beforehand."""
+    """A function without what was bound to it."""
 
     function: Callable[..., Any]
-    """The function itself, without what was bound to it."""
+    """The function itself, without bound arguments."""
     name: str
     first: tuple[Any, ...] = ()
     named: dict[str, Any] = field(default_factory=dict)
-    """What a `partial` gives to every call."""
+    """Arguments that a `partial` passes to every call."""
     owner: bool = False
-    """Whether the first argument is the object or class that a method belongs to, and counts."""
+    """Whether the first argument is the object or class of a method, and is part of the identity."""
     hidden: dict[str, Any] = field(default_factory=dict)
-    """What counts beside the arguments."""
+    """What is part of the identity besides the arguments."""
 
     def rows(self, volatile: Iterable[str], left_out: Iterable[str]) -> list[Row]:
-        """The table of parameters that the native half binds calls by."""
+        """The table of parameters by which the native module binds calls."""
         out = {*volatile, *left_out}
         rows: list[Row] = []
         for name, parameter in self.signature.parameters.items():
             default = None if parameter.default is parameter.empty else (parameter.default,)
             rows.append((name, int(parameter.kind), name not in out, default))
         rows.extend((name, _KEYWORD_ONLY, True, (value,)) for name, value in self.hidden.items())
-        # Whatever takes the rest comes last.
+        # `*args` and `**kwargs` come last.
         return sorted(rows, key=lambda row: row[1])
 
     @property
     def signature(self) -> inspect.Signature:
-        """Of the function itself."""
+        """The signature of the function itself."""
         return signature_of(self.function)
 
 
 def signature_of(function: Callable[..., Any]) -> inspect.Signature:
-    """The function's signature. Raises InvalidInput where it has none."""
+    """The function's signature. Raises InvalidInput if it has none."""
     try:
         return inspect.signature(function)
     except (TypeError, ValueError) as problem:
@@ -69,7 +69,7 @@ def signature_of(function: Callable[..., Any]) -> inspect.Signature:
 
 
 def of(function: Any, options: Mapping[str, Any], known: Known) -> Who:
-    """Who the function is. Raises InvalidInput where two that differ could not be told apart."""
+    """Identifies the function. Raises InvalidInput if it cannot be distinguished from another one."""
     given = options.get("name")
     if given is not None and (not isinstance(given, str) or not given):
         raise InvalidInput(f"name is {given!r}; give text")
@@ -89,9 +89,9 @@ def of(function: Any, options: Mapping[str, Any], known: Known) -> Who:
     holder = _holder(target)
     who = Who(function, given or name_of(target), first, named)
     if holder is not None and given is None and not own_key:
-        who.hidden[_SELF] = _told_apart(holder, options, f"{who.name} belongs to a {_class(type(holder))}")
+        who.hidden[_SELF] = _distinguished(holder, options, f"{who.name} belongs to a {_class(type(holder))}")
     if given is None and who.name.rpartition(".")[2] == "<lambda>":
-        raise InvalidInput(f"{who.name} is a lambda, and lambdas have no name of their own: give name=")
+        raise InvalidInput(f"{who.name} is a lambda, which has no name of its own: give name=")
     plain = inspect.unwrap(target)
     if given is None and not own_key:
         values, objects = _held(plain)
@@ -103,7 +103,7 @@ def of(function: Any, options: Mapping[str, Any], known: Known) -> Who:
 
 
 def is_method(function: Any) -> bool:
-    """Whether it was defined in the body of a class, and takes the object or the class first."""
+    """Whether it was defined in the body of a class and takes the object or the class as its first argument."""
     parts = getattr(function, "__qualname__", "").split(".")
     if len(parts) < 2 or parts[-2] == "<locals>":
         return False
@@ -112,7 +112,7 @@ def is_method(function: Any) -> bool:
 
 
 def _holder(function: Any) -> Any:
-    """The object that a bound method belongs to, or a callable object itself."""
+    """The object of a bound method, or a callable object itself."""
     if inspect.ismethod(function):
         return function.__self__
     if inspect.isroutine(function) or isinstance(function, type) or isinstance(function, types.FunctionType):
@@ -124,18 +124,18 @@ def _is_bound(function: Any) -> bool:
     return not isinstance(function.__self__, types.ModuleType) and function.__self__ is not None
 
 
-def _told_apart(holder: Any, options: Mapping[str, Any], what: str) -> object:
+def _distinguished(holder: Any, options: Mapping[str, Any], what: str) -> object:
     try:
         return owner_value(holder)
     except TypeError as problem:
         raise InvalidInput(
-            f"{what}, and one of them cannot be told from another: give name=, or give the class a method "
-            "__onceward__() that returns what it stands for"
+            f"{what}, and its objects cannot be distinguished: give name=, or give the class a method "
+            "__onceward__() that returns what identifies an object"
         ) from problem
 
 
 def owner_value(owner: Any) -> object:
-    """What the object of a method stands for. Raises TypeError where that may change from call to call."""
+    """What identifies the object of a method. Raises TypeError if that may change from call to call."""
     if isinstance(owner, type):
         return {"class": class_name(owner)}
     if isinstance(owner, types.ModuleType):
@@ -148,7 +148,7 @@ def owner_value(owner: Any) -> object:
 
 
 def is_frozen(value: Any) -> bool:
-    """Whether the value cannot change, and has one JSON form."""
+    """Whether the value cannot change and has exactly one JSON form."""
     import enum
     from datetime import date, time, timedelta
     from decimal import Decimal
@@ -171,11 +171,11 @@ def is_frozen(value: Any) -> bool:
     return False
 
 
-# What a nested function holds of the function around it.
+# What a nested function captures from the enclosing function.
 
 
 def _cells(function: Any) -> Iterator[tuple[str, Any]]:
-    """The free variables of a function, and what they hold."""
+    """The free variables of a function, and their values."""
     code, closure = getattr(function, "__code__", None), getattr(function, "__closure__", None)
     for variable, cell in zip(getattr(code, "co_freevars", ()), closure or (), strict=False):
         try:
@@ -186,7 +186,7 @@ def _cells(function: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _held(function: Any, depth: int = 4) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What a function holds, as values that never change, and as objects that have no value of their own."""
+    """What a function captures: immutable values, and objects that have no value of their own."""
     values: dict[str, Any] = {}
     objects: dict[str, Any] = {}
     for variable, value in _cells(function):
@@ -210,11 +210,11 @@ def _held(function: Any, depth: int = 4) -> tuple[dict[str, Any], dict[str, Any]
 
 
 Known = dict[str, tuple[Any, dict[str, Any]]]
-"""The functions that a ledger guards, by name: their code, and the objects that they hold."""
+"""The functions that a ledger guards, by name: their code, and the objects that they capture."""
 
 
 def _register(known: Known, name: str, function: Any, objects: dict[str, Any]) -> None:
-    """Refuses a second function of one name that is another one."""
+    """Refuses a different function under a name that is already taken."""
     code = getattr(function, "__code__", None)
     if code is None:
         return
@@ -222,18 +222,18 @@ def _register(known: Known, name: str, function: Any, objects: dict[str, Any]) -
     if not _is_same_text(before[0], code):
         raise InvalidInput(
             f"another function is called {name} (line {before[0].co_firstlineno}, and line {code.co_firstlineno}), "
-            "and calls of the two cannot be told apart: give name="
+            "and their calls cannot be distinguished: give name="
         )
     differ = [variable for variable, one in objects.items() if not _is_same(before[1].get(variable, one), one)]
     if differ:
         raise InvalidInput(
-            f"{name} is made more than once, with another {', '.join(differ)} each time, and calls of one cannot be "
-            "told from calls of the other: give name=, or make what differs an argument"
+            f"{name} is created more than once, with another {', '.join(differ)} each time, and the calls cannot be "
+            "distinguished: give name=, or make what differs an argument"
         )
 
 
 def _is_same_text(one: Any, other: Any) -> bool:
-    """Whether two pieces of code are one function: the same one, one that was loaded again, or typed in again."""
+    """Whether two code objects are one function: identical, loaded again, or typed in again."""
     return one is other or one.co_filename != other.co_filename or one.co_firstlineno == other.co_firstlineno
 
 
@@ -245,7 +245,7 @@ def _is_same(one: Any, other: Any) -> bool:
 
 
 def name_of(function: Any) -> str:
-    """The function's module and name. A script is called as it would be if it were imported."""
+    """The function's module and name. A script gets the name under which it would be imported."""
     plain = function if hasattr(function, "__qualname__") else type(function)
     module = module_name(getattr(plain, "__module__", None) or "")
     name = plain.__qualname__.replace("<locals>.", "")
@@ -264,10 +264,10 @@ def _class(kind: type) -> str:
 
 @functools.lru_cache(maxsize=1024)
 def module_name(module: str) -> str:
-    """The name by which a module is known in every program: of a script, the one that an import would give it.
+    """The name that a module has in every program: for a script, the name under which it would be imported.
 
     A module beside a program belongs to that program: its folder is part of its name, so that two programs called
-    `main.py` are two.
+    `main.py` differ.
     """
     loaded = sys.modules.get(module)
     spec, path = getattr(loaded, "__spec__", None), getattr(loaded, "__file__", None)
@@ -299,7 +299,7 @@ def _is_installed(folder: str) -> bool:
     return "site-packages" in folder or "dist-packages" in folder or folder.startswith(os.path.dirname(os.__file__))
 
 
-# Arguments that a framework passes by itself.
+# Arguments that a framework passes.
 
 _INJECTED_BY = ("langchain", "langgraph", "llama_index", "fastmcp", "mcp", "google.adk", "strands", "agno", "autogen",
                 "pydantic_ai", "agents", "crewai", "haystack", "semantic_kernel")  # fmt: skip
@@ -312,14 +312,14 @@ _CONTEXTS = frozenset(
 
 
 def injected(function: Any) -> list[str]:
-    """The parameters that an agent framework fills in by itself: another value each time, and no part of the wish."""
+    """The parameters that an agent framework fills in: their values differ each time and are not what was asked for."""
     plain = inspect.unwrap(function)
     annotations = dict(getattr(plain, "__annotations__", {}))
     if any(isinstance(kind, str) for kind in annotations.values()):
         try:
             annotations = typing.get_type_hints(plain, include_extras=True)
         except Exception:
-            # Names that cannot be resolved are judged by their text.
+            # Names that cannot be resolved are compared as text.
             pass
     return [name for name, kind in annotations.items() if name != "return" and _is_injected(kind)]
 
@@ -348,7 +348,7 @@ def check_names(what: str, names: Iterable[str], who: Who) -> None:
     known = list(who.signature.parameters)
     for name in names:
         if not isinstance(name, str):
-            raise InvalidInput(f"{what} holds {name!r}; it is a list of the names of arguments")
+            raise InvalidInput(f"{what} contains {name!r}; it must be a list of argument names")
         top = name.lstrip("/").partition("/")[0].partition(".")[0]
         if top not in known:
             near = difflib.get_close_matches(top, known, 1)

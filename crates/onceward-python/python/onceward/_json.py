@@ -1,7 +1,6 @@
-"""JSON text and Python values. What JSON cannot say is written as a tagged object and comes back as it was.
+"""JSON text and Python values. A value that JSON cannot express is written as a tagged object and restored from it.
 
-A module of its own, because most programs that import the package read or write no result for a while, and imports are
-slow.
+This is a separate module because most programs that import the package do not need it at first, and imports are slow.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ _TAG = "$onceward"
 
 
 def dumps(value: object) -> str:
-    """JSON text from which `loads` makes an equal value. Raises TypeError or ValueError where there is none."""
+    """JSON text from which `loads` restores an equal value. Raises TypeError or ValueError if there is none."""
     return json.dumps(_tagged(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 def is_plain(value: object, depth: int = 64) -> bool:
-    """Whether JSON says all of it: it comes back as it is, and need not be compared."""
+    """Whether JSON expresses the value completely, so that it need not be read back and compared."""
     kind = type(value)
     if value is None or kind in (int, bool):
         return True
@@ -53,7 +52,7 @@ def _is_unicode(text: str) -> bool:
 
 
 def loads(text: str) -> object:
-    """The value that `dumps` made this text of. Any other JSON is read as it is."""
+    """The value from which `dumps` made this text. Any other JSON is read as it is."""
     value = json.loads(text)
     return _untagged(value) if _TAG in text else value
 
@@ -144,7 +143,7 @@ def _made_by(module: str, name: str) -> Callable[[Any], object]:
     return make
 
 
-# By the names of classes, so that none of their modules is imported before a value of one comes by.
+# By the names of classes, so that none of their modules is imported before it is needed.
 _WRITE: dict[str, Callable[[Any], object]] = {
     "builtins.tuple": _items,
     "builtins.set": _items,

@@ -1,57 +1,59 @@
-"""Waiting for the ledger in an event loop. No thread of the ledger ever enters the interpreter: it rings a bell."""
+"""Waits for the ledger in an event loop. No thread of the ledger enters the interpreter; it wakes the loop instead."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
-from ._onceward import Bell, Conversation
+from ._onceward import AsyncCall, LoopWaker
 
-_bells: WeakKeyDictionary[asyncio.AbstractEventLoop, Bell] = WeakKeyDictionary()
+R = TypeVar("R")
+
+_wakers: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopWaker] = WeakKeyDictionary()
 
 
-async def in_a_thread(work: Callable[[], None]) -> None:
-    """Does what may take its time on a thread of the loop's own."""
+async def in_a_thread(work: Callable[[], R]) -> R:
+    """Runs work that may block on a thread, and returns its result."""
     trio = _trio()
     if trio is not None:
-        await trio.to_thread.run_sync(work)
-        return
-    await asyncio.get_running_loop().run_in_executor(None, work)
+        result: R = await trio.to_thread.run_sync(work)
+        return result
+    return await asyncio.get_running_loop().run_in_executor(None, work)
 
 
-async def next_turn(conversation: Conversation) -> tuple[str, Any]:
-    """What the ledger wants done next, or its answer."""
+async def next_request(call: AsyncCall) -> tuple[str, Any]:
+    """The ledger's next request, or its answer."""
     trio = _trio()
     if trio is not None:
-        return await _next_turn_in_trio(trio, conversation)
+        return await _next_request_in_trio(trio, call)
     loop = asyncio.get_running_loop()
-    bell = _bells.get(loop)
-    if bell is None:
-        bell = _bells[loop] = Bell()
-        loop.add_reader(bell.fileno(), bell.ring)
+    waker = _wakers.get(loop)
+    if waker is None:
+        waker = _wakers[loop] = LoopWaker()
+        loop.add_reader(waker.fileno(), waker.wake_futures)
     while True:
         future: asyncio.Future[None] = loop.create_future()
-        turn = conversation.poll(bell, future)
+        turn = call.poll(waker, future)
         if turn is not None:
             return turn
         await future
 
 
-async def _next_turn_in_trio(trio: Any, conversation: Conversation) -> tuple[str, Any]:
-    bell = Bell()
+async def _next_request_in_trio(trio: Any, call: AsyncCall) -> tuple[str, Any]:
+    waker = LoopWaker()
     while True:
-        turn = conversation.poll(bell, Rung())
+        turn = call.poll(waker, Woken())
         if turn is not None:
             return turn
-        await trio.lowlevel.wait_readable(bell.fileno())
-        bell.ring()
+        await trio.lowlevel.wait_readable(waker.fileno())
+        waker.wake_futures()
 
 
-class Rung:
-    """What stands in the place of a future where the bell itself is waited for."""
+class Woken:
+    """Replaces a future where the caller waits for the waker's socket itself."""
 
     __slots__ = ("_done",)
 
@@ -59,16 +61,16 @@ class Rung:
         self._done = False
 
     def done(self) -> bool:
-        """Whether it was rung."""
+        """Whether it was woken."""
         return self._done
 
     def set_result(self, _result: None) -> None:
-        """It is rung."""
+        """Marks it as woken."""
         self._done = True
 
 
 def _trio() -> Any:
-    """Trio, if it is what runs this coroutine."""
+    """The module trio, if trio runs this coroutine."""
     trio: Any = sys.modules.get("trio")
     if trio is None:
         return None

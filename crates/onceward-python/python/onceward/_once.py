@@ -1,4 +1,4 @@
-"""What type checkers see of `once`: a guarded function keeps its arguments and its result."""
+"""The types of `once`: a guarded function keeps the types of its arguments and its result."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ S = TypeVar("S")
 
 
 class OnceFunction(Protocol[P, R_co, C_co]):
-    """A guarded function. It is called as it was before."""
+    """A guarded function. It is called like the original."""
 
     __wrapped__: Callable[..., Any]
     __name__: str
     operation_name: str
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
-        """Lets the call happen once, and gives what the function returned."""
+        """Makes the call once, and returns what the function returned."""
 
     @overload
     def __get__(self, instance: None, owner: Any = None) -> Self: ...
@@ -38,20 +38,20 @@ class OnceFunction(Protocol[P, R_co, C_co]):
     ) -> OnceFunction[Q, R, C_co]: ...
 
     def receipt(self, *args: P.args, **kwargs: P.kwargs) -> C_co:
-        """The same call; gives the receipt (of a coroutine function: to be awaited)."""
+        """The same call; returns the receipt (for a coroutine function: an awaitable)."""
 
     def plan(self, *args: P.args, **kwargs: P.kwargs) -> Plan:
-        """What the call would get. Nothing is run or written."""
+        """What the call would do. Nothing is run or written."""
 
     def identity(self, *args: P.args, **kwargs: P.kwargs) -> tuple[str, str, str]:
         """The key, the fingerprint and the id of the call."""
 
     def occurrence(self, label: str | int) -> Self:
-        """The same action, wanted again: 2, 3, … or any label."""
+        """The same function for a deliberate repeat: 2, 3, … or any label."""
 
 
 class ByValue(Protocol):
-    """Guards a function whose calls give its value."""
+    """Guards a function whose calls return its value."""
 
     @overload
     def __call__(  # type: ignore[overload-overlap]
@@ -62,7 +62,7 @@ class ByValue(Protocol):
 
 
 class ByReceipt(Protocol):
-    """Guards a function whose calls give the receipt."""
+    """Guards a function whose calls return the receipt."""
 
     @overload
     def __call__(  # type: ignore[overload-overlap]
@@ -73,13 +73,13 @@ class ByReceipt(Protocol):
 
 
 class ByPlan(Protocol):
-    """Guards a function whose calls give the plan, and run nothing."""
+    """Guards a function whose calls return the plan and run nothing."""
 
     def __call__(self, function: Callable[P, Any], /) -> OnceFunction[P, Plan, Plan]: ...
 
 
 class Once(Protocol):
-    """`Ledger.once`, as a type."""
+    """The type of `Ledger.once`."""
 
     @overload
     def __call__(  # type: ignore[overload-overlap]

@@ -1,23 +1,29 @@
-"""The native half of `onceward`. Use the package, not this module."""
+"""The native module of `onceward`. Use the package instead."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
 __all__ = [
     "CODES",
+    "AsyncCall",
     "Attempt",
-    "Bell",
     "Claim",
-    "Conversation",
     "Handle",
+    "LoopWaker",
     "Plan",
     "Receipt",
     "Record",
     "Spec",
+    "Undoing",
     "Written",
     "__version__",
+    "api_problem",
     "atomic_begin",
+    "body_too_large",
     "canonical",
+    "idempotency_key",
+    "key_missing",
+    "masked",
     "span_ms",
 ]
 
@@ -25,10 +31,32 @@ CODES: list[str]
 __version__: str
 
 def canonical(value: object, *, nfc: bool = False) -> str:
-    """The canonical JSON text of a value, as keys and fingerprints are made of it."""
+    """The canonical JSON text of a value, from which keys and fingerprints are computed."""
+
+def idempotency_key(header: str, values: Sequence[bytes]) -> str | None:
+    """The key in the values of a header, quoted or bare; `None` if there is no value."""
+
+def key_missing(header: str) -> str:
+    """What is said about a request without the key that it needs."""
+
+def body_too_large(most: int) -> str:
+    """What is said about a request whose body is too large to compare."""
+
+def api_problem(
+    code: str,
+    message: str,
+    happened: str | None,
+    retryable: bool,
+    operation: str | None,
+    fields: Sequence[str],
+) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
+    """The response for an error: the status, the headers and the body."""
+
+def masked(url: str) -> str:
+    """A URL without its password, for display."""
 
 def span_ms(text: str) -> int:
-    """A span of time (`500ms`, `15s`, `24h`, `30d`) in milliseconds."""
+    """A duration (`500ms`, `15s`, `24h`, `30d`) in milliseconds."""
 
 @final
 class Spec:
@@ -47,6 +75,9 @@ class Spec:
         terms: dict[str, Any] | None = None,
         policy: str | None = None,
         decode: Callable[[Any], object] | None = None,
+        request: Callable[..., str | None] | None = None,
+        undo: str | None = None,
+        undoes: str | None = None,
     ) -> Spec: ...
     @property
     def name(self) -> str: ...
@@ -70,7 +101,7 @@ class Attempt:
 
 @final
 class Record:
-    """An operation as the ledger remembers it, and where it really stands."""
+    """An operation as the ledger recorded it, with its effective state."""
 
     @property
     def id(self) -> str: ...
@@ -99,6 +130,10 @@ class Record:
     @property
     def double_effect(self) -> str | None: ...
     @property
+    def undone(self) -> dict[str, Any] | None: ...
+    @property
+    def undoes(self) -> str | None: ...
+    @property
     def json(self) -> str | None: ...
     @property
     def replays(self) -> int: ...
@@ -111,13 +146,32 @@ class Record:
     @property
     def history(self) -> list[dict[str, Any]]: ...
     @property
+    def held(self) -> dict[str, Any] | None:
+        """While it is held back: `until` (or `None`), `by`, `surface` and `released_by`."""
+    @property
+    def _request(self) -> str | None: ...
+    def _may_start(self, now_ms: int) -> bool: ...
+    @property
     def happened(self) -> str: ...
     @staticmethod
     def _restored(json: str, state: str) -> Record: ...
 
 @final
+class Undoing:
+    """An undo that has begun."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def key(self) -> str: ...
+    @property
+    def scope(self) -> str: ...
+    @property
+    def created_ms(self) -> int: ...
+
+@final
 class Receipt:
-    """The proof that an operation is done, by this call or by an earlier one."""
+    """Proof that an operation is done, by this call or by an earlier one."""
 
     @property
     def effect(self) -> str: ...
@@ -146,12 +200,12 @@ class Receipt:
     def to_json(self) -> str: ...
     @staticmethod
     def _restored(
-        record: Record, said: str, now_ms: int, replayed: bool, own: object = None, decode: object = None
+        record: Record, words: str, now_ms: int, replayed: bool, own: object = None, decode: object = None
     ) -> Receipt: ...
 
 @final
 class Plan:
-    """What a call would get. Nothing was run or written to find out."""
+    """What a call would do. Nothing was run or written to find out."""
 
     @property
     def decision(self) -> str: ...
@@ -173,7 +227,7 @@ class Plan:
     def options(self) -> list[tuple[str, str]]: ...
     def to_json(self) -> str: ...
     @staticmethod
-    def _restored(said: str, record: Record | None) -> Plan: ...
+    def _restored(words: str, record: Record | None) -> Plan: ...
     @property
     def effect(self) -> str: ...
     @property
@@ -213,18 +267,23 @@ class Written:
     def unanswered(self, source: str) -> Exception: ...
 
 def atomic_begin(
-    spec: Spec, args: tuple[Any, ...], kwargs: dict[str, Any] | None, found: str | None, now_ms: int
+    spec: Spec,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any] | None,
+    found: str | None,
+    now_ms: int,
+    ledger: Handle | None = None,
 ) -> Receipt | Written: ...
 
 @final
-class Bell:
-    def __new__(cls) -> Bell: ...
+class LoopWaker:
+    def __new__(cls) -> LoopWaker: ...
     def fileno(self) -> int: ...
-    def ring(self) -> None: ...
+    def wake_futures(self) -> None: ...
 
 @final
-class Conversation:
-    def poll(self, bell: Bell, future: object) -> tuple[str, Any] | None: ...
+class AsyncCall:
+    def poll(self, loop_waker: LoopWaker, future: object) -> tuple[str, Any] | None: ...
     def executed(self, said: tuple[object, ...]) -> None: ...
     def probed(self, said: tuple[object, ...]) -> None: ...
     def verified(self, said: tuple[object, ...]) -> None: ...
@@ -238,6 +297,7 @@ class Handle:
     def is_open(self) -> bool: ...
     def open(self) -> None: ...
     def close(self) -> None: ...
+    def clock_ms(self) -> int: ...
     def run(
         self,
         spec: Spec,
@@ -246,18 +306,38 @@ class Handle:
         perform: Callable[[Attempt, tuple[Any, ...], dict[str, Any] | None], tuple[object, ...]],
         probe: Callable[..., tuple[object, ...]] | None = None,
         verify: Callable[..., tuple[object, ...]] | None = None,
+        held: str | None = None,
     ) -> Receipt: ...
-    def converse(
-        self, spec: Spec, args: tuple[Any, ...], kwargs: dict[str, Any] | None, *, probe: bool, verify: bool
-    ) -> Conversation: ...
+    def start_async(
+        self,
+        spec: Spec,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any] | None,
+        *,
+        probe: bool,
+        verify: bool,
+        held: str | None = None,
+    ) -> AsyncCall: ...
+    def held(self, *, scope: str | None) -> list[Record]: ...
+    def release(self, id: str, by: str) -> Record: ...
     def begin(self, spec: Spec, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Claim | Receipt: ...
     def plan(self, spec: Spec, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Plan: ...
+    def identity(
+        self, spec: Spec, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
+    ) -> tuple[str, str, str]: ...
     def list(
         self, *, scope: str | None, name: str | None, states: Sequence[str], before: int | None, limit: int
     ) -> list[tuple[int, Record]]: ...
     def show(self, id: str) -> Record: ...
-    def settle(self, id: str, verdict: str, *, json: str | None, reason: str | None, by: str) -> Record: ...
+    def settle(
+        self, id: str, verdict: str, *, json: str | None, reason: str | None, by: str, policy: str | None = None
+    ) -> Record: ...
     def cancel(self, id: str) -> tuple[bool, Record]: ...
+    def stop(self, scope: str, reason: str | None, timeout_ms: int) -> str: ...
+    def resume(self, scope: str) -> bool: ...
+    def settlement(self, scope: str) -> str: ...
+    def begin_undo(self, id: str) -> Undoing: ...
+    def end_undo(self, undoing: Undoing, happened: str | None, reason: str, now: str | None) -> Record: ...
     def forget(self, id: str) -> Record: ...
     def wait_for(self, id: str, timeout_ms: int) -> Record: ...
     def sweep(self) -> tuple[int, int, int]: ...

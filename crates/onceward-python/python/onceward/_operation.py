@@ -1,4 +1,4 @@
-"""The operation that is running: what the guarded function sees of it."""
+"""The running operation, as the guarded function sees it."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ if TYPE_CHECKING:
 
 _current: ContextVar[Operation | None] = ContextVar("onceward_operation", default=None)
 
-# Vendors that take nothing but a UUID.
+# Vendors that accept only a UUID.
 _UUID_ONLY = frozenset({"google", "gcp", "brevo", "truelayer", "shopify", "paypal", "wise"})
-# The longest key that a vendor takes, where ours does not fit by itself.
+# The maximum length of a key, for vendors whose limit is shorter than our key.
 _LONGEST = {"dynamodb": 36, "secretsmanager": 64}
 _NAMESPACE = "6f6e6365-7761-5264-8000-6c6564676572"
 
 
 class Operation:
-    """One operation, in one attempt to execute it. Its intent is on disk."""
+    """One attempt of an operation. Its intent is on disk."""
 
     __slots__ = ("_attempt", "effect", "left", "marked", "outer", "over", "reason")
 
     def __init__(self, attempt: Attempt, effect: str, outer: Operation | None = None) -> None:
         self._attempt = attempt
         self.outer = outer
-        """The operation within which this one was asked for."""
+        """The enclosing operation, if there is one."""
         self.over = False
         self.marked = False
-        """Whether the function has said that its request leaves."""
+        """Whether the function has declared the dispatch."""
         self.left = False
-        """Whether a request has left, by the function's word or as it was seen."""
+        """Whether a request was sent: the function said so, or it was observed."""
         self.effect = effect
         """What a success changes: `created`, `updated`, `deleted` or `noop`. The function may set it."""
         self.reason: str | None = None
-        """Why nothing changed, where the effect is `noop`."""
+        """Why nothing changed, if the effect is `noop`."""
 
     @property
     def id(self) -> str:
-        """`op_…`: names the operation, the same in every process."""
+        """`op_…`: identifies the operation, the same in every process."""
         return self._attempt.id
 
     @property
@@ -54,13 +54,13 @@ class Operation:
 
     @property
     def attempt(self) -> int:
-        """The attempt's number: the fencing token, for a downstream that can check one."""
+        """The attempt's number: a fencing token, for services that can check one."""
         return self._attempt.number
 
     def downstream_key(self, vendor: str | None = None) -> str:
-        """The key for a downstream that honours one: the same for every attempt, and unique over scopes.
+        """The key for a service that accepts one: the same for every attempt, and unique across scopes.
 
-        Vendors that take nothing but a UUID get one that is made of it.
+        Vendors that accept only a UUID get one that is derived from it.
         """
         key = self._attempt.downstream_key
         name = (vendor or "").lower()
@@ -71,22 +71,22 @@ class Operation:
         return key[: _LONGEST.get(name, 255)]
 
     def dispatched(self) -> AbstractContextManager[None]:
-        """Says that the request leaves now. From here on an error leaves the operation in doubt, unless the function
-        says otherwise with `NotDispatched` or `no_effect=`.
+        """Declares that the request is sent now. From here on an error leaves the operation in doubt, unless the
+        function says otherwise with `NotDispatched` or `no_effect=`.
 
-        It may be the head of a `with` block around the request.
+        It can be used as a `with` block around the request.
         """
         self._attempt.dispatched()
         self.marked = self.left = True
         return nullcontext()
 
     def noticed(self) -> None:
-        """A request leaves that the function has not announced. It counts as if it had."""
+        """Records a request that was sent without `dispatched()`. It counts as dispatched."""
         self._attempt.dispatched()
         self.left = True
 
     def noop(self, reason: str) -> None:
-        """Says that it was so already, and why."""
+        """Declares that there was nothing to do, and why."""
         self.effect, self.reason = "noop", reason
 
     def __repr__(self) -> str:
@@ -94,7 +94,7 @@ class Operation:
 
 
 def current_operation() -> Operation:
-    """The operation that is running in this thread or task. Raises LookupError where none is."""
+    """The operation that runs in this thread or task. Raises LookupError if there is none."""
     operation = _current.get()
     if operation is None:
         raise LookupError("no operation is running here; call this in a function that the ledger guards")

@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from ._codec import Codec
 
 Span = Union[float, str, "timedelta"]
-"""A span of time: seconds, `"24h"`, or a timedelta."""
+"""A duration: seconds, `"24h"`, or a timedelta."""
 Effect = Literal["created", "updated", "deleted", "noop"]
 Class = Literal["read", "idempotent", "keyed", "probed", "once"]
 Label = str | int | Callable[..., str | int]
-"""Text for all calls, or a function that is given the arguments of a call."""
+"""Text for all calls, or a function that gets the arguments of a call."""
 Kinds = tuple[type[BaseException], ...] | type[BaseException]
 
 
 class Terms(TypedDict, total=False):
-    """What `once` and single calls have in common."""
+    """The options that `once` and single calls share."""
 
     scope: Label | None
     occurrence: Label | None
@@ -45,22 +45,25 @@ class Terms(TypedDict, total=False):
     window: Span | None
     on_failure: Literal["retry", "replay"] | None
     on_expired: Literal["auto", "refuse", "rerun"] | None
+    hold: Span | Literal["approve", "no"] | None
     verify_deadline: Span | None
     quarantine: Span | None
     codec: Codec | None
 
 
 class Options(Terms, total=False):
-    """The options of `once`, but for `returns` and `dry_run`."""
+    """The options of `once`, except `returns` and `dry_run`."""
 
     key: Sequence[str] | Callable[..., str | int] | None
     name: str | None
+    undo: Callable[..., Any] | None
 
 
 class CallOptions(Terms, total=False):
     """The options of a single call."""
 
     key: str | int | Sequence[str] | None
+    undo: Callable[..., Any] | None
 
 
 _WORDS: dict[str, tuple[str, ...]] = {
@@ -84,7 +87,7 @@ _KNOWN = (*Options.__annotations__, "returns", "dry_run")
 
 
 def check(options: Mapping[str, Any]) -> None:
-    """Refuses what no option is, or no value of one."""
+    """Refuses unknown options and invalid values."""
     for name in options:
         if name not in _KNOWN:
             near = difflib.get_close_matches(name, _KNOWN, 1)
@@ -97,7 +100,7 @@ def check(options: Mapping[str, Any]) -> None:
     for name in ("key", "volatile"):
         if isinstance(options.get(name), (str, bytes)):
             raise InvalidInput(f"{name} is the text {options[name]!r}; give the names of arguments in a list")
-    for name in ("probe", "verify"):
+    for name in ("probe", "verify", "undo"):
         if options.get(name) is not None and not callable(options[name]):
             raise InvalidInput(f"{name} is {options[name]!r}; give a function")
     for name in ("retries", "attempts"):
@@ -115,10 +118,12 @@ def check(options: Mapping[str, Any]) -> None:
     for name in _SPANS:
         if options.get(name) is not None:
             ms(options[name], name)
+    if options.get("hold") is not None:
+        _hold(options["hold"])
 
 
 def kinds(options: Mapping[str, Any]) -> tuple[type[BaseException], ...]:
-    """The exceptions that `no_effect` names."""
+    """The exception classes in `no_effect`."""
     said = options.get("no_effect", ())
     named = (said,) if isinstance(said, type) else said
     try:
@@ -126,21 +131,28 @@ def kinds(options: Mapping[str, Any]) -> tuple[type[BaseException], ...]:
     except TypeError:
         listed = (named,)
     if not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in listed):
-        raise InvalidInput(f"no_effect is {said!r}; give classes of exceptions")
+        raise InvalidInput(f"no_effect is {said!r}; give exception classes")
     return listed
 
 
 def terms(options: Mapping[str, Any]) -> dict[str, Any]:
-    """What the native half is told of the operation's terms."""
+    """The operation's terms, for the native module."""
     said = {term: options[name] for name, term in _TERMS.items() if options.get(name) is not None}
     said |= {term: ms(options[name], name) for name, term in _SPANS.items() if options.get(name) is not None}
+    if options.get("hold") is not None:
+        said["hold"] = _hold(options["hold"])
     if options.get("probe") is not None:
         said.setdefault("class", "probed")
     return said
 
 
+def _hold(said: Span) -> str:
+    """How long a call is held, in the words of a policy."""
+    return said if said in ("approve", "no") else f"{ms(said, 'hold')}ms"  # type: ignore[return-value]
+
+
 def ms(span: Span, name: str = "the span") -> int:
-    """A span of time in milliseconds."""
+    """A duration in milliseconds."""
     if isinstance(span, str):
         return span_ms(span)
     total = getattr(span, "total_seconds", None)
@@ -151,5 +163,5 @@ def ms(span: Span, name: str = "the span") -> int:
     else:
         raise InvalidInput(f"{name} is {span!r}; give seconds, text such as '24h', or a timedelta")
     if not 0 <= seconds < 3_153_600_000:
-        raise InvalidInput(f"{span!r} is not a span of time of up to a hundred years")
+        raise InvalidInput(f"{span!r} is not a duration of up to a hundred years")
     return round(seconds * 1000)

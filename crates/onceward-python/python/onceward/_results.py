@@ -1,4 +1,4 @@
-"""Keeping results: encode, decode, compare. A replay is what the first caller got, or the first caller is told."""
+"""Keeps results: encode, decode, compare. If a replay would differ from the first result, the caller is warned."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LARGEST = 16 * 1024 * 1024
 
 
 def kept(value: object, codec: Codec | None) -> tuple[str | None, str | None]:
-    """The result as JSON text (`None` where it has none), and what is wrong with that."""
+    """The result as JSON text (`None` if it has none), and what a replay would lose."""
     try:
         plain = is_plain(value)
         json = dumps(value if codec is None else codec.encode(value))
@@ -34,26 +34,26 @@ def kept(value: object, codec: Codec | None) -> tuple[str | None, str | None]:
             again = codec.decode(again)
         return json, difference(value, again)
     except Exception as problem:
-        # Whatever goes wrong here, the function is done.
+        # Whatever fails here, the function has succeeded.
         return None, f"{type(problem).__name__}: {problem}"
 
 
 def warn(name: str, problem: str, *, lost: bool) -> None:
-    """Tells the first caller that replays will not give what it got."""
+    """Warns the first caller that replays will not return the same value."""
     if lost:
         words = (
-            f"the result of {name} cannot be kept ({problem}); it is done and not run again, and replays have no "
+            f"the result of {name} cannot be kept ({problem}); it is done and does not run again, and replays have no "
             "result: return plain data, annotate the return type, or give codec="
         )
     else:
-        words = f"a replay of {name} will not give what this call gave: {problem}; give codec= or return plain data"
-    # Where warnings are errors, this one still makes no failure of a success.
+        words = f"a replay of {name} will not return the same value: {problem}; give codec= or return plain data"
+    # Even if warnings are errors, a success stays a success.
     with suppress(ResultWarning):
         warnings.warn(words, ResultWarning, stacklevel=_outside())
 
 
 def _outside() -> int:
-    """How far up the caller's own code is."""
+    """The stack level of the caller's own code."""
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and os.path.abspath(frame.f_code.co_filename).startswith(_HERE):
         level, frame = level + 1, frame.f_back
@@ -64,11 +64,11 @@ def log(name: str, ended: Receipt | OncewardError) -> None:
     """One record for `logging.getLogger("onceward")`: what was run, replayed, refused, or is in doubt."""
     logging: Any = sys.modules.get("logging")
     if logging is None:
-        # Where it was never imported, it has no handlers.
+        # If it was never imported, it has no handlers.
         return
     logger = logging.getLogger("onceward")
     if not logger.handlers:
-        # A program that configured no logging is told nothing.
+        # Log nothing in a program that has not configured logging.
         logger.addHandler(logging.NullHandler())
     if isinstance(ended, OncewardError):
         level = logging.WARNING if ended.happened == "unknown" else logging.INFO

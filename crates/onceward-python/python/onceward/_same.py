@@ -10,7 +10,7 @@ _DEPTH = 100
 
 
 def difference(first: Any, again: Any) -> str | None:
-    """Where a value that was stored and read differs from what it was; `None` where it does not."""
+    """Where a value that was stored and read back differs from the original; `None` if it does not."""
     return _differs(first, again, "the result", _DEPTH)
 
 
@@ -54,7 +54,7 @@ def _members(first: dict[Any, Any], again: dict[Any, Any], where: str, depth: in
 
 
 def _attributes(first: Any, again: Any, where: str, depth: int) -> str | None:
-    """What an object keeps beside its fields."""
+    """Compares what an object holds besides its fields."""
     own, theirs = getattr(first, "__dict__", {}), getattr(again, "__dict__", {})
     for part, words in (("private", "private attributes"), ("extra", "further fields")):
         held = [getattr(one, f"__pydantic_{part}__", None) or {} for one in (first, again)]

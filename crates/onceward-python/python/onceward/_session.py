@@ -1,4 +1,4 @@
-"""A session: keys that are shared within it, and with no other."""
+"""A session: keys that are shared only within it."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 class Session:
     """The ledger within one session, run or conversation: its id is the scope of every key.
 
-    Results are kept for 30 days, and a key whose result has expired is refused: a run that is resumed repeats nothing.
+    Results are kept for 30 days, and a key whose result has expired is refused, so that a resumed run repeats nothing.
     """
 
     def __init__(self, ledger: Ledger, id: str | int | UUID) -> None:
         if isinstance(id, bool) or not isinstance(id, (str, int, UUID)) or str(id) == "":
             raise InvalidInput(
-                f"the id of the session is {id!r}; give text that a restarted run has again and no other run has"
+                f"the id of the session is {id!r}; give text that a restarted run uses again and no other run has"
             )
         self.ledger = ledger
         self.id = str(id)
 
     def call(self, name: str, inputs: object, function: Callable[..., Any], **options: Unpack[CallOptions]) -> Receipt:
-        """Lets one call happen once in this session: see `Ledger.call`."""
+        """Makes one call once in this session: see `Ledger.call`."""
         return self.ledger.call(name, inputs, function, **self._within(options))
 
     async def acall(

@@ -1,7 +1,8 @@
-"""One tool call of a model's answer, for loops that a programmer writes himself: whatever goes wrong is a result."""
+"""Runs the tool calls of a model's response, for hand-written loops: every error becomes a tool result."""
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import json
 from collections.abc import Callable, Mapping
@@ -9,21 +10,41 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from ._tools import Desk, Outcome, defaults_of, in_thread
+from ._tools import Outcome, ToolContext, Where, defaults_of, in_thread, tool_context
 from .errors import InvalidInput
 
 
 @dataclass(frozen=True)
 class Request:
-    """What the model asked for. Its id is only where the answer goes: it is no part of the key."""
+    """A tool call of the model. Its id is only the address of the answer; it is not part of the key."""
 
     id: str
     name: str
     arguments: Any
 
 
-def run(at: Desk, request: Request, tools: Mapping[str, Callable[..., Any]]) -> Outcome:
-    """Runs one request."""
+Tools = Mapping[str, Callable[..., Any]]
+Answer = Callable[[str, Outcome], dict[str, Any]]
+
+
+def run(
+    where: Where, asked: list[Request], answer: Answer, tools: Tools, settings: dict[str, Any]
+) -> list[dict[str, Any]]:
+    """Runs the requests of one response, one after another, and returns their answers."""
+    at = tool_context(where, settings)
+    return [answer(request.id, _run(at, request, tools)) for request in asked]
+
+
+async def arun(
+    where: Where, asked: list[Request], answer: Answer, tools: Tools, settings: dict[str, Any]
+) -> list[dict[str, Any]]:
+    """The same for coroutine functions, concurrently. A plain function runs in a thread."""
+    at = tool_context(where, settings)
+    ended = await asyncio.gather(*(_arun(at, request, tools) for request in asked))
+    return [answer(request.id, outcome) for request, outcome in zip(asked, ended, strict=True)]
+
+
+def _run(at: ToolContext, request: Request, tools: Tools) -> Outcome:
     try:
         call, arguments = _understood(at, request, tools)
     except InvalidInput as error:
@@ -33,8 +54,7 @@ def run(at: Desk, request: Request, tools: Mapping[str, Callable[..., Any]]) -> 
     return at.call(request.name, arguments, lambda: call(), defaults=defaults_of(call.func), of=call.func)
 
 
-async def arun(at: Desk, request: Request, tools: Mapping[str, Callable[..., Any]]) -> Outcome:
-    """The same for coroutine functions. A plain function runs in a thread."""
+async def _arun(at: ToolContext, request: Request, tools: Tools) -> Outcome:
     try:
         call, arguments = _understood(at, request, tools)
     except InvalidInput as error:
@@ -44,14 +64,12 @@ async def arun(at: Desk, request: Request, tools: Mapping[str, Callable[..., Any
 
 
 def member(thing: Any, name: str) -> Any:
-    """A member of an SDK's object, or of the dict that it was made of."""
+    """A member of an SDK's object, or of an equivalent dict."""
     return thing.get(name) if isinstance(thing, Mapping) else getattr(thing, name, None)
 
 
-def _understood(
-    at: Desk, request: Request, tools: Mapping[str, Callable[..., Any]]
-) -> tuple[partial[Any], dict[str, Any]]:
-    """The call and all its arguments. What the model got wrong is refused before anything runs."""
+def _understood(at: ToolContext, request: Request, tools: Tools) -> tuple[partial[Any], dict[str, Any]]:
+    """The call and all its arguments. Mistakes of the model are refused before anything runs."""
     function = tools.get(request.name)
     if function is None:
         raise InvalidInput(f"there is no tool {request.name!r}; there are {', '.join(sorted(tools))}")

@@ -1,7 +1,7 @@
-"""What the adapters for agent frameworks share: one call of a model's tool that happens once, and words for the model.
+"""What the adapters for agent frameworks share: one tool call that happens once, and messages for the model.
 
-The key is made of the tool's name and arguments within a scope (run, thread or conversation), never of the id of the
-tool call: a model that asks again, or a loop that is started again, has another id for the same wish.
+The key is derived from the tool's name and arguments within a scope (run, thread or conversation), never from the id of
+the tool call: a model that asks again, or a loop that is restarted, uses another id for the same request.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from .errors import InvalidInput, OncewardError, ResultUnavailable
 
 T = TypeVar("T")
 Where = Ledger | Session
-"""Where calls are written down: a session, or a ledger if the framework itself knows its run."""
+"""Where calls are recorded: a session, or a ledger if the framework knows which run a call belongs to."""
 
-# With these classes the next attempt can settle what is in doubt, so a retry helps.
+# With these classes the next attempt can settle a doubt, so a retry helps.
 _RETRY_HELPS = frozenset({"idempotent", "keyed", "probed"})
 _REPEAT = "To do the same thing once more on purpose, call it with {argument}={next}."
 _NO_REPEAT = "If the user wants the same thing once more, it cannot be done from here: say so."
@@ -31,32 +31,32 @@ _NO_REPEAT = "If the user wants the same thing once more, it cannot be done from
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one call of a tool ended: with a value, or with an error that the model should read."""
+    """How a tool call ended: with a value, or with an error that the model should read."""
 
     value: Any = None
     note: str | None = None
-    """What the model is told beside the value, where nothing was run."""
+    """A note for the model beside the value, if nothing was run."""
     error: OncewardError | None = None
     refusal: str | None = None
-    """What the model is told instead of a value."""
+    """The message that the model gets instead of a value."""
 
     def or_raise(self) -> Outcome:
-        """Raises the tool's own exception where a retry helps: the framework sees what it would have seen without a
-        ledger, and its retry makes the next attempt. Where a retry cannot help, the model is told instead."""
+        """Raises the tool's own exception if a retry helps: the framework sees what it would see without a ledger, and
+        its retry makes the next attempt. If a retry cannot help, the model gets a message instead."""
         if self.error is not None and self.error.__cause__ is not None and retry_helps(self.error):
             raise self.error.__cause__
         return self
 
     @property
     def text(self) -> str:
-        """All of it as one text."""
+        """Value and note, or the refusal, as one text."""
         said = self.refusal if self.refusal is not None else as_text(self.value)
         return said if self.note is None else f"{said}\n\n{self.note}"
 
 
 @dataclass(frozen=True)
-class Desk:
-    """Takes a model's tool calls to the ledger, on the terms that were given."""
+class ToolContext:
+    """Records a model's tool calls in the ledger, with the settings of the adapter."""
 
     where: Where
     scope: str | Callable[..., str] | None = None
@@ -65,7 +65,7 @@ class Desk:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def call(self, name: str, arguments: Mapping[str, Any], function: Callable[[], Any], **about: Any) -> Outcome:
-        """Lets the call happen once. What goes wrong is in the outcome."""
+        """Makes the call once. Errors are part of the outcome."""
         options: dict[str, Any] = {}
         try:
             inputs, options = self._asked(name, arguments, about)
@@ -76,7 +76,7 @@ class Desk:
     async def acall(
         self, name: str, arguments: Mapping[str, Any], function: Callable[[], Any], **about: Any
     ) -> Outcome:
-        """The same for coroutines. A caller that gives up does not break the call off: its retry gets the result."""
+        """The same for coroutines. A caller that gives up does not cancel the call: its retry gets the result."""
         options: dict[str, Any] = {}
         try:
             inputs, options = self._asked(name, arguments, about)
@@ -86,7 +86,7 @@ class Desk:
             return self._refused(error, options)
 
     def own_arguments(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments without the one that says that a repeat is wanted."""
+        """The arguments without the one that asks for a deliberate repeat."""
         return {name: value for name, value in arguments.items() if name != self.occurrence_argument}
 
     @property
@@ -113,7 +113,7 @@ class Desk:
         if not known:
             raise InvalidInput(
                 "it is not known which run this call belongs to, and keys are shared within a run; nothing was run. "
-                "Give ledger.session(id) instead of the ledger, or scope=, with an id that a restarted run has again"
+                "Pass ledger.session(id) instead of the ledger, or scope=, with an id that a restarted run uses again"
             )
         return str(known)
 
@@ -125,14 +125,14 @@ class Desk:
             return Outcome(value=receipt.value, note=note)
         except ResultUnavailable as error:
             return Outcome(
-                error=error, refusal=f"It was done before, and its result could not be kept. {note or ''}".strip()
+                error=error, refusal=f"It was already done, and its result could not be kept. {note or ''}".strip()
             )
 
     def _refused(self, error: OncewardError, options: Mapping[str, Any]) -> Outcome:
         return Outcome(error=error, refusal=self.explain(error, options))
 
     def explain(self, error: OncewardError, options: Mapping[str, Any]) -> str:
-        """The error in words that a model can act on: what happened, and what to do."""
+        """The error as a message that a model can act on: what happened, and what to do."""
         said = f"[onceward] {OncewardError.__str__(error)}."
         if error.code in ("IN_DOUBT", "TIMEOUT", "UNVERIFIED") and not retry_helps(error):
             advice = (
@@ -141,11 +141,14 @@ class Desk:
             )
         elif error.code == "IN_PROGRESS":
             advice = "The same call is still running. Nothing was started now. Ask again later with the same arguments."
-        elif error.code == "KEY_REUSED":
+        elif error.code == "HELD":
             advice = (
-                "Nothing was run: the same thing was asked for before with other values. Ask with the values of then."
+                "Nothing was sent yet, and it is not done: it starts at its time, or when a person releases it. "
+                "Do not call it again now and do not try another way; tell the user."
             )
-        elif error.code in ("KEY_EXPIRED", "CANCELLED"):
+        elif error.code == "KEY_REUSED":
+            advice = "Nothing was run: the same action was requested before with other values. Use the earlier values."
+        elif error.code in ("KEY_EXPIRED", "CANCELLED", "UNDONE"):
             advice = f"Nothing was run. {self._repeat(options)}"
         elif error.code in ("INVALID_INPUT", "KEY_MISSING"):
             advice = "Nothing was run."
@@ -163,17 +166,17 @@ class Desk:
         return _REPEAT.format(argument=self.occurrence_argument, next=following)
 
 
-def desk(where: Where, settings: Mapping[str, Any]) -> Desk:
-    """A desk from what an adapter was given: its own settings, and the options of `Ledger.once` for all tools."""
+def tool_context(where: Where, settings: Mapping[str, Any]) -> ToolContext:
+    """The context for an adapter's settings. Unknown settings are options of `Ledger.once` for all tools."""
     if not isinstance(where, (Ledger, Session)):
         raise TypeError(f"give a Ledger or a Session, not {type(where).__name__}")
     own = {name: settings[name] for name in ("scope", "occurrence_argument", "terms") if settings.get(name) is not None}
     options = {name: value for name, value in settings.items() if name not in ("scope", "occurrence_argument", "terms")}
-    return Desk(where, **own, options=options)
+    return ToolContext(where, **own, options=options)
 
 
 def retry_helps(error: OncewardError) -> bool:
-    """Whether the same call may simply be made again: nothing happened, or its class settles what is in doubt."""
+    """Whether the same call may simply be made again: nothing happened, or its class settles the doubt."""
     if error.retryable or error.code == "FAILED":
         return True
     in_doubt = error.code in ("IN_DOUBT", "TIMEOUT")
@@ -181,28 +184,28 @@ def retry_helps(error: OncewardError) -> bool:
 
 
 def occurrence_schema(argument: str) -> dict[str, Any]:
-    """The JSON Schema of the argument by which a model says that a repeat is wanted."""
+    """The JSON Schema of the argument that asks for a deliberate repeat."""
     return {"type": "integer", "minimum": 1, "description": occurrence_words(argument)}
 
 
 def occurrence_words(argument: str) -> str:
-    """What a model is told of that argument."""
+    """The description of that argument for the model."""
     return (
-        f"Leave it out. Only if the same action with the same arguments was done before and is wanted once more: "
+        f"Leave it out. Set it only if the same action with the same arguments was already done and must be repeated: "
         f"{argument}=2, then 3. Never set it because a call failed, timed out or is in doubt."
     )
 
 
 def with_occurrence(schema: Mapping[str, Any], argument: str) -> dict[str, Any]:
-    """A tool's JSON Schema with the optional argument by which a model says that a repeat is wanted."""
+    """A tool's JSON Schema with the optional argument that asks for a deliberate repeat."""
     properties = dict(schema.get("properties", {}))
     if argument in properties:
-        raise InvalidInput(f"the tool has an argument {argument!r} of its own; give another name")
+        raise InvalidInput(f"the tool already has an argument {argument!r}; choose another name")
     return {**schema, "type": "object", "properties": {**properties, argument: occurrence_schema(argument)}}
 
 
 def defaults_of(function: Callable[..., Any]) -> dict[str, Any]:
-    """What the function takes for arguments that are left out: said or left out, it is the same call."""
+    """The function's default arguments: an argument that is left out is the same as its default."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -211,7 +214,7 @@ def defaults_of(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def as_text(value: object) -> str:
-    """A tool's value as a model reads it: text as it is, everything else as JSON."""
+    """A tool's value as the model reads it: text unchanged, everything else as JSON."""
     if isinstance(value, str):
         return value
     try:
@@ -225,7 +228,7 @@ def as_text(value: object) -> str:
 
 
 class _Seen:
-    """Keeps results as a model sees them: what is not plain becomes what Pydantic writes of it."""
+    """Keeps results in the form that the model sees: objects as Pydantic serializes them."""
 
     def encode(self, value: Any) -> object:
         """The value as plain data."""
@@ -240,7 +243,7 @@ class _Seen:
         return plain
 
     def decode(self, data: Any) -> object:
-        """The data as it is."""
+        """The data unchanged."""
         return data
 
 
@@ -248,12 +251,12 @@ _SEEN = _Seen()
 
 
 def codec_of(function: Callable[..., Any] | None) -> _codec.Codec:
-    """How results are kept: by the function's return annotation if it names classes, else as a model sees them."""
+    """How results are kept: by the return annotation if it names classes, otherwise in the form that the model sees."""
     return (_codec.of_function(function) if function is not None else None) or _SEEN
 
 
 async def in_thread(function: Callable[[], Any]) -> Any:
-    """Calls the function in a thread if it would block the event loop, and awaits what it gives."""
+    """Calls the function in a thread if it would block the event loop, and awaits its result."""
     value = await asyncio.to_thread(function)
     return await value if inspect.isawaitable(value) else value
 
@@ -262,7 +265,7 @@ _running: set[asyncio.Task[Any]] = set()
 
 
 async def detached(work: Coroutine[Any, Any, T]) -> T:
-    """Awaits the work. If the one who waits is cancelled, the work goes on: an effect that began is written down."""
+    """Awaits the work. If the waiting task is cancelled, the work continues, so that its effect is recorded."""
     task = asyncio.ensure_future(work)
     _running.add(task)
     task.add_done_callback(_finished)
@@ -272,7 +275,7 @@ async def detached(work: Coroutine[Any, Any, T]) -> T:
 def _finished(task: asyncio.Task[Any]) -> None:
     _running.discard(task)
     if not task.cancelled():
-        # Whoever asked is gone, perhaps; the ledger knows how it ended.
+        # The caller may be gone; the ledger records how it ended.
         task.exception()
 
 
@@ -281,8 +284,8 @@ def _named(error: OncewardError) -> str:
 
 
 def _first_words(reason: str | None) -> str:
-    """The ledger's reason without its advice to programmers, which is no use to a model."""
-    return (reason or "it was done before").partition(";")[0]
+    """The ledger's reason without its advice to programmers, which does not help a model."""
+    return (reason or "it was already done").partition(";")[0]
 
 
 def _several(kinds: Any) -> tuple[type[BaseException], ...]:

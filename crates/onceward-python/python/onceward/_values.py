@@ -1,4 +1,4 @@
-"""What values that are not JSON stand for in a key. The native half asks here for everything beyond the plain types."""
+"""Converts values that are not JSON for use in a key. The native module calls this for all types that are not plain."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ._onceward import canonical
 
 
 def plain(value: object) -> object:
-    """The plain value that `value` stands for. Raises TypeError where it stands for none."""
+    """The plain value for `value`. Raises TypeError if there is none."""
     own = getattr(type(value), "__onceward__", None)
     if own is not None and not isinstance(value, type):
         return own(value)
@@ -39,7 +39,7 @@ def plain(value: object) -> object:
 
 
 def _builtin(value: str | int | float) -> object:
-    """What a subclass of a plain type is, without what it adds."""
+    """The plain value of an instance of a subclass of a plain type."""
     if isinstance(value, str):
         return str.__str__(value)
     return int(value) if isinstance(value, int) else float(value)
@@ -50,7 +50,7 @@ def _decimal(value: Decimal) -> object:
         raise TypeError(f"is the decimal {value}, which is not a finite number")
     if value == value.to_integral_value():
         return int(value)
-    # The same number as a float has the same key; one with more digits than a float holds is its text.
+    # A float of the same value has the same key. A number with more digits than a float can hold is written as text.
     nearest = float(value)
     return nearest if Decimal(repr(nearest)) == value else format(value.normalize(), "f")
 
@@ -59,7 +59,7 @@ def _time(value: datetime | date | time | timedelta) -> object:
     if isinstance(value, timedelta):
         return _decimal(Decimal(value // timedelta(microseconds=1)) / 1_000_000)
     if isinstance(value, datetime) and value.tzinfo is not None:
-        # One moment is one text, whichever zone it was said in.
+        # One moment in time is one text, in whichever zone it was given.
         moment = value.astimezone(timezone.utc).replace(tzinfo=None)
         return _no_trailing_zeros(moment.isoformat()) + "Z"
     return _no_trailing_zeros(value.isoformat())
@@ -73,7 +73,7 @@ def _container(value: object) -> object:
     if not isinstance(value, type):
         fields = _fields(value)
         if fields is not None:
-            # Two classes with the same fields mean two things.
+            # Two classes with the same fields are different.
             return {"$class": class_name(type(value)), **fields}
     if isinstance(value, Mapping):
         return dict(value)
@@ -91,13 +91,13 @@ def _container(value: object) -> object:
             return value.tolist()  # type: ignore[attr-defined]
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
     raise TypeError(
-        f"is a {kind}, which has no one JSON form; name the argument in volatile=, "
-        "or give the class a method __onceward__() that returns what it stands for"
+        f"is a {kind}, which has more than one possible JSON form; name the argument in volatile=, "
+        "or give the class a method __onceward__() that returns what identifies it"
     )
 
 
 def _fields(value: Any) -> dict[str, object] | None:
-    """Every field of an object that has declared ones, also those that it leaves out when it is written."""
+    """All declared fields of an object, including those that it omits when it is serialized."""
     kind = type(value)
     if dataclasses.is_dataclass(value):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
@@ -113,7 +113,7 @@ def _fields(value: Any) -> dict[str, object] | None:
 
 
 def reduced_receipt(kind: Any, given: tuple[Any, ...]) -> tuple[Any, ...]:
-    """What a receipt is pickled as. A value or a decoder that cannot be pickled is left behind."""
+    """The pickled form of a receipt. A value or decoder that cannot be pickled is left out."""
     import pickle
 
     kept = list(given)

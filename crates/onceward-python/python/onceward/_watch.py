@@ -1,8 +1,8 @@
-"""What a guarded function sends: every request that leaves while it runs is counted, whichever client sends it.
+"""Counts every request that a guarded function sends, whichever client sends it.
 
-An exception says how the last request ended. Whether it was the only one, only a count can say: so the interpreter's
-audit events, its sockets and the usual clients (`_clients`) report here, each to the call in whose context it runs.
-Threads and executors take their caller's context along.
+An exception says how the last request ended. Only a count can say whether it was the only one. So the
+interpreter's audit events, its sockets and the common clients (`_clients`) report here, each to the call in whose
+context it runs. Threads and executors inherit their caller's context.
 """
 
 from __future__ import annotations
@@ -18,52 +18,52 @@ from functools import wraps
 from typing import Any
 
 SAFE = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
-"""Methods of HTTP by which nothing is asked to change."""
+"""HTTP methods that ask for no change."""
 
 
 class Trace:
-    """What left during one attempt."""
+    """What was sent during one attempt."""
 
     __slots__ = ("begun", "mark", "over", "sent", "sockets", "strangers", "under_way", "unseen")
 
     def __init__(self, mark: Callable[[], object] | None = None) -> None:
         self.begun = 0
-        """How often a client or a socket was asked to reach something."""
+        """How often a client or a socket was asked to connect."""
         self.sent: list[Wire] = []
-        """Requests of known clients, of which at least one byte may have left."""
+        """Requests of known clients of which at least one byte may have been sent."""
         self.sockets: list[weakref.ref[Any]] = []
         """Sockets that were written to."""
         self.unseen: str | None = None
         """Something whose effects cannot be counted: a process, a file."""
         self.under_way: list[Any] = []
-        """Tasks, futures and threads that were started, and may send something yet."""
+        """Tasks, futures and threads that were started and may still send something."""
         self.over = False
         self.mark = mark
         self.strangers = _strangers[0]
 
     @property
     def quiet(self) -> bool:
-        """Whether it is known that not one byte left."""
+        """Whether it is certain that no byte was sent."""
         return not self.sent and not self.sockets and self.known
 
     @property
     def known(self) -> bool:
-        """Whether everything that leaves was seen, and was this call's own."""
+        """Whether everything that was sent was observed and belongs to this call."""
         return self.unseen is None and self.strangers == _strangers[0] and not self.goes_on
 
     @property
     def goes_on(self) -> bool:
-        """Whether something that was started may send something yet."""
+        """Whether something that was started may still send something."""
         own = _task()
         return any(one is not own and not _is_done(one) for one in self.under_way)
 
     def touch(self, sock: Any) -> None:
-        """Notes that a socket was written to."""
+        """Records that a socket was written to."""
         if not any(reference() is sock for reference in self.sockets):
             self.sockets.append(weakref.ref(sock))
 
     def hide(self, what: str) -> None:
-        """Notes something whose effects cannot be counted."""
+        """Records something whose effects cannot be counted."""
         self.unseen = self.unseen or what
 
 
@@ -77,20 +77,20 @@ class Wire:
         self.method = method
         self.left = False
         self.plain = plain
-        """Whether the client sends it at most once: it has no retries of its own that cannot be seen."""
+        """Whether the client sends it at most once: it has no retries that cannot be observed."""
         self.status: int | None = None
-        """The status of the response, if one was received and understood."""
+        """The status of the response, if one was received and parsed."""
         if self.trace is not None:
             self.trace.begun += 1
 
     def leave(self) -> Wire:
-        """Notes that its first byte leaves now."""
+        """Records that its first byte is being sent."""
         if self.left:
             return self
         self.left = True
         trace = self.trace
         if trace is None or trace.over:
-            # Not of a guarded call, as far as can be seen; a queue may have brought it from one.
+            # Apparently not part of a guarded call; it may have come from one through a queue.
             _strangers[0] += 1
             return self
         trace.sent.append(self)
@@ -116,20 +116,20 @@ _trace: ContextVar[Trace | None] = ContextVar("onceward_trace", default=None)
 
 
 def current() -> Trace | None:
-    """What the call that is running here has sent; `None` where no guarded call is running."""
+    """What the call that runs here has sent; `None` outside a guarded call."""
     trace = _trace.get()
     return None if trace is None or trace.over else trace
 
 
 def begin() -> None:
-    """Notes that a client was asked for something."""
+    """Records that a client was called."""
     trace = current()
     if trace is not None:
         trace.begun += 1
 
 
 def check_loop() -> None:
-    """Notes an event loop whose sockets are not the interpreter's: what it sends cannot be seen."""
+    """Detects an event loop that does not use the interpreter's sockets: what it sends cannot be observed."""
     asyncio = sys.modules.get("asyncio")
     trace = current()
     if asyncio is None or trace is None:
@@ -171,7 +171,7 @@ _REACHES = frozenset({"socket.connect", "socket.getaddrinfo", "socket.gethostbyn
 _MESSAGES = frozenset({"ftplib.sendcmd", "imaplib.send", "poplib.putline", "nntplib.putline", "telnetlib.Telnet.write"})
 _WATCHED = _PROCESSES | _FILES | _REACHES | _MESSAGES | {"open", "http.client.send"}
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-# Programs that libraries ask about the machine, and that change nothing.
+# Programs that libraries run to query the machine, and that change nothing.
 _HARMLESS = frozenset({"uname", "ldconfig", "/sbin/ldconfig"})
 
 
@@ -179,7 +179,7 @@ def _audit(event: str, args: tuple[Any, ...]) -> None:
     if event not in _WATCHED:
         return
     if event == "http.client.send":
-        # The connection is made by now, TLS included.
+        # The connection is established at this point, including TLS.
         wire = args[0].__dict__.get("_onceward_wire") or Wire("?")
         args[0].__dict__["_onceward_wire"] = wire.leave()
         return
@@ -205,7 +205,7 @@ def _audit(event: str, args: tuple[Any, ...]) -> None:
 
 
 def _is_kept(path: object) -> bool:
-    """Whether it is a file by which something could have been done: no cache of the interpreter's, no device."""
+    """Whether writing to that file may be an effect: not a cache of the interpreter, not a device."""
     if isinstance(path, int):
         return False
     text = os.fsdecode(path) if isinstance(path, (str, bytes, os.PathLike)) else str(path)
@@ -219,7 +219,7 @@ def _is_harmless(args: tuple[Any, ...]) -> bool:
     return isinstance(words, (list, tuple)) and bool(words) and str(words[0]) in _HARMLESS
 
 
-# Sockets. `socket.socket` is a Python class over the interpreter's own, so its methods can be told apart from it.
+# Sockets. `socket.socket` is a Python class over the built-in one, so its methods can be replaced.
 
 
 def _sockets(kind: Any) -> None:
@@ -229,7 +229,7 @@ def _sockets(kind: Any) -> None:
 
 
 def tls_sockets(module: Any) -> None:
-    """The same for `ssl.SSLSocket`, whose own writes are after the handshake."""
+    """The same for `ssl.SSLSocket`, which writes data only after the handshake."""
     for name in ("send", "sendall", "sendto", "write", "sendfile"):
         if name in module.SSLSocket.__dict__:
             setattr(module.SSLSocket, name, _noted(getattr(module.SSLSocket, name), _application_data))
@@ -269,7 +269,7 @@ def _is_wake_up(sock: Any, data: Any) -> bool:
 
 
 def _is_handshake(data: Any) -> bool:
-    """Whether it is a TLS record that carries no data of the application."""
+    """Whether it is a TLS record without application data."""
     try:
         first = bytes(memoryview(data)[:2])
     except TypeError:
@@ -279,7 +279,7 @@ def _is_handshake(data: Any) -> bool:
 
 # Threads.
 
-# Threads that wait for work of others, and end with the process.
+# Threads that wait for work from others, and end with the process.
 _HELPERS = ("concurrent.futures", "grpc")
 
 
@@ -307,7 +307,7 @@ def _threads() -> None:
 
 
 def carried(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, to be called on another thread, for the call that is running here."""
+    """The function for use on another thread, in the context of the call that runs here."""
     trace = current()
     if trace is None:
         return function

@@ -1,4 +1,4 @@
-"""From what was said of a function to the function under guard."""
+"""Builds a guarded function from a function and its options."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _codec, _identity, _options
 from ._guard import Guard
+from ._held import request_of
 from ._identity import Who
 from ._onceward import Plan, Receipt, Spec
 from .errors import InvalidInput
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Owner:
-    """The object that a method belongs to, as the key sees it."""
+    """The object of a method, as part of the key."""
 
     __slots__ = ("it",)
 
@@ -27,19 +28,19 @@ class Owner:
         self.it = it
 
     def __onceward__(self) -> object:
-        """What the object stands for."""
+        """What identifies the object."""
         try:
             return _identity.owner_value(self.it)
         except TypeError as problem:
             raise TypeError(
-                f"is the object of a method, and one cannot be told from another ({problem}): give the class a method "
-                "__onceward__() that returns what it stands for, say with key= what identifies the action, or leave it "
-                "out with volatile=['self']"
+                f"is the object of a method, and such objects cannot be distinguished ({problem}): give the class a "
+                "method __onceward__() that returns what identifies an object, name the identifying arguments with "
+                "key=, or leave it out with volatile=['self']"
             ) from problem
 
 
 class Guarded:
-    """A guard and the function it is about: what its calls have in common."""
+    """A guard and its function: what all calls share."""
 
     def __init__(self, ledger: Ledger, function: Any, options: Mapping[str, Any]) -> None:
         _refuse_generators(function)
@@ -58,7 +59,7 @@ class Guarded:
         return own not in volatile
 
     def prepared(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments of a call, with those that were given beforehand."""
+        """The arguments of a call, including bound ones."""
         if self.who.first or self.who.named:
             args, kwargs = (*self.who.first, *args), {**self.who.named, **kwargs}
         if self.counts_owner and args:
@@ -67,8 +68,9 @@ class Guarded:
 
 
 def wrap(ledger: Ledger, function: Any, options: Mapping[str, Any]) -> Any:
-    """The function under guard: a function, or a coroutine function where it was one."""
+    """The guarded function; a coroutine function if it was one."""
     held = Guarded(ledger, function, options)
+    ledger._functions[held.who.name] = held.guard
     guarded = _functions(held)
     if _identity.is_method(held.who.function) and isinstance(function, types.FunctionType):
         return OnceMethod(guarded)
@@ -78,14 +80,14 @@ def wrap(ledger: Ledger, function: Any, options: Mapping[str, Any]) -> Any:
 def _functions(held: Guarded) -> Any:
     run, run_async, prepared, options = held.guard.run, held.guard.run_async, held.prepared, held.options
     plain = not (held.who.first or held.who.named or held.counts_owner)
-    make_plan, spec = held.guard.plan, held.guard.spec
+    make_plan, identify, spec = held.guard.plan, held.guard.identity, held.guard.spec
 
-    # These use nothing but what they enclose, so that they can live in the globals of the function they stand for.
+    # These use only what they capture, so that they work with the globals of the function that they replace.
     def plan(*args: Any, **kwargs: Any) -> Plan:
         return make_plan(*prepared(args, kwargs))
 
     def identity(*args: Any, **kwargs: Any) -> tuple[str, str, str]:
-        return spec.identity(*prepared(args, kwargs))
+        return identify(*prepared(args, kwargs))
 
     def receipt(*args: Any, **kwargs: Any) -> Receipt:
         return run(*prepared(args, kwargs))
@@ -112,11 +114,11 @@ def _functions(held: Guarded) -> Any:
 
 
 def _in_place_of(held: Guarded, chosen: Any) -> Any:
-    """The function under the name, the signature and the globals of the one it stands for."""
+    """The function with the name, the signature and the globals of the one that it replaces."""
     namespace = getattr(inspect.unwrap(held.who.function), "__globals__", None)
     made: Any = chosen
     if isinstance(namespace, dict):
-        # Frameworks resolve annotations in the globals of what they are given.
+        # Frameworks resolve annotations in the function's globals.
         made = types.FunctionType(chosen.__code__, namespace, chosen.__name__, None, chosen.__closure__)
     made = functools.update_wrapper(made, held.original)
     made.__name__ = getattr(held.who.function, "__name__", held.who.name.rpartition(".")[2])
@@ -125,7 +127,7 @@ def _in_place_of(held: Guarded, chosen: Any) -> Any:
 
 
 class OnceMethod:
-    """A guarded method: `.receipt`, `.plan`, `.identity` and `.occurrence` belong to the object, as the method does."""
+    """A guarded method: `.receipt`, `.plan`, `.identity` and `.occurrence` are bound to the object, like the method."""
 
     def __init__(self, function: Any) -> None:
         functools.update_wrapper(self, function)
@@ -159,7 +161,7 @@ class OnceMethod:
         return getattr(self.__dict__["_function"], name)
 
     def _marks(self) -> dict[str, Any]:
-        """What other decorators have noted on it."""
+        """Attributes that other decorators have set."""
         own = ("_function", "_is_coroutine", "__code__", "__defaults__", "__kwdefaults__", "__globals__")
         return {name: value for name, value in self.__dict__.items() if name not in own and not name.startswith("__")}
 
@@ -172,7 +174,7 @@ def _bound(method: Any, instance: Any, owner: Any) -> Any:
 
 
 def guard_of(ledger: Ledger, who: Who, options: Mapping[str, Any], counts_owner: bool = False) -> Guard:
-    """The guard of a function whose arguments are its inputs."""
+    """The guard for a function whose arguments are its inputs."""
     key = options.get("key")
     asked = key if callable(key) else None
     fields = list(key or ()) if asked is None else []
@@ -197,6 +199,8 @@ def guard_of(ledger: Ledger, who: Who, options: Mapping[str, Any], counts_owner:
         terms=_options.terms(options),
         policy=ledger._policy,
         decode=codec.decode if codec is not None else None,
+        request=request_of(who.name),
+        undo=_register(ledger, who.name, options.get("undo"), codec),
     )
     actors = actors_of(options)
     actors["probe"] = bare(actors["probe"])
@@ -204,8 +208,16 @@ def guard_of(ledger: Ledger, who: Who, options: Mapping[str, Any], counts_owner:
     return Guard(ledger._handle, spec, bare(who.function), **actors, codec=codec)
 
 
+def _register(ledger: Ledger, name: str, undo: Any, codec: Any) -> str | None:
+    """Registers what takes an operation back, and returns its name for the record."""
+    if undo is None:
+        return None
+    ledger._undos[name] = (undo, codec.decode if codec is not None else None)
+    return f"{getattr(undo, '__module__', '?')}.{getattr(undo, '__qualname__', type(undo).__qualname__)}"
+
+
 def _bare(function: Any, place: int = 0) -> Any:
-    """The function, given the object itself in the place of what stands for it."""
+    """The function, called with the object itself instead of its `Owner`."""
     if not callable(function):
         return function
 
@@ -219,9 +231,16 @@ def _bare(function: Any, place: int = 0) -> Any:
 
 
 def single(
-    ledger: Ledger, name: str, function: Callable[..., Any], inputs: object, options: Mapping[str, Any], *, waits: bool
+    ledger: Ledger,
+    name: str,
+    function: Callable[..., Any],
+    inputs: object,
+    options: Mapping[str, Any],
+    *,
+    waits: bool,
+    undoes: str | None = None,
 ) -> Guard:
-    """The guard of one call that is made of a name, its inputs and a function."""
+    """The guard for a single call with a name, inputs and a function."""
     known = options.get("key")
     if known == "":
         raise InvalidInput("key is empty; give text, or leave it out")
@@ -230,7 +249,7 @@ def single(
     if not isinstance(name, str) or not name:
         raise InvalidInput(f"the name of the call is {name!r}; give text")
     if not callable(function):
-        raise TypeError(f"{function!r} is not a function; give the function, not what it returns")
+        raise TypeError(f"{function!r} is not a function; pass the function, not its result")
     _refuse_generators(function)
     if not waits and is_async(function):
         raise TypeError(f"{name} is a coroutine function: use acall")
@@ -247,6 +266,8 @@ def single(
         terms=_options.terms(options),
         policy=ledger._policy,
         decode=codec.decode if codec is not None else None,
+        undo=_register(ledger, name, options.get("undo"), codec),
+        undoes=undoes,
     )
     actors = actors_of(options)
     for question in ("probe", "verify"):
@@ -256,7 +277,7 @@ def single(
 
 
 def is_async(function: Any) -> bool:
-    """Whether a call of it is to be awaited."""
+    """Whether a call returns an awaitable."""
     while isinstance(function, functools.partial):
         function = function.func
     if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(inspect.unwrap(function)):
@@ -276,7 +297,7 @@ def _refuse_generators(function: Any) -> None:
 
 
 def _refuse_misfit(name: str, function: Any, inputs: object) -> None:
-    """Inputs that do not fit are refused before anything is written, as Python would refuse them."""
+    """Refuses inputs that do not fit the function before anything is written, as Python would."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
@@ -290,7 +311,7 @@ def _refuse_misfit(name: str, function: Any, inputs: object) -> None:
 
 
 def actors_of(options: Mapping[str, Any]) -> dict[str, Any]:
-    """What a guard is told beside the operation's terms."""
+    """What a guard needs besides the operation's terms."""
     return {
         "probe": options.get("probe"),
         "verify": options.get("verify"),
@@ -302,7 +323,7 @@ def actors_of(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_inputs(function: Callable[..., Any], leading: int = 0) -> Callable[..., Any]:
-    """A function that is called with the inputs as its named arguments; one that takes none is called with none."""
+    """A function that is called with the inputs as named arguments, or with none if it takes none."""
     try:
         takes = len(inspect.signature(function).parameters) > leading
     except (TypeError, ValueError):

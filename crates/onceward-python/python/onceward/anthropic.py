@@ -1,4 +1,4 @@
-"""The tools of an Anthropic model's answer, each run once.
+"""Runs the tool calls of an Anthropic response, each once.
 
     response = client.messages.create(model=…, tools=definitions, messages=messages)
     messages += [
@@ -6,47 +6,40 @@
         {"role": "user", "content": run_tools(session, response, {"charge": charge})},
     ]
 
-A loop that is started again, or a model that asks again under another id, gets the first result. An error comes back as
-a result that the model reads: what happened, and what to do. Needs no package but this one: answers may be dicts.
+A restarted loop, or a model that asks again under another id, gets the first result. Errors become results that the
+model can read: what happened, and what to do. No other package is needed: responses may be dicts.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from ._tool_loop import Request, arun, member, run
-from ._tools import Outcome, Where, desk, with_occurrence
-
-Tools = Mapping[str, Callable[..., Any]]
+from ._tool_loop import Request, Tools, arun, member, run
+from ._tools import Outcome, Where, with_occurrence
 
 
 def run_tools(where: Where, response: Any, tools: Tools, **settings: Any) -> list[dict[str, Any]]:
-    """Runs what the model asked for and gives the `tool_result` blocks for the next user message.
+    """Runs the tool calls and returns the `tool_result` blocks for the next user message.
 
     - `where`: a session; its id is the run that a restarted loop belongs to.
-    - `tools`: functions by the names that the model knows them by.
+    - `tools`: functions by the names that the model uses.
     - `terms`: options of `Ledger.once` by tool name, e.g. `{"charge": {"key": ["order"]}, "find": {"class_": "read"}}`.
-    - `occurrence_argument`: the argument by which the model may ask for a repeat; see `repeatable`.
+    - `occurrence_argument`: the argument by which the model may ask for a deliberate repeat; see `repeatable`.
     - anything else is an option of `Ledger.once` for all tools.
     """
-    at = desk(where, settings)
-    return [_block(request.id, run(at, request, tools)) for request in _requests(response)]
+    return run(where, _requests(response), _block, tools, settings)
 
 
 async def arun_tools(where: Where, response: Any, tools: Tools, **settings: Any) -> list[dict[str, Any]]:
-    """The same for coroutine functions; calls that the model made in one answer run at the same time."""
-    at = desk(where, settings)
-    asked = _requests(response)
-    ended = await asyncio.gather(*(arun(at, request, tools) for request in asked))
-    return [_block(request.id, outcome) for request, outcome in zip(asked, ended, strict=True)]
+    """The same for coroutine functions; the calls of one response run concurrently."""
+    return await arun(where, _requests(response), _block, tools, settings)
 
 
 def repeatable(definition: Mapping[str, Any], argument: str = "occurrence") -> dict[str, Any]:
-    """The tool's definition with an optional argument by which the model can say that a repeat is wanted.
+    """The tool's definition with an optional argument by which the model can ask for a deliberate repeat.
 
-    Give the same name to `run_tools` as `occurrence_argument`.
+    Pass the same name to `run_tools` as `occurrence_argument`.
     """
     return {**definition, "input_schema": with_occurrence(definition.get("input_schema", {}), argument)}
 

@@ -2,7 +2,7 @@
 
     app.add_middleware(IdempotencyMiddleware, ledger=ledger)
 
-A request with a key is carried out once. A retry gets the same status, headers and body, and is told that with
+A request with a key is carried out once. A retry gets the same status, headers and body, and the header
 `Idempotent-Replayed: true`.
 """
 
@@ -15,8 +15,9 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMap
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ._http import Headers, TooLarge, key_of, missing, problem
+from ._http import Headers, key_of, missing, problem, too_large
 from ._ledger import Ledger
+from ._onceward import canonical
 from ._tools import detached
 from .errors import Failed, InDoubt, InvalidInput, OncewardError, ResultUnavailable
 
@@ -27,27 +28,31 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 Outcome = Literal["done", "failed", "in_doubt"]
 
-# Said between two machines, or made anew for each answer.
+# Headers between two hops, or that are new for each response.
 _NOT_KEPT = frozenset({b"connection", b"keep-alive", b"transfer-encoding", b"date", b"server"})
+
+# What an application can say about one response, in the header `Once-Happened`.
+_HAPPENED: dict[bytes, Outcome] = {b"yes": "done", b"no": "failed", b"unknown": "in_doubt"}
 
 
 class IdempotencyMiddleware:
-    """Lets a request that carries a key be carried out once.
+    """Carries out each request that has a key once.
 
-    - `ledger`: where requests are written down. Bodies of requests are not stored; their fingerprint is.
-    - `methods`: which requests are looked at. `key`: `"optional"` or `"required"` (400 without), or a function of the
-      ASGI scope that says one of them.
-    - `scope`: whose key it is, as a function of the ASGI scope: nobody sees another's answers. By default those with
-      the same `Authorization` header are one.
-    - `wait`: how long a second request waits for the first before it gets 409; not at all by default.
-    - `outcomes`: what a status of the application means, e.g. `{503: "failed"}`. By default below 400 is done; 4xx
-      failed, by the application's own word, so that the same request may come again; 5xx is in doubt.
-    - `largest_request`, `largest_response`: bytes. A larger request is refused with 413; a larger response is sent, and
-      a retry is told that it was carried out and that the response was not kept.
+    - `ledger`: where requests are recorded. Request bodies are not stored; their fingerprint is.
+    - `methods`: the HTTP methods that are guarded. `key`: `"optional"` or `"required"` (400 without a key), or a
+      function of the ASGI scope that returns one of them.
+    - `scope`: a function of the ASGI scope that returns whose key it is, so that callers never see each other's
+      responses. By default, requests with the same `Authorization` header share a scope.
+    - `wait`: how long a second request waits for the first before it gets 409; by default not at all.
+    - `outcomes`: what a status of the application means, e.g. `{503: "failed"}`. By default a status below 400 is done;
+      4xx has failed without effect, so the same request may be sent again; 5xx is in doubt. The response header
+      `Once-Happened` (`yes`, `no` or `unknown`) says it for one response.
+    - `largest_request`, `largest_response`: limits in bytes. A larger request is refused with 413. A larger response is
+      sent but not kept, and a retry is answered that the request was carried out.
     - anything else is an option of `Ledger.once`: `ttl`, `class_`, `probe`, …
 
-    A response is held back until it is recorded; of one that is streamed, its end. A client that goes away does not
-    break the request off.
+    A response is held back until it is recorded; of a streamed one, only the end. A client that disconnects does not
+    cancel the request.
     """
 
     def __init__(
@@ -91,7 +96,7 @@ class IdempotencyMiddleware:
             await self._once(scope, body, receive, send, key)
 
     async def _body(self, receive: Receive) -> bytes | None:
-        """All of the request's body; `None` if the client left before it was sent."""
+        """The request's whole body; `None` if the client disconnected before it was complete."""
         parts: list[bytes] = []
         size = 0
         while True:
@@ -101,18 +106,18 @@ class IdempotencyMiddleware:
             parts.append(message.get("body", b""))
             size += len(parts[-1])
             if size > self._largest_request:
-                raise TooLarge(f"a request with a key may have {self._largest_request} bytes; nothing was carried out")
+                raise too_large(self._largest_request)
             if not message.get("more_body", False):
                 return b"".join(parts)
 
     async def _once(self, scope: Scope, body: bytes, receive: Receive, send: Send, key: str) -> None:
         answer = _Answer(send, self._largest_response)
-        # A file that the server sends by itself could not be recorded.
+        # A file that the server sends directly could not be recorded.
         plain = {**scope, "extensions": {}} if "http.response.pathsend" in scope.get("extensions", ()) else scope
 
         async def carried_out() -> dict[str, Any]:
             await answer.complete(self.app(plain, _again(body, receive), answer.take))
-            return answer.recorded(self._outcome(answer.status))
+            return answer.recorded(self._outcome(answer))
 
         name = f"{scope['method']} {scope['path']}"
         options = {"no_effect": (_Rejected,), **self._options}
@@ -127,18 +132,22 @@ class IdempotencyMiddleware:
             await _refuse(error, send)
         else:
             await (answer.finish() if not receipt.replayed else _replay(receipt, send))
-        # What the application does after its answer (background tasks) is its own; so is what goes wrong there.
+        # What the application does after its response (background tasks), and errors there, are its own concern.
         if answer.work is not None:
             await answer.work
 
-    def _outcome(self, status: int) -> Outcome:
+    def _outcome(self, answer: _Answer) -> Outcome:
+        said = next((value for name, value in answer.headers if name.lower() == b"once-happened"), b"")
+        if said in _HAPPENED:
+            return _HAPPENED[said]
+        status = answer.status
         usual: Outcome = "done" if status < 400 else "failed" if status < 500 else "in_doubt"
         return self._outcomes.get(status, usual)
 
 
 @dataclass
 class _Answer:
-    """The application's answer on its way to the client: recorded, and its end held back until that is done."""
+    """The application's response on its way to the client: recorded, and its end held back until then."""
 
     send: Send
     largest: int
@@ -153,7 +162,7 @@ class _Answer:
     whole: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def complete(self, application: Awaitable[None]) -> None:
-        """Runs the application until its answer is whole. Raises what it raises before that."""
+        """Runs the application until its response is complete. Raises what it raises before that."""
         self.work = asyncio.ensure_future(application)
         self.work.add_done_callback(lambda _: self.whole.set())
         try:
@@ -166,7 +175,7 @@ class _Answer:
             await work
 
     async def take(self, message: Message) -> None:
-        """Takes the next message of the application."""
+        """Takes the application's next message."""
         self.held.append(message)
         if message["type"] == "http.response.start":
             self.status, self.headers = message["status"], list(message.get("headers", ()))
@@ -179,7 +188,7 @@ class _Answer:
                 await self.finish()
 
     async def finish(self) -> None:
-        """Sends what is held. A client that is gone changes nothing: the answer is recorded."""
+        """Sends what was held back. If the client is gone, the response is still recorded."""
         held, self.held = self.held, []
         for message in held:
             self.started = True
@@ -189,7 +198,7 @@ class _Answer:
                 return
 
     def recorded(self, outcome: Outcome) -> dict[str, Any]:
-        """The answer as it is kept: without its body if that is too large. Raises where there was no success."""
+        """The response as it is stored: without its body if that is too large. Raises if it was not a success."""
         if not self.ended:
             raise RuntimeError("the application ended without a response")
         if outcome != "done":
@@ -209,15 +218,15 @@ class _Answer:
 
 
 class _Rejected(Exception):
-    """The application said that it did nothing."""
+    """The application says that it did nothing."""
 
 
 class _Doubtful(Exception):
-    """The application failed, and what it did is not known."""
+    """The application failed, and it is unknown what it did."""
 
 
 async def _failed(error: OncewardError, answer: _Answer, send: Send) -> None:
-    """The application's own answer, or its own exception; where it was not asked, the ledger's refusal."""
+    """Sends the application's response or raises its exception; if it was not called, sends the ledger's refusal."""
     cause = error.__cause__
     if isinstance(cause, (_Rejected, _Doubtful)):
         await answer.finish()
@@ -228,9 +237,13 @@ async def _failed(error: OncewardError, answer: _Answer, send: Send) -> None:
 
 
 async def _replay(receipt: Any, send: Send) -> None:
-    kept = receipt.value
-    if kept["body"] is None:
-        error = ResultUnavailable("the request was carried out, and its response was too large to be kept")
+    try:
+        kept = receipt.value
+    except ResultUnavailable:
+        kept = None
+    # A person who settles a doubt as done has no response to give.
+    if not isinstance(kept, dict) or kept.get("body") is None:
+        error = ResultUnavailable("the request was carried out, and its response was not kept")
         error.operation = receipt.operation
         return await _refuse(error, send)
     headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in kept["headers"]]
@@ -247,7 +260,7 @@ async def _send(status: int, headers: Headers, body: bytes, send: Send) -> None:
 
 
 def _again(body: bytes, receive: Receive) -> Receive:
-    """The body for the application, and after it what the server says."""
+    """Replays the body to the application, followed by the server's messages."""
     given = False
 
     async def received() -> Message:
@@ -261,18 +274,27 @@ def _again(body: bytes, receive: Receive) -> Receive:
 
 
 def _inputs(scope: Scope, body: bytes) -> dict[str, Any]:
-    """What makes a request the same one: where it goes and what it says. JSON is compared by its meaning."""
+    """What identifies a request: its target and its content. JSON is compared by meaning."""
     kind = next((value for name, value in scope["headers"] if name.lower() == b"content-type"), b"").decode("latin-1")
     said: Any = hashlib.sha256(body).hexdigest()
     if kind.partition(";")[0].strip().lower().endswith("json"):
         try:
-            said = json.loads(body)
+            meaning = json.loads(body.decode(), object_pairs_hook=_members)
+            canonical({"body": meaning})  # Refuses what has no single meaning: NaN, endless depth, endless digits.
+            said = meaning
         except (ValueError, RecursionError):
             pass
     return {"query": scope.get("query_string", b"").decode("latin-1"), "body": said}
 
 
+def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object. One that names a member twice has no single meaning, so its text is compared."""
+    if len(members := dict(pairs)) != len(pairs):
+        raise ValueError("a member is given twice")
+    return members
+
+
 def _caller(scope: Scope) -> str:
-    """Those with the same credentials are one; the credentials themselves are not stored."""
-    told = [value for name, value in scope["headers"] if name.lower() == b"authorization"]
-    return f"http-{hashlib.sha256(told[0]).hexdigest()[:32]}" if told else "http-anonymous"
+    """One caller for each set of credentials; the credentials themselves are not stored."""
+    credentials = [value for name, value in scope["headers"] if name.lower() == b"authorization"]
+    return f"http-{hashlib.sha256(credentials[0]).hexdigest()[:32]}" if credentials else "http-anonymous"

@@ -1,4 +1,4 @@
-"""What can go wrong, and for each: did the effect happen?"""
+"""The errors, each of which says whether the effect happened."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ Happened = Literal["yes", "no", "unknown"]
 
 
 class OncewardError(Exception):
-    """The root of all that the ledger raises."""
+    """Base class of everything that the ledger raises."""
 
     code: str = "ONCEWARD"
-    """The contract's code."""
+    """The code of the contract."""
     happened: Happened | None = "unknown"
-    """Whether the operation's effect happened. `None` where the error is not about an operation."""
+    """Whether the operation's effect happened. `None` if the error is not about an operation."""
     ran: bool | None = False
-    """Whether this call ran the function. `None` where no call was made, as for `ledger.settle`."""
+    """Whether this call ran the function. `None` if no call was made, as with `ledger.settle`."""
     effect: str = "noop"
-    """What this call did to the world: `noop`, or `unknown` where it ran and may have had an effect."""
+    """What this call changed: `noop`, or `unknown` if it ran and may have had an effect."""
     retryable: bool = False
     """Whether the same call may simply be made again. Implies that nothing happened."""
     retry_after_ms: int | None = None
-    """When to ask again, where asking again is right."""
+    """When to ask again, if asking again is right."""
     next: str | None = None
     """What to do next, in one sentence."""
     fix_command: str | None = None
-    """The line of Python that takes you on from here. It never decides a doubt."""
+    """The line of Python for the next step. It never decides a doubt."""
     options: Sequence[tuple[str, str]] = ()
     """For each finding (`it happened`, `it did not`), the line of Python that records it."""
     operation: Record | None = None
-    """The operation it is about, as the ledger remembers it."""
+    """The operation, as the ledger recorded it."""
     problems: Sequence[str] = ()
-    """Every problem that was found, where there are several."""
+    """All problems, if there are several."""
     fields: Sequence[str] = ()
-    """The fields that differ, where a key was used with other inputs."""
+    """The fields that differ, if a key was used with other inputs."""
 
     def __init__(self, message: str = "") -> None:
         super().__init__(message)
@@ -74,13 +74,13 @@ class NotFound(OncewardError, LookupError):
 
 
 class WrongState(OncewardError):
-    """The operation is not in a state in which that can be done to it."""
+    """The operation is in a state that does not allow this."""
 
     code = "WRONG_STATE"
 
 
 class InProgress(OncewardError):
-    """Another caller is executing it, and the wait is over."""
+    """Another caller is still executing it after the wait."""
 
     code = "IN_PROGRESS"
 
@@ -91,10 +91,36 @@ class KeyExpired(OncewardError):
     code = "KEY_EXPIRED"
 
 
+class Held(OncewardError):
+    """The operation is held back until its time, or until a person releases it. Nothing was run.
+
+    The same call gets its result later. `ledger.release(error.operation)` releases it now, and
+    `ledger.cancel(error.operation)` cancels it.
+    """
+
+    code = "HELD"
+    happened: Happened | None = "no"
+
+
 class Cancelled(OncewardError):
     """The operation was cancelled before it had any effect. Nothing was run."""
 
     code = "CANCELLED"
+    happened: Happened | None = "no"
+
+
+class Undone(OncewardError):
+    """The operation was done and was taken back, or is being taken back. Nothing was run. Another occurrence runs it
+    again."""
+
+    code = "UNDONE"
+    happened: Happened | None = "yes"
+
+
+class Stopped(OncewardError):
+    """The scope was stopped, so nothing in it may begin. Nothing was run; `ledger.resume(scope)` lets it continue."""
+
+    code = "STOPPED"
     happened: Happened | None = "no"
 
 
@@ -111,9 +137,9 @@ class KeyReused(OncewardError):
 
 
 class Failed(OncewardError):
-    """It failed, for certain without effect. What the function raised is the `__cause__`.
+    """It failed, definitely without effect. The function's exception is the `__cause__`.
 
-    Where this call ran the function, the error is of the class that it raised, too.
+    If this call ran the function, the error is also an instance of the exception's class.
     """
 
     code = "FAILED"
@@ -121,7 +147,7 @@ class Failed(OncewardError):
 
 
 class NotDispatched(OncewardError):
-    """Raise this in a guarded function to say: nothing has left, so the next call may try again."""
+    """Raise this in a guarded function to declare that nothing was sent, so that the next call may try again."""
 
     code = "FAILED"
     happened: Happened | None = "no"
@@ -129,22 +155,22 @@ class NotDispatched(OncewardError):
 
 
 class InDoubt(OncewardError):
-    """It is unknown whether it happened. What the function raised, if it ran, is the `__cause__`.
+    """It is unknown whether it happened. The function's exception, if it ran, is the `__cause__`.
 
-    Where this call ran the function, the error is of the class that it raised, too.
+    If this call ran the function, the error is also an instance of the exception's class.
     """
 
     code = "IN_DOUBT"
 
 
 class Timeout(InDoubt, TimeoutError):
-    """It took longer than it was given, and what it did is not known."""
+    """It exceeded its time limit, and it is unknown what it did."""
 
     code = "TIMEOUT"
 
 
 class Unverified(OncewardError):
-    """Success was reported, and the check refuted it."""
+    """Success was reported, but the check refuted it."""
 
     code = "UNVERIFIED"
 
@@ -155,15 +181,21 @@ class LedgerUnavailable(OncewardError):
     code = "LEDGER_UNAVAILABLE"
 
 
+class LedgerReplaced(LedgerUnavailable):
+    """The ledger was emptied, restored or replaced while it was in use, so this call ran nothing."""
+
+    code = "LEDGER_REPLACED"
+
+
 class ResultUnavailable(OncewardError):
-    """It was done, and its result could not be kept. It is not run again; `receipt()` tells what is known."""
+    """It is done, but its result could not be kept. It does not run again; `receipt()` says what is known."""
 
     code = "RESULT_UNAVAILABLE"
     happened: Happened | None = "yes"
 
 
 class ResultWarning(UserWarning):
-    """A result that cannot be kept, or that replays will give as another value or type."""
+    """A result cannot be kept, or a replay will return a different value or type."""
 
 
 _BY_CODE: dict[str, type[OncewardError]] = {
@@ -174,21 +206,26 @@ _BY_CODE: dict[str, type[OncewardError]] = {
         NotFound,
         WrongState,
         InProgress,
+        Held,
         KeyExpired,
         Cancelled,
+        Undone,
+        Stopped,
         BudgetExhausted,
         KeyReused,
         Failed,
         InDoubt,
         Timeout,
         Unverified,
+        ResultUnavailable,
         LedgerUnavailable,
+        LedgerReplaced,
     )
 }
 
 
 def _from_ledger(code: str, message: str, **said: object) -> OncewardError:
-    """The exception for one of the ledger's errors. Called from the native half."""
+    """The exception for an error of the ledger. Called by the native module."""
     error = _BY_CODE[code](message)
     for name, value in said.items():
         setattr(error, name, value)
@@ -206,11 +243,11 @@ def _result_unavailable(operation: Record, cause: BaseException | None = None) -
     return error
 
 
-# An error that is also of the class that the function raised: callers, schedulers and retry loops go on matching it.
+# Errors that are also instances of the class that the function raised, so that existing `except` clauses still match.
 
 
 class _Raised:
-    """Marks the classes that are made here."""
+    """Marks the classes that are created here."""
 
     __slots__ = ()
     _kind: type[OncewardError]
@@ -218,7 +255,7 @@ class _Raised:
 
 
 def as_raised(error: OncewardError) -> OncewardError:
-    """The error, in the class of what the function raised as well. Its own attributes come first."""
+    """The error, also as an instance of the function's exception class. Its own attributes take precedence."""
     cause = error.__cause__
     if cause is None or type(error) not in (Failed, InDoubt, Timeout):
         return error
@@ -234,17 +271,17 @@ def as_raised(error: OncewardError) -> OncewardError:
         made.__dict__.update({**cause.__dict__, **error.__dict__})
         _copy_fields(cause, made)
     except Exception:
-        # An exception with a constructor of its own. The plain class says what happened as well.
+        # An exception with a constructor of its own. The plain class also says what happened.
         return error
     if callable(getattr(type(cause), "code", None)):
-        # gRPC's `error.code()` is a method.
+        # In gRPC, `error.code()` is a method.
         made.__dict__["code"] = _Code(error.code, cause.code)  # type: ignore[attr-defined]
     made.__cause__, made.__traceback__ = cause, error.__traceback__
     return made
 
 
 def _both(kind: type[OncewardError], foreign: type[BaseException]) -> type[OncewardError]:
-    """The class that is both. One for each pair, so that two errors of one kind are of one class."""
+    """The class that is both. There is one for each pair, so that equal errors have equal classes."""
     made = _made.get((kind, foreign))
     if made is None:
         if len(_made) >= _MOST:
@@ -274,19 +311,19 @@ def _make_both(kind: type[OncewardError], foreign: type[BaseException]) -> type[
     try:
         return type(f"{kind.__name__}", (kind, foreign, _Raised), body)
     except TypeError:
-        # Two layouts that do not go together, or a class that must not be inherited from.
+        # Incompatible layouts, or a class that must not be subclassed.
         return kind
 
 
 def _bare(kind: type[OncewardError]) -> OncewardError:
-    """An instance, made without the constructors of its classes: those want arguments of their own."""
+    """An instance that is created without calling constructors, which may need arguments."""
     own: Any = next(parent for parent in kind.__mro__ if parent.__module__ == "builtins")
     made: OncewardError = own.__new__(kind)
     return made
 
 
 def _copy_fields(cause: BaseException, made: BaseException) -> None:
-    """What exceptions of the interpreter keep outside of their `__dict__`."""
+    """Copies what built-in exceptions keep outside their `__dict__`."""
     for name in ("errno", "strerror", "filename", "filename2", "name", "path", "msg", "lineno", "obj"):
         if name in cause.__dict__ or not hasattr(cause, name):
             continue
@@ -297,7 +334,7 @@ def _copy_fields(cause: BaseException, made: BaseException) -> None:
 
 
 class _Code(str):
-    """The contract's code, which may be called where the original's can."""
+    """The code of the contract, callable if the original's attribute is."""
 
     __slots__ = ("_original",)
     _original: Any
@@ -321,12 +358,12 @@ def _family(kind: type[OncewardError]) -> tuple[type[OncewardError], type[BaseEx
     found: Any = sys.modules.get(foreign.__module__)
     for part in foreign.__qualname__.split("."):
         found = getattr(found, part, None)
-    # A class that another process cannot import is left behind.
+    # Leave out a class that another process cannot import.
     return kind._kind, foreign if found is foreign else None
 
 
 def _portable(held: dict[str, Any]) -> dict[str, Any]:
-    """What goes along to another process. A response or a socket of the original does not."""
+    """What can be sent to another process. A response or a socket of the original cannot."""
     import pickle
 
     kept = {}
@@ -346,7 +383,7 @@ def _rebuilt(kind: type[OncewardError], foreign: type[BaseException] | None, arg
     return error
 
 
-# What functions raise to steer a scheduler, and no failure: it goes on unchanged.
+# Exceptions that control a scheduler and are not failures: they propagate unchanged.
 _CONTROL_FLOW = frozenset(
     {
         "builtins.StopIteration",
@@ -375,7 +412,7 @@ _CONTROL_FLOW = frozenset(
 
 
 def is_control_flow(error: BaseException) -> bool:
-    """Whether it is raised to steer the one who called, and says nothing of a failure."""
+    """Whether it is raised to control the caller and does not mean failure."""
     if not isinstance(error, Exception):
         return True
     return any(f"{kind.__module__}.{kind.__qualname__}" in _CONTROL_FLOW for kind in type(error).__mro__)

@@ -1,10 +1,10 @@
-"""Which failures are certain to have had no effect: what an exception proves, and what was sent besides.
+"""Decides which failures definitely had no effect: what an exception proves, and what else was sent.
 
-An exception of a known client is evidence about one request. It counts only where the guard has seen (`_watch`) that
-this was the only one: not after another request, a redirect or a client's own retry, not while a task or thread goes
-on, and not where a process was started or a file written. Everything else is in doubt.
+An exception of a known client is evidence about one request. It counts only if the guard has observed (`_watch`) that
+this was the only request: not after another request, a redirect or a client's own retry, not while a task or thread is
+still running, and not if a process was started or a file written. Everything else is in doubt.
 
-Classes are matched by their names, so no library is imported.
+Classes are matched by name, so no library is imported.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ Verdict = Literal["no_effect", "in_doubt", "timed_out"]
 Evidence = Literal["unsent", "rejected", "vendor", "before_data", "mail", "rpc", "in_doubt", "timed_out"]
 
 UNSENT: Final = "unsent"
-"""The request could not be sent: proof, if no byte left."""
+"""The request could not be sent: proof, if no byte was sent."""
 REJECTED: Final = "rejected"
-"""A status by which a server says that it did nothing: proof, if it was the answer to the only request."""
+"""A status with which a server says that it did nothing: proof, if it answered the only request."""
 VENDOR: Final = "vendor"
-"""The same, by a vendor's own code."""
+"""The same, with a vendor's own code."""
 BEFORE_DATA: Final = "before_data"
-"""A mail server's refusal before a mail was handed over."""
+"""A mail server's refusal before a mail was transmitted."""
 MAIL: Final = "mail"
 """A mail server's refusal of the mail itself."""
 RPC: Final = "rpc"
-"""A status of gRPC by which a server says that it did nothing."""
+"""A gRPC status with which a server says that it did nothing."""
 IN_DOUBT: Final = "in_doubt"
 TIMED_OUT: Final = "timed_out"
 
-# From the name of a class to what it says. The most specific class of an exception that is listed decides.
+# From the name of a class to what it proves. The most specific listed class of an exception decides.
 TABLE: dict[str, Evidence] = {
-    # Python itself. A refused connection and a name that is not found come before the first byte.
+    # Python itself. A refused connection and an unknown host name occur before the first byte.
     "builtins.ConnectionRefusedError": UNSENT,
     "socket.gaierror": UNSENT,
     "builtins.ConnectionResetError": IN_DOUBT,
@@ -71,7 +71,7 @@ TABLE: dict[str, Evidence] = {
     "requests.exceptions.InvalidHeader": UNSENT,
     "requests.exceptions.ReadTimeout": TIMED_OUT,
     "requests.exceptions.ChunkedEncodingError": IN_DOUBT,
-    # httpx and httpcore. A pool that gave no connection in time sent nothing.
+    # httpx and httpcore. If the pool provided no connection in time, nothing was sent.
     "httpx.ConnectError": UNSENT,
     "httpx.ConnectTimeout": UNSENT,
     "httpx.PoolTimeout": UNSENT,
@@ -101,7 +101,7 @@ TABLE: dict[str, Evidence] = {
     "botocore.exceptions.ParamValidationError": UNSENT,
     "botocore.exceptions.ReadTimeoutError": TIMED_OUT,
     "botocore.exceptions.ConnectionClosedError": IN_DOUBT,
-    # stripe: it says itself that these were rejected before execution. Of an API error it does not.
+    # Stripe documents that these were rejected before execution. It does not say so about an API error.
     "stripe._error.CardError": VENDOR,
     "stripe._error.InvalidRequestError": VENDOR,
     "stripe._error.AuthenticationError": VENDOR,
@@ -109,17 +109,17 @@ TABLE: dict[str, Evidence] = {
     "stripe._error.RateLimitError": VENDOR,
     "stripe._error.APIError": IN_DOUBT,
 }
-# The same classes under the names of the next generation of the library.
+# The same classes under the names of the library's next generation.
 TABLE |= {
     name.replace("httpx.", "httpx2.").replace("httpcore.", "httpcore2."): evidence
     for name, evidence in list(TABLE.items())
     if name.startswith(("httpx.", "httpcore."))
 }
 
-# Statuses that say that nothing was executed, from whoever sends them. 408 and 409 say nothing for certain.
+# Statuses which say that nothing was executed, from any server. 408 and 409 prove nothing.
 _REJECTED = frozenset({400, 401, 403, 404, 405, 406, 410, 411, 413, 414, 415, 416, 417, 422, 426, 428, 429, 431})
 
-# Codes of AWS by which a request was turned away at the door.
+# AWS error codes of requests that were rejected before execution.
 _AWS_REJECTED = frozenset(
     {
         "AccessDenied",
@@ -135,8 +135,8 @@ _AWS_REJECTED = frozenset(
     }
 )
 
-# gRPC's word for: the call was turned away. RESOURCE_EXHAUSTED and UNIMPLEMENTED may be the client's own, for a
-# response that it cannot take, and UNAVAILABLE may come after the request was sent.
+# gRPC statuses of rejected calls. RESOURCE_EXHAUSTED and UNIMPLEMENTED may come from the client, for a response that
+# it cannot handle, and UNAVAILABLE may occur after the request was sent.
 _GRPC: dict[str, Evidence] = {
     "INVALID_ARGUMENT": RPC,
     "FAILED_PRECONDITION": RPC,
@@ -158,16 +158,16 @@ def judge(
 ) -> Verdict:
     """Whether the function had an effect, from what it raised and what it sent.
 
-    `marked` says that the function itself noted the dispatch: then only its own word counts.
+    `marked` says that the function declared its dispatch: then only its own declaration counts.
     """
     if isinstance(error, NotDispatched) or (no_effect and isinstance(error, no_effect)):
         return "no_effect"
-    # A framework wraps what a tool raises.
+    # Frameworks wrap what a tool raises.
     error = getattr(error, "__onceward_about__", None) or error
     if isinstance(error, NotDispatched) or (no_effect and isinstance(error, no_effect)):
         return "no_effect"
     if isinstance(error, OncewardError):
-        # Of a guarded call within this one, which did nothing; nor did this one, if nothing else left.
+        # From an inner guarded call, which did nothing. Neither did this one, if nothing else was sent.
         nothing = isinstance(error, (Failed, InvalidInput, KeyMissing)) and error.happened in ("no", None)
         return "no_effect" if nothing and not marked and trace.quiet else "in_doubt"
     evidence = classify(error)
@@ -194,7 +194,7 @@ def _proves(evidence: Evidence, error: BaseException, trace: Trace) -> bool:
     if evidence == RPC:
         return wire.method == "RPC" and wire.plain and not trace.sockets
     if wire.status is None:
-        # No response was received, or none that could be understood.
+        # No response was received, or none that could be parsed.
         return False
     if evidence == REJECTED:
         return wire.status in _REJECTED and wire.status == status_of(error)
@@ -202,7 +202,7 @@ def _proves(evidence: Evidence, error: BaseException, trace: Trace) -> bool:
 
 
 def classify(error: BaseException) -> Evidence | None:
-    """What the exception says of the request that it is about; `None` where it says nothing."""
+    """What the exception proves about its request; `None` if it proves nothing."""
     if getattr(error, "__onceward_unsent__", False):
         return UNSENT
     for kind in type(error).__mro__:
@@ -239,7 +239,7 @@ def _by_grpc_code(error: BaseException) -> Evidence | None:
 
 
 def _by_reason(error: BaseException) -> Evidence | None:
-    """Of a wrapper around another error: what that one says."""
+    """What the wrapped error proves, for a wrapper around another error."""
     for inner in _inner(error):
         evidence = classify(inner)
         if evidence is not None:
@@ -248,7 +248,7 @@ def _by_reason(error: BaseException) -> Evidence | None:
 
 
 def _inner(error: BaseException) -> Iterator[BaseException]:
-    """The errors that another library's error was made of."""
+    """The errors from which another library's error was made."""
     candidates = [getattr(error, "reason", None), *error.args, error.__cause__, error.__context__]
     for candidate in candidates:
         if isinstance(candidate, BaseException) and candidate is not error:

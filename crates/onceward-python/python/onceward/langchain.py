@@ -1,4 +1,4 @@
-"""Tools of LangChain and LangGraph, each call run once.
+"""Guards tools of LangChain and LangGraph, so that each call runs once.
 
     from onceward.langchain import OnceMiddleware, guard, wrap_tool_call
 
@@ -6,8 +6,8 @@
     node = ToolNode(tools, wrap_tool_call=wrap_tool_call(ledger))         # all tools of a LangGraph node
     agent = create_agent(model, tools, middleware=[OnceMiddleware(ledger)])   # all tools of a LangChain agent
 
-With a ledger instead of a session the run is the graph's `thread_id`. A node that is retried, resumed after an
-interrupt or started again from a checkpoint runs its tools again: those that were done are replayed.
+With a ledger instead of a session, the run is the graph's `thread_id`. A node that is retried, resumed after an
+interrupt or restarted from a checkpoint runs its tools again: calls that were done are replayed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from langchain_core.messages.tool import ToolOutputMixin
 from langchain_core.runnables.config import ensure_config
 from langchain_core.tools import BaseTool
 
-from ._tools import Desk, Outcome, Where, codec_of, desk, occurrence_words, with_occurrence
+from ._tools import Outcome, ToolContext, Where, codec_of, occurrence_words, tool_context, with_occurrence
 from .errors import InvalidInput, OncewardError
 
 if TYPE_CHECKING:
@@ -33,21 +33,21 @@ if TYPE_CHECKING:
     Sync = Callable[[ToolCallRequest, Callable[[ToolCallRequest], Any]], Any]
     Async = Callable[[ToolCallRequest, Callable[[ToolCallRequest], Awaitable[Any]]], Awaitable[Any]]
 
-# How the call that runs in this context ended: from the tool's function to the tool's answer.
+# How the call in this context ended: passed from the tool's function to the tool's answer.
 _ended: ContextVar[list[Outcome]] = ContextVar("onceward_langchain")
 
 
 def guard(tool: BaseTool, where: Where, **settings: Any) -> BaseTool:
-    """The same tool under the ledger's guard.
+    """The same tool, guarded by the ledger.
 
     - `where`: a session, or a ledger if the graph has a `thread_id`. `scope`: text, or a function of the config.
-    - `occurrence_argument`: adds an optional argument of that name, by which the model can say that a repeat is wanted.
+    - `occurrence_argument`: adds an optional argument of that name, by which the model can ask for a deliberate repeat.
     - anything else is an option of `Ledger.once`.
 
-    A certain failure is raised as the tool's own exception, so that retries do what they did. What is in doubt or
-    refused is an error message for the model; outside of a tool call it is raised.
+    A failure without effect is raised as the tool's own exception, so that retries work as before. A doubt or a refusal
+    is an error message for the model; outside a tool call it is raised.
     """
-    return tool if hasattr(tool, "onceward_desk") else _guarded(tool, desk(where, settings))
+    return tool if hasattr(tool, "onceward_context") else _guarded(tool, tool_context(where, settings))
 
 
 def wrap_tool_call(where: Where, **settings: Any) -> Sync:
@@ -55,18 +55,18 @@ def wrap_tool_call(where: Where, **settings: Any) -> Sync:
 
     `terms`: options of `Ledger.once` by tool name, e.g. `{"charge": {"key": ["order"]}, "find": {"class_": "read"}}`.
     """
-    at = desk(where, settings)
+    at = tool_context(where, settings)
     return lambda request, execute: execute(_with_guard(request, at))
 
 
 def awrap_tool_call(where: Where, **settings: Any) -> Async:
     """For `ToolNode(tools, awrap_tool_call=…)`: the same in an event loop."""
-    at = desk(where, settings)
+    at = tool_context(where, settings)
     return lambda request, execute: execute(_with_guard(request, at))
 
 
 def __getattr__(name: str) -> Any:
-    """`OnceMiddleware` needs the package langchain; the rest of this module does with langchain-core."""
+    """`OnceMiddleware` needs the package langchain; the rest of this module needs only langchain-core."""
     if name != "OnceMiddleware":
         raise AttributeError(name)
     return _middleware()
@@ -77,40 +77,40 @@ def _middleware() -> type:
     from langchain.agents.middleware import AgentMiddleware
 
     class OnceMiddleware(AgentMiddleware[Any, Any]):
-        """Guards every tool of an agent. Takes what `wrap_tool_call` takes."""
+        """Guards every tool of an agent. Takes the same settings as `wrap_tool_call`."""
 
         def __init__(self, where: Where, **settings: Any) -> None:
             super().__init__()
-            self._desk = desk(where, settings)
+            self._context = tool_context(where, settings)
 
         def wrap_tool_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
-            """Has the guarded tool run in the tool's place, below whatever else retries."""
-            return handler(_with_guard(request, self._desk))
+            """Runs the guarded tool instead of the tool, inside everything that retries."""
+            return handler(_with_guard(request, self._context))
 
         async def awrap_tool_call(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
             """The same in an event loop."""
-            return await handler(_with_guard(request, self._desk))
+            return await handler(_with_guard(request, self._context))
 
     return OnceMiddleware
 
 
-def _with_guard(request: ToolCallRequest, at: Desk) -> ToolCallRequest:
+def _with_guard(request: ToolCallRequest, at: ToolContext) -> ToolCallRequest:
     tool = request.tool
-    if tool is None or hasattr(tool, "onceward_desk"):
+    if tool is None or hasattr(tool, "onceward_context"):
         return request
     return request.override(tool=_guarded(tool, at))
 
 
-def _guarded(tool: BaseTool, at: Desk) -> BaseTool:
-    """A tool of a class that is the tool's own, but for how it runs."""
+def _guarded(tool: BaseTool, at: ToolContext) -> BaseTool:
+    """A tool of a subclass of the tool's class, which runs guarded."""
     kind: Any = _kind(cast(Hashable, type(tool)))
     fields = {name: getattr(tool, name) for name in type(tool).model_fields}
     guarded: BaseTool = kind.model_construct(_fields_set=set(tool.model_fields_set), **{**fields, **_schema(tool, at)})
     for name, value in (tool.__pydantic_private__ or {}).items():
-        # What BaseTool itself keeps there is made of the schema, which may be another one now.
+        # Leave out what BaseTool caches there: it is derived from the schema, which may have changed.
         if name not in BaseTool.__private_attributes__:
             setattr(guarded, name, value)
-    object.__setattr__(guarded, "onceward_desk", at)
+    object.__setattr__(guarded, "onceward_context", at)
     return guarded
 
 
@@ -133,7 +133,7 @@ def _kind(kind: Any) -> Any:
             ended: list[Outcome] = []
             token = _ended.set(ended)
             try:
-                return _told(super().run(*args, **kwargs), ended, kwargs.get("tool_call_id"))
+                return _answer_for_model(super().run(*args, **kwargs), ended, kwargs.get("tool_call_id"))
             finally:
                 _ended.reset(token)
 
@@ -141,7 +141,7 @@ def _kind(kind: Any) -> Any:
             ended: list[Outcome] = []
             token = _ended.set(ended)
             try:
-                return _told(await super().arun(*args, **kwargs), ended, kwargs.get("tool_call_id"))
+                return _answer_for_model(await super().arun(*args, **kwargs), ended, kwargs.get("tool_call_id"))
             finally:
                 _ended.reset(token)
 
@@ -149,9 +149,11 @@ def _kind(kind: Any) -> Any:
     return Guarded
 
 
-def _asked(tool: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Desk, dict[str, Any], dict[str, Any]]:
-    """The desk, what the model said, and what the tool is called with: state, stores and managers are no inputs."""
-    at: Desk = tool.onceward_desk
+def _asked(
+    tool: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[ToolContext, dict[str, Any], dict[str, Any]]:
+    """The context, the model's arguments, and the tool's arguments: state, stores and managers are not inputs."""
+    at: ToolContext = tool.onceward_context
     shown = tool.args
     said = {name: value for name, value in kwargs.items() if name in shown}
     said |= {f"input {index}": value for index, value in enumerate(args)}
@@ -168,12 +170,12 @@ def _about(tool: BaseTool) -> dict[str, Any]:
         from langgraph.errors import GraphBubbleUp
     except ImportError:
         return about
-    # An interrupt asks before it acts. LangGraph runs the tool from its top when the answer is there.
+    # An interrupt asks before it acts. LangGraph runs the tool from the start when it has the answer.
     return {**about, "no_effect": (GraphBubbleUp,), "options": {"codec": _Kept(function)}}
 
 
 class _Kept:
-    """Results as they are kept: messages and commands as LangGraph itself keeps them in its checkpoints."""
+    """How results are stored: messages and commands in the format of LangGraph's checkpoints."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
@@ -190,7 +192,7 @@ class _Kept:
         return {"$langgraph": kind, "data": data}
 
     def decode(self, data: Any) -> object:
-        """The value that the data stands for."""
+        """The value for that plain data."""
         if isinstance(data, dict) and "$langgraph" in data:
             return self._graph.loads_typed((data["$langgraph"], data["data"]))
         return self._usual.decode(data)
@@ -203,8 +205,8 @@ def _ending(tool: BaseTool, outcome: Outcome) -> Any:
     return (value, None) if outcome.refusal is not None and tool.response_format == "content_and_artifact" else value
 
 
-def _told(answer: Any, ended: list[Outcome], call_id: str | None) -> Any:
-    """The answer with the words for the model. Whoever is no model gets the bare value, or the error."""
+def _answer_for_model(answer: Any, ended: list[Outcome], call_id: str | None) -> Any:
+    """The answer with the note for the model. Any other caller gets the bare value, or the error."""
     if not ended:
         return answer
     outcome = ended[0]
@@ -217,7 +219,7 @@ def _told(answer: Any, ended: list[Outcome], call_id: str | None) -> Any:
 
 
 def _noted(answer: Any, note: str, call_id: str) -> Any:
-    """The answer with the note in every message, and under the id of this call: the first one had another."""
+    """The answer with the note in every message, under the id of this call instead of the first one's."""
     if isinstance(answer, ToolMessage):
         content = answer.content
         more = [*content, {"type": "text", "text": note}] if isinstance(content, list) else f"{content}\n\n{note}"
@@ -231,13 +233,13 @@ def _noted(answer: Any, note: str, call_id: str) -> Any:
     return answer
 
 
-def _schema(tool: BaseTool, at: Desk) -> dict[str, Any]:
-    """The schema with the argument by which the model says that a repeat is wanted, where it may."""
+def _schema(tool: BaseTool, at: ToolContext) -> dict[str, Any]:
+    """The schema, with the argument for deliberate repeats if there is one."""
     argument = at.occurrence_argument
     if argument is None:
         return {}
     if argument in tool.args:
-        raise InvalidInput(f"{tool.name} has an argument {argument!r} of its own; give another name")
+        raise InvalidInput(f"{tool.name} already has an argument {argument!r}; choose another name")
     if isinstance(tool.args_schema, dict):
         return {"args_schema": with_occurrence(tool.args_schema, argument)}
     from pydantic import Field, create_model

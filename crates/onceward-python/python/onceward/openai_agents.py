@@ -1,4 +1,4 @@
-"""Tools of the OpenAI Agents SDK, each call run once.
+"""Guards tools of the OpenAI Agents SDK, so that each call runs once.
 
     from agents import function_tool
     from onceward.openai_agents import once_tool
@@ -7,8 +7,8 @@
     @once_tool(session, key=["order"])
     def charge(order: str, amount: int) -> str: ...
 
-With a ledger instead of a session the run is `RunConfig(group_id=…)`. The SDK answers a tool's timeout with a text, and
-the model asks again under another id: the first call goes on here, and whoever asks again gets its result.
+With a ledger instead of a session, the run is `RunConfig(group_id=…)`. When a tool times out, the SDK answers with a
+text, and the model asks again under another id: the first call continues, and the second one gets its result.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from ._tools import Desk, Outcome, Where, defaults_of, desk, in_thread, occurrence_words
+from ._tools import Outcome, ToolContext, Where, defaults_of, in_thread, occurrence_words, tool_context
 from .errors import InvalidInput
 
 
 def once_tool(where: Where, **settings: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Guards a function or coroutine function that `agents.function_tool` is put on.
+    """Guards a function or coroutine function below `agents.function_tool`.
 
     - `where`: a session, or a ledger if `RunConfig.group_id` names the run. `scope`: text, or a function of the
       context.
-    - `occurrence_argument`: adds an optional argument of that name, by which the model can say that a repeat is wanted.
+    - `occurrence_argument`: adds an optional argument of that name, by which the model can ask for a deliberate repeat.
     - anything else is an option of `Ledger.once`.
 
-    A certain failure is raised as the function's own exception. What is in doubt or refused is a text for the model.
+    A failure without effect is raised as the function's own exception. A doubt or a refusal is a text for the model.
     """
-    at = desk(where, settings)
+    at = tool_context(where, settings)
     return functools.partial(_guarded, at)
 
 
-def _guarded(at: Desk, function: Callable[..., Any]) -> Callable[..., Any]:
-    """A coroutine function that takes the SDK's context first, whether the function does or not."""
+def _guarded(at: ToolContext, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A coroutine function whose first argument is the SDK's context, whether the function takes it or not."""
     from agents import RunContextWrapper
     from agents.tool_context import ToolContext
 
@@ -64,23 +64,23 @@ def _guarded(at: Desk, function: Callable[..., Any]) -> Callable[..., Any]:
             defaults={name: value for name, value in defaults_of(function).items() if name in signature.parameters},
             run_scope=getattr(getattr(context, "run_config", None), "group_id", None), context=context, of=function,
         )  # fmt: skip
-        return _told(outcome.or_raise())
+        return _answer_for_model(outcome.or_raise())
 
     if any(one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD) for one in own):
-        raise InvalidInput(f"{function.__name__} takes any arguments; name them, so that the key can be made of them")
+        raise InvalidInput(f"{function.__name__} takes any arguments; name them, so that a key can be derived")
     dressed: Callable[..., Any] = _dressed(
         guarded, function, [_context(ToolContext), *own, *_extra(at)], hints, ToolContext
     )
     return dressed
 
 
-def _told(outcome: Outcome) -> Any:
-    """The value as it is, so that typed outputs stay typed; where there is something to tell, a text."""
+def _answer_for_model(outcome: Outcome) -> Any:
+    """The value itself, so that typed outputs stay typed; a text if there is a note or a refusal."""
     return outcome.value if outcome.note is None and outcome.refusal is None else outcome.text
 
 
 def _dressed(guarded: Any, function: Any, parameters: list[inspect.Parameter], hints: dict[str, Any], kind: Any) -> Any:
-    """What the SDK reads a tool's schema from: name, words, signature and types."""
+    """Sets what the SDK derives a tool's schema from: name, docstring, signature and types."""
     functools.update_wrapper(guarded, function)
     del guarded.__wrapped__
     order = sorted(parameters, key=lambda one: one.default is not one.empty)
@@ -98,8 +98,8 @@ def _context(kind: Any) -> inspect.Parameter:
     return inspect.Parameter("onceward_context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=kind)
 
 
-def _extra(at: Desk) -> list[inspect.Parameter]:
-    """The argument by which the model says that a repeat is wanted, where it may."""
+def _extra(at: ToolContext) -> list[inspect.Parameter]:
+    """The argument for deliberate repeats, if there is one."""
     if at.occurrence_argument is None:
         return []
     said = typing.Annotated[int | None, occurrence_words(at.occurrence_argument)]

@@ -1,11 +1,11 @@
-"""Tools of Pydantic AI, each call run once.
+"""Guards tools of Pydantic AI, so that each call runs once.
 
     from onceward.pydantic_ai import OnceToolset
 
     agent = Agent(model, toolsets=[OnceToolset(FunctionToolset([charge]), session)])
 
-With a ledger instead of a session the run is its `conversation_id`: give one to `agent.run`, and a run that is started
-again is the same one. A tool that Pydantic AI times out goes on here, and the model that asks again gets its result.
+With a ledger instead of a session, the run is its `conversation_id`: pass one to `agent.run`, and a restarted run is
+the same run. A tool that Pydantic AI times out continues, and the model that asks again gets its result.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from pydantic_ai import RunContext, ToolReturn
 from pydantic_ai.exceptions import ApprovalRequired, CallDeferred, ModelRetry, ToolFailed
 from pydantic_ai.toolsets import AbstractToolset, ToolsetTool, WrapperToolset
 
-from ._tools import Desk, Outcome, Where, desk, with_occurrence
+from ._tools import Outcome, ToolContext, Where, tool_context, with_occurrence
 
-# Pydantic AI breaks a tool off at its timeout and takes that for a reason to run it again.
+# Pydantic AI cancels a tool at its timeout and then runs it again.
 _NEVER_S = 10 * 365 * 24 * 3600.0
-# By these a tool says that it has not acted: the arguments are wrong, or it wants to be asked first.
+# With these a tool says that it has not acted: the arguments are wrong, or it needs an approval first.
 _NOT_YET = (ModelRetry, CallDeferred, ApprovalRequired)
 
 
 @dataclass
 class OnceToolset(WrapperToolset[Any]):
-    """A toolset whose calls happen once. It takes the place of the one it wraps.
+    """A toolset whose calls happen once. It replaces the toolset that it wraps.
 
     - `where`: a session, or a ledger. `scope`: text, or a function of the `RunContext`.
     - `terms`: options of `Ledger.once` by tool name, e.g. `{"charge": {"key": ["order"]}, "find": {"class_": "read"}}`.
     - `options`: options of `Ledger.once` for all tools.
-    - `occurrence_argument`: adds an optional argument of that name to every tool, by which the model can say that a
-      repeat is wanted.
+    - `occurrence_argument`: adds an optional argument of that name to every tool, by which the model can ask for a
+      deliberate repeat.
     """
 
     where: Where
@@ -45,7 +45,7 @@ class OnceToolset(WrapperToolset[Any]):
     occurrence_argument: str | None = None
 
     async def get_tools(self, ctx: RunContext[Any]) -> dict[str, ToolsetTool[Any]]:
-        """The tools, with the argument for repeats where there is one."""
+        """The tools, with the argument for deliberate repeats if there is one."""
         tools = await super().get_tools(ctx)
         argument = self.occurrence_argument
         return tools if argument is None else {name: _repeatable(tool, argument) for name, tool in tools.items()}
@@ -53,8 +53,8 @@ class OnceToolset(WrapperToolset[Any]):
     async def call_tool(
         self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]
     ) -> Any:
-        """Lets the call happen once. What is in doubt or refused is a failed tool result that the model reads."""
-        at = self._desk()
+        """Makes the call once. A doubt or a refusal is a failed tool result that the model can read."""
+        at = self._context()
         wrapped: AbstractToolset[Any] = self.wrapped
         own = at.own_arguments(tool_args)
         call = at.acall(
@@ -62,17 +62,17 @@ class OnceToolset(WrapperToolset[Any]):
             no_effect=_NOT_YET, run_scope=ctx.conversation_id, context=ctx,
         )  # fmt: skip
         outcome = await _within(tool, call)
-        return _told(outcome.or_raise())
+        return _answer_for_model(outcome.or_raise())
 
-    def _desk(self) -> Desk:
+    def _context(self) -> ToolContext:
         own = {"scope": self.scope, "terms": self.terms, "occurrence_argument": self.occurrence_argument}
-        return desk(self.where, {**self.options, **own})
+        return tool_context(self.where, {**self.options, **own})
 
 
 async def _unhurried(
     wrapped: AbstractToolset[Any], name: str, arguments: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]
 ) -> Any:
-    """Calls the tool without its timeout. Pydantic AI takes every TimeoutError for its own; here it is the tool's."""
+    """Calls the tool without its timeout. Pydantic AI treats every TimeoutError as its own; here it is the tool's."""
     if _timeout_of(tool) is None:
         return await wrapped.call_tool(name, arguments, ctx, tool)
     patient = replace(tool, tool_def=replace(tool.tool_def, timeout=_NEVER_S))
@@ -85,7 +85,7 @@ async def _unhurried(
 
 
 async def _within(tool: ToolsetTool[Any], call: Coroutine[Any, Any, Outcome]) -> Outcome:
-    """The tool's own timeout, around the guard: what was begun goes on, and the retry gets its result."""
+    """Applies the tool's own timeout around the guard: a running call continues, and the retry gets its result."""
     timeout = _timeout_of(tool)
     with anyio.move_on_after(timeout):
         return await call
@@ -97,30 +97,30 @@ def _timeout_of(tool: ToolsetTool[Any]) -> float | None:
     return own if own is not None else getattr(tool.toolset, "timeout", None)
 
 
-def _told(outcome: Outcome) -> Any:
+def _answer_for_model(outcome: Outcome) -> Any:
     if outcome.refusal is not None:
         raise ToolFailed(outcome.text)
     if outcome.note is None:
         return outcome.value
-    # The value stays what it is; the words stand beside it.
+    # The value is unchanged; the note is beside it.
     return ToolReturn(outcome.value, content=outcome.note)
 
 
 class _Validator:
-    """The tool's own validator, which is not shown the argument for repeats."""
+    """The tool's own validator, without the argument for deliberate repeats."""
 
     def __init__(self, own: Any, argument: str) -> None:
         self._own = own
         self._argument = argument
 
     def validate_python(self, input: Any, **about: Any) -> Any:
-        """Validates arguments that were parsed already."""
+        """Validates parsed arguments."""
         said = dict(input)
         occurrence = said.pop(self._argument, None)
         return self._with(self._own.validate_python(said, **about), occurrence)
 
     def validate_json(self, input: Any, **about: Any) -> Any:
-        """Validates arguments as the model wrote them."""
+        """Validates arguments in the JSON text that the model wrote."""
         from pydantic_core import from_json
 
         said = from_json(input or "{}", allow_partial=about.get("allow_partial", False))

@@ -1,4 +1,4 @@
-"""What the rigs share: the world that effects change, scenarios that run with and without the ledger, and rows."""
+"""What the rigs share: the world that effects change, scenarios with and without the ledger, and rows."""
 
 import asyncio
 import inspect
@@ -17,7 +17,7 @@ from onceward import Ledger, Session
 
 @dataclass
 class World:
-    """What effects change: a file with a line for each. It is not the ledger's, so it cannot be wrong with it."""
+    """What effects change: a file with one line for each. It is independent of the ledger."""
 
     file: Path
 
@@ -46,7 +46,7 @@ class Run:
 
     @property
     def guarded(self) -> bool:
-        """Whether the ledger is there."""
+        """Whether there is a ledger."""
         return self.ledger is not None
 
     @property
@@ -58,7 +58,7 @@ class Run:
 
 @dataclass
 class Scenario:
-    """A way in which a framework does a thing again, and how many effects that has."""
+    """A way in which a framework repeats a call, and how many effects that has."""
 
     what: str
     bare: int | None
@@ -86,7 +86,7 @@ def once(run: Run, scenario: Scenario) -> tuple[int, str]:
         ended = scenario.function(run)
         if inspect.isawaitable(ended):
             asyncio.run(_awaited(ended))
-    except Exception as error:  # whatever it was, it is shown; without the ledger it may be what is to be shown
+    except Exception as error:  # every error is reported; without the ledger it may be the expected one
         wrong = f"{type(error).__name__}: {error}"[:200]
         if run.guarded:
             traceback.print_exc(limit=-4)

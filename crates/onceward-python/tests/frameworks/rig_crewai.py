@@ -18,7 +18,7 @@ ASKS = 'Thought: charge it.\nAction: charge\nAction Input: {"order": "o-1"}'
 
 
 class Script(BaseLLM):
-    """A model that says one thing after another in the ReAct form, and remembers what it was told."""
+    """A model that gives scripted answers in the ReAct form, and remembers what it received."""
 
     model: str = "scripted"
     steps: list
@@ -36,7 +36,7 @@ class Script(BaseLLM):
 
 
 class Native(Script):
-    """The same with the calls of a model that has them built in."""
+    """The same with native tool calls."""
 
     def supports_function_calling(self) -> bool:
         return True
@@ -89,7 +89,7 @@ def task_retried(run: Run):
         assert "Nothing was run now" in script.told[-1], script.told[-1]
 
 
-@scenario("a task whose guardrail said no is run again, in a crew that was started again", bare=4)
+@scenario("a task whose guardrail rejected it runs again, in a restarted crew", bare=4)
 def crew_restarted(run: Run):
     class Charge(BaseTool):
         name: str = "charge"
@@ -118,7 +118,7 @@ def asked_again(run: Run):
         assert "Nothing was run now" in script.told[-1], script.told[-1]
 
 
-@scenario("a wanted repeat, said by the model", bare=None, guarded=2)
+@scenario("a deliberate repeat, requested by the model", bare=None, guarded=2)
 def repeated(run: Run):
     again = ASKS.replace('"o-1"', '"o-1", "occurrence": 2')
     script = Script(model="scripted", steps=[ASKS, again, answers("twice")], told=[])

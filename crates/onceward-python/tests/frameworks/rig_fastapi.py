@@ -1,4 +1,4 @@
-"""The Idempotency-Key header: a real FastAPI application behind uvicorn, and httpx before it."""
+"""The Idempotency-Key header: a real FastAPI application on uvicorn, with httpx as the client."""
 
 import subprocess
 import sys
@@ -18,7 +18,7 @@ ORDER = {"order": "o-1", "amount": 5}
 
 @contextmanager
 def shop(run: Run):
-    """The shop in a process of its own: a client for it, and the process."""
+    """The shop in a separate process: a client for it, and the process."""
     port = run.folder / f"port-{time.monotonic_ns()}"
     place = str(run.folder / "agent.db") if run.guarded else "-"
     process = subprocess.Popen([sys.executable, str(SHOP), place, str(run.world.file), str(port)])
@@ -48,7 +48,7 @@ def ready(client) -> bool:
 
 
 def problem(response, status: int, code: str) -> dict:
-    """Checks that the response is this problem, and gives it."""
+    """Checks that the response is this problem, and returns it."""
     assert response.status_code == status, (response, response.text)
     assert response.headers["content-type"] == "application/problem+json"
     assert response.json()["code"] == code, response.json()
@@ -64,7 +64,7 @@ def replayed(run: Run):
     with shop(run) as (client, _):
         first = client.post("/charges", json=ORDER, headers=KEY)
         second = client.post("/charges", json=ORDER, headers={"idempotency-key": '"k-1"'})
-        # The same by its meaning: another order of fields, other white space.
+        # Equivalent: fields in another order, other white space.
         body = b'{ "amount": 5.0, "order":"o-1" }'
         third = client.post("/charges", content=body, headers={**KEY, "content-type": "application/json"})
     assert first.status_code == 201
@@ -76,7 +76,7 @@ def replayed(run: Run):
         assert "idempotent-replayed" not in first.headers
 
 
-@scenario("two requests at once: the second is told to come again, and then gets the answer", bare=2)
+@scenario("two requests at once: the second is told to retry, and then gets the answer", bare=2)
 def at_once(run: Run):
     answers = []
     slow = {**ORDER, "mode": "slow"}
@@ -125,7 +125,7 @@ def gave_up(run: Run):
             pass
         until(lambda: run.world.effects == 1)
         Path(f"{run.world.file}.go").touch()
-        # A 409 says when to come again.
+        # A 409 says when to retry.
         for _ in range(500):
             again = client.post("/charges", json=slow, headers=KEY)
             if again.status_code != 409:
@@ -155,11 +155,11 @@ def failures(run: Run):
         def post(key: str, mode: str):
             return client.post("/charges", json={**ORDER, "mode": mode}, headers={"Idempotency-Key": key})
 
-        # By its own word nothing happened: the same request may come again.
+        # The application says that nothing happened: the same request may be sent again.
         assert [post("k-2", "declined").status_code for _ in range(2)] == [402, 402]
         assert [post("k-3", "closed").status_code for _ in range(2)] == [500, 500]
         assert run.world.effects == 0
-        # A 500 says nothing: it is passed on, and not tried again.
+        # A 500 proves nothing: it is forwarded, and not retried.
         assert post("k-4", "breaks").status_code == 500
         problem(post("k-4", "breaks"), 424, "IN_DOUBT")
 

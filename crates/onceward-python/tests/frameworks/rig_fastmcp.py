@@ -60,7 +60,7 @@ async def gave_up(run: Run):
             assert "Nothing was run now" in texts(result)[-1], result
 
 
-@scenario("a server that is started again, and a client that reconnects", bare=2)
+@scenario("a restarted server, and a client that reconnects", bare=2)
 async def restarted(run: Run):
     def charge(order: str, amount: int = 1) -> dict:
         return {"said": run.world.change(order), "amount": amount}
@@ -73,7 +73,7 @@ async def restarted(run: Run):
         assert result.data == {"said": "o-1 is number 1", "amount": 1}, result
 
 
-@scenario("what a tool says of itself: a refusal by its own word and bad arguments may be tried again", bare=None)
+@scenario("a tool that reports its own refusal, and bad arguments, may be retried", bare=None)
 async def own_word(run: Run):
     tries = []
 
@@ -112,7 +112,7 @@ async def reads(run: Run):
         assert "occurrence" in schemas["charge"] and "occurrence" not in schemas["look"], schemas
 
 
-@scenario("a wanted repeat, said by the model", bare=None, guarded=2)
+@scenario("a deliberate repeat, requested by the model", bare=None, guarded=2)
 async def repeated(run: Run):
     def charge(order: str) -> str:
         return run.world.change(order)

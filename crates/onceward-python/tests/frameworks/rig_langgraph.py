@@ -22,7 +22,7 @@ QUICKLY = RetryPolicy(initial_interval=0.01, jitter=False, retry_on=Exception)
 
 
 class Model(GenericFakeChatModel):
-    """A chat model that says one thing after another, whatever tools it is given."""
+    """A chat model that gives scripted answers, whatever tools it gets."""
 
     def bind_tools(self, tools, **_):
         return self
@@ -157,7 +157,7 @@ def commanded(run: Run):
     assert not run.guarded or "Nothing was run now" in message.content, message
 
 
-@scenario("a wanted repeat, said by the model", bare=None, guarded=2)
+@scenario("a deliberate repeat, requested by the model", bare=None, guarded=2)
 def repeated(run: Run):
     charge = guard(charging(run), run.ledger, occurrence_argument="occurrence")
     assert "occurrence" in charge.tool_call_schema.model_json_schema()["properties"], charge.args
@@ -169,7 +169,7 @@ def repeated(run: Run):
     assert message.content == "o-1 is number 2", message
 
 
-@scenario("a tool class of one's own; outside of a tool call the error is raised", bare=None)
+@scenario("a custom tool class; outside a tool call the error is raised", bare=None)
 def own_class(run: Run):
     class Charge(BaseTool):
         name: str = "charge"

@@ -29,7 +29,7 @@ def tool_of(run: Run, function, **settings):
     return function_tool(once_tool(where, **settings)(function) if where else function, **framework)
 
 
-@scenario("the SDK's timeout of a tool is told to the model, which asks again", bare=2)
+@scenario("the SDK reports a tool's timeout to the model, which asks again", bare=2)
 async def timed_out(run: Run):
     finished = asyncio.Event()
 
@@ -42,7 +42,7 @@ async def timed_out(run: Run):
 
     model = ScriptedModel([asks(1), asks(2), [assistant_message("charged")]])
     agent = Agent("clerk", model=model, tools=[tool_of(run, charge, framework={"timeout": 0.3})])
-    # The first call goes on behind the SDK's back; it is let go when the model asks for the second time.
+    # The first call continues without the SDK; it is released when the model asks for the second time.
     asyncio.get_running_loop().call_later(0.45, finished.set)
     result = await Runner.run(agent, "charge o-1")
     assert result.final_output == "charged"
@@ -82,7 +82,7 @@ async def restarted(run: Run):
         raise AssertionError("the first run should have failed")
     except RuntimeError:
         pass
-    # The model says what it left out before: it is the same call.
+    # The model passes an argument that it left out before: it is the same call.
     model = ScriptedModel([asks(9, '{"order": "o-1", "note": ""}'), [assistant_message("charged")]])
     result = await Runner.run(
         Agent("clerk", model=model, tools=[tool_of(run, charge, where=where)]), "go", run_config=config
@@ -92,7 +92,7 @@ async def restarted(run: Run):
         assert "Nothing was run now" in outputs(result)[0], outputs(result)
 
 
-@scenario("a wanted repeat, said by the model", bare=None, guarded=2)
+@scenario("a deliberate repeat, requested by the model", bare=None, guarded=2)
 async def repeated(run: Run):
     def charge(order: str) -> str:
         """Charges an order."""
@@ -110,7 +110,7 @@ async def repeated(run: Run):
     assert outputs(result)[2] == "o-1 is number 2", outputs(result)
 
 
-@scenario("a certain failure; the model asks again and it runs", bare=None)
+@scenario("a failure without effect; the model asks again and it runs", bare=None)
 async def refused(run: Run):
     tries = []
 

@@ -14,7 +14,7 @@ from onceward.pydantic_ai import OnceToolset
 
 
 class Script:
-    """A model that says one thing after another, each tool call under another id, and remembers what it was told."""
+    """A model that gives scripted answers, each tool call under another id, and remembers what it received."""
 
     def __init__(self, *steps):
         self.steps = list(steps)
@@ -49,12 +49,21 @@ async def timed_out(run: Run):
             await finished.wait()
         return said
 
-    script = Script({"order": "o-1"}, {"order": "o-1"}, "charged")
-    asyncio.get_running_loop().call_later(0.45, finished.set)
-    result = await agent_of(run, script, charge, timeout=0.3).run("charge o-1")
+    loop = asyncio.get_running_loop()
+
+    class Asked(Script):
+        """The tool ends when the model is asked again."""
+
+        def __call__(self, messages, info):
+            if len(self.steps) == 2:
+                loop.call_soon_threadsafe(finished.set)
+            return super().__call__(messages, info)
+
+    script = Asked({"order": "o-1"}, {"order": "o-1"}, "charged")
+    result = await agent_of(run, script, charge, timeout=1).run("charge o-1")
     assert result.output == "charged"
     if run.guarded:
-        assert "Timed out after 0.3 seconds" in script.told[1], script.told
+        assert "Timed out after 1 seconds" in script.told[1], script.told
         assert "o-1 is number 1" in script.told[2], script.told
         assert "Nothing was run now" in script.told[3], script.told
 
@@ -114,7 +123,7 @@ async def corrected(run: Run):
     assert result.output == "charged" and "an order begins with o-" in script.told[1], script.told
 
 
-@scenario("a wanted repeat, said by the model", bare=None, guarded=2)
+@scenario("a deliberate repeat, requested by the model", bare=None, guarded=2)
 async def repeated(run: Run):
     def charge(order: str) -> str:
         return run.world.change(order)

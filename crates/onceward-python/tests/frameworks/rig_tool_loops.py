@@ -1,4 +1,4 @@
-"""Loops that a programmer writes with the SDKs of Anthropic and OpenAI, and a model of their protocols on loopback."""
+"""Hand-written loops with the SDKs of Anthropic and OpenAI, and a model of their protocols on loopback."""
 
 import os
 import signal
@@ -40,13 +40,13 @@ TEXT = {"type": "text", "text": "charged"}
 
 
 def bare_results(response, charge) -> list[dict]:
-    """What everybody writes."""
+    """The usual code without the ledger."""
     made = [block for block in response.content if block.type == "tool_use"]
     return [{"type": "tool_result", "tool_use_id": one.id, "content": charge(**one.input)} for one in made]
 
 
 def loop(url: str, session, charge, **settings) -> list[dict]:
-    """The usual loop; gives the tool results that the model was sent."""
+    """The usual loop; returns the tool results that the model received."""
     import anthropic
 
     client = anthropic.Anthropic(api_key="k", base_url=url, max_retries=0)
@@ -74,7 +74,7 @@ def asked_again(run: Run):
         assert sent[1]["content"].startswith("o-1 is number 1\n\n[onceward] Nothing was run now"), sent
 
 
-@scenario("Anthropic: a loop that is started again after its process was killed after the effect", bare=2)
+@scenario("Anthropic: a loop that is restarted after its process was killed after the effect", bare=2)
 def killed(run: Run):
     place = str(run.folder / "agent.db") if run.guarded else "-"
     for attempt in ("killed", "again"):
@@ -100,7 +100,7 @@ def child(place: str, world: str, attempt: str) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         return said
 
-    # The answer as it comes over the wire: what is killed needs no SDK, and starts quickly.
+    # The response as it is sent: the killed process needs no SDK and starts quickly.
     if place == "-":
         charge(**ARGUMENTS)
     else:
@@ -143,7 +143,7 @@ def raised(run: Run):
         assert all(one["is_error"] and "Do not call it again" in one["content"] for one in sent), sent
 
 
-@scenario("Anthropic: mistakes of the model are told, and change nothing", bare=None, guarded=0)
+@scenario("Anthropic: mistakes of the model are reported, and change nothing", bare=None, guarded=0)
 def mistaken(run: Run):
     def charge(order: str, amount: int = 1) -> str:
         return run.world.change(order)
@@ -154,7 +154,7 @@ def mistaken(run: Run):
     assert all(one["is_error"] and "INVALID_INPUT" in one["content"] for one in results), results
 
 
-@scenario("Anthropic: a wanted repeat, said by the model", bare=None, guarded=2)
+@scenario("Anthropic: a deliberate repeat, requested by the model", bare=None, guarded=2)
 def repeated(run: Run):
     def charge(order: str, amount: int = 1) -> str:
         return run.world.change(order)

@@ -35,7 +35,7 @@ def main() -> int:
 
 def arguments():
     parser = argparse.ArgumentParser(prog="scripts/python-frameworks", description=__doc__)
-    parser.add_argument("--only", action="append", choices=RIGS, help="this rig; may be given again")
+    parser.add_argument("--only", action="append", choices=RIGS, help="run only this rig; may be repeated")
     parser.add_argument("--wheel", type=lambda name: Path(name).resolve(), help="the wheel under test")
     return parser.parse_args()
 
@@ -63,7 +63,7 @@ def installed(rig: str, wheel: Path) -> Path:
 
 
 def rig_rows(rig: str, python: Path) -> list[dict]:
-    """What the rig's scenarios came to. A rig that breaks is a row that does not hold."""
+    """The results of the rig's scenarios. A rig that breaks is a row that does not hold."""
     say(rig)
     ended = run([python, HERE / f"rig_{rig}.py"])
     rows = [json.loads(line[4:]) for line in ended.stdout.splitlines() if line.startswith("ROW ")]
@@ -91,7 +91,7 @@ def example_row(name: str, python: Path) -> dict:
 
 
 def run(command: list) -> subprocess.CompletedProcess:
-    # Frameworks are large: what is compiled is kept, and not beside the sources.
+    # Frameworks are large, so bytecode is kept, but not beside the sources.
     environment = {**os.environ, "PYTHONPYCACHEPREFIX": str(TARGET / "python/cache"), "PYTHONWARNINGS": "ignore"}
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=LONGEST_S, env=environment)

@@ -1,4 +1,4 @@
-"""A loopback HTTP server that says one thing after another: the model behind a real SDK."""
+"""A loopback HTTP server with scripted answers: the model behind a real SDK."""
 
 import json
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ from threading import Thread
 
 @contextmanager
 def model(*answers: dict):
-    """The base URL of a server that gives these answers in turn, and what it was asked."""
+    """The base URL of a server that gives these answers in turn, and the requests that it got."""
     asked: list[dict] = []
     left = list(answers)
 

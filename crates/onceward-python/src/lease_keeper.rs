@@ -1,4 +1,4 @@
-//! Leases are renewed beside the work, on a thread: the work may block, or its event loop may.
+//! Renews leases on a separate thread, because the work or its event loop may block.
 
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::time::Duration;
@@ -6,13 +6,13 @@ use std::time::Duration;
 use onceward::{Attempt, Ledger};
 
 /// Renews a lease until it is dropped.
-pub(crate) struct Kept {
+pub(crate) struct LeaseKeeper {
     _working: Option<Sender<()>>,
 }
 
-/// Keeps the attempt's lease alive, where there is one.
-pub(crate) fn keep(ledger: &Ledger, attempt: &Attempt, lease_ms: u64) -> Kept {
-    let Some(lease) = ledger.lease(attempt, lease_ms) else { return Kept { _working: None } };
+/// Keeps the attempt's lease alive, if it has one.
+pub(crate) fn keep_lease(ledger: &Ledger, attempt: &Attempt, lease_ms: u64) -> LeaseKeeper {
+    let Some(lease) = ledger.lease(attempt, lease_ms) else { return LeaseKeeper { _working: None } };
     let blocking = ledger.blocking();
     let (working, over) = mpsc::channel::<()>();
     let renew = move || {
@@ -22,6 +22,6 @@ pub(crate) fn keep(ledger: &Ledger, attempt: &Attempt, lease_ms: u64) -> Kept {
         }
     };
     let spawned = std::thread::Builder::new().name("once-lease".to_owned()).spawn(renew);
-    // Without a thread the lease runs out while the work goes on, and its late answer settles the doubt.
-    Kept { _working: spawned.is_ok().then_some(working) }
+    // Without a thread the lease expires while the work continues, and its late answer settles the doubt.
+    LeaseKeeper { _working: spawned.is_ok().then_some(working) }
 }

@@ -1,5 +1,5 @@
-//! Waking an event loop from the ledger's threads, which must never enter the interpreter: a byte in a socket that the
-//! loop watches, and a list of who is meant.
+//! Wakes an event loop from the ledger's threads, which must never enter the interpreter: they write a byte to a socket
+//! that the loop watches, and keep a list of the futures to resolve.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -11,12 +11,12 @@ use std::task::{Wake, Waker};
 use pyo3::intern;
 use pyo3::prelude::*;
 
-/// One for each event loop.
+/// The waker of one event loop.
 #[pyclass(frozen, module = "onceward._onceward")]
-pub(crate) struct Bell {
+pub(crate) struct LoopWaker {
     core: Arc<Core>,
     watched: UnixStream,
-    /// Futures of the event loop, by the number that their wakers know.
+    /// Futures of the event loop, by the number that their wakers hold.
     waiters: Mutex<Waiters>,
 }
 
@@ -28,47 +28,47 @@ struct Waiters {
 
 struct Core {
     line: UnixStream,
-    rung: Mutex<Vec<u64>>,
+    woken: Mutex<Vec<u64>>,
 }
 
-struct Ring {
+struct FutureWaker {
     core: Arc<Core>,
     waiter: u64,
 }
 
-impl Wake for Ring {
+impl Wake for FutureWaker {
     fn wake(self: Arc<Self>) {
-        let mut rung = lock(&self.core.rung);
-        rung.push(self.waiter);
-        // A byte for all who are on the list; a full socket has one in it already.
-        if rung.len() == 1 {
+        let mut woken = lock(&self.core.woken);
+        woken.push(self.waiter);
+        // One byte for the whole list; a full socket already contains one.
+        if woken.len() == 1 {
             drop((&self.core.line).write(&[1]));
         }
     }
 }
 
 #[pymethods]
-impl Bell {
+impl LoopWaker {
     #[new]
     fn new() -> PyResult<Self> {
         let (line, watched) = UnixStream::pair()?;
         line.set_nonblocking(true)?;
         watched.set_nonblocking(true)?;
-        let core = Arc::new(Core { line, rung: Mutex::default() });
+        let core = Arc::new(Core { line, woken: Mutex::default() });
         Ok(Self { core, watched, waiters: Mutex::default() })
     }
 
-    /// What the event loop watches.
+    /// The descriptor that the event loop watches.
     fn fileno(&self) -> i32 {
         self.watched.as_raw_fd()
     }
 
-    /// The event loop's reader: lets those go on who are meant.
-    fn ring(&self, py: Python<'_>) -> PyResult<()> {
+    /// The event loop's reader: resolves the futures on the list.
+    fn wake_futures(&self, py: Python<'_>) -> PyResult<()> {
         let mut bytes = [0; 64];
         while (&self.watched).read(&mut bytes).is_ok_and(|read| read == bytes.len()) {}
-        let rung = std::mem::take(&mut *lock(&self.core.rung));
-        for waiter in rung {
+        let woken = std::mem::take(&mut *lock(&self.core.woken));
+        for waiter in woken {
             let future = lock(&self.waiters).futures.remove(&waiter);
             let Some(future) = future else { continue };
             let future = future.bind(py);
@@ -80,17 +80,17 @@ impl Bell {
     }
 }
 
-impl Bell {
-    /// A waker for that future of the event loop, and the number to forget it by.
+impl LoopWaker {
+    /// A waker for that future of the event loop, and the number to remove it by.
     pub(crate) fn waker(&self, future: Py<PyAny>) -> (Waker, u64) {
         let mut waiters = lock(&self.waiters);
         let waiter = waiters.next;
         waiters.next += 1;
         waiters.futures.insert(waiter, future);
-        (Arc::new(Ring { core: Arc::clone(&self.core), waiter }).into(), waiter)
+        (Arc::new(FutureWaker { core: Arc::clone(&self.core), waiter }).into(), waiter)
     }
 
-    /// Nobody waits there any more.
+    /// Removes a future that no longer waits.
     pub(crate) fn forget(&self, waiter: u64) -> Option<Py<PyAny>> {
         lock(&self.waiters).futures.remove(&waiter)
     }

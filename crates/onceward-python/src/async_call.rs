@@ -1,5 +1,5 @@
-//! A call of a coroutine. The ledger's own loop is a future; what it wants done in Python it asks for, and the code
-//! around the coroutine answers. So the rules are the ones that every call is under.
+//! One call of a coroutine. The ledger's loop is a future. When it needs something from Python, it sends a request and
+//! the code around the coroutine replies, so the same rules apply to every call.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,80 +11,80 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
 use crate::attempt::{Attempt as Seen, Token};
-use crate::bell::Bell;
 use crate::drive::{drive, own_waker};
 use crate::fork::Process;
 use crate::handle::Opened;
-use crate::keep::keep;
+use crate::lease_keeper::keep_lease;
+use crate::loop_waker::LoopWaker;
 use crate::receipt::Receipt as Shown;
 use crate::record::Record;
 use crate::run::{Own, lock};
-use crate::{error, told};
+use crate::{error, wire};
 
 type Running = Pin<Box<dyn Future<Output = Result<Receipt, Error>> + Send>>;
 
-/// How long an abandoned call may take to its end.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// The time limit for finishing an abandoned call.
+const ABANDONED_LIMIT: Duration = Duration::from_secs(2);
 
-/// What the ledger wants done.
+/// What the ledger needs from Python.
 enum Request {
     Execute(Attempt),
     Probe(Arc<onceward::Record>),
     Verify,
 }
 
-/// What came of it.
-enum Reply {
+/// What Python replied.
+enum PythonReply {
     Executed(Result<Done, Failure>),
     Probed(ProbeAnswer),
     Verified(Verification, String),
 }
 
 #[derive(Default)]
-struct Mail {
+struct Mailbox {
     request: Option<Request>,
-    reply: Option<Reply>,
+    reply: Option<PythonReply>,
 }
 
-/// Waits for a reply. It wakes nobody: whoever answers also polls.
-struct Asked<'a>(&'a Mutex<Mail>);
+/// Waits for a reply. It needs no waker: the code that replies also polls.
+struct AwaitReply<'a>(&'a Mutex<Mailbox>);
 
-impl Future for Asked<'_> {
-    type Output = Reply;
+impl Future for AwaitReply<'_> {
+    type Output = PythonReply;
 
-    fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Reply> {
-        mail(self.0).reply.take().map_or(Poll::Pending, Poll::Ready)
+    fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<PythonReply> {
+        lock_mailbox(self.0).reply.take().map_or(Poll::Pending, Poll::Ready)
     }
 }
 
-/// A call of a coroutine that is under way.
+/// A running call of a coroutine.
 #[pyclass(frozen, module = "onceward._onceward")]
-pub(crate) struct Conversation {
+pub(crate) struct AsyncCall {
     running: Mutex<Option<Running>>,
-    mail: Arc<Mutex<Mail>>,
+    mailbox: Arc<Mutex<Mailbox>>,
     /// The attempt that Python is executing, and the token of its dispatch.
     executing: Mutex<Option<(Attempt, Token)>>,
     process: Process,
     own: Mutex<Own>,
     opened: Arc<Opened>,
     decode: Option<Py<PyAny>>,
-    waiter: Mutex<Option<(Py<Bell>, u64)>>,
+    waiter: Mutex<Option<(Py<LoopWaker>, u64)>>,
 }
 
-/// What the call of a coroutine can be asked.
+/// Which questions the call of a coroutine can answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Asks {
     pub(crate) probe: bool,
     pub(crate) verify: bool,
 }
 
-impl Conversation {
+impl AsyncCall {
     pub(crate) fn new(opened: Arc<Opened>, intent: Intent, asks: Asks, decode: Option<Py<PyAny>>) -> Self {
-        let mail = Arc::new(Mutex::new(Mail::default()));
-        let running = talk(opened.ledger.clone(), intent, asks, Arc::clone(&mail));
+        let mailbox = Arc::new(Mutex::new(Mailbox::default()));
+        let running = run_call(opened.ledger.clone(), intent, asks, Arc::clone(&mailbox));
         Self {
             running: Mutex::new(Some(Box::pin(running))),
-            mail,
+            mailbox,
             executing: Mutex::default(),
             process: Process::this(),
             own: Mutex::default(),
@@ -94,8 +94,8 @@ impl Conversation {
         }
     }
 
-    /// What there is to do, or the end.
-    fn turn<'py>(
+    /// The next request, or the answer.
+    fn next_step<'py>(
         &self,
         py: Python<'py>,
         polled: Poll<Result<Receipt, Error>>,
@@ -107,7 +107,7 @@ impl Conversation {
             let shown = Shown::new(receipt, self.opened.ledger.clock_ms(), own.value, decode);
             return Ok(Some(("answer", Bound::new(py, shown)?.into_any())));
         }
-        let request = mail(&self.mail).request.take();
+        let request = lock_mailbox(&self.mailbox).request.take();
         Ok(match request {
             None => None,
             Some(Request::Execute(attempt)) => {
@@ -129,26 +129,27 @@ impl Conversation {
 
     fn forget_waiter(&self) {
         let waiter = self.waiter.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some((bell, number)) = waiter {
-            drop(bell.get().forget(number));
+        if let Some((loop_waker, number)) = waiter {
+            drop(loop_waker.get().forget(number));
         }
     }
 }
 
 #[pymethods]
-impl Conversation {
-    /// Goes on as far as it can. Gives what is to be done, `("answer", receipt)`, or `None`: then `future` is resolved
-    /// when going on is worth it.
+impl AsyncCall {
+    /// Runs as far as possible. Returns the next request, `("answer", receipt)`, or `None`: then `future` is resolved
+    /// when polling makes sense again.
     fn poll<'py>(
         &self,
         py: Python<'py>,
-        bell: &Bound<'py, Bell>,
+        loop_waker: &Bound<'py, LoopWaker>,
         future: Py<PyAny>,
     ) -> PyResult<Option<(&'static str, Bound<'py, PyAny>)>> {
         self.process.check(py)?;
         self.forget_waiter();
-        let (waker, number) = bell.get().waker(future);
-        *self.waiter.lock().unwrap_or_else(PoisonError::into_inner) = Some((bell.clone().unbind(), number));
+        let (waker, number) = loop_waker.get().waker(future);
+        *self.waiter.lock().unwrap_or_else(PoisonError::into_inner) =
+            Some((loop_waker.clone().unbind(), number));
         let polled = py.detach(|| {
             let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
             let polled =
@@ -159,39 +160,39 @@ impl Conversation {
             polled
         });
         let polled = polled.ok_or_else(|| PyRuntimeError::new_err("this call is over"))?;
-        let turn = self.turn(py, polled);
-        if !matches!(turn, Ok(None)) {
+        let next_step = self.next_step(py, polled);
+        if !matches!(next_step, Ok(None)) {
             self.forget_waiter();
         }
-        turn
+        next_step
     }
 
-    /// Says how the attempt went.
+    /// Reports how the attempt ended.
     fn executed(&self, py: Python<'_>, said: &Bound<'_, PyAny>) -> PyResult<()> {
         self.process.check(py)?;
         let executing = self.executing.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some((attempt, token)) = executing else { return Ok(()) };
-        let told =
-            told::attempt(said, &attempt, &token).unwrap_or_else(|error| crate::run::broken(py, error));
-        *lock(&self.own) = Own { value: told.own, cause: told.cause, ended: None };
-        mail(&self.mail).reply = Some(Reply::Executed(told.result));
+        let report =
+            wire::attempt(said, &attempt, &token).unwrap_or_else(|error| crate::run::broken(py, error));
+        *lock(&self.own) = Own { value: report.own, cause: report.cause, ended: None };
+        lock_mailbox(&self.mailbox).reply = Some(PythonReply::Executed(report.result));
         Ok(())
     }
 
-    /// Says what the probe said.
+    /// Reports what the probe said.
     fn probed(&self, said: &Bound<'_, PyAny>) {
-        let answer = told::probe(said).unwrap_or_else(|error| ProbeAnswer::CannotTell(error.to_string()));
-        mail(&self.mail).reply = Some(Reply::Probed(answer));
+        let answer = wire::probe(said).unwrap_or_else(|error| ProbeAnswer::CannotTell(error.to_string()));
+        lock_mailbox(&self.mailbox).reply = Some(PythonReply::Probed(answer));
     }
 
-    /// Says what the check said.
+    /// Reports what the check said.
     fn verified(&self, said: &Bound<'_, PyAny>) {
         let (verification, reason) =
-            told::check(said).unwrap_or_else(|error| (Verification::Pending, error.to_string()));
-        mail(&self.mail).reply = Some(Reply::Verified(verification, reason));
+            wire::check(said).unwrap_or_else(|error| (Verification::Pending, error.to_string()));
+        lock_mailbox(&self.mailbox).reply = Some(PythonReply::Verified(verification, reason));
     }
 
-    /// Writes down how the attempt went, on this very thread: for a task that is cancelled and must not wait.
+    /// Records how the attempt ended, on the current thread: for a cancelled task, which must not wait.
     fn end(&self, py: Python<'_>, said: &Bound<'_, PyAny>) -> PyResult<()> {
         self.executed(py, said)?;
         let running = self.running.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -201,17 +202,17 @@ impl Conversation {
         Ok(())
     }
 
-    /// Nobody waits for the answer any more. What is just being written is brought to its end beside the caller: an
-    /// attempt that was not begun has failed, and the ending of one that was is not lost.
+    /// Drops the call, because its caller no longer waits. A write in progress is completed on another thread: an
+    /// attempt that did not begin has failed, and the ending of one that did is not lost.
     fn abandon(&self) {
         if self.process.is_left() {
             return;
         }
         let running = self.running.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(running) = running else { return };
-        let (mailbox, opened) = (Arc::clone(&self.mail), Arc::clone(&self.opened));
+        let (mailbox, opened) = (Arc::clone(&self.mailbox), Arc::clone(&self.opened));
         let finish = move || {
-            see_off(running, &mailbox);
+            finish_abandoned(running, &mailbox);
             drop(opened);
         };
         // Without a thread the attempt ends here, as if its owner had died.
@@ -219,7 +220,7 @@ impl Conversation {
     }
 }
 
-impl Drop for Conversation {
+impl Drop for AsyncCall {
     fn drop(&mut self) {
         if self.process.is_left() {
             let running = self.running.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -229,16 +230,16 @@ impl Drop for Conversation {
     }
 }
 
-/// Brings an abandoned call to its end, or lets it go when that takes too long: it may be waiting for another caller.
-fn see_off(mut running: Running, mailbox: &Mutex<Mail>) {
+/// Completes an abandoned call, or drops it if that takes too long: it may be waiting for another caller.
+fn finish_abandoned(mut running: Running, mailbox: &Mutex<Mailbox>) {
     let waker = own_waker();
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + ABANDONED_LIMIT;
     while running.as_mut().poll(&mut Context::from_waker(&waker)).is_pending() && Instant::now() < until {
-        let asked = mail(mailbox).request.take();
+        let asked = lock_mailbox(mailbox).request.take();
         match asked {
             Some(Request::Execute(_)) => {
                 let failure = Failure::no_effect("it was cancelled before it began").stopped();
-                mail(mailbox).reply = Some(Reply::Executed(Err(failure)));
+                lock_mailbox(mailbox).reply = Some(PythonReply::Executed(Err(failure)));
             }
             Some(Request::Probe(_) | Request::Verify) => return,
             None => std::thread::park_timeout(until.saturating_duration_since(Instant::now())),
@@ -246,11 +247,11 @@ fn see_off(mut running: Running, mailbox: &Mutex<Mail>) {
     }
 }
 
-async fn talk(
+async fn run_call(
     ledger: Ledger,
     intent: Intent,
     asks: Asks,
-    mailbox: Arc<Mutex<Mail>>,
+    mailbox: Arc<Mutex<Mailbox>>,
 ) -> Result<Receipt, Error> {
     let lease_ms = intent.terms.lease_ms;
     let mut call = ledger.call(intent);
@@ -258,8 +259,8 @@ async fn talk(
     if asks.probe {
         call = call.probe(move |record| async move {
             match ask(mailbox, Request::Probe(record)).await {
-                Reply::Probed(answer) => answer,
-                Reply::Executed(_) | Reply::Verified(..) => {
+                PythonReply::Probed(answer) => answer,
+                PythonReply::Executed(_) | PythonReply::Verified(..) => {
                     ProbeAnswer::CannotTell("it was not asked".to_owned())
                 }
             }
@@ -268,8 +269,8 @@ async fn talk(
     if asks.verify {
         call = call.verify(move |_| async move {
             match ask(mailbox, Request::Verify).await {
-                Reply::Verified(verification, reason) => (verification, reason),
-                Reply::Executed(_) | Reply::Probed(_) => {
+                PythonReply::Verified(verification, reason) => (verification, reason),
+                PythonReply::Executed(_) | PythonReply::Probed(_) => {
                     (Verification::Pending, "it was not asked".to_owned())
                 }
             }
@@ -277,22 +278,22 @@ async fn talk(
     }
     let ledger = &ledger;
     call.run(move |attempt| async move {
-        let kept = keep(ledger, &attempt, lease_ms);
+        let keeper = keep_lease(ledger, &attempt, lease_ms);
         let reply = ask(mailbox, Request::Execute(attempt)).await;
-        drop(kept);
+        drop(keeper);
         match reply {
-            Reply::Executed(result) => result,
-            Reply::Probed(_) | Reply::Verified(..) => Err(Failure::in_doubt("it was not asked")),
+            PythonReply::Executed(result) => result,
+            PythonReply::Probed(_) | PythonReply::Verified(..) => Err(Failure::in_doubt("it was not asked")),
         }
     })
     .await
 }
 
-fn ask(mailbox: &Mutex<Mail>, request: Request) -> Asked<'_> {
-    *mail(mailbox) = Mail { request: Some(request), reply: None };
-    Asked(mailbox)
+fn ask(mailbox: &Mutex<Mailbox>, request: Request) -> AwaitReply<'_> {
+    *lock_mailbox(mailbox) = Mailbox { request: Some(request), reply: None };
+    AwaitReply(mailbox)
 }
 
-fn mail(mailbox: &Mutex<Mail>) -> MutexGuard<'_, Mail> {
+fn lock_mailbox(mailbox: &Mutex<Mailbox>) -> MutexGuard<'_, Mailbox> {
     mailbox.lock().unwrap_or_else(PoisonError::into_inner)
 }

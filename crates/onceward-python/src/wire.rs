@@ -1,4 +1,4 @@
-//! What Python says of an attempt, a probe or a check: small tuples, whose first word says what they are.
+//! How Python reports on an attempt, a probe or a check: small tuples, whose first word says what they are.
 
 use std::sync::Arc;
 
@@ -9,8 +9,8 @@ use serde_json::value::RawValue;
 
 use crate::attempt::{Token, dispatched};
 
-/// How an attempt went, by the word of the code around the function.
-pub(crate) struct Told {
+/// How an attempt ended, as reported by the code around the function.
+pub(crate) struct Report {
     pub(crate) result: Result<Done, Failure>,
     /// What the function returned.
     pub(crate) own: Option<Py<PyAny>>,
@@ -20,17 +20,17 @@ pub(crate) struct Told {
 
 /// `("done", effect, json | None, value, reason | None)`, or
 /// `("failed" | "in_doubt" | "timed_out", reason, exception | None, whether the call may try again)`.
-pub(crate) fn attempt(said: &Bound<'_, PyAny>, attempt: &Attempt, token: &Token) -> PyResult<Told> {
+pub(crate) fn attempt(said: &Bound<'_, PyAny>, attempt: &Attempt, token: &Token) -> PyResult<Report> {
     let word: String = said.get_item(0)?.extract()?;
     if word == "done" {
-        type Said<'py> = (String, String, Option<String>, Bound<'py, PyAny>, Option<String>);
-        let (_, effect, json, own, reason): Said<'_> = said.extract()?;
+        type Tuple<'py> = (String, String, Option<String>, Bound<'py, PyAny>, Option<String>);
+        let (_, effect, json, own, reason): Tuple<'_> = said.extract()?;
         let result = match (dispatched(attempt, token), reason) {
             (_, Some(reason)) => Ok(noop(reason, json)?),
             (Some(token), None) => Ok(done(token, &effect, json)?),
-            (None, None) => Err(Failure::in_doubt("it was done, but the dispatch could not be noted")),
+            (None, None) => Err(Failure::in_doubt("it succeeded, but the dispatch could not be recorded")),
         };
-        return Ok(Told { result, own: Some(own.unbind()), cause: None });
+        return Ok(Report { result, own: Some(own.unbind()), cause: None });
     }
     let (_, reason, cause, again): (String, String, Option<Bound<'_, PyAny>>, bool) = said.extract()?;
     let failure = match word.as_str() {
@@ -41,7 +41,7 @@ pub(crate) fn attempt(said: &Bound<'_, PyAny>, attempt: &Attempt, token: &Token)
     };
     // Ctrl-C, an exit, a cancelled task or a scheduler's own exception ends the call, however many tries are left.
     let failure = if again { failure } else { failure.stopped() };
-    Ok(Told { result: Err(failure), own: None, cause: cause.map(Bound::unbind) })
+    Ok(Report { result: Err(failure), own: None, cause: cause.map(Bound::unbind) })
 }
 
 /// `("yes", json | None)`, `("no", None)` or `("cannot_tell", reason)`.
@@ -74,7 +74,7 @@ fn effect(word: &str) -> PyResult<Effect> {
     word.parse().map_err(|problem: onceward::InvalidInput| PyValueError::new_err(problem.to_string()))
 }
 
-/// A finished attempt. Without JSON, its result could not be written as such.
+/// An attempt that succeeded. Without JSON, its result could not be serialized.
 pub(crate) fn done(token: Dispatched, effect: &str, json: Option<String>) -> PyResult<Done> {
     let effect = self::effect(effect)?;
     Ok(match json {
@@ -83,12 +83,17 @@ pub(crate) fn done(token: Dispatched, effect: &str, json: Option<String>) -> PyR
     })
 }
 
-/// It was so already.
+/// There was nothing to do.
 fn noop(reason: String, json: Option<String>) -> PyResult<Done> {
     Ok(match json {
         Some(json) => Done::noop(reason, &raw(json)?),
         None => Done::noop(reason, &Unwritable),
     })
+}
+
+/// A value as JSON text.
+pub(crate) fn json(value: &impl serde::Serialize) -> PyResult<String> {
+    serde_json::to_string(value).map_err(|error| PyValueError::new_err(error.to_string()))
 }
 
 pub(crate) fn raw(json: String) -> PyResult<Arc<RawValue>> {
@@ -101,7 +106,7 @@ fn not_understood(word: &str) -> PyErr {
     PyValueError::new_err(format!("{word:?} is not understood"))
 }
 
-/// A result that has no JSON.
+/// A result that has no JSON form.
 struct Unwritable;
 
 impl serde::Serialize for Unwritable {
