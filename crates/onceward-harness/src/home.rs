@@ -1,8 +1,8 @@
-//! The folder in which a test process keeps its servers, and what ends them with it.
+//! The folder in which a test process keeps its servers, and the clean-up.
 //!
-//! A server dies with the process that started it, however that ends: the kernel sends it a signal when the *thread*
-//! that started it is gone. Tests run on threads that come and go, so one thread that stays starts them all. A shell
-//! that waits for the end of its input removes the folder; nothing is left of a test that was killed.
+//! A server dies with the process that started it, even if that process is killed: the kernel signals it when the
+//! *thread* that started it is gone. Test threads are short-lived, so one permanent thread starts all servers. A
+//! shell that waits for the end of its input removes the folder, so a killed test leaves nothing behind.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::TcpListener;
@@ -17,12 +17,12 @@ use std::time::{Duration, Instant};
 
 use nix::unistd::{User, geteuid};
 
-/// How long a server may take to start, stop or follow.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
-/// Below the ports that the kernel gives to outgoing connections, so that a server that is started again finds its own
-/// free; and with room for the second port of a cluster's node, ten thousand above.
+/// How long a server may take to start, stop or replicate.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
+/// Below the kernel's range for outgoing connections, so that a restarted server finds its port free, and with room
+/// for the bus port of a cluster node, ten thousand above.
 const PORTS: std::ops::Range<u64> = 10_300..22_000;
-/// How far the second port of a cluster's node is from its first.
+/// The distance between the port of a cluster node and its bus port.
 const BUS: u16 = 10_000;
 
 static HOME: OnceLock<Home> = OnceLock::new();
@@ -30,12 +30,12 @@ static COUNT: AtomicU64 = AtomicU64::new(0);
 
 struct Home {
     folder: PathBuf,
-    jobs: Mutex<Sender<Job>>,
+    jobs: Mutex<Sender<SpawnRequest>>,
     /// Its input ends with this process.
     _keeper: Child,
 }
 
-struct Job {
+struct SpawnRequest {
     command: Command,
     started: Sender<std::io::Result<Child>>,
 }
@@ -43,8 +43,8 @@ struct Job {
 impl Home {
     fn make() -> Self {
         let made = tempfile::Builder::new().prefix("onceward-harness-").tempdir();
-        let folder = must(made, "cannot make a folder for the servers").keep();
-        // PostgreSQL may run as another user, who must be able to pass.
+        let folder = must(made, "cannot create a folder for the servers").keep();
+        // PostgreSQL may run as another user, which needs access to the folder.
         let open = std::fs::Permissions::from_mode(0o755);
         must(std::fs::set_permissions(&folder, open), "cannot open the servers' folder");
         let remove =
@@ -53,10 +53,10 @@ impl Home {
         keeper.args(["-c", remove, "sh"]).arg(&folder).process_group(0);
         keeper.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
         let _keeper = must(keeper.spawn(), "cannot start sh");
-        let (jobs, wanted) = mpsc::channel::<Job>();
+        let (jobs, wanted) = mpsc::channel::<SpawnRequest>();
         let start = move || {
             for mut job in wanted {
-                // Whoever asked may have given up.
+                // The requester may have given up.
                 drop(job.started.send(job.command.spawn()));
             }
         };
@@ -72,7 +72,7 @@ fn home() -> &'static Home {
     HOME.get_or_init(Home::make)
 }
 
-/// What went wrong, as a panic that names it.
+/// Returns the value, or panics with a message that names what failed.
 #[track_caller]
 pub(crate) fn must<T, E: std::fmt::Display>(result: Result<T, E>, what: &str) -> T {
     match result {
@@ -81,26 +81,26 @@ pub(crate) fn must<T, E: std::fmt::Display>(result: Result<T, E>, what: &str) ->
     }
 }
 
-/// A number that no other part of this process has, with the process' own in front.
+/// A name that is unique in this process, prefixed with the process id.
 pub(crate) fn unique() -> String {
     format!("t{}_{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// A folder for one server, which does not exist yet.
+/// The path of a new folder for one server.
 pub(crate) fn folder(what: &str) -> PathBuf {
     home().folder.join(format!("{what}-{}", unique()))
 }
 
-/// Makes a folder that the servers' user owns.
+/// Creates a folder that is owned by the servers' user.
 pub(crate) fn make_folder(folder: &Path) {
-    must(std::fs::create_dir_all(folder), &format!("cannot make {}", folder.display()));
+    must(std::fs::create_dir_all(folder), &format!("cannot create {}", folder.display()));
     if let Some(user) = other_user() {
         let given = std::os::unix::fs::chown(folder, Some(user.uid.as_raw()), Some(user.gid.as_raw()));
         must(given, &format!("cannot give {} to {}", folder.display(), user.name));
     }
 }
 
-/// PostgreSQL refuses to run as root; then it runs as the user that its package made.
+/// PostgreSQL refuses to run as root; then it runs as the user of its package.
 fn other_user() -> Option<User> {
     if !geteuid().is_root() {
         return None;
@@ -113,29 +113,29 @@ fn other_user() -> Option<User> {
     user
 }
 
-/// As whom a program runs.
+/// The user that a program runs as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum As {
+pub(crate) enum RunAs {
     /// The user of the test.
-    Us,
-    /// Somebody who is not root.
+    CurrentUser,
+    /// A user other than root.
     NotRoot,
 }
 
-/// A command of a package, to be run as `who`. It dies with this process.
-pub(crate) fn command(program: &str, package: &str, who: As) -> Command {
+/// A command from a package, to be run as `who`. It dies with this process.
+pub(crate) fn command(program: &str, package: &str, who: RunAs) -> Command {
     let found = find(program, package);
     let mut command = Command::new(find("setpriv", "util-linux"));
     command.args(["--pdeathsig", "KILL"]);
-    if let (As::NotRoot, Some(user)) = (who, other_user()) {
+    if let (RunAs::NotRoot, Some(user)) = (who, other_user()) {
         command.args(["--reuid", &user.uid.to_string(), "--regid", &user.gid.to_string(), "--clear-groups"]);
     }
     command.arg("--").arg(found).stdin(Stdio::null()).current_dir("/");
     command
 }
 
-/// Where a program is. Debian keeps those of PostgreSQL's server in a folder of their version.
-fn find(program: &str, package: &str) -> PathBuf {
+/// The path of a program. Debian keeps PostgreSQL's server programs in a folder named after the version.
+pub(crate) fn find(program: &str, package: &str) -> PathBuf {
     let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
     let mut versions: Vec<PathBuf> = versions.map(|version| version.path()).collect();
     versions.sort_by_key(|path| {
@@ -161,12 +161,12 @@ pub(crate) fn spawn(mut command: Command) -> Child {
     let words = format!("{command:?}");
     let (started, answer) = mpsc::channel();
     let jobs = home().jobs.lock().unwrap_or_else(PoisonError::into_inner);
-    must(jobs.send(Job { command, started }), "the harness' thread is gone");
+    must(jobs.send(SpawnRequest { command, started }), "the harness' thread is gone");
     drop(jobs);
     must(must(answer.recv(), "the harness' thread is gone"), &words)
 }
 
-/// Runs a command to its end; it must succeed.
+/// Runs a command to completion; it must succeed.
 #[track_caller]
 pub(crate) fn run(command: &mut Command) -> String {
     let output = must(command.output(), &format!("{command:?}"));
@@ -176,11 +176,11 @@ pub(crate) fn run(command: &mut Command) -> String {
     String::from_utf8_lossy(stdout).trim_end().to_owned()
 }
 
-/// A port that is free now, and whose neighbour for a cluster is.
+/// A port that is free now, together with its bus port.
 pub(crate) fn free_port() -> u16 {
     let free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
     let span = PORTS.end - PORTS.start;
-    // Bounded: a machine on which so many ports in a row are taken has other worries.
+    // Bounded: the range is never that full on a sane machine.
     for _ in 0..1_000 {
         let port = PORTS.start + RandomState::new().build_hasher().finish() % span;
         if let Ok(port) = u16::try_from(port)
@@ -193,12 +193,12 @@ pub(crate) fn free_port() -> u16 {
     panic!("no free port was found between {} and {}", PORTS.start, PORTS.end)
 }
 
-/// Asks until it is so.
+/// Polls until the condition holds, and panics if that takes longer than a minute.
 #[track_caller]
-pub(crate) fn wait_until(what: &str, mut so: impl FnMut() -> bool) {
+pub fn eventually(what: &str, mut so: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !so() {
-        assert!(begun.elapsed() < PATIENCE, "waited {} s until {what}", PATIENCE.as_secs());
+        assert!(begun.elapsed() < TIMEOUT, "waited {} s until {what}", TIMEOUT.as_secs());
         std::thread::sleep(Duration::from_millis(5));
     }
 }

@@ -1,29 +1,38 @@
-//! Private servers for tests: started on free ports of this machine, in folders of their own, and gone with the test.
+//! Private servers for tests, started on free ports of this machine, in folders of their own, and removed with the
+//! test.
 //!
 //! ```no_run
 //! let server = onceward_harness::Postgres::start();
-//! let url = server.fresh(); // an empty ledger of its own
+//! let url = server.fresh(); // the URL of a new, empty ledger
 //! ```
 //!
-//! A test that cannot have its server fails: everything here panics and says what is missing. The programs are the ones
-//! of Debian's packages `postgresql`, `pgbouncer` and `redis-server`; `scripts/test` installs them.
+//! A test that cannot get its server fails: everything here panics and says what is missing. The programs come from
+//! Debian's packages `postgresql`, `pgbouncer` and `redis-server`; `scripts/test` installs them.
 //!
 //! # Layout
-//! - [`home`]: folders, ports, programs, and the end of everything that was started here.
-//! - [`server`]: one process that was started.
-//! - [`postgres`], [`pgbouncer`], [`redis`], [`cluster`]: the servers.
-//! - [`relay`]: what stands between a client and a server, and can be cut.
+//! - `home`: folders, ports, programs, and the clean-up.
+//! - `server`: one started process.
+//! - `postgres`, `pgbouncer`, `redis`, `cluster`, `sentinel`: the servers. `ledger_server`: a `once serve` under test.
+//! - [`faketime`]: a different wall clock for a program.
+//! - `relay`: a proxy between client and server that can be cut.
 
+pub mod faketime;
 mod home;
 mod server;
+mod ledger_server;
 mod postgres;
 mod pgbouncer;
 mod redis;
 mod cluster;
 mod relay;
+mod sentinel;
 
 pub use cluster::RedisCluster;
+pub use home::eventually;
+pub use ledger_server::LedgerServer;
 pub use pgbouncer::PgBouncer;
-pub use postgres::Postgres;
+pub use postgres::{Dump, Postgres};
 pub use redis::Redis;
 pub use relay::Relay;
+pub use sentinel::Sentinels;
+pub use server::Server;

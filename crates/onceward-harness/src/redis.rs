@@ -1,19 +1,19 @@
-//! A Redis server of its own.
+//! A private Redis server.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::sync::OnceLock;
 
 use nix::sys::signal::Signal;
 
-use crate::Relay;
-use crate::home::{self, As, must};
-use crate::server::Server;
+use crate::home::{self, RunAs, must};
+use crate::server::{Server, is_a_server};
+use crate::{Relay, faketime};
 
 const PACKAGE: &str = "redis-server";
-/// How often another port is tried when the first was taken.
-const TRIES: usize = 5;
-/// It syncs what it acknowledges, and a replica need not wait before its first copy.
+/// The file with the time of a server whose clock can be set.
+const CLOCK: &str = "clock";
+/// Syncs every acknowledged write, and lets a replica get its first copy without delay.
 const OWN: [(&str, &str); 6] = [
     ("bind", "127.0.0.1"),
     ("protected-mode", "no"),
@@ -23,51 +23,62 @@ const OWN: [(&str, &str); 6] = [
     ("repl-diskless-sync-delay", "0"),
 ];
 
-/// A Redis server on a free port of 127.0.0.1. It syncs what it acknowledges.
+/// A Redis server on a free port of 127.0.0.1. It syncs every acknowledged write.
 #[derive(Debug)]
 pub struct Redis {
-    folder: PathBuf,
-    port: u16,
     settings: Vec<(String, String)>,
     server: Server,
 }
 
+is_a_server!(Redis);
+
 impl Redis {
-    /// A server that syncs each write.
+    /// Starts a server that syncs each write.
     #[must_use]
     pub fn start() -> Self {
         Self::start_with(&[])
     }
 
-    /// A server with further settings, as they stand in `redis.conf`.
+    /// Starts a server with additional settings, in the form of `redis.conf`.
     #[must_use]
     pub fn start_with(settings: &[(&str, &str)]) -> Self {
         Self::start_at(&home::folder("redis"), settings)
     }
 
-    /// A server whose data is in this folder, which it makes and removes again: to fill its disk, for example.
+    /// Starts a server with its data in this folder, which it creates and removes; for example to fill its disk.
     #[must_use]
     pub fn start_at(folder: &Path, settings: &[(&str, &str)]) -> Self {
         home::make_folder(folder);
         let owned = settings.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
         let settings: Vec<(String, String)> = owned.collect();
-        let mut words = String::new();
-        for _ in 0..TRIES {
-            let port = home::free_port();
+        let command = |port| {
             must(std::fs::write(folder.join("redis.conf"), lines(port, folder, &settings)), "redis.conf");
-            let server = launch(folder);
-            let mut redis = Self { folder: folder.to_owned(), port, settings: settings.clone(), server };
-            if redis.wait() {
-                return redis;
-            }
-            words = redis.server.last_words();
-            // Only the process is let go; the folder is needed for the next try.
-            redis.folder = PathBuf::new();
-        }
-        panic!("Redis does not start: {words}")
+            command(folder)
+        };
+        let server = Server::start("Redis", folder, command, is_ready);
+        Self { settings, server }
     }
 
-    /// The server that all tests of this process share. Each takes a ledger of its own with [`Redis::fresh`].
+    /// Starts a server whose clock can be set with [`Redis::set_clock`], with libfaketime.
+    #[must_use]
+    pub fn start_with_clock() -> Self {
+        let folder = home::folder("redis");
+        home::make_folder(&folder);
+        must(std::fs::write(folder.join(CLOCK), "+0"), "cannot write a server's clock");
+        Self::start_at(&folder, &[])
+    }
+
+    /// Sets the clock of a server that was started with [`Redis::start_with_clock`], relative to the machine's; a
+    /// negative value sets it behind.
+    pub fn set_clock(&self, ahead_s: i64) {
+        assert!(self.folder().join(CLOCK).exists(), "this server has the machine's clock");
+        // Atomically, so that the server never reads half of it.
+        let next = self.folder().join("clock.next");
+        must(std::fs::write(&next, format!("{ahead_s:+}")), "cannot write a server's clock");
+        must(std::fs::rename(&next, self.folder().join(CLOCK)), "cannot write a server's clock");
+    }
+
+    /// The server that all tests of this process share. Each test uses its own ledger: see [`Redis::fresh`].
     #[must_use]
     pub fn shared() -> &'static Self {
         static SHARED: OnceLock<Redis> = OnceLock::new();
@@ -77,74 +88,40 @@ impl Redis {
     /// Its URL.
     #[must_use]
     pub fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}", self.port)
+        format!("redis://127.0.0.1:{}", self.port())
     }
 
-    /// The URL of an empty ledger of its own.
+    /// The URL of a new, empty ledger.
     #[must_use]
     pub fn fresh(&self) -> String {
         format!("{}?prefix={}", self.url(), home::unique())
     }
 
-    /// Its port.
-    #[must_use]
-    pub fn port(&self) -> u16 {
-        self.port
-    }
-
-    /// Where it keeps its data and its log.
-    #[must_use]
-    pub fn folder(&self) -> &Path {
-        &self.folder
-    }
-
-    /// What it answers to a command, as `redis-cli` prints it; an error of the server's is an answer too.
+    /// The reply to a command, as `redis-cli` prints it. An error from the server is a reply too.
     #[must_use]
     #[track_caller]
     pub fn cli(&self, words: &[&str]) -> String {
-        home::run(ask(self.port).args(words))
+        home::run(ask(self.port()).args(words))
     }
 
-    /// Stops it as its operator would: everything is written.
+    /// Stops it cleanly: everything is written.
     pub fn stop(&mut self) {
         self.server.end(Signal::SIGTERM);
     }
 
-    /// Kills it, with no chance to write anything more.
-    pub fn kill(&mut self) {
-        self.server.kill_all();
-    }
-
-    /// Whether it runs: a server whose disk is full may have ended by itself.
-    #[must_use]
-    pub fn is_running(&mut self) -> bool {
-        self.server.is_running()
-    }
-
-    /// Starts it again, with the same port and data.
+    /// Restarts it with the same port and data.
     pub fn start_again(&mut self) {
-        self.server = launch(&self.folder);
-        let ready = self.wait();
-        assert!(ready, "Redis does not start again: {}", self.server.last_words());
+        let command = command(self.folder());
+        self.server.restart("Redis", command, is_ready);
     }
 
-    /// Stops its process where it stands.
-    pub fn pause(&self) {
-        self.server.signal(Signal::SIGSTOP);
-    }
-
-    /// Lets it go on.
-    pub fn resume(&self) {
-        self.server.signal(Signal::SIGCONT);
-    }
-
-    /// A replica with the same settings, which follows when this returns.
+    /// A replica with the same settings; returns when it has caught up.
     #[must_use]
     pub fn replica(&self) -> Self {
-        self.replica_of(self.port)
+        self.replica_of(self.port())
     }
 
-    /// The same through a relay to this server, which can be stalled: a partition between the two.
+    /// The same through a relay to this server, which can be stalled to partition the two.
     #[must_use]
     pub fn replica_through(&self, relay: &Relay) -> Self {
         self.replica_of(relay.port())
@@ -162,37 +139,24 @@ impl Redis {
             self.settings.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         settings.push(("replicaof", &primary));
         let replica = Self::start_with(&settings);
-        // It is called online up to a second before the first command is sent to it: so it must have confirmed one. A
-        // message is such a command, and leaves nothing behind.
+        // A replica is reported as online up to a second before the first command is sent to it, so wait until it has
+        // confirmed one. A message is such a command and leaves nothing behind.
         drop(self.cli(&["PUBLISH", "harness", "follow"]));
-        home::wait_until("the replica follows", || {
-            confirmed(&self.cli(&["INFO", "replication"]), replica.port)
+        home::eventually("the replica follows", || {
+            confirmed(&self.cli(&["INFO", "replication"]), replica.port())
         });
         replica
     }
-
-    /// Whoever answers must be this very process: another one may have taken the port a moment ago.
-    fn wait(&mut self) -> bool {
-        let port = self.port;
-        self.server.wait_until_ready(|pid| {
-            let own = format!("process_id:{pid}");
-            let answer = ask(port).args(["INFO", "server"]).output();
-            answer.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).lines().any(|line| line == own))
-        })
-    }
 }
 
-impl Drop for Redis {
-    fn drop(&mut self) {
-        self.server.kill_all();
-        if !self.folder.as_os_str().is_empty() {
-            // What cannot be removed now goes with the process.
-            drop(std::fs::remove_dir_all(&self.folder));
-        }
-    }
+/// The reply must come from this process: another server may have just taken the port.
+fn is_ready(pid: u32, port: u16) -> bool {
+    let own = format!("process_id:{pid}");
+    let answer = ask(port).args(["INFO", "server"]).output();
+    answer.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).lines().any(|line| line == own))
 }
 
-/// The file of settings: the last one of a name counts.
+/// The configuration file. The last setting of a name counts.
 fn lines(port: u16, folder: &Path, settings: &[(String, String)]) -> String {
     let own = OWN.iter().copied();
     let given = settings.iter().map(|(name, value)| (name.as_str(), value.as_str()));
@@ -203,7 +167,7 @@ fn lines(port: u16, folder: &Path, settings: &[(String, String)]) -> String {
     format!("port {port}\ndir {}\n", folder.display()) + &own.chain(given).map(line).collect::<String>()
 }
 
-/// Whether the replica on that port has confirmed all that there is, by what its primary says.
+/// Whether the replica on this port has confirmed everything, according to its primary.
 fn confirmed(replication: &str, port: u16) -> bool {
     let all = replication.lines().find_map(|line| line.strip_prefix("master_repl_offset:"));
     let replica = replication.lines().find(|line| line.contains(&format!("port={port},state=online")));
@@ -212,13 +176,20 @@ fn confirmed(replication: &str, port: u16) -> bool {
 }
 
 fn ask(port: u16) -> Command {
-    let mut command = home::command("redis-cli", PACKAGE, As::Us);
+    let mut command = home::command("redis-cli", PACKAGE, RunAs::CurrentUser);
     command.args(["-h", "127.0.0.1", "-p", &port.to_string()]);
     command
 }
 
-fn launch(folder: &Path) -> Server {
-    let mut command = home::command("redis-server", PACKAGE, As::Us);
+fn command(folder: &Path) -> Command {
+    let mut command = home::command("redis-server", PACKAGE, RunAs::CurrentUser);
     command.arg(folder.join("redis.conf"));
-    Server::start(command, &folder.join("log"))
+    if folder.join(CLOCK).exists() {
+        command
+            .env("LD_PRELOAD", faketime::library_before_an_allocator())
+            .env("FAKETIME_TIMESTAMP_FILE", folder.join(CLOCK));
+        // Fakes only the wall clock; each reading uses the file.
+        command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1").env("FAKETIME_NO_CACHE", "1");
+    }
+    command
 }

@@ -1,4 +1,4 @@
-//! A relay between clients and a server on this machine, for what networks do: partitions, resets, lost replies.
+//! A relay between clients and a server on this machine, for network faults: partitions, resets, lost replies.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -10,10 +10,10 @@ use nix::sys::socket::{setsockopt, sockopt};
 
 use crate::home::{self, must};
 
-/// How soon a change of mind is seen by those who wait for bytes.
-const GLANCE: Duration = Duration::from_millis(5);
+/// How often blocked connections check for a change of mode.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// A listener on a free port whose connections go on to a server, as long as they are let.
+/// A listener on a free port that forwards its connections to a server until it is cut.
 #[derive(Debug)]
 pub struct Relay {
     port: u16,
@@ -28,23 +28,24 @@ struct Shared {
     listener: Mutex<Option<TcpListener>>,
     connections: AtomicUsize,
     drop_next_reply: AtomicBool,
+    stall_then: AtomicBool,
     replies_dropped: AtomicUsize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mode {
     Open,
-    /// Connections stay and nothing passes.
+    /// Connections stay open, and nothing passes.
     Stalled,
-    /// Connections are reset, new ones refused.
+    /// Connections are reset, and new ones are refused.
     Cut,
-    /// The relay is gone.
+    /// The relay was dropped.
     Over,
 }
 
-/// Which way a stream of bytes goes.
+/// The direction of a stream of bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum Direction {
     Request,
     Reply,
 }
@@ -60,6 +61,7 @@ impl Relay {
             listener: Mutex::new(Some(listen(own))),
             connections: AtomicUsize::new(0),
             drop_next_reply: AtomicBool::new(false),
+            stall_then: AtomicBool::new(false),
             replies_dropped: AtomicUsize::new(0),
         });
         let accepting = Arc::clone(&shared);
@@ -67,13 +69,13 @@ impl Relay {
         Self { port: own, shared }
     }
 
-    /// Where it listens.
+    /// The port that it listens on.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// From now on new connections go to this port.
+    /// Forwards new connections to this port.
     pub fn aim_at(&self, port: u16) {
         self.shared.target.store(port, Ordering::SeqCst);
     }
@@ -82,32 +84,39 @@ impl Relay {
     pub fn cut(&self) {
         self.shared.set(Mode::Cut);
         *self.shared.listener() = None;
-        home::wait_until("the connections are cut", || self.connections() == 0);
+        home::eventually("the connections are cut", || self.connections() == 0);
     }
 
-    /// Keeps all connections and lets nothing pass, as in a partition. New ones are taken and get no answer.
+    /// Keeps all connections and forwards nothing, as in a partition. New connections are accepted but get no answer.
     pub fn stall(&self) {
         self.shared.set(Mode::Stalled);
     }
 
-    /// Lets everything pass again.
+    /// Forwards everything again.
     pub fn mend(&self) {
         self.shared.listener().get_or_insert_with(|| listen(self.port));
         self.shared.set(Mode::Open);
     }
 
-    /// Lets requests pass and resets the connection instead of the next reply: it is lost, what it tells of is not.
+    /// Forwards requests, and resets the connection instead of forwarding the next reply: the request is carried out,
+    /// its reply is lost.
     pub fn drop_replies_once(&self) {
         self.shared.drop_next_reply.store(true, Ordering::SeqCst);
     }
 
-    /// How many replies were lost.
+    /// The same, and from then on nothing passes, until the relay is mended.
+    pub fn drop_reply_and_stall(&self) {
+        self.shared.stall_then.store(true, Ordering::SeqCst);
+        self.drop_replies_once();
+    }
+
+    /// How many replies were dropped.
     #[must_use]
     pub fn replies_dropped(&self) -> usize {
         self.shared.replies_dropped.load(Ordering::SeqCst)
     }
 
-    /// How many connections there are now.
+    /// How many connections are open now.
     #[must_use]
     pub fn connections(&self) -> usize {
         self.shared.connections.load(Ordering::SeqCst)
@@ -134,7 +143,7 @@ impl Shared {
         self.listener.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits while nothing may pass; tells whether the connection goes on.
+    /// Waits while nothing may pass, and returns whether the connection continues.
     fn may_pass(&self, connection: &Connection) -> bool {
         loop {
             if connection.reset.load(Ordering::SeqCst) {
@@ -142,14 +151,14 @@ impl Shared {
             }
             match self.mode() {
                 Mode::Open => return true,
-                Mode::Stalled => std::thread::sleep(GLANCE),
+                Mode::Stalled => std::thread::sleep(POLL_INTERVAL),
                 Mode::Cut | Mode::Over => return false,
             }
         }
     }
 }
 
-/// A connection of a client and the one that goes on from it. Both ways end before it is closed.
+/// A client's connection and the one to the server. Both directions end before it is closed.
 struct Connection {
     client: TcpStream,
     server: TcpStream,
@@ -157,9 +166,9 @@ struct Connection {
 }
 
 fn listen(port: u16) -> TcpListener {
-    // Somebody else may be trying just now whether the port is free.
+    // Another process may be probing the port right now.
     let mut bound = None;
-    home::wait_until("the relay can listen", || {
+    home::eventually("the relay can listen", || {
         bound = TcpListener::bind(("127.0.0.1", port)).ok();
         bound.is_some()
     });
@@ -178,7 +187,7 @@ fn accept(shared: &Arc<Shared>) {
     }
 }
 
-/// Connects the client with the server; without one the client is reset.
+/// Connects the client with the server; if there is none, the client is reset.
 fn pass_on(shared: &Arc<Shared>, client: TcpStream) {
     reset_when_closed(&client);
     let target = shared.target.load(Ordering::SeqCst);
@@ -187,8 +196,8 @@ fn pass_on(shared: &Arc<Shared>, client: TcpStream) {
         let ready = stream
             .set_nonblocking(false)
             .and_then(|()| stream.set_nodelay(true))
-            .and_then(|()| stream.set_read_timeout(Some(GLANCE)))
-            .and_then(|()| stream.set_write_timeout(Some(GLANCE)));
+            .and_then(|()| stream.set_read_timeout(Some(POLL_INTERVAL)))
+            .and_then(|()| stream.set_write_timeout(Some(POLL_INTERVAL)));
         if ready.is_err() {
             return;
         }
@@ -199,32 +208,32 @@ fn pass_on(shared: &Arc<Shared>, client: TcpStream) {
     let shared = Arc::clone(shared);
     std::thread::spawn(move || {
         std::thread::scope(|scope| {
-            scope.spawn(|| carry(&shared, &connection, Way::Request));
-            carry(&shared, &connection, Way::Reply);
+            scope.spawn(|| carry(&shared, &connection, Direction::Request));
+            carry(&shared, &connection, Direction::Reply);
         });
         drop(connection);
         shared.connections.fetch_sub(1, Ordering::SeqCst);
     });
 }
 
-/// Closed without a farewell: the other side sees a reset.
+/// Makes the stream send a reset when it is closed.
 fn reset_when_closed(stream: &TcpStream) {
     let now = nix::libc::linger { l_onoff: 1, l_linger: 0 };
-    // A stream that is gone already needs none.
+    // A closed stream needs no reset.
     drop(setsockopt(stream, sockopt::Linger, &now).map_err(std::io::Error::from));
 }
 
-/// Carries bytes one way until an end of the connection, or of the relay.
-fn carry(shared: &Shared, connection: &Connection, way: Way) {
+/// Forwards bytes in one direction until the connection or the relay ends.
+fn carry(shared: &Shared, connection: &Connection, way: Direction) {
     let (mut from, mut to) = match way {
-        Way::Request => (&connection.client, &connection.server),
-        Way::Reply => (&connection.server, &connection.client),
+        Direction::Request => (&connection.client, &connection.server),
+        Direction::Reply => (&connection.server, &connection.client),
     };
     let mut buffer = [0; 16 * 1024];
     while shared.may_pass(connection) {
         let read = match from.read(&mut buffer) {
             Ok(0) => {
-                // The other way may still have something to say.
+                // The other direction may still have data.
                 drop(to.shutdown(std::net::Shutdown::Write));
                 return;
             }
@@ -235,7 +244,10 @@ fn carry(shared: &Shared, connection: &Connection, way: Way) {
         if !shared.may_pass(connection) {
             break;
         }
-        if way == Way::Reply && shared.drop_next_reply.swap(false, Ordering::SeqCst) {
+        if way == Direction::Reply && shared.drop_next_reply.swap(false, Ordering::SeqCst) {
+            if shared.stall_then.swap(false, Ordering::SeqCst) {
+                shared.set(Mode::Stalled);
+            }
             shared.replies_dropped.fetch_add(1, Ordering::SeqCst);
             break;
         }
@@ -246,7 +258,7 @@ fn carry(shared: &Shared, connection: &Connection, way: Way) {
     connection.reset.store(true, Ordering::SeqCst);
 }
 
-/// Writes all of it, unless the connection is to end.
+/// Writes all bytes, unless the connection is to end.
 fn write_all(shared: &Shared, connection: &Connection, to: &mut &TcpStream, mut bytes: &[u8]) -> bool {
     while !bytes.is_empty() {
         match to.write(bytes) {

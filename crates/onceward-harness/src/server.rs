@@ -1,4 +1,4 @@
-//! One process that was started: its log, its signals, its end.
+//! One started process: its folder, its port, its log, its signals, its end.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -10,103 +10,160 @@ use nix::unistd::Pid;
 
 use crate::home::{self, must};
 
-/// A server's process, or none while it is stopped.
+/// The name of a server's log in its folder.
+const LOG: &str = "log";
+/// How many ports are tried if the first is taken.
+const TRIES: usize = 5;
+
+/// A server's process, or none while it is stopped. Its folder is removed with it.
 #[derive(Debug)]
-pub(crate) struct Server {
+pub struct Server {
     process: Option<Child>,
-    log: PathBuf,
+    folder: PathBuf,
+    port: u16,
 }
 
 impl Server {
-    /// Starts it; what it says goes to the log.
-    pub(crate) fn start(mut command: Command, log: &Path) -> Self {
-        let said = must(File::options().create(true).append(true).open(log), "cannot write a server's log");
-        let too = must(said.try_clone(), "cannot write a server's log");
-        command.stdout(said).stderr(too);
-        Self { process: Some(home::spawn(command)), log: log.to_owned() }
-    }
-
-    pub(crate) fn pid(&self) -> Option<u32> {
-        self.process.as_ref().map(Child::id)
-    }
-
-    /// Whether it has not ended yet.
-    pub(crate) fn is_running(&mut self) -> bool {
-        let ended = |process: &mut Child| must(process.try_wait(), "cannot look at a server").is_some();
-        if self.process.as_mut().is_some_and(ended) {
-            self.process = None;
-        }
-        self.process.is_some()
-    }
-
-    /// Waits until it is ready. `false` where it has ended before, as when its port was taken.
+    /// Starts the command for a free port and waits until it is ready, by its process id and its port.
     #[track_caller]
-    pub(crate) fn wait_until_ready(&mut self, ready: impl Fn(u32) -> bool) -> bool {
-        let begun = Instant::now();
-        loop {
-            if !self.is_running() {
-                return false;
+    pub(crate) fn start(
+        what: &str,
+        folder: &Path,
+        command: impl Fn(u16) -> Command,
+        ready: impl Fn(u32, u16) -> bool,
+    ) -> Self {
+        let mut words = String::new();
+        for _ in 0..TRIES {
+            let port = home::free_port();
+            let process = Some(spawn(command(port), folder));
+            let mut server = Self { process, folder: folder.to_owned(), port };
+            if server.wait_until_ready(&ready) {
+                return server;
             }
-            if self.pid().is_some_and(&ready) {
-                return true;
-            }
-            let words = self.last_words();
-            assert!(begun.elapsed() < home::PATIENCE, "a server does not get ready: {words}");
-            std::thread::sleep(Duration::from_millis(3));
+            words = server.log_tail();
+            // Drop only the process; the folder is needed for the next try.
+            server.folder = PathBuf::new();
         }
+        panic!("{what} did not start: {words}")
     }
 
-    /// The end of its log.
-    pub(crate) fn last_words(&self) -> String {
-        let log = std::fs::read(&self.log).unwrap_or_default();
-        let log = String::from_utf8_lossy(&log);
-        let lines: Vec<&str> = log.lines().collect();
-        lines[lines.len().saturating_sub(12)..].join("\n")
-    }
-
-    /// Sends a signal; without a process it is nothing.
-    pub(crate) fn signal(&self, signal: Signal) {
-        if let Some(pid) = self.pid() {
-            send(pid, signal);
-        }
-    }
-
-    /// Sends a signal that ends it, and waits until it has.
+    /// Starts the command in the same folder, for the same port.
     #[track_caller]
-    pub(crate) fn end(&mut self, signal: Signal) {
-        let Some(mut process) = self.process.take() else { return };
-        send(process.id(), signal);
-        let begun = Instant::now();
-        while must(process.try_wait(), "cannot look at a server").is_none() {
-            if begun.elapsed() > home::PATIENCE {
-                send(process.id(), Signal::SIGKILL);
-                panic!("a server did not end after {signal}: {}", self.last_words());
-            }
-            std::thread::sleep(Duration::from_millis(2));
-        }
+    pub(crate) fn restart(&mut self, what: &str, command: Command, ready: impl Fn(u32, u16) -> bool) {
+        self.process = Some(spawn(command, &self.folder));
+        assert!(self.wait_until_ready(ready), "{what} did not restart: {}", self.log_tail());
     }
 
-    /// Ends it and the processes that it has forked, with no chance to tidy up.
-    pub(crate) fn kill_all(&mut self) {
+    /// Its port.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The folder with its data and its log.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Kills it and the processes that it forked, so that they cannot write anything more.
+    pub fn kill(&mut self) {
         let Some(pid) = self.pid() else { return };
-        // Stopped, it forks no more: the list stays true.
+        // A stopped process does not fork, so the list stays complete.
         send(pid, Signal::SIGSTOP);
         let children = children(pid);
         self.end(Signal::SIGKILL);
         for child in &children {
             send(*child, Signal::SIGKILL);
         }
-        home::wait_until("a killed server is gone", || children.iter().all(|child| gone(*child)));
+        home::eventually("a killed server is gone", || children.iter().all(|child| gone(*child)));
+    }
+
+    /// Suspends its process.
+    pub fn pause(&self) {
+        self.pid().into_iter().for_each(|pid| send(pid, Signal::SIGSTOP));
+    }
+
+    /// Resumes its process.
+    pub fn resume(&self) {
+        self.pid().into_iter().for_each(|pid| send(pid, Signal::SIGCONT));
+    }
+
+    fn pid(&self) -> Option<u32> {
+        self.process.as_ref().map(Child::id)
+    }
+
+    /// Whether it is running. A server whose disk is full may have exited.
+    #[must_use]
+    pub fn is_running(&mut self) -> bool {
+        let ended =
+            |process: &mut Child| must(process.try_wait(), "cannot check a server's process").is_some();
+        if self.process.as_mut().is_some_and(ended) {
+            self.process = None;
+        }
+        self.process.is_some()
+    }
+
+    /// Waits until it is ready. Returns `false` if it exits first, for example because its port is taken.
+    #[track_caller]
+    fn wait_until_ready(&mut self, ready: impl Fn(u32, u16) -> bool) -> bool {
+        let (begun, port) = (Instant::now(), self.port);
+        loop {
+            if !self.is_running() {
+                return false;
+            }
+            if self.pid().is_some_and(|pid| ready(pid, port)) {
+                return true;
+            }
+            let words = self.log_tail();
+            assert!(begun.elapsed() < home::TIMEOUT, "a server did not become ready: {words}");
+            std::thread::sleep(Duration::from_millis(3));
+        }
+    }
+
+    /// The end of its log.
+    pub(crate) fn log_tail(&self) -> String {
+        let log = std::fs::read(self.folder.join(LOG)).unwrap_or_default();
+        let log = String::from_utf8_lossy(&log);
+        let lines: Vec<&str> = log.lines().collect();
+        lines[lines.len().saturating_sub(12)..].join("\n")
+    }
+
+    /// Sends a signal that ends it, and waits for its end.
+    #[track_caller]
+    pub(crate) fn end(&mut self, signal: Signal) {
+        let Some(mut process) = self.process.take() else { return };
+        send(process.id(), signal);
+        let begun = Instant::now();
+        while must(process.try_wait(), "cannot check a server's process").is_none() {
+            if begun.elapsed() > home::TIMEOUT {
+                send(process.id(), Signal::SIGKILL);
+                panic!("a server did not end after {signal}: {}", self.log_tail());
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.kill_all();
+        self.kill();
+        if !self.folder.as_os_str().is_empty() {
+            // Anything that cannot be removed now is removed with the process.
+            drop(std::fs::remove_dir_all(&self.folder));
+        }
     }
 }
 
-/// What is gone already needs no signal.
+/// Starts the command and appends its output to the log.
+fn spawn(mut command: Command, folder: &Path) -> Child {
+    let log = File::options().create(true).append(true).open(folder.join(LOG));
+    let log = must(log, "cannot write a server's log");
+    command.stdout(must(log.try_clone(), "cannot write a server's log")).stderr(log);
+    home::spawn(command)
+}
+
+/// A process that has ended needs no signal.
 fn send(pid: u32, signal: Signal) {
     if let Ok(pid) = i32::try_from(pid) {
         drop(kill(Pid::from_raw(pid), signal).map_err(std::io::Error::from));
@@ -123,10 +180,30 @@ fn gone(pid: u32) -> bool {
     status(pid).is_none_or(|(state, _)| state == "Z")
 }
 
-/// A process' state and its parent. Its name stands in parentheses before them and may hold anything.
+/// A process's state and its parent. The name before them, in parentheses, may contain anything.
 fn status(pid: u32) -> Option<(String, u32)> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, rest) = text.rsplit_once(") ")?;
     let mut words = rest.split(' ');
     Some((words.next()?.to_owned(), words.next()?.parse().ok()?))
 }
+
+/// Lets a kind of server be used like the [`Server`] in its field `server`.
+macro_rules! is_a_server {
+    ($kind:ty) => {
+        impl std::ops::Deref for $kind {
+            type Target = Server;
+            fn deref(&self) -> &Server {
+                &self.server
+            }
+        }
+
+        impl std::ops::DerefMut for $kind {
+            fn deref_mut(&mut self) -> &mut Server {
+                &mut self.server
+            }
+        }
+    };
+}
+
+pub(crate) use is_a_server;

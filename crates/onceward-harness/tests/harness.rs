@@ -1,14 +1,14 @@
-//! The harness itself: what it starts runs, what it ends is gone.
+//! Tests of the harness itself: servers run after a start and are gone after an end.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use onceward_harness::{Postgres, Redis, RedisCluster, Relay};
+use onceward_harness::{Postgres, Redis, RedisCluster, Relay, eventually};
 
-/// Sends inline commands to Redis and reads so many lines of answers, for a while.
+/// Sends inline commands to Redis and reads this many lines of the reply, with a timeout.
 fn ask(stream: &mut TcpStream, commands: &str, lines: usize) -> std::io::Result<String> {
     stream.set_read_timeout(Some(Duration::from_millis(300)))?;
     stream.write_all(commands.as_bytes())?;
@@ -26,14 +26,6 @@ fn ask(stream: &mut TcpStream, commands: &str, lines: usize) -> std::io::Result<
 
 fn ping(stream: &mut TcpStream) -> std::io::Result<String> {
     ask(stream, "PING\r\n", 1)
-}
-
-fn eventually(what: &str, mut so: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !so() {
-        assert!(begun.elapsed() < Duration::from_secs(20), "{what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }
 
 #[test]
@@ -85,7 +77,7 @@ fn a_pool_answers_for_its_server() {
     let pool = server.pgbouncer();
     assert!(pool.url().contains(&pool.port().to_string()));
     let mut stream = TcpStream::connect(("127.0.0.1", pool.port())).unwrap();
-    // A request for TLS: it is answered with yes or no by one byte.
+    // A request for TLS, which the server answers with one byte.
     stream.write_all(&[0, 0, 0, 8, 4, 210, 22, 47]).unwrap();
     let mut answer = [0];
     stream.read_exact(&mut answer).unwrap();

@@ -1,13 +1,13 @@
-//! Chance that can be repeated: the same seed gives the same run.
+//! Reproducible random numbers: the same seed gives the same run.
 
-/// A seeded generator (SplitMix64): small, fast, and good enough to choose faults with.
+/// A seeded generator (SplitMix64): small, fast, and good enough for choosing faults.
 #[derive(Debug, Clone)]
 pub struct Random {
     state: u64,
 }
 
 impl Random {
-    /// A generator of that seed.
+    /// A generator with this seed.
     #[must_use]
     pub fn seeded(seed: u64) -> Self {
         Self { state: seed }
@@ -22,22 +22,23 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number below `limit`, which is not zero.
+    /// A number below `limit`, which must not be zero.
     pub fn below(&mut self, limit: u64) -> u64 {
         self.draw() % limit.max(1)
     }
 
-    /// An index into something of that length.
+    /// An index into a sequence of this length.
+    #[expect(clippy::expect_used, reason = "the number is smaller than a usize")]
     pub fn index(&mut self, length: usize) -> usize {
-        usize::try_from(self.below(length as u64)).unwrap_or(0)
+        usize::try_from(self.below(length as u64)).expect("an index is smaller than its length")
     }
 
-    /// True in so many of a thousand cases.
+    /// True with a probability of `chance` in a thousand.
     pub fn permille(&mut self, chance: u64) -> bool {
         self.below(1_000) < chance
     }
 
-    /// Another generator, whose numbers do not depend on how many are drawn from this one afterwards.
+    /// A second generator. Its numbers do not depend on how many are drawn from this one afterwards.
     pub fn fork(&mut self) -> Self {
         Self::seeded(self.draw())
     }

@@ -1,49 +1,58 @@
-//! Thousands of seeded runs. A failure names its seed, and the seed repeats it.
+//! Thousands of seeded runs. A failure names its seed, which reproduces it.
 
-use onceward_sim::sim::{Kind, Summary, run};
+use onceward_sim::sim::{Environment, Summary, run};
 
-/// Enough to meet every fault many times, and done in seconds.
+/// Enough to hit every fault many times, in seconds.
 const RUNS: u64 = 2_000;
 
-fn all(kind: Kind) -> Summary {
+#[expect(clippy::print_stdout, reason = "`--nocapture` shows how much was simulated")]
+fn all(environment: Environment) -> Summary {
     let mut sum = Summary::default();
     for seed in 0..RUNS {
-        let summary = run(seed, kind).unwrap_or_else(|broken| panic!("{broken}"));
+        let summary = run(seed, environment).unwrap_or_else(|broken| panic!("{broken}"));
         sum.effects += summary.effects;
         sum.crashes += summary.crashes;
         sum.stops += summary.stops;
         sum.faults += summary.faults;
         sum.settled += summary.settled;
+        sum.cancelled += summary.cancelled;
+        sum.undone += summary.undone;
         sum.expired += summary.expired;
         sum.in_doubt += summary.in_doubt;
         sum.repeated += summary.repeated;
+        sum.writes += summary.writes;
+        sum.simulated_ms += summary.simulated_ms;
     }
-    // A simulation in which nothing happens proves nothing.
+    let hours = sum.simulated_ms / 3_600_000;
+    println!("{environment:?}: {RUNS} runs, {hours} simulated hours, {sum:?}");
+    // A simulation without faults and effects would prove nothing.
     assert!(sum.effects > RUNS && sum.crashes > RUNS / 2 && sum.stops > RUNS / 2, "{sum:?}");
     assert!(sum.faults > RUNS && sum.in_doubt > RUNS / 20, "{sum:?}");
-    assert!(sum.settled > RUNS / 20 && sum.expired > RUNS / 2, "{sum:?}");
+    assert!(sum.settled > RUNS / 20 && sum.expired > RUNS / 2 && sum.cancelled > RUNS / 20, "{sum:?}");
+    assert!(sum.undone > RUNS / 20, "{sum:?}");
+    assert!(sum.writes > 10 * RUNS && hours > 20, "{sum:?}");
     sum
 }
 
 #[test]
-fn nothing_happens_twice_where_the_kernel_tells_who_lives() {
-    assert_eq!(all(Kind::Kernel).repeated, 0);
+fn nothing_happens_twice_where_the_kernel_knows_who_is_alive() {
+    assert_eq!(all(Environment::Kernel).repeated, 0);
 }
 
 #[test]
 fn nothing_happens_twice_where_only_leases_do() {
-    assert_eq!(all(Kind::Leases).repeated, 0);
+    assert_eq!(all(Environment::Leases).repeated, 0);
 }
 
 #[test]
-fn what_happens_twice_after_a_long_sleep_is_told() {
-    let sum = all(Kind::LongSleep);
+fn what_happens_twice_after_a_long_sleep_is_reported() {
+    let sum = all(Environment::LongSleep);
     assert!(sum.repeated > 0, "nothing happened twice, so nothing was tested: {sum:?}");
 }
 
 #[test]
 fn a_seed_repeats_its_run() {
-    for kind in [Kind::Kernel, Kind::Leases, Kind::LongSleep] {
-        assert_eq!(run(17, kind), run(17, kind));
+    for environment in [Environment::Kernel, Environment::Leases, Environment::LongSleep] {
+        assert_eq!(run(17, environment), run(17, environment));
     }
 }

@@ -1,62 +1,40 @@
-//! What must hold when all is quiet: the history of effects against what the ledger says.
-
-use std::fmt;
+//! What must hold at the end of a run: compares the real effects with what the ledger says.
 
 use onceward::{Class, DoubleEffect, Happened, Ledger, Record, State};
 
-use super::Kind;
+use super::Environment;
 use super::executor::Executor;
-use super::world::{OPERATIONS, World, class, operation};
+use super::history::Broken;
+use super::world::{OPERATIONS, World, class, compensation, operation};
 
-/// Something that must not be, with the seed that shows it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Broken {
-    what: String,
-    seed: Option<(u64, Kind)>,
-}
-
-impl Broken {
-    pub(crate) fn new(what: impl Into<String>) -> Self {
-        Self { what: what.into(), seed: None }
-    }
-
-    pub(crate) fn of(self, seed: u64, kind: Kind) -> Self {
-        Self { seed: Some((seed, kind)), ..self }
-    }
-}
-
-impl fmt::Display for Broken {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.what)?;
-        match self.seed {
-            Some((seed, kind)) => {
-                write!(f, " (seed {seed}, {kind:?}: onceward_sim::sim::run({seed}, Kind::{kind:?}))")
-            }
-            None => Ok(()),
-        }
-    }
-}
-
-impl std::error::Error for Broken {}
-
-/// What the operations came to.
+/// Counts of operations at the end of a run.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Found {
-    /// So many have expired.
+    /// How many have expired.
     pub expired: u64,
-    /// So many are in doubt.
+    /// How many were taken back.
+    pub undone: u64,
+    /// How many are in doubt.
     pub in_doubt: u64,
-    /// So many happened more than once, where that was allowed and told.
+    /// How many happened more than once, where that is allowed and was reported.
     pub repeated: u64,
 }
 
 /// Checks every operation.
 ///
 /// # Errors
-/// The first that must not be.
-pub fn all(executor: &mut Executor, ledger: &Ledger, world: &World, kind: Kind) -> Result<Found, Broken> {
-    if let Some(caller) = world.lied_to().first() {
-        return Err(Broken::new(format!("{caller} was told that it is done before it happened")));
+/// The first violation.
+pub fn all(
+    executor: &mut Executor,
+    ledger: &Ledger,
+    world: &World,
+    environment: Environment,
+) -> Result<Found, Broken> {
+    if let Some(caller) = world.misinformed().first() {
+        return Err(Broken::new(format!("{caller} got `done` before it happened")));
+    }
+    if let Some(caller) = world.misled().first() {
+        return Err(Broken::new(format!("{caller} got the result of an effect that was taken back")));
     }
     let mut sum = Found::default();
     for number in 0..OPERATIONS {
@@ -65,7 +43,16 @@ pub fn all(executor: &mut Executor, ledger: &Ledger, world: &World, kind: Kind) 
         let effects = world.effects(intent.id.as_str());
         match found {
             Ok((record, state)) => {
-                one(&record, state, class(number), &effects, world.told(intent.id.as_str()), kind)?;
+                taken_back(&record, &effects, world)?;
+                sum.undone += u64::from(record.is_undone());
+                one(
+                    &record,
+                    state,
+                    class(number),
+                    &effects,
+                    world.acknowledged(intent.id.as_str()),
+                    environment,
+                )?;
                 sum.expired += u64::from(state == State::Expired);
                 sum.in_doubt += u64::from(state == State::InDoubt);
                 sum.repeated += u64::from(effects.len() > 1 && class(number) != Class::Idempotent);
@@ -79,13 +66,39 @@ pub fn all(executor: &mut Executor, ledger: &Ledger, world: &World, kind: Kind) 
     Ok(sum)
 }
 
+/// A compensation happens at most once, only for an effect that happened, and only after the mark.
+fn taken_back(record: &Record, effects: &[u32], world: &World) -> Result<(), Broken> {
+    let by = compensation(&record.id).map_err(|error| Broken::new(error.to_string()))?;
+    let compensated = world.effects(by.as_str());
+    let mark = &record.detail.undone;
+    let broken = |what: &str| {
+        let state = record.state;
+        Err(Broken::new(format!(
+            "{what}: {state}, effects {effects:?}, taken back {compensated:?}, mark {mark:?}"
+        )))
+    };
+    if compensated.len() > 1 {
+        return broken("it was taken back twice");
+    }
+    if !compensated.is_empty() && effects.is_empty() {
+        return broken("it was taken back, but had not happened");
+    }
+    if !compensated.is_empty() && mark.is_none() {
+        return broken("it was taken back, and its result would be replayed");
+    }
+    if compensated.is_empty() && record.is_undone() {
+        return broken("it is reported as undone, but its effect stands");
+    }
+    Ok(())
+}
+
 fn one(
     record: &Record,
     state: State,
     class: Class,
     effects: &[u32],
-    told: u64,
-    kind: Kind,
+    acknowledged: u64,
+    environment: Environment,
 ) -> Result<(), Broken> {
     let alarm = record.detail.double_effect;
     let broken = |what: &str| {
@@ -96,8 +109,8 @@ fn one(
     };
     let may_repeat = match class {
         Class::Idempotent | Class::Read => true,
-        // Within its window the downstream honours the key.
-        Class::Keyed | Class::Probed => kind == Kind::LongSleep,
+        // The downstream honours the key within its window.
+        Class::Keyed | Class::Probed => environment == Environment::LongSleep,
         Class::Once => false,
     };
     if effects.len() > 1 && !may_repeat {
@@ -109,20 +122,20 @@ fn one(
     if attempts.len() < effects.len() {
         return broken("one attempt had two effects");
     }
-    if told > 1 && !matches!(class, Class::Idempotent | Class::Keyed) && alarm.is_none() {
-        return broken("two attempts were told that they had done it, and nobody raised the alarm");
+    if acknowledged > 1 && !matches!(class, Class::Idempotent | Class::Keyed) && alarm.is_none() {
+        return broken("two attempts were reported as done, without an alarm");
     }
-    // Of a keyed operation two attempts may rightly report the one effect.
+    // Two attempts of a keyed operation may both correctly report its one effect.
     if alarm == Some(DoubleEffect::Certain) && effects.len() < 2 && class != Class::Keyed {
-        return broken("the alarm is certain, and it happened once");
+        return broken("the alarm is certain, but it happened once");
     }
     match state {
-        State::Running => return broken("it is called running, and nobody lives"),
+        State::Running => return broken("it is reported as running, but no worker is alive"),
         State::Done | State::Failed | State::InDoubt | State::Staged | State::Cancelled | State::Expired => {}
     }
     match record.happened() {
-        Happened::Yes if effects.is_empty() => broken("it is called done, and did not happen"),
-        Happened::No if !effects.is_empty() => broken("it is called failed, and happened"),
+        Happened::Yes if effects.is_empty() => broken("it is reported as done, but did not happen"),
+        Happened::No if !effects.is_empty() => broken("it is reported as failed, but happened"),
         Happened::Yes | Happened::No | Happened::Unknown => Ok(()),
     }
 }

@@ -1,4 +1,4 @@
-//! Time that passes only when everybody waits.
+//! Virtual time, which passes only when all tasks wait.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,13 +24,13 @@ impl VirtualClock {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// When the next sleeper wakes.
+    /// When the next sleeper wakes up.
     #[must_use]
     pub fn next_ms(&self) -> Option<i64> {
         self.inner().sleepers.iter().map(|(until, _)| *until).min()
     }
 
-    /// Moves on to that time, never back, and wakes whoever has slept long enough.
+    /// Moves the clock forward to this time and wakes every sleeper that is due.
     pub fn advance_to(&self, ms: i64) {
         let mut woken = Vec::new();
         {
@@ -56,7 +56,7 @@ impl Clock for VirtualClock {
     }
 
     async fn sleep(&self, ms: u64) {
-        let until_ms = self.now_ms().saturating_add(i64::try_from(ms).unwrap_or(i64::MAX));
+        let until_ms = self.now_ms().saturating_add_unsigned(ms);
         Sleep { clock: self.clone(), until_ms }.await;
     }
 }

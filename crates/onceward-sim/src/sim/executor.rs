@@ -1,4 +1,4 @@
-//! Who goes next, who crashes, who is stopped: all of it by chance, and by the same chance for the same seed.
+//! Schedules, crashes and suspends workers at random. The same seed makes the same choices.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -7,21 +7,21 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use onceward::Clock;
 
-use super::Kind;
-use super::check::Broken;
+use super::Environment;
 use super::clock::VirtualClock;
+use super::history::Broken;
 use crate::random::Random;
 
-/// Of a thousand steps so many end in a crash, or begin a long sleep.
+/// How many of a thousand steps end in a crash, and how many begin a suspension.
 const CRASH: u64 = 25;
 const STOP: u64 = 25;
 /// Longer than the lease, shorter than the quarantine.
 const SLEEP_MS: std::ops::Range<u64> = 1_000..50_000;
 /// Longer than lease and quarantine together.
 const LONG_SLEEP_MS: std::ops::Range<u64> = 60_000..200_000;
-/// A run that takes more steps does not come to rest.
+/// A run with more steps is considered stuck.
 const MAX_STEPS: u32 = 200_000;
-/// How often one worker is started again.
+/// How often one worker is restarted.
 const MAX_RESTARTS: u32 = 3;
 
 type Task = Pin<Box<dyn Future<Output = ()>>>;
@@ -31,11 +31,11 @@ type Start = Box<dyn Fn() -> Task>;
 pub struct Executor {
     clock: VirtualClock,
     random: Random,
-    kind: Kind,
+    environment: Environment,
     workers: Vec<Worker>,
-    /// How many crashed.
+    /// How many workers crashed.
     pub crashes: u64,
-    /// How many were stopped for a while.
+    /// How many workers were suspended.
     pub stops: u64,
 }
 
@@ -57,13 +57,13 @@ impl Wake for Ready {
 }
 
 impl Executor {
-    /// With nobody to run yet.
+    /// An executor without workers.
     #[must_use]
-    pub fn new(clock: VirtualClock, random: Random, kind: Kind) -> Self {
-        Self { clock, random, kind, workers: Vec::new(), crashes: 0, stops: 0 }
+    pub fn new(clock: VirtualClock, random: Random, environment: Environment) -> Self {
+        Self { clock, random, environment, workers: Vec::new(), crashes: 0, stops: 0 }
     }
 
-    /// A worker that can be started again.
+    /// Adds a worker that can be restarted.
     pub fn spawn(&mut self, start: Start) {
         let task = Some(start());
         let ready = Arc::new(Ready(AtomicBool::new(true)));
@@ -77,10 +77,10 @@ impl Executor {
         });
     }
 
-    /// Runs all to their end.
+    /// Runs all workers to completion.
     ///
     /// # Errors
-    /// When they do not come to rest.
+    /// When they do not finish.
     pub fn run(&mut self) -> Result<(), Broken> {
         for _ in 0..MAX_STEPS {
             let now_ms = self.clock.now_ms();
@@ -95,10 +95,10 @@ impl Executor {
             let at = able[self.random.index(able.len())];
             self.step(at, now_ms);
         }
-        Err(Broken::new("the run does not come to rest"))
+        Err(Broken::new("the run does not finish"))
     }
 
-    /// Lets time pass until something can go on. False where nothing ever will.
+    /// Lets time pass until a worker can continue. Returns false if none ever will.
     fn wait(&mut self) -> bool {
         if self.workers.iter().all(|worker| worker.task.is_none()) {
             return false;
@@ -116,7 +116,7 @@ impl Executor {
     fn step(&mut self, at: usize, now_ms: i64) {
         let worker = &mut self.workers[at];
         if worker.restarts < MAX_RESTARTS && self.random.permille(CRASH) {
-            // All that it held is gone with it; it comes back as another process.
+            // A crash drops everything that the worker held; it restarts as a new process.
             worker.task = None;
             worker.task = Some((worker.start)());
             worker.ready.0.store(true, Ordering::SeqCst);
@@ -126,10 +126,10 @@ impl Executor {
             return;
         }
         if !worker.was_stopped && self.random.permille(STOP) {
-            let range = if self.kind == Kind::LongSleep { LONG_SLEEP_MS } else { SLEEP_MS };
+            let range = if self.environment == Environment::LongSleep { LONG_SLEEP_MS } else { SLEEP_MS };
             let span_ms = range.start + self.random.below(range.end - range.start);
-            worker.stopped_until_ms = Some(now_ms + i64::try_from(span_ms).unwrap_or(i64::MAX));
-            // Once in its life: two sleeps in a row could be longer than the quarantine.
+            worker.stopped_until_ms = Some(now_ms.saturating_add_unsigned(span_ms));
+            // At most once per worker: two suspensions in a row could exceed the quarantine.
             worker.was_stopped = true;
             self.stops += 1;
             return;
@@ -137,10 +137,10 @@ impl Executor {
         worker.poll();
     }
 
-    /// Drives one future to its end, with time passing as it must and no faults of the executor's own.
+    /// Drives one future to completion while time passes, without faults of the executor.
     ///
     /// # Errors
-    /// When it does not come to rest.
+    /// When it does not finish.
     pub fn drive<T>(&mut self, future: impl Future<Output = T>) -> Result<T, Broken> {
         let ready = Arc::new(Ready(AtomicBool::new(true)));
         let waker = Waker::from(Arc::clone(&ready));
@@ -155,7 +155,7 @@ impl Executor {
                 self.clock.advance_to(next_ms);
             }
         }
-        Err(Broken::new("the last look does not come to rest"))
+        Err(Broken::new("the final check does not finish"))
     }
 }
 

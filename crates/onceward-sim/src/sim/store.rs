@@ -1,23 +1,24 @@
-//! A store whose calls take their time and fail: before they are carried out (the request is lost) or after (the reply
-//! is lost).
+//! A store whose calls take time and fail: either before they are carried out (the request is lost) or after (the
+//! reply is lost).
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use onceward::{
-    Clock, Counts, Dispatch, Door, Filter, Hold, Inherit, Listed, Liveness, MemoryStore, OperationId, Owner,
-    Record, Store, StoreError, Swap, Watch,
+    Barrier, Begin, Clock, Counts, Dispatch, Filter, Identity, Inherit, Listed, Liveness, LivenessSource,
+    MemoryStore, OperationId, Owner, OwnerLock, Record, Store, StoreError, Swap, WriteMode,
 };
 
 use super::clock::VirtualClock;
+use super::history::History;
 use crate::random::Random;
 
-/// Of a thousand calls so many lose their request, and as many their reply.
+/// How many of a thousand calls lose their request, and how many lose their reply.
 const LOST: u64 = 40;
-/// Of a thousand looks at what is known nearby so many find nothing.
+/// How many of a thousand cached reads find nothing.
 const FORGOTTEN: u64 = 400;
-/// Of a thousand calls so many take a while, before and after.
+/// How many of a thousand calls are slow, before and after they are carried out.
 const SLOW: u64 = 300;
 const SLOW_MS: u64 = 60;
 
@@ -26,6 +27,7 @@ pub struct FaultyStore {
     inner: MemoryStore<VirtualClock>,
     clock: VirtualClock,
     chance: Arc<Chance>,
+    history: History,
 }
 
 struct Chance {
@@ -44,17 +46,23 @@ struct Fate {
 }
 
 impl FaultyStore {
-    /// Over that store, with faults from that generator.
+    /// Wraps a store, with faults from this generator.
     #[must_use]
     pub fn new(inner: MemoryStore<VirtualClock>, clock: VirtualClock, random: Random) -> Self {
         let chance =
             Chance { random: Mutex::new(random), calm: AtomicBool::new(false), faults: AtomicU64::new(0) };
-        Self { inner, clock, chance: Arc::new(chance) }
+        Self { inner, clock, chance: Arc::new(chance), history: History::default() }
     }
 
-    /// From now on everything goes well.
+    /// Stops all further faults.
     pub fn calm(&self) {
         self.chance.calm.store(true, Ordering::SeqCst);
+    }
+
+    /// Every write that was carried out, whether or not its reply was lost.
+    #[must_use]
+    pub fn history(&self) -> &History {
+        &self.history
     }
 
     /// How many calls have failed.
@@ -63,7 +71,7 @@ impl FaultyStore {
         self.chance.faults.load(Ordering::SeqCst)
     }
 
-    /// Carries a call out, as its fate wills.
+    /// Carries out a call with a random fate.
     async fn carry<T>(&self, call: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
         let fate = self.chance.draw();
         self.nap(fate.before_ms).await;
@@ -109,13 +117,13 @@ fn lost(what: &str) -> StoreError {
     StoreError::unavailable(format!("the {what} was lost"))
 }
 
-/// A lock whose notes can be lost, before they are written and after.
-struct FaultyHold {
-    inner: Box<dyn Hold>,
+/// A lock whose notes can be lost before or after they are written.
+struct FaultyLock {
+    inner: Box<dyn OwnerLock>,
     chance: Arc<Chance>,
 }
 
-impl Hold for FaultyHold {
+impl OwnerLock for FaultyLock {
     fn token(&self) -> u64 {
         self.inner.token()
     }
@@ -136,12 +144,20 @@ impl Store for FaultyStore {
         &self.clock
     }
 
-    fn watch(&self) -> Watch {
+    fn watch(&self) -> LivenessSource {
         self.inner.watch()
     }
 
-    /// Forgetful, as a cache may be: *nothing* says nothing.
-    async fn recall(&self, id: &OperationId) -> Result<Option<Arc<Record>>, StoreError> {
+    fn identity(&self) -> &Identity {
+        self.inner.identity()
+    }
+
+    async fn set_identity(&self, next: &Identity) -> Result<(), StoreError> {
+        self.inner.set_identity(next).await
+    }
+
+    /// Forgetful, like a cache: `None` says nothing.
+    async fn load_cached(&self, id: &OperationId) -> Result<Option<Arc<Record>>, StoreError> {
         if self.chance.forgets() { Ok(None) } else { self.load(id).await }
     }
 
@@ -149,12 +165,54 @@ impl Store for FaultyStore {
         self.carry(self.inner.load(id)).await
     }
 
-    async fn swap(&self, expected: Option<u64>, record: Record, door: Door) -> Result<Swap, StoreError> {
-        self.carry(self.inner.swap(expected, record, door)).await
+    async fn swap(&self, expected: Option<u64>, record: Record, mode: WriteMode) -> Result<Swap, StoreError> {
+        let written = async {
+            let swap = self.inner.swap(expected, record, mode).await?;
+            if let Swap::Written(record) = &swap {
+                self.history.note_write(record);
+            }
+            Ok(swap)
+        };
+        self.carry(written).await
     }
 
-    async fn delete(&self, id: &OperationId, expected: u64, door: Door) -> Result<bool, StoreError> {
-        self.carry(self.inner.delete(id, expected, door)).await
+    async fn begin(
+        &self,
+        expected: Option<u64>,
+        record: Record,
+        mode: WriteMode,
+    ) -> Result<Begin, StoreError> {
+        let written = async {
+            let begin = self.inner.begin(expected, record, mode).await?;
+            if let Begin::Swapped(Swap::Written(record)) = &begin {
+                self.history.note_write(record);
+            }
+            Ok(begin)
+        };
+        self.carry(written).await
+    }
+
+    async fn stop(&self, barrier: &Barrier) -> Result<Barrier, StoreError> {
+        self.carry(self.inner.stop(barrier)).await
+    }
+
+    async fn resume(&self, scope: &str) -> Result<Option<Barrier>, StoreError> {
+        self.carry(self.inner.resume(scope)).await
+    }
+
+    async fn barriers(&self) -> Result<Vec<Barrier>, StoreError> {
+        self.carry(self.inner.barriers()).await
+    }
+
+    async fn delete(&self, id: &OperationId, expected: u64, mode: WriteMode) -> Result<bool, StoreError> {
+        let deleted = async {
+            let deleted = self.inner.delete(id, expected, mode).await?;
+            if deleted {
+                self.history.note_delete(id);
+            }
+            Ok(deleted)
+        };
+        self.carry(deleted).await
     }
 
     async fn list(&self, filter: &Filter) -> Result<Vec<Listed>, StoreError> {
@@ -173,11 +231,11 @@ impl Store for FaultyStore {
         self.inner.changed(id, seen, timeout_ms).await;
     }
 
-    fn hold(&self, inherit: Inherit) -> Result<Box<dyn Hold>, StoreError> {
+    fn hold(&self, inherit: Inherit) -> Result<Box<dyn OwnerLock>, StoreError> {
         if self.chance.draw().request_lost {
             return Err(lost("request"));
         }
-        Ok(Box::new(FaultyHold { inner: self.inner.hold(inherit)?, chance: Arc::clone(&self.chance) }))
+        Ok(Box::new(FaultyLock { inner: self.inner.hold(inherit)?, chance: Arc::clone(&self.chance) }))
     }
 
     async fn liveness(&self, owner: &Owner) -> Result<Liveness, StoreError> {

@@ -1,4 +1,4 @@
-//! The programs and folders that scenarios work with, and the cleaning up.
+//! The programs and folders that scenarios use, and the clean-up.
 
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use crate::args::Args;
 
 /// What every scenario needs.
 pub(crate) struct Bench {
-    /// The `once` that is tortured.
+    /// The `once` under test.
     pub(crate) once: PathBuf,
     /// This program, which is also the downstream.
     pub(crate) torture: PathBuf,
@@ -39,20 +39,20 @@ impl Bench {
             once: once(args.once.as_deref())?,
             torture: std::env::current_exe()?,
             short: args.short,
-            seed: args.seed.unwrap_or_else(chance),
+            seed: args.seed.unwrap_or_else(seed_from_clock),
             folder,
             keep: args.keep,
             cases: AtomicU64::new(0),
         })
     }
 
-    /// A new ledger that is not there yet.
+    /// A new case whose ledger does not exist yet.
     pub(crate) fn case(&self) -> Result<Case, Trouble> {
         let number = self.cases.fetch_add(1, Ordering::Relaxed);
         Case::at(&self.folder.join(format!("case-{number}")), self.keep)
     }
 
-    /// A copy of another case, as it is now.
+    /// A copy of the current state of another case.
     pub(crate) fn copy(&self, template: &Case) -> Result<Case, Trouble> {
         let case = self.case()?;
         for entry in std::fs::read_dir(&template.folder)? {
@@ -62,14 +62,14 @@ impl Bench {
         Ok(case)
     }
 
-    /// A folder for mounts.
+    /// A folder to mount a disk on.
     pub(crate) fn mount_point(&self, name: &str) -> Result<PathBuf, Trouble> {
         let folder = self.folder.join(name);
         std::fs::create_dir_all(&folder)?;
         Ok(folder)
     }
 
-    /// Chance for one part of the run, which does not depend on the parts before it.
+    /// A generator for one part of the run, independent of the parts before it.
     pub(crate) fn random(&self, part: &str) -> Random {
         let salt = part.bytes().fold(0_u64, |sum, byte| sum.wrapping_mul(131).wrapping_add(u64::from(byte)));
         Random::seeded(self.seed ^ salt)
@@ -79,7 +79,7 @@ impl Bench {
 impl Drop for Bench {
     fn drop(&mut self) {
         if !self.keep {
-            // What cannot be removed is left in the folder for temporary files; nothing depends on it.
+            // Anything that cannot be removed stays in the folder for temporary files; nothing depends on it.
             drop(std::fs::remove_dir_all(&self.folder));
         }
     }
@@ -94,7 +94,7 @@ impl Case {
         Ok(Self { ledger: folder.join("once.db"), effects, folder: folder.to_owned(), keep })
     }
 
-    /// A case whose ledger is elsewhere than its effects.
+    /// A case whose ledger is in another place than its effects.
     pub(crate) fn with_ledger(mut self, ledger: PathBuf) -> Self {
         self.ledger = ledger;
         self
@@ -145,12 +145,14 @@ fn once(given: Option<&Path>) -> Result<PathBuf, Trouble> {
     built.ok_or_else(|| "cargo did not say where it put `once`; give --once PATH".into())
 }
 
-fn chance() -> u64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+#[expect(clippy::expect_used, reason = "a machine whose clock is before 1970 is broken")]
+fn seed_from_clock() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let since = since.expect("the clock is after 1970");
     Random::seeded(u64::from(since.subsec_nanos()) ^ since.as_secs()).draw() % 1_000_000_000
 }
 
-/// A line that the next one replaces, where somebody looks.
+/// A progress line that the next one replaces, if stderr is a terminal.
 pub(crate) fn progress(text: &str) {
     let mut err = std::io::stderr();
     if err.is_terminal() {

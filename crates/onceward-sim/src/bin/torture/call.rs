@@ -7,7 +7,7 @@ use crate::Trouble;
 use crate::bench::{Bench, Case};
 use crate::downstream;
 
-/// What may be done when it is in doubt.
+/// The class of a call, which decides what happens when it is in doubt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Class {
     Once,
@@ -28,15 +28,15 @@ impl Class {
     }
 }
 
-/// A call that is being put together.
+/// A call under construction.
 #[derive(Debug, Clone)]
 pub(crate) struct Call {
-    /// Without one it is derived.
+    /// Without a key, one is derived.
     pub(crate) key: Option<String>,
     pub(crate) class: Class,
     pub(crate) before_ms: u64,
     pub(crate) after_ms: u64,
-    /// Ends with this exit code and without an effect.
+    /// Exit with this code and without an effect.
     pub(crate) refuse: Option<u8>,
     pub(crate) environment: Vec<(&'static str, String)>,
     pub(crate) arguments: Vec<String>,
@@ -78,14 +78,14 @@ impl Call {
         self
     }
 
-    /// The whole command line, to be run as it is.
+    /// The complete command line.
     pub(crate) fn command(&self, bench: &Bench, case: &Case) -> Command {
         let mut command = Command::new(&bench.once);
         self.add_to(&mut command, bench, case);
         command
     }
 
-    /// The same behind another program, such as a tracer, that runs its arguments.
+    /// The same as the arguments of another program, for example a tracer.
     pub(crate) fn behind(&self, mut tracer: Command, bench: &Bench, case: &Case) -> Command {
         tracer.arg(&bench.once);
         self.add_to(&mut tracer, bench, case);
@@ -96,13 +96,13 @@ impl Call {
         command.args(["--ledger", &case.url()]).arg("run").args(["--name", "downstream"]);
         match &self.key {
             Some(key) => command.args(["--key", key]),
-            // The same call is the same operation, also after its answer was delivered.
+            // Equal calls must be the same operation, even after the answer was delivered.
             None => command.arg("--keys=strict"),
         };
         match self.class {
             Class::Once => {}
             Class::Probed => {
-                // Effects of this downstream end with their command, whose lock says so.
+                // The effects of this downstream end with its command, whose lock shows that.
                 command.args(["--probe", downstream::PROBE, "--probe-no=1", "--quarantine=0s"]);
             }
             Class::Idempotent => {
@@ -111,7 +111,7 @@ impl Call {
         }
         command.arg(format!("--fail-exit={}", downstream::NO_EFFECT));
         command.args(&self.arguments).arg("--").arg(&bench.torture).arg(downstream::ROLE);
-        // A policy of whoever runs this must not change what is tested.
+        // The user's own policy must not change the test.
         command.current_dir(&case.folder).env_remove("ONCE_CONFIG").env("XDG_CONFIG_HOME", &case.folder);
         command.env(downstream::FILE, &case.effects);
         command.env(downstream::BEFORE_MS, self.before_ms.to_string());
@@ -123,12 +123,12 @@ impl Call {
         command.stdin(Stdio::null());
     }
 
-    /// Starts it; its output is read with [`Child::wait_with_output`].
+    /// Starts it; read its output with [`Child::wait_with_output`].
     pub(crate) fn start(&self, bench: &Bench, case: &Case) -> Result<Child, Trouble> {
         Ok(self.command(bench, case).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?)
     }
 
-    /// Runs it to its end.
+    /// Runs it to completion.
     pub(crate) fn run(&self, bench: &Bench, case: &Case) -> Result<Ended, Trouble> {
         let begun = Instant::now();
         let output = self.command(bench, case).output()?;
@@ -139,7 +139,7 @@ impl Call {
 /// How a call ended.
 #[derive(Debug, Clone)]
 pub(crate) struct Ended {
-    /// `None` where it was killed.
+    /// `None` if it was killed.
     pub(crate) code: Option<i32>,
     pub(crate) stdout: Vec<u8>,
     pub(crate) stderr: String,
@@ -151,7 +151,7 @@ impl Ended {
         Self { took, ..self }
     }
 
-    /// The last words, for a report.
+    /// Exit code and last line of the output, for a report.
     pub(crate) fn words(&self) -> String {
         let line = self.stderr.lines().find(|line| !line.is_empty()).unwrap_or("");
         format!("exit {:?}: {line}", self.code)

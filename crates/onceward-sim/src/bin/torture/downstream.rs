@@ -1,6 +1,7 @@
-//! The downstream: a command whose effect is one line in a file, appended in one write. It knows nothing of the ledger.
+//! The downstream: a command whose effect is one line in a file, appended in one write. It knows nothing about the
+//! ledger.
 //!
-//! What it is to do comes by environment variables, so that a retry has the same arguments as the first call.
+//! Its instructions are environment variables, so that a retry has the same arguments as the first call.
 
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
@@ -13,38 +14,38 @@ use nix::time::{ClockId, clock_gettime};
 
 /// The first argument that makes this program the downstream.
 pub(crate) const ROLE: &str = "downstream";
-/// The first argument that makes it tell the clocks that it sees.
+/// The first argument that makes it print the clocks that it sees.
 pub(crate) const CLOCKS: &str = "clocks";
 
-/// The file that effects are counted in.
+/// The file in which effects are counted.
 pub(crate) const FILE: &str = "EFFECT_FILE";
 /// How long it takes before the effect.
 pub(crate) const BEFORE_MS: &str = "EFFECT_BEFORE_MS";
 /// How long it takes after the effect.
 pub(crate) const AFTER_MS: &str = "EFFECT_AFTER_MS";
-/// A file that it waits for before the effect, and one that it waits for after it. When it waits, it makes a file of
-/// the same name with [`HERE`] added.
+/// A file that it waits for before the effect, and one that it waits for after it. While it waits, it creates a file
+/// of the same name with [`HERE`] added.
 pub(crate) const HOLD_BEFORE: &str = "EFFECT_HOLD_BEFORE";
 pub(crate) const HOLD_AFTER: &str = "EFFECT_HOLD_AFTER";
 pub(crate) const HERE: &str = "here";
-/// How long it waits at most: a test that was given up must not leave it behind.
+/// The maximum wait: a test that was aborted must not leave the process behind.
 const HELD_AT_MOST: Duration = Duration::from_secs(120);
-/// The exit code of a refusal that this downstream documents, for `--fail-exit`.
+/// The exit code of a documented refusal, for `--fail-exit`.
 pub(crate) const NO_EFFECT: u8 = 3;
-/// The exit code of a refusal: then it ends with that and has no effect.
+/// The exit code of a refusal. If set, it exits with this code and has no effect.
 pub(crate) const REFUSE: &str = "EFFECT_REFUSE";
-/// A file that it fills the disk with, after the effect.
+/// A file with which it fills the disk after the effect.
 pub(crate) const FILL: &str = "EFFECT_FILL";
-/// How much it prints.
+/// How many bytes it prints.
 pub(crate) const PRINT_BYTES: &str = "EFFECT_PRINT_BYTES";
 
-/// The probe for `--probe`: asks the same file. Without a file it cannot tell. Its *no* is an exit of 1.
+/// The probe for `--probe`: searches the same file. Without the file it cannot tell. Exit 1 means *no*.
 pub(crate) const PROBE: &str = r#"grep -q "^$ONCE_OPERATION " "$EFFECT_FILE""#;
 
 /// Attempts that had an effect, by operation.
 pub(crate) type Effects = BTreeMap<String, Vec<u32>>;
 
-/// Has the effect.
+/// Performs the effect.
 pub(crate) fn act() -> ExitCode {
     let text = |name: &str| std::env::var(name).unwrap_or_default();
     let number = |name: &str| text(name).parse::<u64>().unwrap_or(0);
@@ -63,21 +64,21 @@ pub(crate) fn act() -> ExitCode {
         fill(Path::new(&text(FILL)));
     }
     let mut out = std::io::stdout();
-    let padding = ".".repeat(usize::try_from(number(PRINT_BYTES)).unwrap_or(0));
+    let padding = ".".repeat(number(PRINT_BYTES) as usize);
     drop(out.write_all(format!("effect {line}{padding}").as_bytes()).and_then(|()| out.flush()));
     pause(number(AFTER_MS));
     hold(&text(HOLD_AFTER));
     ExitCode::SUCCESS
 }
 
-/// Prints the wall clock and the clock that nobody can set, in milliseconds.
+/// Prints the wall clock and the boot clock, which cannot be set, in milliseconds.
 pub(crate) fn tell_clocks() -> ExitCode {
     let ms = |clock| clock_gettime(clock).map_or(0, |time| time.tv_sec() * 1000 + time.tv_nsec() / 1_000_000);
     let told = writeln!(std::io::stdout(), "{} {}", ms(ClockId::CLOCK_REALTIME), ms(ClockId::CLOCK_BOOTTIME));
     ExitCode::from(u8::from(told.is_err()))
 }
 
-/// What was counted. A line that is not whole is a mistake of the test, and is told as an operation of its own.
+/// The counted effects. An incomplete line is a mistake in the test and appears as a separate operation.
 pub(crate) fn count(file: &Path) -> std::io::Result<Effects> {
     let mut effects = Effects::new();
     for line in std::fs::read_to_string(file)?.lines() {
@@ -87,14 +88,14 @@ pub(crate) fn count(file: &Path) -> std::io::Result<Effects> {
     Ok(effects)
 }
 
-/// Has an effect from within this process: the line is on disk when this returns.
+/// Performs an effect from within this process: the line is durable when this returns.
 pub(crate) fn append(file: &Path, line: &str) -> std::io::Result<()> {
     let mut file = OpenOptions::new().append(true).open(file)?;
     file.write_all(format!("{line}\n").as_bytes())?;
     file.sync_data()
 }
 
-/// The whole lines that were appended, by operation.
+/// The complete lines that were appended, by operation.
 pub(crate) fn lines(file: &Path) -> std::io::Result<BTreeMap<String, Vec<String>>> {
     let mut lines: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for line in std::fs::read_to_string(file)?.lines() {
@@ -111,7 +112,7 @@ pub(crate) fn fill(file: &Path) {
     };
     for size in [65_536, 4_096, 512, 1] {
         let block = vec![0_u8; size];
-        // Bounded: no disk of these tests has more than 64 MiB.
+        // Bounded: no disk in these tests is larger than 64 MiB.
         for _ in 0..1_024 {
             if file.write_all(&block).and_then(|()| file.sync_data()).is_err() {
                 break;
@@ -120,7 +121,7 @@ pub(crate) fn fill(file: &Path) {
     }
 }
 
-/// Says that it is here, and waits for the file.
+/// Creates the marker file, and waits for the other file.
 fn hold(file: &str) {
     if file.is_empty() {
         return;

@@ -1,4 +1,4 @@
-//! Callers of a ledger on a server: each has its own way there, and remembers what it was told.
+//! Callers of a ledger on a server: each has its own connection, and records its answers.
 
 mod judge;
 
@@ -14,14 +14,14 @@ use crate::report::{Rule, Tally};
 
 pub(crate) use judge::{Figures, judge};
 
-/// How long a caller tries to get an answer that settles the matter.
+/// How long a caller retries until it gets a final answer.
 const SETTLED_WITHIN: Duration = Duration::from_secs(40);
-/// Between two tries.
+/// The pause between two tries.
 const PAUSE: Duration = Duration::from_millis(50);
 
 static EFFECTS: AtomicU64 = AtomicU64::new(0);
 
-/// One caller, with a handle of its own on the ledger.
+/// One caller, with its own handle on the ledger.
 pub(crate) struct Caller {
     ledger: Blocking,
     effects: PathBuf,
@@ -29,54 +29,54 @@ pub(crate) struct Caller {
     padding: String,
 }
 
-/// What a call was told, and whether its own code ran for it.
+/// The answer to a call, and whether its own code ran.
 #[derive(Debug, Clone)]
-pub(crate) struct Heard {
+pub(crate) struct CallerReply {
     pub(crate) key: String,
     pub(crate) ran: bool,
-    pub(crate) answer: Answer,
+    pub(crate) answer: CallerAnswer,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Answer {
+pub(crate) enum CallerAnswer {
     /// Done, with this result: the line of the effect, as the downstream has it.
     Done(String),
     Refused {
         code: Code,
         happened: Option<Happened>,
-        /// What it was told of its own part.
+        /// Whether the error says that this call ran the operation.
         ran: Ran,
         words: String,
     },
 }
 
 impl Caller {
-    /// Opens the ledger. One that is just starting is waited for.
+    /// Opens the ledger, and waits for a server that is still starting.
     pub(crate) fn open(url: &str, effects: &Path) -> Result<Self, Trouble> {
         let ledger = Ledger::new(onceward_store::open(url)?).blocking();
-        // An owner that lost its server is presumed dead soon, so that the test need not wait for it.
+        // A short lease: an owner that lost its server is soon presumed dead, so that the test need not wait.
         let terms = Terms { lease_ms: 1_000, wait_ms: 5_000, ..Terms::default() };
         Ok(Self { ledger, effects: effects.to_owned(), terms, padding: String::new() })
     }
 
-    /// Results are so much longer than they need be.
+    /// Makes the results longer by this many bytes.
     pub(crate) fn padded(self, bytes: usize) -> Self {
         Self { padding: format!(" {}", ".".repeat(bytes)), ..self }
     }
 
-    /// How long an attempt may be silent, and how long one waits for another's.
+    /// Sets the lease, and how long a caller waits for another's attempt.
     pub(crate) fn patient(mut self, lease_ms: u64, wait_ms: u64) -> Self {
         (self.terms.lease_ms, self.terms.wait_ms) = (lease_ms, wait_ms);
         self
     }
 
-    /// Lets the operation of that key happen once.
-    pub(crate) fn call(&self, key: &str) -> Heard {
+    /// Calls the operation with this key.
+    pub(crate) fn call(&self, key: &str) -> CallerReply {
         self.call_seeing(key, || ())
     }
 
     /// The same; `see` is called just before the effect.
-    pub(crate) fn call_seeing(&self, key: &str, see: impl Fn() + Sync) -> Heard {
+    pub(crate) fn call_seeing(&self, key: &str, see: impl Fn() + Sync) -> CallerReply {
         let ran = AtomicBool::new(false);
         let operation = operation(key).terms(self.terms.clone());
         let result = self.ledger.run(operation, |attempt| {
@@ -90,17 +90,17 @@ impl Caller {
             Ok(sent.created(&format!("{line}{}", self.padding)))
         });
         let answer = match result {
-            Ok(receipt) => Answer::Done(result_of(receipt.data())),
+            Ok(receipt) => CallerAnswer::Done(result_of(receipt.data())),
             Err(error) => {
                 let (happened, ran) = (error.happened(), error.ran());
-                Answer::Refused { code: error.code(), happened, ran, words: error.to_string() }
+                CallerAnswer::Refused { code: error.code(), happened, ran, words: error.to_string() }
             }
         };
-        Heard { key: key.to_owned(), ran: ran.load(Ordering::SeqCst), answer }
+        CallerReply { key: key.to_owned(), ran: ran.load(Ordering::SeqCst), answer }
     }
 
-    /// The same, again and again until nothing is left to wait for. All answers count.
-    pub(crate) fn settle(&self, key: &str) -> Vec<Heard> {
+    /// Repeats the call until the answer is final, and returns all answers.
+    pub(crate) fn settle(&self, key: &str) -> Vec<CallerReply> {
         let (begun, mut heard) = (Instant::now(), Vec::new());
         loop {
             let one = self.call(key);
@@ -114,46 +114,46 @@ impl Caller {
     }
 }
 
-impl Heard {
-    /// Whether calling again at once could be answered otherwise.
+impl CallerReply {
+    /// Whether the answer is final, so that an immediate retry would not change it.
     pub(crate) fn is_settled(&self) -> bool {
         match &self.answer {
-            Answer::Done(_) => true,
-            Answer::Refused { code, .. } => !matches!(code, Code::LedgerUnavailable | Code::InProgress),
+            CallerAnswer::Done(_) => true,
+            CallerAnswer::Refused { code, .. } => !matches!(code, Code::LedgerUnavailable | Code::InProgress),
         }
     }
 
     pub(crate) fn is_done(&self) -> bool {
-        matches!(self.answer, Answer::Done(_))
+        matches!(self.answer, CallerAnswer::Done(_))
     }
 
     pub(crate) fn is_unavailable(&self) -> bool {
-        matches!(self.answer, Answer::Refused { code: Code::LedgerUnavailable, .. })
+        matches!(self.answer, CallerAnswer::Refused { code: Code::LedgerUnavailable, .. })
     }
 
-    /// A caller that is told that nothing happened, or that it ran nothing, must not have run.
+    /// A caller that is answered that nothing happened, or that it ran nothing, must not have run.
     fn check(&self, what: &str, tally: &Tally) {
-        if let Answer::Refused { code, happened, ran, words } = &self.answer
+        if let CallerAnswer::Refused { code, happened, ran, words } = &self.answer
             && (matches!(happened, None | Some(Happened::No)) || *ran == Ran::No)
             && self.ran
         {
-            let told = format!("{what}: {} had its effect and was told {code}: {words}", self.key);
+            let told = format!("{what}: {} had its effect and got {code}: {words}", self.key);
             tally.violated(Rule::FalseFailed, told);
         }
     }
 }
 
-/// The operation of that key: it has neither key nor probe at its downstream.
+/// The operation with this key. Its downstream has neither keys nor a probe.
 pub(crate) fn operation(key: &str) -> Operation {
     Operation::new("effect").scope("fleet").key(key)
 }
 
-/// Its id, which is also what its effects are counted by.
+/// The operation's id, by which its effects are counted.
 pub(crate) fn id_of(key: &str) -> Result<OperationId, Trouble> {
     Ok(operation(key).intent()?.id)
 }
 
-/// The line of the effect in a stored result, without what was added to make it longer.
+/// The line of the effect in a stored result, without its padding.
 fn result_of(data: Option<&str>) -> String {
     let text: String = data.and_then(|data| serde_json::from_str(data).ok()).unwrap_or_default();
     text.split(' ').take(3).collect::<Vec<_>>().join(" ")

@@ -1,4 +1,4 @@
-//! What the ledger says against what happened.
+//! Compares what the ledger says with what happened.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -12,10 +12,10 @@ use crate::call::Class;
 use crate::downstream::{self, Effects};
 use crate::report::{Rule, Tally};
 
-/// How long a ledger may call an operation running whose last process has ended.
+/// How long a ledger may report an operation as running after its last process has ended.
 pub(crate) const AT_ONCE: Duration = Duration::from_secs(1);
 
-/// An operation as `once ls --json` tells it.
+/// An operation as `once ls --json` reports it.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Seen {
     pub(crate) id: String,
@@ -43,7 +43,7 @@ struct Finding {
     found: String,
 }
 
-/// Everything the ledger knows. One that is not there yet knows nothing.
+/// All operations of the ledger. A ledger that does not exist yet has none.
 pub(crate) fn look(bench: &Bench, case: &Case) -> Result<Vec<Seen>, Trouble> {
     if !case.ledger.exists() {
         return Ok(Vec::new());
@@ -51,12 +51,16 @@ pub(crate) fn look(bench: &Bench, case: &Case) -> Result<Vec<Seen>, Trouble> {
     let output = once(bench, case).args(["ls", "--json", "-n", "100000"]).output()?;
     if !output.status.success() {
         let answer = String::from_utf8_lossy(&output.stdout).into_owned();
+        // A process that was killed while it created the ledger leaves a file without one.
+        if output.status.code() == Some(2) && answer.contains("there is no ledger") {
+            return Ok(Vec::new());
+        }
         return Err(format!("`once ls` ended with {}: {answer}", output.status).into());
     }
     Ok(serde_json::from_slice::<Listing>(&output.stdout)?.data)
 }
 
-/// The same, after whatever was left behind has ended. One that stays running is stuck.
+/// The same, after the remaining processes have ended. An operation that stays running is stuck.
 pub(crate) fn look_when_quiet(bench: &Bench, case: &Case) -> Result<Vec<Seen>, Trouble> {
     let begun = Instant::now();
     loop {
@@ -68,7 +72,7 @@ pub(crate) fn look_when_quiet(bench: &Bench, case: &Case) -> Result<Vec<Seen>, T
     }
 }
 
-/// Judges everything in the ledger when nobody works on it any more.
+/// Checks everything in the ledger after all work has ended.
 pub(crate) fn judge(
     bench: &Bench,
     case: &Case,
@@ -118,7 +122,7 @@ fn judge_one(seen: &Seen, effects: &[u32], tally: &Tally, what: &str) {
     }
 }
 
-/// The file opens and is whole.
+/// Checks that the file opens and is intact.
 fn judge_health(bench: &Bench, case: &Case, tally: &Tally, what: &str) -> Result<(), Trouble> {
     let output = once(bench, case).args(["doctor", "--json"]).output()?;
     match serde_json::from_slice::<Health>(&output.stdout) {
@@ -132,7 +136,7 @@ fn judge_health(bench: &Bench, case: &Case, tally: &Tally, what: &str) -> Result
     Ok(())
 }
 
-/// `once` on the ledger of that case.
+/// `once` on the ledger of this case.
 pub(crate) fn once(bench: &Bench, case: &Case) -> Command {
     let mut command = Command::new(&bench.once);
     command.args(["--ledger", &case.url()]).current_dir(&case.folder);
@@ -140,7 +144,7 @@ pub(crate) fn once(bench: &Bench, case: &Case) -> Command {
     command
 }
 
-/// The state of the only operation with that key, or `absent`.
+/// The state of the only operation with this key, or `absent`.
 pub(crate) fn state_of(seen: &[Seen], key: &str) -> String {
     seen.iter().find(|seen| seen.key == key).map_or_else(|| "absent".to_owned(), |seen| seen.state.clone())
 }

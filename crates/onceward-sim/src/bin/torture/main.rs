@@ -1,16 +1,21 @@
-//! `torture`: real processes, killed, stopped, starved and cut off, judged by a downstream that counts real effects.
+//! `torture`: kills, suspends, starves and cuts off real processes. A downstream that counts real effects is the
+//! judge.
 //!
 //! # Layout
-//! - `args`: what can be typed. `bench`: the programs, folders and cleaning up. `call`: one `once run`.
-//! - `downstream`: the command whose effects are counted. `judge`: what the ledger says against what happened.
+//! - `args`: the command line. `bench`: programs, folders and clean-up. `call`: one `once run`.
+//! - `downstream`: the command whose effects are counted. `judge`: compares the ledger with what happened.
 //! - `report`: the figures. `trace`: kills at system calls. `process`: stopping and finding processes.
 //! - `scenarios`: one file each. `writer`: a process that writes without pause, for the power cuts.
-//! - `fleet`: callers of a ledger on a server, and what they heard. `member`: one process of many on the same keys.
+//! - `fleet`: callers of a ledger on a server, and their answers. `member`: one of many processes on the same keys.
+//! - `crew`: processes that make calls while a scenario changes the ledger; `worker` is one of them. `engine`: a
+//!   ledger on one of the back ends, and its older states.
 
 mod args;
 mod bench;
 mod call;
+mod crew;
 mod downstream;
+mod engine;
 mod fleet;
 mod judge;
 mod member;
@@ -19,11 +24,12 @@ mod process;
 mod report;
 mod scenarios;
 mod trace;
+mod worker;
 mod writer;
 
 use std::process::ExitCode;
 
-/// Whatever keeps a scenario from being run to its end. It counts as a failure of the scenario.
+/// An error that keeps a scenario from finishing. It counts as a failure of the scenario.
 type Trouble = Box<dyn std::error::Error + Send + Sync>;
 
 fn main() -> ExitCode {
@@ -33,6 +39,8 @@ fn main() -> ExitCode {
         Some(downstream::CLOCKS) => downstream::tell_clocks(),
         Some(writer::ROLE) => writer::write(words),
         Some(member::ROLE) => member::call_all(words),
+        Some(scenarios::stop::ROLE) => scenarios::stop::call_until_stopped(words),
+        Some(worker::ROLE) => worker::work(words),
         Some(_) | None => scenarios::run_all(&args::Args::read()),
     }
 }

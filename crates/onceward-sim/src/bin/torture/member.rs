@@ -1,4 +1,4 @@
-//! One process of a fleet: calls every key once and says what it was told.
+//! One process of a fleet: calls every key once and prints the answers.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -8,18 +8,18 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use onceward_sim::random::Random;
 
 use crate::Trouble;
-use crate::fleet::{Answer, Caller};
+use crate::fleet::{Caller, CallerAnswer};
 
 /// The first argument that makes this program a member of a fleet.
 pub(crate) const ROLE: &str = "member";
 
-/// How many threads of the process call at once, on one handle.
+/// How many threads of the process make calls at once, on one handle.
 const THREADS: usize = 4;
-/// Nobody is killed here: an attempt that is silent for so long waits for a processor.
+/// No process is killed here, so the lease is long: a silent attempt is only waiting for a processor.
 const LEASE_MS: u64 = 60_000;
 const WAIT_MS: u64 = 120_000;
 
-/// `member URL EFFECTS KEYS SEED`. An even seed takes the keys in their order, an odd one in its own.
+/// `member URL EFFECTS KEYS SEED`. An even seed takes the keys in order, an odd one in a random order.
 pub(crate) fn call_all(words: impl Iterator<Item = String>) -> ExitCode {
     let words: Vec<String> = words.collect();
     let [url, effects, keys, seed] = &words[..] else { return ExitCode::from(2) };
@@ -33,7 +33,7 @@ pub(crate) fn call_all(words: impl Iterator<Item = String>) -> ExitCode {
     }
 }
 
-/// Says a line for each key: the key, and the result or what went wrong.
+/// Prints a line for each key: the key, and the result or the error.
 fn call_on(url: &str, effects: PathBuf, keys: usize, seed: u64) -> Result<(), Trouble> {
     let caller = Caller::open(url, &effects)?.patient(LEASE_MS, WAIT_MS);
     let order = order(keys, seed);
@@ -42,8 +42,8 @@ fn call_on(url: &str, effects: PathBuf, keys: usize, seed: u64) -> Result<(), Tr
         while let Some(key) = order.get(next.fetch_add(1, Ordering::Relaxed)) {
             let heard = caller.call(key);
             let line = match heard.answer {
-                Answer::Done(result) => format!("done\t{key}\t{}\t{result}\n", u8::from(heard.ran)),
-                Answer::Refused { code, words, .. } => format!("refused\t{key}\t{code}\t{words}\n"),
+                CallerAnswer::Done(result) => format!("done\t{key}\t{}\t{result}\n", u8::from(heard.ran)),
+                CallerAnswer::Refused { code, words, .. } => format!("refused\t{key}\t{code}\t{words}\n"),
             };
             std::io::stdout().lock().write_all(line.as_bytes())?;
         }

@@ -1,4 +1,4 @@
-//! Small disks: mounted, filled, cut off, and always taken away again.
+//! Small disks: mounted, filled, cut off, and always unmounted again.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use crate::Trouble;
 
-/// `FS_IOC_SHUTDOWN` with `NOLOGFLUSH`: what is not on the disk now never will be. Waits for a line before it cuts.
+/// `FS_IOC_SHUTDOWN` with `NOLOGFLUSH`: what is not on the disk now is lost. Waits for a line of input before it
+/// cuts.
 const CUT: &str = "
 import fcntl, os, struct, sys
 disk = os.open(sys.argv[1], os.O_RDONLY)
@@ -15,14 +16,14 @@ sys.stdin.readline()
 fcntl.ioctl(disk, 0x8004587D, struct.pack('I', 2))
 ";
 
-/// A disk that is mounted for as long as this lives.
+/// A disk that stays mounted until this is dropped.
 pub(crate) struct Mount {
     pub(crate) point: PathBuf,
     image: Option<PathBuf>,
 }
 
 impl Mount {
-    /// A disk in memory of that size.
+    /// A disk in memory of this size.
     pub(crate) fn tmpfs(point: &Path, size: &str) -> Result<Self, Trouble> {
         run(Command::new("mount")
             .args(["-t", "tmpfs", "-o", &format!("size={size}"), "torture"])
@@ -30,7 +31,7 @@ impl Mount {
         Ok(Self { point: point.to_owned(), image: None })
     }
 
-    /// An ext4 disk in a file of that many MiB.
+    /// An ext4 disk in a file of this many MiB.
     pub(crate) fn ext4(point: &Path, image: &Path, megabytes: u64) -> Result<Self, Trouble> {
         std::fs::File::create(image)?.set_len(megabytes * 1024 * 1024)?;
         run(Command::new("mkfs.ext4").args(["-q", "-F", "-m", "0"]).arg(image))?;
@@ -46,7 +47,7 @@ impl Mount {
         run(Command::new("mount").args(["-o", "loop"]).arg(image).arg(&self.point))
     }
 
-    /// Someone who is ready to cut the power.
+    /// A process that is ready to cut the power.
     pub(crate) fn cutter(&self) -> Result<Cutter, Trouble> {
         let mut command = Command::new("python3");
         command.args(["-c", CUT]).arg(&self.point).stdin(Stdio::piped());
@@ -60,7 +61,7 @@ impl Mount {
     }
 
     fn detach(&self) -> Result<(), Trouble> {
-        // Whoever was killed may need a moment to let go.
+        // A killed process may take a moment to close its files.
         for _ in 0..100 {
             if run(Command::new("umount").arg(&self.point).stderr(Stdio::null())).is_ok() {
                 return Ok(());
@@ -82,13 +83,13 @@ impl Drop for Mount {
     }
 }
 
-/// Waits for the word, then cuts.
+/// A process that waits for the signal to cut the power.
 pub(crate) struct Cutter {
     child: Child,
 }
 
 impl Cutter {
-    /// Cuts, and returns when the disk is gone.
+    /// Cuts the power, and returns when the disk is gone.
     pub(crate) fn cut(mut self) -> Result<(), Trouble> {
         if let Some(mut stdin) = self.child.stdin.take() {
             stdin.write_all(b"now\n")?;

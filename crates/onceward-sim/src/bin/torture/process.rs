@@ -9,17 +9,18 @@ use nix::unistd::Pid;
 
 use crate::Trouble;
 
-/// The id of a child of ours.
+/// The process id of a child.
+#[expect(clippy::expect_used, reason = "the kernel's process ids are positive and fit into 31 bits")]
 pub(crate) fn id(child: &Child) -> i32 {
-    i32::try_from(child.id()).unwrap_or(i32::MAX)
+    i32::try_from(child.id()).expect("a process id fits into an i32")
 }
 
-/// Sends a signal; one that has ended needs none.
+/// Sends a signal. A process that has ended needs none.
 pub(crate) fn send(pid: i32, signal: Signal) {
     drop(kill(Pid::from_raw(pid), signal).map_err(std::io::Error::from));
 }
 
-/// The processes that this one has started.
+/// The child processes of this process.
 pub(crate) fn children(parent: i32) -> Vec<i32> {
     let Ok(entries) = std::fs::read_dir("/proc") else {
         return Vec::new();
@@ -28,7 +29,7 @@ pub(crate) fn children(parent: i32) -> Vec<i32> {
     ids.filter(|id| stat(*id).is_some_and(|(_, its_parent)| its_parent == parent)).collect()
 }
 
-/// The command that this wrapper has started, as soon as it is there.
+/// Waits for the command that this wrapper starts.
 pub(crate) fn wait_for_child(parent: i32, limit: Duration) -> Option<i32> {
     let begun = Instant::now();
     while begun.elapsed() < limit {
@@ -40,7 +41,7 @@ pub(crate) fn wait_for_child(parent: i32, limit: Duration) -> Option<i32> {
     None
 }
 
-/// Waits until the process is stopped, which takes a moment after the signal.
+/// Waits until the process is suspended, which takes a moment after the signal.
 pub(crate) fn wait_stopped(pid: i32, limit: Duration) -> Result<(), Trouble> {
     let begun = Instant::now();
     while stat(pid).is_none_or(|(state, _)| state != 'T') {
@@ -52,7 +53,7 @@ pub(crate) fn wait_stopped(pid: i32, limit: Duration) -> Result<(), Trouble> {
     Ok(())
 }
 
-/// Waits until the file is there.
+/// Waits until the file exists.
 pub(crate) fn wait_for_file(file: &Path, limit: Duration) -> Result<(), Trouble> {
     let begun = Instant::now();
     while !file.exists() {
@@ -64,7 +65,7 @@ pub(crate) fn wait_for_file(file: &Path, limit: Duration) -> Result<(), Trouble>
     Ok(())
 }
 
-/// Waits until the process has ended; one that nobody has waited for yet has ended as well.
+/// Waits until the process has ended; a zombie counts as ended.
 pub(crate) fn wait_gone(pid: i32, limit: Duration) -> Result<(), Trouble> {
     let begun = Instant::now();
     while stat(pid).is_some_and(|(state, _)| state != 'Z' && state != 'X') {
@@ -79,7 +80,7 @@ pub(crate) fn wait_gone(pid: i32, limit: Duration) -> Result<(), Trouble> {
 /// The state and the parent of a process.
 fn stat(pid: i32) -> Option<(char, i32)> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name stands in brackets and may contain anything.
+    // The name is in parentheses and may contain anything.
     let (_, rest) = text.rsplit_once(") ")?;
     let mut words = rest.split(' ');
     Some((words.next()?.chars().next()?, words.next()?.parse().ok()?))

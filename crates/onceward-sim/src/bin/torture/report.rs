@@ -1,16 +1,16 @@
-//! The figures: what was done to the ledger, what came of it, and what must not have come of it.
+//! The figures: what was done to the ledger, the results, and the violations.
 
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-/// How many violations of a scenario are told in full.
+/// How many violations of a scenario are printed in full.
 const TOLD: usize = 20;
 
-/// What must never be seen.
+/// What must never happen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Rule {
@@ -22,20 +22,22 @@ pub(crate) enum Rule {
     NoIntent,
     Lost,
     Damaged,
+    Forged,
     Unexpected,
 }
 
 impl Rule {
-    const ALL: [(Self, &'static str); 9] = [
+    const ALL: [(Self, &'static str); 10] = [
         (Self::Duplicate, "an effect happened twice"),
-        (Self::FalseDone, "called done, but it did not happen"),
-        (Self::FalseFailed, "called failed, but it happened"),
+        (Self::FalseDone, "reported as done, but it did not happen"),
+        (Self::FalseFailed, "reported as failed, but it happened"),
         (Self::NeedlessDoubt, "in doubt, though nothing was dispatched"),
-        (Self::Stuck, "called running, though its owner is dead"),
+        (Self::Stuck, "reported as running, though its owner is dead"),
         (Self::NoIntent, "an effect without an intent on disk"),
         (Self::Lost, "acknowledged, and then gone"),
-        (Self::Damaged, "the ledger did not open, or is not whole"),
-        (Self::Unexpected, "another answer than the contract's"),
+        (Self::Damaged, "the ledger did not open, or is damaged"),
+        (Self::Forged, "a forged request was accepted"),
+        (Self::Unexpected, "an answer that violates the contract"),
     ];
 }
 
@@ -45,7 +47,7 @@ pub(crate) struct Violation {
     what: String,
 }
 
-/// What a scenario counts, from all its threads.
+/// The counts of a scenario, from all its threads.
 #[derive(Default)]
 pub(crate) struct Tally {
     inner: Mutex<Counted>,
@@ -53,21 +55,21 @@ pub(crate) struct Tally {
 
 #[derive(Debug, Default, Clone, Serialize)]
 pub(crate) struct Counted {
-    /// Ledgers or operations that were judged.
+    /// Ledgers or operations that were checked.
     pub(crate) cases: u64,
-    /// Kills, stops, errors and cuts that really happened.
+    /// Kills, suspensions, errors and cuts that really happened.
     pub(crate) faults: u64,
     /// Lines in the downstream's file.
     pub(crate) effects: u64,
-    /// Where the operations ended.
+    /// The final states of the operations.
     pub(crate) ended: BTreeMap<String, u64>,
-    /// Figures of this scenario only.
+    /// Figures that only this scenario has.
     pub(crate) figures: BTreeMap<String, u64>,
     pub(crate) notes: Vec<String>,
     pub(crate) violations: Vec<Violation>,
 }
 
-/// A scenario that is over.
+/// The report of a finished scenario.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     pub(crate) scenario: &'static str,
@@ -100,7 +102,7 @@ impl Tally {
         self.counted().faults += more;
     }
 
-    /// So far.
+    /// The counts so far.
     pub(crate) fn cases_and_faults(&self) -> (u64, u64) {
         let counted = self.counted();
         (counted.cases, counted.faults)
@@ -110,7 +112,7 @@ impl Tally {
         self.counted().effects += more as u64;
     }
 
-    /// An operation ended in that state.
+    /// Counts an operation that ended in this state.
     pub(crate) fn ended(&self, state: &str) {
         *self.counted().ended.entry(state.to_owned()).or_default() += 1;
     }
@@ -135,7 +137,7 @@ impl Tally {
         self.counted().violations.push(Violation { rule, what: what.into() });
     }
 
-    /// A violation unless it holds.
+    /// Records a violation unless `holds`.
     pub(crate) fn expect(&self, holds: bool, what: impl FnOnce() -> String) {
         if !holds {
             self.violated(Rule::Unexpected, what());
@@ -147,7 +149,13 @@ impl Tally {
     }
 }
 
-/// Whether anything was violated.
+/// The milliseconds since `begun`.
+#[expect(clippy::expect_used, reason = "no run takes that long")]
+pub(crate) fn elapsed_ms(begun: Instant) -> u64 {
+    u64::try_from(begun.elapsed().as_millis()).expect("a run takes less than 500 million years")
+}
+
+/// Whether no rule was violated.
 pub(crate) fn all_held(reports: &[Report]) -> bool {
     reports.iter().all(|report| report.counted.violations.is_empty())
 }
@@ -176,7 +184,7 @@ pub(crate) fn print_tables(reports: &[Report], seed: u64) -> std::io::Result<()>
             "{scenario:<15} {cases:>7} {faults:>7} {effects:>8} {seconds:>8.1} {violations:>10} {verdict:>8}"
         )?;
     }
-    writeln!(out, "\nwhat must never be seen")?;
+    writeln!(out, "\nwhat must never happen")?;
     for (rule, words) in Rule::ALL {
         let all = reports.iter().flat_map(|report| &report.counted.violations);
         writeln!(out, "{:>7}  {words}", all.filter(|violation| violation.rule == rule).count())?;

@@ -2,29 +2,41 @@
 
 mod agent_spec;
 mod clock;
+mod cluster;
 mod disk_full;
 mod failover;
 mod fleet_storm;
+mod inbox_fuzz;
+mod hold;
 mod mcp_fuzz;
 mod power_cut;
 mod random;
+mod replaced;
+mod restore;
+mod server_clock;
 mod server_gone;
+mod settings;
+pub(crate) mod stop;
 mod storm;
 mod sweep;
 mod sync_error;
+mod undo;
+mod wrapper_killed;
 mod zombie;
 
 use std::io::Write;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+use onceward_harness::Redis;
 
 use crate::Trouble;
 use crate::args::{Args, Scenario};
 use crate::bench::{Bench, progress};
 use crate::report::{self, Report, Rule, Tally};
 
-/// Runs what was chosen and prints the figures.
+/// Runs the chosen scenarios and prints the figures.
 pub(crate) fn run_all(args: &Args) -> ExitCode {
     let bench = match Bench::new(args) {
         Ok(bench) => bench,
@@ -50,32 +62,43 @@ fn run_one(bench: &Bench, args: &Args, scenario: Scenario) -> Report {
     let result = match scenario {
         Scenario::Sweep => sweep::run(bench, &tally),
         Scenario::Random => random::run(bench, args.kills, &tally),
+        Scenario::Undo => undo::run(bench, args.kills, &tally),
         Scenario::DiskFull => disk_full::run(bench, &tally),
         Scenario::SyncError => sync_error::run(bench, &tally),
         Scenario::Clock => clock::run(bench, &tally),
         Scenario::Zombie => zombie::run(bench, &tally),
         Scenario::Storm => storm::run(bench, &tally),
         Scenario::CliAgentSpec => agent_spec::run(bench, &tally),
+        Scenario::Cluster => caught(|| cluster::run(bench, args, &tally)),
         Scenario::Failover => caught(|| failover::run(bench, args, &tally)),
+        Scenario::LateReplica => caught(|| failover::run_late(bench, args, &tally)),
         Scenario::FleetStorm => caught(|| fleet_storm::run(bench, args, &tally)),
         Scenario::ServerGone => caught(|| server_gone::run(bench, args, &tally)),
+        Scenario::Replaced => caught(|| replaced::run(bench, args, &tally)),
+        Scenario::Restore => caught(|| restore::run(bench, args, &tally)),
+        Scenario::ServerClock => caught(|| server_clock::run(bench, args, &tally)),
+        Scenario::WrapperKilled => caught(|| wrapper_killed::run(bench, args, &tally)),
+        Scenario::Hold => hold::run(bench, args.keys, &tally),
+        Scenario::Settings => caught(|| settings::run(bench, args, &tally)),
+        Scenario::Stop => caught(|| stop::run(bench, args, &tally)),
         Scenario::McpFuzz => mcp_fuzz::run(bench, args.messages, &tally),
+        Scenario::InboxFuzz => inbox_fuzz::run(bench, args, &tally),
         Scenario::PowerCut => power_cut::run(bench, args, &tally),
     };
-    // What could not be tested has not held.
+    // A scenario that could not finish counts as violated.
     if let Err(trouble) = result {
         tally.violated(Rule::Unexpected, format!("the scenario could not be run to its end: {trouble}"));
     }
     tally.report(scenario.name(), begun.elapsed())
 }
 
-/// A server that cannot be had makes the harness panic, as tests do. Here it ends the scenario.
+/// The harness panics if a server is missing, as tests do. Here that ends the scenario.
 fn caught(scenario: impl FnOnce() -> Result<(), Trouble>) -> Result<(), Trouble> {
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(scenario))
         .unwrap_or_else(|_| Err("the harness gave up: see above".into()))
 }
 
-/// Does every job, several at once, and stops at the first that cannot be done.
+/// Runs all jobs, several at once, and stops at the first error.
 fn in_parallel<J: Sync>(
     label: &str,
     jobs: &[J],
@@ -102,4 +125,13 @@ fn in_parallel<J: Sync>(
         }
         result
     })
+}
+
+/// Waits until a replica has its first copy. It need not have confirmed everything, because callers continue.
+fn wait_until_online(server: &Redis) {
+    let begun = Instant::now();
+    while !server.cli(&["INFO", "replication"]).contains("state=online") {
+        assert!(begun.elapsed() < Duration::from_secs(60), "the replica does not follow");
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }

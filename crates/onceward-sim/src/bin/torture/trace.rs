@@ -1,4 +1,4 @@
-//! Kills and errors at system calls, by strace.
+//! Kills and errors at system calls, with strace.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -6,19 +6,19 @@ use std::process::Command;
 
 use crate::Trouble;
 
-/// Dispatch notes stand in the `…-live` file from here on; everything below is something else.
+/// The offset in the `…-live` file at which the dispatch notes begin.
 const NOTES_AT: u64 = 4_096;
 
-/// Which processes the tracer sees.
+/// Which processes the tracer follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Follow {
-    /// Only the main thread of the wrapper; its command runs on when it is killed.
+    /// Only the main thread of the wrapper; its command keeps running when it is killed.
     MainThread,
-    /// All threads, and the command. Each counts for itself.
+    /// All threads, and the command. strace counts the calls of each separately.
     All,
 }
 
-/// strace that does what `inject` says and writes a log; the program to run is to be added.
+/// strace with these injections and a log; the program to run must be added.
 pub(crate) fn strace(log: &Path, follow: Follow, inject: Option<&str>) -> Command {
     let mut command = Command::new("strace");
     command.args(["-q", "-y", "-o"]).arg(log);
@@ -35,18 +35,18 @@ pub(crate) fn strace(log: &Path, follow: Follow, inject: Option<&str>) -> Comman
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Dispatched {
     No,
-    /// The kill fell on the very note.
+    /// The process was killed during the write of the note.
     Perhaps,
     Yes,
 }
 
-/// What strace wrote.
+/// The parsed log of strace.
 pub(crate) struct Log {
     lines: Vec<Line>,
 }
 
 struct Line {
-    /// Empty where only one thread is traced.
+    /// Empty if only one thread is traced.
     thread: String,
     text: String,
 }
@@ -71,7 +71,7 @@ impl Log {
         self.lines.iter().any(|line| line.text.starts_with("+++ killed by SIGKILL"))
     }
 
-    /// Whether a call was made to fail.
+    /// Whether an error was injected.
     pub(crate) fn injected(&self) -> bool {
         self.lines.iter().any(|line| line.text.contains("(INJECTED)"))
     }
@@ -104,14 +104,14 @@ impl Log {
         most
     }
 
-    /// Which `pwrite64` of the main thread is the note of dispatch, counted from 1.
+    /// Which `pwrite64` of the main thread is the dispatch note, counted from 1.
     pub(crate) fn dispatch_note(&self) -> Option<usize> {
         let writes = self.lines.iter().filter(|line| line.text.starts_with("pwrite64("));
         writes.enumerate().filter(|(_, line)| is_note(&line.text)).nth(1).map(|(at, _)| at + 1)
     }
 }
 
-/// A write of eight bytes at the place of a note.
+/// Whether the line is a write of eight bytes at the offset of a note.
 fn is_note(line: &str) -> bool {
     let Some((_, rest)) = line.split_once("-live>, ").filter(|_| line.starts_with("pwrite64(")) else {
         return false;

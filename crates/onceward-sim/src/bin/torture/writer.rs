@@ -1,4 +1,4 @@
-//! A process that writes operations without pause and says of each what is on disk, for the power cuts.
+//! A process that writes operations without pause and prints what is durable, for the power cuts.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -17,16 +17,16 @@ pub(crate) fn write(mut words: impl Iterator<Item = String>) -> ExitCode {
     };
     match write_on(&url, &scope) {
         Ok(()) => ExitCode::SUCCESS,
-        // The power is gone: that is what was wanted.
+        // The power was cut, as intended.
         Err(_) => ExitCode::from(12),
     }
 }
 
-/// Each operation says `begun` when its intent is on disk and `done` when its outcome is.
+/// Prints `begun` when the intent of an operation is durable, and `done` when its outcome is.
 fn write_on(url: &str, scope: &str) -> Result<(), Trouble> {
     let ledger = Ledger::new(onceward_store::open(url)?).blocking();
     let say = |word: &str, operation: &str| writeln!(std::io::stdout(), "{word} {operation}");
-    // Bounded by the power cut; the number is only there so that nothing runs for ever.
+    // Ended by the power cut; the limit only prevents an endless run.
     for number in 0..10_000_000_u64 {
         let operation = Operation::new("write").scope(scope).key(format!("key-{number}"));
         let receipt = ledger.run(operation, |attempt| {

@@ -1,28 +1,28 @@
-//! What the ledger says in the end against what callers were told and what the downstream counted.
+//! Compares the final state of the ledger with the callers' answers and the downstream's counts.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use onceward::{Code, Error, Ledger, State};
 
-use super::{Answer, Heard, id_of, result_of};
+use super::{CallerAnswer, CallerReply, id_of, result_of};
 use crate::Trouble;
 use crate::downstream;
 use crate::report::{Rule, Tally};
 
-/// What came of the operations.
+/// The results of the operations.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Figures {
     pub(crate) operations: u64,
     pub(crate) calls: u64,
     pub(crate) effects: u64,
-    /// Operations of which somebody was told that they are done.
+    /// Operations that were acknowledged to a caller as done.
     pub(crate) acknowledged: u64,
     pub(crate) lost: u64,
     pub(crate) second_effects: u64,
     pub(crate) in_doubt: u64,
     pub(crate) failed: u64,
-    /// Calls that were told `LEDGER_UNAVAILABLE`.
+    /// Calls that got `LEDGER_UNAVAILABLE`.
     pub(crate) unavailable: u64,
 }
 
@@ -39,7 +39,7 @@ impl Figures {
         self.unavailable += more.unavailable;
     }
 
-    /// The head of a table of these.
+    /// The header of a table of these figures.
     pub(crate) fn head() -> String {
         format!(
             "{:<24} {:>6} {:>7} {:>7} {:>6} {:>5} {:>7} {:>8} {:>11}",
@@ -47,7 +47,7 @@ impl Figures {
         )
     }
 
-    /// One line of it.
+    /// A row of that table.
     pub(crate) fn row(&self, label: &str) -> String {
         format!(
             "{label:<24} {:>6} {:>7} {:>7} {:>6} {:>5} {:>7} {:>8} {:>11}",
@@ -63,25 +63,25 @@ impl Figures {
     }
 }
 
-/// What the ledger knows of one operation.
+/// What the ledger knows about one operation.
 struct Known {
-    /// `None` where it knows nothing.
+    /// `None` if it knows nothing.
     state: Option<State>,
     result: String,
     alarm: bool,
 }
 
-/// Judges every operation that was called for, when nobody calls any more. `heard` is in the order of each caller.
+/// Checks every operation after all calls have ended. `heard` is in the order of each caller.
 pub(crate) fn judge(
     url: &str,
     effects: &Path,
-    heard: &[Heard],
+    heard: &[CallerReply],
     what: &str,
     tally: &Tally,
 ) -> Result<Figures, Trouble> {
     let ledger = Ledger::new(onceward_store::open(url)?);
     let counted = downstream::lines(effects)?;
-    let mut by_key: BTreeMap<&str, Vec<&Heard>> = BTreeMap::new();
+    let mut by_key: BTreeMap<&str, Vec<&CallerReply>> = BTreeMap::new();
     for one in heard {
         one.check(what, tally);
         by_key.entry(&one.key).or_default().push(one);
@@ -97,7 +97,7 @@ pub(crate) fn judge(
         Case { key, heard: &heard, known: &known, lines, what, tally }.judge(&mut figures);
     }
     tally.cases(figures.operations);
-    tally.effects(usize::try_from(figures.effects).unwrap_or(usize::MAX));
+    tally.effects(figures.effects as usize);
     Ok(figures)
 }
 
@@ -113,10 +113,10 @@ fn look(ledger: &Ledger, key: &str) -> Result<Known, Trouble> {
     }
 }
 
-/// One operation, and all that is known of it.
+/// One operation, and everything known about it.
 struct Case<'a> {
     key: &'a str,
-    heard: &'a [&'a Heard],
+    heard: &'a [&'a CallerReply],
     known: &'a Known,
     lines: &'a [String],
     what: &'a str,
@@ -149,11 +149,11 @@ impl Case<'_> {
         self.judge_last_words();
     }
 
-    /// What somebody was told is done stays so, with that very result.
+    /// An acknowledged result must stay, unchanged.
     fn judge_acknowledgements(&self, figures: &mut Figures) {
         let told = self.heard.iter().filter_map(|heard| match &heard.answer {
-            Answer::Done(result) => Some(result),
-            Answer::Refused { .. } => None,
+            CallerAnswer::Done(result) => Some(result),
+            CallerAnswer::Refused { .. } => None,
         });
         let told: Vec<&String> = told.collect();
         figures.acknowledged += u64::from(!told.is_empty());
@@ -164,13 +164,13 @@ impl Case<'_> {
         }
     }
 
-    /// In the end each caller knows where it stands.
+    /// The last answer to each caller must match the final state.
     fn judge_last_words(&self) {
         let Some(last) = self.heard.last() else { return };
         let fits = match (&last.answer, self.known.state) {
-            (Answer::Done(_), state) => state == Some(State::Done),
-            (Answer::Refused { code: Code::InDoubt, .. }, state) => state == Some(State::InDoubt),
-            (Answer::Refused { .. }, _) => false,
+            (CallerAnswer::Done(_), state) => state == Some(State::Done),
+            (CallerAnswer::Refused { code: Code::InDoubt, .. }, state) => state == Some(State::InDoubt),
+            (CallerAnswer::Refused { .. }, _) => false,
         };
         if !fits {
             self.violated(Rule::Unexpected, &format!("and the last answer was {:?}", last.answer));

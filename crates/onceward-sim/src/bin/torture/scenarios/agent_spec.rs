@@ -1,4 +1,4 @@
-//! A mutating command twice with one key: the second says noop, ends with 0, and nothing happens twice.
+//! A mutating command twice with one key: the second call returns noop and exit 0, and there is one effect.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ pub(super) fn run(bench: &Bench, tally: &Tally) -> Result<(), Trouble> {
     other_input(bench, tally)
 }
 
-/// Each call is a process of its own, so the second one is also one after a restart.
+/// Each call is its own process, so the second call is also a call after a restart.
 fn twice(bench: &Bench, tally: &Tally) -> Result<(), Trouble> {
     let case = bench.case()?;
     let call = Call::new("twice").argument("--json");
@@ -36,7 +36,7 @@ fn twice(bench: &Bench, tally: &Tally) -> Result<(), Trouble> {
     Ok(())
 }
 
-/// The wrapper and its command are killed after the effect. A retry says what is known, and nothing happens twice.
+/// Kills the wrapper and its command after the effect. A retry reports what is known, and there is one effect.
 fn after_a_kill(bench: &Bench, tally: &Tally, class: Class) -> Result<(), Trouble> {
     let case = bench.case()?;
     let call = Call::new("killed").class(class).argument("--json");
@@ -64,7 +64,7 @@ fn after_a_kill(bench: &Bench, tally: &Tally, class: Class) -> Result<(), Troubl
     Ok(())
 }
 
-/// The same key for something else is refused, and nothing is run.
+/// The same key with a different input is refused, and nothing is run.
 fn other_input(bench: &Bench, tally: &Tally) -> Result<(), Trouble> {
     let case = bench.case()?;
     Call::new("reused").argument("--input={\"amount\":1}").run(bench, &case)?;
@@ -79,7 +79,7 @@ fn other_input(bench: &Bench, tally: &Tally) -> Result<(), Trouble> {
     Ok(())
 }
 
-/// The exit code, the effect that the answer tells, and whether it is a replay.
+/// The exit code, the reported effect, and whether it is a replay.
 fn effect(call: &Call, bench: &Bench, case: &Case) -> Result<(Option<i32>, String, bool), Trouble> {
     let ended = call.run(bench, case)?;
     let answer: serde_json::Value = serde_json::from_slice(&ended.stdout)

@@ -11,10 +11,10 @@ use crate::judge::{self, state_of};
 use crate::mount::Mount;
 use crate::report::Tally;
 
-/// More than what is left of a full disk, so that the outcome cannot be written.
+/// More than the space left on a full disk, so that the outcome cannot be written.
 const OUTPUT_BYTES: &str = "200000";
 
-/// A ledger on a small disk, with its effects elsewhere.
+/// A ledger on a small disk, with its effects on another one.
 struct Disk<'a> {
     bench: &'a Bench,
     tally: &'a Tally,
@@ -56,7 +56,7 @@ impl Disk<'_> {
         self.mount.point.join("filler")
     }
 
-    /// Nothing runs where no ledger can be made.
+    /// Nothing runs if no ledger can be created.
     fn before_the_ledger(&self, round: u32) -> Result<(), Trouble> {
         let what = format!("{}: full before there is a ledger", self.kind);
         let case = self.case(&format!("cold-{round}"))?;
@@ -69,7 +69,7 @@ impl Disk<'_> {
         self.works_again(&case, "cold", &what)
     }
 
-    /// Nothing runs without its intent; what is done is still replayed.
+    /// Nothing runs without its intent; finished operations are still replayed.
     fn before_the_intent(&self, round: u32) -> Result<(), Trouble> {
         let what = format!("{}: full before the intent", self.kind);
         let case = self.case(&format!("warm-{round}"))?;
@@ -82,11 +82,11 @@ impl Disk<'_> {
             format!("{what}: {}, {effects} effects", refused.words())
         });
         let same = (replay.code, &replay.stdout) == (Some(0), &done.stdout);
-        self.tally.expect(same, || format!("{what}: no replay of what is done: {}", replay.words()));
+        self.tally.expect(same, || format!("{what}: no replay of a finished operation: {}", replay.words()));
         self.works_again(&case, "new", &what)
     }
 
-    /// The command has its effect and fills the disk. Then its outcome is in doubt, and stays so.
+    /// The command performs its effect and fills the disk. Then its outcome is in doubt and stays so.
     fn before_the_outcome(&self, round: u32, class: Class) -> Result<(), Trouble> {
         let what = format!("{}: full before the outcome ({class:?})", self.kind);
         let case = self.case(&format!("outcome-{class:?}-{round}"))?;
@@ -109,7 +109,7 @@ impl Disk<'_> {
         self.over(&case, &what)
     }
 
-    /// The outcome is worth a second and a half of trying.
+    /// The final write is retried for a second and a half.
     fn cleared_in_time(&self, round: u32) -> Result<(), Trouble> {
         let what = format!("{}: full before the outcome, cleared after 700 ms", self.kind);
         let case = self.case(&format!("cleared-{round}"))?;
@@ -129,7 +129,7 @@ impl Disk<'_> {
         self.over(&case, &what)
     }
 
-    /// Room is made, and everything works again.
+    /// Frees space, and checks that everything works again.
     fn works_again(&self, case: &Case, key: &str, what: &str) -> Result<(), Trouble> {
         remove(&self.filler());
         let ended = Call::new(key).run(self.bench, case)?;
@@ -153,6 +153,6 @@ impl Disk<'_> {
 }
 
 fn remove(file: &Path) {
-    // Where it is not there, that is what was wanted.
+    // It may not exist.
     drop(std::fs::remove_file(file));
 }

@@ -1,4 +1,4 @@
-//! Many processes on the same keys of one ledger: one effect a key, and one result for all.
+//! Many processes on the same keys of one ledger: one effect per key, and one result for all.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
-use onceward_harness::{Postgres, Redis, RedisCluster};
+use onceward_harness::{LedgerServer, Postgres, Redis, RedisCluster};
 
 use crate::Trouble;
 use crate::args::{Args, BackEnd};
@@ -18,7 +18,8 @@ use crate::report::{Rule, Tally};
 
 const KEYS: u64 = 2_000;
 const SHORT_KEYS: u64 = 100;
-const ALL: [BackEnd; 4] = [BackEnd::Sqlite, BackEnd::Postgres, BackEnd::Redis, BackEnd::RedisCluster];
+const ALL: [BackEnd; 5] =
+    [BackEnd::Sqlite, BackEnd::Postgres, BackEnd::Redis, BackEnd::RedisCluster, BackEnd::Http];
 
 pub(super) fn run(bench: &Bench, args: &Args, tally: &Tally) -> Result<(), Trouble> {
     let keys = args.keys.unwrap_or(if bench.short { SHORT_KEYS } else { KEYS });
@@ -29,12 +30,13 @@ pub(super) fn run(bench: &Bench, args: &Args, tally: &Tally) -> Result<(), Troub
     for back_end in args.back_ends(&ALL) {
         let case = bench.case()?;
         let storm = Storm { bench, tally, case: &case, back_end, keys, processes: args.processes };
-        // The server lives as long as its arm.
+        // The server lives until the end of its match arm.
         match back_end {
             BackEnd::Sqlite => storm.run(&case.url())?,
             BackEnd::Postgres => storm.run(&Postgres::start_with(&[("max_connections", "300")]).fresh())?,
             BackEnd::Redis => storm.run(&Redis::start().fresh())?,
-            BackEnd::RedisCluster => storm.run(&RedisCluster::start().fresh())?,
+            BackEnd::RedisCluster => storm.run(&RedisCluster::start_with_replicas().fresh())?,
+            BackEnd::Http => storm.run(&LedgerServer::start(&bench.once).url())?,
         }
     }
     Ok(())

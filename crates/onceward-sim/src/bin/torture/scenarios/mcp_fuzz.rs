@@ -1,8 +1,8 @@
-//! Hostile messages through the MCP proxy, in both directions: broken JSON, ids that are used twice, answers that come
-//! twice or never, cancels after the answer, eras that nobody knows.
+//! Hostile messages through the MCP proxy, in both directions: broken JSON, reused ids, duplicate and missing
+//! answers, cancellations after the answer, unknown protocol versions.
 //!
-//! The proxy is the real one, between a client and a server that live in this process, so that millions of messages
-//! pass in minutes. The server does what it is asked and counts it.
+//! The real proxy runs between a client and a server in this process, so that millions of messages pass in minutes.
+//! The server does what it is asked and counts its effects.
 
 mod client;
 mod server;
@@ -27,11 +27,11 @@ use crate::report::{Rule, Tally};
 
 const MESSAGES: u64 = 10_000_000;
 const SHORT_MESSAGES: u64 = 100_000;
-/// How many messages a client sends before it hangs up.
+/// How many messages a client sends before it disconnects.
 const SESSION: u64 = 2_000;
-/// How long calls that nobody answers may go on after that.
+/// How long unanswered calls may continue after that.
 const DRAIN_MS: u64 = 30;
-/// What takes longer hangs.
+/// A session that takes longer hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
 const SCOPE: &str = "scope";
 const SERVER: &str = "fuzz";
@@ -59,13 +59,13 @@ pub(super) fn run(bench: &Bench, messages: Option<u64>, tally: &Tally) -> Result
     Ok(())
 }
 
-/// One session; one that hangs or panics is a violation, and is named so that it can be repeated.
+/// One session. If it hangs or panics, that is a violation, reported with its number so that it can be repeated.
 fn watched(random: Random, runtime: &tokio::runtime::Handle, number: u64, tally: &Tally) -> u64 {
     let (sender, ended) = mpsc::channel();
     let runtime = runtime.clone();
     std::thread::spawn(move || {
         let session = AssertUnwindSafe(|| Session::new(random, runtime).run());
-        // Whoever waits has given up.
+        // The receiver may have timed out.
         drop(sender.send(std::panic::catch_unwind(session)));
     });
     match ended.recv_timeout(PATIENCE) {
@@ -88,7 +88,7 @@ fn watched(random: Random, runtime: &tokio::runtime::Handle, number: u64, tally:
     }
 }
 
-/// What came of a session.
+/// The result of a session.
 struct Judged {
     messages: u64,
     faults: u64,
@@ -150,7 +150,7 @@ impl Session {
         Judged { messages, faults: expected.faults + report.faults, effects, violations }
     }
 
-    /// One effect for one key, and a ledger that neither denies it nor leaves it open.
+    /// One effect per key, and a ledger that neither denies it nor leaves it open.
     fn effects(&self, report: &server::Report) -> Vec<(Rule, String)> {
         let mut violations = Vec::new();
         for ((tool, key), count) in &report.effects {
@@ -195,7 +195,7 @@ fn options() -> Options {
     }
 }
 
-/// Real time: whoever waits for a call that nobody answers must not spin.
+/// Real time, so that waiting for an unanswered call does not spin.
 struct Watch(Instant);
 
 #[async_trait]

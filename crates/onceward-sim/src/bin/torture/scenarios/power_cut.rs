@@ -1,4 +1,4 @@
-//! The power of a mounted disk is cut under writers. What they were told is on it when the power comes back.
+//! The power of a mounted disk is cut under writers. Everything that was acknowledged is on the disk afterwards.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -11,7 +11,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use onceward::{Filter, Ledger, OperationId, State};
-use onceward_store::{Backend, SqliteOptions, SqliteStore, Verdict};
+use onceward_store::sqlite::{SqliteOptions, SqliteStore};
+use onceward_store::{Backend, Verdict};
 
 use crate::Trouble;
 use crate::args::Args;
@@ -24,13 +25,13 @@ use crate::writer;
 const CUTS: u64 = 200;
 const SHORT_CUTS: u64 = 5;
 const WRITERS: u32 = 3;
-/// A new ledger after so many cuts, so that each is found by recovery with some history but not too much.
+/// Use a new ledger after this many cuts, so that recovery always finds some history but not too much.
 const CUTS_PER_LEDGER: u64 = 10;
 
-/// Within this time writers have said something.
+/// How long writers may take until their first output.
 const STARTED: Duration = Duration::from_secs(20);
 
-/// What was acknowledged last, by operation.
+/// The last acknowledgement of each operation.
 #[derive(Default)]
 struct Acked {
     states: Mutex<BTreeMap<String, Ack>>,
@@ -73,7 +74,7 @@ pub(super) fn run(bench: &Bench, args: &Args, tally: &Tally) -> Result<(), Troub
     Ok(())
 }
 
-/// Lets writers write for a while and cuts; gives what was read from them before the cut.
+/// Lets writers write for a while, cuts the power, and returns what was read from them before the cut.
 fn write_and_cut(
     bench: &Bench,
     disk: &Mount,
@@ -96,7 +97,7 @@ fn write_and_cut(
         let caller = scope.spawn(|| call_on(bench, case, cut, &over, &acked));
         acked.wait_for_the_first();
         std::thread::sleep(pause);
-        // Only what was read before the cut was acknowledged before it.
+        // Only output that was read before the cut counts as acknowledged.
         let before = acked.states().clone();
         let result = cutter.cut();
         over.store(true, Ordering::Relaxed);
@@ -109,7 +110,7 @@ fn write_and_cut(
     Ok(before)
 }
 
-/// `once run`, one call after the other, with the same acknowledgement: its exit code.
+/// `once run`, one call after another. Its exit code is the acknowledgement.
 fn call_on(bench: &Bench, case: &Case, cut: u64, over: &AtomicBool, acked: &Acked) {
     for number in 0..100_000_u32 {
         if over.load(Ordering::Relaxed) {
@@ -130,7 +131,7 @@ impl Acked {
         self.states.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A busy machine may take its time to start the writers.
+    /// A busy machine may take a while to start the writers.
     fn wait_for_the_first(&self) {
         let begun = Instant::now();
         while self.states().is_empty() && begun.elapsed() < STARTED {
@@ -153,7 +154,7 @@ impl Acked {
 
 fn stop(writers: Vec<(Child, Option<JoinHandle<()>>)>) {
     for (mut child, reader) in writers {
-        // One that has ended by itself needs no kill.
+        // A writer that has already ended needs no kill.
         drop(child.kill());
         drop(child.wait());
         if let Some(reader) = reader {
@@ -162,8 +163,8 @@ fn stop(writers: Vec<(Child, Option<JoinHandle<()>>)>) {
     }
 }
 
-/// After a real power cut the machine has another boot id; the kernel that runs this test has not, so the anchor is
-/// given another one.
+/// A real power cut changes the machine's boot id. The kernel that runs this test keeps its own, so the boot id in
+/// the anchor is changed instead.
 fn another_run_of_the_machine(ledger: &Path) -> Result<(), Trouble> {
     const BOOT_ID_AT: u64 = 16;
     let live = format!("{}-live", ledger.display());
@@ -174,7 +175,7 @@ fn another_run_of_the_machine(ledger: &Path) -> Result<(), Trouble> {
     }
 }
 
-/// The ledger's path, without what its URL says beside it.
+/// The ledger's path, without the options in its URL.
 fn path_of(case: &Case) -> std::path::PathBuf {
     let text = case.ledger.display().to_string();
     text.split('?').next().unwrap_or_default().into()
@@ -183,12 +184,12 @@ fn path_of(case: &Case) -> std::path::PathBuf {
 /// Makes room for the next ledger.
 fn remove(ledger: &Path) {
     for suffix in ["", "-wal", "-shm", "-live"] {
-        // Where it is not there, that is what was wanted.
+        // It may not exist.
         drop(std::fs::remove_file(format!("{}{suffix}", ledger.display())));
     }
 }
 
-/// Everything that was acknowledged is there, in a state that fits.
+/// Checks that everything acknowledged is there, in a matching state.
 fn judge(
     disk: &Mount,
     case: &Case,
@@ -221,10 +222,10 @@ fn judge(
     let mut lost = 0;
     for (name, ack) in acked {
         let id = OperationId::parse(name.trim_start_matches("run "))?;
-        let state = ledger.wait_for(ledger.ledger().find(&id)).map(|(_, state)| state);
+        let state = ledger.find(&id).map(|(_, state)| state);
         let fits = match ack {
             Ack::Done => matches!(state, Ok(State::Done)),
-            // The outcome may have come to the disk without having been read in time.
+            // The outcome may have reached the disk without being read in time.
             Ack::Begun => matches!(state, Ok(State::InDoubt | State::Done)),
         };
         let figure = match (name.starts_with("run "), ack) {
@@ -244,7 +245,7 @@ fn judge(
     tally.figure("lost", lost);
     tally.figure("cuts with a loss", u64::from(lost > 0));
     let running = Filter { states: vec![State::Running], limit: 10, ..Filter::default() };
-    let stuck = ledger.wait_for(ledger.ledger().list(&running))?;
+    let stuck = ledger.list(&running)?;
     for (listed, _) in stuck {
         tally.violated(Rule::Stuck, format!("{what}: {} is running after the cut", listed.record.id));
     }

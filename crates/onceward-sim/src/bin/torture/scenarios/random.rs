@@ -1,4 +1,4 @@
-//! Kill at random times: the wrapper, the command, or both, many at once on one ledger.
+//! Kills the wrapper, the command or both at random times, with many callers at once on one ledger.
 
 use std::collections::BTreeMap;
 use std::process::Child;
@@ -18,16 +18,16 @@ use crate::report::{Rule, Tally};
 
 const KILLS: u64 = 5_000;
 const SHORT_KILLS: u64 = 200;
-/// Callers at once.
+/// The number of concurrent callers.
 const CALLERS: u64 = 6;
-/// Keys that are in use at once; few, so that callers meet.
+/// The number of keys in use at a time; few, so that callers collide.
 const KEYS: usize = 10;
-/// After so many calls a key is retired for a new one.
+/// After this many calls a key is replaced by a new one.
 const CALLS_PER_KEY: u64 = 6;
-/// Exits of a caller that was not killed: done, in progress, refused by the command, in doubt.
+/// Exit codes of a caller that was not killed: done, in progress, refused by the command, in doubt.
 const EXITS: [i32; 4] = [0, 4, 3, 79];
 
-/// What all callers share.
+/// The state that all callers share.
 struct Field<'a> {
     bench: &'a Bench,
     case: &'a Case,
@@ -35,11 +35,11 @@ struct Field<'a> {
     wanted: u64,
     kills: AtomicU64,
     keys: Mutex<Keys>,
-    /// What was printed for each key: every answer must be the first one's.
+    /// The first output for each key; every later answer must equal it.
     printed: Mutex<BTreeMap<String, Vec<u8>>>,
 }
 
-/// What a kill was meant for.
+/// The intended target of a kill.
 struct Aimed {
     wrapper: bool,
     command: Option<i32>,
@@ -76,7 +76,7 @@ pub(super) fn run(bench: &Bench, kills: Option<u64>, tally: &Tally) -> Result<()
 }
 
 impl Field<'_> {
-    /// Calls and kills until enough were killed.
+    /// Calls and kills until there were enough kills.
     fn call_on(&self, mut random: Random) -> Result<(), Trouble> {
         while self.kills.load(Ordering::Relaxed) < self.wanted {
             let key = lock(&self.keys).draw(&mut random);
@@ -103,14 +103,14 @@ impl Field<'_> {
             return Aimed { wrapper: false, command: None };
         }
         if (3..7).contains(&target) {
-            // The command's own time is short, so it is waited for; a replay has none.
+            // The command is short, so wait for it; a replay has no command.
             aimed.command = process::wait_for_child(pid, Duration::from_millis(30));
         }
         std::thread::sleep(Duration::from_micros(if aimed.command.is_some() { chance / 2 } else { chance }));
         if aimed.wrapper {
             process::send(pid, Signal::SIGKILL);
         }
-        // It may have ended meanwhile; an id is not given away again so soon.
+        // It may have ended meanwhile; its process id is not reused that soon.
         aimed.command =
             aimed.command.filter(|command| process::children(pid).contains(command) || aimed.wrapper);
         if let Some(command) = aimed.command {
@@ -119,7 +119,7 @@ impl Field<'_> {
         aimed
     }
 
-    /// Counts the kills that hit something that was still running.
+    /// Counts the kills that hit a running process.
     fn count(&self, aimed: &Aimed, ended: &Ended) {
         let figure = match (ended.code.is_none(), aimed.command) {
             (true, Some(_)) => "kills of both",
@@ -134,15 +134,16 @@ impl Field<'_> {
         }
     }
 
-    /// What a caller was told must be so, and the same for all.
+    /// Checks that a caller's answer is true and the same for all.
     fn hear(&self, key: u64, call: &Call, ended: &Ended, killed: bool) {
         let Some(code) = ended.code else {
-            self.tally.expect(killed, || format!("key {key}: a wrapper died by itself: {}", ended.stderr));
+            self.tally
+                .expect(killed, || format!("key {key}: a wrapper died without a kill: {}", ended.stderr));
             return;
         };
         self.tally
             .expect(EXITS.contains(&code), || format!("key {key} ({:?}): {}", call.class, ended.words()));
-        // A probe that says yes has no output to give.
+        // A probe that answers yes has no output to replay.
         if code == 0 && call.class == Class::Once {
             let mut printed = lock(&self.printed);
             let first = printed.entry(key.to_string()).or_insert_with(|| ended.stdout.clone());
@@ -151,7 +152,7 @@ impl Field<'_> {
         }
     }
 
-    /// Retries everything without kills, and judges it.
+    /// Retries everything without kills, and checks the result.
     fn judge(&self) -> Result<(), Trouble> {
         let (seen, _) = judge::judge(self.bench, self.case, self.tally, "after the kills")?;
         for seen in &seen {
@@ -188,10 +189,10 @@ impl Field<'_> {
     }
 }
 
-/// The call of a key: its class belongs to the key.
+/// The call of a key. The class depends on the key.
 fn call(key: u64) -> Call {
-    let class = Class::ALL[usize::try_from(key % 3).unwrap_or(0)];
-    // A killed key may need many attempts, and a waiter must not hold the test up.
+    let class = Class::ALL[(key % 3) as usize];
+    // A killed key may need many attempts, and a waiting caller must not delay the test.
     Call::new(format!("key-{key}")).class(class).argument("--attempts=1000").argument("--wait=2s")
 }
 

@@ -1,5 +1,5 @@
-//! The ledger's server goes away under its clients and comes back. Nothing runs while it is gone, everybody is told,
-//! and nobody needs to be started again.
+//! The ledger's server goes away under its clients and comes back. Nothing runs while it is gone, every caller
+//! gets an error, and no client needs a restart.
 
 mod victim;
 
@@ -14,32 +14,33 @@ use super::in_parallel;
 use crate::Trouble;
 use crate::args::{Args, BackEnd};
 use crate::bench::Bench;
-use crate::fleet::{Caller, Figures, Heard, judge};
-use crate::report::{Rule, Tally};
+use crate::fleet::{Caller, CallerReply, Figures, judge};
+use crate::report::{Rule, Tally, elapsed_ms};
 use victim::{Fault, Victim};
 
 const ROUNDS: u64 = 5;
-/// How many servers suffer at once.
+/// How many servers are tested at once.
 const AT_ONCE: usize = 4;
 const HANDLES: usize = 2;
-/// Threads on each handle.
+/// Threads per handle.
 const THREADS: usize = 3;
-/// So long that a full disk is soon noticed.
+/// Long enough that a full disk is soon noticed.
 const RESULT_BYTES: usize = 3_000;
-/// Within this time everybody has noticed that the server is gone, or is back.
+/// How long callers may take to notice that the server is gone, or back.
 const NOTICED: Duration = Duration::from_secs(30);
-/// While nothing can be written calls fail at once; nobody needs thousands of these.
+/// While nothing can be written, calls fail at once; the pause avoids thousands of them.
 const PAUSE: Duration = Duration::from_millis(5);
-/// More keys than any thread gets through.
+/// More keys than any thread can process.
 const KEYS: u64 = 20_000;
 
 pub(super) fn run(bench: &Bench, args: &Args, tally: &Tally) -> Result<(), Trouble> {
     let rounds = args.rounds.unwrap_or(if bench.short { 1 } else { ROUNDS });
-    let back_ends = args.back_ends(&[BackEnd::Postgres, BackEnd::Redis, BackEnd::RedisCluster]);
+    let back_ends =
+        args.back_ends(&[BackEnd::Postgres, BackEnd::Redis, BackEnd::RedisCluster, BackEnd::Http]);
     let faults = |back_end: BackEnd| Fault::of(back_end).iter().map(move |fault| (back_end, *fault));
     let jobs: Vec<(BackEnd, Fault)> = back_ends.into_iter().flat_map(faults).collect();
     let rows = Mutex::new(BTreeMap::new());
-    // Most of it is waiting for somebody to notice.
+    // Most of the time is spent waiting for callers to notice.
     in_parallel("server-gone", &jobs, AT_ONCE, |(back_end, fault)| {
         let mut all = Figures::default();
         let label = format!("{}, {}", back_end.name(), fault.name());
@@ -57,7 +58,7 @@ pub(super) fn run(bench: &Bench, args: &Args, tally: &Tally) -> Result<(), Troub
     Ok(())
 }
 
-/// One fault under callers, and its judgement.
+/// One fault under load, and its check.
 fn one(
     bench: &Bench,
     back_end: BackEnd,
@@ -102,15 +103,15 @@ fn one(
     judge(&url, &case.effects, &heard, &what, tally)
 }
 
-/// Somebody who was not there asks for everything once more.
-fn settle_all(stranger: &Caller, heard: &mut Vec<Heard>) {
+/// A new caller repeats every call.
+fn settle_all(stranger: &Caller, heard: &mut Vec<CallerReply>) {
     let mut keys: Vec<String> = heard.iter().map(|heard| heard.key.clone()).collect();
     keys.sort_unstable();
     keys.dedup();
     keys.iter().for_each(|key| heard.extend(stranger.settle(key)));
 }
 
-/// The scene's moments; each call notes the one in which it began.
+/// The phases of the scenario; each call records the one in which it began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Moment {
     #[default]
@@ -120,15 +121,15 @@ enum Moment {
     Over,
 }
 
-/// Where the fault stands, and what callers have seen of it.
+/// The current phase, and what callers have observed.
 #[derive(Default)]
 struct Scene {
     moment: Mutex<Moment>,
     /// Calls that began and ran while the server was gone.
     ran_while_gone: AtomicUsize,
-    /// Callers that were told so while it was gone.
+    /// Callers that got the error while it was gone.
     told: AtomicUsize,
-    /// Callers that were done again after it came back.
+    /// Callers that succeeded again after it came back.
     recovered: AtomicUsize,
 }
 
@@ -141,27 +142,25 @@ impl Scene {
         *self.moment.lock().unwrap_or_else(PoisonError::into_inner) = moment;
     }
 
-    /// Takes the server away until everybody has noticed, and brings it back until everybody has noticed.
+    /// Takes the server away until every caller has noticed, and brings it back until every caller has noticed.
     fn stage(&self, victim: &mut Victim, what: &str, tally: &Tally) {
         if victim.lose_replies(tally) {
             self.set(Moment::Back);
         } else {
             victim.take_away();
-            // A full disk is not gone: what still fits is written.
+            // A server with a full disk is not gone: small writes still succeed.
             if victim.is_gone() {
                 self.set(Moment::Gone);
             }
-            let everybody = wait_for(&self.told);
-            tally.expect(everybody, || {
-                format!("{what}: not everybody was told that the ledger is unavailable")
-            });
+            let all = wait_for(&self.told);
+            tally.expect(all, || format!("{what}: not every caller got LEDGER_UNAVAILABLE"));
             self.set(Moment::Back);
             victim.bring_back();
         }
         let begun = Instant::now();
-        let everybody = wait_for(&self.recovered);
-        tally.expect(everybody, || format!("{what}: not everybody worked again by itself"));
-        let took = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let all = wait_for(&self.recovered);
+        tally.expect(all, || format!("{what}: not every caller recovered without a restart"));
+        let took = elapsed_ms(begun);
         tally.most("slowest recovery after the server was back, in ms", took);
     }
 }
@@ -178,8 +177,8 @@ fn wait_for(count: &AtomicUsize) -> bool {
     true
 }
 
-/// Calls for one operation after the other until it is over.
-fn work(caller: &Caller, number: usize, scene: &Scene) -> Vec<Heard> {
+/// Calls one operation after another until the end.
+fn work(caller: &Caller, number: usize, scene: &Scene) -> Vec<CallerReply> {
     let (mut heard, mut told, mut recovered) = (Vec::new(), Seen::No, Seen::No);
     for key in (0..KEYS).take_while(|_| scene.moment() != Moment::Over) {
         let begun = scene.moment();

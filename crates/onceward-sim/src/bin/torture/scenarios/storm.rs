@@ -1,4 +1,4 @@
-//! Many processes at once: on one key of a ledger that is not there yet, and on many keys.
+//! Many processes at once: on one key of a ledger that does not exist yet, and on many keys.
 
 use std::time::{Duration, Instant};
 
@@ -10,12 +10,12 @@ use crate::bench::{Bench, Case};
 use crate::call::{Call, Ended};
 use crate::judge;
 use crate::process;
-use crate::report::Tally;
+use crate::report::{Tally, elapsed_ms};
 use crate::scenarios::in_parallel;
 
-/// Processes at once on one key.
+/// The number of processes on one key.
 const ONE_KEY: usize = 32;
-/// Processes at once on many keys, and the keys.
+/// The number of processes on many keys, and the number of keys.
 const MANY: usize = 8;
 const KEYS: usize = 200;
 const SHORT_KEYS: usize = 10;
@@ -36,7 +36,7 @@ pub(super) fn run(bench: &Bench, tally: &Tally) -> Result<(), Trouble> {
     many_keys(bench, tally)
 }
 
-/// Half of those who set a new ledger up are killed at it; the other half is done, and is not sent away.
+/// Half of the processes that create a new ledger are killed meanwhile; the other half must succeed.
 fn killed_at_the_start(
     bench: &Bench,
     round: usize,
@@ -71,7 +71,7 @@ fn one_key(bench: &Bench, case: &Case, key: &str, what: &str, tally: &Tally) -> 
         ended.push(Ended::from(wrapper.wait_with_output()?));
     }
     tally.cases(ONE_KEY as u64);
-    tally.most("slowest storm of 32, in ms", u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX));
+    tally.most("slowest storm of 32, in ms", elapsed_ms(begun));
     let replayed = ended.iter().filter(|ended| ended.stderr.contains("nothing was run")).count();
     tally.figure("replays", replayed as u64);
     tally.expect(replayed == ONE_KEY - 1, || format!("{what}: {replayed} of {} were replays", ONE_KEY - 1));
@@ -87,18 +87,18 @@ fn one_key(bench: &Bench, case: &Case, key: &str, what: &str, tally: &Tally) -> 
     Ok(())
 }
 
-/// What the downstream printed: its own line of effect.
+/// The downstream's output: its own line of effect.
 fn first(stdout: &[u8], case: &Case) -> Vec<u8> {
     let effects = std::fs::read_to_string(&case.effects).unwrap_or_default();
     let lines = effects.lines().map(|line| format!("effect {line}\n").into_bytes());
     lines.into_iter().find(|line| line == stdout).unwrap_or_default()
 }
 
-/// Nothing twice, nothing lost.
+/// No duplicates, nothing lost.
 fn many_keys(bench: &Bench, tally: &Tally) -> Result<(), Trouble> {
     let case = bench.case()?;
     let keys = if bench.short { SHORT_KEYS } else { KEYS };
-    // Each process takes every key, beginning at another one.
+    // Each process takes every key, starting at a different one.
     let jobs: Vec<usize> = (0..MANY * keys).collect();
     let limit = Duration::from_secs(30);
     in_parallel("storm: many keys", &jobs, MANY, |job| {

@@ -1,4 +1,4 @@
-//! Kill `once run` at every system call of begin, dispatch and finish; then kill its recovery at every one as well.
+//! Kills `once run` at every system call of begin, dispatch and finish; then kills its recovery at every one as well.
 
 mod states;
 
@@ -15,13 +15,13 @@ use states::{KEY, Start};
 
 /// How many kills run at once.
 const THREADS: usize = 4;
-/// A run differs a little from the next one, so some points are not reached; with more than one in so many, the sweep
-/// has not swept.
+/// Runs differ slightly, so some points are not reached. If more than one in this many is missed, the sweep is
+/// incomplete.
 const NOT_REACHED: u64 = 10;
 /// How many points of each sweep the short form takes.
 const SHORT: usize = 8;
 
-/// Where one kill falls.
+/// Where to kill.
 struct Point {
     follow: Follow,
     call: String,
@@ -44,13 +44,13 @@ pub(super) fn run(bench: &Bench, tally: &Tally) -> Result<(), Trouble> {
     Ok(())
 }
 
-/// Every point of a clean run.
+/// Every system call of a clean run.
 fn points(bench: &Bench, template: &Case, start: Start, follow: Follow) -> Result<Vec<Point>, Trouble> {
     let case = bench.copy(template)?;
     let log = case.folder.join("strace.log");
     start.call().behind(strace(&log, follow, None), bench, &case).output()?;
     let calls = Log::read(&log, follow)?.calls();
-    // strace counts each system call of each thread for itself: all of them, one after the other, are every boundary.
+    // strace counts each system call of each thread separately, so all counts of all calls cover every boundary.
     let point = |call: &str, when| Point { follow, call: call.to_owned(), when };
     let all: Vec<Point> =
         calls.iter().flat_map(|(call, most)| (1..=*most).map(move |when| point(call, when))).collect();
@@ -92,7 +92,7 @@ fn kill_at(
     recover(bench, &case, start, &state, &what, tally)
 }
 
-/// A clean retry: what was not in doubt is done afterwards, with one effect in all.
+/// A clean retry: everything that was not in doubt is done afterwards, with one effect in total.
 fn recover(
     bench: &Bench,
     case: &Case,
@@ -126,7 +126,7 @@ const fn words(follow: Follow) -> &'static str {
     }
 }
 
-/// The call under the knife.
+/// The swept call.
 fn call(class: Class) -> Call {
     Call::new(KEY).class(class)
 }

@@ -1,4 +1,4 @@
-//! Every sync reports an error, one after the other, and then all of them.
+//! Each sync reports an error in turn, and then all syncs from each one on.
 
 use crate::Trouble;
 use crate::bench::{Bench, Case};
@@ -17,7 +17,7 @@ const THREADS: usize = 4;
 struct Failing {
     words: String,
     when: String,
-    /// A ledger that is there already, or none.
+    /// Whether the ledger exists already.
     warm: bool,
 }
 
@@ -73,11 +73,11 @@ fn fail(bench: &Bench, template: &Case, failing: &Failing, tally: &Tally) -> Res
         Some(0) if state != "done" => tally.violated(Rule::FalseDone, format!("{what}: exit 0 and {state}")),
         Some(12) if count > 0 => tally.violated(Rule::NoIntent, format!("{what}: exit 12 after an effect")),
         Some(0 | 12) => {}
-        // The outcome may be in the log without having been synced; then it is found there, and it is true.
+        // The outcome may be in the log without a sync; then it is found there, and it is true.
         Some(79) if count == 1 && ["in_doubt", "done"].contains(&state.as_str()) => {}
         Some(_) | None => tally.expect(false, || format!("{what}: exit {code:?}, {state}")),
     }
-    // A sync that failed is not a sync, however it looks afterwards: nothing may run on it.
+    // A failed sync is no sync, whatever the file looks like afterwards: nothing may run based on it.
     if failing.when == "1+" && count > 0 {
         tally.violated(
             Rule::NoIntent,

@@ -1,4 +1,4 @@
-//! Owners that are stopped for longer than their lease, and owners that die while their command runs on.
+//! Owners that are suspended for longer than their lease, and owners that die while their command keeps running.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -11,10 +11,10 @@ use crate::call::{Call, Class, Ended};
 use crate::downstream;
 use crate::judge::{self, look, state_of};
 use crate::process;
-use crate::report::{Rule, Tally};
+use crate::report::{Rule, Tally, elapsed_ms};
 
 const KEY: &str = "stopped";
-/// How long anything may take on a machine that is busy with other things.
+/// How long any step may take on a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
 /// Longer than the lease, which is one second.
 const STOPPED: Duration = Duration::from_millis(1_600);
@@ -41,14 +41,15 @@ pub(super) fn run(bench: &Bench, tally: &Tally) -> Result<(), Trouble> {
     Ok(())
 }
 
-/// Stopped for longer than the lease, it is waited for and never overtaken; woken, it finishes.
+/// An owner that is suspended for longer than its lease is waited for and never overtaken; after it resumes, it
+/// finishes.
 fn stop(bench: &Bench, stopped: Stopped, class: Class, what: &str, tally: &Tally) -> Result<(), Trouble> {
     let case = bench.case()?;
     let call = call(&case, class)?;
-    let hold = Hold::new(&case);
-    let owner = call.clone().environment(downstream::HOLD_BEFORE, hold.path()).start(bench, &case)?;
+    let gate = HoldFile::new(&case);
+    let owner = call.clone().environment(downstream::HOLD_BEFORE, gate.path()).start(bench, &case)?;
     let wrapper = process::id(&owner);
-    hold.wait()?;
+    gate.wait()?;
     let command = process::wait_for_child(wrapper, LIMIT).ok_or("the command did not start")?;
     let targets = match stopped {
         Stopped::Wrapper => vec![wrapper],
@@ -59,8 +60,8 @@ fn stop(bench: &Bench, stopped: Stopped, class: Class, what: &str, tally: &Tally
         process::send(*pid, Signal::SIGSTOP);
         process::wait_stopped(*pid, LIMIT)?;
     }
-    // A command that is not stopped goes on while its wrapper is.
-    hold.release()?;
+    // A command that is not suspended continues while its wrapper is.
+    gate.release()?;
     tally.faults(1);
     let waiter = call.clone().argument("--wait=120s").start(bench, &case)?;
     let begun = Instant::now();
@@ -78,23 +79,23 @@ fn stop(bench: &Bench, stopped: Stopped, class: Class, what: &str, tally: &Tally
     finish(bench, &case, what, "done", tally)
 }
 
-/// Without time to wait, a caller is told that it is in progress.
+/// A caller that does not wait gets `IN_PROGRESS`.
 fn refused(bench: &Bench, case: &Case, call: &Call, what: &str, tally: &Tally) -> Result<(), Trouble> {
     let ended = call.clone().argument("--wait=0s").run(bench, case)?;
     tally.figure("calls refused as in progress", 1);
     tally.expect(ended.code == Some(4), || format!("{what}: a caller meanwhile: {}", ended.words()));
     let state = state_of(&look(bench, case)?, KEY);
-    tally.expect(state == "running", || format!("{what}: meanwhile it is called {state}"));
+    tally.expect(state == "running", || format!("{what}: meanwhile it is reported as {state}"));
     Ok(())
 }
 
-/// The command holds the lock after its wrapper's death. When it ends, that is seen at once.
+/// The command holds the lock after its wrapper's death. Its end is noticed at once.
 fn orphan(bench: &Bench, class: Class, what: &str, tally: &Tally) -> Result<(), Trouble> {
     let case = bench.case()?;
     let call = call(&case, class)?;
-    let hold = Hold::new(&case);
-    let mut owner = call.clone().environment(downstream::HOLD_AFTER, hold.path()).start(bench, &case)?;
-    hold.wait()?;
+    let gate = HoldFile::new(&case);
+    let mut owner = call.clone().environment(downstream::HOLD_AFTER, gate.path()).start(bench, &case)?;
+    gate.wait()?;
     let command = process::wait_for_child(process::id(&owner), LIMIT).ok_or("the command did not start")?;
     process::send(process::id(&owner), Signal::SIGKILL);
     owner.wait()?;
@@ -102,14 +103,11 @@ fn orphan(bench: &Bench, class: Class, what: &str, tally: &Tally) -> Result<(), 
     for _ in 0..3 {
         refused(bench, &case, &call, what, tally)?;
     }
-    hold.release()?;
+    gate.release()?;
     process::wait_gone(command, LIMIT)?;
     let ended = Instant::now();
     let state = state_of(&look(bench, &case)?, KEY);
-    tally.most(
-        "ms until a dead owner was seen, at most",
-        u64::try_from(ended.elapsed().as_millis()).unwrap_or(u64::MAX),
-    );
+    tally.most("ms until a dead owner was seen, at most", elapsed_ms(ended));
     if state == "running" {
         tally.violated(Rule::Stuck, format!("{what}: still running after its command ended"));
     }
@@ -124,10 +122,10 @@ fn orphan(bench: &Bench, class: Class, what: &str, tally: &Tally) -> Result<(), 
     finish(bench, &case, what, state, tally)
 }
 
-/// The place where the command waits, so that the scenario goes by events and not by time.
-struct Hold(PathBuf);
+/// The file that the command waits for, so that the scenario depends on events and not on time.
+struct HoldFile(PathBuf);
 
-impl Hold {
+impl HoldFile {
     fn new(case: &Case) -> Self {
         Self(case.folder.join("hold"))
     }
@@ -136,18 +134,18 @@ impl Hold {
         self.0.display().to_string()
     }
 
-    /// Waits until the command is there.
+    /// Waits until the command has reached the gate.
     fn wait(&self) -> Result<(), Trouble> {
         process::wait_for_file(&self.0.with_extension(downstream::HERE), LIMIT)
     }
 
-    /// Lets the command go on.
+    /// Lets the command continue.
     fn release(&self) -> Result<(), Trouble> {
         Ok(std::fs::write(&self.0, "")?)
     }
 }
 
-/// One effect in all.
+/// One effect in total.
 fn finish(bench: &Bench, case: &Case, what: &str, expected: &str, tally: &Tally) -> Result<(), Trouble> {
     let (seen, effects) = judge::judge(bench, case, tally, what)?;
     let count: usize = effects.values().map(Vec::len).sum();
@@ -159,7 +157,7 @@ fn finish(bench: &Bench, case: &Case, what: &str, expected: &str, tally: &Tally)
     Ok(())
 }
 
-/// A call whose lease is one second.
+/// A call with a lease of one second.
 fn call(case: &Case, class: Class) -> Result<Call, Trouble> {
     let policy = judge::policy(case, "lease = \"1s\"")?;
     Ok(Call::new(KEY).class(class).argument(format!("--config={}", policy.display())))

@@ -1,4 +1,4 @@
-//! A client that says whatever comes to its mind, and remembers what it may expect.
+//! A client that sends random messages, and records what the proxy must answer.
 
 use std::collections::{HashMap, HashSet};
 use std::io::{self, Read};
@@ -7,17 +7,17 @@ use onceward_sim::random::Random;
 
 use crate::report::Rule;
 
-/// The tools of the server, and some that it has not.
+/// The tools of the server, and some that it does not have.
 const TOOLS: [&str; 6] = ["write", "send", "maybe", READ, "none", "w\u{fc}rfeln"];
-/// The one that changes nothing.
+/// The read-only tool.
 const READ: &str = "look";
-/// How many keys the calls of a session share: few, so that many are retries.
+/// How many keys the calls of a session share: few, so that many calls are retries.
 const KEYS: u64 = 60;
 
-/// Says lines to whoever reads it, then hangs up.
+/// Sends lines to its reader, then disconnects.
 pub(super) struct Client {
     random: Random,
-    /// Whether it says nothing broken. Only then is it known who must be answered.
+    /// Whether it sends no broken messages. Only then is it known which ids must be answered.
     polite: bool,
     left: u64,
     line: Vec<u8>,
@@ -26,7 +26,7 @@ pub(super) struct Client {
     expected: Expected,
 }
 
-/// What may be expected of the proxy.
+/// What the proxy must do.
 #[derive(Default)]
 pub(super) struct Expected {
     pub(super) sent: u64,
@@ -35,11 +35,11 @@ pub(super) struct Expected {
     /// How often each id was used, and whether it was cancelled.
     used: HashMap<String, u64>,
     cancelled: HashSet<String>,
-    /// Ids of calls that the ledger knows: each must be answered, whatever the server does.
+    /// Ids of recorded calls: each must be answered, whatever the server does.
     guarded: HashSet<String>,
-    /// Something broken may have used anybody's id.
+    /// Whether a broken message may have used any id.
     tainted: bool,
-    /// Lines that must pass as they are.
+    /// Lines that must be forwarded unchanged.
     notes: Vec<Vec<u8>>,
 }
 
@@ -71,7 +71,7 @@ impl Client {
         }
     }
 
-    /// A new id mostly, of either kind; now and then one that was used before.
+    /// Usually a new id, a number or a string; sometimes one that was used before.
     fn id(&mut self) -> String {
         let reused = self.random.permille(30) && self.next_id > 0;
         let number = if reused {
@@ -124,7 +124,7 @@ impl Client {
         )
     }
 
-    /// A notification that nobody knows: it must arrive as it was sent.
+    /// An unknown notification: it must arrive unchanged.
     fn note(&mut self, number: u64) -> Vec<u8> {
         let line =
             format!(r#"{{ "jsonrpc":"2.0" ,"method":"notifications/x","params":{{"note":{number}}}}}"#);
@@ -138,7 +138,7 @@ impl Client {
         format!("[{}]", items.join(" , "))
     }
 
-    /// A message that was damaged in some places. Whatever it asks for, its id may be anybody's.
+    /// A message that was damaged in some places. It may use any id.
     fn broken(&mut self) -> Vec<u8> {
         self.expected.faults += 1;
         self.expected.tainted = true;
@@ -149,7 +149,7 @@ impl Client {
             }
             let at = self.random.index(line.len());
             match self.random.below(4) {
-                0 => line[at] = u8::try_from(self.random.below(256)).unwrap_or(0),
+                0 => line[at] = self.random.below(256).to_le_bytes()[0],
                 1 => drop(line.remove(at)),
                 2 => line.insert(at, b"{}[]\",:\\0a\xff"[self.random.index(11)]),
                 _ => line.truncate(at.max(1)),
@@ -159,16 +159,16 @@ impl Client {
         line
     }
 
-    /// Bytes, some of them many.
+    /// Random bytes, sometimes many.
     fn noise(&mut self) -> Vec<u8> {
         self.expected.faults += 1;
-        let length = if self.random.permille(5) { 200_000 } else { self.random.below(60) };
+        let length = if self.random.permille(5) { 200_000 } else { self.random.index(60) };
         let byte = b"{[\"x\xff \x00"[self.random.index(7)];
-        vec![byte; usize::try_from(length).unwrap_or(0)]
+        vec![byte; length]
     }
 }
 
-/// Ids are numbers, and some are texts.
+/// Most ids are numbers, and some are strings.
 fn id_text(number: u64) -> String {
     if number.is_multiple_of(3) { format!("\"c-{number}\"") } else { number.to_string() }
 }
@@ -192,8 +192,8 @@ impl Read for Client {
 }
 
 impl Expected {
-    /// A guarded call under an id of its own that nobody cancelled is answered just once: the server may be silent or
-    /// say it twice, the proxy may not. Where something broken was about, its id may have been anybody's.
+    /// A recorded call with a unique id that was not cancelled is answered exactly once, even if the server is silent
+    /// or answers twice. After a broken message this is not checked, because it may have used any id.
     pub(super) fn answered(&self, answers: &[Vec<u8>]) -> Vec<(Rule, String)> {
         if self.tainted {
             return Vec::new();
@@ -216,7 +216,7 @@ impl Expected {
         wrong.collect()
     }
 
-    /// What must pass has passed, in its order.
+    /// Checks that all lines that must be forwarded arrived, in order.
     pub(super) fn passed(&self, heard: &[Vec<u8>]) -> Vec<(Rule, String)> {
         let marker = br#"{ "jsonrpc":"2.0" ,"method":"notifications/x""#;
         let notes: Vec<&Vec<u8>> = heard.iter().filter(|line| line.starts_with(marker)).collect();

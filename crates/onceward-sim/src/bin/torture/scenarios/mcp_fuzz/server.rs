@@ -1,4 +1,4 @@
-//! A server that does what it is asked, counts it, and answers as servers do on their worst days.
+//! A server that does what it is asked, counts its effects, and answers like servers on their worst days.
 
 use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, Sender};
@@ -21,11 +21,11 @@ pub(super) struct Server {
     report: Report,
 }
 
-/// What the server has heard, said and done.
+/// What the server has received, sent and done.
 #[derive(Default)]
 pub(super) struct Report {
     pub(super) heard: Vec<Vec<u8>>,
-    /// Notifications of its own, which must pass as they are.
+    /// Its own notifications, which must be forwarded unchanged.
     pub(super) said: Vec<Vec<u8>>,
     pub(super) answers: u64,
     pub(super) faults: u64,
@@ -38,7 +38,7 @@ impl Server {
         Self { random, from, to, report: Report::default() }
     }
 
-    /// Serves until the client hangs up. Then its own end is closed too.
+    /// Serves until the client disconnects. Then it closes its own end.
     pub(super) fn serve(mut self) -> Report {
         while let Ok(line) = self.from.recv() {
             self.hear(&line);
@@ -77,7 +77,7 @@ impl Server {
 
     fn call(&mut self, id: &Value, params: &Value) {
         if self.random.permille(50) {
-            // Its own word that nothing happened.
+            // The tool's own statement that nothing happened.
             self.answer(id, r#""result":{"content":[],"isError":true}"#);
             return;
         }
@@ -96,13 +96,13 @@ impl Server {
             16..18 => self.answer(id, r#""result":null"#),
             18..20 => self.say(format!(r#"[{{"jsonrpc":"2.0","id":{id},{result}}}]"#).into_bytes()),
             20..22 => self.answer(&Value::from("somebody-else"), result),
-            // A request of the server's own, under the id of the call.
+            // A request from the server, with the id of the call.
             22..24 => {
                 self.say(format!(r#"{{"id":{id},"method":"roots/list"}}"#).into_bytes());
                 self.answer(id, result);
             }
             24..26 => self.say(vec![b'[', 0xff, 0xfe, b'"']),
-            // No answer, ever.
+            // Never answers.
             26 => {}
             _ => self.answer(id, result),
         }
@@ -122,13 +122,13 @@ impl Server {
     }
 
     fn say(&mut self, line: Vec<u8>) {
-        // A proxy that is gone hears nothing.
+        // The proxy may have ended.
         drop(self.to.send(line));
     }
 }
 
 impl Report {
-    /// What it said of its own accord has arrived, in its order.
+    /// Checks that its own notifications arrived, in order.
     pub(super) fn said_to(&self, answers: &[Vec<u8>]) -> Vec<(Rule, String)> {
         let marker = br#"{ "method":"notifications/y""#;
         let notes: Vec<&Vec<u8>> = answers.iter().filter(|line| line.starts_with(marker)).collect();

@@ -1,9 +1,9 @@
-//! Streams within this process: what is written arrives line by line.
+//! In-process streams that deliver whole lines.
 
 use std::io::{self, Read, Write};
 use std::sync::mpsc::{self, Receiver, Sender};
 
-/// Where a proxy writes: each whole line is handed on.
+/// The proxy's output: passes on each complete line.
 pub(super) struct LinesOut {
     to: Sender<Vec<u8>>,
     rest: Vec<u8>,
@@ -32,7 +32,7 @@ impl Write for LinesOut {
     }
 }
 
-/// Where a proxy reads: the lines that somebody sends, until he is gone.
+/// The proxy's input: the lines of a sender, until the sender is dropped.
 pub(super) struct LinesIn {
     from: Receiver<Vec<u8>>,
     line: Vec<u8>,

@@ -1,10 +1,10 @@
-//! A server that goes away and comes back, in all the ways that servers do.
+//! A server that goes away and comes back, in several ways.
 
 use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use onceward_harness::{Postgres, Redis, RedisCluster, Relay};
+use onceward_harness::{LedgerServer, Postgres, Redis, RedisCluster, Relay};
 
 use crate::Trouble;
 use crate::args::BackEnd;
@@ -19,16 +19,16 @@ const BLOCK: usize = 1024 * 1024;
 /// How many replies are lost, one at a time.
 const LOST_REPLIES: usize = 20;
 
-/// How it goes away.
+/// How the server goes away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fault {
-    /// Stopped by its operator, and started again.
+    /// Stopped cleanly, and restarted.
     Stop,
-    /// Killed, and started again.
+    /// Killed, and restarted.
     Kill,
     /// Connections are reset, new ones refused.
     Reset,
-    /// Connections stay and nothing passes.
+    /// Connections stay open, and nothing passes.
     Silence,
     /// Requests arrive, their replies do not.
     LostReplies,
@@ -37,12 +37,12 @@ pub(super) enum Fault {
 }
 
 impl Fault {
-    /// What can be done to that back end. The nodes of a cluster tell their clients where the others are, so that
-    /// nothing can stand between them.
+    /// The faults for this back end. The nodes of a cluster tell clients each other's addresses, so a relay cannot be
+    /// put in between.
     pub(super) const fn of(back_end: BackEnd) -> &'static [Self] {
         match back_end {
             BackEnd::Sqlite => &[],
-            BackEnd::Postgres | BackEnd::Redis => {
+            BackEnd::Postgres | BackEnd::Redis | BackEnd::Http => {
                 &[Self::Stop, Self::Kill, Self::Reset, Self::Silence, Self::LostReplies, Self::DiskFull]
             }
             BackEnd::RedisCluster => &[Self::Stop, Self::Kill],
@@ -61,7 +61,7 @@ impl Fault {
     }
 }
 
-/// A server, and what stands between it and its clients. The disk is taken away last.
+/// A server, and the relay between it and its clients. The disk is unmounted last.
 pub(super) struct Victim {
     server: Server,
     relay: Option<Relay>,
@@ -73,6 +73,7 @@ enum Server {
     Postgres(Postgres),
     Redis(Redis),
     Cluster(RedisCluster),
+    Http(LedgerServer),
 }
 
 impl Victim {
@@ -90,9 +91,11 @@ impl Victim {
             (BackEnd::RedisCluster, _) => Server::Cluster(RedisCluster::start()),
             (BackEnd::Redis, None) => Server::Redis(Redis::start()),
             (BackEnd::Redis, Some(folder)) => Server::Redis(Redis::start_at(&folder, &[])),
+            (BackEnd::Http, None) => Server::Http(LedgerServer::start(&bench.once)),
+            (BackEnd::Http, Some(folder)) => Server::Http(LedgerServer::start_at(&bench.once, &folder)),
             (BackEnd::Postgres | BackEnd::Sqlite, None) => Server::Postgres(Postgres::start()),
             (BackEnd::Postgres | BackEnd::Sqlite, Some(folder)) => {
-                // Little room is kept for the log, so that the disk is soon full.
+                // Small limits for the log, so that the disk is soon full.
                 let little = [("min_wal_size", "32MB"), ("max_wal_size", "32MB")];
                 Server::Postgres(Postgres::start_at(&folder, &little))
             }
@@ -100,6 +103,7 @@ impl Victim {
         let relay = match &server {
             Server::Postgres(server) => Some(Relay::to(server.port())),
             Server::Redis(server) => Some(Relay::to(server.port())),
+            Server::Http(server) => Some(Relay::to(server.port())),
             Server::Cluster(_) => None,
         };
         Ok(Self { server, relay, fault, disk })
@@ -111,17 +115,19 @@ impl Victim {
                 format!("postgres://postgres@127.0.0.1:{}/postgres?timeout=1s", relay.port())
             }
             (Server::Redis(_), Some(relay)) => format!("redis://127.0.0.1:{}?timeout=1s", relay.port()),
+            (Server::Http(_), Some(relay)) => format!("http://127.0.0.1:{}?timeout=1s", relay.port()),
+            (Server::Http(server), None) => server.url(),
             (Server::Cluster(cluster), _) => format!("{}?timeout=1s", cluster.url()),
             (Server::Postgres(server), None) => server.url(),
             (Server::Redis(server), None) => server.url(),
         }
     }
 
-    /// Takes the server away: when this returns nothing can be written, or will soon be.
+    /// Takes the server away: when this returns, writes fail or soon will.
     pub(super) fn take_away(&mut self) {
         match self.fault {
-            Fault::Stop => self.each(Postgres::stop, Redis::stop),
-            Fault::Kill => self.each(Postgres::kill, Redis::kill),
+            Fault::Stop => self.each(Postgres::stop, Redis::stop, LedgerServer::stop),
+            Fault::Kill => self.each(|it| it.kill(), |it| it.kill(), |it| it.kill()),
             Fault::Reset => self.relay.iter().for_each(Relay::cut),
             Fault::Silence => self.relay.iter().for_each(Relay::stall),
             Fault::DiskFull => fill(&self.filler()),
@@ -137,21 +143,26 @@ impl Victim {
         }
     }
 
-    /// Brings it back, as its operator would. The clients are left alone.
+    /// Brings the server back, as its operator would. The clients are left alone.
     pub(super) fn bring_back(&mut self) {
         match self.fault {
             Fault::Stop | Fault::Kill => {
-                self.each(Postgres::start_again, Redis::start_again);
+                self.each(Postgres::start_again, Redis::start_again, LedgerServer::start_again);
                 if let Server::Cluster(cluster) = &self.server {
                     cluster.wait_until_ready();
                 }
             }
             Fault::Reset | Fault::Silence => self.relay.iter().for_each(Relay::mend),
             Fault::DiskFull => {
-                // Where it is not there, that is what was wanted.
+                // It may not exist.
                 drop(std::fs::remove_file(self.filler()));
-                // Redis ends when it cannot write its log, and PostgreSQL may.
+                // Redis exits when it cannot write its log, and PostgreSQL may.
                 self.each(
+                    |server| {
+                        if !server.is_running() {
+                            server.start_again()
+                        }
+                    },
                     |server| {
                         if !server.is_running() {
                             server.start_again()
@@ -168,7 +179,7 @@ impl Victim {
         }
     }
 
-    /// Loses replies, one at a time, where that is the fault.
+    /// Loses replies one at a time, if that is the fault.
     pub(super) fn lose_replies(&self, tally: &Tally) -> bool {
         let (Fault::LostReplies, Some(relay)) = (self.fault, &self.relay) else { return false };
         for _ in 0..LOST_REPLIES {
@@ -179,8 +190,14 @@ impl Victim {
         true
     }
 
-    fn each(&mut self, postgres: impl Fn(&mut Postgres), redis: impl Fn(&mut Redis)) {
+    fn each(
+        &mut self,
+        postgres: impl Fn(&mut Postgres),
+        redis: impl Fn(&mut Redis),
+        http: impl Fn(&mut LedgerServer),
+    ) {
         match &mut self.server {
+            Server::Http(server) => http(server),
             Server::Postgres(server) => postgres(server),
             Server::Redis(server) => redis(server),
             Server::Cluster(cluster) => cluster.nodes_mut().iter_mut().for_each(redis),
@@ -196,7 +213,7 @@ impl Victim {
 fn fill(file: &std::path::Path) {
     if let Ok(mut open) = std::fs::File::create(file) {
         let block = vec![0_u8; BLOCK];
-        // Bounded by more than the disk has.
+        // Bounded by more than the size of the disk.
         for _ in 0..1_024 {
             if open.write_all(&block).is_err() {
                 break;

@@ -1,4 +1,5 @@
-//! What the swept call finds: nothing, a ledger with other records, or something that an earlier kill left behind.
+//! The initial states for the swept call: no ledger, a ledger with other records, or what an earlier kill left
+//! behind.
 
 use std::time::Duration;
 
@@ -11,12 +12,12 @@ use crate::judge::{look_when_quiet, state_of};
 use crate::process;
 use crate::trace::{Follow, Log, strace};
 
-/// The key under the knife.
+/// The key of the swept call.
 pub(super) const KEY: &str = "swept";
 
-/// How many other records a ledger has that is not new.
+/// How many other records an existing ledger has.
 const OTHERS: u32 = 20;
-/// Long enough to be killed in.
+/// Long enough to be killed during it.
 const LONG_MS: u64 = 60_000;
 const LIMIT: Duration = Duration::from_secs(10);
 
@@ -24,7 +25,7 @@ const LIMIT: Duration = Duration::from_secs(10);
 pub(super) enum Start {
     /// There is no ledger yet.
     Cold,
-    /// There is one with other records.
+    /// There is a ledger with other records.
     Warm,
     /// An owner was killed before it dispatched anything.
     NeverDispatched,
@@ -32,7 +33,7 @@ pub(super) enum Start {
     HappenedProbed,
     /// An owner was killed before the effect; there is a probe.
     NotHappenedProbed,
-    /// An owner was killed after the effect, and nobody can say.
+    /// An owner was killed after the effect, and there is no probe.
     HappenedOnce,
 }
 
@@ -50,10 +51,10 @@ impl Start {
         match self {
             Self::Cold => "no ledger yet",
             Self::Warm => "a ledger with other records",
-            Self::NeverDispatched => "recovery of what was never dispatched",
-            Self::HappenedProbed => "recovery of what happened, by a probe",
-            Self::NotHappenedProbed => "recovery of what did not happen, by a probe",
-            Self::HappenedOnce => "a retry of what is in doubt",
+            Self::NeverDispatched => "recovery of an undispatched attempt",
+            Self::HappenedProbed => "recovery of an effect, by a probe",
+            Self::NotHappenedProbed => "recovery without an effect, by a probe",
+            Self::HappenedOnce => "a retry of an operation in doubt",
         }
     }
 
@@ -65,7 +66,7 @@ impl Start {
         })
     }
 
-    /// Whether the doubt was there before.
+    /// Whether it was already in doubt.
     pub(super) fn in_doubt(self) -> bool {
         matches!(self, Self::HappenedProbed | Self::NotHappenedProbed | Self::HappenedOnce)
     }
@@ -75,9 +76,9 @@ impl Start {
         self == Self::HappenedOnce
     }
 
-    /// A ledger as the swept call finds it, to be copied.
+    /// Prepares a ledger in this state, to be copied.
     pub(super) fn prepare(self, bench: &Bench) -> Result<Case, Trouble> {
-        let case = bench.case()?;
+        let mut case = bench.case()?;
         if self == Self::Cold {
             return Ok(case);
         }
@@ -87,7 +88,7 @@ impl Start {
         let expected = match self {
             Self::Cold | Self::Warm => "absent",
             Self::NeverDispatched => {
-                killed_at_its_note(bench, &case)?;
+                case = killed_at_its_note(bench, &case)?;
                 "failed"
             }
             Self::HappenedProbed => killed(bench, &case, Class::Probed, Killed::AfterTheEffect)?,
@@ -108,7 +109,7 @@ enum Killed {
     AfterTheEffect,
 }
 
-/// Kills the wrapper and its command. Leaves it in doubt.
+/// Kills the wrapper and its command, which leaves the operation in doubt.
 fn killed(bench: &Bench, case: &Case, class: Class, when: Killed) -> Result<&'static str, Trouble> {
     let call = match when {
         Killed::BeforeTheEffect => super::call(class).takes(LONG_MS, 0),
@@ -130,14 +131,17 @@ fn killed(bench: &Bench, case: &Case, class: Class, when: Killed) -> Result<&'st
     Ok("in_doubt")
 }
 
-/// Kills the wrapper when it is about to note its dispatch.
-fn killed_at_its_note(bench: &Bench, case: &Case) -> Result<(), Trouble> {
-    let clean = bench.copy(case)?;
+/// Kills the wrapper just before it notes its dispatch. A copied ledger needs one more write, to record its new file,
+/// so both the count and the kill use copies.
+fn killed_at_its_note(bench: &Bench, case: &Case) -> Result<Case, Trouble> {
+    let (clean, case) = (bench.copy(case)?, bench.copy(case)?);
     let log = clean.folder.join("strace.log");
     super::call(Class::Once).behind(strace(&log, Follow::MainThread, None), bench, &clean).output()?;
     let note = Log::read(&log, Follow::MainThread)?.dispatch_note().ok_or("no dispatch note was seen")?;
     let log = case.folder.join("strace.log");
     let inject = format!("pwrite64:signal=KILL:when={note}");
-    super::call(Class::Once).behind(strace(&log, Follow::MainThread, Some(&inject)), bench, case).output()?;
-    Ok(())
+    super::call(Class::Once)
+        .behind(strace(&log, Follow::MainThread, Some(&inject)), bench, &case)
+        .output()?;
+    Ok(case)
 }
