@@ -1,6 +1,6 @@
 """The action of every surface but the shop's: what it does, the file `how` in its folder says.
 
-As a command (`once run`) it ends with exit 3 for a certain failure and 1 for a lost reply.
+As a command (`once run`) it ends with exit 3 for a definite failure and 1 for a lost reply.
 """
 
 import os

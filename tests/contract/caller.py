@@ -1,4 +1,4 @@
-"""One call through the Python package, as a process: reads what to do from its argument, prints what it was told."""
+"""One call through the Python package, as a process: reads what to do from its argument, prints the answer."""
 
 import json
 import sys

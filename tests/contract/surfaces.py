@@ -41,7 +41,7 @@ class Surface:
         return self.finish(self.start(call, dry))
 
     def hold(self, call: dict) -> None:
-        """Makes a call that goes on until it is released."""
+        """Makes a call that runs until it is released."""
         self.held = self.start(call, False)
         until("the call is running", lambda: self.state() == "running" and self.is_held())
 

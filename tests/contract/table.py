@@ -2,7 +2,7 @@
 
 A situation is a list of steps and the call that is looked at. A step or call is a dict of
 
-    how     what the action does: ok, refuse (certain failure), lose (in doubt), stall (until the time limit), hold
+    how     what the action does: ok, refuse (definite failure), lose (in doubt), stall (until the time limit), hold
             (until it is released)
     amount  an input; another amount is another action
     probe   the action has a probe, which cannot tell
@@ -222,7 +222,7 @@ NEXT = {
             "shop --ledger {ledger} --policy {policy} settle {id} --as failed",
         ],
         "mcp": [
-            "check first whether it happened; do not repeat it. A person records what was found",
+            "check first whether it happened; do not repeat it. A person must record the finding",
             "once --ledger {ledger} settle {id} --as done",
             "once --ledger {ledger} settle {id} --as failed",
         ],
@@ -232,7 +232,7 @@ NEXT = {
         "cli": ["make the ledger writable, then record what is known", "once --ledger {ledger} settle {id} --as done"],
         "python": ["make the ledger writable, then record what is known", 'ledger.settle("{id}", "done")'],
     },
-    "Probe": {"cli": ["ask the probe whether it happened", "once --ledger {ledger} settle {id} --probe"]},
+    "Probe": {"cli": ["ask the probe whether it happened", "once --ledger {ledger} settle {id} --probe 'exit 1'"]},
     "Wait": {
         "cli": ["wait for it, then make the same call", "once --ledger {ledger} wait {id}"],
         "clap": [

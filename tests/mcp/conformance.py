@@ -1,8 +1,8 @@
-"""The official conformance suite, with and without the proxy: not one check may end otherwise.
+"""The official conformance suite, with and without the proxy: every check must end the same.
 
-The suite speaks HTTP, and so does its server: `once mcp --http` stands between them, and every check counts. Behind
-the gateway both are reached over stdio too. What the gateway itself does not do (header validation) fails the same way
-on both sides.
+The suite and its server use HTTP, with `once mcp --http` between them, and every check counts. Through the gateway
+both are also tested over stdio. Checks that the gateway itself does not support (header validation) fail on both
+sides alike.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ REQUIREMENTS = ["2025-11-25", "2026-07-28"]
 # What differs in `strict`, and why that is right.
 EXPLAINED = {
     # It calls test_trigger_tool_change once more with the same arguments, in the same scope. That is a replay: the
-    # tools do not change again, and nobody is told that they did (a SHOULD, so a warning).
+    # tools do not change again, and no notification is sent (a SHOULD, so a warning).
     "server-stateless",
 }
 
@@ -33,7 +33,7 @@ def run(rig):
     policies = ["auto"] if rig.short else ["auto", "strict"]
     for revision, policy in itertools.product(REQUIREMENTS, policies):
         yield _row(f"http, {revision}, {policy}", *_by_http(rig, revision, policy), policy)
-    # By stdio, in the era with sessions, each scenario starts a server of its own: a minute, and not for the short run.
+    # Over stdio, in revisions with sessions, each scenario starts its own server: a minute, too long for the short run.
     for revision, policy in itertools.product(REQUIREMENTS[1:] if rig.short else REQUIREMENTS, policies):
         front = functools.partial(rig.through, options=("--keys", policy))
         seen = rig.beside(functools.partial(_behind_gateway, rig, everything, revision), front)
@@ -41,7 +41,7 @@ def run(rig):
 
 
 def _row(case, direct, through, policy):
-    """In `auto` nothing may differ. In `strict` a repeat is a replay: what differs is shown, and is explained."""
+    """In `auto` nothing may differ. In `strict` a repeat is a replay: differences are printed and explained."""
     other = sorted(
         check for check in direct.keys() | through.keys() if direct.get(check) != through.get(check)
     )
@@ -106,7 +106,7 @@ def _suite(rig, url, revision):
     node, packages = rig.node()
     suite = packages / "@modelcontextprotocol/conformance/dist/index.js"
     command = [node, suite, "server", "--url", url, "--requirements", revision]
-    # When the machine is busy, a scenario of many requests takes longer than the suite allows for by default.
+    # On a busy machine, a scenario with many requests takes longer than the suite's default timeout.
     command += ["--timeout", "120000", "-o", rig.folder("conformance")]
     said = subprocess.run(command, capture_output=True, text=True, timeout=300).stdout
     lines = re.findall(r"^[✓✗] (\S+): (\d+) passed, (\d+) failed", said, re.MULTILINE)

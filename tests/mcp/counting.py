@@ -1,8 +1,8 @@
 """counting.py FILE: an MCP server whose effects can be counted.
 
-Each run of `count` appends one line to FILE, whatever becomes of the answer. It is written without an SDK, so
-that it can do what servers do on a bad day: answer late, answer with an error after the effect, or die. It takes
-no notice of a cancel, like every server whose tool is a plain function.
+Each run of `count` appends one line to FILE, even if its answer is lost. It is written without an SDK, so that it
+can fail like real servers: answer late, answer with an error after the effect, or die. It ignores cancellations,
+like every server whose tool is a plain function.
 """
 
 import asyncio
@@ -24,6 +24,7 @@ SCHEMA = {
 }
 TOOLS = [
     {"name": "count", "description": "Appends a line to the file.", "inputSchema": SCHEMA},
+    {"name": "discard", "description": "Appends another line to the file.", "inputSchema": SCHEMA},
     {
         "name": "peek",
         "description": "Changes nothing.",
@@ -48,7 +49,7 @@ async def serve(effects):
         call = asyncio.create_task(answer(message, effects))
         calls.add(call)
         call.add_done_callback(calls.discard)
-    # The client has hung up. What was asked for is still done, as a server with threads would.
+    # The client has disconnected. The request is still executed, as in a threaded server.
     await asyncio.gather(*calls)
 
 
@@ -76,8 +77,8 @@ async def answer(message, effects):
 
 async def call(message, name, wish, effects):
     await asyncio.sleep(wish.get("before", 0))
-    if name == "count":
-        os.write(effects, f"{wish.get('op', '')}\n".encode())
+    if name != "peek":
+        os.write(effects, f"{'' if name == 'count' else name + ' '}{wish.get('op', '')}\n".encode())
     await asyncio.sleep(wish.get("after", 0))
     if wish.get("then") == "die":
         os._exit(9)

@@ -1,11 +1,10 @@
-"""gateway.py PORT [--forget TOOL] -- COMMAND…: a stdio server, reached by streamable HTTP, in either era.
+"""gateway.py PORT [--forget TOOL] -- COMMAND…: a stdio server, served over streamable HTTP, with or without sessions.
 
-The conformance suite and mcp-remote speak only HTTP. This stands between them and a command, the bare server or
-the proxy in front of it, and is the same both times: what differs is the proxy's doing. A session has a process
-of its own, and all requests without one share a process; their ids are made unique on the way in and given back
-on the way out.
+The conformance suite and mcp-remote support only HTTP. This runs between them and a command, which is the server or
+the proxy in front of it. It is the same in both cases, so any difference comes from the proxy. Each session has its
+own process; requests without a session share one. Request ids are made unique and restored in the answers.
 
-With --forget it is a gateway on a bad day: it hands the first call of TOOL on, forgets the session, and says 404.
+With --forget it simulates a failing gateway: it forwards the first call of TOOL, forgets the session, and answers 404.
 """
 
 import itertools
@@ -24,7 +23,7 @@ IDLE = 60  # seconds a stream may be silent before it is closed
 
 
 class Server:
-    """One process of the command, and who waits for what of it."""
+    """One process of the command, and the requests that wait for it."""
 
     def __init__(self, command):
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -41,7 +40,7 @@ class Server:
             self.process.stdin.flush()
 
     def request(self, message):
-        """Hands a request on; what belongs to it arrives in the queue."""
+        """Forwards a request; its messages arrive in the queue."""
         stream = queue.Queue()
         token = ((message.get("params") or {}).get("_meta") or {}).get("progressToken")
         number = next(self.numbers)
@@ -58,12 +57,12 @@ class Server:
         self.send(message)
 
     def close(self):
-        """Both pipes at once, as when the gateway itself had died: an answer that comes now reaches nobody."""
+        """Closes both pipes at once, as if the gateway had died: a later answer is lost."""
         self.process.stdin.close()
         os.write(self.waker, b"x")
 
     def _read(self):
-        # A blocked read cannot be ended from outside, so it only begins when there is something to read.
+        # A blocked read cannot be interrupted, so it starts only when there is something to read.
         pipe, rest = self.process.stdout.fileno(), b""
         while self.woken not in (ready := select.select([pipe, self.woken], [], [])[0]) and ready:
             if not (more := os.read(pipe, 1 << 16)):
@@ -87,7 +86,7 @@ class Server:
             if token is not None and token == params.get("progressToken"):
                 stream.put(message)
                 return
-        # What names no request belongs, as far as anybody can tell, to the one that was asked last.
+        # A message without a request id is attributed to the latest request.
         subscription = (params.get("_meta") or {}).get("io.modelcontextprotocol/subscriptionId")
         if subscription is not None and int(subscription) in self.waiting:
             theirs, _, stream = self.waiting[int(subscription)]
@@ -139,7 +138,7 @@ class Gateway(BaseHTTPRequestHandler):
     def _server(self, message, session):
         with self.lock:
             if session is None:
-                # A process speaks the era of its first message, so each version without a session has its own.
+                # A process uses the revision of its first message, so each stateless version has its own process.
                 meta = (message.get("params") or {}).get("_meta") or {}
                 version = meta.get("io.modelcontextprotocol/protocolVersion", "")
                 session = uuid.uuid4().hex if message.get("method") == "initialize" else f"none {version}"

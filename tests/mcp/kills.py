@@ -1,8 +1,8 @@
-"""kill -9 of proxy, server and client at random: never two effects for one operation, and the rest is listed.
+"""kill -9 of proxy, server and client at random: never two effects for one operation, and every doubt is listed.
 
 Two agents with keys work through the same list at the same time, and any process may die. Without keys one
-agent works alone and is spared: if it dies with the answer already in its pipe, nobody but it could know that
-it never read it, and a repeat then counts as wanted. That is what keys are for.
+agent works alone and is not killed: if it died with the answer already in its pipe, only it could know that it
+never read the answer, and a repeat would count as wanted. Keys solve this.
 """
 
 import json
@@ -20,7 +20,7 @@ LIMIT = 900  # seconds; a rig that takes longer has hung
 
 @dataclass
 class Fleet:
-    """The agents of one case, and what was done to them."""
+    """The agents of one case, and the kills."""
 
     commands: list
     victims: list
@@ -31,12 +31,12 @@ class Fleet:
     seen: set = field(default_factory=set)
 
     def work(self):
-        """Lets them work, killing now and then and starting again whom it hit, until all is told."""
+        """Runs the agents, killing and restarting parts at random, until every operation has an outcome."""
         self.agents = [subprocess.Popen(command, stderr=subprocess.DEVNULL) for command in self.commands]
         deadline = time.monotonic() + LIMIT
         while any(agent.poll() != 0 for agent in self.agents):
             if time.monotonic() > deadline:
-                raise TimeoutError("the agents do not come to an end")
+                raise TimeoutError("the agents do not finish")
             self._lurk()
             self._strike()
             for number, agent in enumerate(self.agents):
@@ -45,7 +45,7 @@ class Fleet:
         self._settle()
 
     def _lurk(self):
-        """Mostly waits until work goes on: kills shall meet calls, not only starts, however slow the machine is."""
+        """Usually waits for progress first, so that kills hit calls and not only starts, even on a slow machine."""
         before, patience = self._marks(), 0 if self.dice.random() < 0.1 else 100
         while self._marks() == before and patience and all(agent.poll() is None for agent in self.agents):
             patience -= 1
@@ -69,7 +69,7 @@ class Fleet:
             self.kills[victim] = self.kills.get(victim, 0) + 1
 
     def _settle(self):
-        """A proxy whose client died lets its calls finish; only then is the ledger read."""
+        """A proxy whose client died finishes its calls; the ledger is read after that."""
         for _ in range(600):
             if not any(_alive(pid) for pid in self.seen):
                 return
@@ -92,7 +92,7 @@ def _case(rig, name, calls, agents, key, victims):
     folder = rig.folder("kills")
     server, effects = rig.counting(folder)
     logs = [folder / f"told-{number}" for number in range(agents)]
-    # A short list of quick calls would be done before anybody could be killed.
+    # A short list of fast calls would be done before the first kill.
     pace = 0.25 if rig.short else 0.08
     spans = [{"before": dice.uniform(0, pace), "after": dice.uniform(0, pace)} for _ in range(calls)]
     wishes = [{"op": f"op-{number}", **span} for number, span in enumerate(spans)]

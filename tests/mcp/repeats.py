@@ -1,4 +1,4 @@
-"""A wanted repeat is not a retry: nothing stale is replayed, and a new key means once more."""
+"""An intended repeat is not a retry: nothing stale is replayed, and a new key means a new effect."""
 
 from rig import Row, Wire, counted, text
 
@@ -29,7 +29,7 @@ def _there_and_back(rig):
 
 
 def _keys(rig):
-    """A call twice under one key is one effect, answered twice; the same bytes under another key are another."""
+    """Two calls with one key are one effect with two answers; the same bytes with another key are another effect."""
 
     def trial(front):
         folder = rig.folder("repeats")

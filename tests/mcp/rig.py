@@ -1,4 +1,4 @@
-"""What the rigs share: where things are, a client without an SDK, and the table."""
+"""Shared code of the rigs: paths, a client without an SDK, and the table."""
 
 import contextlib
 import json
@@ -15,7 +15,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 LEGACY = "2025-11-25"
-# Runtimes like to report home; nothing here may leave the machine.
+# Some runtimes send telemetry; nothing here may leave the machine.
 QUIET = {
     "CREWAI_DISABLE_TELEMETRY": "true",
     "OTEL_SDK_DISABLED": "true",
@@ -25,7 +25,7 @@ QUIET = {
 
 @dataclass
 class Row:
-    """One line of the table: what was seen without the proxy, what through it, and whether that must be so."""
+    """One row of the table: the result without the proxy, the result through it, and whether they are as expected."""
 
     rig: str
     case: str
@@ -42,13 +42,14 @@ class Rig:
     once: Path
     short: bool
     work: Path
+    wheel: Path | None = None
 
     def folder(self, name):
         """A fresh folder of this run."""
         return Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self.work))
 
     def beside(self, trial, front=None):
-        """The same trial without the proxy and through it, at once. It is given what makes the command."""
+        """Runs the same trial without the proxy and through it, concurrently. It gets a command factory."""
         with ThreadPoolExecutor(2) as pool:
             direct = pool.submit(trial, lambda folder, server: server)
             through = pool.submit(trial, front or self.through)
@@ -68,12 +69,12 @@ class Rig:
 
     @contextlib.contextmanager
     def listening(self, folder, url, options=()):
-        """The address of the proxy in front of a server by HTTP, with the ledger in `folder`."""
+        """The address of the proxy in front of a server over HTTP, with the ledger in `folder`."""
         command = [self.once, "mcp", "--ledger", ledger(folder), "--http", url, "--listen", "127.0.0.1:0", *options]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         try:
             said = next(line for line in process.stderr if "listening on" in line)
-            # What it says later must not fill the pipe.
+            # Later output must not fill the pipe.
             threading.Thread(target=process.stderr.read, daemon=True).start()
             yield said.split("listening on ")[1].split()[0].replace("127.0.0.1", "localhost")
         finally:
@@ -90,7 +91,7 @@ class Rig:
         command = [self.once, "ls", "--json", "--ledger", ledger(folder), "-n", "100000", *options]
         return json.loads(subprocess.run(command, check=True, capture_output=True, timeout=60).stdout)["data"]
 
-    def client(self, name, script, *arguments, timeout=120):
+    def client(self, name, script, *arguments, timeout=300):
         """Runs one of clients/ in its virtual environment and returns what it prints, which is JSON."""
         command = [self.python(name), HERE / "clients" / script, *map(str, arguments)]
         return run_json(command, env={**os.environ, **QUIET}, timeout=timeout)
@@ -102,12 +103,12 @@ def ledger(folder):
 
 
 def run_json(command, timeout=120, **options):
-    """Runs a command that prints JSON on its last line. What it says on stderr is shown only if it fails."""
+    """Runs a command that prints JSON on its last line. Its stderr is shown only if it fails."""
     done = subprocess.run(
         [str(part) for part in command], capture_output=True, text=True, timeout=timeout, **options
     )
     try:
-        # Not splitlines: JSON may hold other characters that end a line.
+        # Not splitlines: JSON may contain other line separators.
         return json.loads(done.stdout.strip().split("\n")[-1])
     except (IndexError, ValueError):
         said = f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
@@ -115,12 +116,12 @@ def run_json(command, timeout=120, **options):
 
 
 def counted(effects):
-    """How often each operation had its effect."""
+    """How often each operation took effect."""
     return Counter(effects.read_text().splitlines()) if effects.exists() else Counter()
 
 
 class Wire:
-    """A client without an SDK: lines out, lines in. So bytes can be compared, and any process be killed."""
+    """A client without an SDK: lines out, lines in. This way bytes can be compared and processes can be killed."""
 
     def __init__(self, command, env=None, cwd=None, talk=subprocess.DEVNULL):
         self.process = subprocess.Popen(
@@ -140,7 +141,7 @@ class Wire:
         self.close()
 
     def hello(self):
-        """The handshake of the era with sessions."""
+        """The handshake of revisions with sessions."""
         me = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": {"name": "wire", "version": "1"}}
         reply = self.ask("initialize", me)
         self.send({"jsonrpc": "2.0", "method": "notifications/initialized"})
@@ -151,11 +152,15 @@ class Wire:
         self.process.stdin.flush()
 
     def line(self):
-        """The next line as it came; EOFError once the other side is gone."""
+        """The next line, unchanged; EOFError once the other side is gone."""
         line = self.process.stdout.readline()
         if not line.endswith(b"\n"):
             raise EOFError("the other side hung up")
         return line
+
+    def message(self):
+        """The next message."""
+        return json.loads(self.line())
 
     def request(self, method, params):
         """Sends without waiting; returns the id."""
@@ -164,10 +169,10 @@ class Wire:
         return self.last
 
     def ask(self, method, params):
-        """Sends, and waits for the answer to just that."""
+        """Sends, and waits for the answer to this request."""
         wanted = self.request(method, params)
         while True:
-            message = json.loads(self.line())
+            message = self.message()
             if message.get("id") == wanted and "method" not in message:
                 return message
 
@@ -175,7 +180,7 @@ class Wire:
         return self.ask("tools/call", {"name": tool, "arguments": arguments, **params})
 
     def close(self, patience=30):
-        """Hangs up and waits for the end."""
+        """Closes the connection and waits for the process to end."""
         with contextlib.suppress(OSError):
             self.process.stdin.close()
         try:

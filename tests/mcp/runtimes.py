@@ -1,4 +1,4 @@
-"""Real runtimes that retry, unchanged: how many effects one call of theirs has, without the proxy and through it."""
+"""Unmodified runtimes that retry: how many effects one call has, without the proxy and through it."""
 
 import contextlib
 import json
@@ -11,7 +11,7 @@ from rig import HERE, Row, Wire, counted, text
 
 @dataclass
 class Case:
-    """One call by one runtime. `runs` is what the call costs without the proxy."""
+    """One call by one runtime. `runs` is the number of effects without the proxy."""
 
     name: str
     runtime: str
@@ -22,8 +22,8 @@ class Case:
     short: bool = True
 
 
-# The server is always fine: it does its work and answers, only later than the runtime waits. Where it answers with
-# an error after the effect nobody can know, so there the call must not succeed, and must not run again either.
+# The server is healthy: it does its work and answers, but later than the runtime waits. If it answers with an error
+# after the effect, the outcome is unknown, so the call must neither succeed nor run again.
 CASES = [
     Case("CrewAI, timeout", "crewai", {"after": 4}, 2, runs=3),
     Case("CrewAI, answer comes between two tries", "crewai", {"after": 6.5}, 6, runs=3, short=False),
@@ -41,7 +41,7 @@ def run(rig):
             yield _row(case.name, *seen, case.runs, case.succeeds)
     seen = rig.beside(lambda front: _remote(rig, front))
     yield _row("mcp-remote, session forgotten", *seen, 2, succeeds=True)
-    # Before the gateway nobody can know what became of the call, so there it must not succeed, nor run again.
+    # In front of the gateway the outcome of the call is unknown, so it must neither succeed nor run again.
     seen = _remote(rig, None), _remote(rig, None, by_http=True)
     yield _row("mcp-remote, session forgotten, by HTTP", *seen, 2, succeeds=False)
 
@@ -67,7 +67,7 @@ def _once(rig, case, front):
 
 
 def _remote(rig, front, by_http=False):
-    """mcp-remote in front of a gateway that forgets the session after handing the call on."""
+    """mcp-remote in front of a gateway that forgets the session after forwarding the call."""
     folder = rig.folder("remote")
     server, effects = rig.counting(folder)
     behind = front(folder, server) if front else server

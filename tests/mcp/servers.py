@@ -1,8 +1,8 @@
-"""Real servers by real clients: what they are told through the proxy is what they are told without it.
+"""Real servers and real clients: the answers through the proxy equal the answers without it.
 
-Each server starts from the same folder both times, so that its answers can be compared. The proxy marks the
-answers of guarded calls (`_meta` under its own prefix); that is taken off before comparing, and all else must be
-equal. Without an SDK the lines themselves are compared, byte for byte, wherever nothing is intercepted.
+Each server starts from the same folder in both runs, so that its answers can be compared. The proxy marks the answers
+of guarded calls (`_meta` with its own prefix); the marks are removed, and everything else must be equal. Without an
+SDK the lines of other messages are compared byte for byte.
 """
 
 import json
@@ -33,30 +33,30 @@ def run(rig):
         "TypeScript 1.x": _typescript("1"),
         "TypeScript 2.x": _typescript("2"),
     }
-    for number, server in enumerate(_servers(rig)):
-        # The short run still has every server and every client, each SDK with at least one of the servers.
+    for number, server in enumerate(official(rig)):
+        # The short run still covers every server and every client, each SDK with at least one server.
         chosen = ["wire", list(clients)[1 + number % 4]] if rig.short else clients
         for name in chosen:
             client = clients[name]
             direct, through = (_told(rig, server, client, proxied) for proxied in (False, True))
-            for path in _differences(direct, through):
+            for path in differences(direct, through):
                 print(f"  {server.name} by {name}: {path}"[:600], file=sys.stderr)
             case = f"{server.name} by {name}"
             yield Row("servers", case, _size(direct), _size(through), direct == through)
 
 
 def _told(rig, server, client, proxied):
-    _fresh(rig)
+    fresh(rig)
     folder = rig.folder("servers")
     command = rig.through(folder, server.command) if proxied else server.command
-    return _unmarked(client(rig, command, server))
+    return unmarked(client(rig, command, server))
 
 
-def _servers(rig):
+def official(rig):
     node, packages = rig.node()
     play = rig.work / "play"
     git = [rig.python("servers"), "-m", "mcp_server_git", "--repository", str(play / "repository")]
-    official = {
+    scripts = {
         name: [node, str(packages / f"@modelcontextprotocol/server-{name}/dist/index.js")]
         for name in ("filesystem", "memory", "everything")
     }
@@ -70,7 +70,7 @@ def _servers(rig):
     return [
         Server(
             "filesystem",
-            [*official["filesystem"], str(play / "files")],
+            [*scripts["filesystem"], str(play / "files")],
             [
                 ["write_file", note],
                 ["read_text_file", {"path": note["path"]}],
@@ -84,7 +84,7 @@ def _servers(rig):
         ),
         Server(
             "memory",
-            official["memory"],
+            scripts["memory"],
             [
                 ["create_entities", {"entities": [entity]}],
                 ["create_entities", {"entities": [entity]}],
@@ -95,7 +95,7 @@ def _servers(rig):
         ),
         Server(
             "everything",
-            official["everything"],
+            scripts["everything"],
             [
                 ["echo", {"message": "hi ☃ \u2028"}],
                 ["get-sum", {"a": 1, "b": 2}],
@@ -143,8 +143,8 @@ def _servers(rig):
     ]
 
 
-def _fresh(rig):
-    """The folder the servers work on, as it was."""
+def fresh(rig):
+    """The initial folder that the servers work on."""
     play = rig.work / "play"
     shutil.rmtree(play, ignore_errors=True)
     (play / "files").mkdir(parents=True)
@@ -157,29 +157,29 @@ def _fresh(rig):
 
 
 def _python(name):
-    return lambda rig, command, server: rig.client(name, f"{name}.py", _spec(command, server))
+    return lambda rig, command, server: rig.client(name, f"{name}.py", spec(command, server))
 
 
 def _typescript(generation):
     def client(rig, command, server):
         node, packages = rig.node()
-        script = [node, HERE / "clients/sdk.mjs", generation, _spec(command, server)]
+        script = [node, HERE / "clients/sdk.mjs", generation, spec(command, server)]
         return run_json(script, cwd=packages.parent)
 
     return client
 
 
-def _spec(command, server):
-    # The SDKs hand only part of the environment on; what a server needs is named.
+def spec(command, server):
+    # The SDKs pass on only part of the environment, so the variables a server needs are named.
     env = {"PATH": os.environ["PATH"], "HOME": os.environ["HOME"], **server.env}
     return json.dumps({"command": command, "env": env, "calls": server.calls})
 
 
 def _wire(rig, command, server):
-    """Lines in order of asking. The answers of guarded calls carry a mark, so only those are parsed."""
+    """Lines in the order of the requests. The answers of guarded calls carry a mark, so only those are parsed."""
     me = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": {"name": "wire", "version": "1"}}
     with Wire(command, env=server.env) as client:
-        lines = [_answer(client, "initialize", me)]
+        lines = [json.loads(_answer(client, "initialize", me))]
         client.send({"jsonrpc": "2.0", "method": "notifications/initialized"})
         for method in ("tools/list", "resources/list", "prompts/list", "ping", "no/such/method"):
             lines.append(_answer(client, method, {}))
@@ -203,25 +203,28 @@ def _answer(client, method, params):
             return line
 
 
-def _unmarked(value):
-    """Without the proxy's own marks, and without the `_meta` that held nothing else."""
+def unmarked(value):
+    """Removes the proxy's own marks, and a `_meta` that holds nothing else. Through the proxy each server declares that
+    its list of tools may change."""
     if isinstance(value, list):
-        return [_unmarked(item) for item in value]
+        return [unmarked(item) for item in value]
     if not isinstance(value, dict):
         return value
-    kept = {name: _unmarked(item) for name, item in value.items() if not name.startswith(PREFIX)}
+    kept = {name: unmarked(item) for name, item in value.items() if not name.startswith(PREFIX)}
+    if isinstance(able := kept.get("capabilities"), dict) and "tools" in able:
+        able["tools"]["listChanged"] = True
     return {name: item for name, item in kept.items() if name != "_meta" or item}
 
 
-def _differences(direct, through, path=""):
+def differences(direct, through, path=""):
     if direct == through:
         return
     if isinstance(direct, dict) and isinstance(through, dict):
         for name in sorted(direct.keys() | through.keys()):
-            yield from _differences(direct.get(name), through.get(name), f"{path}/{name}")
+            yield from differences(direct.get(name), through.get(name), f"{path}/{name}")
     elif isinstance(direct, list) and isinstance(through, list) and len(direct) == len(through):
         for number, pair in enumerate(zip(direct, through, strict=True)):
-            yield from _differences(*pair, f"{path}/{number}")
+            yield from differences(*pair, f"{path}/{number}")
     else:
         yield f"{path}: {direct!r} became {through!r}"
 

@@ -1,6 +1,6 @@
 """fastmcp_client.py COMMAND TOOL ARGUMENTS TIMEOUT: one call through a FastMCP proxy with FastMCP's retry middleware.
 
-The middleware stands in front of the server, as a gateway's does, and retries what the client would call lost.
+The middleware runs in front of the server, like a gateway's, and retries calls that time out.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ async def main(command, tool, arguments, timeout):
         try:
             result = await client.call_tool(tool, arguments)
             return {"ok": True, "text": str(result.content)}
-        except Exception as error:  # noqa: BLE001 - whatever the agent would be told
+        except Exception as error:  # noqa: BLE001 - whatever the agent would see
             return {"ok": False, "text": f"{type(error).__name__}: {error}"}
 
 

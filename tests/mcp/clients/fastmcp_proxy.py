@@ -1,4 +1,4 @@
-"""fastmcp_proxy.py COMMAND: FastMCP's own proxy over stdio, to measure ours beside it."""
+"""fastmcp_proxy.py COMMAND: FastMCP's own proxy over stdio, to compare ours with it."""
 
 import json
 import sys

@@ -1,6 +1,6 @@
 """openai_client.py COMMAND TOOL ARGUMENTS TIMEOUT: one run of an OpenAI agent that calls the tool once.
 
-The model is scripted: it asks for the tool, then repeats what it was told. All else is the SDK's own.
+The model is scripted: it calls the tool, then repeats the result. Everything else is the SDK.
 """
 
 import asyncio

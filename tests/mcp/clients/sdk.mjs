@@ -1,6 +1,6 @@
-// sdk.mjs 1|2 SPEC: lists a server's tools and calls some, by the TypeScript SDK of that generation. Prints all it was
-// told. The second one finds out by itself which era the server speaks, with a process of its own to ask.
-// It is run from the folder of its packages, so it asks for them by their full path.
+// sdk.mjs 1|2 SPEC: lists the tools of a server and calls some with that generation of the TypeScript SDK. Prints all.
+// The second generation detects the protocol revision of the server with an extra process.
+// It runs in the folder of its packages, so it loads them by their full path.
 import { createRequire } from 'node:module';
 
 const require = createRequire(`${process.cwd()}/`);

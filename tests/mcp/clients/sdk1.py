@@ -1,4 +1,4 @@
-"""sdk1.py SPEC: lists a server's tools and calls some, by the Python SDK 1.x. Prints all it was told."""
+"""sdk1.py SPEC: lists a server's tools and calls some, with the Python SDK 1.x. Prints all answers."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""sdk2.py SPEC: lists a server's tools and calls some, by the Python SDK 2.x, in the newest era the server speaks."""
+"""sdk2.py SPEC: lists a server's tools and calls some, with the Python SDK 2.x, in its newest revision."""
 
 import asyncio
 import json

@@ -1,6 +1,6 @@
-"""stubborn.py SPEC: an agent that wants each operation of a list done, and asks until it is told how it ended.
+"""stubborn.py SPEC: an agent that repeats each operation of a list until it knows the outcome.
 
-It survives the death of what it talks to, and its own: what it was told is in a file, where a new one goes on.
+It survives restarts of its peer and its own: outcomes are stored in a file, from which a new agent continues.
 """
 
 import json
