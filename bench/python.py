@@ -80,7 +80,7 @@ def contestants() -> dict[str, list[str]]:
 
 @contextmanager
 def served(command: list[str], folder: Path) -> Iterator[list[str]]:
-    """The command with a server of its own in the place of its name."""
+    """The command with its own server instead of the server's name."""
     # The tests' own servers; psycopg is the environment's.
     from servers import Postgres, Redis
 
@@ -150,7 +150,7 @@ SYNCS = {
     "DBOS": "by the server: one a commit",
     "onceward on PostgreSQL": "by the server, shared by callers that wait together",
 }
-# Whoever is compared with what: a peer on a server with ours on the same server.
+# Which results are compared: a peer on a server with ours on the same server.
 BESIDE = {"Powertools": "onceward on Redis", "DBOS": "onceward on PostgreSQL"}
 
 Seen = dict[tuple[str, str, int], list[dict[str, object]]]

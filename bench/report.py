@@ -1,9 +1,16 @@
-"""Folds the measurements of bench/run into the tables of BENCHMARKS.md: medians over rounds, and ratios of one run."""
+"""Folds the measurements of bench/run into the tables of BENCHMARKS.md: medians over rounds, and ratios of one run.
+
+    bench/report.py RESULTS     print the tables
+    bench/report.py --plots     draw the tables of BENCHMARKS.md into docs/bench-*.svg
+    bench/report.py --check     fail if those pictures do not show what BENCHMARKS.md says
+"""
 
 import json
 import pathlib
 import statistics
 import sys
+
+import plots
 
 
 def lines(file):
@@ -98,9 +105,19 @@ def growth(folder):
     print()
 
 
-if __name__ == "__main__":
-    results = pathlib.Path(sys.argv[1])
+def tables(results):
     speed(results)
     fleet(results)
     command(results)
     growth(results)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    if sys.argv[1] == "--plots":
+        plots.write()
+    elif sys.argv[1] == "--check":
+        plots.check()
+    else:
+        tables(pathlib.Path(sys.argv[1]))

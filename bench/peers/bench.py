@@ -23,11 +23,13 @@ def arguments():
     parser.add_argument("--operations", type=int, default=5000, help="how many keys to call")
     parser.add_argument("--again", action="store_true", help="call the keys over and over until the time is over")
     parser.add_argument("--seconds", type=float, default=8.0, help="start no call after this many seconds")
+    parser.add_argument("--first", type=int, default=0, help="the first key; other processes have other keys")
+    parser.add_argument("--start-at", type=float, default=0.0, help="start at this time, together with other processes")
     return parser
 
 
 class Action:
-    """The effect: it does nothing but count its runs, so that a replay that executes is seen."""
+    """The effect: it only counts its runs, so that a replay that executes is noticed."""
 
     def __init__(self):
         self._runs = itertools.count()
@@ -42,7 +44,8 @@ class Action:
 
 def measure(call, action, options, *, peer, package, syncs, note=None):
     """Run `call(number)` for each key from `options.callers` threads and print one JSON line."""
-    numbers = itertools.count()
+    numbers = itertools.count(options.first)
+    end = options.first + options.operations
     start = threading.Barrier(options.callers + 1)
     latencies, errors = [], []
 
@@ -53,7 +56,7 @@ def measure(call, action, options, *, peer, package, syncs, note=None):
             number = next(numbers)
             if options.again:
                 number %= options.operations
-            elif number >= options.operations:
+            elif number >= end:
                 break
             before = time.perf_counter()
             try:
@@ -67,6 +70,7 @@ def measure(call, action, options, *, peer, package, syncs, note=None):
     threads = [threading.Thread(target=caller) for _ in range(options.callers)]
     for thread in threads:
         thread.start()
+    time.sleep(max(0.0, options.start_at - time.time()))
     start.wait()
     started = time.perf_counter()
     for thread in threads:

@@ -7,7 +7,7 @@ use std::error::Error;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use agent_effects::{EffectFailure, EffectOutcome, Runtime};
 use agent_effects_sqlite::SqliteStore;
@@ -35,6 +35,12 @@ struct Arguments {
     /// Start no call after this many seconds
     #[arg(long, default_value_t = 8.0)]
     seconds: f64,
+    /// The first key; other processes have other keys
+    #[arg(long, default_value_t = 0)]
+    first: u64,
+    /// Start at this time (seconds since 1970), together with other processes
+    #[arg(long, default_value_t = 0.0)]
+    start_at: f64,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -60,10 +66,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let store = SqliteStore::open(arguments.dir.join("agent-effects.db")).await?;
     let load = Arc::new(Load {
         runtime: Runtime::new(store),
-        operations: arguments.operations,
+        operations: arguments.first + arguments.operations,
         limit: Duration::from_secs_f64(arguments.seconds),
         start: Barrier::new(arguments.callers + 1),
-        next: AtomicU64::new(0),
+        next: AtomicU64::new(arguments.first),
         executed: Arc::default(),
         errors: AtomicU64::new(0),
     });
@@ -71,6 +77,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let callers: Vec<_> = (0..arguments.callers)
         .map(|_| tokio::spawn(caller(load.clone())))
         .collect();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs_f64();
+    tokio::time::sleep(Duration::from_secs_f64((arguments.start_at - now).max(0.0))).await;
     load.start.wait().await;
     let started = Instant::now();
     let mut latencies = Vec::new();
