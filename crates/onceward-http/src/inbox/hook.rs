@@ -157,9 +157,7 @@ impl Hook {
     /// it means for the event.
     pub(crate) async fn ended(&self, handler: &Handler, item: &Item) -> Closed {
         let closed = item.close(&handler.name);
-        if closed != Closed::Already {
-            handler.lane.ended(item);
-        }
+        handler.lane.ended(item);
         if closed == Closed::Last {
             // If this cannot be written now, the next look at the ledger finds the event again.
             drop(self.complete(&item.id).await);

@@ -99,9 +99,33 @@ impl Ord for Later {
 struct Waiting {
     ready: VecDeque<Job>,
     later: BinaryHeap<Reverse<Later>>,
-    /// For ordered handlers: what waits behind an event with the same value. A value has an entry while an event with
-    /// it is ready, being delivered or waiting for its next attempt.
-    behind: HashMap<String, VecDeque<Job>>,
+    /// For ordered handlers: the turns of each value. A value has an entry while an event with it is ready, being
+    /// delivered or waiting for its next attempt.
+    turns: HashMap<String, Turns>,
+}
+
+/// The events of an ordered handler with the same value.
+struct Turns {
+    /// The one whose turn it is.
+    current: OperationId,
+    /// The others, in the order of their arrival.
+    behind: VecDeque<Job>,
+}
+
+impl Turns {
+    /// Adds an event, unless it is here. A process that begins to lead finds events that were just accepted both in
+    /// its list and on their way into the queue.
+    fn add(&mut self, job: Job) {
+        if self.current == job.item.id {
+            return;
+        }
+        let place = self.behind.partition_point(|other| other.item.created_ms <= job.item.created_ms);
+        let mut same_time =
+            self.behind.range(..place).rev().take_while(|other| other.item.created_ms == job.item.created_ms);
+        if !same_time.any(|other| other.item.id == job.item.id) {
+            self.behind.insert(place, job);
+        }
+    }
 }
 
 /// The queue of one handler.
@@ -136,13 +160,11 @@ impl Lane {
     pub(crate) fn push(&self, job: Job) {
         let mut waiting = self.lock();
         match job.item.data.order.get(&self.name).filter(|_| self.is_ordered) {
-            Some(value) => match waiting.behind.get_mut(value) {
-                Some(queue) => {
-                    let place = queue.partition_point(|other| other.item.created_ms <= job.item.created_ms);
-                    queue.insert(place, job);
-                }
+            Some(value) => match waiting.turns.get_mut(value) {
+                Some(turns) => turns.add(job),
                 None => {
-                    waiting.behind.insert(value.clone(), VecDeque::new());
+                    let turns = Turns { current: job.item.id.clone(), behind: VecDeque::new() };
+                    waiting.turns.insert(value.clone(), turns);
                     waiting.ready.push_back(job);
                 }
             },
@@ -158,14 +180,20 @@ impl Lane {
         self.wake.notify_one();
     }
 
-    /// Notes that an event has ended here, so that the next one with the same value has its turn.
+    /// Notes that an event has ended here, so that the next one with the same value has its turn. Safe to repeat: only
+    /// the event whose turn it is can pass it on.
     pub(crate) fn ended(&self, item: &Item) {
         let Some(value) = item.data.order.get(&self.name).filter(|_| self.is_ordered) else { return };
         let mut waiting = self.lock();
-        match waiting.behind.get_mut(value).map(VecDeque::pop_front) {
-            Some(Some(next)) => waiting.ready.push_back(next),
-            Some(None) => drop(waiting.behind.remove(value)),
-            None => {}
+        let Some(turns) = waiting.turns.get_mut(value).filter(|turns| turns.current == item.id) else {
+            return;
+        };
+        match turns.behind.pop_front() {
+            Some(next) => {
+                turns.current = next.item.id.clone();
+                waiting.ready.push_back(next);
+            }
+            None => drop(waiting.turns.remove(value)),
         }
         drop(waiting);
         self.wake.notify_one();
@@ -304,6 +332,24 @@ mod tests {
         assert_eq!(taken(&lane).as_deref(), Some("a3"));
         lane.ended(&job("a3", "a", 5).item);
         lane.push(job("a4", "a", 6));
+        assert_eq!(taken(&lane).as_deref(), Some("a4"));
+    }
+
+    #[tokio::test]
+    async fn an_event_that_is_added_twice_does_not_block_the_next_one() {
+        let lane = Lane::new("bill", true);
+        for (key, at) in [("a1", 1), ("a1", 1), ("a2", 1), ("a2", 1), ("a3", 1)] {
+            lane.push(job(key, "a", at));
+        }
+        for (key, at) in [("a1", 1), ("a2", 1), ("a3", 1)] {
+            assert_eq!(taken(&lane).as_deref(), Some(key));
+            lane.ended(&job(key, "a", at).item);
+            lane.ended(&job(key, "a", at).item);
+        }
+        lane.push(job("a3", "a", 1));
+        lane.push(job("a4", "a", 2));
+        assert_eq!(taken(&lane).as_deref(), Some("a3"), "it had ended before it was added again");
+        lane.ended(&job("a3", "a", 1).item);
         assert_eq!(taken(&lane).as_deref(), Some("a4"));
     }
 
