@@ -223,6 +223,18 @@ impl Context {
         }
     }
 
+    /// Where a branch begins: `SCOPE@OPERATION`, with the operation's id, the first characters of its id, or its key.
+    pub(crate) fn branch_point(&self, ledger: &Blocking, text: &str) -> Result<BranchPoint, CommandError> {
+        let invalid = match BranchPoint::parse(text) {
+            Ok(point) => return Ok(point),
+            Err(invalid) => invalid,
+        };
+        let named = text.rsplit_once('@').filter(|(scope, word)| !scope.is_empty() && !word.is_empty());
+        let Some((scope, word)) = named else { return Err(Error::from(invalid).into()) };
+        let arg = OperationArg { operation: word.to_owned(), scope: Some(scope.to_owned()), name: None };
+        Ok(BranchPoint::new(scope, self.operation(ledger, &arg)?))
+    }
+
     /// The operation that a user names: by its id, the first characters of its id, or its key.
     pub(crate) fn operation(
         &self,

@@ -1,8 +1,8 @@
 //! The options of a decorated function.
 
 use onceward::{
-    Compensation, CompensationKind, Effect, HeldBy, Hold, Intent, Json, Operation, OperationId, Policy,
-    Settings, Terms,
+    BranchPoint, Compensation, CompensationKind, Effect, HeldBy, Hold, Intent, Json, Operation, OperationId,
+    Policy, Settings, Terms,
 };
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -38,6 +38,8 @@ pub(crate) struct Spec {
     held_by: HeldBy,
     /// The operation that its calls take back.
     undoes: Option<OperationId>,
+    /// What the scope of its calls continues.
+    pub(crate) continues: Option<BranchPoint>,
 }
 
 /// A duration (`500ms`, `15s`, `24h`, `30d`) in milliseconds.
@@ -53,7 +55,7 @@ impl Spec {
     #[new]
     #[pyo3(signature = (name, *, scope=None, key=None, key_fields=Vec::new(), volatile=Vec::new(), occurrence=None,
                         params=None, bind=None, nfc=false, terms=None, policy=None, decode=None, request=None,
-                        undo=None, undoes=None))]
+                        undo=None, undoes=None, continues=None))]
     #[expect(clippy::too_many_arguments, reason = "it is called from one place, by names")]
     fn new(
         py: Python<'_>,
@@ -72,6 +74,7 @@ impl Spec {
         request: Option<Py<PyAny>>,
         undo: Option<String>,
         undoes: Option<&str>,
+        continues: Option<&str>,
     ) -> PyResult<Self> {
         let text = if nfc { Text::Nfc } else { Text::AsItIs };
         let invalid = |invalid: onceward::InvalidInput| error::of(py, &invalid.into());
@@ -88,6 +91,7 @@ impl Spec {
             settings.undo = Some(Compensation { runs: CompensationKind::Code, text });
         }
         let undoes = undoes.map(OperationId::parse).transpose().map_err(invalid)?;
+        let continues = continues.map(BranchPoint::parse).transpose().map_err(invalid)?;
         settings.terms.check().map_err(invalid)?;
         let inputs = match (params, bind) {
             (Some(rows), Some(bind)) => Some(Inputs::new(rows, bind, text)?),
@@ -110,6 +114,7 @@ impl Spec {
             request,
             held_by,
             undoes,
+            continues,
         })
     }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::attempt::{Attempt, Done, Failure};
 use crate::barrier::Barrier;
+use crate::branch::BranchPoint;
 use crate::error::Error;
 use crate::facts::{Ending, Verdict};
 use crate::identity::Identity;
@@ -160,6 +161,8 @@ impl Blocking {
 
 blocking! {
     plan(intent: &Intent) -> Plan;
+    in_branch(intent: Intent, point: &BranchPoint) -> Intent;
+    preview_in_branch(intent: Intent, point: &BranchPoint) -> Intent;
     begin(intent: &Intent) -> Begun;
     replay_cached(intent: &Intent) -> Option<Receipt>;
     begin_undispatched(intent: &Intent) -> Begun;

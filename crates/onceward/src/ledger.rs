@@ -1,5 +1,6 @@
 //! The ledger: the complete loop of begin, execute and finish over any [`Store`].
 
+mod branch;
 mod import;
 mod call;
 mod claim;

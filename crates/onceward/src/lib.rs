@@ -23,7 +23,7 @@
 //!   `transition`: how a record changes.
 //! - `identity`, `secret`: the identity of a ledger. `json`, `key`: how an operation is identified. `operation`: what a
 //!   caller requests. `policy`: `onceward.toml`. `redact`: what is removed before a result is stored.
-//! - `store`: the interface to back ends. `barrier`: stopped scopes. `settlement`: what became of
+//! - `store`: the interface to back ends. `barrier`: stopped scopes. `branch`: scopes that continue others. `settlement`: what became of
 //!   each intent. `memory`: its reference implementation. `watchers`: wakes waiting
 //!   callers, for use by other stores. [`sealed`]: values whose key is missing. `conformance` (a feature): the
 //!   test suite for back ends. `wire` (a feature): the messages of a store over HTTP.
@@ -52,6 +52,7 @@ mod operation;
 mod policy;
 mod redact;
 mod barrier;
+mod branch;
 mod store;
 mod settlement;
 pub mod sealed;
@@ -85,6 +86,7 @@ pub use api_problem::{ApiProblem, idempotency_key};
 pub use attempt::{Attempt, Dispatched, Done, Failure};
 pub use barrier::{Barrier, PRINCIPAL, is_in_scope, stopping_scopes};
 pub use blocking::Blocking;
+pub use branch::BranchPoint;
 pub use decide::{Decision, Refusal};
 pub use error::{Code, Error};
 pub use facts::{Ending, Happened, Liveness, Ran, RepeatRule, Verdict};
@@ -113,7 +115,7 @@ pub use record::{
 };
 pub use redact::{Edit, Redaction};
 pub use secret::Secret;
-pub use settlement::{Fate, Settlement, SettlementLine, Sums, Tokens};
+pub use settlement::{Continued, Fate, Settlement, SettlementLine, Sums, Tokens};
 pub use store::{
     Applied, Begin, Change, Clock, Counts, Cursor, Dispatch, Filter, IfMissing, Inherit, Listed,
     LivenessSource, OwnerLock, Store, StoreError, Swap, WriteMode, Writing, after_prefix,

@@ -471,6 +471,13 @@ impl Intent {
         Ok(self)
     }
 
+    /// The same action in another scope.
+    pub(crate) fn in_scope(mut self, scope: &str) -> Self {
+        scope.clone_into(&mut self.scope);
+        self.id = id_of(self.naming, &self.scope, &self.name, &self.key);
+        self
+    }
+
     /// The id that includes the name, if the current id does not.
     pub(crate) fn legacy_id(&self) -> Option<OperationId> {
         let named = OperationId::of(&self.scope, &self.name, &self.key.text);

@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use crate::barrier::Barrier;
+use crate::branch::Branch;
 use crate::record::{DoubleEffect, Effect, Record, State, Usage, Verification};
 use crate::time::rfc3339;
 
@@ -230,6 +231,9 @@ pub struct Settlement {
     /// The barrier, if the scope is stopped.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stopped: Option<Barrier>,
+    /// What the scope continues, if it is a branch.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub continues: Option<Continued>,
     /// The sum.
     pub sums: Sums,
     /// The attempts of all operations.
@@ -249,6 +253,7 @@ impl Settlement {
         Self {
             scope: scope.into(),
             stopped,
+            continues: None,
             sums: Sums::default(),
             attempts: 0,
             duplicates_prevented: 0,
@@ -276,8 +281,38 @@ impl Settlement {
     }
 }
 
+/// What a branch continues.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[non_exhaustive]
+pub struct Continued {
+    /// The scope that it continues.
+    pub scope: String,
+    /// The last operation that belongs to both branches.
+    pub operation: String,
+    /// When that operation was first asked for.
+    pub at: String,
+    /// How many operations lie before the branch point and stand, or may stand. They are not part of the sum.
+    pub inherited: u64,
+    /// The operations of the abandoned branch that still stand, or may: those after the branch point that are done, in
+    /// doubt, held back or running. They are not part of the sum either.
+    pub abandoned: Vec<SettlementLine>,
+}
+
+impl Continued {
+    pub(crate) fn new(branch: &Branch) -> Self {
+        Self {
+            scope: branch.point.scope.clone(),
+            operation: branch.point.operation.to_string(),
+            at: rfc3339(branch.at_ms),
+            inherited: 0,
+            abandoned: Vec::new(),
+        }
+    }
+}
+
 impl SettlementLine {
-    fn of(record: &Record, state: State) -> Self {
+    pub(crate) fn of(record: &Record, state: State) -> Self {
         let outcome = record.outcome.as_ref();
         let usages = record.detail.history.iter().filter_map(|past| past.usage.as_ref());
         let tokens =

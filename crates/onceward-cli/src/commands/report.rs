@@ -100,6 +100,7 @@ pub(super) fn run(context: &Context, args: &ReportArgs) -> Ended {
         let (first, rest) = text.split_once('\n').unwrap_or((&text, ""));
         let mut parts = vec![first.to_owned(), settlement.sums.in_words()];
         parts.extend(settlement.stopped.is_some().then(|| stopped_in_words(context, &settlement)));
+        parts.extend(settlement::continued(&settlement));
         parts.extend((!rest.is_empty()).then(|| rest.to_owned()));
         parts.join("\n")
     });

@@ -158,7 +158,10 @@ fn call(context: &Context, args: &RunArgs, show: respond::Show<'_>) -> Ended {
     // Check the input first, so that a mistake in it does not create a ledger.
     operation.clone().intent()?;
     let ledger = context.ledger(IfMissing::Create)?;
-    let Wanted { intent, rule } = ledger.wanted(operation)?;
+    let Wanted { mut intent, rule } = ledger.wanted(operation)?;
+    if let Some(from) = &args.identity.from {
+        intent = ledger.in_branch(intent, &context.branch_point(&ledger, from)?)?;
+    }
     if args.again {
         run_again(&ledger, &intent)?;
     }

@@ -1,7 +1,7 @@
 //! The settlement of a scope as text, Markdown and HTML.
 
 use onceward::text::one_line;
-use onceward::{Fate, Settlement, SettlementLine};
+use onceward::{Continued, Fate, Settlement, SettlementLine};
 
 /// The width of the timeline in a terminal, in characters, and in the picture.
 const COLUMNS: usize = 24;
@@ -29,7 +29,36 @@ pub(super) fn text(settlement: &Settlement) -> String {
     if more > 0 {
         lines.push(format!("(and {more} more; --json and --html have all)"));
     }
+    lines.extend(continued(settlement));
     lines.join("\n")
+}
+
+/// What the scope continues, and what still stands of the branch that it left.
+pub(super) fn continued(settlement: &Settlement) -> Option<String> {
+    let continued = settlement.continues.as_ref()?;
+    let mut lines = vec![continued_in_words(continued)];
+    for line in continued.abandoned.iter().take(SHOWN) {
+        let (fate, name, evidence) = (line.fate.as_str(), one_line(&line.name), one_line(&line.evidence));
+        lines.push(format!("  {fate:<9} {}  {name}  {evidence}", line.operation));
+    }
+    let more = continued.abandoned.len().saturating_sub(SHOWN);
+    if more > 0 {
+        lines.push(format!("  (and {more} more; --json and --html have all)"));
+    }
+    Some(lines.join("\n"))
+}
+
+fn continued_in_words(continued: &Continued) -> String {
+    let abandoned = match continued.abandoned.len() {
+        0 => "nothing of the abandoned branch stands".to_owned(),
+        count => format!("{count} of the abandoned branch stand or may stand"),
+    };
+    format!(
+        "continues {} after {}: {} inherited, {abandoned}",
+        one_line(&continued.scope),
+        continued.operation,
+        continued.inherited
+    )
 }
 
 /// A section for a ticket.
@@ -40,9 +69,22 @@ pub(super) fn markdown(settlement: &Settlement) -> String {
         out.push_str(&format!("Stopped at {}: {}\n\n", onceward::rfc3339(barrier.since_ms), cell(reason)));
     }
     out.push_str(&format!("**{}**\n\n{}\n\n", settlement.sums.in_words(), totals(settlement)));
+    table(&mut out, &settlement.lines);
+    if let Some(continued) = &settlement.continues {
+        out.push_str(&format!("\n{}\n\n", cell(&continued_in_words(continued))));
+        table(&mut out, &continued.abandoned);
+    }
+    out
+}
+
+/// Operations as a table in Markdown.
+fn table(out: &mut String, lines: &[SettlementLine]) {
+    if lines.is_empty() {
+        return;
+    }
     out.push_str("| fate | operation | name | attempts | duplicates prevented | evidence | from | to |\n");
     out.push_str("|---|---|---|---|---|---|---|---|\n");
-    for line in &settlement.lines {
+    for line in lines {
         out.push_str(&format!(
             "| {} | {} | {} | {} | {} | {} | {} | {} |\n",
             line.fate.as_str(),
@@ -55,7 +97,6 @@ pub(super) fn markdown(settlement: &Settlement) -> String {
             line.updated_at
         ));
     }
-    out
 }
 
 /// One self-contained page with a picture of the timeline.
@@ -65,16 +106,26 @@ pub(super) fn html(settlement: &Settlement) -> String {
         let reason = barrier.reason.as_deref().unwrap_or("no reason given");
         format!("<p>Stopped at {}: {}</p>", onceward::rfc3339(barrier.since_ms), escaped(reason))
     });
-    let rows: String = settlement.lines.iter().map(html_row).collect();
+    let continued = settlement.continues.as_ref().map_or_else(String::new, |continued| {
+        format!("\n<p>{}</p>\n{}", escaped(&continued_in_words(continued)), html_table(&continued.abandoned))
+    });
     format!(
         "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><title>{title}</title>\n<style>body{{font:14px \
          system-ui,sans-serif;margin:2em}}table{{border-collapse:collapse}}td,th{{border-bottom:1px solid \
          #ccc;padding:.3em .6em;text-align:left;vertical-align:top}}</style>\n<h1>{title}</h1>\n{stopped}\n<p>\
-         <strong>{}</strong></p>\n<p>{}</p>\n{}\n<table><tr><th>fate<th>operation<th>name<th>attempts<th>duplicates \
-         prevented<th>evidence<th>from<th>to</tr>\n{rows}</table>\n</html>\n",
+         <strong>{}</strong></p>\n<p>{}</p>\n{}\n{}{continued}\n</html>\n",
         settlement.sums.in_words(),
         totals(settlement),
-        picture(settlement)
+        picture(settlement),
+        html_table(&settlement.lines)
+    )
+}
+
+fn html_table(lines: &[SettlementLine]) -> String {
+    let rows: String = lines.iter().map(html_row).collect();
+    format!(
+        "<table><tr><th>fate<th>operation<th>name<th>attempts<th>duplicates prevented<th>evidence<th>from<th>to</tr>\n{rows}\
+         </table>"
     )
 }
 

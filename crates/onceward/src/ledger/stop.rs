@@ -112,6 +112,7 @@ impl Ledger {
         let mut all = Vec::new();
         self.each_in_scope(scope, Vec::new(), |listed, state| all.push((listed.record, state))).await?;
         let mut settlement = Settlement::new(scope, self.barrier_of(scope).await?);
+        settlement.continues = self.continued(scope).await?;
         all.iter().rev().for_each(|(record, state)| settlement.add(record, *state));
         Ok(settlement)
     }
@@ -166,7 +167,7 @@ impl Ledger {
     }
 
     /// Reads the operations of the scope in these states, newest first.
-    async fn each_in_scope(
+    pub(super) async fn each_in_scope(
         &self,
         scope: &str,
         states: Vec<State>,

@@ -29,7 +29,10 @@ pub(super) fn run(
 ) -> Ended {
     let (intent, plan) = match context.existing_ledger()? {
         Some(ledger) => {
-            let intent = ledger.wanted(operation)?.intent;
+            let mut intent = ledger.wanted(operation)?.intent;
+            if let Some(from) = &args.identity.from {
+                intent = ledger.preview_in_branch(intent, &context.branch_point(&ledger, from)?)?;
+            }
             let plan = ledger.plan(&intent)?;
             (intent, plan)
         }

@@ -1,0 +1,87 @@
+//! A scope that continues another one from one of its operations on. Pure.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::invalid::InvalidInput;
+use crate::key::OperationId;
+use crate::record::{Record, State};
+
+/// Where a branch begins: after this operation of another scope.
+///
+/// ```
+/// use onceward::BranchPoint;
+///
+/// let point = BranchPoint::parse("run-7@op_aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa")?;
+/// assert_eq!(point.scope, "run-7");
+/// # Ok::<(), onceward::InvalidInput>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct BranchPoint {
+    /// The scope that is continued.
+    pub scope: String,
+    /// The last operation that belongs to both branches.
+    #[serde(rename = "alias_of")]
+    pub operation: OperationId,
+}
+
+impl BranchPoint {
+    /// The point after this operation of the scope.
+    pub fn new(scope: impl Into<String>, operation: OperationId) -> Self {
+        Self { scope: scope.into(), operation }
+    }
+
+    /// Reads `SCOPE@OPERATION`.
+    ///
+    /// # Errors
+    /// If the text has another form.
+    pub fn parse(text: &str) -> Result<Self, InvalidInput> {
+        let Some((scope, operation)) = text.rsplit_once('@').filter(|(scope, _)| !scope.is_empty()) else {
+            return Err(InvalidInput::new(format!(
+                "{text:?} does not say where a branch begins; write SCOPE@OPERATION, for example run-7@op_…"
+            )));
+        };
+        Ok(Self::new(scope, OperationId::parse(operation)?))
+    }
+}
+
+impl fmt::Display for BranchPoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}@{}", self.scope, self.operation)
+    }
+}
+
+/// What a scope continues, as its ledger records it: in a record that is not an operation, but another name of the
+/// operation at the branch point (see [`crate::record::ALIAS_NAME`]), so lists and counts leave it out.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Branch {
+    #[serde(flatten)]
+    pub(crate) point: BranchPoint,
+    /// When the operation at the branch point was first asked for.
+    pub(crate) at_ms: i64,
+}
+
+impl Branch {
+    /// Whether an operation of the continued scope lies before the branch point. One that was asked for in the same
+    /// millisecond does: its result is replayed rather than its effect repeated.
+    pub(crate) fn includes(&self, record: &Record) -> bool {
+        record.created_ms <= self.at_ms
+    }
+}
+
+/// Whether a call on the new branch refers to an operation of the old one that lies before the branch point. It does
+/// if that operation had an effect, or may have one.
+pub(crate) fn is_inherited(record: &Record, state: State) -> bool {
+    match state {
+        State::Done | State::Running | State::InDoubt => !record.is_undone(),
+        State::Expired => match record.detail.ended {
+            Some(State::Failed | State::Cancelled) => false,
+            Some(State::Staged | State::Running | State::Done | State::InDoubt | State::Expired) | None => {
+                !record.is_undone()
+            }
+        },
+        State::Staged | State::Failed | State::Cancelled => false,
+    }
+}

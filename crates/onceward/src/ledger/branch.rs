@@ -1,0 +1,187 @@
+//! Branches: a scope that continues another one. What lies before the branch point is replayed from the old scope.
+
+use super::Ledger;
+use crate::attempt::Done;
+use crate::barrier::is_in_scope;
+use crate::branch::{Branch, BranchPoint, is_inherited};
+use crate::error::Error;
+use crate::invalid::InvalidInput;
+use crate::operation::{DEFAULT_SCOPE, Intent, Operation};
+use crate::record::{ALIAS_NAME, Class};
+use crate::settlement::{Continued, Fate, SettlementLine};
+
+/// The key of the record that says what a scope continues.
+const KEY: &str = "once:branch";
+/// How many branches a scope may be away from the first one.
+const MOST_ANCESTORS: usize = 64;
+
+impl Ledger {
+    /// Returns the operation that a call in a branch refers to. An operation of the continued scope that lies before
+    /// the branch point and had an effect, or may have one, is that operation: its result is replayed. Everything else
+    /// begins anew in the intent's own scope. The first call of a branch records what its scope continues.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use onceward::{Attempt, BranchPoint, Ledger, ManualClock, MemoryStore, Operation};
+    ///
+    /// let clock = Arc::new(ManualClock::at(0));
+    /// let ledger = Ledger::new(Arc::new(MemoryStore::new(Arc::clone(&clock)))).blocking();
+    /// let mail = |scope: &str, to: &str| Operation::new("send_mail").scope(scope).key(to);
+    /// let send = |attempt: Attempt| Ok(attempt.dispatch()?.created(&"sent"));
+    /// let first = ledger.run(mail("run-7", "a"), send)?;
+    /// clock.advance(1);
+    /// ledger.run(mail("run-7", "b"), send)?;
+    ///
+    /// // The run starts again after its first mail.
+    /// let point = BranchPoint::new("run-7", first.record().id.clone());
+    /// let again = |to: &str| ledger.in_branch(ledger.intent(mail("run-7b", to))?, &point);
+    /// assert!(ledger.run_call(ledger.call(again("a")?), send)?.replayed());
+    /// assert!(!ledger.run_call(ledger.call(again("b")?), send)?.replayed());
+    /// // The second mail of the old run still stands.
+    /// assert_eq!(ledger.settlement("run-7b")?.continues.unwrap().abandoned.len(), 1);
+    /// # Ok::<(), onceward::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the scope continues something else, or the operation at the branch point is not part of
+    /// the continued scope; [`Error::NotFound`] if there is no such operation; and the ledger's own errors.
+    pub async fn in_branch(&self, intent: Intent, point: &BranchPoint) -> Result<Intent, Error> {
+        let branch = match self.branch_of(&intent.scope).await? {
+            Some(branch) => branch,
+            None => self.record_branch(&intent.scope, point).await?,
+        };
+        self.resolve(intent, branch, point).await
+    }
+
+    /// The same for a preview: records nothing.
+    ///
+    /// # Errors
+    /// As [`Ledger::in_branch`].
+    pub async fn preview_in_branch(&self, intent: Intent, point: &BranchPoint) -> Result<Intent, Error> {
+        let branch = match self.branch_of(&intent.scope).await? {
+            Some(branch) => branch,
+            None => self.located(&intent.scope, point).await?,
+        };
+        self.resolve(intent, branch, point).await
+    }
+
+    async fn resolve(&self, intent: Intent, branch: Branch, point: &BranchPoint) -> Result<Intent, Error> {
+        if branch.point != *point {
+            let message = format!(
+                "the scope {:?} already continues {}; use that, or another scope",
+                intent.scope, branch.point
+            );
+            return Err(InvalidInput::new(message).into());
+        }
+        let intent = self.keyed(intent);
+        if self.store().load(&intent.id).await?.is_some() {
+            return Ok(intent);
+        }
+        let mut next = Some(branch);
+        for _ in 0..MOST_ANCESTORS {
+            let Some(branch) = next else { return Ok(intent) };
+            let earlier = intent.clone().in_scope(&branch.point.scope);
+            match self.find(&earlier.id).await {
+                Ok((record, state)) if branch.includes(&record) && is_inherited(&record, state) => {
+                    return Ok(earlier);
+                }
+                Ok(_) | Err(Error::NotFound { .. }) => {}
+                Err(error) => return Err(error),
+            }
+            next = self.parent(&branch).await?;
+        }
+        Err(InvalidInput::new(format!("the scope has more than {MOST_ANCESTORS} branches before it")).into())
+    }
+
+    /// Records what a scope continues.
+    async fn record_branch(&self, scope: &str, point: &BranchPoint) -> Result<Branch, Error> {
+        let branch = self.located(scope, point).await?;
+        let record = Operation::new(ALIAS_NAME)
+            .scope(scope)
+            .key(KEY)
+            .input(serde_json::json!({"continues": point.to_string()}))
+            .class(Class::Idempotent);
+        let noted = self.run(record, |_| std::future::ready(Ok(Done::noop("a branch", &branch)))).await;
+        match noted {
+            Ok(_) => Ok(branch),
+            // Another call of this branch was faster, and continues something else.
+            Err(Error::KeyReused { .. }) => Ok(self.branch_of(scope).await?.unwrap_or(branch)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The branch at this point, if the operation there belongs to the continued scope or to what that continues.
+    async fn located(&self, scope: &str, point: &BranchPoint) -> Result<Branch, Error> {
+        if scope == DEFAULT_SCOPE {
+            return Err(InvalidInput::new("a branch needs a scope of its own; give it a name").into());
+        }
+        if scope == point.scope {
+            return Err(InvalidInput::new(format!("the scope {scope:?} cannot continue itself")).into());
+        }
+        let (record, _) = self.find(&point.operation).await?;
+        let branch = Branch { point: point.clone(), at_ms: record.created_ms };
+        let mut next = Some(branch.clone());
+        for _ in 0..MOST_ANCESTORS {
+            let Some(ancestor) = next else { break };
+            if is_in_scope(&record.scope, &ancestor.point.scope) && ancestor.includes(&record) {
+                return Ok(branch);
+            }
+            next = self.parent(&ancestor).await?;
+        }
+        let message = format!("the operation {} is not in the scope {:?}", point.operation, point.scope);
+        Err(InvalidInput::new(message).into())
+    }
+
+    /// What the continued scope continues itself. Only what lies before both branch points counts.
+    async fn parent(&self, branch: &Branch) -> Result<Option<Branch>, Error> {
+        let parent = self.branch_of(&branch.point.scope).await?;
+        Ok(parent.map(|parent| Branch { at_ms: parent.at_ms.min(branch.at_ms), ..parent }))
+    }
+
+    /// What a scope continues, if it is a branch.
+    async fn branch_of(&self, scope: &str) -> Result<Option<Branch>, Error> {
+        let intent = self.intent(Operation::new(ALIAS_NAME).scope(scope).key(KEY))?;
+        let found = self.store().load(&intent.id).await?;
+        let outcome = found.as_deref().and_then(|record| record.outcome.as_ref());
+        let data = outcome.and_then(|outcome| outcome.data.as_ref());
+        Ok(data.and_then(|data| serde_json::from_str(data.get()).ok()))
+    }
+
+    /// What a scope continues, with what it inherits, and what still stands of the branch that it left.
+    pub(super) async fn continued(&self, scope: &str) -> Result<Option<Continued>, Error> {
+        let Some(branch) = self.branch_of(scope).await? else { return Ok(None) };
+        let mut continued = Continued::new(&branch);
+        let mut abandoned = Vec::new();
+        self.each_in_scope(&branch.point.scope, Vec::new(), |listed, state| {
+            let fate = Fate::of(&listed.record, state);
+            let stands = matches!(fate, Fate::Standing | Fate::InDoubt | Fate::Held | Fate::Running);
+            if listed.record.detail.undoes.is_some() || !stands {
+                return;
+            }
+            if branch.includes(&listed.record) {
+                continued.inherited += 1;
+            } else {
+                abandoned.push(SettlementLine::of(&listed.record, state));
+            }
+        })
+        .await?;
+        abandoned.reverse();
+        continued.abandoned = abandoned;
+        let mut next = self.parent(&branch).await?;
+        for _ in 0..MOST_ANCESTORS {
+            let Some(ancestor) = next else { break };
+            self.each_in_scope(&ancestor.point.scope, Vec::new(), |listed, state| {
+                let is_compensation = listed.record.detail.undoes.is_some();
+                if !is_compensation
+                    && ancestor.includes(&listed.record)
+                    && is_inherited(&listed.record, state)
+                {
+                    continued.inherited += 1;
+                }
+            })
+            .await?;
+            next = self.parent(&ancestor).await?;
+        }
+        Ok(Some(continued))
+    }
+}
