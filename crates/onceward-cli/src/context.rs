@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use etcetera::BaseStrategy;
 use onceward::{
-    Blocking, Error, InvalidInput, Ledger, Listed, OperationId, Policy, StoreError, Surface, text,
+    Blocking, BranchPoint, Error, InvalidInput, Ledger, Listed, OperationId, Policy, StoreError, Surface,
+    text,
 };
 use onceward_http::inbox::Outside;
 pub(crate) use onceward_store::IfMissing;
