@@ -180,7 +180,7 @@ fn a_silent_primary_does_not_hide_a_promoted_standby() {
     standby.promote();
     let begun = std::time::Instant::now();
     while pay(&ledger, "after").is_err() {
-        assert!(begun.elapsed().as_secs() < 10, "the standby is not found");
+        assert!(begun.elapsed().as_secs() < 60, "the standby is not found");
     }
     assert!(pay(&ledger, "before").unwrap().replayed());
 }
@@ -201,7 +201,7 @@ fn a_write_that_the_standby_did_not_confirm_is_not_reported_as_written() {
                       where wait_event = 'SyncRep' and query like '%swap_3%'";
         let begun = std::time::Instant::now();
         while server.sql(cancel) == "0" {
-            assert!(begun.elapsed().as_secs() < 5, "no commit waits for the standby");
+            assert!(begun.elapsed().as_secs() < 60, "no commit waits for the standby");
         }
         let refused = paying.join().unwrap().unwrap_err();
         assert_eq!(refused.code(), onceward::Code::LedgerUnavailable, "{refused}");

@@ -12,6 +12,9 @@ use onceward_harness::{Redis, RedisCluster, Relay, eventually};
 use onceward_store::redis::{RedisOptions, RedisStore};
 use onceward_store::{Backend, IfMissing, StoreUrl, Verdict};
 
+/// Longer than any time limit of these stores, and shorter than a caller waits by default.
+const SOON: Duration = Duration::from_secs(20);
+
 fn store(url: &str) -> Arc<RedisStore> {
     RedisStore::open(RedisOptions::parse(url).unwrap()).unwrap()
 }
@@ -150,7 +153,7 @@ fn nothing_runs_while_the_server_is_down() {
     let began = Instant::now();
     let error = world.pay(&ledger, "b").unwrap_err();
     assert_eq!(error.code(), Code::LedgerUnavailable, "{error}");
-    assert!(began.elapsed() < Duration::from_secs(3), "it took {:?} to say so", began.elapsed());
+    assert!(began.elapsed() < SOON, "it took {:?} to say so", began.elapsed());
     assert_eq!(world.effects(), 1, "nothing runs without its intent");
     server.start_again();
     eventually("the ledger recovers", || world.pay(&ledger, "b").is_ok());
@@ -169,7 +172,7 @@ fn a_silent_server_times_out() {
     let began = Instant::now();
     let error = world.pay(&ledger, "b").unwrap_err();
     assert_eq!(error.code(), Code::LedgerUnavailable, "{error}");
-    assert!(began.elapsed() < Duration::from_secs(3), "it took {:?} to say so", began.elapsed());
+    assert!(began.elapsed() < SOON, "it took {:?} to say so", began.elapsed());
     assert_eq!(world.effects(), 1);
     relay.mend();
     eventually("the ledger recovers", || world.pay(&ledger, "c").is_ok());

@@ -169,7 +169,7 @@ fn a_server_that_is_asked_to_end_answers_first() {
     let begun = Instant::now();
     server.signal(Signal::SIGTERM);
     server.end();
-    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
 }
 
 /// The units of the guide are valid, and systemd's own tool starts the server with the first connection.
