@@ -57,6 +57,10 @@ pub struct Summary {
     pub settled: u64,
     /// Operations that were cancelled.
     pub cancelled: u64,
+    /// How often the scope of the workers was stopped.
+    pub barriers: u64,
+    /// Calls that were made in a branch of it.
+    pub branched: u64,
     /// Held operations that a person released.
     pub released: u64,
     /// Operations that were taken back at the end.
@@ -115,6 +119,8 @@ pub fn run(seed: u64, environment: Environment) -> Result<Summary, Broken> {
         faults: store.faults(),
         settled: world.settled(),
         cancelled: world.cancelled(),
+        barriers: world.stopped(),
+        branched: world.branched(),
         released: world.releases(),
         undone: found.undone,
         expired: found.expired,

@@ -3,7 +3,7 @@
 use onceward_sim::sim::{Environment, Summary, run};
 
 /// Enough to hit every fault many times, in seconds.
-const RUNS: u64 = 2_000;
+const RUNS: u64 = 4_000;
 
 #[expect(clippy::print_stdout, reason = "`--nocapture` shows how much was simulated")]
 fn all(environment: Environment) -> Summary {
@@ -16,6 +16,9 @@ fn all(environment: Environment) -> Summary {
         sum.faults += summary.faults;
         sum.settled += summary.settled;
         sum.cancelled += summary.cancelled;
+        sum.barriers += summary.barriers;
+        sum.branched += summary.branched;
+        sum.released += summary.released;
         sum.undone += summary.undone;
         sum.expired += summary.expired;
         sum.in_doubt += summary.in_doubt;
@@ -29,7 +32,8 @@ fn all(environment: Environment) -> Summary {
     assert!(sum.effects > RUNS && sum.crashes > RUNS / 2 && sum.stops > RUNS / 2, "{sum:?}");
     assert!(sum.faults > RUNS && sum.in_doubt > RUNS / 20, "{sum:?}");
     assert!(sum.settled > RUNS / 20 && sum.expired > RUNS / 2 && sum.cancelled > RUNS / 20, "{sum:?}");
-    assert!(sum.undone > RUNS / 20, "{sum:?}");
+    assert!(sum.undone > RUNS / 20 && sum.released > RUNS / 20, "{sum:?}");
+    assert!(sum.barriers > RUNS / 20 && sum.branched > RUNS / 20, "{sum:?}");
     assert!(sum.writes > 10 * RUNS && hours > 20, "{sum:?}");
     sum
 }

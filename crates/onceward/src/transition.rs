@@ -4,7 +4,7 @@ mod ending;
 mod undo;
 
 pub use ending::{Report, finish, report};
-pub use undo::{begin_undo, undone, withdraw_undo};
+pub use undo::{begin_undo, begin_undo_attempt, undone, withdraw_undo};
 
 use std::sync::Arc;
 

@@ -145,10 +145,12 @@ fn marks_are_kept_until_an_undo_proves_something() {
     assert!(transition::undone(&begun, &other, UndoEvidence::Probe, NOW_MS).is_none());
     let round = |record: &Record| record.detail.undone.as_ref().unwrap().round;
     let again = transition::begin_undo(&begun, &by, NOW_MS).unwrap();
-    assert_eq!((round(&begun), round(&again)), (1, 2));
+    assert_eq!((round(&begun), round(&again)), (0, 0), "no attempt has begun");
     // The first caller's compensation failed, but the second caller may have begun the next attempt.
-    assert!(transition::withdraw_undo(&again, &by, 1).detail.undone.is_some());
-    assert!(transition::withdraw_undo(&again, &by, 2).detail.undone.is_none());
+    let second = transition::begin_undo_attempt(&again, &by, 2, NOW_MS).unwrap();
+    assert_eq!(round(&second), 2, "the attempt that may take effect next");
+    assert!(transition::withdraw_undo(&second, &by, 1).detail.undone.is_some());
+    assert!(transition::withdraw_undo(&second, &by, 2).detail.undone.is_none());
     let undone = transition::undone(&again, &by, UndoEvidence::Probe, NOW_MS + 5).unwrap();
     assert!(undone.is_undone());
     let lower = transition::undone(&undone, &by, UndoEvidence::Compensation, NOW_MS + 9).unwrap();
@@ -205,6 +207,29 @@ fn a_compensation_that_had_no_effect_leaves_the_operation_standing() {
     assert_eq!(receipt.data(), Some("\"ch_1\""));
     let undoing = bench.ledger.begin_undo(&paid.id, Operation::undo_of(&paid)).unwrap();
     assert!(refund_once(&bench, &undoing).unwrap().record().attempt == 2);
+}
+
+/// Two undos were requested. The second one's compensation fails, and then the first one's runs.
+#[test]
+fn a_mark_that_a_failed_compensation_withdraws_is_set_again_before_the_next_attempt() {
+    let bench = Bench::new();
+    let paid = pay(&bench, "order-1");
+    let first = bench.ledger.begin_undo(&paid.id, Operation::undo_of(&paid)).unwrap();
+    let second = bench.ledger.begin_undo(&paid.id, Operation::undo_of(&paid)).unwrap();
+    let failed = bench
+        .ledger
+        .run_call(bench.ledger.call(second.intent.clone()), |_| Err(Failure::no_effect("refused")));
+    let outcome = UndoOutcome::of(failed.as_ref().map(|_| ()), &EffectNow::NotAsked);
+    assert_eq!(bench.ledger.end_undo(&second, &outcome).unwrap().detail.undone, None);
+    let result = bench.ledger.run_call(bench.ledger.call(first.intent.clone()), |attempt| {
+        let sent = attempt.dispatch()?;
+        assert_eq!(retry(&bench, "order-1").code(), Code::Undone, "its effect may be gone");
+        // A caller whose attempt failed before reports late. It must not withdraw this attempt's mark.
+        assert!(bench.ledger.end_undo(&second, &outcome).unwrap().detail.undone.is_some());
+        Ok(sent.created(&"re_1"))
+    });
+    let outcome = UndoOutcome::of(result.as_ref().map(|_| ()), &EffectNow::NotAsked);
+    assert!(bench.ledger.end_undo(&first, &outcome).unwrap().is_undone());
 }
 
 #[test]

@@ -1,11 +1,11 @@
 //! What must hold at the end of a run: compares the real effects with what the ledger says.
 
-use onceward::{Class, DoubleEffect, Happened, Ledger, Record, State};
+use onceward::{Class, DEFAULT_SCOPE, DoubleEffect, Happened, Ledger, Record, State};
 
 use super::Environment;
 use super::executor::Executor;
 use super::history::Broken;
-use super::world::{OPERATIONS, World, class, compensation, operation};
+use super::world::{BRANCH, OPERATIONS, World, class, compensation, operation};
 
 /// Counts of operations at the end of a run.
 #[derive(Debug, Clone, Copy, Default)]
@@ -36,9 +36,16 @@ pub fn all(
     if let Some(caller) = world.misled().first() {
         return Err(Broken::new(format!("{caller} got the result of an effect that was taken back")));
     }
+    let settlement = executor.drive(ledger.settlement(DEFAULT_SCOPE))?;
+    if !settlement.map_err(|error| Broken::new(error.to_string()))?.sums.adds_up() {
+        return Err(Broken::new("the settlement does not add up"));
+    }
     let mut sum = Found::default();
-    for number in 0..OPERATIONS {
-        let intent = operation(number).intent().map_err(|error| Broken::new(error.to_string()))?;
+    for (scope, number) in
+        [DEFAULT_SCOPE, BRANCH].into_iter().flat_map(|scope| (0..OPERATIONS).map(move |n| (scope, n)))
+    {
+        let intent =
+            operation(number).scope(scope).intent().map_err(|error| Broken::new(error.to_string()))?;
         let found = executor.drive(ledger.find(&intent.id))?;
         let effects = world.effects(intent.id.as_str());
         match found {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use onceward::{OperationId, Record, State};
@@ -13,11 +14,22 @@ use super::world::World;
 #[derive(Debug, Default)]
 pub struct History {
     writes: Mutex<BTreeMap<OperationId, Vec<Write>>>,
+    /// Whether the scope of the workers is stopped now.
+    stopped: AtomicBool,
 }
 
 #[derive(Debug, Clone, Copy)]
 enum Write {
-    Record { version: u64, state: State, attempt: u32 },
+    Record {
+        version: u64,
+        state: State,
+        attempt: u32,
+        /// Whether it was written in a stopped scope, where nothing but a compensation may begin.
+        stopped: bool,
+        /// The round of the undo that has begun, if one has.
+        #[expect(dead_code, reason = "it is printed with a violation")]
+        undo: Option<u32>,
+    },
     Deleted,
 }
 
@@ -34,8 +46,22 @@ impl Write {
 impl History {
     /// Notes a record that was written.
     pub fn note_write(&self, record: &Record) {
-        let write = Write::Record { version: record.version, state: record.state, attempt: record.attempt };
+        let stopped = self.stopped.load(Ordering::SeqCst)
+            && record.scope == onceward::DEFAULT_SCOPE
+            && record.detail.undoes.is_none();
+        let write = Write::Record {
+            version: record.version,
+            state: record.state,
+            attempt: record.attempt,
+            stopped,
+            undo: record.detail.undone.as_ref().map(|mark| mark.round),
+        };
         self.writes().entry(record.id.clone()).or_default().push(write);
+    }
+
+    /// Notes that the scope of the workers was stopped, or continues.
+    pub fn note_stop(&self, stopped: bool) {
+        self.stopped.store(stopped, Ordering::SeqCst);
     }
 
     /// Notes that a record was deleted.
@@ -74,7 +100,8 @@ impl History {
 fn follows(before: Write, after: Write) -> Result<(), &'static str> {
     match (before, after) {
         (Write::Deleted, Write::Deleted) => Err("what was deleted is deleted again"),
-        (Write::Deleted, Write::Record { version, state, attempt }) => match (version, state) {
+        (Write::Deleted, Write::Record { stopped: true, .. }) => Err("something began in a stopped scope"),
+        (Write::Deleted, Write::Record { version, state, attempt, .. }) => match (version, state) {
             (1, State::Staged) if attempt == 0 => Ok(()),
             (1, State::Running) if attempt == 1 => Ok(()),
             _ => Err("the first record is neither staged nor the first attempt"),
@@ -88,13 +115,19 @@ fn follows(before: Write, after: Write) -> Result<(), &'static str> {
             | State::InDoubt
             | State::Cancelled => Err("something else than a tombstone was deleted"),
         },
-        (Write::Record { version, state, attempt }, Write::Record { version: v, state: s, attempt: a }) => {
+        (
+            Write::Record { version, state, attempt, .. },
+            Write::Record { version: v, state: s, attempt: a, stopped, .. },
+        ) => {
             if v != version + 1 {
                 return Err("a version was skipped or written twice");
             }
             let begins = s == State::Running && a == attempt + 1;
             if a != attempt && !begins {
                 return Err("the number of the attempt changed without a new attempt");
+            }
+            if begins && stopped {
+                return Err("an attempt began in a stopped scope");
             }
             if may_become(state, s, begins) {
                 Ok(())

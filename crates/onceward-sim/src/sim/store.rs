@@ -193,11 +193,21 @@ impl Store for FaultyStore {
     }
 
     async fn stop(&self, barrier: &Barrier) -> Result<Barrier, StoreError> {
-        self.carry(self.inner.stop(barrier)).await
+        let stopped = async {
+            let barrier = self.inner.stop(barrier).await?;
+            self.history.note_stop(true);
+            Ok(barrier)
+        };
+        self.carry(stopped).await
     }
 
     async fn resume(&self, scope: &str) -> Result<Option<Barrier>, StoreError> {
-        self.carry(self.inner.resume(scope)).await
+        let resumed = async {
+            let barrier = self.inner.resume(scope).await?;
+            self.history.note_stop(false);
+            Ok(barrier)
+        };
+        self.carry(resumed).await
     }
 
     async fn barriers(&self) -> Result<Vec<Barrier>, StoreError> {

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use super::Ledger;
+use super::{Begun, Claim, Ledger};
 use crate::error::Error;
+use crate::facts::{Ending, Happened};
 use crate::key::{MAX_NAME, OperationId};
 use crate::operation::{Intent, Operation};
-use crate::record::{Record, UndoEvidence};
+use crate::record::{Outcome, Record, UndoEvidence};
 use crate::store::Filter;
 use crate::transition;
 use crate::undo::{Reversal, UndoOutcome, UndoStep, sort_for_undo};
@@ -98,16 +99,47 @@ impl Ledger {
     /// # Errors
     /// [`Error::WrongState`] if this undo was not begun; and the ledger's own errors.
     pub async fn end_undo(&self, undoing: &Undoing, outcome: &UndoOutcome) -> Result<Arc<Record>, Error> {
-        let (by, round) =
-            (&undoing.intent.id, undoing.record.detail.undone.as_ref().map_or(0, |mark| mark.round));
+        let by = &undoing.intent.id;
+        let failed = match outcome {
+            UndoOutcome::NotUndone(_) => self.attempts_without_effect(by).await?,
+            UndoOutcome::Undone(_) | UndoOutcome::Unconfirmed(_) | UndoOutcome::InDoubt(_) => 0,
+        };
         self.change(&undoing.record.id, "taking it back", |record, _, now_ms| match outcome {
             UndoOutcome::Undone(evidence) => transition::undone(record, by, *evidence, now_ms),
-            UndoOutcome::NotUndone(_) => Some(transition::withdraw_undo(record, by, round)),
+            UndoOutcome::NotUndone(_) => Some(transition::withdraw_undo(record, by, failed)),
             // The mark stays: the effect may be gone.
             UndoOutcome::Unconfirmed(_) | UndoOutcome::InDoubt(_) => {
                 transition::undone(record, by, UndoEvidence::Pending, now_ms)
             }
         })
         .await
+    }
+
+    /// The number of the compensation's last attempt, if it certainly had no effect. Otherwise 0: what has marked the
+    /// operation may still take effect, or belongs to another action.
+    async fn attempts_without_effect(&self, by: &OperationId) -> Result<u32, Error> {
+        let found = self.store().load(by).await?;
+        Ok(found.map_or(0, |record| match record.happened() {
+            Happened::No => record.attempt,
+            Happened::Yes | Happened::Unknown => 0,
+        }))
+    }
+
+    /// Marks the operation for an attempt of its compensation that has just begun, before anything is dispatched.
+    /// Another undo may have ended without effect since this one was requested, and have withdrawn the mark.
+    pub(super) async fn begin_undo_attempt(&self, claim: Claim, id: &OperationId) -> Result<Begun, Error> {
+        let (by, attempt) = (claim.record().id.clone(), claim.record().attempt);
+        let marked = self
+            .change(id, "taking it back", |record, _, now_ms| {
+                transition::begin_undo_attempt(record, &by, attempt, now_ms)
+            })
+            .await;
+        match marked {
+            Ok(_) => Ok(Begun::Execute(claim)),
+            Err(error) => {
+                let reason = format!("the operation could not be marked, so nothing was sent: {error}");
+                claim.finish(Ending::Failed(Outcome::because(Some(reason)))).await.map(Begun::Replay)
+            }
+        }
     }
 }

@@ -50,7 +50,8 @@ pub struct Undone {
     pub at_ms: i64,
     /// What shows that the effect is gone.
     pub evidence: UndoEvidence,
-    /// How often an undo was begun. Only the newest one may withdraw the mark.
+    /// The attempt of the compensation that marked the operation last, before its dispatch; 0 if none has. An attempt
+    /// that had no effect withdraws only its own mark and older ones.
     pub round: u32,
 }
 

@@ -13,12 +13,23 @@ pub fn begin_undo(record: &Record, by: &OperationId, now_ms: i64) -> Option<Reco
         return None;
     }
     let round = match &record.detail.undone {
-        None => 1,
-        Some(mark) if mark.by == *by && !mark.evidence.is_gone() => mark.round.saturating_add(1),
+        None => 0,
+        Some(mark) if mark.by == *by && !mark.evidence.is_gone() => mark.round,
         Some(_) => return None,
     };
     let mark = Undone { by: by.clone(), at_ms: now_ms, evidence: UndoEvidence::Pending, round };
     Some(record.marked(Some(mark)))
+}
+
+/// The record with the mark of an attempt of the compensation, which has begun and has not been dispatched. An earlier
+/// attempt that had no effect may have withdrawn the mark since this undo began. `None` as for [`begin_undo`].
+#[must_use]
+pub fn begin_undo_attempt(record: &Record, by: &OperationId, attempt: u32, now_ms: i64) -> Option<Record> {
+    let mut next = begin_undo(record, by, now_ms)?;
+    if let Some(mark) = &mut next.detail.undone {
+        mark.round = attempt;
+    }
+    Some(next)
 }
 
 /// The record with the evidence that its effect is gone. Evidence is never lowered. `None` if `by` has not begun to
@@ -32,12 +43,12 @@ pub fn undone(record: &Record, by: &OperationId, evidence: UndoEvidence, now_ms:
     Some(record.marked(Some(Undone { evidence, at_ms: now_ms, ..mark.clone() })))
 }
 
-/// The record without the mark, because the compensation of this round had no effect. Unchanged if another undo was
-/// begun since.
+/// The record without the mark, because the attempts of the compensation up to this one had no effect. Unchanged if a
+/// later attempt has marked it.
 #[must_use]
-pub fn withdraw_undo(record: &Record, by: &OperationId, round: u32) -> Record {
+pub fn withdraw_undo(record: &Record, by: &OperationId, attempt: u32) -> Record {
     match &record.detail.undone {
-        Some(mark) if mark.by == *by && mark.round == round && !mark.evidence.is_gone() => {
+        Some(mark) if mark.by == *by && mark.round <= attempt && !mark.evidence.is_gone() => {
             record.marked(None)
         }
         Some(_) | None => record.clone(),
