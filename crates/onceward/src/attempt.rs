@@ -153,16 +153,19 @@ impl Attempt {
             Either::Left((output, _)) => return Some(output),
             Either::Right(((), _)) => {}
         }
-        let grace = async {
+        // It is not awaited before the time counts: the other side may not take it.
+        let asking = async {
             ask.await;
-            match self.store.as_ref().and_then(Weak::upgrade) {
-                Some(store) => store.clock().sleep(STOP_GRACE_MS).await,
-                None => {}
+            std::future::pending::<()>().await
+        };
+        let grace = async {
+            if let Some(store) = self.store.as_ref().and_then(Weak::upgrade) {
+                store.clock().sleep(STOP_GRACE_MS).await;
             }
         };
-        match select(work, std::pin::pin!(grace)).await {
+        match select(work, select(std::pin::pin!(grace), std::pin::pin!(asking))).await {
             Either::Left((output, _)) => Some(output),
-            Either::Right(((), _)) => None,
+            Either::Right(_) => None,
         }
     }
 
@@ -175,6 +178,14 @@ impl Attempt {
         if self.is_cancel_requested() {
             return Err(Failure::no_effect("it was asked to stop before anything was sent").stopped());
         }
+        self.note_dispatched()
+    }
+
+    /// Records that the request was sent, for work that has sent it already: it is not refused.
+    ///
+    /// # Errors
+    /// The dispatch could not be recorded, or the attempt has ended.
+    pub fn note_dispatched(&self) -> Result<Dispatched, Failure> {
         if let Some(lock) = &self.lock {
             let Some(lock) = lock.upgrade() else {
                 return Err(Failure::no_effect("the attempt has ended, so nothing was sent"));
@@ -189,7 +200,10 @@ impl Attempt {
 
 impl fmt::Debug for Attempt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Attempt").field("record", &self.record).field("asked", &self.asked).finish_non_exhaustive()
+        f.debug_struct("Attempt")
+            .field("record", &self.record)
+            .field("asked", &self.asked)
+            .finish_non_exhaustive()
     }
 }
 

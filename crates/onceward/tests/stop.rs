@@ -11,8 +11,8 @@ use std::task::{Context, Waker};
 use async_trait::async_trait;
 use common::NOW_MS;
 use onceward::{
-    Begun, Claim, Class, Clock, Code, Ending, Error, Failure, Fate, Happened, ManualClock, MemoryStore, Operation,
-    Outcome, Ran, Record, Settlement, State, transition,
+    Begun, Claim, Class, Clock, Code, Ending, Error, Failure, Fate, Happened, ManualClock, MemoryStore,
+    Operation, Outcome, Ran, Record, Settlement, State, transition,
 };
 use proptest::prelude::*;
 

@@ -2,7 +2,9 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::bench::{Bench, Problem, Verdict, conflict, ensure, equal, everything, in_state, next, same, staged, wait};
+use super::bench::{
+    Bench, Problem, Verdict, conflict, ensure, equal, everything, in_state, next, same, staged, wait,
+};
 use super::{Case, cases, stop};
 use crate::error::Error;
 use crate::facts::Liveness;
