@@ -348,11 +348,13 @@ mod tests {
                 held.recv().unwrap_err();
                 7
             });
-            match supervised {
-                Supervised::StoppedBefore(Stop::Requested) => assert!(!dispatches),
-                Supervised::Finished(7) => assert!(dispatches),
-                other => panic!("{other:?}"),
-            }
+            assert!(
+                matches!(
+                    (supervised, dispatches),
+                    (Supervised::StoppedBefore(Stop::Requested), false) | (Supervised::Finished(7), true)
+                ),
+                "dispatched: {dispatches}"
+            );
         }
     }
 

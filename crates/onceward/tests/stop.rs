@@ -1,4 +1,5 @@
 //! Stopping a scope, and the settlement that accounts for every intent.
+#![allow(clippy::unwrap_used, reason = "a test may give up")]
 
 mod common;
 
