@@ -335,7 +335,7 @@ mod tests {
             let inside = Arc::clone(&gate);
             let release = Mutex::new(Some(release));
             let is_asked = || {
-                // Dispatched work hears of the stop, and still has its answer.
+                // Dispatched work ends after the stop was seen, with its answer.
                 if answers {
                     drop(lock(&release).take());
                 }

@@ -60,7 +60,7 @@ def test_a_coroutine_is_cancelled_and_in_doubt(ledger: Ledger, tmp_path: Path) -
         with pytest.raises(InDoubt, match="it was asked to stop, and its coroutine was cancelled") as told:
             await charge()
         assert told.value.ran and told.value.happened == "unknown"
-        # The caller goes on: it was not cancelled.
+        # The caller was not cancelled.
         task: Any = asyncio.current_task()
         assert not hasattr(task, "cancelling") or task.cancelling() == 0
         await asyncio.sleep(0)

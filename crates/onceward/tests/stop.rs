@@ -128,7 +128,7 @@ fn an_attempt_learns_that_its_operation_was_cancelled() {
     ledger.cancel(&claim.record().id).unwrap();
     assert!(ledger.wait_for(claim.attempt().check_cancel_requested()).unwrap());
     let failed = Ending::Failed(Outcome::because(Some("interrupted".to_owned())));
-    // The scope goes on, so a further attempt would not be refused.
+    // The scope is not stopped, so a further attempt would not be refused.
     assert!(matches!(ledger.wait_for(claim.finish(failed)), Err(Error::Failed { .. })));
     // The next attempt was not asked to end.
     let next = begun(&ledger, "a");

@@ -1,4 +1,4 @@
-//! `once stop` while a call is under way: the server is told, and the evidence decides.
+//! `once stop` while a call is under way: the server gets a cancellation, and the evidence decides.
 
 use serde_json::{Value, json};
 

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use http_body_util::BodyExt;
 use hyper::{Method, StatusCode};
 use onceward::State;
@@ -68,12 +69,9 @@ impl Provider {
         tokio::spawn(async move {
             loop {
                 let (stream, _) = listener.accept().await.unwrap();
-                let conversation = converse(stream, Arc::clone(&script), Arc::clone(&count));
                 let ended = Arc::clone(&ended);
-                tokio::spawn(async move {
-                    conversation.await;
-                    ended.fetch_add(1, Ordering::SeqCst);
-                });
+                let conversation = converse(stream, Arc::clone(&script), Arc::clone(&count));
+                tokio::spawn(conversation.map(move |()| ended.fetch_add(1, Ordering::SeqCst)));
             }
         });
         Self { url, plays, generations, closed }

@@ -110,8 +110,8 @@ impl ProxyState {
         question::ask(&*job.transport, question, job.call.arguments(), &job.era).await
     }
 
-    /// Sends the call to the server and waits for its answer without a time limit. If it is asked to stop meanwhile, the
-    /// server is told, and has a little longer to answer.
+    /// Sends the call to the server and waits for its answer without a time limit. If the attempt is asked to stop,
+    /// the server gets a cancellation and a grace period to answer.
     async fn attempt(&self, job: &GuardedCall, attempt: Attempt) -> Result<Done, Failure> {
         let request = outgoing(job, &attempt);
         let sent = attempt.dispatch()?;
@@ -142,7 +142,7 @@ impl ProxyState {
             ServerReply::Over(reason) => return Err(Failure::in_doubt(reason)),
         };
         if attempt.is_cancel_requested() {
-            // An error that answers the cancellation would read as if nothing had happened. The proxy says what is known.
+            // An error that answers the cancellation would read as if nothing had happened, so the proxy answers.
             let ending = ending.map_err(Failure::stopped);
             if ending.is_ok() {
                 *lock(&job.server_answer) = Some(server_answer);

@@ -42,7 +42,7 @@ fn a_stop_on_one_side_reaches_an_attempt_on_the_other(here: &Bench, there: &Benc
         return Err(Problem::new("it was replayed, where it should run"));
     };
     let attempt = claim.attempt();
-    ensure!(!wait(attempt.check_cancel_requested())?, "it was asked to end, although nobody asked");
+    ensure!(!wait(attempt.check_cancel_requested())?, "it was asked to end before the stop");
     there.ledger().stop("run-7", None)?;
     wait(attempt.cancel_requested());
     ensure!(attempt.dispatch().is_err(), "it dispatched, although it was asked to end");
