@@ -178,7 +178,7 @@ fn one<C: Batch>(
         session.output.line(&Line::of(progress.lines, &doubt), || line_text(&doubt));
         let envelope = match stop {
             Stop::Signal(_) => progress.stopped(stop),
-            Stop::Timeout { .. } => progress.partial(session),
+            Stop::Requested | Stop::Timeout { .. } => progress.partial(session),
         };
         let exit = envelope.exit;
         say(&session.output, envelope, &progress);

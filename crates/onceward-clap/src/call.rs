@@ -181,8 +181,10 @@ pub(crate) fn execute<C: Mutating<D>, D: Danger>(
     let result = ledger.run_call(call, |attempt| {
         let gate = Arc::new(DispatchGate::default());
         let number = attempt.number();
-        let work = work::<C, D>(session, command, attempt, &gate);
-        match session.supervisor.supervise(timeout_ms, &gate, work) {
+        let work = work::<C, D>(session, command, attempt.clone(), &gate);
+        // A ledger that cannot be read now is read again later.
+        let is_asked = || ledger.wait_for(attempt.check_cancel_requested()).unwrap_or(false);
+        match session.supervisor.supervise_attempt(timeout_ms, &gate, Some(&is_asked), work) {
             Supervised::Finished(Ok(done)) => Ok(done),
             Supervised::Finished(Err(fault)) => Err(fault.into_failure(gate.passed())),
             Supervised::Panicked => {
@@ -190,7 +192,8 @@ pub(crate) fn execute<C: Mutating<D>, D: Danger>(
                 Err(fault.into_failure(gate.passed()))
             }
             Supervised::StoppedBefore(stop) => {
-                *lock(&stopped) = Some(stop);
+                // The ledger says what a request to stop means for the next call.
+                *lock(&stopped) = Some(stop).filter(|stop| *stop != Stop::Requested);
                 Err(Failure::no_effect(format!("{stop} before anything was sent")).stopped())
             }
             Supervised::StoppedAfter(stop) => {

@@ -162,7 +162,7 @@ impl Envelope {
     /// Stopped with nothing under way, or before anything was dispatched.
     pub(crate) fn stopped(stop: Stop) -> Self {
         let code = match stop {
-            Stop::Signal(_) => Code::Cancelled,
+            Stop::Signal(_) | Stop::Requested => Code::Cancelled,
             Stop::Timeout { .. } => Code::Timeout,
         };
         let message = format!("{stop} before anything was sent; it had no effect");
@@ -183,7 +183,7 @@ impl Envelope {
         let record = Arc::new(Record { state: State::InDoubt, attempt, ..started });
         let reason = format!("{stop} after the request was sent; it may or may not have taken effect");
         let error = match stop {
-            Stop::Signal(_) => Error::InDoubt { record, reason, ran: Ran::Yes },
+            Stop::Signal(_) | Stop::Requested => Error::InDoubt { record, reason, ran: Ran::Yes },
             Stop::Timeout { .. } => Error::Timeout { record, reason },
         };
         Self { exit: stop.exit(), record: None, ..Self::failed(error, surface) }

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use onceward::{Failure, span_in_words};
+use onceward::{Failure, STOP_GRACE_MS, span_in_words};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -14,12 +14,16 @@ use crate::fault::Fault;
 /// How long dispatched work may continue after a signal: long enough for the reply to a request in flight, shorter
 /// than the time that process managers wait before they kill.
 const GRACE: Duration = Duration::from_millis(1_000);
+/// How often the ledger is asked whether the attempt is to end, and how long after its beginning for the first time.
+const LOOK: Duration = Duration::from_millis(500);
 
 /// Why work was stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stop {
     /// By a signal.
     Signal(i32),
+    /// By a stop of its scope, or a cancel of the operation, in another process.
+    Requested,
     /// Its time limit was reached.
     Timeout {
         /// The limit.
@@ -28,10 +32,11 @@ pub(crate) enum Stop {
 }
 
 impl Stop {
-    /// 128 and the signal, as shells have it; the contract's 10 for a timeout.
+    /// 128 and the signal, as shells have it; the contract's codes for a doubt and a timeout.
     pub(crate) fn exit(self) -> u8 {
         match self {
             Self::Signal(signal) => u8::try_from(128 + signal).unwrap_or(130),
+            Self::Requested => 79,
             Self::Timeout { .. } => 10,
         }
     }
@@ -43,6 +48,7 @@ impl fmt::Display for Stop {
             Self::Signal(SIGINT) => f.write_str("stopped by SIGINT"),
             Self::Signal(SIGTERM) => f.write_str("stopped by SIGTERM"),
             Self::Signal(signal) => write!(f, "stopped by signal {signal}"),
+            Self::Requested => f.write_str("asked to stop"),
             Self::Timeout { limit_ms } => {
                 let limit = span_in_words(i64::try_from(*limit_ms).unwrap_or(i64::MAX));
                 write!(f, "timed out after {limit}")
@@ -172,6 +178,17 @@ impl Supervisor {
         gate: &DispatchGate,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Supervised<T> {
+        self.supervise_attempt(limit_ms, gate, None, work)
+    }
+
+    /// The same for work that another process may ask to end. `is_asked` reads that from the ledger.
+    pub(crate) fn supervise_attempt<T: Send + 'static>(
+        &self,
+        limit_ms: u64,
+        gate: &DispatchGate,
+        is_asked: Option<&dyn Fn() -> bool>,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Supervised<T> {
         let result = Arc::new(Mutex::new(None));
         let (told, inner) = (Arc::clone(&result), Arc::clone(&self.inner));
         lock(&self.inner.state).phase = Phase::Working;
@@ -183,7 +200,7 @@ impl Supervisor {
             inner.news.notify_all();
         });
         let supervised = match worker {
-            Ok(_) => self.watch(limit_ms, gate, &result),
+            Ok(_) => self.watch(limit_ms, gate, is_asked, &result),
             Err(_) => Supervised::Panicked,
         };
         lock(&self.inner.state).phase = Phase::Answering;
@@ -194,26 +211,37 @@ impl Supervisor {
         &self,
         limit_ms: u64,
         gate: &DispatchGate,
+        is_asked: Option<&dyn Fn() -> bool>,
         result: &Mutex<Option<Option<T>>>,
     ) -> Supervised<T> {
         let begun = Instant::now();
         let limit = Duration::from_millis(limit_ms);
+        let (mut looked, mut requested) = (begun, None);
         let mut stopping: Option<(Stop, Instant)> = None;
         let mut state = lock(&self.inner.state);
         loop {
             if let Some(ended) = lock(result).take() {
                 return ended.map_or(Supervised::Panicked, Supervised::Finished);
             }
+            if let Some(is_asked) = is_asked.filter(|_| stopping.is_none() && looked.elapsed() >= LOOK) {
+                // Signals arrive while the ledger is read.
+                drop(state);
+                requested = is_asked().then_some(Stop::Requested);
+                looked = Instant::now();
+                state = lock(&self.inner.state);
+                if lock(result).is_some() {
+                    continue;
+                }
+            }
             if stopping.is_none() {
                 let signal = state.signal.map(Stop::Signal);
                 let timeout =
                     (limit_ms > 0 && begun.elapsed() >= limit).then_some(Stop::Timeout { limit_ms });
-                if let Some(stop) = signal.or(timeout) {
+                if let Some(stop) = signal.or(requested).or(timeout) {
                     if gate.close(stop) != GateState::Passed {
                         return Supervised::StoppedBefore(stop);
                     }
-                    let grace = if signal.is_some() { GRACE } else { Duration::ZERO };
-                    stopping = Some((stop, Instant::now() + grace));
+                    stopping = Some((stop, Instant::now() + grace(stop)));
                 }
             }
             let nap = match stopping {
@@ -222,6 +250,7 @@ impl Supervisor {
                 None if limit_ms > 0 => limit.saturating_sub(begun.elapsed()),
                 None => Duration::from_secs(3_600),
             };
+            let nap = if is_asked.is_some() && stopping.is_none() { nap.min(LOOK) } else { nap };
             let woken = self.inner.news.wait_timeout(state, nap);
             state = woken.unwrap_or_else(PoisonError::into_inner).0;
         }
@@ -237,6 +266,15 @@ impl Supervisor {
         {
             words(Stop::Signal(signal));
         }
+    }
+}
+
+/// How long dispatched work may continue.
+fn grace(stop: Stop) -> Duration {
+    match stop {
+        Stop::Signal(_) => GRACE,
+        Stop::Requested => Duration::from_millis(STOP_GRACE_MS),
+        Stop::Timeout { .. } => Duration::ZERO,
     }
 }
 
@@ -286,6 +324,38 @@ mod tests {
         });
         assert!(matches!(supervised, Supervised::StoppedAfter(Stop::Signal(SIGTERM))));
         drop(release);
+    }
+
+    #[test]
+    fn another_process_can_ask_for_the_end_of_an_attempt() {
+        let supervisor = Supervisor::default();
+        for (dispatches, answers) in [(false, false), (true, true)] {
+            let gate = Arc::new(DispatchGate::default());
+            let (release, held) = mpsc::channel::<()>();
+            let inside = Arc::clone(&gate);
+            let release = Mutex::new(Some(release));
+            let is_asked = || {
+                // Dispatched work ends after the stop was seen, with its answer.
+                if answers {
+                    drop(lock(&release).take());
+                }
+                true
+            };
+            let supervised = supervisor.supervise_attempt(0, &gate, Some(&is_asked), move || {
+                if dispatches {
+                    inside.pass(|| Ok(())).unwrap();
+                }
+                held.recv().unwrap_err();
+                7
+            });
+            assert!(
+                matches!(
+                    (supervised, dispatches),
+                    (Supervised::StoppedBefore(Stop::Requested), false) | (Supervised::Finished(7), true)
+                ),
+                "dispatched: {dispatches}"
+            );
+        }
     }
 
     #[test]

@@ -5,9 +5,23 @@ use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use onceward::{Ledger, ManualClock, MemoryStore};
+use onceward::{Clock, Ledger, MemoryStore};
 use onceward_mcp::{HostScope, Options, Proxy, Streams, fuzz};
 use proptest::prelude::*;
+
+/// A clock on which no time passes: calls that wait for their answer are not asked to end.
+struct StillClock;
+
+#[async_trait::async_trait]
+impl Clock for StillClock {
+    fn now_ms(&self) -> i64 {
+        0
+    }
+
+    async fn sleep(&self, _ms: u64) {
+        std::future::pending().await
+    }
+}
 
 /// A stream that stores what is written to it.
 #[derive(Clone, Default)]
@@ -44,7 +58,7 @@ impl Bench {
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_time().build().unwrap();
         let (client, server) = (Sink::default(), Sink::default());
         let options = Options { drain_ms: 0, ..Options::new("s", "s", HostScope::Chosen("s".to_owned())) };
-        let ledger = Ledger::new(Arc::new(MemoryStore::new(ManualClock::at(0))));
+        let ledger = Ledger::new(Arc::new(MemoryStore::new(StillClock)));
         let streams = Streams { client: Box::new(client.clone()), server: Box::new(server.clone()) };
         let proxy = Proxy::new(ledger, options, streams, runtime.handle().clone());
         Self { proxy, client, server, _runtime: runtime }

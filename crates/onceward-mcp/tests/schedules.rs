@@ -29,8 +29,9 @@ impl Clock for TestClock {
         self.0.load(Ordering::SeqCst)
     }
 
-    async fn sleep(&self, _ms: u64) {
-        tokio::time::sleep(Duration::from_millis(1)).await;
+    async fn sleep(&self, ms: u64) {
+        // Polls are fast; the watch for a stop, which never comes here, takes its real time.
+        tokio::time::sleep(Duration::from_millis(if ms < 500 { 1 } else { ms })).await;
     }
 }
 

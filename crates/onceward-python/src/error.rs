@@ -61,6 +61,13 @@ fn exception(py: Python<'_>, error: &Error, answer: Answer) -> PyResult<PyErr> {
     Ok(PyErr::from_value(made))
 }
 
+/// The exception for a function that must send nothing, because its attempt was asked to end.
+pub(crate) fn not_dispatched(py: Python<'_>, why: &str) -> PyErr {
+    static CLASS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let class = CLASS.import(py, "onceward.errors", "NotDispatched");
+    class.and_then(|class| class.call1((why,))).map_or_else(|problem| problem, PyErr::from_value)
+}
+
 /// Every code, for the test that each has a class.
 pub(crate) fn codes() -> Vec<String> {
     Code::ALL.iter().map(Code::to_string).collect()

@@ -25,6 +25,7 @@ mod fork;
 mod loop_waker;
 mod lease_keeper;
 mod attempt;
+mod stop_watch;
 mod claim;
 mod atomic;
 mod record;
@@ -45,6 +46,7 @@ fn _onceward(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<async_call::AsyncCall>()?;
     module.add_class::<loop_waker::LoopWaker>()?;
     module.add_class::<attempt::Attempt>()?;
+    module.add_class::<stop_watch::StopWatch>()?;
     module.add_class::<claim::Claim>()?;
     module.add_class::<record::Record>()?;
     module.add_class::<receipt::Receipt>()?;

@@ -1,14 +1,22 @@
 //! The view of an attempt for the code that does the work, and the ways to report how it went.
 
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
+use futures_util::future::{Either, select};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
 use crate::facts::Ending;
 use crate::key::OperationId;
-use crate::record::{Effect, Outcome, Record, Usage};
-use crate::store::{Dispatch, OwnerLock};
+use crate::record::{Effect, Outcome, Record, State, Usage};
+use crate::store::{Dispatch, OwnerLock, Store, StoreError};
+
+/// How long an attempt runs before its record is read for a request to end, and how long until the next read.
+const LOOK_MS: u64 = 500;
+/// How long a request that is under way has to be answered after its attempt was asked to end.
+pub const STOP_GRACE_MS: u64 = 10_000;
 
 /// One try at executing an operation. Its intent is durable, and nothing has been sent yet.
 ///
@@ -28,11 +36,15 @@ use crate::store::{Dispatch, OwnerLock};
 /// })?;
 /// # Ok::<(), onceward::Error>(())
 /// ```
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Attempt {
     record: Arc<Record>,
     /// Weak, so that work that keeps the attempt cannot keep it alive after it has ended. A read has no lock.
     lock: Option<Weak<dyn OwnerLock>>,
+    /// Where a request to end it can be read. Weak for the same reason. A read cannot be asked to end.
+    store: Option<Weak<dyn Store>>,
+    /// Whether such a request was seen.
+    asked: Arc<AtomicBool>,
 }
 
 /// The proof that the dispatch is recorded: a crash from here on leaves the operation in doubt. Only this
@@ -41,8 +53,14 @@ pub struct Attempt {
 pub struct Dispatched(());
 
 impl Attempt {
-    pub(crate) fn new(record: Arc<Record>, lock: Option<Weak<dyn OwnerLock>>) -> Self {
-        Self { record, lock }
+    /// The attempt of the record's owner.
+    pub(crate) fn new(record: Arc<Record>, lock: Weak<dyn OwnerLock>, store: Weak<dyn Store>) -> Self {
+        Self { lock: Some(lock), store: Some(store), ..Self::without_lock(record) }
+    }
+
+    /// A read, or the attempt of another process.
+    pub(crate) fn without_lock(record: Arc<Record>) -> Self {
+        Self { record, lock: None, store: None, asked: Arc::default() }
     }
 
     /// The operation's id.
@@ -84,12 +102,90 @@ impl Attempt {
         }
     }
 
+    /// Resolves when someone asked for this attempt to end: its scope was stopped, or the operation cancelled. Never
+    /// resolves otherwise, so it is raced against the work. The ledger is not read during the first half second, and
+    /// then twice a second.
+    ///
+    /// Work that has not dispatched anything then fails with certainty. Other work stops if it can, and reports what
+    /// the evidence says: [`Attempt::finish_or_give_up`] waits for it a little longer.
+    pub async fn cancel_requested(&self) {
+        while !self.is_cancel_requested() {
+            let Some(store) = self.store.as_ref().and_then(Weak::upgrade) else {
+                return std::future::pending().await;
+            };
+            store.clock().sleep(LOOK_MS).await;
+            // A ledger that cannot be read now is read again later.
+            drop(self.check_cancel_requested().await);
+        }
+    }
+
+    /// Reads whether someone asked for this attempt to end. For work that cannot wait for
+    /// [`Attempt::cancel_requested`]; do not call it more often than twice a second.
+    ///
+    /// # Errors
+    /// When the ledger cannot be read.
+    pub async fn check_cancel_requested(&self) -> Result<bool, StoreError> {
+        if !self.is_cancel_requested()
+            && let Some(store) = self.store.as_ref().and_then(Weak::upgrade)
+            && let Some(found) = store.load(self.operation()).await?
+            && asks_to_end(&found, self.number())
+        {
+            self.asked.store(true, Ordering::SeqCst);
+        }
+        Ok(self.is_cancel_requested())
+    }
+
+    /// Whether a request to end this attempt was seen so far. Reads nothing.
+    #[must_use]
+    pub fn is_cancel_requested(&self) -> bool {
+        self.asked.load(Ordering::SeqCst)
+    }
+
+    /// Drives work that has dispatched its request. If the attempt is asked to end, `ask` tells the other side, and
+    /// the work has [`STOP_GRACE_MS`] more. `None` if that was not enough: then only a doubt can be reported.
+    pub async fn finish_or_give_up<T>(
+        &self,
+        work: impl Future<Output = T>,
+        ask: impl Future<Output = ()>,
+    ) -> Option<T> {
+        let mut work = std::pin::pin!(work);
+        match select(work.as_mut(), std::pin::pin!(self.cancel_requested())).await {
+            Either::Left((output, _)) => return Some(output),
+            Either::Right(((), _)) => {}
+        }
+        // It is not awaited before the time counts: the other side may not take it.
+        let asking = async {
+            ask.await;
+            std::future::pending::<()>().await
+        };
+        let grace = async {
+            if let Some(store) = self.store.as_ref().and_then(Weak::upgrade) {
+                store.clock().sleep(STOP_GRACE_MS).await;
+            }
+        };
+        match select(work, select(std::pin::pin!(grace), std::pin::pin!(asking))).await {
+            Either::Left((output, _)) => Some(output),
+            Either::Right(_) => None,
+        }
+    }
+
     /// Records that the request is about to be sent. Before this call, a crash certainly had no effect.
     ///
     /// # Errors
-    /// The dispatch could not be recorded, or the attempt has ended. Send nothing in that case: other callers
-    /// may already treat this attempt as one without effect.
+    /// The dispatch could not be recorded, the attempt has ended, or it was asked to end. Send nothing in that case:
+    /// other callers may already treat this attempt as one without effect.
     pub fn dispatch(&self) -> Result<Dispatched, Failure> {
+        if self.is_cancel_requested() {
+            return Err(Failure::no_effect("it was asked to stop before anything was sent").stopped());
+        }
+        self.note_dispatched()
+    }
+
+    /// Records that the request was sent, for work that has sent it already: it is not refused.
+    ///
+    /// # Errors
+    /// The dispatch could not be recorded, or the attempt has ended.
+    pub fn note_dispatched(&self) -> Result<Dispatched, Failure> {
         if let Some(lock) = &self.lock {
             let Some(lock) = lock.upgrade() else {
                 return Err(Failure::no_effect("the attempt has ended, so nothing was sent"));
@@ -100,6 +196,25 @@ impl Attempt {
         }
         Ok(Dispatched(()))
     }
+}
+
+impl fmt::Debug for Attempt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Attempt")
+            .field("record", &self.record)
+            .field("asked", &self.asked)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Whether the record asks the owner of this attempt to end it.
+fn asks_to_end(record: &Record, attempt: u32) -> bool {
+    let is_open = match record.state {
+        // One that was put in doubt because its owner was silent has not ended.
+        State::Running | State::InDoubt => true,
+        State::Staged | State::Done | State::Failed | State::Cancelled | State::Expired => false,
+    };
+    is_open && record.attempt == attempt && record.detail.cancel_requested_ms.is_some()
 }
 
 /// How an attempt ended, derived from the result of its work.
@@ -274,6 +389,13 @@ impl Failure {
     /// It took too long, and it is unknown whether it took effect.
     pub fn timed_out(reason: impl ToString) -> Self {
         Self { certainty: Certainty::TimedOut, ..Self::no_effect(reason) }
+    }
+
+    /// The attempt was asked to end after its dispatch, and no answer came in time. `sent_to` is who did not answer.
+    pub fn stopped_unanswered(sent_to: &str) -> Self {
+        let seconds = STOP_GRACE_MS / 1_000;
+        let why = format!("it was asked to stop, and {sent_to} gave no answer within {seconds} s");
+        Self::in_doubt(why).stopped()
     }
 
     /// The call was interrupted: it does not retry, even if it has retries left.

@@ -17,7 +17,7 @@ use crate::time::rfc3339;
 pub(crate) use words::{REPLACED_BY, clip, held_in_words};
 use words::{
     ended_in_words, fields_that_differ, how_it_ended, in_doubt_too, replaced_by, settled_by, still_running,
-    stop_reason, taken_back,
+    stop_reason, taken_back, what_ran,
 };
 
 /// The contract's error codes.
@@ -223,14 +223,14 @@ pub enum Error {
         record: Arc<Record>,
     },
     /// Its scope is stopped.
-    #[error("the scope {:?} was stopped at {}{}; nothing was run", .barrier.scope,
-            rfc3339(.barrier.since_ms), stop_reason(.barrier))]
+    #[error("the scope {:?} was stopped at {}{}; {}", .barrier.scope,
+            rfc3339(.barrier.since_ms), stop_reason(.barrier), what_ran(*.ran))]
     Stopped {
         /// The barrier.
         barrier: Barrier,
         /// The operation's current record, if it has one.
         record: Option<Arc<Record>>,
-        /// Whether this call ran an earlier attempt.
+        /// Whether this call made an attempt, which had no effect.
         ran: Ran,
     },
     /// The budget of attempts is spent.

@@ -83,7 +83,7 @@ struct BackendGuide;
 
 pub use answer::{Answer, ErrorView, HeldView, OperationView, Preview, Problem, UndoneView};
 pub use api_problem::{ApiProblem, idempotency_key};
-pub use attempt::{Attempt, Dispatched, Done, Failure};
+pub use attempt::{Attempt, Dispatched, Done, Failure, STOP_GRACE_MS};
 pub use barrier::{Barrier, PRINCIPAL, is_in_scope, stopping_scopes};
 pub use blocking::Blocking;
 pub use branch::BranchPoint;

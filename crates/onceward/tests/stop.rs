@@ -1,13 +1,19 @@
 //! Stopping a scope, and the settlement that accounts for every intent.
+#![allow(clippy::unwrap_used, reason = "a test may give up")]
 
 mod common;
 
-use std::sync::Arc;
+use std::future::{pending, ready};
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Waker};
 
+use async_trait::async_trait;
 use common::NOW_MS;
 use onceward::{
-    Class, Code, Failure, Fate, Happened, ManualClock, MemoryStore, Operation, Outcome, Record, Settlement,
-    State, transition,
+    Begun, Claim, Class, Clock, Code, Ending, Error, Failure, Fate, Happened, ManualClock, MemoryStore,
+    Operation, Outcome, Ran, Record, Settlement, State, transition,
 };
 use proptest::prelude::*;
 
@@ -77,6 +83,120 @@ fn a_stop_cancels_what_is_held_and_asks_what_runs_to_end() {
     assert_eq!((settled.sums.cancelled, settled.sums.standing, settled.sums.running), (1, 1, 0));
     ledger.stop("run-7", None).unwrap();
     assert_eq!(ledger.settlement("run-7").unwrap(), settled, "stopping again gives the same settlement");
+}
+
+fn begun(ledger: &onceward::Blocking, key: &str) -> Claim {
+    match ledger.begin_undispatched(&ledger.intent(mail(key)).unwrap()).unwrap() {
+        Begun::Execute(claim) => claim,
+        Begun::Replay(_) => unreachable!("it is new"),
+    }
+}
+
+/// Whether the future is still pending after many polls.
+fn stays_pending(future: impl Future<Output = ()>) -> bool {
+    let mut future = pin!(future);
+    (0..20).all(|_| future.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending())
+}
+
+#[test]
+fn an_attempt_learns_that_its_scope_was_stopped_and_sends_nothing() {
+    let ledger = ledger();
+    let (claim, other) = (begun(&ledger, "a"), begun(&ledger, "b"));
+    let attempt = claim.attempt();
+    assert!(stays_pending(attempt.cancel_requested()), "nobody asked it to end");
+    ledger.stop("run-7", Some("wrong list".to_owned())).unwrap();
+    assert!(!attempt.is_cancel_requested(), "it has not looked");
+    ledger.wait_for(attempt.cancel_requested());
+    assert!(claim.attempt().is_cancel_requested(), "every view of the attempt knows");
+    let refused = attempt.dispatch().expect_err("nothing is sent any more");
+    assert_eq!(refused.reason(), "it was asked to stop before anything was sent");
+    let failed = Ending::Failed(Outcome::because(Some(refused.reason().to_owned())));
+    let error = ledger.wait_for(claim.finish(failed)).expect_err("it failed");
+    assert_eq!((error.code(), error.happened(), error.ran()), (Code::Stopped, Some(Happened::No), Ran::Yes));
+    assert!(error.to_string().ends_with("(wrong list); the attempt of this call had no effect"), "{error}");
+    // Its neighbour has not looked either, and reports what happened.
+    let done = Ending::Done(Outcome::with_effect(onceward::Effect::Created));
+    ledger.wait_for(other.finish(done)).unwrap();
+    let sums = ledger.settlement("run-7").unwrap().sums;
+    assert_eq!((sums.failed, sums.standing, sums.running), (1, 1, 0));
+}
+
+#[test]
+fn an_attempt_learns_that_its_operation_was_cancelled() {
+    let ledger = ledger();
+    let claim = begun(&ledger, "a");
+    ledger.cancel(&claim.record().id).unwrap();
+    assert!(ledger.wait_for(claim.attempt().check_cancel_requested()).unwrap());
+    let failed = Ending::Failed(Outcome::because(Some("interrupted".to_owned())));
+    // The scope is not stopped, so a further attempt would not be refused.
+    assert!(matches!(ledger.wait_for(claim.finish(failed)), Err(Error::Failed { .. })));
+    // The next attempt was not asked to end.
+    let next = begun(&ledger, "a");
+    assert!(!ledger.wait_for(next.attempt().check_cancel_requested()).unwrap());
+}
+
+/// A clock on which no time passes. It notes how long callers want to sleep.
+#[derive(Default)]
+struct Frozen(Mutex<Vec<u64>>);
+
+#[async_trait]
+impl Clock for Frozen {
+    fn now_ms(&self) -> i64 {
+        NOW_MS
+    }
+
+    async fn sleep(&self, ms: u64) {
+        self.0.lock().unwrap().push(ms);
+        pending().await
+    }
+}
+
+#[test]
+fn the_ledger_is_not_read_during_the_first_half_second() {
+    let clock = Arc::new(Frozen::default());
+    let ledger = onceward::Ledger::new(Arc::new(MemoryStore::new(Arc::clone(&clock)))).blocking();
+    let claim = begun(&ledger, "a");
+    ledger.stop("run-7", None).unwrap();
+    assert!(stays_pending(claim.attempt().cancel_requested()), "it would have found the request");
+    assert_eq!(*clock.0.lock().unwrap(), [500]);
+}
+
+#[test]
+fn work_that_was_dispatched_has_a_grace_period() {
+    let ledger = ledger();
+    let attempt = begun(&ledger, "a").attempt();
+    let told = AtomicBool::new(false);
+    let tell = || async { told.store(true, Ordering::SeqCst) };
+    assert_eq!(ledger.wait_for(attempt.finish_or_give_up(ready(1), tell())), Some(1));
+    assert!(!told.load(Ordering::SeqCst), "nobody asked it to end");
+    let claim = begun(&ledger, "b");
+    ledger.stop("run-7", None).unwrap();
+    let attempt = claim.attempt();
+    let answer = std::future::poll_fn(|_| match told.load(Ordering::SeqCst) {
+        true => std::task::Poll::Ready(2),
+        false => std::task::Poll::Pending,
+    });
+    assert_eq!(ledger.wait_for(attempt.finish_or_give_up(answer, tell())), Some(2), "told, it answered");
+    let before_ms = ledger.clock_ms();
+    assert_eq!(ledger.wait_for(attempt.finish_or_give_up(pending::<()>(), tell())), None);
+    assert_eq!(ledger.clock_ms() - before_ms, i64::try_from(onceward::STOP_GRACE_MS).unwrap());
+}
+
+#[test]
+fn a_call_that_was_asked_to_end_does_not_retry() {
+    let ledger = ledger();
+    let runs = AtomicU32::new(0);
+    let mut intent = ledger.intent(mail("a").class(Class::Idempotent)).unwrap();
+    intent.terms.retries = 3;
+    let error = ledger
+        .run_call(ledger.call(intent), |attempt| {
+            runs.fetch_add(1, Ordering::SeqCst);
+            ledger.cancel(attempt.operation())?;
+            assert!(ledger.wait_for(attempt.check_cancel_requested())?);
+            Err(Failure::in_doubt("reset"))
+        })
+        .unwrap_err();
+    assert_eq!((error.code(), runs.load(Ordering::SeqCst)), (Code::InDoubt, 1));
 }
 
 #[test]

@@ -235,7 +235,7 @@ fn cancel_stops_a_running_command() {
     let said = running.end().exits(79);
     assert_snapshot!(said.err(), @r"
     once: this operation was asked to stop; stopping the command
-    once: IN_DOUBT the command was asked to stop by `once cancel` and was killed by SIGTERM. It may have taken effect
+    once: IN_DOUBT the command was asked to stop and was killed by SIGTERM. It may have taken effect
     once: happened: unknown, ran: yes, retryable: no
     once: next: check first whether it happened, then record what you found:
     once:   it happened: once --ledger sqlite:…/once.db settle op_… --as done

@@ -21,5 +21,6 @@ mod progress;
 mod sealing;
 mod secrets;
 mod session;
+mod stop;
 mod traces;
 mod web;

@@ -10,6 +10,7 @@ import threading
 import time
 
 out = threading.Lock()
+cancellable = set()  # calls that are answered with an error when they are cancelled, as the Python SDK does
 tools = [
     {"name": "count", "description": "counts", "inputSchema": {"type": "object", "properties": {"n": {}}}},
     {"name": "put", "annotations": {"idempotentHint": True}, "inputSchema": {"type": "object"}},
@@ -88,6 +89,8 @@ def call(id, params):
             wait_for("step-%d" % step)
             told = {"progressToken": token, "progress": step}
             send(json.dumps({"jsonrpc": "2.0", "method": "notifications/progress", "params": told}))
+    if args.get("cancellable"):
+        cancellable.add(id)
     if args.get("hold"):
         wait_for(args["hold"])
     if args.get("task"):
@@ -136,6 +139,8 @@ def main():
             answer(id, result={"tools": tools, "unknown": 12345678901234567890123})
         elif method == "tools/call":
             threading.Thread(target=call, args=(id, message["params"]), daemon=True).start()
+        elif method == "notifications/cancelled" and message["params"].get("requestId") in cancellable:
+            answer(message["params"]["requestId"], error={"code": 0, "message": "Request cancelled"})
         elif method == "tasks/get":
             task = message["params"]["taskId"]
             answer(id, result={"taskId": task, "status": "completed" if task == "good" else "failed"})

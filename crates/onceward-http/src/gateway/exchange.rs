@@ -113,27 +113,7 @@ impl Exchange {
         let mut pause_ms = *ASK_AGAIN_MS.start();
         let until = Instant::now() + Duration::from_millis(self.ruling.terms.wait_ms);
         loop {
-            let watch = OnceLock::new();
-            let received = match tokio::time::timeout(self.ruling.timeout, self.send(&request, &watch)).await
-            {
-                Ok(Ok(received)) => received,
-                Ok(Err(SendError::NotSent(why))) if !sent_before => return Err(Failure::no_effect(why)),
-                Ok(Err(SendError::NotSent(why) | SendError::MaybeSent(why))) => {
-                    return Err(Failure::in_doubt(why));
-                }
-                Err(_) if !sent_before && watch.get().is_some_and(|watch| !watch.is_connected()) => {
-                    let patience = self.ruling.timeout;
-                    let why = format!("the connection to the upstream was not ready within {patience:?}");
-                    return Err(Failure::no_effect(why));
-                }
-                Err(_) => {
-                    let patience = self.ruling.timeout;
-                    return Err(Failure::timed_out(format!(
-                        "the upstream did not answer within {patience:?}"
-                    )));
-                }
-            };
-            let reply = match received {
+            let reply = match self.received(&attempt, &request, sent_before).await? {
                 Received::Whole(reply) => reply,
                 Received::Large(head, begun, rest) => {
                     self.live().stream = Some((head, begun, rest));
@@ -143,11 +123,47 @@ impl Exchange {
             let verdict = classify::verdict(&self.ruling, reply.status, &reply.headers, &reply.body);
             if verdict == Verdict::InFlight && Instant::now() < until {
                 sent_before = true;
-                tokio::time::sleep(Duration::from_millis(pause_ms)).await;
+                tokio::select! {
+                    () = tokio::time::sleep(Duration::from_millis(pause_ms)) => {}
+                    // Once it was asked to stop, it is not sent again.
+                    () = attempt.cancel_requested() => return self.ended(verdict, reply, sent),
+                }
                 pause_ms = (pause_ms * 2).min(*ASK_AGAIN_MS.end());
                 continue;
             }
             return self.ended(verdict, reply, sent);
+        }
+    }
+
+    /// Sends the request and waits for the answer: for its time limit, or a little longer after a stop. A request that
+    /// is under way cannot be called back, so a stop alone says nothing about its effect.
+    async fn received(
+        &self,
+        attempt: &Attempt,
+        request: &Request,
+        sent_before: bool,
+    ) -> Result<Received, Failure> {
+        let watch = OnceLock::new();
+        let patience = self.ruling.timeout;
+        let sending = tokio::time::timeout(patience, self.send(request, &watch));
+        let ended = attempt.finish_or_give_up(sending, std::future::ready(())).await;
+        let never_left = !sent_before && watch.get().is_some_and(|watch| !watch.is_connected());
+        match ended {
+            Some(Ok(Ok(received))) => Ok(received),
+            Some(Ok(Err(SendError::NotSent(why)))) if !sent_before => Err(Failure::no_effect(why)),
+            Some(Ok(Err(SendError::NotSent(why) | SendError::MaybeSent(why)))) => Err(Failure::in_doubt(why)),
+            Some(Err(_)) if never_left => {
+                let why = format!("the connection to the upstream was not ready within {patience:?}");
+                Err(Failure::no_effect(why))
+            }
+            Some(Err(_)) => {
+                Err(Failure::timed_out(format!("the upstream did not answer within {patience:?}")))
+            }
+            None if never_left => {
+                Err(Failure::no_effect("it was asked to stop before it was connected to the upstream")
+                    .stopped())
+            }
+            None => Err(Failure::stopped_unanswered("the upstream")),
         }
     }
 

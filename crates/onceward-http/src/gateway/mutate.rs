@@ -12,8 +12,8 @@ use hyper::body::Frame;
 use hyper::{HeaderMap, StatusCode};
 use onceward::MAX_NAME;
 use onceward::{
-    Class, Error, Happened, Intent, Ledger, Operation, OperationId, PRINCIPAL, Pointer, Preview, Ran,
-    Receipt, Record, RepeatRule, Verification,
+    Attempt, Class, Error, Happened, Intent, Ledger, Operation, OperationId, PRINCIPAL, Pointer, Preview,
+    Ran, Receipt, Record, RepeatRule, Verification,
 };
 use sha2::{Digest, Sha256};
 
@@ -403,9 +403,16 @@ async fn call(ledger: &Ledger, exchange: &Arc<Exchange>, intent: Intent) -> Resu
                 }
             });
         }
-        let result = call.run(|attempt| exchange.attempt(attempt)).await;
+        let mut newest: Option<Attempt> = None;
+        let result = call
+            .run(|attempt| {
+                newest = Some(attempt.clone());
+                exchange.attempt(attempt)
+            })
+            .await;
+        let is_stopped = newest.is_some_and(|attempt| attempt.is_cancel_requested());
         let is_doubt = matches!(result, Err(Error::InDoubt { .. } | Error::Timeout { .. }));
-        if !is_doubt || intent.terms.class != Class::Probed || Instant::now() >= until {
+        if !is_doubt || is_stopped || intent.terms.class != Class::Probed || Instant::now() >= until {
             return result;
         }
         tokio::time::sleep(pause).await;

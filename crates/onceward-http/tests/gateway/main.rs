@@ -7,6 +7,7 @@ mod presets;
 mod questions;
 mod readers;
 mod rig;
+mod stop;
 mod stream;
 mod vendor;
 

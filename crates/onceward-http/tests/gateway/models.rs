@@ -2,9 +2,11 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io::Write;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use http_body_util::BodyExt;
 use hyper::{Method, StatusCode};
 use onceward::State;
@@ -16,12 +18,13 @@ use crate::rig::{Got, Rig};
 
 const CHAT: &str = "/gw/openai/v1/chat/completions";
 const JSON: (&str, &str) = ("content-type", "application/json");
-const ASK: &str = r#"{"model":"m","messages":[{"role":"user","content":"hello"}]}"#;
-const STREAM: &str = r#"{"model":"m","stream":true,"messages":[{"role":"user","content":"hello"}]}"#;
+pub(crate) const ASK: &str = r#"{"model":"m","messages":[{"role":"user","content":"hello"}]}"#;
+pub(crate) const STREAM: &str =
+    r#"{"model":"m","stream":true,"messages":[{"role":"user","content":"hello"}]}"#;
 
 /// What the provider does with the next request.
 #[derive(Debug, Clone, Copy)]
-enum Play {
+pub(crate) enum Play {
     /// Answers.
     Answer,
     /// Answers after this many milliseconds.
@@ -47,33 +50,42 @@ enum Play {
 }
 
 /// A provider whose answers all differ.
-struct Provider {
+pub(crate) struct Provider {
     url: String,
     plays: Arc<Mutex<VecDeque<Play>>>,
     generations: Arc<Mutex<u32>>,
+    /// How many connections were closed.
+    closed: Arc<AtomicU32>,
 }
 
 impl Provider {
-    async fn start(plays: &[Play]) -> Self {
+    pub(crate) async fn start(plays: &[Play]) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let plays = Arc::new(Mutex::new(plays.iter().copied().collect::<VecDeque<_>>()));
         let generations = Arc::new(Mutex::new(0));
-        let (script, count) = (Arc::clone(&plays), Arc::clone(&generations));
+        let closed = Arc::new(AtomicU32::new(0));
+        let (script, count, ended) = (Arc::clone(&plays), Arc::clone(&generations), Arc::clone(&closed));
         tokio::spawn(async move {
             loop {
                 let (stream, _) = listener.accept().await.unwrap();
-                tokio::spawn(converse(stream, Arc::clone(&script), Arc::clone(&count)));
+                let ended = Arc::clone(&ended);
+                let conversation = converse(stream, Arc::clone(&script), Arc::clone(&count));
+                tokio::spawn(conversation.map(move |()| ended.fetch_add(1, Ordering::SeqCst)));
             }
         });
-        Self { url, plays, generations }
+        Self { url, plays, generations, closed }
     }
 
-    fn generations(&self) -> u32 {
+    pub(crate) fn generations(&self) -> u32 {
         *self.generations.lock().unwrap()
     }
 
-    fn config(&self, more: &str) -> String {
+    pub(crate) fn closed(&self) -> u32 {
+        self.closed.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn config(&self, more: &str) -> String {
         format!(
             "[upstream.openai]\nurl = \"{}\"\nallow_private = true\nbackoff = \"10ms\"\n{more}\n",
             self.url
@@ -218,7 +230,7 @@ async fn next_request(stream: &mut TcpStream) -> Option<String> {
     String::from_utf8(body).ok()
 }
 
-async fn ask(rig: &Rig, headers: &[(&str, &str)], body: &str) -> Got {
+pub(crate) async fn ask(rig: &Rig, headers: &[(&str, &str)], body: &str) -> Got {
     let mut all = vec![("authorization", "Bearer sk"), JSON];
     all.extend(headers);
     rig.send(Method::POST, CHAT, &all, body).await
@@ -237,11 +249,16 @@ async fn leaves_after(rig: &Rig, bytes: usize, body: &str) {
 
 /// A client that has sent a request and waits.
 async fn sends(rig: &Rig, body: &str) -> TcpStream {
+    sends_in(rig, "default", body).await
+}
+
+/// The same in this scope.
+pub(crate) async fn sends_in(rig: &Rig, scope: &str, body: &str) -> TcpStream {
     let address = rig.url.strip_prefix("http://").unwrap();
     let mut stream = TcpStream::connect(address).await.unwrap();
     let request = format!(
         "POST {CHAT} HTTP/1.1\r\nhost: {address}\r\nauthorization: Bearer sk\r\ncontent-type: application/json\r\n\
-         content-length: {}\r\n\r\n{body}",
+         once-scope: {scope}\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
     );
     stream.write_all(request.as_bytes()).await.unwrap();

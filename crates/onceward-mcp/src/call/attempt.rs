@@ -110,12 +110,16 @@ impl ProxyState {
         question::ask(&*job.transport, question, job.call.arguments(), &job.era).await
     }
 
-    /// Sends the call to the server and waits for its answer without a time limit.
+    /// Sends the call to the server and waits for its answer without a time limit. If the attempt is asked to stop,
+    /// the server gets a cancellation and a grace period to answer.
     async fn attempt(&self, job: &GuardedCall, attempt: Attempt) -> Result<Done, Failure> {
         let request = outgoing(job, &attempt);
         let sent = attempt.dispatch()?;
         job.sent.store(true, Ordering::SeqCst);
-        let reply = match job.transport.ask(request).await {
+        let asked =
+            attempt.finish_or_give_up(job.transport.ask(request), job.transport.cancel_request()).await;
+        let Some(reply) = asked else { return Err(Failure::stopped_unanswered("the server")) };
+        let reply = match reply {
             Ok(reply) => reply,
             Err(SendError::NotSent(reason)) => {
                 return Err(Failure::no_effect(format!("it could not be sent to the server: {reason}")));
@@ -137,6 +141,14 @@ impl ProxyState {
             ServerReply::Unclear(reason) => (CallAnswer::Held, Err(Failure::in_doubt(reason))),
             ServerReply::Over(reason) => return Err(Failure::in_doubt(reason)),
         };
+        if attempt.is_cancel_requested() {
+            // An error that answers the cancellation would read as if nothing had happened, so the proxy answers.
+            let ending = ending.map_err(Failure::stopped);
+            if ending.is_ok() {
+                *lock(&job.server_answer) = Some(server_answer);
+            }
+            return ending;
+        }
         *lock(&job.server_answer) = Some(server_answer);
         ending
     }

@@ -10,6 +10,9 @@ pub(crate) use onceward_http::client::SendError;
 use crate::call::waiters::Waiter;
 use crate::wire::tool_call::ToolCall;
 
+/// The reason that a server gets for the cancellation of a call.
+pub(crate) const STOPPED: &str = "the run was stopped";
+
 /// How one call reaches its server and its caller.
 #[async_trait::async_trait]
 pub(crate) trait CallTransport: Send + Sync {
@@ -18,6 +21,9 @@ pub(crate) trait CallTransport: Send + Sync {
 
     /// Sends a request to the server and waits for the reply without a time limit.
     async fn ask(&self, request: Request) -> Result<ServerReply, SendError>;
+
+    /// Tells the server that the caller's request is cancelled, if it was sent. The server may still answer it.
+    async fn cancel_request(&self);
 
     /// Forwards the call unchanged, because it is read-only.
     async fn pass(&self, call: ToolCall);

@@ -17,7 +17,7 @@ use crate::options::Options;
 use crate::proxy_state::ProxyState;
 use crate::sync::lock;
 use crate::transport::call_transport::{
-    CallAnswer, CallTransport, Delivered, Request, SendError, ServerReply,
+    CallAnswer, CallTransport, Delivered, Origin, Request, STOPPED, SendError, ServerReply,
 };
 use crate::transport::client_requests::ClientRequests;
 use crate::transport::inline_executor;
@@ -25,7 +25,7 @@ use crate::transport::inline_executor::{Backlog, PumpGuard, StreamSide, run_bloc
 use crate::transport::supervisor::{Next, Started, Supervisor};
 use crate::transport::upstream::{Outlet, PendingReply, Upstream};
 use crate::wire::frame::{MAX_LINE, next_line};
-use crate::wire::message::{Head, Id, Message};
+use crate::wire::message::{Head, Id, Message, cancelled};
 use crate::wire::raw;
 use crate::wire::tool_call::{ToolCall, is_call, unreadable, unreadable_call};
 
@@ -157,7 +157,7 @@ impl Proxy {
                     let waiter =
                         Waiter::new(held::RELEASED_ID, Caller::default(), ONE_STREAM, now_ms, Vec::new());
                     let state = Arc::clone(&proxy.state);
-                    let transport: Arc<dyn CallTransport> = Arc::new(StdioTransport { proxy, waiter });
+                    let transport: Arc<dyn CallTransport> = Arc::new(StdioTransport::new(proxy, waiter));
                     state.release_due(&transport).await;
                 }
             }
@@ -363,7 +363,7 @@ impl Proxy {
             return;
         }
         let waiter = self.state.waiter(call.id(), Caller::default(), ONE_STREAM);
-        self.state.take(call, Arc::new(StdioTransport { proxy: Arc::clone(self), waiter }));
+        self.state.take(call, Arc::new(StdioTransport::new(Arc::clone(self), waiter)));
     }
 
     fn from_server(self: &Arc<Self>, line: Vec<u8>) {
@@ -454,9 +454,15 @@ impl Proxy {
 struct StdioTransport {
     proxy: Arc<Proxy>,
     waiter: Arc<Waiter>,
+    /// The id of the caller's request at the server.
+    sent_as: Mutex<Option<String>>,
 }
 
 impl StdioTransport {
+    fn new(proxy: Arc<Proxy>, waiter: Arc<Waiter>) -> Self {
+        Self { proxy, waiter, sent_as: Mutex::default() }
+    }
+
     /// Sends the client a message of the proxy. A client that no longer reads is noticed when its own stream ends.
     async fn send(&self, line: String) {
         let proxy = Arc::clone(&self.proxy);
@@ -472,8 +478,19 @@ impl CallTransport for StdioTransport {
     }
 
     async fn ask(&self, request: Request) -> Result<ServerReply, SendError> {
-        let receiver = self.proxy.upstream.ask(request.line, request.id_place).await?;
+        let (id, receiver) = self.proxy.upstream.ask(request.line, request.id_place).await?;
+        match request.origin {
+            Origin::Caller => *lock(&self.sent_as) = Some(id),
+            Origin::Proxy => {}
+        }
         Ok(receiver.await.unwrap_or_else(|_| ServerReply::Over("the server's answer was lost".to_owned())))
+    }
+
+    async fn cancel_request(&self) {
+        let Some(id) = lock(&self.sent_as).clone() else { return };
+        let upstream = Arc::clone(&self.proxy.upstream);
+        let send = move || upstream.pass(cancelled(&id, Some(STOPPED)).as_bytes());
+        drop(run_blocking(StreamSide::WriteToServer, &self.proxy.upstream.outlet.write_permits, send).await);
     }
 
     async fn pass(&self, call: ToolCall) {
@@ -525,8 +542,7 @@ impl CallTransport for StdioTransport {
             }
         }
         self.proxy.client_requests.forget(&id);
-        let gone = "\"method\":\"notifications/cancelled\"";
-        self.send(format!("{{\"jsonrpc\":\"2.0\",{gone},\"params\":{{\"requestId\":{id}}}}}")).await;
+        self.send(cancelled(&id, None)).await;
         None
     }
 

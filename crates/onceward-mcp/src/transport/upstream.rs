@@ -174,15 +174,15 @@ impl Upstream {
         table.waiting.keys().find(|id| names(id)).cloned()
     }
 
-    /// Sends the request in `line` under an id of ours. Its own id is at `place`.
+    /// Sends the request in `line` under an id of ours, and returns that id. Its own id is at `place`.
     pub(crate) async fn ask(
         self: &Arc<Self>,
         line: Arc<String>,
         place: std::ops::Range<usize>,
-    ) -> Result<oneshot::Receiver<ServerReply>, SendError> {
+    ) -> Result<(String, oneshot::Receiver<ServerReply>), SendError> {
         let (sender, receiver) = oneshot::channel();
         let id = self.register(&line[place.clone()], PendingReply::Ours(sender))?;
-        let upstream = Arc::clone(self);
+        let (upstream, ours) = (Arc::clone(self), id.clone());
         let send = move || {
             let parts = [&line.as_bytes()[..place.start], id.as_bytes(), &line.as_bytes()[place.end..]];
             let sent = upstream.outlet.send(&parts);
@@ -194,7 +194,7 @@ impl Upstream {
         // A server that does not read blocks its writer, and must not block anything else.
         let sent = run_blocking(StreamSide::WriteToServer, &self.outlet.write_permits, send).await;
         sent.unwrap_or_else(|error| Err(SendError::MaybeSent(error.to_string())))?;
-        Ok(receiver)
+        Ok((ours, receiver))
     }
 
     /// The server is gone: ends all waits, and refuses new ones, with this reason.

@@ -23,6 +23,13 @@ impl Id {
     }
 }
 
+/// The notification that the request with this id (JSON text) is cancelled.
+pub(crate) fn cancelled(id: &str, reason: Option<&str>) -> String {
+    let reason = reason.map(|reason| format!(",\"reason\":{}", raw::quoted(reason))).unwrap_or_default();
+    let params = format!("{{\"requestId\":{id}{reason}}}");
+    format!("{{\"jsonrpc\":\"2.0\",\"method\":\"notifications/cancelled\",\"params\":{params}}}")
+}
+
 /// A parsed line.
 pub(crate) enum Message<'a> {
     /// One message.

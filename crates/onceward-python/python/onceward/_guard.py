@@ -204,9 +204,14 @@ class Guard:
         return self._success(operation, value)
 
     async def _perform_async(self, attempt: Attempt, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Report:
+        from . import _loop
+
+        # In the context of the caller: what it does is not the function's.
+        stopper = _loop.Stopper(attempt)
         try:
             operation, trace, *tokens = self._begin(attempt)
         except OncewardError as error:
+            stopper.end()
             return ("failed", f"it was not begun: {error}", error, True)
         try:
             _watch.check_loop()
@@ -214,10 +219,18 @@ class Guard:
             if hasattr(value, "__await__"):
                 value = await value
         except BaseException as error:
+            if stopper.end() and not isinstance(error, Exception):
+                return self._stopped(error, operation, trace)
             return self._failure(error, operation, trace)
         finally:
+            stopper.end()
             _end(operation, trace, tokens)
         return self._success(operation, value)
+
+    def _stopped(self, error: BaseException, operation: Operation, trace: _watch.Trace) -> Report:
+        """A coroutine that was cancelled because it was asked to stop. Its caller was not cancelled."""
+        kind = self._failure(error, operation, trace)[0]
+        return (kind, "it was asked to stop, and its coroutine was cancelled", None, False)
 
     def _success(self, operation: Operation, value: object) -> Report:
         unfinished = _unfinished(value)

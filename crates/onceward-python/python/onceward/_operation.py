@@ -70,12 +70,22 @@ class Operation:
             return str(uuid.uuid5(uuid.UUID(_NAMESPACE), key))
         return key[: _LONGEST.get(name, 255)]
 
+    @property
+    def stop_requested(self) -> bool:
+        """Whether someone stopped the run (`once stop`) or cancelled the operation (`once cancel`).
+
+        A function cannot be interrupted, so one that takes long asks. The ledger is read at most twice a second.
+        """
+        return self._attempt.stop_requested()
+
     def dispatched(self) -> AbstractContextManager[None]:
         """Declares that the request is sent now. From here on an error leaves the operation in doubt, unless the
         function says otherwise with `NotDispatched` or `no_effect=`.
 
-        It can be used as a `with` block around the request.
+        It can be used as a `with` block around the request. Raises `NotDispatched` if the run was stopped meanwhile.
         """
+        if not self.left:
+            self._attempt.stop_requested()
         self._attempt.dispatched()
         self.marked = self.left = True
         return nullcontext()

@@ -118,7 +118,8 @@ class Undone(OncewardError):
 
 
 class Stopped(OncewardError):
-    """The scope was stopped, so nothing in it may begin. Nothing was run; `ledger.resume(scope)` lets it continue."""
+    """The scope was stopped, so nothing in it may begin. Nothing was run, or what was run had no effect (`ran`);
+    `ledger.resume(scope)` lets it continue."""
 
     code = "STOPPED"
     happened: Happened | None = "no"

@@ -2,11 +2,13 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::bench::{Bench, Verdict, conflict, ensure, equal, everything, in_state, next, same, staged, wait};
+use super::bench::{
+    Bench, Problem, Verdict, conflict, ensure, equal, everything, in_state, next, same, staged, wait,
+};
 use super::{Case, cases, stop};
 use crate::error::Error;
 use crate::facts::Liveness;
-use crate::ledger::Receipt;
+use crate::ledger::{Begun, Receipt};
 use crate::operation::Operation;
 use crate::record::{Owner, State};
 use crate::store::{Inherit, LivenessSource};
@@ -30,7 +32,22 @@ pub(super) const CASES: &[Case<BothSides>] = cases![
     what_one_has_done_the_other_replays,
     callers_on_both_sides_have_one_effect,
     a_stop_on_one_side_holds_on_the_other,
+    a_stop_on_one_side_reaches_an_attempt_on_the_other,
 ];
+
+fn a_stop_on_one_side_reaches_an_attempt_on_the_other(here: &Bench, there: &Bench) -> Verdict {
+    let ledger = here.ledger();
+    let intent = ledger.intent(Operation::new("pay").scope("run-7").key("a"))?;
+    let Begun::Execute(claim) = ledger.begin_undispatched(&intent)? else {
+        return Err(Problem::new("it was replayed, where it should run"));
+    };
+    let attempt = claim.attempt();
+    ensure!(!wait(attempt.check_cancel_requested())?, "it was asked to end before the stop");
+    there.ledger().stop("run-7", None)?;
+    ensure!(wait(attempt.check_cancel_requested())?, "it does not see that it was asked to end");
+    ensure!(attempt.dispatch().is_err(), "it dispatched, although it was asked to end");
+    Ok(())
+}
 
 fn a_stop_on_one_side_holds_on_the_other(here: &Bench, there: &Bench) -> Verdict {
     (0..6).try_for_each(|round| stop::race(here, there, &format!("round-{round}")))

@@ -1,7 +1,7 @@
 //! The words of errors.
 
 use crate::barrier::Barrier;
-use crate::facts::Happened;
+use crate::facts::{Happened, Ran};
 use crate::record::{Record, State, UndoEvidence};
 use crate::text;
 use crate::time::rfc3339;
@@ -26,6 +26,13 @@ pub(crate) fn clip(reason: &str) -> String {
 
 pub(super) fn stop_reason(barrier: &Barrier) -> String {
     barrier.reason.as_ref().map(|reason| format!(" ({})", clip(reason))).unwrap_or_default()
+}
+
+pub(super) fn what_ran(ran: Ran) -> &'static str {
+    match ran {
+        Ran::No => "nothing was run",
+        Ran::Yes => "the attempt of this call had no effect",
+    }
 }
 
 pub(super) fn still_running(record: &Record) -> String {

@@ -112,7 +112,10 @@ impl<'a> Call<'a> {
                 .await;
             match claim.finish_as(ending, kind).await {
                 Err(error)
-                    if retries_left > 0 && kind != EndingKind::Stopped && may_try_again(&error, &intent) =>
+                    if retries_left > 0
+                        && kind != EndingKind::Stopped
+                        && !attempt.is_cancel_requested()
+                        && may_try_again(&error, &intent) =>
                 {
                     retries_left -= 1;
                     // A stored failure is replayed to the next call; this call has retries left and tries
@@ -180,7 +183,7 @@ where
 {
     let now_ms = ledger.now_ms();
     let record = transition::start(None, intent, Owner { token: 0, lease_until_ms: now_ms }, now_ms);
-    let attempt = Attempt::new(Arc::new(record.clone()), None);
+    let attempt = Attempt::without_lock(Arc::new(record.clone()));
     let (ending, _) = ending(act(attempt).await);
     // A read never has an effect, even if it is unknown how it ended.
     let ending = match ending {

@@ -32,7 +32,8 @@ pub struct Claim {
 
 impl Claim {
     pub(super) fn new(ledger: Ledger, record: Arc<Record>, lock: Arc<dyn OwnerLock>, terms: &Terms) -> Self {
-        let attempt = Attempt::new(Arc::clone(&record), Some(Arc::downgrade(&lock)));
+        let store = Arc::downgrade(&ledger.store);
+        let attempt = Attempt::new(Arc::clone(&record), Arc::downgrade(&lock), store);
         Self { ledger, record, lease_ms: terms.lease_ms, redact: terms.redact.clone(), attempt, _lock: lock }
     }
 
@@ -77,7 +78,13 @@ impl Claim {
         let ending = self.redact.ending(ending);
         let found = Arc::clone(&self.record);
         let record = self.ledger.write_ending(found, attempt, &ending, Reporter::Owner).await?;
-        answer(record, ending, kind)
+        let answer = answer(record, ending, kind);
+        match answer {
+            Err(Error::Failed { record, reason, ran }) if self.attempt.is_cancel_requested() => {
+                Err(self.ledger.stopped_or_failed(record, reason, ran).await)
+            }
+            Ok(_) | Err(_) => answer,
+        }
     }
 }
 
@@ -91,6 +98,16 @@ enum Reporter {
 }
 
 impl Ledger {
+    /// The error for an attempt that was asked to end and had no effect: another one would be refused if its scope is
+    /// stopped.
+    async fn stopped_or_failed(&self, record: Arc<Record>, reason: String, ran: Ran) -> Error {
+        match self.barrier_of(&record.scope).await {
+            Ok(Some(barrier)) => Error::Stopped { barrier, record: Some(record), ran },
+            // The barrier cannot be read: what is certain is that it failed.
+            Ok(None) | Err(_) => Error::Failed { record, reason, ran },
+        }
+    }
+
     /// Writes an attempt's own ending. Retries if the ledger cannot be written.
     async fn write_ending(
         &self,
@@ -294,7 +311,7 @@ impl Ledger {
     #[must_use]
     pub fn lease_of(&self, record: &Arc<Record>, attempt: u32, lease_ms: u64) -> Option<Lease> {
         let open = matches!(record.state, State::Running | State::InDoubt) && record.attempt == attempt;
-        let attempt = Attempt::new(Arc::clone(record), None);
+        let attempt = Attempt::without_lock(Arc::clone(record));
         self.lease(&attempt, lease_ms).filter(|_| open)
     }
 

@@ -2,7 +2,7 @@
 
 use nix::sys::signal::Signal;
 
-use crate::fixture::{Fixture, Ran, count, signal, told};
+use crate::fixture::{Fixture, Ran, count, ran, signal, told};
 
 const ORDER: &str = "create-order --customer ada --amount 100";
 const MAIL: &str = "send-email --to ada@example.com --subject Hello";
@@ -160,6 +160,51 @@ fn a_signal_after_the_dispatch_leaves_the_truth_in_the_ledger() {
         assert_eq!((stopped.told(), stopped.code()), (told("unknown", exit), "IN_DOUBT".to_owned()));
         settles(&shop, &stopped);
     }
+}
+
+/// Stops the scope as `once stop` does, and waits for what runs.
+fn stop(shop: &Fixture) -> onceward::Sums {
+    let url = format!("sqlite:{}", shop.file("ledger.db").display());
+    let ledger = onceward_store::ledger(&url, onceward_clap::IfMissing::Fail).unwrap().blocking();
+    let stopped = ledger.stop("default", Some("wrong list".to_owned())).unwrap();
+    assert_eq!(stopped.asked.len(), 1, "an attempt was asked to end");
+    assert!(ledger.wait_for_scope("default", 60_000).unwrap().is_empty(), "it still runs");
+    ledger.settlement("default").unwrap().sums
+}
+
+#[test]
+fn a_stop_before_the_dispatch_fails_with_certainty() {
+    let shop = Fixture::new();
+    let child = shop.start_in("stall-open", MAIL);
+    shop.wait_for_intent();
+    let sums = stop(&shop);
+    let stopped = ran(child.wait_with_output().unwrap());
+    assert_eq!(
+        (stopped.told(), stopped.code()),
+        (told("noop", 4), "STOPPED".to_owned()),
+        "{}",
+        stopped.stdout
+    );
+    assert_eq!(stopped.json()["error"]["happened"], "no");
+    assert_eq!((sums.failed, count(&shop, "emails")), (1, 0));
+}
+
+#[test]
+fn a_stop_after_the_dispatch_leaves_the_truth_in_the_ledger() {
+    let shop = open_shop();
+    let before = shop.look();
+    let child = shop.start_in("stall", MAIL);
+    shop.wait_for_change(&before);
+    let sums = stop(&shop);
+    let stopped = ran(child.wait_with_output().unwrap());
+    assert_eq!(
+        (stopped.told(), stopped.code()),
+        (told("unknown", 79), "IN_DOUBT".to_owned()),
+        "{}",
+        stopped.stdout
+    );
+    assert!(stopped.stdout.contains("asked to stop after the request was sent"), "{}", stopped.stdout);
+    assert_eq!(sums.in_doubt, 1);
 }
 
 #[test]

@@ -333,8 +333,7 @@ impl ChildMonitor<'_> {
     }
 
     fn cancel_requested(&self) -> bool {
-        let found = self.ledger.find(self.attempt.operation());
-        found.is_ok_and(|(record, _)| record.detail.cancel_requested_ms.is_some())
+        self.ledger.wait_for(self.attempt.check_cancel_requested()).unwrap_or(false)
     }
 }
 

@@ -100,9 +100,7 @@ impl<'a> Judge<'a> {
                 let limit = span_in_words(i64::try_from(after_ms).unwrap_or(i64::MAX));
                 Failure::timed_out(format!("the command was stopped after its time limit of {limit}"))
             }
-            Stopped::Cancelled => {
-                Failure::in_doubt(format!("the command was asked to stop by `once cancel` {end}")).stopped()
-            }
+            Stopped::Cancelled => Failure::in_doubt(format!("the command was asked to stop {end}")).stopped(),
             Stopped::Signal(name) => {
                 Failure::in_doubt(format!("the command was interrupted by {name} {end}")).stopped()
             }

@@ -29,6 +29,9 @@ const REST: Duration = Duration::from_secs(1);
 /// The longest pause that a provider may ask for and that the gateway itself waits.
 const MAX_PAUSE: Duration = Duration::from_secs(10);
 
+/// Why a generation that was asked to stop has no answer.
+const STOPPED: &str = "it was asked to stop, so the generation was cancelled";
+
 /// A model call, for any number of attempts.
 pub(crate) struct ModelRequest {
     /// The name of the tenant.
@@ -72,7 +75,7 @@ impl ModelRequest {
     pub(crate) async fn attempt(&self, attempt: Attempt, is_first: bool) -> Result<Done, Failure> {
         let sent = attempt.dispatch()?;
         let layer = if is_first { self.layer } else { "gateway" };
-        match self.answer(layer, sent).await {
+        match self.answer(layer, sent, &attempt).await {
             Ok(done) => Ok(done),
             Err(broken) => {
                 let is_bound = self.generation.fail(&broken.why);
@@ -80,7 +83,10 @@ impl ModelRequest {
                     && !is_bound
                     && let Some(pause) = broken.pause
                 {
-                    tokio::time::sleep(pause.min(MAX_PAUSE)).await;
+                    tokio::select! {
+                        () = tokio::time::sleep(pause.min(MAX_PAUSE)) => {}
+                        () = attempt.cancel_requested() => {}
+                    }
                 }
                 let is_over =
                     is_bound || !broken.is_retryable || broken.pause.is_some_and(|pause| pause > MAX_PAUSE);
@@ -97,9 +103,15 @@ impl ModelRequest {
         }
     }
 
-    async fn answer(&self, layer: &str, sent: Dispatched) -> Result<Done, Broken> {
+    async fn answer(&self, layer: &str, sent: Dispatched, attempt: &Attempt) -> Result<Done, Broken> {
         let mut watch = self.settings.unattended.watch(self.tenant.clone());
-        let (mut head, rest) = self.send(&mut watch).await?;
+        let mut stopped = std::pin::pin!(attempt.cancel_requested());
+        // What loses against a stop is dropped, which cancels the request at the provider.
+        let (mut head, rest) = tokio::select! {
+            biased;
+            begun = self.send(&mut watch) => begun?,
+            () = &mut stopped => return Err(Broken::new(STOPPED).for_good()),
+        };
         let request_id = request_id(&head.headers);
         if !head.status.is_success() {
             return Err(self.refused(head, rest).await);
@@ -109,7 +121,11 @@ impl ModelRequest {
         let received = match Decoder::take(&mut head.headers) {
             Ok(decoder) => {
                 self.generation.begin(head.status, headers::passed_on(&head.headers));
-                self.receive(rest, decoder, &mut scanner, &mut watch).await
+                tokio::select! {
+                    biased;
+                    received = self.receive(rest, decoder, &mut scanner, &mut watch) => received,
+                    () = &mut stopped => Err(Broken::new(STOPPED).for_good()),
+                }
             }
             Err(encoding) => {
                 let why = format!(

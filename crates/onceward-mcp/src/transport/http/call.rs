@@ -20,9 +20,9 @@ use super::{classify, header_check, reply};
 use crate::call::waiters::Waiter;
 use crate::sync::lock;
 use crate::transport::call_transport::{
-    CallAnswer, CallTransport, Delivered, Origin, Request, SendError, ServerReply,
+    CallAnswer, CallTransport, Delivered, Origin, Request, STOPPED, SendError, ServerReply,
 };
-use crate::wire::message::{Head, Id};
+use crate::wire::message::{Head, Id, cancelled};
 use crate::wire::raw::{self, Object};
 use crate::wire::tool_call::ToolCall;
 use onceward_http::events::Event;
@@ -213,6 +213,12 @@ impl HttpTransport {
     async fn ask_for_proxy(&self, request: Request) -> Result<ServerReply, SendError> {
         let id = self.gate.own_id();
         let line = raw::spliced(&request.line, request.id_place, &id);
+        let response = self.gate.remote.send(self.own_message(line), Connection::Kept).await?;
+        answer_to(&Id::of(&id), response).await
+    }
+
+    /// A message of the proxy, in the caller's session and with its credentials.
+    fn own_message(&self, line: String) -> hyper::Request<super::Body> {
         let mut headers = self.readable();
         let doubled = |name: &str| name == METHOD || name == NAME || name == KEY || name.starts_with(PARAM);
         let names: Vec<_> = headers.keys().filter(|name| doubled(name.as_str())).cloned().collect();
@@ -223,9 +229,7 @@ impl HttpTransport {
             headers.extend(message.method.and_then(|method| Some((METHOD, method.parse().ok()?))));
             headers.extend(tool.and_then(|tool| Some((NAME, tool.parse().ok()?))));
         }
-        let request = self.gate.remote.posted(&self.head, headers, line);
-        let response = self.gate.remote.send(request, Connection::Kept).await?;
-        answer_to(&Id::of(&id), response).await
+        self.gate.remote.posted(&self.head, headers, line)
     }
 
     /// Whether the client accepts a plain JSON response.
@@ -304,6 +308,12 @@ impl CallTransport for HttpTransport {
             Origin::Caller => self.call(Arc::unwrap_or_clone(request.line)).await,
             Origin::Proxy => self.ask_for_proxy(request).await,
         }
+    }
+
+    async fn cancel_request(&self) {
+        let line = cancelled(&self.waiter.id_text, Some(STOPPED));
+        // The server's answer to the call counts, not that to this notification.
+        drop(self.gate.remote.send(self.own_message(line), Connection::Kept).await);
     }
 
     async fn pass(&self, call: ToolCall) {
