@@ -97,7 +97,7 @@ pub use key::{
 };
 pub use ledger::{
     Begun, Call, Cancelled, Claim, Edited, Found, Imported, Lease, Ledger, Left, Plan, ProbeAnswer, Receipt,
-    Stopped, SweepReport, Undoing, Wanted,
+    Stopped, SweepReport, ToUndo, UndoStart, Undoing, Wanted,
 };
 pub use memory::{ManualClock, MemoryStore};
 pub use next_step::{Choice, Guidance, NextStep, Surface};
@@ -108,8 +108,8 @@ pub use policy::{
 };
 pub use record::{
     ALIAS_NAME, Class, Compensation, CompensationKind, Detail, DoubleEffect, Downstream, Effect, Held,
-    HeldBy, MAX_HISTORY, MAX_REQUEST, MAX_RESULT, Outcome, Owner, Past, Record, State, UndoEvidence, Undone,
-    Usage, Verification,
+    HeldBy, MAX_HISTORY, MAX_REQUEST, MAX_RESULT, Outcome, Owner, Past, ProgramUndo, Record, State,
+    UndoEvidence, Undone, Usage, Verification,
 };
 pub use redact::{Edit, Redaction};
 pub use secret::Secret;
@@ -120,5 +120,5 @@ pub use store::{
 };
 pub use template::{Piece, Template, field};
 pub use time::{rfc3339, span_in_words};
-pub use undo::{EffectNow, Reversal, UndoOutcome, UndoStep, sort_for_undo};
+pub use undo::{EffectNow, Reversal, UndoLine, UndoOutcome, UndoReport, UndoResult, UndoStep, sort_for_undo};
 pub use watchers::Watchers;

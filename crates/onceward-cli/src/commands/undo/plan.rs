@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use onceward::{
-    Blocking, CompensationKind, Error, InvalidInput, OperationId, Record, Reversal, State, Template,
-    UndoStep, field,
+    Blocking, Compensation, CompensationKind, Error, InvalidInput, OperationId, Record, Reversal, Template,
+    ToUndo, UndoLine, UndoResult, field,
 };
 use serde_json::Value;
 
@@ -21,10 +21,34 @@ const PLAIN: &str = "_-.:/@+=,%";
 
 /// One operation of the plan.
 pub(super) struct Planned {
-    pub(super) record: Arc<Record>,
-    pub(super) state: State,
-    pub(super) reversal: Reversal,
+    pub(super) found: ToUndo,
     pub(super) action: Action,
+}
+
+impl Planned {
+    /// The line of this operation.
+    pub(super) fn line(&self, result: UndoResult, reason: Option<String>) -> UndoLine {
+        let command = match &self.action {
+            Action::Run(command) => Some(command.clone()),
+            Action::Ask(question) => Some(question.command.clone()),
+            Action::Finish | Action::Leave(_) => None,
+        };
+        UndoLine::new(&self.found.record, self.found.reversal, result, reason).with_command(command)
+    }
+
+    /// The line if it is left alone.
+    pub(super) fn left(&self, why: &str) -> UndoLine {
+        self.line(UndoResult::of_untouched(self.found.reversal), Some(why.to_owned()))
+    }
+
+    /// The line of a dry run.
+    pub(super) fn preview(&self) -> UndoLine {
+        match &self.action {
+            Action::Run(_) | Action::Finish => self.line(UndoResult::WouldUndo, None),
+            Action::Ask(_) => self.line(UndoResult::WouldAsk, None),
+            Action::Leave(why) => self.left(why),
+        }
+    }
 }
 
 /// What would be done about an operation.
@@ -50,27 +74,19 @@ impl Planner<'_> {
     /// The operations in the order in which they are taken back.
     pub(super) fn plan(&self) -> Result<Vec<Planned>, CommandError> {
         let Some(word) = &self.args.operation else { return self.plan_scope() };
-        let (record, state) = self.ledger.find(&self.find(word)?)?;
-        let mut reversal = Reversal::of(&record, state);
+        let mut found = self.ledger.to_undo(&self.find(word)?)?;
         // The caller brought a command.
-        if reversal == Reversal::Irreversible && self.may_compensate(&record)? {
-            reversal = Reversal::Compensate;
+        if found.reversal == Reversal::Irreversible && self.may_compensate(&found.record)? {
+            found.reversal = Reversal::Compensate;
         }
-        Ok(vec![self.planned(record, state, reversal)?])
+        Ok(vec![self.planned(found)?])
     }
 
     fn plan_scope(&self) -> Result<Vec<Planned>, CommandError> {
         let scope = self.args.scope.as_deref().unwrap_or_default();
         let since = self.args.since.as_deref().map(|word| self.find(word)).transpose()?;
-        let steps = self.ledger.undo_plan(scope, since.as_ref())?;
-        let is_operation = |step: &UndoStep| step.reversal != Reversal::Compensation;
-        let plan = steps.into_iter().filter(is_operation).map(|step| {
-            // A listing leaves out the results, which the commands need.
-            let (record, state) = self.ledger.find(&step.record.id)?;
-            let reversal = Reversal::of(&record, state);
-            self.planned(record, state, reversal)
-        });
-        plan.collect()
+        let found = self.ledger.scope_to_undo(scope, since.as_ref())?;
+        found.into_iter().map(|found| self.planned(found)).collect()
     }
 
     fn find(&self, word: &str) -> Result<OperationId, CommandError> {
@@ -79,40 +95,25 @@ impl Planner<'_> {
         self.context.operation(self.ledger, &arg)
     }
 
-    pub(super) fn planned(
-        &self,
-        record: Arc<Record>,
-        state: State,
-        reversal: Reversal,
-    ) -> Result<Planned, CommandError> {
-        let action = match reversal {
-            Reversal::Compensate if self.is_compensated(&record)? => Action::Finish,
-            Reversal::Compensate => self.command(&record).map_or_else(Action::Leave, Action::Run),
-            Reversal::InDoubt => match self.probe(&record) {
+    pub(super) fn planned(&self, found: ToUndo) -> Result<Planned, CommandError> {
+        let record = &found.record;
+        let leave = || Action::Leave(found.reversal.why_left().unwrap_or_default().to_owned());
+        let action = match found.reversal {
+            Reversal::Compensate if found.compensated => Action::Finish,
+            Reversal::Compensate => self.command(record).map_or_else(Action::Leave, Action::Run),
+            Reversal::InDoubt => match self.probe(record) {
                 Ok(Some(question)) => Action::Ask(question),
-                Ok(None) => Action::Leave(
-                    "it may have happened, and there is no probe to ask: settle it first".to_owned(),
-                ),
+                Ok(None) => leave(),
                 Err(why) => Action::Leave(format!("it may have happened: {why}")),
             },
-            Reversal::Irreversible => Action::Leave("nothing is registered that takes it back".to_owned()),
-            Reversal::Running => Action::Leave("it is still running".to_owned()),
-            Reversal::AlreadyUndone => Action::Leave("it has been taken back".to_owned()),
-            Reversal::NothingHappened => Action::Leave("it had no effect".to_owned()),
-            Reversal::Expired => Action::Leave("it was done, and its result has expired".to_owned()),
-            Reversal::Compensation => Action::Leave("it takes another operation back itself".to_owned()),
+            Reversal::Irreversible
+            | Reversal::Running
+            | Reversal::AlreadyUndone
+            | Reversal::NothingHappened
+            | Reversal::Expired
+            | Reversal::Compensation => leave(),
         };
-        Ok(Planned { record, state, reversal, action })
-    }
-
-    /// Whether an earlier undo ran the compensation but did not record it.
-    fn is_compensated(&self, record: &Record) -> Result<bool, CommandError> {
-        let Some(mark) = &record.detail.undone else { return Ok(false) };
-        match self.ledger.find(&mark.by) {
-            Ok((_, state)) => Ok(state == State::Done),
-            Err(Error::NotFound { .. }) => Ok(false),
-            Err(error) => Err(error.into()),
-        }
+        Ok(Planned { found, action })
     }
 
     /// Whether the caller or the policy has a compensation for an operation that stores none.
@@ -124,7 +125,7 @@ impl Planner<'_> {
     fn command(&self, record: &Arc<Record>) -> Result<String, String> {
         let own = self.args.undo.clone().map(|command| Question { command, no: Vec::new() });
         if let (None, Some(undo)) = (&own, &record.detail.undo) {
-            elsewhere(record, undo.runs)?;
+            elsewhere(record, undo)?;
         }
         let question = if self.args.stored && own.is_none() {
             stored::acknowledged(record, Which::Undo).transpose()
@@ -162,14 +163,12 @@ pub(super) fn ledger(context: &Context) -> Result<Blocking, CommandError> {
 }
 
 /// Why a compensation that is not a command cannot run here.
-fn elsewhere(record: &Record, runs: CompensationKind) -> Result<(), String> {
-    match runs {
+fn elsewhere(record: &Record, undo: &Compensation) -> Result<(), String> {
+    match undo.runs {
         CompensationKind::Command => Ok(()),
-        CompensationKind::Code => Err(format!(
-            "the program that ran it takes it back, in Python with ledger.compensate(\"{}\")",
-            record.id
-        )),
-        CompensationKind::Tool => Err("a tool of its MCP server takes it back; call that tool".to_owned()),
+        CompensationKind::Code | CompensationKind::Program | CompensationKind::Tool => {
+            Err(undo.taken_back_by(&record.id))
+        }
     }
 }
 
