@@ -104,7 +104,13 @@ impl Compensation {
                 }
                 None => "the tool that ran it takes it back, with its command `undo`".to_owned(),
             },
-            CompensationKind::Tool => "a tool of its MCP server takes it back; call that tool".to_owned(),
+            CompensationKind::Tool => format!(
+                "a tool of its MCP server takes it back: `once undo {id} -- SERVER`, with the command of the server"
+            ),
+            CompensationKind::Request => format!(
+                "a request to its API takes it back: send `Once-Undo: {id}` to the gateway (POST /gw/UPSTREAM), with \
+                 the credentials of the call"
+            ),
         }
     }
 }

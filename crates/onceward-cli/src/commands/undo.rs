@@ -10,9 +10,11 @@ use onceward::{
     Blocking, EffectNow, Error, Operation, ProbeAnswer, Record, ToUndo, UndoLine, UndoOutcome, UndoReport,
     UndoResult, UndoStart,
 };
+use onceward_mcp::UndoCall;
 
 use self::plan::{Action, Planned, Planner};
 use super::ask::{self, Question};
+use super::mcp::ToolServer;
 use super::run::compensate::{Compensate, Interrupted};
 use super::settle;
 use crate::answer;
@@ -24,7 +26,9 @@ use crate::style::{BOLD, styled};
 
 pub(super) fn run(context: &Context, args: &UndoArgs) -> Ended {
     let ledger = plan::ledger(context)?;
-    let planner = Planner { context, ledger: &ledger, args };
+    let server = (!args.server.is_empty())
+        .then(|| ToolServer::new(context, &ledger, args.server_name.as_ref(), &args.server));
+    let planner = Planner { context, ledger: &ledger, args, server: server.as_ref() };
     let plan = planner.plan()?;
     let json = context.global.json;
     let scope = args.scope.clone().filter(|_| args.operation.is_none());
@@ -70,6 +74,9 @@ fn announcement(planned: &Planned) -> Option<String> {
     let command = |command: &str| one_line(command).into_owned();
     match &planned.action {
         Action::Run(text) => Some(format!("once: will run `{}` to take back {name} {id}", command(text))),
+        Action::Call(call) => {
+            Some(format!("once: will call {} to take back {name} {id}", command(&plan::in_words(call))))
+        }
         Action::Finish => Some(format!("once: will record that {name} was taken back {id}")),
         Action::Ask(question) => {
             Some(format!("once: will run `{}` to ask about {name} {id}", command(&question.command)))
@@ -103,6 +110,7 @@ impl Undoer<'_> {
                 let question = question.clone();
                 return self.ask_first(planned, &question);
             }
+            Action::Call(call) => return Ok((self.call(&planned, call)?, Interrupted::No)),
             Action::Run(command) => Some(command.clone()),
             Action::Finish => None,
         };
@@ -128,8 +136,35 @@ impl Undoer<'_> {
         match next.action {
             // It was settled, so it is not asked again.
             Action::Ask(_) => Ok((next.line(UndoResult::InDoubt, None), Interrupted::No)),
-            Action::Run(_) | Action::Finish | Action::Leave(_) => self.take_back(next),
+            Action::Run(_) | Action::Call(_) | Action::Finish | Action::Leave(_) => self.take_back(next),
         }
+    }
+
+    /// Takes an operation back with a tool of its MCP server.
+    fn call(&self, planned: &Planned, call: &UndoCall) -> Result<UndoLine, CommandError> {
+        let found = &planned.found;
+        let Some(server) = self.planner.server else { return Ok(planned.left("no server was given")) };
+        let rules = match server.rules(&call.tool) {
+            Ok(rules) => rules,
+            Err(CommandError::Ledger(Error::Invalid(invalid))) => {
+                return Ok(planned.left(&invalid.to_string()));
+            }
+            Err(error) => return Err(error),
+        };
+        let operation = Operation::undo_of(&found.record).terms(rules.settings.terms.clone());
+        let undoing = match self.ledger.start_undo(found, operation)? {
+            UndoStart::Begun(undoing) => undoing,
+            UndoStart::Changed(line) => return Ok(line),
+        };
+        let outcome = match server.compensate(undoing.intent.clone(), call, &rules) {
+            Ok(_) => UndoOutcome::of(Ok(()), &EffectNow::NotAsked),
+            Err(CommandError::Ledger(error)) if !matches!(error, Error::Unavailable(_)) => {
+                UndoOutcome::of(Err(&error), &EffectNow::NotAsked)
+            }
+            Err(error) => return Err(error),
+        };
+        let line = self.ledger.finish_undo(found, &undoing, outcome)?;
+        Ok(line.with_command(Some(plan::in_words(call))))
     }
 
     fn compensate(

@@ -22,4 +22,5 @@ mod sealing;
 mod secrets;
 mod session;
 mod traces;
+mod undo;
 mod web;

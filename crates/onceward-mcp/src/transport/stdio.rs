@@ -79,9 +79,9 @@ enum Watched {
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub struct Proxy {
-    state: Arc<ProxyState>,
+    pub(crate) state: Arc<ProxyState>,
     client: Outlet,
-    upstream: Arc<Upstream>,
+    pub(crate) upstream: Arc<Upstream>,
     client_requests: ClientRequests,
     watched: Mutex<HashMap<Id, Watched>>,
     /// Forwarded requests without an answer, with their ids as text.
@@ -451,9 +451,9 @@ impl Proxy {
 }
 
 /// The transport of a call on the streams of this process.
-struct StdioTransport {
-    proxy: Arc<Proxy>,
-    waiter: Arc<Waiter>,
+pub(crate) struct StdioTransport {
+    pub(crate) proxy: Arc<Proxy>,
+    pub(crate) waiter: Arc<Waiter>,
 }
 
 impl StdioTransport {

@@ -6,7 +6,7 @@ use super::Ledger;
 use crate::error::Error;
 use crate::key::{MAX_NAME, OperationId};
 use crate::operation::{Intent, Operation};
-use crate::record::{Record, State, UndoEvidence};
+use crate::record::{Record, State, UndoEvidence, Verification};
 use crate::store::Filter;
 use crate::transition;
 use crate::undo::{Reversal, UndoLine, UndoOutcome, UndoStep, sort_for_undo};
@@ -157,8 +157,31 @@ impl Ledger {
         undoing: &Undoing,
         outcome: UndoOutcome,
     ) -> Result<UndoLine, Error> {
+        let outcome = match outcome {
+            UndoOutcome::Undone(UndoEvidence::Compensation) => self.confirmed(undoing).await?,
+            outcome @ (UndoOutcome::Undone(UndoEvidence::Pending | UndoEvidence::Probe)
+            | UndoOutcome::Unconfirmed(_)
+            | UndoOutcome::NotUndone(_)
+            | UndoOutcome::InDoubt(_)) => outcome,
+        };
         let record = self.end_undo(undoing, &outcome).await?;
         Ok(UndoLine::ended(&record, planned.reversal, &undoing.intent.id, outcome))
+    }
+
+    /// The outcome of a compensation that reported success. If that was only accepted, or is being checked, nothing is
+    /// undone yet.
+    async fn confirmed(&self, undoing: &Undoing) -> Result<UndoOutcome, Error> {
+        let (by, _) = self.find(&undoing.intent.id).await?;
+        let why = match by.outcome.as_ref().and_then(|outcome| outcome.verified) {
+            None | Some(Verification::Confirmed) => {
+                return Ok(UndoOutcome::Undone(UndoEvidence::Compensation));
+            }
+            Some(Verification::Pending) => {
+                "the compensation was accepted, and its success is not confirmed yet"
+            }
+            Some(Verification::Refuted) => "the compensation reported success, but a check denies it",
+        };
+        Ok(UndoOutcome::Unconfirmed(why.to_owned()))
     }
 
     /// Marks an operation before its compensation begins. From now on a retry is refused, and the mark names the

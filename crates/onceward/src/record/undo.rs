@@ -28,6 +28,8 @@ pub enum CompensationKind {
     Program,
     /// A tool of the same MCP server.
     Tool,
+    /// A request to the same API, through the gateway.
+    Request,
 }
 
 /// A command-line tool that takes its own operations back.
@@ -63,6 +65,7 @@ impl CompensationKind {
             Self::Code => "code",
             Self::Program => "program",
             Self::Tool => "tool",
+            Self::Request => "request",
         }
     }
 }
