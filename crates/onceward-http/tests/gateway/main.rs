@@ -8,6 +8,7 @@ mod questions;
 mod readers;
 mod rig;
 mod stream;
+mod undo;
 mod vendor;
 
 use std::time::Duration;
