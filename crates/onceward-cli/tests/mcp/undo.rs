@@ -203,3 +203,22 @@ fn a_task_is_not_undone_before_it_is_confirmed() {
     }
     assert_eq!(effects(&bench), 2);
 }
+
+#[test]
+fn the_samples_of_the_page_work_as_they_are_typed() {
+    let page = include_str!("../../../../docs/mcp.md").split("## Undo\n").nth(1).unwrap();
+    let block = |kind: &str| page.split(&format!("```{kind}\n")).nth(1).unwrap().split("```").next().unwrap();
+    let bench = Bench::new();
+    // The counting server has other names for the same tools.
+    let policy = block("toml").replace("create_order", "count").replace("cancel_order", "own");
+    bench.policy(&policy.replace("{result.id}", "{result.run}"));
+    let id = counted(&bench, &json!({"n": 1}));
+    let lines: Vec<&str> = block("sh").lines().collect();
+    for (line, effects_after) in lines.iter().zip([1, 2]) {
+        let typed = line.split(" #").next().unwrap().replace("op_…", &id);
+        let typed = typed.replace("npx -y shop-mcp", &format!("python3 {SERVER}"));
+        let said = bench.shell(&typed).exits(0);
+        assert!(said.out().contains("`own {\"id\":1}`"), "{}", said.out());
+        assert_eq!(effects(&bench), effects_after, "{typed}");
+    }
+}

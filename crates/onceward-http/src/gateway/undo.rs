@@ -235,20 +235,38 @@ impl Undo {
         // Without an answer of this call, it is an earlier one's success.
         let Some(reply) = reply.filter(|_| is_checked || is_accepted) else { return Ok(()) };
         let (ledger, id) = (&self.tenant.ledger, undoing.intent.id.clone());
-        ledger.record_verification(&id, Verification::Pending, None).await?;
-        if is_checked {
-            let check = Check {
-                tenant: self.tenant.clone(),
-                upstream: Arc::clone(&self.upstream),
-                ruling: exchange.ruling.clone(),
-                headers: self.headers.clone(),
-                id,
-                reply,
-                since_ms: ledger.clock_ms(),
-            };
-            check.in_background(&self.gateway);
+        let record = ledger.record_verification(&id, Verification::Pending, None).await?;
+        self.check_in_background(&record, exchange.ruling.clone(), reply);
+        Ok(())
+    }
+
+    /// Resumes the check of a compensation that an earlier undo made, with the credentials of this caller.
+    async fn check_again(&self, found: &ToUndo, undoing: &Undoing) -> Result<(), Error> {
+        let (record, _) = self.tenant.ledger.find(&undoing.intent.id).await?;
+        let Some(outcome) = record.outcome.as_ref() else { return Ok(()) };
+        let undo = found.record.detail.undo.as_ref().and_then(RequestUndo::of);
+        let ruling = undo.and_then(|undo| self.request(&undo, &found.record).ok()).map(|(_, ruling)| ruling);
+        let reply = outcome.body.as_deref().and_then(Reply::decode);
+        if let (Some(Verification::Pending), Some(ruling), Some(reply)) = (outcome.verified, ruling, reply) {
+            self.check_in_background(&record, ruling, reply);
         }
         Ok(())
+    }
+
+    fn check_in_background(&self, record: &Record, ruling: Ruling, reply: Reply) {
+        if ruling.verify.is_none() {
+            return;
+        }
+        let check = Check {
+            tenant: self.tenant.clone(),
+            upstream: Arc::clone(&self.upstream),
+            ruling,
+            headers: self.headers.clone(),
+            id: record.id.clone(),
+            reply,
+            since_ms: self.tenant.ledger.clock_ms(),
+        };
+        check.in_background(&self.gateway);
     }
 
     /// Records a compensation that was done, and whose undo was interrupted.
@@ -257,6 +275,7 @@ impl Undo {
         match ledger.start_undo(found, Operation::undo_of(&found.record)).await? {
             UndoStart::Changed(line) => Ok(line),
             UndoStart::Begun(undoing) => {
+                self.check_again(found, &undoing).await?;
                 let outcome = UndoOutcome::of(Ok(()), &EffectNow::NotAsked);
                 ledger.finish_undo(found, &undoing, outcome).await
             }

@@ -237,3 +237,52 @@ async fn the_policy_of_an_operation_can_have_the_request_too() {
     let body: Value = serde_json::from_str(&sent.body).unwrap();
     assert_eq!(body, json!({"state": "void", "id": "obj_1"}));
 }
+
+#[tokio::test]
+async fn the_sample_on_the_page_takes_back_what_it_says() {
+    let page = include_str!("../../../../docs/gateway.md").split("### Undo\n").nth(1).unwrap();
+    let block = |kind: &str| page.split(&format!("```{kind}\n")).nth(1).unwrap().split("```").next().unwrap();
+    let vendor = Vendor::start(Some("idempotency-key")).await;
+    let rig = Rig::start(&stripe(&vendor, block("toml"))).await;
+    let charge = charged(&rig).await;
+    let customer = rig.post("/gw/stripe/v1/customers", &[("idempotency-key", "c")], "name=ada").await;
+    // The request of the page: its method, path and headers.
+    let curl = block("sh");
+    assert!(curl.starts_with("curl -X POST ") && curl.contains("6270/gw/stripe\n"), "{curl}");
+    assert!(curl.contains("-H 'Once-Undo: op_…'") && curl.contains("-H \"Authorization: Bearer "), "{curl}");
+    for id in [&charge, customer.header("once-operation").unwrap()] {
+        assert_eq!(step(&undo(&rig, id, &[]).await).0, "undone");
+    }
+    let sent: Vec<String> = vendor.posts()[2..]
+        .iter()
+        .map(|seen| format!("{} {} {}", seen.method, seen.path, seen.body))
+        .collect();
+    assert_eq!(sent, ["POST /v1/refunds charge=obj_1", "DELETE /v1/customers/obj_2 "]);
+}
+
+#[tokio::test]
+async fn a_compensation_that_is_checked_counts_when_it_is_confirmed_also_after_a_restart() {
+    let vendor = Vendor::start(None).await;
+    let rules = "[[upstream.api.rule]]\npaths = [\"/pay\"]\nundo = { post = \"/unpay/{id}\" }\n\
+                 [[upstream.api.rule]]\npaths = [\"/unpay/*\"]\n\
+                 verify = { get = \"/unpaid/{id}\", expect = \"$.status == 'succeeded'\", every = \"20ms\" }";
+    let rig = Rig::start(&plain(&vendor, rules)).await;
+    let paid = rig.post("/gw/api/pay", &[("idempotency-key", "k")], "a=1").await;
+    let id = paid.header("once-operation").unwrap().to_owned();
+    vendor.on_get("/unpaid/obj_2", 200, "{\"status\":\"pending\"}");
+    let got = rig.post("/gw/api", &[("once-undo", &id)], "").await;
+    assert_eq!((got.status, step(&got).0.as_str()), (StatusCode::FAILED_DEPENDENCY, "in_doubt"));
+    let rig = rig.restarted().await;
+    vendor.on_get("/unpaid/obj_2", 200, "{\"status\":\"succeeded\"}");
+    let begun = std::time::Instant::now();
+    loop {
+        let got = rig.post("/gw/api", &[("once-undo", &id)], "").await;
+        if step(&got).0 == "undone" {
+            break;
+        }
+        assert_eq!(step(&got).0, "in_doubt");
+        assert!(begun.elapsed().as_secs() < 60, "{got:?}");
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    assert_eq!(vendor.posts().len(), 2);
+}
