@@ -9,7 +9,7 @@ use onceward::{
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use crate::call::{class_of, execute, preview, supervise_read, with_probe_of};
+use crate::call::{class_of, declared, execute, preview, supervise_read};
 use crate::command::{Batch, Mutating, Ordinary, World};
 use crate::envelope::{Envelope, raw};
 use crate::flags::MutatingFlags;
@@ -156,7 +156,8 @@ fn intents<C: Batch>(
         })?;
         let occurrence = seen.entry(input.clone()).and_modify(|count| *count += 1).or_insert(1);
         let operation = session.bare_operation(C::NAME, &input, flags, &rules.settings);
-        let operation = with_probe_of::<C::Item, Ordinary>(operation).occurrence(occurrence.to_string());
+        let operation = declared::<C::Item, Ordinary>(session, operation, rules);
+        let operation = operation.occurrence(occurrence.to_string());
         intents.push(operation.intent()?);
     }
     Ok(intents)

@@ -2,17 +2,19 @@
 
 mod mcp;
 mod settle;
+mod undo;
 
 use clap::{ArgMatches, Command, Subcommand};
 
 use crate::command::World;
-use crate::entry::Facts;
+use crate::entry::{Facts, Undoable};
 use crate::envelope::Envelope;
 use crate::manifest::{self, Detail};
 use crate::output::EnvelopeFormat;
 use crate::session::Session;
 
 pub(crate) use settle::SettleArgs;
+pub(crate) use undo::UndoArgs;
 
 /// A built-in command.
 #[derive(Debug, Subcommand)]
@@ -25,6 +27,8 @@ pub(crate) enum Builtin {
     },
     /// Record whether an operation in doubt happened
     Settle(SettleArgs),
+    /// Take back what an operation, or everything in a scope, did
+    Undo(UndoArgs),
     /// Describe every command for programs: arguments, danger, exit codes
     Manifest,
     /// Describe one command for programs
@@ -53,12 +57,13 @@ pub(crate) fn run<W: World>(
     session: &Session<W>,
     command: &Builtin,
     mut definition: Command,
-    facts: &[Facts],
+    (facts, undoables): (&[Facts], &[Undoable<W>]),
     matches: &ArgMatches,
 ) -> u8 {
     let envelope = match command {
         Builtin::Show { operation } => settle::show(session, operation),
         Builtin::Settle(args) => settle::settle(session, args),
+        Builtin::Undo(args) => undo::undo(session, args, undoables),
         Builtin::Manifest => {
             definition.build();
             let detail = match session.output.format {

@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex};
 
 use onceward::{
-    Answer, Attempt, Blocking, Class, Decision, Done, Effect, Error, ErrorView, Failure, Inherit, Intent,
-    KeyPolicy, Operation, Preview, ProbeAnswer, Ran, Receipt, Record, RepeatRule, State, Wanted,
+    Answer, Attempt, Blocking, Call, Class, Decision, Done, Effect, Error, ErrorView, Failure, Inherit,
+    Intent, KeyPolicy, Operation, Preview, ProbeAnswer, Ran, Receipt, Record, RepeatRule, State, Wanted,
 };
 
 use crate::command::{Danger, Mutating, World};
@@ -12,12 +12,13 @@ use crate::envelope::Envelope;
 use crate::fault::{Fault, FaultKind};
 use crate::flags::MutatingFlags;
 use crate::manifest::DangerLevel;
-use crate::op::Op;
+use crate::op::{Applied, Op};
 use crate::output::CalledBy;
 use crate::plan::Plan;
 use crate::probe::Doubt;
 use crate::session::{Rules, Session, quoted};
 use crate::supervisor::{DispatchGate, Stop, Supervised, lock};
+use crate::undo::stored;
 
 /// Whether the caller has said that something may be destroyed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,7 +48,8 @@ fn try_mutate<C: Mutating<D>, D: Danger>(
     observed: &mut Option<Blocking>,
 ) -> Result<Envelope, Error> {
     let rules = session.rules(C::NAME, class_of::<C, D>(), C::TIMEOUT_MS, flags)?;
-    let operation = with_probe_of::<C, D>(session.operation(C::NAME, &*command, flags, &rules.settings)?);
+    let operation = session.operation(C::NAME, &*command, flags, &rules.settings)?;
+    let operation = declared::<C, D>(session, operation, &rules);
     // Check the input first, so that a mistake in it does not create a ledger.
     let intent = operation.clone().intent()?;
     let with_time = |envelope| Envelope { timeout_ms: rules.timeout_ms, ..envelope };
@@ -96,8 +98,14 @@ pub(crate) fn class_of<C: Mutating<D>, D: Danger>() -> Class {
     if C::PROBE.is_some() { C::CLASS.with_probe() } else { C::CLASS }
 }
 
-/// The operation, which knows whether the command has a probe.
-pub(crate) fn with_probe_of<C: Mutating<D>, D: Danger>(operation: Operation) -> Operation {
+/// The operation with what the command declares: whether it has a probe, and what takes it back.
+pub(crate) fn declared<C: Mutating<D>, D: Danger>(
+    session: &Session<C::World>,
+    operation: Operation,
+    rules: &Rules,
+) -> Operation {
+    let own = C::UNDO.map(|_| stored(session.tool, &session.place).compensation());
+    let operation = operation.undo(own.or_else(|| rules.settings.undo.clone()));
     if C::PROBE.is_some() { operation.with_probe() } else { operation }
 }
 
@@ -172,16 +180,43 @@ pub(crate) fn execute<C: Mutating<D>, D: Danger>(
     timeout_ms: u64,
     unfinished: &(dyn Fn(&Intent, u32, Stop) -> u8 + Sync),
 ) -> Executed {
-    let stopped = Mutex::new(None);
     // Processes that the work starts keep the attempt alive: a child that outlives us may still have its effect.
     let mut call = ledger.call(intent.clone()).inherit(Inherit::Children);
     if C::PROBE.is_some() {
         call = call.probe(|record| std::future::ready(ask::<C, D>(session, command, &record, timeout_ms)));
     }
+    drive(&Driven { session, ledger, timeout_ms, unfinished }, call, &intent, |attempt, gate| {
+        let command = Arc::clone(command);
+        in_world(session, attempt, gate, move |op| command.apply(op).map(Applied::done))
+    })
+}
+
+/// What an execution needs besides its work.
+pub(crate) struct Driven<'a, W: World> {
+    pub(crate) session: &'a Session<W>,
+    pub(crate) ledger: &'a Blocking,
+    pub(crate) timeout_ms: u64,
+    /// Answers if the work is stopped after its dispatch.
+    pub(crate) unfinished: &'a (dyn Fn(&Intent, u32, Stop) -> u8 + Sync),
+}
+
+/// Executes a call of the ledger with this work, within its time limit.
+pub(crate) fn drive<W: World, F, T>(
+    driven: &Driven<'_, W>,
+    call: Call<'_>,
+    intent: &Intent,
+    work: F,
+) -> Executed
+where
+    F: Fn(Attempt, Arc<DispatchGate>) -> T + Send + Sync,
+    T: FnOnce() -> Result<Done, Fault> + Send + 'static,
+{
+    let Driven { session, ledger, timeout_ms, unfinished } = *driven;
+    let stopped = Mutex::new(None);
     let result = ledger.run_call(call, |attempt| {
         let gate = Arc::new(DispatchGate::default());
         let number = attempt.number();
-        let work = work::<C, D>(session, command, attempt.clone(), &gate);
+        let work = work(attempt.clone(), Arc::clone(&gate));
         // A ledger that cannot be read now is read again later.
         let is_asked = || ledger.wait_for(attempt.check_cancel_requested()).unwrap_or(false);
         match session.supervisor.supervise_attempt(timeout_ms, &gate, Some(&is_asked), work) {
@@ -197,29 +232,28 @@ pub(crate) fn execute<C: Mutating<D>, D: Danger>(
                 Err(Failure::no_effect(format!("{stop} before anything was sent")).stopped())
             }
             Supervised::StoppedAfter(stop) => {
-                std::process::exit(i32::from(unfinished(&intent, number, stop)));
+                std::process::exit(i32::from(unfinished(intent, number, stop)));
             }
         }
     });
     Executed { result, stopped: lock(&stopped).take() }
 }
 
-/// What runs on the thread that can be given up.
-fn work<C: Mutating<D>, D: Danger>(
-    session: &Session<C::World>,
-    command: &Arc<C>,
+/// What runs on the thread that can be given up: `act`, in a world that is open for changes.
+pub(crate) fn in_world<W: World>(
+    session: &Session<W>,
     attempt: Attempt,
-    gate: &Arc<DispatchGate>,
+    gate: Arc<DispatchGate>,
+    act: impl FnOnce(Op<'_, W>) -> Result<Done, Fault> + Send + 'static,
 ) -> impl FnOnce() -> Result<Done, Fault> + Send + 'static {
-    let (command, gate) = (Arc::clone(command), Arc::clone(gate));
     let (options, shared) = (session.options.clone(), Arc::clone(&session.world));
     move || {
         let kept = lock(&shared).take();
         let mut world = match kept {
             Some(world) => world,
-            None => C::World::open(&options)?,
+            None => W::open(&options)?,
         };
-        let applied = command.apply(Op::new(&mut world, attempt, gate)).map(crate::op::Applied::done);
+        let applied = act(Op::new(&mut world, attempt, gate));
         *lock(&shared) = Some(world);
         applied
     }

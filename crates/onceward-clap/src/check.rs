@@ -86,6 +86,9 @@ fn of_command(facts: &Facts, command: &Command) -> Vec<String> {
     if facts.class == Some(Class::Probed) && !facts.has_probe {
         problems.push(format!("the command {name} is of class probed, but it has no PROBE"));
     }
+    if matches!(facts.undo, Some(Class::Read | Class::Probed)) {
+        problems.push(format!("the UNDO of {name} can be of class once, idempotent or keyed"));
+    }
     if command.get_name() != name {
         problems.push(format!(
             "the command {name} renames itself to {}; NAME must be the same",

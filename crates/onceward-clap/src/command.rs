@@ -11,6 +11,7 @@ use crate::fault::Fault;
 use crate::op::{Applied, Op};
 use crate::plan::Plan;
 use crate::probe::Probe;
+use crate::undo::Undo;
 
 /// The default time limit of a command.
 pub const DEFAULT_TIMEOUT_MS: u64 = 60_000;
@@ -129,6 +130,9 @@ pub trait Mutating<D: Danger = Ordinary>: Args + Serialize + Send + Sync + 'stat
     /// Asks whether an operation in doubt happened, if the world can tell: a function
     /// `fn(&Self, &World, &Doubt) -> Result<Probed<Data>, Fault>`.
     const PROBE: Option<Probe<Self, Self::World, Self::Data>> = None;
+    /// Takes its effect back, from the stored answer: `TOOL undo OPERATION`. Without it, an operation of this command
+    /// cannot be taken back, and an undo says so.
+    const UNDO: Option<Undo<Self::World>> = None;
     /// Its time limit, in milliseconds.
     const TIMEOUT_MS: u64 = DEFAULT_TIMEOUT_MS;
     /// What it changes.

@@ -14,8 +14,9 @@ use crate::envelope::Envelope;
 use crate::flags::{ConfirmFlag, Limits, MutatingFlags, StreamFlag};
 use crate::manifest::DangerLevel;
 use crate::output::Delivery;
-use crate::session::Session;
+use crate::session::{Session, operation_name};
 use crate::tool::problem;
+use crate::undo::Undo;
 
 /// What is known of a command before it runs.
 #[derive(Debug, Clone, Copy)]
@@ -26,13 +27,40 @@ pub(crate) struct Facts {
     /// Of one that changes something.
     pub(crate) class: Option<Class>,
     pub(crate) has_probe: bool,
+    /// The class of its compensation, if it has one.
+    pub(crate) undo: Option<Class>,
     pub(crate) streams: bool,
     pub(crate) timeout_ms: u64,
+}
+
+/// How the operations of one command are taken back.
+pub(crate) struct Undoable<W> {
+    /// The command.
+    pub(crate) command: &'static str,
+    /// The name of its operations.
+    pub(crate) operation: String,
+    pub(crate) undo: Undo<W>,
+    pub(crate) timeout_ms: u64,
+}
+
+impl<W> Clone for Undoable<W> {
+    fn clone(&self) -> Self {
+        Self { operation: self.operation.clone(), ..*self }
+    }
+}
+
+impl<W> Undoable<W> {
+    fn new(tool: &str, command: &'static str, undo: Option<Undo<W>>, timeout_ms: u64) -> Option<Self> {
+        Some(Self { command, operation: operation_name(tool, command), undo: undo?, timeout_ms })
+    }
 }
 
 /// A registered command.
 pub(crate) trait Entry<W: World>: Send + Sync {
     fn facts(&self) -> Facts;
+
+    /// How its operations are taken back.
+    fn undoable(&self, tool: &str) -> Option<Undoable<W>>;
 
     /// The author's own arguments.
     fn own(&self) -> Command;
@@ -73,9 +101,14 @@ impl<C: Safe> Entry<C::World> for SafeEntry<C> {
             danger: DangerLevel::Safe,
             class: None,
             has_probe: false,
+            undo: None,
             streams: false,
             timeout_ms: C::TIMEOUT_MS,
         }
+    }
+
+    fn undoable(&self, _: &str) -> Option<Undoable<C::World>> {
+        None
     }
 
     fn own(&self) -> Command {
@@ -110,9 +143,14 @@ impl<C: Mutating<D>, D: Danger> Entry<C::World> for MutatingEntry<C, D> {
             danger: D::LEVEL,
             class: Some(class_of::<C, D>()),
             has_probe: C::PROBE.is_some(),
+            undo: C::UNDO.map(|undo| undo.its_class()),
             streams: false,
             timeout_ms: C::TIMEOUT_MS,
         }
+    }
+
+    fn undoable(&self, tool: &str) -> Option<Undoable<C::World>> {
+        Undoable::new(tool, C::NAME, C::UNDO, C::TIMEOUT_MS)
     }
 
     fn own(&self) -> Command {
@@ -156,9 +194,14 @@ impl<C: Batch> Entry<<C::Item as Mutating>::World> for BatchEntry<C> {
             danger: DangerLevel::Mutating,
             class: Some(class_of::<C::Item, Ordinary>()),
             has_probe: <C::Item as Mutating>::PROBE.is_some(),
+            undo: <C::Item as Mutating>::UNDO.map(|undo| undo.its_class()),
             streams: true,
             timeout_ms: <C::Item as Mutating>::TIMEOUT_MS,
         }
+    }
+
+    fn undoable(&self, tool: &str) -> Option<Undoable<<C::Item as Mutating>::World>> {
+        Undoable::new(tool, C::NAME, <C::Item as Mutating>::UNDO, <C::Item as Mutating>::TIMEOUT_MS)
     }
 
     fn own(&self) -> Command {

@@ -30,12 +30,14 @@ pub(crate) struct Envelope {
     pub(crate) timeout_ms: u64,
     /// The operation that this answers, so that its delivery can be noted.
     pub(crate) record: Option<Arc<Record>>,
+    /// What a person reads instead of the data.
+    pub(crate) lines: Option<Vec<String>>,
 }
 
 impl Envelope {
     /// An answer with its exit code.
     pub(crate) fn new(answer: Answer, exit: u8) -> Self {
-        Self { answer, exit, reads: false, timeout_ms: 0, record: None }
+        Self { answer, exit, reads: false, timeout_ms: 0, record: None, lines: None }
     }
 
     /// The answer of a command that only reads.

@@ -2,12 +2,12 @@
 //!
 //! # Layout
 //! - `command`: what an author writes: [`Safe`], [`Mutating`], [`Batch`], and the [`World`] they work on.
-//! - `plan`, `op`, `probe`, `fault`: what plans, applies and probes give and take.
+//! - `plan`, `op`, `probe`, `undo`, `fault`: what plans, applies, probes and compensations give and take.
 //! - `tool`: the commands put together. `check`: what is wrong with a definition.
 //! - `entry`: a registered command. `call`: one call of it. `batch`: many. `supervisor`: when work is over.
 //! - `session`: ledger, policy and options. `flags`: what the framework adds to a command line.
 //! - `envelope`, `output`, `text`: the one answer, and how it is printed.
-//! - `manifest`: what programs can know beforehand. `builtin`: `show`, `settle`, `mcp` and the like.
+//! - `manifest`: what programs can know beforehand. `builtin`: `show`, `settle`, `undo`, `mcp` and the like.
 //! - [`score`]: runs every command of a tool twice, for the author's own tests.
 //!
 //! The crate has no features.
@@ -20,6 +20,7 @@ mod data;
 mod plan;
 mod op;
 mod probe;
+mod undo;
 mod fault;
 mod tool;
 mod check;
@@ -48,6 +49,7 @@ pub use op::{Applied, Dispatched, Ensured, Op, ensure};
 pub use plan::Plan;
 pub use probe::{Doubt, Probe, Probed};
 pub use tool::Tool;
+pub use undo::{Original, Undo, UndoFn};
 
 /// The README's example.
 #[cfg(doctest)]

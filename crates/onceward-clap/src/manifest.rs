@@ -158,6 +158,7 @@ fn retry(facts: &Facts) -> Value {
         "key_flag": changes.then_some("--idempotency-key"),
         "dry_run_flag": changes.then_some("--dry-run"),
         "confirm_flag": (facts.danger == DangerLevel::Destructive).then_some("--confirm"),
+        "undo_command": facts.undo.map(|_| "undo"),
         "timeout_ms": facts.timeout_ms,
         "example": facts.example,
     })
@@ -170,7 +171,7 @@ fn builtin(name: &str, entry: &mut Map<String, Value>) {
             entry.insert("stdout".to_owned(), "protocol".into());
             entry.insert("protocol".to_owned(), "mcp-stdio".into());
         }
-        "settle" => {
+        "settle" | "undo" => {
             entry.insert("idempotent".to_owned(), true.into());
         }
         _ => {}
@@ -178,7 +179,7 @@ fn builtin(name: &str, entry: &mut Map<String, Value>) {
 }
 
 fn builtin_danger(name: &str) -> DangerLevel {
-    if name == "settle" { DangerLevel::Mutating } else { DangerLevel::Safe }
+    if matches!(name, "settle" | "undo") { DangerLevel::Mutating } else { DangerLevel::Safe }
 }
 
 pub(crate) fn about(command: &Command) -> String {

@@ -12,6 +12,7 @@ use onceward::{
 use serde::Serialize;
 
 use crate::command::World;
+use crate::entry::Undoable;
 use crate::envelope::Envelope;
 use crate::flags::{Globals, MutatingFlags};
 use crate::output::Output;
@@ -89,9 +90,7 @@ impl<W: World> Session<W> {
         own_timeout_ms: u64,
         flags: &MutatingFlags,
     ) -> Result<Rules, Error> {
-        let rule = self.policy.tool(&[name, &self.operation_name(name)])?;
-        let mut settings = rule.settings;
-        settings.terms.class = rule.class.unwrap_or(class);
+        let mut settings = self.settings(&[name, &operation_name(self.tool, name)], class)?;
         if settings.terms.class == Class::Read {
             let problem = format!("the policy says that {name} only reads, but it changes something");
             return Err(InvalidInput::new(problem).into());
@@ -104,6 +103,30 @@ impl<W: World> Session<W> {
         let by_policy = Some(settings.timeout_ms).filter(|ms| *ms > 0);
         let timeout_ms = flags.limits.timeout_ms.or(by_policy).unwrap_or(own_timeout_ms);
         Ok(Rules { settings, timeout_ms })
+    }
+
+    /// What holds for a compensation: the policy's rule for `undo:COMMAND` or for the operation's own name.
+    pub(crate) fn undo_rules(&self, name: &str, undoable: Option<&Undoable<W>>) -> Result<Rules, Error> {
+        let own = undoable.map(|undoable| format!("undo:{}", undoable.command));
+        let class = undoable.map_or(Class::Once, |undoable| undoable.undo.its_class());
+        let settings = self.settings(&[own.as_deref().unwrap_or(name), name], class)?;
+        if matches!(settings.terms.class, Class::Read | Class::Probed) {
+            let class = settings.terms.class;
+            let problem =
+                format!("the policy says that {name} is of class {class}; use once, idempotent or keyed");
+            return Err(InvalidInput::new(problem).into());
+        }
+        let by_policy = Some(settings.timeout_ms).filter(|ms| *ms > 0);
+        let own_timeout_ms = undoable.map_or(0, |undoable| undoable.timeout_ms);
+        Ok(Rules { timeout_ms: by_policy.unwrap_or(own_timeout_ms), settings })
+    }
+
+    /// The policy's settings for an operation that has one of these names.
+    fn settings(&self, names: &[&str], class: Class) -> Result<Settings, Error> {
+        let rule = self.policy.tool(names)?;
+        let mut settings = rule.settings;
+        settings.terms.class = rule.class.unwrap_or(class);
+        Ok(settings)
     }
 
     /// The operation of a command with these arguments.
@@ -145,7 +168,7 @@ impl<W: World> Session<W> {
         if !key_fields.is_empty() {
             key_fields.push("/place".to_owned());
         }
-        let operation = Operation::new(self.operation_name(name));
+        let operation = Operation::new(operation_name(self.tool, name));
         let operation = match (&flags.scope, &self.globals.connection) {
             (Some(scope), _) => operation.scope(scope),
             // A given key identifies the action permanently: a client that reconnects after a crash uses it again.
@@ -176,13 +199,14 @@ impl<W: World> Session<W> {
 
     /// What is left out of the stored results of an operation with that name.
     pub(crate) fn redaction(&self, operation: &str) -> Result<Redaction, Error> {
-        let command = operation.strip_prefix(&self.operation_name("")).unwrap_or(operation);
+        let command = operation.strip_prefix(&operation_name(self.tool, "")).unwrap_or(operation);
         Ok(self.policy.tool(&[command, operation])?.settings.terms.redact)
     }
+}
 
-    fn operation_name(&self, name: &str) -> String {
-        format!("{} {name}", self.tool)
-    }
+/// The name of a command's operations in the ledger.
+pub(crate) fn operation_name(tool: &str, command: &str) -> String {
+    format!("{tool} {command}")
 }
 
 /// Who reads the answers of this run.

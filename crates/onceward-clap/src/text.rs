@@ -29,7 +29,9 @@ pub(crate) fn answer(envelope: &Envelope) -> String {
         });
     }
     lines.extend(envelope.changes().iter().map(|change| format!("  {change}")));
-    if let Some(data) = answer.data.as_ref().and_then(|data| serde_json::from_str(data.get()).ok()) {
+    if let Some(own) = &envelope.lines {
+        lines.extend(own.iter().cloned());
+    } else if let Some(data) = answer.data.as_ref().and_then(|data| serde_json::from_str(data.get()).ok()) {
         lines.extend(table(&data));
     }
     if let Some(operation) = answer.operation.as_ref().filter(|_| answer.ok) {

@@ -12,7 +12,7 @@ use onceward::{Error, IfMissing, Ledger};
 use crate::builtin::{self, Builtin};
 use crate::check;
 use crate::command::{Batch, Destructive, Mutating, Ordinary, Safe, World};
-use crate::entry::{BatchEntry, Entry, Facts, MutatingEntry, SafeEntry, with};
+use crate::entry::{BatchEntry, Entry, Facts, MutatingEntry, SafeEntry, Undoable, with};
 use crate::envelope::Envelope;
 use crate::flags::{self, Globals};
 use crate::output::{Audience, CalledBy, EnvelopeFormat, Output};
@@ -146,15 +146,19 @@ impl<W: World> Tool<W> {
             Err(envelope) => return answer(&output, &envelope),
         };
         match self.entries.iter().find(|entry| entry.facts().name == name) {
-            Some(entry) => {
-                if let Err(error) = listen(&session.supervisor, &output) {
-                    let problem = format!("signals cannot be listened for: {error}");
-                    return answer(&output, &Envelope::broken(problem));
-                }
-                entry.run(&mut session, own)
-            }
+            Some(entry) => match listen(&session.supervisor, &output) {
+                Ok(()) => entry.run(&mut session, own),
+                Err(deaf) => answer(&output, &deaf),
+            },
             None => match Builtin::from_arg_matches(&matches) {
-                Ok(command) => builtin::run(&session, &command, definition, &self.facts(), own),
+                Ok(command) => {
+                    let changes_the_world = matches!(command, Builtin::Undo(_));
+                    if changes_the_world && let Err(deaf) = listen(&session.supervisor, &output) {
+                        return answer(&output, &deaf);
+                    }
+                    let undoables = self.undoables();
+                    builtin::run(&session, &command, definition, (&self.facts(), &undoables), own)
+                }
                 Err(error) => self.not_understood(&output, &error, typed),
             },
         }
@@ -219,6 +223,10 @@ impl<W: World> Tool<W> {
         self.entries.iter().map(|entry| entry.facts()).collect()
     }
 
+    fn undoables(&self) -> Vec<Undoable<W>> {
+        self.entries.iter().filter_map(|entry| entry.undoable(self.name)).collect()
+    }
+
     fn clashes(&self) -> Vec<String> {
         let options = W::Options::augment_args(Command::new(self.name));
         let commands: Vec<(Facts, Command)> =
@@ -264,12 +272,14 @@ fn answer(output: &Output, envelope: &Envelope) -> u8 {
 }
 
 /// A signal that comes while nothing is under way ends the process with an answer.
-fn listen(supervisor: &Supervisor, output: &Output) -> std::io::Result<()> {
+fn listen(supervisor: &Supervisor, output: &Output) -> Result<(), Box<Envelope>> {
     let output = output.clone();
     supervisor.on_idle_signal(move |stop| {
         let envelope = Envelope::stopped(stop);
         output.answer(&envelope);
         std::process::exit(i32::from(envelope.exit));
     });
-    supervisor.listen()
+    supervisor
+        .listen()
+        .map_err(|error| Box::new(Envelope::broken(format!("signals cannot be listened for: {error}"))))
 }

@@ -7,6 +7,7 @@
 //!   requests and the keys in them.
 //!   `aliases`: which operation a request refers to. `choose`: retry or repeat. `readers`: clients that wait. `turns`:
 //!   locks by name.
+//! - `undo`: taking a request back.
 //! - `exchange`: one attempt. `classify`: what an answer proves. `questions`, `query`: probes and checks. `checks`:
 //!   when successes are checked.
 //! - `reply`: answers and problem documents. `replays`: requests that were answered before. `delivery`: whether an
@@ -34,6 +35,7 @@ mod replays;
 mod reply;
 pub(crate) mod rules;
 mod turns;
+mod undo;
 mod upstream;
 
 use std::collections::{BTreeMap, HashSet};
@@ -67,6 +69,7 @@ use replays::{Replays, Sent};
 use tokio::task::JoinHandle;
 use tracing::Instrument;
 use turns::Turns;
+use undo::Undo;
 use upstream::Upstream;
 
 /// The path under which upstreams answer.
@@ -255,6 +258,13 @@ async fn enter(app: &Arc<App>, upstream: Arc<Upstream>, path: String, request: R
     let asked = Instant::now();
     let receipts = request.extensions().get::<Receipts>().cloned().unwrap_or_default();
     let (head, body) = request.into_parts();
+    if head.headers.contains_key(undo::UNDO) {
+        return if path == "/" {
+            taken_back(app, tenant, upstream, head.headers).await
+        } else {
+            undo::with_a_path()
+        };
+    }
     if head.headers.get_all(headers::KEY).iter().count() > 1 {
         let detail = "the request has more than one Idempotency-Key, so nothing was sent; give it one";
         return reply::refusal(StatusCode::BAD_REQUEST, "INVALID_INPUT", None, detail);
@@ -334,11 +344,32 @@ async fn mutation(app: &App, arrived: Arrived) -> Response {
     // If the client goes away, this future is dropped, and the call must run to its end.
     match spawned(app, arrived, reader).await {
         Ok(response) => response.map(|body| client.reads(body)),
-        Err(_) => {
-            let detail = "the gateway failed; the request may have been sent";
-            reply::refusal(StatusCode::FAILED_DEPENDENCY, "IN_DOUBT", Some(Happened::Unknown), detail)
-        }
+        Err(_) => lost(),
     }
+}
+
+/// Takes an operation back. If the client goes away, this future is dropped, and the undo must run to its end.
+async fn taken_back(
+    app: &App,
+    tenant: Tenant,
+    upstream: Arc<Upstream>,
+    headers: hyper::HeaderMap,
+) -> Response {
+    let (reader, client) = Reader::new(&app.gateway.readers);
+    let (gateway, metrics) = (Arc::clone(&app.gateway), app.metrics.clone());
+    let dry_run = Wishes::of(&headers).dry_run;
+    let span = observe::call_span(CallSurface::Gateway, headers::only(&headers, "traceparent"));
+    let undo = Undo { gateway, metrics, tenant, upstream, headers, dry_run, reader };
+    match app.work.spawn(undo.run().instrument(span)).await {
+        Ok(response) => response.map(|body| client.reads(body)),
+        Err(_) => lost(),
+    }
+}
+
+/// The answer if the task of a request is gone.
+fn lost() -> Response {
+    let detail = "the gateway failed; the request may have been sent";
+    reply::refusal(StatusCode::FAILED_DEPENDENCY, "IN_DOUBT", Some(Happened::Unknown), detail)
 }
 
 fn spawned(app: &App, arrived: Arrived, reader: Arc<Reader>) -> JoinHandle<Response> {

@@ -27,12 +27,14 @@ mod wire;
 mod sync;
 
 pub use call::scope::HostScope;
+pub use call::undo::{UndoCall, UndoRules};
 pub use options::{Asking, Options, Slow};
 pub use tools::explain::{Explained, Ruling, explain, policy_text};
 pub use tools::rules::{Annotations, Exposure, Guess, Trust};
 pub use transport::http;
 pub use transport::stdio::{Proxy, Streams};
 pub use transport::supervisor::Next;
+pub use transport::undo::UndoServer;
 
 /// Entry points for tests that feed the parsers arbitrary bytes.
 pub mod fuzz {

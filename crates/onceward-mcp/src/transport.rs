@@ -4,6 +4,7 @@
 //! - `stdio`: the proxy on the streams of a process. `upstream`: requests to the server. `client_requests`: our
 //!   requests to the client. `supervisor`: a server that ended and is started again. `inline_executor`: on which thread
 //!   calls run.
+//! - `undo`: a server on streams that only takes calls back.
 //! - `http`: the proxy over HTTP.
 
 pub(crate) mod call_transport;
@@ -12,4 +13,5 @@ pub(crate) mod supervisor;
 pub(crate) mod inline_executor;
 pub(crate) mod upstream;
 pub(crate) mod client_requests;
+pub(crate) mod undo;
 pub mod http;

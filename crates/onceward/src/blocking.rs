@@ -11,14 +11,14 @@ use crate::identity::Identity;
 use crate::key::OperationId;
 use crate::ledger::{
     Begun, Call, Cancelled, Edited, Found, Imported, Lease, Ledger, Left, Plan, Receipt, Stopped,
-    SweepReport, Undoing, Wanted,
+    SweepReport, ToUndo, UndoStart, Undoing, Wanted,
 };
 use crate::operation::{Intent, Operation};
 use crate::policy::{Hold, Terms};
 use crate::record::{Outcome, Record, State, Verification};
 use crate::settlement::Settlement;
 use crate::store::{Counts, Filter, Listed, LivenessSource};
-use crate::undo::{UndoOutcome, UndoStep};
+use crate::undo::{UndoLine, UndoOutcome, UndoStep};
 
 /// A ledger for threads that may block.
 ///
@@ -193,6 +193,10 @@ blocking! {
     forget(id: &OperationId) -> Arc<Record>;
     import(record: Record) -> Imported;
     undo_plan(scope: &str, since: Option<&OperationId>) -> Vec<UndoStep>;
+    to_undo(id: &OperationId) -> ToUndo;
+    scope_to_undo(scope: &str, since: Option<&OperationId>) -> Vec<ToUndo>;
+    start_undo(planned: &ToUndo, compensation: Operation) -> UndoStart;
+    finish_undo(planned: &ToUndo, undoing: &Undoing, outcome: UndoOutcome) -> UndoLine;
     begin_undo(id: &OperationId, compensation: Operation) -> Undoing;
     end_undo(undoing: &Undoing, outcome: &UndoOutcome) -> Arc<Record>;
     sweep_some() -> (SweepReport, Left);

@@ -27,7 +27,7 @@ pub use receipt::Receipt;
 pub use repeat::{Found, Wanted};
 pub use stop::Stopped;
 pub(crate) use stop::{stopped, stopped_error};
-pub use undo::Undoing;
+pub use undo::{ToUndo, UndoStart, Undoing};
 
 use crate::attempt::{Attempt, Done, Failure};
 use crate::barrier::Barrier;

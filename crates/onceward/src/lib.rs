@@ -99,19 +99,20 @@ pub use key::{
 };
 pub use ledger::{
     Begun, Call, Cancelled, Claim, Edited, Found, Imported, Lease, Ledger, Left, Plan, ProbeAnswer, Receipt,
-    Stopped, SweepReport, Undoing, Wanted,
+    Stopped, SweepReport, ToUndo, UndoStart, Undoing, Wanted,
 };
 pub use memory::{ManualClock, MemoryStore};
 pub use next_step::{Choice, Guidance, NextStep, Surface};
 pub use operation::{DEFAULT_SCOPE, Intent, Operation, ScopeOrigin};
 pub use policy::{
     DEFAULT_POLICY, ExitRule, Hold, KeyPolicy, OnExpired, OnFailure, OnToolError, Origin, Policy, Release,
-    Setting, Settings, Terms, ToolQuestion, ToolRule, ToolSettings, ToolUndo, span_ms, suggestion,
+    RequestUndo, Setting, Settings, Terms, ToolQuestion, ToolRule, ToolSettings, ToolUndo, span_ms,
+    suggestion,
 };
 pub use record::{
     ALIAS_NAME, Class, Compensation, CompensationKind, Detail, DoubleEffect, Downstream, Effect, Held,
-    HeldBy, MAX_HISTORY, MAX_REQUEST, MAX_RESULT, Outcome, Owner, Past, Record, State, UndoEvidence, Undone,
-    Usage, Verification,
+    HeldBy, MAX_HISTORY, MAX_REQUEST, MAX_RESULT, Outcome, Owner, Past, ProgramUndo, Record, State,
+    UndoEvidence, Undone, Usage, Verification,
 };
 pub use redact::{Edit, Redaction};
 pub use secret::Secret;
@@ -120,7 +121,7 @@ pub use store::{
     Applied, Begin, Change, Clock, Counts, Cursor, Dispatch, Filter, IfMissing, Inherit, Listed,
     LivenessSource, OwnerLock, Store, StoreError, Swap, WriteMode, Writing, after_prefix,
 };
-pub use template::{Piece, Template, field};
+pub use template::{Piece, Template, field, field_value, fill_json};
 pub use time::{rfc3339, span_in_words};
-pub use undo::{EffectNow, Reversal, UndoOutcome, UndoStep, sort_for_undo};
+pub use undo::{EffectNow, Reversal, UndoLine, UndoOutcome, UndoReport, UndoResult, UndoStep, sort_for_undo};
 pub use watchers::Watchers;

@@ -324,9 +324,9 @@ impl Surface {
 
     fn undo(&self, id: &OperationId) -> Option<String> {
         match self {
-            Self::Shell { program, .. } if program == "once" => Some(self.line(&format!("undo {id}"))),
+            Self::Shell { .. } => Some(self.line(&format!("undo {id}"))),
             Self::Python => Some(format!("ledger.compensate(\"{id}\")")),
-            Self::Shell { .. } | Self::Http | Self::McpAgent | Self::McpPerson { .. } => None,
+            Self::Http | Self::McpAgent | Self::McpPerson { .. } => None,
         }
     }
 

@@ -27,8 +27,8 @@ pub use fields::suggestion;
 pub use hold::{Hold, Release};
 use tools::Question;
 pub use tools::{OnToolError, ToolQuestion, ToolRule, ToolSettings};
-pub use undo::ToolUndo;
 use undo::Undo;
+pub use undo::{RequestUndo, ToolUndo};
 
 /// The default policy, which is also its documentation.
 pub const DEFAULT_POLICY: &str = include_str!("default.toml");

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-pub use self::undo::{Compensation, CompensationKind, UndoEvidence, Undone};
+pub use self::undo::{Compensation, CompensationKind, ProgramUndo, UndoEvidence, Undone};
 use crate::invalid::InvalidInput;
 use crate::key::{Fingerprint, Key, OperationId};
 

@@ -17,7 +17,8 @@ use crate::facts::Ending;
 use crate::invalid::InvalidInput;
 use crate::record::Outcome;
 
-const REPLACEMENT: &str = "[redacted]";
+/// What a match is stored as.
+pub(crate) const REPLACEMENT: &str = "[redacted]";
 
 /// The redaction rules of an operation. Clones share them.
 #[derive(Clone, Default)]

@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use crate::invalid::InvalidInput;
+use crate::redact::REPLACEMENT;
 
 /// A text in which `{path}` stands for a field of a result.
 ///
@@ -96,12 +97,57 @@ fn path_at(text: &str) -> Option<&str> {
     (starts_well && path.split('.').all(is_name)).then_some(path)
 }
 
-/// The text of a result's field: a string, a number, or true or false. An empty text does not count, because a command
-/// may take it for "all".
+/// A JSON value with fields of a result in its texts. A text that is one field and nothing else becomes that field's
+/// value, so a number stays a number. The names of members are left as they are.
+///
+/// ```
+/// use serde_json::json;
+/// let result = json!({"id": 7, "name": "ada"});
+/// let args = json!({"order": "{id}", "note": "for {name}"});
+/// let filled = onceward::fill_json(&args, &|path| onceward::field_value(&result, path))?;
+/// assert_eq!(filled, json!({"order": 7, "note": "for ada"}));
+/// # Ok::<(), onceward::InvalidInput>(())
+/// ```
+///
+/// # Errors
+/// Names a field that the result does not have.
+pub fn fill_json(
+    template: &Value,
+    value: &impl Fn(&str) -> Result<Value, InvalidInput>,
+) -> Result<Value, InvalidInput> {
+    match template {
+        Value::Null | Value::Bool(_) | Value::Number(_) => Ok(template.clone()),
+        Value::String(text) => {
+            let template = Template::parse(text);
+            match template.pieces() {
+                [Piece::Field(path)] => value(path),
+                [] | [Piece::Text(_)] | [_, _, ..] => {
+                    template.fill(|path| value(path).map(|value| as_text(&value))).map(Value::String)
+                }
+            }
+        }
+        Value::Array(items) => items.iter().map(|item| fill_json(item, value)).collect(),
+        Value::Object(members) => {
+            let filled = members.iter().map(|(name, item)| Ok((name.clone(), fill_json(item, value)?)));
+            filled.collect::<Result<serde_json::Map<_, _>, InvalidInput>>().map(Value::Object)
+        }
+    }
+}
+
+/// The text of a result's field: see [`field_value`].
 ///
 /// # Errors
 /// Says why there is no such text.
 pub fn field(result: &Value, path: &str) -> Result<String, InvalidInput> {
+    field_value(result, path).map(|value| as_text(&value))
+}
+
+/// A result's field: a string, a number, or true or false. An empty text does not count, because a command may take it
+/// for "all", and neither does one that was redacted.
+///
+/// # Errors
+/// Says why there is no such value.
+pub fn field_value(result: &Value, path: &str) -> Result<Value, InvalidInput> {
     let missing = |why: &str| Err(InvalidInput::new(format!("the result has {why} `{path}`")));
     let found = path.split('.').try_fold(result, |value, name| match value {
         Value::Object(fields) => fields.get(name),
@@ -112,9 +158,18 @@ pub fn field(result: &Value, path: &str) -> Result<String, InvalidInput> {
         None | Some(Value::Null) => missing("no field"),
         Some(Value::String(text)) if text.is_empty() => missing("an empty text in"),
         Some(Value::String(text)) if text.contains('\0') => missing("a zero byte in"),
-        Some(Value::String(text)) => Ok(text.clone()),
-        Some(value @ (Value::Bool(_) | Value::Number(_))) => Ok(value.to_string()),
+        Some(Value::String(text)) if text.contains(REPLACEMENT) => missing("a redacted text in"),
+        Some(value @ (Value::String(_) | Value::Bool(_) | Value::Number(_))) => Ok(value.clone()),
         Some(Value::Array(_) | Value::Object(_)) => missing("no single value in"),
+    }
+}
+
+fn as_text(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => {
+            value.to_string()
+        }
     }
 }
 
@@ -140,13 +195,26 @@ mod tests {
 
     #[test]
     fn a_field_is_one_value() {
-        let result = serde_json::json!({"a": {"b": ["x", 2, true, null, "", {"c": 1}, "\0"]}});
+        let result =
+            serde_json::json!({"a": {"b": ["x", 2, true, null, "", {"c": 1}, "\0"]}, "r": "pan [redacted]"});
         let at = |path: &str| field(&result, path).ok();
         assert_eq!(at("a.b.0").as_deref(), Some("x"));
         assert_eq!(at("a.b.1").as_deref(), Some("2"));
         assert_eq!(at("a.b.2").as_deref(), Some("true"));
-        for none in ["a.b.3", "a.b.4", "a.b.5", "a.b.6", "a.b.7", "a.b", "a", "x", "a.b.0.c", "a.b.-1"] {
+        for none in ["a.b.3", "a.b.4", "a.b.5", "a.b.6", "a.b.7", "a.b", "a", "x", "r", "a.b.0.c", "a.b.-1"] {
             assert_eq!(at(none), None, "{none}");
+        }
+    }
+
+    #[test]
+    fn a_missing_field_anywhere_leaves_nothing_to_send() {
+        let result = serde_json::json!({"id": 7});
+        let value = |path: &str| field_value(&result, path);
+        let nested = serde_json::json!({"a": [{"b": "{id}"}, true, null, 1.5], "c": "{{id}}"});
+        let expected = serde_json::json!({"a": [{"b": 7}, true, null, 1.5], "c": "{id}"});
+        assert_eq!(fill_json(&nested, &value).unwrap(), expected);
+        for wrong in [serde_json::json!({"a": ["{ID}"]}), serde_json::json!("x {id.y}")] {
+            assert!(fill_json(&wrong, &value).is_err(), "{wrong}");
         }
     }
 }

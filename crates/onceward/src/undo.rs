@@ -1,8 +1,14 @@
 //! Deciding about an undo: what can be taken back, in which order, and what a compensation's end proves. Pure.
 
+mod report;
+
 use crate::error::Error;
 use crate::facts::Happened;
-use crate::record::{Effect, Record, State, UndoEvidence};
+use crate::key::OperationId;
+use crate::record::{Compensation, CompensationKind, Effect, ProgramUndo, Record, State, UndoEvidence};
+use crate::text::{one_line, shell_word};
+
+pub use report::{UndoLine, UndoReport, UndoResult};
 
 /// What an undo does about one operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -41,6 +47,21 @@ impl Reversal {
         }
     }
 
+    /// Why an operation of this kind is left alone; `None` if its compensation decides.
+    #[must_use]
+    pub const fn why_left(self) -> Option<&'static str> {
+        match self {
+            Self::Compensate => None,
+            Self::Irreversible => Some("nothing is registered that takes it back"),
+            Self::InDoubt => Some("it may have happened, and there is no probe to ask: settle it first"),
+            Self::Running => Some("it is still running"),
+            Self::AlreadyUndone => Some("it has been taken back"),
+            Self::NothingHappened => Some("it had no effect"),
+            Self::Expired => Some("it was done, and its result has expired"),
+            Self::Compensation => Some("it takes another operation back itself"),
+        }
+    }
+
     /// Decides about a record in this effective state.
     #[must_use]
     pub fn of(record: &Record, state: State) -> Self {
@@ -63,6 +84,33 @@ impl Reversal {
                 Happened::Yes if changed_nothing() => Self::NothingHappened,
                 Happened::Yes | Happened::Unknown => Self::Expired,
             },
+        }
+    }
+}
+
+impl Compensation {
+    /// Who takes the operation back, for a caller that cannot.
+    #[must_use]
+    pub fn taken_back_by(&self, id: &OperationId) -> String {
+        match self.runs {
+            CompensationKind::Command => format!("a command takes it back: `once undo {id}`"),
+            CompensationKind::Code => {
+                format!("the program that ran it takes it back, in Python with ledger.compensate(\"{id}\")")
+            }
+            CompensationKind::Program => match ProgramUndo::parse(&self.text) {
+                Some(undo) => {
+                    let program = shell_word(&undo.program);
+                    format!("the tool that ran it takes it back: `{} undo {id}`", one_line(&program))
+                }
+                None => "the tool that ran it takes it back, with its command `undo`".to_owned(),
+            },
+            CompensationKind::Tool => format!(
+                "a tool of its MCP server takes it back: `once undo {id} -- SERVER`, with the command of the server"
+            ),
+            CompensationKind::Request => format!(
+                "a request to its API takes it back: send `Once-Undo: {id}` to the gateway (POST /gw/UPSTREAM), with \
+                 the credentials of the call"
+            ),
         }
     }
 }

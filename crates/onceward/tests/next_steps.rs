@@ -151,7 +151,8 @@ fn how_every_next_step_is_spelled() {
     Undo(ID)
       once: finish the undo
         $ once --ledger agent.db undo ID
-      shop: ask a person to finish the undo
+      shop: finish the undo
+        $ shop undo ID
       python: finish the undo
         $ ledger.compensate("ID")
       http: ask a person to finish the undo

@@ -371,3 +371,20 @@ fn evidence(word: &str) -> Option<UndoEvidence> {
 fn marked(record: &Record, evidence: UndoEvidence) -> Undone {
     Undone { by: undo_id(record), at_ms: NOW_MS, evidence, round: 1 }
 }
+
+#[test]
+fn each_kind_of_compensation_says_who_runs_it() {
+    let id = OperationId::of("s", "n", "k");
+    let program = onceward::ProgramUndo { program: "my shop".to_owned(), world: "w".to_owned() };
+    let of = |runs| Compensation { runs, text: String::new() }.taken_back_by(&id);
+    for (said, part) in [
+        (program.compensation().taken_back_by(&id), format!("`'my shop' undo {id}`")),
+        (of(CompensationKind::Program), "with its command `undo`".to_owned()),
+        (of(CompensationKind::Command), format!("`once undo {id}`")),
+        (of(CompensationKind::Code), format!("ledger.compensate(\"{id}\")")),
+        (of(CompensationKind::Tool), format!("`once undo {id} -- SERVER`")),
+        (of(CompensationKind::Request), format!("`Once-Undo: {id}`")),
+    ] {
+        assert!(said.contains(&part), "{said}");
+    }
+}

@@ -3,11 +3,13 @@
 //! # Layout
 //! - `shop`: the world: orders, emails, counters, services, users.
 //! - `commands`: one file per command.
+//! - `undo`: how commands are taken back.
 //! - `trouble`: a switch that makes things go wrong, to see how the ledger reacts.
 
 mod commands;
 mod shop;
 mod trouble;
+mod undo;
 
 use std::process::ExitCode;
 

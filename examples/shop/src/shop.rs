@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use onceward_clap::{Fault, World};
 use rusqlite::{Connection, OpenFlags, OptionalExtension, Row, Transaction};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::trouble::Trouble;
 
@@ -26,12 +26,12 @@ pub(crate) struct ShopOptions {
     database: PathBuf,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Order {
     pub(crate) id: i64,
     pub(crate) customer: String,
     pub(crate) amount: i64,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) request: Option<String>,
 }
 
@@ -42,9 +42,9 @@ pub(crate) struct Email {
     subject: String,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Counter {
-    key: String,
+    pub(crate) key: String,
     value: i64,
 }
 
@@ -153,6 +153,13 @@ impl Shop {
         })
     }
 
+    pub(crate) fn cancel_order(&mut self, order: &Order) -> Result<(), Fault> {
+        self.change(|change| {
+            let delete = "DELETE FROM orders WHERE id = ?1 AND request IS ?2";
+            change.execute(delete, (order.id, &order.request)).map(drop)
+        })
+    }
+
     pub(crate) fn send_email(&mut self, to: &str, subject: &str) -> Result<Email, Fault> {
         self.change(|change| {
             change.execute("INSERT INTO emails (recipient, subject) VALUES (?1, ?2)", [to, subject])?;
@@ -166,6 +173,12 @@ impl Shop {
                        ON CONFLICT (name) DO UPDATE SET value = value + 1 RETURNING value";
             let value = change.query_row(add, [name], |row| row.get(0))?;
             Ok(Counter { key: name.to_owned(), value })
+        })
+    }
+
+    pub(crate) fn decrement(&mut self, name: &str) -> Result<(), Fault> {
+        self.change(|change| {
+            change.execute("UPDATE counters SET value = value - 1 WHERE name = ?1", [name]).map(drop)
         })
     }
 

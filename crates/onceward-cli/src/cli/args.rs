@@ -1,5 +1,7 @@
 //! The arguments of the commands around `once run`.
 
+use std::ffi::OsString;
+
 use clap::{Args, Subcommand, ValueHint};
 use onceward::{Filter, Hold, State};
 
@@ -225,8 +227,14 @@ pub(crate) struct UndoArgs {
     /// the ledger can have stored them
     #[arg(long)]
     pub(crate) stored: bool,
+    /// Short name of the MCP server, if `once mcp` got it with --server
+    #[arg(long = "server", value_name = "NAME", requires = "server")]
+    pub(crate) server_name: Option<String>,
     #[command(flatten)]
     pub(crate) dry: DryRunArgs,
+    /// Command of the MCP server, after `--`: starts it, and calls the tool that takes an operation back
+    #[arg(last = true, value_name = "SERVER")]
+    pub(crate) server: Vec<OsString>,
 }
 
 #[derive(Debug, Args)]

@@ -2,6 +2,7 @@
 
 pub(crate) mod http;
 mod stdio;
+mod undo;
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -21,6 +22,8 @@ use crate::cli::{self, DryRunArgs};
 use crate::context::{Context, create_private};
 use crate::exit::{CommandError, Ended};
 use crate::style::{BOLD, styled};
+
+pub(super) use undo::ToolServer;
 
 /// A client may have given up on an answer that took longer than this.
 const SLOW_MS: u64 = 4_000;

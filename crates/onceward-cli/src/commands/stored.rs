@@ -2,7 +2,7 @@
 //! have written them. A stored command is run only if the caller's own flags, or a policy that the caller trusts,
 //! contain the same text.
 
-use onceward::{Record, Settings, text};
+use onceward::{CompensationKind, Record, Settings, text};
 
 use super::ask::Question;
 use crate::context::{Context, quoted};
@@ -41,7 +41,10 @@ impl Which {
         match self {
             Self::Probe => settings.probe.map(|command| Question { command, no: settings.probe_no }),
             Self::Check => settings.verify.map(|command| Question { command, no: Vec::new() }),
-            Self::Undo => settings.undo.map(|undo| Question { command: undo.text, no: Vec::new() }),
+            Self::Undo => {
+                let undo = settings.undo.filter(|undo| undo.runs == CompensationKind::Command)?;
+                Some(Question { command: undo.text, no: Vec::new() })
+            }
         }
     }
 

@@ -23,4 +23,5 @@ mod secrets;
 mod session;
 mod stop;
 mod traces;
+mod undo;
 mod web;

@@ -41,6 +41,15 @@ pub(crate) struct Live {
     pub(crate) is_in_flight: bool,
 }
 
+/// What a final answer without a success means: a vendor stored it, and repeats it for this key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OnFinal {
+    /// The request is done with, and its caller gets the answer.
+    Store,
+    /// The request had no effect. A compensation that was refused has taken nothing back.
+    Fail,
+}
+
 /// A request to an upstream, for any number of attempts.
 pub(crate) struct Exchange {
     /// Who calls: two tenants with the same key send two keys, also if they share an account.
@@ -50,6 +59,7 @@ pub(crate) struct Exchange {
     pub(crate) request: Request,
     /// The caller signed the request with its own key in it.
     pub(crate) is_signed: bool,
+    pub(crate) on_final: OnFinal,
     live: Mutex<Live>,
     /// The client's request.
     reader: Arc<Reader>,
@@ -75,7 +85,7 @@ impl Exchange {
     ) -> Self {
         let (tenant, upstream, reader) = (tenant.clone(), Arc::clone(upstream), Arc::clone(reader));
         let (live, begun) = (Mutex::default(), watch::Sender::new(false));
-        Self { tenant, upstream, ruling, request, is_signed, live, reader, begun }
+        Self { tenant, upstream, ruling, request, is_signed, on_final: OnFinal::Store, live, reader, begun }
     }
 
     /// Whether this request made an attempt.
@@ -185,7 +195,10 @@ impl Exchange {
             }
             Verdict::Final => {
                 let reason = format!("the upstream's final answer is status {status}");
-                Ok(Done::noop(reason, &data).body(body))
+                match self.on_final {
+                    OnFinal::Store => Ok(Done::noop(reason, &data).body(body)),
+                    OnFinal::Fail => Err(Failure::no_effect(reason).with(data, Some(body)).stopped()),
+                }
             }
             Verdict::Rejected => {
                 let reason = format!("the upstream rejected the request with status {status}");

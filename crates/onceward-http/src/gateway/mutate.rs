@@ -312,6 +312,7 @@ impl Mutation {
             .input(self.request.input(place))
             .volatile(volatile)
             .trace_parent(self.trace_parent())
+            .undo(ruling.undo.as_ref().map(onceward::RequestUndo::compensation))
             .terms(ruling.terms.clone());
         if is_derived {
             operation = operation.key_fields(key_fields);
@@ -387,7 +388,11 @@ async fn both<A, B>(
 }
 
 /// Makes the call. While it is in doubt and the upstream can be asked, it is asked for as long as callers wait.
-async fn call(ledger: &Ledger, exchange: &Arc<Exchange>, intent: Intent) -> Result<Receipt, Error> {
+pub(crate) async fn call(
+    ledger: &Ledger,
+    exchange: &Arc<Exchange>,
+    intent: Intent,
+) -> Result<Receipt, Error> {
     let until = Instant::now() + Duration::from_millis(exchange.ruling.terms.wait_ms);
     let mut pause = PROBE_PAUSE;
     loop {
@@ -421,7 +426,7 @@ async fn call(ledger: &Ledger, exchange: &Arc<Exchange>, intent: Intent) -> Resu
 }
 
 /// The place of the key, if this request can have one. Without it, the class is that of a vendor without keys.
-fn usable_place(ruling: &mut Ruling, request: &Request) -> Option<Placement> {
+pub(crate) fn usable_place(ruling: &mut Ruling, request: &Request) -> Option<Placement> {
     let place = ruling.key.clone();
     let is_missing = match &place {
         Some(place) => place.if_present && request.key_at(place).is_none(),

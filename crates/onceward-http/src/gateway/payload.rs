@@ -85,6 +85,11 @@ impl Payload {
         Ok(Self { content, trailers })
     }
 
+    /// A body of these bytes.
+    pub(crate) fn memory(content: Bytes) -> Self {
+        Self { content: Content::Memory(content), trailers: None }
+    }
+
     /// The same request with other content.
     pub(crate) fn with(&self, content: Bytes) -> Self {
         Self { content: Content::Memory(content), trailers: self.trailers.clone() }

@@ -1,6 +1,6 @@
 //! The rules `[operation.NAME]` of the policy, for requests through the gateway.
 
-use onceward::{InvalidInput, Policy, Terms};
+use onceward::{InvalidInput, Policy, RequestUndo, Terms};
 
 use super::rules::Rule;
 
@@ -35,7 +35,8 @@ impl OperationRule {
     /// When the policy's settings for it are inconsistent.
     pub(crate) fn of(policy: &Policy, name: &str) -> Result<Self, InvalidInput> {
         let section = policy.operation_section(name);
-        let terms = policy.settings(name)?.terms;
+        let settings = policy.settings(name)?;
+        let (terms, undo) = (settings.terms, settings.undo);
         if section.is_empty() {
             return Ok(Self { terms, ..Self::default() });
         }
@@ -48,7 +49,10 @@ impl OperationRule {
             .iter()
             .filter_map(|(name, value)| Some((renamed(name)?.to_owned(), value.clone())))
             .collect();
-        let rule = rule.try_into().map_err(|error: toml::de::Error| InvalidInput::new(error.message()))?;
+        let mut rule: Rule =
+            rule.try_into().map_err(|error: toml::de::Error| InvalidInput::new(error.message()))?;
+        // Only a request takes a request back here.
+        rule.undo = undo.filter(|_| section.contains_key("undo")).as_ref().and_then(RequestUndo::of);
         Ok(Self { rule, others: section.keys().cloned().collect(), terms })
     }
 

@@ -10,7 +10,7 @@ use data_encoding::BASE64;
 use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::{HeaderMap, StatusCode};
 use onceward::{Answer, Code, Effect, Error, Happened, Preview, Ran, Record, Redaction, Surface};
-use onceward::{ErrorView, OperationView, Problem};
+use onceward::{ErrorView, OperationView, Problem, UndoReport};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -284,6 +284,30 @@ pub(crate) fn unavailable(record: &Record) -> Response {
 /// The answer to a dry run.
 pub(crate) fn preview(preview: &Preview) -> Response {
     json(StatusCode::OK, &Answer::preview(preview, Vec::new(), &surface()))
+}
+
+/// The answer to a request to take an operation back.
+pub(crate) fn undone(report: &UndoReport, dry_run: bool) -> Response {
+    let effect = if dry_run { report.would_effect() } else { report.effect() };
+    let data = serde_json::value::to_raw_value(report).ok().map(Arc::from);
+    let answer = Answer { data, ..Answer::plain(effect) };
+    let (status, answer) = match report.problem().filter(|_| !dry_run) {
+        None => (StatusCode::OK, answer),
+        Some((code, problem)) => {
+            // Neither status is retried: another undo is the caller's decision.
+            let in_doubt = code == Code::InDoubt;
+            let status =
+                if in_doubt { StatusCode::FAILED_DEPENDENCY } else { StatusCode::UNPROCESSABLE_ENTITY };
+            let error = Some(ErrorView::new(code.as_str(), problem));
+            (status, Answer { ok: false, error, ..answer })
+        }
+    };
+    let mut response = json(status, &answer);
+    if let Some(by) = report.steps.first().and_then(|step| step.by.as_deref()) {
+        put(response.headers_mut(), "once-operation", by);
+    }
+    stop_retries(&mut response);
+    response
 }
 
 fn surface() -> Surface {

@@ -1,6 +1,6 @@
 //! Rules about requests: what a preset and the configuration say, and what applies to one request.
 
-use onceward::{Class, Effect, InvalidInput, KeyPolicy};
+use onceward::{Class, Effect, InvalidInput, KeyPolicy, RequestUndo};
 use serde::Deserialize;
 
 /// Settings for requests to an upstream. Settings that a rule leaves out come from the rules below it.
@@ -46,6 +46,8 @@ pub struct Rule {
     pub probe: Option<Probe>,
     /// How to check a reported success.
     pub verify: Option<Verify>,
+    /// The request that takes a success back.
+    pub undo: Option<RequestUndo>,
     /// How long the vendor has for its answer.
     pub timeout: Option<String>,
     /// How long a caller waits for another caller's attempt, or for the vendor to finish one.
@@ -207,7 +209,7 @@ impl Rule {
         }
         layered!(
             source, class, keys, key, window, replay, key_fields, volatile, effect, replayed, in_flight,
-            mismatch, rejected, accepted, probe, verify, timeout, wait, attempts, backoff, retention,
+            mismatch, rejected, accepted, probe, verify, undo, timeout, wait, attempts, backoff, retention,
             quarantine
         )
     }
@@ -235,6 +237,9 @@ impl Rule {
             if let Some(refute) = &verify.refute {
                 note(super::query::Condition::parse(refute).map(|_| ()));
             }
+        }
+        if let Some(undo) = &self.undo {
+            note(undo.target().map(|_| ()).map_err(|invalid| InvalidInput::new(format!("undo: {invalid}"))));
         }
         if self.class == Some(Class::Probed) && self.probe.is_none() {
             note(Err(InvalidInput::new(

@@ -7,7 +7,7 @@ use std::time::Duration;
 use hyper::header::{HeaderName, HeaderValue};
 use hyper::{HeaderMap, Method};
 use onceward::span_ms;
-use onceward::{Class, Effect, InvalidInput, KeyPolicy, Terms};
+use onceward::{Class, Effect, InvalidInput, KeyPolicy, RequestUndo, Terms};
 
 use super::config::UpstreamConfig;
 use super::models::dialect::ModelApi;
@@ -81,6 +81,7 @@ pub(crate) struct Ruling {
     pub(crate) signs: Signs,
     pub(crate) probe: Option<Probe>,
     pub(crate) verify: Option<Check>,
+    pub(crate) undo: Option<RequestUndo>,
     pub(crate) timeout: Duration,
 }
 
@@ -259,6 +260,7 @@ impl Ruling {
             },
             probe: rule.probe,
             verify: rule.verify.map(check),
+            undo: rule.undo,
             timeout: Duration::from_millis(span(&rule.timeout).unwrap_or(TIMEOUT_MS)),
             terms,
         }

@@ -9,6 +9,7 @@ mod readers;
 mod rig;
 mod stop;
 mod stream;
+mod undo;
 mod vendor;
 
 use std::time::Duration;

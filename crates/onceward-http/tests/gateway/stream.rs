@@ -171,7 +171,7 @@ async fn the_settings_on_the_page_are_accepted() {
     let page = include_str!("../../../../docs/gateway.md");
     let samples: Vec<&str> =
         page.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
-    assert_eq!(samples.len(), 3);
+    assert_eq!(samples.len(), 4);
     for sample in samples {
         let sections = onceward::Policy::parse(sample).unwrap().server_sections();
         let config = onceward_http::Config::from_sections(sections).unwrap();

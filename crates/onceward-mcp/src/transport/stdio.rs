@@ -79,9 +79,9 @@ enum Watched {
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub struct Proxy {
-    state: Arc<ProxyState>,
+    pub(crate) state: Arc<ProxyState>,
     client: Outlet,
-    upstream: Arc<Upstream>,
+    pub(crate) upstream: Arc<Upstream>,
     client_requests: ClientRequests,
     watched: Mutex<HashMap<Id, Watched>>,
     /// Forwarded requests without an answer, with their ids as text.
@@ -451,7 +451,7 @@ impl Proxy {
 }
 
 /// The transport of a call on the streams of this process.
-struct StdioTransport {
+pub(crate) struct StdioTransport {
     proxy: Arc<Proxy>,
     waiter: Arc<Waiter>,
     /// The id of the caller's request at the server.
@@ -459,7 +459,7 @@ struct StdioTransport {
 }
 
 impl StdioTransport {
-    fn new(proxy: Arc<Proxy>, waiter: Arc<Waiter>) -> Self {
+    pub(crate) fn new(proxy: Arc<Proxy>, waiter: Arc<Waiter>) -> Self {
         Self { proxy, waiter, sent_as: Mutex::default() }
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use onceward::{Json, Operation};
+use onceward::{Compensation, Json, Operation, ToolUndo};
 use serde_json::value::RawValue;
 
 use crate::call::scope;
@@ -238,12 +238,20 @@ impl ToolCall {
             .key_fields(fields(&settings.key_fields))
             .volatile(fields(&settings.volatile))
             .trace_parent(self.trace_parent.as_deref())
-            .undo(settings.undo.clone())
+            .undo(settings.undo.clone().map(|undo| of_server(undo, server)))
             .terms(settings.terms.clone());
         match &self.key {
             Some(key) => operation.key(key),
             None => operation,
         }
+    }
+}
+
+/// A compensation by a tool, with the server that has the tool.
+fn of_server(undo: Compensation, server: &str) -> Compensation {
+    match ToolUndo::of(&undo) {
+        Some(tool) => ToolUndo { server: Some(server.to_owned()), ..tool }.compensation(),
+        None => undo,
     }
 }
 

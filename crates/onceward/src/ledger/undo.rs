@@ -7,10 +7,10 @@ use crate::error::Error;
 use crate::facts::{Ending, Happened};
 use crate::key::{MAX_NAME, OperationId};
 use crate::operation::{Intent, Operation};
-use crate::record::{Outcome, Record, UndoEvidence};
+use crate::record::{Outcome, Record, State, UndoEvidence, Verification};
 use crate::store::Filter;
 use crate::transition;
-use crate::undo::{Reversal, UndoOutcome, UndoStep, sort_for_undo};
+use crate::undo::{Reversal, UndoLine, UndoOutcome, UndoStep, sort_for_undo};
 
 /// How many records one step of a plan reads.
 const PAGE: usize = 500;
@@ -22,6 +22,28 @@ pub struct Undoing {
     pub record: Arc<Record>,
     /// The compensation. Run it like any other operation, then report with [`Ledger::end_undo`].
     pub intent: Intent,
+}
+
+/// What an undo does about one operation. Unlike an [`UndoStep`], it has the whole record, with the result.
+#[derive(Debug, Clone)]
+pub struct ToUndo {
+    /// The operation.
+    pub record: Arc<Record>,
+    /// Its effective state.
+    pub state: State,
+    /// What an undo does about it.
+    pub reversal: Reversal,
+    /// Whether an earlier undo ran the compensation but did not record it. Then nothing runs any more.
+    pub compensated: bool,
+}
+
+/// The beginning of an undo.
+#[derive(Debug)]
+pub enum UndoStart {
+    /// The operation is marked: run the compensation.
+    Begun(Box<Undoing>),
+    /// Another undo was faster, or the operation has changed: nothing is run.
+    Changed(UndoLine),
 }
 
 impl Operation {
@@ -70,6 +92,97 @@ impl Ledger {
         }
         sort_for_undo(&mut steps);
         Ok(steps)
+    }
+
+    /// What an undo of this operation would do.
+    ///
+    /// # Errors
+    /// When the ledger cannot be read or has no such operation.
+    pub async fn to_undo(&self, id: &OperationId) -> Result<ToUndo, Error> {
+        let (record, state) = self.find(id).await?;
+        let reversal = Reversal::of(&record, state);
+        let compensated = match &record.detail.undone {
+            Some(mark) => match self.find(&mark.by).await {
+                Ok((_, state)) => state == State::Done,
+                Err(Error::NotFound { .. }) => false,
+                Err(error) => return Err(error),
+            },
+            None => false,
+        };
+        Ok(ToUndo { record, state, reversal, compensated })
+    }
+
+    /// What an undo of a scope would do, with the results of its operations: see [`Ledger::undo_plan`]. Compensations
+    /// are left out.
+    ///
+    /// # Errors
+    /// When the ledger cannot be read.
+    pub async fn scope_to_undo(
+        &self,
+        scope: &str,
+        since: Option<&OperationId>,
+    ) -> Result<Vec<ToUndo>, Error> {
+        let steps = self.undo_plan(scope, since).await?;
+        let mut found = Vec::new();
+        for step in steps.iter().filter(|step| step.reversal != Reversal::Compensation) {
+            found.push(self.to_undo(&step.record.id).await?);
+        }
+        Ok(found)
+    }
+
+    /// The same as [`Ledger::begin_undo`], for a caller that reports lines: if the operation has changed since it was
+    /// planned, there is its line.
+    ///
+    /// # Errors
+    /// The ledger's own errors.
+    pub async fn start_undo(&self, planned: &ToUndo, compensation: Operation) -> Result<UndoStart, Error> {
+        match self.begin_undo(&planned.record.id, compensation).await {
+            Ok(undoing) => Ok(UndoStart::Begun(Box::new(undoing))),
+            Err(Error::WrongState { record, .. }) => {
+                let (record, state) = self.find(&record.id).await?;
+                let now = if record.is_undone() { "undone" } else { state.as_str() };
+                let reversal = Reversal::of(&record, state);
+                Ok(UndoStart::Changed(UndoLine::untouched(&record, reversal, format!("it is {now} now"))))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Records what became of an undo, and returns its line.
+    ///
+    /// # Errors
+    /// [`Error::WrongState`] if this undo was not begun; and the ledger's own errors.
+    pub async fn finish_undo(
+        &self,
+        planned: &ToUndo,
+        undoing: &Undoing,
+        outcome: UndoOutcome,
+    ) -> Result<UndoLine, Error> {
+        let outcome = match outcome {
+            UndoOutcome::Undone(UndoEvidence::Compensation) => self.confirmed(undoing).await?,
+            outcome @ (UndoOutcome::Undone(UndoEvidence::Pending | UndoEvidence::Probe)
+            | UndoOutcome::Unconfirmed(_)
+            | UndoOutcome::NotUndone(_)
+            | UndoOutcome::InDoubt(_)) => outcome,
+        };
+        let record = self.end_undo(undoing, &outcome).await?;
+        Ok(UndoLine::ended(&record, planned.reversal, &undoing.intent.id, outcome))
+    }
+
+    /// The outcome of a compensation that reported success. If that was only accepted, or is being checked, nothing is
+    /// undone yet.
+    async fn confirmed(&self, undoing: &Undoing) -> Result<UndoOutcome, Error> {
+        let (by, _) = self.find(&undoing.intent.id).await?;
+        let why = match by.outcome.as_ref().and_then(|outcome| outcome.verified) {
+            None | Some(Verification::Confirmed) => {
+                return Ok(UndoOutcome::Undone(UndoEvidence::Compensation));
+            }
+            Some(Verification::Pending) => {
+                "the compensation was accepted, and its success is not confirmed yet"
+            }
+            Some(Verification::Refuted) => "the compensation reported success, but a check denies it",
+        };
+        Ok(UndoOutcome::Unconfirmed(why.to_owned()))
     }
 
     /// Marks an operation before its compensation begins. From now on a retry is refused, and the mark names the

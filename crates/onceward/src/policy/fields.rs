@@ -2,7 +2,7 @@
 
 use toml::de::{DeTable, DeValue};
 
-use super::{Hold, span_ms};
+use super::{Hold, RequestUndo, span_ms};
 use crate::redact::Redaction;
 
 /// The type of a setting's value.
@@ -33,8 +33,8 @@ pub(super) enum ValueType {
 }
 
 const REDACTION: &str = "a list of rules, such as [\"re:sk_[a-z0-9]+\", \"json:/token\"]";
-const UNDO: &str =
-    "a command in quotes, or a tool such as {tool = \"cancel_order\", args = {id = \"{result.id}\"}}";
+const UNDO: &str = "a command in quotes, a tool such as {tool = \"cancel_order\", args = {id = \"{result.id}\"}}, or a \
+                    request such as {post = \"/refunds\", json = {charge = \"{id}\"}}";
 const COUNT: ValueType = ValueType::Number(u32::MAX as i64);
 
 /// Every setting of a rule, in the order of the default policy.
@@ -184,21 +184,32 @@ fn tool_problem(name: &str, table: &DeTable<'_>) -> Option<String> {
 }
 
 fn undo_problem(name: &str, table: &DeTable<'_>) -> Option<String> {
-    const KNOWN: [&str; 2] = ["tool", "args"];
-    if !table.contains_key("tool") {
+    const OF_TOOL: [&str; 2] = ["tool", "args"];
+    const OF_REQUEST: [&str; 6] = ["post", "put", "patch", "delete", "json", "form"];
+    let known = if table.contains_key("tool") { &OF_TOOL[..] } else { &OF_REQUEST[..] };
+    if !known.iter().take(4).any(|key| table.contains_key(*key)) {
         return Some(format!("{name} must be {UNDO}"));
     }
     for (key, value) in table {
         let key = key.get_ref();
-        if !KNOWN.contains(&&**key) {
-            return Some(format!("{name}: `{key}` is not part of it{}", suggestion(key, KNOWN.into_iter())));
+        if !known.contains(&&**key) {
+            let close = suggestion(key, known.iter().copied());
+            return Some(format!("{name}: `{key}` is not part of it{close}"));
         }
-        if key == "tool" && !value.get_ref().is_str() {
+        if !matches!(&**key, "args" | "json" | "form") && !value.get_ref().is_str() {
             let what = describe(value.get_ref());
             return Some(format!("{name}: {key} is {what}; it must be a text in quotes"));
         }
     }
-    None
+    let path_of = |key: &str| table.get(key).and_then(|path| path.get_ref().as_str()).map(str::to_owned);
+    let [post, put, patch, delete] = ["post", "put", "patch", "delete"].map(path_of);
+    let has = |key: &str| table.contains_key(key);
+    let request = RequestUndo {
+        json: has("json").then_some(serde_json::Value::Null),
+        form: has("form").then(Default::default),
+        ..RequestUndo { post, put, patch, delete, ..RequestUndo::default() }
+    };
+    if has("tool") { None } else { request.target().err().map(|invalid| format!("{name}: {invalid}")) }
 }
 
 fn number(value: &DeValue<'_>) -> Option<i64> {

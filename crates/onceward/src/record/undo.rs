@@ -12,7 +12,7 @@ use crate::key::OperationId;
 pub struct Compensation {
     /// What runs it.
     pub runs: CompensationKind,
-    /// The command, the name of the code, or the tool as JSON. `{path}` stands for a field of the result.
+    /// The command, the name of the code, or what runs it as JSON. `{path}` stands for a field of the result.
     pub text: String,
 }
 
@@ -24,8 +24,36 @@ pub enum CompensationKind {
     Command,
     /// The program that registered it; the text is a name in that program.
     Code,
+    /// The command-line tool that ran the operation, with its own command `undo`; the text is a [`ProgramUndo`].
+    Program,
     /// A tool of the same MCP server.
     Tool,
+    /// A request to the same API, through the gateway.
+    Request,
+}
+
+/// A command-line tool that takes its own operations back.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProgramUndo {
+    /// The name of the tool.
+    pub program: String,
+    /// A hash of the world in which the operation ran. It can be taken back only there.
+    pub world: String,
+}
+
+impl ProgramUndo {
+    /// The compensation of an operation of this tool.
+    #[must_use]
+    pub fn compensation(&self) -> Compensation {
+        let text = serde_json::to_string(self).unwrap_or_default();
+        Compensation { runs: CompensationKind::Program, text }
+    }
+
+    /// Reads the text of a compensation; `None` if it is something else, or sealed.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        serde_json::from_str(text).ok()
+    }
 }
 
 impl CompensationKind {
@@ -35,7 +63,9 @@ impl CompensationKind {
         match self {
             Self::Command => "command",
             Self::Code => "code",
+            Self::Program => "program",
             Self::Tool => "tool",
+            Self::Request => "request",
         }
     }
 }

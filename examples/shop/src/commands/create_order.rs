@@ -1,9 +1,10 @@
 //! `shop create-order`: the shop remembers the key of each order, so a doubt settles itself.
 use clap::Args;
-use onceward_clap::{Applied, Doubt, Fault, Mutating, Op, Plan, Probe, Probed};
+use onceward_clap::{Applied, Doubt, Fault, Mutating, Op, Plan, Probe, Probed, Undo};
 use serde::{Deserialize, Serialize};
 
 use crate::shop::{Order, Shop};
+use crate::undo::CANCEL_ORDER;
 
 /// Create an order
 #[derive(Args, Serialize, Deserialize)]
@@ -20,6 +21,7 @@ impl Mutating for CreateOrder {
     const NAME: &'static str = "create-order";
     const EXAMPLE: &'static [&'static str] = &["--customer", "ada", "--amount", "100"];
     const PROBE: Option<Probe<Self, Shop, Order>> = Some(was_created);
+    const UNDO: Option<Undo<Shop>> = Some(CANCEL_ORDER);
     type World = Shop;
     type Data = Order;
 

@@ -1,10 +1,11 @@
 //! `shop increment-counter`: each time it is done counts, so it must not be done twice.
 
 use clap::Args;
-use onceward_clap::{Applied, Fault, Mutating, Op, Plan};
+use onceward_clap::{Applied, Fault, Mutating, Op, Plan, Undo};
 use serde::Serialize;
 
 use crate::shop::{Counter, Shop};
+use crate::undo::DECREMENT;
 
 /// Add one to a counter
 #[derive(Args, Serialize)]
@@ -17,6 +18,7 @@ pub(crate) struct IncrementCounter {
 impl Mutating for IncrementCounter {
     const NAME: &'static str = "increment-counter";
     const EXAMPLE: &'static [&'static str] = &["--key", "views"];
+    const UNDO: Option<Undo<Shop>> = Some(DECREMENT);
     type World = Shop;
     type Data = Counter;
 

@@ -10,3 +10,4 @@ mod mcp;
 mod score;
 mod sealing;
 mod terminal;
+mod undo;

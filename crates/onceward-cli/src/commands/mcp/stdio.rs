@@ -130,7 +130,7 @@ fn own_streams() -> Result<(File, File), CommandError> {
 }
 
 /// The variables that a server does not get: it is another's program, and need not know passwords of ours.
-fn withheld(context: &Context, pass: PassLedger) -> Vec<String> {
+pub(super) fn withheld(context: &Context, pass: PassLedger) -> Vec<String> {
     let ledger = std::env::var("ONCE_LEDGER").is_ok_and(|url| onceward::text::has_password(&url));
     let ledger = (ledger && pass == PassLedger::No).then_some("ONCE_LEDGER");
     if ledger.is_some() {
@@ -143,7 +143,10 @@ fn withheld(context: &Context, pass: PassLedger) -> Vec<String> {
     names.map(str::to_owned).collect()
 }
 
-fn start(server: &[OsString], withheld: &[String]) -> Result<(Child, ChildStdin, ChildStdout), CommandError> {
+pub(super) fn start(
+    server: &[OsString],
+    withheld: &[String],
+) -> Result<(Child, ChildStdin, ChildStdout), CommandError> {
     let Some((program, arguments)) = server.split_first() else {
         return Err(CommandError::invalid("no server given; give its command after `--`"));
     };
@@ -186,7 +189,7 @@ fn watch_signals(proxy: &Arc<Proxy>, pid: &Arc<AtomicU32>, drain_ms: u64) -> Res
 }
 
 /// How the server ended. A server that keeps running after closing its output is stopped.
-fn ended(child: &mut Child) -> Result<ExitStatus, CommandError> {
+pub(super) fn ended(child: &mut Child) -> Result<ExitStatus, CommandError> {
     let failed =
         |error: std::io::Error| CommandError::Outside(format!("cannot wait for the server: {error}"));
     let begun = Instant::now();

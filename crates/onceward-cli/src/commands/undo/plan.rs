@@ -3,13 +3,15 @@
 use std::sync::Arc;
 
 use onceward::{
-    Blocking, CompensationKind, Error, InvalidInput, OperationId, Record, Reversal, State, Template,
-    UndoStep, field,
+    Blocking, Compensation, CompensationKind, Error, InvalidInput, OperationId, Record, Reversal, Template,
+    ToUndo, ToolUndo, UndoLine, UndoResult, field_value, fill_json,
 };
+use onceward_mcp::UndoCall;
 use serde_json::Value;
 
 use crate::cli::{OperationArg, UndoArgs};
 use crate::commands::ask::Question;
+use crate::commands::mcp::ToolServer;
 use crate::commands::output;
 use crate::commands::stored::{self, Which};
 use crate::context::{Context, IfMissing};
@@ -21,16 +23,43 @@ const PLAIN: &str = "_-.:/@+=,%";
 
 /// One operation of the plan.
 pub(super) struct Planned {
-    pub(super) record: Arc<Record>,
-    pub(super) state: State,
-    pub(super) reversal: Reversal,
+    pub(super) found: ToUndo,
     pub(super) action: Action,
+}
+
+impl Planned {
+    /// The line of this operation.
+    pub(super) fn line(&self, result: UndoResult, reason: Option<String>) -> UndoLine {
+        let command = match &self.action {
+            Action::Run(command) => Some(command.clone()),
+            Action::Call(call) => Some(in_words(call)),
+            Action::Ask(question) => Some(question.command.clone()),
+            Action::Finish | Action::Leave(_) => None,
+        };
+        UndoLine::new(&self.found.record, self.found.reversal, result, reason).with_command(command)
+    }
+
+    /// The line if it is left alone.
+    pub(super) fn left(&self, why: &str) -> UndoLine {
+        self.line(UndoResult::of_untouched(self.found.reversal), Some(why.to_owned()))
+    }
+
+    /// The line of a dry run.
+    pub(super) fn preview(&self) -> UndoLine {
+        match &self.action {
+            Action::Run(_) | Action::Call(_) | Action::Finish => self.line(UndoResult::WouldUndo, None),
+            Action::Ask(_) => self.line(UndoResult::WouldAsk, None),
+            Action::Leave(why) => self.left(why),
+        }
+    }
 }
 
 /// What would be done about an operation.
 pub(super) enum Action {
     /// Run this command.
     Run(String),
+    /// Call this tool of the MCP server.
+    Call(UndoCall),
     /// Its compensation is done already: only record it.
     Finish,
     /// Ask this probe first.
@@ -44,33 +73,27 @@ pub(super) struct Planner<'a> {
     pub(super) context: &'a Context,
     pub(super) ledger: &'a Blocking,
     pub(super) args: &'a UndoArgs,
+    /// The MCP server whose calls are taken back.
+    pub(super) server: Option<&'a ToolServer<'a>>,
 }
 
 impl Planner<'_> {
     /// The operations in the order in which they are taken back.
     pub(super) fn plan(&self) -> Result<Vec<Planned>, CommandError> {
         let Some(word) = &self.args.operation else { return self.plan_scope() };
-        let (record, state) = self.ledger.find(&self.find(word)?)?;
-        let mut reversal = Reversal::of(&record, state);
+        let mut found = self.ledger.to_undo(&self.find(word)?)?;
         // The caller brought a command.
-        if reversal == Reversal::Irreversible && self.may_compensate(&record)? {
-            reversal = Reversal::Compensate;
+        if found.reversal == Reversal::Irreversible && self.may_compensate(&found.record)? {
+            found.reversal = Reversal::Compensate;
         }
-        Ok(vec![self.planned(record, state, reversal)?])
+        Ok(vec![self.planned(found)?])
     }
 
     fn plan_scope(&self) -> Result<Vec<Planned>, CommandError> {
         let scope = self.args.scope.as_deref().unwrap_or_default();
         let since = self.args.since.as_deref().map(|word| self.find(word)).transpose()?;
-        let steps = self.ledger.undo_plan(scope, since.as_ref())?;
-        let is_operation = |step: &UndoStep| step.reversal != Reversal::Compensation;
-        let plan = steps.into_iter().filter(is_operation).map(|step| {
-            // A listing leaves out the results, which the commands need.
-            let (record, state) = self.ledger.find(&step.record.id)?;
-            let reversal = Reversal::of(&record, state);
-            self.planned(record, state, reversal)
-        });
-        plan.collect()
+        let found = self.ledger.scope_to_undo(scope, since.as_ref())?;
+        found.into_iter().map(|found| self.planned(found)).collect()
     }
 
     fn find(&self, word: &str) -> Result<OperationId, CommandError> {
@@ -79,52 +102,81 @@ impl Planner<'_> {
         self.context.operation(self.ledger, &arg)
     }
 
-    pub(super) fn planned(
-        &self,
-        record: Arc<Record>,
-        state: State,
-        reversal: Reversal,
-    ) -> Result<Planned, CommandError> {
-        let action = match reversal {
-            Reversal::Compensate if self.is_compensated(&record)? => Action::Finish,
-            Reversal::Compensate => self.command(&record).map_or_else(Action::Leave, Action::Run),
-            Reversal::InDoubt => match self.probe(&record) {
+    pub(super) fn planned(&self, found: ToUndo) -> Result<Planned, CommandError> {
+        let record = &found.record;
+        let leave = || Action::Leave(found.reversal.why_left().unwrap_or_default().to_owned());
+        let action = match found.reversal {
+            Reversal::Compensate if found.compensated => Action::Finish,
+            Reversal::Compensate => self.compensation(record).unwrap_or_else(Action::Leave),
+            Reversal::InDoubt => match self.probe(record) {
                 Ok(Some(question)) => Action::Ask(question),
-                Ok(None) => Action::Leave(
-                    "it may have happened, and there is no probe to ask: settle it first".to_owned(),
-                ),
+                Ok(None) => leave(),
                 Err(why) => Action::Leave(format!("it may have happened: {why}")),
             },
-            Reversal::Irreversible => Action::Leave("nothing is registered that takes it back".to_owned()),
-            Reversal::Running => Action::Leave("it is still running".to_owned()),
-            Reversal::AlreadyUndone => Action::Leave("it has been taken back".to_owned()),
-            Reversal::NothingHappened => Action::Leave("it had no effect".to_owned()),
-            Reversal::Expired => Action::Leave("it was done, and its result has expired".to_owned()),
-            Reversal::Compensation => Action::Leave("it takes another operation back itself".to_owned()),
+            Reversal::Irreversible
+            | Reversal::Running
+            | Reversal::AlreadyUndone
+            | Reversal::NothingHappened
+            | Reversal::Expired
+            | Reversal::Compensation => leave(),
         };
-        Ok(Planned { record, state, reversal, action })
-    }
-
-    /// Whether an earlier undo ran the compensation but did not record it.
-    fn is_compensated(&self, record: &Record) -> Result<bool, CommandError> {
-        let Some(mark) = &record.detail.undone else { return Ok(false) };
-        match self.ledger.find(&mark.by) {
-            Ok((_, state)) => Ok(state == State::Done),
-            Err(Error::NotFound { .. }) => Ok(false),
-            Err(error) => Err(error.into()),
-        }
+        Ok(Planned { found, action })
     }
 
     /// Whether the caller or the policy has a compensation for an operation that stores none.
     fn may_compensate(&self, record: &Record) -> Result<bool, CommandError> {
-        Ok(self.args.undo.is_some() || self.context.policy.settings(&record.name)?.undo.is_some())
+        let policy = self.context.policy.settings(&record.name)?.undo;
+        Ok(self.args.undo.is_some() || policy.is_some_and(|undo| undo.runs == CompensationKind::Command))
+    }
+
+    /// What takes the operation back, or why nothing may be run.
+    fn compensation(&self, record: &Arc<Record>) -> Result<Action, String> {
+        match (&self.args.undo, &record.detail.undo) {
+            (None, Some(undo)) if undo.runs == CompensationKind::Tool => {
+                self.tool_call(record, undo).map(Action::Call)
+            }
+            (Some(_) | None, Some(_) | None) => self.command(record).map(Action::Run),
+        }
+    }
+
+    /// The call of the tool that takes the operation back, with the fields of its result; or why there is none to make.
+    fn tool_call(&self, record: &Arc<Record>, undo: &Compensation) -> Result<UndoCall, String> {
+        let Some(server) = self.server else { return Err(undo.taken_back_by(&record.id)) };
+        Error::of_result(record).map_or(Ok(()), |error| Err(error.to_string()))?;
+        let stored = ToolUndo::of(undo).ok_or("the stored compensation cannot be read")?;
+        let tool = server.tool_of(&record.name);
+        let (Some(tool), true) = (tool, stored.server.as_deref() == Some(server.identity())) else {
+            return Err(
+                "it was called through another server: give the command with which `once mcp` started it, \
+                        and its --server NAME, if it had one"
+                    .to_owned(),
+            );
+        };
+        if self.args.stored {
+            stored::acknowledged(record, Which::Undo).map_err(|refused| refused.to_string())?;
+        } else {
+            let rule =
+                self.context.policy.tool(&[tool, &record.name]).map_err(|invalid| invalid.to_string())?;
+            let trusted = rule.settings.undo.as_ref().and_then(ToolUndo::of);
+            if !trusted.is_some_and(|trusted| trusted.is_like(&stored)) {
+                return Err(format!(
+                    "the tool stored with this operation was not called, because your policy does not have it and \
+                     what a ledger stores is not trusted: {} {}; read it, and if you want to call it, add --stored",
+                    stored.tool, stored.args
+                ));
+            }
+        }
+        let args = if stored.args.is_null() { Value::Object(serde_json::Map::new()) } else { stored.args };
+        let arguments = fill_json(&args, &|path| value_of(record, path))
+            .map_err(|missing| format!("{} cannot be called: {missing}", stored.tool))?;
+        Ok(UndoCall { tool: stored.tool, arguments })
     }
 
     /// The command that takes the operation back, with the fields of its result; or why there is none to run.
     fn command(&self, record: &Arc<Record>) -> Result<String, String> {
         let own = self.args.undo.clone().map(|command| Question { command, no: Vec::new() });
         if let (None, Some(undo)) = (&own, &record.detail.undo) {
-            elsewhere(record, undo.runs)?;
+            elsewhere(record, undo)?;
         }
         let question = if self.args.stored && own.is_none() {
             stored::acknowledged(record, Which::Undo).transpose()
@@ -162,30 +214,45 @@ pub(super) fn ledger(context: &Context) -> Result<Blocking, CommandError> {
 }
 
 /// Why a compensation that is not a command cannot run here.
-fn elsewhere(record: &Record, runs: CompensationKind) -> Result<(), String> {
-    match runs {
+fn elsewhere(record: &Record, undo: &Compensation) -> Result<(), String> {
+    match undo.runs {
         CompensationKind::Command => Ok(()),
-        CompensationKind::Code => Err(format!(
-            "the program that ran it takes it back, in Python with ledger.compensate(\"{}\")",
-            record.id
-        )),
-        CompensationKind::Tool => Err("a tool of its MCP server takes it back; call that tool".to_owned()),
+        CompensationKind::Code
+        | CompensationKind::Program
+        | CompensationKind::Tool
+        | CompensationKind::Request => Err(undo.taken_back_by(&record.id)),
     }
+}
+
+/// A call, as a person reads it.
+pub(super) fn in_words(call: &UndoCall) -> String {
+    format!("{} {}", call.tool, call.arguments)
+}
+
+/// The value of a field.
+fn value_of(record: &Record, path: &str) -> Result<Value, InvalidInput> {
+    Ok(match path {
+        "once.operation" => Value::from(record.id.as_str()),
+        "once.key" => Value::from(record.key.text.as_str()),
+        "once.scope" => Value::from(record.scope.as_str()),
+        "stdout" => {
+            let printed = output::printed(record);
+            Value::from(String::from_utf8_lossy(&printed).trim_end_matches(['\n', '\r']))
+        }
+        path => match path.strip_prefix("result.") {
+            Some(path) => in_result(&output::result_of(record), path)?,
+            None => field_value(&output::result_of(record), path)?,
+        },
+    })
 }
 
 /// The value of a field in a command.
 fn value(record: &Record, path: &str) -> Result<String, InvalidInput> {
-    let value = match path {
-        "once.operation" => record.id.to_string(),
-        "once.key" => record.key.text.clone(),
-        "once.scope" => record.scope.clone(),
-        "stdout" => {
-            String::from_utf8_lossy(&output::printed(record)).trim_end_matches(['\n', '\r']).to_owned()
+    let value = match value_of(record, path)? {
+        Value::String(text) => text,
+        value @ (Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_)) => {
+            value.to_string()
         }
-        path => match path.strip_prefix("result.") {
-            Some(path) => in_result(&output::result_of(record), path)?,
-            None => field(&output::result_of(record), path)?,
-        },
     };
     let is_plain = |c: char| c.is_ascii_alphanumeric() || PLAIN.contains(c);
     if value.is_empty() {
@@ -202,10 +269,11 @@ fn value(record: &Record, path: &str) -> Result<String, InvalidInput> {
 }
 
 /// A field of the result of an MCP tool: of its structured content, of its text if that is JSON, or of the result.
-fn in_result(result: &Value, path: &str) -> Result<String, InvalidInput> {
+fn in_result(result: &Value, path: &str) -> Result<Value, InvalidInput> {
     let text = result["content"][0]["text"].as_str();
     let text: Value = text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
-    field(&result["structuredContent"], path).or_else(|_| field(&text, path)).or_else(|_| field(result, path))
+    let structured = field_value(&result["structuredContent"], path);
+    structured.or_else(|_| field_value(&text, path)).or_else(|_| field_value(result, path))
 }
 
 #[cfg(test)]
