@@ -40,6 +40,8 @@ enum Play {
     Typed(&'static str),
     /// Answers compressed.
     Gzip,
+    /// Answers with this body, in Brotli.
+    Brotli(u16, &'static [u8]),
     /// Ends a stream by its protocol, and leaves its body open.
     Open,
     /// Sends the events of a stream with pauses of this many milliseconds, again and again, without an end.
@@ -114,6 +116,17 @@ async fn converse(mut stream: TcpStream, plays: Arc<Mutex<VecDeque<Play>>>, coun
                     "HTTP/1.1 {status} X\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n"
                 );
                 if stream.write_all(format!("{head}{text}").as_bytes()).await.is_err() {
+                    return;
+                }
+                continue;
+            }
+            Play::Brotli(status, body) => {
+                let head = format!(
+                    "HTTP/1.1 {status} X\r\ncontent-type: application/json\r\ncontent-encoding: br\r\n\
+                     content-length: {}\r\n\r\n",
+                    body.len()
+                );
+                if stream.write_all(&[head.as_bytes(), body].concat()).await.is_err() {
                     return;
                 }
                 continue;
@@ -519,6 +532,13 @@ async fn an_answer_with_another_content_type_or_compression_is_the_answer() {
     let got = ask(&rig, &[], STREAM).await;
     assert_eq!((got.body.as_ref(), got.header("content-encoding")), (whole(1).as_bytes(), None));
     assert_eq!(ask(&rig, &[], ASK).await.json()["id"], "c-2");
+    for status in [200, 400] {
+        let provider = Provider::start(&[Play::Brotli(status, b"\x8b\x00\x80{}\x03")]).await;
+        let rig = Rig::start(&provider.config("")).await;
+        let got = ask(&rig, &[], ASK).await;
+        assert_eq!((got.status.as_u16(), got.body.as_ref()), (status, &b"{}"[..]));
+        assert_eq!((got.header("content-encoding"), provider.generations()), (None, 1));
+    }
 }
 
 #[tokio::test]

@@ -217,7 +217,7 @@ impl ModelRequest {
     }
 
     /// The provider's refusal, or its failure.
-    async fn refused(&self, head: Parts, rest: Incoming) -> Broken {
+    async fn refused(&self, mut head: Parts, rest: Incoming) -> Broken {
         let status = head.status;
         let is_temporary = status.is_server_error()
             || matches!(
@@ -228,7 +228,7 @@ impl ModelRequest {
         let pause = pause(&head.headers);
         let limited = http_body_util::Limited::new(rest, self.settings.max_answer);
         let body = match limited.collect().await {
-            Ok(body) => body.to_bytes(),
+            Ok(body) => readable(&mut head.headers, body.to_bytes()),
             Err(error) => {
                 let why = format!("status {} broke off: {error}", status.as_u16());
                 return Broken { pause, ..Broken::new(why) };
@@ -242,6 +242,18 @@ impl ModelRequest {
             is_retryable: is_temporary && !told_to_stop,
             pause,
         }
+    }
+}
+
+/// The body of a refusal without its compression. One that cannot be read is passed on as it is.
+fn readable(headers: &mut HeaderMap, body: Bytes) -> Bytes {
+    let mut plain = headers.clone();
+    match Decoder::take(&mut plain).map(|mut decoder| decoder.push(body.clone())) {
+        Ok(Ok(read)) => {
+            *headers = plain;
+            read
+        }
+        Ok(Err(_)) | Err(_) => body,
     }
 }
 
