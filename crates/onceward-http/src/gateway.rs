@@ -91,6 +91,8 @@ pub(crate) struct Gateway {
     replays: Replays,
     /// The answers of models that are growing.
     generations: models::Generations,
+    /// The boards of gateways that share answers.
+    boards: models::Boards,
     /// Operations whose success is being checked.
     checking: Mutex<HashSet<Place>>,
 }
@@ -127,6 +129,7 @@ impl Gateway {
                 over_before: Cache::new(MEMORY),
                 replays: Replays::default(),
                 generations: models::Generations::default(),
+                boards: models::Boards::default(),
                 checking: Mutex::default(),
             }),
         }

@@ -1,5 +1,6 @@
 //! One attempt of a model call: the request, and the provider's answer as it arrives.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -18,7 +19,7 @@ use super::super::reply::Reply;
 use super::super::upstream::Upstream;
 use super::dialect::{AnswerEnd, Dialect, Scanner, model_of};
 use super::encoding::Decoder;
-use super::generation::Generation;
+use super::generation::{Generation, Head, Place, Source};
 use super::settings::Settings;
 use super::unattended::{LOOK, Watch};
 use crate::client::{Connection, SendError, in_words};
@@ -72,7 +73,7 @@ impl ModelRequest {
     pub(crate) async fn attempt(&self, attempt: Attempt, is_first: bool) -> Result<Done, Failure> {
         let sent = attempt.dispatch()?;
         let layer = if is_first { self.layer } else { "gateway" };
-        match self.answer(layer, sent).await {
+        match self.answer(layer, attempt.number(), sent).await {
             Ok(done) => Ok(done),
             Err(broken) => {
                 let is_bound = self.generation.fail(&broken.why);
@@ -97,10 +98,16 @@ impl ModelRequest {
         }
     }
 
-    async fn answer(&self, layer: &str, sent: Dispatched) -> Result<Done, Broken> {
+    async fn answer(&self, layer: &str, attempt: u32, sent: Dispatched) -> Result<Done, Broken> {
         let mut watch = self.settings.unattended.watch(self.tenant.clone());
         let (mut head, rest) = self.send(&mut watch).await?;
         let request_id = request_id(&head.headers);
+        if head.status.is_redirection() {
+            // An SDK would follow it past the gateway, and that answer would not be recorded.
+            let to = headers::only(&head.headers, "location").unwrap_or("an unknown address");
+            let why = format!("the provider redirects to {to}; set the url of the upstream to that address");
+            return Err(Broken::new(why).for_good());
+        }
         if !head.status.is_success() {
             return Err(self.refused(head, rest).await);
         }
@@ -108,7 +115,12 @@ impl ModelRequest {
         let mut scanner = Scanner::new(self.dialect, content_type.unwrap_or_default());
         let received = match Decoder::take(&mut head.headers) {
             Ok(decoder) => {
-                self.generation.begin(head.status, headers::passed_on(&head.headers));
+                self.generation.begin(Head {
+                    status: head.status,
+                    headers: headers::passed_on(&head.headers),
+                    attempt,
+                    source: Source::Here,
+                });
                 self.receive(rest, decoder, &mut scanner, &mut watch).await
             }
             Err(encoding) => {
@@ -125,7 +137,7 @@ impl ModelRequest {
         });
         let asked = self.request.payload.bytes().map_or(&[][..], |bytes| bytes);
         let model = model_of(&self.request.path, asked);
-        let usage = scanner.usage(&model, self.request.payload.len());
+        let usage = scanner.usage(&model, self.request.payload.len(), &whole);
         let usage = Usage { layer: layer.to_owned(), request_id, ..usage };
         match received {
             Ok(()) => Ok(self.done(sent, head, whole, usage)),
@@ -143,22 +155,31 @@ impl ModelRequest {
     ) -> Result<(), Broken> {
         let mut last_byte = Instant::now();
         let mut size = 0;
+        // One timer for all frames: a new one for each would cost more than most frames do.
+        let mut look = pin!(tokio::time::sleep(LOOK));
         loop {
-            let frame = tokio::time::timeout(LOOK, rest.frame()).await;
+            let frame = tokio::select! {
+                biased;
+                frame = rest.frame() => Some(frame),
+                () = &mut look => None,
+            };
             watch.look(&self.generation).map_err(|why| Broken::new(why).for_good())?;
             let frame = match frame {
-                Ok(Some(Ok(frame))) => frame,
-                Ok(Some(Err(error))) => {
+                Some(Some(Ok(frame))) => frame,
+                Some(Some(Err(error))) => {
                     return Err(Broken::new(format!("the answer broke off: {}", in_words(&error))));
                 }
-                Ok(None) => return Ok(()),
-                Err(_) if last_byte.elapsed() > self.settings.idle => {
+                Some(None) => return Ok(()),
+                None if last_byte.elapsed() > self.settings.idle => {
                     return Err(Broken::new(format!(
                         "the provider sent nothing for {:?}",
                         self.settings.idle
                     )));
                 }
-                Err(_) => continue,
+                None => {
+                    look.as_mut().reset(tokio::time::Instant::now() + LOOK);
+                    continue;
+                }
             };
             last_byte = Instant::now();
             let Ok(chunk) = frame.into_data() else { continue };
@@ -168,7 +189,8 @@ impl ModelRequest {
             size += chunk.len();
             let is_last = scanner.push(&chunk);
             // A document is checked as a whole before a client gets any of it.
-            self.generation.push(chunk, is_last || !scanner.is_stream());
+            let is_open = scanner.is_stream() && !is_last;
+            self.generation.push(chunk, if is_open { Place::Inside } else { Place::End });
             if size > self.settings.max_answer {
                 let why = format!("the answer is longer than {} bytes", self.settings.max_answer);
                 return Err(Broken::new(why).for_good());
