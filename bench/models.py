@@ -31,7 +31,7 @@ LONG = '{"model":"m","stream":true,"events":%d,"messages":[{"role":"user","conte
 # How many streams are open at the same time, and the pause between two of their 51 events, in milliseconds.
 OPEN, PAUSE = 1000, 600
 # How many streams the first byte is measured with, and their pause.
-FIRSTS, FIRST_PAUSE = 20, 20
+FIRSTS, FIRST_PAUSE = 20, 5
 # The events of a stream of 20 MB.
 LONG_EVENTS = 73_000
 SYNCS = 200
@@ -274,6 +274,7 @@ class Table:
 def main():
     options = arguments()
     options.dir.mkdir(parents=True, exist_ok=True)
+    options.cache = options.cache.resolve()
     names = [name for name in CANDIDATES if options.peers == "yes" or name not in PEERS]
     if options.peers == "yes":
         from shared import install

@@ -232,7 +232,16 @@ impl ModelCall {
                 Answered::Response(response)
             }
             Opening::Settled(settled) => match &*settled {
-                Ok(receipt) => Answered::Response(self.stored(receipt, is_own, chosen.position)),
+                Ok(receipt) => {
+                    let own = follower.whole().filter(|_| receipt.ran() == Ran::Yes);
+                    let reply = own.map(|(head, body)| Reply {
+                        status: head.status,
+                        headers: head.headers,
+                        body,
+                        trailers: None,
+                    });
+                    Answered::Response(self.stored(receipt, reply, is_own, chosen.position))
+                }
                 Err(Error::Failed { .. }) if !is_own => Answered::Failed(settled),
                 Err(error) => Answered::Response(self.failed(error)),
             },
@@ -240,11 +249,17 @@ impl ModelCall {
         }
     }
 
-    /// The complete answer, from the ledger.
-    fn stored(&self, receipt: &Receipt, is_own: bool, position: Option<Arc<Record>>) -> Response {
+    /// The complete answer, from this process if it is known, and otherwise from the ledger.
+    fn stored(
+        &self,
+        receipt: &Receipt,
+        known: Option<Reply>,
+        is_own: bool,
+        position: Option<Arc<Record>>,
+    ) -> Response {
         let record = receipt.record();
-        let reply = record.outcome.as_ref().and_then(|outcome| Reply::decode(outcome.body.as_deref()?));
-        let Some(reply) = reply else { return reply::unavailable(record) };
+        let stored = || record.outcome.as_ref().and_then(|outcome| Reply::decode(outcome.body.as_deref()?));
+        let Some(reply) = known.or_else(stored) else { return reply::unavailable(record) };
         let ran = if is_own { receipt.ran() } else { Ran::No };
         let mut response = whole(&reply);
         Receipted { record, ran }.sign(reply.status, response.headers_mut());

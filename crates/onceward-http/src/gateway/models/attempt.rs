@@ -15,7 +15,7 @@ use serde_json::value::RawValue;
 
 use super::super::content::Request;
 use super::super::exchange::forwarded;
-use super::super::reply::Reply;
+use super::super::reply::{Reply, kept};
 use super::super::upstream::Upstream;
 use super::dialect::{AnswerEnd, Dialect, Scanner, model_of};
 use super::encoding::Decoder;
@@ -117,7 +117,7 @@ impl ModelRequest {
             Ok(decoder) => {
                 self.generation.begin(Head {
                     status: head.status,
-                    headers: headers::passed_on(&head.headers),
+                    headers: kept(&head.headers),
                     attempt,
                     source: Source::Here,
                 });

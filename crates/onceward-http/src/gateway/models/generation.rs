@@ -241,11 +241,7 @@ impl Generation {
 
     /// All bytes of the answer so far.
     pub(crate) fn bytes(&self) -> Bytes {
-        match self.log().chunks.as_slice() {
-            [] => Bytes::new(),
-            [one] => one.clone(),
-            several => joined(several),
-        }
+        all_of(&self.log().chunks)
     }
 
     /// The call has its result, which is stored.
@@ -299,6 +295,13 @@ impl Follower {
             Poll::Pending
         })
         .await
+    }
+
+    /// The answer that an attempt of this process ended with, as it is stored. `None` if the stored one may differ.
+    pub(crate) fn whole(&self) -> Option<(Head, Bytes)> {
+        let log = self.generation.log();
+        let head = log.head.clone().filter(|head| head.source == Source::Here && log.wanted.is_allowed)?;
+        Some((head, all_of(&log.chunks)))
     }
 
     /// The result of the call, if it is over.
@@ -377,6 +380,14 @@ impl Drop for Follower {
     fn drop(&mut self) {
         // An attempt looks for readers from time to time, so nothing is woken here.
         self.generation.log().readers -= 1;
+    }
+}
+
+fn all_of(chunks: &[Bytes]) -> Bytes {
+    match chunks {
+        [] => Bytes::new(),
+        [one] => one.clone(),
+        several => joined(several),
     }
 }
 
