@@ -229,8 +229,9 @@ class Table:
         self.names = list(dict.fromkeys(line["name"] for line in measured if line["name"] != "disk"))
 
     def by_round(self, what, name, field):
+        # A round in which no request was answered says nothing about how long one takes.
         return {line["round"]: line[field] for line in self.measured
-                if (line["what"], line["name"]) == (what, name) and field in line}
+                if (line["what"], line["name"]) == (what, name) and field in line and line.get("requests") != 0}
 
     def median(self, what, name, field, beside=None, how=lambda own, other: own - other):
         own, other = self.by_round(what, name, field), self.by_round(what, beside, field)
@@ -243,13 +244,13 @@ class Table:
             return "" if value is None else text.format(value)
 
         cpu = told(", {:,.0f} µs of processor", self.median(what, name, "cpu_us"))
+        errors = sum(self.by_round(what, name, "errors").values())
+        failed = f", {errors} errors" if errors else ""
         if "1 client" in what:
-            added = told(" (+{:,.0f})", self.median(what, name, "p50_us", "pass-through"))
-            return told("{:,.0f} µs", self.median(what, name, "p50_us")) + added + cpu
+            added = told(" ({:+,.0f})", self.median(what, name, "p50_us", "pass-through"))
+            return told("{:,.0f} µs", self.median(what, name, "p50_us")) + added + cpu + failed
         if "64 clients" in what:
             ratio = self.median(what, name, "per_second", "pass-through", lambda own, other: own / other)
-            errors = sum(self.by_round(what, name, "errors").values())
-            failed = f", {errors} errors" if errors else ""
             return told("{:,.0f}/s", self.median(what, name, "per_second")) + told(" ({:.2f} ×)", ratio) + cpu + failed
         if "first byte" in what:
             return told("{:.2f} ms", self.median(what, name, "p50_ms"))

@@ -27,6 +27,8 @@ use crate::headers;
 
 /// How long the rest of an answer after its end is awaited, so that its connection can be used again.
 const REST: Duration = Duration::from_secs(1);
+/// Chunks below this size are copied.
+const SMALL: usize = 16 * 1024;
 /// The longest pause that a provider may ask for and that the gateway itself waits.
 const MAX_PAUSE: Duration = Duration::from_secs(10);
 
@@ -185,7 +187,8 @@ impl ModelRequest {
             let Ok(chunk) = frame.into_data() else { continue };
             let chunk = decoder
                 .push(chunk)
-                .map_err(|error| Broken::new(format!("the compressed answer cannot be read: {error}")))?;
+                .map_err(|error| Broken::new(format!("the compressed answer cannot be read: {error}")))
+                .map(alone)?;
             size += chunk.len();
             let is_last = scanner.push(&chunk);
             // A document is checked as a whole before a client gets any of it.
@@ -265,6 +268,12 @@ impl ModelRequest {
             pause,
         }
     }
+}
+
+/// A chunk for which no larger buffer is kept. A small one is a part of the buffer that the connection reads into, and
+/// an open stream would hold one such buffer for each of its events.
+fn alone(chunk: Bytes) -> Bytes {
+    if chunk.len() < SMALL { Bytes::copy_from_slice(&chunk) } else { chunk }
 }
 
 /// The body of a refusal without its compression. One that cannot be read is passed on as it is.
