@@ -1,6 +1,7 @@
 """`kill -9` of the gateway in the middle of streams: the ledger tells the truth, and every retry gets one answer."""
 
 import asyncio
+import itertools
 import random
 
 import model
@@ -31,29 +32,34 @@ def rows(_name, once, _cache, work, short):
     if wrong:
         cells["wrong"] = "; ".join(wrong[:5])
     yield Row("kill -9", f"{kills} kills, {STREAMS} streams at each", cells, holds)
-    for is_killed in (False, True):
+    for is_killed, retries in itertools.product((False, True), (0, 1)):
         with serving(once, work) as (scripted, gateway), gateway.beside() as other:
-            ends = asyncio.run(elsewhere(gateway, other, scripted, is_killed))
+            ends = asyncio.run(elsewhere(gateway, other, scripted, is_killed, retries))
         generations = sum(count for _, count in ends)
         right = sum(is_right for is_right, _ in ends)
         told = f"{right} of {STREAMS} have one answer, {generations} generations"
-        # Without the kill, the other gateway waits for the answer. With it, the other one makes the next attempt.
+        # Without the kill, the other gateway has the answer of the first. With it, the other one makes the next attempt.
         expected = 2 * STREAMS if is_killed else STREAMS
-        case = f"retries at another gateway{', and the first is killed' if is_killed else ''}"
+        known = " that the SDK reports" if retries else ""
+        case = f"retries{known} at another gateway{', and the first is killed' if is_killed else ''}"
         yield Row("kill -9", case, {"once": told}, (right, generations) == (STREAMS, expected))
 
 
-async def elsewhere(gateway, other, scripted, is_killed):
-    """Clients leave in the middle of their streams and ask another gateway, which waits for the first."""
-    calls = [Call("elsewhere", stream) for stream in range(STREAMS)]
+async def elsewhere(gateway, other, scripted, is_killed, retries):
+    """Clients leave in the middle of their streams and ask another gateway, which waits for the first one, or reads its
+    answer while it grows."""
+    calls = [Call(f"elsewhere-{retries}", stream) for stream in range(STREAMS)]
     leave = Leave(1000, random.Random(7))
     await asyncio.gather(*(exchange(gateway.listen, call.body, 0, leave) for call in calls))
-    asked = [asyncio.create_task(call.ask(other.listen)) for call in calls]
-    # The other gateway has read that the generations run.
-    await asyncio.sleep(0.3)
+    asked = [asyncio.create_task(call.ask(other.listen, retries)) for call in calls]
+    # The other gateway has read that the generations run. After a second it has read a part of their answers.
+    await asyncio.sleep(1.2 if retries else 0.3)
     if is_killed:
         await asyncio.to_thread(gateway.kill)
     answers = await asyncio.gather(*asked)
+    if is_killed and retries:
+        # The connections broke with their streams.
+        answers = await asyncio.gather(*(call.ask(other.listen, retries + 1) for call in calls))
     counts = scripted.counts()
     return [
         (answer.body == call.answers(counts[call.prompt])[-1], counts[call.prompt])

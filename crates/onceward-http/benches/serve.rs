@@ -70,10 +70,10 @@ fn answer(status: StatusCode) -> impl IntoResponse {
     (status, [(header::CONTENT_TYPE, "application/json")], ANSWER)
 }
 
-/// How many events a streamed answer has before its end.
-const EVENTS: usize = 50;
+/// How many events a streamed answer has before its end, if the request does not say.
+const EVENTS: u64 = 50;
 
-/// A model. The answer is a stream if the request says so. `"pause":MS` in a request is the pause after each event.
+/// A model. The answer is a stream if the request says so, with `"events":N` and a pause of `"pause":MS` before each.
 fn model() -> Router {
     Router::new()
         .route("/v1/chat/completions", axum::routing::post(complete))
@@ -92,7 +92,9 @@ async fn complete(body: Bytes) -> Response {
     }
     let event = serde_json::json!({"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "m",
         "choices": [{"index": 0, "finish_reason": null, "delta": {"content": word}}]});
-    let events = std::iter::repeat_n(Bytes::from(format!("data: {event}\n\n")), EVENTS);
+    let one = Bytes::from(format!("data: {event}\n\n"));
+    let count = asked["events"].as_u64().unwrap_or(EVENTS);
+    let events = (0..count).map(move |_| one.clone());
     let events = events.chain([Bytes::from_static(b"data: [DONE]\n\n")]);
     let pause = Duration::from_millis(asked["pause"].as_u64().unwrap_or(0));
     let events = futures_util::StreamExt::then(futures_util::stream::iter(events), move |event| async move {

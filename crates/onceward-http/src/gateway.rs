@@ -94,6 +94,8 @@ pub(crate) struct Gateway {
     replays: Replays,
     /// The answers of models that are growing.
     generations: models::Generations,
+    /// The boards of gateways that share answers.
+    boards: models::Boards,
     /// Operations whose success is being checked.
     checking: Mutex<HashSet<Place>>,
 }
@@ -130,6 +132,7 @@ impl Gateway {
                 over_before: Cache::new(MEMORY),
                 replays: Replays::default(),
                 generations: models::Generations::default(),
+                boards: models::Boards::default(),
                 checking: Mutex::default(),
             }),
         }

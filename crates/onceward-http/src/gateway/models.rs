@@ -1,17 +1,20 @@
 //! Model calls: a retry gets the same answer, the answer is paid for once, and it survives its client.
 //!
 //! # Layout
-//! - `dialect`: the protocols of providers. `encoding`: compressed answers. `settings`: what is configured.
+//! - `dialect`: the protocols of providers. `usage`: what an answer used. `encoding`: compressed answers. `settings`:
+//!   what is configured.
 //! - `which`: whether a request is a retry or a new sample.
-//! - `generation`: an answer while it grows, and its readers. `unattended`: generations without readers. `attempt`: one
-//!   request to the provider.
+//! - `generation`: an answer while it grows, and its readers. `unattended`: generations without readers. `fleet`: answers
+//!   of other gateways. `attempt`: one request to the provider.
 
 mod attempt;
 pub(crate) mod dialect;
 mod encoding;
+mod fleet;
 mod generation;
 pub(crate) mod settings;
 mod unattended;
+mod usage;
 mod which;
 
 use std::collections::HashMap;
@@ -40,7 +43,9 @@ use crate::observe::{self, CallSurface};
 use crate::tenants::Tenant;
 use attempt::ModelRequest;
 use dialect::Dialect;
-use generation::{Follower, Generation, Growing, Opening, Settled};
+pub(crate) use fleet::Boards;
+use fleet::Elsewhere;
+use generation::{Follower, Generation, Growing, Opening, Settled, Sharing, Source};
 use settings::Settings;
 use which::{Chosen, Meant};
 
@@ -151,7 +156,9 @@ impl ModelCall {
             match all.get(&place) {
                 Some(running) => (Arc::clone(running), running.follow(), false),
                 None => {
-                    let generation = Arc::new(Generation::default());
+                    let is_whole = chosen.intent.terms.redact.is_empty();
+                    let sharing = if is_whole { Sharing::Allowed } else { Sharing::Refused };
+                    let generation = Arc::new(Generation::new(sharing));
                     all.insert(place.clone(), Arc::clone(&generation));
                     let follower = generation.follow();
                     (generation, follower, true)
@@ -184,7 +191,8 @@ impl ModelCall {
             layer,
             generation: Arc::clone(generation),
         });
-        let (app, ledger, asked) = (Arc::clone(&self.app), self.tenant.ledger.clone(), self.asked);
+        fleet::watch(&self.app, &self.tenant);
+        let (app, tenant, asked) = (Arc::clone(&self.app), self.tenant.clone(), self.asked);
         drop(self.app.work.spawn(async move {
             let mut is_first = true;
             let act = |attempt| {
@@ -192,7 +200,14 @@ impl ModelCall {
                 request.generation.note_begun();
                 async move { request.attempt(attempt, is_first).await }
             };
-            let result = within_budget(&ledger, intent, act).await;
+            let generation = &request.generation;
+            let result = tokio::select! {
+                biased;
+                result = within_budget(&tenant.ledger, intent.clone(), act) => result,
+                begun = Elsewhere::begun(&tenant, &place.1, generation) => {
+                    elsewhere(&tenant.ledger, intent.clone(), begun, generation).await
+                }
+            };
             observe::ended(CallSurface::Gateway, &result, asked.elapsed(), Some(&app.metrics));
             lock(&app.gateway.generations).remove(&place);
             request.generation.settle(Arc::new(result), meant);
@@ -201,11 +216,12 @@ impl ModelCall {
 
     async fn respond(&self, follower: Follower, is_own: bool, chosen: Chosen) -> Answered {
         match follower.opening().await {
-            Opening::Begun(status, headers) => {
+            Opening::Begun(head) => {
+                let is_own = is_own && head.source == Source::Here;
                 let delivery = self.delivery_at_end(chosen.position);
                 let mut response = Response::new(Body::new(Growing::new(follower, delivery)));
-                *response.status_mut() = status;
-                *response.headers_mut() = headers;
+                *response.status_mut() = head.status;
+                *response.headers_mut() = head.headers;
                 response.headers_mut().remove(hyper::header::CONTENT_LENGTH);
                 let headers = response.headers_mut();
                 reply::put(headers, "once-operation", chosen.intent.id.as_str());
@@ -216,7 +232,16 @@ impl ModelCall {
                 Answered::Response(response)
             }
             Opening::Settled(settled) => match &*settled {
-                Ok(receipt) => Answered::Response(self.stored(receipt, is_own, chosen.position)),
+                Ok(receipt) => {
+                    let own = follower.whole().filter(|_| receipt.ran() == Ran::Yes);
+                    let reply = own.map(|(head, body)| Reply {
+                        status: head.status,
+                        headers: head.headers,
+                        body,
+                        trailers: None,
+                    });
+                    Answered::Response(self.stored(receipt, reply, is_own, chosen.position))
+                }
                 Err(Error::Failed { .. }) if !is_own => Answered::Failed(settled),
                 Err(error) => Answered::Response(self.failed(error)),
             },
@@ -224,11 +249,17 @@ impl ModelCall {
         }
     }
 
-    /// The complete answer, from the ledger.
-    fn stored(&self, receipt: &Receipt, is_own: bool, position: Option<Arc<Record>>) -> Response {
+    /// The complete answer, from this process if it is known, and otherwise from the ledger.
+    fn stored(
+        &self,
+        receipt: &Receipt,
+        known: Option<Reply>,
+        is_own: bool,
+        position: Option<Arc<Record>>,
+    ) -> Response {
         let record = receipt.record();
-        let reply = record.outcome.as_ref().and_then(|outcome| Reply::decode(outcome.body.as_deref()?));
-        let Some(reply) = reply else { return reply::unavailable(record) };
+        let stored = || record.outcome.as_ref().and_then(|outcome| Reply::decode(outcome.body.as_deref()?));
+        let Some(reply) = known.or_else(stored) else { return reply::unavailable(record) };
         let ran = if is_own { receipt.ran() } else { Ran::No };
         let mut response = whole(&reply);
         Receipted { record, ran }.sign(reply.status, response.headers_mut());
@@ -290,6 +321,23 @@ enum Answered {
     Failed(Settled),
     /// Another gateway began it first, so this call chooses again.
     Taken,
+}
+
+/// The result of a call that another gateway makes, and whose answer clients here read while it grows.
+async fn elsewhere(
+    ledger: &Ledger,
+    intent: Intent,
+    answer: Elsewhere<'_>,
+    generation: &Generation,
+) -> Result<Receipt, Error> {
+    answer.receive().await?;
+    // It is done, so nothing is attempted here.
+    let never = |_| std::future::ready(Err(Failure::no_effect("the answer has gone").stopped()));
+    let receipt = ledger.call(intent).run(never).await?;
+    if let Some(reply) = receipt.body().and_then(Reply::decode) {
+        generation.complete(&reply.body);
+    }
+    Ok(receipt)
 }
 
 /// Makes the call. An operation that failed has its whole budget again a minute later: an outage must not refuse a key,

@@ -1,7 +1,7 @@
 //! Answers to clients: an upstream's answer with a receipt, a stored answer, and problem documents.
 
 use std::cell::RefCell;
-use std::io::Read;
+use std::io::Write;
 use std::sync::Arc;
 
 use axum::response::Response;
@@ -24,6 +24,8 @@ const COMPRESSED: &[u8; 4] = b"OGZ1";
 const LEVEL: i32 = 3;
 /// The largest answer that is decompressed.
 const MAX_DECOMPRESSED: usize = 256 * 1024 * 1024;
+/// A larger body is compressed without a copy of it. For a smaller one, the compressor of the thread is faster.
+const LARGE: usize = 256 * 1024;
 /// Stops the retries of SDKs.
 const SHOULD_RETRY: [HeaderName; 2] =
     [HeaderName::from_static("x-should-retry"), HeaderName::from_static("stripe-should-retry")];
@@ -57,6 +59,11 @@ struct Head {
 impl Reply {
     /// The answer as it is stored: without headers of the connection, cookies and challenges.
     pub(crate) fn encode(&self) -> Arc<[u8]> {
+        [&self.encode_head()[..], &self.body].concat().into()
+    }
+
+    /// All that is stored before the body.
+    fn encode_head(&self) -> Vec<u8> {
         let head = Head {
             status: self.status.as_u16(),
             headers: packed(&passed_on(&self.headers)),
@@ -64,15 +71,21 @@ impl Reply {
         };
         let head = serde_json::to_vec(&head).unwrap_or_default();
         let length = u32::try_from(head.len()).unwrap_or(0).to_be_bytes();
-        [&MARK[..], &length, &head, &self.body].concat().into()
+        [&MARK[..], &length, &head].concat()
     }
 
     /// The same, compressed.
     pub(crate) fn encode_compressed(&self) -> Arc<[u8]> {
-        let plain = self.encode();
-        match compressed(&plain) {
-            Ok(packed) if packed.len() < plain.len() => [&COMPRESSED[..], &packed].concat().into(),
-            Ok(_) | Err(_) => plain,
+        let head = self.encode_head();
+        let length = head.len() + self.body.len();
+        let packed = if self.body.len() > LARGE {
+            compressed_in_parts(&[&head, &self.body])
+        } else {
+            compressed(&[&head[..], &self.body].concat())
+        };
+        match packed {
+            Ok(packed) if packed.len() < length => [&COMPRESSED[..], &packed].concat().into(),
+            Ok(_) | Err(_) => self.encode(),
         }
     }
 
@@ -103,10 +116,7 @@ impl Reply {
     /// A stored answer.
     pub(crate) fn decode(stored: &[u8]) -> Option<Self> {
         if let Some(packed) = stored.strip_prefix(COMPRESSED) {
-            let mut plain = Vec::new();
-            let limit = u64::try_from(MAX_DECOMPRESSED).unwrap_or(u64::MAX);
-            zstd::stream::read::Decoder::new(packed).ok()?.take(limit).read_to_end(&mut plain).ok()?;
-            return Self::decode(&plain);
+            return Self::decode(&decompressed(packed)?);
         }
         let rest = stored.strip_prefix(MARK)?;
         let (length, rest) = rest.split_first_chunk::<4>()?;
@@ -131,6 +141,45 @@ fn compressed(plain: &[u8]) -> std::io::Result<Vec<u8>> {
         Some(compressor) => compressor.compress(plain),
         None => compressor.insert(zstd::bulk::Compressor::new(LEVEL)?).compress(plain),
     })
+}
+
+/// Compresses parts as one, without a copy of them.
+fn compressed_in_parts(parts: &[&[u8]]) -> std::io::Result<Vec<u8>> {
+    let length: usize = parts.iter().map(|part| part.len()).sum();
+    let mut encoder = zstd::stream::write::Encoder::new(Vec::new(), LEVEL)?;
+    // The frame says how long it is, like one that was compressed as a whole.
+    encoder.set_pledged_src_size(u64::try_from(length).ok())?;
+    for part in parts {
+        encoder.write_all(part)?;
+    }
+    encoder.finish()
+}
+
+/// Decompresses with the decompressor of this thread. A frame that was compressed as a whole says how long it is.
+fn decompressed(packed: &[u8]) -> Option<Vec<u8>> {
+    thread_local! {
+        static DECOMPRESSOR: RefCell<Option<zstd::bulk::Decompressor<'static>>> = const { RefCell::new(None) };
+    }
+    let length = zstd::zstd_safe::get_frame_content_size(packed).ok()??;
+    let length = usize::try_from(length).ok().filter(|length| *length <= MAX_DECOMPRESSED)?;
+    DECOMPRESSOR.with_borrow_mut(|decompressor| {
+        let decompressor = match decompressor {
+            Some(decompressor) => decompressor,
+            None => decompressor.insert(zstd::bulk::Decompressor::new().ok()?),
+        };
+        decompressor.decompress(packed, length).ok()
+    })
+}
+
+/// The headers of an answer that are kept: none of the connection, and no cookies or challenges.
+pub(crate) fn kept(headers: &HeaderMap) -> HeaderMap {
+    let mut kept = passed_on(headers);
+    let is_private = |name: &HeaderName| PRIVATE.contains(&name.as_str()) || is_secret(name.as_str());
+    let private: Vec<HeaderName> = kept.keys().filter(|name| is_private(name)).cloned().collect();
+    for name in private {
+        kept.remove(name);
+    }
+    kept
 }
 
 /// Names and values as text; values that are not ASCII are encoded.
@@ -377,6 +426,20 @@ fn stop_retries(response: &mut Response) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_answer_of_any_length_is_compressed_and_read_again() {
+        for length in [0, 10, LARGE, LARGE + 1, 3_000_000] {
+            let body: Bytes = b"data: steady\n\n".iter().copied().cycle().take(length).collect();
+            let headers = HeaderMap::from_iter([(header::ETAG, HeaderValue::from_static("e"))]);
+            let reply = Reply { status: StatusCode::OK, headers, body, trailers: None };
+            let stored = reply.encode_compressed();
+            assert!(length < 100 || stored.len() < length / 20, "{length}: {}", stored.len());
+            let again = Reply::decode(&stored).unwrap();
+            assert_eq!((again.body, again.headers), (reply.body, reply.headers), "{length}");
+        }
+        assert!(Reply::decode(&[&COMPRESSED[..], b"not a frame"].concat()).is_none());
+    }
 
     #[test]
     fn an_answer_is_stored_whole_but_without_credentials() {

@@ -13,11 +13,12 @@ use onceward::State;
 use onceward_http::client::{Connection, Remote, full};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
 
 use crate::rig::{Got, Rig};
 
-const CHAT: &str = "/gw/openai/v1/chat/completions";
-const JSON: (&str, &str) = ("content-type", "application/json");
+pub(crate) const CHAT: &str = "/gw/openai/v1/chat/completions";
+pub(crate) const JSON: (&str, &str) = ("content-type", "application/json");
 pub(crate) const ASK: &str = r#"{"model":"m","messages":[{"role":"user","content":"hello"}]}"#;
 pub(crate) const STREAM: &str =
     r#"{"model":"m","stream":true,"messages":[{"role":"user","content":"hello"}]}"#;
@@ -37,12 +38,18 @@ pub(crate) enum Play {
     Close,
     /// Sends the first half of a stream, pauses for this many milliseconds, and sends the rest.
     Pause(u64),
+    /// The same, with a pause that ends when the test says so.
+    Gate,
+    /// The same, and the connection is closed after the pause.
+    GateCut,
     /// Answers with this status.
     Status(u16),
     /// Answers with this content type.
     Typed(&'static str),
     /// Answers compressed.
     Gzip,
+    /// Answers with this body, in Brotli.
+    Brotli(u16, &'static [u8]),
     /// Ends a stream by its protocol, and leaves its body open.
     Open,
     /// Sends the events of a stream with pauses of this many milliseconds, again and again, without an end.
@@ -52,37 +59,52 @@ pub(crate) enum Play {
 /// A provider whose answers all differ.
 pub(crate) struct Provider {
     url: String,
+    script: Script,
+}
+
+/// What the connections of a provider share.
+#[derive(Clone)]
+struct Script {
     plays: Arc<Mutex<VecDeque<Play>>>,
     generations: Arc<Mutex<u32>>,
     /// How many connections were closed.
     closed: Arc<AtomicU32>,
+    gate: Arc<Semaphore>,
 }
 
 impl Provider {
     pub(crate) async fn start(plays: &[Play]) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        let plays = Arc::new(Mutex::new(plays.iter().copied().collect::<VecDeque<_>>()));
-        let generations = Arc::new(Mutex::new(0));
-        let closed = Arc::new(AtomicU32::new(0));
-        let (script, count, ended) = (Arc::clone(&plays), Arc::clone(&generations), Arc::clone(&closed));
+        let script = Script {
+            plays: Arc::new(Mutex::new(plays.iter().copied().collect())),
+            generations: Arc::default(),
+            closed: Arc::default(),
+            gate: Arc::new(Semaphore::new(0)),
+        };
+        let shared = script.clone();
         tokio::spawn(async move {
             loop {
                 let (stream, _) = listener.accept().await.unwrap();
-                let ended = Arc::clone(&ended);
-                let conversation = converse(stream, Arc::clone(&script), Arc::clone(&count));
+                let ended = Arc::clone(&shared.closed);
+                let conversation = converse(stream, shared.clone());
                 tokio::spawn(conversation.map(move |()| ended.fetch_add(1, Ordering::SeqCst)));
             }
         });
-        Self { url, plays, generations, closed }
+        Self { url, script }
     }
 
     pub(crate) fn generations(&self) -> u32 {
-        *self.generations.lock().unwrap()
+        *self.script.generations.lock().unwrap()
     }
 
     pub(crate) fn closed(&self) -> u32 {
-        self.closed.load(Ordering::SeqCst)
+        self.script.closed.load(Ordering::SeqCst)
+    }
+
+    /// Ends the pause of one answer.
+    pub(crate) fn open_gate(&self) {
+        self.script.gate.add_permits(1);
     }
 
     pub(crate) fn config(&self, more: &str) -> String {
@@ -93,7 +115,7 @@ impl Provider {
     }
 }
 
-fn events(number: u32) -> Vec<String> {
+pub(crate) fn events(number: u32) -> Vec<String> {
     let word = |text: String| {
         format!("data: {{\"model\":\"m\",\"choices\":[{{\"delta\":{{\"content\":\"{text}\"}}}}]}}\n\n")
     };
@@ -106,14 +128,14 @@ fn events(number: u32) -> Vec<String> {
     events
 }
 
-async fn converse(mut stream: TcpStream, plays: Arc<Mutex<VecDeque<Play>>>, count: Arc<Mutex<u32>>) {
+async fn converse(mut stream: TcpStream, script: Script) {
     while let Some(body) = next_request(&mut stream).await {
         let number = {
-            let mut count = count.lock().unwrap();
+            let mut count = script.generations.lock().unwrap();
             *count += 1;
             *count
         };
-        let play = plays.lock().unwrap().pop_front().unwrap_or(Play::Answer);
+        let play = script.plays.lock().unwrap().pop_front().unwrap_or(Play::Answer);
         if let Play::Slow(ms) = play {
             tokio::time::sleep(Duration::from_millis(ms)).await;
         }
@@ -130,11 +152,22 @@ async fn converse(mut stream: TcpStream, plays: Arc<Mutex<VecDeque<Play>>>, coun
                 }
                 continue;
             }
+            Play::Brotli(status, body) => {
+                let head = format!(
+                    "HTTP/1.1 {status} X\r\ncontent-type: application/json\r\ncontent-encoding: br\r\n\
+                     content-length: {}\r\n\r\n",
+                    body.len()
+                );
+                if stream.write_all(&[head.as_bytes(), body].concat()).await.is_err() {
+                    return;
+                }
+                continue;
+            }
             Play::Answer | Play::Slow(_) | Play::Cut | Play::Short | Play::Pause(_) => {}
-            Play::Typed(_) | Play::Gzip | Play::Open | Play::Drip(_) => {}
+            Play::Typed(_) | Play::Gzip | Play::Open | Play::Drip(_) | Play::Gate | Play::GateCut => {}
         }
         let is_open = if body.contains("\"stream\":true") {
-            streams(&mut stream, play, number).await
+            streams(&mut stream, play, number, &script.gate).await
         } else {
             writes(&mut stream, play, number).await
         };
@@ -165,7 +198,7 @@ async fn writes(stream: &mut TcpStream, play: Play, number: u32) -> bool {
 }
 
 /// Answers with a stream. Returns whether the connection stays open.
-async fn streams(stream: &mut TcpStream, play: Play, number: u32) -> bool {
+async fn streams(stream: &mut TcpStream, play: Play, number: u32, gate: &Semaphore) -> bool {
     let head = format!("{}transfer-encoding: chunked\r\n\r\n", head(play, number, "text/event-stream"));
     let mut sent = stream.write_all(head.as_bytes()).await;
     let plain = events(number);
@@ -184,6 +217,12 @@ async fn streams(stream: &mut TcpStream, play: Play, number: u32) -> bool {
         match (index, play) {
             (4, Play::Cut) => return false,
             (4, Play::Short) => break,
+            (4, Play::Gate | Play::GateCut) => {
+                gate.acquire().await.unwrap().forget();
+                if matches!(play, Play::GateCut) {
+                    return false;
+                }
+            }
             (4, Play::Pause(ms)) => tokio::time::sleep(Duration::from_millis(ms)).await,
             _ => {}
         }
@@ -237,7 +276,7 @@ pub(crate) async fn ask(rig: &Rig, headers: &[(&str, &str)], body: &str) -> Got 
 }
 
 /// A client that leaves after this many bytes of the answer, or before its head if that is 0.
-async fn leaves_after(rig: &Rig, bytes: usize, body: &str) {
+pub(crate) async fn leaves_after(rig: &Rig, bytes: usize, body: &str) {
     let mut stream = sends(rig, body).await;
     if bytes == 0 {
         tokio::time::sleep(Duration::from_millis(60)).await;
@@ -266,7 +305,7 @@ pub(crate) async fn sends_in(rig: &Rig, scope: &str, body: &str) -> TcpStream {
 }
 
 /// Waits until the only operation is in this state.
-async fn ends_as(rig: &Rig, state: State) {
+pub(crate) async fn ends_as(rig: &Rig, state: State) {
     for _ in 0..1_000 {
         if rig.states().await == [state] {
             return;
@@ -276,7 +315,7 @@ async fn ends_as(rig: &Rig, state: State) {
     panic!("{:?}", rig.states().await);
 }
 
-fn whole(number: u32) -> String {
+pub(crate) fn whole(number: u32) -> String {
     events(number).concat()
 }
 
@@ -431,6 +470,16 @@ async fn a_refusal_of_the_provider_is_passed_on_as_it_is() {
 }
 
 #[tokio::test]
+async fn a_redirect_does_not_lead_a_client_past_the_gateway() {
+    let provider = Provider::start(&[Play::Status(307)]).await;
+    let rig = Rig::start(&provider.config("")).await;
+    let got = ask(&rig, &[], ASK).await;
+    assert_eq!((got.status, got.header("location")), (StatusCode::BAD_GATEWAY, None), "{got:?}");
+    assert!(got.json()["detail"].as_str().unwrap().contains("redirects"), "{got:?}");
+    assert_eq!((provider.generations(), rig.states().await), (1, vec![State::Failed]));
+}
+
+#[tokio::test]
 async fn a_generation_without_clients_is_cancelled_if_the_policy_says_so() {
     let provider = Provider::start(&[Play::Pause(1_500)]).await;
     let rig = Rig::start(&provider.config("unattended = \"cancel\"")).await;
@@ -457,7 +506,7 @@ async fn a_slow_answer_does_not_swallow_the_next_sample() {
     let rig = Rig::start(&provider.config("")).await;
     assert_eq!(ask(&rig, &[], ASK).await.json()["id"], "c-1");
     assert_eq!(ask(&rig, &[], ASK).await.json()["id"], "c-2");
-    assert!(provider.plays.lock().unwrap().is_empty());
+    assert!(provider.script.plays.lock().unwrap().is_empty());
 }
 
 #[tokio::test]
@@ -536,6 +585,13 @@ async fn an_answer_with_another_content_type_or_compression_is_the_answer() {
     let got = ask(&rig, &[], STREAM).await;
     assert_eq!((got.body.as_ref(), got.header("content-encoding")), (whole(1).as_bytes(), None));
     assert_eq!(ask(&rig, &[], ASK).await.json()["id"], "c-2");
+    for status in [200, 400] {
+        let provider = Provider::start(&[Play::Brotli(status, b"\x8b\x00\x80{}\x03")]).await;
+        let rig = Rig::start(&provider.config("")).await;
+        let got = ask(&rig, &[], ASK).await;
+        assert_eq!((got.status.as_u16(), got.body.as_ref()), (status, &b"{}"[..]));
+        assert_eq!((got.header("content-encoding"), provider.generations()), (None, 1));
+    }
 }
 
 #[tokio::test]

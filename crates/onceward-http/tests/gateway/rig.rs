@@ -91,9 +91,7 @@ impl Rig {
     /// The operations, without further keys.
     pub(crate) async fn operations(&self) -> Vec<Record> {
         let all = self.store.list(&Filter { limit: 1_000, ..Filter::default() }).await.unwrap();
-        let is_alias =
-            |record: &Record| record.reason().is_some_and(|reason| reason.starts_with("another key"));
-        all.into_iter().map(|listed| listed.record).filter(|record| !is_alias(record)).collect()
+        all.into_iter().map(|listed| listed.record).filter(|record| !record.is_alias()).collect()
     }
 
     pub(crate) async fn states(&self) -> Vec<State> {

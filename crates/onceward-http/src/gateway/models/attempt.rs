@@ -1,5 +1,6 @@
 //! One attempt of a model call: the request, and the provider's answer as it arrives.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,11 +15,11 @@ use serde_json::value::RawValue;
 
 use super::super::content::Request;
 use super::super::exchange::forwarded;
-use super::super::reply::Reply;
+use super::super::reply::{Reply, kept};
 use super::super::upstream::Upstream;
 use super::dialect::{AnswerEnd, Dialect, Scanner, model_of};
 use super::encoding::Decoder;
-use super::generation::Generation;
+use super::generation::{Generation, Head, Place, Source};
 use super::settings::Settings;
 use super::unattended::{LOOK, Watch};
 use crate::client::{Connection, SendError, in_words};
@@ -26,6 +27,8 @@ use crate::headers;
 
 /// How long the rest of an answer after its end is awaited, so that its connection can be used again.
 const REST: Duration = Duration::from_secs(1);
+/// Chunks below this size are copied.
+const SMALL: usize = 16 * 1024;
 /// The longest pause that a provider may ask for and that the gateway itself waits.
 const MAX_PAUSE: Duration = Duration::from_secs(10);
 
@@ -113,6 +116,12 @@ impl ModelRequest {
             () = &mut stopped => return Err(Broken::new(STOPPED).for_good()),
         };
         let request_id = request_id(&head.headers);
+        if head.status.is_redirection() {
+            // An SDK would follow it past the gateway, and that answer would not be recorded.
+            let to = headers::only(&head.headers, "location").unwrap_or("an unknown address");
+            let why = format!("the provider redirects to {to}; set the url of the upstream to that address");
+            return Err(Broken::new(why).for_good());
+        }
         if !head.status.is_success() {
             return Err(self.refused(head, rest).await);
         }
@@ -120,7 +129,12 @@ impl ModelRequest {
         let mut scanner = Scanner::new(self.dialect, content_type.unwrap_or_default());
         let received = match Decoder::take(&mut head.headers) {
             Ok(decoder) => {
-                self.generation.begin(head.status, headers::passed_on(&head.headers));
+                self.generation.begin(Head {
+                    status: head.status,
+                    headers: kept(&head.headers),
+                    attempt: attempt.number(),
+                    source: Source::Here,
+                });
                 tokio::select! {
                     biased;
                     received = self.receive(rest, decoder, &mut scanner, &mut watch) => received,
@@ -141,7 +155,7 @@ impl ModelRequest {
         });
         let asked = self.request.payload.bytes().map_or(&[][..], |bytes| bytes);
         let model = model_of(&self.request.path, asked);
-        let usage = scanner.usage(&model, self.request.payload.len());
+        let usage = scanner.usage(&model, self.request.payload.len(), &whole);
         let usage = Usage { layer: layer.to_owned(), request_id, ..usage };
         match received {
             Ok(()) => Ok(self.done(sent, head, whole, usage)),
@@ -159,32 +173,43 @@ impl ModelRequest {
     ) -> Result<(), Broken> {
         let mut last_byte = Instant::now();
         let mut size = 0;
+        // One timer for all frames: a new one for each would cost more than most frames do.
+        let mut look = pin!(tokio::time::sleep(LOOK));
         loop {
-            let frame = tokio::time::timeout(LOOK, rest.frame()).await;
+            let frame = tokio::select! {
+                biased;
+                frame = rest.frame() => Some(frame),
+                () = &mut look => None,
+            };
             watch.look(&self.generation).map_err(|why| Broken::new(why).for_good())?;
             let frame = match frame {
-                Ok(Some(Ok(frame))) => frame,
-                Ok(Some(Err(error))) => {
+                Some(Some(Ok(frame))) => frame,
+                Some(Some(Err(error))) => {
                     return Err(Broken::new(format!("the answer broke off: {}", in_words(&error))));
                 }
-                Ok(None) => return Ok(()),
-                Err(_) if last_byte.elapsed() > self.settings.idle => {
+                Some(None) => return Ok(()),
+                None if last_byte.elapsed() > self.settings.idle => {
                     return Err(Broken::new(format!(
                         "the provider sent nothing for {:?}",
                         self.settings.idle
                     )));
                 }
-                Err(_) => continue,
+                None => {
+                    look.as_mut().reset(tokio::time::Instant::now() + LOOK);
+                    continue;
+                }
             };
             last_byte = Instant::now();
             let Ok(chunk) = frame.into_data() else { continue };
             let chunk = decoder
                 .push(chunk)
-                .map_err(|error| Broken::new(format!("the compressed answer cannot be read: {error}")))?;
+                .map_err(|error| Broken::new(format!("the compressed answer cannot be read: {error}")))
+                .map(alone)?;
             size += chunk.len();
             let is_last = scanner.push(&chunk);
             // A document is checked as a whole before a client gets any of it.
-            self.generation.push(chunk, is_last || !scanner.is_stream());
+            let is_open = scanner.is_stream() && !is_last;
+            self.generation.push(chunk, if is_open { Place::Inside } else { Place::End });
             if size > self.settings.max_answer {
                 let why = format!("the answer is longer than {} bytes", self.settings.max_answer);
                 return Err(Broken::new(why).for_good());
@@ -233,7 +258,7 @@ impl ModelRequest {
     }
 
     /// The provider's refusal, or its failure.
-    async fn refused(&self, head: Parts, rest: Incoming) -> Broken {
+    async fn refused(&self, mut head: Parts, rest: Incoming) -> Broken {
         let status = head.status;
         let is_temporary = status.is_server_error()
             || matches!(
@@ -244,7 +269,7 @@ impl ModelRequest {
         let pause = pause(&head.headers);
         let limited = http_body_util::Limited::new(rest, self.settings.max_answer);
         let body = match limited.collect().await {
-            Ok(body) => body.to_bytes(),
+            Ok(body) => readable(&mut head.headers, body.to_bytes()),
             Err(error) => {
                 let why = format!("status {} broke off: {error}", status.as_u16());
                 return Broken { pause, ..Broken::new(why) };
@@ -258,6 +283,24 @@ impl ModelRequest {
             is_retryable: is_temporary && !told_to_stop,
             pause,
         }
+    }
+}
+
+/// A chunk for which no larger buffer is kept. A small one is a part of the buffer that the connection reads into, and
+/// an open stream would hold one such buffer for each of its events.
+fn alone(chunk: Bytes) -> Bytes {
+    if chunk.len() < SMALL { Bytes::copy_from_slice(&chunk) } else { chunk }
+}
+
+/// The body of a refusal without its compression. One that cannot be read is passed on as it is.
+fn readable(headers: &mut HeaderMap, body: Bytes) -> Bytes {
+    let mut plain = headers.clone();
+    match Decoder::take(&mut plain).map(|mut decoder| decoder.push(body.clone())) {
+        Ok(Ok(read)) => {
+            *headers = plain;
+            read
+        }
+        Ok(Err(_)) | Err(_) => body,
     }
 }
 

@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use memchr::memmem;
 use onceward::Usage;
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::usage::{Tokens, has_usage, items, text_of_document, text_of_stream};
 use crate::events::Events;
 
 /// The family of APIs that an upstream belongs to.
@@ -32,8 +34,10 @@ pub(crate) enum Dialect {
     Messages,
     /// Gemini's contents. A stream has no end of its own: its last chunk has a `finishReason`.
     Contents,
-    /// One JSON document.
+    /// One JSON document that has no text. Images can be streamed: a stream ends after the completed image.
     Document,
+    /// One JSON document that costs nothing, such as a number of tokens.
+    Free,
 }
 
 impl ModelApi {
@@ -55,20 +59,21 @@ impl ModelApi {
                     Some(Dialect::Chat)
                 }
                 path if path.ends_with("/responses") => Some(Dialect::Responses),
-                path if path.ends_with("/embeddings") || path.ends_with("/moderations") => {
+                path if path.ends_with("/embeddings") || path.ends_with("/images/generations") => {
                     Some(Dialect::Document)
                 }
-                path if path.ends_with("/images/generations") => Some(Dialect::Document),
+                path if path.ends_with("/moderations") => Some(Dialect::Free),
                 _ => None,
             },
             Self::Anthropic => match path {
                 path if path.ends_with("/messages") => Some(Dialect::Messages),
-                path if path.ends_with("/messages/count_tokens") => Some(Dialect::Document),
+                path if path.ends_with("/messages/count_tokens") => Some(Dialect::Free),
                 _ => None,
             },
             Self::Gemini => match path.rsplit_once(':')?.1 {
                 "generateContent" | "streamGenerateContent" => Some(Dialect::Contents),
-                "embedContent" | "batchEmbedContents" | "countTokens" => Some(Dialect::Document),
+                "embedContent" | "batchEmbedContents" => Some(Dialect::Document),
+                "countTokens" => Some(Dialect::Free),
                 _ => None,
             },
         }
@@ -117,8 +122,6 @@ pub(crate) struct Scanner {
     form: Form,
     /// The numbers that the provider reported.
     tokens: Tokens,
-    /// The length of the text in the answer, for an estimate.
-    text: u64,
     end: Option<AnswerEnd>,
     /// The candidates of a stream without an end of its own, and whether a chunk said why it is a candidate's last.
     candidates: BTreeMap<u64, bool>,
@@ -138,20 +141,12 @@ enum ContentType {
     Other,
 }
 
-#[derive(Default)]
-struct Tokens {
-    model: Option<String>,
-    input: Option<u64>,
-    cached: u64,
-    output: Option<u64>,
-}
-
 impl Scanner {
     /// For an answer with this content type.
     pub(crate) fn new(dialect: Dialect, content_type: &str) -> Self {
         let is_stream = content_type.trim_start().to_ascii_lowercase().starts_with("text/event-stream");
         let form = Form::Unknown(if is_stream { ContentType::Events } else { ContentType::Other });
-        Self { dialect, form, tokens: Tokens::default(), text: 0, end: None, candidates: BTreeMap::new() }
+        Self { dialect, form, tokens: Tokens::default(), end: None, candidates: BTreeMap::new() }
     }
 
     /// Whether the answer is a stream of events, which clients read while it grows.
@@ -188,21 +183,21 @@ impl Scanner {
         let is_finished = !self.candidates.is_empty() && self.candidates.values().all(|is_last| *is_last);
         match self.end.clone() {
             Some(end) => end,
-            None if self.dialect == Dialect::Contents && is_finished => AnswerEnd::Complete,
+            None if is_finished => AnswerEnd::Complete,
             None => AnswerEnd::Cut("the stream ended before the answer did".to_owned()),
         }
     }
 
-    /// What was used so far. Numbers that the provider did not report are estimated: four bytes are one token.
-    pub(crate) fn usage(&self, asked_model: &str, request_bytes: u64) -> Usage {
-        let Tokens { model, input, cached, output } = &self.tokens;
-        Usage {
-            model: model.clone().unwrap_or_else(|| asked_model.to_owned()),
-            input: input.unwrap_or(request_bytes / 4).saturating_sub(*cached),
-            cached: *cached,
-            output: output.unwrap_or(self.text / 4),
-            estimated: input.is_none() || output.is_none(),
-            ..Usage::default()
+    /// What was used so far. Numbers that the provider did not report are estimated from the answer and the length of
+    /// the request.
+    pub(crate) fn usage(&self, asked_model: &str, request_bytes: u64, answer: &[u8]) -> Usage {
+        let text = || if self.is_stream() { text_of_stream(answer) } else { text_of_document(answer) };
+        match self.dialect {
+            Dialect::Free => self.tokens.free(asked_model),
+            Dialect::Document => self.tokens.used(asked_model, request_bytes, || 0),
+            Dialect::Chat | Dialect::Responses | Dialect::Messages | Dialect::Contents => {
+                self.tokens.used(asked_model, request_bytes, text)
+            }
         }
     }
 
@@ -214,8 +209,7 @@ impl Scanner {
         // Gemini streams an array of chunks if events are not requested.
         let chunks = value.as_array().map_or(std::slice::from_ref(&value), Vec::as_slice);
         for chunk in chunks {
-            self.note_usage(chunk);
-            self.note_text(chunk);
+            self.tokens.note(chunk);
             if let Some(why) = error_in(chunk) {
                 return AnswerEnd::Failed(why);
             }
@@ -231,9 +225,11 @@ impl Scanner {
             self.end = Some(AnswerEnd::Complete);
             return;
         }
+        if !self.may_matter(data) {
+            return;
+        }
         let Ok(value) = serde_json::from_slice::<Value>(data) else { return };
-        self.note_usage(&value);
-        self.note_text(&value);
+        self.tokens.note(&value);
         if let Some(why) = error_in(&value) {
             self.end = Some(AnswerEnd::Failed(why));
             return;
@@ -244,7 +240,23 @@ impl Scanner {
                 self.end = Some(AnswerEnd::Complete);
             }
             (Dialect::Contents, _) => self.note_candidates(&value),
-            (Dialect::Chat | Dialect::Responses | Dialect::Messages | Dialect::Document, _) => {}
+            (Dialect::Document, "image_generation.partial_image") => drop(self.candidates.insert(0, false)),
+            (Dialect::Document, "image_generation.completed") => drop(self.candidates.insert(0, true)),
+            (
+                Dialect::Chat | Dialect::Responses | Dialect::Messages | Dialect::Document | Dialect::Free,
+                _,
+            ) => {}
+        }
+    }
+
+    /// Whether an event may have more than text in it. Most events of a stream do not, and are not parsed.
+    fn may_matter(&self, data: &[u8]) -> bool {
+        let has = |words: &[&str]| words.iter().any(|word| memmem::find(data, word.as_bytes()).is_some());
+        match self.dialect {
+            Dialect::Chat => !self.tokens.has_model() || has(&["error"]) || has_usage(data),
+            Dialect::Responses => has(&["\"response\"", "error", "failed"]),
+            Dialect::Messages => has(&["message", "usage", "error"]),
+            Dialect::Contents | Dialect::Document | Dialect::Free => true,
         }
     }
 
@@ -256,54 +268,6 @@ impl Scanner {
             let is_last = self.candidates.entry(candidate["index"].as_u64().unwrap_or(0)).or_default();
             *is_last |= candidate["finishReason"].is_string();
         }
-    }
-
-    /// The numbers that the provider reports, at the place that its dialect has for them.
-    fn note_usage(&mut self, value: &Value) {
-        let inner = [value, &value["response"], &value["message"]];
-        let model =
-            inner.iter().find_map(|value| value["model"].as_str().or_else(|| value["modelVersion"].as_str()));
-        if self.tokens.model.is_none() {
-            self.tokens.model = model.map(str::to_owned);
-        }
-        let usage = inner.iter().flat_map(|value| [&value["usage"], &value["usageMetadata"]]);
-        for usage in usage.filter(|usage| usage.is_object()) {
-            let number = |names: &[&str]| names.iter().find_map(|name| usage.pointer(name)?.as_u64());
-            // Anthropic counts tokens from its cache beside the others, and the rest count them among the others.
-            let beside = number(&["/cache_read_input_tokens"]);
-            let cached = beside.or_else(|| {
-                number(&[
-                    "/prompt_tokens_details/cached_tokens",
-                    "/input_tokens_details/cached_tokens",
-                    "/cachedContentTokenCount",
-                ])
-            });
-            if let Some(cached) = cached {
-                self.tokens.cached = cached;
-            }
-            let input = number(&["/prompt_tokens", "/input_tokens", "/promptTokenCount"]);
-            if let Some(input) = input {
-                let written = number(&["/cache_creation_input_tokens"]).unwrap_or(0);
-                self.tokens.input = Some(input + beside.unwrap_or(0) + written);
-            }
-            let thoughts = number(&["/thoughtsTokenCount"]).unwrap_or(0);
-            let output = number(&["/completion_tokens", "/output_tokens", "/candidatesTokenCount"]);
-            if let Some(output) = output {
-                self.tokens.output = Some(output + thoughts);
-            }
-        }
-    }
-
-    /// The length of the text that the answer adds, in whatever dialect.
-    fn note_text(&mut self, value: &Value) {
-        let choice = ["/delta/content", "/delta/reasoning_content", "/message/content", "/text"];
-        let event = ["/delta", "/delta/text", "/delta/thinking", "/delta/partial_json"];
-        let choices = items(&value["choices"]).iter().map(|one| text_at(one, &choice));
-        let blocks = items(&value["content"]).iter().map(|one| text_at(one, &["/text"]));
-        let candidates = items(&value["candidates"]).iter();
-        let parts =
-            candidates.flat_map(|one| items(&one["content"]["parts"])).map(|one| text_at(one, &["/text"]));
-        self.text += text_at(value, &event) + choices.chain(blocks).chain(parts).sum::<u64>();
     }
 }
 
@@ -319,17 +283,6 @@ impl Form {
             (_, ContentType::Other) => Self::Document,
         }
     }
-}
-
-/// The elements of an array; none if it is anything else.
-fn items(value: &Value) -> &[Value] {
-    value.as_array().map_or(&[], Vec::as_slice)
-}
-
-/// The length of the texts at these places.
-fn text_at(value: &Value, places: &[&str]) -> u64 {
-    let texts = places.iter().filter_map(|place| value.pointer(place)?.as_str());
-    texts.map(|text| text.len() as u64).sum()
 }
 
 /// The error that a chunk or document reports, in words.
@@ -358,7 +311,7 @@ mod tests {
             for piece in text.as_bytes().chunks(size) {
                 scanner.push(piece);
             }
-            ends.push((scanner.end(text.as_bytes()), scanner.usage("asked", 400)));
+            ends.push((scanner.end(text.as_bytes()), scanner.usage("asked", 400, text.as_bytes())));
         }
         assert!(ends.windows(2).all(|pair| pair[0] == pair[1]), "{ends:?}");
         ends.remove(0)
@@ -432,7 +385,7 @@ mod tests {
         let of = |text: &str| {
             let mut scanner = Scanner::new(Dialect::Chat, "application/json");
             assert!(!scanner.push(text.as_bytes()));
-            (scanner.end(text.as_bytes()), scanner.usage("asked", 0))
+            (scanner.end(text.as_bytes()), scanner.usage("asked", 0, text.as_bytes()))
         };
         let whole =
             "{\"model\":\"m\",\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":4},\"error\":null}";
@@ -480,6 +433,54 @@ mod tests {
     }
 
     #[test]
+    fn events_with_text_alone_are_not_parsed_and_lose_nothing() {
+        let delta = |text: &str, usage: &str| {
+            format!(
+                "data: {{\"model\":\"m\",\"choices\":[{{\"delta\":{{\"content\":\"{text}\"}}}}]{usage}}}\n\n"
+            )
+        };
+        let done = "data: [DONE]\n\n";
+        let numbers = ",\"usage\": {\"prompt_tokens\":3,\"completion_tokens\":9}";
+        for (events, input, output) in [
+            (vec![delta("abcd", ",\"usage\":null"), delta("", numbers)], 3, 9),
+            (vec![delta("abcd", ""), delta("the usage of usage", numbers)], 3, 9),
+            (vec![delta("abcd", ",\"usage\" : null"), delta("efgh", "")], 100, 2),
+        ] {
+            let (end, usage) = stream(Dialect::Chat, &format!("{}{done}", events.concat()));
+            assert_eq!((end, usage.input, usage.output), (AnswerEnd::Complete, input, output), "{events:?}");
+        }
+        let late = format!("{}data: {{\"error\": {{\"message\":\"x\"}}}}\n\n{done}", delta("abcd", ""));
+        assert!(matches!(stream(Dialect::Chat, &late).0, AnswerEnd::Failed(_)));
+    }
+
+    #[test]
+    fn a_stream_of_images_ends_after_the_completed_image() {
+        let part = "data: {\"type\":\"image_generation.partial_image\",\"b64_json\":\"x\"}\n\n";
+        assert!(is_cut(&stream(Dialect::Document, part).0));
+        let whole = format!(
+            "{part}data: {{\"type\":\"image_generation.completed\",\"usage\":{{\"input_tokens\":5,\
+             \"output_tokens\":7}}}}\n\n"
+        );
+        let (end, usage) = stream(Dialect::Document, &whole);
+        assert_eq!((end, usage.input, usage.output, usage.estimated), (AnswerEnd::Complete, 5, 7, false));
+    }
+
+    #[test]
+    fn a_count_of_tokens_uses_none() {
+        let of = |dialect, text: &str| {
+            let mut scanner = Scanner::new(dialect, "application/json");
+            scanner.push(text.as_bytes());
+            assert_eq!(scanner.end(text.as_bytes()), AnswerEnd::Complete);
+            scanner.usage("asked", 400, text.as_bytes())
+        };
+        let free = of(Dialect::Free, "{\"input_tokens\":14}");
+        assert_eq!((free.input, free.output, free.estimated, free.model.as_str()), (0, 0, false, "asked"));
+        let embedding = of(Dialect::Document, "{\"usage\":{\"prompt_tokens\":8,\"total_tokens\":8}}");
+        assert_eq!((embedding.input, embedding.output, embedding.estimated), (8, 0, false));
+        assert!(of(Dialect::Document, "{\"data\":[]}").estimated, "nothing is known");
+    }
+
+    #[test]
     fn model_calls_are_recognised_by_their_path() {
         for (api, path, expected) in [
             (ModelApi::Openai, "/v1/chat/completions", Some(Dialect::Chat)),
@@ -488,6 +489,7 @@ mod tests {
             (ModelApi::Openai, "/v1/files", None),
             (ModelApi::Anthropic, "/v1/messages", Some(Dialect::Messages)),
             (ModelApi::Anthropic, "/v1/messages/batches", None),
+            (ModelApi::Anthropic, "/v1/messages/count_tokens", Some(Dialect::Free)),
             (ModelApi::Gemini, "/v1beta/models/g:streamGenerateContent", Some(Dialect::Contents)),
             (ModelApi::Gemini, "/v1beta/cachedContents", None),
         ] {

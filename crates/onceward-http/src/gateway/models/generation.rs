@@ -28,9 +28,60 @@ pub(crate) struct Generation {
     log: Mutex<Log>,
 }
 
+/// How the answer of an attempt begins.
+#[derive(Debug, Clone)]
+pub(crate) struct Head {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) attempt: u32,
+    pub(crate) source: Source,
+}
+
+/// Where an answer is generated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Source {
+    Here,
+    /// At another gateway on the same ledger.
+    Elsewhere,
+}
+
+/// The place of a chunk in its answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// It can be read at once.
+    Inside,
+    /// The answer may be complete with it, so it waits until the answer is stored.
+    End,
+}
+
+/// How much of an answer was published for other gateways.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Published {
+    pub(crate) attempt: u32,
+    pub(crate) parts: u64,
+    pub(crate) chunks: usize,
+}
+
+/// Whether an answer may be published in parts before it is stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sharing {
+    Allowed,
+    /// The policy removes something from stored answers.
+    Refused,
+}
+
+/// What other gateways want of an answer.
+#[derive(Default)]
+struct Wanted {
+    is_allowed: bool,
+    until_ms: i64,
+    is_publishing: bool,
+    published: Published,
+}
+
 #[derive(Default)]
 struct Log {
-    head: Option<(StatusCode, HeaderMap)>,
+    head: Option<Head>,
     chunks: Vec<Bytes>,
     /// How many chunks readers may take. The last chunk of an answer waits until the answer is stored.
     open: usize,
@@ -44,6 +95,7 @@ struct Log {
     has_begun: bool,
     /// Whether a reader has taken a chunk of this attempt, so that no other attempt can take its place.
     is_read: bool,
+    wanted: Wanted,
     wakers: Vec<Waker>,
 }
 
@@ -61,8 +113,8 @@ impl Log {
 
 /// What a reader finds first.
 pub(crate) enum Opening {
-    /// The answer has begun, with this status and these headers.
-    Begun(StatusCode, HeaderMap),
+    /// The answer has begun.
+    Begun(Head),
     /// The call is over.
     Settled(Settled),
     /// Another gateway began the operation first, and this call was meant to have one of its own.
@@ -70,6 +122,11 @@ pub(crate) enum Opening {
 }
 
 impl Generation {
+    pub(crate) fn new(sharing: Sharing) -> Self {
+        let wanted = Wanted { is_allowed: sharing == Sharing::Allowed, ..Wanted::default() };
+        Self { log: Mutex::new(Log { wanted, ..Log::default() }) }
+    }
+
     fn log(&self) -> MutexGuard<'_, Log> {
         lock(&self.log)
     }
@@ -81,11 +138,58 @@ impl Generation {
         log.wake();
     }
 
+    /// Whether an attempt of this process has begun.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.log().has_begun
+    }
+
+    pub(crate) fn is_settled(&self) -> bool {
+        self.log().settled.is_some()
+    }
+
+    /// Notes that another gateway wants the answer until then. Returns where its publication begins, if this process
+    /// generates the answer and does not publish it already.
+    pub(crate) fn want(&self, until_ms: i64) -> Option<Published> {
+        let mut log = self.log();
+        let can_begin = log.wanted.is_allowed && log.has_begun && log.settled.is_none();
+        log.wanted.until_ms = until_ms;
+        if !can_begin || std::mem::replace(&mut log.wanted.is_publishing, true) {
+            return None;
+        }
+        Some(log.wanted.published)
+    }
+
+    pub(crate) fn wanted_until_ms(&self) -> i64 {
+        self.log().wanted.until_ms
+    }
+
+    /// The publication ended, or pauses, after this.
+    pub(crate) fn published(&self, published: Published) {
+        let mut log = self.log();
+        (log.wanted.published, log.wanted.is_publishing) = (published, false);
+    }
+
+    /// Adds the rest of an answer that another gateway has completed, whose parts were read before.
+    pub(crate) fn complete(&self, whole: &Bytes) {
+        let mut log = self.log();
+        let mut at = 0;
+        let is_same = log.chunks.iter().all(|chunk| {
+            let is_same = whole.get(at..at + chunk.len()) == Some(&chunk[..]);
+            at += chunk.len();
+            is_same
+        });
+        if is_same {
+            log.chunks.push(whole.slice(at..));
+        } else {
+            log.broken = Some("the stored answer differs from the parts that were read".to_owned());
+        }
+    }
+
     /// Resolves when the operation is in the ledger.
     pub(crate) async fn begun(&self) {
         std::future::poll_fn(|context| {
             let mut log = self.log();
-            if log.has_begun || log.settled.is_some() {
+            if log.has_begun || log.settled.is_some() || log.head.is_some() {
                 return Poll::Ready(());
             }
             log.wait(context);
@@ -95,20 +199,23 @@ impl Generation {
     }
 
     /// Begins the answer of an attempt. Chunks of an earlier one are forgotten: no reader has taken any.
-    pub(crate) fn begin(&self, status: StatusCode, headers: HeaderMap) {
+    pub(crate) fn begin(&self, head: Head) {
         let mut log = self.log();
-        log.head = Some((status, headers));
+        log.head = Some(head);
         log.chunks.clear();
         (log.open, log.broken) = (0, None);
     }
 
     /// Adds a chunk. All chunks but the last can be read at once.
-    pub(crate) fn push(&self, chunk: Bytes, is_last: bool) {
+    pub(crate) fn push(&self, chunk: Bytes, place: Place) {
         let mut log = self.log();
         log.chunks.push(chunk);
-        if !is_last {
-            log.open = log.chunks.len();
-            log.wake();
+        match place {
+            Place::Inside => {
+                log.open = log.chunks.len();
+                log.wake();
+            }
+            Place::End => {}
         }
     }
 
@@ -134,11 +241,7 @@ impl Generation {
 
     /// All bytes of the answer so far.
     pub(crate) fn bytes(&self) -> Bytes {
-        match self.log().chunks.as_slice() {
-            [] => Bytes::new(),
-            [one] => one.clone(),
-            several => joined(several),
-        }
+        all_of(&self.log().chunks)
     }
 
     /// The call has its result, which is stored.
@@ -183,10 +286,10 @@ impl Follower {
             }
             if log.open > 0
                 && log.broken.is_none()
-                && let Some((status, headers)) = log.head.clone()
+                && let Some(head) = log.head.clone()
             {
                 log.is_read = true;
-                return Poll::Ready(Opening::Begun(status, headers));
+                return Poll::Ready(Opening::Begun(head));
             }
             log.wait(context);
             Poll::Pending
@@ -194,9 +297,38 @@ impl Follower {
         .await
     }
 
+    /// The answer that an attempt of this process ended with, as it is stored. `None` if the stored one may differ.
+    pub(crate) fn whole(&self) -> Option<(Head, Bytes)> {
+        let log = self.generation.log();
+        let head = log.head.clone().filter(|head| head.source == Source::Here && log.wanted.is_allowed)?;
+        Some((head, all_of(&log.chunks)))
+    }
+
     /// The result of the call, if it is over.
     pub(crate) fn settled(&self) -> Option<Settled> {
         self.generation.log().settled.clone()
+    }
+
+    /// Continues after this many chunks.
+    pub(crate) fn skip(&mut self, chunks: usize) {
+        self.next = chunks;
+    }
+
+    /// How many chunks were taken.
+    pub(crate) fn taken(&self) -> usize {
+        self.next
+    }
+
+    /// The chunks that are queued, without waiting. The chunks that a settled answer ends with are not among them.
+    pub(crate) fn collect(&mut self) -> Collected {
+        if self.generation.is_settled() {
+            return Collected::End;
+        }
+        match self.poll_chunk(&Context::from_waker(Waker::noop())) {
+            Poll::Ready(Some(Ok(bytes))) => Collected::Chunk(bytes),
+            Poll::Ready(Some(Err(_)) | None) => Collected::End,
+            Poll::Pending => Collected::Nothing,
+        }
     }
 
     fn poll_chunk(&mut self, context: &Context<'_>) -> Poll<Option<Result<Bytes, String>>> {
@@ -236,10 +368,26 @@ impl Follower {
     }
 }
 
+/// What a reader that does not wait finds.
+pub(crate) enum Collected {
+    Chunk(Bytes),
+    Nothing,
+    /// There will be nothing more.
+    End,
+}
+
 impl Drop for Follower {
     fn drop(&mut self) {
         // An attempt looks for readers from time to time, so nothing is woken here.
         self.generation.log().readers -= 1;
+    }
+}
+
+fn all_of(chunks: &[Bytes]) -> Bytes {
+    match chunks {
+        [] => Bytes::new(),
+        [one] => one.clone(),
+        several => joined(several),
     }
 }
 
