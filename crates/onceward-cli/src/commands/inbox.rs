@@ -226,7 +226,8 @@ fn deliveries(event: &EventView) -> String {
     let mut words: Vec<String> =
         event.deliveries.iter().map(|one| format!("{} {}", one.handler, one.state)).collect();
     if event.duplicates > 0 {
-        words.push(format!("{} duplicates", event.duplicates));
+        let noun = if event.duplicates == 1 { "duplicate" } else { "duplicates" };
+        words.push(format!("{} {noun}", event.duplicates));
     }
     words.join(", ")
 }

@@ -24,7 +24,7 @@ pub(super) fn round(
     executions: u64,
     counts: &Counts<'_>,
 ) -> Result<(), Trouble> {
-    let fuzzed = Fuzzed::new(preset, Trial::new(preset)?, random)?;
+    let fuzzed = Fuzzed::new(preset, Trial::new(preset)?, random, SAMPLES)?;
     let mut mutator = Mutator { random, samples: &fuzzed.requests };
     for _ in 0..executions {
         let mut request = fuzzed.requests[mutator.random.index(fuzzed.requests.len())].clone();
@@ -52,9 +52,14 @@ pub(super) struct Fuzzed {
 }
 
 impl Fuzzed {
-    pub(super) fn new(preset: &str, trial: Trial, random: &mut Random) -> Result<Self, Trouble> {
+    pub(super) fn new(
+        preset: &str,
+        trial: Trial,
+        random: &mut Random,
+        samples: u64,
+    ) -> Result<Self, Trouble> {
         let mut fuzzed = Self { preset: preset.to_owned(), trial, requests: Vec::new(), events: Vec::new() };
-        for _ in 0..SAMPLES {
+        for _ in 0..samples {
             let request = fuzzed.trial.sign_sample(URL, random.draw(), NOW_MS)?;
             let judgement = judge(&fuzzed.trial.source, &Method::POST, &request, NOW_MS, &fuzzed.trial);
             let Judgement::Events(events) = judgement else {

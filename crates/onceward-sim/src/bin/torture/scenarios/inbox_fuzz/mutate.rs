@@ -74,7 +74,7 @@ const TYPES: [&str; 5] = [
     "text/plain",
 ];
 /// Settings for every parser of them. `#` is replaced by random text.
-const CONFIGS: [&str; 14] = [
+const CONFIGS: [&str; 10] = [
     "signature = { header = \"X-Signature\" }\nid = [\"$.#\"]",
     "signature = { header = \"X-Signature\" }\nid = [\"header:#\", \"form:#\", \"$.a + $.b\"]",
     "signature = { header = \"X-Signature\", prefix = \"#\", encoding = \"base64\" }\nsigned = \"#{body}\"",
@@ -82,16 +82,20 @@ const CONFIGS: [&str; 14] = [
      timestamp = { header = \"webhook-timestamp\", unit = \"rfc3339\" }",
     "signature = { header = \"X-Signature\" }\nsigned = \"{#}{body}\"",
     "signature = { header = \"X-Signature\", separator = \"#\", pair = \"#\", versions = { v1 = \"hmac-sha512\" } }",
-    "signature = { header = \"X-Signature\", key = \"spki\", algorithm = \"ecdsa-p256\" }",
-    "signature = { header = \"X-Signature\", key = \"hex\", algorithm = \"ed25519\" }",
     "signature = { header = \"webhook-signature\", key = \"standard\", separator = \" \", pair = \",\", \
      versions = { v1 = \"hmac-sha256\", v1a = \"ed25519\" } }",
     "signature = { header = \"X-Signature\" }\ntimestamp = { path = \"$.#\", unit = \"ms\", optional = true }",
-    "preset = \"sns\"\ntopics = [\"arn:aws:sns:us-east-1:1:t\"]",
-    "preset = \"paypal\"\nwebhook_id = \"#\"",
     "preset = \"twilio\"",
     "preset = \"cloudevents\"",
 ];
+/// Settings with public keys. A key takes a thousand times longer to make than settings to read, so they are rarer.
+const KEY_CONFIGS: [&str; 4] = [
+    "signature = { header = \"X-Signature\", key = \"spki\", algorithm = \"ecdsa-p256\" }",
+    "signature = { header = \"X-Signature\", key = \"hex\", algorithm = \"ed25519\" }",
+    "preset = \"sns\"\ntopics = [\"arn:aws:sns:us-east-1:1:t\"]",
+    "preset = \"paypal\"\nwebhook_id = \"#\"",
+];
+const KEY_CONFIGS_PERMILLE: u64 = 5;
 /// Values that readers of JSON treat specially.
 const VALUES: [&str; 20] = [
     "null",
@@ -360,7 +364,11 @@ impl Mutator<'_> {
 
     /// Settings without secrets.
     pub(super) fn settings(&mut self) -> Result<SourceConfig, Trouble> {
-        let mut text = CONFIGS[self.random.index(CONFIGS.len())].to_owned();
+        let mut text = if self.random.permille(KEY_CONFIGS_PERMILLE) {
+            KEY_CONFIGS[self.random.index(KEY_CONFIGS.len())].to_owned()
+        } else {
+            CONFIGS[self.random.index(CONFIGS.len())].to_owned()
+        };
         while text.contains('#') {
             let piece = String::from_utf8_lossy(&self.piece()).into_owned();
             let plain = |char: &char| !char.is_control() && !['"', '\\', '#'].contains(char);

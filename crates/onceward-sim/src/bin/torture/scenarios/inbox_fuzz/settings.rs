@@ -32,7 +32,7 @@ pub(super) fn round(random: &mut Random, executions: u64, counts: &Counts<'_>) -
             counts.found(Rule::Forged, || format!("{request:?} with {:?}", trial.config));
         }
         // Some settings fit no request: a prefix that ends with a space, a time that the sample does not have.
-        let Ok(fuzzed) = Fuzzed::new(&preset, trial, mutator.random) else { continue };
+        let Ok(fuzzed) = Fuzzed::new(&preset, trial, mutator.random, 1) else { continue };
         let mut mutator = Mutator { random: &mut *random, samples: &fuzzed.requests };
         let mut request = fuzzed.requests[0].clone();
         let mut now_ms = NOW_MS;
