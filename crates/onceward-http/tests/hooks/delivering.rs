@@ -183,6 +183,23 @@ async fn a_dead_letter_can_be_retried_while_another_handler_is_not_done() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_doubt_at_one_handler_does_not_keep_a_dead_letter_of_another_from_being_retried() {
+    let (app, app_url) = Handler::start(&[404]).await;
+    let (once, once_url) = Handler::start(&[500]).await;
+    let more =
+        format!("attempts = 1\n[hook.standard.handler.once]\nurl = \"{once_url}\"\nclass = \"once\"\n");
+    let rig = Rig::new(&policy(&app_url, &more)).await;
+    rig.deliver("standard", &Vendor::new("standard").event("msg_1", &json!({"n": 1}))).await;
+    rig.event_when("standard", "msg_1", "in_doubt").await;
+    let retried = rig.post("/v1/inbox/standard/events/msg_1/retry", json!({})).await;
+    assert_eq!(retried.status, 200, "{}", retried.text);
+    let event = rig.event_when("standard", "msg_1", "in_doubt").await;
+    let states = [&event["deliveries"][0]["state"], &event["deliveries"][1]["state"]];
+    assert_eq!(states, ["done", "in_doubt"], "{event}");
+    assert_eq!((app.got().len(), once.got().len()), (2, 1), "the doubt stays one");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_handler_that_can_be_asked_is_asked_after_a_doubt() {
     let (handler, url) = Handler::start(&[500]).await;
     handler.tells(&[(503, ""), (200, "msg_2"), (200, "event msg_1 was booked")]);
