@@ -67,6 +67,12 @@ impl Context {
         Ok(config.map_err(|invalid| in_file(&invalid, self.policy_file.as_deref()))?)
     }
 
+    /// Where and how `once serve` listens. Nothing else is checked: a caller of the server does not need its secrets.
+    pub(crate) fn listening(&self) -> Result<onceward_http::config::ServeConfig, CommandError> {
+        let config = onceward_http::Config::from_policy(&self.policy);
+        Ok(config.map_err(|invalid| in_file(&invalid, self.policy_file.as_deref()))?.serve)
+    }
+
     /// Checks the sections of `once serve`. No file is read that a policy names which is not allowed.
     pub(crate) fn check_server_sections(&self) -> Result<(), CommandError> {
         if let Some(written) = &self.written {

@@ -17,7 +17,7 @@ pub use crate::gateway::config::{Upstream, UpstreamConfig};
 pub use crate::gateway::rules::{Format, Part, Placement, Probe, Replay, Rule, Sign, Verify};
 use crate::inbox;
 use crate::inbox::Outside;
-pub use crate::inbox::config::{HandlerConfig, HookConfig, KeepingConfig};
+pub use crate::inbox::config::{HandlerConfig, HandlerProbe, HookConfig, KeepingConfig};
 use crate::limits::Limits;
 pub use crate::tenants::TenantConfig;
 pub(crate) use sections::Mistake;

@@ -28,7 +28,7 @@ mod pass;
 mod payload;
 mod policy;
 mod presets;
-mod query;
+pub(crate) mod query;
 mod questions;
 mod readers;
 mod replays;

@@ -122,7 +122,7 @@ pub(crate) fn reported(app: &Arc<App>, tenant: Option<&str>, record: &Arc<Record
     let Some((handler, item)) = hook.of_delivery(record) else { return };
     let (app, id) = (Arc::clone(app), record.id.clone());
     app.work.clone().spawn(async move {
-        handler.lane.take_out(&item.id);
+        handler.lane.take_out(&item);
         let next = match look(&hook, &handler, &item, &id).await {
             Ok(next) => next.unwrap_or(Next::Again(std::time::Duration::ZERO)),
             Err(_) => Next::Again(std::time::Duration::from_secs(1)),

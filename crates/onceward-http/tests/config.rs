@@ -43,8 +43,19 @@ fn a_configuration_that_contradicts_itself_is_refused() {
         (hook("", "command = []"), "the command is empty"),
         (
             hook("", "pull = true\nclass = \"probed\""),
-            "line 7: [hook.chat.handler.app] class: there is no probe",
+            "line 7: [hook.chat.handler.app] class: \"probed\" needs a probe",
         ),
+        (
+            hook("", "url = \"http://x\"\nclass = \"keyed\"\nprobe = { get = \"/a\" }"),
+            "line 7: [hook.chat.handler.app] class: a handler with a probe",
+        ),
+        (
+            hook("", "url = \"http://x\"\nprobe = { get = \"a\" }"),
+            "line 7: [hook.chat.handler.app] probe: get: must be a path",
+        ),
+        (hook("", "url = \"http://x\"\nprobe = { command = \"a\" }"), "has probe = { get = … }"),
+        (hook("", "pull = true\nprobe = { get = \"/a\" }"), "has probe = { get = … }"),
+        (hook("", "command = [\"a\"]\nprobe = { command = \"a\", absent = [404] }"), "its exit code"),
         (hook("", "pull = true\norder = \"id\""), "must be a JSON pointer"),
         (hook("", "pull = true\nattempts = 0"), "nothing could ever be delivered"),
         (hook("", "url = \"ftp://x\""), "[hook.chat.handler.app]"),

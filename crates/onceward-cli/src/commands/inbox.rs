@@ -226,7 +226,7 @@ fn deliveries(event: &EventView) -> String {
     let mut words: Vec<String> =
         event.deliveries.iter().map(|one| format!("{} {}", one.handler, one.state)).collect();
     if event.duplicates > 0 {
-        words.push(format!("{} duplicates", event.duplicates));
+        words.push(counted(event.duplicates, "duplicate"));
     }
     words.join(", ")
 }
@@ -282,11 +282,17 @@ fn text(view: &EventView) -> String {
     lines.join("\n")
 }
 
+/// A number with its noun.
+fn counted(number: u64, noun: &str) -> String {
+    if number == 1 { format!("1 {noun}") } else { format!("{number} {noun}s") }
+}
+
 fn delivery_line(delivery: &DeliveryView) -> String {
     let DeliveryView { handler, state, attempts, operation, .. } = delivery;
     let reason =
         delivery.reason.as_deref().map(|reason| format!(": {}", one_line(reason))).unwrap_or_default();
-    format!("  {handler} {state}, {attempts} attempts{reason}  {}", styled(DIM, operation))
+    let attempts = counted(u64::from(*attempts), "attempt");
+    format!("  {handler} {state}, {attempts}{reason}  {}", styled(DIM, operation))
 }
 
 fn retry(context: &Context, args: &RetryArgs) -> Ended {

@@ -120,6 +120,22 @@ fn a_command_that_dies_is_in_doubt_and_is_retried_only_on_a_persons_word() {
     assert_eq!(bench.runs(), 2);
 }
 
+/// A command that can be asked is asked after a doubt. It has the event, so it does not run again.
+#[test]
+fn a_command_with_a_probe_is_asked_after_a_doubt() {
+    let bench = Bench::new();
+    bench.script("handle", "echo \"$ONCE_EVENT_ID\" >> booked; echo ran >> runs; kill -9 $$");
+    let probe = "probe = { command = \"grep -qx \\\"$ONCE_EVENT_ID\\\" booked || exit 10\" }";
+    policy(&bench, &format!("command = [\"./handle\"]\nbackoff = \"20ms\"\n{probe}"));
+    let server = Server::start(&bench, &["--listen", "127.0.0.1:0"]);
+    bench.json(&["inbox", "try", "orders", "--server", &server.url()]);
+    eventually("it is done", || {
+        let listed = bench.json(&["inbox", "ls", "orders"]);
+        listed["data"][0]["progress"] == "done"
+    });
+    assert_eq!(bench.runs(), 1);
+}
+
 /// A file that came with a repository configures no source and runs no command.
 #[test]
 fn hooks_of_a_policy_that_is_not_allowed_are_ignored() {

@@ -248,6 +248,7 @@ mod tests {
         }
         let mut handlers = documented(&["hook", "chat", "handler", "app"]);
         handlers.extend(documented(&["hook", "chat", "handler", "job"]));
+        handlers.extend(documented(&["hook", "chat", "handler", "shop"]));
         // A command is only allowed without tenants, and the sample has one.
         handlers.extend(server.contains("`command = [").then(|| "command".to_owned()));
         for name in Kind::of::<HandlerConfig>().names {

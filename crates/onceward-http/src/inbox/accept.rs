@@ -34,6 +34,7 @@ use super::record::{self, EventData};
 use super::rejected::Refused;
 use super::{Event, Judgement, Received, Rejection, Reply};
 use crate::App;
+use crate::intake;
 use crate::observe::Arrived;
 use crate::problem;
 
@@ -68,7 +69,9 @@ pub(super) async fn hook(
         Ok(body) => body,
         Err(refused) => {
             app.metrics.arrived(&counted, Arrived::Rejected("body"), begun.elapsed());
-            return problem::of_body(&refused, most);
+            let response = problem::of_body(&refused, most);
+            note_unread(&app, &hook, response.status(), &refused, most);
+            return response;
         }
     };
     // Recording continues if the sender disconnects, so that its redelivery is a duplicate.
@@ -267,6 +270,26 @@ async fn bind(hook: &Hook, event: &Event, id: &OperationId) -> Result<Option<Tak
         // A tombstone, or sealed with a key that is missing: the content was seen before.
         None => Ok(Some(Taken::Replay(found.id.clone()))),
     }
+}
+
+/// Lists a request whose body was not read to its end.
+fn note_unread(app: &App, hook: &Hook, status: StatusCode, why: &intake::Refused, most: usize) {
+    let message = match why {
+        intake::Refused::TooLong => format!("the body is longer than {most} bytes"),
+        intake::Refused::TooSlow => "the body did not arrive in time".to_owned(),
+        intake::Refused::NoRoom => "other requests used all the memory for large bodies".to_owned(),
+        intake::Refused::Broken(why) => format!("the request broke off: {why}"),
+    };
+    app.inbox.refusals.add(Refused {
+        at: rfc3339(hook.ledger().clock_ms()),
+        source: hook.name().to_owned(),
+        reason: "body",
+        message,
+        status: status.as_u16(),
+        bytes: 0,
+        id: None,
+        same_as: None,
+    });
 }
 
 /// The answer to a request that is not believed. It is kept in memory only.

@@ -347,10 +347,11 @@ impl Events {
     }
 
     /// Gives the deliveries of an event that failed a new budget of attempts. With [`Again::Yes`], those in doubt are
-    /// settled as not having happened, on the caller's word. Deliveries that are done stay done.
+    /// settled as not having happened, on the caller's word; otherwise they stay as they are. Deliveries that are done
+    /// stay done.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if there is nothing to retry, a doubt forbids it, or the content has expired.
+    /// [`Error::Invalid`] if there is nothing to retry, there are only doubts, or the content has expired.
     pub async fn retry(
         &self,
         source: &str,
@@ -362,7 +363,8 @@ impl Events {
         let in_state = |state: State| move |one: &&DeliveryView| one.state == state.as_str();
         let failed = view.deliveries.iter().filter(in_state(State::Failed)).count();
         let doubts: Vec<&DeliveryView> = view.deliveries.iter().filter(in_state(State::InDoubt)).collect();
-        if let ([first, ..], Again::No) = (doubts.as_slice(), again) {
+        // A doubt does not keep the failures of other handlers from being retried. It stays one.
+        if let (0, [first, ..], Again::No) = (failed, doubts.as_slice(), again) {
             return Err(InvalidInput::new(format!(
                 "it is in doubt whether the handler {:?} has this event ({}). Check that first; then say that it has \
                  not with --again, or that it has with `once settle {} --as done`",
@@ -378,7 +380,7 @@ impl Events {
             )
             .into());
         }
-        for doubt in doubts {
+        for doubt in doubts.into_iter().filter(|_| again == Again::Yes) {
             let outcome = Outcome {
                 settled_by: Some(who.to_owned()),
                 ..Outcome::because(Some("it was said not to have happened, and retried".to_owned()))

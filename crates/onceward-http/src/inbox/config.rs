@@ -95,6 +95,24 @@ pub struct HandlerConfig {
     pub headers: BTreeMap<String, String>,
     /// Where the secret is with which requests are signed, as `@FILE` or `$VARIABLE`: `whsec_` and base64.
     pub secret: Option<String>,
+    /// How a handler is asked whether it has an event whose delivery is in doubt.
+    pub probe: Option<HandlerProbe>,
+}
+
+/// How a handler is asked whether it has an event. It must not change anything.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
+pub struct HandlerProbe {
+    /// For a `url`: the path on the same server to get. `{key}` is the `Idempotency-Key` of the delivery, `{id}` the
+    /// vendor's id of the event. A success means that the handler has it.
+    pub get: Option<String>,
+    /// Text that the answer contains if the handler has the event. The same words are replaced.
+    pub expect: Option<String>,
+    /// The statuses that mean that the handler does not have it; 404 by default.
+    pub absent: Option<Vec<u16>>,
+    /// For a `command`: a command for `sh -c`. Exit code 0 means that the handler has it, 10 that it does not.
+    pub command: Option<String>,
 }
 
 impl TryFrom<toml::Table> for HookConfig {
@@ -122,6 +140,16 @@ impl KeepingConfig {
 }
 
 impl HandlerConfig {
+    /// The class of a handler that names none. Every vendor sends an event more than once, so handlers of requests
+    /// expect it. A command does not. A handler that can be asked is asked.
+    pub(super) fn default_class(&self) -> Class {
+        match (&self.probe, &self.command) {
+            (Some(_), _) => Class::Probed,
+            (None, Some(_)) => Class::Once,
+            (None, None) => Class::Keyed,
+        }
+    }
+
     pub(super) fn wants(&self, kind: Option<&str>) -> bool {
         self.types.is_empty()
             || kind.is_some_and(|kind| self.types.iter().any(|pattern| matches(pattern, kind)))
@@ -204,14 +232,23 @@ impl HandlerConfig {
                 "commands use the whole ledger, so a server with tenants has none; use `url` or `pull`",
             );
         }
-        match self.class {
-            Some(Class::Read) => {
+        match (self.class, &self.probe) {
+            (Some(Class::Read), _) => {
                 note("class", "a handler that changes nothing needs no inbox; use \"idempotent\"")
             }
-            Some(Class::Probed) => {
-                note("class", "there is no probe for a handler; use \"keyed\" or \"once\"")
+            (Some(Class::Probed), None) => {
+                note("class", "\"probed\" needs a probe to ask; add probe = { … }")
             }
-            Some(Class::Idempotent | Class::Keyed | Class::Once) | None => {}
+            (Some(Class::Idempotent | Class::Keyed | Class::Once), Some(_)) => {
+                note("class", "a handler with a probe has the class \"probed\"; remove one of them")
+            }
+            (Some(Class::Idempotent | Class::Keyed | Class::Once), None) => {}
+            (Some(Class::Probed) | None, _) => {}
+        }
+        if let Some(probe) = &self.probe
+            && let Some(what) = probe.mistake(self)
+        {
+            note("probe", what);
         }
         if self.attempts == Some(0) {
             note("attempts", "0, so nothing could ever be delivered");
@@ -230,6 +267,26 @@ impl HandlerConfig {
             note("headers", "only requests to a `url` have headers and a signature");
         }
         mistakes
+    }
+}
+
+impl HandlerProbe {
+    fn mistake(&self, handler: &HandlerConfig) -> Option<&'static str> {
+        match (&self.get, &self.command) {
+            (Some(get), None) if handler.url.is_some() => (!get.starts_with('/'))
+                .then_some("get: must be a path on the handler's server, such as /events/{key}"),
+            (None, Some(command)) if handler.command.is_some() => {
+                let is_other = self.expect.is_some() || self.absent.is_some();
+                match (command.trim().is_empty(), is_other) {
+                    (true, _) => Some("command: it is empty"),
+                    (false, true) => Some("a command answers with its exit code: 0 yes, 10 no"),
+                    (false, false) => None,
+                }
+            }
+            _ => Some(
+                "a handler with a `url` has probe = { get = … }, one with a `command` probe = { command = … }",
+            ),
+        }
     }
 }
 

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use onceward::transition::later;
 use onceward::{Begun, Claim, Class, Code, Error, InvalidInput, OperationId, Record, State};
 use tokio::sync::Semaphore;
 
@@ -19,6 +20,7 @@ use super::record::{self, EventData};
 use crate::App;
 use crate::observe::{self, CallSurface, Delivered};
 use request::Endpoint;
+pub(crate) use request::Refusal;
 
 /// The pause before an event is looked at again that another process delivers, or if the ledger cannot be used.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
@@ -184,7 +186,10 @@ async fn attempt(app: &Arc<App>, hook: &Hook, handler: &Handler, job: &Job) -> R
     let result = match &handler.target {
         Target::Url(endpoint) => {
             let key = hook.tenant.downstream_key(&intent.id);
-            let call = hook.ledger().call(intent);
+            let mut call = hook.ledger().call(intent);
+            if let Some(probe) = &handler.config.probe {
+                call = call.probe(|_| endpoint.ask(probe, handler.timeout, item, &key));
+            }
             let sent =
                 call.run(|attempt| endpoint.send(hook.name(), handler, item, &key, body.clone(), attempt));
             let result = sent.await;
@@ -229,6 +234,7 @@ fn command_delivery(
         attempts: intent.terms.max_attempts,
         timeout_ms: u64::try_from(handler.timeout.as_millis()).unwrap_or(u64::MAX),
         retention_ms: intent.terms.retention_ms,
+        probe: handler.config.probe.as_ref().and_then(|probe| probe.command.clone()),
     }
 }
 
@@ -284,6 +290,7 @@ fn after(handler: &Handler, item: &Item, record: &Record, state: State, now_ms: 
                 Some(downstream) if now_ms < downstream.safe_until_ms => pause(),
                 Some(_) | None => Some(Next::Ended(Delivered::InDoubt)),
             },
+            Class::Probed if now_ms < later(record.updated_ms, handler.terms.downstream_window_ms) => pause(),
             Class::Read | Class::Idempotent | Class::Keyed | Class::Probed | Class::Once => {
                 Some(Next::Ended(Delivered::InDoubt))
             }
@@ -294,8 +301,9 @@ fn after(handler: &Handler, item: &Item, record: &Record, state: State, now_ms: 
 /// What follows from the error of an attempt.
 pub(crate) fn after_error(handler: &Handler, item: &Item, error: &Error, now_ms: i64) -> Next {
     let by_record = |state: State| {
-        let next = error.record().map(|record| after(handler, item, record, state, now_ms));
-        next.unwrap_or(None).unwrap_or(Next::Again(LOOK_AGAIN))
+        let Some(record) = error.record() else { return Next::Again(LOOK_AGAIN) };
+        let next = after(handler, item, record, state, now_ms);
+        next.unwrap_or_else(|| Next::Again(pause_of_questions(record, now_ms)))
     };
     match error.code() {
         Code::Failed => by_record(State::Failed),
@@ -308,6 +316,12 @@ pub(crate) fn after_error(handler: &Handler, item: &Item, error: &Error, now_ms:
         Code::InProgress | Code::LedgerUnavailable | Code::LedgerReplaced => Next::Again(LOOK_AGAIN),
         Code::KeyMissing | Code::NotFound | Code::WrongState | _ => Next::Again(LOOK_AGAIN * 5),
     }
+}
+
+/// The pause before a handler that could not tell is asked again. It grows with the age of the doubt.
+fn pause_of_questions(record: &Record, now_ms: i64) -> Duration {
+    let age = Duration::from_millis(u64::try_from(now_ms.saturating_sub(record.updated_ms)).unwrap_or(0));
+    (age / 4).clamp(LOOK_AGAIN, LOOK_AGAIN * 600)
 }
 
 fn ms(span: Duration) -> u64 {

@@ -1,14 +1,14 @@
 //! A source with its handlers, while the server runs: which events are known here and where they wait.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use data_encoding::HEXLOWER;
 use onceward::{
-    Class, Cursor, Error, Filter, InvalidInput, Ledger, Operation, OperationId, Policy, Record, State, Swap,
-    Terms, WriteMode,
+    Cursor, Error, Filter, InvalidInput, Ledger, Operation, OperationId, Policy, Record, State, Swap, Terms,
+    WriteMode,
 };
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::config::{HandlerConfig, HookConfig};
-use super::deliver::Target;
+use super::deliver::{Refusal, Target};
 use super::lane::{Closed, Item, Job, Lane, Seen};
 use super::outside::Outside;
 use super::record::{self, EventData, Kept};
@@ -31,6 +31,8 @@ const PAGE: usize = 5_000;
 /// the pause is longer.
 const LOOK: Duration = Duration::from_secs(2);
 const LOOK_FACTOR: u32 = 20;
+/// The shortest pause after a look, as a multiple of its time.
+const REST_FACTOR: u32 = 4;
 /// How old an event of another process is before this one tries to deliver it.
 const PATIENCE_MS: i64 = 5_000;
 /// Budgets and times of handlers, unless the configuration says otherwise.
@@ -41,6 +43,9 @@ const MAX_BACKOFF: Duration = Duration::from_secs(3600);
 const CONCURRENCY: usize = 16;
 /// A longer value by which events are ordered is hashed.
 const MAX_ORDER_VALUE: usize = 128;
+
+/// Where events are in the ledger, which is the order in which they were recorded.
+type Places = HashMap<OperationId, Cursor>;
 
 /// A handler, ready for use.
 pub(crate) struct Handler {
@@ -125,28 +130,34 @@ impl Hook {
     /// Delivers an event that was just recorded.
     pub(crate) fn accepted(&self, record: &Record, data: EventData) {
         if record.state == State::Staged && !self.is_full.load(Ordering::Acquire) {
-            let item = Item::new(record.id.clone(), record.key.text.clone(), record.created_ms, data);
-            self.take_up(item, Seen::Ready);
+            self.take_up(Item::new(record, data), Seen::Ready);
         }
     }
 
-    /// Puts an event into the queues of its handlers, unless it is there or there is no room. Returns whether it has no
+    /// Puts an event into the queues of its handlers, unless it is there or there is no room. An ordered handler gets
+    /// it with the next look at the ledger, behind earlier events of other processes. Returns whether the event has no
     /// handler, because all that it had were removed from the configuration.
     fn take_up(&self, item: Arc<Item>, seen: Seen) -> bool {
         let mut known = self.known();
-        if known.contains_key(&item.id) {
-            return false;
-        }
-        if known.len() >= WINDOW {
-            self.is_full.store(true, Ordering::Release);
-            return false;
+        match known.get(&item.id) {
+            Some(known) if !item.is_release_of(known) => return false,
+            None if known.len() >= WINDOW => {
+                self.is_full.store(true, Ordering::Release);
+                return false;
+            }
+            Some(_) | None => {}
         }
         known.insert(item.id.clone(), Arc::clone(&item));
         drop(known);
         let mut has_ended = item.data.handlers.is_empty();
         for name in &item.data.handlers {
             match self.handlers.get(name) {
-                Some(handler) => handler.add(Job { item: Arc::clone(&item), seen }),
+                Some(handler) if handler.lane.is_ordered() => {
+                    if handler.leads() && seen == Seen::Ready {
+                        self.look();
+                    }
+                }
+                Some(handler) => handler.lane.push(Job { item: Arc::clone(&item), seen }),
                 None => has_ended |= item.close(name) == Closed::Last,
             }
         }
@@ -155,22 +166,23 @@ impl Hook {
 
     /// Notes that the delivery of an event to a handler has ended. After the last one the event is done. Returns what
     /// it means for the event.
-    pub(crate) async fn ended(&self, handler: &Handler, item: &Item) -> Closed {
+    pub(crate) async fn ended(&self, handler: &Handler, item: &Arc<Item>) -> Closed {
         let closed = item.close(&handler.name);
         handler.lane.ended(item);
         if closed == Closed::Last {
             // If this cannot be written now, the next look at the ledger finds the event again.
-            drop(self.complete(&item.id).await);
-            self.forget(&item.id);
+            drop(self.complete(item).await);
+            self.forget(item);
         }
         closed
     }
 
-    /// Records that all deliveries of an event have ended.
-    async fn complete(&self, id: &OperationId) -> Result<(), Error> {
+    /// Records that all deliveries of an event have ended, unless it was released again.
+    async fn complete(&self, item: &Item) -> Result<(), Error> {
         loop {
-            let Some(found) = self.tenant.store.load(id).await? else { return Ok(()) };
-            let Some(next) = record::delivered(&found, self.ledger().clock_ms()) else { return Ok(()) };
+            let Some(found) = self.tenant.store.load(&item.id).await? else { return Ok(()) };
+            let next = record::delivered(&found, &item.data, self.ledger().clock_ms());
+            let Some(next) = next else { return Ok(()) };
             match self.tenant.store.swap(Some(found.version), next, WriteMode::Deferred).await? {
                 Swap::Written(_) => return Ok(()),
                 Swap::Conflict(_) => {}
@@ -178,8 +190,12 @@ impl Hook {
         }
     }
 
-    fn forget(&self, id: &OperationId) {
-        drop(self.known().remove(id));
+    /// Forgets an event, unless it was released again and is being delivered.
+    fn forget(&self, item: &Arc<Item>) {
+        let mut known = self.known();
+        if known.get(&item.id).is_some_and(|known| Arc::ptr_eq(known, item)) {
+            known.remove(&item.id);
+        }
     }
 
     /// The event and the handler of a delivery, if this process knows them.
@@ -212,16 +228,43 @@ impl Hook {
             let begun = Instant::now();
             let found = self.find_undelivered(is_first).await;
             is_first = is_first && found.is_err();
-            let pause = LOOK.max(begun.elapsed() * LOOK_FACTOR);
-            drop(tokio::time::timeout(pause, self.look.notified()).await);
+            let took = begun.elapsed();
+            // Looks that are asked for do not keep the ledger busy.
+            tokio::time::sleep((took * REST_FACTOR).min(LOOK)).await;
+            drop(tokio::time::timeout(LOOK.max(took * LOOK_FACTOR), self.look.notified()).await);
         }
     }
 
     async fn find_undelivered(&self, all: bool) -> Result<(), Error> {
         let room = WINDOW.saturating_sub(self.backlog());
         let since = self.ledger().clock_ms();
-        let leads = self.handlers.values().any(|handler| handler.leads.load(Ordering::Acquire));
-        let until_ms = (!all && !leads).then(|| since - PATIENCE_MS);
+        let leading: Vec<&Arc<Handler>> = self.handlers.values().filter(|handler| handler.leads()).collect();
+        let until_ms = (!all && leading.is_empty()).then(|| since - PATIENCE_MS);
+        let (staged, mut found) = self.list_staged(until_ms, room).await?;
+        found.sort_by_key(|(cursor, _)| *cursor);
+        self.is_full.store(found.len() > room, Ordering::Release);
+        // Events that wait in the ledger are not overtaken.
+        let left_out = found.get(room).map(|(cursor, _)| *cursor);
+        for (_, item) in found.into_iter().take(room) {
+            if self.take_up(Arc::clone(&item), Seen::Unknown) {
+                self.complete(&item).await?;
+                self.forget(&item);
+            }
+        }
+        // What is no longer staged was delivered by another process.
+        let before_ms = since - PATIENCE_MS;
+        self.known().retain(|id, item| item.created_ms >= before_ms || staged.contains_key(id));
+        self.queue_in_order(&leading, &staged, left_out);
+        Ok(())
+    }
+
+    /// The places of the events that are to be delivered, and those among them that are not known here, or were
+    /// released again.
+    async fn list_staged(
+        &self,
+        until_ms: Option<i64>,
+        room: usize,
+    ) -> Result<(Places, Vec<(Cursor, Arc<Item>)>), Error> {
         let mut filter = Filter {
             scope: Some(record::scope(self.name())),
             name: Some(self.name().to_owned()),
@@ -230,54 +273,61 @@ impl Hook {
             until_ms,
             ..Filter::default()
         };
-        let mut staged = HashSet::new();
+        let mut staged = Places::new();
         let mut found: Vec<(Cursor, Arc<Item>)> = Vec::new();
         loop {
             let page = self.tenant.store.list(&filter).await?;
             let is_last = page.len() < PAGE;
             filter.before = page.last().map(|listed| listed.cursor);
             for listed in page {
-                let record = listed.record;
-                staged.insert(record.id.clone());
-                if self.known().contains_key(&record.id) {
+                let record = &listed.record;
+                staged.insert(record.id.clone(), listed.cursor);
+                let known = self.known().get(&record.id).cloned();
+                if known.as_ref().is_some_and(|known| known.version >= record.version) {
                     continue;
                 }
-                let Some(data) = EventData::read(&record) else { continue };
-                let item = Item::new(record.id, record.key.text, record.created_ms, data);
-                found.push((listed.cursor, item));
+                let Some(data) = EventData::read(record) else { continue };
+                let item = Item::new(record, data);
+                if known.is_none_or(|known| item.is_release_of(&known)) {
+                    found.push((listed.cursor, item));
+                }
             }
-            // They are listed newest first, and the oldest are delivered first.
+            // They are listed newest first, and the oldest are delivered first. One more than there is room for says
+            // that some are left out.
             if found.len() > room.saturating_mul(2).max(PAGE) {
-                found.drain(..found.len() - room);
+                found.drain(..found.len() - (room + 1));
             }
             if is_last {
-                break;
+                return Ok((staged, found));
             }
         }
-        found.sort_by_key(|(cursor, _)| *cursor);
-        self.is_full.store(found.len() > room, Ordering::Release);
-        for (_, item) in found.into_iter().take(room) {
-            let id = item.id.clone();
-            if self.take_up(item, Seen::Unknown) {
-                self.complete(&id).await?;
-                self.forget(&id);
-            }
-        }
-        // What is no longer staged was delivered by another process.
-        let before_ms = since - PATIENCE_MS;
-        self.known().retain(|id, item| item.created_ms >= before_ms || staged.contains(id));
-        Ok(())
     }
 
-    /// Begins to deliver to an ordered handler: everything that is known waits in its queue.
+    /// Puts the events that a look has found into the queues of ordered handlers, oldest first. Only a look does so: an
+    /// event that this process has just accepted may be younger than one that another process acknowledged. The ledger
+    /// knows their order; the clocks of two processes differ.
+    fn queue_in_order(&self, leading: &[&Arc<Handler>], staged: &Places, before: Option<Cursor>) {
+        if leading.is_empty() {
+            return;
+        }
+        let place = |item: &Arc<Item>| {
+            let place = staged.get(&item.id).copied();
+            place.filter(|place| before.is_none_or(|before| *place < before))
+        };
+        let mut items: Vec<(Cursor, Arc<Item>)> =
+            self.known().values().filter_map(|item| Some((place(item)?, Arc::clone(item)))).collect();
+        items.sort_by_key(|(place, _)| *place);
+        for (_, item) in items {
+            for handler in leading.iter().filter(|handler| handler.leads() && item.is_open(&handler.name)) {
+                handler.lane.push(Job { item: Arc::clone(&item), seen: Seen::Unknown });
+            }
+        }
+    }
+
+    /// Begins to deliver to an ordered handler. The next look at the ledger fills its queue.
     pub(crate) fn lead(&self, handler: &Handler) {
         handler.lane.clear();
         handler.leads.store(true, Ordering::Release);
-        let mut items: Vec<Arc<Item>> = self.known().values().cloned().collect();
-        items.sort_by_key(|item| item.created_ms);
-        for item in items.into_iter().filter(|item| item.data.handlers.contains(&handler.name)) {
-            handler.add(Job { item, seen: Seen::Unknown });
-        }
         self.look();
     }
 
@@ -302,9 +352,7 @@ impl Handler {
     ) -> Result<Self, InvalidInput> {
         let target = Target::new(config, outside)?;
         let mut terms = policy.settings(&record::delivery_name(source, name))?.terms;
-        // Every vendor sends an event more than once, so handlers of requests expect it. A command does not.
-        let default = if config.command.is_some() { Class::Once } else { Class::Keyed };
-        terms.class = config.class.unwrap_or(default);
+        terms.class = config.class.unwrap_or_else(|| config.default_class());
         terms.max_attempts = config.attempts.unwrap_or(ATTEMPTS);
         (terms.wait_ms, terms.retries) = (0, 0);
         terms.keep_results_for(kept.id_ms.max(1));
@@ -324,11 +372,9 @@ impl Handler {
         })
     }
 
-    /// Adds an event to the queue. An ordered handler has one process that delivers to it.
-    fn add(&self, job: Job) {
-        if !self.lane.is_ordered() || self.leads.load(Ordering::Acquire) {
-            self.lane.push(job);
-        }
+    /// Whether it is ordered, and this process delivers to it.
+    fn leads(&self) -> bool {
+        self.leads.load(Ordering::Acquire)
     }
 
     /// The most attempts of a delivery. The budget grows with each retry that a person asked for.
@@ -344,8 +390,14 @@ impl Handler {
     }
 
     /// The pause after an attempt: it doubles, and differs from event to event, so that events that failed together do
-    /// not come back together. It depends only on the record, so all processes agree about it.
+    /// not come back together. It is at least as long as the handler asked for, up to an hour. It depends only on the
+    /// record, so all processes agree about it.
     pub(crate) fn pause(&self, record: &Record) -> Duration {
+        let asked = Refusal::of(record).and_then(|refusal| refusal.retry_after_ms).unwrap_or(0);
+        self.doubled_pause(record).max(Duration::from_millis(asked).min(MAX_BACKOFF))
+    }
+
+    fn doubled_pause(&self, record: &Record) -> Duration {
         let doubled = self.backoff.saturating_mul(1 << record.spent_attempts().saturating_sub(1).min(20));
         let whole = doubled.min(MAX_BACKOFF).max(self.backoff);
         let sum = record.id.as_str().bytes().chain(record.attempt.to_be_bytes());

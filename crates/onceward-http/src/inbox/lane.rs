@@ -1,11 +1,11 @@
 //! The queue of one handler: what is ready, what waits for its next attempt, and what waits for its turn.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, BinaryHeap, HashMap, VecDeque};
+use std::collections::{BTreeSet, BinaryHeap, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use onceward::OperationId;
+use onceward::{OperationId, Record};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -23,6 +23,8 @@ pub(crate) struct Item {
     pub(crate) id: OperationId,
     pub(crate) key: String,
     pub(crate) created_ms: i64,
+    /// The version of its record.
+    pub(crate) version: u64,
     pub(crate) data: EventData,
     /// The handlers whose deliveries have not ended.
     open: Mutex<BTreeSet<String>>,
@@ -40,9 +42,20 @@ pub(crate) enum Closed {
 }
 
 impl Item {
-    pub(crate) fn new(id: OperationId, key: String, created_ms: i64, data: EventData) -> Arc<Self> {
+    pub(crate) fn new(record: &Record, data: EventData) -> Arc<Self> {
         let open = Mutex::new(data.handlers.iter().cloned().collect());
-        Arc::new(Self { id, key, created_ms, data, open })
+        let (id, key) = (record.id.clone(), record.key.text.clone());
+        Arc::new(Self { id, key, created_ms: record.created_ms, version: record.version, data, open })
+    }
+
+    /// Whether this is the same event after it was released again.
+    pub(crate) fn is_release_of(&self, other: &Self) -> bool {
+        self.data.release() > other.data.release()
+    }
+
+    /// Whether the delivery to this handler has not ended.
+    pub(crate) fn is_open(&self, handler: &str) -> bool {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner).contains(handler)
     }
 
     /// Notes that the delivery to this handler has ended.
@@ -95,10 +108,14 @@ impl Ord for Later {
     }
 }
 
+/// What waits. An item is compared by its pointer: an event that was released again is another item than before, and
+/// both may be here.
 #[derive(Default)]
 struct Waiting {
     ready: VecDeque<Job>,
     later: BinaryHeap<Reverse<Later>>,
+    /// For ordered handlers: the items that were added and have not ended.
+    held: HashSet<ByPointer>,
     /// For ordered handlers: the turns of each value. A value has an entry while an event with it is ready, being
     /// delivered or waiting for its next attempt.
     turns: HashMap<String, Turns>,
@@ -107,24 +124,25 @@ struct Waiting {
 /// The events of an ordered handler with the same value.
 struct Turns {
     /// The one whose turn it is.
-    current: OperationId,
-    /// The others, in the order of their arrival.
+    current: Arc<Item>,
+    /// The others, in the order in which they were added.
     behind: VecDeque<Job>,
 }
 
-impl Turns {
-    /// Adds an event, unless it is here. A process that begins to lead finds events that were just accepted both in
-    /// its list and on their way into the queue.
-    fn add(&mut self, job: Job) {
-        if self.current == job.item.id {
-            return;
-        }
-        let place = self.behind.partition_point(|other| other.item.created_ms <= job.item.created_ms);
-        let mut same_time =
-            self.behind.range(..place).rev().take_while(|other| other.item.created_ms == job.item.created_ms);
-        if !same_time.any(|other| other.item.id == job.item.id) {
-            self.behind.insert(place, job);
-        }
+/// An item that equals only itself.
+struct ByPointer(Arc<Item>);
+
+impl PartialEq for ByPointer {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for ByPointer {}
+
+impl std::hash::Hash for ByPointer {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.0.id.as_str().hash(state);
     }
 }
 
@@ -156,14 +174,18 @@ impl Lane {
         self.is_ordered
     }
 
-    /// Adds an event that this handler wants. In an ordered queue it waits behind earlier ones with the same value.
+    /// Adds an event that this handler wants. In an ordered queue it waits behind those with the same value, and an
+    /// item that is there is not added twice.
     pub(crate) fn push(&self, job: Job) {
         let mut waiting = self.lock();
+        if self.is_ordered && !waiting.held.insert(ByPointer(Arc::clone(&job.item))) {
+            return;
+        }
         match job.item.data.order.get(&self.name).filter(|_| self.is_ordered) {
             Some(value) => match waiting.turns.get_mut(value) {
-                Some(turns) => turns.add(job),
+                Some(turns) => turns.behind.push_back(job),
                 None => {
-                    let turns = Turns { current: job.item.id.clone(), behind: VecDeque::new() };
+                    let turns = Turns { current: Arc::clone(&job.item), behind: VecDeque::new() };
                     waiting.turns.insert(value.clone(), turns);
                     waiting.ready.push_back(job);
                 }
@@ -182,15 +204,18 @@ impl Lane {
 
     /// Notes that an event has ended here, so that the next one with the same value has its turn. Safe to repeat: only
     /// the event whose turn it is can pass it on.
-    pub(crate) fn ended(&self, item: &Item) {
-        let Some(value) = item.data.order.get(&self.name).filter(|_| self.is_ordered) else { return };
-        let mut waiting = self.lock();
-        let Some(turns) = waiting.turns.get_mut(value).filter(|turns| turns.current == item.id) else {
+    pub(crate) fn ended(&self, item: &Arc<Item>) {
+        if !self.is_ordered {
             return;
-        };
+        }
+        let mut waiting = self.lock();
+        waiting.held.remove(&ByPointer(Arc::clone(item)));
+        let Some(value) = item.data.order.get(&self.name) else { return };
+        let turns = waiting.turns.get_mut(value).filter(|turns| Arc::ptr_eq(&turns.current, item));
+        let Some(turns) = turns else { return };
         match turns.behind.pop_front() {
             Some(next) => {
-                turns.current = next.item.id.clone();
+                turns.current = Arc::clone(&next.item);
                 waiting.ready.push_back(next);
             }
             None => drop(waiting.turns.remove(value)),
@@ -200,8 +225,8 @@ impl Lane {
     }
 
     /// Takes an event out of those that wait for their time.
-    pub(crate) fn take_out(&self, item: &OperationId) {
-        self.lock().later.retain(|later| later.0.1.item.id != *item);
+    pub(crate) fn take_out(&self, item: &Arc<Item>) {
+        self.lock().later.retain(|later| !Arc::ptr_eq(&later.0.1.item, item));
     }
 
     /// Forgets everything: another process delivers to this handler.
@@ -298,14 +323,17 @@ impl Lane {
 #[cfg(test)]
 mod tests {
     use futures_util::FutureExt;
+    use onceward::{Ledger, ManualClock, MemoryStore, Operation};
 
     use super::*;
 
     fn job(key: &str, value: &str, created_ms: i64) -> Job {
         let order = [("bill".to_owned(), value.to_owned())].into();
         let data = EventData { handlers: vec!["bill".to_owned()], order, ..EventData::default() };
-        let id = OperationId::of("s", "n", key);
-        Job { item: Item::new(id, key.to_owned(), created_ms, data), seen: Seen::Ready }
+        let ledger = Ledger::new(Arc::new(MemoryStore::new(ManualClock::at(created_ms))));
+        let intent = ledger.intent(Operation::new("n").scope("s").key(key)).unwrap();
+        let record = onceward::transition::stage(&intent, created_ms);
+        Job { item: Item::new(&record, data), seen: Seen::Ready }
     }
 
     fn taken(lane: &Lane) -> Option<String> {
@@ -315,22 +343,24 @@ mod tests {
     #[tokio::test]
     async fn events_with_one_value_are_delivered_one_at_a_time_in_order() {
         let lane = Lane::new("bill", true);
-        for (key, value, at) in [("a1", "a", 1), ("b1", "b", 2), ("a3", "a", 5), ("a2", "a", 3)] {
-            lane.push(job(key, value, at));
+        let jobs = [("a1", "a", 1), ("b1", "b", 2), ("a2", "a", 3), ("a3", "a", 5)];
+        let [a1, b1, a2, a3] = jobs.map(|(key, value, at)| job(key, value, at));
+        for job in [&a1, &b1, &a2, &a3] {
+            lane.push(job.clone());
         }
         assert_eq!(taken(&lane).as_deref(), Some("a1"));
         assert_eq!(taken(&lane).as_deref(), Some("b1"));
         assert_eq!(taken(&lane), None, "the others wait for a1");
-        lane.again(job("a1", "a", 1), Duration::from_secs(3_600));
+        lane.again(a1.clone(), Duration::from_secs(3_600));
         assert_eq!(taken(&lane), None, "a1 waits for its next attempt and keeps its turn");
-        lane.take_out(&job("a1", "a", 1).item.id);
-        lane.again(job("a1", "a", 1), Duration::ZERO);
+        lane.take_out(&a1.item);
+        lane.again(a1.clone(), Duration::ZERO);
         assert_eq!(taken(&lane).as_deref(), Some("a1"));
-        lane.ended(&job("a1", "a", 1).item);
+        lane.ended(&a1.item);
         assert_eq!(taken(&lane).as_deref(), Some("a2"));
-        lane.ended(&job("a2", "a", 3).item);
+        lane.ended(&a2.item);
         assert_eq!(taken(&lane).as_deref(), Some("a3"));
-        lane.ended(&job("a3", "a", 5).item);
+        lane.ended(&a3.item);
         lane.push(job("a4", "a", 6));
         assert_eq!(taken(&lane).as_deref(), Some("a4"));
     }
@@ -338,19 +368,57 @@ mod tests {
     #[tokio::test]
     async fn an_event_that_is_added_twice_does_not_block_the_next_one() {
         let lane = Lane::new("bill", true);
-        for (key, at) in [("a1", 1), ("a1", 1), ("a2", 1), ("a2", 1), ("a3", 1)] {
-            lane.push(job(key, "a", at));
+        let [a1, a2, a3] = ["a1", "a2", "a3"].map(|key| job(key, "a", 1));
+        for job in [&a1, &a1, &a2, &a2, &a3] {
+            lane.push(job.clone());
         }
-        for (key, at) in [("a1", 1), ("a2", 1), ("a3", 1)] {
-            assert_eq!(taken(&lane).as_deref(), Some(key));
-            lane.ended(&job(key, "a", at).item);
-            lane.ended(&job(key, "a", at).item);
+        for job in [&a1, &a2, &a3] {
+            assert_eq!(taken(&lane).as_deref(), Some(job.item.key.as_str()));
+            lane.ended(&job.item);
+            lane.ended(&job.item);
         }
-        lane.push(job("a3", "a", 1));
+        lane.push(a3.clone());
         lane.push(job("a4", "a", 2));
         assert_eq!(taken(&lane).as_deref(), Some("a3"), "it had ended before it was added again");
-        lane.ended(&job("a3", "a", 1).item);
+        lane.ended(&a3.item);
         assert_eq!(taken(&lane).as_deref(), Some("a4"));
+    }
+
+    /// An event that was released again while its earlier delivery is being looked at: both come to their end, and the
+    /// end of the earlier one does not pass on the turn of the later one.
+    #[tokio::test]
+    async fn an_event_that_was_released_again_has_a_turn_of_its_own() {
+        let lane = Lane::new("bill", true);
+        let [before, released, next] = [job("a1", "a", 1), job("a1", "a", 1), job("a2", "a", 2)];
+        for job in [&before, &released, &next] {
+            lane.push(job.clone());
+        }
+        assert_eq!(taken(&lane).as_deref(), Some("a1"));
+        lane.take_out(&released.item);
+        lane.ended(&before.item);
+        assert!(Arc::ptr_eq(&lane.next().now_or_never().unwrap().item, &released.item));
+        lane.ended(&before.item);
+        assert_eq!(taken(&lane), None, "the released one has the turn");
+        lane.ended(&released.item);
+        assert_eq!(taken(&lane).as_deref(), Some("a2"));
+    }
+
+    #[tokio::test]
+    async fn an_event_without_the_value_is_not_added_twice() {
+        let lane = Lane::new("bill", true);
+        let data = EventData { handlers: vec!["bill".to_owned()], ..EventData::default() };
+        let valued = job("a1", "a", 1).item;
+        let item = Arc::new(Item {
+            data,
+            open: Mutex::default(),
+            key: "a1".to_owned(),
+            id: valued.id.clone(),
+            ..*valued
+        });
+        for _ in 0..2 {
+            lane.push(Job { item: Arc::clone(&item), seen: Seen::Ready });
+        }
+        assert_eq!((taken(&lane).as_deref(), taken(&lane)), (Some("a1"), None));
     }
 
     #[tokio::test]

@@ -104,6 +104,8 @@ pub struct CommandDelivery {
     pub timeout_ms: u64,
     /// How long the result is kept.
     pub retention_ms: u64,
+    /// The command that tells whether a delivery in doubt happened, for `sh -c`.
+    pub probe: Option<String>,
 }
 
 /// Runs the commands of handlers.

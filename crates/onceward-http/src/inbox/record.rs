@@ -112,6 +112,12 @@ impl EventData {
         self.rounds.max(1)
     }
 
+    /// Grows each time that the event is released again: the occurrence, and its budgets of attempts.
+    #[must_use]
+    pub fn release(&self) -> (u32, u32) {
+        (self.occurrence(), self.rounds())
+    }
+
     fn raw(&self) -> Option<Arc<RawValue>> {
         serde_json::value::to_raw_value(self).ok().map(Arc::from)
     }
@@ -205,10 +211,12 @@ fn complete(record: &mut Record, now_ms: i64) {
     record.updated_ms = now_ms;
 }
 
-/// The next version of an event whose deliveries have all ended. `None` if it is not staged.
+/// The next version of an event whose deliveries have all ended. `None` if it is not staged, or if it was released
+/// again since `data` was read: then further deliveries are due.
 #[must_use]
-pub fn delivered(record: &Record, now_ms: i64) -> Option<Record> {
-    if record.state != State::Staged {
+pub fn delivered(record: &Record, data: &EventData, now_ms: i64) -> Option<Record> {
+    let is_newer = EventData::read(record).is_some_and(|newer| newer.release() > data.release());
+    if record.state != State::Staged || is_newer {
         return None;
     }
     let mut next = Record { version: record.version + 1, ..record.clone() };
@@ -305,13 +313,16 @@ mod tests {
         assert_eq!((staged.state, staged.due_ms), (State::Staged, None));
         assert_eq!(staged.id, event_id("stripe", "evt_1"));
         staged.check().unwrap();
-        let done = delivered(&staged, 2_000).unwrap();
+        let done = delivered(&staged, &data, 2_000).unwrap();
         assert_eq!((done.state, done.due_ms, done.version), (State::Done, Some(7_000), 2));
         assert_eq!(done.detail.tombstone_ms, 4_000);
         done.check().unwrap();
-        assert!(delivered(&done, 2_000).is_none());
+        assert!(delivered(&done, &data, 2_000).is_none());
+        let before = data.clone();
         data.rounds = 2;
         let again = undelivered(&done, &data, 3_000).unwrap();
+        assert!(delivered(&again, &before, 4_000).is_none(), "it was released again");
+        assert!(delivered(&again, &data, 4_000).is_some());
         assert_eq!((again.state, again.due_ms), (State::Staged, None));
         assert_eq!(EventData::read(&again).unwrap(), data);
         again.check().unwrap();

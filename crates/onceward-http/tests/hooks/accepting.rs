@@ -255,3 +255,17 @@ async fn two_servers_on_one_ledger_are_one_inbox() {
     }
     assert_eq!(handler.got().len(), 20);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_is_too_long_is_listed_with_the_reason() {
+    let rig = Rig::new(
+        "[hook.standard]\npreset = \"standard-webhooks\"\nsecrets = [\"$SECRET\"]\nmax_body = 64\n\
+         [hook.standard.handler.app]\npull = true\n",
+    )
+    .await;
+    let long = Vendor::new("standard").event("msg_1", &json!({"text": "x".repeat(100)}));
+    assert_eq!(rig.deliver("standard", &long).await.status, 413);
+    let listed = rig.get("/v1/inbox/standard/rejected").await.json();
+    assert_eq!(listed["rejected"][0]["reason"], "body", "{listed}");
+    assert_eq!(listed["rejected"][0]["message"], "the body is longer than 64 bytes", "{listed}");
+}

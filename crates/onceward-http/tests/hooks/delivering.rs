@@ -148,3 +148,104 @@ async fn slow_handlers_do_not_slow_the_answers() {
     until(async || (!handler.got().is_empty()).then_some(())).await;
     assert!(handler.got().len() <= 4, "two at a time");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_handler_waits_at_least_as_long_as_it_asked_for() {
+    let (handler, url) = Handler::start(&[429, 503]).await;
+    handler.asks_for("1");
+    let rig = Rig::new(&policy(&url, "")).await;
+    rig.deliver("standard", &Vendor::new("standard").event("msg_1", &json!({"n": 1}))).await;
+    rig.event_when("standard", "msg_1", "done").await;
+    let got = handler.got();
+    assert_eq!(got.len(), 3);
+    for pair in got.windows(2) {
+        let pause = pair[1].at - pair[0].at;
+        assert!(pause >= Duration::from_millis(990), "the pause was {pause:?}");
+    }
+}
+
+/// A retry was once forgotten if another handler of the event was not done yet: its end completed the event.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_letter_can_be_retried_while_another_handler_is_not_done() {
+    let (app, app_url) = Handler::start(&[404]).await;
+    let (down, down_url) = Handler::start(&[404]).await;
+    down.asks_for("3600");
+    let more = format!("attempts = 1\n[hook.standard.handler.down]\nurl = \"{down_url}\"\n");
+    let rig = Rig::new(&policy(&app_url, &more)).await;
+    rig.deliver("standard", &Vendor::new("standard").event("msg_1", &json!({"n": 1}))).await;
+    let path = "/v1/inbox/standard/events/msg_1";
+    let first_is = async |state: &str| {
+        until(async || (rig.get(path).await.json()["deliveries"][0]["state"] == state).then_some(())).await;
+    };
+    first_is("failed").await;
+    let retried = rig.post(&format!("{path}/retry"), json!({})).await;
+    assert_eq!(retried.status, 200, "{}", retried.text);
+    first_is("done").await;
+    let event = rig.event_when("standard", "msg_1", "pending").await;
+    assert_eq!((app.got().len(), down.got().len()), (2, 1), "{event}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_doubt_at_one_handler_does_not_keep_a_dead_letter_of_another_from_being_retried() {
+    let (app, app_url) = Handler::start(&[404]).await;
+    let (once, once_url) = Handler::start(&[500]).await;
+    let more =
+        format!("attempts = 1\n[hook.standard.handler.once]\nurl = \"{once_url}\"\nclass = \"once\"\n");
+    let rig = Rig::new(&policy(&app_url, &more)).await;
+    rig.deliver("standard", &Vendor::new("standard").event("msg_1", &json!({"n": 1}))).await;
+    rig.event_when("standard", "msg_1", "in_doubt").await;
+    let retried = rig.post("/v1/inbox/standard/events/msg_1/retry", json!({})).await;
+    assert_eq!(retried.status, 200, "{}", retried.text);
+    let event = rig.event_when("standard", "msg_1", "in_doubt").await;
+    let states = [&event["deliveries"][0]["state"], &event["deliveries"][1]["state"]];
+    assert_eq!(states, ["done", "in_doubt"], "{event}");
+    assert_eq!((app.got().len(), once.got().len()), (2, 1), "the doubt stays one");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_handler_that_can_be_asked_is_asked_after_a_doubt() {
+    let (handler, url) = Handler::start(&[500]).await;
+    handler.tells(&[(503, ""), (200, "msg_2"), (200, "event msg_1 was booked")]);
+    let probe = "probe = { get = \"/events/{key}/{id}\", expect = \"{id}\" }";
+    let rig = Rig::new(&policy(&url, probe)).await;
+    rig.deliver("standard", &Vendor::new("standard").event("msg_1", &json!({"n": 1}))).await;
+    rig.event_when("standard", "msg_1", "done").await;
+    let got = handler.got();
+    assert_eq!(got.len(), 1, "it has the event, so it did not get it again");
+    let asked = format!("/events/{}/msg_1", got[0].header("idempotency-key"));
+    assert_eq!(handler.questions(), [asked.clone(), asked.clone(), asked]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_handler_that_says_that_it_does_not_have_an_event_gets_it_again() {
+    let (handler, url) = Handler::start(&[500]).await;
+    handler.tells(&[(404, "")]);
+    let more = "probe = { get = \"/events/{key}\" }\n[operation.\"standard/app\"]\nquarantine = \"10ms\"\n";
+    let rig = Rig::new(&policy(&url, more)).await;
+    rig.deliver("standard", &Vendor::new("standard").event("msg_1", &json!({"n": 1}))).await;
+    rig.event_when("standard", "msg_1", "done").await;
+    assert_eq!((handler.got().len(), handler.questions().len()), (2, 1));
+}
+
+/// One server delivers to an ordered handler. It once delivered the events that it had accepted itself at once, before
+/// older ones that another server had acknowledged.
+#[tokio::test(flavor = "multi_thread")]
+async fn events_that_several_servers_accept_are_delivered_in_the_order_of_their_arrival() {
+    let (handler, url) = Handler::start(&[]).await;
+    let policy = policy(&url, "order = \"/customer\"\n");
+    let first = Rig::new(&policy).await;
+    let second = Rig::on(std::sync::Arc::clone(&first.store), &policy).await;
+    let vendor = Vendor::new("standard");
+    for n in 0..20 {
+        let event = vendor.event(&format!("msg_{n:02}"), &json!({"customer": "c", "n": n}));
+        let server = if n % 2 == 0 { &first } else { &second };
+        assert_eq!(server.deliver("standard", &event).await.result(), "accepted");
+    }
+    for n in 0..20 {
+        first.event_when("standard", &format!("msg_{n:02}"), "done").await;
+    }
+    let number =
+        |body: &[u8]| serde_json::from_slice::<serde_json::Value>(body).unwrap()["n"].as_i64().unwrap();
+    let order: Vec<i64> = handler.got().iter().map(|got| number(&got.body)).collect();
+    assert_eq!(order, (0..20).collect::<Vec<_>>());
+}

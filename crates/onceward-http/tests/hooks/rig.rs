@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::State;
-use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
 use http_body_util::BodyExt;
 use onceward::{Filter, Policy, Record, Store};
 use onceward_http::client::{Connection, Remote, full};
@@ -212,6 +213,7 @@ impl Vendor {
 pub(crate) struct Got {
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
+    pub(crate) at: Instant,
 }
 
 impl Got {
@@ -226,6 +228,11 @@ pub(crate) struct Handler {
     got: Arc<Mutex<Vec<Got>>>,
     answers: Arc<Mutex<VecDeque<u16>>>,
     delay: Arc<Mutex<Duration>>,
+    /// The pause that it asks for when it refuses.
+    retry_after: Arc<Mutex<Option<&'static str>>>,
+    /// The paths of the questions that it was asked, and how it answers them.
+    questions: Arc<Mutex<Vec<String>>>,
+    told: Arc<Mutex<VecDeque<(u16, &'static str)>>>,
 }
 
 impl Handler {
@@ -247,15 +254,43 @@ impl Handler {
         *self.delay.lock().unwrap() = delay;
     }
 
+    pub(crate) fn asks_for(&self, pause: &'static str) {
+        *self.retry_after.lock().unwrap() = Some(pause);
+    }
+
+    /// Answers questions with these statuses and texts.
+    pub(crate) fn tells(&self, told: &[(u16, &'static str)]) {
+        self.told.lock().unwrap().extend(told);
+    }
+
+    pub(crate) fn questions(&self) -> Vec<String> {
+        self.questions.lock().unwrap().clone()
+    }
+
     pub(crate) fn got(&self) -> Vec<Got> {
         self.got.lock().unwrap().clone()
     }
 }
 
-async fn take(State(handler): State<Handler>, headers: HeaderMap, body: Bytes) -> StatusCode {
-    handler.got.lock().unwrap().push(Got { headers, body });
+async fn take(
+    State(handler): State<Handler>,
+    method: Method,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
+    if method == Method::GET {
+        handler.questions.lock().unwrap().push(uri.path().to_owned());
+        let (status, text) = handler.told.lock().unwrap().pop_front().unwrap_or((503, ""));
+        return (StatusCode::from_u16(status).unwrap(), text).into_response();
+    }
+    handler.got.lock().unwrap().push(Got { headers, body, at: Instant::now() });
     let delay = *handler.delay.lock().unwrap();
     tokio::time::sleep(delay).await;
     let status = handler.answers.lock().unwrap().pop_front().unwrap_or(200);
-    StatusCode::from_u16(status).unwrap()
+    let mut response = StatusCode::from_u16(status).unwrap().into_response();
+    if let Some(pause) = handler.retry_after.lock().unwrap().filter(|_| status >= 400) {
+        response.headers_mut().insert("retry-after", HeaderValue::from_static(pause));
+    }
+    response
 }

@@ -44,3 +44,15 @@ fn the_sample_of_a_sender_without_a_preset_works() {
     let signed = trial.sign_sample(URL, 1, NOW_MS).unwrap();
     assert!(matches!(judge(&trial, &signed, NOW_MS), Judgement::Events(_)));
 }
+
+#[test]
+fn the_settings_of_the_page_are_valid() {
+    let mut count = 0;
+    for block in PAGE.split("```toml\n").skip(1) {
+        let sample = block.split("```").next().unwrap();
+        let policy = onceward::Policy::parse(sample).unwrap_or_else(|error| panic!("{error}: {sample}"));
+        onceward_http::Config::from_policy(&policy).unwrap_or_else(|error| panic!("{error}: {sample}"));
+        count += 1;
+    }
+    assert!(count >= 4, "{count} samples");
+}

@@ -33,7 +33,7 @@ impl ServerArgs {
         if let Some(url) = &self.server {
             return Ok(url.trim_end_matches('/').to_owned());
         }
-        let serve = context.server_config()?.serve;
+        let serve = context.listening()?;
         let scheme = if serve.tls.is_some() { "https" } else { "http" };
         let address = serve.listen.first().map_or("127.0.0.1:6270".to_owned(), ToString::to_string);
         Ok(format!("{scheme}://{}", address.replace("0.0.0.0", "127.0.0.1")))

@@ -32,6 +32,9 @@ impl RunCommand for OnceRun {
         command.args(["--class", delivery.class.as_str(), "--attempts", &delivery.attempts.to_string()]);
         command.args(["--timeout", &format!("{}ms", delivery.timeout_ms)]);
         command.args(["--ttl", &format!("{}ms", delivery.retention_ms)]);
+        if let Some(probe) = &delivery.probe {
+            command.args(["--probe", probe]);
+        }
         command.arg("--").args(&delivery.command);
         command.envs(delivery.environment.iter().map(|(name, value)| (name, value)));
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());

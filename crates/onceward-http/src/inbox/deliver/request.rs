@@ -1,26 +1,64 @@
 //! A request to a handler's URL.
 
 use std::collections::BTreeMap;
-use std::sync::OnceLock;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use data_encoding::BASE64;
 use http_body_util::{BodyExt, Limited};
 use hyper::header::{self, HeaderName, HeaderValue};
+use hyper::http::uri::PathAndQuery;
 use hyper::{HeaderMap, Method, StatusCode};
-use onceward::{Attempt, Done, Effect, Failure, InvalidInput};
-use serde::Deserialize;
+use onceward::{Attempt, Done, Effect, Failure, InvalidInput, Json, Outcome, ProbeAnswer, Record};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 
-use super::super::config::HandlerConfig;
+use super::super::config::{HandlerConfig, HandlerProbe};
 use super::super::hook::Handler;
 use super::super::lane::Item;
 use super::super::outside::Outside;
 use crate::client::{Connection, Remote, SendError, Watch, full};
 use crate::evidence;
+use crate::gateway::query::{encoded, fill};
 
 /// The part of an answer that is read.
 const MAX_ANSWER: usize = 64 * 1024;
+
+/// The longest answer to a probe.
+const MAX_PROBED: usize = 1024 * 1024;
+
+/// What is stored about an answer that is not a success.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Refusal {
+    status: u16,
+    /// The pause that the handler asks for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) retry_after_ms: Option<u64>,
+}
+
+impl Refusal {
+    fn new(status: StatusCode, headers: &HeaderMap, now: SystemTime) -> Self {
+        let asked = headers.get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()).map(str::trim);
+        let retry_after_ms = asked.and_then(|text| match text.parse::<u64>() {
+            Ok(seconds) => Some(seconds.saturating_mul(1_000)),
+            Err(_) => {
+                let until = httpdate::parse_http_date(text).ok()?.duration_since(now).ok()?;
+                u64::try_from(until.as_millis()).ok()
+            }
+        });
+        Self { status: status.as_u16(), retry_after_ms }
+    }
+
+    /// What is stored about the last attempt, if the handler answered.
+    pub(crate) fn of(record: &Record) -> Option<Self> {
+        serde_json::from_str(record.outcome.as_ref()?.data.as_ref()?.get()).ok()
+    }
+
+    fn raw(self) -> Option<Arc<RawValue>> {
+        serde_json::value::to_raw_value(&self).ok().map(Arc::from)
+    }
+}
 
 /// A handler's URL, with what every request to it has.
 pub(crate) struct Endpoint {
@@ -66,6 +104,7 @@ impl Endpoint {
         let exchange = async {
             let response = self.remote.send(request, Connection::Fresh).await?;
             let status = response.status();
+            let refusal = Refusal::new(status, response.headers(), SystemTime::now());
             // The status of a success is the answer; the rest is not needed.
             let text = if status.is_success() {
                 Bytes::new()
@@ -73,9 +112,9 @@ impl Endpoint {
                 let read = Limited::new(response.into_body(), MAX_ANSWER).collect().await;
                 read.map(http_body_util::Collected::to_bytes).unwrap_or_default()
             };
-            Ok::<_, SendError>((status, text))
+            Ok::<_, SendError>((status, refusal, text))
         };
-        let (status, text) = match tokio::time::timeout(handler.timeout, exchange).await {
+        let (status, refusal, text) = match tokio::time::timeout(handler.timeout, exchange).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(SendError::NotSent(why))) => {
                 handler.lane.failed();
@@ -99,19 +138,65 @@ impl Endpoint {
             handler.lane.answered();
             return Ok(sent.done(Effect::Updated, &serde_json::json!({ "status": status.as_u16() })));
         }
-        match self.proves_nothing_happened(status, &text) {
-            true => {
-                handler.lane.answered();
-                Err(Failure::no_effect(format!(
-                    "the handler refused the event with status {}",
-                    status.as_u16()
-                )))
-            }
-            false => {
-                handler.lane.failed();
-                Err(Failure::in_doubt(format!("the handler answered with status {}", status.as_u16())))
+        let number = status.as_u16();
+        let failure = if self.proves_nothing_happened(status, &text) {
+            handler.lane.answered();
+            Failure::no_effect(format!("the handler refused the event with status {number}"))
+        } else {
+            handler.lane.failed();
+            Failure::in_doubt(format!("the handler answered with status {number}"))
+        };
+        Err(failure.with(refusal.raw(), None))
+    }
+
+    /// Asks whether the handler has the event.
+    pub(crate) async fn ask(
+        &self,
+        probe: &HandlerProbe,
+        timeout: Duration,
+        item: &Item,
+        key: &str,
+    ) -> ProbeAnswer {
+        let asked = tokio::time::timeout(timeout, self.answer(probe, item, key));
+        let answer = asked.await.unwrap_or_else(|_| Err(format!("no answer within {timeout:?}")));
+        answer.unwrap_or_else(|why| ProbeAnswer::CannotTell(format!("the probe: {why}")))
+    }
+
+    async fn answer(&self, probe: &HandlerProbe, item: &Item, key: &str) -> Result<ProbeAnswer, String> {
+        let word = |name: &str| match name {
+            "key" => Some(key.to_owned()),
+            "id" => item.data.id.clone(),
+            _ => None,
+        };
+        let get = probe.get.as_deref().ok_or("it has no path")?;
+        let path = fill(get, |name| word(name).map(|value| encoded(&Json::from(value.as_str()))))?;
+        path.parse::<PathAndQuery>().map_err(|error| format!("{path:?} is not a path: {error}"))?;
+        let mut headers = self.headers.clone();
+        if let Ok(value) = HeaderValue::from_str(key) {
+            headers.insert(HeaderName::from_static("idempotency-key"), value);
+        }
+        let request = self.remote.request(Method::GET, &path, headers, full(""));
+        let response = self.remote.send(request, Connection::Fresh).await.map_err(|error| match error {
+            SendError::NotSent(why) | SendError::MaybeSent(why) => why,
+        })?;
+        let status = response.status();
+        if probe.absent.as_deref().unwrap_or(&[404]).contains(&status.as_u16()) {
+            return Ok(ProbeAnswer::No);
+        }
+        if !status.is_success() {
+            return Err(format!("it was answered with status {}", status.as_u16()));
+        }
+        if let Some(expect) = &probe.expect {
+            let expect = fill(expect, word)?;
+            let read = Limited::new(response.into_body(), MAX_PROBED).collect().await;
+            let text = read.map_err(|error| error.to_string())?.to_bytes();
+            if !String::from_utf8_lossy(&text).contains(&expect) {
+                return Err("the answer does not contain the expected text".to_owned());
             }
         }
+        let data = serde_json::value::to_raw_value(&serde_json::json!({ "status": status.as_u16() }));
+        let outcome = Outcome::with_effect(Effect::Updated);
+        Ok(ProbeAnswer::Yes(Outcome { data: data.ok().map(Arc::from), ..outcome }))
     }
 
     /// Whether an answer says that the handler did nothing: its status, or its own word in JSON.
@@ -185,6 +270,27 @@ fn read_headers(headers: &BTreeMap<String, String>, outside: &Outside) -> Result
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_pause_that_a_handler_asks_for_is_read() {
+        let now = httpdate::parse_http_date("Sat, 31 Jan 2026 12:00:00 GMT").unwrap();
+        for (text, expected) in [
+            ("120", Some(120_000)),
+            (" 3 ", Some(3_000)),
+            ("Sat, 31 Jan 2026 12:01:00 GMT", Some(60_000)),
+            ("Sat, 31 Jan 2026 11:00:00 GMT", None),
+            ("-1", None),
+            ("1.5", None),
+            ("99999999999999999999", None),
+            ("18446744073709551615", Some(u64::MAX)),
+            ("", None),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::RETRY_AFTER, HeaderValue::from_str(text).unwrap());
+            let refusal = Refusal::new(StatusCode::TOO_MANY_REQUESTS, &headers, now);
+            assert_eq!(refusal.retry_after_ms, expected, "{text:?}");
+        }
+    }
 
     /// The vector of the Standard Webhooks libraries.
     #[test]

@@ -84,7 +84,9 @@ pub(crate) fn https(url: &str) -> Option<(&str, &str)> {
     let (host, path) = rest.split_at(rest.find('/')?);
     let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'.' || byte == b'-';
     let is_host = !host.is_empty() && host.bytes().all(plain);
-    let is_path = path.bytes().all(|byte| byte.is_ascii_graphic() && !b"\\#\"<>@".contains(&byte));
+    // The characters of RFC 3986 without `@`. Parsers differ about the others.
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+,;=:/?".contains(&byte);
+    let is_path = path.bytes().all(is_plain);
     (is_host && is_path && !path.contains("..")).then_some((host, path))
 }
 
@@ -119,6 +121,11 @@ mod tests {
             "https://API.paypal.com/x",
             "https:///x",
             "https://api.paypal.com/x y",
+            "https://api.paypal.com/x`y",
+            "https://api.paypal.com/x|y",
+            "https://api.paypal.com/{x}",
+            "https://api.paypal.com/x^y",
+            "https://api.paypal.com/[x]",
             "https://[::1]/x",
             "",
         ] {

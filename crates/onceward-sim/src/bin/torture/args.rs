@@ -57,9 +57,15 @@ pub(crate) struct Args {
     /// How many messages the MCP proxy gets [default: 10000000, 100000 with --short]
     #[arg(long, value_name = "N")]
     pub(crate) messages: Option<u64>,
-    /// How often each preset of the webhook inbox is executed [default: 10000000, 4000 with --short]
+    /// How often each target of `inbox-fuzz` is executed [default: 10000000, 4000 with --short]
     #[arg(long, value_name = "N")]
     pub(crate) executions: Option<u64>,
+    /// Only these targets of `inbox-fuzz`, such as stripe or certificates [default: all]
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub(crate) targets: Vec<String>,
+    /// How many threads `inbox-fuzz` uses
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    pub(crate) threads: u64,
     /// Keep the folders for inspection
     #[arg(long)]
     pub(crate) keep: bool,

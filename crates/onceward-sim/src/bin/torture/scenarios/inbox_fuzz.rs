@@ -1,21 +1,25 @@
-//! Hostile webhooks: signed requests of every preset, changed at random. None may make the verifier panic, and none may
-//! be accepted whose signed parts were changed.
+//! Hostile webhooks: requests, contents, settings, keys, certificates and addresses, changed at random. None may make
+//! the inbox panic, and none may be accepted that was not signed.
 //!
-//! The oracle does not know the schemes: an accepted request must have the digest of a request that was really signed,
-//! and where the whole body is signed, its body.
+//! - `forged`: signed requests of every preset, changed by someone without the keys.
+//! - `contents`: changed requests that the vendor signed, for the parsers behind the verifier.
+//! - `settings`: random settings, and damaged keys. `certificates`: damaged certificates, and their addresses.
+//! - `mutate`: the changes.
 
+mod certificates;
+mod contents;
+mod forged;
 mod mutate;
+mod settings;
 
+use std::io::Write;
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
-use bytes::Bytes;
-use http::{HeaderMap, Method};
-use onceward_http::inbox::presets;
-use onceward_http::inbox::{Event, Judgement, Reason, Received, Sample, Signed, Source, SourceConfig, Trial};
+use onceward_http::inbox::{FetchCertificate, Judgement, Reason, Received, Signed, Source, presets};
 use onceward_sim::random::Random;
 
-use self::mutate::Mutator;
 use crate::Trouble;
 use crate::args::Args;
 use crate::bench::{Bench, progress};
@@ -25,12 +29,10 @@ const EXECUTIONS: u64 = 10_000_000;
 const SHORT_EXECUTIONS: u64 = 4_000;
 /// How many executions use the same keys and samples.
 const ROUND: u64 = 10_000;
-const SAMPLES: u64 = 4;
 const NOW_MS: i64 = 1_769_860_800_000;
 const URL: &str = "https://example.com/hooks/in?a=1&b=2";
-/// Presets whose signature covers the body byte for byte. Twilio signs decoded fields, PayPal a CRC-32, Amazon SNS
-/// some fields; a token signs nothing.
-const NOT_BYTE_FOR_BYTE: [&str; 4] = ["twilio", "paypal", "sns", "cloudevents"];
+/// How many findings of a target are described.
+const DESCRIBED: u64 = 20;
 
 /// Who sends the changed requests.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -41,36 +43,136 @@ enum Sender {
     KeyHolder,
 }
 
-/// Runs the executions for each preset, and as many with random settings.
+/// What is fuzzed.
+#[derive(Clone, Copy)]
+enum Target {
+    Forged(&'static str),
+    Contents(&'static str),
+    Settings,
+    Keys,
+    Certificates,
+    Addresses,
+}
+
+impl Target {
+    fn all() -> Result<Vec<Self>, Trouble> {
+        let presets = || Ok::<_, Trouble>(presets::all()?.keys().map(String::as_str));
+        let mut all: Vec<Self> = presets()?.map(Self::Forged).collect();
+        // A message of Amazon SNS is parsed before its signature is checked, so `Forged` covers its parser.
+        all.extend(presets()?.filter(|preset| *preset != "sns").map(Self::Contents));
+        all.extend([Self::Settings, Self::Keys, Self::Certificates, Self::Addresses]);
+        Ok(all)
+    }
+
+    fn name(self) -> String {
+        match self {
+            Self::Forged(preset) => preset.to_owned(),
+            Self::Contents(preset) => format!("{preset}-contents"),
+            Self::Settings => "settings".to_owned(),
+            Self::Keys => "keys".to_owned(),
+            Self::Certificates => "certificates".to_owned(),
+            Self::Addresses => "addresses".to_owned(),
+        }
+    }
+}
+
+/// What happened to the executions of a target, from all its threads.
+struct Counts<'a> {
+    tally: &'a Tally,
+    target: String,
+    /// Requests that came as far as the check of the signature: the public-key operation, for keys of that kind.
+    checked: AtomicU64,
+    accepted: AtomicU64,
+    findings: AtomicU64,
+}
+
+impl Counts<'_> {
+    fn found(&self, rule: Rule, what: impl FnOnce() -> String) {
+        if self.findings.fetch_add(1, Ordering::Relaxed) < DESCRIBED {
+            self.tally.violated(rule, format!("{}: {}", self.target, what()));
+        } else {
+            self.tally.violated(rule, format!("{}: one more", self.target));
+        }
+    }
+
+    fn judged(&self, judgement: &Judgement) {
+        match judgement {
+            Judgement::Rejected(rejection) => {
+                let is_behind = [Reason::Signature, Reason::Old, Reason::Future, Reason::Body];
+                self.checked.fetch_add(u64::from(is_behind.contains(&rejection.reason)), Ordering::Relaxed);
+                if !Reason::ALL.contains(&rejection.reason) {
+                    self.found(Rule::Unexpected, || format!("an unknown reason: {rejection:?}"));
+                }
+            }
+            Judgement::Events(_) => {
+                self.checked.fetch_add(1, Ordering::Relaxed);
+                self.accepted.fetch_add(1, Ordering::Relaxed);
+            }
+            Judgement::Challenge(_) | Judgement::Confirm(_) => {
+                self.checked.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+/// Runs the executions for each target.
 pub(super) fn run(bench: &Bench, args: &Args, tally: &Tally) -> Result<(), Trouble> {
     let sender = if args.not_safe { Sender::KeyHolder } else { Sender::Stranger };
     let executions = args.executions.unwrap_or(if bench.short { SHORT_EXECUTIONS } else { EXECUTIONS });
-    let mut targets: Vec<&str> = presets::all()?.keys().map(String::as_str).collect();
-    targets.push(mutate::SETTINGS);
+    let is_wanted = |target: &Target| args.targets.is_empty() || args.targets.contains(&target.name());
+    let targets: Vec<Target> = Target::all()?.into_iter().filter(is_wanted).collect();
+    if targets.is_empty() {
+        return Err("there is no such target".into());
+    }
+    for target in targets {
+        let [checked, accepted, findings] = [(); 3].map(|()| AtomicU64::new(0));
+        let counts = Counts { tally, target: target.name(), checked, accepted, findings };
+        let begun = Instant::now();
+        run_target(bench, args.threads.max(1), target, sender, executions, &counts)?;
+        let [checked, accepted, findings] =
+            [&counts.checked, &counts.accepted, &counts.findings].map(|count| count.load(Ordering::Relaxed));
+        let seconds = begun.elapsed().as_secs_f64();
+        let line = format!(
+            "{}: {executions} executions in {seconds:.0} s, {findings} findings; {checked} signatures checked, \
+             {accepted} accepted",
+            counts.target
+        );
+        // A long run shows what it has done so far.
+        drop(writeln!(std::io::stderr(), "{line}"));
+        tally.note(line);
+    }
+    Ok(())
+}
+
+fn run_target(
+    bench: &Bench,
+    threads: u64,
+    target: Target,
+    sender: Sender,
+    executions: u64,
+    counts: &Counts<'_>,
+) -> Result<(), Trouble> {
     let rounds = executions.div_ceil(ROUND);
-    let (next, done) = (AtomicU64::new(0), AtomicU64::new(0));
-    let all = rounds * targets.len() as u64;
-    let length = executions.min(ROUND);
+    let next = AtomicU64::new(0);
     let work = || -> Result<(), Trouble> {
         loop {
             let number = next.fetch_add(1, Ordering::Relaxed);
-            if number >= all {
+            if number >= rounds {
                 return Ok(());
             }
-            let target = targets[usize::try_from(number % targets.len() as u64)?];
-            let mut random = bench.random(&format!("inbox-fuzz {target} {number}"));
-            let round = AssertUnwindSafe(|| round(target, sender, &mut random, length, tally));
+            progress(&format!("inbox-fuzz {}: {number} of {rounds} rounds", counts.target));
+            let length = ROUND.min(executions - number * ROUND);
+            let mut random = bench.random(&format!("inbox-fuzz {} {number}", counts.target));
+            let round = AssertUnwindSafe(|| round(target, sender, &mut random, length, counts));
             match std::panic::catch_unwind(round) {
                 Ok(result) => result?,
-                Err(_) => tally.violated(Rule::Unexpected, format!("{target}: round {number} panicked")),
+                Err(_) => counts.found(Rule::Unexpected, || format!("round {number} panicked")),
             }
-            tally.figure(target, length);
-            let sum = done.fetch_add(1, Ordering::Relaxed) + 1;
-            progress(&format!("inbox-fuzz {sum} of {all} rounds"));
+            counts.tally.cases(length);
         }
     };
     std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..2).map(|_| scope.spawn(work)).collect();
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
         let ended = workers
             .into_iter()
             .map(|worker| worker.join().unwrap_or_else(|_| Err("a thread panicked".into())));
@@ -79,145 +181,30 @@ pub(super) fn run(bench: &Bench, args: &Args, tally: &Tally) -> Result<(), Troub
 }
 
 fn round(
-    target: &str,
+    target: Target,
     sender: Sender,
     random: &mut Random,
     executions: u64,
-    tally: &Tally,
+    counts: &Counts<'_>,
 ) -> Result<(), Trouble> {
-    if target == mutate::SETTINGS {
-        return settings(random, executions, tally);
-    }
-    let fuzzed = Fuzzed::new(target, random)?;
-    let mut accepted = 0;
-    for _ in 0..executions {
-        let mut request = fuzzed.samples[random.index(fuzzed.samples.len())].request.clone();
-        let mut now_ms = NOW_MS;
-        let mut mutator = Mutator { random: &mut *random, samples: &fuzzed.requests };
-        let changes = 1 + mutator.random.below(3);
-        for _ in 0..changes {
-            mutator.change(&mut request, &mut now_ms);
-        }
-        if sender == Sender::KeyHolder {
-            request = fuzzed.signed_again(request)?;
-        }
-        match fuzzed.judge(&request, now_ms) {
-            Judgement::Events(events) => {
-                accepted += 1;
-                fuzzed.check(&request, &events, tally);
-            }
-            Judgement::Rejected(rejection) if !Reason::ALL.contains(&rejection.reason) => {
-                tally.violated(Rule::Unexpected, format!("{target}: {rejection:?}"));
-            }
-            // No sample is a handshake, and without a key none can be made of one.
-            judgement @ (Judgement::Challenge(_) | Judgement::Confirm(_)) if target != "cloudevents" => {
-                tally.violated(Rule::Forged, format!("{target}: {judgement:?} for {request:?}"));
-            }
-            Judgement::Challenge(_) | Judgement::Confirm(_) | Judgement::Rejected(_) => {}
-        }
-    }
-    tally.cases(executions);
-    tally.figure("accepted, with nothing signed changed", accepted);
-    Ok(())
-}
-
-/// A preset with keys of its own, and requests that they signed.
-struct Fuzzed {
-    preset: String,
-    trial: Trial,
-    samples: Vec<Genuine>,
-    requests: Vec<Signed>,
-}
-
-struct Genuine {
-    request: Signed,
-    event: Event,
-}
-
-impl Fuzzed {
-    fn new(preset: &str, random: &mut Random) -> Result<Self, Trouble> {
-        let trial = Trial::new(preset)?;
-        let mut fuzzed = Self { preset: preset.to_owned(), trial, samples: Vec::new(), requests: Vec::new() };
-        for _ in 0..SAMPLES {
-            let request = fuzzed.trial.sign_sample(URL, random.draw(), NOW_MS)?;
-            let Judgement::Events(mut events) = fuzzed.judge(&request, NOW_MS) else {
-                return Err(format!("{preset}: a signed sample was refused").into());
-            };
-            let event = events.pop().ok_or("a sample has no event")?;
-            fuzzed.requests.push(request.clone());
-            fuzzed.samples.push(Genuine { request, event });
-        }
-        Ok(fuzzed)
-    }
-
-    fn judge(&self, request: &Signed, now_ms: i64) -> Judgement {
-        let (headers, body) = (&request.headers, &request.body);
-        let received = Received { method: &Method::POST, url: &request.url, headers, body };
-        pollster::block_on(self.trial.source.judge(&received, now_ms, &self.trial))
-    }
-
-    fn signed_again(&self, request: Signed) -> Result<Signed, Trouble> {
-        let Signed { url, headers, body } = request;
-        Ok(self.trial.sign(&Sample { url, id: "forged".to_owned(), headers, body, now_ms: NOW_MS })?)
-    }
-
-    fn check(&self, request: &Signed, events: &[Event], tally: &Tally) {
-        if self.preset == "cloudevents" {
-            // Only the token is secret. Spaces around a header's value are not part of it.
-            let token = |headers: &HeaderMap| {
-                headers.get("authorization").map(|value| value.as_bytes().trim_ascii().to_vec())
-            };
-            if token(&request.headers) != token(&self.samples[0].request.headers) {
-                tally.violated(Rule::Forged, format!("accepted without the token: {request:?}"));
-            }
-            return;
-        }
-        let is_exact = !NOT_BYTE_FOR_BYTE.contains(&self.preset.as_str());
-        let is_genuine = |event: &Event| {
-            self.samples.iter().any(|known| {
-                let same_id = !event.is_id_signed || event.id == known.event.id;
-                let same_body = !is_exact || event.body == known.event.body;
-                known.event.digest == event.digest && same_id && same_body
-            })
-        };
-        if events.is_empty() || !events.iter().all(is_genuine) {
-            tally.violated(Rule::Forged, format!("{}: accepted: {request:?}", self.preset));
-        }
+    match target {
+        Target::Forged(preset) => forged::round(preset, sender, random, executions, counts),
+        Target::Contents(preset) => contents::round(preset, random, executions, counts),
+        Target::Settings => settings::round(random, executions, counts),
+        Target::Keys => settings::keys(random, executions, counts),
+        Target::Certificates => certificates::round(random, executions, counts),
+        Target::Addresses => certificates::addresses(random, executions, counts),
     }
 }
 
-/// Random settings and random requests: the parsers of places, templates, keys and certificates.
-fn settings(random: &mut Random, executions: u64, tally: &Tally) -> Result<(), Trouble> {
-    let samples: Vec<Signed> = Vec::new();
-    let mut accepted = 0;
-    for _ in 0..executions {
-        let mut mutator = Mutator { random: &mut *random, samples: &samples };
-        let (config, secret) = mutator.settings()?;
-        let certificate = mutator.certificate();
-        let request = mutator.request();
-        let Ok(source) = Source::new("hmac", &config, &|_| Some(secret.clone())) else { continue };
-        accepted += 1;
-        let received = Received {
-            method: &Method::POST,
-            url: &request.url,
-            headers: &request.headers,
-            body: &request.body,
-        };
-        let judgement = pollster::block_on(source.judge(&received, NOW_MS, &certificate));
-        if matches!(judgement, Judgement::Events(_) | Judgement::Confirm(_)) && !is_token(&config) {
-            tally.violated(Rule::Forged, format!("accepted: {request:?} with {config:?}"));
-        }
-    }
-    tally.cases(executions);
-    tally.figure("valid settings", accepted);
-    Ok(())
-}
-
-fn is_token(config: &SourceConfig) -> bool {
-    config.preset.as_deref() == Some("cloudevents")
-}
-
-/// An empty request.
-fn empty(url: &str) -> Signed {
-    Signed { url: url.to_owned(), headers: HeaderMap::new(), body: Bytes::new() }
+/// What a source says about a request.
+fn judge(
+    source: &Source,
+    method: &http::Method,
+    request: &Signed,
+    now_ms: i64,
+    fetch: &dyn FetchCertificate,
+) -> Judgement {
+    let received = Received { method, url: &request.url, headers: &request.headers, body: &request.body };
+    pollster::block_on(source.judge(&received, now_ms, fetch))
 }
