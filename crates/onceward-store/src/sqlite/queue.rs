@@ -40,7 +40,7 @@ impl Change {
 }
 
 pub(super) enum Written {
-    /// With the epoch before the commit, under which the record may be cached.
+    /// With the epoch under which the record may be cached: the one before the commit, or after its own change.
     Yes {
         epoch: Option<u64>,
     },
@@ -49,6 +49,16 @@ pub(super) enum Written {
     Stopped(Barrier),
     /// The barrier that was set, found or lifted.
     Barrier(Option<Barrier>),
+}
+
+impl Written {
+    /// The record may be cached under this epoch.
+    pub(super) fn is_under(&mut self, now: u64) {
+        match self {
+            Self::Yes { epoch } => *epoch = Some(now),
+            Self::Conflict(_) | Self::Stopped(_) | Self::Barrier(_) => {}
+        }
+    }
 }
 
 /// How urgent a change is.

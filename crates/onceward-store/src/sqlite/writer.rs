@@ -13,6 +13,7 @@ use onceward::{Barrier, Identity, OperationId, StoreError};
 use rusqlite::{Connection, ErrorCode};
 
 use super::disk;
+use super::live::FinishedChange;
 use super::options::Sync;
 use super::progress::Progress;
 use super::queue::{Batch, Change, PAUSE, Priority, Queue, Sleep, WriteJob, Written};
@@ -403,10 +404,16 @@ impl Core {
             // If this fails too, the connection is closed below, which also rolls back.
             drop(connection.execute_batch("ROLLBACK"));
         }
-        if touched == Touched::Finished {
-            self.shared.live.end_finished_change();
+        let own_epoch = match &touched {
+            Touched::NothingFinished => None,
+            Touched::Finished(change) => self.end_finished_change(change, changes),
+        };
+        let mut written = result.map_err(|error| self.explain_failure(writer, error))?;
+        if let Some(own) = own_epoch {
+            for written in &mut written {
+                written.is_under(own);
+            }
         }
-        let written = result.map_err(|error| self.explain_failure(writer, error))?;
         // A commit to a file that is no longer the ledger's does not count.
         self.shared.live.check_unchanged()?;
         Ok(written)
@@ -511,7 +518,7 @@ impl Core {
             Change::Resume { scope } => return rows::resume(connection, scope).map(Written::Barrier),
             // The first change shows the kind of the batch: those of a sweep are all finished records.
             Change::Swap { expected: Some(expected), entry, .. }
-                if *touched == Touched::Finished || entry.replaces == Replaces::SameResult =>
+                if matches!(touched, Touched::Finished(_)) || entry.replaces == Replaces::SameResult =>
             {
                 self.begin_finished_change(touched)?;
                 rows::update(connection, *expected, entry, Touch::Any)?
@@ -538,10 +545,18 @@ impl Core {
     fn begin_finished_change(&self, touched: &mut Touched) -> rusqlite::Result<()> {
         if *touched == Touched::NothingFinished {
             let said = self.shared.live.begin_finished_change();
-            said.map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))?;
-            *touched = Touched::Finished;
+            let change = said.map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))?;
+            *touched = Touched::Finished(change);
         }
         Ok(())
+    }
+
+    /// Lets caches be used again after the commit. Returns the epoch from then on, if it is of this change alone.
+    fn end_finished_change(&self, change: &FinishedChange, changes: &[&Change]) -> Option<u64> {
+        let (before, after) = self.shared.live.end_finished_change(change);
+        let ids = changes.iter().filter_map(|change| change.id());
+        self.shared.cache.changed_here(ids, before, after);
+        before.map(|_| after)
     }
 
     fn write_tallies(&self) {
@@ -583,8 +598,8 @@ impl From<rusqlite::Error> for CommitError {
 }
 
 /// Whether a transaction changes a record that may be cached.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 enum Touched {
     NothingFinished,
-    Finished,
+    Finished(FinishedChange),
 }
