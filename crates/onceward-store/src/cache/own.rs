@@ -71,7 +71,10 @@ mod tests {
         own.advance(Some(12), 14);
         assert!(own.are_all_between(12, 14) && !own.are_all_between(8, 14), "another store was there");
         own.advance(None, 20);
-        assert!(own.are_all_between(20, 20) && !own.are_all_between(14, 20), "another store may have been there");
+        assert!(
+            own.are_all_between(20, 20) && !own.are_all_between(14, 20),
+            "another store may have been there"
+        );
     }
 
     #[test]

@@ -37,6 +37,17 @@ impl Change {
             Self::Stop(_) | Self::Resume { .. } => None,
         }
     }
+
+    /// The scope in which it begins something. A barrier of that scope refuses it.
+    pub(super) fn begun_in(&self) -> Option<&str> {
+        match self {
+            Self::Swap { entry, writing: Writing::Begin, .. } => Some(&entry.record.scope),
+            Self::Swap { writing: Writing::Change, .. }
+            | Self::Delete { .. }
+            | Self::Stop(_)
+            | Self::Resume { .. } => None,
+        }
+    }
 }
 
 pub(super) enum Written {

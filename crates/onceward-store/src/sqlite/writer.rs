@@ -9,7 +9,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use onceward::{Barrier, Identity, OperationId, StoreError};
+use onceward::{Identity, OperationId, StoreError};
 use rusqlite::{Connection, ErrorCode};
 
 use super::disk;
@@ -20,7 +20,6 @@ use super::queue::{Batch, Change, PAUSE, Priority, Queue, Sleep, WriteJob, Writt
 use super::rows::{Replaces, Touch};
 use super::schema::LedgerRow;
 use super::{Shared, rows, schema};
-use crate::writing::Writing;
 
 /// How many operations may have an unwritten replay tally. Beyond that, replays are not counted.
 const MAX_TALLIES: usize = 65_536;
@@ -504,7 +503,10 @@ impl Core {
         epoch: Option<u64>,
         touched: &mut Touched,
     ) -> rusqlite::Result<Written> {
-        if let Some(barrier) = find_barrier(connection, change)? {
+        let begun_in = change.begun_in();
+        if let Some(barrier) =
+            begun_in.map(|scope| rows::barrier_of(connection, scope)).transpose()?.flatten()
+        {
             let found = change.id().map(|id| rows::load(connection, id)).transpose()?.flatten();
             let Change::Swap { expected, .. } = change else { return Ok(Written::Stopped(barrier)) };
             return Ok(match found.as_ref().map(|found| found.version) == *expected {
@@ -567,19 +569,6 @@ impl Core {
             drop(self.commit(&mut writer, &[], &tallies));
         }
         self.restore_sync(&mut writer);
-    }
-}
-
-/// The barrier that refuses the change, if it begins something.
-fn find_barrier(connection: &Connection, change: &Change) -> rusqlite::Result<Option<Barrier>> {
-    match change {
-        Change::Swap { entry, writing: Writing::Begin, .. } => {
-            rows::barrier_of(connection, &entry.record.scope)
-        }
-        Change::Swap { writing: Writing::Change, .. }
-        | Change::Delete { .. }
-        | Change::Stop(_)
-        | Change::Resume { .. } => Ok(None),
     }
 }
 
