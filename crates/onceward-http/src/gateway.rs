@@ -189,7 +189,7 @@ pub(crate) async fn answer(app: &Arc<App>, request: Request) -> Response {
     }
 }
 
-/// The listener that a request came to.
+/// The listener of a request.
 #[derive(Clone)]
 pub(crate) enum Entrance {
     /// It answers for everything. Upstreams have host names.
@@ -204,8 +204,8 @@ impl Entrance {
         app.gateway.upstreams.contains_key(name).then(|| Self::Upstream(Arc::from(name)))
     }
 
-    /// Gives a request to an upstream's host name or port the path that it would have under `/gw/NAME`, so that the same
-    /// rules apply.
+    /// Gives a request to an upstream's host name or port the path that it would have under `/gw/NAME`, so that the
+    /// same rules apply.
     pub(crate) fn locate(&self, app: &App, request: &mut Request) {
         let name = match self {
             Self::Upstream(name) => Arc::clone(name),

@@ -8,8 +8,8 @@
 //!
 //! # Layout
 //! - [`options`](HttpOptions): the URL. `link`: connections, retries, and replies. `lane`: requests on the caller's
-//!   thread. `direct`: the same over a Unix socket. `batch`: requests of several callers. `refusal`: what a reply that is an error means. `tls`:
-//!   whom to trust. `clock`: the ledger's time. `tallies`: counts of replays.
+//!   thread. `direct`: the same over a Unix socket. `batch`: requests of several callers. `refusal`: what a reply that
+//!   is an error means. `tls`: whom to trust. `clock`: the ledger's time. `tallies`: counts of replays.
 
 mod batch;
 mod clock;

@@ -279,7 +279,7 @@ mod tests {
         let (third, ()) = tokio::join!(send(), async move {
             assert_ne!(stream.read(&mut [0; 1024]).await.unwrap(), 0);
         });
-        assert_eq!(third, (false, true), "the caller is told that it may send the request again");
+        assert_eq!(third, (false, true), "the caller may send the request again");
         let (fourth, _) = tokio::join!(send(), async {
             let (mut stream, _) = listener.accept().await.unwrap();
             serve(&mut stream, "").await;

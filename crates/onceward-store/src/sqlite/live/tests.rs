@@ -71,7 +71,7 @@ fn every_change_to_finished_records_has_a_counter_of_its_own() {
     assert_eq!((own, other.epoch()), (Some(before), Some(after)));
     assert!(after > before);
 
-    // Another process begins after the commit of this one, and before it has told so.
+    // Another process begins after the commit of this one, and before this one has ended its change.
     let (first, second) = (begin(&live), begin(&other));
     let (own, first) = live.end_finished_change(&first);
     assert_eq!((own, live.epoch()), (None, None), "the other one is still changing records");
