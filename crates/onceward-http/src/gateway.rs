@@ -43,7 +43,7 @@ use std::time::Instant;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use hyper::{Method, StatusCode, header};
 use onceward::{Happened, InvalidInput, Policy, Problem};
@@ -179,13 +179,14 @@ pub(crate) fn has(path: &str) -> bool {
 
 /// Admits the caller of a request to an upstream, and answers it.
 pub(crate) async fn answer(app: &Arc<App>, request: Request) -> Response {
-    match tenants::admit_to_gateway(app, request) {
-        Ok((request, tenant)) => by_path(app, tenant, request).await,
-        // A refusal of the server itself, in the form that the SDKs of vendors understand.
-        Err(mut refused) => match refused.extensions_mut().remove::<Problem>() {
-            Some(problem) => reply::for_sdks(refused, &problem),
-            None => refused,
-        },
+    let mut refused = match tenants::admit_to_gateway(app, request) {
+        Ok((request, tenant)) => return by_path(app, tenant, request).await,
+        Err(refused) => refused.into_response(),
+    };
+    // A refusal of the server itself, in the form that the SDKs of vendors understand.
+    match refused.extensions_mut().remove::<Problem>() {
+        Some(problem) => reply::for_sdks(refused, &problem),
+        None => refused,
     }
 }
 

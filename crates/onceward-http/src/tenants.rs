@@ -256,13 +256,15 @@ pub(crate) async fn admit_api(State(app): State<Arc<App>>, request: Request, nex
 
 /// Admits callers of the gateway: finds the tenant of `Once-Token`, which is removed, and keeps its rate. The gateway
 /// reads the body, which may not be longer than the tenant's limit nor slower than the server's.
-pub(crate) fn admit_to_gateway(app: &Arc<App>, request: Request) -> Result<(Request, Tenant), Response> {
-    let identified = identify(app, request, Credential::OnceToken);
-    let (request, tenant) = identified.map_err(IntoResponse::into_response)?;
-    check_wishes(request.headers()).map_err(IntoResponse::into_response)?;
+pub(crate) fn admit_to_gateway(
+    app: &Arc<App>,
+    request: Request,
+) -> Result<(Request, Tenant), ProblemResponse> {
+    let (request, tenant) = identify(app, request, Credential::OnceToken)?;
+    check_wishes(request.headers())?;
     let most = tenant.limits.max_body.unwrap_or(usize::MAX);
     if request.body().size_hint().lower() > most as u64 {
-        return Err(problem::of_body(&Refused::TooLong, most));
+        return Err(problem::of_body(&Refused::TooLong, most).into());
     }
     Ok((request.map(|body| Body::new(app.intake.paced(body, most as u64))), tenant))
 }
