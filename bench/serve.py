@@ -25,6 +25,8 @@ RESTATE_VERSION = "1.7.12"
 RESTATE = "node_modules/@restatedev/restate-server-linux-x64/bin/restate-server"
 # Every operation has content of its own: an equal request with another key can be a retry.
 CHARGE = '{"order":"%s","amount":100,"currency":"eur"}'
+# A vendor that honours keys. Requests to it use connections again.
+KEYED = 'class = "keyed"\nkey = { in = "header", name = "Idempotency-Key" }\nwindow = "24h"\n'
 BEGIN = '{"name":"charge","key":"%s","input":{"amount":100,"currency":"eur"}}'
 # How often the start of the server is measured.
 STARTS = 20
@@ -102,9 +104,9 @@ def folder_in(options):
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def serve_command(options, folder, port, upstream=None):
+def serve_command(options, folder, port, upstream=None, rules=""):
     policy = folder / "onceward.toml"
-    policy.write_text(f'[upstream.bank]\nurl = "{upstream}"\nallow_private = true\n' if upstream else "")
+    policy.write_text(f'[upstream.bank]\nurl = "{upstream}"\nallow_private = true\n{rules}' if upstream else "")
     return [options.once, "--config", str(policy), "--ledger", f"sqlite:{folder}/once.db", "serve",
             "--listen", f"{HOST}:{port}"]
 
@@ -114,11 +116,11 @@ def private(folder):
 
 
 @contextmanager
-def once_serve(options, upstream=None):
+def once_serve(options, upstream=None, rules=""):
     """`once serve` with a new ledger and one upstream; gives its address."""
     with folder_in(options) as folder:
         port = free_port()
-        command = serve_command(options, folder, port, upstream)
+        command = serve_command(options, folder, port, upstream, rules)
         with running(command, env=private(folder), stderr=subprocess.DEVNULL):
             wait_for(port, "/healthz")
             yield f"http://{HOST}:{port}"
@@ -255,9 +257,15 @@ def firsts_layer(options):
         return wrk(options, url, "first", "/charges")
 
 
-def firsts_gateway(options):
-    with other(options, "axum") as api, once_serve(options, api) as url:
+def firsts_gateway(options, rules=""):
+    with other(options, "axum") as api, once_serve(options, api, rules) as url:
         return wrk(options, url, "first", "/gw/bank/charges")
+
+
+def firsts_proxy(options, *words):
+    """The same requests, API and load generator without a ledger: what the sharing of processors leaves."""
+    with other(options, "axum") as api, other(options, "proxy", api, *words) as url:
+        return wrk(options, url, "first", "/charges")
 
 
 def firsts_restate(options):
@@ -300,6 +308,9 @@ MEASURED = {
     "first: idempotency layer on axum": firsts_layer,
     "first: once serve, ledger over HTTP": firsts_remote,
     "first: once serve, gateway": firsts_gateway,
+    "first: once serve, gateway, vendor with keys": lambda options: firsts_gateway(options, KEYED),
+    "first: bare proxy": firsts_proxy,
+    "first: bare proxy, a connection each": lambda options: firsts_proxy(options, "fresh"),
     f"first: Restate {RESTATE_VERSION}": firsts_restate,
     "read, 1 connection: bare proxy": lambda options: reads_proxy(options, 1),
     "read, 1 connection: once serve, gateway": lambda options: reads_gateway(options, 1),

@@ -2,7 +2,8 @@
 //!
 //! - `axum`: a bare server. It is also the API behind the gateway and the proxy.
 //! - `model`: a model that answers chat completions at once, or with the pauses that the request asks for.
-//! - `proxy UPSTREAM`: a bare proxy that forwards every request as it is.
+//! - `proxy UPSTREAM`: a bare proxy that forwards every request as it is. `proxy UPSTREAM fresh`: each on a connection of
+//!   its own.
 //! - `layer FILE`: the bare server behind the idempotency layer, with a ledger in this file.
 //! - `ledger URL CALLERS SECONDS`: first calls of this ledger by one process. Prints one JSON line.
 //!
@@ -45,7 +46,8 @@ fn main() {
     match words.as_slice() {
         ["axum"] => runtime.block_on(serve(api())),
         ["model"] => runtime.block_on(serve(model())),
-        ["proxy", upstream] => runtime.block_on(serve(proxy(upstream))),
+        ["proxy", upstream] => runtime.block_on(serve(proxy(upstream, usize::MAX))),
+        ["proxy", upstream, "fresh"] => runtime.block_on(serve(proxy(upstream, 0))),
         ["layer", file] => {
             let layer = IdempotencyLayer::new(ledger(&format!("sqlite:{file}")));
             runtime.block_on(serve(api().layer(layer)));
@@ -108,10 +110,12 @@ async fn complete(body: Bytes) -> Response {
 
 type HttpClient = Client<HttpConnector, Body>;
 
-fn proxy(upstream: &str) -> Router {
+/// A proxy that keeps this many idle connections.
+fn proxy(upstream: &str, idle: usize) -> Router {
     let mut connector = HttpConnector::new();
     connector.set_nodelay(true);
-    let client: HttpClient = Client::builder(TokioExecutor::new()).build(connector);
+    let client: HttpClient =
+        Client::builder(TokioExecutor::new()).pool_max_idle_per_host(idle).build(connector);
     Router::new().fallback(forward).with_state((client, Arc::from(upstream)))
 }
 

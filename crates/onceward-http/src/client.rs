@@ -1,6 +1,6 @@
 //! The HTTP client for upstreams.
 //!
-//! - `fresh`: connections on which nothing was sent before.
+//! - `fresh`: connections on which nothing was sent before, and those of requests that may be sent twice.
 
 mod fresh;
 
@@ -23,7 +23,7 @@ use onceward::InvalidInput;
 use rustls::{ClientConfig, RootCertStore};
 use tower::Service;
 
-use fresh::{Connected, Fresh};
+use fresh::{Connected, Fresh, Reuse};
 
 /// How long connecting to an upstream may take.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(30);
@@ -54,6 +54,9 @@ pub enum Connection {
     Kept,
     /// No other request was sent on it. If the server closed one between two requests, the second would be in doubt.
     Fresh,
+    /// It may be used again, because the request may be sent twice. If there is no response and [`Watch::is_reused`],
+    /// the caller sends it once more.
+    Reused,
 }
 
 /// Which addresses an upstream may have.
@@ -191,12 +194,13 @@ impl Remote {
                 // The library retries a request only if no byte of it was sent.
                 if error.is_connect() { SendError::NotSent(words) } else { SendError::MaybeSent(words) }
             }),
-            Connection::Fresh => self.fresh.send(request).await,
+            Connection::Fresh => self.fresh.send(request, Reuse::Forbidden).await,
+            Connection::Reused => self.fresh.send(request, Reuse::Allowed).await,
         }
     }
 }
 
-/// Notes whether a request on a fresh connection got one.
+/// Notes whether a request on a fresh or reused connection got one.
 pub struct Watch(Connected);
 
 impl Watch {
@@ -211,6 +215,12 @@ impl Watch {
     #[must_use]
     pub fn is_connected(&self) -> bool {
         self.0.get()
+    }
+
+    /// Whether another request was sent on the connection before. The server may have closed it meanwhile.
+    #[must_use]
+    pub fn is_reused(&self) -> bool {
+        self.0.is_reused()
     }
 }
 

@@ -45,7 +45,7 @@ use std::time::Instant;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use hyper::{Method, StatusCode, header};
 use onceward::{Happened, InvalidInput, Policy, Problem};
@@ -54,7 +54,7 @@ use quick_cache::sync::Cache;
 use crate::App;
 use crate::headers;
 use crate::observe::{self, CallSurface};
-use crate::tenants::Tenant;
+use crate::tenants::{self, Tenant};
 use aliases::KeysInUse;
 use config::UpstreamConfig;
 use delivery::Delivery;
@@ -74,6 +74,8 @@ use upstream::Upstream;
 
 /// The path under which upstreams answer.
 const PREFIX: &str = "/gw/";
+/// What the host name of an upstream ends with.
+const LOCAL: &str = ".localhost";
 /// The most actions that are remembered in memory. For a forgotten one the ledger is asked again.
 const MEMORY: usize = 10_000;
 
@@ -151,9 +153,14 @@ impl Gateway {
 
     /// The upstream that answers under a host name: `NAME.localhost`, or the one that is configured.
     fn by_host(&self, host: &str) -> Option<&Arc<Upstream>> {
-        let host = host.rsplit_once(':').map_or(host, |(host, _)| host).to_ascii_lowercase();
-        let by_name = host.strip_suffix(".localhost").and_then(|name| self.upstreams.get(name));
-        by_name.or_else(|| self.upstreams.values().find(|upstream| upstream.host.as_ref() == Some(&host)))
+        let host = host.rsplit_once(':').map_or(host, |(host, _)| host);
+        let is_own = |upstream: &&Arc<Upstream>| {
+            upstream.host.as_ref().is_some_and(|own| own.eq_ignore_ascii_case(host))
+        };
+        let parts = host.len().checked_sub(LOCAL.len()).and_then(|at| host.split_at_checked(at));
+        let local = parts.filter(|(_, domain)| domain.eq_ignore_ascii_case(LOCAL));
+        let by_name = local.and_then(|(name, _)| self.upstreams.get(&name.to_ascii_lowercase()));
+        by_name.or_else(|| self.upstreams.values().find(is_own))
     }
 }
 
@@ -162,40 +169,73 @@ pub(crate) use delivery::Receipts;
 
 pub(crate) fn router() -> Router<Arc<App>> {
     Router::new()
-        .route("/gw/{upstream}", any(by_path))
-        .route("/gw/{upstream}/", any(by_path))
-        .route("/gw/{upstream}/{*path}", any(by_path))
+        .route("/gw/{upstream}", any(routed))
+        .route("/gw/{upstream}/", any(routed))
+        .route("/gw/{upstream}/{*path}", any(routed))
 }
 
-/// A refusal of the server itself, in the form that the SDKs of vendors understand.
-pub(crate) async fn for_sdks(mut response: Response) -> Response {
-    match response.extensions_mut().remove::<Problem>() {
-        Some(problem) => reply::for_sdks(response, &problem),
-        None => response,
+async fn routed(State(app): State<Arc<App>>, request: Request) -> Response {
+    answer(&app, request).await
+}
+
+/// Whether [`answer`] answers for this path: the same paths as those of [`router`].
+pub(crate) fn has(path: &str) -> bool {
+    path.strip_prefix(PREFIX).is_some_and(|rest| !rest.is_empty() && !rest.starts_with('/'))
+}
+
+/// Admits the caller of a request to an upstream, and answers it.
+pub(crate) async fn answer(app: &Arc<App>, request: Request) -> Response {
+    let mut refused = match tenants::admit_to_gateway(app, request) {
+        Ok((request, tenant)) => return by_path(app, tenant, request).await,
+        Err(refused) => refused.into_response(),
+    };
+    // A refusal of the server itself, in the form that the SDKs of vendors understand.
+    match refused.extensions_mut().remove::<Problem>() {
+        Some(problem) => reply::for_sdks(refused, &problem),
+        None => refused,
     }
 }
 
-/// The routes, and the same upstreams under their host names. A request to one gets the path that it would have under
-/// `/gw/NAME`, so that the same middleware applies.
-pub(crate) fn by_host(app: Arc<App>, routes: Router) -> Router {
-    let rewrite = axum::middleware::map_request(move |mut request: Request| {
-        let host = request.uri().host().or_else(|| request.headers().get(header::HOST)?.to_str().ok());
-        if let Some(upstream) = host.and_then(|host| app.gateway.by_host(host)) {
-            move_under(&upstream.name, &mut request);
-        }
-        std::future::ready(request)
-    });
-    Router::new().fallback_service(routes).layer(rewrite)
+/// The listener of a request.
+#[derive(Clone)]
+pub(crate) enum Entrance {
+    /// It answers for everything. Upstreams have host names.
+    Shared,
+    /// It answers for this upstream alone.
+    Upstream(Arc<str>),
 }
 
-/// The routes, for a listener that only one upstream has. `None` if there is no such upstream.
-pub(crate) fn router_of(app: &App, name: &str, routes: Router) -> Option<Router> {
-    let name = app.gateway.upstreams.get(name)?.name.clone();
-    let rewrite = axum::middleware::map_request(move |mut request: Request| {
-        move_under(&name, &mut request);
+impl Entrance {
+    /// The entrance of this upstream alone. `None` if there is no such upstream.
+    pub(crate) fn of(app: &App, name: &str) -> Option<Self> {
+        app.gateway.upstreams.contains_key(name).then(|| Self::Upstream(Arc::from(name)))
+    }
+
+    /// Gives a request to an upstream's host name or port the path that it would have under `/gw/NAME`, so that the
+    /// same rules apply.
+    pub(crate) fn locate(&self, app: &App, request: &mut Request) {
+        let name = match self {
+            Self::Upstream(name) => Arc::clone(name),
+            Self::Shared => {
+                let host = request.uri().host();
+                let host = host.or_else(|| request.headers().get(header::HOST)?.to_str().ok());
+                match host.and_then(|host| app.gateway.by_host(host)) {
+                    Some(upstream) => Arc::from(upstream.name.as_str()),
+                    None => return,
+                }
+            }
+        };
+        move_under(&name, request);
+    }
+}
+
+/// The routes, with the requests of this entrance located.
+pub(crate) fn entered(app: Arc<App>, entrance: Entrance, routes: Router) -> Router {
+    let locate = axum::middleware::map_request(move |mut request: Request| {
+        entrance.locate(&app, &mut request);
         std::future::ready(request)
     });
-    Some(Router::new().fallback_service(routes).layer(rewrite))
+    Router::new().fallback_service(routes).layer(locate)
 }
 
 /// Puts the path of a request under an upstream's.
@@ -209,15 +249,15 @@ fn move_under(name: &str, request: &mut Request) {
     }
 }
 
-async fn by_path(State(app): State<Arc<App>>, request: Request) -> Response {
+async fn by_path(app: &Arc<App>, tenant: Tenant, request: Request) -> Response {
     // The path as it was sent, so that escapes in it stay as they are.
     let rest = request.uri().path().strip_prefix(PREFIX).unwrap_or_default();
     let (name, path) = match rest.split_once('/') {
-        Some((name, path)) => (name, without_dots(&format!("/{path}"))),
+        Some((name, _)) => (name, without_dots(&rest[name.len()..])),
         None => (rest, "/".to_owned()),
     };
     match app.gateway.upstreams.get(name).cloned() {
-        Some(upstream) => enter(&app, upstream, path, request).await,
+        Some(upstream) => enter(app, tenant, upstream, path, request).await,
         None => {
             let detail = "no upstream has this name; add it to onceward.toml as [upstream.NAME]";
             reply::refusal(StatusCode::NOT_FOUND, "NOT_FOUND", None, detail)
@@ -227,6 +267,10 @@ async fn by_path(State(app): State<Arc<App>>, request: Request) -> Response {
 
 /// A path without dot segments (RFC 3986), also if they are escaped: rules are about the path that the upstream sees.
 fn without_dots(path: &str) -> String {
+    // Most paths have none.
+    if !path.contains('.') && !path.contains("%2e") && !path.contains("%2E") {
+        return path.to_owned();
+    }
     let is_dots = |segment: &str, count: usize| {
         let plain = segment.to_ascii_lowercase().replace("%2e", ".");
         plain.len() == count && plain.bytes().all(|byte| byte == b'.')
@@ -247,11 +291,13 @@ fn without_dots(path: &str) -> String {
     format!("/{}", kept.join("/"))
 }
 
-async fn enter(app: &Arc<App>, upstream: Arc<Upstream>, path: String, request: Request) -> Response {
-    let Some(tenant) = request.extensions().get::<Tenant>().or_else(|| app.tenants.open()).cloned() else {
-        let detail = "the server requires a token in the header Once-Token";
-        return reply::refusal(StatusCode::UNAUTHORIZED, "UNAUTHORIZED", Some(Happened::No), detail);
-    };
+async fn enter(
+    app: &Arc<App>,
+    tenant: Tenant,
+    upstream: Arc<Upstream>,
+    path: String,
+    request: Request,
+) -> Response {
     let target = upstream.path(&path);
     let query = request.uri().query().map(str::to_owned);
     if matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS | Method::TRACE) {
@@ -381,7 +427,8 @@ fn spawned(app: &App, arrived: Arrived, reader: Arc<Reader>) -> JoinHandle<Respo
     let mutation =
         Mutation { gateway, metrics, tenant, upstream, path, request, wishes, asked, reader, receipts };
     let span = observe::call_span(CallSurface::Gateway, mutation.trace_parent());
-    app.work.spawn(mutation.run().instrument(span))
+    // Boxed, because the future is large and is moved on its way to its task.
+    app.work.spawn(Box::pin(mutation.run()).instrument(span))
 }
 
 /// The answer to a request that was answered before. Nothing is run, so the client may go away at any time.

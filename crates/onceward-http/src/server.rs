@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::http::StatusCode;
-use axum::middleware::{from_fn_with_state, map_response};
+use axum::middleware::from_fn_with_state;
 use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError, watch};
 use tokio::task::JoinSet;
@@ -29,8 +29,9 @@ pub use unix::UnixSocket;
 
 use crate::App;
 use crate::connections::Connections;
+use crate::gateway::Entrance;
 use crate::{api, gateway, inbox, observe, problem, tenants};
-use connection::Service;
+use connection::{Answers, Service};
 
 /// How long requests in flight may take after `shutdown`, unless the configuration says otherwise.
 pub const DRAIN: Duration = Duration::from_secs(30);
@@ -39,19 +40,16 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// Everything the server answers.
 pub fn router(app: Arc<App>) -> Router {
-    gateway::by_host(Arc::clone(&app), routes(app))
+    gateway::entered(Arc::clone(&app), Entrance::Shared, routes(app))
 }
 
 fn routes(app: Arc<App>) -> Router {
     let api = api::router().layer(from_fn_with_state(Arc::clone(&app), tenants::admit_api));
-    let gateway = gateway::router()
-        .layer(from_fn_with_state(Arc::clone(&app), tenants::admit_gateway))
-        .layer(map_response(gateway::for_sdks));
     Router::new()
         .merge(observe::router(&app))
         .merge(api::document())
         .merge(api)
-        .merge(gateway)
+        .merge(gateway::router())
         .merge(inbox::router())
         .fallback(async || {
             problem::refusal(
@@ -69,7 +67,8 @@ fn routes(app: Arc<App>) -> Router {
 
 /// Everything that one upstream answers on a port of its own. `None` if there is no such upstream.
 pub fn upstream_router(app: &Arc<App>, name: &str) -> Option<Router> {
-    gateway::router_of(app, name, routes(Arc::clone(app)))
+    let entrance = Entrance::of(app, name)?;
+    Some(gateway::entered(Arc::clone(app), entrance, routes(Arc::clone(app))))
 }
 
 /// Serves connections until `shutdown` resolves, then lets the requests in flight end.
@@ -114,13 +113,16 @@ pub async fn serve_all(
     let links = Arc::new(Connections::default());
     let (stop, stopping) = watch::channel(());
     let hosts = app.gateway.hosts();
-    let service = Service::new(router(Arc::clone(&app)), app.limits(), Arc::clone(&hosts));
+    let answers = |entrance| Answers { entrance, routes: routes(Arc::clone(&app)), app: Arc::clone(&app) };
+    let service = Service::new(answers(Entrance::Shared), app.limits(), Arc::clone(&hosts));
     let mut accepting = JoinSet::new();
     for listener in listeners {
         let (room, links, stopping) = (Arc::clone(&room), Arc::clone(&links), stopping.clone());
-        let own = listener.upstream.as_deref().and_then(|name| upstream_router(&app, name));
-        let service = own
-            .map_or_else(|| service.clone(), |router| Service::new(router, app.limits(), Arc::clone(&hosts)));
+        let own = listener.upstream.as_deref().and_then(|name| Entrance::of(&app, name));
+        let service = match own {
+            Some(entrance) => Service::new(answers(entrance), app.limits(), Arc::clone(&hosts)),
+            None => service.clone(),
+        };
         accepting.spawn(accept(listener, service, room, links, stopping));
     }
     drop(stopping);

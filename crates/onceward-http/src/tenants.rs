@@ -241,11 +241,12 @@ pub fn check_name(name: &str) -> Result<(), InvalidInput> {
 /// Admits callers of the ledger API: finds the tenant of `Authorization: Bearer …`, keeps its rate, reads the body
 /// within its limit, and adds the [`Tenant`] to the request.
 pub(crate) async fn admit_api(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
-    let (request, tenant) = match identify(&app, request, Credential::Bearer) {
+    let (mut request, tenant) = match identify(&app, request, Credential::Bearer) {
         Ok(identified) => identified,
         Err(refused) => return refused.into_response(),
     };
     let most = tenant.max_body(app.limits().body_bytes);
+    request.extensions_mut().insert(tenant);
     let (head, body) = request.into_parts();
     match app.intake.whole_up_to(body, most).await {
         Ok(body) => next.run(Request::from_parts(head, Body::from(body))).await,
@@ -255,19 +256,17 @@ pub(crate) async fn admit_api(State(app): State<Arc<App>>, request: Request, nex
 
 /// Admits callers of the gateway: finds the tenant of `Once-Token`, which is removed, and keeps its rate. The gateway
 /// reads the body, which may not be longer than the tenant's limit nor slower than the server's.
-pub(crate) async fn admit_gateway(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
-    let (request, tenant) = match identify(&app, request, Credential::OnceToken) {
-        Ok(identified) => identified,
-        Err(refused) => return refused.into_response(),
-    };
-    if let Err(refused) = check_wishes(request.headers()) {
-        return refused.into_response();
-    }
+pub(crate) fn admit_to_gateway(
+    app: &Arc<App>,
+    request: Request,
+) -> Result<(Request, Tenant), ProblemResponse> {
+    let (request, tenant) = identify(app, request, Credential::OnceToken)?;
+    check_wishes(request.headers())?;
     let most = tenant.limits.max_body.unwrap_or(usize::MAX);
     if request.body().size_hint().lower() > most as u64 {
-        return problem::of_body(&Refused::TooLong, most);
+        return Err(problem::of_body(&Refused::TooLong, most).into());
     }
-    next.run(request.map(|body| Body::new(app.intake.paced(body, most as u64)))).await
+    Ok((request.map(|body| Body::new(app.intake.paced(body, most as u64))), tenant))
 }
 
 /// Refuses a header of the gateway that occurs twice or cannot be read: without it, the request would mean something
@@ -305,7 +304,6 @@ fn identify(
         bucket.take(Instant::now()).map_err(problem::rate_limited)?;
     }
     request.headers_mut().remove(ONCE_TOKEN);
-    request.extensions_mut().insert(tenant.clone());
     Ok((request, tenant))
 }
 

@@ -1,8 +1,12 @@
 //! A cache of finished records, bounded by their size.
 //!
-//! A finished record changes only if it is settled, forgotten or verified, or when it expires. Each such change
-//! advances an epoch that the store can read. So a cached record is as current as the stored one while the epoch is
-//! the one under which it was read.
+//! A finished record changes only if it is settled, forgotten or verified, when its delivery is noted, or when it
+//! expires. Each such change advances an epoch that the store can read. So a cached record is as current as the stored
+//! one while the epoch is the one under which it was read. A store that knows which records it has changed itself says
+//! so: then the others stay current while only this store advances the epoch.
+
+#[cfg(feature = "sqlite")]
+mod own;
 
 use std::sync::Arc;
 
@@ -17,6 +21,8 @@ const RECORD_BYTES: usize = 900;
 
 pub(crate) struct Cache {
     records: ByteCache<OperationId, Entry, ByBytes>,
+    #[cfg(feature = "sqlite")]
+    own: std::sync::Mutex<own::OwnChanges>,
 }
 
 #[derive(Clone)]
@@ -37,11 +43,20 @@ impl Weighter<OperationId, Entry> for ByBytes {
 impl Cache {
     pub(crate) fn new(bytes: u64) -> Self {
         let items = usize::try_from(bytes).unwrap_or(usize::MAX) / RECORD_BYTES;
-        Self { records: ByteCache::with_weighter(items, bytes, ByBytes) }
+        Self {
+            records: ByteCache::with_weighter(items, bytes, ByBytes),
+            #[cfg(feature = "sqlite")]
+            own: std::sync::Mutex::default(),
+        }
     }
 
     pub(crate) fn find(&self, id: &OperationId, epoch: u64) -> Option<Arc<Record>> {
-        self.records.get(id).filter(|entry| entry.epoch == epoch).map(|entry| entry.record)
+        let entry = self.records.get(id)?;
+        #[cfg(feature = "sqlite")]
+        let is_current = entry.epoch == epoch || self.own().are_all_between(entry.epoch, epoch);
+        #[cfg(not(feature = "sqlite"))]
+        let is_current = entry.epoch == epoch;
+        is_current.then_some(entry.record)
     }
 
     /// The record as it was last kept, which may have changed since.
@@ -50,9 +65,40 @@ impl Cache {
         self.records.get(id).map(|entry| entry.record)
     }
 
+    /// Keeps a record that was read, or written, under this epoch.
     pub(crate) fn keep(&self, record: &Arc<Record>, epoch: u64) {
-        if record.state == State::Done && weight(record) <= MAX_RECORD_BYTES {
-            self.records.insert(record.id.clone(), Entry { epoch, record: Arc::clone(record) });
+        if record.state != State::Done || weight(record) > MAX_RECORD_BYTES {
+            return;
+        }
+        // Held while the record is inserted: a change after this removes it.
+        #[cfg(feature = "sqlite")]
+        let own = self.own();
+        #[cfg(feature = "sqlite")]
+        if own.may_have_changed(&record.id, epoch) {
+            return;
+        }
+        self.records.insert(record.id.clone(), Entry { epoch, record: Arc::clone(record) });
+    }
+
+    #[cfg(feature = "sqlite")]
+    fn own(&self) -> std::sync::MutexGuard<'_, own::OwnChanges> {
+        self.own.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// This store has changed these records, and the epoch from `before` to `after`. `before` is `None` if others may
+    /// have changed records in between.
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn changed_here<'a>(
+        &self,
+        ids: impl Iterator<Item = &'a OperationId>,
+        before: Option<u64>,
+        after: u64,
+    ) {
+        let mut own = self.own();
+        own.advance(before, after);
+        for id in ids {
+            self.records.remove(id);
+            own.add(id);
         }
     }
 

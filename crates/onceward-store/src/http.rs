@@ -8,11 +8,12 @@
 //!
 //! # Layout
 //! - [`options`](HttpOptions): the URL. `link`: connections, retries, and replies. `lane`: requests on the caller's
-//!   thread. `batch`: requests of several callers. `refusal`: what a reply that is an error means. `tls`:
-//!   whom to trust. `clock`: the ledger's time. `tallies`: counts of replays.
+//!   thread. `direct`: the same over a Unix socket. `batch`: requests of several callers. `refusal`: what a reply that
+//!   is an error means. `tls`: whom to trust. `clock`: the ledger's time. `tallies`: counts of replays.
 
 mod batch;
 mod clock;
+mod direct;
 mod lane;
 mod link;
 mod options;
@@ -44,6 +45,7 @@ use crate::writing::{Writing, only_swap};
 use crate::{Backend, Overwrite, back_up_by};
 use batch::Swaps;
 use clock::ServerClock;
+use direct::Direct;
 use lane::Lanes;
 use link::{Link, Unanswered};
 use tallies::Tallies;
@@ -75,6 +77,8 @@ const SLOW: Duration = Duration::from_millis(250);
 pub struct HttpStore {
     link: Arc<Link>,
     lanes: Lanes,
+    /// If the server is on a Unix socket.
+    direct: Option<Direct>,
     clock: Arc<ServerClock>,
     identity: Identity,
     /// How the server's own store finds out whether an owner is alive.
@@ -105,9 +109,9 @@ impl HttpStore {
         let link = Arc::new(link);
         let tallies = Tallies::start(&runtime, &link);
         let Hello { identity, watch: server_watch, takes_swaps } = hello;
-        let lanes = Lanes::new(&link);
+        let (lanes, direct) = (Lanes::new(&link), Direct::new(&link));
         let swaps = takes_swaps.then(|| Swaps::new(&link));
-        Ok(Arc::new(Self { link, lanes, clock, identity, server_watch, tallies, swaps, runtime }))
+        Ok(Arc::new(Self { link, lanes, direct, clock, identity, server_watch, tallies, swaps, runtime }))
     }
 
     /// Runs a request on the store's thread. The task ends with its caller.
@@ -141,6 +145,12 @@ impl HttpStore {
         until: Instant,
         mode: WriteMode,
     ) -> Result<R, Unanswered> {
+        if mode == WriteMode::Blocking
+            && let Some(direct) = &self.direct
+            && let Some(answer) = direct.write(name, body, until)
+        {
+            return answer;
+        }
         let body = body.clone();
         let send = move |link: Arc<Link>| async move { link.write(name, &body, until).await };
         let send = match mode {

@@ -111,6 +111,22 @@ fn a_newer_file_and_a_foreign_one_are_left_alone() {
 }
 
 #[test]
+fn a_change_of_one_record_leaves_the_others_in_the_cache() {
+    let fixture = Fixture::new();
+    let store = fixture.store();
+    let ledger = Ledger::new(Arc::clone(&store) as Arc<dyn Store>).blocking();
+    let [kept, changed] = ["kept", "changed"].map(|key| Arc::clone(pay(&ledger, key).unwrap().record()));
+    pollster::block_on(ledger.ledger().note_delivery(&changed, 1)).unwrap();
+    // Behind the ledger's back, so that only the cache has them.
+    let forget = "DELETE FROM operations";
+    fixture.shell().execute(forget, []).unwrap();
+    let cached = |id| pollster::block_on(store.load_cached(id)).unwrap();
+    assert_eq!(cached(&kept.id).map(|record| record.version), Some(kept.version));
+    let noted = cached(&changed.id).expect("what was written is cached as well");
+    assert_eq!(noted.detail.delivered_ms, Some(1));
+}
+
+#[test]
 fn a_record_changed_by_one_process_is_not_served_from_anothers_cache() {
     let fixture = Fixture::new();
     let (here, there) = (fixture.ledger(), fixture.ledger());

@@ -1,11 +1,16 @@
-//! Connections on which nothing was sent before.
+//! Connections on which nothing was sent before, and connections for requests that may be sent twice.
 //!
 //! A request that must not be in doubt needs a connection of its own. To open one takes a round trip, and several with
 //! TLS. So when a server has answered, a connection is opened for the next request. It is closed if none comes soon,
-//! long before servers close silent connections.
+//! long before servers close silent connections. A request that may be sent twice takes a connection that was used
+//! before: if the server has just closed it, the request is sent again.
+//!
+//! - `pool`: connections that wait.
 
+mod pool;
+
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use hyper::body::Incoming;
@@ -15,12 +20,15 @@ use hyper::http::uri::{Authority, Scheme};
 use hyper::{Request, Response, Uri, Version};
 use tower::ServiceExt;
 
-use super::{Body, CONNECT_PATIENCE, Connector, SendError, in_words};
+use super::{Body, CONNECT_PATIENCE, Connector, IDLE, SendError, in_words};
+use pool::{Pool, Take};
 
 /// How long a connection waits for a request.
 const LIFE: Duration = Duration::from_secs(2);
 /// The most connections that wait for requests.
 const MOST: usize = 16;
+/// The most connections that wait to be used again.
+const MOST_USED: usize = 64;
 
 /// Opens connections, each for one request.
 pub(super) struct Fresh {
@@ -31,29 +39,54 @@ pub(super) struct Fresh {
 struct Opener {
     connector: Connector,
     address: Uri,
-    spares: Mutex<Vec<Spare>>,
-    /// How many connections wait for requests or are being opened.
-    count: AtomicUsize,
+    /// Connections on which nothing was sent.
+    spares: Arc<Pool>,
+    /// How many of them are being opened.
+    opening: AtomicUsize,
+    /// Connections that can be used again.
+    used: Arc<Pool>,
 }
 
-/// A connection that waits for a request.
-struct Spare {
-    sender: SendRequest<Body>,
-    number: usize,
-}
-
-/// Whether a request has a connection. A request without one was not sent.
+/// Whether a request has a connection, and whether that was used before. A request without one was not sent.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Connected(Arc<AtomicBool>);
+pub(super) struct Connected(Arc<Flags>);
+
+#[derive(Debug, Default)]
+struct Flags {
+    is_connected: AtomicBool,
+    is_reused: AtomicBool,
+}
 
 impl Connected {
     pub(super) fn get(&self) -> bool {
-        self.0.load(Ordering::Acquire)
+        self.0.is_connected.load(Ordering::Acquire)
     }
 
-    fn set(&self, is_connected: bool) {
-        self.0.store(is_connected, Ordering::Release);
+    pub(super) fn is_reused(&self) -> bool {
+        self.0.is_reused.load(Ordering::Acquire)
     }
+
+    fn set(&self, by: Option<Origin>) {
+        self.0.is_reused.store(by == Some(Origin::Used), Ordering::Release);
+        self.0.is_connected.store(by.is_some(), Ordering::Release);
+    }
+}
+
+/// Where a connection comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    New,
+    /// It was opened beforehand.
+    Spare,
+    /// Other requests were sent on it.
+    Used,
+}
+
+/// Whether a connection may be one that was used before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reuse {
+    Allowed,
+    Forbidden,
 }
 
 impl Fresh {
@@ -68,39 +101,45 @@ impl Fresh {
             Some(port) if port != usual => format!("{}:{port}", authority.host()),
             Some(_) | None => authority.host().to_owned(),
         };
-        let (spares, count) = (Mutex::default(), AtomicUsize::new(0));
-        let all = Arc::new(Opener { connector, address: address.clone(), spares, count });
+        let (spares, used) = (Pool::new(LIFE, MOST), Pool::new(IDLE, MOST_USED));
+        let (address, opening) = (address.clone(), AtomicUsize::new(0));
+        let all = Arc::new(Opener { connector, address, spares, opening, used });
         Some(Self { all, host: HeaderValue::try_from(host).ok()? })
     }
 
-    /// Sends a request on a connection of its own.
-    pub(super) async fn send(&self, mut request: Request<Body>) -> Result<Response<Incoming>, SendError> {
+    /// Sends a request: on a connection of its own, or on one that is used again.
+    pub(super) async fn send(
+        &self,
+        mut request: Request<Body>,
+        reuse: Reuse,
+    ) -> Result<Response<Incoming>, SendError> {
         let connected = request.extensions_mut().remove::<Connected>().unwrap_or_default();
         if let Some(path) = request.uri().path_and_query().cloned() {
             *request.uri_mut() = Uri::from(path);
         }
         request.headers_mut().entry(header::HOST).or_insert_with(|| self.host.clone());
         loop {
-            let spare = self.all.take();
-            let is_spare = spare.is_some();
-            let mut sender = match spare {
-                Some(sender) => sender,
-                None => self.all.open().await.map_err(SendError::NotSent)?,
+            let (mut sender, origin) = match self.all.take(reuse) {
+                Some(found) => found,
+                // Boxed, so that the future of a request with a connection is small.
+                None => (Box::pin(self.all.open()).await.map_err(SendError::NotSent)?, Origin::New),
             };
-            connected.set(true);
+            connected.set(Some(origin));
             let mut error = match sender.try_send_request(request).await {
                 Ok(response) => {
-                    if keeps_open(&response) {
-                        self.all.open_another();
+                    match reuse {
+                        Reuse::Allowed if keeps_open(&response) => self.all.used.put(sender),
+                        Reuse::Forbidden if keeps_open(&response) => self.all.open_another(),
+                        Reuse::Allowed | Reuse::Forbidden => {}
                     }
                     return Ok(response);
                 }
                 Err(error) => error,
             };
             match error.take_message() {
-                // The server closed the connection before it was used.
-                Some(unsent) if is_spare => {
-                    connected.set(false);
+                // The server closed the connection before this request was sent on it.
+                Some(unsent) if origin != Origin::New => {
+                    connected.set(None);
                     request = unsent;
                 }
                 Some(_) => return Err(SendError::NotSent(in_words(error.error()))),
@@ -118,20 +157,14 @@ fn keeps_open(response: &Response<Incoming>) -> bool {
 }
 
 impl Opener {
-    fn spares(&self) -> MutexGuard<'_, Vec<Spare>> {
-        self.spares.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The newest connection that waits.
-    fn take(&self) -> Option<SendRequest<Body>> {
-        let mut spares = self.spares();
-        while let Some(spare) = spares.pop() {
-            self.count.fetch_sub(1, Ordering::Relaxed);
-            if !spare.sender.is_closed() {
-                return Some(spare.sender);
-            }
-        }
-        None
+    /// A connection that waits: one that was used before, if it may be, or one that was not.
+    fn take(&self, reuse: Reuse) -> Option<(SendRequest<Body>, Origin)> {
+        let used = match reuse {
+            Reuse::Allowed => self.used.take(Take::Ready),
+            Reuse::Forbidden => None,
+        };
+        let spare = || Some((self.spares.take(Take::Any)?, Origin::Spare));
+        used.map(|used| (used, Origin::Used)).or_else(spare)
     }
 
     async fn open(&self) -> Result<SendRequest<Body>, String> {
@@ -145,38 +178,19 @@ impl Opener {
 
     /// Opens a connection for the next request.
     fn open_another(self: &Arc<Self>) {
-        if self.count.fetch_add(1, Ordering::Relaxed) >= MOST {
-            self.count.fetch_sub(1, Ordering::Relaxed);
+        if self.opening.fetch_add(1, Ordering::Relaxed) + self.spares.len() >= MOST {
+            self.opening.fetch_sub(1, Ordering::Relaxed);
             return;
         }
         let all = Arc::clone(self);
         tokio::spawn(async move {
             let opened = tokio::time::timeout(CONNECT_PATIENCE, all.open()).await;
-            let Ok(Ok(sender)) = opened else {
-                // The next request opens its own, and reports the failure.
-                all.count.fetch_sub(1, Ordering::Relaxed);
-                return;
-            };
-            let number = all.put(sender);
-            tokio::time::sleep(LIFE).await;
-            all.close(number);
+            // If it failed, the next request opens its own, and reports the failure.
+            if let Ok(Ok(sender)) = opened {
+                all.spares.put(sender);
+            }
+            all.opening.fetch_sub(1, Ordering::Relaxed);
         });
-    }
-
-    fn put(&self, sender: SendRequest<Body>) -> usize {
-        static NUMBERS: AtomicUsize = AtomicUsize::new(0);
-        let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
-        self.spares().push(Spare { sender, number });
-        number
-    }
-
-    /// Closes a connection that no request has used.
-    fn close(&self, number: usize) {
-        let mut spares = self.spares();
-        if let Some(place) = spares.iter().position(|spare| spare.number == number) {
-            drop(spares.swap_remove(place));
-            self.count.fetch_sub(1, Ordering::Relaxed);
-        }
     }
 }
 
@@ -186,7 +200,9 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::{TcpListener, TcpStream};
 
-    use crate::client::{Connection, Remote, full};
+    use http_body_util::BodyExt;
+
+    use crate::client::{Connection, Remote, SendError, Watch, full};
 
     /// Reads a request and answers it.
     async fn serve(stream: &mut TcpStream, more: &str) {
@@ -218,22 +234,57 @@ mod tests {
         });
         // The next one waits already.
         let mut second = accept().await;
-        while remote.fresh.all.spares().is_empty() {
+        while remote.fresh.all.spares.len() == 0 {
             tokio::task::yield_now().await;
         }
         assert!(is_over(&mut first).await, "nothing else is sent on the first");
         let _ = tokio::join!(send(), serve(&mut second, ""));
         // One that the server closes before it is used does not count.
         drop(accept().await);
-        let is_closed = || remote.fresh.all.spares().iter().any(|spare| spare.sender.is_closed());
-        while !is_closed() {
+        while !remote.fresh.all.spares.has_closed() {
             tokio::task::yield_now().await;
         }
         let _ = tokio::join!(send(), async {
             let mut stream = accept().await;
             serve(&mut stream, "connection: close\r\n").await;
         });
-        let left = remote.fresh.all.count.load(std::sync::atomic::Ordering::Relaxed);
+        let opening = remote.fresh.all.opening.load(std::sync::atomic::Ordering::Relaxed);
+        let left = opening + remote.fresh.all.spares.len();
         assert_eq!(left, 0, "this server does not expect silent connections");
+    }
+
+    #[tokio::test]
+    async fn a_request_that_may_be_sent_twice_uses_a_connection_again() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let remote = Remote::new(&format!("http://{}", listener.local_addr().unwrap())).unwrap();
+        let send = async || {
+            let mut request = remote.request(Method::PUT, "/x", HeaderMap::new(), full(""));
+            let watch = Watch::of(&mut request);
+            let answer = remote.send(request, Connection::Reused).await;
+            let is_answered = match answer {
+                Ok(answer) => answer.into_body().collect().await.is_ok(),
+                Err(SendError::NotSent(_) | SendError::MaybeSent(_)) => false,
+            };
+            (is_answered, watch.is_reused())
+        };
+        let (first, mut stream) = tokio::join!(send(), async {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            serve(&mut stream, "").await;
+            stream
+        });
+        assert_eq!(first, (true, false));
+        let (second, ()) = tokio::join!(send(), serve(&mut stream, ""));
+        assert_eq!(second, (true, true), "on the same connection");
+        // The server reads the request and hangs up.
+        let (third, ()) = tokio::join!(send(), async move {
+            assert_ne!(stream.read(&mut [0; 1024]).await.unwrap(), 0);
+        });
+        assert_eq!(third, (false, true), "the caller may send the request again");
+        let (fourth, _) = tokio::join!(send(), async {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            serve(&mut stream, "").await;
+            stream
+        });
+        assert_eq!(fourth, (true, false));
     }
 }

@@ -44,6 +44,7 @@ struct Note {
     tenant: Tenant,
     readers: Arc<Readers>,
     record: Arc<Record>,
+    place: Place,
 }
 
 impl Delivery {
@@ -54,8 +55,9 @@ impl Delivery {
         asked: Instant,
         receipts: &Receipts,
     ) -> Self {
+        let place = (tenant.name.clone(), record.id.clone());
         let (readers, record) = (Arc::clone(readers), Arc::clone(record));
-        let note = Note { tenant: tenant.clone(), readers, record };
+        let note = Note { tenant: tenant.clone(), readers, record, place };
         Self { note, asked, receipts: receipts.clone(), grace_ms: None }
     }
 
@@ -104,15 +106,11 @@ impl Delivery {
 }
 
 impl Note {
-    fn place(&self) -> Place {
-        (self.tenant.name.clone(), self.record.id.clone())
-    }
-
     /// Notes that the answer counts as delivered from then on.
     fn at(&self, at_ms: i64) -> Option<Writing> {
         let runtime = tokio::runtime::Handle::try_current().ok()?;
         // The client's next request may be faster than the write.
-        self.readers.delivering(&self.place(), self.record.attempt, at_ms);
+        self.readers.delivering(&self.place, self.record.attempt, at_ms);
         if self.record.detail.delivered_ms.is_some_and(|known_ms| known_ms <= at_ms) {
             return Some(Writing::NotNeeded);
         }
@@ -157,7 +155,7 @@ impl Receipts {
 
     fn add(&self, receipt: Receipt) {
         if self.is_sequential {
-            receipt.note.readers.unconfirmed(&receipt.note.place());
+            receipt.note.readers.unconfirmed(&receipt.note.place);
         }
         let mut all = lock(&self.all);
         all.retain(|one| one.at.elapsed() < RESET || one.grace_from.is_some());
@@ -167,7 +165,7 @@ impl Receipts {
     /// The client closed its connection, and has read everything.
     pub(crate) fn are_confirmed(&self) {
         for receipt in std::mem::take(&mut *lock(&self.all)) {
-            receipt.note.readers.confirmed(&receipt.note.place());
+            receipt.note.readers.confirmed(&receipt.note.place);
         }
     }
 
@@ -176,7 +174,7 @@ impl Receipts {
     pub(crate) fn are_read(&self) {
         let all = std::mem::take(&mut *lock(&self.all));
         for receipt in all {
-            receipt.note.readers.confirmed(&receipt.note.place());
+            receipt.note.readers.confirmed(&receipt.note.place);
             if let Some(at_ms) = receipt.grace_from {
                 drop(receipt.note.at(at_ms));
             }
@@ -188,15 +186,14 @@ impl Receipts {
         let all = std::mem::take(&mut *lock(&self.all));
         for receipt in all.into_iter().filter(|one| one.at.elapsed() < RESET) {
             let Receipt { note, writing, .. } = receipt;
-            let place = note.place();
-            note.readers.taking_back(&place);
+            note.readers.taking_back(&note.place);
             tokio::spawn(async move {
                 // The later write counts.
                 if let Writing::Task(writing) = writing {
                     drop(writing.await);
                 }
-                drop(note.tenant.ledger.take_delivery_back(&place.1).await);
-                note.readers.taken_back(&place);
+                drop(note.tenant.ledger.take_delivery_back(&note.place.1).await);
+                note.readers.taken_back(&note.place);
             });
         }
     }

@@ -9,7 +9,7 @@ use hyper::body::Incoming;
 use hyper::header::{self, HeaderValue};
 use hyper::http::response::Parts;
 use hyper::{HeaderMap, StatusCode};
-use onceward::{Attempt, Done, Failure};
+use onceward::{Attempt, Class, Done, Failure};
 use serde_json::value::RawValue;
 use tokio::sync::watch;
 
@@ -60,11 +60,21 @@ pub(crate) struct Exchange {
     /// The caller signed the request with its own key in it.
     pub(crate) is_signed: bool,
     pub(crate) on_final: OnFinal,
+    /// Which connections it may be sent on.
+    connection: Connection,
     live: Mutex<Live>,
     /// The client's request.
     reader: Arc<Reader>,
     /// Whether an attempt was made.
     begun: watch::Sender<bool>,
+}
+
+/// How often a request was sent, to get one answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sends {
+    Once,
+    /// The connection of the first broke, and it may have arrived.
+    Twice,
 }
 
 /// What came back.
@@ -85,7 +95,14 @@ impl Exchange {
     ) -> Self {
         let (tenant, upstream, reader) = (tenant.clone(), Arc::clone(upstream), Arc::clone(reader));
         let (live, begun) = (Mutex::default(), watch::Sender::new(false));
-        Self { tenant, upstream, ruling, request, is_signed, on_final: OnFinal::Store, live, reader, begun }
+        let (on_final, connection) = (OnFinal::Store, Connection::Fresh);
+        Self { tenant, upstream, ruling, request, is_signed, on_final, connection, live, reader, begun }
+    }
+
+    /// The same for an operation of this class: the one of this call, which may be stricter than the rule's.
+    pub(crate) fn of_class(mut self, class: Class) -> Self {
+        self.connection = connection(class);
+        self
     }
 
     /// Whether this request made an attempt.
@@ -123,7 +140,8 @@ impl Exchange {
         let mut pause_ms = *ASK_AGAIN_MS.start();
         let until = Instant::now() + Duration::from_millis(self.ruling.terms.wait_ms);
         loop {
-            let reply = match self.received(&attempt, &request, sent_before).await? {
+            let (received, sends) = self.received(&attempt, &request, sent_before).await?;
+            let reply = match received {
                 Received::Whole(reply) => reply,
                 Received::Large(head, begun, rest) => {
                     self.live().stream = Some((head, begun, rest));
@@ -141,6 +159,10 @@ impl Exchange {
                 pause_ms = (pause_ms * 2).min(*ASK_AGAIN_MS.end());
                 continue;
             }
+            if verdict == Verdict::Rejected && sends == Sends::Twice {
+                let why = format!("status {} is about a request that was sent again", reply.status.as_u16());
+                return Err(Failure::in_doubt(why));
+            }
             return self.ended(verdict, reply, sent);
         }
     }
@@ -152,7 +174,7 @@ impl Exchange {
         attempt: &Attempt,
         request: &Request,
         sent_before: bool,
-    ) -> Result<Received, Failure> {
+    ) -> Result<(Received, Sends), Failure> {
         let watch = OnceLock::new();
         let patience = self.ruling.timeout;
         let sending = tokio::time::timeout(patience, self.send(request, &watch));
@@ -214,7 +236,7 @@ impl Exchange {
         }
     }
 
-    async fn send(&self, request: &Request, watch: &OnceLock<Watch>) -> Result<Received, SendError> {
+    async fn send(&self, request: &Request, watch: &OnceLock<Watch>) -> Result<(Received, Sends), SendError> {
         let mut headers = with_trailers(&request.headers, forwarded(&request.headers));
         headers.remove(header::EXPECT);
         headers.insert(header::CONTENT_LENGTH, request.payload.len().into());
@@ -227,10 +249,23 @@ impl Exchange {
                 headers.insert(TRACE_PARENT, onward);
             }
         }
-        let (method, path) = (request.method.clone(), request.path_and_query());
-        let mut request = self.upstream.remote.request(method, &path, headers, request.payload.body());
-        watch.get_or_init(|| Watch::of(&mut request));
-        let response = self.upstream.remote.send(request, Connection::Fresh).await?;
+        let (method, path) = (&request.method, request.path_and_query());
+        let remote = &self.upstream.remote;
+        let body = || request.payload.body();
+        let mut first = remote.request(method.clone(), &path, headers.clone(), body());
+        let watch = watch.get_or_init(|| Watch::of(&mut first));
+        let (response, sends) = match remote.send(first, self.connection).await {
+            // The server may have closed the connection without reading the request. This says nothing about the
+            // upstream, so it is not an attempt of its own.
+            Err(SendError::MaybeSent(_)) if watch.is_reused() => {
+                let again = remote.request(method.clone(), &path, headers, body());
+                let answer = remote.send(again, Connection::Fresh).await.map_err(|error| match error {
+                    SendError::NotSent(why) | SendError::MaybeSent(why) => SendError::MaybeSent(why),
+                });
+                (answer?, Sends::Twice)
+            }
+            sent => (sent?, Sends::Once),
+        };
         let (head, mut rest) = response.into_parts();
         let cut = |why: String| SendError::MaybeSent(format!("the upstream's answer broke off: {why}"));
         let mut body = BytesMut::new();
@@ -242,17 +277,23 @@ impl Exchange {
             }
             if body.len() > self.upstream.max_stored {
                 if head.status.is_success() && head.status != StatusCode::ACCEPTED {
-                    return Ok(Received::Large(head, body.freeze(), rest));
+                    return Ok((Received::Large(head, body.freeze(), rest), sends));
                 }
                 return Err(cut(format!("it is longer than {} bytes", self.upstream.max_stored)));
             }
         }
-        Ok(Received::Whole(Reply {
-            status: head.status,
-            headers: head.headers,
-            body: body.freeze(),
-            trailers,
-        }))
+        let reply = Reply { status: head.status, headers: head.headers, body: body.freeze(), trailers };
+        Ok((Received::Whole(reply), sends))
+    }
+}
+
+/// The connections for requests of this class. If the server closes one that was used before while a request is on its
+/// way, the request may have arrived: then it is sent again, if the upstream recognizes it.
+fn connection(class: Class) -> Connection {
+    match class {
+        Class::Keyed => Connection::Reused,
+        // The second of two equal requests may be refused because of the first, as one that deletes what is gone.
+        Class::Read | Class::Idempotent | Class::Probed | Class::Once => Connection::Fresh,
     }
 }
 
@@ -282,4 +323,22 @@ pub(crate) fn with_trailers(original: &HeaderMap, mut passed: HeaderMap) -> Head
         passed.append(header::TRAILER, names.clone());
     }
     passed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_the_upstream_recognizes_uses_a_connection_again() {
+        for (class, expected) in [
+            (Class::Keyed, Connection::Reused),
+            (Class::Idempotent, Connection::Fresh),
+            (Class::Read, Connection::Fresh),
+            (Class::Once, Connection::Fresh),
+            (Class::Probed, Connection::Fresh),
+        ] {
+            assert_eq!(connection(class), expected, "{class:?}");
+        }
+    }
 }

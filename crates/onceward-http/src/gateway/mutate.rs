@@ -174,7 +174,7 @@ impl Mutation {
             pinned.is_some(),
             &self.reader,
         );
-        let exchange = Arc::new(exchange);
+        let exchange = Arc::new(exchange.of_class(resolved.intent.terms.class));
         let begins = resolved.alias.as_ref().is_some_and(|alias| alias.turn.is_some());
         if begins {
             // If another gateway has begun it, this request does not wait for that one.

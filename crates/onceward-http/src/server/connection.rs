@@ -19,8 +19,9 @@ use tower::ServiceExt;
 
 use super::listener::{Accepted, Stream};
 use super::resets::{Resettable, Socket};
+use crate::App;
 use crate::connections::{Link, RequestBody, ResponseBody};
-use crate::gateway::Receipts;
+use crate::gateway::{self, Entrance, Receipts};
 use crate::limits::{Limits, Reach};
 use crate::{host, inbox, problem};
 
@@ -39,10 +40,32 @@ pub struct Arrival {
     pub local: Option<SocketAddr>,
 }
 
+/// What answers the requests of a listener.
+#[derive(Clone)]
+pub(super) struct Answers {
+    pub(super) entrance: Entrance,
+    /// The same as of the routes, and what is most frequent: requests to upstreams.
+    pub(super) app: Arc<App>,
+    pub(super) routes: Router,
+}
+
+impl Answers {
+    async fn answer(self, mut request: Request<Body>) -> Response<Body> {
+        self.entrance.locate(&self.app, &mut request);
+        if gateway::has(request.uri().path()) {
+            return gateway::answer(&self.app, request).await;
+        }
+        match self.routes.oneshot(request).await {
+            Ok(response) => response,
+            Err(never) => match never {},
+        }
+    }
+}
+
 /// What answers the requests of all connections.
 #[derive(Clone)]
 pub(super) struct Service {
-    router: Router,
+    answers: Answers,
     builder: auto::Builder<TokioExecutor>,
     patience: Duration,
     /// Further names of this machine: those that the configuration gives to upstreams.
@@ -50,7 +73,7 @@ pub(super) struct Service {
 }
 
 impl Service {
-    pub(super) fn new(router: Router, limits: &Limits, hosts: Arc<[String]>) -> Self {
+    pub(super) fn new(answers: Answers, limits: &Limits, hosts: Arc<[String]>) -> Self {
         let patience = Duration::from_millis(limits.header_ms);
         let mut builder = auto::Builder::new(TokioExecutor::new());
         builder.http1().timer(TokioTimer::new()).header_read_timeout(patience).max_buf_size(BUFFER);
@@ -61,7 +84,7 @@ impl Service {
             .keep_alive_timeout(PING)
             .max_header_list_size(64 * 1024)
             .max_concurrent_streams(STREAMS);
-        Self { router, builder, patience, hosts }
+        Self { answers, builder, patience, hosts }
     }
 
     /// How long a client may be silent.
@@ -102,7 +125,7 @@ impl Service {
         let receipts = Receipts::default();
         let known = receipts.clone();
         let service = service_fn(move |request: Request<Incoming>| {
-            let (router, hosts, exchange) = (self.router.clone(), Arc::clone(&self.hosts), link.exchange());
+            let (answers, hosts, exchange) = (self.answers.clone(), Arc::clone(&self.hosts), link.exchange());
             // Requests of HTTP/2 overlap, so the next one says nothing about the last answer.
             let receipts = if request.version() < Version::HTTP_2 {
                 known.are_read();
@@ -115,7 +138,8 @@ impl Service {
                 request.extensions_mut().insert(Arrival { local });
                 request.extensions_mut().insert(receipts);
                 let response = if is_admitted(&request, local, &hosts) {
-                    answer(router, request).await
+                    // Boxed, so that the connection does not move the future of every kind of request.
+                    Box::pin(answers.answer(request)).await
                 } else {
                     from_elsewhere()
                 };
@@ -142,13 +166,6 @@ impl Service {
         } else {
             receipts.are_confirmed();
         }
-    }
-}
-
-async fn answer(router: Router, request: Request<Body>) -> Response<Body> {
-    match router.oneshot(request).await {
-        Ok(response) => response,
-        Err(never) => match never {},
     }
 }
 

@@ -184,6 +184,36 @@ async fn certain_failures_are_retried_and_their_answers_passed_on() {
 }
 
 #[tokio::test]
+async fn a_connection_that_breaks_between_two_charges_costs_no_attempt() {
+    for breaks in [Act::Close, Act::Reset] {
+        let vendor = Vendor::start(Some("idempotency-key")).await;
+        vendor.script([Act::Answer, breaks]);
+        let rig = Rig::start(&stripe(&vendor, "attempts = 1")).await;
+        let charge = async |key, body| rig.post(CHARGE, &[("idempotency-key", key)], body).await;
+        assert_eq!(charge("one", "amount=1").await.status, StatusCode::OK);
+        // It arrives on the connection of the first, takes effect, and its answer is lost.
+        assert_eq!(charge("two", "amount=2").await.status, StatusCode::OK);
+        let keys: Vec<String> =
+            vendor.posts().iter().map(|seen| seen.header("idempotency-key").unwrap().into()).collect();
+        assert_eq!(
+            (vendor.effects(), keys.len()),
+            (2, 3),
+            "the vendor recognizes the request that comes again"
+        );
+        assert_eq!(keys[1], keys[2]);
+
+        // If that one is rejected, nothing is known about the first.
+        vendor.script([Act::Answer, Act::Close, Act::Refuse(429, "{}")]);
+        assert_eq!(charge("three", "amount=3").await.status, StatusCode::OK);
+        let doubt = charge("four", "amount=4").await;
+        assert_eq!(
+            (doubt.status, doubt.header("once-happened")),
+            (StatusCode::FAILED_DEPENDENCY, Some("unknown"))
+        );
+    }
+}
+
+#[tokio::test]
 async fn the_budget_counts_every_layer() {
     let vendor = Vendor::start(Some("idempotency-key")).await;
     vendor.script(std::iter::repeat_n(Act::Refuse(429, "{}"), 20));

@@ -23,11 +23,11 @@ use super::options::{Endpoint, HttpOptions, Security, bracketed};
 use super::{refusal, tls};
 
 /// The first and the longest pause between two tries.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(200));
+pub(super) const PAUSES: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(200));
 /// How long to try to connect.
-const CONNECT: Duration = Duration::from_secs(2);
+pub(super) const CONNECT: Duration = Duration::from_secs(2);
 /// How many connections are kept for later.
-const MAX_IDLE: usize = 64;
+pub(super) const MAX_IDLE: usize = 64;
 
 type Sender = SendRequest<Full<Bytes>>;
 
@@ -128,6 +128,24 @@ impl Link {
         }
     }
 
+    /// Where the server is.
+    pub(super) fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    /// The head of a request with a body of this length, as it is sent.
+    pub(super) fn head(&self, name: &str, length: usize) -> Vec<u8> {
+        let mut head = Vec::with_capacity(512);
+        head.extend_from_slice(format!("POST {}{name} HTTP/1.1\r\n", self.root).as_bytes());
+        for (name, value) in &self.headers {
+            for part in [name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"] {
+                head.extend_from_slice(part);
+            }
+        }
+        head.extend_from_slice(format!("content-length: {length}\r\n\r\n").as_bytes());
+        head
+    }
+
     /// Whether requests have a token.
     pub(super) fn has_token(&self) -> bool {
         self.headers.contains_key(AUTHORIZATION)
@@ -193,7 +211,7 @@ impl Link {
         Ok(())
     }
 
-    fn decode<R: Message>(&self, bytes: &[u8]) -> Result<R, StoreError> {
+    pub(super) fn decode<R: Message>(&self, bytes: &[u8]) -> Result<R, StoreError> {
         wire::decode(bytes).map_err(|error| StoreError::Unusable {
             what: format!("the reply of the ledger's server at {} cannot be read: {error}", self.shown),
         })
@@ -225,7 +243,8 @@ impl Link {
         self.interpret(response, sent)
     }
 
-    fn interpret(&self, response: Response<Bytes>, sent: Sent) -> Result<Bytes, SendError> {
+    /// The message of a reply, or what its error means.
+    pub(super) fn interpret(&self, response: Response<Bytes>, sent: Sent) -> Result<Bytes, SendError> {
         let headers = response.headers();
         if let Some(now_ms) = number(headers.get(wire::NOW_HEADER)) {
             self.clock.read(now_ms, sent);

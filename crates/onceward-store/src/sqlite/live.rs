@@ -42,6 +42,8 @@ const ANCHOR_AT: u64 = 16;
 const NEWEST_AT: u64 = 112;
 /// How far the ledger has come: a [`Progress`].
 const PROGRESS_AT: u64 = 400;
+/// The number of the latest change to finished records, written before it is committed.
+const CHANGE_AT: u64 = 432;
 /// How often the latest time is recorded and the anchor checked.
 const CLOCK_UPDATE_MS: i64 = 60_000;
 /// The byte that is locked while the anchor is set or the database is set up.
@@ -410,18 +412,32 @@ impl Live {
     }
 
     /// Announces a change to finished records before it is committed. Only the current writer of the database may
-    /// call this.
+    /// call this, so each change has a number of its own, and no value of the counter occurs twice.
     ///
     /// A process that dies in between leaves an odd counter, and nothing is served from caches until the next change.
-    pub(super) fn begin_finished_change(&self) -> std::io::Result<()> {
-        self.file.write_all_at(&(self.raw_epoch() | 1).to_le_bytes(), EPOCH_AT)
+    pub(super) fn begin_finished_change(&self) -> std::io::Result<FinishedChange> {
+        let epoch = self.raw_epoch();
+        let number = self.change_number().max(epoch.div_ceil(2)) + 1;
+        self.file.write_all_at(&number.to_le_bytes(), CHANGE_AT)?;
+        self.file.write_all_at(&(2 * number - 1).to_le_bytes(), EPOCH_AT)?;
+        Ok(FinishedChange { number, before: Some(epoch).filter(|epoch| epoch.is_multiple_of(2)) })
     }
 
-    /// Announces that the change was committed or rolled back.
-    pub(super) fn end_finished_change(&self) {
-        let epoch = (self.raw_epoch() | 1).wrapping_add(1);
-        // A counter that stays odd is safe. It only costs speed.
-        drop(self.file.write_all_at(&epoch.to_le_bytes(), EPOCH_AT));
+    /// Announces that the change was committed or rolled back. Returns the epochs before and after it: before it is
+    /// `None` if another process may have changed finished records in between.
+    pub(super) fn end_finished_change(&self, change: &FinishedChange) -> (Option<u64>, u64) {
+        let after = 2 * change.number;
+        // If another process has begun a change, it ends both. A counter that stays odd is safe. It only costs speed.
+        let is_last = || self.change_number() == change.number;
+        let is_told = is_last() && self.file.write_all_at(&after.to_le_bytes(), EPOCH_AT).is_ok();
+        // A change that begins after this ends with a higher number.
+        (change.before.filter(|_| is_told && is_last()), after)
+    }
+
+    fn change_number(&self) -> u64 {
+        let mut bytes = [0; 8];
+        // An older build has not counted.
+        self.file.read_exact_at(&mut bytes, CHANGE_AT).map_or(0, |()| u64::from_le_bytes(bytes))
     }
 
     /// Notes how far the ledger has come, after a commit.
@@ -512,6 +528,14 @@ impl Live {
             }
         })
     }
+}
+
+/// A change to finished records that is being written.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct FinishedChange {
+    number: u64,
+    /// The counter before it, unless another process was changing finished records, or died while it did.
+    before: Option<u64>,
 }
 
 /// Whether a description is for an exclusive lock.

@@ -37,10 +37,21 @@ impl Change {
             Self::Stop(_) | Self::Resume { .. } => None,
         }
     }
+
+    /// The scope in which it begins something. A barrier of that scope refuses it.
+    pub(super) fn begun_in(&self) -> Option<&str> {
+        match self {
+            Self::Swap { entry, writing: Writing::Begin, .. } => Some(&entry.record.scope),
+            Self::Swap { writing: Writing::Change, .. }
+            | Self::Delete { .. }
+            | Self::Stop(_)
+            | Self::Resume { .. } => None,
+        }
+    }
 }
 
 pub(super) enum Written {
-    /// With the epoch before the commit, under which the record may be cached.
+    /// With the epoch under which the record may be cached: the one before the commit, or after its own change.
     Yes {
         epoch: Option<u64>,
     },
@@ -49,6 +60,16 @@ pub(super) enum Written {
     Stopped(Barrier),
     /// The barrier that was set, found or lifted.
     Barrier(Option<Barrier>),
+}
+
+impl Written {
+    /// The record may be cached under this epoch.
+    pub(super) fn is_under(&mut self, now: u64) {
+        match self {
+            Self::Yes { epoch } => *epoch = Some(now),
+            Self::Conflict(_) | Self::Stopped(_) | Self::Barrier(_) => {}
+        }
+    }
 }
 
 /// How urgent a change is.

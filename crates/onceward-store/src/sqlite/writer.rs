@@ -9,17 +9,17 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use onceward::{Barrier, Identity, OperationId, StoreError};
+use onceward::{Identity, OperationId, StoreError};
 use rusqlite::{Connection, ErrorCode};
 
 use super::disk;
+use super::live::FinishedChange;
 use super::options::Sync;
 use super::progress::Progress;
 use super::queue::{Batch, Change, PAUSE, Priority, Queue, Sleep, WriteJob, Written};
 use super::rows::{Replaces, Touch};
 use super::schema::LedgerRow;
 use super::{Shared, rows, schema};
-use crate::writing::Writing;
 
 /// How many operations may have an unwritten replay tally. Beyond that, replays are not counted.
 const MAX_TALLIES: usize = 65_536;
@@ -403,10 +403,16 @@ impl Core {
             // If this fails too, the connection is closed below, which also rolls back.
             drop(connection.execute_batch("ROLLBACK"));
         }
-        if touched == Touched::Finished {
-            self.shared.live.end_finished_change();
+        let own_epoch = match &touched {
+            Touched::NothingFinished => None,
+            Touched::Finished(change) => self.end_finished_change(change, changes),
+        };
+        let mut written = result.map_err(|error| self.explain_failure(writer, error))?;
+        if let Some(own) = own_epoch {
+            for written in &mut written {
+                written.is_under(own);
+            }
         }
-        let written = result.map_err(|error| self.explain_failure(writer, error))?;
         // A commit to a file that is no longer the ledger's does not count.
         self.shared.live.check_unchanged()?;
         Ok(written)
@@ -497,7 +503,10 @@ impl Core {
         epoch: Option<u64>,
         touched: &mut Touched,
     ) -> rusqlite::Result<Written> {
-        if let Some(barrier) = find_barrier(connection, change)? {
+        let begun_in = change.begun_in();
+        if let Some(barrier) =
+            begun_in.map(|scope| rows::barrier_of(connection, scope)).transpose()?.flatten()
+        {
             let found = change.id().map(|id| rows::load(connection, id)).transpose()?.flatten();
             let Change::Swap { expected, .. } = change else { return Ok(Written::Stopped(barrier)) };
             return Ok(match found.as_ref().map(|found| found.version) == *expected {
@@ -511,7 +520,7 @@ impl Core {
             Change::Resume { scope } => return rows::resume(connection, scope).map(Written::Barrier),
             // The first change shows the kind of the batch: those of a sweep are all finished records.
             Change::Swap { expected: Some(expected), entry, .. }
-                if *touched == Touched::Finished || entry.replaces == Replaces::SameResult =>
+                if matches!(touched, Touched::Finished(_)) || entry.replaces == Replaces::SameResult =>
             {
                 self.begin_finished_change(touched)?;
                 rows::update(connection, *expected, entry, Touch::Any)?
@@ -538,10 +547,18 @@ impl Core {
     fn begin_finished_change(&self, touched: &mut Touched) -> rusqlite::Result<()> {
         if *touched == Touched::NothingFinished {
             let said = self.shared.live.begin_finished_change();
-            said.map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))?;
-            *touched = Touched::Finished;
+            let change = said.map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))?;
+            *touched = Touched::Finished(change);
         }
         Ok(())
+    }
+
+    /// Lets caches be used again after the commit. Returns the epoch from then on, if it is of this change alone.
+    fn end_finished_change(&self, change: &FinishedChange, changes: &[&Change]) -> Option<u64> {
+        let (before, after) = self.shared.live.end_finished_change(change);
+        let ids = changes.iter().filter_map(|change| change.id());
+        self.shared.cache.changed_here(ids, before, after);
+        before.map(|_| after)
     }
 
     fn write_tallies(&self) {
@@ -552,19 +569,6 @@ impl Core {
             drop(self.commit(&mut writer, &[], &tallies));
         }
         self.restore_sync(&mut writer);
-    }
-}
-
-/// The barrier that refuses the change, if it begins something.
-fn find_barrier(connection: &Connection, change: &Change) -> rusqlite::Result<Option<Barrier>> {
-    match change {
-        Change::Swap { entry, writing: Writing::Begin, .. } => {
-            rows::barrier_of(connection, &entry.record.scope)
-        }
-        Change::Swap { writing: Writing::Change, .. }
-        | Change::Delete { .. }
-        | Change::Stop(_)
-        | Change::Resume { .. } => Ok(None),
     }
 }
 
@@ -583,8 +587,8 @@ impl From<rusqlite::Error> for CommitError {
 }
 
 /// Whether a transaction changes a record that may be cached.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 enum Touched {
     NothingFinished,
-    Finished,
+    Finished(FinishedChange),
 }

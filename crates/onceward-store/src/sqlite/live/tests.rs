@@ -57,3 +57,31 @@ fn a_forked_process_cannot_write_notes() {
     let inherited = InheritedLock { token, live: Arc::clone(&live), _file, process: ANOTHER_PROCESS };
     assert!(inherited.note_dispatch(Dispatch::Begun).is_err());
 }
+
+#[test]
+fn every_change_to_finished_records_has_a_counter_of_its_own() {
+    let (_folder, live) = live();
+    live.start_clock(None).expect("a clock, and with it a file of its full size");
+    let other = Live::open(&SqliteOptions::new(live.database.clone())).expect("another process's view");
+    let begin = |live: &Live| live.begin_finished_change().expect("the file can be written");
+    let before = live.epoch().expect("nothing is being changed");
+    let change = begin(&live);
+    assert_eq!((live.epoch(), other.epoch()), (None, None), "nothing is served from caches now");
+    let (own, after) = live.end_finished_change(&change);
+    assert_eq!((own, other.epoch()), (Some(before), Some(after)));
+    assert!(after > before);
+
+    // Another process begins after the commit of this one, and before this one has ended its change.
+    let (first, second) = (begin(&live), begin(&other));
+    let (own, first) = live.end_finished_change(&first);
+    assert_eq!((own, live.epoch()), (None, None), "the other one is still changing records");
+    let (own, second) = other.end_finished_change(&second);
+    assert_eq!((own, live.epoch()), (None, Some(second)), "and it did not know what was changed before");
+    assert!(second > first && first > after);
+
+    // A process that died in between.
+    let dead = begin(&live);
+    let (own, third) = other.end_finished_change(&begin(&other));
+    assert_eq!((own, live.epoch()), (None, Some(third)));
+    assert!(third > 2 * dead.number);
+}
