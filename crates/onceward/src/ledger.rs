@@ -309,12 +309,7 @@ impl Ledger {
             match (decision, found) {
                 (Decision::Start { .. }, found) => {
                     match self.claim(found.as_deref(), intent, inherit, dispatch).await? {
-                        ClaimResult::Written(claim) => {
-                            return match &intent.undoes {
-                                None => Ok(Begun::Execute(claim)),
-                                Some(id) => self.begin_undo_attempt(claim, id).await,
-                            };
-                        }
+                        ClaimResult::Written(claim) => return self.begun(claim, intent).await,
                         ClaimResult::Conflict(None) if found.is_none() => refused.again()?,
                         ClaimResult::Conflict(found) => seen = found.map(Some),
                         ClaimResult::Stopped(barrier) => return Err(stopped_error(barrier, found)),

@@ -1,5 +1,7 @@
 //! A scope that continues another one: what is replayed, what begins anew, and what the abandoned branch left.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot set up its environment fails")]
+
 mod common;
 
 use std::sync::Arc;

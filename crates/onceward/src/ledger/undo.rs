@@ -238,9 +238,10 @@ impl Ledger {
         }))
     }
 
-    /// Marks the operation for an attempt of its compensation that has just begun, before anything is dispatched.
-    /// Another undo may have ended without effect since this one was requested, and have withdrawn the mark.
-    pub(super) async fn begin_undo_attempt(&self, claim: Claim, id: &OperationId) -> Result<Begun, Error> {
+    /// An attempt that has just begun. That of a compensation marks the operation before anything is dispatched: another
+    /// undo may have ended without effect since this one was requested, and have withdrawn the mark.
+    pub(super) async fn begun(&self, claim: Claim, intent: &Intent) -> Result<Begun, Error> {
+        let Some(id) = &intent.undoes else { return Ok(Begun::Execute(claim)) };
         let (by, attempt) = (claim.record().id.clone(), claim.record().attempt);
         let marked = self
             .change(id, "taking it back", |record, _, now_ms| {

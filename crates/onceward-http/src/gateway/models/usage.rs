@@ -168,7 +168,7 @@ mod tests {
             {"input_tokens": 10, "cache_read_input_tokens": null, "output_tokens": 50}});
         assert_eq!(used(&[start.clone(), delta], 0), (15, 1000, 50, false));
         // A stream that broke off after its first event has an answer of unknown length.
-        assert_eq!(used(&[start.clone()], 80), (15, 1000, 20, true));
+        assert_eq!(used(std::slice::from_ref(&start), 80), (15, 1000, 20, true));
         assert_eq!(used(&[start], 0), (15, 1000, 0, false), "nothing was generated");
     }
 
