@@ -340,7 +340,7 @@ fn a_refusal_says_what_to_do() {
         (StatusCode::SERVICE_UNAVAILABLE, "503"),
     ] {
         let server = status(code);
-        let said = refusal(&format!("{}?timeout=200ms", server.url));
+        let said = refusal(&format!("{}?timeout=2s", server.url));
         assert!(said.contains(words) && said.contains(&server.url), "{code}: {said}");
     }
     let newer = answering(|_| (StatusCode::BAD_REQUEST, [("once-store", "2")]).into_response());

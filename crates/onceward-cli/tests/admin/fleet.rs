@@ -161,14 +161,14 @@ fn a_password_is_never_repeated() {
 fn a_command_that_outlives_once_run_keeps_its_operation_running() {
     for url in servers() {
         let bench = Bench::new();
-        bench.policy("[defaults]\nlease = \"600ms\"\nquarantine = \"100ms\"\n");
+        bench.policy("[defaults]\nlease = \"3s\"\nquarantine = \"100ms\"\n");
         let run = ["run", "--ledger", &url, "--key", "k", "--wait", "0s", "--probe", "exit 10"];
         let run = [&run[..], &["--", "sh", "-c", HELD]].concat();
         let running = bench.start(&run);
         eventually("the command runs", || bench.runs() > 0);
         running.kill();
         // Much longer than lease and quarantine together.
-        let until = std::time::Instant::now() + std::time::Duration::from_secs(3);
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(8);
         while std::time::Instant::now() < until {
             let said = bench.once(&run).exits(4).err();
             assert!(said.contains("IN_PROGRESS"), "{url}: {said}");
@@ -185,14 +185,14 @@ fn a_command_that_outlives_once_run_keeps_its_operation_running() {
 fn a_stopped_once_run_keeps_its_operation_running() {
     for url in servers() {
         let bench = Bench::new();
-        bench.policy("[defaults]\nlease = \"2s\"\nquarantine = \"100ms\"\n");
+        bench.policy("[defaults]\nlease = \"4s\"\nquarantine = \"100ms\"\n");
         let run = ["run", "--ledger", &url, "--key", "k", "--wait", "0s", "--probe", "exit 10"];
         let run = [&run[..], &["--", "sh", "-c", HELD]].concat();
         let running = bench.start(&run);
         eventually("the command runs", || bench.runs() > 0);
         running.signal(nix::sys::signal::Signal::SIGSTOP);
         // Much longer than lease and quarantine together.
-        let until = std::time::Instant::now() + std::time::Duration::from_secs(5);
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(10);
         while std::time::Instant::now() < until {
             let said = bench.once(&run).exits(4).err();
             assert!(said.contains("IN_PROGRESS"), "{url}: {said}");

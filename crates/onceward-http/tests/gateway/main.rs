@@ -24,7 +24,7 @@ use vendor::{Act, Vendor};
 /// A Stripe that this machine serves.
 pub(crate) fn stripe(vendor: &Vendor, more: &str) -> String {
     format!(
-        "[upstream.stripe]\nurl = \"{}\"\nallow_private = true\nbackoff = \"20ms\"\ntimeout = \"300ms\"\n{more}\n",
+        "[upstream.stripe]\nurl = \"{}\"\nallow_private = true\nbackoff = \"20ms\"\ntimeout = \"3s\"\n{more}\n",
         vendor.url
     )
 }
@@ -32,7 +32,7 @@ pub(crate) fn stripe(vendor: &Vendor, more: &str) -> String {
 /// An API without keys.
 pub(crate) fn plain(vendor: &Vendor, more: &str) -> String {
     format!(
-        "[upstream.api]\nurl = \"{}\"\nallow_private = true\nbackoff = \"20ms\"\ntimeout = \"300ms\"\n{more}\n",
+        "[upstream.api]\nurl = \"{}\"\nallow_private = true\nbackoff = \"20ms\"\ntimeout = \"3s\"\n{more}\n",
         vendor.url
     )
 }
@@ -281,7 +281,7 @@ async fn a_call_outlives_its_client_and_its_retry_waits() {
     let vendor = Vendor::start(Some("idempotency-key")).await;
     vendor.script([Act::Hang]);
     let rig =
-        Rig::start(&stripe(&vendor, "timeout = \"60s\"").replacen("timeout = \"300ms\"\n", "", 1)).await;
+        Rig::start(&stripe(&vendor, "timeout = \"60s\"").replacen("timeout = \"3s\"\n", "", 1)).await;
     let call = rig.post(CHARGE, &[("idempotency-key", "k")], "amount=5");
     let sent = async {
         while vendor.posts().is_empty() {

@@ -11,7 +11,7 @@ use crate::vendor::{Act, Vendor};
 
 fn github(vendor: &Vendor, more: &str) -> String {
     format!(
-        "[upstream.github]\nurl = \"{}\"\nallow_private = true\nbackoff = \"20ms\"\ntimeout = \"300ms\"\n{more}\n",
+        "[upstream.github]\nurl = \"{}\"\nallow_private = true\nbackoff = \"20ms\"\ntimeout = \"3s\"\n{more}\n",
         vendor.url
     )
 }

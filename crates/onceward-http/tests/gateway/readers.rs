@@ -62,7 +62,7 @@ fn h2_pay(rig: &Rig, key: &str, amount: &'static str) -> Request<Full<Bytes>> {
 async fn two_clients_that_wait_with_two_keys_have_two_operations() {
     let vendor = Vendor::start(None).await;
     vendor.script([Act::Slow(300), Act::Slow(300), Act::Slow(300)]);
-    let rig = Rig::start(&plain(&vendor, "timeout = \"5s\"").replacen("timeout = \"300ms\"\n", "", 1)).await;
+    let rig = Rig::start(&plain(&vendor, "timeout = \"5s\"").replacen("timeout = \"3s\"\n", "", 1)).await;
     let (a, b, c) = tokio::join!(pay(&rig, "a"), pay(&rig, "b"), pay(&rig, "c"));
     assert_eq!(vendor.effects(), 3, "each of them wanted one");
     assert!(a.body != b.body && b.body != c.body && a.body != c.body);
@@ -88,7 +88,7 @@ async fn one_key_at_the_same_time_is_one_operation() {
 async fn a_new_key_after_the_client_left_is_a_retry() {
     let vendor = Vendor::start(None).await;
     vendor.script([Act::Slow(400)]);
-    let rig = Rig::start(&plain(&vendor, "timeout = \"5s\"").replacen("timeout = \"300ms\"\n", "", 1)).await;
+    let rig = Rig::start(&plain(&vendor, "timeout = \"5s\"").replacen("timeout = \"3s\"\n", "", 1)).await;
     let client = waiting(&rig, "a").await;
     sent(&vendor, 1).await;
     drop(client);
@@ -122,7 +122,7 @@ async fn a_client_that_left_before_the_end_is_known_after_it() {
 async fn a_retry_belongs_to_the_operation_whose_client_left() {
     let vendor = Vendor::start(None).await;
     vendor.script([Act::Slow(600), Act::Slow(600)]);
-    let rig = Rig::start(&plain(&vendor, "timeout = \"5s\"").replacen("timeout = \"300ms\"\n", "", 1)).await;
+    let rig = Rig::start(&plain(&vendor, "timeout = \"5s\"").replacen("timeout = \"3s\"\n", "", 1)).await;
     let leaves = waiting(&rig, "a").await;
     sent(&vendor, 1).await;
     let (stays, retry) = tokio::join!(pay(&rig, "b"), async {
@@ -139,7 +139,7 @@ async fn a_retry_belongs_to_the_operation_whose_client_left() {
 async fn streams_of_http_2_have_clients_of_their_own() {
     let vendor = Vendor::start(None).await;
     vendor.script([Act::Slow(300), Act::Slow(300)]);
-    let rig = Rig::start(&plain(&vendor, "timeout = \"5s\"").replacen("timeout = \"300ms\"\n", "", 1)).await;
+    let rig = Rig::start(&plain(&vendor, "timeout = \"5s\"").replacen("timeout = \"3s\"\n", "", 1)).await;
     let mut client = h2(&rig).await;
     let (a, b) =
         (client.send_request(h2_pay(&rig, "a", "100")), client.send_request(h2_pay(&rig, "b", "100")));
@@ -218,7 +218,7 @@ async fn equal_requests_after_answers_that_were_read_are_all_wanted() {
 async fn a_client_that_uses_its_connection_again_has_its_answer() {
     let vendor = Vendor::start(None).await;
     vendor.script([Act::Slow(1_100), Act::Slow(1_100), Act::Slow(1_100)]);
-    let rig = Rig::start(&plain(&vendor, "timeout = \"5s\"").replacen("timeout = \"300ms\"\n", "", 1)).await;
+    let rig = Rig::start(&plain(&vendor, "timeout = \"5s\"").replacen("timeout = \"3s\"\n", "", 1)).await;
     one_after_the_other(&rig, ["a", "b", "c"].map(str::to_owned), Duration::ZERO).await;
     assert_eq!(vendor.effects(), 3, "each answer took longer than a client may wait");
     // On another connection, the same moment after such an answer, it may be a client that gave up.
@@ -267,7 +267,7 @@ async fn new_keys_after_a_doubt_are_retries_of_it() {
 #[tokio::test]
 async fn a_request_at_another_gateway_waits_until_it_is_known_what_it_is() {
     let vendor = Vendor::start(None).await;
-    let config = plain(&vendor, "timeout = \"5s\"").replacen("timeout = \"300ms\"\n", "", 1);
+    let config = plain(&vendor, "timeout = \"5s\"").replacen("timeout = \"3s\"\n", "", 1);
     let first = Rig::start(&config).await;
     let second = first.beside().await;
 
@@ -325,7 +325,7 @@ async fn what_stays_unknown_is_not_sent() {
     let vendor = Vendor::start(None).await;
     vendor.script([Act::Hang]);
     let more = "timeout = \"30s\"\nwait = \"400ms\"";
-    let first = Rig::start(&plain(&vendor, more).replacen("timeout = \"300ms\"\n", "", 1)).await;
+    let first = Rig::start(&plain(&vendor, more).replacen("timeout = \"3s\"\n", "", 1)).await;
     let second = first.beside().await;
     let client = waiting(&first, "a").await;
     sent(&vendor, 1).await;

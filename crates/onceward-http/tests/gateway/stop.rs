@@ -109,7 +109,7 @@ async fn stopped_while(vendor: &Vendor, rig: &Rig) -> Got {
 async fn an_answer_that_comes_after_the_stop_decides() {
     let vendor = Vendor::start(None).await;
     vendor.script([Act::Slow(2_500)]);
-    let rig = Rig::start(&plain(&vendor, "").replace("300ms", "60s")).await;
+    let rig = Rig::start(&plain(&vendor, "").replace("3s", "60s")).await;
     let got = stopped_while(&vendor, &rig).await;
     assert_eq!((got.status, got.json()["id"].as_str()), (StatusCode::OK, Some("obj_1")));
     let sums = settled(&rig).await.sums;
@@ -120,7 +120,7 @@ async fn an_answer_that_comes_after_the_stop_decides() {
 async fn a_request_that_is_not_answered_after_the_stop_is_in_doubt_and_not_sent_again() {
     let vendor = Vendor::start(None).await;
     vendor.script([Act::Hang]);
-    let rig = Rig::start(&plain(&vendor, "class = \"idempotent\"").replace("300ms", "600s")).await;
+    let rig = Rig::start(&plain(&vendor, "class = \"idempotent\"").replace("3s", "600s")).await;
     let got = stopped_while(&vendor, &rig).await;
     let told = got.json();
     assert_eq!(

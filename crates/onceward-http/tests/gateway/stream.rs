@@ -62,7 +62,7 @@ async fn an_upstream_has_a_port_of_its_own() {
 async fn an_answer_that_is_too_large_is_streamed_once_and_then_unavailable() {
     let vendor = Vendor::start(None).await;
     vendor.script([Act::Large(3_000_000)]);
-    let rig = Rig::start(&plain(&vendor, "max_stored = 100000").replace("300ms", "5s")).await;
+    let rig = Rig::start(&plain(&vendor, "max_stored = 100000").replace("3s", "5s")).await;
     let key = [("idempotency-key", "k")];
     let first = rig.send(Method::POST, "/gw/api/report", &key, "1").await;
     assert_eq!((first.status, first.body.len()), (StatusCode::OK, 3_000_000));
@@ -79,7 +79,7 @@ async fn large_requests_are_spooled_and_too_large_ones_refused() {
         &vendor,
         "max_request = 4000000\nclass = \"keyed\"\nkey = { in = \"header\", name = \"Idempotency-Key\" }",
     );
-    let rig = Rig::start(&config.replace("300ms", "5s")).await;
+    let rig = Rig::start(&config.replace("3s", "5s")).await;
     let body = "x".repeat(3_000_000);
     let got = rig.send(Method::POST, "/gw/api/upload", &[], &body).await;
     assert_eq!((got.status, vendor.effects()), (StatusCode::OK, 1));
