@@ -38,7 +38,7 @@ def rows(_name, once, _cache, work, short):
         generations = sum(count for _, count in ends)
         right = sum(is_right for is_right, _ in ends)
         told = f"{right} of {STREAMS} have one answer, {generations} generations"
-        # Without the kill, the other gateway has the answer of the first. With it, the other one makes the next attempt.
+        # Without the kill, the other gateway has the answer of the first. With it, it makes the next attempt.
         expected = 2 * STREAMS if is_killed else STREAMS
         known = " that the SDK reports" if retries else ""
         case = f"retries{known} at another gateway{', and the first is killed' if is_killed else ''}"

@@ -1,4 +1,4 @@
-//! A scope that continues another one: what is replayed, what begins anew, and what the abandoned branch left.
+//! A scope that continues another one: what is replayed, what begins again, and what the abandoned branch left.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot set up its environment fails")]
 

@@ -124,8 +124,8 @@ pub(super) fn html(settlement: &Settlement) -> String {
 fn html_table(lines: &[SettlementLine]) -> String {
     let rows: String = lines.iter().map(html_row).collect();
     format!(
-        "<table><tr><th>fate<th>operation<th>name<th>attempts<th>duplicates prevented<th>evidence<th>from<th>to</tr>\n{rows}\
-         </table>"
+        "<table><tr><th>fate<th>operation<th>name<th>attempts<th>duplicates prevented<th>evidence<th>from<th>to</tr>\n\
+         {rows}</table>"
     )
 }
 

@@ -4,8 +4,8 @@
 //! - `dialect`: the protocols of providers. `usage`: what an answer used. `encoding`: compressed answers. `settings`:
 //!   what is configured.
 //! - `which`: whether a request is a retry or a new sample.
-//! - `generation`: an answer while it grows, and its readers. `unattended`: generations without readers. `fleet`: answers
-//!   of other gateways. `attempt`: one request to the provider.
+//! - `generation`: an answer while it grows, and its readers. `unattended`: generations without readers. `fleet`:
+//!   answers of other gateways. `attempt`: one request to the provider.
 
 mod attempt;
 pub(crate) mod dialect;

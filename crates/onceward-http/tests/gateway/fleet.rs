@@ -8,7 +8,8 @@ use hyper::{HeaderMap, Method, Response, StatusCode};
 use onceward::{Filter, State};
 use onceward_http::client::{Connection, Remote, full};
 
-use crate::models::{CHAT, Play, Provider, STREAM, ask, ends_as, events, leaves_after, whole};
+use crate::models::{CHAT, STREAM, ask, ends_as, leaves_after, whole};
+use crate::provider::{Play, Provider, events};
 use crate::rig::Rig;
 
 /// How long a test waits for what must come.

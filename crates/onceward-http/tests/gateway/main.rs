@@ -5,6 +5,7 @@ mod fleet;
 mod keys;
 mod models;
 mod presets;
+mod provider;
 mod questions;
 mod readers;
 mod rig;
@@ -280,8 +281,7 @@ async fn a_dry_run_sends_and_writes_nothing() {
 async fn a_call_outlives_its_client_and_its_retry_waits() {
     let vendor = Vendor::start(Some("idempotency-key")).await;
     vendor.script([Act::Hang]);
-    let rig =
-        Rig::start(&stripe(&vendor, "timeout = \"60s\"").replacen("timeout = \"3s\"\n", "", 1)).await;
+    let rig = Rig::start(&stripe(&vendor, "timeout = \"60s\"").replacen("timeout = \"3s\"\n", "", 1)).await;
     let call = rig.post(CHARGE, &[("idempotency-key", "k")], "amount=5");
     let sent = async {
         while vendor.posts().is_empty() {

@@ -8,8 +8,9 @@ use onceward::{Ledger, Settlement, State, Stopped};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;
 
-use crate::models::{ASK, Play, Provider, STREAM, ask, sends_in};
+use crate::models::{ASK, STREAM, ask, sends_in};
 use crate::plain;
+use crate::provider::{Play, Provider};
 use crate::rig::{Got, Rig};
 use crate::vendor::{Act, Vendor};
 

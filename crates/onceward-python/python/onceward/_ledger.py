@@ -155,7 +155,7 @@ class Ledger:
         """The ledger with keys that are shared only within one session, run or conversation.
 
         `continues="run-7@op_…"`: it continues the session `run-7` after that operation. What lies before it is replayed
-        from there; everything else begins anew.
+        from there; everything else begins in this session.
         """
         return Session(self, id, continues=continues)
 

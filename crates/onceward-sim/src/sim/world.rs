@@ -365,7 +365,8 @@ pub async fn work(ledger: Ledger, world: Arc<World>, worker: usize, calls: usize
     }
 }
 
-/// Stops the scope of the workers, and lets it continue after a pause. A worker that crashes in between leaves it stopped.
+/// Stops the scope of the workers, and lets it continue after a pause. A worker that crashes in between leaves it
+/// stopped.
 async fn stop_for_a_while(ledger: &Ledger, world: &World) {
     if ledger.stop(DEFAULT_SCOPE, None).await.is_ok() {
         world.inner().stopped += 1;

@@ -18,7 +18,7 @@ const MOST_ANCESTORS: usize = 64;
 impl Ledger {
     /// Returns the operation that a call in a branch refers to. An operation of the continued scope that lies before
     /// the branch point and had an effect, or may have one, is that operation: its result is replayed. Everything else
-    /// begins anew in the intent's own scope. The first call of a branch records what its scope continues.
+    /// begins in the intent's own scope. The first call of a branch records what its scope continues.
     ///
     /// ```
     /// use std::sync::Arc;

@@ -238,8 +238,8 @@ impl Ledger {
         }))
     }
 
-    /// An attempt that has just begun. That of a compensation marks the operation before anything is dispatched: another
-    /// undo may have ended without effect since this one was requested, and have withdrawn the mark.
+    /// An attempt that has just begun. An attempt of a compensation marks the operation before anything is dispatched,
+    /// because another undo may have ended without effect since this one was requested, and have withdrawn the mark.
     pub(super) async fn begun(&self, claim: Claim, intent: &Intent) -> Result<Begun, Error> {
         let Some(id) = &intent.undoes else { return Ok(Begun::Execute(claim)) };
         let (by, attempt) = (claim.record().id.clone(), claim.record().attempt);

@@ -163,7 +163,8 @@ mod tests {
     #[test]
     fn numbers_of_an_earlier_event_count_if_a_later_one_does_not_repeat_them() {
         let start = json!({"type": "message_start", "message": {"model": "c", "usage":
-            {"input_tokens": 10, "cache_read_input_tokens": 1000, "cache_creation_input_tokens": 5, "output_tokens": 1}}});
+            {"input_tokens": 10, "cache_read_input_tokens": 1000, "cache_creation_input_tokens": 5,
+             "output_tokens": 1}}});
         let delta = json!({"type": "message_delta", "usage":
             {"input_tokens": 10, "cache_read_input_tokens": null, "output_tokens": 50}});
         assert_eq!(used(&[start.clone(), delta], 0), (15, 1000, 50, false));
