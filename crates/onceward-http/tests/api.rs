@@ -159,7 +159,7 @@ async fn another_caller_waits_and_gets_the_result() {
     assert_eq!(problem["fix_command"], format!("GET {}", path(&begun, "wait")));
     let waited = path(&begun, "wait?timeout=30");
     let finish = async {
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        tokio::time::sleep(std::time::Duration::from_millis(500)).await;
         server.post(&path(&begun, "finish"), report(&begun, json!({"data": "ok"}))).await.is(200)
     };
     let (other, polled, _) = tokio::join!(server.post("/v1/operations", pay), server.get(&waited), finish);
@@ -201,7 +201,7 @@ async fn a_stream_of_events_ends_with_the_operation() {
     let request = Request::get(path(&begun, "wait")).header("accept", "text/event-stream");
     let request = request.body(Body::empty()).unwrap();
     let finish = async {
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        tokio::time::sleep(std::time::Duration::from_millis(500)).await;
         server.post(&path(&begun, "finish"), report(&begun, json!({}))).await.is(200)
     };
     let (stream, _) = tokio::join!(server.send(request), finish);

@@ -257,7 +257,7 @@ async fn a_long_body_is_refused_without_being_read() {
 #[tokio::test]
 async fn a_server_that_ends_answers_what_it_has_begun() {
     let mut server = Running::start("").await;
-    let begun = server.raw(&begin(server.address, r#"{"name":"pay","key":"1","lease_ms":600}"#)).await;
+    let begun = server.raw(&begin(server.address, r#"{"name":"pay","key":"1","lease_ms":3000}"#)).await;
     assert!(begun.starts_with("HTTP/1.1 201"), "{begun}");
     let id = begun.split("\"id\":\"").nth(1).unwrap().split('"').next().unwrap().to_owned();
     let waiting = server.get(&format!("/v1/operations/{id}/wait?timeout=20"));
@@ -265,7 +265,8 @@ async fn a_server_that_ends_answers_what_it_has_begun() {
     stream.write_all(waiting.as_bytes()).await.unwrap();
     // An idle connection does not hold up the end.
     let _idle = TcpStream::connect(server.address).await.unwrap();
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    // Nothing shows that the server has read the request.
+    tokio::time::sleep(Duration::from_millis(1_000)).await;
     server.stop();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.unwrap();

@@ -19,7 +19,7 @@ use std::time::Duration;
 use hyper::{Method, StatusCode};
 use onceward::State;
 
-use rig::Rig;
+use rig::{Rig, until};
 use vendor::{Act, Vendor};
 
 /// A Stripe that this machine serves.
@@ -148,11 +148,12 @@ async fn after_a_delivered_answer_an_equal_request_is_a_new_one() {
 #[tokio::test]
 async fn a_client_that_leaves_gets_the_answer_later() {
     let vendor = Vendor::start(None).await;
-    vendor.script([Act::Slow(200)]);
+    vendor.script([Act::Slow(1_500)]);
     let rig = Rig::start(&plain(&vendor, "")).await;
-    let gone =
-        tokio::time::timeout(Duration::from_millis(60), rig.send(Method::POST, "/gw/api/pay", &[], "100"));
-    assert!(gone.await.is_err());
+    tokio::select! {
+        got = rig.send(Method::POST, "/gw/api/pay", &[], "100") => panic!("the vendor is slow: {got:?}"),
+        () = until("the vendor gets the request", async || !vendor.posts().is_empty()) => {}
+    }
     let retry = rig.send(Method::POST, "/gw/api/pay", &[], "100").await;
     assert_eq!((retry.status, vendor.effects(), vendor.posts().len()), (StatusCode::OK, 1, 1));
     assert_eq!(retry.header("idempotent-replayed"), Some("true"));

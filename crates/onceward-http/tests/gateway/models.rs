@@ -12,7 +12,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::provider::{Play, Provider, events};
-use crate::rig::{Got, Rig};
+use crate::rig::{Got, Rig, until};
 
 pub(crate) const CHAT: &str = "/gw/openai/v1/chat/completions";
 pub(crate) const JSON: (&str, &str) = ("content-type", "application/json");
@@ -26,11 +26,12 @@ pub(crate) async fn ask(rig: &Rig, headers: &[(&str, &str)], body: &str) -> Got 
     rig.send(Method::POST, CHAT, &all, body).await
 }
 
-/// A client that leaves after this many bytes of the answer, or before its head if that is 0.
+/// A client that leaves after this many bytes of the answer, or, if that is 0, once its call has begun. The call is the
+/// first one of the rig then.
 pub(crate) async fn leaves_after(rig: &Rig, bytes: usize, body: &str) {
     let mut stream = sends(rig, body).await;
     if bytes == 0 {
-        tokio::time::sleep(Duration::from_millis(60)).await;
+        until("the call has begun", async || !rig.states().await.is_empty()).await;
         return;
     }
     let mut read = vec![0; bytes];
@@ -57,13 +58,7 @@ pub(crate) async fn sends_in(rig: &Rig, scope: &str, body: &str) -> TcpStream {
 
 /// Waits until the only operation is in this state.
 pub(crate) async fn ends_as(rig: &Rig, state: State) {
-    for _ in 0..1_000 {
-        if rig.states().await == [state] {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    panic!("{:?}", rig.states().await);
+    until(&format!("it is {state}"), async || rig.states().await == [state]).await;
 }
 
 pub(crate) fn whole(number: u32) -> String {
@@ -73,7 +68,7 @@ pub(crate) fn whole(number: u32) -> String {
 #[tokio::test]
 async fn a_client_that_times_out_gets_the_first_answer() {
     for body in [ASK, STREAM] {
-        let provider = Provider::start(&[Play::Slow(250)]).await;
+        let provider = Provider::start(&[Play::Slow(1_500)]).await;
         let rig = Rig::start(&provider.config("")).await;
         leaves_after(&rig, 0, body).await;
         let got = ask(&rig, &[], body).await;
@@ -243,7 +238,7 @@ async fn a_generation_without_clients_is_cancelled_if_the_policy_says_so() {
 
 #[tokio::test]
 async fn a_retry_at_another_gateway_gets_the_same_answer() {
-    let provider = Provider::start(&[Play::Slow(300)]).await;
+    let provider = Provider::start(&[Play::Slow(1_500)]).await;
     let rig = Rig::start(&provider.config("")).await;
     let other = rig.beside().await;
     leaves_after(&rig, 0, ASK).await;

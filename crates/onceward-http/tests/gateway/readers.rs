@@ -10,7 +10,7 @@ use onceward::State;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-use crate::rig::{Got, Rig};
+use crate::rig::{Got, Rig, until};
 use crate::vendor::{Act, Vendor};
 use crate::{CHARGE, plain, stripe};
 
@@ -29,16 +29,6 @@ async fn waiting(rig: &Rig, key: &str) -> TcpStream {
     );
     stream.write_all(request.as_bytes()).await.unwrap();
     stream
-}
-
-async fn until(what: &str, holds: impl AsyncFn() -> bool) {
-    for _ in 0..500 {
-        if holds().await {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    panic!("it did not happen: {what}");
 }
 
 async fn sent(vendor: &Vendor, count: usize) {

@@ -1,6 +1,7 @@
 //! A gateway on a ledger of its own, and a client.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::BodyExt;
@@ -133,4 +134,15 @@ pub(crate) async fn request(
     let (head, body) = response.into_parts();
     let body = body.collect().await.unwrap().to_bytes();
     Got { status: head.status, headers: head.headers, body }
+}
+
+/// Waits with the patience that a loaded machine needs.
+pub(crate) async fn until(what: &str, holds: impl AsyncFn() -> bool) {
+    for _ in 0..6_000 {
+        if holds().await {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("it did not happen: {what}");
 }

@@ -11,7 +11,7 @@ use tokio::net::TcpListener;
 use crate::models::{ASK, STREAM, ask, sends_in};
 use crate::plain;
 use crate::provider::{Play, Provider};
-use crate::rig::{Got, Rig};
+use crate::rig::{Got, Rig, until};
 use crate::vendor::{Act, Vendor};
 
 const SCOPE: (&str, &str) = ("once-scope", "run-7");
@@ -21,17 +21,6 @@ async fn stop(rig: &Rig) {
     let Stopped { asked, .. } =
         Ledger::new(rig.store.clone()).stop("run-7", Some("wrong list".to_owned())).await.unwrap();
     assert_eq!(asked.len(), 1, "an attempt was asked to end");
-}
-
-/// Waits with the patience that a loaded machine needs.
-async fn until(what: &str, is_so: impl AsyncFn() -> bool) {
-    for _ in 0..3_000 {
-        if is_so().await {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    panic!("{what}");
 }
 
 async fn settled(rig: &Rig) -> Settlement {
