@@ -230,8 +230,23 @@ impl Context {
         }
     }
 
-    /// Where a branch begins: `SCOPE@OPERATION`, with the operation's id, the first characters of its id, or its key.
-    pub(crate) fn branch_point(&self, ledger: &Blocking, text: &str) -> Result<BranchPoint, CommandError> {
+    /// Where the branch begins that a call belongs to: as the call says, or as the ledger knows from an earlier call in
+    /// the same scope.
+    pub(crate) fn branch_point(
+        &self,
+        ledger: &Blocking,
+        scope: &str,
+        from: Option<&str>,
+    ) -> Result<Option<BranchPoint>, CommandError> {
+        match from {
+            Some(from) => self.named_point(ledger, from).map(Some),
+            None if scope == onceward::DEFAULT_SCOPE => Ok(None),
+            None => Ok(ledger.branch_point(scope)?),
+        }
+    }
+
+    /// `SCOPE@OPERATION`, with the operation's id, the first characters of its id, or its key.
+    fn named_point(&self, ledger: &Blocking, text: &str) -> Result<BranchPoint, CommandError> {
         let invalid = match BranchPoint::parse(text) {
             Ok(point) => return Ok(point),
             Err(invalid) => invalid,

@@ -162,6 +162,7 @@ impl Blocking {
 blocking! {
     plan(intent: &Intent) -> Plan;
     in_branch(intent: Intent, point: &BranchPoint) -> Intent;
+    branch_point(scope: &str) -> Option<BranchPoint>;
     preview_in_branch(intent: Intent, point: &BranchPoint) -> Intent;
     begin(intent: &Intent) -> Begun;
     replay_cached(intent: &Intent) -> Option<Receipt>;

@@ -11,7 +11,7 @@ use onceward::decide::begin;
 use onceward::{
     Class, Code, Compensation, CompensationKind, Decision, Effect, EffectNow, Ending, Error, Failure,
     Happened, KeyOrigin, Liveness, OnExpired, Operation, OperationId, Outcome, ProbeAnswer, Ran, Record,
-    Refusal, Reversal, State, StoreError, UndoEvidence, UndoOutcome, Undoing, Undone, Verification,
+    Refusal, Reversal, State, StoreError, UndoEvidence, UndoOutcome, Undoing, Undone, Verdict, Verification,
     transition,
 };
 
@@ -207,6 +207,39 @@ fn a_compensation_that_had_no_effect_leaves_the_operation_standing() {
     assert_eq!(receipt.data(), Some("\"ch_1\""));
     let undoing = bench.ledger.begin_undo(&paid.id, Operation::undo_of(&paid)).unwrap();
     assert!(refund_once(&bench, &undoing).unwrap().record().attempt == 2);
+}
+
+#[test]
+fn a_compensation_that_a_person_settles_decides_about_the_operation() {
+    for (verdict, is_undone) in [(Verdict::Done, true), (Verdict::Failed, false)] {
+        let bench = Bench::new();
+        let paid = pay(&bench, "order-1");
+        let undoing = bench.ledger.begin_undo(&paid.id, Operation::undo_of(&paid)).unwrap();
+        let lost = bench.ledger.run_call(bench.ledger.call(undoing.intent.clone()), |_| {
+            Err(Failure::in_doubt("the connection was reset"))
+        });
+        let outcome = UndoOutcome::of(lost.as_ref().map(|_| ()), &EffectNow::NotAsked);
+        bench.ledger.end_undo(&undoing, &outcome).unwrap();
+        bench
+            .ledger
+            .settle(&undoing.intent.id, verdict, Outcome::because(Some("looked".to_owned())))
+            .unwrap();
+        let (record, _) = bench.ledger.find(&paid.id).unwrap();
+        assert_eq!(
+            (record.is_undone(), record.detail.undone.is_some()),
+            (is_undone, is_undone),
+            "{verdict:?}"
+        );
+    }
+}
+
+#[test]
+fn an_undo_since_an_operation_of_another_scope_is_refused() {
+    let bench = Bench::new();
+    let paid = pay(&bench, "order-1");
+    let refused = bench.ledger.undo_plan("another", Some(&paid.id)).unwrap_err();
+    assert_eq!(refused.code(), Code::InvalidInput, "{refused}");
+    assert!(bench.ledger.undo_plan("default", Some(&paid.id)).unwrap().is_empty());
 }
 
 /// Two undos were requested. The second one's compensation fails, and then the first one's runs.

@@ -159,8 +159,8 @@ fn call(context: &Context, args: &RunArgs, show: respond::Show<'_>) -> Ended {
     operation.clone().intent()?;
     let ledger = context.ledger(IfMissing::Create)?;
     let Wanted { mut intent, rule } = ledger.wanted(operation)?;
-    if let Some(from) = &args.identity.from {
-        intent = ledger.in_branch(intent, &context.branch_point(&ledger, from)?)?;
+    if let Some(point) = context.branch_point(&ledger, &intent.scope, args.identity.from.as_deref())? {
+        intent = ledger.in_branch(intent, &point)?;
     }
     if args.again {
         run_again(&ledger, &intent)?;
@@ -195,7 +195,8 @@ fn run_again(ledger: &Blocking, intent: &Intent) -> Result<(), CommandError> {
     else {
         return Ok(());
     };
-    if record.spent_attempts() >= intent.terms.max_attempts {
+    let is_stopped = ledger.barriers()?.iter().any(|barrier| barrier.covers(&intent.scope));
+    if is_stopped || record.spent_attempts() >= intent.terms.max_attempts {
         return Ok(());
     }
     let outcome = Outcome {

@@ -24,6 +24,9 @@ use crate::exit::{CommandError, Ended};
 /// The largest file with a key or a report that is read.
 const MAX_KEY: u64 = 16 * 1024;
 
+/// The members of a signed report.
+const MEMBERS: [&str; 4] = ["settlement", "chain", "public_key", "signature"];
+
 /// What was checked.
 #[derive(Serialize)]
 struct Verified {
@@ -54,7 +57,14 @@ pub(super) fn verify(args: &VerifyReportArgs, json_wanted: bool) -> Ended {
     let file = args.file.display();
     let unread = |why: String| CommandError::invalid(format!("cannot read {file}: {why}"));
     let text = std::fs::read_to_string(&args.file).map_err(|error| unread(error.to_string()))?;
+    // Programs differ in which of two members with one name they read, so a name that occurs twice is refused.
+    Json::parse(&text).map_err(|error| unread(error.to_string()))?;
     let report: Value = serde_json::from_str(&text).map_err(|error| unread(error.to_string()))?;
+    let unsigned =
+        report.as_object().into_iter().flatten().find(|(name, _)| !MEMBERS.contains(&name.as_str()));
+    if let Some((name, _)) = unsigned {
+        return Err(unread(format!("it has a member {name:?}, which the signature does not cover")));
+    }
     let field = |name: &str| {
         report[name].as_str().ok_or_else(|| unread(format!("it has no {name}: it is not a signed report")))
     };

@@ -87,9 +87,14 @@ fn a_signed_report_is_checked_offline_and_every_change_is_noticed() {
         bench.once(&[&ledgerless[..], &["report.json", "--key", "public.pem"]].concat()).exits(0).out();
     assert!(verified.contains("nightly with 2 lines"), "{verified}");
     bench.once(&["verify-report", "report.json", "--key", "other.pem"]).exits(2);
-    for (from, to) in
-        [("\"standing\":2", "\"standing\":1"), ("the answer of attempt 1", "a person"), ("\"b\"", "\"c\"")]
-    {
+    for (from, to) in [
+        ("\"standing\":2", "\"standing\":1"),
+        ("the answer of attempt 1", "a person"),
+        ("\"b\"", "\"c\""),
+        // What another program may read instead of what was signed.
+        ("\"fate\":\"standing\"", "\"fate\":\"undone\",\"fate\":\"standing\""),
+        ("{", "{\"verdict\":\"all done\","),
+    ] {
         assert!(report.contains(from), "{from} in {report}");
         bench.write("changed.json", report.replacen(from, to, 1));
         bench.once(&["verify-report", "changed.json"]).exits(2);

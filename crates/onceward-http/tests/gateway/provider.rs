@@ -86,6 +86,11 @@ impl Provider {
         *self.script.generations.lock().unwrap()
     }
 
+    /// Whether everything in the script was used.
+    pub(crate) fn has_played(&self) -> bool {
+        self.script.plays.lock().unwrap().is_empty()
+    }
+
     pub(crate) fn closed(&self) -> u32 {
         self.script.closed.load(Ordering::SeqCst)
     }

@@ -63,10 +63,13 @@ impl Ledger {
         verdict: Verdict,
         outcome: Outcome,
     ) -> Result<Arc<Record>, Error> {
-        self.change(id, "settling", |record, liveness, now_ms| {
-            transition::settle(record, liveness, verdict, outcome.clone(), now_ms)
-        })
-        .await
+        let settled = self
+            .change(id, "settling", |record, liveness, now_ms| {
+                transition::settle(record, liveness, verdict, outcome.clone(), now_ms)
+            })
+            .await?;
+        self.note_settled_compensation(&settled).await?;
+        Ok(settled)
     }
 
     /// Settles an operation in doubt if this attempt is still the newest one. An answer about one attempt says
@@ -81,11 +84,14 @@ impl Ledger {
         verdict: Verdict,
         outcome: Outcome,
     ) -> Result<Arc<Record>, Error> {
-        self.change(id, "settling", |record, liveness, now_ms| {
-            let same = record.attempt == attempt;
-            same.then(|| transition::settle(record, liveness, verdict, outcome.clone(), now_ms)).flatten()
-        })
-        .await
+        let settled = self
+            .change(id, "settling", |record, liveness, now_ms| {
+                let same = record.attempt == attempt;
+                same.then(|| transition::settle(record, liveness, verdict, outcome.clone(), now_ms)).flatten()
+            })
+            .await?;
+        self.note_settled_compensation(&settled).await?;
+        Ok(settled)
     }
 
     /// Marks an attempt whose owner is gone as in doubt, so that its quarantine begins. Leaves every other record

@@ -65,6 +65,15 @@ impl Ledger {
         self.resolve(intent, branch, point).await
     }
 
+    /// Where the branch began that this scope is, if it is one. A call that does not name the branch point can so be
+    /// made as part of the branch all the same.
+    ///
+    /// # Errors
+    /// When the ledger cannot be read.
+    pub async fn branch_point(&self, scope: &str) -> Result<Option<BranchPoint>, Error> {
+        Ok(self.branch_of(scope).await?.map(|branch| branch.point))
+    }
+
     async fn resolve(&self, intent: Intent, branch: Branch, point: &BranchPoint) -> Result<Intent, Error> {
         if branch.point != *point {
             let message = format!(

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::{Begun, Claim, Ledger};
 use crate::error::Error;
 use crate::facts::{Ending, Happened};
+use crate::invalid::InvalidInput;
 use crate::key::{MAX_NAME, OperationId};
 use crate::operation::{Intent, Operation};
 use crate::record::{Outcome, Record, State, UndoEvidence, Verification};
@@ -71,8 +72,17 @@ impl Ledger {
     /// begun after that one.
     ///
     /// # Errors
-    /// When the ledger cannot be read.
+    /// [`Error::Invalid`] if `since` is in another scope, [`Error::NotFound`] if there is no such operation, or when the
+    /// ledger cannot be read.
     pub async fn undo_plan(&self, scope: &str, since: Option<&OperationId>) -> Result<Vec<UndoStep>, Error> {
+        if let Some(id) = since {
+            let (record, _) = self.find(id).await?;
+            if record.scope != scope {
+                return Err(
+                    InvalidInput::new(format!("the operation {id} is not in the scope {scope:?}")).into()
+                );
+            }
+        }
         let mut filter = Filter { scope: Some(scope.to_owned()), limit: PAGE, ..Filter::default() };
         let mut steps = Vec::new();
         'pages: loop {
@@ -236,6 +246,23 @@ impl Ledger {
             Happened::No => record.attempt,
             Happened::Yes | Happened::Unknown => 0,
         }))
+    }
+
+    /// Tells the operation that a settled compensation takes back what became of it. One that did not happen withdraws
+    /// its mark, so that the result is replayed again.
+    pub(super) async fn note_settled_compensation(&self, settled: &Record) -> Result<(), Error> {
+        let Some(id) = &settled.detail.undoes else { return Ok(()) };
+        let (by, attempt) = (&settled.id, settled.attempt);
+        let told = self.change(id, "taking it back", |record, _, now_ms| match settled.happened() {
+            Happened::Yes => transition::undone(record, by, UndoEvidence::Compensation, now_ms),
+            Happened::No => Some(transition::withdraw_undo(record, by, attempt)),
+            Happened::Unknown => Some(record.clone()),
+        });
+        match told.await {
+            // The operation is gone, or another one takes it back.
+            Ok(_) | Err(Error::NotFound { .. } | Error::WrongState { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 
     /// An attempt that has just begun. An attempt of a compensation marks the operation before anything is dispatched,

@@ -30,8 +30,9 @@ pub(super) fn run(
     let (intent, plan) = match context.existing_ledger()? {
         Some(ledger) => {
             let mut intent = ledger.wanted(operation)?.intent;
-            if let Some(from) = &args.identity.from {
-                intent = ledger.preview_in_branch(intent, &context.branch_point(&ledger, from)?)?;
+            let from = args.identity.from.as_deref();
+            if let Some(point) = context.branch_point(&ledger, &intent.scope, from)? {
+                intent = ledger.preview_in_branch(intent, &point)?;
             }
             let plan = ledger.plan(&intent)?;
             (intent, plan)
