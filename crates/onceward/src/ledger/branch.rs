@@ -65,8 +65,8 @@ impl Ledger {
         self.resolve(intent, branch, point).await
     }
 
-    /// Where the branch began that this scope is, if it is one. A call that does not name the branch point can so be
-    /// made as part of the branch all the same.
+    /// Where the branch began that this scope is, if it is one. A call that does not name the branch point can
+    /// belong to the branch too.
     ///
     /// # Errors
     /// When the ledger cannot be read.

@@ -72,8 +72,8 @@ impl Ledger {
     /// begun after that one.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if `since` is in another scope, [`Error::NotFound`] if there is no such operation, or when the
-    /// ledger cannot be read.
+    /// [`Error::Invalid`] if `since` is in another scope, [`Error::NotFound`] if there is no such operation, or when
+    /// the ledger cannot be read.
     pub async fn undo_plan(&self, scope: &str, since: Option<&OperationId>) -> Result<Vec<UndoStep>, Error> {
         if let Some(id) = since {
             let (record, _) = self.find(id).await?;
