@@ -24,8 +24,8 @@
 //! - `identity`, `secret`: the identity of a ledger. `json`, `key`: how an operation is identified. `operation`: what a
 //!   caller requests. `policy`: `onceward.toml`. `redact`: what is removed before a result is stored.
 //! - `store`: the interface to back ends. `memory`: its reference implementation. `watchers`: wakes waiting callers,
-//!   for use by other stores. [`sealed`]: values whose key is missing. `conformance` (a feature): the test suite for back
-//!   ends. `wire` (a feature): the messages of a store over HTTP.
+//!   for use by other stores. [`sealed`]: values whose key is missing. `conformance` (a feature): the test suite for
+//!   back ends. `wire` (a feature): the messages of a store over HTTP.
 //! - `barrier`: stopped scopes. `branch`: scopes that continue others. `settlement`: what became of each intent.
 //! - `ledger`: begin, execute, finish, and the administration of records. `blocking`: the same without a runtime.
 //! - [`atomic`]: record and effect in one transaction. `answer`, `next_step`, `error`, `invalid`, `time`: what callers
