@@ -145,7 +145,11 @@ fn an_undo_that_is_killed_after_the_dispatch_is_in_doubt_until_it_is_settled() {
     assert_eq!((step(&said).0.as_str(), effects(&bench)), ("in_doubt", 2));
     let by = said.json()["data"]["steps"][0]["by"].as_str().unwrap().to_owned();
     bench.once(&["settle", &by, "--as", "done"]).exits(0);
-    assert_eq!(step(&undo(&bench, &id, &[]).exits(0)).0, "undone");
+    assert_eq!(
+        step(&undo(&bench, &id, &[]).exits(0)).0,
+        "nothing_to_undo",
+        "the settled compensation has taken it back"
+    );
     assert_eq!(effects(&bench), 2);
 }
 
