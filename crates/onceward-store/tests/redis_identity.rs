@@ -118,7 +118,8 @@ fn a_node_of_a_cluster_that_comes_back_empty_is_detected_by_all() {
         let replaced = (0..60).filter(|key| match world.pay(&before, format!("new-{key}")) {
             Ok(_) => false,
             Err(error) => {
-                assert_eq!(error.code(), Code::LedgerReplaced, "{error}");
+                // One that has begun when it is detected is done, and cannot be recorded any more.
+                assert!(matches!(error.code(), Code::LedgerReplaced | Code::InDoubt), "{error}");
                 true
             }
         });
@@ -316,6 +317,8 @@ fn a_server_that_only_restarts_is_trusted_even_if_records_were_deleted() {
                 pollster::block_on(here.load_cached(&found.id)).unwrap().is_none()
             });
         }
+        // A record that is not cached is read from the server, so the last announcement may still be under way.
+        std::thread::sleep(std::time::Duration::from_secs(1));
         server.stop();
         server.start_again();
     }
