@@ -7,8 +7,8 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use onceward::{
-    Blocking, Failure, Inherit, Ledger, Liveness, Operation, Owner, Record, State, Store, Swap, Verdict,
-    WriteMode,
+    Blocking, Failure, Filter, Inherit, Ledger, Liveness, Operation, Owner, Record, State, Store, Swap,
+    Verdict, WriteMode,
 };
 use onceward_store::Backend;
 use onceward_store::sqlite::{SqliteOptions, SqliteStore, Sync};
@@ -330,6 +330,13 @@ fn a_deferred_write_is_written_when_idle_and_on_close() {
     let late =
         pollster::block_on(store.swap(Some(record.version), noted(&record), WriteMode::Deferred)).unwrap();
     assert!(matches!(late, Swap::Conflict(Some(newer)) if newer.detail.delivered_ms == Some(7)));
+    // Also while the writer's thread rests after a commit.
+    let other = Ledger::new(Arc::<SqliteStore>::clone(&store));
+    let done = |attempt: onceward::Attempt| async move { Ok::<_, Failure>(attempt.dispatch()?.created(&1)) };
+    let receipt = pollster::block_on(other.run(Operation::new("pay").key("c"), done)).unwrap();
+    let written = store.swap(Some(receipt.record().version), noted(receipt.record()), WriteMode::Deferred);
+    assert!(matches!(pollster::block_on(written), Ok(Swap::Written(_))));
+    assert_eq!(found("c"), Some(7));
     let record = Arc::clone(pay(&ledger, "b").unwrap().record());
     {
         let mut patient =
@@ -337,6 +344,27 @@ fn a_deferred_write_is_written_when_idle_and_on_close() {
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
         assert!(patient.as_mut().poll(&mut context).is_pending());
     }
-    drop((ledger, store));
+    drop((ledger, other, store));
     assert_eq!(found("b"), Some(7));
+}
+
+#[test]
+fn an_open_operation_of_another_process_is_found_by_its_fingerprint() {
+    let fixture = Fixture::new();
+    let (here, there) = (fixture.store(), fixture.ledger());
+    let pays = |to: u64| Operation::new("pay").input(serde_json::json!({"to": to}));
+    let open = |to: u64| {
+        let print = there.intent(pays(to)).unwrap().fingerprint;
+        let states = vec![State::Running, State::InDoubt];
+        let filter = Filter { fingerprint: Some(print), states, limit: 10, ..Filter::default() };
+        let found = pollster::block_on(here.list(&filter)).unwrap();
+        found.into_iter().map(|listed| listed.record.name).collect::<Vec<_>>()
+    };
+    assert!(open(1).is_empty());
+    let receipt = there.run(pays(1), |attempt| {
+        assert_eq!((open(1), open(2)), (vec!["pay".to_owned()], Vec::new()));
+        Ok(attempt.dispatch()?.created(&1))
+    });
+    receipt.unwrap();
+    assert!(open(1).is_empty(), "it is done");
 }

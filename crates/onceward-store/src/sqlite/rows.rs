@@ -343,9 +343,10 @@ impl Conditions {
             all.add("name =", name.clone().into());
         }
         if let Some(print) = &filter.fingerprint {
-            // No other text of a record contains it, so most rows need not be parsed.
-            all.values.push(print.as_str().to_owned().into());
-            all.texts.push(format!("instr(detail, ?{}) > 0", all.values.len()));
+            // It is the first member of the JSON, so a row is decided by a comparison with its beginning.
+            let member = format!("{{\"fingerprint\":\"{}", print.as_str());
+            all.add("detail >=", format!("{member}\"").into());
+            all.add("detail <", format!("{member}#").into());
         }
         if let Some(since_ms) = filter.since_ms {
             all.add("created_ms >=", since_ms.into());

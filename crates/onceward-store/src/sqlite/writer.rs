@@ -217,17 +217,22 @@ impl Core {
     fn serve(&self) {
         loop {
             let mut queue = self.queue();
+            // A deferred change often follows a commit. A thread that waits with a timeout anyway is not woken for it.
+            let mut has_rested = false;
             while !queue.has_urgent() && !queue.has_bulk() {
                 if !queue.has_piggyback() && queue.closing {
                     return;
                 }
-                let piggybacked = queue.piggybacked();
-                if queue.has_piggyback() {
+                let (piggybacked, is_due) = (queue.piggybacked(), queue.has_piggyback());
+                if is_due || !has_rested {
                     queue.sleep = Sleep::Timed;
                     let waited = self.wake.wait_timeout(queue, PAUSE).unwrap_or_else(PoisonError::into_inner);
                     queue = waited.0;
+                    has_rested = waited.1.timed_out();
+                    // What came during the first wait waits once more.
+                    let is_over = (is_due && has_rested) || queue.closing;
                     let left = queue.has_piggyback() && queue.piggybacked() == piggybacked;
-                    if (waited.1.timed_out() || queue.closing) && left && !queue.has_urgent() {
+                    if is_over && left && !queue.has_urgent() {
                         queue.sleep = Sleep::Awake;
                         drop(queue);
                         self.write_remaining();
