@@ -61,7 +61,7 @@ pub(crate) struct ModelCall {
     pub(crate) dialect: Dialect,
     /// The path at the gateway, which names the operation.
     pub(crate) path: String,
-    pub(crate) request: Request,
+    pub(crate) request: Arc<Request>,
     pub(crate) wishes: Wishes,
     pub(crate) asked: Instant,
     pub(crate) reader: Arc<Reader>,
@@ -187,7 +187,7 @@ impl ModelCall {
             settings: self.settings.clone(),
             dialect: self.dialect,
             redact: intent.terms.redact.clone(),
-            request: self.request.clone(),
+            request: Arc::clone(&self.request),
             layer,
             generation: Arc::clone(generation),
         });

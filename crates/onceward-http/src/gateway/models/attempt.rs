@@ -2,6 +2,7 @@
 
 use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -29,6 +30,9 @@ use crate::headers;
 const REST: Duration = Duration::from_secs(1);
 /// Chunks below this size are copied.
 const SMALL: usize = 16 * 1024;
+/// Events that arrive together are read together: readers learn of them after this many bytes, or this time, and of the
+/// first one at once.
+const TOGETHER: (usize, Duration) = (16 * 1024, Duration::from_millis(1));
 /// The longest pause that a provider may ask for and that the gateway itself waits.
 const MAX_PAUSE: Duration = Duration::from_secs(10);
 
@@ -44,7 +48,7 @@ pub(crate) struct ModelRequest {
     pub(crate) dialect: Dialect,
     /// What is removed from answers before they are stored.
     pub(crate) redact: Redaction,
-    pub(crate) request: Request,
+    pub(crate) request: Arc<Request>,
     /// Which layer asked for the first attempt of this call.
     pub(crate) layer: &'static str,
     pub(crate) generation: Arc<Generation>,
@@ -135,11 +139,13 @@ impl ModelRequest {
                     attempt: attempt.number(),
                     source: Source::Here,
                 });
-                tokio::select! {
+                let received = tokio::select! {
                     biased;
                     received = self.receive(rest, decoder, &mut scanner, &mut watch) => received,
                     () = &mut stopped => Err(Broken::new(STOPPED).for_good()),
-                }
+                };
+                self.generation.tell();
+                received
             }
             Err(encoding) => {
                 let why = format!(
@@ -173,12 +179,17 @@ impl ModelRequest {
     ) -> Result<(), Broken> {
         let mut last_byte = Instant::now();
         let mut size = 0;
+        let mut untold = Untold::default();
         // One timer for all frames: a new one for each would cost more than most frames do.
         let mut look = pin!(tokio::time::sleep(LOOK));
         loop {
             let frame = tokio::select! {
                 biased;
                 frame = rest.frame() => Some(frame),
+                () = turn(), if untold.is_any() => {
+                    untold.tell(&self.generation);
+                    continue;
+                }
                 () = &mut look => None,
             };
             watch.look(&self.generation).map_err(|why| Broken::new(why).for_good())?;
@@ -205,10 +216,14 @@ impl ModelRequest {
                 .push(chunk)
                 .map_err(|error| Broken::new(format!("the compressed answer cannot be read: {error}")))
                 .map(alone)?;
+            let is_first = size == 0;
             size += chunk.len();
             let is_last = scanner.push(&chunk);
             // A document is checked as a whole before a client gets any of it.
             let is_open = scanner.is_stream() && !is_last;
+            if is_open {
+                untold.add(chunk.len(), last_byte);
+            }
             self.generation.push(chunk, if is_open { Place::Inside } else { Place::End });
             if size > self.settings.max_answer {
                 let why = format!("the answer is longer than {} bytes", self.settings.max_answer);
@@ -217,6 +232,9 @@ impl ModelRequest {
             if is_last {
                 read_to_end(rest);
                 return Ok(());
+            }
+            if is_first || untold.is_due(last_byte) {
+                untold.tell(&self.generation);
             }
         }
     }
@@ -286,6 +304,48 @@ impl ModelRequest {
     }
 }
 
+/// What readers do not know of yet.
+#[derive(Default)]
+struct Untold {
+    bytes: usize,
+    since: Option<Instant>,
+}
+
+impl Untold {
+    fn add(&mut self, bytes: usize, at: Instant) {
+        self.bytes += bytes;
+        self.since.get_or_insert(at);
+    }
+
+    fn is_any(&self) -> bool {
+        self.since.is_some()
+    }
+
+    fn is_due(&self, now: Instant) -> bool {
+        let (most, longest) = TOGETHER;
+        self.bytes >= most || self.since.is_some_and(|since| now - since >= longest)
+    }
+
+    fn tell(&mut self, generation: &Generation) {
+        *self = Self::default();
+        generation.tell();
+    }
+}
+
+/// Resolves when the other tasks that can run had their turn, among them the one that reads from the provider: it hands
+/// over one event at a time, although more may have arrived.
+async fn turn() {
+    let mut is_over = false;
+    std::future::poll_fn(|context| {
+        if std::mem::replace(&mut is_over, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
 /// A chunk for which no larger buffer is kept. A small one is a part of the buffer that the connection reads into, and
 /// an open stream would hold one such buffer for each of its events.
 fn alone(chunk: Bytes) -> Bytes {
@@ -324,4 +384,30 @@ fn pause(headers: &HeaderMap) -> Option<Duration> {
     let number = |name: &str| headers::only(headers, name)?.trim().parse::<f64>().ok();
     let ms = number("retry-after-ms").or_else(|| Some(number("retry-after")? * 1_000.0))?;
     Duration::try_from_secs_f64(ms / 1_000.0).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn readers_learn_of_a_burst_before_it_is_long() {
+        let (most, longest) = TOGETHER;
+        let begun = Instant::now();
+        let mut untold = Untold::default();
+        assert!(!untold.is_any() && !untold.is_due(begun));
+        untold.add(1, begun);
+        assert!(untold.is_any() && !untold.is_due(begun) && untold.is_due(begun + longest));
+        untold.add(most, begun);
+        assert!(untold.is_due(begun));
+        untold.tell(&Generation::default());
+        assert!(!untold.is_any() && !untold.is_due(begun + longest));
+    }
+
+    #[tokio::test]
+    async fn a_turn_lets_other_tasks_run_first() {
+        let other = tokio::spawn(std::future::ready(()));
+        turn().await;
+        assert!(other.is_finished());
+    }
 }

@@ -256,6 +256,7 @@ impl<'a> Elsewhere<'a> {
                     source: Source::Elsewhere,
                 });
                 generation.push(bytes, Place::Inside);
+                generation.tell();
                 return answer;
             }
         }
@@ -269,6 +270,7 @@ impl<'a> Elsewhere<'a> {
         loop {
             if let Some((_, _, bytes)) = self.part().await? {
                 self.generation.push(bytes, Place::Inside);
+                self.generation.tell();
                 continue;
             }
             let (record, state) = self.tenant.ledger.find(self.id).await?;

@@ -206,17 +206,19 @@ impl Generation {
         (log.open, log.broken) = (0, None);
     }
 
-    /// Adds a chunk. All chunks but the last can be read at once.
+    /// Adds a chunk. All chunks but the last can be read at once, and [`Generation::tell`] says so.
     pub(crate) fn push(&self, chunk: Bytes, place: Place) {
         let mut log = self.log();
         log.chunks.push(chunk);
         match place {
-            Place::Inside => {
-                log.open = log.chunks.len();
-                log.wake();
-            }
+            Place::Inside => log.open = log.chunks.len(),
             Place::End => {}
         }
+    }
+
+    /// Tells the readers that chunks were added.
+    pub(crate) fn tell(&self) {
+        self.log().wake();
     }
 
     /// The attempt has failed. Returns whether a reader has seen a part of its answer; that reader's connection breaks.

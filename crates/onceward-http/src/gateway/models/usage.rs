@@ -119,21 +119,24 @@ pub(crate) fn text_of_document(answer: &[u8]) -> u64 {
 
 /// The length of the text that a chunk or document adds, in whatever dialect.
 fn text_in(value: &Value) -> u64 {
-    let choice = ["/delta/content", "/delta/reasoning_content", "/message/content", "/text"];
-    let event = ["/delta", "/delta/text", "/delta/thinking", "/delta/partial_json"];
-    let choices = items(&value["choices"]).iter().map(|one| text_at(one, &choice) + text_of_tools(one));
-    let blocks = items(&value["content"]).iter().map(|one| text_at(one, &["/text"]));
+    let choices = items(&value["choices"]).iter().map(|one| {
+        let (delta, message) = (&one["delta"], &one["message"]);
+        let texts = [&delta["content"], &delta["reasoning_content"], &message["content"], &one["text"]];
+        length_of(texts) + text_of_tools(delta) + text_of_tools(message)
+    });
+    let blocks = items(&value["content"]).iter().map(|one| length_of([&one["text"]]));
     let candidates = items(&value["candidates"]).iter();
     let parts =
-        candidates.flat_map(|one| items(&one["content"]["parts"])).map(|one| text_at(one, &["/text"]));
-    text_at(value, &event) + choices.chain(blocks).chain(parts).sum::<u64>()
+        candidates.flat_map(|one| items(&one["content"]["parts"])).map(|one| length_of([&one["text"]]));
+    let delta = &value["delta"];
+    let event = [delta, &delta["text"], &delta["thinking"], &delta["partial_json"]];
+    length_of(event) + choices.chain(blocks).chain(parts).sum::<u64>()
 }
 
-/// The length of the tool calls in a choice: their names and arguments.
-fn text_of_tools(choice: &Value) -> u64 {
-    let calls = [&choice["delta"]["tool_calls"], &choice["message"]["tool_calls"]];
-    let calls = calls.into_iter().flat_map(items);
-    calls.map(|call| text_at(call, &["/function/name", "/function/arguments"])).sum()
+/// The length of the tool calls in a message, or in a part of one: their names and arguments.
+fn text_of_tools(message: &Value) -> u64 {
+    let calls = items(&message["tool_calls"]).iter().map(|call| &call["function"]);
+    calls.map(|function| length_of([&function["name"], &function["arguments"]])).sum()
 }
 
 /// The elements of an array; none if it is anything else.
@@ -141,10 +144,9 @@ pub(crate) fn items(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
-/// The length of the texts at these places.
-fn text_at(value: &Value, places: &[&str]) -> u64 {
-    let texts = places.iter().filter_map(|place| value.pointer(place)?.as_str());
-    texts.map(|text| text.len() as u64).sum()
+/// The length of those values that are texts.
+fn length_of<const N: usize>(values: [&Value; N]) -> u64 {
+    values.into_iter().filter_map(Value::as_str).map(|text| text.len() as u64).sum()
 }
 
 #[cfg(test)]
