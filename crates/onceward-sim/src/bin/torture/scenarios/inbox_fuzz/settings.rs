@@ -131,7 +131,8 @@ fn key_of(secret: &str, part: Part) -> Option<Vec<u8>> {
     let is_hex = text.len().is_multiple_of(2) && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     let bytes = if is_hex { from_hex(text) } else { from_base64(text.trim_end_matches('=')) }?;
     match part {
-        Part::Whole => Some(bytes),
+        // HMAC fills a key up with zeros, so a key with more of them at its end is the same key.
+        Part::Whole => bytes.iter().rposition(|byte| *byte != 0).map(|last| bytes[..=last].to_vec()),
         Part::Seed => bytes.get(..32).map(<[u8]>::to_vec),
         Part::Point => bytes.get(bytes.len().checked_sub(64)?..).map(<[u8]>::to_vec),
     }
