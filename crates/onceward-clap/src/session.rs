@@ -210,25 +210,42 @@ pub(crate) fn operation_name(tool: &str, command: &str) -> String {
 }
 
 /// Who reads the answers of this run.
-pub(crate) fn surface(tool: &str, globals: &Globals) -> Surface {
+pub(crate) fn surface(tool: &str, globals: &Globals, policy: &Policy) -> Surface {
     match globals.connection {
         Some(_) => Surface::McpAgent,
-        None => shell(tool, globals),
+        None => shell(tool, globals, policy),
     }
 }
 
 /// The tool itself shows and settles its operations. Its commands name the ledger where only a flag has named it; a URL
 /// with a password is not repeated.
-fn shell(tool: &str, globals: &Globals) -> Surface {
+fn shell(tool: &str, globals: &Globals, policy: &Policy) -> Surface {
     let by_environment = |setting| std::env::var(crate::output::variable(tool, setting)).ok();
     let ledger = globals.ledger.as_deref().filter(|url| text::masked(url) == *url);
-    let ledger = ledger.filter(|url| by_environment("LEDGER").as_deref() != Some(*url));
-    let policy = globals.policy.as_deref().map(|file| file.display().to_string());
-    let policy = policy.filter(|file| by_environment("POLICY").as_ref() != Some(file));
+    let variable = by_environment("LEDGER").filter(|url| globals.ledger.as_ref() == Some(url));
+    let ledger = ledger.filter(|_| variable.is_none());
+    let policy_file = globals.policy.as_deref().map(|file| file.display().to_string());
+    let policy_file = policy_file.filter(|file| by_environment("POLICY").as_ref() != Some(file));
     let mut options = Vec::new();
     options.extend(ledger.map(|url| format!("--ledger {}", quoted(url))));
-    options.extend(policy.map(|file| format!("--policy {}", quoted(&file))));
-    Surface::Shell { program: tool.to_owned(), options }
+    options.extend(policy_file.map(|file| format!("--policy {}", quoted(&file))));
+    let url = globals.ledger.as_deref().or(policy.ledger_url());
+    let shown = match url {
+        None => default_file(tool).ok().map(|file| quoted(&format!("sqlite:{}", file.display()))),
+        Some(url) if text::masked(url) == url => Some(quoted(&from_any_folder(url))),
+        // The shell that has the variable can pass it on.
+        Some(_) => variable.map(|_| format!("\"${}\"", crate::output::variable(tool, "LEDGER"))),
+    };
+    let once = shown.map(|url| format!("once --ledger {url}"));
+    Surface::Shell { program: tool.to_owned(), options, once }
+}
+
+/// A ledger's URL that names the same file from any folder.
+fn from_any_folder(url: &str) -> String {
+    match url.strip_prefix("sqlite:").map(std::path::absolute) {
+        Some(Ok(path)) => format!("sqlite:{}", path.display()),
+        Some(Err(_)) | None => url.to_owned(),
+    }
 }
 
 /// A policy's fields are the command's arguments; in the operation's input they are one level down.

@@ -171,7 +171,7 @@ impl<W: World> Tool<W> {
         let policy = read_policy(globals.policy.as_deref()).map_err(|invalid| refuse(invalid.to_string()))?;
         Ok(Session {
             tool: self.name,
-            surface: surface(self.name, &globals),
+            surface: surface(self.name, &globals, &policy),
             place: W::identity(&options),
             globals,
             options,

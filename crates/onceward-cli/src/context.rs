@@ -26,6 +26,8 @@ use crate::trust::Mark;
 const CHECKPOINT_PAGES: u32 = 200;
 /// Minimum number of characters of an id without `op_`.
 const SHORTEST_PREFIX: usize = 3;
+/// How many scopes a branch may be away from the first one.
+const MOST_ANCESTORS: usize = 64;
 /// How many operations that match one word are looked up, and how many of them are listed.
 const MOST_CANDIDATES: usize = 1_000;
 const SHOWN_CANDIDATES: usize = 10;
@@ -135,7 +137,11 @@ impl Context {
         let url = url.filter(|url| by_flag || !text::has_password(url));
         let shown = |url: &str| quoted(&text::masked(&text::without_password(url)));
         let option = |url: String| vec!["--ledger".to_owned(), shown(&url)];
-        Surface::Shell { program: "once".to_owned(), options: url.map(option).unwrap_or_default() }
+        Surface::Shell {
+            program: "once".to_owned(),
+            options: url.map(option).unwrap_or_default(),
+            once: None,
+        }
     }
 
     /// The ledger.
@@ -219,7 +225,7 @@ impl Context {
     /// How `once` is called so that it finds the same ledger.
     pub(crate) fn program(&self) -> String {
         match self.surface() {
-            Surface::Shell { program, options } if !options.is_empty() => {
+            Surface::Shell { program, options, .. } if !options.is_empty() => {
                 format!("{program} {}", options.join(" "))
             }
             Surface::Shell { .. }
@@ -253,8 +259,22 @@ impl Context {
         };
         let named = text.rsplit_once('@').filter(|(scope, word)| !scope.is_empty() && !word.is_empty());
         let Some((scope, word)) = named else { return Err(Error::from(invalid).into()) };
-        let arg = OperationArg { operation: word.to_owned(), scope: Some(scope.to_owned()), name: None };
-        Ok(BranchPoint::new(scope, self.operation(ledger, &arg)?))
+        let found = |scope: &str| {
+            let arg = OperationArg { operation: word.to_owned(), scope: Some(scope.to_owned()), name: None };
+            self.operation(ledger, &arg)
+        };
+        // A branch has the operations of the scopes that it continues, up to its own beginning.
+        let mut searched = scope.to_owned();
+        for _ in 0..MOST_ANCESTORS {
+            match found(&searched) {
+                Err(CommandError::Ledger(Error::NotFound { .. })) => match ledger.branch_point(&searched)? {
+                    Some(parent) => searched = parent.scope,
+                    None => break,
+                },
+                found => return found.map(|id| BranchPoint::new(scope, id)),
+            }
+        }
+        found(scope).map(|id| BranchPoint::new(scope, id))
     }
 
     /// The operation that a user names: by its id, the first characters of its id, or its key.

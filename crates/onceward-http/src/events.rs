@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use bytes::{Bytes, BytesMut};
+use memchr::memchr2;
 
 /// Capacity steps for a long event or line. Unused capacity costs nothing, and each step is so much larger than the
 /// last that little is copied. Doubling would need up to three times the memory.
@@ -69,7 +70,7 @@ impl Event {
         let mut start = if raw.starts_with(b"\xef\xbb\xbf") { 3 } else { 0 };
         while start < raw.len() {
             let rest = &raw[start..];
-            let length = rest.iter().position(|byte| matches!(byte, b'\n' | b'\r')).unwrap_or(rest.len());
+            let length = memchr2(b'\n', b'\r', rest).unwrap_or(rest.len());
             let line = &rest[..length];
             let value_of = |name: &[u8]| {
                 let value = line.strip_prefix(name)?;
@@ -132,7 +133,7 @@ impl Events {
                     continue;
                 }
             }
-            let Some(at) = rest.iter().position(|byte| matches!(byte, b'\n' | b'\r')) else {
+            let Some(at) = memchr2(b'\n', b'\r', rest) else {
                 self.seen = self.buffer.len();
                 return None;
             };

@@ -300,6 +300,14 @@ async fn enter(
 ) -> Response {
     let target = upstream.path(&path);
     let query = request.uri().query().map(str::to_owned);
+    if request.headers().contains_key(undo::UNDO) {
+        let is_bare = path == "/" && query.is_none() && hyper::body::Body::is_end_stream(request.body());
+        return if is_bare && request.method() == Method::POST {
+            taken_back(app, tenant, upstream, request.into_parts().0.headers).await
+        } else {
+            undo::with_more()
+        };
+    }
     if matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS | Method::TRACE) {
         let target = query.map_or(target.clone(), |query| format!("{target}?{query}"));
         return pass::read(&upstream, &target, request).await;
@@ -307,13 +315,6 @@ async fn enter(
     let asked = Instant::now();
     let receipts = request.extensions().get::<Receipts>().cloned().unwrap_or_default();
     let (head, body) = request.into_parts();
-    if head.headers.contains_key(undo::UNDO) {
-        return if path == "/" {
-            taken_back(app, tenant, upstream, head.headers).await
-        } else {
-            undo::with_a_path()
-        };
-    }
     if head.headers.get_all(headers::KEY).iter().count() > 1 {
         let detail = "the request has more than one Idempotency-Key, so nothing was sent; give it one";
         return reply::refusal(StatusCode::BAD_REQUEST, "INVALID_INPUT", None, detail);
@@ -334,7 +335,7 @@ async fn enter(
         }
     }
     let wishes = Wishes::of(&head.headers);
-    let request = content::Request::new(head.method, target, query, head.headers, payload);
+    let request = Arc::new(content::Request::new(head.method, target, query, head.headers, payload));
     let arrived = Arrived { tenant, upstream, path, request, wishes, asked, receipts };
     match arrived.model() {
         // Boxed, so that the future of every other request is small.
@@ -348,7 +349,7 @@ struct Arrived {
     tenant: Tenant,
     upstream: Arc<Upstream>,
     path: String,
-    request: content::Request,
+    request: Arc<content::Request>,
     wishes: Wishes,
     asked: Instant,
     receipts: Receipts,

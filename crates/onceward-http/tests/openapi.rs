@@ -186,3 +186,17 @@ async fn the_examples_are_accepted() {
     }
     assert_eq!(examples, 4);
 }
+
+/// The table of the documentation has every route of operations and scopes; those of webhooks have a page of their own.
+#[test]
+fn the_documentation_lists_every_route() {
+    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/serve.md")).unwrap();
+    let (_, table) = page.split_once("## The API").unwrap();
+    for (method, path) in ROUTES.iter().filter(|(_, path)| !path.starts_with("/v1/inbox")) {
+        let request = format!("`{} {path}", method.to_uppercase());
+        let (_, last) = path.rsplit_once('/').unwrap();
+        // Several ways to end an attempt share a row.
+        let listed = table.contains(&request) || table.contains(&format!("`/{last}`"));
+        assert!(listed, "{request}");
+    }
+}

@@ -114,6 +114,7 @@ impl Record {
         let undone = PyDict::new(py);
         undone.set_item("by", mark.by.as_str())?;
         undone.set_item("evidence", mark.evidence.as_str())?;
+        undone.set_item("settled_by", mark.settled_by.as_deref())?;
         undone.set_item("gone", mark.evidence.is_gone())?;
         Ok(Some(undone))
     }

@@ -54,6 +54,13 @@ fn what_happens_twice_after_a_long_sleep_is_reported() {
     assert!(sum.repeated > 0, "nothing happened twice, so nothing was tested: {sum:?}");
 }
 
+/// Runs that once violated a rule.
+#[test]
+fn a_run_that_found_a_fault_finds_it_no_more() {
+    // The owner of a probed operation slept past its quarantine, sent its request and reported a doubt.
+    run(29_077, Environment::LongSleep).unwrap_or_else(|broken| panic!("{broken}"));
+}
+
 #[test]
 fn a_seed_repeats_its_run() {
     for environment in [Environment::Kernel, Environment::Leases, Environment::LongSleep] {

@@ -104,8 +104,11 @@ pub struct OperationView {
 pub struct UndoneView {
     /// The operation that takes it back: `op_…`
     pub by: String,
-    /// What shows that the effect is gone: `probe`, `compensation` (its own word), or `pending` (nothing yet).
+    /// What shows that the effect is gone: `probe`, `compensation` (its success), or `pending` (nothing yet).
     pub evidence: UndoEvidence,
+    /// Who or what said that the compensation succeeded, if that is the evidence and it was not its own answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub settled_by: Option<String>,
     /// Since when.
     pub at: String,
 }
@@ -540,6 +543,7 @@ impl OperationView {
             undone: record.detail.undone.as_ref().map(|mark| UndoneView {
                 by: mark.by.to_string(),
                 evidence: mark.evidence,
+                settled_by: mark.settled_by.clone(),
                 at: rfc3339(mark.at_ms),
             }),
             undoes: record.detail.undoes.as_ref().map(ToString::to_string),

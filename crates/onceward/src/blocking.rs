@@ -191,6 +191,7 @@ blocking! {
     resume(scope: &str) -> Option<Barrier>;
     barriers() -> Vec<Barrier>;
     settlement(scope: &str) -> Settlement;
+    settlement_between(scope: &str, since_ms: Option<i64>, until_ms: Option<i64>) -> Settlement;
     forget(id: &OperationId) -> Arc<Record>;
     import(record: Record) -> Imported;
     undo_plan(scope: &str, since: Option<&OperationId>) -> Vec<UndoStep>;

@@ -116,7 +116,7 @@ pub use record::{
 };
 pub use redact::{Edit, Redaction};
 pub use secret::Secret;
-pub use settlement::{Continued, Fate, Settlement, SettlementLine, Sums, Tokens};
+pub use settlement::{Continued, Fate, Part, Settlement, SettlementLine, Sums, Tokens};
 pub use store::{
     Applied, Begin, Change, Clock, Counts, Cursor, Dispatch, Filter, IfMissing, Inherit, Listed,
     LivenessSource, OwnerLock, Store, StoreError, Swap, WriteMode, Writing, after_prefix,

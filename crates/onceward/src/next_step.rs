@@ -72,6 +72,9 @@ pub enum Surface {
         program: String,
         /// Options for every command, quoted for a shell.
         options: Vec<String>,
+        /// For a program other than `once`: the command line with which `once` finds the same ledger. `None` if it
+        /// cannot be shown.
+        once: Option<String>,
     },
     /// Python code with a variable `ledger`.
     Python,
@@ -113,7 +116,7 @@ pub struct Choice {
 impl Surface {
     /// A shell tool with this name, without options.
     pub fn shell(program: impl Into<String>) -> Self {
-        Self::Shell { program: program.into(), options: Vec::new() }
+        Self::Shell { program: program.into(), options: Vec::new(), once: None }
     }
 
     /// Presents a next step on this surface.
@@ -185,10 +188,10 @@ impl Surface {
     fn resume(&self, scope: &str) -> Guidance {
         const SAY: &str = "do not repeat it: the scope was stopped on purpose. To let it continue";
         let command = match self {
-            Self::Shell { program, .. } if program == "once" => {
-                self.line(&format!("resume {}", text::shell_word(scope)))
-            }
-            Self::Shell { .. } => format!("once resume {}", text::shell_word(scope)),
+            Self::Shell { .. } => match self.once(&format!("resume {}", text::shell_word(scope))) {
+                Some(command) => command,
+                None => return say(format!("{SAY}, use `once resume` with the URL of this ledger")),
+            },
             Self::Python => format!("ledger.resume({})", Value::from(scope)),
             Self::Http => format!("POST /v1/resume {}", json!({ "scope": scope })),
             Self::McpAgent | Self::McpPerson { .. } => {
@@ -252,25 +255,28 @@ impl Surface {
     fn release_or_cancel(&self, id: &OperationId) -> Guidance {
         let (release, cancel) = match self {
             // A tool on the framework shares the ledger, but only `once` releases.
-            Self::Shell { .. } => (self.once(&format!("release {id}")), self.once(&format!("cancel {id}"))),
-            Self::McpPerson { program } => {
-                (format!("{program} release {id}"), format!("{program} cancel {id}"))
+            Self::Shell { .. } => {
+                let pair = self.once(&format!("release {id}")).zip(self.once(&format!("cancel {id}")));
+                let Some(pair) = pair else {
+                    return say("wait, or use `once release` or `once cancel` with the URL of this ledger");
+                };
+                pair
+            }
+            // An agent must not approve its own call, so it does not get the command.
+            Self::McpAgent | Self::McpPerson { .. } => {
+                return say(format!(
+                    "do not repeat it before its time or its release. After that, make the same call again: it gives \
+                     the result, and sends it if that was not done yet. A person can release or cancel it ({id} in \
+                     `once held`)"
+                ));
             }
             Self::Python => (format!("ledger.release(\"{id}\")"), format!("ledger.cancel(\"{id}\")")),
             Self::Http => {
                 (format!("POST /v1/operations/{id}/release"), format!("POST /v1/operations/{id}/cancel"))
             }
-            // An agent must not approve its own call.
-            Self::McpAgent => (format!("once release {id}"), format!("once cancel {id}")),
-        };
-        let say = match self {
-            Self::McpAgent | Self::McpPerson { .. } => {
-                "do not repeat it: it starts at its time or when a person releases it"
-            }
-            Self::Shell { .. } | Self::Python | Self::Http => "wait, release it, or cancel it",
         };
         Guidance {
-            say: say.to_owned(),
+            say: "wait, release it, or cancel it".to_owned(),
             command: None,
             options: vec![
                 Choice { found: "it should be sent now", command: release },
@@ -279,12 +285,22 @@ impl Surface {
         }
     }
 
+    /// What an undo says about an operation that is held back.
+    #[must_use]
+    pub fn held_in_undo(&self, id: &OperationId) -> String {
+        let cancel = self.spell(&NextStep::Release(id.clone())).options.pop();
+        let cancel = cancel.map(|choice| format!(" with `{}`", choice.command)).unwrap_or_default();
+        format!("it is held back and may still start: cancel it{cancel}, or stop the scope")
+    }
+
     /// A command line of `once` on the same ledger.
-    fn once(&self, rest: &str) -> String {
+    fn once(&self, rest: &str) -> Option<String> {
         match self {
-            Self::Shell { program, .. } if program != "once" => format!("once {rest}"),
+            Self::Shell { program, once, .. } if program != "once" => {
+                once.as_ref().map(|once| format!("{once} {rest}"))
+            }
             Self::Shell { .. } | Self::Python | Self::Http | Self::McpAgent | Self::McpPerson { .. } => {
-                self.line(rest)
+                Some(self.line(rest))
             }
         }
     }
@@ -346,7 +362,7 @@ impl Surface {
     /// A command line for this surface's tool.
     pub(crate) fn line(&self, rest: &str) -> String {
         match self {
-            Self::Shell { program, options } if !options.is_empty() => {
+            Self::Shell { program, options, .. } if !options.is_empty() => {
                 format!("{program} {} {rest}", options.join(" "))
             }
             Self::Shell { program, .. } | Self::McpPerson { program } => format!("{program} {rest}"),

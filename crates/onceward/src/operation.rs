@@ -1,5 +1,6 @@
 //! What a caller requests, and the intent computed from it.
 
+mod same;
 #[cfg(test)]
 mod tests;
 
@@ -36,7 +37,8 @@ pub struct Operation {
     scope: String,
     scope_origin: ScopeOrigin,
     key: Option<String>,
-    input: Result<Json, InvalidInput>,
+    /// Shared by all copies, because it can be large.
+    input: Result<Arc<Json>, InvalidInput>,
     key_fields: Vec<String>,
     volatile: Vec<String>,
     occurrence: Option<String>,
@@ -83,7 +85,7 @@ impl Operation {
             scope: DEFAULT_SCOPE.to_owned(),
             scope_origin: ScopeOrigin::Default,
             key: None,
-            input: Ok(Json::empty()),
+            input: Ok(Arc::new(Json::empty())),
             key_fields: Vec::new(),
             volatile: Vec::new(),
             occurrence: None,
@@ -139,13 +141,13 @@ impl Operation {
     /// Sets the inputs. For integers beyond 64 bits use [`Operation::input_json`].
     #[must_use]
     pub fn input(self, input: impl Into<Json>) -> Self {
-        Self { input: Ok(input.into()), ..self }
+        Self { input: Ok(Arc::new(input.into())), ..self }
     }
 
     /// Sets the inputs as JSON text, without losing digits of large numbers.
     #[must_use]
     pub fn input_json(self, text: &str) -> Self {
-        Self { input: Json::parse(text), ..self }
+        Self { input: Json::parse(text).map(Arc::new), ..self }
     }
 
     /// Sets the fields that identify the action (all of them by default).
@@ -329,7 +331,10 @@ impl Operation {
             return Err(Error::KeyMissing { name: self.name });
         }
         let selected = key::select(&input, &key_fields)?;
-        let stable = input.without(&volatile);
+        let stable = match volatile.as_slice() {
+            [] => input,
+            some => Arc::new(Arc::unwrap_or_clone(input).without(some)),
+        };
         let canonical = stable.canonical();
         let basis = match given {
             Some(key) => KeyBasis::Given(key.text.into()),
@@ -408,7 +413,8 @@ pub struct Intent {
     downstream_key: Option<String>,
     pub(crate) trace_parent: Option<String>,
     held: Held,
-    input: Json,
+    /// Shared by all copies.
+    input: Arc<Json>,
     basis: KeyBasis,
     naming: Naming,
     secret: Option<Secret>,
@@ -522,7 +528,7 @@ impl Intent {
             downstream_key: None,
             trace_parent: detail.trace_parent.clone(),
             held: Held::by_policy(),
-            input: Json::empty(),
+            input: Arc::new(Json::empty()),
             basis: KeyBasis::Given(record.key.text.as_str().into()),
             naming: Naming::Chosen,
             // The record's hashes are keyed already.

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+pub(crate) use self::undo::evidence_in_words;
 pub use self::undo::{Compensation, CompensationKind, ProgramUndo, UndoEvidence, Undone};
 use crate::invalid::InvalidInput;
 use crate::key::{Fingerprint, Key, OperationId};

@@ -16,6 +16,8 @@ pub enum Fate {
     Standing,
     /// It happened, and its effect was taken back.
     Undone,
+    /// It succeeded and changed nothing (effect `noop`), so nothing stands.
+    Unchanged,
     /// It did not happen: the attempt failed, and there is evidence for it.
     Failed,
     /// It did not happen: it was cancelled before it began.
@@ -30,9 +32,10 @@ pub enum Fate {
 
 impl Fate {
     /// Every fate, in the order of the sum.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Standing,
         Self::Undone,
+        Self::Unchanged,
         Self::Failed,
         Self::Cancelled,
         Self::InDoubt,
@@ -61,11 +64,19 @@ impl Fate {
         }
     }
 
-    /// The fate of an operation that happened: whether its effect was taken back.
+    /// The fate of an operation that happened: whether it changed something, and whether that was taken back.
     fn of_done(record: &Record) -> Self {
         match &record.detail.undone {
+            None if record.outcome.as_ref().is_some_and(|end| end.effect == Some(Effect::Noop)) => {
+                Self::Unchanged
+            }
             None => Self::Standing,
-            Some(mark) if mark.evidence.is_gone() => Self::Undone,
+            Some(mark) if mark.evidence.is_gone() => match record.detail.double_effect {
+                None => Self::Undone,
+                // One compensation takes one effect back.
+                Some(DoubleEffect::Certain) => Self::Standing,
+                Some(DoubleEffect::Possible) => Self::InDoubt,
+            },
             // Its compensation runs or is in doubt, so it is not known whether the effect is still there.
             Some(_) => Self::InDoubt,
         }
@@ -77,6 +88,7 @@ impl Fate {
         match self {
             Self::Standing => "standing",
             Self::Undone => "undone",
+            Self::Unchanged => "unchanged",
             Self::Failed => "failed",
             Self::Cancelled => "cancelled",
             Self::InDoubt => "in_doubt",
@@ -86,20 +98,22 @@ impl Fate {
     }
 }
 
-/// The sum of a settlement: *intended = done (standing + undone) + not done (failed + cancelled) + in doubt + held +
-/// running*.
+/// The sum of a settlement: *intended = done (standing + undone + unchanged) + not done (failed + cancelled) + in
+/// doubt + held + running*.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[non_exhaustive]
 pub struct Sums {
     /// All operations of the scope.
     pub intended: u64,
-    /// Those that happened: standing and undone.
+    /// Those that succeeded: standing, undone and unchanged.
     pub done: u64,
     /// Those that happened and were not taken back.
     pub standing: u64,
     /// Those that happened and were taken back.
     pub undone: u64,
+    /// Those that succeeded and changed nothing.
+    pub unchanged: u64,
     /// Those that did not happen: failed and cancelled.
     pub not_done: u64,
     /// Those that failed without effect.
@@ -120,6 +134,7 @@ impl Sums {
         match fate {
             Fate::Standing => (self.done, self.standing) = (self.done + 1, self.standing + 1),
             Fate::Undone => (self.done, self.undone) = (self.done + 1, self.undone + 1),
+            Fate::Unchanged => (self.done, self.unchanged) = (self.done + 1, self.unchanged + 1),
             Fate::Failed => (self.not_done, self.failed) = (self.not_done + 1, self.failed + 1),
             Fate::Cancelled => (self.not_done, self.cancelled) = (self.not_done + 1, self.cancelled + 1),
             Fate::InDoubt => self.in_doubt += 1,
@@ -131,7 +146,7 @@ impl Sums {
     /// Whether every intent is accounted for.
     #[must_use]
     pub fn adds_up(&self) -> bool {
-        self.done == self.standing + self.undone
+        self.done == self.standing + self.undone + self.unchanged
             && self.not_done == self.failed + self.cancelled
             && self.intended == self.done + self.not_done + self.in_doubt + self.held + self.running
     }
@@ -140,12 +155,13 @@ impl Sums {
     #[must_use]
     pub fn in_words(&self) -> String {
         format!(
-            "{} intended = {} done ({} standing, {} undone) + {} not done ({} failed, {} cancelled) + {} in doubt + {} \
-             held + {} running",
+            "{} intended = {} done ({} standing, {} undone, {} unchanged) + {} not done ({} failed, {} cancelled) + {} \
+             in doubt + {} held + {} running",
             self.intended,
             self.done,
             self.standing,
             self.undone,
+            self.unchanged,
             self.not_done,
             self.failed,
             self.cancelled,
@@ -234,6 +250,9 @@ pub struct Settlement {
     /// What the scope continues, if it is a branch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub continues: Option<Continued>,
+    /// The times between which the operations were first requested, if this is not the settlement of the whole scope.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub part: Option<Part>,
     /// The sum.
     pub sums: Sums,
     /// The attempts of all operations.
@@ -254,6 +273,7 @@ impl Settlement {
             scope: scope.into(),
             stopped,
             continues: None,
+            part: None,
             sums: Sums::default(),
             attempts: 0,
             duplicates_prevented: 0,
@@ -278,6 +298,34 @@ impl Settlement {
             sum.output += tokens.output;
         }
         self.lines.push(line);
+    }
+}
+
+/// The part of a scope that a settlement is about.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[non_exhaustive]
+pub struct Part {
+    /// Operations that were first requested at this time or later.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub since: Option<String>,
+    /// Operations that were first requested before this time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub until: Option<String>,
+}
+
+impl Part {
+    pub(crate) fn of(since_ms: Option<i64>, until_ms: Option<i64>) -> Option<Self> {
+        (since_ms.is_some() || until_ms.is_some())
+            .then(|| Self { since: since_ms.map(rfc3339), until: until_ms.map(rfc3339) })
+    }
+
+    /// The part in one sentence.
+    #[must_use]
+    pub fn in_words(&self) -> String {
+        let since = self.since.as_ref().map(|since| format!(" since {since}")).unwrap_or_default();
+        let until = self.until.as_ref().map(|until| format!(" before {until}")).unwrap_or_default();
+        format!("a part of the scope: only operations that were first requested{since}{until}")
     }
 }
 
@@ -350,8 +398,14 @@ fn evidence(record: &Record, fate: Fate) -> String {
         None => text,
     };
     if let Some(mark) = &record.detail.undone {
-        return if mark.evidence.is_gone() {
-            format!("done, and taken back by {} ({})", mark.by, mark.evidence.as_str())
+        return if let Some(alarm) = record.detail.double_effect {
+            let two = match alarm {
+                DoubleEffect::Certain => "two attempts had an effect",
+                DoubleEffect::Possible => "two attempts may have had an effect",
+            };
+            format!("{two}, and {} takes back at most one of them", mark.by)
+        } else if mark.evidence.is_gone() {
+            format!("done, and taken back by {}: {}", mark.by, mark.evidence_in_words())
         } else {
             format!("done; {} takes it back, and it is not known whether it has", mark.by)
         };
@@ -360,6 +414,7 @@ fn evidence(record: &Record, fate: Fate) -> String {
         return because(who.to_owned());
     }
     match fate {
+        Fate::Unchanged => format!("the answer of attempt {attempt}: it changed nothing"),
         Fate::Standing | Fate::Undone => match record.outcome.as_ref().and_then(|outcome| outcome.verified) {
             Some(Verification::Confirmed) => {
                 format!("the answer of attempt {attempt}, confirmed by its check")

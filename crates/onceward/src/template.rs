@@ -159,9 +159,18 @@ pub fn field_value(result: &Value, path: &str) -> Result<Value, InvalidInput> {
         Some(Value::String(text)) if text.is_empty() => missing("an empty text in"),
         Some(Value::String(text)) if text.contains('\0') => missing("a zero byte in"),
         Some(Value::String(text)) if text.contains(REPLACEMENT) => missing("a redacted text in"),
+        Some(Value::Number(number)) if is_inexact(number) => {
+            missing("a number that is too large to pass on in")
+        }
         Some(value @ (Value::String(_) | Value::Bool(_) | Value::Number(_))) => Ok(value.clone()),
         Some(Value::Array(_) | Value::Object(_)) => missing("no single value in"),
     }
+}
+
+/// Whether a number may have had more digits. An id that lost some is the id of something else.
+fn is_inexact(number: &serde_json::Number) -> bool {
+    const LARGEST_WHOLE: f64 = 9_007_199_254_740_992.0;
+    !number.is_i64() && !number.is_u64() && number.as_f64().is_none_or(|value| value.abs() >= LARGEST_WHOLE)
 }
 
 fn as_text(value: &Value) -> String {
@@ -176,6 +185,22 @@ fn as_text(value: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_number_that_lost_digits_is_not_passed_on() {
+        for (text, is_passed) in [
+            ("18446744073709551615", true),
+            ("18446744073709551616", false),
+            ("-9223372036854775809", false),
+            ("12345678901234567890123", false),
+            ("1e300", false),
+            ("1.5", true),
+            ("100.00", true),
+        ] {
+            let result: Value = serde_json::from_str(&format!("{{\"id\":{text}}}")).unwrap();
+            assert_eq!(field_value(&result, "id").is_ok(), is_passed, "{text}");
+        }
+    }
 
     #[test]
     fn only_a_path_in_braces_is_a_field() {

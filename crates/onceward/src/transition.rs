@@ -92,12 +92,21 @@ impl Record {
         self.attempt - self.detail.attempts_before
     }
 
-    /// Whether an attempt before the newest one may have taken effect. If a probe allowed the newest attempt, the
-    /// earlier ones had none. If the class allowed it, that is unknown.
+    /// Whether an attempt before the newest one may have taken effect. If the class allowed the newest attempt, that
+    /// is unknown. If a probe allowed it, the earlier ones had no effect until the probe looked: one that reported its
+    /// doubt after it was overtaken, so for the second time, may have had one since.
     pub(crate) fn earlier_attempt_in_doubt(&self) -> bool {
-        let unasked = matches!(self.detail.class, crate::Class::Idempotent | crate::Class::Keyed);
-        let doubtful = |past: &Past| past.ended == State::InDoubt && past.attempt < self.attempt;
-        unasked && self.detail.history.iter().any(doubtful)
+        use crate::Class;
+        let doubtful = |past: &&Past| past.ended == State::InDoubt && past.attempt < self.attempt;
+        let mut doubts = self.detail.history.iter().filter(doubtful);
+        match self.detail.class {
+            Class::Idempotent | Class::Keyed => doubts.next().is_some(),
+            Class::Probed => {
+                let attempts: Vec<u32> = doubts.map(|past| past.attempt).collect();
+                (1..attempts.len()).any(|index| attempts[..index].contains(&attempts[index]))
+            }
+            Class::Read | Class::Once => false,
+        }
     }
 
     /// The next version of this record, in this state.

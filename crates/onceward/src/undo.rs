@@ -5,7 +5,9 @@ mod report;
 use crate::error::Error;
 use crate::facts::Happened;
 use crate::key::OperationId;
-use crate::record::{Compensation, CompensationKind, Effect, ProgramUndo, Record, State, UndoEvidence};
+use crate::record::{
+    Compensation, CompensationKind, Effect, ProgramUndo, Record, State, UndoEvidence, Verification,
+};
 use crate::text::{one_line, shell_word};
 
 pub use report::{UndoLine, UndoReport, UndoResult};
@@ -19,12 +21,18 @@ pub enum Reversal {
     Irreversible,
     /// It may have happened: it must be settled first. An unknown effect is never compensated.
     InDoubt,
+    /// Its success was only accepted, or its check has not confirmed it yet.
+    Unconfirmed,
+    /// Two attempts had an effect, or may have: one compensation does not take it back.
+    Doubled,
     /// It is running, so it may still happen.
     Running,
     /// It has been taken back.
     AlreadyUndone,
-    /// It had no effect: it failed, was cancelled, is held back, or changed nothing.
+    /// It had no effect: it failed, was cancelled, or changed nothing.
     NothingHappened,
+    /// It is held back: it had no effect, but it may still start.
+    Held,
     /// It stands, and its result has expired, so its compensation is no longer known.
     Expired,
     /// It takes another operation back itself.
@@ -39,9 +47,12 @@ impl Reversal {
             Self::Compensate => "compensate",
             Self::Irreversible => "irreversible",
             Self::InDoubt => "in_doubt",
+            Self::Unconfirmed => "unconfirmed",
+            Self::Doubled => "doubled",
             Self::Running => "running",
             Self::AlreadyUndone => "already_undone",
             Self::NothingHappened => "nothing_happened",
+            Self::Held => "held",
             Self::Expired => "expired",
             Self::Compensation => "compensation",
         }
@@ -54,9 +65,18 @@ impl Reversal {
             Self::Compensate => None,
             Self::Irreversible => Some("nothing is registered that takes it back"),
             Self::InDoubt => Some("it may have happened, and there is no probe to ask: settle it first"),
+            Self::Unconfirmed => Some(
+                "its success is not confirmed yet, so its effect may not be there: wait for its check, or record what \
+                 is known with `once verify`",
+            ),
+            Self::Doubled => Some(
+                "two attempts had an effect, or may have: one compensation would leave the other effect, so take both \
+                 back by hand",
+            ),
             Self::Running => Some("it is still running"),
             Self::AlreadyUndone => Some("it has been taken back"),
             Self::NothingHappened => Some("it had no effect"),
+            Self::Held => Some("it is held back and may still start: cancel it, or stop the scope"),
             Self::Expired => Some("it was done, and its result has expired"),
             Self::Compensation => Some("it takes another operation back itself"),
         }
@@ -69,13 +89,19 @@ impl Reversal {
             return Self::Compensation;
         }
         let changed_nothing = || record.outcome.as_ref().is_some_and(|end| end.effect == Some(Effect::Noop));
+        let is_pending =
+            || record.outcome.as_ref().and_then(|end| end.verified) == Some(Verification::Pending);
         match state {
+            State::Done if record.detail.double_effect.is_some() => Self::Doubled,
             State::Done if record.is_undone() => Self::AlreadyUndone,
             State::Done if changed_nothing() => Self::NothingHappened,
+            // An unknown effect is not compensated. A compensation that has begun is finished.
+            State::Done if is_pending() && record.detail.undone.is_none() => Self::Unconfirmed,
             // A mark without a stored compensation: the caller brought its own.
             State::Done if record.detail.undo.is_some() || record.detail.undone.is_some() => Self::Compensate,
             State::Done => Self::Irreversible,
-            State::Staged | State::Failed | State::Cancelled => Self::NothingHappened,
+            State::Staged => Self::Held,
+            State::Failed | State::Cancelled => Self::NothingHappened,
             State::Running => Self::Running,
             State::InDoubt => Self::InDoubt,
             State::Expired => match record.happened() {
@@ -105,7 +131,8 @@ impl Compensation {
                 None => "the tool that ran it takes it back, with its command `undo`".to_owned(),
             },
             CompensationKind::Tool => format!(
-                "a tool of its MCP server takes it back: `once undo {id} -- SERVER`, with the command of the server"
+                "a tool of its MCP server takes it back: `once undo {id} -- SERVER`, with the command of the server, \
+                 or `once undo {id} --http URL`"
             ),
             CompensationKind::Request => format!(
                 "a request to its API takes it back: send `Once-Undo: {id}` to the gateway (POST /gw/UPSTREAM), with \

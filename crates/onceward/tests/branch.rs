@@ -134,6 +134,20 @@ fn a_scope_continues_one_point() {
 }
 
 #[test]
+fn a_circle_is_refused_and_nothing_of_it_is_recorded() {
+    let run = Run::new();
+    let first = run.mail("a", "1");
+    let second = run.again("b", "2", &BranchPoint::new("a", first)).unwrap().record().id.clone();
+    let third = run.again("c", "3", &BranchPoint::new("b", second.clone())).unwrap().record().id.clone();
+    for (scope, operation) in [("b", second), ("c", third)] {
+        let point = BranchPoint::new(scope, operation);
+        assert_eq!(run.again("a", "4", &point).unwrap_err().code(), Code::InvalidInput);
+        assert!(run.ledger.branch_point("a").unwrap().is_none());
+    }
+    run.mail("a", "5");
+}
+
+#[test]
 fn what_was_taken_back_is_done_again_on_the_new_branch() {
     let run = Run::new();
     let first = run.mail("a", "1");

@@ -93,21 +93,15 @@ fn how_every_next_step_is_spelled() {
       once: wait, release it, or cancel it
         it should be sent now: once --ledger agent.db release ID
         it should not be sent: once --ledger agent.db cancel ID
-      shop: wait, release it, or cancel it
-        it should be sent now: once release ID
-        it should not be sent: once cancel ID
+      shop: wait, or use `once release` or `once cancel` with the URL of this ledger
       python: wait, release it, or cancel it
         it should be sent now: ledger.release("ID")
         it should not be sent: ledger.cancel("ID")
       http: wait, release it, or cancel it
         it should be sent now: POST /v1/operations/ID/release
         it should not be sent: POST /v1/operations/ID/cancel
-      agent: do not repeat it: it starts at its time or when a person releases it
-        it should be sent now: once release ID
-        it should not be sent: once cancel ID
-      person: do not repeat it: it starts at its time or when a person releases it
-        it should be sent now: once --ledger agent.db release ID
-        it should not be sent: once --ledger agent.db cancel ID
+      agent: do not repeat it before its time or its release. After that, make the same call again: it gives the result, and sends it if that was not done yet. A person can release or cancel it (ID in `once held`)
+      person: do not repeat it before its time or its release. After that, make the same call again: it gives the result, and sends it if that was not done yet. A person can release or cancel it (ID in `once held`)
     Show(ID)
       once: see what is recorded
         $ once --ledger agent.db show ID

@@ -5,8 +5,8 @@ mod common;
 
 use common::{Bench, NOW_MS, id, left_in_doubt, once, pay, short_lease, terms};
 use onceward::{
-    Answer, Class, Clock, Code, Effect, Error, Failure, NextStep, Operation, Outcome, ProbeAnswer, Ran,
-    Receipt, State, Verification,
+    Answer, Claim, Class, Clock, Code, Effect, Ending, Error, Failure, NextStep, Operation, Outcome,
+    ProbeAnswer, Ran, Receipt, State, Verification,
 };
 
 fn probed(bench: &Bench, operation: &Operation, answer: ProbeAnswer) -> Result<Receipt, Error> {
@@ -89,6 +89,36 @@ fn a_probe_is_not_asked_while_a_process_of_the_attempt_holds_its_lock() {
     assert_eq!(probed(&bench, &operation, ProbeAnswer::No).expect_err("it runs").code(), Code::InProgress);
     drop(claim);
     assert_eq!(probed(&bench, &operation, ProbeAnswer::No).expect("it runs again").record().attempt, 2);
+}
+
+/// The owner of the first attempt slept, and sent its request after the probe had looked.
+#[test]
+fn a_doubt_that_an_overtaken_attempt_reports_is_not_answered_by_the_probe_before() {
+    for reports_first in [true, false] {
+        let bench = Bench::blind();
+        let mut slept = Some(bench.begin(&short_lease()));
+        bench.clock.advance(300);
+        probed(&bench, &short_lease(), ProbeAnswer::No).expect_err("the quarantine begins");
+        bench.clock.advance(5_000);
+        let reports = |slept: &mut Option<Claim>| {
+            let ending = Ending::InDoubt(Outcome::because(Some("no answer in time".to_owned())));
+            drop(bench.wait(slept.take().expect("its first report").finish(ending)));
+        };
+        let call = bench.ledger.call(short_lease().intent().expect("a valid operation"));
+        let second = bench.ledger.run_call(call.probe(|_| std::future::ready(ProbeAnswer::No)), |_| {
+            if reports_first {
+                reports(&mut slept);
+            }
+            Err(Failure::no_effect("refused"))
+        });
+        if !reports_first {
+            assert_eq!(second.expect_err("refused").code(), Code::Failed);
+            reports(&mut slept);
+        }
+        assert_eq!(bench.state_of(&short_lease()), State::InDoubt, "reports first: {reports_first}");
+        let yes = ProbeAnswer::Yes(Outcome::with_effect(Effect::Created));
+        assert!(probed(&bench, &short_lease(), yes).expect("it happened").replayed());
+    }
 }
 
 #[test]

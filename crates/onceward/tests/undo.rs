@@ -9,10 +9,10 @@ use common::table::Table;
 use common::{Bench, NOW_MS, combinations, intent, record};
 use onceward::decide::begin;
 use onceward::{
-    Class, Code, Compensation, CompensationKind, Decision, Effect, EffectNow, Ending, Error, Failure,
-    Happened, KeyOrigin, Liveness, OnExpired, Operation, OperationId, Outcome, ProbeAnswer, Ran, Record,
-    Refusal, Reversal, State, StoreError, UndoEvidence, UndoOutcome, Undoing, Undone, Verdict, Verification,
-    transition,
+    Class, Code, Compensation, CompensationKind, Decision, DoubleEffect, Effect, EffectNow, Ending, Error,
+    Failure, Fate, Happened, KeyOrigin, Liveness, OnExpired, Operation, OperationId, Outcome, ProbeAnswer,
+    Ran, Record, Refusal, Reversal, State, StoreError, UndoEvidence, UndoOutcome, Undoing, Undone, Verdict,
+    Verification, transition,
 };
 
 const FOUND: &[&str] = &["staged", "running", "done", "failed", "in_doubt", "cancelled", "expired"];
@@ -20,7 +20,8 @@ const FOUND: &[&str] = &["staged", "running", "done", "failed", "in_doubt", "can
 const REVERSALS: &str = "
     state                     role          undo   mark          effect  => reversal
     *                         compensation  *      *             *       => compensation
-    staged|failed|cancelled   ordinary      *      *             *       => nothing_happened
+    staged                    ordinary      *      *             *       => held
+    failed|cancelled          ordinary      *      *             *       => nothing_happened
     running                   ordinary      *      *             *       => running
     in_doubt                  ordinary      *      *             *       => in_doubt
     done|expired              ordinary      *      probe|word    *       => already_undone
@@ -52,6 +53,55 @@ fn what_can_be_taken_back() {
         assert_eq!(Reversal::of(&record, record.state).as_str(), table.look_up(&words), "{words:?}");
     }
     table.assert_all_rows_fitted();
+}
+
+#[test]
+fn two_effects_and_an_unconfirmed_one_are_left_alone() {
+    let with = |change: fn(&mut Record)| {
+        let mut record = record(State::Done, &intent(KeyOrigin::Given));
+        record.detail.undo = Some(refund());
+        record.outcome = Some(Outcome::with_effect(Effect::Created));
+        change(&mut record);
+        record
+    };
+    let twice = with(|record| record.detail.double_effect = Some(DoubleEffect::Certain));
+    assert_eq!(Reversal::of(&twice, State::Done), Reversal::Doubled);
+    let pending = with(|record| {
+        record.outcome =
+            Some(Outcome { verified: Some(Verification::Pending), ..Outcome::with_effect(Effect::Created) });
+    });
+    assert_eq!(Reversal::of(&pending, State::Done), Reversal::Unconfirmed);
+    // If one of two effects was taken back, the other one stands.
+    for (alarm, fate) in [
+        (None, Fate::Undone),
+        (Some(DoubleEffect::Certain), Fate::Standing),
+        (Some(DoubleEffect::Possible), Fate::InDoubt),
+    ] {
+        let mut undone = with(|record| {
+            record.detail.undone = evidence("word").map(|evidence| marked(record, evidence));
+        });
+        undone.detail.double_effect = alarm;
+        assert_eq!(Fate::of(&undone, State::Done), fate);
+    }
+}
+
+#[test]
+fn a_scope_is_undone_with_all_of_its_callers() {
+    let bench = Bench::new();
+    for scope in ["trip", "trip~a", "trip~b", "trips", "other"] {
+        let paid = Operation::new("pay").scope(scope).key("k").undo(Some(refund()));
+        bench.ledger.run(paid, |attempt| Ok(attempt.dispatch()?.created(&1))).unwrap();
+    }
+    let scopes = |since: Option<&OperationId>| {
+        let found = bench.ledger.scope_to_undo("trip", since).unwrap();
+        found.into_iter().map(|found| found.record.scope.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(scopes(None), ["trip~b", "trip~a", "trip"]);
+    let of = |scope: &str| Operation::new("pay").scope(scope).key("k").intent().unwrap().id;
+    assert_eq!(scopes(Some(&of("trip~a"))), ["trip~b"]);
+    assert!(bench.ledger.scope_to_undo("trip", Some(&of("trips"))).is_err());
+    let lookup = |scope: &str| bench.wait(bench.ledger.ledger().lookup("k", Some(scope), 10)).unwrap().len();
+    assert_eq!((lookup("trip"), lookup("trip~a"), lookup("other"), lookup("tri")), (3, 1, 1, 0));
 }
 
 #[test]
@@ -142,7 +192,7 @@ fn marks_are_kept_until_an_undo_proves_something() {
     let begun = transition::begin_undo(&done, &by, NOW_MS).unwrap();
     assert_eq!((begun.updated_ms, begun.due_ms), (done.updated_ms, done.due_ms), "its own times stay");
     assert!(transition::begin_undo(&begun, &other, NOW_MS).is_none(), "another one takes it back");
-    assert!(transition::undone(&begun, &other, UndoEvidence::Probe, NOW_MS).is_none());
+    assert!(transition::undone(&begun, &other, (UndoEvidence::Probe, None), NOW_MS).is_none());
     let round = |record: &Record| record.detail.undone.as_ref().unwrap().round;
     let again = transition::begin_undo(&begun, &by, NOW_MS).unwrap();
     assert_eq!((round(&begun), round(&again)), (0, 0), "no attempt has begun");
@@ -151,9 +201,9 @@ fn marks_are_kept_until_an_undo_proves_something() {
     assert_eq!(round(&second), 2, "the attempt that may take effect next");
     assert!(transition::withdraw_undo(&second, &by, 1).detail.undone.is_some());
     assert!(transition::withdraw_undo(&second, &by, 2).detail.undone.is_none());
-    let undone = transition::undone(&again, &by, UndoEvidence::Probe, NOW_MS + 5).unwrap();
+    let undone = transition::undone(&again, &by, (UndoEvidence::Probe, None), NOW_MS + 5).unwrap();
     assert!(undone.is_undone());
-    let lower = transition::undone(&undone, &by, UndoEvidence::Compensation, NOW_MS + 9).unwrap();
+    let lower = transition::undone(&undone, &by, (UndoEvidence::Compensation, None), NOW_MS + 9).unwrap();
     assert_eq!(lower.version, undone.version, "evidence is never lowered");
     assert!(transition::withdraw_undo(&undone, &by, 2).is_undone(), "nor withdrawn");
     assert!(transition::begin_undo(&undone, &by, NOW_MS).is_none(), "nor begun again");
@@ -402,7 +452,7 @@ fn evidence(word: &str) -> Option<UndoEvidence> {
 }
 
 fn marked(record: &Record, evidence: UndoEvidence) -> Undone {
-    Undone { by: undo_id(record), at_ms: NOW_MS, evidence, round: 1 }
+    Undone { by: undo_id(record), at_ms: NOW_MS, evidence, settled_by: None, round: 1 }
 }
 
 #[test]

@@ -69,8 +69,10 @@ fn try_undo<W: World>(
         (None, None) => return Ok(answer(&UndoReport::new(args.scope.clone(), Vec::new()), "noop")),
     };
     let own = stored(session.tool, &session.place);
-    let plan: Vec<Planned<W>> =
-        found.into_iter().map(|found| Planned { action: action(&found, &own, undoables), found }).collect();
+    let plan: Vec<Planned<W>> = found
+        .into_iter()
+        .map(|found| Planned { action: action(session, &found, &own, undoables), found })
+        .collect();
     if args.dry_run {
         let report = UndoReport::new(args.scope.clone(), plan.iter().map(Planned::preview).collect());
         let effect = report.would_effect();
@@ -81,13 +83,19 @@ fn try_undo<W: World>(
 }
 
 /// Decides what this tool does about an operation. Pure.
-fn action<W>(found: &ToUndo, own: &ProgramUndo, undoables: &[Undoable<W>]) -> Action<W> {
+fn action<W: World>(
+    session: &Session<W>,
+    found: &ToUndo,
+    own: &ProgramUndo,
+    undoables: &[Undoable<W>],
+) -> Action<W> {
     let record = &found.record;
     match (found.reversal, found.reversal.why_left()) {
         (Reversal::InDoubt, _) => {
             let why = "it may have happened: settle it first, or make the same call again if the command has a probe";
             return Action::Leave(why.to_owned());
         }
+        (Reversal::Held, _) => return Action::Leave(session.surface.held_in_undo(&record.id)),
         (_, Some(why)) => return Action::Leave(why.to_owned()),
         (_, None) if found.compensated => return Action::Finish,
         (_, None) => {}

@@ -7,6 +7,7 @@ use onceward::{Filter, Hold, State};
 
 use super::IdentityArgs;
 use super::values::{Finding, Moment, exit_code, hold, moment, span, words};
+use crate::commands::mcp::HeaderArgs;
 
 #[derive(Debug, Args)]
 pub(crate) struct OperationArg {
@@ -228,8 +229,13 @@ pub(crate) struct UndoArgs {
     #[arg(long)]
     pub(crate) stored: bool,
     /// Short name of the MCP server, if `once mcp` got it with --server
-    #[arg(long = "server", value_name = "NAME", requires = "server")]
+    #[arg(long = "server", value_name = "NAME")]
     pub(crate) server_name: Option<String>,
+    /// URL of the MCP server over streamable HTTP, instead of a command
+    #[arg(long, value_name = "URL")]
+    pub(crate) http: Option<String>,
+    #[command(flatten)]
+    pub(crate) headers: HeaderArgs,
     #[command(flatten)]
     pub(crate) dry: DryRunArgs,
     /// Command of the MCP server, after `--`: starts it, and calls the tool that takes an operation back

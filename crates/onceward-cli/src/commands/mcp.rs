@@ -4,7 +4,7 @@ pub(crate) mod http;
 mod stdio;
 mod undo;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -68,7 +68,13 @@ struct RuleArgs {
     /// Ignore the server's annotations of its tools; use only the policy
     #[arg(long)]
     distrust_annotations: bool,
-    /// Header to send when asking an HTTP server for its tools (--explain, init); may be repeated
+    #[command(flatten)]
+    headers: HeaderArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct HeaderArgs {
+    /// Header to send to an HTTP server when `once` itself asks it for its tools or takes a call back; may be repeated
     #[arg(long = "header", value_name = "NAME: VALUE")]
     headers: Vec<String>,
     /// The same, with the value from an environment variable, so that the process list does not show it
@@ -287,7 +293,7 @@ fn options(context: &Context, args: &ServeArgs, name: String, identity: String, 
 /// The command line with which a person reaches the same ledger.
 fn program(context: &Context) -> String {
     match context.surface() {
-        Surface::Shell { program, options } => [vec![program], options].concat().join(" "),
+        Surface::Shell { program, options, .. } => [vec![program], options].concat().join(" "),
         Surface::Python | Surface::Http | Surface::McpAgent | Surface::McpPerson { .. } => "once".to_owned(),
     }
 }
@@ -345,6 +351,35 @@ fn init(
         format!("wrote {} with {} tools", styled(BOLD, file.display()), tools.len())
     });
     Ok(ExitCode::SUCCESS)
+}
+
+/// The identity of a server's command. A file that it names in the current folder counts with its whole path: the same
+/// words in another folder are another server.
+fn command_identity(command: &[OsString]) -> String {
+    let words: Vec<OsString> =
+        command.iter().enumerate().map(|(index, word)| identifying(word, index == 0)).collect();
+    identity(&words)
+}
+
+/// The endings of scripts, which are also run without a permission to execute them.
+const SCRIPTS: [&str; 12] = ["py", "js", "mjs", "cjs", "ts", "mts", "rb", "sh", "php", "pl", "jar", "lua"];
+
+/// A word of a command, or the canonical path of the program or script that it names relative to the current folder. A
+/// program without a folder is looked up in PATH. Other files do not count: a server may create them when it runs.
+fn identifying(word: &OsStr, is_program: bool) -> OsString {
+    let path = Path::new(word);
+    let is_looked_up = is_program && !word.as_encoded_bytes().contains(&b'/');
+    if path.is_absolute() || is_looked_up || !is_code(path) {
+        return word.to_owned();
+    }
+    std::fs::canonicalize(path).map_or_else(|_| word.to_owned(), OsString::from)
+}
+
+fn is_code(path: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt;
+    let Ok(found) = std::fs::metadata(path) else { return false };
+    let is_script = path.extension().is_some_and(|ending| SCRIPTS.iter().any(|script| ending == *script));
+    found.is_file() && (is_script || found.permissions().mode() & 0o111 != 0)
 }
 
 /// A hash that identifies a command or address without storing it.

@@ -71,10 +71,12 @@ fn one(context: &Context, ledger: &Blocking, args: &ReleaseArgs, id: &OperationI
         });
         return Ok(ExitCode::SUCCESS);
     };
-    if !json {
-        announce(&record, &command);
-    }
-    Ok(held::run(context, ledger, &record, &command, Print::Answer)?.exit)
+    let begins = || {
+        if !json {
+            announce(&record, &command);
+        }
+    };
+    Ok(held::run(context, ledger, &record, &command, Print::Answer, &begins)?.exit)
 }
 
 /// Whether it is a command that `once run` held.
@@ -109,7 +111,9 @@ fn starter(record: &Record) -> String {
     let stored = record.held_request().is_some();
     match (surface, stored) {
         ("mcp", true) => {
-            "the running `once mcp` for its server sends it, or the next one that starts".to_owned()
+            "the running `once mcp` for its server sends it, or the next one that starts; if it was called over \
+             HTTP, the same call again"
+                .to_owned()
         }
         ("gateway", true) => "the running `once serve` sends it, or the next one that starts".to_owned(),
         ("python", true) => "a Python process that calls release_due() or run_held() runs it".to_owned(),
@@ -186,7 +190,7 @@ fn due_one(context: &Context, ledger: &Blocking, args: &ReleaseArgs, record: Rec
         return (told(&record, "would_run", plan(&record, Some(&command))), ExitCode::SUCCESS);
     }
     let line = command.line();
-    match held::run(context, ledger, &record, &command, Print::Nothing) {
+    match held::run(context, ledger, &record, &command, Print::Nothing, &|| {}) {
         Ok(Released { result: Ok(receipt), exit }) => {
             let how = if receipt.ran() == Ran::Yes { "done" } else { "done by another release" };
             (told(receipt.record(), "ran", format!("{line}: {how}")), exit)

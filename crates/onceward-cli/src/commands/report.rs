@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
-use onceward::{Blocking, DoubleEffect, Filter, Record, Settlement, State};
+use onceward::{Blocking, DoubleEffect, Filter, Part, Record, Settlement, State};
 use serde::Serialize;
 
 use super::listing::{self, Heading, Line};
@@ -53,18 +53,25 @@ struct Report<'a> {
 
 pub(super) fn run(context: &Context, args: &ReportArgs) -> Ended {
     let ledger = context.ledger(IfMissing::Fail)?;
+    let now_ms = ledger.clock_ms();
+    let when = args.when.filter(now_ms);
+    let settlement = || ledger.settlement_between(&args.scope, when.since_ms, when.until_ms);
     if let Some(key) = &args.sign {
+        if when.since_ms.is_some() || when.until_ms.is_some() {
+            return Err(CommandError::invalid(
+                "a signed report accounts for the whole scope: leave out --since and --until; nothing was signed",
+            ));
+        }
         answer::json(&signed::sign(&ledger.settlement(&args.scope)?, key)?);
         return Ok(ExitCode::SUCCESS);
     }
     if args.markdown || args.html {
-        let settlement = ledger.settlement(&args.scope)?;
+        let settlement = settlement()?;
         let render = if args.html { settlement::html } else { settlement::markdown };
         answer::data(&render(&settlement));
         return Ok(ExitCode::SUCCESS);
     }
-    let now_ms = ledger.clock_ms();
-    let filter = Filter { scope_prefix: Some(args.scope.clone()), limit: PAGE, ..args.when.filter(now_ms) };
+    let filter = Filter { scope_prefix: Some(args.scope.clone()), limit: PAGE, ..when.clone() };
     let limit = args.limit as usize;
     let tally = count(&ledger, filter, &args.scope, limit);
     answer::progress_over();
@@ -93,12 +100,14 @@ pub(super) fn run(context: &Context, args: &ReportArgs) -> Ended {
     let cut = tally.totals.values().any(|total| *total > limit as u64);
     let cut = cut.then(|| format!("only the newest {limit} of each state are listed; --limit lists more"));
     let warnings = cut.into_iter().collect();
-    let settlement = ledger.settlement(&args.scope)?;
+    let settlement = settlement()?;
     let report = Report { by_state, settlement: Some(&settlement), ..report };
     answer::success_with(context.global.json, "noop", &report, warnings, || {
         let text = text(&args.scope, &tally, now_ms);
         let (first, rest) = text.split_once('\n').unwrap_or((&text, ""));
-        let mut parts = vec![first.to_owned(), settlement.sums.in_words()];
+        let mut parts = vec![first.to_owned()];
+        parts.extend(settlement.part.iter().map(Part::in_words));
+        parts.push(settlement.sums.in_words());
         parts.extend(settlement.stopped.is_some().then(|| stopped_in_words(context, &settlement)));
         parts.extend(settlement::continued(&settlement));
         parts.extend((!rest.is_empty()).then(|| rest.to_owned()));

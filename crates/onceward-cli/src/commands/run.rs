@@ -178,6 +178,7 @@ fn call(context: &Context, args: &RunArgs, show: respond::Show<'_>) -> Ended {
         pass_ledger: args.pass_ledger(),
         if_killed: args.if_killed,
         said: Some(args),
+        begins: &|| {},
     };
     let result = run.execute(intent, show, &delivery);
     let shown = respond::answer(&run, &result, rule, show, &delivery);
@@ -222,6 +223,8 @@ pub(super) struct Run<'a> {
     if_killed: IfKilled,
     /// The flags of the call. A released command has none.
     said: Option<&'a RunArgs>,
+    /// Called when the command is about to start.
+    begins: &'a (dyn Fn() + Sync),
 }
 
 impl Run<'_> {
@@ -258,6 +261,7 @@ impl Run<'_> {
                 variables: &[],
             };
             let sent = attempt.dispatch()?;
+            (self.begins)();
             judge.ending(child.run(&attempt, self.ledger, delivery), sent)
         })
     }

@@ -16,7 +16,7 @@ use super::listing::Line;
 use super::stored::{self, Which};
 use crate::answer;
 use crate::cli::{SettleArgs, SettleAs};
-use crate::context::{Context, IfMissing};
+use crate::context::{Context, IfMissing, quoted};
 use crate::environment::PassLedger;
 use crate::exit::{CommandError, Ended};
 use crate::style::{BOLD, styled};
@@ -64,7 +64,9 @@ pub(super) fn run(context: &Context, args: &SettleArgs) -> Ended {
     }
     let finding = match (args.verdict, &question) {
         (Some(verdict), _) => Finding::Person { verdict, note: args.note.clone(), tool: "once settle" },
-        (None, Some(question)) => Finding::Probe { question, force: args.force },
+        (None, Some(question)) => {
+            Finding::Probe { question, early: if args.force { Early::Counts } else { Early::Flag } }
+        }
         (None, None) => return Err(CommandError::invalid("no finding given; give --as or --probe")),
     };
     let (verdict, mut outcome) = finding.verdict(context, &ledger, &record, state)?;
@@ -88,12 +90,23 @@ pub(super) fn run(context: &Context, args: &SettleArgs) -> Ended {
     Ok(ExitCode::SUCCESS)
 }
 
+/// What a probe's "no" is worth before the quarantine is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Early {
+    /// It counts, because the caller said so.
+    Counts,
+    /// It does not, and the flag that changes it is one of this command.
+    Flag,
+    /// It does not, and another command changes it.
+    OtherCommand,
+}
+
 /// Where a finding about a doubt comes from.
 enum Finding<'a> {
     /// A person looked.
     Person { verdict: SettleAs, note: Option<String>, tool: &'static str },
     /// A probe is asked.
-    Probe { question: &'a Question, force: bool },
+    Probe { question: &'a Question, early: Early },
 }
 
 impl Finding<'_> {
@@ -111,8 +124,8 @@ impl Finding<'_> {
             Self::Person { verdict: SettleAs::Failed, note, tool } => {
                 Ok((Verdict::Failed, by_hand(note, tool, None)))
             }
-            Self::Probe { question, force } => {
-                Asking { context, ledger, force, question }.verdict(record, state)
+            Self::Probe { question, early } => {
+                Asking { context, ledger, early, question }.verdict(record, state)
             }
         }
     }
@@ -141,7 +154,13 @@ pub(super) fn by_probe(
     state: State,
 ) -> Result<Arc<Record>, CommandError> {
     let question = stored::question(context, record, Which::Probe, None)?;
-    settled(context, ledger, record, state, Finding::Probe { question: &question, force: false })
+    settled(
+        context,
+        ledger,
+        record,
+        state,
+        Finding::Probe { question: &question, early: Early::OtherCommand },
+    )
 }
 
 /// Asks a question about a doubt and settles it by the answer, for `once undo`.
@@ -152,7 +171,7 @@ pub(super) fn by_question(
     state: State,
     question: &Question,
 ) -> Result<Arc<Record>, CommandError> {
-    settled(context, ledger, record, state, Finding::Probe { question, force: false })
+    settled(context, ledger, record, state, Finding::Probe { question, early: Early::OtherCommand })
 }
 
 fn settled(
@@ -235,7 +254,7 @@ fn asked(question: &Question, record: &Record) -> String {
 struct Asking<'a> {
     context: &'a Context,
     ledger: &'a Blocking,
-    force: bool,
+    early: Early,
     question: &'a Question,
 }
 
@@ -268,22 +287,37 @@ impl Asking<'_> {
         Ok((verdict, Outcome { settled_by: Some(settled_by), ..outcome }))
     }
 
+    /// How to have a "no" count now.
+    fn way_to_force(&self, record: &Record) -> String {
+        match self.early {
+            Early::Counts | Early::Flag => "--force".to_owned(),
+            Early::OtherCommand => {
+                let codes: Vec<String> = self.question.no.iter().map(i32::to_string).collect();
+                let no =
+                    if codes.is_empty() { String::new() } else { format!(" --probe-no {}", codes.join(",")) };
+                let command = quoted(&one_line(&self.question.command));
+                format!("`{} settle {} --probe {command}{no} --force`", self.context.program(), record.id)
+            }
+        }
+    }
+
     /// Who is recorded as the source of a "no" that counts now, or why it does not count yet.
     fn who_says_no(&self, record: &Record) -> Result<String, String> {
         let now_ms = self.ledger.clock_ms();
         match record.detail.quarantine_until_ms.filter(|until| now_ms < *until) {
             None => Ok("the probe".to_owned()),
-            Some(_) if self.force => Ok(format!(
+            Some(_) if self.early == Early::Counts => Ok(format!(
                 "the probe, whose \"no\" was accepted before the quarantine was over (once settle --force{})",
                 user()
             )),
             Some(until) => Err(format!(
                 "the probe found no effect, but a request of attempt {} may still be in flight; \
                  a \"no\" counts from {} \
-                 (in {}), or at once with --force",
+                 (in {}), or at once with {}",
                 record.attempt,
                 rfc3339(until),
-                span_in_words(until - now_ms)
+                span_in_words(until - now_ms),
+                self.way_to_force(record)
             )),
         }
     }

@@ -1,7 +1,7 @@
 //! The settlement of a scope as text, Markdown and HTML.
 
 use onceward::text::one_line;
-use onceward::{Continued, Fate, Settlement, SettlementLine};
+use onceward::{Continued, Fate, Part, Settlement, SettlementLine};
 
 /// The width of the timeline in a terminal, in characters, and in the picture.
 const COLUMNS: usize = 24;
@@ -11,8 +11,8 @@ const SHOWN: usize = 50;
 
 /// The sum, and a table with a timeline.
 pub(super) fn text(settlement: &Settlement) -> String {
-    let mut lines = vec![settlement.sums.in_words()];
-    lines.push(totals(settlement));
+    let mut lines: Vec<String> = settlement.part.iter().map(Part::in_words).collect();
+    lines.extend([settlement.sums.in_words(), totals(settlement)]);
     let span = Span::of(settlement);
     for line in settlement.lines.iter().take(SHOWN) {
         let (from, to) = span.cells(line, COLUMNS);
@@ -68,6 +68,9 @@ pub(super) fn markdown(settlement: &Settlement) -> String {
         let reason = barrier.reason.as_deref().unwrap_or("no reason given");
         out.push_str(&format!("Stopped at {}: {}\n\n", onceward::rfc3339(barrier.since_ms), cell(reason)));
     }
+    if let Some(part) = &settlement.part {
+        out.push_str(&format!("This is {}.\n\n", part.in_words()));
+    }
     out.push_str(&format!("**{}**\n\n{}\n\n", settlement.sums.in_words(), totals(settlement)));
     table(&mut out, &settlement.lines);
     if let Some(continued) = &settlement.continues {
@@ -106,13 +109,17 @@ pub(super) fn html(settlement: &Settlement) -> String {
         let reason = barrier.reason.as_deref().unwrap_or("no reason given");
         format!("<p>Stopped at {}: {}</p>", onceward::rfc3339(barrier.since_ms), escaped(reason))
     });
+    let part = settlement
+        .part
+        .as_ref()
+        .map_or_else(String::new, |part| format!("<p>This is {}.</p>\n", escaped(&part.in_words())));
     let continued = settlement.continues.as_ref().map_or_else(String::new, |continued| {
         format!("\n<p>{}</p>\n{}", escaped(&continued_in_words(continued)), html_table(&continued.abandoned))
     });
     format!(
         "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><title>{title}</title>\n<style>body{{font:14px \
          system-ui,sans-serif;margin:2em}}table{{border-collapse:collapse}}td,th{{border-bottom:1px solid \
-         #ccc;padding:.3em .6em;text-align:left;vertical-align:top}}</style>\n<h1>{title}</h1>\n{stopped}\n<p>\
+         #ccc;padding:.3em .6em;text-align:left;vertical-align:top}}</style>\n<h1>{title}</h1>\n{stopped}\n{part}<p>\
          <strong>{}</strong></p>\n<p>{}</p>\n{}\n{}{continued}\n</html>\n",
         settlement.sums.in_words(),
         totals(settlement),
@@ -175,6 +182,7 @@ const fn color(fate: Fate) -> &'static str {
     match fate {
         Fate::Standing => "#2a7",
         Fate::Undone => "#79c",
+        Fate::Unchanged => "#9b9",
         Fate::Failed => "#999",
         Fate::Cancelled => "#bbb",
         Fate::InDoubt => "#e90",

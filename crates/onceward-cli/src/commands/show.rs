@@ -194,11 +194,10 @@ fn undo_lines(record: &Record, line: &mut impl FnMut(&str, String)) {
     }
     if let Some(mark) = &detail.undone {
         let how = match mark.evidence {
-            UndoEvidence::Probe => "the probe confirms that the effect is gone",
-            UndoEvidence::Compensation => "which reported success",
-            UndoEvidence::Pending => "not finished: the effect may or may not be gone",
+            UndoEvidence::Probe | UndoEvidence::Compensation => mark.evidence_in_words(),
+            UndoEvidence::Pending => "not finished: the effect may or may not be gone".to_owned(),
         };
-        line("undone", format!("by {}, {how}, at {}", mark.by, rfc3339(mark.at_ms)));
+        line("undone", format!("by {}, at {}: {how}", mark.by, rfc3339(mark.at_ms)));
     }
     if let Some(id) = &detail.undoes {
         line("undoes", id.to_string());

@@ -34,8 +34,8 @@ pub(super) fn stop(context: &Context, args: &StopArgs) -> Ended {
     let mut warnings = Vec::new();
     if still_running > 0 {
         warnings.push(format!(
-            "{still_running} of the operations still run; they were asked to stop. `{} report --scope {}` shows what \
-             became of them",
+            "{still_running} of the operations and compensations still run; operations were asked to stop, and \
+             compensations finish. `{} report --scope {}` shows what became of them",
             context.program(),
             onceward::text::shell_word(&args.scope)
         ));

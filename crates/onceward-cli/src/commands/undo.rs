@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use onceward::text::one_line;
 use onceward::{
-    Blocking, EffectNow, Error, Operation, ProbeAnswer, Record, ToUndo, UndoLine, UndoOutcome, UndoReport,
-    UndoResult, UndoStart,
+    Blocking, Decision, EffectNow, Error, Happened, Operation, ProbeAnswer, Ran, Receipt, Record, ToUndo,
+    UndoLine, UndoOutcome, UndoReport, UndoResult, UndoStart,
 };
 use onceward_mcp::UndoCall;
 
@@ -26,8 +26,7 @@ use crate::style::{BOLD, styled};
 
 pub(super) fn run(context: &Context, args: &UndoArgs) -> Ended {
     let ledger = plan::ledger(context)?;
-    let server = (!args.server.is_empty())
-        .then(|| ToolServer::new(context, &ledger, args.server_name.as_ref(), &args.server));
+    let server = ToolServer::of(context, &ledger, args)?;
     let planner = Planner { context, ledger: &ledger, args, server: server.as_ref() };
     let plan = planner.plan()?;
     let json = context.global.json;
@@ -39,9 +38,6 @@ pub(super) fn run(context: &Context, args: &UndoArgs) -> Ended {
         return Ok(ExitCode::SUCCESS);
     }
     let undo = Undoer { context, ledger: &ledger, planner };
-    if !json {
-        plan.iter().filter_map(announcement).for_each(|line| answer::talk(&line));
-    }
     let mut lines = Vec::new();
     let mut interrupted = Interrupted::No;
     for planned in plan {
@@ -67,24 +63,6 @@ fn finish(report: &UndoReport, json: bool) -> ExitCode {
     ExitCode::from(code.exit())
 }
 
-/// The line of the plan for an operation that will be changed.
-fn announcement(planned: &Planned) -> Option<String> {
-    let record = &planned.found.record;
-    let (id, name) = (&record.id, one_line(&record.name));
-    let command = |command: &str| one_line(command).into_owned();
-    match &planned.action {
-        Action::Run(text) => Some(format!("once: will run `{}` to take back {name} {id}", command(text))),
-        Action::Call(call) => {
-            Some(format!("once: will call {} to take back {name} {id}", command(&plan::in_words(call))))
-        }
-        Action::Finish => Some(format!("once: will record that {name} was taken back {id}")),
-        Action::Ask(question) => {
-            Some(format!("once: will run `{}` to ask about {name} {id}", command(&question.command)))
-        }
-        Action::Leave(_) => None,
-    }
-}
-
 /// The report as lines.
 fn text(report: &UndoReport) -> String {
     let of = match &report.scope {
@@ -93,6 +71,26 @@ fn text(report: &UndoReport) -> String {
     };
     let lines = report.lines();
     std::iter::once(format!("{of}{}", report.counts())).chain(lines).collect::<Vec<_>>().join("\n")
+}
+
+/// Says what begins now to take an operation back, unless the answer is for a program.
+fn announce(json: bool, does: &str, what: &str, record: &Record) {
+    if !json {
+        let (what, name) = (one_line(what), one_line(&record.name));
+        answer::talk(&format!("once: {does} `{what}` to take back {name} {}", record.id));
+    }
+}
+
+/// The command of the compensation that decided: the own one, or that of another undo, if it is stored.
+fn what_ran(result: &Result<Receipt, Error>, own: Option<String>) -> Option<String> {
+    let (ran, happened, record) = match result {
+        Ok(receipt) => (receipt.ran(), Some(Happened::Yes), Some(receipt.record())),
+        Err(error) => (error.ran(), error.happened(), error.record()),
+    };
+    match (ran, happened, record) {
+        (Ran::Yes, _, _) | (Ran::No, Some(Happened::No) | None, _) | (Ran::No, _, None) => own,
+        (Ran::No, Some(Happened::Yes | Happened::Unknown), Some(record)) => record.detail.command.clone(),
+    }
 }
 
 /// Takes operations back.
@@ -156,15 +154,17 @@ impl Undoer<'_> {
             UndoStart::Begun(undoing) => undoing,
             UndoStart::Changed(line) => return Ok(line),
         };
-        let outcome = match server.compensate(undoing.intent.clone(), call, &rules) {
-            Ok(_) => UndoOutcome::of(Ok(()), &EffectNow::NotAsked),
-            Err(CommandError::Ledger(error)) if !matches!(error, Error::Unavailable(_)) => {
-                UndoOutcome::of(Err(&error), &EffectNow::NotAsked)
-            }
+        if matches!(self.ledger.plan(&undoing.intent)?.decision, Decision::Start { .. }) {
+            announce(self.context.global.json, "calling", &plan::in_words(call), &found.record);
+        }
+        let result = match server.compensate(undoing.intent.clone(), call, &rules) {
+            Ok(receipt) => Ok(receipt),
+            Err(CommandError::Ledger(error)) if !matches!(error, Error::Unavailable(_)) => Err(error),
             Err(error) => return Err(error),
         };
+        let outcome = UndoOutcome::of(result.as_ref().map(|_| ()), &EffectNow::NotAsked);
         let line = self.ledger.finish_undo(found, &undoing, outcome)?;
-        Ok(line.with_command(Some(plan::in_words(call))))
+        Ok(line.with_command(what_ran(&result, Some(plan::in_words(call)))))
     }
 
     fn compensate(
@@ -187,19 +187,20 @@ impl Undoer<'_> {
         };
         let probe = self.planner.probe(record);
         let question = probe.as_ref().ok().and_then(Option::as_ref);
+        let json = self.context.global.json;
         let compensate = Compensate {
             context: self.context,
             ledger: self.ledger,
             settings: &settings,
             command,
             probe: question,
+            begins: &|| announce(json, "running", command.unwrap_or_default(), record),
         };
         let (result, interrupted) = compensate.run(&undoing);
         if let Err(error @ Error::Unavailable(_)) = result {
             return Err(error.into());
         }
-        let had_no_effect =
-            result.as_ref().is_err_and(|error| error.happened() == Some(onceward::Happened::No));
+        let had_no_effect = result.as_ref().is_err_and(|error| error.happened() == Some(Happened::No));
         let now = match (&probe, interrupted) {
             (_, _) if had_no_effect => EffectNow::NotAsked,
             (Err(why), _) => EffectNow::CannotTell(why.clone()),
@@ -209,7 +210,7 @@ impl Undoer<'_> {
         };
         let outcome = UndoOutcome::of(result.as_ref().map(|_| ()), &now);
         let line = self.ledger.finish_undo(found, &undoing, outcome)?;
-        Ok((line.with_command(command.map(str::to_owned)), interrupted))
+        Ok((line.with_command(what_ran(&result, command.map(str::to_owned))), interrupted))
     }
 
     /// Asks the operation's probe whether the effect is gone. It may take a moment to be gone, so the question is

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may give up")]
 
 mod settle;
+mod settlements;
 mod undo;
 #[path = "../common/mod.rs"]
 mod common;

@@ -15,7 +15,7 @@ fn a_stopped_scope_refuses_new_calls_and_replays_old_ones() {
     let bench = Bench::new();
     bench.once(&run(&["--key", "a", "--", "sh", "-c", COUNTED])).exits(0);
     let said = bench.once(&["stop", "nightly", "--reason", "wrong list"]).exits(0).out();
-    assert!(said.contains("1 intended = 1 done (1 standing, 0 undone) + 0 not done"), "{said}");
+    assert!(said.contains("1 intended = 1 done (1 standing, 0 undone, 0 unchanged) + 0 not done"), "{said}");
     assert!(said.contains(" resume nightly") && said.contains("wrong list"), "{said}");
     let refused = bench.once(&run(&["--key", "b", "--", "sh", "-c", COUNTED])).exits(4);
     let told = refused.err();

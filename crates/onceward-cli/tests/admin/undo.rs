@@ -50,7 +50,7 @@ fn an_operation_is_taken_back_once_and_a_retry_is_refused() {
     ");
     assert_eq!(world(&bench), ["hotel"], "a dry run changes nothing");
     let said = bench.once(&undo).exits(0);
-    assert_snapshot!(said.err(), @"once: will run `./unbook hotel` to take back hotel op_…");
+    assert_snapshot!(said.err(), @"once: running `./unbook hotel` to take back hotel op_…");
     assert_snapshot!(said.out(), @"
     1 undone
       undone          hotel  op_…  `./unbook hotel`  the compensation reported success

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use crate::common::{Bench, eventually};
 use crate::session::{Session, about, effects, words};
+use crate::web::Web;
 
 fn held_session(bench: &Bench, hold: &str, capabilities: &Value) -> Session {
     bench.policy(&format!("[operation.count]\nhold = \"{hold}\"\n"));
@@ -38,12 +39,40 @@ fn a_held_call_is_no_success_and_is_sent_once_when_its_time_comes() {
             said.starts_with("[once] Held: count: held until 2") && said.contains("nothing was sent"),
             "{said}"
         );
-        assert!(said.contains("once release op_") || said.contains(" release op_"), "{said}");
+        assert!(said.contains("make the same call again") && said.contains(&bench.newest()), "{said}");
     }
     assert_eq!((effects(&bench), state(&bench)), (0, json!("staged")));
     eventually("the proxy sends it", || state(&bench) == "done");
     let result = session.call(4, "count", &json!({"n": 1}));
     assert_eq!((&about(&result)["status"], effects(&bench)), (&json!("replayed"), 1), "{result}");
+}
+
+#[test]
+fn an_agent_is_not_told_the_command_that_releases_its_call() {
+    for more in ["", "agents_settle = true\n"] {
+        let bench = Bench::new();
+        bench.policy(&format!("[operation.count]\nhold = \"approve\"\n{more}"));
+        let result = session(&bench, &json!({})).call(2, "count", &json!({"n": 1}));
+        let all = result.to_string();
+        assert!(all.contains(&bench.newest()) && all.contains("`once held`"), "{all}");
+        for command in [" release op_", " cancel op_", "once release"] {
+            assert!(!all.contains(command), "{command}: {all}");
+        }
+    }
+}
+
+#[test]
+fn over_http_the_same_call_again_sends_what_a_person_released() {
+    let bench = Bench::new();
+    bench.policy("[operation.count]\nhold = \"approve\"\n");
+    let web = Web::scoped(&bench);
+    let held = web.call(1, &json!({"n": 1}));
+    assert!(words(&held).contains("After that, make the same call again"), "{held}");
+    let released = bench.once(&["release", &bench.newest()]).exits(0);
+    assert!(released.out().contains("over HTTP, the same call again"), "{}", released.out());
+    assert_eq!(effects(&bench), 0);
+    let sent = web.call(2, &json!({"n": 1}));
+    assert_eq!((&sent["structuredContent"]["run"], effects(&bench)), (&json!(1), 1), "{sent}");
 }
 
 #[test]

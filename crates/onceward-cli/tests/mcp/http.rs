@@ -295,9 +295,10 @@ fn explain_and_init_ask_a_server_by_http() {
     let url = format!("http://127.0.0.1:{port}/mcp");
     let said = bench.once(&["mcp", "--explain", "--server", "shop", "--http", &url]).exits(0);
     insta::assert_snapshot!(said.out(), @r"
-    TOOL   CLASS  KEYS  WHY
-    count  once   auto  it has no annotations
-    look   read   auto  readOnlyHint
+    TOOL     CLASS  KEYS  WHY
+    count    once   auto  it has no annotations
+    look     read   auto  readOnlyHint
+    uncount  once   auto  it has no annotations
     ");
     let args = ["mcp", "init", "--server", "shop", "--http", &url, "--header", "Authorization: Bearer x"];
     bench.once(&args).exits(0);

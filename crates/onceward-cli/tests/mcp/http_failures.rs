@@ -63,6 +63,28 @@ fn a_status_that_tells_nothing_is_passed_on_and_the_repeat_is_told() {
 }
 
 #[test]
+fn an_answer_that_is_no_result_of_the_call_is_passed_on_and_is_in_doubt() {
+    for instead in [
+        json!({"id": 77}),
+        json!({"result": null}),
+        json!({"result": "sent"}),
+        json!({"result": {"content": [], "isError": "true"}}),
+    ] {
+        let bench = Bench::new();
+        let web = Web::scoped(&bench);
+        let call = request(1, "count", &json!({"instead": instead}));
+        let answer = web.post(&[], &call);
+        assert_eq!(answer.status, 200, "{instead}");
+        for (name, value) in instead.as_object().unwrap() {
+            assert_eq!(answer.message()[name], *value, "it is passed on");
+        }
+        let again = web.post(&[], &call).message();
+        assert_eq!(about(&again["result"])["error"]["code"], "IN_DOUBT", "{instead}: {again}");
+        assert_eq!(effects(&bench), 1);
+    }
+}
+
+#[test]
 fn a_client_that_loses_its_session_and_asks_again_in_another_is_still_the_same() {
     let bench = Bench::new();
     let web = Web::start(&bench, &[]);

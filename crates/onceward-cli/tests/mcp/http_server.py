@@ -16,6 +16,7 @@ later = {}  # event id -> the answer that a stream which ended early did not giv
 tools = [
     {"name": "count", "inputSchema": {"type": "object", "properties": {"n": {"x-mcp-header": "N"}}}},
     {"name": "look", "annotations": {"readOnlyHint": True}, "inputSchema": {"type": "object"}},
+    {"name": "uncount", "inputSchema": {"type": "object", "properties": {"n": {"x-mcp-header": "N"}}}},
 ]
 
 
@@ -114,6 +115,8 @@ class Server(BaseHTTPRequestHandler):
         runs = effects().splitlines().count(line)
         words = "x" * args["size"] if args.get("size") else "run %d" % runs
         result = {**answer, "result": text(words, structuredContent={"run": runs, "big": 12345678901234567890123})}
+        # What is not the result of this call.
+        result.update(args.get("instead") or {})
         if args.get("events"):
             return self.event(result)
         self.message(200, result)

@@ -24,4 +24,5 @@ mod session;
 mod stop;
 mod traces;
 mod undo;
+mod undo_http;
 mod web;

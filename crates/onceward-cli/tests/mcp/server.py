@@ -136,7 +136,12 @@ def main():
             info = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}}
             answer(id, result={**info, "serverInfo": {"name": "counting", "version": "1"}})
         elif method == "tools/list":
-            answer(id, result={"tools": tools, "unknown": 12345678901234567890123})
+            # What the file `listing` holds is the answer; an empty file is none.
+            if not os.path.exists("listing"):
+                answer(id, result={"tools": tools, "unknown": 12345678901234567890123})
+            elif os.path.getsize("listing"):
+                with open("listing") as file:
+                    answer(id, **json.load(file))
         elif method == "tools/call":
             threading.Thread(target=call, args=(id, message["params"]), daemon=True).start()
         elif method == "notifications/cancelled" and message["params"].get("requestId") in cancellable:

@@ -76,6 +76,32 @@ fn without_its_server_the_operation_stands_and_the_answer_says_how() {
 }
 
 #[test]
+fn the_same_words_in_another_folder_are_another_server() {
+    let bench = bench("{n = 0}");
+    std::fs::create_dir(bench.path("other")).unwrap();
+    for file in ["near.py", "other/near.py"] {
+        bench.write(file, std::fs::read(SERVER).unwrap());
+    }
+    let call = crate::session::request(2, "count", &json!({"n": 1})).to_string() + "\n";
+    let mcp = ["--config", "onceward.toml", "mcp", "--scope", "s", "--", "python3", "near.py"];
+    bench.once_with_stdin(&mcp, call.as_bytes());
+    assert_eq!(effects(&bench), 1);
+    let id = bench.newest();
+    let undo = |folder: &str, file: &str| -> Said {
+        let ledger = format!("sqlite:{}", bench.path("once.db").display());
+        let args = ["--json", "undo", &id, "--stored", "--ledger", &ledger, "--", "python3", file];
+        bench.command(&args).current_dir(bench.path(folder)).output().unwrap().into()
+    };
+    for file in ["near.py", "./near.py"] {
+        let (result, reason) = step(&undo("other", file).exits(1));
+        assert!(result == "stands" && reason.starts_with("it was called through another server"), "{reason}");
+    }
+    assert!(!bench.path("other/effects").exists());
+    undo("other", "../near.py").exits(0);
+    assert!(bench.path("other/effects").exists(), "the same file is the same server");
+}
+
+#[test]
 fn a_stored_tool_is_called_only_on_the_callers_authority() {
     let bench = bench("{n = 0}");
     let id = counted(&bench, &json!({"n": 1}));
@@ -106,6 +132,27 @@ fn nothing_is_called_if_a_field_is_missing_or_the_server_has_no_such_tool() {
     for bench in [missing, unknown, reader] {
         assert_eq!(effects(&bench), 1);
         assert!(is_done_as_before(&bench), "nothing was marked");
+    }
+}
+
+#[test]
+fn a_server_that_does_not_list_its_tools_is_not_called() {
+    for listing in [
+        r#"{"result": {"tools": []}}"#,
+        r#"{"result": {}}"#,
+        r#"{"result": null}"#,
+        r#"{"error": {"code": -32603, "message": "broken"}}"#,
+        // It does not answer.
+        "",
+    ] {
+        let bench = bench("{n = 0}");
+        let id = counted(&bench, &json!({"n": 1}));
+        bench.write("listing", listing);
+        let (result, reason) = step(&undo(&bench, &id, &[]).exits(1));
+        assert!(result == "stands" && reason.contains("does not list its tools"), "{listing}: {reason}");
+        assert_eq!(effects(&bench), 1, "{listing}");
+        std::fs::remove_file(bench.path("listing")).unwrap();
+        assert!(is_done_as_before(&bench), "nothing was marked: {listing}");
     }
 }
 

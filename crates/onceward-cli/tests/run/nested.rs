@@ -45,6 +45,24 @@ fn an_inner_answer_in_json_is_taken_at_its_word() {
 }
 
 #[test]
+fn an_answer_that_nothing_happened_counts_also_with_exit_code_zero() {
+    let bench = Bench::new();
+    // What is held may still start.
+    let held =
+        "once run --key outer -- once --json run --key inner --hold approve -- sh -c 'echo ran >> runs'";
+    for _ in 0..2 {
+        bench.shell(held).exits(79);
+    }
+    let envelope = r#"{"ok":false,"effect":"noop","error":{"code":"FAILED","message":"no","happened":"no"}}"#;
+    bench.write("answer", envelope);
+    bench.shell("once --json run --key cat -- cat answer").exits(1);
+    assert_eq!(bench.state(&bench.newest()), "failed");
+    // A shell may have run something else as well.
+    bench.shell("once --json run --key shell -- sh -c 'cat answer'").exits(79);
+    assert_eq!(bench.runs(), 0);
+}
+
+#[test]
 fn an_inner_code_for_what_was_done_is_not_taken_for_a_failure() {
     let bench = Bench::new();
     let inner = "once run --key inner --noop-exit 2 -- sh -c 'echo ran >> runs'";

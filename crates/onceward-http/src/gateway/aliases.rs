@@ -100,47 +100,69 @@ pub(crate) async fn resolve(
     };
     // An occurrence is part of the key, so the operation is exactly the one that the caller names.
     let is_exact = operation.is_identified() || keys != KeyPolicy::Auto;
-    let mut given = ledger.intent(operation.clone().key(key))?;
-    let exact = is_exact.then(|| given.clone());
+    let named = match is_exact {
+        true => Named::Exact(ledger.intent(operation.key(&key))?),
+        false => Named::Action(ledger.intent(operation)?),
+    };
+    let mut given = match &named {
+        Named::Exact(intent) => intent.clone(),
+        Named::Action(action) => action.clone().under_key(&key)?,
+    };
     // A key belongs to one request of its upstream, whatever its method and path are.
     given.scope = key_scope(asker.upstream, &given.scope);
     ALIAS_NAME.clone_into(&mut given.name);
     given.id = OperationId::of(&given.scope, &given.name, &given.key.text);
     let used = KeyInUse::enter(&asker.gateway.keys_in_use, asker.place(&given.id), &given.fingerprint);
-    if let Some(known) = by_key(asker, &operation, &given, exact.as_ref()).await? {
+    if let Some(known) = by_key(asker, &given, &named).await? {
         return Ok(known);
     }
     if !used.is_same {
         return Err(Unresolved::KeyInUse);
     }
-    match exact {
-        Some(intent) => {
+    match named {
+        Named::Exact(intent) => {
             let alias = Some(NewKey { record: given, used, turn: None });
             Ok(Resolved { intent, alias, known_key: None, rule: RepeatRule::Given })
         }
-        None => new_key(asker, operation, given, used).await,
+        Named::Action(_) => new_key(asker, named, given, used).await,
+    }
+}
+
+/// What a request with a key asks for.
+enum Named {
+    /// Exactly this operation: its key counts as it is.
+    Exact(Intent),
+    /// An occurrence of this action.
+    Action(Intent),
+}
+
+impl Named {
+    fn intent(&self) -> &Intent {
+        match self {
+            Self::Exact(intent) | Self::Action(intent) => intent,
+        }
     }
 }
 
 /// The operation of a key that was not seen before.
 async fn new_key(
     asker: &Asker<'_>,
-    operation: Operation,
+    named: Named,
     given: Intent,
     used: KeyInUse,
 ) -> Result<Resolved, Unresolved> {
-    let action = asker.tenant.ledger.intent(operation.clone())?;
+    let action = named.intent();
     let until = Instant::now() + Duration::from_millis(action.terms.wait_ms);
     let key_turn = asker.gateway.turns.take(asker.place(&given.id)).await;
     let mut is_first_look = true;
-    let decided = choose::decide(asker, &action, until, || {
+    let decided = choose::decide(asker, action, until, || {
         let of = used.of().map(|of| Resolved::plain(known(action.clone(), of), RepeatRule::Given));
         let has_waited = !std::mem::replace(&mut is_first_look, false);
-        let (operation, given) = (&operation, &given);
+        let (given, named) = (&given, &named);
         async move {
             match of {
                 // Another gateway may have recorded this key.
-                None if has_waited => by_key(asker, operation, given, None).await,
+                None if has_waited => by_key(asker, given, named).await,
                 of => Ok(of),
             }
         }
@@ -161,13 +183,8 @@ async fn new_key(
     }
 }
 
-/// The operation of a key that is recorded. `exact` is the operation of a key that counts exactly as it is.
-async fn by_key(
-    asker: &Asker<'_>,
-    operation: &Operation,
-    given: &Intent,
-    exact: Option<&Intent>,
-) -> Result<Option<Resolved>, Error> {
+/// The operation of a key that is recorded.
+async fn by_key(asker: &Asker<'_>, given: &Intent, named: &Named) -> Result<Option<Resolved>, Error> {
     let ledger = &asker.tenant.ledger;
     let found = match ledger.find(&given.id).await {
         Ok((record, _)) => record,
@@ -183,15 +200,14 @@ async fn by_key(
         Err(Error::NotFound { .. }) => return Ok(None),
         Err(error) => return Err(error),
     };
-    let mut intent = match exact {
-        Some(exact) if exact.id == of => exact.clone(),
-        Some(exact) => known(exact.clone(), of),
-        None => known(ledger.intent(operation.clone())?, of),
+    let mut intent = match named {
+        Named::Exact(exact) if exact.id == of => exact.clone(),
+        Named::Exact(intent) | Named::Action(intent) => known(intent.clone(), of),
     };
     if state == State::Failed {
-        intent.terms.max_attempts = match exact {
-            Some(_) => intent.terms.max_attempts,
-            None => choose::budget_beside(asker, &ledger.intent(operation.clone())?, &intent.id).await?,
+        intent.terms.max_attempts = match named {
+            Named::Exact(_) => intent.terms.max_attempts,
+            Named::Action(action) => choose::budget_beside(asker, action, &intent.id).await?,
         };
         intent.terms.max_attempts += choose::refilled(&record, ledger.clock_ms());
     }
@@ -282,7 +298,9 @@ pub(crate) enum Written {
 ///
 /// # Errors
 /// The ledger cannot be written.
-pub(crate) async fn write(tenant: &Tenant, mut alias: Intent, of: &OperationId) -> Result<Written, Error> {
+pub(crate) async fn write(tenant: &Tenant, alias: Intent, of: &OperationId) -> Result<Written, Error> {
+    // Requests are compared with the operation, so nothing reads digests of the inputs here.
+    let mut alias = alias.without_input();
     // The key is known for as long as the operation's tombstone is.
     alias.terms.keep_results_for(alias.terms.retention_ms.saturating_add(alias.terms.tombstone_ms));
     alias.terms.class = Class::Once;

@@ -1,5 +1,7 @@
 //! The content of a request: what its fingerprint is computed from, and where keys are read and written.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use data_encoding::HEXLOWER;
 use hyper::{HeaderMap, header};
@@ -31,7 +33,7 @@ pub(crate) struct Request {
     pub(crate) payload: Payload,
     pub(crate) kind: Kind,
     /// The parsed body; for an opaque one, its hash.
-    pub(crate) body: Json,
+    pub(crate) body: Arc<Json>,
 }
 
 impl Request {
@@ -43,7 +45,7 @@ impl Request {
         payload: Payload,
     ) -> Self {
         let (kind, body) = parse(&headers, &payload);
-        Self { method, path, query, headers, payload, kind, body }
+        Self { method, path, query, headers, payload, kind, body: Arc::new(body) }
     }
 
     /// The path with its query.
@@ -75,7 +77,7 @@ impl Request {
 
     /// What identifies the request's content, without the key. Equal for a request and its retry.
     pub(crate) fn input(&self, key: Option<&Placement>) -> Json {
-        let mut body = self.body.clone();
+        let mut body = Json::clone(&self.body);
         let mut query = self.query.clone();
         match key.map(|key| (key, key.part)) {
             Some((key, Part::Body)) => {

@@ -56,7 +56,7 @@ pub(crate) struct Exchange {
     tenant: Tenant,
     pub(crate) upstream: Arc<Upstream>,
     pub(crate) ruling: Ruling,
-    pub(crate) request: Request,
+    pub(crate) request: Arc<Request>,
     /// The caller signed the request with its own key in it.
     pub(crate) is_signed: bool,
     pub(crate) on_final: OnFinal,
@@ -89,7 +89,7 @@ impl Exchange {
         tenant: &Tenant,
         upstream: &Arc<Upstream>,
         ruling: Ruling,
-        request: Request,
+        request: Arc<Request>,
         is_signed: bool,
         reader: &Arc<Reader>,
     ) -> Self {
@@ -131,9 +131,10 @@ impl Exchange {
         let request = match &self.ruling.key {
             Some(place) if !self.is_signed => {
                 let key = formatted(&self.tenant.downstream_key(attempt.operation()), place);
-                self.request.with_key(place, &key).map_err(|why| Failure::no_effect(why).stopped())?
+                let request = self.request.with_key(place, &key);
+                Arc::new(request.map_err(|why| Failure::no_effect(why).stopped())?)
             }
-            Some(_) | None => self.request.clone(),
+            Some(_) | None => Arc::clone(&self.request),
         };
         let sent = attempt.dispatch()?;
         let mut sent_before = false;

@@ -63,7 +63,7 @@ pub(crate) struct Mutation {
     pub(crate) upstream: Arc<Upstream>,
     /// The path at the gateway, which names the operation.
     pub(crate) path: String,
-    pub(crate) request: Request,
+    pub(crate) request: Arc<Request>,
     pub(crate) wishes: Wishes,
     pub(crate) asked: Instant,
     pub(crate) reader: Arc<Reader>,
@@ -76,7 +76,7 @@ impl Mutation {
     }
 
     fn sent(&self) -> Option<Sent<'_>> {
-        let Request { method, path, query, headers, payload, .. } = &self.request;
+        let Request { method, path, query, headers, payload, .. } = &*self.request;
         let (tenant, upstream, query, body) =
             (&self.tenant, &self.upstream, query.as_deref(), payload.bytes()?);
         Some(Sent { tenant, upstream, method, path, query, headers, body })
@@ -98,7 +98,7 @@ impl Mutation {
         let is_query = ruling.key.as_ref().is_some_and(|key| key.part == Part::Graphql)
             && graphql::is_read(&self.request.body);
         if ruling.terms.class == Class::Read || is_query {
-            return pass::spooled(&self.upstream, self.request).await;
+            return pass::spooled(&self.upstream, &self.request).await;
         }
         let place = usable_place(&mut ruling, &self.request);
         let vendor_key = ruling.key.as_ref().and_then(|place| self.request.key_at(place));
@@ -170,7 +170,7 @@ impl Mutation {
             &self.tenant,
             &self.upstream,
             ruling,
-            self.request.clone(),
+            Arc::clone(&self.request),
             pinned.is_some(),
             &self.reader,
         );

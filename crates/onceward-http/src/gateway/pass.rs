@@ -23,13 +23,13 @@ pub(crate) async fn read(upstream: &Upstream, path: &str, request: Request<Body>
 }
 
 /// Forwards a request with a body that was read already: a rule says that it changes nothing.
-pub(crate) async fn spooled(upstream: &Upstream, request: content::Request) -> Response {
+pub(crate) async fn spooled(upstream: &Upstream, request: &content::Request) -> Response {
     let mut headers = with_trailers(&request.headers, forwarded(&request.headers));
     headers.remove(header::EXPECT);
     headers.insert(header::CONTENT_LENGTH, request.payload.len().into());
     let path = request.path_and_query();
     // The server may treat it as a change, so the client does not send it twice.
-    send(upstream, request.method, &path, headers, request.payload.body(), Connection::Fresh).await
+    send(upstream, request.method.clone(), &path, headers, request.payload.body(), Connection::Fresh).await
 }
 
 async fn send(

@@ -59,6 +59,9 @@ impl OperationRule {
     /// Sets what only the policy has settings for.
     pub(crate) fn apply(self, terms: &mut Terms) {
         let has = |name: &str| self.others.iter().any(|other| other == name);
+        if has("hold") {
+            terms.hold = self.terms.hold;
+        }
         if has("lease") {
             terms.lease_ms = self.terms.lease_ms;
         }

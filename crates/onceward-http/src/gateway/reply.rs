@@ -257,8 +257,10 @@ pub(crate) fn vendors_own(headers: &HeaderMap) -> HeaderMap {
 
 /// The error as a problem document, with the contract's status and, where a retry must not come, what SDKs obey.
 pub(crate) fn problem(error: &Error) -> Response {
-    // The budget is a setting here, and not a flag of a command.
-    let surface = if error.code() == Code::BudgetExhausted { Surface::Http } else { surface() };
+    // The budget is a setting here, and not a flag of a command. A stopped scope is a scope of this server's caller, so
+    // the caller resumes it here: `once` would have to name the server's own ledger and the tenant.
+    let by_http = matches!(error.code(), Code::BudgetExhausted | Code::Stopped | Code::Held);
+    let surface = if by_http { Surface::Http } else { surface() };
     problem_of(error, &Answer::failed(error, &surface))
 }
 

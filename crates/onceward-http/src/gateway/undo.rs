@@ -209,7 +209,8 @@ impl Undo {
             UndoStart::Begun(undoing) => undoing,
             UndoStart::Changed(line) => return Ok(line),
         };
-        let mut exchange = Exchange::new(&self.tenant, &self.upstream, ruling, request, false, &self.reader);
+        let mut exchange =
+            Exchange::new(&self.tenant, &self.upstream, ruling, Arc::new(request), false, &self.reader);
         exchange.on_final = OnFinal::Fail;
         let exchange = Arc::new(exchange);
         let result = mutate::call(ledger, &exchange, undoing.intent.clone()).await;
@@ -283,10 +284,10 @@ impl Undo {
     }
 }
 
-/// A request that names no upstream's path of its own.
-pub(crate) fn with_a_path() -> Response {
-    let detail = "a request with Once-Undo has no path and no body of its own: they come from the rule of the \
-                  operation; send POST /gw/UPSTREAM";
+/// The refusal of an undo with a path, a query, a body or another method.
+pub(crate) fn with_more() -> Response {
+    let detail = "a request with Once-Undo has no path, no query and no body of its own: they come from the rule of \
+                  the operation; send POST /gw/UPSTREAM; nothing was sent";
     reply::refusal(StatusCode::BAD_REQUEST, "INVALID_INPUT", None, detail)
 }
 

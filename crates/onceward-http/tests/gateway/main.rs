@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may give up")]
 
 mod fleet;
+mod hold;
 mod keys;
 mod models;
 mod presets;

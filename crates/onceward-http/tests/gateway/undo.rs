@@ -60,6 +60,26 @@ async fn a_charge_is_refunded_once_with_a_key_of_its_own() {
 }
 
 #[tokio::test]
+async fn an_undo_is_a_bare_post_and_nothing_else_is_sent() {
+    let vendor = Vendor::start(Some("idempotency-key")).await;
+    let rig = Rig::start(&stripe(&vendor, REFUND)).await;
+    let id = charged(&rig).await;
+    let sent = vendor.seen().len();
+    let with = [("once-undo", id.as_str()), ("authorization", "Bearer sk_test")];
+    for (method, path, body) in [
+        (Method::GET, "/gw/stripe", ""),
+        (Method::DELETE, "/gw/stripe", ""),
+        (Method::POST, "/gw/stripe/v1/refunds", ""),
+        (Method::POST, "/gw/stripe?a=b", ""),
+        (Method::POST, "/gw/stripe", "{}"),
+    ] {
+        let got = rig.send(method.clone(), path, &with, body).await;
+        assert_eq!(got.status, StatusCode::BAD_REQUEST, "{method} {path} {body}");
+    }
+    assert_eq!(vendor.seen().len(), sent);
+}
+
+#[tokio::test]
 async fn credentials_are_the_callers_and_only_its_own_operations_are_there() {
     let vendor = Vendor::start(Some("idempotency-key")).await;
     let rig = Rig::start(&stripe(&vendor, REFUND)).await;

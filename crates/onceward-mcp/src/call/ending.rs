@@ -42,19 +42,28 @@ pub(crate) fn ending(line: &[u8], called: &Called<'_>, rules: &ToolRules, sent: 
     let Some(text) = head.result else {
         return plain(Err(Failure::in_doubt("the server's answer has neither a result nor an error")));
     };
+    // A success is an object. Anything else was not written by a tool, or its meaning is not known.
+    let Some(result) = Object::parse(text) else {
+        return plain(Err(Failure::in_doubt("the server's answer is not a result of a tool")));
+    };
     let kept = (text.len() <= onceward::MAX_RESULT)
         .then(|| RawValue::from_string(text.to_owned()).ok())
         .flatten()
         .map(Arc::<RawValue>::from);
-    let result = Object::parse(text);
-    let says = |name: &str| result.as_ref().and_then(|result| result.get(name));
-    if says("resultType") == Some("\"input_required\"") {
+    if result.get("resultType") == Some("\"input_required\"") {
         return plain(Err(Failure::no_effect("the server asked for input before it acted").with(kept, None)));
     }
-    if says("isError") == Some("true") {
-        // A result that is too long to store is not searched either.
-        let words = result.as_ref().filter(|_| kept.is_some()).map(question::words_of).unwrap_or_default();
-        return of_tool_error(&words.join("\n"), called, rules, sent, kept);
+    match result.get("isError") {
+        None | Some("false" | "null") => {}
+        Some("true") => {
+            // A result that is too long to store is not searched either.
+            let words = kept.as_ref().map(|_| question::words_of(&result)).unwrap_or_default();
+            return of_tool_error(&words.join("\n"), called, rules, sent, kept);
+        }
+        Some(_) => {
+            let why = "the server's answer does not say whether the tool failed: isError is not a boolean";
+            return plain(Err(Failure::in_doubt(why).with(kept, None)));
+        }
     }
     let effect = rules.settings.effect;
     plain(Ok(match kept {
@@ -191,6 +200,15 @@ mod tests {
             serde_json::json!({"id": 1, "result": {"isError": true, "content": [{"text": text}]}}).to_string()
         };
         assert_eq!(outcome_of(r#"{"id":1,"result":{"content":[]}}"#, &plain), "done");
+        for done in ["{}", r#"{"isError":false}"#, r#"{"isError":null}"#] {
+            assert_eq!(outcome_of(&format!(r#"{{"id":1,"result":{done}}}"#), &plain), "done", "{done}");
+        }
+        let of_no_tool = ["null", "\"text\"", "7", "true", "[]", "[{}]"];
+        let undecided = ["\"true\"", "\"false\"", "1", "[]", "{}"].map(|is| format!(r#"{{"isError":{is}}}"#));
+        for result in of_no_tool.map(str::to_owned).iter().chain(&undecided) {
+            let outcome = outcome_of(&format!(r#"{{"id":1,"result":{result}}}"#), &plain);
+            assert!(outcome.contains("InDoubt"), "{result}: {outcome}");
+        }
         assert!(outcome_of(&tool_error("read timed out"), &plain).contains("InDoubt"));
         assert!(outcome_of(&tool_error("Unknown tool: pay"), &plain).contains("NoEffect"));
         assert_eq!(outcome_of(&tool_error("Output validation error: x"), &plain), "done, denied");

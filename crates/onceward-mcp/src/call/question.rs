@@ -95,7 +95,7 @@ fn judge(question: &ToolQuestion, line: &str, arguments: &str) -> ProbeReply {
     if question.missing.as_ref().is_some_and(|missing| said.contains(&fill(missing, arguments))) {
         return ProbeReply::No;
     }
-    if result.get("isError") == Some("true") {
+    if !matches!(result.get("isError"), None | Some("false")) {
         return ProbeReply::CannotTell(format!("{} failed", question.tool));
     }
     match (said.contains(&fill(&question.expect, arguments)), &question.missing) {
@@ -203,6 +203,8 @@ mod tests {
         assert_eq!(judged(Some("not found"), &said("order 8 not found", true)), ProbeReply::No);
         assert!(matches!(judged(Some("not found"), &said("busy", false)), ProbeReply::CannotTell(_)));
         assert!(matches!(judged(None, &said("order 7", true)), ProbeReply::CannotTell(_)));
+        let unclear = said("order 7", true).replace("true", "\"true\"");
+        assert!(matches!(judged(None, &unclear), ProbeReply::CannotTell(_)), "{unclear}");
         assert!(matches!(judged(None, r#"{"id":1,"error":{"code":1}}"#), ProbeReply::CannotTell(_)));
     }
 }

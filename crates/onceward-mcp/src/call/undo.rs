@@ -32,7 +32,7 @@ impl ProxyState {
     /// asked for it.
     ///
     /// # Errors
-    /// If the server has no such tool, or the tool only reads: nothing must be marked then.
+    /// If the server does not list the tool, or the tool only reads: nothing must be marked then.
     pub(crate) async fn undo_rules(
         &self,
         tool: &str,
@@ -40,23 +40,32 @@ impl ProxyState {
         transport: &Arc<dyn CallTransport>,
     ) -> Result<ToolRules, InvalidInput> {
         self.know_tools(tool, era, transport).await;
-        let is_missing = {
-            let catalogue = lock(&self.catalogue);
-            !catalogue.all().is_empty() && catalogue.get(tool).is_none()
-        };
-        if is_missing {
-            return Err(InvalidInput::new(format!("the server has no tool {tool}")));
-        }
         let mut rules = self.tool_rules(tool)?;
         if rules.class == Class::Read {
             return Err(InvalidInput::new(format!("the tool {tool} only reads, so it takes nothing back")));
         }
+        self.check_listed(tool)?;
         if rules.guessed {
             // A name is not enough to run a compensation twice.
             (rules.class, rules.guessed, rules.settings.terms.class) = (Class::Once, false, Class::Once);
         }
         rules.settings.terms.hold = Hold::No;
         Ok(rules)
+    }
+
+    /// A server that was asked for its tools has to name the tool. No answer is no proof that it has it.
+    fn check_listed(&self, tool: &str) -> Result<(), InvalidInput> {
+        let catalogue = lock(&self.catalogue);
+        if catalogue.get(tool).is_some() {
+            return Ok(());
+        }
+        Err(InvalidInput::new(if catalogue.all().is_empty() {
+            "the server does not list its tools, so nothing was called; look at what it says to tools/list, and over \
+             HTTP at the headers that it needs"
+                .to_owned()
+        } else {
+            format!("the server has no tool {tool}")
+        }))
     }
 
     /// Makes the call of a compensation, whose operation is `intent`.

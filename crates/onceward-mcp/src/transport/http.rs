@@ -7,8 +7,8 @@
 //! - `watch`: responses that are inspected. `notifications`: streams for our own notifications. `arrivals`: answers
 //!   on other streams.
 //! - `events`, `headers`, `reply`: parts of the protocol. `classify`: what a failed response proves about the effect.
-//!   `header_check`: whether headers match the body. `limits`: the options of a listener. `explain`: the tools of a
-//!   server.
+//!   `header_check`: whether headers match the body. `limits`: the options of a listener. `visit`: a session in
+//!   which the proxy is the client. `explain`: the tools of a server.
 
 mod gate;
 mod limits;
@@ -27,6 +27,7 @@ mod reply;
 mod classify;
 mod header_check;
 mod explain;
+mod visit;
 
 pub use explain::explain;
 pub use gate::Gate;
@@ -36,3 +37,4 @@ pub use onceward_http::client::{Body, Broken};
 pub use onceward_http::events::look as look_at_events;
 pub use remote::Remote;
 pub use serve::serve;
+pub(crate) use visit::{Visit, VisitTransport};

@@ -40,7 +40,9 @@ pub(super) fn hold_in_words(intent: &Intent) -> String {
 /// That an operation is held, and what can be done about it, in one sentence.
 pub(super) fn held_sentence(record: &Record, surface: &Surface) -> String {
     let guidance = surface.spell(&NextStep::Release(record.id.clone()));
-    let [release, cancel] = guidance.options.as_slice() else { return held_in_words(record) };
+    let [release, cancel] = guidance.options.as_slice() else {
+        return format!("{}; {}", held_in_words(record), guidance.say);
+    };
     format!(
         "{}; release it with `{}`, or cancel it with `{}`",
         held_in_words(record),

@@ -55,6 +55,9 @@ pub(super) fn taken_back(record: &Record) -> String {
                 "this operation was done and then taken back by {by}; its probe confirms that the effect is gone"
             )
         }
+        UndoEvidence::Compensation if mark.settled_by.is_some() => {
+            format!("this operation was done and then taken back by {by}; {}", mark.evidence_in_words())
+        }
         UndoEvidence::Compensation => {
             format!("this operation was done and then taken back by {by}, which reported success")
         }

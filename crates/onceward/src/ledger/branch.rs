@@ -127,6 +127,7 @@ impl Ledger {
         if scope == point.scope {
             return Err(InvalidInput::new(format!("the scope {scope:?} cannot continue itself")).into());
         }
+        self.refuse_circle(scope, point).await?;
         let (record, _) = self.find(&point.operation).await?;
         let branch = Branch { point: point.clone(), at_ms: record.created_ms };
         let mut next = Some(branch.clone());
@@ -138,6 +139,24 @@ impl Ledger {
             next = self.parent(&ancestor).await?;
         }
         let message = format!("the operation {} is not in the scope {:?}", point.operation, point.scope);
+        Err(InvalidInput::new(message).into())
+    }
+
+    /// Refuses a branch of something that continues the same scope, before it is recorded.
+    async fn refuse_circle(&self, scope: &str, point: &BranchPoint) -> Result<(), Error> {
+        let mut ancestor = point.scope.clone();
+        for _ in 1..MOST_ANCESTORS {
+            let Some(branch) = self.branch_of(&ancestor).await? else { return Ok(()) };
+            ancestor = branch.point.scope;
+            if ancestor == scope {
+                let message = format!(
+                    "the scope {scope:?} cannot continue {:?}, which continues it; use another scope",
+                    point.scope
+                );
+                return Err(InvalidInput::new(message).into());
+            }
+        }
+        let message = format!("the scope would have more than {MOST_ANCESTORS} branches before it");
         Err(InvalidInput::new(message).into())
     }
 
@@ -167,7 +186,8 @@ impl Ledger {
             if listed.record.detail.undoes.is_some() || !stands {
                 return;
             }
-            if branch.includes(&listed.record) {
+            // What is held has no effect to inherit: it begins in the new scope too, if both are released.
+            if branch.includes(&listed.record) && is_inherited(&listed.record, state) {
                 continued.inherited += 1;
             } else {
                 abandoned.push(SettlementLine::of(&listed.record, state));

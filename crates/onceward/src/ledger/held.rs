@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::{Ledger, stopped_error};
+use crate::barrier::is_in_scope;
 use crate::error::{Error, REPLACED_BY};
 use crate::invalid::InvalidInput;
 use crate::json::Json;
@@ -49,7 +50,7 @@ impl Ledger {
     /// When the ledger cannot be read.
     pub async fn held(&self, scope: Option<&str>) -> Result<Vec<Record>, Error> {
         let mut filter = Filter {
-            scope: scope.map(str::to_owned),
+            scope_prefix: scope.map(str::to_owned),
             states: vec![State::Staged],
             limit: PAGE,
             ..Filter::default()
@@ -59,9 +60,10 @@ impl Ledger {
             let page = self.store().list(&filter).await?;
             let full = page.len() == PAGE;
             filter.before = page.last().map(|listed| listed.cursor);
-            held.extend(
-                page.into_iter().map(|listed| listed.record).filter(|record| record.held().is_some()),
-            );
+            // Gateways and proxies separate the callers of a scope.
+            let is_there = |record: &Record| scope.is_none_or(|scope| is_in_scope(&record.scope, scope));
+            let records = page.into_iter().map(|listed| listed.record);
+            held.extend(records.filter(|record| record.held().is_some() && is_there(record)));
             if !full {
                 held.reverse();
                 return Ok(held);

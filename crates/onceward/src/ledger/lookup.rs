@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::Ledger;
+use crate::barrier::is_in_scope;
 use crate::decide;
 use crate::error::Error;
 use crate::key::OperationId;
@@ -81,7 +82,8 @@ impl Ledger {
     /// # Errors
     /// When the ledger cannot be read.
     pub async fn lookup(&self, word: &str, scope: Option<&str>, limit: usize) -> Result<Vec<Listed>, Error> {
-        let all = Filter { scope: scope.map(str::to_owned), limit, ..Filter::default() };
+        // Gateways and proxies separate the callers of a scope, and keep their keys elsewhere.
+        let all = Filter { scope_prefix: scope.map(str::to_owned), limit, ..Filter::default() };
         let mut found = Vec::new();
         if word.strip_prefix("op_").is_some_and(|digits| !digits.is_empty()) {
             let by_id = Filter { id_prefix: Some(word.to_owned()), ..all.clone() };
@@ -89,10 +91,15 @@ impl Ledger {
         }
         let by_key = Filter { key: Some(word.to_owned()), ..all };
         found.extend(self.store().list(&by_key).await?);
+        if scope.is_some() {
+            let aliases = Filter { scope_prefix: None, name: Some(ALIAS_NAME.to_owned()), ..by_key };
+            found.extend(self.store().list(&aliases).await?);
+        }
         let mut resolved: Vec<Listed> = Vec::new();
         for listed in found {
             let Some(listed) = self.resolved(listed).await? else { continue };
-            if resolved.iter().all(|known| known.record.id != listed.record.id) {
+            let is_there = scope.is_none_or(|scope| is_in_scope(&listed.record.scope, scope));
+            if is_there && resolved.iter().all(|known| known.record.id != listed.record.id) {
                 resolved.push(listed);
             }
         }

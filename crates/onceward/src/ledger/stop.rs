@@ -10,12 +10,15 @@ use crate::facts::Ran;
 use crate::key::OperationId;
 use crate::operation::Operation;
 use crate::record::{Record, State};
-use crate::settlement::Settlement;
+use crate::settlement::{Part, Settlement};
 use crate::store::{Filter, Listed};
 use crate::transition::{self, Cancelling};
 
 /// How many records one page of a listing has.
 const PAGE: usize = 500;
+
+/// How long an operation whose compensation has ended is waited for: the process that runs the undo may be gone.
+const MARK_MS: u64 = 10_000;
 
 /// What stopping a scope did.
 #[derive(Debug, Clone)]
@@ -70,22 +73,47 @@ impl Ledger {
         Ok(stopped)
     }
 
-    /// Waits until nothing in the scope is running, or until `timeout_ms` have passed. Returns what still runs.
+    /// Waits until nothing in the scope is running, or until `timeout_ms` have passed. Returns what still runs. A
+    /// compensation is waited for as well, although a stop does not ask it to end.
     ///
     /// # Errors
     /// When the ledger cannot be read.
     pub async fn wait_for_scope(&self, scope: &str, timeout_ms: u64) -> Result<Vec<OperationId>, Error> {
         let until_ms = transition::later(self.now_ms(), timeout_ms);
         let mut running = Vec::new();
-        for id in self.unfinished(scope).await? {
+        let compensations = self.compensations(scope).await?;
+        for id in self.unfinished(scope).await?.into_iter().chain(compensations) {
             let left_ms = u64::try_from(until_ms.saturating_sub(self.now_ms())).unwrap_or(0);
             match self.wait(&id, left_ms).await {
                 Ok((_, State::Running)) => running.push(id),
+                Ok((record, State::Done | State::Failed)) => self.wait_for_mark(&record, until_ms).await?,
                 Ok(_) | Err(Error::NotFound { .. }) => {}
                 Err(error) => return Err(error),
             }
         }
         Ok(running)
+    }
+
+    /// Waits until the operation that a compensation takes back says what became of it. The process that runs the undo
+    /// writes that after the compensation has ended.
+    async fn wait_for_mark(&self, compensation: &Record, until_ms: i64) -> Result<(), Error> {
+        let Some(id) = &compensation.detail.undoes else { return Ok(()) };
+        let until_ms = until_ms.min(transition::later(self.now_ms(), MARK_MS));
+        loop {
+            let found = self.store().load(id).await?;
+            let pending = found.filter(|record| {
+                let mark = record.detail.undone.as_ref();
+                mark.is_some_and(|mark| mark.by == compensation.id && !mark.evidence.is_gone())
+            });
+            let left_ms = u64::try_from(until_ms.saturating_sub(self.now_ms())).unwrap_or(0);
+            match pending {
+                Some(record) if left_ms > 0 => {
+                    let slice_ms = left_ms.min(*super::POLL_MS.end());
+                    self.store().changed(id, record.version, slice_ms).await;
+                }
+                Some(_) | None => return Ok(()),
+            }
+        }
     }
 
     /// Lets operations of the scope begin again. Returns the barrier, or `None` if the scope was not stopped.
@@ -109,9 +137,29 @@ impl Ledger {
     /// # Errors
     /// When the ledger cannot be read.
     pub async fn settlement(&self, scope: &str) -> Result<Settlement, Error> {
+        self.settlement_between(scope, None, None).await
+    }
+
+    /// The same for the operations that were first requested at `since_ms` or later, and before `until_ms`.
+    ///
+    /// # Errors
+    /// When the ledger cannot be read.
+    pub async fn settlement_between(
+        &self,
+        scope: &str,
+        since_ms: Option<i64>,
+        until_ms: Option<i64>,
+    ) -> Result<Settlement, Error> {
         let mut all = Vec::new();
-        self.each_in_scope(scope, Vec::new(), |listed, state| all.push((listed.record, state))).await?;
+        self.each_in_scope(scope, Vec::new(), |listed, state| {
+            let at_ms = listed.record.created_ms;
+            if since_ms.is_none_or(|since| since <= at_ms) && until_ms.is_none_or(|until| at_ms < until) {
+                all.push((listed.record, state));
+            }
+        })
+        .await?;
         let mut settlement = Settlement::new(scope, self.barrier_of(scope).await?);
+        settlement.part = Part::of(since_ms, until_ms);
         settlement.continues = self.continued(scope).await?;
         all.iter().rev().for_each(|(record, state)| settlement.add(record, *state));
         Ok(settlement)
@@ -158,6 +206,19 @@ impl Ledger {
         self.each_in_scope(scope, states, |listed, _| {
             // A compensation takes back what the run did; stopping it would leave it in doubt.
             if listed.record.detail.undoes.is_none() {
+                found.push(listed.record.id);
+            }
+        })
+        .await?;
+        found.reverse();
+        Ok(found)
+    }
+
+    /// The compensations of the scope that are running, oldest first.
+    async fn compensations(&self, scope: &str) -> Result<Vec<OperationId>, Error> {
+        let mut found = Vec::new();
+        self.each_in_scope(scope, vec![State::Running], |listed, _| {
+            if listed.record.detail.undoes.is_some() {
                 found.push(listed.record.id);
             }
         })

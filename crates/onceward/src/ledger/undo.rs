@@ -3,11 +3,13 @@
 use std::sync::Arc;
 
 use super::{Begun, Claim, Ledger};
+use crate::barrier::is_in_scope;
 use crate::error::Error;
 use crate::facts::{Ending, Happened};
 use crate::invalid::InvalidInput;
 use crate::key::{MAX_NAME, OperationId};
 use crate::operation::{Intent, Operation};
+use crate::policy::Hold;
 use crate::record::{Outcome, Record, State, UndoEvidence, Verification};
 use crate::store::Filter;
 use crate::transition;
@@ -77,13 +79,14 @@ impl Ledger {
     pub async fn undo_plan(&self, scope: &str, since: Option<&OperationId>) -> Result<Vec<UndoStep>, Error> {
         if let Some(id) = since {
             let (record, _) = self.find(id).await?;
-            if record.scope != scope {
+            if !is_in_scope(&record.scope, scope) {
                 return Err(
                     InvalidInput::new(format!("the operation {id} is not in the scope {scope:?}")).into()
                 );
             }
         }
-        let mut filter = Filter { scope: Some(scope.to_owned()), limit: PAGE, ..Filter::default() };
+        // Gateways and proxies separate the callers of a scope.
+        let mut filter = Filter { scope_prefix: Some(scope.to_owned()), limit: PAGE, ..Filter::default() };
         let mut steps = Vec::new();
         'pages: loop {
             let page = self.list(&filter).await?;
@@ -92,6 +95,9 @@ impl Ledger {
                 filter.before = Some(listed.cursor);
                 if since == Some(&listed.record.id) {
                     break 'pages;
+                }
+                if !is_in_scope(&listed.record.scope, scope) || listed.record.is_alias() {
+                    continue;
                 }
                 let reversal = Reversal::of(&listed.record, state);
                 steps.push(UndoStep { record: listed.record, state, reversal });
@@ -202,6 +208,8 @@ impl Ledger {
     /// [`Error::WrongState`] if the operation is not done or was taken back; and the ledger's own errors.
     pub async fn begin_undo(&self, id: &OperationId, compensation: Operation) -> Result<Undoing, Error> {
         let mut intent = self.intent(compensation)?;
+        // A person has asked for it, so it is not held back once more.
+        intent.terms.hold = Hold::No;
         let by = intent.id.clone();
         let record = self
             .change(id, "taking it back", |record, _, now_ms| {
@@ -223,16 +231,20 @@ impl Ledger {
     /// [`Error::WrongState`] if this undo was not begun; and the ledger's own errors.
     pub async fn end_undo(&self, undoing: &Undoing, outcome: &UndoOutcome) -> Result<Arc<Record>, Error> {
         let by = &undoing.intent.id;
-        let failed = match outcome {
-            UndoOutcome::NotUndone(_) => self.attempts_without_effect(by).await?,
-            UndoOutcome::Undone(_) | UndoOutcome::Unconfirmed(_) | UndoOutcome::InDoubt(_) => 0,
-        };
+        let (mut failed, mut settled_by) = (0, None);
+        match outcome {
+            UndoOutcome::NotUndone(_) => failed = self.attempts_without_effect(by).await?,
+            UndoOutcome::Undone(_) => settled_by = self.store().load(by).await?.and_then(|by| settler(&by)),
+            UndoOutcome::Unconfirmed(_) | UndoOutcome::InDoubt(_) => {}
+        }
         self.change(&undoing.record.id, "taking it back", |record, _, now_ms| match outcome {
-            UndoOutcome::Undone(evidence) => transition::undone(record, by, *evidence, now_ms),
+            UndoOutcome::Undone(evidence) => {
+                transition::undone(record, by, (*evidence, settled_by.clone()), now_ms)
+            }
             UndoOutcome::NotUndone(_) => Some(transition::withdraw_undo(record, by, failed)),
             // The mark stays: the effect may be gone.
             UndoOutcome::Unconfirmed(_) | UndoOutcome::InDoubt(_) => {
-                transition::undone(record, by, UndoEvidence::Pending, now_ms)
+                transition::undone(record, by, (UndoEvidence::Pending, None), now_ms)
             }
         })
         .await
@@ -254,7 +266,10 @@ impl Ledger {
         let Some(id) = &settled.detail.undoes else { return Ok(()) };
         let (by, attempt) = (&settled.id, settled.attempt);
         let told = self.change(id, "taking it back", |record, _, now_ms| match settled.happened() {
-            Happened::Yes => transition::undone(record, by, UndoEvidence::Compensation, now_ms),
+            Happened::Yes => {
+                let evidence = (UndoEvidence::Compensation, settler(settled));
+                transition::undone(record, by, evidence, now_ms)
+            }
             Happened::No => Some(transition::withdraw_undo(record, by, attempt)),
             Happened::Unknown => Some(record.clone()),
         });
@@ -283,4 +298,9 @@ impl Ledger {
             }
         }
     }
+}
+
+/// Who or what settled an operation, if not its own answer.
+fn settler(record: &Record) -> Option<String> {
+    record.outcome.as_ref()?.settled_by.clone()
 }

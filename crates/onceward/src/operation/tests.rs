@@ -16,3 +16,27 @@ fn only_a_trace_parent_is_stored() {
         assert!(!is_trace_parent(wrong), "{wrong}");
     }
 }
+
+#[test]
+fn an_action_under_a_key_is_the_operation_with_that_key() {
+    let action = || Operation::new("pay").scope("s").input(serde_json::json!({"to": 1}));
+    let secret = Secret::new([7; Secret::BYTES]);
+    for secret in [None, Some(&secret)] {
+        let given = action().key("k").intent_for(secret).unwrap();
+        let same = action().intent_for(secret).unwrap().under_key("k").unwrap();
+        assert_eq!((&same.id, &same.key, &same.fingerprint), (&given.id, &given.key, &given.fingerprint));
+        assert_eq!(same.fields(), given.fields());
+        let second = (same.at_occurrence(2).unwrap().id, given.at_occurrence(2).unwrap().id);
+        assert_eq!(second.0, second.1);
+    }
+    assert!(action().intent().unwrap().under_key("not a key").is_err());
+}
+
+#[test]
+fn an_action_without_its_inputs_is_still_the_same() {
+    let action = Operation::new("pay").input(serde_json::json!({"to": 1})).intent().unwrap();
+    let bare = action.clone().without_input();
+    assert_eq!((&bare.id, &bare.fingerprint), (&action.id, &action.fingerprint));
+    let (digests, kept) = (action.fields(), bare.fields());
+    assert!(digests.keys().all(|field| !kept.contains_key(field)));
+}

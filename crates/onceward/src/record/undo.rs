@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::key::OperationId;
+use crate::text::one_line;
 
 /// What takes an operation back. It is stored with the intent, and its values come from the stored result.
 ///
@@ -80,9 +81,32 @@ pub struct Undone {
     pub at_ms: i64,
     /// What shows that the effect is gone.
     pub evidence: UndoEvidence,
+    /// Who or what said that the compensation succeeded, if that is the evidence and it was not its own answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub settled_by: Option<String>,
     /// The attempt of the compensation that marked the operation last, before its dispatch; 0 if none has. An attempt
     /// that had no effect withdraws only its own mark and older ones.
     pub round: u32,
+}
+
+impl Undone {
+    /// The evidence in words.
+    #[must_use]
+    pub fn evidence_in_words(&self) -> String {
+        evidence_in_words(self.evidence, self.settled_by.as_deref())
+    }
+}
+
+pub(crate) fn evidence_in_words(evidence: UndoEvidence, settled_by: Option<&str>) -> String {
+    match (evidence, settled_by) {
+        (UndoEvidence::Probe, _) => "the probe confirms that the effect is gone".to_owned(),
+        (UndoEvidence::Compensation, None) => "the compensation reported success".to_owned(),
+        (UndoEvidence::Compensation, Some(who)) => {
+            let who = if who == "probe" { "the probe" } else { who };
+            format!("the compensation was settled as done by {}", one_line(who))
+        }
+        (UndoEvidence::Pending, _) => "it is not known whether the effect is gone".to_owned(),
+    }
 }
 
 /// What shows that an effect is gone.
@@ -92,7 +116,7 @@ pub struct Undone {
 pub enum UndoEvidence {
     /// Nothing yet: the undo has begun, and the effect may or may not be gone.
     Pending,
-    /// The compensation reported success.
+    /// The compensation succeeded, by its own answer or by the word of [`Undone::settled_by`].
     Compensation,
     /// The operation's probe no longer finds the effect.
     Probe,

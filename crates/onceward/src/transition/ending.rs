@@ -1,6 +1,7 @@
 //! How an attempt's own ending changes its record. An ending is never discarded, even if it is late.
 
 use super::{later, without_oversized_result};
+use crate::Class;
 use crate::facts::Ending;
 use crate::record::{DoubleEffect, Outcome, Record, State};
 
@@ -143,11 +144,19 @@ fn end_overtaken(record: &Record, attempt: u32, ending: Ending, now_ms: i64) -> 
             return Record { due_ms: record.due_ms, ..record.next(record.state, now_ms) };
         }
         Ending::Done(outcome) => late_success(record, outcome.clone(), now_ms),
+        Ending::InDoubt(outcome) if rests_on_a_probe(record) => in_doubt(record, outcome.clone(), now_ms),
         Ending::Failed(_) | Ending::InDoubt(_) => return note(record, attempt, ending, now_ms),
     };
     let (ended, outcome) = ending.parts();
     next.remember(attempt, ended, Some(&outcome), now_ms);
     next
+}
+
+/// Whether the record says that nothing happened, and a probe is the evidence about its earlier attempts. One of them
+/// that reports a doubt now may have sent its request after the probe had looked.
+fn rests_on_a_probe(record: &Record) -> bool {
+    let by_hand = record.outcome.as_ref().is_some_and(|outcome| outcome.settled_by.is_some());
+    record.detail.class == Class::Probed && record.state == State::Failed && !by_hand
 }
 
 /// Handles the success of an overtaken attempt.

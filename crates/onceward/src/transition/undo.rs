@@ -17,7 +17,8 @@ pub fn begin_undo(record: &Record, by: &OperationId, now_ms: i64) -> Option<Reco
         Some(mark) if mark.by == *by && !mark.evidence.is_gone() => mark.round,
         Some(_) => return None,
     };
-    let mark = Undone { by: by.clone(), at_ms: now_ms, evidence: UndoEvidence::Pending, round };
+    let evidence = UndoEvidence::Pending;
+    let mark = Undone { by: by.clone(), at_ms: now_ms, evidence, settled_by: None, round };
     Some(record.marked(Some(mark)))
 }
 
@@ -32,15 +33,21 @@ pub fn begin_undo_attempt(record: &Record, by: &OperationId, attempt: u32, now_m
     Some(next)
 }
 
-/// The record with the evidence that its effect is gone. Evidence is never lowered. `None` if `by` has not begun to
-/// take it back.
+/// The record with the evidence that its effect is gone. `settled_by` is who said that the compensation succeeded, if
+/// not its own answer. Evidence is never lowered. `None` if `by` has not begun to take it back.
 #[must_use]
-pub fn undone(record: &Record, by: &OperationId, evidence: UndoEvidence, now_ms: i64) -> Option<Record> {
+pub fn undone(
+    record: &Record,
+    by: &OperationId,
+    (evidence, settled_by): (UndoEvidence, Option<String>),
+    now_ms: i64,
+) -> Option<Record> {
     let mark = record.detail.undone.as_ref().filter(|mark| mark.by == *by)?;
     if evidence <= mark.evidence {
         return Some(record.clone());
     }
-    Some(record.marked(Some(Undone { evidence, at_ms: now_ms, ..mark.clone() })))
+    let settled_by = settled_by.filter(|_| evidence == UndoEvidence::Compensation);
+    Some(record.marked(Some(Undone { evidence, settled_by, at_ms: now_ms, ..mark.clone() })))
 }
 
 /// The record without the mark, because the attempts of the compensation up to this one had no effect. Unchanged if a

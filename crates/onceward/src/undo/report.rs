@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::{Reversal, UndoOutcome};
 use crate::error::Code;
 use crate::key::OperationId;
-use crate::record::{Record, UndoEvidence};
+use crate::record::{Record, UndoEvidence, evidence_in_words};
 use crate::text::one_line;
 
 /// What became of one operation.
@@ -30,6 +30,9 @@ pub struct UndoLine {
     /// What shows that the effect is gone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub evidence: Option<UndoEvidence>,
+    /// Who or what said that the compensation succeeded, if not its own answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub settled_by: Option<String>,
     /// Why it was left alone, or why it was not taken back.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
@@ -47,6 +50,8 @@ pub enum UndoResult {
     Undone,
     /// There was nothing to take back.
     NothingToUndo,
+    /// It is held back, so there is nothing to take back yet.
+    Held,
     /// The effect stands.
     Stands,
     /// It is not known whether the effect is there.
@@ -70,8 +75,15 @@ pub struct UndoReport {
 }
 
 impl UndoResult {
-    const ALL: [Self; 6] =
-        [Self::WouldUndo, Self::WouldAsk, Self::Undone, Self::InDoubt, Self::Stands, Self::NothingToUndo];
+    const ALL: [Self; 7] = [
+        Self::WouldUndo,
+        Self::WouldAsk,
+        Self::Undone,
+        Self::InDoubt,
+        Self::Stands,
+        Self::Held,
+        Self::NothingToUndo,
+    ];
 
     /// The result in words.
     #[must_use]
@@ -81,6 +93,7 @@ impl UndoResult {
             Self::WouldAsk => "would ask",
             Self::Undone => "undone",
             Self::NothingToUndo => "nothing to undo",
+            Self::Held => "held",
             Self::Stands => "stands",
             Self::InDoubt => "in doubt",
         }
@@ -90,8 +103,11 @@ impl UndoResult {
     #[must_use]
     pub const fn of_untouched(reversal: Reversal) -> Self {
         match reversal {
-            Reversal::Compensate | Reversal::Irreversible | Reversal::Expired => Self::Stands,
-            Reversal::InDoubt | Reversal::Running => Self::InDoubt,
+            Reversal::Compensate | Reversal::Irreversible | Reversal::Doubled | Reversal::Expired => {
+                Self::Stands
+            }
+            Reversal::InDoubt | Reversal::Unconfirmed | Reversal::Running => Self::InDoubt,
+            Reversal::Held => Self::Held,
             Reversal::AlreadyUndone | Reversal::NothingHappened | Reversal::Compensation => {
                 Self::NothingToUndo
             }
@@ -116,6 +132,7 @@ impl UndoLine {
             command: None,
             by: mark.map(|mark| mark.by.to_string()),
             evidence: mark.map(|mark| mark.evidence),
+            settled_by: mark.and_then(|mark| mark.settled_by.clone()),
             reason,
         }
     }
@@ -147,8 +164,9 @@ impl UndoLine {
         let command =
             self.command.as_deref().map(|command| format!("  `{}`", one_line(command))).unwrap_or_default();
         let why = match (self.evidence, &self.reason) {
-            (Some(UndoEvidence::Probe), _) => "  the probe confirms that the effect is gone".to_owned(),
-            (Some(UndoEvidence::Compensation), _) => "  the compensation reported success".to_owned(),
+            (Some(evidence @ (UndoEvidence::Probe | UndoEvidence::Compensation)), _) => {
+                format!("  {}", evidence_in_words(evidence, self.settled_by.as_deref()))
+            }
             (Some(UndoEvidence::Pending) | None, Some(reason)) => format!("  {}", one_line(reason)),
             (Some(UndoEvidence::Pending) | None, None) => String::new(),
         };

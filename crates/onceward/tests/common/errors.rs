@@ -46,7 +46,7 @@ pub(crate) fn doubt(class: Class, change: impl FnOnce(&mut Record)) -> Arc<Recor
 pub(crate) fn undone(evidence: UndoEvidence) -> Arc<Record> {
     let mut record = found(State::Done);
     let by = onceward::Operation::undo_of(&record).intent().expect("a valid operation").id;
-    record.detail.undone = Some(Undone { by, at_ms: NOW_MS, evidence, round: 1 });
+    record.detail.undone = Some(Undone { by, at_ms: NOW_MS, evidence, settled_by: None, round: 1 });
     Arc::new(record)
 }
 

@@ -211,7 +211,7 @@ pub(crate) fn short_lease() -> Operation {
 pub(crate) fn surfaces() -> [(&'static str, Surface); 6] {
     let options = vec!["--ledger".to_owned(), "agent.db".to_owned()];
     [
-        ("once", Surface::Shell { program: "once".to_owned(), options }),
+        ("once", Surface::Shell { program: "once".to_owned(), options, once: None }),
         ("shop", Surface::shell("shop")),
         ("python", Surface::Python),
         ("http", Surface::Http),

@@ -320,3 +320,30 @@ fn a_lost_reply_is_told_as_in_doubt_to_whatever_runs_the_shop() {
     assert_eq!(commands, [format!("shop settle {id} --as done"), format!("shop settle {id} --as failed")]);
     assert!(lost.stdout.len() / 4 < 300, "an answer in doubt is short");
 }
+
+/// Only `once` resumes a scope, and its own ledger is another file.
+#[test]
+fn a_stopped_call_names_a_command_that_finds_this_ledger() {
+    let shop = Fixture::new();
+    let home = shop.file("home");
+    std::fs::create_dir_all(home.join("shop")).unwrap();
+    let own = home.join("shop/ledger.db");
+    let mut by_default = shop.with("XDG_DATA_HOME", home.to_str().unwrap());
+    by_default.env_remove("SHOP_LEDGER");
+    let by_flag = shop.command();
+    for (file, command, more) in [
+        (shop.file("ledger.db"), shop.command(), ""),
+        (shop.file("other.db"), by_flag, " --ledger sqlite:other.db"),
+        (own, by_default, ""),
+    ] {
+        let url = format!("sqlite:{}", file.display());
+        let ledger = onceward_store::ledger(&url, onceward_clap::IfMissing::Create).unwrap().blocking();
+        ledger.stop("run 7", None).unwrap();
+        let mut command = command;
+        command.args(["deploy", "--version", "1.2.3", "--scope", "run 7"]);
+        let refused = run(command, more);
+        assert_eq!((refused.exit, refused.code()), (4, "STOPPED".to_owned()), "{}", refused.stdout);
+        let next = format!("once --ledger {url} resume 'run 7'");
+        assert!(refused.stdout.contains(&next), "{next}\n{}", refused.stdout);
+    }
+}

@@ -13,7 +13,7 @@ use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 
-use super::{RuleArgs, ServeArgs, identity, options};
+use super::{HeaderArgs, RuleArgs, ServeArgs, identity, options};
 use crate::answer;
 use crate::context::{Context, IfMissing};
 use crate::exit::{CommandError, Ended};
@@ -82,11 +82,22 @@ fn scope(args: &ServeArgs) -> HostScope {
 /// Asks the server for its tools, and classifies each.
 pub(super) fn explained(ruling: Ruling, rules: &RuleArgs, url: &str) -> Result<Vec<Explained>, CommandError> {
     let remote = Remote::new(url)?;
-    let given = rules.headers.iter().map(|text| header(text));
-    let named = rules.header_variables.iter().map(|text| header_of_variable(text));
-    let headers: Vec<(String, String)> = given.chain(named).collect::<Result<_, _>>()?;
-    let asked = http::explain(ruling, &remote, &headers);
+    let headers = rules.headers.read()?;
+    let asked = http::explain(ruling, remote, &headers);
     Ok(runtime()?.block_on(asked)?)
+}
+
+impl HeaderArgs {
+    pub(super) fn are_given(&self) -> bool {
+        !self.headers.is_empty() || !self.header_variables.is_empty()
+    }
+
+    /// The headers, with their values.
+    pub(super) fn read(&self) -> Result<Vec<(String, String)>, CommandError> {
+        let given = self.headers.iter().map(|text| header(text));
+        let named = self.header_variables.iter().map(|text| header_of_variable(text));
+        given.chain(named).collect()
+    }
 }
 
 fn header(text: &str) -> Result<(String, String), CommandError> {

@@ -18,7 +18,7 @@ use onceward_mcp::{Explained, HostScope, Next, Proxy, Ruling, Streams};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use super::{ServeArgs, identity, options};
+use super::{ServeArgs, command_identity, options};
 use crate::answer;
 use crate::context::{Context, IfMissing};
 use crate::environment::PassLedger;
@@ -54,7 +54,7 @@ pub(super) fn serve(context: &Context, args: &ServeArgs, server: &[OsString]) ->
         .build()
         .map_err(|error| CommandError::Outside(format!("cannot start the runtime: {error}")))?;
     let (client_in, client_out) = own_streams()?;
-    let options = options(context, args, server_name(server), identity(server), scope(args));
+    let options = options(context, args, server_name(server), command_identity(server), scope(args));
     let withheld = withheld(context, if args.pass_ledger { PassLedger::Yes } else { PassLedger::No });
     let (mut child, to_server, mut from_server) = start(server, &withheld)?;
     let streams = Streams { client: Box::new(client_out), server: Box::new(to_server) };

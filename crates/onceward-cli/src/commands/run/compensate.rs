@@ -27,6 +27,8 @@ pub(in crate::commands) struct Compensate<'a> {
     pub(in crate::commands) command: Option<&'a str>,
     /// The probe of the operation that is taken back.
     pub(in crate::commands) probe: Option<&'a Question>,
+    /// Called when the command is about to start.
+    pub(in crate::commands) begins: &'a (dyn Fn() + Sync),
 }
 
 /// Whether the person stopped the command, so that nothing else should begin.
@@ -82,6 +84,7 @@ impl Compensate<'_> {
                 variables: &variables,
             };
             let sent = attempt.dispatch()?;
+            (self.begins)();
             judge.ending(child.run(&attempt, self.ledger, &delivery), sent)
         });
         (result, if delivery.is_broken() { Interrupted::Yes } else { Interrupted::No })

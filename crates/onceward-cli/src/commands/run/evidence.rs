@@ -53,6 +53,9 @@ impl<'a> Judge<'a> {
                 Err(self.stopped(stopped, code, signal, output))
             }
             Finished::Ended { code: Some(0), stopped: None, output, .. } => {
+                if let Some(proof) = self.denial(&output) {
+                    return Err(self.failed(0, proof, output));
+                }
                 let effect = output.reported_effect().unwrap_or(self.settings.effect);
                 let (data, body) = output.into_parts(Some(0), &self.settings.terms.redact);
                 let done = match data {
@@ -66,18 +69,41 @@ impl<'a> Judge<'a> {
             }
             Finished::Ended { code: Some(code), stopped: None, output, .. } => {
                 let proof = self.proof(code, &output);
-                let (data, body) = output.into_parts(Some(code), &self.settings.terms.redact);
-                Err(match proof {
-                    Proof::NoEffect(reason) => Failure::no_effect(reason),
-                    Proof::InDoubt(reason) => Failure::in_doubt(reason),
-                }
-                .with(data, body))
+                Err(self.failed(code, proof, output))
             }
             Finished::Ended { code: None, signal, stopped: None, output } => {
                 let (data, body) = output.into_parts(None, &self.settings.terms.redact);
                 let signal = signal.as_deref().unwrap_or("a signal");
                 Err(Failure::in_doubt(format!("the command was killed by {signal}")).with(data, body))
             }
+        }
+    }
+
+    fn failed(&self, code: i32, proof: Proof, output: Recording) -> Failure {
+        let (data, body) = output.into_parts(Some(code), &self.settings.terms.redact);
+        match proof {
+            Proof::NoEffect(reason) => Failure::no_effect(reason),
+            Proof::InDoubt(reason) => Failure::in_doubt(reason),
+        }
+        .with(data, body)
+    }
+
+    /// What a command says against its own exit code 0, in the contract's envelope: that it failed, or that its effect
+    /// is held back and may still happen.
+    fn denial(&self, output: &Recording) -> Option<Proof> {
+        // `once` prints its own statement. The output of curl was written by a server.
+        if self.program != "once" && self.policy.exit_rule(&self.program).is_some() {
+            return None;
+        }
+        if says_held(output) {
+            let why = "the command says that its effect is held back, so it may still happen";
+            return Some(Proof::InDoubt(why.to_owned()));
+        }
+        match own_word(output)? {
+            Proof::NoEffect(said) if self.program != "once" && self.runs_several() => {
+                Some(Proof::InDoubt(format!("{said}, but its exit code is 0")))
+            }
+            proof @ (Proof::NoEffect(_) | Proof::InDoubt(_)) => Some(proof),
         }
     }
 
@@ -154,6 +180,18 @@ impl<'a> Judge<'a> {
         let words = std::iter::once(self.program.as_str()).chain(self.arguments.iter().copied());
         words.map(|word| basename(OsStr::new(word))).any(|word| RUNNERS.contains(&word.as_str()))
     }
+}
+
+/// Whether the contract's envelope says that the effect is held back.
+fn says_held(output: &Recording) -> bool {
+    #[derive(Deserialize)]
+    struct Envelope {
+        ok: bool,
+        effect: String,
+        happened: String,
+    }
+    let answer = output.whole_stdout().and_then(|text| serde_json::from_slice::<Envelope>(&text).ok());
+    answer.is_some_and(|answer| answer.ok && answer.effect == "held" && answer.happened == "no")
 }
 
 /// A tool that answers in the contract's envelope is trusted.

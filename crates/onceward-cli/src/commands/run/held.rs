@@ -173,13 +173,14 @@ pub(crate) enum Print {
 }
 
 /// Runs a held command that was released, as `once run` would run it: in its folder, with its limits, its probe and its
-/// check. The environment is that of this process.
+/// check. The environment is that of this process. `begins` is called when the command is about to start.
 pub(crate) fn run(
     context: &Context,
     ledger: &Blocking,
     record: &Record,
     held: &HeldCommand,
     print: Print,
+    begins: &(dyn Fn() + Sync),
 ) -> Result<Released, CommandError> {
     let settings = held.settings(context, record)?;
     let command = held.words().unwrap_or_default();
@@ -210,6 +211,7 @@ pub(crate) fn run(
         pass_ledger: if held.pass_ledger { PassLedger::Yes } else { PassLedger::No },
         if_killed: held.if_killed,
         said: None,
+        begins,
     };
     let show = Show::released(form);
     let result = run.execute(ledger.held_intent(record, settings.terms.clone()), show, &delivery);

@@ -113,7 +113,10 @@ impl Planner<'_> {
                 Ok(None) => leave(),
                 Err(why) => Action::Leave(format!("it may have happened: {why}")),
             },
+            Reversal::Held => Action::Leave(self.context.surface().held_in_undo(&record.id)),
             Reversal::Irreversible
+            | Reversal::Unconfirmed
+            | Reversal::Doubled
             | Reversal::Running
             | Reversal::AlreadyUndone
             | Reversal::NothingHappened

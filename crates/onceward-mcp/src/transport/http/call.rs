@@ -280,7 +280,7 @@ pub(crate) async fn answer_to(id: &Id, response: Response<Incoming>) -> Result<S
     let (head, body) = split(response);
     if !reply::is_event_stream(&head.headers) {
         let body = collect(body).await.map_err(SendError::MaybeSent)?;
-        return Ok(if head.status.is_success() {
+        return Ok(if classify::is_answer(&head, &body, id) {
             ServerReply::Answer(body.into())
         } else {
             classify::unanswered(&head, &body)

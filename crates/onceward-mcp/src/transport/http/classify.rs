@@ -39,11 +39,14 @@ pub(crate) fn unanswered(head: &Parts, body: &[u8]) -> ServerReply {
 pub(crate) fn is_answer(head: &Parts, body: &[u8], id: &Id) -> bool {
     let message = std::str::from_utf8(body).ok().and_then(Head::parse);
     let Some(message) = message.filter(Head::is_response) else { return false };
+    if message.id.map(Id::of).as_ref() != Some(id) {
+        return false;
+    }
     if head.status.is_success() {
         return true;
     }
     let coded = matches!(head.status, StatusCode::BAD_REQUEST | StatusCode::NOT_FOUND);
-    coded && message.id.map(Id::of).as_ref() == Some(id) && message.error.is_some_and(is_from_tool)
+    coded && message.error.is_some_and(is_from_tool)
 }
 
 /// Whether SDKs send this body when they refuse a request before handling it.
@@ -81,6 +84,11 @@ mod tests {
         };
         for (status, body, expected) in [
             (200, error("7", -32602), true),
+            (200, error("8", -32602), false),
+            (200, error("\"7\"", -32602), false),
+            (200, error("null", -32602), false),
+            (200, r#"{"jsonrpc":"2.0","id":7,"result":{}}"#.to_owned(), true),
+            (200, r#"{"jsonrpc":"2.0","id":8,"result":{}}"#.to_owned(), false),
             (400, error("7", -32602), true),
             (400, error("7", -32600), true),
             (404, error("7", -32601), true),

@@ -68,7 +68,8 @@ fn says(header: &str, value: &str) -> bool {
     }
 }
 
-fn value_at(arguments: &str, path: &[String]) -> Option<String> {
+/// The argument at that path, as JSON.
+pub(super) fn value_at(arguments: &str, path: &[String]) -> Option<String> {
     let mut value = arguments.to_owned();
     for name in path {
         value = Object::parse(&value)?.get(name)?.to_owned();
