@@ -36,8 +36,9 @@ const UNKEYED_BYTES: usize = 16;
 /// The maximum size of a connection's page cache.
 const PAGE_CACHE_KIB: i64 = 32 * 1024;
 
-/// How long a writer waits for a writer in another process.
-const BUSY_LIMIT: Duration = Duration::from_secs(10);
+/// How long a writer waits for a writer in another process. A commit takes seconds on a disk that other programs keep
+/// busy.
+const BUSY_LIMIT: Duration = Duration::from_secs(30);
 
 /// Refuses a file that is not a ledger before any other file is created next to it. A ledger that was opened before
 /// has its `…-live` file and is checked through SQLite. Any other file is checked by its header.
@@ -290,7 +291,13 @@ fn is_current(connection: &Connection, path: &Path) -> Result<bool, StoreError> 
         connection.execute_batch("COMMIT")?;
         Ok((application, version, tables))
     };
-    let (application, version, tables) = read().map_err(|error| explain(path, error))?;
+    let read = retry_while_busy(|| {
+        read().inspect_err(|_| {
+            // Report the first error. A transaction that did not begin cannot be rolled back.
+            drop(connection.execute_batch("ROLLBACK"));
+        })
+    });
+    let (application, version, tables) = read.map_err(|error| explain(path, error))?;
     // In any other mode a power failure can lose synced commits.
     Ok(check_version(path, application, version, tables)? && journal_mode(connection, path)? == "wal")
 }
