@@ -359,6 +359,9 @@ async fn a_running_operation_is_asked_to_stop() {
     assert!(asked["cancel_requested_at"].is_string(), "{asked}");
     let renewed = server.post(&path(&begun, "renew"), report(&begun, json!({}))).await.is(200);
     assert_eq!(renewed["cancel_requested"], true);
+    let refused = server.post(&path(&begun, "dispatch"), report(&begun, json!({}))).await;
+    let refused = refused.problem(422, "WRONG_STATE");
+    assert!(refused["detail"].as_str().unwrap().contains("asked to stop"), "{refused}");
     server
         .post(&path(&begun, "fail"), report(&begun, json!({"reason": "stopped before sending"})))
         .await

@@ -1,5 +1,6 @@
 //! `once release`: starts an operation that is held back, or all whose time has come.
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use onceward::{Answer, Blocking, Error, OperationId, Ran, Record, Release, State};
@@ -56,6 +57,12 @@ fn one(context: &Context, ledger: &Blocking, args: &ReleaseArgs, id: &OperationI
         return Err(CommandError::invalid(format!(
             "it was held on the machine {}; release it there, or add --here to run it on this one; nothing was run",
             one_line(&command.host)
+        )));
+    }
+    if let Some(folder) = command.as_ref().map(HeldCommand::folder).filter(|folder| !Path::new(folder).is_dir()) {
+        return Err(CommandError::invalid(format!(
+            "its folder {} is gone; create it, or cancel the operation; nothing was released",
+            one_line(&folder.to_string_lossy())
         )));
     }
     if args.dry.dry_run {

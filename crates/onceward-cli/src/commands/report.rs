@@ -62,7 +62,8 @@ pub(super) fn run(context: &Context, args: &ReportArgs) -> Ended {
                 "a signed report accounts for the whole scope: leave out --since and --until; nothing was signed",
             ));
         }
-        answer::json(&signed::sign(&ledger.settlement(&args.scope)?, key)?);
+        // The time is read first: the settlement contains everything that had happened by then.
+        answer::json(&signed::sign(&ledger.settlement(&args.scope)?, &onceward::rfc3339(now_ms), key)?);
         return Ok(ExitCode::SUCCESS);
     }
     if args.markdown || args.html {

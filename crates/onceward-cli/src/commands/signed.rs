@@ -1,11 +1,11 @@
 //! Signed settlements: a hash chain over the lines, and an Ed25519 signature over the canonical JSON (RFC 8785).
 //!
 //! ```text
-//! {"settlement": {…}, "chain": [hex, …], "public_key": hex, "signature": hex}
+//! {"settlement": {…}, "chain": [hex, …], "signed_at": time, "public_key": hex, "signature": hex}
 //! ```
 //! The first link of the chain is the SHA-256 of the settlement without its lines. Each further link is the SHA-256 of
 //! the link before it, followed by the canonical JSON of its line. The signature is over the canonical JSON of
-//! `{"chain": …, "settlement": …}`.
+//! `{"chain": …, "settlement": …, "signed_at": …}`. The time is the ledger's own.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -25,28 +25,34 @@ use crate::exit::{CommandError, Ended};
 const MAX_KEY: u64 = 16 * 1024;
 
 /// The members of a signed report.
-const MEMBERS: [&str; 4] = ["settlement", "chain", "public_key", "signature"];
+const MEMBERS: [&str; 5] = ["settlement", "chain", "signed_at", "public_key", "signature"];
 
 /// What was checked.
 #[derive(Serialize)]
 struct Verified {
     scope: String,
     lines: usize,
+    signed_at: String,
     public_key: String,
     /// Whether the key is one that the caller named. Otherwise the report only agrees with itself.
     trusted: bool,
 }
 
 /// The settlement with its chain and its signature.
-pub(super) fn sign(settlement: &Settlement, key_file: &Path) -> Result<Value, CommandError> {
+pub(super) fn sign(
+    settlement: &Settlement,
+    signed_at: &str,
+    key_file: &Path,
+) -> Result<Value, CommandError> {
     let key = read_key(key_file)?;
     let settlement =
         serde_json::to_value(settlement).map_err(|error| CommandError::invalid(error.to_string()))?;
     let chain = chain(&settlement)?;
-    let signature = key.sign(signed_text(&settlement, &chain)?.as_bytes());
+    let signature = key.sign(signed_text(&settlement, &chain, signed_at)?.as_bytes());
     Ok(json!({
         "settlement": settlement,
         "chain": chain,
+        "signed_at": signed_at,
         "public_key": HEXLOWER.encode(key.public_key().as_ref()),
         "signature": HEXLOWER.encode(signature.as_ref()),
     }))
@@ -68,7 +74,7 @@ pub(super) fn verify(args: &VerifyReportArgs, json_wanted: bool) -> Ended {
     let field = |name: &str| {
         report[name].as_str().ok_or_else(|| unread(format!("it has no {name}: it is not a signed report")))
     };
-    let (public_key, signature) = (field("public_key")?, field("signature")?);
+    let (public_key, signature, signed_at) = (field("public_key")?, field("signature")?, field("signed_at")?);
     let refuse = |why: &str| CommandError::invalid(format!("{file} is not genuine: {why}"));
     let named = args.key.as_ref().map(|key| read_public(key)).transpose()?;
     if named.as_ref().is_some_and(|named| named != public_key) {
@@ -81,13 +87,14 @@ pub(super) fn verify(args: &VerifyReportArgs, json_wanted: bool) -> Ended {
     }
     let bytes = |text: &str| HEXLOWER_PERMISSIVE.decode(text.as_bytes()).map_err(|_| refuse("it is damaged"));
     let key = UnparsedPublicKey::new(&ED25519, bytes(public_key)?);
-    let text = signed_text(settlement, &expected)?;
+    let text = signed_text(settlement, &expected, signed_at)?;
     if key.verify(text.as_bytes(), &bytes(signature)?).is_err() {
         return Err(refuse("the signature does not fit"));
     }
     let verified = Verified {
         scope: settlement["scope"].as_str().unwrap_or_default().to_owned(),
         lines: expected.len() - 1,
+        signed_at: signed_at.to_owned(),
         public_key: public_key.to_owned(),
         trusted: named.is_some(),
     };
@@ -95,9 +102,10 @@ pub(super) fn verify(args: &VerifyReportArgs, json_wanted: bool) -> Ended {
         .then(|| "no --key was given, so anyone may have signed it: compare the public key".to_owned());
     answer::success_with(json_wanted, "noop", &verified, warnings.into_iter().collect(), || {
         format!(
-            "the report on {} with {} lines is as it was signed with {}",
+            "the report on {} with {} lines is as it was signed at {} with {}",
             onceward::text::one_line(&verified.scope),
             verified.lines,
+            onceward::text::one_line(&verified.signed_at),
             verified.public_key
         )
     });
@@ -117,8 +125,8 @@ fn chain(settlement: &Value) -> Result<Vec<String>, CommandError> {
     Ok(chain)
 }
 
-fn signed_text(settlement: &Value, chain: &[String]) -> Result<String, CommandError> {
-    canonical(&json!({"chain": chain, "settlement": settlement}))
+fn signed_text(settlement: &Value, chain: &[String], signed_at: &str) -> Result<String, CommandError> {
+    canonical(&json!({"chain": chain, "settlement": settlement, "signed_at": signed_at}))
 }
 
 fn canonical(value: &Value) -> Result<String, CommandError> {

@@ -91,6 +91,7 @@ fn a_signed_report_is_checked_offline_and_every_change_is_noticed() {
         ("\"standing\":2", "\"standing\":1"),
         ("the answer of attempt 1", "a person"),
         ("\"b\"", "\"c\""),
+        ("\"signed_at\":\"20", "\"signed_at\":\"21"),
         // What another program may read instead of what was signed.
         ("\"fate\":\"standing\"", "\"fate\":\"undone\",\"fate\":\"standing\""),
         ("{", "{\"verdict\":\"all done\","),

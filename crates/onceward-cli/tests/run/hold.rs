@@ -132,6 +132,22 @@ fn a_released_command_runs_in_its_folder_with_its_input_and_its_limits() {
 }
 
 #[test]
+fn a_command_whose_folder_is_gone_is_not_released() {
+    let bench = Bench::new();
+    let folder = bench.path("inner");
+    std::fs::create_dir(&folder).unwrap();
+    let mut call = bench.command(&["run", "--key", "a", "--hold", "approve", "--", "sh", "-c", "echo out"]);
+    assert!(call.current_dir(&folder).env("ONCE_LEDGER", bench.ledger()).status().unwrap().success());
+    std::fs::remove_dir(&folder).unwrap();
+    let said = bench.once(&["release", "a"]).exits(2);
+    assert!(said.err().contains("inner is gone; create it"), "{}", said.err());
+    let shown = bench.json(&["held"]);
+    assert!(shown["data"][0]["held"]["released_by"].is_null(), "{shown}");
+    std::fs::create_dir(&folder).unwrap();
+    assert_eq!(bench.once(&["release", "a"]).exits(0).out(), "out\n");
+}
+
+#[test]
 fn what_is_cancelled_never_runs() {
     let bench = Bench::new();
     held(&bench).exits(0);

@@ -170,7 +170,12 @@ impl UndoLine {
             (Some(UndoEvidence::Pending) | None, Some(reason)) => format!("  {}", one_line(reason)),
             (Some(UndoEvidence::Pending) | None, None) => String::new(),
         };
-        format!("  {:<15} {}  {}{command}{why}", self.result.in_words(), one_line(&self.name), self.operation)
+        // A doubt about the compensation is settled with its own id.
+        let by = match (self.result, &self.by) {
+            (UndoResult::InDoubt, Some(by)) => format!("  (taken back by {by})"),
+            _ => String::new(),
+        };
+        format!("  {:<15} {}  {}{command}{why}{by}", self.result.in_words(), one_line(&self.name), self.operation)
     }
 }
 

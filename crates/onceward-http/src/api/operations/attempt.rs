@@ -175,7 +175,8 @@ fn too_late(action: &'static str, record: Arc<Record>, state: State, attempt: u3
         (status = 400, description = "INVALID_INPUT: among others, a wrong token", body = Problem,
             content_type = "application/problem+json"),
         (status = 404, description = "NOT_FOUND", body = Problem, content_type = "application/problem+json"),
-        (status = 422, description = "WRONG_STATE: the attempt has ended or its lease has lapsed. Send nothing",
+        (status = 422, description = "WRONG_STATE: the attempt has ended, was asked to stop, or its lease has lapsed. \
+            Send nothing",
             body = Problem, content_type = "application/problem+json"),
         (status = "default", description = "Any other problem. Send nothing", body = Problem,
             content_type = "application/problem+json"),
@@ -193,6 +194,10 @@ pub(super) async fn dispatch(
     let held = app.leases.attempt(&place, request.attempt);
     let (record, state) = ledger.find(&id).await?;
     let is_running = state == State::Running && record.attempt == request.attempt;
+    if is_running && record.detail.cancel_requested_ms.is_some() {
+        let action = "dispatching an attempt that was asked to stop";
+        return Err(Error::WrongState { action, record }.into());
+    }
     match (held, ledger.watch()) {
         (Some(attempt), _) if is_running => {
             let noted = attempt.dispatch().map_err(|failure| StoreError::unavailable(failure.reason()));
