@@ -144,7 +144,7 @@ fn a_command_whose_folder_is_gone_is_not_released() {
     let shown = bench.json(&["held"]);
     assert!(shown["data"][0]["held"]["released_by"].is_null(), "{shown}");
     std::fs::create_dir(&folder).unwrap();
-    assert_eq!(bench.once(&["release", "a"]).exits(0).out(), "out\n");
+    assert_eq!(bench.once(&["release", "a"]).exits(0).out(), "out");
 }
 
 #[test]

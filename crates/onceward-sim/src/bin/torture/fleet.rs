@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use onceward::{Blocking, Code, Failure, Happened, Ledger, Operation, OperationId, Ran, Terms};
+use onceward::{Blocking, Code, Failure, Happened, Ledger, Operation, OperationId, Ran, StoreError, Terms};
 
 use crate::Trouble;
 use crate::downstream;
 use crate::report::{Rule, Tally};
 
-pub(crate) use judge::{Figures, judge};
+pub(crate) use judge::{Figures, judge, patient};
 
 /// How long a caller retries until it gets a final answer.
 const SETTLED_WITHIN: Duration = Duration::from_secs(40);
@@ -53,7 +53,17 @@ pub(crate) enum CallerAnswer {
 impl Caller {
     /// Opens the ledger, and waits for a server that is still starting.
     pub(crate) fn open(url: &str, effects: &Path) -> Result<Self, Trouble> {
-        let ledger = Ledger::new(onceward_store::open(url)?).blocking();
+        // A server on a busy machine may need longer than the URL allows.
+        let begun = Instant::now();
+        let store = loop {
+            match onceward_store::open(url) {
+                Err(StoreError::Unavailable { .. }) if begun.elapsed() < SETTLED_WITHIN => {
+                    std::thread::sleep(PAUSE);
+                }
+                opened => break opened?,
+            }
+        };
+        let ledger = Ledger::new(store).blocking();
         // A short lease: an owner that lost its server is soon presumed dead, so that the test need not wait.
         let terms = Terms { lease_ms: 1_000, wait_ms: 5_000, ..Terms::default() };
         Ok(Self { ledger, effects: effects.to_owned(), terms, padding: String::new() })

@@ -11,7 +11,7 @@ use onceward_sim::random::Random;
 use crate::Trouble;
 use crate::args::Args;
 use crate::bench::{Bench, progress};
-use crate::fleet::{Caller, CallerReply, Figures, judge};
+use crate::fleet::{Caller, CallerReply, Figures, judge, patient};
 use crate::report::{Tally, elapsed_ms};
 
 const ROUNDS: u64 = 20;
@@ -81,7 +81,7 @@ fn one_round(
     })?;
     // After all callers have ended, a new caller repeats every call.
     drop(callers);
-    let stranger = Caller::open(url, effects)?;
+    let stranger = Caller::open(&patient(url), effects)?;
     let mut keys: Vec<String> = heard.iter().map(|heard| heard.key.clone()).collect();
     keys.sort_unstable();
     keys.dedup();

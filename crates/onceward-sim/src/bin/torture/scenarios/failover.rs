@@ -12,7 +12,7 @@ use onceward_sim::random::Random;
 use crate::Trouble;
 use crate::args::{Args, BackEnd};
 use crate::bench::{Bench, progress};
-use crate::fleet::{Caller, CallerReply, Figures, judge};
+use crate::fleet::{Caller, CallerReply, Figures, judge, patient};
 use crate::report::{Tally, elapsed_ms};
 
 const ROUNDS: u64 = 20;
@@ -115,7 +115,7 @@ fn fail_over(
     let mut heard: Vec<CallerReply> = heard.into_iter().map(|(_, heard)| heard).collect();
     // After all callers have ended, a new caller repeats every call.
     drop(callers);
-    let stranger = Caller::open(&url, effects)?;
+    let stranger = Caller::open(&patient(&url), effects)?;
     let mut keys: Vec<String> = heard.iter().map(|heard| heard.key.clone()).collect();
     keys.sort_unstable();
     keys.dedup();

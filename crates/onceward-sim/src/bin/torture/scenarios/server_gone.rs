@@ -14,7 +14,7 @@ use super::in_parallel;
 use crate::Trouble;
 use crate::args::{Args, BackEnd};
 use crate::bench::Bench;
-use crate::fleet::{Caller, CallerReply, Figures, judge};
+use crate::fleet::{Caller, CallerReply, Figures, judge, patient};
 use crate::report::{Rule, Tally, elapsed_ms};
 use victim::{Fault, Victim};
 
@@ -70,8 +70,8 @@ fn one(
     let case = bench.case()?;
     let mut victim = Victim::start(bench, back_end, fault)?;
     let url = victim.url();
-    let open = || Caller::open(&url, &case.effects).map(|caller| caller.padded(RESULT_BYTES));
-    let callers: Result<Vec<Caller>, Trouble> = (0..HANDLES).map(|_| open()).collect();
+    let open = |url: &str| Caller::open(url, &case.effects).map(|caller| caller.padded(RESULT_BYTES));
+    let callers: Result<Vec<Caller>, Trouble> = (0..HANDLES).map(|_| open(&url)).collect();
     let callers = callers?;
     let scene = Scene::default();
     let mut heard = std::thread::scope(|scope| {
@@ -99,7 +99,7 @@ fn one(
         tally.violated(Rule::NoIntent, format!("{what}: {ran} calls ran while the server was gone"));
     }
     drop(callers);
-    settle_all(&open()?, &mut heard);
+    settle_all(&open(&patient(&url))?, &mut heard);
     judge(&url, &case.effects, &heard, &what, tally)
 }
 
