@@ -146,7 +146,7 @@ fn reset_connections_are_reopened() {
 #[test]
 fn nothing_runs_while_the_server_is_down() {
     let mut server = Redis::start();
-    let ledger = ledger(&format!("{}&timeout=300ms", server.fresh()));
+    let ledger = ledger(&format!("{}&timeout=1500ms", server.fresh()));
     let world = World::default();
     world.pay(&ledger, "a").unwrap();
     server.kill();
@@ -165,7 +165,7 @@ fn nothing_runs_while_the_server_is_down() {
 fn a_silent_server_times_out() {
     let server = Redis::start();
     let relay = Relay::to(server.port());
-    let ledger = ledger(&through(&relay, "prefix=silent&timeout=300ms"));
+    let ledger = ledger(&through(&relay, "prefix=silent&timeout=1500ms"));
     let world = World::default();
     world.pay(&ledger, "a").unwrap();
     relay.stall();
@@ -390,7 +390,7 @@ fn many_threads_share_batches_and_lose_nothing() {
 #[test]
 fn a_shard_of_a_cluster_can_move() {
     let cluster = RedisCluster::start();
-    let ledger = ledger(&format!("{}&shards=1&timeout=400ms", cluster.fresh()));
+    let ledger = ledger(&format!("{}&shards=1&timeout=1500ms", cluster.fresh()));
     let world = World::default();
     for key in 0..10 {
         world.pay(&ledger, &key.to_string()).unwrap();
