@@ -111,6 +111,7 @@ pub use policy::{
 };
 pub use record::{
     ALIAS_NAME, Class, Compensation, CompensationKind, Detail, DoubleEffect, Downstream, Effect, Held,
+    INBOX_SCOPE,
     HeldBy, MAX_HISTORY, MAX_REQUEST, MAX_RESULT, Outcome, Owner, Past, ProgramUndo, Record, State,
     UndoEvidence, Undone, Usage, Verification,
 };

@@ -61,6 +61,9 @@ pub struct EventView {
     /// The vendor's id.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
+    /// Whether that id, which is not signed, was used before for other content. One of the two is forged.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub id_reused: bool,
     /// The kind of event.
     #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
@@ -312,6 +315,7 @@ impl Events {
             key: event.key.text.clone(),
             operation: event.id.to_string(),
             progress,
+            id_reused: data.id.as_ref().is_some_and(|id| event.key.text != record::id_key(id)),
             occurrence: data.occurrence(),
             id: data.id,
             kind: data.kind,

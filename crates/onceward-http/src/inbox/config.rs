@@ -129,6 +129,16 @@ impl TryFrom<toml::Table> for HookConfig {
     }
 }
 
+impl HookConfig {
+    /// The environment variables with the secrets of the source and of its handlers.
+    #[must_use]
+    pub fn secret_variables(&self) -> Vec<String> {
+        let handlers = self.handlers.values().filter_map(|handler| handler.secret.as_ref());
+        let places = self.source.secrets.iter().chain(handlers);
+        places.filter_map(|place| place.strip_prefix('$')).map(str::to_owned).collect()
+    }
+}
+
 impl KeepingConfig {
     pub(super) fn kept(&self) -> super::record::Kept {
         let ms = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);

@@ -396,6 +396,7 @@ impl Source {
         Event {
             is_id_signed: id.as_ref().is_some_and(|(_, trust)| *trust == Trust::Signed),
             id: id.map(|(id, _)| short(id)),
+            is_digest_of_content: self.template.has(&Piece::Body) || !self.template.has(&Piece::Crc32),
             digest,
             kind: view.first(&self.kind, content).map(|(kind, _)| kind),
             occurred_ms: view.first(&self.time, content).and_then(|(time, _)| time_ms(&time)),

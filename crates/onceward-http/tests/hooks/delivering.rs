@@ -44,6 +44,27 @@ async fn a_handler_of_the_class_once_is_not_tried_again_after_a_doubt() {
     assert_eq!(handler.got().len(), 3);
 }
 
+/// The class that is configured when a delivery is in doubt decides about it, not the class of its last attempt.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_doubt_under_a_class_that_was_changed_is_listed_and_lets_later_events_continue() {
+    let (handler, url) = Handler::start(&[500]).await;
+    let order = "order = \"/customer\"\n";
+    let rig = Rig::new(&policy(&url, order).replace("20ms", "1h")).await;
+    let vendor = Vendor::new("standard");
+    rig.deliver("standard", &vendor.event("msg_1", &json!({"customer": "c"}))).await;
+    until(async || {
+        let event = rig.get("/v1/inbox/standard/events/msg_1").await.json();
+        (event["deliveries"][0]["state"] == "in_doubt").then_some(())
+    })
+    .await;
+    let rig = rig.restarted_with(&policy(&url, &format!("{order}class = \"once\""))).await;
+    rig.deliver("standard", &vendor.event("msg_2", &json!({"customer": "c"}))).await;
+    rig.event_when("standard", "msg_2", "done").await;
+    let listed = rig.get("/v1/inbox/standard/events?progress=in_doubt").await.json();
+    assert_eq!(listed["events"][0]["id"], "msg_1", "{listed}");
+    assert_eq!(handler.got().len(), 2);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_delivery_whose_attempts_are_spent_is_a_dead_letter_and_can_be_retried_and_replayed() {
     let (handler, url) = Handler::start(&[404, 404]).await;

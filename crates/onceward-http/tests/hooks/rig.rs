@@ -78,11 +78,17 @@ impl Rig {
     }
 
     /// Ends the server and starts another one on the same file.
-    pub(crate) async fn restarted(mut self) -> Self {
+    pub(crate) async fn restarted(self) -> Self {
+        let policy = self.policy.clone();
+        self.restarted_with(&policy).await
+    }
+
+    /// The same with another configuration.
+    pub(crate) async fn restarted_with(mut self, policy: &str) -> Self {
         self.end().await;
-        let (folder, policy) = (self.folder.take().unwrap(), self.policy.clone());
+        let folder = self.folder.take().unwrap();
         drop(self);
-        let mut next = Self::on(open(&folder), &policy).await;
+        let mut next = Self::on(open(&folder), policy).await;
         next.folder = Some(folder);
         next
     }
@@ -230,6 +236,8 @@ pub(crate) struct Handler {
     delay: Arc<Mutex<Duration>>,
     /// The pause that it asks for when it refuses.
     retry_after: Arc<Mutex<Option<&'static str>>>,
+    /// Answers in JSON that it gives first.
+    says: Arc<Mutex<VecDeque<(u16, &'static str)>>>,
     /// The paths of the questions that it was asked, and how it answers them.
     questions: Arc<Mutex<Vec<String>>>,
     told: Arc<Mutex<VecDeque<(u16, &'static str)>>>,
@@ -256,6 +264,11 @@ impl Handler {
 
     pub(crate) fn asks_for(&self, pause: &'static str) {
         *self.retry_after.lock().unwrap() = Some(pause);
+    }
+
+    /// Answers events with these statuses and texts in JSON before all others.
+    pub(crate) fn says(&self, said: &[(u16, &'static str)]) {
+        self.says.lock().unwrap().extend(said);
     }
 
     /// Answers questions with these statuses and texts.
@@ -287,6 +300,10 @@ async fn take(
     handler.got.lock().unwrap().push(Got { headers, body, at: Instant::now() });
     let delay = *handler.delay.lock().unwrap();
     tokio::time::sleep(delay).await;
+    if let Some((status, text)) = handler.says.lock().unwrap().pop_front() {
+        let kind = [("content-type", "application/json")];
+        return (StatusCode::from_u16(status).unwrap(), kind, text).into_response();
+    }
     let status = handler.answers.lock().unwrap().pop_front().unwrap_or(200);
     let mut response = StatusCode::from_u16(status).unwrap().into_response();
     if let Some(pause) = handler.retry_after.lock().unwrap().filter(|_| status >= 400) {
