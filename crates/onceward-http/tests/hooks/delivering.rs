@@ -65,6 +65,28 @@ async fn a_doubt_under_a_class_that_was_changed_is_listed_and_lets_later_events_
     assert_eq!(handler.got().len(), 2);
 }
 
+/// A handler that answers in the contract's envelope is believed, whatever its status is.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_handlers_own_word_counts_more_than_its_status() {
+    let (handler, url) = Handler::start(&[]).await;
+    let rig = Rig::new(&policy(&url, "class = \"once\"")).await;
+    let vendor = Vendor::new("standard");
+    for (id, said, progress, attempts) in [
+        ("msg_1", (200, r#"{"ok":false,"happened":"no"}"#), "done", 2),
+        ("msg_2", (200, r#"{"ok":true,"effect":"held","happened":"no"}"#), "done", 2),
+        ("msg_3", (200, r#"{"ok":false,"happened":"unknown"}"#), "in_doubt", 1),
+        ("msg_4", (422, r#"{"happened":"unknown"}"#), "in_doubt", 1),
+        ("msg_5", (500, r#"{"happened":"no"}"#), "done", 2),
+        ("msg_6", (410, r#"{"ok":false,"happened":"yes"}"#), "done", 1),
+        ("msg_7", (200, r#"{"ok":true}"#), "done", 1),
+    ] {
+        handler.says(&[said]);
+        rig.deliver("standard", &vendor.event(id, &json!({ "id": id }))).await;
+        let event = rig.event_when("standard", id, progress).await;
+        assert_eq!(event["deliveries"][0]["attempts"], attempts, "{said:?}: {event}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_delivery_whose_attempts_are_spent_is_a_dead_letter_and_can_be_retried_and_replayed() {
     let (handler, url) = Handler::start(&[404, 404]).await;
