@@ -295,7 +295,9 @@ impl Settlement {
         match events {
             0 => None,
             1 => Some(format!("1 webhook event waits to be delivered{until}; it is not part of the sum")),
-            _ => Some(format!("{events} webhook events wait to be delivered{until}; they are not part of the sum")),
+            _ => Some(format!(
+                "{events} webhook events wait to be delivered{until}; they are not part of the sum"
+            )),
         }
     }
 

@@ -33,10 +33,11 @@ use onceward::{
 };
 use serde_json::value::RawValue;
 
+use super::config::MAX_BODY;
 use super::hook::Hook;
 use super::record::{self, EventData};
 use super::rejected::Refused;
-use super::{Event, Judgement, Received, Rejection, Reply};
+use super::{Event, Judgement, Reason, Received, Rejection, Reply};
 use crate::App;
 use crate::intake;
 use crate::observe::Arrived;
@@ -44,6 +45,9 @@ use crate::problem;
 
 /// After this time the answer is 503: the tightest vendor waits three seconds.
 const DEADLINE: Duration = Duration::from_millis(2_500);
+
+/// The pause that a vendor is asked for.
+const RETRY_AFTER_MS: u64 = 5_000;
 
 /// What became of one event.
 enum Taken {
@@ -110,9 +114,6 @@ async fn answer(app: &Arc<App>, hook: &Arc<Hook>, head: &Parts, body: &Bytes) ->
         }
     }
 }
-
-/// The largest event: a vendor's largest is 25 MB, and a record holds 16 MiB.
-const MAX_BODY: usize = onceward::MAX_RESULT - 64 * 1024;
 
 /// Records events that arrived together. The answer is a success only if all of them are durable.
 async fn accept(app: &Arc<App>, hook: &Arc<Hook>, events: Vec<Event>) -> (Response, Arrived) {
@@ -236,8 +237,7 @@ async fn take_one(hook: &Hook, event: &Event) -> Result<Taken, Error> {
 async fn take_guarded(hook: &Hook, event: &Event) -> Result<Taken, Error> {
     let store = &hook.tenant.store;
     let data = hook.data(event);
-    let with_key =
-        |key: &str| record::event(hook.ledger(), hook.name(), &hook.terms, key, event, &data);
+    let with_key = |key: &str| record::event(hook.ledger(), hook.name(), &hook.terms, key, event, &data);
     let by_digest = record::digest_key(&event.digest);
     let mut new = with_key(&record::key(event))?;
     if !event.is_digest_of_content && store.load(&new.id).await?.is_some() {
@@ -265,7 +265,9 @@ async fn take_guarded(hook: &Hook, event: &Event) -> Result<Taken, Error> {
         }
         match store.swap(None, new.clone(), WriteMode::Async).await? {
             Swap::Written(written) => {
-                if written.key.text == by_digest && let Some(id) = &event.id {
+                if written.key.text == by_digest
+                    && let Some(id) = &event.id
+                {
                     let source = hook.name();
                     tracing::warn!(source, id, "an id that is not signed was used before for other content");
                 }
@@ -376,15 +378,33 @@ fn rejected(app: &App, hook: &Hook, rejection: &Rejection, bytes: usize) -> Resp
         id: None,
         same_as: None,
     });
-    // Which check failed is for the operator, not for a forger.
-    let message = "the request is not an authentic event of this source; nothing was recorded";
+    let message = match rejection.reason {
+        Reason::Unavailable => {
+            let message = "the certificate of the signature could not be fetched; nothing was recorded, and the \
+                           request may be sent again";
+            return problem::unavailable(message, RETRY_AFTER_MS);
+        }
+        Reason::Body => "the request is authentic, but its content is not an event; nothing was recorded",
+        Reason::NotConfigured => "this source does not take events from there; nothing was recorded",
+        Reason::Method => "webhooks are sent with POST; nothing was recorded",
+        // Which check failed is for the operator, not for a forger.
+        Reason::Missing
+        | Reason::Duplicate
+        | Reason::Malformed
+        | Reason::Version
+        | Reason::Signature
+        | Reason::Old
+        | Reason::Future
+        | Reason::Unsigned
+        | Reason::Certificate => "the request is not an authentic event of this source; nothing was recorded",
+    };
     problem::refusal(status, "INVALID_INPUT", message)
 }
 
 fn try_again(why: &str) -> Response {
     let message = format!("{why}; it may be sent again");
     let mut response = problem::refusal(StatusCode::SERVICE_UNAVAILABLE, "LEDGER_UNAVAILABLE", message);
-    response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("5"));
+    response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(RETRY_AFTER_MS / 1_000));
     response
 }
 

@@ -72,7 +72,7 @@ pub struct EventView {
     /// When it happened, according to the vendor.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub occurred: Option<String>,
-    /// How often it arrived again.
+    /// How often it arrived again. It is written with later writes, so it may be too low.
     pub duplicates: u64,
     /// 1, and one more for each deliberate replay.
     pub occurrence: u32,
@@ -398,7 +398,7 @@ impl Events {
         self.release(source, event, |data| data.rounds = data.rounds() + 1).await
     }
 
-    /// Delivers an event again on purpose, to all its handlers, as a new occurrence.
+    /// Delivers an event again on purpose, as a new occurrence, to the handlers that it had when it arrived.
     ///
     /// # Errors
     /// [`Error::Invalid`] if it is still being delivered, or its content has expired.

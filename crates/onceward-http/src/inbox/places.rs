@@ -1,14 +1,14 @@
 //! Where values are in a request: headers, JSON bodies and forms.
 
-use std::fmt;
 use std::sync::OnceLock;
 
 use http::{HeaderMap, HeaderName};
 use onceward::InvalidInput;
-use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::Value;
 use serde_json::value::RawValue;
 use serde_json_path::{JsonPath, NormalizedPath, PathElement};
+
+use crate::raw;
 
 /// A place in a request.
 #[derive(Debug)]
@@ -107,7 +107,7 @@ impl Place {
                 match found.node() {
                     Value::String(text) => text.clone(),
                     // The digits as they are: a long number is not the nearest double.
-                    Value::Number(_) => raw.get().to_owned(),
+                    Value::Number(_) => raw.trim().to_owned(),
                     Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => return None,
                 }
             }
@@ -128,48 +128,23 @@ impl Place {
 
 /// The text of a value in the body. `None` if a member on the way to it occurs more than once: programs differ in which
 /// one they take.
-fn raw_at<'a>(body: &'a [u8], path: &NormalizedPath<'_>) -> Option<&'a RawValue> {
-    let mut raw: &RawValue = serde_json::from_slice(body).ok()?;
+fn raw_at<'a>(body: &'a [u8], path: &NormalizedPath<'_>) -> Option<&'a str> {
+    let mut text = std::str::from_utf8(body).ok()?;
     for step in path.iter() {
-        raw = match step {
+        text = match step {
             PathElement::Name(name) => {
-                let members: Members<'a> = serde_json::from_str(raw.get()).ok()?;
-                let mut named = members.0.into_iter().filter(|(member, _)| member == name);
+                let object = raw::Object::parse(text)?;
+                let mut named = object.members().filter(|(member, _)| member == name);
                 let (_, value) = named.next()?;
                 named.next().is_none().then_some(value)?
             }
             PathElement::Index(at) => {
-                let items: Vec<&'a RawValue> = serde_json::from_str(raw.get()).ok()?;
-                *items.get(*at)?
+                let items: Vec<&'a RawValue> = serde_json::from_str(text).ok()?;
+                items.get(*at)?.get()
             }
         };
     }
-    Some(raw)
-}
-
-/// The members of an object as they are in the text, with repeated ones.
-struct Members<'a>(Vec<(String, &'a RawValue)>);
-
-impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct All;
-        impl<'de> Visitor<'de> for All {
-            type Value = Vec<(String, &'de RawValue)>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-                let mut members = Vec::new();
-                while let Some(member) = map.next_entry()? {
-                    members.push(member);
-                }
-                Ok(members)
-            }
-        }
-        deserializer.deserialize_map(All).map(Members)
-    }
+    Some(text)
 }
 
 /// A header that occurs once, as text.

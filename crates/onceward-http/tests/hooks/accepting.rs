@@ -175,12 +175,14 @@ async fn content_that_was_bound_to_the_event_of_other_content_runs() {
         rig.event_when("github", id, "done").await;
     }
     let records = rig.records().await;
-    let of = |key: &str| records.iter().find(|record| record.key.text == key && record.name == "github").unwrap();
+    let of =
+        |key: &str| records.iter().find(|record| record.key.text == key && record.name == "github").unwrap();
     let (first, second) = (of("guid-1"), of("guid-2"));
     let guard = records.iter().find(|record| record.alias_of().as_ref() == Some(&second.id)).unwrap();
     let mut wrong = onceward::Record { version: guard.version + 1, ..guard.clone() };
     let text = format!("{{\"alias_of\":\"{}\"}}", first.id);
-    wrong.outcome.as_mut().unwrap().data = serde_json::value::RawValue::from_string(text).ok().map(Into::into);
+    wrong.outcome.as_mut().unwrap().data =
+        serde_json::value::RawValue::from_string(text).ok().map(Into::into);
     rig.store.swap(Some(guard.version), wrong, onceward::WriteMode::Async).await.unwrap();
     let lost = records.iter().filter(|record| record.key.text == "guid-2");
     for record in lost {
@@ -367,4 +369,50 @@ async fn a_body_that_is_too_long_is_listed_with_the_reason() {
     let listed = rig.get("/v1/inbox/standard/rejected").await.json();
     assert_eq!(listed["rejected"][0]["reason"], "body", "{listed}");
     assert_eq!(listed["rejected"][0]["message"], "the body is longer than 64 bytes", "{listed}");
+}
+
+/// Two lengths: the chunks count, and what follows them on the connection is not read (RFC 9112, section 6.1).
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_with_two_lengths_ends_its_connection() {
+    let (_, url) = Handler::start(&[]).await;
+    let rig = Rig::new(&policy("standard", &url)).await;
+    let mut signed = Vendor::new("standard").event("msg_1", &json!({"n": 1}));
+    let body = signed.body.clone();
+    signed.body = format!("{:x}\r\n{}\r\n0\r\n\r\n", body.len(), String::from_utf8_lossy(&body)).into();
+    signed.headers.insert("transfer-encoding", "chunked".parse().unwrap());
+    // It returns when the server has closed the connection.
+    let answer = rig.deliver_on_one_connection("/hooks/standard", &signed).await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    assert_eq!(answer.matches("HTTP/1.1").count(), 1, "{answer}");
+}
+
+/// What is wrong with a request that may be authentic is said as it is.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_may_be_authentic_is_not_called_a_forgery() {
+    struct Nowhere;
+    #[async_trait::async_trait]
+    impl onceward_http::inbox::FetchCertificate for Nowhere {
+        async fn fetch(&self, _: &str) -> Result<axum::body::Bytes, onceward_http::inbox::CertificateError> {
+            Err(onceward_http::inbox::CertificateError("no route to host".to_owned()))
+        }
+    }
+    let trial = Trial::new("paypal").unwrap();
+    let webhook = trial.config.webhook_id.clone().unwrap();
+    let policy = format!(
+        "[hook.paypal]\nwebhook_id = \"{webhook}\"\n[hook.batch]\npreset = \"stripe\"\nsecrets = [\"$SECRET\"]\n\
+         events = \"array\"\n"
+    );
+    let now_ms = i64::try_from(std::time::UNIX_EPOCH.elapsed().unwrap().as_millis()).unwrap();
+    let store = std::sync::Arc::new(onceward::MemoryStore::new(onceward::ManualClock::at(now_ms)));
+    let secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw".to_owned();
+    let outside =
+        Outside::variables(move |_| Some(secret.clone())).certificates(std::sync::Arc::new(Nowhere));
+    let rig = Rig::with(store, &policy, outside).await;
+    let signed = trial.sign(&trial.source.sample("https://example.com/hooks", 1, now_ms).unwrap()).unwrap();
+    let answer = rig.deliver("paypal", &signed).await;
+    assert_eq!((answer.status, answer.json()["retryable"].as_bool()), (503, Some(true)), "{}", answer.text);
+    assert!(answer.headers.contains_key("retry-after") && answer.text.contains("could not be fetched"));
+    let answer = rig.deliver("batch", &Vendor::new("stripe").event("evt_1", &json!({"id": "evt_1"}))).await;
+    assert_eq!(answer.status, 400, "{}", answer.text);
+    assert!(answer.text.contains("is authentic, but"), "{}", answer.text);
 }

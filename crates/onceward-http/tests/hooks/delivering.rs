@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use onceward_http::inbox::record::{self, EventData};
 use serde_json::json;
 
 use super::rig::{Handler, Rig, Vendor, until};
@@ -226,6 +227,33 @@ async fn a_dead_letter_can_be_retried_while_another_handler_is_not_done() {
     first_is("done").await;
     let event = rig.event_when("standard", "msg_1", "pending").await;
     assert_eq!((app.got().len(), down.got().len()), (2, 1), "{event}");
+}
+
+/// A retry that a person asked for while the last attempt was on its way. The clock does not advance, and a look at the
+/// ledger leaves young events to the process that accepted them: so this process must find the release itself.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_event_that_was_released_during_its_last_delivery_is_not_left_to_the_next_look() {
+    let (handler, url) = Handler::start(&[]).await;
+    let now_ms = i64::try_from(std::time::UNIX_EPOCH.elapsed().unwrap().as_millis()).unwrap();
+    let store = std::sync::Arc::new(onceward::MemoryStore::new(onceward::ManualClock::at(now_ms)));
+    let rig = Rig::on(store, &policy(&url, "")).await;
+    let vendor = Vendor::new("standard");
+    let held = handler.held().await;
+    rig.deliver("standard", &vendor.event("msg_1", &json!({"n": 1}))).await;
+    until(async || (handler.got().len() == 1).then_some(())).await;
+    // As `once inbox retry` does it from another process, which cannot tell this one.
+    let event = record_of(&rig, "msg_1").await;
+    let mut data = EventData::read(&event).unwrap();
+    data.rounds = 2;
+    let released = record::undelivered(&event, &data, event.updated_ms).unwrap();
+    rig.store.swap(Some(event.version), released, onceward::WriteMode::Async).await.unwrap();
+    drop(held);
+    rig.event_when("standard", "msg_1", "done").await;
+    assert_eq!(handler.got().len(), 1, "it was not delivered again");
+}
+
+async fn record_of(rig: &Rig, key: &str) -> std::sync::Arc<onceward::Record> {
+    rig.store.load(&record::event_id("standard", key)).await.unwrap().unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]

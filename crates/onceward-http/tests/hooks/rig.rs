@@ -112,8 +112,21 @@ impl Rig {
 
     /// Sends a signed request under another name of the server, as a proxy does.
     pub(crate) async fn deliver_through_proxy(&self, path: &str, signed: &Signed) -> String {
+        self.write(
+            &format!("POST {path} HTTP/1.1\r\nhost: hooks.example.com\r\nconnection: close\r\n"),
+            signed,
+        )
+        .await
+    }
+
+    /// Sends a signed request that does not ask for the end of its connection, and reads until that ends.
+    pub(crate) async fn deliver_on_one_connection(&self, path: &str, signed: &Signed) -> String {
+        self.write(&format!("POST {path} HTTP/1.1\r\nhost: localhost\r\n"), signed).await
+    }
+
+    async fn write(&self, head: &str, signed: &Signed) -> String {
         use tokio::io::{AsyncReadExt, AsyncWriteExt};
-        let mut request = format!("POST {path} HTTP/1.1\r\nhost: hooks.example.com\r\nconnection: close\r\n");
+        let mut request = head.to_owned();
         for (name, value) in signed.headers.iter().filter(|(name, _)| *name != "content-length") {
             request.push_str(&format!("{name}: {}\r\n", value.to_str().unwrap()));
         }
@@ -234,6 +247,8 @@ pub(crate) struct Handler {
     got: Arc<Mutex<Vec<Got>>>,
     answers: Arc<Mutex<VecDeque<u16>>>,
     delay: Arc<Mutex<Duration>>,
+    /// It answers when nobody holds this.
+    gate: Arc<tokio::sync::RwLock<()>>,
     /// The pause that it asks for when it refuses.
     retry_after: Arc<Mutex<Option<&'static str>>>,
     /// Answers in JSON that it gives first.
@@ -260,6 +275,11 @@ impl Handler {
 
     pub(crate) fn slow(&self, delay: Duration) {
         *self.delay.lock().unwrap() = delay;
+    }
+
+    /// It answers nothing while this is held.
+    pub(crate) async fn held(&self) -> tokio::sync::OwnedRwLockWriteGuard<()> {
+        Arc::clone(&self.gate).write_owned().await
     }
 
     pub(crate) fn asks_for(&self, pause: &'static str) {
@@ -300,6 +320,7 @@ async fn take(
     handler.got.lock().unwrap().push(Got { headers, body, at: Instant::now() });
     let delay = *handler.delay.lock().unwrap();
     tokio::time::sleep(delay).await;
+    drop(handler.gate.read().await);
     if let Some((status, text)) = handler.says.lock().unwrap().pop_front() {
         let kind = [("content-type", "application/json")];
         return (StatusCode::from_u16(status).unwrap(), kind, text).into_response();

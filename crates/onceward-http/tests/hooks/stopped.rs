@@ -42,7 +42,10 @@ async fn a_stop_cancels_no_event_and_what_was_acknowledged_is_delivered_after_it
     assert_eq!((settlement.events_waiting, settlement.sums.held, settlement.sums.cancelled), (2, 0, 0));
     assert!(settlement.sums.adds_up() && settlement.sums.running == 0, "{:?}", settlement.sums);
     let id = OperationId::parse(failed["operation"].as_str().unwrap()).unwrap();
-    assert!(matches!(ledger.cancel(&id).await, Err(Error::WrongState { .. })), "an event cannot be cancelled");
+    assert!(
+        matches!(ledger.cancel(&id).await, Err(Error::WrongState { .. })),
+        "an event cannot be cancelled"
+    );
     let before = handler.got().len();
     let rig = rig.restarted().await;
     let again = ledger_of(&rig).stop(SCOPE, None).await.unwrap();

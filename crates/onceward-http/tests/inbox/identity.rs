@@ -247,7 +247,8 @@ fn the_public_url_of_a_source_counts_instead_of_the_one_that_was_called() {
 #[test]
 fn the_query_of_a_request_belongs_to_the_url_that_is_configured() {
     let settings = "preset = \"twilio\"\nsecrets = [\"$SECRET\"]\nurl = \"https://pub.example/hooks/tw\"";
-    let source = onceward_http::inbox::Source::new("tw", &config(settings), &|_| Some("tok".to_owned())).unwrap();
+    let source =
+        onceward_http::inbox::Source::new("tw", &config(settings), &|_| Some("tok".to_owned())).unwrap();
     let json = Bytes::from_static(br#"{"n":1}"#);
     let hash = data_encoding::HEXLOWER.encode(ring::digest::digest(&ring::digest::SHA256, &json).as_ref());
     let form = Bytes::from_static(b"n=1");
@@ -275,7 +276,8 @@ fn the_query_of_a_request_belongs_to_the_url_that_is_configured() {
 fn long_numbers_and_repeated_members_keep_events_apart() {
     let settings = "preset = \"hmac\"\nsecrets = [\"$SECRET\"]\nsignature = { header = \"X-Sig\" }\n\
                     signed = \"{body}\"\nid = [\"$.id\"]\nvolatile = [\"at\"]";
-    let source = onceward_http::inbox::Source::new("acme", &config(settings), &|_| Some("s".to_owned())).unwrap();
+    let source =
+        onceward_http::inbox::Source::new("acme", &config(settings), &|_| Some("s".to_owned())).unwrap();
     let trial = Trial::new("hmac").unwrap();
     let of = |body: &'static str| {
         let key = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, b"s");
