@@ -204,7 +204,7 @@ async fn take(hook: &Hook, events: &[Event]) -> Result<Vec<Taken>, Error> {
     for ((place, record, data), applied) in new.into_iter().zip(applied) {
         match applied {
             Applied::Written => taken[place] = Taken::New(Arc::new(record), data),
-            Applied::Conflict => {}
+            Applied::Conflict => taken[place] = take_one(hook, &events[place]).await?,
         }
     }
     Ok(taken)
@@ -221,16 +221,27 @@ async fn take_one(hook: &Hook, event: &Event) -> Result<Taken, Error> {
         return take_guarded(hook, event).await;
     }
     let store = &hook.tenant.store;
-    let id = record::event_id(hook.name(), &record::key(event));
-    if store.load_cached(&id).await?.is_some() {
-        return Ok(Taken::Duplicate(id));
-    }
     let data = hook.data(event);
-    let new = record::event(hook.ledger(), hook.name(), &hook.terms, &record::key(event), event, &data)?;
-    Ok(match store.swap(None, new, WriteMode::Async).await? {
-        Swap::Written(written) => Taken::New(written, data),
-        Swap::Conflict(_) => Taken::Duplicate(id),
-    })
+    let mut key = record::key(event);
+    loop {
+        let id = record::event_id(hook.name(), &key);
+        let found = match store.load_cached(&id).await? {
+            Some(found) => Some(found),
+            None => {
+                let new = record::event(hook.ledger(), hook.name(), &hook.terms, &key, event, &data)?;
+                match store.swap(None, new, WriteMode::Async).await? {
+                    Swap::Written(written) => return Ok(Taken::New(written, data)),
+                    Swap::Conflict(found) => found,
+                }
+            }
+        };
+        // Other content that came with this id, which was not signed there, does not keep the event out.
+        let other = found.and_then(|found| EventData::read(&found));
+        if !other.is_some_and(|other| other.unsigned_id && other.digest != data.digest) {
+            return Ok(Taken::Duplicate(id));
+        }
+        key = record::digest_key(&event.digest);
+    }
 }
 
 /// Records an event whose identity is its content.

@@ -302,6 +302,10 @@ impl Events {
         let progress = match event.state {
             State::Staged => Progress::Pending,
             State::Expired => Progress::Expired,
+            // An earlier version cancelled it when its source was stopped: what is not delivered can be replayed.
+            State::Cancelled if !deliveries.iter().all(|one| one.state == State::Done.as_str()) => {
+                Progress::Dead
+            }
             State::Running | State::Done | State::Failed | State::InDoubt | State::Cancelled => {
                 match (has(State::InDoubt), has(State::Failed)) {
                     (true, _) => Progress::InDoubt,

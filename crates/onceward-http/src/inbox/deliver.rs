@@ -230,14 +230,8 @@ async fn after_command(
         }
         Err(Unsuccessful { code: Some(Code::Stopped), .. }) => refused(handler, Code::Stopped),
         Err(Unsuccessful { code, message }) => {
-            let name = code.map(Code::as_str);
-            tracing::warn!(
-                source = hook.name(),
-                handler = handler.name,
-                code = name,
-                message,
-                "a command failed"
-            );
+            let (source, name) = (hook.name(), code.map(Code::as_str));
+            tracing::warn!(source, handler = handler.name, code = name, reason = message, "a command failed");
             match code {
                 Some(Code::Failed) => handler.lane.answered(),
                 Some(_) | None => handler.lane.failed(),

@@ -42,6 +42,9 @@ pub struct EventData {
     /// The vendor's id.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
+    /// Whether that id is not signed: anyone who saw the request could choose it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub unsigned_id: bool,
     /// The kind of event.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
@@ -84,6 +87,7 @@ impl EventData {
         };
         Self {
             id: event.id.clone(),
+            unsigned_id: event.id.is_some() && !event.is_id_signed,
             kind: event.kind.clone(),
             occurred_ms: event.occurred_ms,
             digest: HEXLOWER.encode(&event.digest),
@@ -232,8 +236,9 @@ pub fn delivered(record: &Record, data: &EventData, now_ms: i64) -> Option<Recor
 pub fn undelivered(record: &Record, data: &EventData, now_ms: i64) -> Option<Record> {
     let outcome = record.outcome.as_ref().filter(|outcome| outcome.body.is_some())?;
     match record.state {
-        State::Staged | State::Done => {}
-        State::Running | State::Failed | State::InDoubt | State::Cancelled | State::Expired => return None,
+        // Earlier versions cancelled events when their source was stopped.
+        State::Staged | State::Done | State::Cancelled => {}
+        State::Running | State::Failed | State::InDoubt | State::Expired => return None,
     }
     let outcome = Some(Outcome { data: data.raw(), ..outcome.clone() });
     let (version, attempt) = (record.version + 1, 0);

@@ -138,6 +138,24 @@ async fn other_content_under_an_id_that_is_not_signed_is_another_event() {
     assert_eq!(reused, [true, false, true, false], "{events}");
 }
 
+/// A source whose id is signed in some requests and not in others: an id that was not signed keeps no signed one out.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_id_that_is_not_signed_does_not_keep_a_signed_one_out() {
+    let (handler, url) = Handler::start(&[]).await;
+    let id = "id = [\"$.id\", \"header:X-Id\"]\n";
+    let rig = Rig::new(&policy("stripe", &url).replace("secrets", &format!("{id}secrets"))).await;
+    let vendor = Vendor::new("stripe");
+    let mut forged = vendor.event("", &json!({"n": 1}));
+    forged.headers.insert("x-id", "evt_1".parse().unwrap());
+    assert_eq!(rig.deliver("stripe", &forged).await.result(), "accepted");
+    let genuine = vendor.event("", &json!({"id": "evt_1"}));
+    assert_eq!(rig.deliver("stripe", &genuine).await.result(), "accepted");
+    for again in [&forged, &genuine] {
+        assert_eq!(rig.deliver("stripe", again).await.result(), "duplicate");
+    }
+    super::rig::until(async || (handler.got().len() == 2).then_some(())).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn contents_that_share_an_id_at_the_same_time_run_once_each() {
     let (handler, url) = Handler::start(&[]).await;
