@@ -337,10 +337,13 @@ pub(crate) fn after_error(handler: &Handler, item: &Item, error: &Error, now_ms:
         let next = after(handler, item, record, state, now_ms);
         next.unwrap_or_else(|| Next::Again(pause_of_questions(record, now_ms)))
     };
-    match error.code() {
-        Code::Failed => by_record(State::Failed),
-        Code::InDoubt | Code::Timeout | Code::Unverified => by_record(State::InDoubt),
-        code => refused(handler, code).unwrap_or(Next::Again(LOOK_AGAIN * 5)),
+    let code = error.code();
+    if code == Code::Failed {
+        by_record(State::Failed)
+    } else if matches!(code, Code::InDoubt | Code::Timeout | Code::Unverified) {
+        by_record(State::InDoubt)
+    } else {
+        refused(handler, code).unwrap_or(Next::Again(LOOK_AGAIN * 5))
     }
 }
 
