@@ -394,8 +394,8 @@ impl Record {
         self.name == ALIAS_NAME
     }
 
-    /// Whether this is not an operation, but an event of a webhook inbox: it is named like its source. Its deliveries are
-    /// the operations; what happens to them does not touch the event, and a stop does not cancel it.
+    /// Whether this is not an operation, but an event of a webhook inbox: it is named like its source. Its deliveries
+    /// are the operations, and a stop does not cancel it.
     #[must_use]
     pub fn is_event(&self) -> bool {
         self.detail.held.is_none() && self.scope.strip_prefix(INBOX_SCOPE) == Some(self.name.as_str())

@@ -168,7 +168,7 @@ fn call(context: &Context, args: &RunArgs, show: respond::Show<'_>) -> Ended {
     if args.again {
         run_again(&ledger, &intent)?;
     }
-    // A caller that tries again by itself needs the attempt: it counts, and its reason is kept.
+    // A caller that repeats the call needs the attempt: it counts, and its reason is kept.
     if !args.record_failed_start
         && let Some(obstacle) = preflight::look(&ledger, &intent, &args.command)?
     {

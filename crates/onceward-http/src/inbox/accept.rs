@@ -11,8 +11,9 @@
 //!   and the new id is not taken.
 //! - a guard of another event that is not recorded: that request is still being recorded, or it was interrupted. The
 //!   answer is 503, and the vendor's own redelivery decides.
-//! - a guard of an event with other content, or an id that other content has: one of the two is forged, and nothing says
-//!   which. Both are signed, so both are events. This one gets the digest as its key, and the guard is bound to it.
+//! - a guard of an event with other content, or an id that other content has: one of the two is forged, and nothing
+//!   says which. Both are signed, so both are events. This one gets the digest as its key, and the guard is bound to
+//!   it.
 //!
 //! PayPal signs no content: a digest there names a transmission, and a transmission whose id is known is a duplicate.
 

@@ -1,8 +1,9 @@
 //! How an event is recorded.
 //!
 //! An event is one record: scope `hooks~SOURCE`, name `SOURCE`, key the vendor's id. Without one, or if the id is not
-//! signed and other content has it, the key is the digest. It is `staged` from the moment it is accepted until every handler has it or has given up, and `done` from then on. So one
-//! write makes an event durable together with the fact that it must be delivered, on every back end.
+//! signed and other content has it, the key is the digest. It is `staged` from the moment it is accepted until every
+//! handler has it or has given up, and `done` from then on. So one write makes an event durable together with the fact
+//! that it must be delivered, on every back end.
 //!
 //! Each delivery is an operation of its own in the same scope: name `SOURCE/HANDLER`, and the key of the event.
 

@@ -247,7 +247,7 @@ pub(crate) struct Handler {
     got: Arc<Mutex<Vec<Got>>>,
     answers: Arc<Mutex<VecDeque<u16>>>,
     delay: Arc<Mutex<Duration>>,
-    /// It answers when nobody holds this.
+    /// It answers when this is free.
     gate: Arc<tokio::sync::RwLock<()>>,
     /// The pause that it asks for when it refuses.
     retry_after: Arc<Mutex<Option<&'static str>>>,
