@@ -72,6 +72,8 @@ async fn a_stop_cancels_no_event_and_what_was_acknowledged_is_delivered_after_it
     assert_eq!(ids, ["msg_1", "msg_1", "msg_2"], "in order, each once after the refusal");
     let settlement = ledger_of(&rig).settlement(SCOPE).await.unwrap();
     assert_eq!((settlement.events_waiting, settlement.sums.intended, settlement.sums.standing), (0, 4, 4));
+    let steps = ledger_of(&rig).undo_plan(SCOPE, None).await.unwrap();
+    assert_eq!(steps.len(), 4, "only deliveries can be taken back");
 }
 
 fn ledger_of(rig: &Rig) -> Ledger {
