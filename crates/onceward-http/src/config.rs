@@ -189,7 +189,8 @@ impl Config {
         let mut mistakes = config.serve.mistakes();
         mistakes.extend(config.upstream_mistakes());
         let is_tenant = |name: &str| config.tenants.contains_key(name);
-        mistakes.extend(inbox::config::mistakes(&config.hooks, is_tenant, !config.tenants.is_empty()));
+        let most = config.serve.limits().body_bytes;
+        mistakes.extend(inbox::config::mistakes(&config.hooks, is_tenant, !config.tenants.is_empty(), most));
         Mistake::all(mistakes, line).map_or(Ok(config), Err)
     }
 

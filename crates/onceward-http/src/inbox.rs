@@ -44,7 +44,7 @@ use axum::extract::DefaultBodyLimit;
 use axum::routing::any;
 use onceward::{InvalidInput, Policy, Record};
 
-pub use outside::{CommandDelivery, Outside, RunCommand};
+pub use outside::{CommandDelivery, Outside, RunCommand, Unsuccessful};
 
 use crate::App;
 use crate::config::Config;

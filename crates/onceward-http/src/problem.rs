@@ -71,15 +71,25 @@ pub(crate) fn refusal(status: StatusCode, code: &'static str, message: impl Into
 
 /// Too many requests. Nothing was run, so the same request may be sent again.
 pub(crate) fn rate_limited(wait_ms: u64) -> Response {
+    let message = "this tenant sends more requests than its limit; nothing was run";
+    later(StatusCode::TOO_MANY_REQUESTS, "RATE_LIMITED", message, wait_ms)
+}
+
+/// Something that is needed outside the ledger is missing. Nothing was run, so the same request may be sent again.
+pub(crate) fn unavailable(message: &str, wait_ms: u64) -> Response {
+    later(StatusCode::SERVICE_UNAVAILABLE, "UNAVAILABLE", message, wait_ms)
+}
+
+fn later(status: StatusCode, code: &'static str, message: &str, wait_ms: u64) -> Response {
     let error = ErrorView {
         happened: Some(Happened::No),
         retryable: true,
         retry_after_ms: Some(wait_ms),
-        ..ErrorView::new("RATE_LIMITED", "this tenant sends more requests than its limit; nothing was run")
+        ..ErrorView::new(code, message)
     };
     let answer = Answer { ok: false, ran: Some(false), error: Some(error), ..Answer::plain("noop") };
-    let Some(mut problem) = answer.problem(429) else { return StatusCode::TOO_MANY_REQUESTS.into_response() };
-    problem.title = "Too Many Requests";
+    let Some(mut problem) = answer.problem(status.as_u16()) else { return status.into_response() };
+    problem.title = status.canonical_reason().unwrap_or("Error");
     let mut response = response(&problem);
     let seconds = HeaderValue::from(wait_ms.div_ceil(1_000).max(1));
     response.headers_mut().insert(header::RETRY_AFTER, seconds);

@@ -32,6 +32,16 @@ fn a_configuration_that_contradicts_itself_is_refused() {
             "line 6: [upstream.v] host: [upstream.u] has the same",
         ),
         (two_upstreams("host = \"v.localhost\"", ""), "line 3: [upstream.u] host: that is the host of"),
+        (two_upstreams("port = 7", "port = 7"), "line 6: [upstream.v] port: [upstream.u] has the same"),
+    ] {
+        refuses(&policy, expected);
+    }
+}
+
+#[test]
+fn a_hook_that_contradicts_itself_is_refused() {
+    let (acme, _) = tenant("acme", "");
+    for (policy, expected) in [
         ("[hook.x]\n".to_owned(), "line 1: [hook.x]"),
         ("[hook.stripe]\nsecrets = [\"$MISSING\"]\n".to_owned(), "line 1: [hook.stripe]"),
         (hook("nope = 1", "pull = true"), "line 3: [hook.chat] has no setting `nope`"),
@@ -58,26 +68,38 @@ fn a_configuration_that_contradicts_itself_is_refused() {
         (hook("", "command = [\"a\"]\nprobe = { command = \"a\", absent = [404] }"), "its exit code"),
         (hook("", "pull = true\norder = \"id\""), "must be a JSON pointer"),
         (hook("", "pull = true\nattempts = 0"), "nothing could ever be delivered"),
+        (hook("", "url = \"http://x\"\ntimeout = \"0s\""), "timeout: 0, so no attempt could ever succeed"),
+        (hook("ids = \"1m\"\npayloads = \"1m\"", "pull = true"), "ids: they are remembered for less than"),
+        (hook("tolerance = \"31d\"", "pull = true"), "ids: they are remembered for less than the tolerance"),
+        (
+            hook("max_body = 16777216", "pull = true"),
+            "line 3: [hook.chat] max_body: must be 1 to 16711680 bytes",
+        ),
+        (format!("{}[serve]\nmax_body = 9\n", hook("max_body = 10", "pull = true")), "must be 1 to 9 bytes"),
         (hook("", "url = \"ftp://x\""), "[hook.chat.handler.app]"),
         (hook("", "url = \"http://x\"\nsecret = \"$MISSING\""), "MISSING is not set"),
-        (two_upstreams("port = 7", "port = 7"), "line 6: [upstream.v] port: [upstream.u] has the same"),
     ] {
-        let policy = onceward::Policy::parse(&policy).unwrap();
-        let store = std::sync::Arc::new(onceward::MemoryStore::new(onceward::ManualClock::at(0)));
-        let config = onceward_http::Config::from_policy(&policy);
-        let checked = config.and_then(|config| {
-            onceward_http::App::check(&config)?;
-            Ok(config)
-        });
-        let problem = match checked {
-            Ok(_) => panic!("{expected:?} was accepted"),
-            Err(invalid) => invalid.to_string(),
-        };
-        let config = onceward_http::Config::from_policy(&policy);
-        assert!(config.and_then(|config| onceward_http::App::new(store, config)).is_err(), "{expected}");
-        assert!(problem.contains(expected), "{problem}");
-        assert!(!problem.contains("secret-token"), "{problem}");
+        refuses(&policy, expected);
     }
+}
+
+#[track_caller]
+fn refuses(policy: &str, expected: &str) {
+    let policy = onceward::Policy::parse(policy).unwrap();
+    let store = std::sync::Arc::new(onceward::MemoryStore::new(onceward::ManualClock::at(0)));
+    let config = onceward_http::Config::from_policy(&policy);
+    let checked = config.and_then(|config| {
+        onceward_http::App::check(&config)?;
+        Ok(config)
+    });
+    let problem = match checked {
+        Ok(_) => panic!("{expected:?} was accepted"),
+        Err(invalid) => invalid.to_string(),
+    };
+    let config = onceward_http::Config::from_policy(&policy);
+    assert!(config.and_then(|config| onceward_http::App::new(store, config)).is_err(), "{expected}");
+    assert!(problem.contains(expected), "{problem}");
+    assert!(!problem.contains("secret-token"), "{problem}");
 }
 
 /// A source whose public key is valid, with a handler.

@@ -111,8 +111,8 @@ pub use policy::{
 };
 pub use record::{
     ALIAS_NAME, Class, Compensation, CompensationKind, Detail, DoubleEffect, Downstream, Effect, Held,
-    HeldBy, MAX_HISTORY, MAX_REQUEST, MAX_RESULT, Outcome, Owner, Past, ProgramUndo, Record, State,
-    UndoEvidence, Undone, Usage, Verification,
+    HeldBy, INBOX_SCOPE, MAX_HISTORY, MAX_REQUEST, MAX_RESULT, Outcome, Owner, Past, ProgramUndo, Record,
+    State, UndoEvidence, Undone, Usage, Verification,
 };
 pub use redact::{Edit, Redaction};
 pub use secret::Secret;

@@ -26,6 +26,9 @@ pub const MAX_RESULT: usize = 16 * 1024 * 1024;
 /// listings and counts leave them out.
 pub const ALIAS_NAME: &str = "another key of an operation";
 
+/// What the scopes of webhook inboxes begin with; the name of the source follows.
+pub const INBOX_SCOPE: &str = "hooks~";
+
 /// How many finished attempts a record keeps.
 pub const MAX_HISTORY: usize = 16;
 
@@ -389,6 +392,13 @@ impl Record {
     #[must_use]
     pub fn is_alias(&self) -> bool {
         self.name == ALIAS_NAME
+    }
+
+    /// Whether this is not an operation, but an event of a webhook inbox: it is named like its source. Its deliveries
+    /// are the operations, and a stop does not cancel it.
+    #[must_use]
+    pub fn is_event(&self) -> bool {
+        self.detail.held.is_none() && self.scope.strip_prefix(INBOX_SCOPE) == Some(self.name.as_str())
     }
 
     /// The operation that this record is another key of.

@@ -262,6 +262,10 @@ pub struct Settlement {
     /// The tokens of all model calls, if there were any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tokens: Option<Tokens>,
+    /// The webhook events that wait for their deliveries. An event is no operation: its deliveries are, once they have
+    /// begun. So events are not part of the sum.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub events_waiting: u64,
     /// The operations, oldest first.
     pub lines: Vec<SettlementLine>,
 }
@@ -278,13 +282,32 @@ impl Settlement {
             attempts: 0,
             duplicates_prevented: 0,
             tokens: None,
+            events_waiting: 0,
             lines: Vec::new(),
         }
     }
 
+    /// The events that wait, in one sentence.
+    #[must_use]
+    pub fn events_in_words(&self) -> Option<String> {
+        let events = self.events_waiting;
+        let until = if self.stopped.is_some() { " until the scope is resumed" } else { "" };
+        match events {
+            0 => None,
+            1 => Some(format!("1 webhook event waits to be delivered{until}; it is not part of the sum")),
+            _ => Some(format!(
+                "{events} webhook events wait to be delivered{until}; they are not part of the sum"
+            )),
+        }
+    }
+
     /// Adds an operation in its effective state. A compensation is no intent of its own: it shows in the fate of the
-    /// operation that it takes back.
+    /// operation that it takes back. Nor is an event: its deliveries are.
     pub fn add(&mut self, record: &Record, state: State) {
+        if record.is_event() {
+            self.events_waiting += u64::from(state == State::Staged);
+            return;
+        }
         if record.detail.undoes.is_some() {
             return;
         }
@@ -299,6 +322,11 @@ impl Settlement {
         }
         self.lines.push(line);
     }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 /// The part of a scope that a settlement is about.

@@ -399,6 +399,8 @@ pub(crate) fn cancelled(record: &Record, outcome: Outcome, now_ms: i64) -> Recor
 #[must_use]
 pub fn cancel(record: &Record, liveness: Liveness, now_ms: i64) -> Cancelling {
     match effective_state(record, liveness, now_ms) {
+        // An event that was acknowledged has happened; only its deliveries can be cancelled.
+        State::Staged if record.is_event() => Cancelling::TooLate,
         State::Staged | State::Failed => {
             let outcome = record.outcome.clone().unwrap_or_else(|| Outcome::because(None));
             Cancelling::Cancelled(record.settle_as(State::Cancelled, outcome, now_ms))

@@ -17,6 +17,9 @@ pub(super) fn run(context: &Context, args: &ChangeArgs) -> Ended {
     let id = context.operation(&ledger, &args.operation)?;
     let (record, state) = ledger.find(&id)?;
     let (would, text) = match state {
+        State::Staged if record.is_event() => {
+            return Err(Error::WrongState { action: "cancelling", record }.into());
+        }
         State::Staged | State::Failed => ("would_update", "would cancel it; it has had no effect"),
         State::Running => ("would_update", "would ask the running attempt to stop"),
         State::Cancelled => ("would_noop", "it is already cancelled"),

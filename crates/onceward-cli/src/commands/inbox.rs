@@ -50,7 +50,7 @@ enum InboxCommand {
   once inbox retry evt_1NG8Du2eZvKYlo2C
   once inbox retry evt_1NG8Du2eZvKYlo2C --again")]
     Retry(RetryArgs),
-    /// Deliver an event again on purpose, to all its handlers
+    /// Deliver an event again on purpose, to the handlers that it had when it arrived
     #[command(after_help = "Examples:
   once inbox replay evt_1NG8Du2eZvKYlo2C --dry-run
   once inbox replay evt_1NG8Du2eZvKYlo2C")]
@@ -272,7 +272,9 @@ fn text(view: &EventView) -> String {
     fact("type", view.kind.as_deref());
     fact("received", Some(&view.received));
     fact("occurred", view.occurred.as_deref());
+    fact("id", view.id_reused.then_some(view.id.as_deref()).flatten());
     fact("record", Some(&view.operation));
+    fact("note", view.id_reused.then_some("its id, which is not signed, was used before for other content"));
     fact("duplicates", (view.duplicates > 0).then(|| view.duplicates.to_string()).as_deref());
     fact("occurrence", (view.occurrence > 1).then(|| view.occurrence.to_string()).as_deref());
     lines.extend(view.deliveries.iter().map(delivery_line));
@@ -307,8 +309,9 @@ fn retry(context: &Context, args: &RetryArgs) -> Ended {
     let again = if args.again { Again::Yes } else { Again::No };
     let retried = inbox.events.retry(&source, &event, again, "a person (once inbox retry --again)");
     let view = inbox.ledger.wait_for(retried)?;
-    answer::success(context.global.json, "updated", &view, || {
-        format!("a running `once serve` delivers it within seconds\n{}", text(&view))
+    let (next, warnings) = next_delivery(context, &view);
+    answer::success_with(context.global.json, "updated", &view, warnings, || {
+        format!("{next}\n{}", text(&view))
     });
     Ok(ExitCode::SUCCESS)
 }
@@ -327,10 +330,30 @@ fn replay(context: &Context, args: &ReplayArgs) -> Ended {
         return Ok(ExitCode::SUCCESS);
     }
     let view = inbox.ledger.wait_for(inbox.events.replay(&source, &event))?;
-    answer::success(context.global.json, "created", &view, || {
-        format!("a running `once serve` delivers it within seconds\n{}", text(&view))
+    let (next, warnings) = next_delivery(context, &view);
+    answer::success_with(context.global.json, "created", &view, warnings, || {
+        format!("{next}\n{}", text(&view))
     });
     Ok(ExitCode::SUCCESS)
+}
+
+/// When the event is delivered, and a warning about handlers that this policy does not have.
+fn next_delivery(context: &Context, view: &EventView) -> (String, Vec<String>) {
+    let hooks = onceward_http::Config::from_policy(&context.policy).map(|config| config.hooks);
+    let hooks = hooks.unwrap_or_default();
+    let hook = hooks.get(&view.source);
+    let is_missing = |one: &&DeliveryView| hook.is_none_or(|hook| !hook.handlers.contains_key(&one.handler));
+    let missing: Vec<&str> =
+        view.deliveries.iter().filter(is_missing).map(|one| one.handler.as_str()).collect();
+    if missing.is_empty() {
+        return ("a running `once serve` delivers it within seconds".to_owned(), Vec::new());
+    }
+    let missing = missing.join(", ");
+    let warning = format!(
+        "this policy has no [hook.{}.handler] for {missing}: only a server whose policy has it delivers there",
+        view.source
+    );
+    (warning.clone(), vec![warning])
 }
 
 /// A change of an event.

@@ -109,6 +109,7 @@ pub(super) fn run(context: &Context, args: &ReportArgs) -> Ended {
         let mut parts = vec![first.to_owned()];
         parts.extend(settlement.part.iter().map(Part::in_words));
         parts.push(settlement.sums.in_words());
+        parts.extend(settlement.events_in_words());
         parts.extend(settlement.stopped.is_some().then(|| stopped_in_words(context, &settlement)));
         parts.extend(settlement::continued(&settlement));
         parts.extend((!rest.is_empty()).then(|| rest.to_owned()));
@@ -125,7 +126,8 @@ fn count(ledger: &Blocking, mut filter: Filter, scope: &str, limit: usize) -> Re
         let full = page.len() == PAGE;
         filter.before = page.last().map(|(listed, _)| listed.cursor);
         for (listed, state) in page {
-            if !onceward::is_in_scope(&listed.record.scope, scope) {
+            // The settlement says how many events wait.
+            if !onceward::is_in_scope(&listed.record.scope, scope) || listed.record.is_event() {
                 continue;
             }
             *tally.totals.entry(state).or_default() += 1;

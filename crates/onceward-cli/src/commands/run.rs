@@ -120,6 +120,9 @@ pub(crate) struct RunArgs {
     /// Also write the JSON answer to this file
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     status_file: Option<std::path::PathBuf>,
+    /// Count a command that cannot be started as an attempt that failed
+    #[arg(long, hide = true)]
+    record_failed_start: bool,
     #[command(flatten)]
     dry: DryRunArgs,
     /// With --dry-run: also run the command with these arguments added, to show its own plan
@@ -165,7 +168,10 @@ fn call(context: &Context, args: &RunArgs, show: respond::Show<'_>) -> Ended {
     if args.again {
         run_again(&ledger, &intent)?;
     }
-    if let Some(obstacle) = preflight::look(&ledger, &intent, &args.command)? {
+    // A caller that repeats the call needs the attempt: it counts, and its reason is kept.
+    if !args.record_failed_start
+        && let Some(obstacle) = preflight::look(&ledger, &intent, &args.command)?
+    {
         return Ok(respond::stopped_short(&obstacle, show, &context.surface()));
     }
     let delivery = Delivery::watch();

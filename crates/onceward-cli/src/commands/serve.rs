@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueHint};
 use onceward_http::config::{ServeConfig, TlsConfig};
+use onceward_http::inbox::config::HookConfig;
 use onceward_http::server::{self, Listener, Tls, UnixSocket};
 use onceward_http::{App, Reach, tenants};
 use serde::Serialize;
@@ -77,7 +78,8 @@ pub(super) fn run(context: &Context, args: &ServeArgs) -> Ended {
         return token(context, tenant.as_deref());
     }
     let mut config = context.server_config()?;
-    let commands = OnceRun { ledger: context.ledger_url()?, config: context.policy_file.clone() };
+    let secrets = config.hooks.values().flat_map(HookConfig::secret_variables).collect();
+    let commands = OnceRun { ledger: context.ledger_url()?, config: context.policy_file.clone(), secrets };
     config.outside = config.outside.commands(Arc::new(commands));
     let serve = with_flags(config.serve.clone(), args);
     let drain = serve.drain_timeout.unwrap_or(server::DRAIN);

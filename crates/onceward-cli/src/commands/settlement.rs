@@ -13,6 +13,7 @@ const SHOWN: usize = 50;
 pub(super) fn text(settlement: &Settlement) -> String {
     let mut lines: Vec<String> = settlement.part.iter().map(Part::in_words).collect();
     lines.extend([settlement.sums.in_words(), totals(settlement)]);
+    lines.extend(settlement.events_in_words());
     let span = Span::of(settlement);
     for line in settlement.lines.iter().take(SHOWN) {
         let (from, to) = span.cells(line, COLUMNS);
@@ -72,6 +73,7 @@ pub(super) fn markdown(settlement: &Settlement) -> String {
         out.push_str(&format!("This is {}.\n\n", part.in_words()));
     }
     out.push_str(&format!("**{}**\n\n{}\n\n", settlement.sums.in_words(), totals(settlement)));
+    out.extend(settlement.events_in_words().map(|events| format!("{events}\n\n")));
     table(&mut out, &settlement.lines);
     if let Some(continued) = &settlement.continues {
         out.push_str(&format!("\n{}\n\n", cell(&continued_in_words(continued))));
@@ -113,6 +115,7 @@ pub(super) fn html(settlement: &Settlement) -> String {
         .part
         .as_ref()
         .map_or_else(String::new, |part| format!("<p>This is {}.</p>\n", escaped(&part.in_words())));
+    let events = settlement.events_in_words().map(|events| format!("<p>{events}</p>\n")).unwrap_or_default();
     let continued = settlement.continues.as_ref().map_or_else(String::new, |continued| {
         format!("\n<p>{}</p>\n{}", escaped(&continued_in_words(continued)), html_table(&continued.abandoned))
     });
@@ -120,7 +123,7 @@ pub(super) fn html(settlement: &Settlement) -> String {
         "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><title>{title}</title>\n<style>body{{font:14px \
          system-ui,sans-serif;margin:2em}}table{{border-collapse:collapse}}td,th{{border-bottom:1px solid \
          #ccc;padding:.3em .6em;text-align:left;vertical-align:top}}</style>\n<h1>{title}</h1>\n{stopped}\n{part}<p>\
-         <strong>{}</strong></p>\n<p>{}</p>\n{}\n{}{continued}\n</html>\n",
+         <strong>{}</strong></p>\n<p>{}</p>\n{events}{}\n{}{continued}\n</html>\n",
         settlement.sums.in_words(),
         totals(settlement),
         picture(settlement),

@@ -92,6 +92,53 @@ fn a_command_gets_each_event_once() {
     assert_eq!(server.end(), Some(0));
 }
 
+/// A command that cannot be started: each attempt counts, says why and is logged, and the last one is a dead letter.
+#[test]
+fn a_command_that_cannot_be_started_is_a_dead_letter_with_a_reason() {
+    let bench = Bench::new();
+    policy(&bench, "command = [\"./handle\"]\nattempts = 2\nbackoff = \"20ms\"");
+    let server = Server::start(&bench, &["--listen", "127.0.0.1:0"]);
+    bench.json(&["inbox", "try", "orders", "--server", &server.url()]);
+    let mut event = serde_json::Value::Null;
+    eventually("it is a dead letter", || {
+        event = bench.json(&["inbox", "ls", "--progress", "dead"])["data"][0].clone();
+        !event.is_null()
+    });
+    let delivery = &event["deliveries"][0];
+    assert_eq!(
+        (delivery["attempts"].as_i64(), delivery["state"].as_str()),
+        (Some(2), Some("failed")),
+        "{event}"
+    );
+    assert!(delivery["reason"].as_str().unwrap().contains("cannot start"), "{event}");
+    assert!(server.said().iter().any(|line| line.contains("cannot start")), "{:?}", server.said());
+    bench.script("handle", "echo ran >> runs");
+    let key = event["key"].as_str().unwrap();
+    bench.once(&["inbox", "retry", key]).exits(0);
+    eventually("it is done", || bench.json(&["inbox", "show", key])["data"]["progress"] == "done");
+    assert_eq!(bench.runs(), 1);
+}
+
+/// A command gets neither the secret that verifies requests nor the one that signs ours.
+#[test]
+fn a_command_does_not_get_the_secrets_of_hooks() {
+    let bench = Bench::new();
+    bench.script("handle", "env > environment.part; mv environment.part environment");
+    bench.policy(
+        "[hook.orders]\npreset = \"standard-webhooks\"\nsecrets = [\"$HOOK_SECRET\"]\n[hook.orders.handler.app]\n\
+         command = [\"./handle\"]\n[hook.orders.handler.url]\nurl = \"http://127.0.0.1:1/\"\nsecret = \"$OUR_SECRET\"\n",
+    );
+    let mut command = bench.command(&["serve", "--listen", "127.0.0.1:0"]);
+    command.env("HOOK_SECRET", SECRET).env("OUR_SECRET", SECRET).env("OTHER_VARIABLE", "other");
+    let server = Server::of(command);
+    let mut sent = bench.command(&["--json", "inbox", "try", "orders", "--server", &server.url()]);
+    sent.env("HOOK_SECRET", SECRET).env("OUR_SECRET", SECRET).output().unwrap();
+    eventually("the command ran", || bench.path("environment").exists());
+    let environment = bench.read("environment");
+    assert!(environment.contains("OTHER_VARIABLE=other"), "{environment}");
+    assert!(!environment.contains("_SECRET=") && !environment.contains(SECRET), "{environment}");
+}
+
 /// An exit code that proves nothing leaves a command of the class `once` in doubt.
 #[test]
 fn a_command_that_dies_is_in_doubt_and_is_retried_only_on_a_persons_word() {

@@ -297,7 +297,7 @@ async fn retry(
     Ok(Json(view))
 }
 
-/// Delivers an event again on purpose, to all its handlers.
+/// Delivers an event again on purpose, to the handlers that it had when it arrived.
 #[utoipa::path(
     post,
     path = "/v1/inbox/{source}/events/{key}/replay",

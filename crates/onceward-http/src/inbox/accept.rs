@@ -2,15 +2,20 @@
 //!
 //! An event with an authentic id is one record, and writing it is the decision: the first writer accepts the event, and
 //! all others find a duplicate. If the id is not signed, anyone who saw the request can send it again under another id,
-//! or without one. Then a second record, the guard, binds the digest of the signed content to one event. It is written
-//! first:
+//! or without one, and can send other content under this id. There the signed content is the identity. A second record,
+//! the guard, binds the digest of the content to one event. It is written first:
 //!
 //! - no guard: this request writes it, then the event. A crash in between leaves a guard without an event. The vendor
 //!   got no answer and sends the event again under the same id, finds its own guard and writes the event.
-//! - a guard of the same event: write the event, unless it is there.
-//! - a guard of another event that is recorded: a suspected replay. Nothing runs, and the new id is not taken.
+//! - a guard of an event with this content: a duplicate, or a suspected replay if the id is another one. Nothing runs,
+//!   and the new id is not taken.
 //! - a guard of another event that is not recorded: that request is still being recorded, or it was interrupted. The
 //!   answer is 503, and the vendor's own redelivery decides.
+//! - a guard of an event with other content, or an id that other content has: one of the two is forged, and nothing
+//!   says which. Both are signed, so both are events. This one gets the digest as its key, and the guard is bound to
+//!   it.
+//!
+//! PayPal signs no content: a digest there names a transmission, and a transmission whose id is known is a duplicate.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,15 +29,16 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use onceward::transition::{finish, start};
 use onceward::{
-    Applied, Change, Effect, Ending, Error, OperationId, Outcome, Owner, Record, Store, StoreError, Swap,
-    WriteMode, rfc3339,
+    Applied, Change, Effect, Ending, Error, OperationId, Outcome, Owner, Record, StoreError, Swap, WriteMode,
+    rfc3339,
 };
 use serde_json::value::RawValue;
 
+use super::config::MAX_BODY;
 use super::hook::Hook;
 use super::record::{self, EventData};
 use super::rejected::Refused;
-use super::{Event, Judgement, Received, Rejection, Reply};
+use super::{Event, Judgement, Reason, Received, Rejection, Reply};
 use crate::App;
 use crate::intake;
 use crate::observe::Arrived;
@@ -40,6 +46,9 @@ use crate::problem;
 
 /// After this time the answer is 503: the tightest vendor waits three seconds.
 const DEADLINE: Duration = Duration::from_millis(2_500);
+
+/// The pause that a vendor is asked for.
+const RETRY_AFTER_MS: u64 = 5_000;
 
 /// What became of one event.
 enum Taken {
@@ -106,9 +115,6 @@ async fn answer(app: &Arc<App>, hook: &Arc<Hook>, head: &Parts, body: &Bytes) ->
         }
     }
 }
-
-/// The largest event: a vendor's largest is 25 MB, and a record holds 16 MiB.
-const MAX_BODY: usize = onceward::MAX_RESULT - 64 * 1024;
 
 /// Records events that arrived together. The answer is a success only if all of them are durable.
 async fn accept(app: &Arc<App>, hook: &Arc<Hook>, events: Vec<Event>) -> (Response, Arrived) {
@@ -187,7 +193,8 @@ async fn take(hook: &Hook, events: &[Event]) -> Result<Vec<Taken>, Error> {
         if let std::collections::btree_map::Entry::Vacant(entry) = first.entry(record::key(event)) {
             entry.insert(place);
             let data = hook.data(event);
-            let record = record::event(hook.ledger(), hook.name(), &hook.terms, event, &data)?;
+            let key = record::key(event);
+            let record = record::event(hook.ledger(), hook.name(), &hook.terms, &key, event, &data)?;
             new.push((place, record, data));
         }
     }
@@ -198,7 +205,7 @@ async fn take(hook: &Hook, events: &[Event]) -> Result<Vec<Taken>, Error> {
     for ((place, record, data), applied) in new.into_iter().zip(applied) {
         match applied {
             Applied::Written => taken[place] = Taken::New(Arc::new(record), data),
-            Applied::Conflict => {}
+            Applied::Conflict => taken[place] = take_one(hook, &events[place]).await?,
         }
     }
     Ok(taken)
@@ -211,65 +218,143 @@ fn needs_guard(event: &Event) -> bool {
 }
 
 async fn take_one(hook: &Hook, event: &Event) -> Result<Taken, Error> {
+    if needs_guard(event) {
+        return take_guarded(hook, event).await;
+    }
     let store = &hook.tenant.store;
-    let id = record::event_id(hook.name(), &record::key(event));
-    if store.load_cached(&id).await?.is_some() {
-        return Ok(Taken::Duplicate(id));
-    }
-    if needs_guard(event)
-        && let Some(other) = bind(hook, event, &id).await?
-    {
-        return Ok(other);
-    }
     let data = hook.data(event);
-    let new = record::event(hook.ledger(), hook.name(), &hook.terms, event, &data)?;
-    Ok(match put(&**store, new).await? {
-        Some(written) => Taken::New(written, data),
-        None => Taken::Duplicate(id),
-    })
-}
-
-/// Writes a new record. `None` if there is one with its id.
-async fn put(store: &dyn Store, record: Record) -> Result<Option<Arc<Record>>, StoreError> {
-    match store.swap(None, record, WriteMode::Async).await? {
-        Swap::Written(record) => Ok(Some(record)),
-        Swap::Conflict(_) => Ok(None),
+    let mut key = record::key(event);
+    loop {
+        let id = record::event_id(hook.name(), &key);
+        let found = match store.load_cached(&id).await? {
+            Some(found) => Some(found),
+            None => {
+                let new = record::event(hook.ledger(), hook.name(), &hook.terms, &key, event, &data)?;
+                match store.swap(None, new, WriteMode::Async).await? {
+                    Swap::Written(written) => return Ok(Taken::New(written, data)),
+                    Swap::Conflict(found) => found,
+                }
+            }
+        };
+        // Other content that came with this id, which was not signed there, does not keep the event out.
+        let other = found.and_then(|found| EventData::read(&found));
+        if !other.is_some_and(|other| other.unsigned_id && other.digest != data.digest) {
+            return Ok(Taken::Duplicate(id));
+        }
+        key = record::digest_key(&event.digest);
     }
 }
 
-/// Binds the digest of an event to its record. Returns what the event is if the digest belongs to another one.
-async fn bind(hook: &Hook, event: &Event, id: &OperationId) -> Result<Option<Taken>, Error> {
+/// Records an event whose identity is its content.
+async fn take_guarded(hook: &Hook, event: &Event) -> Result<Taken, Error> {
     let store = &hook.tenant.store;
-    let intent = record::guard(hook.ledger(), hook.name(), hook.kept, event)?;
-    let found = match store.load_cached(&intent.id).await? {
-        Some(found) => Some(found),
+    let data = hook.data(event);
+    let with_key = |key: &str| record::event(hook.ledger(), hook.name(), &hook.terms, key, event, &data);
+    let by_digest = record::digest_key(&event.digest);
+    let mut new = with_key(&record::key(event))?;
+    if !event.is_digest_of_content && store.load(&new.id).await?.is_some() {
+        return Ok(Taken::Duplicate(new.id));
+    }
+    let mut guard = bind(hook, event, &new.id).await?;
+    let Some(of) = guard.alias_of() else {
+        // Sealed with a key that is missing: the content was seen before.
+        return Ok(Taken::Replay(guard.id.clone()));
+    };
+    match store.load(&of).await? {
+        Some(found) if has_same_content(&found, &new) => return Ok(seen_before(&found, event)),
+        // Nothing is recorded for this content yet: its guard was bound to an id that other content has.
+        Some(_) => {}
+        None if of == new.id => {}
+        None if of == record::event_id(hook.name(), &by_digest) => new = with_key(&by_digest)?,
         None => {
-            let now_ms = hook.ledger().clock_ms();
-            let begun = start(None, &intent, Owner { token: 0, lease_until_ms: now_ms }, now_ms);
-            let outcome = Outcome {
-                data: RawValue::from_string(format!("{{\"alias_of\":\"{id}\"}}")).ok().map(Arc::from),
-                ..Outcome::with_effect(Effect::Noop)
-            };
-            let guard = finish(&begun, begun.attempt, Ending::Done(outcome), now_ms);
-            match store.swap(None, Record { version: 1, ..guard }, WriteMode::Async).await? {
-                Swap::Written(_) => return Ok(None),
-                Swap::Conflict(found) => found,
+            let what = "another request with the same content is being recorded, or was interrupted";
+            return Err(StoreError::unavailable(what).into());
+        }
+    }
+    loop {
+        if guard.alias_of().as_ref() != Some(&new.id) {
+            guard = bind_again(hook, event, &guard, &new.id).await?;
+        }
+        match store.swap(None, new.clone(), WriteMode::Async).await? {
+            Swap::Written(written) => {
+                if written.key.text == by_digest
+                    && let Some(id) = &event.id
+                {
+                    let source = hook.name();
+                    tracing::warn!(source, id, "an id that is not signed was used before for other content");
+                }
+                return Ok(Taken::New(written, data));
+            }
+            Swap::Conflict(Some(found)) if has_same_content(&found, &new) => {
+                return Ok(Taken::Duplicate(found.id.clone()));
+            }
+            // What runs nothing takes nothing: not the digest either.
+            Swap::Conflict(Some(found)) if !event.is_digest_of_content => {
+                store.delete(&guard.id, guard.version, WriteMode::Async).await?;
+                return Ok(Taken::Duplicate(found.id.clone()));
+            }
+            Swap::Conflict(_) if new.key.text != by_digest => new = with_key(&by_digest)?,
+            Swap::Conflict(_) => {
+                return Err(StoreError::unavailable("the event was changed meanwhile").into());
             }
         }
-    };
-    let Some(found) = found else {
-        return Err(StoreError::unavailable("the guard of this content was deleted meanwhile").into());
-    };
-    match found.alias_of() {
-        Some(of) if of == *id => Ok(None),
-        Some(of) if store.load(&of).await?.is_some() => Ok(Some(Taken::Replay(of))),
-        Some(_) => {
-            let what = "another request with the same content is being recorded, or was interrupted";
-            Err(StoreError::unavailable(what).into())
-        }
-        // A tombstone, or sealed with a key that is missing: the content was seen before.
-        None => Ok(Some(Taken::Replay(found.id.clone()))),
     }
+}
+
+/// Whether a recorded event has the digest of this one. A tombstone tells as well.
+fn has_same_content(found: &Record, new: &Record) -> bool {
+    found.detail.fingerprint == new.detail.fingerprint
+}
+
+/// What an event is whose content is recorded.
+fn seen_before(found: &Record, event: &Event) -> Taken {
+    let is_same_id = found.key.text == record::key(event)
+        || EventData::read(found).is_some_and(|data| data.id.is_some() && data.id == event.id);
+    if is_same_id { Taken::Duplicate(found.id.clone()) } else { Taken::Replay(found.id.clone()) }
+}
+
+/// Binds the digest of an event to a record, unless it is bound. Returns the guard.
+async fn bind(hook: &Hook, event: &Event, to: &OperationId) -> Result<Arc<Record>, Error> {
+    let store = &hook.tenant.store;
+    let guard = guard(hook, event, to, 1)?;
+    if let Some(found) = store.load_cached(&guard.id).await? {
+        return Ok(found);
+    }
+    match store.swap(None, guard, WriteMode::Async).await? {
+        Swap::Written(guard) | Swap::Conflict(Some(guard)) => Ok(guard),
+        Swap::Conflict(None) => {
+            Err(StoreError::unavailable("the guard of this content was deleted meanwhile").into())
+        }
+    }
+}
+
+/// Binds a digest to another record than before.
+async fn bind_again(
+    hook: &Hook,
+    event: &Event,
+    found: &Record,
+    to: &OperationId,
+) -> Result<Arc<Record>, Error> {
+    let next = guard(hook, event, to, found.version + 1)?;
+    match hook.tenant.store.swap(Some(found.version), next, WriteMode::Async).await? {
+        Swap::Written(guard) => Ok(guard),
+        Swap::Conflict(_) => {
+            Err(StoreError::unavailable("another request with the same content is being recorded").into())
+        }
+    }
+}
+
+/// The record that binds the digest of an event to this record.
+fn guard(hook: &Hook, event: &Event, to: &OperationId, version: u64) -> Result<Record, Error> {
+    let intent = record::guard(hook.ledger(), hook.name(), hook.kept, event)?;
+    let now_ms = hook.ledger().clock_ms();
+    let begun = start(None, &intent, Owner { token: 0, lease_until_ms: now_ms }, now_ms);
+    let outcome = Outcome {
+        data: RawValue::from_string(format!("{{\"alias_of\":\"{to}\"}}")).ok().map(Arc::from),
+        ..Outcome::with_effect(Effect::Noop)
+    };
+    let guard = finish(&begun, begun.attempt, Ending::Done(outcome), now_ms);
+    Ok(Record { version, ..guard })
 }
 
 /// Lists a request whose body was not read to its end.
@@ -305,15 +390,33 @@ fn rejected(app: &App, hook: &Hook, rejection: &Rejection, bytes: usize) -> Resp
         id: None,
         same_as: None,
     });
-    // Which check failed is for the operator, not for a forger.
-    let message = "the request is not an authentic event of this source; nothing was recorded";
+    let message = match rejection.reason {
+        Reason::Unavailable => {
+            let message = "the certificate of the signature could not be fetched; nothing was recorded, and the \
+                           request may be sent again";
+            return problem::unavailable(message, RETRY_AFTER_MS);
+        }
+        Reason::Body => "the request is authentic, but its content is not an event; nothing was recorded",
+        Reason::NotConfigured => "this source does not take events from there; nothing was recorded",
+        Reason::Method => "webhooks are sent with POST; nothing was recorded",
+        // Which check failed is for the operator, not for a forger.
+        Reason::Missing
+        | Reason::Duplicate
+        | Reason::Malformed
+        | Reason::Version
+        | Reason::Signature
+        | Reason::Old
+        | Reason::Future
+        | Reason::Unsigned
+        | Reason::Certificate => "the request is not an authentic event of this source; nothing was recorded",
+    };
     problem::refusal(status, "INVALID_INPUT", message)
 }
 
 fn try_again(why: &str) -> Response {
     let message = format!("{why}; it may be sent again");
     let mut response = problem::refusal(StatusCode::SERVICE_UNAVAILABLE, "LEDGER_UNAVAILABLE", message);
-    response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("5"));
+    response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(RETRY_AFTER_MS / 1_000));
     response
 }
 

@@ -61,6 +61,9 @@ pub struct EventView {
     /// The vendor's id.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
+    /// Whether that id, which is not signed, was used before for other content. One of the two is forged.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub id_reused: bool,
     /// The kind of event.
     #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
@@ -69,7 +72,7 @@ pub struct EventView {
     /// When it happened, according to the vendor.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub occurred: Option<String>,
-    /// How often it arrived again.
+    /// How often it arrived again. It is written with later writes, so it may be too low.
     pub duplicates: u64,
     /// 1, and one more for each deliberate replay.
     pub occurrence: u32,
@@ -299,6 +302,10 @@ impl Events {
         let progress = match event.state {
             State::Staged => Progress::Pending,
             State::Expired => Progress::Expired,
+            // An earlier version cancelled it when its source was stopped: what is not delivered can be replayed.
+            State::Cancelled if !deliveries.iter().all(|one| one.state == State::Done.as_str()) => {
+                Progress::Dead
+            }
             State::Running | State::Done | State::Failed | State::InDoubt | State::Cancelled => {
                 match (has(State::InDoubt), has(State::Failed)) {
                     (true, _) => Progress::InDoubt,
@@ -312,6 +319,7 @@ impl Events {
             key: event.key.text.clone(),
             operation: event.id.to_string(),
             progress,
+            id_reused: data.id.as_ref().is_some_and(|id| event.key.text != record::id_key(id)),
             occurrence: data.occurrence(),
             id: data.id,
             kind: data.kind,
@@ -394,7 +402,7 @@ impl Events {
         self.release(source, event, |data| data.rounds = data.rounds() + 1).await
     }
 
-    /// Delivers an event again on purpose, to all its handlers, as a new occurrence.
+    /// Delivers an event again on purpose, as a new occurrence, to the handlers that it had when it arrived.
     ///
     /// # Errors
     /// [`Error::Invalid`] if it is still being delivered, or its content has expired.

@@ -6,13 +6,15 @@ use std::time::Duration;
 use onceward::{Class, InvalidInput, Pointer};
 use serde::Deserialize;
 
-use super::SourceConfig;
+use super::{SourceConfig, presets};
 use crate::config::{Mistake, span};
 
 /// How long ids are remembered if the configuration does not say: longer than every vendor sends an event again.
 const IDS: Duration = Duration::from_secs(30 * 24 * 3600);
 /// How long contents are kept after the event was delivered, if the configuration does not say.
 const PAYLOADS: Duration = Duration::from_secs(7 * 24 * 3600);
+/// The largest event: a record holds 16 MiB, and its headers and what is known about it take some of it.
+pub(super) const MAX_BODY: usize = onceward::MAX_RESULT - 64 * 1024;
 /// The longest name of a source or handler.
 const MAX_NAME: usize = 64;
 
@@ -55,7 +57,7 @@ pub struct KeepingConfig {
     /// How long the id is remembered; 30 days by default.
     #[serde(deserialize_with = "span")]
     pub ids: Option<Duration>,
-    /// The longest request body, in bytes.
+    /// The longest request body, in bytes: 16 MiB less 64 KiB at most, which is the default.
     pub max_body: Option<usize>,
 }
 
@@ -129,6 +131,16 @@ impl TryFrom<toml::Table> for HookConfig {
     }
 }
 
+impl HookConfig {
+    /// The environment variables with the secrets of the source and of its handlers.
+    #[must_use]
+    pub fn secret_variables(&self) -> Vec<String> {
+        let handlers = self.handlers.values().filter_map(|handler| handler.secret.as_ref());
+        let places = self.source.secrets.iter().chain(handlers);
+        places.filter_map(|place| place.strip_prefix('$')).map(str::to_owned).collect()
+    }
+}
+
 impl KeepingConfig {
     pub(super) fn kept(&self) -> super::record::Kept {
         let ms = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
@@ -176,6 +188,7 @@ pub(crate) fn mistakes(
     hooks: &BTreeMap<String, HookConfig>,
     is_tenant: impl Fn(&str) -> bool,
     has_tenants: bool,
+    most: usize,
 ) -> Vec<Mistake> {
     let mut mistakes = Vec::new();
     for (name, hook) in hooks {
@@ -202,6 +215,17 @@ pub(crate) fn mistakes(
         let kept = hook.keeping.kept();
         if kept.payload_ms > kept.id_ms {
             note(&["payloads"], "payloads: a content cannot be kept for longer than its id".to_owned());
+        }
+        let most = most.min(MAX_BODY);
+        if hook.keeping.max_body.is_some_and(|bytes| bytes == 0 || bytes > most) {
+            note(&["max_body"], format!("max_body: must be 1 to {most} bytes"));
+        }
+        let preset = presets::of(hook.source.preset.as_deref().unwrap_or(name)).ok();
+        let tolerance = hook.source.tolerance.or(preset.and_then(|preset| preset.config.tolerance));
+        if tolerance.is_some_and(|tolerance| tolerance.as_millis() > u128::from(kept.id_ms)) {
+            let what =
+                "ids: they are remembered for less than the tolerance, so a captured request could run again";
+            note(&["ids"], what.to_owned());
         }
         for (handler, config) in &hook.handlers {
             for (setting, what) in config.mistakes(handler, has_tenants) {
@@ -249,6 +273,9 @@ impl HandlerConfig {
             && let Some(what) = probe.mistake(self)
         {
             note("probe", what);
+        }
+        if self.timeout == Some(Duration::ZERO) {
+            note("timeout", "0, so no attempt could ever succeed");
         }
         if self.attempts == Some(0) {
             note("attempts", "0, so nothing could ever be delivered");

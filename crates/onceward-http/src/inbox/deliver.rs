@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use onceward::transition::later;
-use onceward::{Begun, Claim, Class, Code, Error, InvalidInput, OperationId, Record, State};
+use onceward::{ALIAS_NAME, Begun, Claim, Class, Code, Error, InvalidInput, OperationId, Record, State};
 use tokio::sync::Semaphore;
 
 use super::config::HandlerConfig;
 use super::hook::{Handler, Hook};
 use super::lane::{Closed, Item, Job, Seen};
-use super::outside::{CommandDelivery, Outside, RunCommand};
+use super::outside::{CommandDelivery, Outside, RunCommand, Unsuccessful};
 use super::record::{self, EventData};
 use crate::App;
 use crate::observe::{self, CallSurface, Delivered};
@@ -26,6 +26,8 @@ pub(crate) use request::Refusal;
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// The longest body that is passed in an environment variable.
 const MAX_VARIABLE: usize = 4_096;
+/// The pause before the next delivery of a source that is stopped.
+const WHILE_STOPPED: Duration = Duration::from_secs(2);
 /// How long an ordered handler's leader is waited for before the next question.
 const LEADER_MS: u64 = 30_000;
 
@@ -111,12 +113,15 @@ async fn lead(hook: Arc<Hook>, handler: Arc<Handler>, app: Option<Arc<App>>) {
 }
 
 /// The one attempt that says which process delivers to an ordered handler. Its owner lives as long as the process, and
-/// sends nothing, so its end is never in doubt.
+/// sends nothing, so its end is never in doubt. It is not an operation: it is not listed as one, and a stop of the
+/// source neither asks it to end nor waits for it.
 async fn leadership(hook: &Hook, handler: &Handler) -> Result<Claim, Error> {
-    let name = format!("{} order", record::delivery_name(hook.name(), &handler.name));
     let mut terms = handler.terms.clone();
     (terms.class, terms.max_attempts, terms.wait_ms) = (Class::Idempotent, 1 << 30, LEADER_MS);
-    let leader = onceward::Operation::new(name).scope(record::scope(hook.name())).key("leader").terms(terms);
+    let leader = onceward::Operation::new(ALIAS_NAME)
+        .scope(record::scope(hook.name()))
+        .key(format!("leader:{}", handler.name))
+        .terms(terms);
     let intent = hook.ledger().intent(leader)?;
     match hook.ledger().begin_undispatched(&intent).await? {
         Begun::Execute(claim) => Ok(claim),
@@ -199,13 +204,8 @@ async fn attempt(app: &Arc<App>, hook: &Hook, handler: &Handler, job: &Job) -> R
         Target::Command(command, Some(runner)) => {
             let id = intent.id.clone();
             let delivery = command_delivery(hook, handler, item, command, intent, body);
-            if let Err(why) = runner.run(delivery).await {
-                tracing::warn!(source = hook.name(), handler = handler.name, why, "a command did not start");
-                handler.lane.failed();
-                return Ok(Next::Again(LOOK_AGAIN * 5));
-            }
-            let next = look(hook, handler, item, &id).await?;
-            return Ok(next.unwrap_or(Next::Again(LOOK_AGAIN * 5)));
+            let ran = runner.run(delivery).await;
+            return after_command(hook, handler, item, &id, ran).await;
         }
         Target::Command(_, None) | Target::Pull => return Ok(Next::Again(LOOK_AGAIN * 60)),
     };
@@ -213,6 +213,37 @@ async fn attempt(app: &Arc<App>, hook: &Hook, handler: &Handler, job: &Job) -> R
         Ok(_) => Next::Ended(Delivered::Done),
         Err(error) => after_error(handler, item, &error, hook.ledger().clock_ms()),
     })
+}
+
+/// What follows from a run of a command. Its record says how it ended, unless it was refused before it was recorded.
+async fn after_command(
+    hook: &Hook,
+    handler: &Handler,
+    item: &Item,
+    id: &OperationId,
+    ran: Result<(), Unsuccessful>,
+) -> Result<Next, Error> {
+    let next = match ran {
+        Ok(()) => {
+            handler.lane.answered();
+            None
+        }
+        Err(Unsuccessful { code: Some(Code::Stopped), .. }) => refused(handler, Code::Stopped),
+        Err(Unsuccessful { code, message }) => {
+            let (source, name) = (hook.name(), code.map(Code::as_str));
+            tracing::warn!(source, handler = handler.name, code = name, reason = message, "a command failed");
+            match code {
+                Some(Code::Failed) => handler.lane.answered(),
+                Some(_) | None => handler.lane.failed(),
+            }
+            // A mistake in the policy says nothing about the event.
+            code.filter(|code| *code != Code::InvalidInput).and_then(|code| refused(handler, code))
+        }
+    };
+    match next {
+        Some(next) => Ok(next),
+        None => Ok(look(hook, handler, item, id).await?.unwrap_or(Next::Again(LOOK_AGAIN * 5))),
+    }
 }
 
 fn command_delivery(
@@ -284,7 +315,8 @@ fn after(handler: &Handler, item: &Item, record: &Record, state: State, now_ms: 
         State::Cancelled => Some(Next::Ended(Delivered::Cancelled)),
         State::Failed if is_spent => Some(Next::Ended(Delivered::Dead)),
         State::Failed => pause(),
-        State::InDoubt => match record.detail.class {
+        // The class that is configured now decides about the next attempt, not that of the last one.
+        State::InDoubt => match handler.terms.class {
             Class::Read | Class::Idempotent if !is_spent => pause(),
             Class::Keyed if !is_spent => match &record.detail.downstream {
                 Some(downstream) if now_ms < downstream.safe_until_ms => pause(),
@@ -305,16 +337,33 @@ pub(crate) fn after_error(handler: &Handler, item: &Item, error: &Error, now_ms:
         let next = after(handler, item, record, state, now_ms);
         next.unwrap_or_else(|| Next::Again(pause_of_questions(record, now_ms)))
     };
-    match error.code() {
-        Code::Failed => by_record(State::Failed),
-        Code::InDoubt | Code::Timeout | Code::Unverified => by_record(State::InDoubt),
-        Code::BudgetExhausted => Next::Ended(Delivered::Dead),
-        Code::Cancelled | Code::Undone => Next::Ended(Delivered::Cancelled),
-        Code::KeyExpired | Code::ResultUnavailable => Next::Ended(Delivered::Done),
-        // Another event has this key: the handler's name or the source's was used for something else.
-        Code::KeyReused | Code::InvalidInput => Next::Ended(Delivered::Dead),
-        Code::InProgress | Code::LedgerUnavailable | Code::LedgerReplaced => Next::Again(LOOK_AGAIN),
-        Code::KeyMissing | Code::NotFound | Code::WrongState | _ => Next::Again(LOOK_AGAIN * 5),
+    let code = error.code();
+    if code == Code::Failed {
+        by_record(State::Failed)
+    } else if matches!(code, Code::InDoubt | Code::Timeout | Code::Unverified) {
+        by_record(State::InDoubt)
+    } else {
+        refused(handler, code).unwrap_or(Next::Again(LOOK_AGAIN * 5))
+    }
+}
+
+/// What follows from an attempt that did not begin. `None` if the code alone does not say.
+fn refused(handler: &Handler, code: Code) -> Option<Next> {
+    match code {
+        Code::BudgetExhausted => Some(Next::Ended(Delivered::Dead)),
+        Code::Cancelled | Code::Undone => Some(Next::Ended(Delivered::Cancelled)),
+        Code::KeyExpired | Code::ResultUnavailable => Some(Next::Ended(Delivered::Done)),
+        // Another event has this key: the handler's name or the source's was used for something else, or the command
+        // of the handler was changed.
+        Code::KeyReused | Code::InvalidInput => Some(Next::Ended(Delivered::Dead)),
+        Code::InProgress | Code::LedgerUnavailable | Code::LedgerReplaced => Some(Next::Again(LOOK_AGAIN)),
+        // Events wait until the source is resumed. Only one at a time asks whether it was.
+        Code::Stopped => {
+            handler.lane.rest(WHILE_STOPPED);
+            Some(Next::Again(WHILE_STOPPED))
+        }
+        Code::Failed | Code::InDoubt | Code::Timeout | Code::Unverified => None,
+        Code::KeyMissing | Code::NotFound | Code::WrongState | Code::Held | _ => None,
     }
 }
 

@@ -171,20 +171,31 @@ impl Hook {
         handler.lane.ended(item);
         if closed == Closed::Last {
             // If this cannot be written now, the next look at the ledger finds the event again.
-            drop(self.complete(item).await);
+            let released = self.complete(item).await.ok().flatten();
             self.forget(item);
+            if let Some(released) = released
+                && self.take_up(Arc::clone(&released), Seen::Unknown)
+            {
+                drop(self.complete(&released).await);
+                self.forget(&released);
+            }
         }
         closed
     }
 
-    /// Records that all deliveries of an event have ended, unless it was released again.
-    async fn complete(&self, item: &Item) -> Result<(), Error> {
+    /// Records that all deliveries of an event have ended. If it was released again meanwhile, it is returned as it is
+    /// now.
+    async fn complete(&self, item: &Item) -> Result<Option<Arc<Item>>, Error> {
         loop {
-            let Some(found) = self.tenant.store.load(&item.id).await? else { return Ok(()) };
+            let Some(found) = self.tenant.store.load(&item.id).await? else { return Ok(None) };
             let next = record::delivered(&found, &item.data, self.ledger().clock_ms());
-            let Some(next) = next else { return Ok(()) };
+            let Some(next) = next else {
+                let data = EventData::read(&found).filter(|_| found.state == State::Staged);
+                let released = data.map(|data| Item::new(&found, data));
+                return Ok(released.filter(|released| released.is_release_of(item)));
+            };
             match self.tenant.store.swap(Some(found.version), next, WriteMode::Deferred).await? {
-                Swap::Written(_) => return Ok(()),
+                Swap::Written(_) => return Ok(None),
                 Swap::Conflict(_) => {}
             }
         }
@@ -247,7 +258,7 @@ impl Hook {
         let left_out = found.get(room).map(|(cursor, _)| *cursor);
         for (_, item) in found.into_iter().take(room) {
             if self.take_up(Arc::clone(&item), Seen::Unknown) {
-                self.complete(&item).await?;
+                drop(self.complete(&item).await?);
                 self.forget(&item);
             }
         }

@@ -38,9 +38,9 @@ pub enum Judgement {
 /// An authentic event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
-    /// The vendor's id of the event, if it has one. At most 255 bytes; a longer one is replaced by its hash. Events
-    /// with equal ids from one source are the same event, even if their digests differ: a redelivery may contain newer
-    /// counters.
+    /// The vendor's id of the event, if it has one. At most 255 bytes; a longer one is replaced by its hash. If it is
+    /// signed, events with equal ids from one source are the same event, even if their digests differ: a redelivery may
+    /// contain newer counters. If it is not signed, other content under a known id is another event.
     pub id: Option<String>,
     /// SHA-256 of what was signed, without the timestamp: a redelivery has the same digest. Without an id, the digest
     /// is the identity. It does not contain the name of the source, so look it up by source.
@@ -51,6 +51,9 @@ pub struct Event {
     /// Whether the id is as authentic as the content. If not, anyone who has seen one request can send it again under
     /// another id, and only the digest tells.
     pub is_id_signed: bool,
+    /// Whether the digest says which content it is. PayPal signs only a CRC-32 of the content, so its digest says which
+    /// transmission it is.
+    pub is_digest_of_content: bool,
     /// What kind of event it is, such as `invoice.paid`.
     pub kind: Option<String>,
     /// When it happened according to the vendor, in milliseconds since 1970. Not always signed: only for display and

@@ -290,6 +290,11 @@ impl Lane {
         }
     }
 
+    /// Gives the handler a rest that is not its fault: nothing may be delivered for now.
+    pub(crate) fn rest(&self, pause: Duration) {
+        self.breaker().until = Some(Instant::now() + pause);
+    }
+
     /// Whether the handler has a rest.
     pub(crate) fn is_resting(&self) -> bool {
         self.breaker().until.is_some_and(|until| until > Instant::now())

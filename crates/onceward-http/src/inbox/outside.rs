@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use onceward::{Class, InvalidInput};
+use onceward::{Class, Code, InvalidInput};
 
 use super::certificates::FetchCertificate;
 
@@ -111,9 +111,20 @@ pub struct CommandDelivery {
 /// Runs the commands of handlers.
 #[async_trait]
 pub trait RunCommand: Send + Sync {
-    /// Runs the command as the operation that `delivery` names, and records how it ended.
+    /// Runs the command as the operation that `delivery` names, and records how it ended. A command that cannot be
+    /// started is an attempt that failed.
     ///
     /// # Errors
-    /// Nothing was started, for this reason.
-    async fn run(&self, delivery: CommandDelivery) -> Result<(), String>;
+    /// It did not succeed. If it was begun, its record says how it ended.
+    async fn run(&self, delivery: CommandDelivery) -> Result<(), Unsuccessful>;
+}
+
+/// Why a command did not succeed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Unsuccessful {
+    /// The code of its answer. `None` if it gave none.
+    pub code: Option<Code>,
+    /// The reason in words.
+    pub message: String,
 }

@@ -5,7 +5,10 @@ use std::sync::OnceLock;
 use http::{HeaderMap, HeaderName};
 use onceward::InvalidInput;
 use serde_json::Value;
-use serde_json_path::JsonPath;
+use serde_json::value::RawValue;
+use serde_json_path::{JsonPath, NormalizedPath, PathElement};
+
+use crate::raw;
 
 /// A place in a request.
 #[derive(Debug)]
@@ -98,11 +101,16 @@ impl Place {
 
     fn value(&self, view: &View<'_>) -> Option<String> {
         let text = match self {
-            Self::Path(path) => match path.query(view.json()?).exactly_one().ok()? {
-                Value::String(text) => text.clone(),
-                Value::Number(number) => number.to_string(),
-                Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => return None,
-            },
+            Self::Path(path) => {
+                let found = path.query_located(view.json()?).exactly_one().ok()?;
+                let raw = raw_at(view.body, found.location())?;
+                match found.node() {
+                    Value::String(text) => text.clone(),
+                    // The digits as they are: a long number is not the nearest double.
+                    Value::Number(_) => raw.trim().to_owned(),
+                    Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => return None,
+                }
+            }
             Self::Header(name) => one_header(view.headers, name)?,
             Self::Field(field) => one_field(view.body, field)?,
             Self::Signed => view.signed_id?.to_owned(),
@@ -116,6 +124,27 @@ impl Place {
         };
         (!text.is_empty()).then_some(text)
     }
+}
+
+/// The text of a value in the body. `None` if a member on the way to it occurs more than once: programs differ in which
+/// one they take.
+fn raw_at<'a>(body: &'a [u8], path: &NormalizedPath<'_>) -> Option<&'a str> {
+    let mut text = std::str::from_utf8(body).ok()?;
+    for step in path.iter() {
+        text = match step {
+            PathElement::Name(name) => {
+                let object = raw::Object::parse(text)?;
+                let mut named = object.members().filter(|(member, _)| member == name);
+                let (_, value) = named.next()?;
+                named.next().is_none().then_some(value)?
+            }
+            PathElement::Index(at) => {
+                let items: Vec<&'a RawValue> = serde_json::from_str(text).ok()?;
+                items.get(*at)?.get()
+            }
+        };
+    }
+    Some(text)
 }
 
 /// A header that occurs once, as text.
@@ -145,13 +174,18 @@ mod tests {
         headers.insert("x-id", "h1".parse().unwrap());
         headers.append("x-two", "a".parse().unwrap());
         headers.append("x-two", "b".parse().unwrap());
-        let body = br#"{"id": "b1", "n": 7, "s": "a b%", "e": "", "deep": {"x": ["y"]}}"#;
+        let body = br#"{"id": "b1", "n": 7, "s": "a b%", "e": "", "deep": {"x": ["y"]},
+            "long": 340282366920938463463374607431768211455, "tiny": 1.000000000000000000001,
+            "two": 1, "two": 1, "twice": {"x": 1}, "tw\u0069ce": {"x": 2}}"#;
         let view = View::new(&headers, body, Some("s1"));
         let found = |text: &str| view.first(&[Place::parse(text).unwrap()], Trust::Signed);
         let some = |text: &str, trust| Some((text.to_owned(), trust));
         let (signed, unsigned) = (Trust::Signed, Trust::Unsigned);
         assert_eq!(found("$.id"), some("b1", signed));
         assert_eq!(found("$.n"), some("7", signed));
+        assert_eq!(found("$.long"), some("340282366920938463463374607431768211455", signed));
+        assert_eq!(found("$.tiny"), some("1.000000000000000000001", signed));
+        assert_eq!((found("$.two"), found("$.twice.x")), (None, None), "which one is it?");
         assert_eq!(found("$.deep.x[0]"), some("y", signed));
         assert_eq!(found("header:X-Id"), some("h1", unsigned));
         assert_eq!(found("signed"), some("s1", signed));

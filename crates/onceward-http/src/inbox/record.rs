@@ -1,8 +1,9 @@
 //! How an event is recorded.
 //!
-//! An event is one record: scope `hooks~SOURCE`, name `SOURCE`, key the vendor's id or, without one, the digest. It is
-//! `staged` from the moment it is accepted until every handler has it or has given up, and `done` from then on. So one
-//! write makes an event durable together with the fact that it must be delivered, on every back end.
+//! An event is one record: scope `hooks~SOURCE`, name `SOURCE`, key the vendor's id. Without one, or if the id is not
+//! signed and other content has it, the key is the digest. It is `staged` from the moment it is accepted until every
+//! handler has it or has given up, and `done` from then on. So one write makes an event durable together with the fact
+//! that it must be delivered, on every back end.
 //!
 //! Each delivery is an operation of its own in the same scope: name `SOURCE/HANDLER`, and the key of the event.
 
@@ -21,7 +22,7 @@ use sha2::{Digest, Sha256};
 use super::Event;
 
 /// What the scopes of all inboxes begin with. Callers of the API cannot choose a scope that begins so.
-pub const SCOPE_PREFIX: &str = "hooks~";
+pub const SCOPE_PREFIX: &str = onceward::INBOX_SCOPE;
 
 /// The scope of a source's events and deliveries.
 #[must_use]
@@ -42,6 +43,9 @@ pub struct EventData {
     /// The vendor's id.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
+    /// Whether that id is not signed: anyone who saw the request could choose it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub unsigned_id: bool,
     /// The kind of event.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
@@ -84,6 +88,7 @@ impl EventData {
         };
         Self {
             id: event.id.clone(),
+            unsigned_id: event.id.is_some() && !event.is_id_signed,
             kind: event.kind.clone(),
             occurred_ms: event.occurred_ms,
             digest: HEXLOWER.encode(&event.digest),
@@ -164,7 +169,9 @@ pub fn id_key(id: &str) -> String {
 const DIGEST: &str = "digest:";
 const HASHED: &str = "id-sha256:";
 
-fn digest_key(digest: &[u8; 32]) -> String {
+/// The key of an event that is known by its content.
+#[must_use]
+pub fn digest_key(digest: &[u8; 32]) -> String {
     format!("{DIGEST}{}", HEXLOWER.encode(digest))
 }
 
@@ -174,7 +181,7 @@ pub fn event_id(source: &str, key: &str) -> OperationId {
     OperationId::of(&scope(source), source, key)
 }
 
-/// The record of an event that is to be delivered; if no handler wants it, of one that is done.
+/// The record of an event that is to be delivered, under this key; if no handler wants it, of one that is done.
 ///
 /// # Errors
 /// If the source's name is too long for a scope.
@@ -182,12 +189,13 @@ pub fn event(
     ledger: &Ledger,
     source: &str,
     terms: &Terms,
+    key: &str,
     event: &Event,
     data: &EventData,
 ) -> Result<Record, Error> {
     let operation = Operation::new(source)
         .scope(scope(source))
-        .key(key(event))
+        .key(key)
         .input(serde_json::json!({ "digest": data.digest }))
         .terms(terms.clone());
     let intent = ledger.intent(operation)?;
@@ -229,8 +237,9 @@ pub fn delivered(record: &Record, data: &EventData, now_ms: i64) -> Option<Recor
 pub fn undelivered(record: &Record, data: &EventData, now_ms: i64) -> Option<Record> {
     let outcome = record.outcome.as_ref().filter(|outcome| outcome.body.is_some())?;
     match record.state {
-        State::Staged | State::Done => {}
-        State::Running | State::Failed | State::InDoubt | State::Cancelled | State::Expired => return None,
+        // Earlier versions cancelled events when their source was stopped.
+        State::Staged | State::Done | State::Cancelled => {}
+        State::Running | State::Failed | State::InDoubt | State::Expired => return None,
     }
     let outcome = Some(Outcome { data: data.raw(), ..outcome.clone() });
     let (version, attempt) = (record.version + 1, 0);
@@ -282,6 +291,7 @@ mod tests {
             id: id.map(str::to_owned),
             digest: [7; 32],
             is_id_signed: true,
+            is_digest_of_content: true,
             kind: Some("invoice.paid".to_owned()),
             occurred_ms: None,
             body: bytes::Bytes::from_static(b"{}"),
@@ -309,7 +319,7 @@ mod tests {
         let mut data =
             EventData { handlers: vec!["bill".to_owned()], ..EventData::of(&sample(Some("evt_1"))) };
         let terms = kept.terms(Terms::default());
-        let staged = event(&ledger, "stripe", &terms, &sample(Some("evt_1")), &data).unwrap();
+        let staged = event(&ledger, "stripe", &terms, "evt_1", &sample(Some("evt_1")), &data).unwrap();
         assert_eq!((staged.state, staged.due_ms), (State::Staged, None));
         assert_eq!(staged.id, event_id("stripe", "evt_1"));
         staged.check().unwrap();
@@ -327,7 +337,7 @@ mod tests {
         assert_eq!(EventData::read(&again).unwrap(), data);
         again.check().unwrap();
         data.handlers.clear();
-        let unwanted = event(&ledger, "stripe", &terms, &sample(Some("evt_2")), &data).unwrap();
+        let unwanted = event(&ledger, "stripe", &terms, "evt_2", &sample(Some("evt_2")), &data).unwrap();
         assert_eq!(unwanted.state, State::Done);
         unwanted.check().unwrap();
     }

@@ -3,10 +3,12 @@
 mod cloudevents;
 mod handshake;
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 use data_encoding::HEXLOWER;
 use http::{HeaderName, HeaderValue, Method, StatusCode, header};
-use onceward::InvalidInput;
+use onceward::{InvalidInput, Json};
 use ring::digest;
 use serde_json::value::RawValue;
 
@@ -226,7 +228,7 @@ impl Source {
         id: Option<&str>,
         time: Option<&str>,
     ) -> Result<Vec<Vec<u8>>, Rejection> {
-        let url = self.config.url.as_deref().unwrap_or(received.url);
+        let url = &*self.vendor_url(received.url);
         let mut values = Values {
             timestamp: time.unwrap_or_default(),
             id: id.unwrap_or_default(),
@@ -246,6 +248,19 @@ impl Source {
             filled.push(self.template.fill(&values));
         }
         Ok(filled)
+    }
+
+    /// The URL that the vendor signed: the configured one with the query of the request, which differs from request to
+    /// request.
+    fn vendor_url<'a>(&'a self, received: &'a str) -> Cow<'a, str> {
+        let Some(own) = self.config.url.as_deref() else { return Cow::Borrowed(received) };
+        match received.split_once('?') {
+            Some((_, query)) => {
+                let place = own.split_once('?').map_or(own, |(place, _)| place);
+                Cow::Owned(format!("{place}?{query}"))
+            }
+            None => Cow::Borrowed(own),
+        }
     }
 
     async fn verify(
@@ -384,10 +399,11 @@ impl Source {
         if volatile.is_empty() {
             return whole();
         }
-        let Some(serde_json::Value::Object(fields)) = view.json() else { return whole() };
-        let mut fields = fields.clone();
-        fields.retain(|name, _| !volatile.contains(name));
-        serde_json::to_vec(&fields).unwrap_or_else(|_| whole())
+        // The strict form: it keeps the digits of integers, and a body with a repeated member has none.
+        let parsed = std::str::from_utf8(view.body).ok().and_then(|text| Json::parse(text).ok());
+        let Some(Json::Object(mut fields)) = parsed else { return whole() };
+        fields.retain(|(name, _)| !volatile.contains(name));
+        Json::Object(fields).canonical().into_bytes()
     }
 
     fn event(&self, view: &View<'_>, content: Trust, digest: [u8; 32], content_type: Option<&str>) -> Event {
@@ -396,6 +412,7 @@ impl Source {
         Event {
             is_id_signed: id.as_ref().is_some_and(|(_, trust)| *trust == Trust::Signed),
             id: id.map(|(id, _)| short(id)),
+            is_digest_of_content: self.template.has(&Piece::Body) || !self.template.has(&Piece::Crc32),
             digest,
             kind: view.first(&self.kind, content).map(|(kind, _)| kind),
             occurred_ms: view.first(&self.time, content).and_then(|(time, _)| time_ms(&time)),

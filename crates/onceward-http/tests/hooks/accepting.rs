@@ -101,6 +101,117 @@ async fn a_captured_body_under_a_fresh_id_does_not_run() {
     assert_eq!(handler.got().len(), 2);
 }
 
+/// An id that is not signed can be used for other content. Either may be the forged one, so both run, each once, and no
+/// request that runs nothing takes an id or a digest.
+#[tokio::test(flavor = "multi_thread")]
+async fn other_content_under_an_id_that_is_not_signed_is_another_event() {
+    let (handler, url) = Handler::start(&[]).await;
+    let rig = Rig::new(&policy("github", &url)).await;
+    let vendor = Vendor::new("github");
+    let send = async |id: &str, n: u32| {
+        let answer = rig.deliver("github", &vendor.event(id, &json!({"n": n}))).await;
+        assert_eq!(answer.status, 200, "{}", answer.text);
+        answer.result().to_owned()
+    };
+    assert_eq!(send("guid-1", 1).await, "accepted");
+    // Content of guid-2, which was seen on its way, under an id that is known.
+    assert_eq!(send("guid-1", 2).await, "accepted");
+    assert_eq!(send("guid-2", 2).await, "duplicate", "the content has run");
+    let listed = rig.get("/v1/inbox/github/rejected").await.json();
+    assert_eq!(listed["rejected"][0]["reason"], "suspected_replay", "{listed}");
+    for (id, n) in [("guid-1", 1), ("guid-1", 2)] {
+        assert_eq!(send(id, n).await, "duplicate", "a redelivery of {id} with {n}");
+    }
+    assert_eq!(rig.get("/v1/inbox/github/rejected").await.json()["rejected"].as_array().unwrap().len(), 1);
+    // Content of guid-3 under the id of guid-4, before either arrives.
+    assert_eq!(send("guid-4", 3).await, "accepted");
+    assert_eq!(send("guid-4", 4).await, "accepted", "the genuine event is not lost");
+    assert_eq!(send("guid-3", 3).await, "duplicate");
+    super::rig::until(async || (handler.got().len() == 4).then_some(())).await;
+    let mut bodies: Vec<String> =
+        handler.got().iter().map(|got| String::from_utf8(got.body.to_vec()).unwrap()).collect();
+    bodies.sort();
+    assert_eq!(bodies, [1, 2, 3, 4].map(|n| format!("{{\"n\":{n}}}")));
+    let events = rig.get("/v1/inbox/github/events").await.json();
+    let reused: Vec<bool> =
+        events["events"].as_array().unwrap().iter().map(|event| event["id_reused"] == true).collect();
+    assert_eq!(reused, [true, false, true, false], "{events}");
+}
+
+/// A source whose id is signed in some requests and not in others: an id that was not signed keeps no signed one out.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_id_that_is_not_signed_does_not_keep_a_signed_one_out() {
+    let (handler, url) = Handler::start(&[]).await;
+    let id = "id = [\"$.id\", \"header:X-Id\"]\n";
+    let rig = Rig::new(&policy("stripe", &url).replace("secrets", &format!("{id}secrets"))).await;
+    let vendor = Vendor::new("stripe");
+    let mut forged = vendor.event("", &json!({"n": 1}));
+    forged.headers.insert("x-id", "evt_1".parse().unwrap());
+    assert_eq!(rig.deliver("stripe", &forged).await.result(), "accepted");
+    let genuine = vendor.event("", &json!({"id": "evt_1"}));
+    assert_eq!(rig.deliver("stripe", &genuine).await.result(), "accepted");
+    for again in [&forged, &genuine] {
+        assert_eq!(rig.deliver("stripe", again).await.result(), "duplicate");
+    }
+    super::rig::until(async || (handler.got().len() == 2).then_some(())).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn contents_that_share_an_id_at_the_same_time_run_once_each() {
+    let (handler, url) = Handler::start(&[]).await;
+    let rig = Rig::new(&policy("github", &url)).await;
+    let vendor = Vendor::new("github");
+    let all: Vec<_> =
+        (0..24).map(|n| vendor.event(&format!("guid-{}", n % 2), &json!({"n": n % 3}))).collect();
+    loop {
+        let answers = all.iter().map(|event| rig.deliver("github", event));
+        let answers = futures_util::future::join_all(answers).await;
+        assert!(answers.iter().all(|answer| answer.status == 200 || answer.status == 503));
+        // A vendor sends again what was answered with 503.
+        if answers.iter().all(|answer| answer.result() == "duplicate") {
+            break;
+        }
+    }
+    super::rig::until(async || {
+        let events = rig.get("/v1/inbox/github/events?progress=pending").await.json();
+        events["events"].as_array().unwrap().is_empty().then_some(())
+    })
+    .await;
+    let mut bodies: Vec<_> = handler.got().iter().map(|got| got.body.clone()).collect();
+    bodies.sort();
+    assert_eq!(bodies, [0, 1, 2].map(|n| format!("{{\"n\":{n}}}")));
+}
+
+/// A ledger of an earlier version may have content whose digest is bound to an event with other content.
+#[tokio::test(flavor = "multi_thread")]
+async fn content_that_was_bound_to_the_event_of_other_content_runs() {
+    let (handler, url) = Handler::start(&[]).await;
+    let rig = Rig::new(&policy("github", &url)).await;
+    let vendor = Vendor::new("github");
+    for (id, n) in [("guid-1", 1), ("guid-2", 2)] {
+        rig.deliver("github", &vendor.event(id, &json!({"n": n}))).await;
+        rig.event_when("github", id, "done").await;
+    }
+    let records = rig.records().await;
+    let of =
+        |key: &str| records.iter().find(|record| record.key.text == key && record.name == "github").unwrap();
+    let (first, second) = (of("guid-1"), of("guid-2"));
+    let guard = records.iter().find(|record| record.alias_of().as_ref() == Some(&second.id)).unwrap();
+    let mut wrong = onceward::Record { version: guard.version + 1, ..guard.clone() };
+    let text = format!("{{\"alias_of\":\"{}\"}}", first.id);
+    wrong.outcome.as_mut().unwrap().data =
+        serde_json::value::RawValue::from_string(text).ok().map(Into::into);
+    rig.store.swap(Some(guard.version), wrong, onceward::WriteMode::Async).await.unwrap();
+    let lost = records.iter().filter(|record| record.key.text == "guid-2");
+    for record in lost {
+        assert!(rig.store.delete(&record.id, record.version, onceward::WriteMode::Async).await.unwrap());
+    }
+    let genuine = rig.deliver("github", &vendor.event("guid-2", &json!({"n": 2}))).await;
+    assert_eq!(genuine.result(), "accepted", "{}", genuine.text);
+    rig.event_when("github", "guid-2", "done").await;
+    assert_eq!(handler.got().len(), 3);
+}
+
 /// PayPal signs only the CRC-32 of a body, so another body can be sent with a captured signature.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_body_of_paypal_with_an_equal_crc_32_does_not_run_twice() {
@@ -127,6 +238,14 @@ async fn a_body_of_paypal_with_an_equal_crc_32_does_not_run_twice() {
     rig.deliver("paypal", &forged).await;
     assert_eq!(handler.got().len(), 1);
     assert_eq!(handler.got()[0].body, signed.body);
+    // An event that PayPal sends again has a new transmission id. It runs nothing, and takes nothing: the next event with
+    // that transmission runs.
+    let mut next = trial.source.sample("https://example.com/hooks", 2, now_ms).unwrap();
+    let genuine = next.body.clone();
+    next.body = signed.body.clone();
+    assert_eq!(rig.deliver("paypal", &trial.sign(&next).unwrap()).await.result(), "duplicate");
+    next.body = genuine;
+    assert_eq!(rig.deliver("paypal", &trial.sign(&next).unwrap()).await.result(), "accepted");
 }
 
 /// Four bytes that give `text` and them the CRC-32 `wanted`, found by going through the polynomial backwards.
@@ -268,4 +387,50 @@ async fn a_body_that_is_too_long_is_listed_with_the_reason() {
     let listed = rig.get("/v1/inbox/standard/rejected").await.json();
     assert_eq!(listed["rejected"][0]["reason"], "body", "{listed}");
     assert_eq!(listed["rejected"][0]["message"], "the body is longer than 64 bytes", "{listed}");
+}
+
+/// Two lengths: the chunks count, and what follows them on the connection is not read (RFC 9112, section 6.1).
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_with_two_lengths_ends_its_connection() {
+    let (_, url) = Handler::start(&[]).await;
+    let rig = Rig::new(&policy("standard", &url)).await;
+    let mut signed = Vendor::new("standard").event("msg_1", &json!({"n": 1}));
+    let body = signed.body.clone();
+    signed.body = format!("{:x}\r\n{}\r\n0\r\n\r\n", body.len(), String::from_utf8_lossy(&body)).into();
+    signed.headers.insert("transfer-encoding", "chunked".parse().unwrap());
+    // It returns when the server has closed the connection.
+    let answer = rig.deliver_on_one_connection("/hooks/standard", &signed).await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    assert_eq!(answer.matches("HTTP/1.1").count(), 1, "{answer}");
+}
+
+/// What is wrong with a request that may be authentic is said as it is.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_may_be_authentic_is_not_called_a_forgery() {
+    struct Nowhere;
+    #[async_trait::async_trait]
+    impl onceward_http::inbox::FetchCertificate for Nowhere {
+        async fn fetch(&self, _: &str) -> Result<axum::body::Bytes, onceward_http::inbox::CertificateError> {
+            Err(onceward_http::inbox::CertificateError("no route to host".to_owned()))
+        }
+    }
+    let trial = Trial::new("paypal").unwrap();
+    let webhook = trial.config.webhook_id.clone().unwrap();
+    let policy = format!(
+        "[hook.paypal]\nwebhook_id = \"{webhook}\"\n[hook.batch]\npreset = \"stripe\"\nsecrets = [\"$SECRET\"]\n\
+         events = \"array\"\n"
+    );
+    let now_ms = i64::try_from(std::time::UNIX_EPOCH.elapsed().unwrap().as_millis()).unwrap();
+    let store = std::sync::Arc::new(onceward::MemoryStore::new(onceward::ManualClock::at(now_ms)));
+    let secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw".to_owned();
+    let outside =
+        Outside::variables(move |_| Some(secret.clone())).certificates(std::sync::Arc::new(Nowhere));
+    let rig = Rig::with(store, &policy, outside).await;
+    let signed = trial.sign(&trial.source.sample("https://example.com/hooks", 1, now_ms).unwrap()).unwrap();
+    let answer = rig.deliver("paypal", &signed).await;
+    assert_eq!((answer.status, answer.json()["retryable"].as_bool()), (503, Some(true)), "{}", answer.text);
+    assert!(answer.headers.contains_key("retry-after") && answer.text.contains("could not be fetched"));
+    let answer = rig.deliver("batch", &Vendor::new("stripe").event("evt_1", &json!({"id": "evt_1"}))).await;
+    assert_eq!(answer.status, 400, "{}", answer.text);
+    assert!(answer.text.contains("is authentic, but"), "{}", answer.text);
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use onceward_http::inbox::record::{self, EventData};
 use serde_json::json;
 
 use super::rig::{Handler, Rig, Vendor, until};
@@ -42,6 +43,49 @@ async fn a_handler_of_the_class_once_is_not_tried_again_after_a_doubt() {
     assert_eq!(again.status, 200, "{}", again.text);
     rig.event_when("standard", "msg_1", "done").await;
     assert_eq!(handler.got().len(), 3);
+}
+
+/// The class that is configured when a delivery is in doubt decides about it, not the class of its last attempt.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_doubt_under_a_class_that_was_changed_is_listed_and_lets_later_events_continue() {
+    let (handler, url) = Handler::start(&[500]).await;
+    let order = "order = \"/customer\"\n";
+    let rig = Rig::new(&policy(&url, order).replace("20ms", "1h")).await;
+    let vendor = Vendor::new("standard");
+    rig.deliver("standard", &vendor.event("msg_1", &json!({"customer": "c"}))).await;
+    until(async || {
+        let event = rig.get("/v1/inbox/standard/events/msg_1").await.json();
+        (event["deliveries"][0]["state"] == "in_doubt").then_some(())
+    })
+    .await;
+    let rig = rig.restarted_with(&policy(&url, &format!("{order}class = \"once\""))).await;
+    rig.deliver("standard", &vendor.event("msg_2", &json!({"customer": "c"}))).await;
+    rig.event_when("standard", "msg_2", "done").await;
+    let listed = rig.get("/v1/inbox/standard/events?progress=in_doubt").await.json();
+    assert_eq!(listed["events"][0]["id"], "msg_1", "{listed}");
+    assert_eq!(handler.got().len(), 2);
+}
+
+/// A handler that answers in the contract's envelope is believed, whatever its status is.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_handlers_own_word_counts_more_than_its_status() {
+    let (handler, url) = Handler::start(&[]).await;
+    let rig = Rig::new(&policy(&url, "class = \"once\"")).await;
+    let vendor = Vendor::new("standard");
+    for (id, said, progress, attempts) in [
+        ("msg_1", (200, r#"{"ok":false,"happened":"no"}"#), "done", 2),
+        ("msg_2", (200, r#"{"ok":true,"effect":"held","happened":"no"}"#), "done", 2),
+        ("msg_3", (200, r#"{"ok":false,"happened":"unknown"}"#), "in_doubt", 1),
+        ("msg_4", (422, r#"{"happened":"unknown"}"#), "in_doubt", 1),
+        ("msg_5", (500, r#"{"happened":"no"}"#), "done", 2),
+        ("msg_6", (410, r#"{"ok":false,"happened":"yes"}"#), "done", 1),
+        ("msg_7", (200, r#"{"ok":true}"#), "done", 1),
+    ] {
+        handler.says(&[said]);
+        rig.deliver("standard", &vendor.event(id, &json!({ "id": id }))).await;
+        let event = rig.event_when("standard", id, progress).await;
+        assert_eq!(event["deliveries"][0]["attempts"], attempts, "{said:?}: {event}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -183,6 +227,33 @@ async fn a_dead_letter_can_be_retried_while_another_handler_is_not_done() {
     first_is("done").await;
     let event = rig.event_when("standard", "msg_1", "pending").await;
     assert_eq!((app.got().len(), down.got().len()), (2, 1), "{event}");
+}
+
+/// A retry that a person asked for while the last attempt was on its way. The clock does not advance, and a look at the
+/// ledger leaves young events to the process that accepted them: so this process must find the release itself.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_event_that_was_released_during_its_last_delivery_is_not_left_to_the_next_look() {
+    let (handler, url) = Handler::start(&[]).await;
+    let now_ms = i64::try_from(std::time::UNIX_EPOCH.elapsed().unwrap().as_millis()).unwrap();
+    let store = std::sync::Arc::new(onceward::MemoryStore::new(onceward::ManualClock::at(now_ms)));
+    let rig = Rig::on(store, &policy(&url, "")).await;
+    let vendor = Vendor::new("standard");
+    let held = handler.held().await;
+    rig.deliver("standard", &vendor.event("msg_1", &json!({"n": 1}))).await;
+    until(async || (handler.got().len() == 1).then_some(())).await;
+    // As `once inbox retry` does it from another process, which cannot tell this one.
+    let event = record_of(&rig, "msg_1").await;
+    let mut data = EventData::read(&event).unwrap();
+    data.rounds = 2;
+    let released = record::undelivered(&event, &data, event.updated_ms).unwrap();
+    rig.store.swap(Some(event.version), released, onceward::WriteMode::Async).await.unwrap();
+    drop(held);
+    rig.event_when("standard", "msg_1", "done").await;
+    assert_eq!(handler.got().len(), 1, "it was not delivered again");
+}
+
+async fn record_of(rig: &Rig, key: &str) -> std::sync::Arc<onceward::Record> {
+    rig.store.load(&record::event_id("standard", key)).await.unwrap().unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -6,4 +6,5 @@ mod delivering;
 mod pulling;
 mod rig;
 mod slow;
+mod stopped;
 mod tenants;

@@ -78,11 +78,17 @@ impl Rig {
     }
 
     /// Ends the server and starts another one on the same file.
-    pub(crate) async fn restarted(mut self) -> Self {
+    pub(crate) async fn restarted(self) -> Self {
+        let policy = self.policy.clone();
+        self.restarted_with(&policy).await
+    }
+
+    /// The same with another configuration.
+    pub(crate) async fn restarted_with(mut self, policy: &str) -> Self {
         self.end().await;
-        let (folder, policy) = (self.folder.take().unwrap(), self.policy.clone());
+        let folder = self.folder.take().unwrap();
         drop(self);
-        let mut next = Self::on(open(&folder), &policy).await;
+        let mut next = Self::on(open(&folder), policy).await;
         next.folder = Some(folder);
         next
     }
@@ -106,8 +112,21 @@ impl Rig {
 
     /// Sends a signed request under another name of the server, as a proxy does.
     pub(crate) async fn deliver_through_proxy(&self, path: &str, signed: &Signed) -> String {
+        self.write(
+            &format!("POST {path} HTTP/1.1\r\nhost: hooks.example.com\r\nconnection: close\r\n"),
+            signed,
+        )
+        .await
+    }
+
+    /// Sends a signed request that does not ask for the end of its connection, and reads until that ends.
+    pub(crate) async fn deliver_on_one_connection(&self, path: &str, signed: &Signed) -> String {
+        self.write(&format!("POST {path} HTTP/1.1\r\nhost: localhost\r\n"), signed).await
+    }
+
+    async fn write(&self, head: &str, signed: &Signed) -> String {
         use tokio::io::{AsyncReadExt, AsyncWriteExt};
-        let mut request = format!("POST {path} HTTP/1.1\r\nhost: hooks.example.com\r\nconnection: close\r\n");
+        let mut request = head.to_owned();
         for (name, value) in signed.headers.iter().filter(|(name, _)| *name != "content-length") {
             request.push_str(&format!("{name}: {}\r\n", value.to_str().unwrap()));
         }
@@ -228,8 +247,12 @@ pub(crate) struct Handler {
     got: Arc<Mutex<Vec<Got>>>,
     answers: Arc<Mutex<VecDeque<u16>>>,
     delay: Arc<Mutex<Duration>>,
+    /// It answers when this is free.
+    gate: Arc<tokio::sync::RwLock<()>>,
     /// The pause that it asks for when it refuses.
     retry_after: Arc<Mutex<Option<&'static str>>>,
+    /// Answers in JSON that it gives first.
+    says: Arc<Mutex<VecDeque<(u16, &'static str)>>>,
     /// The paths of the questions that it was asked, and how it answers them.
     questions: Arc<Mutex<Vec<String>>>,
     told: Arc<Mutex<VecDeque<(u16, &'static str)>>>,
@@ -254,8 +277,18 @@ impl Handler {
         *self.delay.lock().unwrap() = delay;
     }
 
+    /// It answers nothing while this is held.
+    pub(crate) async fn held(&self) -> tokio::sync::OwnedRwLockWriteGuard<()> {
+        Arc::clone(&self.gate).write_owned().await
+    }
+
     pub(crate) fn asks_for(&self, pause: &'static str) {
         *self.retry_after.lock().unwrap() = Some(pause);
+    }
+
+    /// Answers events with these statuses and texts in JSON before all others.
+    pub(crate) fn says(&self, said: &[(u16, &'static str)]) {
+        self.says.lock().unwrap().extend(said);
     }
 
     /// Answers questions with these statuses and texts.
@@ -287,6 +320,11 @@ async fn take(
     handler.got.lock().unwrap().push(Got { headers, body, at: Instant::now() });
     let delay = *handler.delay.lock().unwrap();
     tokio::time::sleep(delay).await;
+    drop(handler.gate.read().await);
+    if let Some((status, text)) = handler.says.lock().unwrap().pop_front() {
+        let kind = [("content-type", "application/json")];
+        return (StatusCode::from_u16(status).unwrap(), kind, text).into_response();
+    }
     let status = handler.answers.lock().unwrap().pop_front().unwrap_or(200);
     let mut response = StatusCode::from_u16(status).unwrap().into_response();
     if let Some(pause) = handler.retry_after.lock().unwrap().filter(|_| status >= 400) {

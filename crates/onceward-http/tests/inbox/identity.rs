@@ -242,3 +242,56 @@ fn the_public_url_of_a_source_counts_instead_of_the_one_that_was_called() {
     let judged = judge_with(&trial.source, &trial, inside, &signed.headers, &signed.body, NOW_MS);
     event(judged);
 }
+
+/// Twilio signs the URL with its query, which differs from request to request and has the hash of a JSON body.
+#[test]
+fn the_query_of_a_request_belongs_to_the_url_that_is_configured() {
+    let settings = "preset = \"twilio\"\nsecrets = [\"$SECRET\"]\nurl = \"https://pub.example/hooks/tw\"";
+    let source =
+        onceward_http::inbox::Source::new("tw", &config(settings), &|_| Some("tok".to_owned())).unwrap();
+    let json = Bytes::from_static(br#"{"n":1}"#);
+    let hash = data_encoding::HEXLOWER.encode(ring::digest::digest(&ring::digest::SHA256, &json).as_ref());
+    let form = Bytes::from_static(b"n=1");
+    let kinds = ["application/json", "application/x-www-form-urlencoded"];
+    for (query, kind, body, fields) in [
+        (format!("?bodySHA256={hash}"), kinds[0], &json, ""),
+        (format!("?call=7&bodySHA256={hash}"), kinds[0], &json, ""),
+        ("?call=7".to_owned(), kinds[1], &form, "n1"),
+        (String::new(), kinds[1], &form, "n1"),
+    ] {
+        let key = ring::hmac::Key::new(ring::hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY, b"tok");
+        let signed = format!("https://pub.example/hooks/tw{query}{fields}");
+        let signature = data_encoding::BASE64.encode(ring::hmac::sign(&key, signed.as_bytes()).as_ref());
+        let headers = headers(&[("x-twilio-signature", &signature), ("content-type", kind)]);
+        let trial = Trial::new("twilio").unwrap();
+        let at = |url: &str| judge_with(&source, &trial, url, &headers, body, NOW_MS);
+        event(at(&format!("https://127.0.0.1:6270/hooks/tw{query}")));
+        let mark = if query.is_empty() { '?' } else { '&' };
+        let moved = at(&format!("https://127.0.0.1:6270/hooks/tw{query}{mark}x=1"));
+        assert!(matches!(moved, Judgement::Rejected(_)), "{query}: {moved:?}");
+    }
+}
+
+#[test]
+fn long_numbers_and_repeated_members_keep_events_apart() {
+    let settings = "preset = \"hmac\"\nsecrets = [\"$SECRET\"]\nsignature = { header = \"X-Sig\" }\n\
+                    signed = \"{body}\"\nid = [\"$.id\"]\nvolatile = [\"at\"]";
+    let source =
+        onceward_http::inbox::Source::new("acme", &config(settings), &|_| Some("s".to_owned())).unwrap();
+    let trial = Trial::new("hmac").unwrap();
+    let of = |body: &'static str| {
+        let key = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, b"s");
+        let signature = data_encoding::HEXLOWER.encode(ring::hmac::sign(&key, body.as_bytes()).as_ref());
+        let headers = headers(&[("x-sig", &signature)]);
+        event(judge_with(&source, &trial, URL, &headers, &Bytes::from_static(body.as_bytes()), NOW_MS))
+    };
+    let one = of(r#"{"id":340282366920938463463374607431768211455,"at":1}"#);
+    let other = of(r#"{"id":340282366920938463463374607431768211454,"at":1}"#);
+    assert_eq!(one.id.as_deref(), Some("340282366920938463463374607431768211455"));
+    assert!(one.id != other.id && one.digest != other.digest);
+    let again = of(r#"{"id":340282366920938463463374607431768211455,"at":2}"#);
+    assert_eq!((one.id, one.digest), (again.id, again.digest), "a redelivery");
+    let repeated = of(r#"{"id":1,"id":2,"at":1}"#);
+    assert_eq!((repeated.id, repeated.is_id_signed), (None, false), "its content is its identity");
+    assert_ne!(repeated.digest, of(r#"{"id":2,"at":1}"#).digest);
+}

@@ -147,6 +147,9 @@ impl Ledger {
             let full = page.len() == PAGE;
             running.before = page.last().map(|listed| listed.cursor);
             for listed in page {
+                if listed.record.is_alias() {
+                    continue;
+                }
                 let liveness = self.liveness(Some(&listed.record)).await?;
                 let state = decide::effective_state(&listed.record, liveness, self.now_ms());
                 if state != State::Running {

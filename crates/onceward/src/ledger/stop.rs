@@ -204,8 +204,9 @@ impl Ledger {
         let mut found = Vec::new();
         let states = vec![State::Staged, State::Running];
         self.each_in_scope(scope, states, |listed, _| {
-            // A compensation takes back what the run did; stopping it would leave it in doubt.
-            if listed.record.detail.undoes.is_none() {
+            // A compensation takes back what the run did; stopping it would leave it in doubt. An event is not an
+            // operation: it waits until the scope is resumed.
+            if listed.record.detail.undoes.is_none() && !listed.record.is_event() {
                 found.push(listed.record.id);
             }
         })

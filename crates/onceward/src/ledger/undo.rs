@@ -96,7 +96,8 @@ impl Ledger {
                 if since == Some(&listed.record.id) {
                     break 'pages;
                 }
-                if !is_in_scope(&listed.record.scope, scope) || listed.record.is_alias() {
+                let is_operation = !listed.record.is_alias() && !listed.record.is_event();
+                if !is_in_scope(&listed.record.scope, scope) || !is_operation {
                     continue;
                 }
                 let reversal = Reversal::of(&listed.record, state);

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use std::process::Stdio;
 
 use async_trait::async_trait;
-use onceward_http::inbox::{CommandDelivery, RunCommand};
+use onceward::Code;
+use onceward_http::inbox::{CommandDelivery, RunCommand, Unsuccessful};
+use serde::Deserialize;
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
@@ -16,18 +18,42 @@ pub(super) struct OnceRun {
     pub(super) ledger: String,
     /// The policy.
     pub(super) config: Option<PathBuf>,
+    /// The variables with the secrets of hooks. Commands do not get them.
+    pub(super) secrets: Vec<String>,
+}
+
+/// The answer of `once run`, as far as it matters here.
+#[derive(Deserialize)]
+struct Answer {
+    ok: bool,
+    error: Option<Told>,
+}
+
+#[derive(Deserialize)]
+struct Told {
+    code: String,
+    message: String,
 }
 
 #[async_trait]
 impl RunCommand for OnceRun {
-    async fn run(&self, delivery: CommandDelivery) -> Result<(), String> {
-        let program = std::env::current_exe().map_err(|error| format!("the program's own path: {error}"))?;
+    async fn run(&self, delivery: CommandDelivery) -> Result<(), Unsuccessful> {
+        let lost = |what: &str, error: &dyn std::fmt::Display| Unsuccessful {
+            code: None,
+            message: format!("{what}: {error}"),
+        };
+        let program = std::env::current_exe().map_err(|error| lost("the program's own path", &error))?;
+        let answer = tempfile::NamedTempFile::new().map_err(|error| lost("a file for its answer", &error))?;
         let mut command = Command::new(program);
+        for name in &self.secrets {
+            command.env_remove(name);
+        }
         command.env("ONCE_LEDGER", &self.ledger);
         if let Some(config) = &self.config {
             command.arg("--config").arg(config);
         }
-        command.args(["--json", "run", "--quiet", "--wait", "0ms"]);
+        command.args(["--json", "run", "--quiet", "--wait", "0ms", "--record-failed-start"]);
+        command.arg("--status-file").arg(answer.path());
         command.args(["--scope", &delivery.scope, "--name", &delivery.name, "--key", &delivery.key]);
         command.args(["--class", delivery.class.as_str(), "--attempts", &delivery.attempts.to_string()]);
         command.args(["--timeout", &format!("{}ms", delivery.timeout_ms)]);
@@ -38,13 +64,21 @@ impl RunCommand for OnceRun {
         command.arg("--").args(&delivery.command);
         command.envs(delivery.environment.iter().map(|(name, value)| (name, value)));
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
-        let mut child = command.spawn().map_err(|error| format!("`once run` cannot be started: {error}"))?;
+        let mut child = command.spawn().map_err(|error| lost("`once run` cannot be started", &error))?;
         if let Some(mut stdin) = child.stdin.take() {
             // A command that does not read its input has its own reasons; its exit code counts.
             drop(stdin.write_all(&delivery.body).await);
             drop(stdin.shutdown().await);
         }
-        // How it ended is in the ledger.
-        child.wait().await.map(drop).map_err(|error| format!("`once run` was lost: {error}"))
+        let exit = child.wait().await.map_err(|error| lost("`once run` was lost", &error))?;
+        let text = std::fs::read(answer.path()).unwrap_or_default();
+        match serde_json::from_slice::<Answer>(&text) {
+            Ok(Answer { ok: true, .. }) => Ok(()),
+            Ok(Answer { ok: false, error: Some(Told { code, message }) }) => {
+                let code = Code::ALL.into_iter().find(|known| known.as_str() == code);
+                Err(Unsuccessful { code, message })
+            }
+            Ok(Answer { ok: false, error: None }) | Err(_) => Err(lost("`once run` gave no answer", &exit)),
+        }
     }
 }

@@ -10,7 +10,7 @@ use http_body_util::{BodyExt, Limited};
 use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::http::uri::PathAndQuery;
 use hyper::{HeaderMap, Method, StatusCode};
-use onceward::{Attempt, Done, Effect, Failure, InvalidInput, Json, Outcome, ProbeAnswer, Record};
+use onceward::{Attempt, Done, Effect, Failure, Happened, InvalidInput, Json, Outcome, ProbeAnswer, Record};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -40,8 +40,11 @@ pub(crate) struct Refusal {
 impl Refusal {
     fn new(status: StatusCode, headers: &HeaderMap, now: SystemTime) -> Self {
         let asked = headers.get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()).map(str::trim);
+        let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
         let retry_after_ms = asked.and_then(|text| match text.parse::<u64>() {
             Ok(seconds) => Some(seconds.saturating_mul(1_000)),
+            // More digits than fit are a long time too.
+            Err(_) if is_number(text) => Some(u64::MAX),
             Err(_) => {
                 let until = httpdate::parse_http_date(text).ok()?.duration_since(now).ok()?;
                 u64::try_from(until.as_millis()).ok()
@@ -101,30 +104,33 @@ impl Endpoint {
         let watch = OnceLock::new();
         watch.get_or_init(|| Watch::of(&mut request));
         let sent = attempt.dispatch()?;
+        // The head of the answer, for the case that the rest does not arrive in time.
+        let head = OnceLock::new();
         let exchange = async {
             let response = self.remote.send(request, Connection::Fresh).await?;
             let status = response.status();
-            let refusal = Refusal::new(status, response.headers(), SystemTime::now());
-            // The status of a success is the answer; the rest is not needed.
-            let text = if status.is_success() {
-                Bytes::new()
-            } else {
-                let read = Limited::new(response.into_body(), MAX_ANSWER).collect().await;
-                read.map(http_body_util::Collected::to_bytes).unwrap_or_default()
-            };
-            Ok::<_, SendError>((status, refusal, text))
+            head.get_or_init(|| (status, Refusal::new(status, response.headers(), SystemTime::now())));
+            // A success is read only if it can be the answer of a tool, which may say something else.
+            if status.is_success() && !is_json(response.headers()) {
+                return Ok(Bytes::new());
+            }
+            let read = Limited::new(response.into_body(), MAX_ANSWER).collect().await;
+            Ok::<_, SendError>(read.map(http_body_util::Collected::to_bytes).unwrap_or_default())
         };
-        let (status, refusal, text) = match tokio::time::timeout(handler.timeout, exchange).await {
-            Ok(Ok(answer)) => answer,
-            Ok(Err(SendError::NotSent(why))) => {
+        let exchanged = tokio::time::timeout(handler.timeout, exchange).await;
+        let (text, (status, refusal)) = match (exchanged, head.get()) {
+            (Ok(Ok(text)), Some(head)) => (text, *head),
+            (Err(_), Some(head)) => (Bytes::new(), *head),
+            (Ok(Ok(_)), None) => return Err(Failure::in_doubt("the answer has no status")),
+            (Ok(Err(SendError::NotSent(why))), _) => {
                 handler.lane.failed();
                 return Err(Failure::no_effect(why));
             }
-            Ok(Err(SendError::MaybeSent(why))) => {
+            (Ok(Err(SendError::MaybeSent(why))), _) => {
                 handler.lane.failed();
                 return Err(Failure::in_doubt(why));
             }
-            Err(_) => {
+            (Err(_), None) => {
                 handler.lane.failed();
                 let patience = handler.timeout;
                 if watch.get().is_some_and(|watch| !watch.is_connected()) {
@@ -134,17 +140,20 @@ impl Endpoint {
                 return Err(Failure::timed_out(format!("the handler did not answer within {patience:?}")));
             }
         };
-        if status.is_success() {
-            handler.lane.answered();
-            return Ok(sent.done(Effect::Updated, &serde_json::json!({ "status": status.as_u16() })));
-        }
         let number = status.as_u16();
-        let failure = if self.proves_nothing_happened(status, &text) {
-            handler.lane.answered();
-            Failure::no_effect(format!("the handler refused the event with status {number}"))
-        } else {
-            handler.lane.failed();
-            Failure::in_doubt(format!("the handler answered with status {number}"))
+        let failure = match self.happened(status, &text) {
+            Happened::Yes => {
+                handler.lane.answered();
+                return Ok(sent.done(Effect::Updated, &serde_json::json!({ "status": number })));
+            }
+            Happened::No => {
+                handler.lane.answered();
+                Failure::no_effect(format!("the handler refused the event with status {number}"))
+            }
+            Happened::Unknown => {
+                handler.lane.failed();
+                Failure::in_doubt(format!("the handler answered with status {number}"))
+            }
         };
         Err(failure.with(refusal.raw(), None))
     }
@@ -199,15 +208,23 @@ impl Endpoint {
         Ok(ProbeAnswer::Yes(Outcome { data: data.ok().map(Arc::from), ..outcome }))
     }
 
-    /// Whether an answer says that the handler did nothing: its status, or its own word in JSON.
-    fn proves_nothing_happened(&self, status: StatusCode, text: &[u8]) -> bool {
+    /// What an answer says about the event: its own word in JSON, whatever the status is, otherwise the status.
+    fn happened(&self, status: StatusCode, text: &[u8]) -> Happened {
         #[derive(Deserialize)]
         struct Told {
             happened: String,
         }
-        evidence::rejects(status)
-            || self.no_effect.contains(&status.as_u16())
-            || serde_json::from_slice::<Told>(text).is_ok_and(|told| told.happened == "no")
+        let told = serde_json::from_slice::<Told>(text).ok();
+        match told.as_ref().map(|told| told.happened.as_str()) {
+            Some("yes") => Happened::Yes,
+            Some("no") => Happened::No,
+            Some("unknown") => Happened::Unknown,
+            Some(_) | None if status.is_success() => Happened::Yes,
+            Some(_) | None if evidence::rejects(status) || self.no_effect.contains(&status.as_u16()) => {
+                Happened::No
+            }
+            Some(_) | None => Happened::Unknown,
+        }
     }
 
     fn all_headers(&self, source: &str, item: &Item, key: &str, attempt: u32, body: &[u8]) -> HeaderMap {
@@ -243,6 +260,12 @@ impl Endpoint {
         headers.insert(header::CONTENT_LENGTH, body.len().into());
         headers
     }
+}
+
+fn is_json(headers: &HeaderMap) -> bool {
+    let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    let kind = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    kind.ends_with("/json") || kind.ends_with("+json")
 }
 
 /// The signature of Standard Webhooks, version 1.
@@ -281,7 +304,7 @@ mod tests {
             ("Sat, 31 Jan 2026 11:00:00 GMT", None),
             ("-1", None),
             ("1.5", None),
-            ("99999999999999999999", None),
+            ("99999999999999999999", Some(u64::MAX)),
             ("18446744073709551615", Some(u64::MAX)),
             ("", None),
         ] {

@@ -76,6 +76,7 @@ impl Source {
             id: Some(short(escaped.join(" "))),
             digest,
             is_id_signed: trust == Trust::Signed,
+            is_digest_of_content: true,
             kind: Some(found.kind),
             occurred_ms: found.time.as_deref().and_then(time_ms),
             body: Bytes::copy_from_slice(body),
