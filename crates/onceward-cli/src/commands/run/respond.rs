@@ -170,13 +170,13 @@ pub(super) fn answer(
 fn with_own_questions(answer: &mut Answer, args: &RunArgs) {
     let command = answer.error.as_mut().and_then(|error| error.fix_command.as_mut());
     if let (Some(command), Some(probe)) =
-        (command.filter(|command| command.ends_with(" --probe")), &args.probe)
+        (command.filter(|command| command.ends_with(" --probe")), &args.rules.probe)
     {
-        let codes: Vec<String> = args.probe_no.iter().map(i32::to_string).collect();
+        let codes: Vec<String> = args.rules.probe_no.iter().map(i32::to_string).collect();
         let no = if codes.is_empty() { String::new() } else { format!(" --probe-no {}", codes.join(",")) };
         command.push_str(&format!(" {}{no}", quoted(probe)));
     }
-    if let (Some(operation), Some(check)) = (&answer.operation, &args.verify) {
+    if let (Some(operation), Some(check)) = (&answer.operation, &args.rules.verify) {
         let verify = format!("verify {}", operation.id);
         let with_check = format!("{verify} --check {}", quoted(check));
         answer.warnings.iter_mut().for_each(|warning| *warning = warning.replace(&verify, &with_check));
