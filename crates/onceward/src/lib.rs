@@ -70,6 +70,7 @@ mod error;
 mod invalid;
 mod template;
 mod time;
+mod told;
 pub mod text;
 #[cfg(feature = "conformance")]
 pub mod conformance;
@@ -123,5 +124,6 @@ pub use store::{
 };
 pub use template::{Piece, Template, field, field_value, fill_json};
 pub use time::{rfc3339, span_in_words};
+pub use told::Told;
 pub use undo::{EffectNow, Reversal, UndoLine, UndoOutcome, UndoReport, UndoResult, UndoStep, sort_for_undo};
 pub use watchers::Watchers;

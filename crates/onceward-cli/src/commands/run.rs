@@ -21,8 +21,8 @@ use std::sync::Arc;
 
 use clap::Args;
 use onceward::{
-    Attempt, Blocking, Class, Compensation, CompensationKind, Decision, Effect, Error, HeldBy, Hold, Inherit,
-    Intent, LivenessSource, Operation, Outcome, Refusal, RepeatRule, Settings, Verdict, Wanted,
+    Attempt, Blocking, Decision, Error, HeldBy, Hold, Inherit, Intent, LivenessSource, Operation, Outcome,
+    Refusal, RepeatRule, Settings, Verdict, Wanted,
 };
 
 use super::ask::{self, Question};

@@ -328,3 +328,22 @@ fn mistakes_are_named() {
     bench.once(&["undo", "hotel", "--since", "hotel"]).exits(2);
     assert_eq!(world(&bench), ["hotel"]);
 }
+
+#[test]
+fn a_compensation_that_says_that_nothing_happened_takes_nothing_back() {
+    let bench = bench();
+    for (name, envelope) in [
+        ("planned", r#"{"ok":true,"effect":"would_delete","happened":"no","ran":false}"#),
+        ("nothing", r#"{"ok":true,"effect":"noop","happened":"no","ran":false}"#),
+        ("read", r#"{"ok":true,"effect":"noop","happened":"no","ran":true}"#),
+        ("held", r#"{"ok":true,"effect":"held","happened":"no","ran":false}"#),
+        ("unknown", r#"{"ok":true,"effect":"updated","happened":"unknown","ran":true}"#),
+    ] {
+        book(&bench, name, &[]);
+        bench.script("answer", &format!("echo '{envelope}'"));
+        let said = bench.json(&["undo", name, "--undo", "./answer"]);
+        assert_eq!(results(&said), [(name.to_owned(), "in_doubt".to_owned())], "{said}");
+    }
+    let report = bench.once(&["report", "--scope", "trip"]).exits(0).out();
+    assert!(report.contains("0 undone"), "{report}");
+}
