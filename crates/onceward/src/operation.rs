@@ -314,6 +314,7 @@ impl Operation {
         note(self.input.as_ref().map(|_| ()).map_err(Clone::clone));
         note(self.terms.check());
         note(self.held.check());
+        note(self.undo.as_ref().map_or(Ok(()), Compensation::check));
         let key_fields = pointers(&self.key_fields);
         let volatile = pointers(&self.volatile);
         note(key_fields.as_ref().map(|_| ()).map_err(Clone::clone));

@@ -10,7 +10,7 @@ use crate::invalid::InvalidInput;
 use crate::key::{MAX_NAME, OperationId};
 use crate::operation::{Intent, Operation};
 use crate::policy::Hold;
-use crate::record::{Outcome, Record, State, UndoEvidence, Verification};
+use crate::record::{Outcome, Record, State, UndoEvidence, Verification, check_compensation};
 use crate::store::Filter;
 use crate::transition;
 use crate::undo::{Reversal, UndoLine, UndoOutcome, UndoStep, sort_for_undo};
@@ -45,7 +45,7 @@ pub struct ToUndo {
 pub enum UndoStart {
     /// The operation is marked: run the compensation.
     Begun(Box<Undoing>),
-    /// Another undo was faster, or the operation has changed: nothing is run.
+    /// Another undo was faster, the operation has changed, or its compensation is not valid: nothing is run.
     Changed(UndoLine),
 }
 
@@ -147,7 +147,7 @@ impl Ledger {
     }
 
     /// The same as [`Ledger::begin_undo`], for a caller that reports lines: if the operation has changed since it was
-    /// planned, there is its line.
+    /// planned, or its compensation is not valid, there is its line.
     ///
     /// # Errors
     /// The ledger's own errors.
@@ -159,6 +159,10 @@ impl Ledger {
                 let now = if record.is_undone() { "undone" } else { state.as_str() };
                 let reversal = Reversal::of(&record, state);
                 Ok(UndoStart::Changed(UndoLine::untouched(&record, reversal, format!("it is {now} now"))))
+            }
+            Err(Error::Invalid(invalid)) => {
+                let (record, reversal) = (&planned.record, planned.reversal);
+                Ok(UndoStart::Changed(UndoLine::untouched(record, reversal, invalid.to_string())))
             }
             Err(error) => Err(error),
         }
@@ -205,9 +209,11 @@ impl Ledger {
     /// compensation. Build `compensation` with [`Operation::undo_of`]. Safe to repeat.
     ///
     /// # Errors
-    /// [`Error::WrongState`] if the operation is not done or was taken back; and the ledger's own errors.
+    /// [`Error::WrongState`] if the operation is not done or was taken back; [`Error::Invalid`] if the compensation's
+    /// class is `read`; and the ledger's own errors.
     pub async fn begin_undo(&self, id: &OperationId, compensation: Operation) -> Result<Undoing, Error> {
         let mut intent = self.intent(compensation)?;
+        check_compensation(&intent.name, intent.terms.class)?;
         // A person has asked for it, so it is not held back once more.
         intent.terms.hold = Hold::No;
         let by = intent.id.clone();
