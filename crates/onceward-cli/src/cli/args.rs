@@ -10,7 +10,7 @@ use super::values::{Finding, Moment, exit_code, hold, moment, span, words};
 use crate::commands::mcp::HeaderArgs;
 use crate::commands::run::rules::RuleArgs;
 
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct OperationArg {
     /// The operation: its id, the first characters of its id, or its key
     #[arg(value_name = "OPERATION")]

@@ -82,7 +82,7 @@ impl Planner<'_> {
     /// The operations in the order in which they are taken back.
     pub(super) fn plan(&self) -> Result<Vec<Planned>, CommandError> {
         let Some(word) = &self.args.operation else { return self.plan_scope() };
-        let mut found = self.ledger.to_undo(&self.find(word)?)?;
+        let mut found = self.ledger.to_undo(&self.context.operation(self.ledger, &self.named(word))?)?;
         // The caller brought a command.
         if found.reversal == Reversal::Irreversible && self.may_compensate(&found.record)? {
             found.reversal = Reversal::Compensate;
@@ -92,15 +92,16 @@ impl Planner<'_> {
 
     fn plan_scope(&self) -> Result<Vec<Planned>, CommandError> {
         let scope = self.args.scope.as_deref().unwrap_or_default();
-        let since = self.args.since.as_deref().map(|word| self.find(word)).transpose()?;
+        let since = self.args.since.as_deref();
+        let since = since.map(|word| self.context.operation_of_branch(self.ledger, &self.named(word)));
+        let since = since.transpose()?;
         let found = self.ledger.scope_to_undo(scope, since.as_ref())?;
         found.into_iter().map(|found| self.planned(found)).collect()
     }
 
-    fn find(&self, word: &str) -> Result<OperationId, CommandError> {
+    fn named(&self, word: &str) -> OperationArg {
         let UndoArgs { scope, name, .. } = self.args;
-        let arg = OperationArg { operation: word.to_owned(), scope: scope.clone(), name: name.clone() };
-        self.context.operation(self.ledger, &arg)
+        OperationArg { operation: word.to_owned(), scope: scope.clone(), name: name.clone() }
     }
 
     pub(super) fn planned(&self, found: ToUndo) -> Result<Planned, CommandError> {
