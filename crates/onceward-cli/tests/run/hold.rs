@@ -265,6 +265,14 @@ fn a_dry_run_says_that_it_would_be_held() {
 }
 
 #[test]
+fn a_caller_that_does_not_want_a_hold_does_not_get_exit_0() {
+    let bench = Bench::new();
+    held(&bench).exits(0);
+    bench.once(&["run", "--key", "a", "--hold", "no", "--", "sh", "-c", COUNTED]).exits(4);
+    assert_eq!(bench.runs(), 0);
+}
+
+#[test]
 fn a_command_of_another_machine_is_not_run_here_without_a_word() {
     let bench = Bench::new();
     held(&bench).exits(0);

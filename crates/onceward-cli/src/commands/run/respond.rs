@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use onceward::{
-    Answer, Effect, Error, KeyPolicy, NextStep, Ran, Receipt, Record, RepeatRule, State, Surface,
+    Answer, Effect, Error, Hold, KeyPolicy, NextStep, Ran, Receipt, Record, RepeatRule, State, Surface,
 };
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -55,7 +55,10 @@ impl<'a> Show<'a> {
     pub(super) fn from(context: &Context, args: &'a RunArgs) -> Self {
         let form = if context.global.json { Form::Json } else { Form::Output };
         let status_file = args.status_file.as_deref();
-        let hold = if args.hold.is_some() { HoldAsked::Yes } else { HoldAsked::No };
+        let hold = match args.hold {
+            Some(Hold::For(_) | Hold::Approve) => HoldAsked::Yes,
+            Some(Hold::No) | None => HoldAsked::No,
+        };
         Self { form, quiet: args.quiet, noop_exit: args.noop_exit, status_file, hold }
     }
 

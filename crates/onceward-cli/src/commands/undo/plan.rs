@@ -4,8 +4,8 @@ use std::fmt::Display;
 use std::sync::Arc;
 
 use onceward::{
-    Blocking, Compensation, CompensationKind, Error, FieldValue, InvalidInput, Operation, OperationId,
-    Record, Reversal, Template, ToUndo, ToolUndo, UndoLine, UndoResult, check_compensation, field, fill_json,
+    Blocking, Compensation, CompensationKind, Error, FieldValue, InvalidInput, Operation, Record, Reversal,
+    Template, ToUndo, ToolUndo, UndoLine, UndoResult, check_compensation, field, fill_json,
 };
 use onceward_mcp::UndoCall;
 
