@@ -95,7 +95,9 @@ pub(super) fn verify(args: &VerifyReportArgs, json_wanted: bool) -> Ended {
     let bytes = |text: &str| HEXLOWER_PERMISSIVE.decode(text.as_bytes()).map_err(|_| refuse("it is damaged"));
     let key = bytes(public_key)?;
     if is_of_small_order(&key) {
-        return Err(refuse("its public key fits signatures that nobody made"));
+        return Err(refuse(
+            "its public key is one under which a signature can be made without a private key",
+        ));
     }
     let key = UnparsedPublicKey::new(&ED25519, key);
     let text = signed_text(settlement, &expected, signed_at)?;

@@ -195,7 +195,7 @@ impl Ledger {
         let Some(branch) = self.branch_of(scope).await? else { return Ok(None) };
         let mut continued = Continued::new(&branch);
         let mut abandoned = Vec::new();
-        // The line that was left: all of the continued scope, and of each scope before it what its branch point includes.
+        // The line that was left: all of the continued scope, and what the branch points before it include.
         let mut line_ms = i64::MAX;
         let mut next = Some(branch);
         for _ in 0..MOST_ANCESTORS {

@@ -71,8 +71,8 @@ impl Operation {
 
 impl Ledger {
     /// What an undo of a scope would do, in the order in which it would do it. With `since`, only operations that were
-    /// begun after that one. In a branch it may be one that the scope inherited; what the scope inherited itself is never
-    /// part of the plan.
+    /// begun after that one. In a branch it may be one that the scope inherited. What the scope inherited is never part
+    /// of the plan.
     ///
     /// # Errors
     /// [`Error::Invalid`] if `since` is in another scope, [`Error::NotFound`] if there is no such operation, or when
