@@ -10,9 +10,9 @@ use crate::redact::REPLACEMENT;
 
 /// A text in which `{path}` stands for a field of a result.
 ///
-/// A path is names and positions with dots between them. `{{` and `}}` are single braces. The braces of a shell variable
-/// (`${HOME}`), of JSON and of a group of commands are left as they are. What looks like a field and is none is refused:
-/// a command that gets `{items[0]}` as its argument would take back something else.
+/// A path is names and positions with dots between them. `{{` and `}}` are single braces. The braces of a shell
+/// variable (`${HOME}`), of JSON and of a group of commands are left as they are. What looks like a field and is none
+/// is refused: a command that gets `{items[0]}` as its argument would take back something else.
 ///
 /// ```
 /// use onceward::Template;
