@@ -73,9 +73,9 @@ impl Branch {
         record.created_ms <= self.at_ms
     }
 
-    /// Whether a call on the new branch refers to an operation of the old one. It does if that operation lies before the
-    /// branch point and had an effect, or may have one. One that had been taken back when the branch was made is done
-    /// again; one that was taken back later is not: its caller on the branch may have its result.
+    /// Whether a call on the new branch refers to an operation of the old one. It does if that operation lies before
+    /// the branch point and had an effect, or may have one. One that had been taken back when the branch was made is
+    /// done again; one that was taken back later is not: its caller on the branch may have its result.
     pub(crate) fn inherits(&self, record: &Record, state: State) -> bool {
         let taken_back = record.detail.undone.as_ref().filter(|mark| mark.evidence.is_gone());
         let stood = taken_back.is_none_or(|mark| mark.at_ms > self.made_ms);

@@ -173,8 +173,8 @@ impl From<&str> for FieldValue {
     }
 }
 
-/// The text of a JSON value with fields of a result in its texts. A text that is one field and nothing else becomes that
-/// field's value, so a number stays a number. The names of members are left as they are.
+/// The text of a JSON value with fields of a result in its texts. A text that is one field and nothing else becomes
+/// that field's value, so a number stays a number. The names of members are left as they are.
 ///
 /// ```
 /// use serde_json::json;
@@ -326,7 +326,10 @@ mod tests {
 
     #[test]
     fn a_field_is_one_value() {
-        let result = r#" {"a": {"b": ["x", 2, true, null, "", {"c": 1}, "\u0000"]}, "r": "pan [redacted]", "\u0041": 1} "#;
+        let result = concat!(
+            r#" {"a": {"b": ["x", 2, true, null, "", {"c": 1}, "\u0000"]}, "#,
+            r#""r": "pan [redacted]", "\u0041": 1} "#
+        );
         assert_eq!(at(result, "a.b.0").as_deref(), Some("x"));
         assert_eq!(at(result, "a.b.1").as_deref(), Some("2"));
         assert_eq!(at(result, "a.b.2").as_deref(), Some("true"));

@@ -108,7 +108,7 @@ fn a_signed_report_is_checked_offline_and_every_change_is_noticed() {
         bench.once(&["verify-report", "changed.json"]).exits(2);
     }
     bench.once(&["report", "--scope", "nightly", "--sign", "public.pem"]).exits(2);
-    // Keys under which one signature fits every text: the neutral point, with and without its sign, and encoded otherwise.
+    // Keys under which one signature fits every text: the neutral point, with its sign, and encoded otherwise.
     for (key, last) in [("01", "00"), ("01", "80"), ("ee", "7f")] {
         let middle = if key == "01" { "00" } else { "ff" };
         let mut forged: serde_json::Value = serde_json::from_str(&report).unwrap();

@@ -308,7 +308,10 @@ mod tests {
     #[test]
     fn the_word_of_another_onceward_counts() {
         let rules = tool_rules("");
-        let said = |ok: bool, effect: &str, happened: &str, ran: bool| serde_json::json!({"ok": ok, "effect": effect, "happened": happened, "ran": ran});
+        let said = |ok: bool, effect: &str, happened: &str, ran: bool| {
+            let (ok, ran) = (serde_json::Value::from(ok), serde_json::Value::from(ran));
+            serde_json::json!({"ok": ok, "effect": effect, "happened": happened, "ran": ran})
+        };
         let of_tool = |envelope| serde_json::json!({"structuredContent": envelope, "isError": false});
         let of_proxy =
             |envelope| serde_json::json!({"_meta": {"dev.onceward/effect": envelope}, "content": []});

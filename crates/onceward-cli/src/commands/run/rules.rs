@@ -1,5 +1,5 @@
-//! The flags that say how a command is run and what its end proves. They belong to one command: `once run` and `once edit`
-//! take them.
+//! The flags that say how a command is run and what its end proves. They belong to one command: `once run` and `once
+//! edit` take them.
 
 use clap::Args;
 use onceward::{Class, Compensation, CompensationKind, Effect, Settings};
