@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 
 use onceward::{
-    Answer, Blocking, Error, ErrorView, Happened, Intent, KeyPolicy, OperationView, Ran, RepeatRule,
+    Answer, Blocking, Code, Error, ErrorView, Happened, Intent, KeyPolicy, OperationView, Ran, RepeatRule,
 };
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -260,6 +260,8 @@ struct Progress {
     happened: usize,
     unknown: usize,
     ran: bool,
+    /// What to do about a stopped scope, if an item was refused because of one: the same call would be refused again.
+    resume: Option<(Option<String>, Option<String>)>,
 }
 
 impl Progress {
@@ -272,7 +274,12 @@ impl Progress {
         match &envelope.answer.error {
             None => self.succeeded += 1,
             Some(error) if error.happened == Some(Happened::Unknown) => self.in_doubt += 1,
-            Some(_) => self.failed += 1,
+            Some(error) => {
+                self.failed += 1;
+                if error.code == Code::Stopped.as_str() {
+                    self.resume.get_or_insert_with(|| (error.next.clone(), error.fix_command.clone()));
+                }
+            }
         }
     }
 
@@ -338,13 +345,20 @@ impl Progress {
             "{} of {} items failed, {} are in doubt, {} were not begun",
             counts.failed, counts.total, counts.in_doubt, counts.not_begun
         );
-        let error = ErrorView {
-            happened: Some(self.happened()),
-            next: Some("make the same call again: it does what is left, and nothing twice".to_owned()),
-            fix_command: match session.output.called_by {
+        let (next, fix_command) = self.resume.clone().unwrap_or_else(|| {
+            let fix_command = match session.output.called_by {
                 CalledBy::Shell => Some(again(session.tool)),
                 CalledBy::Mcp => None,
-            },
+            };
+            (
+                Some("make the same call again: it does what is left, and nothing twice".to_owned()),
+                fix_command,
+            )
+        });
+        let error = ErrorView {
+            happened: Some(self.happened()),
+            next,
+            fix_command,
             ..ErrorView::new("PARTIAL_FAILURE", message)
         };
         self.ended(error, 3)

@@ -259,22 +259,30 @@ impl Context {
         };
         let named = text.rsplit_once('@').filter(|(scope, word)| !scope.is_empty() && !word.is_empty());
         let Some((scope, word)) = named else { return Err(Error::from(invalid).into()) };
-        let found = |scope: &str| {
-            let arg = OperationArg { operation: word.to_owned(), scope: Some(scope.to_owned()), name: None };
-            self.operation(ledger, &arg)
-        };
-        // A branch has the operations of the scopes that it continues, up to its own beginning.
-        let mut searched = scope.to_owned();
+        let arg = OperationArg { operation: word.to_owned(), scope: Some(scope.to_owned()), name: None };
+        self.operation_of_branch(ledger, &arg).map(|id| BranchPoint::new(scope, id))
+    }
+
+    /// The operation that a user names, also if its scope has inherited it. A branch has the operations of the scopes
+    /// that it continues, up to its own beginning.
+    pub(crate) fn operation_of_branch(
+        &self,
+        ledger: &Blocking,
+        arg: &OperationArg,
+    ) -> Result<OperationId, CommandError> {
+        let mut searched = arg.clone();
         for _ in 0..MOST_ANCESTORS {
-            match found(&searched) {
-                Err(CommandError::Ledger(Error::NotFound { .. })) => match ledger.branch_point(&searched)? {
-                    Some(parent) => searched = parent.scope,
-                    None => break,
-                },
-                found => return found.map(|id| BranchPoint::new(scope, id)),
+            let found = self.operation(ledger, &searched);
+            let (Err(CommandError::Ledger(Error::NotFound { .. })), Some(scope)) = (&found, &searched.scope)
+            else {
+                return found;
+            };
+            match ledger.branch_point(scope)? {
+                Some(parent) => searched.scope = Some(parent.scope),
+                None => break,
             }
         }
-        found(scope).map(|id| BranchPoint::new(scope, id))
+        self.operation(ledger, arg)
     }
 
     /// The operation that a user names: by its id, the first characters of its id, or its key.

@@ -92,6 +92,12 @@ impl Attempt {
         &self.record.scope
     }
 
+    /// Whether it takes another operation back.
+    #[must_use]
+    pub fn is_compensation(&self) -> bool {
+        self.record.detail.undoes.is_some()
+    }
+
     /// The key to send to a downstream that deduplicates: the same for every attempt, and unique across
     /// scopes.
     #[must_use]

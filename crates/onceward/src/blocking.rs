@@ -185,7 +185,7 @@ blocking! {
     cancel(id: &OperationId) -> Cancelled;
     held(scope: Option<&str>) -> Vec<Record>;
     release(id: &OperationId, by: &str) -> Arc<Record>;
-    edit(id: &OperationId, request: String, command: Option<String>, hold: Option<Hold>) -> Edited;
+    edit(id: &OperationId, replacement: Operation, hold: Option<Hold>) -> Edited;
     stop(scope: &str, reason: Option<String>) -> Stopped;
     wait_for_scope(scope: &str, timeout_ms: u64) -> Vec<OperationId>;
     resume(scope: &str) -> Option<Barrier>;

@@ -61,6 +61,9 @@ pub(crate) struct Branch {
     pub(crate) point: BranchPoint,
     /// When the operation at the branch point was first asked for.
     pub(crate) at_ms: i64,
+    /// When the branch was recorded. What was taken back later had been inherited.
+    #[serde(skip)]
+    pub(crate) made_ms: i64,
 }
 
 impl Branch {
@@ -69,19 +72,22 @@ impl Branch {
     pub(crate) fn includes(&self, record: &Record) -> bool {
         record.created_ms <= self.at_ms
     }
-}
 
-/// Whether a call on the new branch refers to an operation of the old one that lies before the branch point. It does
-/// if that operation had an effect, or may have one.
-pub(crate) fn is_inherited(record: &Record, state: State) -> bool {
-    match state {
-        State::Done | State::Running | State::InDoubt => !record.is_undone(),
-        State::Expired => match record.detail.ended {
-            Some(State::Failed | State::Cancelled) => false,
-            Some(State::Staged | State::Running | State::Done | State::InDoubt | State::Expired) | None => {
-                !record.is_undone()
-            }
-        },
-        State::Staged | State::Failed | State::Cancelled => false,
+    /// Whether a call on the new branch refers to an operation of the old one. It does if that operation lies before
+    /// the branch point and had an effect, or may have one. One that had been taken back when the branch was made is
+    /// done again; one that was taken back later is not: its caller on the branch may have its result.
+    pub(crate) fn inherits(&self, record: &Record, state: State) -> bool {
+        let taken_back = record.detail.undone.as_ref().filter(|mark| mark.evidence.is_gone());
+        let stood = taken_back.is_none_or(|mark| mark.at_ms > self.made_ms);
+        let had_effect = match state {
+            State::Done | State::Running | State::InDoubt => true,
+            State::Expired => match record.detail.ended {
+                Some(State::Failed | State::Cancelled) => false,
+                Some(State::Staged | State::Running | State::Done | State::InDoubt | State::Expired)
+                | None => true,
+            },
+            State::Staged | State::Failed | State::Cancelled => false,
+        };
+        self.includes(record) && had_effect && stood
     }
 }

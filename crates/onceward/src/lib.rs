@@ -70,6 +70,7 @@ mod error;
 mod invalid;
 mod template;
 mod time;
+mod told;
 pub mod text;
 #[cfg(feature = "conformance")]
 pub mod conformance;
@@ -112,16 +113,17 @@ pub use policy::{
 pub use record::{
     ALIAS_NAME, Class, Compensation, CompensationKind, Detail, DoubleEffect, Downstream, Effect, Held,
     HeldBy, INBOX_SCOPE, MAX_HISTORY, MAX_REQUEST, MAX_RESULT, Outcome, Owner, Past, ProgramUndo, Record,
-    State, UndoEvidence, Undone, Usage, Verification,
+    State, UndoEvidence, Undone, Usage, Verification, check_compensation,
 };
-pub use redact::{Edit, Redaction};
+pub use redact::{Edit, REPLACEMENT as REDACTED, Redaction};
 pub use secret::Secret;
 pub use settlement::{Continued, Fate, Part, Settlement, SettlementLine, Sums, Tokens};
 pub use store::{
     Applied, Begin, Change, Clock, Counts, Cursor, Dispatch, Filter, IfMissing, Inherit, Listed,
     LivenessSource, OwnerLock, Store, StoreError, Swap, WriteMode, Writing, after_prefix,
 };
-pub use template::{Piece, Template, field, field_value, fill_json};
+pub use template::{FieldValue, Piece, Template, field, fill_json};
 pub use time::{rfc3339, span_in_words};
+pub use told::Told;
 pub use undo::{EffectNow, Reversal, UndoLine, UndoOutcome, UndoReport, UndoResult, UndoStep, sort_for_undo};
 pub use watchers::Watchers;

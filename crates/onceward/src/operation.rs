@@ -312,8 +312,8 @@ impl Operation {
         note(key::name_like("name", &self.name));
         note(key::name_like("scope", &self.scope));
         note(self.input.as_ref().map(|_| ()).map_err(Clone::clone));
-        note(self.terms.check());
-        note(self.held.check());
+        let undo = self.undo.as_ref().map_or(Ok(()), Compensation::check);
+        [self.terms.check(), self.held.check(), undo].into_iter().for_each(&mut note);
         let key_fields = pointers(&self.key_fields);
         let volatile = pointers(&self.volatile);
         note(key_fields.as_ref().map(|_| ()).map_err(Clone::clone));

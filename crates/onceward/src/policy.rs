@@ -18,7 +18,7 @@ use std::sync::{Arc, LazyLock};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::invalid::InvalidInput;
-use crate::record::{Class, Compensation, Effect};
+use crate::record::{Class, Compensation, Effect, check_compensation};
 use crate::redact::Redaction;
 
 pub use exits::ExitRule;
@@ -196,6 +196,9 @@ impl Settings {
                 "exit code {code} is in both no_effect_exits and doubt_exit: it cannot mean both"
             ));
         }
+        if let Some(Err(invalid)) = self.undo.as_ref().map(Compensation::check) {
+            problems.extend_from_slice(invalid.problems());
+        }
         InvalidInput::all(problems).map_or(Ok(()), Err)
     }
 }
@@ -320,7 +323,14 @@ impl Policy {
     /// # Errors
     /// All problems at once, each with its rule.
     pub fn check(&self) -> Result<(), InvalidInput> {
-        self.check_each(Settings::check)
+        self.check_each(|name, settings| {
+            settings.check()?;
+            // A rule for several names can be meant for the operations only; `once undo` refuses it then.
+            match name.filter(|name| name.starts_with("undo:")) {
+                Some(name) => check_compensation(name, settings.terms.class),
+                None => Ok(()),
+            }
+        })
     }
 
     /// Checks that every rule of class `probed` has a probe, for surfaces on which only the policy can name one.
@@ -328,7 +338,7 @@ impl Policy {
     /// # Errors
     /// All problems at once, each with its rule.
     pub fn check_probes(&self) -> Result<(), InvalidInput> {
-        self.check_each(|settings| {
+        self.check_each(|_, settings| {
             if settings.terms.class != Class::Probed
                 || settings.probe.is_some()
                 || settings.tool.probe.is_some()
@@ -340,12 +350,18 @@ impl Policy {
         })
     }
 
-    fn check_each(&self, check: fn(&Settings) -> Result<(), InvalidInput>) -> Result<(), InvalidInput> {
+    /// Checks each rule with the pattern of its operations; the defaults have none.
+    fn check_each(
+        &self,
+        check: fn(Option<&str>, &Settings) -> Result<(), InvalidInput>,
+    ) -> Result<(), InvalidInput> {
         let mut problems = Vec::new();
-        let operations = self.operation.iter().map(|(name, rule)| (read::title("operation", name), rule));
-        for (title, rule) in std::iter::once(("[defaults]".to_owned(), &self.defaults)).chain(operations) {
+        let operations = self.operation.iter().map(|(name, rule)| (Some(name.as_str()), rule));
+        for (name, rule) in std::iter::once((None, &self.defaults)).chain(operations) {
             let complete = rule.clone().over(self.defaults.clone()).complete(Some(Settings::default()));
-            if let Err(invalid) = complete.and_then(|settings| check(&settings)) {
+            if let Err(invalid) = complete.and_then(|settings| check(name, &settings)) {
+                let title =
+                    name.map_or_else(|| "[defaults]".to_owned(), |name| read::title("operation", name));
                 problems.extend(invalid.problems().iter().map(|problem| format!("{title} {problem}")));
             }
         }

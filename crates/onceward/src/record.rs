@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 pub(crate) use self::undo::evidence_in_words;
-pub use self::undo::{Compensation, CompensationKind, ProgramUndo, UndoEvidence, Undone};
+pub use self::undo::{Compensation, CompensationKind, ProgramUndo, UndoEvidence, Undone, check_compensation};
 use crate::invalid::InvalidInput;
 use crate::key::{Fingerprint, Key, OperationId};
 

@@ -18,7 +18,7 @@ use crate::invalid::InvalidInput;
 use crate::record::Outcome;
 
 /// What a match is stored as.
-pub(crate) const REPLACEMENT: &str = "[redacted]";
+pub const REPLACEMENT: &str = "[redacted]";
 
 /// The redaction rules of an operation. Clones share them.
 #[derive(Clone, Default)]

@@ -151,12 +151,50 @@ fn a_circle_is_refused_and_nothing_of_it_is_recorded() {
 fn what_was_taken_back_is_done_again_on_the_new_branch() {
     let run = Run::new();
     let first = run.mail("a", "1");
-    let (record, _) = run.ledger.find(&first).unwrap();
-    let undoing = run.ledger.begin_undo(&first, Operation::undo_of(&record)).unwrap();
-    run.ledger.run_call(run.ledger.call(undoing.intent.clone()), send).unwrap();
-    let outcome = UndoOutcome::Undone(UndoEvidence::Compensation);
-    run.ledger.end_undo(&undoing, &outcome).unwrap();
+    take_back(&run, &first);
     assert!(!run.replays("b", "1", &BranchPoint::new("a", first)));
+}
+
+fn take_back(run: &Run, id: &OperationId) {
+    let (record, _) = run.ledger.find(id).unwrap();
+    let undoing = run.ledger.begin_undo(id, Operation::undo_of(&record)).unwrap();
+    run.ledger.run_call(run.ledger.call(undoing.intent.clone()), send).unwrap();
+    run.ledger.end_undo(&undoing, &UndoOutcome::Undone(UndoEvidence::Compensation)).unwrap();
+}
+
+#[test]
+fn what_is_taken_back_after_a_branch_had_it_is_not_done_again_there() {
+    let run = Run::new();
+    let first = run.mail("a", "1");
+    let point = BranchPoint::new("a", first.clone());
+    assert!(run.replays("b", "1", &point));
+    run.clock.advance(1);
+    take_back(&run, &first);
+    assert_eq!(run.again("b", "1", &point).unwrap_err().code(), Code::Undone);
+    let continued = run.ledger.settlement("b").unwrap().continues.unwrap();
+    assert_eq!((continued.inherited, continued.abandoned.len()), (0, 0));
+    assert!(!run.replays("c", "1", &point), "a branch that begins now does it again");
+}
+
+#[test]
+fn a_branch_of_a_branch_lists_all_that_was_abandoned() {
+    let run = Run::new();
+    let first = run.mail("t", "a");
+    run.mail("t", "b");
+    let third = run.mail("t", "c");
+    run.mail("t", "x");
+    let point = BranchPoint::new("t", third);
+    run.again("u", "d", &point).unwrap();
+    let early = BranchPoint::new("u", first.clone());
+    assert!(run.replays("w", "a", &early) && !run.replays("w", "b", &early));
+    let continued = run.ledger.settlement("w").unwrap().continues.unwrap();
+    let keys: Vec<&str> = continued.abandoned.iter().map(|line| line.key.as_str()).collect();
+    assert_eq!((continued.inherited, keys), (1, vec!["b", "c", "d"]), "x was no part of u");
+    // An undo of the branch can begin after an operation that it inherited.
+    let plan = run.ledger.undo_plan("u", Some(&first)).unwrap();
+    assert_eq!(plan.iter().map(|step| step.record.key.text.as_str()).collect::<Vec<_>>(), ["d"]);
+    let later = run.mail("t", "y");
+    assert_eq!(run.ledger.undo_plan("u", Some(&later)).unwrap_err().code(), Code::InvalidInput);
 }
 
 #[test]

@@ -8,8 +8,9 @@ use onceward::{Filter, Hold, State};
 use super::IdentityArgs;
 use super::values::{Finding, Moment, exit_code, hold, moment, span, words};
 use crate::commands::mcp::HeaderArgs;
+use crate::commands::run::rules::RuleArgs;
 
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct OperationArg {
     /// The operation: its id, the first characters of its id, or its key
     #[arg(value_name = "OPERATION")]
@@ -82,6 +83,8 @@ pub(crate) struct EditArgs {
     /// How long the new operation is held, or `approve` [default: until the time of the old one]
     #[arg(long, value_name = "TIME|approve", value_parser = hold)]
     pub(crate) hold: Option<Hold>,
+    #[command(flatten)]
+    pub(crate) rules: RuleArgs,
     #[command(flatten)]
     pub(crate) dry: DryRunArgs,
     /// The command and its arguments

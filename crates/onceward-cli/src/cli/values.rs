@@ -85,10 +85,13 @@ impl Moment {
 }
 
 /// What happens to the command if `once run` is killed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, serde::Serialize, serde::Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum, serde::Serialize, serde::Deserialize,
+)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum IfKilled {
     /// The command continues, and its operation counts as running until it has ended.
+    #[default]
     Keep,
     /// The command is asked to end, and killed 3 s later.
     End,

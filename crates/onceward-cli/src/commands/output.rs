@@ -14,6 +14,9 @@ use crate::answer;
 /// How much of each stream, or of a result, a JSON answer contains.
 const CAP: usize = 4 * 1024;
 
+/// How much of a result a compensation gets in a variable.
+const MAX_VARIABLE: usize = 64 * 1024;
+
 /// The beginning of the stored output, and how to read the rest.
 #[derive(Serialize)]
 pub(super) struct Output {
@@ -60,13 +63,37 @@ pub(super) fn result(record: &Record) -> Option<Arc<RawValue>> {
     (data.get().len() <= CAP).then_some(data)
 }
 
-/// The result of an operation as JSON: what a command printed, or the stored result itself. `null` if there is none.
-pub(super) fn result_of(record: &Record) -> Value {
-    let Some(outcome) = &record.outcome else { return Value::Null };
+/// The result of an operation: what a command printed, or the stored result itself. Empty if there is none.
+pub(super) fn result_of(record: &Record) -> String {
     if summary(record).is_some() {
-        return serde_json::from_slice(&printed(record)).unwrap_or_default();
+        return String::from_utf8(printed(record)).unwrap_or_default();
     }
-    outcome.data.as_ref().and_then(|data| serde_json::from_str(data.get()).ok()).unwrap_or_default()
+    let data = record.outcome.as_ref().and_then(|outcome| outcome.data.as_ref());
+    data.map(|data| data.get().to_owned()).unwrap_or_default()
+}
+
+/// The whole result as JSON for a variable, with the characters that it has; a text that is not JSON becomes a string.
+/// Or why there is none: a command must not take something else for it.
+pub(super) fn in_variable(record: &Record) -> Result<String, &'static str> {
+    let (is_cut, text) = match summary(record) {
+        Some(summary) => {
+            let text = String::from_utf8(printed(record)).map_err(|_| "the result is not text")?;
+            (summary.cut, text)
+        }
+        None => (false, result_of(record)),
+    };
+    if is_cut {
+        return Err("less is stored than the command printed");
+    }
+    if text.contains(onceward::REDACTED) {
+        return Err("a part of the result was redacted");
+    }
+    if text.contains('\0') {
+        return Err("the result has a zero byte");
+    }
+    let is_json = serde_json::from_str::<&RawValue>(&text).is_ok();
+    let json = if is_json { text.trim().to_owned() } else { Value::String(text).to_string() };
+    if json.len() > MAX_VARIABLE { Err("the result is longer than 64 KiB") } else { Ok(json) }
 }
 
 /// All that a command printed on stdout. Empty if less is stored than it printed.

@@ -13,6 +13,7 @@ mod lookup;
 mod preflight;
 pub(crate) mod recording;
 mod respond;
+pub(crate) mod rules;
 mod stdin;
 
 use std::ffi::OsString;
@@ -20,8 +21,8 @@ use std::sync::Arc;
 
 use clap::Args;
 use onceward::{
-    Attempt, Blocking, Class, Compensation, CompensationKind, Decision, Effect, Error, HeldBy, Hold, Inherit,
-    Intent, LivenessSource, Operation, Outcome, Refusal, RepeatRule, Settings, Verdict, Wanted,
+    Attempt, Blocking, Decision, Error, HeldBy, Hold, Inherit, Intent, LivenessSource, Operation, Outcome,
+    Refusal, RepeatRule, Settings, Verdict, Wanted,
 };
 
 use super::ask::{self, Question};
@@ -33,6 +34,7 @@ use child::{Child, Keeping};
 use delivery::Delivery;
 use evidence::Judge;
 pub(crate) use respond::Text;
+use rules::RuleArgs;
 
 /// The variable in which tools for continuous integration and shells pass the W3C trace context on.
 const TRACE_PARENT: &str = "TRACEPARENT";
@@ -42,75 +44,17 @@ const TRACE_PARENT: &str = "TRACEPARENT";
 pub(crate) struct RunArgs {
     #[command(flatten)]
     identity: IdentityArgs,
-    /// What a call may do about a doubt
-    #[arg(long, value_parser = cli::class(), help_heading = "Safety")]
-    class: Option<Class>,
-    /// Command that checks whether an operation in doubt happened (run with `sh -c`): exit 0 yes, exit 10 no,
-    /// anything else cannot tell
-    #[arg(long, value_name = "COMMAND", help_heading = "Safety")]
-    probe: Option<String>,
-    /// More exit codes of the probe that mean "no", for probes like grep (comma-separated)
-    #[arg(long, value_name = "CODES", value_delimiter = ',', help_heading = "Safety",
-          value_parser = cli::exit_code)]
-    probe_no: Vec<i32>,
-    /// How long a request may still be in flight after a doubt: a probe's "no" counts only after that
-    #[arg(long, value_name = "TIME", value_parser = cli::span, help_heading = "Safety")]
-    quarantine: Option<u64>,
-    /// Command that checks a reported success (run with `sh -c`): exit 0 confirmed, exit 10 refuted, anything else
-    /// not yet
-    #[arg(long, value_name = "COMMAND", help_heading = "Safety")]
-    verify: Option<String>,
-    /// Command that takes the effect back (`once undo` runs it with `sh -c`). {data.id} is replaced by that field of
-    /// the command's JSON output, {stdout} by its only line
-    #[arg(long, value_name = "COMMAND", help_heading = "Safety")]
-    undo: Option<String>,
-    /// How long to repeat the check before the answer is "pending"
-    #[arg(long, value_name = "TIME", value_parser = cli::span, help_heading = "Safety")]
-    verify_deadline: Option<u64>,
-    /// Exit codes with which the command says that it did nothing (comma-separated)
-    #[arg(long, value_name = "CODES", value_delimiter = ',', help_heading = "Safety",
-          value_parser = cli::exit_code)]
-    fail_exit: Vec<i32>,
-    /// Exit codes that leave the effect in doubt, even if the table of known programs says otherwise (comma-separated)
-    #[arg(long, value_name = "CODES", value_delimiter = ',', help_heading = "Safety",
-          value_parser = cli::exit_code)]
-    doubt_exit: Vec<i32>,
-    /// Effect of a success [default: from the command's JSON answer, otherwise updated]
-    #[arg(long, value_parser = cli::effect(), help_heading = "Safety")]
-    effect: Option<Effect>,
+    #[command(flatten)]
+    rules: RuleArgs,
     /// Hold the command back: nothing runs until this time has passed, or until you `once release` it (`approve`)
     #[arg(long, value_name = "TIME|approve", value_parser = cli::hold, help_heading = "Safety")]
     hold: Option<Hold>,
     /// Settle a doubt as "did not happen" on your word, which is recorded, and run the command again
     #[arg(long, help_heading = "Safety")]
     again: bool,
-    /// If `once run` itself is killed and the ledger is on a server: let the command continue, or end it
-    #[arg(long, value_name = "WHAT", value_enum, default_value = "keep", help_heading = "Safety")]
-    if_killed: IfKilled,
-    /// Time limit for the command
-    #[arg(long, value_name = "TIME", value_parser = cli::span, help_heading = "Time and tries")]
-    timeout: Option<u64>,
     /// How long to wait for another caller that runs the same operation
     #[arg(long, value_name = "TIME", value_parser = cli::span, help_heading = "Time and tries")]
     wait: Option<u64>,
-    /// How long to replay the result
-    #[arg(long, value_name = "TIME", value_parser = cli::span, help_heading = "Time and tries")]
-    ttl: Option<u64>,
-    /// Retry up to N times when the command definitely had no effect, with exponential back-off
-    #[arg(long, value_name = "N", value_parser = cli::count, help_heading = "Time and tries")]
-    retries: Option<u32>,
-    /// Maximum number of attempts over the operation's lifetime
-    #[arg(long, value_name = "N", value_parser = cli::count, help_heading = "Time and tries")]
-    attempts: Option<u32>,
-    /// Maximum size of the output stored for replay, in bytes
-    #[arg(long, value_name = "BYTES", value_parser = cli::bytes, help_heading = "Output")]
-    max_output: Option<u64>,
-    /// Store the command line with the operation and show it in lists (it may contain secrets)
-    #[arg(long, help_heading = "Output")]
-    store_command: bool,
-    /// Pass the ledger's URL with its password to the command, in ONCE_LEDGER
-    #[arg(long, help_heading = "Safety")]
-    pass_ledger: bool,
     /// Print nothing on stderr about a call that succeeded
     #[arg(long, short, help_heading = "Output")]
     quiet: bool,
@@ -181,8 +125,8 @@ fn call(context: &Context, args: &RunArgs, show: respond::Show<'_>) -> Ended {
         ledger: &ledger,
         command: &args.command,
         stdin: gathered.stdin.as_ref(),
-        pass_ledger: args.pass_ledger(),
-        if_killed: args.if_killed,
+        pass_ledger: args.rules.pass_ledger(),
+        if_killed: args.rules.if_killed,
         said: Some(args),
         begins: &|| {},
     };
@@ -322,13 +266,9 @@ pub(crate) fn operation(
 }
 
 impl RunArgs {
-    fn pass_ledger(&self) -> PassLedger {
-        if self.pass_ledger { PassLedger::Yes } else { PassLedger::No }
-    }
-
     /// The environment for the command.
     fn environment(&self, context: &Context) -> Environment {
-        context.environment(self.pass_ledger())
+        context.environment(self.rules.pass_ledger())
     }
 
     fn operation(&self, gathered: &input::Gathered, settings: &Settings) -> Result<Operation, CommandError> {
@@ -359,39 +299,9 @@ impl RunArgs {
     fn settings(&self, context: &Context, gathered: &input::Gathered) -> Result<Settings, CommandError> {
         let mut settings = input::settings(context, &self.identity, gathered)?;
         let terms = &mut settings.terms;
-        terms.class = self.class.unwrap_or(terms.class);
         terms.wait_ms = self.wait.unwrap_or(terms.wait_ms);
         terms.hold = self.hold.unwrap_or(terms.hold);
-        if let Some(ttl) = self.ttl {
-            terms.keep_results_for(ttl);
-        }
-        terms.retries = self.retries.unwrap_or(terms.retries);
-        terms.max_attempts = self.attempts.unwrap_or(terms.max_attempts);
-        terms.quarantine_ms = self.quarantine.unwrap_or(terms.quarantine_ms);
-        terms.verify_deadline_ms = self.verify_deadline.unwrap_or(terms.verify_deadline_ms);
-        settings.timeout_ms = self.timeout.unwrap_or(settings.timeout_ms);
-        settings.effect = self.effect.unwrap_or(settings.effect);
-        settings.max_output = self.max_output.unwrap_or(settings.max_output);
-        settings.probe = self.probe.clone().or(settings.probe);
-        settings.verify = self.verify.clone().or(settings.verify);
-        if let Some(text) = self.undo.clone() {
-            settings.undo = Some(Compensation { runs: CompensationKind::Command, text });
-        }
-        settings.store_command |= self.store_command;
-        for (said, setting) in [
-            (&self.fail_exit, &mut settings.no_effect_exits),
-            (&self.doubt_exit, &mut settings.doubt_exit),
-            (&self.probe_no, &mut settings.probe_no),
-        ] {
-            if !said.is_empty() {
-                setting.clone_from(said);
-            }
-        }
-        if settings.terms.class == Class::Probed && settings.probe.is_none() {
-            return Err(CommandError::invalid(
-                "the class is probed, but there is no probe; give --probe COMMAND",
-            ));
-        }
+        self.rules.override_settings(&mut settings)?;
         Ok(settings)
     }
 }

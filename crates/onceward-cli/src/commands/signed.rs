@@ -27,6 +27,17 @@ const MAX_KEY: u64 = 16 * 1024;
 /// The members of a signed report.
 const MEMBERS: [&str; 5] = ["settlement", "chain", "signed_at", "public_key", "signature"];
 
+/// The points of Ed25519 whose order divides 8, without the sign. The last two are other encodings of the first two.
+const SMALL_ORDER: [&str; 7] = [
+    "0000000000000000000000000000000000000000000000000000000000000000",
+    "0100000000000000000000000000000000000000000000000000000000000000",
+    "26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05",
+    "c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a",
+    "ecffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
+    "edffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
+    "eeffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
+];
+
 /// What was checked.
 #[derive(Serialize)]
 struct Verified {
@@ -82,7 +93,13 @@ pub(super) fn verify(args: &VerifyReportArgs, json_wanted: bool) -> Ended {
         return Err(refuse("its lines were changed after it was written"));
     }
     let bytes = |text: &str| HEXLOWER_PERMISSIVE.decode(text.as_bytes()).map_err(|_| refuse("it is damaged"));
-    let key = UnparsedPublicKey::new(&ED25519, bytes(public_key)?);
+    let key = bytes(public_key)?;
+    if is_of_small_order(&key) {
+        return Err(refuse(
+            "its public key is one under which a signature can be made without a private key",
+        ));
+    }
+    let key = UnparsedPublicKey::new(&ED25519, key);
     let text = signed_text(settlement, &expected, signed_at)?;
     if key.verify(text.as_bytes(), &bytes(signature)?).is_err() {
         return Err(refuse("the signature does not fit"));
@@ -106,6 +123,13 @@ pub(super) fn verify(args: &VerifyReportArgs, json_wanted: bool) -> Ended {
         )
     });
     Ok(ExitCode::SUCCESS)
+}
+
+/// Whether a public key is a point of small order, in any encoding. One signature fits many texts under such a key.
+fn is_of_small_order(key: &[u8]) -> bool {
+    let mut unsigned = key.to_vec();
+    unsigned.last_mut().into_iter().for_each(|last| *last &= 0x7f);
+    SMALL_ORDER.contains(&HEXLOWER.encode(&unsigned).as_str())
 }
 
 /// The hash chain over a settlement.

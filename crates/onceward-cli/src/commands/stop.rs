@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use onceward::{Barrier, Blocking, Settlement, rfc3339};
+use onceward::{Barrier, Blocking, Operation, Settlement, rfc3339};
 use serde::Serialize;
 
 use super::settlement;
@@ -52,6 +52,7 @@ pub(super) fn resume(context: &Context, args: &ResumeArgs) -> Ended {
     let ledger = context.ledger(IfMissing::Fail)?;
     let scope = styled(BOLD, onceward::text::one_line(&args.scope));
     if args.dry.dry_run {
+        Operation::new("stop").scope(&args.scope).key("stop").intent()?;
         let there = barrier_of(&ledger, &args.scope)?;
         let would = if there.is_some() { "would_update" } else { "would_noop" };
         answer::success(context.global.json, would, &there, || match there {

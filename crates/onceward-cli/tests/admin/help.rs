@@ -223,14 +223,6 @@ fn once_run_help() {
 
               [possible values: created, updated, deleted, noop]
 
-          --hold <TIME|approve>
-              Hold the command back: nothing runs until this time has passed, or until you `once
-              release` it (`approve`)
-
-          --again
-              Settle a doubt as "did not happen" on your word, which is recorded, and run the command
-              again
-
           --if-killed <WHAT>
               If `once run` itself is killed and the ledger is on a server: let the command continue, or
               end it
@@ -244,12 +236,17 @@ fn once_run_help() {
           --pass-ledger
               Pass the ledger's URL with its password to the command, in ONCE_LEDGER
 
+          --hold <TIME|approve>
+              Hold the command back: nothing runs until this time has passed, or until you `once
+              release` it (`approve`)
+
+          --again
+              Settle a doubt as "did not happen" on your word, which is recorded, and run the command
+              again
+
     Time and tries:
           --timeout <TIME>
               Time limit for the command
-
-          --wait <TIME>
-              How long to wait for another caller that runs the same operation
 
           --ttl <TIME>
               How long to replay the result
@@ -259,6 +256,9 @@ fn once_run_help() {
 
           --attempts <N>
               Maximum number of attempts over the operation's lifetime
+
+          --wait <TIME>
+              How long to wait for another caller that runs the same operation
 
     Output:
           --max-output <BYTES>

@@ -35,6 +35,13 @@ fn a_stopped_scope_refuses_new_calls_and_replays_old_ones() {
     assert_eq!(bench.runs(), 3);
     let again = bench.once(&["resume", "nightly"]).exits(0).out();
     assert!(again.contains("was not stopped"), "{again}");
+    // No operation can have these scopes.
+    let long = "s".repeat(5_000);
+    for scope in ["", &long] {
+        for command in [&["stop", scope][..], &["resume", scope], &["resume", scope, "--dry-run"]] {
+            bench.once(command).exits(2);
+        }
+    }
 }
 
 #[test]
@@ -101,4 +108,14 @@ fn a_signed_report_is_checked_offline_and_every_change_is_noticed() {
         bench.once(&["verify-report", "changed.json"]).exits(2);
     }
     bench.once(&["report", "--scope", "nightly", "--sign", "public.pem"]).exits(2);
+    // Keys under which one signature fits every text: the neutral point, with its sign, and encoded otherwise.
+    for (key, last) in [("01", "00"), ("01", "80"), ("ee", "7f")] {
+        let middle = if key == "01" { "00" } else { "ff" };
+        let mut forged: serde_json::Value = serde_json::from_str(&report).unwrap();
+        forged["public_key"] = format!("{key}{}{last}", middle.repeat(30)).into();
+        forged["signature"] = format!("01{}", "00".repeat(63)).into();
+        bench.write("forged.json", forged.to_string());
+        let refused = bench.once(&["verify-report", "forged.json"]).exits(2).err();
+        assert!(refused.contains("public key"), "{refused}");
+    }
 }

@@ -207,8 +207,69 @@ fn the_result_is_also_in_a_variable() {
     let undo = "printf '%s %s' \"$ONCE_RESULT\" \"$ONCE_UNDOES_KEY\" > told";
     bench.once(&["run", "--key", "k", "--undo", undo, "--", "cat", "printed"]).exits(0);
     bench.once(&["undo", "k", "--stored"]).exits(0);
-    assert_eq!(bench.read("told"), r#"{"name":"a b; touch PWNED"} k"#);
+    assert_eq!(bench.read("told"), r#"{"name": "a b; touch PWNED"} k"#);
     assert!(!bench.path("PWNED").exists());
+}
+
+/// The variable has the characters of the result, or it is not there. It never has the result of something else.
+#[test]
+fn the_variable_is_the_result_or_is_not_there() {
+    let bench = Bench::new();
+    bench.script("tell", r#"printf '%s' "${ONCE_RESULT-none}" > told"#);
+    let tell = |key: &str, redact: &str| {
+        bench.write("policy.toml", format!("[operation.cat]\nredact = [{redact}]\n"));
+        let config = ["--config", "policy.toml"];
+        let run = ["run", "--key", key, "--undo", "./tell", "--", "cat", "printed"];
+        bench.once(&[&config[..], &run].concat()).exits(0);
+        // A compensation whose text names the variable does not run without it.
+        let named = "printf '%s' \"$ONCE_RESULT\" > told";
+        let refused = bench.once(&[&config[..], &["undo", key, "--dry-run", "--undo", named]].concat());
+        let mut undo = bench.command(&[&config[..], &["undo", key, "--stored"]].concat());
+        let undone = undo.env("ONCE_RESULT", "of an outer compensation").output().unwrap();
+        assert!(undone.status.success(), "{key}: {undone:?}");
+        (bench.read("told"), refused.out().contains("it reads ONCE_RESULT"))
+    };
+    bench.write("printed", "{\"amount\": 1.10, \"id\": 12345678901234567890123}\n");
+    let same = r#"{"amount": 1.10, "id": 12345678901234567890123}"#.to_owned();
+    assert_eq!(tell("exact", ""), (same, false));
+    bench.write("printed", "order 17 of alice\n");
+    assert_eq!(tell("text", ""), (r#""order 17 of alice\n""#.to_owned(), false));
+    bench.write("printed", format!("{{\"pad\":\"{}\"}}", "x".repeat(70_000)));
+    assert_eq!(tell("long", ""), ("none".to_owned(), true));
+    bench.write("printed", r#"{"id":"x","card":"4111"}"#);
+    assert_eq!(tell("redacted", "'json:/card'"), ("none".to_owned(), true));
+    bench.write("printed", b"{\"id\":\"\xff\"}");
+    assert_eq!(tell("bytes", ""), ("none".to_owned(), true));
+}
+
+#[test]
+fn a_value_has_the_digits_of_the_result_and_a_misspelt_field_is_refused() {
+    let bench = Bench::new();
+    bench.script("take", r#"echo "$1" >> taken"#);
+    for (key, field, printed) in [
+        ("version", "{version}", r#"{"version":1.10}"#),
+        ("exponent", "{id}", r#"{"id":1e3}"#),
+        ("long", "{id}", r#"{"id":0.12345678901234567890123}"#),
+        ("first", "{0.id}", r#"[{"id":"7"}]"#),
+        ("json", r#"'{"id":"{id}"}'"#, r#"{"id":"8"}"#),
+    ] {
+        let undo = format!("./take {field}");
+        bench.once(&["run", "--key", key, "--undo", &undo, "--", "echo", printed]).exits(0);
+        bench.once(&["undo", key, "--stored"]).exits(0);
+    }
+    let taken = bench.read("taken");
+    let taken: Vec<&str> = taken.lines().collect();
+    assert_eq!(taken, ["1.10", "1e3", "0.12345678901234567890123", "7", r#"{"id":"8"}"#]);
+    bench.once(&["run", "--key", "fresh", "--", "echo", "{}"]).exits(0);
+    for wrong in ["{@id}", "{data/id}", "{items[0]}", "{ data.id }", "{data.id"] {
+        let undo = format!("./take {wrong}");
+        let run = bench.once(&["run", "--key", wrong, "--undo", &undo, "--", "touch", "RAN"]).exits(2);
+        assert!(run.err().contains("is not a field"), "{}", run.err());
+        bench.write("policy.toml", format!("[operation.touch]\nundo = \"{undo}\"\n"));
+        bench.once(&["config", "check", "policy.toml"]).exits(2);
+        bench.once(&["undo", "fresh", "--undo", &undo]).exits(1);
+    }
+    assert!(!bench.path("RAN").exists());
 }
 
 #[test]
@@ -327,4 +388,55 @@ fn mistakes_are_named() {
     bench.once(&["undo", "nothing"]).exits(5);
     bench.once(&["undo", "hotel", "--since", "hotel"]).exits(2);
     assert_eq!(world(&bench), ["hotel"]);
+}
+
+#[test]
+fn a_compensation_that_says_that_nothing_happened_takes_nothing_back() {
+    let bench = bench();
+    for (name, envelope) in [
+        ("planned", r#"{"ok":true,"effect":"would_delete","happened":"no","ran":false}"#),
+        ("nothing", r#"{"ok":true,"effect":"noop","happened":"no","ran":false}"#),
+        ("read", r#"{"ok":true,"effect":"noop","happened":"no","ran":true}"#),
+        ("held", r#"{"ok":true,"effect":"held","happened":"no","ran":false}"#),
+        ("unknown", r#"{"ok":true,"effect":"updated","happened":"unknown","ran":true}"#),
+    ] {
+        book(&bench, name, &[]);
+        bench.script("answer", &format!("echo '{envelope}'"));
+        let said = bench.json(&["undo", name, "--undo", "./answer"]);
+        assert_eq!(results(&said), [(name.to_owned(), "in_doubt".to_owned())], "{said}");
+    }
+    let report = bench.once(&["report", "--scope", "trip"]).exits(0).out();
+    assert!(report.contains("0 undone"), "{report}");
+}
+
+#[test]
+fn a_compensation_that_the_policy_calls_a_read_is_not_run() {
+    let bench = bench();
+    book(&bench, "hotel", &[]);
+    for (pattern, is_found) in [("undo:hotel", true), ("undo:*", true), ("*", false)] {
+        bench.write("policy.toml", format!("[operation.\"{pattern}\"]\nclass = \"read\"\n"));
+        let check = bench.once(&["config", "check", "policy.toml"]);
+        assert_eq!(check.exit, if is_found { 2 } else { 0 }, "{pattern}: {}", check.err());
+        if is_found {
+            let refused = bench.once(&["--config", "policy.toml", "undo", "hotel", "--stored"]);
+            assert_eq!((refused.exit, world(&bench)), (2, vec!["hotel".to_owned()]), "{}", refused.err());
+            continue;
+        }
+        for more in [&["--dry-run"][..], &[]] {
+            let undo = [&["--config", "policy.toml", "undo", "hotel", "--stored"], more].concat();
+            let said = bench.once(&undo);
+            assert!(said.out().contains("use once, idempotent or keyed"), "{}", said.out());
+        }
+        assert_eq!(world(&bench), ["hotel"], "{pattern}");
+    }
+}
+
+#[test]
+fn an_undo_of_a_branch_can_begin_after_what_it_inherited() {
+    let bench = bench();
+    book(&bench, "flight", &[]);
+    let more = ["run", "--scope", "trip-b", "--from", "trip@flight", "--key", "hotel", "--undo", UNBOOK];
+    bench.once(&[&more[..], &["--", "./book", "hotel"]].concat()).exits(0);
+    bench.once(&["undo", "--scope", "trip-b", "--since", "flight", "--stored"]).exits(0);
+    assert_eq!(world(&bench), ["flight"], "the branch takes back its own operations only");
 }

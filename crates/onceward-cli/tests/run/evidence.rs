@@ -237,3 +237,41 @@ fn the_last_of_several_commands_does_not_speak_for_the_others() {
     charges_once(&bench, "make", "make -s");
     charges_once(&bench, "behind", "env A=b timeout 20 sh -c './pay.sh; ./tool'");
 }
+
+#[test]
+fn a_success_that_says_that_nothing_happened_is_none() {
+    let bench = Bench::new();
+    let said = |effect: &str, happened: &str, ran: bool| {
+        format!(r#"{{"ok":true,"effect":"{effect}","happened":"{happened}","ran":{ran}}}"#)
+    };
+    for (key, envelope, state) in [
+        ("planned", said("would_create", "no", false), "failed"),
+        ("nothing", said("noop", "no", false), "failed"),
+        ("held", said("held", "no", false), "in_doubt"),
+        ("unknown", said("updated", "unknown", true), "in_doubt"),
+        ("read", said("noop", "no", true), "done"),
+        ("done", said("created", "yes", true), "done"),
+        (
+            "batch",
+            format!("{{}}\n{}", said("held", "no", false).replacen('{', "{\"_summary\":true,", 1)),
+            "in_doubt",
+        ),
+    ] {
+        bench.script("tool", &format!("cat <<'END'\n{envelope}\nEND"));
+        let exit = bench.once(&["run", "--key", key, "--", "./tool"]).exit;
+        assert_eq!(exit == 0, state == "done", "{key}: exit {exit}");
+        assert_eq!(bench.json(&["show", key])["data"]["state"], state, "{key}");
+        // A shell runs several commands, and the answer may be that of one of them.
+        let in_shell = format!("{key}-sh");
+        bench.once(&["run", "--key", &in_shell, "--", "sh", "-c", "./tool"]);
+        let state = if state == "failed" { "in_doubt" } else { state };
+        assert_eq!(bench.json(&["show", &in_shell])["data"]["state"], state, "{in_shell}");
+    }
+    let read = bench.json(&["show", "read"]);
+    assert_eq!(read["data"]["outcome"]["effect"], "noop", "{read}");
+    // Nor is it one if the answer is long.
+    let long =
+        format!("{}{}\"}}", r#"{"ok":true,"effect":"held","happened":"no","pad":""#, "x".repeat(400_000));
+    bench.write("long", &long);
+    bench.once(&["run", "--key", "long", "--", "cat", "long"]).exits(79);
+}

@@ -177,6 +177,62 @@ fn an_edit_holds_another_command_in_its_place() {
     bench.once(&edit).exits(6);
 }
 
+/// A command that charges someone, what takes the charge of alice back, and a probe that asks about alice.
+const CHARGE: &str = "echo \"charge $0\" >> effects; exit $1";
+const REFUND_ALICE: &str = "echo 'refund alice' >> effects";
+const WAS_ALICE: &str = "grep -q 'charge alice' effects || exit 10";
+
+#[test]
+fn an_edit_keeps_no_compensation_and_no_probe_of_the_old_command() {
+    let bench = Bench::new();
+    let hold = ["run", "--key", "a", "--hold", "approve", "--quarantine", "0s", "--class", "idempotent"];
+    let rules = ["--undo", REFUND_ALICE, "--probe", WAS_ALICE, "--fail-exit", "1"];
+    let charge = |who, exit| ["--", "sh", "-c", CHARGE, who, exit];
+    bench.once(&[&hold[..], &rules, &charge("alice", "0")].concat()).exits(0);
+    let edit = [&["edit", "a"][..], &charge("bob", "1")].concat();
+    let planned = bench.once(&[&edit[..2], &["--dry-run"], &edit[2..]].concat()).exits(0).out();
+    for says in ["no undo, no probe, no verify", "class once", "dropped: undo `echo 'refund alice'"] {
+        assert!(planned.contains(says), "{says}: {planned}");
+    }
+    let edited = bench.json(&edit);
+    assert_eq!(json!([edited["data"]["undo"], edited["data"]["probe"]]), json!([null, null]), "{edited}");
+    let new = edited["data"]["held"]["id"].as_str().unwrap().to_owned();
+    // The exit code that the old command declared proves nothing about the new one.
+    bench.once(&["release", &new]).exits(79);
+    assert_eq!(bench.once(&["undo", &new, "--stored"]).exit, 79, "the probe of the old command is not asked");
+    bench.once(&["settle", &new, "--as", "done"]).exits(0);
+    bench.once(&["undo", &new, "--stored"]).exits(1);
+    assert_eq!(std::fs::read_to_string(bench.path("effects")).unwrap(), "charge bob\n");
+}
+
+#[test]
+fn what_applies_to_an_edited_command_is_what_the_flags_and_the_policy_say_about_it() {
+    let bench = Bench::new();
+    let policy = "[operation.sh]\nundo = 'echo of-sh'\n[operation.env]\nundo = 'echo of-env'\n";
+    std::fs::write(bench.path("policy.toml"), policy).unwrap();
+    let once = |arguments: &[&str]| bench.json(&[&["--config", "policy.toml"], arguments].concat());
+    let held = |key: &str, name: &[&str]| {
+        once(&[&["run", "--key", key, "--hold", "approve"], name, &["--", "sh", "-c", "true"]].concat());
+    };
+    for (key, name) in
+        [("a", &[][..]), ("b", &["--name", "charge"]), ("c", &["--name", "charge"]), ("d", &[])]
+    {
+        held(key, name);
+    }
+    let data = |edit: &[&str]| {
+        let edited = once(edit);
+        json!([edited["data"]["name"], edited["data"]["undo"]])
+    };
+    assert_eq!(data(&["edit", "a", "--", "env", "true"]), json!(["env", "echo of-env"]));
+    // A name that the caller chose is the kind of action, unless the program is another one.
+    assert_eq!(data(&["edit", "b", "--", "sh", "-c", "exit 3"]), json!(["charge", null]));
+    assert_eq!(data(&["edit", "c", "--", "env", "true"]), json!(["env", "echo of-env"]));
+    assert_eq!(
+        data(&["edit", "d", "--undo", "echo own", "--", "sh", "-c", "exit 3"]),
+        json!(["sh", "echo own"])
+    );
+}
+
 #[test]
 fn what_is_held_is_listed_with_what_would_run() {
     let bench = Bench::new();
@@ -206,6 +262,14 @@ fn a_dry_run_says_that_it_would_be_held() {
     assert!(!bench.path("once.db").exists());
     let missing = bench.once(&["run", "--key", "a", "--hold", "10m", "--", "./no-such-command"]);
     assert_eq!(missing.exit, 127, "a command that cannot be started is not held: {}", missing.err());
+}
+
+#[test]
+fn a_caller_that_does_not_want_a_hold_does_not_get_exit_0() {
+    let bench = Bench::new();
+    held(&bench).exits(0);
+    bench.once(&["run", "--key", "a", "--hold", "no", "--", "sh", "-c", COUNTED]).exits(4);
+    assert_eq!(bench.runs(), 0);
 }
 
 #[test]

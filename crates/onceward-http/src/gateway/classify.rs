@@ -6,6 +6,10 @@ use serde_json::Value;
 use super::rules::{Replay, Sign};
 use super::upstream::Ruling;
 use crate::evidence::rejects;
+use crate::headers::only;
+
+/// The header in which a gateway says whether the operation happened.
+const HAPPENED: &str = "once-happened";
 
 /// What an answer proves.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,6 +32,34 @@ pub(crate) enum Verdict {
 
 /// Classifies a complete answer.
 pub(crate) fn verdict(ruling: &Ruling, status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Verdict {
+    match of_vendor(ruling, status, headers, body) {
+        verdict @ (Verdict::Done | Verdict::Accepted) => {
+            denial_of_success(headers).map_or(verdict, Verdict::Unknowable)
+        }
+        verdict @ (Verdict::Final | Verdict::Rejected) => {
+            denial_of_refusal(headers).map_or(verdict, Verdict::Unknowable)
+        }
+        verdict @ (Verdict::InFlight | Verdict::Doubt(_) | Verdict::Unknowable(_)) => verdict,
+    }
+}
+
+/// What an upstream that is a gateway itself says against its own success. Every server can send such a header, so it
+/// only raises a doubt about what the status says.
+pub(crate) fn denial_of_success(headers: &HeaderMap) -> Option<String> {
+    let is_denied = headers.contains_key(HAPPENED) && only(headers, HAPPENED) != Some("yes");
+    is_denied.then(|| {
+        "the upstream is a gateway and does not say that it happened: it may be held back there, and happen later"
+            .to_owned()
+    })
+}
+
+/// The same against its own refusal.
+fn denial_of_refusal(headers: &HeaderMap) -> Option<String> {
+    let is_denied = headers.contains_key(HAPPENED) && only(headers, HAPPENED) != Some("no");
+    is_denied.then(|| "the upstream is a gateway and does not say that nothing happened".to_owned())
+}
+
+fn of_vendor(ruling: &Ruling, status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Verdict {
     let answer = Answer { status, headers, body, json: serde_json::from_slice(body).ok() };
     let signs = &ruling.signs;
     let said = format!("the upstream answered with status {}", status.as_u16());

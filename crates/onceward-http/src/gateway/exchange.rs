@@ -145,6 +145,9 @@ impl Exchange {
             let reply = match received {
                 Received::Whole(reply) => reply,
                 Received::Large(head, begun, rest) => {
+                    if let Some(why) = classify::denial_of_success(&head.headers) {
+                        return Err(Failure::in_doubt(why).stopped());
+                    }
                     self.live().stream = Some((head, begun, rest));
                     return Ok(sent.done_without_result(self.ruling.effect));
                 }

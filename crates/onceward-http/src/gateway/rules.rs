@@ -239,7 +239,7 @@ impl Rule {
             }
         }
         if let Some(undo) = &self.undo {
-            note(undo.target().map(|_| ()).map_err(|invalid| InvalidInput::new(format!("undo: {invalid}"))));
+            note(undo.check().map_err(|invalid| InvalidInput::new(format!("undo: {invalid}"))));
         }
         if self.class == Some(Class::Probed) && self.probe.is_none() {
             note(Err(InvalidInput::new(

@@ -51,3 +51,22 @@ async fn a_stop_cancels_what_is_held_and_it_is_never_sent() {
     assert_ne!(rig.post(CHARGE, &headers, "amount=1").await.status, StatusCode::OK);
     assert_eq!(vendor.effects(), 0);
 }
+
+/// A gateway that calls another one does not take "held" for a success.
+#[tokio::test]
+async fn what_another_gateway_holds_back_is_in_doubt() {
+    let vendor = Vendor::start(Some("idempotency-key")).await;
+    let inner = Rig::start(&stripe(&vendor, HOLD)).await;
+    let outer = format!(
+        "[upstream.api]\nurl = \"{}/gw/stripe\"\nallow_private = true\nbackoff = \"20ms\"\ntimeout = \"3s\"\n",
+        inner.url
+    );
+    let outer = Rig::start(&outer).await;
+    let headers = [("idempotency-key", "k"), ("authorization", "Bearer x")];
+    let got = outer.post("/gw/api/v1/charges", &headers, "amount=1").await;
+    assert_eq!(got.header("once-happened"), Some("unknown"), "{got:?}");
+    assert!(String::from_utf8_lossy(&got.body).contains("held back"), "{got:?}");
+    assert_eq!((inner.states().await, outer.states().await), (vec![State::Staged], vec![State::InDoubt]));
+    let done = outer.post("/gw/api/v1/other", &[("idempotency-key", "k2")], "amount=1").await;
+    assert_eq!((done.status, done.header("once-happened")), (StatusCode::OK, Some("yes")), "{done:?}");
+}

@@ -9,7 +9,7 @@ use onceward::{
 };
 use tokio::sync::Semaphore;
 
-use crate::call::ending::{ending, task_of};
+use crate::call::ending::{Aim, ending, task_of};
 use crate::call::question::{self, ProbeReply};
 use crate::call::rejections::Called;
 use crate::proxy_state::ProxyState;
@@ -133,7 +133,8 @@ impl ProxyState {
                 let (tool, arguments) = (&job.call.tool, job.call.arguments());
                 let listing = || lock(&self.catalogue).listing(tool);
                 let called = Called { tool, arguments, listing: &listing };
-                let ended = ending(&line, &called, &job.rules, sent);
+                let aim = if attempt.is_compensation() { Aim::Undo } else { Aim::Effect };
+                let ended = ending(&line, &called, &job.rules, aim, sent);
                 job.denied.store(ended.denies, Ordering::SeqCst);
                 (CallAnswer::FromServer(line), ended.outcome)
             }

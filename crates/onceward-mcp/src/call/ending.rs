@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use onceward::{Dispatched, Done, Failure, OnToolError, Settings};
+use onceward::{Dispatched, Done, Effect, Failure, OnToolError, Settings, Told};
 use serde_json::value::RawValue;
 
 use crate::call::question;
@@ -10,6 +10,7 @@ use crate::call::rejections::{Called, Evidence, evidence, has_no_tools};
 use crate::tools::rules::ToolRules;
 use crate::wire::message::Head;
 use crate::wire::raw::{self, Object};
+use crate::wire::tool_call::PREFIX;
 
 /// Error codes that no tool can cause: the message could not be parsed, or its headers or version are wrong.
 const UNREAD: [i64; 3] = [-32700, -32020, -32022];
@@ -30,7 +31,13 @@ pub(crate) struct Ended {
 }
 
 /// Derives the effect from the server's answer.
-pub(crate) fn ending(line: &[u8], called: &Called<'_>, rules: &ToolRules, sent: Dispatched) -> Ended {
+pub(crate) fn ending(
+    line: &[u8],
+    called: &Called<'_>,
+    rules: &ToolRules,
+    aim: Aim,
+    sent: Dispatched,
+) -> Ended {
     let plain = |outcome| Ended { outcome, denies: false };
     let head = std::str::from_utf8(line).ok().and_then(Head::parse);
     let Some(head) = head else {
@@ -50,26 +57,70 @@ pub(crate) fn ending(line: &[u8], called: &Called<'_>, rules: &ToolRules, sent: 
         .then(|| RawValue::from_string(text.to_owned()).ok())
         .flatten()
         .map(Arc::<RawValue>::from);
-    if result.get("resultType") == Some("\"input_required\"") {
-        return plain(Err(Failure::no_effect("the server asked for input before it acted").with(kept, None)));
+    let doubt = |why: &str| plain(Err(Failure::in_doubt(why).with(kept.clone(), None)));
+    match result.get("resultType") {
+        None | Some("\"complete\"") => {}
+        Some("\"input_required\"") => {
+            let why = "the server asked for input before it acted";
+            return plain(Err(Failure::no_effect(why).with(kept, None)));
+        }
+        Some("\"task\"") if task_of(text).is_some() => {}
+        Some(_) => return doubt("the server's answer is a kind of result that is not known here"),
     }
+    if result.get("task").is_some() && task_of(text).is_none() {
+        return doubt("the server's answer is a task without an id");
+    }
+    // The answer of a tool or a proxy that is an Onceward itself says whether the effect happened.
+    let told = own_word(&result).map(|told| match aim {
+        Aim::Effect => told,
+        Aim::Undo => told.of_compensation(),
+    });
+    let unchanged = match told {
+        Some(Told::NoEffect(said)) => {
+            return plain(Err(Failure::no_effect(format!("the tool {said}")).with(kept, None)));
+        }
+        // It may take a person to release it, so another try now tells nothing new.
+        Some(Told::InDoubt(said)) => {
+            return plain(Err(Failure::in_doubt(format!("the tool {said}")).with(kept, None).stopped()));
+        }
+        Some(Told::Unchanged(_)) => true,
+        None => false,
+    };
     match result.get("isError") {
-        None | Some("false" | "null") => {}
+        None | Some("false") => {}
         Some("true") => {
             // A result that is too long to store is not searched either.
             let words = kept.as_ref().map(|_| question::words_of(&result)).unwrap_or_default();
             return of_tool_error(&words.join("\n"), called, rules, sent, kept);
         }
         Some(_) => {
-            let why = "the server's answer does not say whether the tool failed: isError is not a boolean";
-            return plain(Err(Failure::in_doubt(why).with(kept, None)));
+            return doubt(
+                "the server's answer does not say whether the tool failed: isError is not a boolean",
+            );
         }
     }
-    let effect = rules.settings.effect;
+    let effect = if unchanged { Effect::Noop } else { rules.settings.effect };
     plain(Ok(match kept {
         Some(kept) => sent.done_with_json(effect, kept),
         None => sent.done_without_result(effect),
     }))
+}
+
+/// What the call is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Aim {
+    /// Its own effect.
+    Effect,
+    /// It takes another call back.
+    Undo,
+}
+
+/// What a tool says about its effect in the contract's envelope: in its structured content, or in the note of another
+/// proxy. The worse of the two counts.
+fn own_word(result: &Object<'_>) -> Option<Told> {
+    let note = result.object("_meta").and_then(|meta| meta.get(&format!("{PREFIX}effect")));
+    let told = [result.get("structuredContent"), note].into_iter().flatten();
+    told.filter_map(|envelope| Told::by_envelope(envelope.as_bytes())).max()
 }
 
 /// A result with `isError`. SDKs create one for every exception, so it alone proves nothing.
@@ -165,10 +216,8 @@ fn may_be_of_tool(code: i64) -> bool {
 /// The task id, if the result is only a task.
 pub(crate) fn task_of(result: &str) -> Option<String> {
     let result = Object::parse(result)?;
-    if result.get("resultType") == Some("\"task\"") {
-        return result.string("taskId");
-    }
-    result.object("task")?.string("taskId")
+    let own = (result.get("resultType") == Some("\"task\"")).then(|| result.string("taskId")).flatten();
+    own.or_else(|| result.object("task")?.string("taskId"))
 }
 
 #[cfg(test)]
@@ -185,7 +234,7 @@ mod tests {
     fn outcome_of(line: &str, rules: &ToolRules) -> String {
         let listing = || Some(Listing { input: "{}".to_owned(), has_output: true });
         let called = Called { tool: "pay", arguments: "[]", listing: &listing };
-        let ended = ending(line.as_bytes(), &called, rules, onceward::atomic::dispatch());
+        let ended = ending(line.as_bytes(), &called, rules, Aim::Effect, onceward::atomic::dispatch());
         match ended.outcome {
             Ok(_) if ended.denies => "done, denied".to_owned(),
             Ok(_) => "done".to_owned(),
@@ -200,11 +249,21 @@ mod tests {
             serde_json::json!({"id": 1, "result": {"isError": true, "content": [{"text": text}]}}).to_string()
         };
         assert_eq!(outcome_of(r#"{"id":1,"result":{"content":[]}}"#, &plain), "done");
-        for done in ["{}", r#"{"isError":false}"#, r#"{"isError":null}"#] {
+        let tasks =
+            [r#"{"resultType":"task","taskId":"t"}"#, r#"{"resultType":"task","task":{"taskId":"t"}}"#];
+        for done in ["{}", r#"{"isError":false}"#, r#"{"resultType":"complete"}"#].into_iter().chain(tasks) {
             assert_eq!(outcome_of(&format!(r#"{{"id":1,"result":{done}}}"#), &plain), "done", "{done}");
         }
         let of_no_tool = ["null", "\"text\"", "7", "true", "[]", "[{}]"];
-        let undecided = ["\"true\"", "\"false\"", "1", "[]", "{}"].map(|is| format!(r#"{{"isError":{is}}}"#));
+        let unknown = [r#"{"resultType":"task"}"#, r#"{"resultType":7}"#, r#"{"resultType":"partial"}"#]
+            .into_iter()
+            .chain([r#"{"task":{}}"#, r#"{"task":null,"content":[]}"#]);
+        for result in unknown {
+            let outcome = outcome_of(&format!(r#"{{"id":1,"result":{result}}}"#), &plain);
+            assert!(outcome.contains("InDoubt"), "{result}: {outcome}");
+        }
+        let undecided =
+            ["null", "\"true\"", "\"false\"", "1", "[]", "{}"].map(|is| format!(r#"{{"isError":{is}}}"#));
         for result in of_no_tool.map(str::to_owned).iter().chain(&undecided) {
             let outcome = outcome_of(&format!(r#"{{"id":1,"result":{result}}}"#), &plain);
             assert!(outcome.contains("InDoubt"), "{result}: {outcome}");
@@ -247,9 +306,55 @@ mod tests {
     }
 
     #[test]
+    fn the_word_of_another_onceward_counts() {
+        let rules = tool_rules("");
+        let said = |ok: bool, effect: &str, happened: &str, ran: bool| {
+            let (ok, ran) = (serde_json::Value::from(ok), serde_json::Value::from(ran));
+            serde_json::json!({"ok": ok, "effect": effect, "happened": happened, "ran": ran})
+        };
+        let of_tool = |envelope| serde_json::json!({"structuredContent": envelope, "isError": false});
+        let of_proxy =
+            |envelope| serde_json::json!({"_meta": {"dev.onceward/effect": envelope}, "content": []});
+        let failed = |result: &serde_json::Value| {
+            let mut result = result.clone();
+            result["isError"] = true.into();
+            result
+        };
+        let (held, planned) = (said(true, "held", "no", false), said(true, "would_create", "no", false));
+        let (unknown, refused) = (said(true, "updated", "unknown", true), said(false, "noop", "no", false));
+        let done = said(true, "created", "yes", true);
+        for (result, expected) in [
+            (of_tool(held.clone()), "InDoubt"),
+            (of_proxy(held.clone()), "InDoubt"),
+            (of_tool(planned.clone()), "NoEffect"),
+            (of_proxy(planned), "NoEffect"),
+            (of_tool(unknown), "InDoubt"),
+            (failed(&of_tool(refused)), "NoEffect"),
+            (of_tool(said(true, "noop", "no", true)), "done"),
+            (of_tool(done.clone()), "done"),
+            (of_proxy(done.clone()), "done"),
+            // The proxy took the word of a tool for a success.
+            (
+                serde_json::json!({"structuredContent": held, "_meta": {"dev.onceward/effect": done}}),
+                "InDoubt",
+            ),
+        ] {
+            let line = serde_json::json!({"id": 1, "result": result}).to_string();
+            let outcome = outcome_of(&line, &rules);
+            assert!(outcome.contains(expected), "{line}: {outcome}");
+        }
+        let read =
+            serde_json::json!({"id": 1, "result": of_tool(said(true, "noop", "no", true))}).to_string();
+        let called = Called { tool: "pay", arguments: "[]", listing: &|| None };
+        let ended = ending(read.as_bytes(), &called, &rules, Aim::Undo, onceward::atomic::dispatch());
+        assert!(ended.outcome.is_err(), "a read takes nothing back");
+    }
+
+    #[test]
     fn a_task_is_found_in_either_era() {
         assert_eq!(task_of(r#"{"resultType":"task","taskId":"t"}"#).as_deref(), Some("t"));
         assert_eq!(task_of(r#"{"task":{"taskId":"u"}}"#).as_deref(), Some("u"));
+        assert_eq!(task_of(r#"{"resultType":"task","task":{"taskId":"v"}}"#).as_deref(), Some("v"));
         assert_eq!(task_of(r#"{"taskId":"t"}"#), None);
     }
 }

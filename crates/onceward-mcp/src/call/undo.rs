@@ -4,7 +4,6 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
 use onceward::{Class, Error, Hold, Intent, InvalidInput, Receipt, Settings};
-use serde_json::Value;
 
 use crate::call::attempt::GuardedCall;
 use crate::proxy_state::ProxyState;
@@ -23,8 +22,8 @@ pub(crate) const UNDO_ID: &str = "\"once-undo\"";
 pub struct UndoCall {
     /// The tool.
     pub tool: String,
-    /// Its arguments.
-    pub arguments: Value,
+    /// Its arguments, as JSON.
+    pub arguments: String,
 }
 
 impl ProxyState {
@@ -107,7 +106,7 @@ pub struct UndoRules {
 impl UndoCall {
     /// The request that is sent to the server.
     fn request(&self, era: &str) -> Option<ToolCall> {
-        let (name, arguments) = (raw::quoted(&self.tool), self.arguments.to_string());
+        let (name, arguments) = (raw::quoted(&self.tool), &self.arguments);
         let line = Arc::new(format!(
             "{{\"jsonrpc\":\"2.0\",\"id\":{UNDO_ID},\"method\":\"tools/call\",\"params\":{{\"name\":{name},\
              \"arguments\":{arguments},\"_meta\":{era}}}}}"
@@ -118,14 +117,12 @@ impl UndoCall {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]
     fn a_compensation_is_a_call_of_its_tool() {
-        let call = UndoCall { tool: "cancel \"it\"".to_owned(), arguments: json!({"id": 7}) };
+        let call = UndoCall { tool: "cancel \"it\"".to_owned(), arguments: r#"{"id":7.10}"#.to_owned() };
         let request = call.request("{}").unwrap();
-        assert_eq!((request.tool.as_str(), request.arguments()), ("cancel \"it\"", r#"{"id":7}"#));
+        assert_eq!((request.tool.as_str(), request.arguments()), ("cancel \"it\"", r#"{"id":7.10}"#));
     }
 }

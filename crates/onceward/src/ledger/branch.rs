@@ -3,11 +3,11 @@
 use super::Ledger;
 use crate::attempt::Done;
 use crate::barrier::is_in_scope;
-use crate::branch::{Branch, BranchPoint, is_inherited};
+use crate::branch::{Branch, BranchPoint};
 use crate::error::Error;
 use crate::invalid::InvalidInput;
 use crate::operation::{DEFAULT_SCOPE, Intent, Operation};
-use crate::record::{ALIAS_NAME, Class};
+use crate::record::{ALIAS_NAME, Class, Record};
 use crate::settlement::{Continued, Fate, SettlementLine};
 
 /// The key of the record that says what a scope continues.
@@ -91,7 +91,7 @@ impl Ledger {
             let Some(branch) = next else { return Ok(intent) };
             let earlier = intent.clone().in_scope(&branch.point.scope);
             match self.find(&earlier.id).await {
-                Ok((record, state)) if branch.includes(&record) && is_inherited(&record, state) => {
+                Ok((record, state)) if branch.inherits(&record, state) => {
                     return Ok(earlier);
                 }
                 Ok(_) | Err(Error::NotFound { .. }) => {}
@@ -129,7 +129,7 @@ impl Ledger {
         }
         self.refuse_circle(scope, point).await?;
         let (record, _) = self.find(&point.operation).await?;
-        let branch = Branch { point: point.clone(), at_ms: record.created_ms };
+        let branch = Branch { point: point.clone(), at_ms: record.created_ms, made_ms: self.now_ms() };
         let mut next = Some(branch.clone());
         for _ in 0..MOST_ANCESTORS {
             let Some(ancestor) = next else { break };
@@ -163,16 +163,31 @@ impl Ledger {
     /// What the continued scope continues itself. Only what lies before both branch points counts.
     async fn parent(&self, branch: &Branch) -> Result<Option<Branch>, Error> {
         let parent = self.branch_of(&branch.point.scope).await?;
-        Ok(parent.map(|parent| Branch { at_ms: parent.at_ms.min(branch.at_ms), ..parent }))
+        let at_ms = |parent: &Branch| parent.at_ms.min(branch.at_ms);
+        Ok(parent.map(|parent| Branch { at_ms: at_ms(&parent), made_ms: branch.made_ms, ..parent }))
     }
 
     /// What a scope continues, if it is a branch.
     async fn branch_of(&self, scope: &str) -> Result<Option<Branch>, Error> {
         let intent = self.intent(Operation::new(ALIAS_NAME).scope(scope).key(KEY))?;
         let found = self.store().load(&intent.id).await?;
-        let outcome = found.as_deref().and_then(|record| record.outcome.as_ref());
-        let data = outcome.and_then(|outcome| outcome.data.as_ref());
-        Ok(data.and_then(|data| serde_json::from_str(data.get()).ok()))
+        let Some(record) = found else { return Ok(None) };
+        let data = record.outcome.as_ref().and_then(|outcome| outcome.data.as_ref());
+        let branch: Option<Branch> = data.and_then(|data| serde_json::from_str(data.get()).ok());
+        Ok(branch.map(|branch| Branch { made_ms: record.created_ms, ..branch }))
+    }
+
+    /// Whether a scope has an operation from a scope that it continues.
+    pub(super) async fn has_inherited(&self, scope: &str, record: &Record) -> Result<bool, Error> {
+        let mut next = self.branch_of(scope).await?;
+        for _ in 0..MOST_ANCESTORS {
+            let Some(branch) = next else { break };
+            if is_in_scope(&record.scope, &branch.point.scope) && branch.includes(record) {
+                return Ok(true);
+            }
+            next = self.parent(&branch).await?;
+        }
+        Ok(false)
     }
 
     /// What a scope continues, with what it inherits, and what still stands of the branch that it left.
@@ -180,37 +195,34 @@ impl Ledger {
         let Some(branch) = self.branch_of(scope).await? else { return Ok(None) };
         let mut continued = Continued::new(&branch);
         let mut abandoned = Vec::new();
-        self.each_in_scope(&branch.point.scope, Vec::new(), |listed, state| {
-            let fate = Fate::of(&listed.record, state);
-            let stands = matches!(fate, Fate::Standing | Fate::InDoubt | Fate::Held | Fate::Running);
-            if listed.record.detail.undoes.is_some() || !stands {
-                return;
-            }
-            // What is held has no effect to inherit: it begins in the new scope too, if both are released.
-            if branch.includes(&listed.record) && is_inherited(&listed.record, state) {
-                continued.inherited += 1;
-            } else {
-                abandoned.push(SettlementLine::of(&listed.record, state));
-            }
-        })
-        .await?;
-        abandoned.reverse();
-        continued.abandoned = abandoned;
-        let mut next = self.parent(&branch).await?;
+        // The line that was left: all of the continued scope, and what the branch points before it include.
+        let mut line_ms = i64::MAX;
+        let mut next = Some(branch);
         for _ in 0..MOST_ANCESTORS {
-            let Some(ancestor) = next else { break };
-            self.each_in_scope(&ancestor.point.scope, Vec::new(), |listed, state| {
-                let is_compensation = listed.record.detail.undoes.is_some();
-                if !is_compensation
-                    && ancestor.includes(&listed.record)
-                    && is_inherited(&listed.record, state)
-                {
+            let Some(branch) = next else { break };
+            self.each_in_scope(&branch.point.scope, Vec::new(), |listed, state| {
+                let record = &listed.record;
+                let fate = Fate::of(record, state);
+                let stands = matches!(fate, Fate::Standing | Fate::InDoubt | Fate::Held | Fate::Running);
+                if record.detail.undoes.is_some() || !stands {
+                    return;
+                }
+                // What is held has no effect to inherit: it begins in the new scope too, if both are released.
+                if branch.inherits(record, state) {
                     continued.inherited += 1;
+                } else if record.created_ms <= line_ms {
+                    abandoned.push((record.created_ms, SettlementLine::of(record, state)));
                 }
             })
             .await?;
-            next = self.parent(&ancestor).await?;
+            let own = self.branch_of(&branch.point.scope).await?;
+            line_ms = own.map_or(line_ms, |own| line_ms.min(own.at_ms));
+            next = self.parent(&branch).await?;
         }
+        // Lists are newest first, so those of the same time are in order after both turns.
+        abandoned.reverse();
+        abandoned.sort_by_key(|(created_ms, _)| *created_ms);
+        continued.abandoned = abandoned.into_iter().map(|(_, line)| line).collect();
         Ok(Some(continued))
     }
 }

@@ -6,11 +6,10 @@ use super::{Ledger, stopped_error};
 use crate::barrier::is_in_scope;
 use crate::error::{Error, REPLACED_BY};
 use crate::invalid::InvalidInput;
-use crate::json::Json;
 use crate::key::OperationId;
 use crate::operation::{Intent, Operation};
 use crate::policy::{Hold, Terms};
-use crate::record::{Held, Outcome, Record, State};
+use crate::record::{Class, Outcome, Record, State};
 use crate::store::{Begin, Filter, Swap};
 use crate::transition;
 
@@ -97,31 +96,40 @@ impl Ledger {
         Intent::of_held(record, terms, self.identity().secret.as_ref())
     }
 
-    /// Replaces a held operation by one with another request, which is held instead. The old one is cancelled first, so
-    /// that never both can run; a crash in between leaves it cancelled. `hold` sets a new time; without it, the new
-    /// operation is held until the same time as the old one.
+    /// Replaces a held operation by another one, which is held instead. The old one is cancelled first, so that never
+    /// both can run; a crash in between leaves it cancelled. `hold` sets a new time; without it, the new operation is
+    /// held until the same time as the old one.
+    ///
+    /// Only the scope and the time come from the old operation. Its probe, its check and its compensation ask about or
+    /// take back what the old request would have done: give the replacement its own, or start with
+    /// [`Operation::instead_of`] if only the arguments differ.
     ///
     /// # Errors
-    /// [`Error::WrongState`] if it is not held any more, and [`Error::Invalid`] if the request is too large.
+    /// [`Error::WrongState`] if it is not held any more, and [`Error::Invalid`] if the request is too large or the
+    /// replacement only reads.
     pub async fn edit(
         &self,
         id: &OperationId,
-        request: String,
-        command: Option<String>,
+        replacement: Operation,
         hold: Option<Hold>,
     ) -> Result<Edited, Error> {
         let (record, _) = self.find(id).await?;
         let Some(before) = record.held().cloned() else {
             return Err(Error::WrongState { action: "editing", record });
         };
-        let input = Json::parse(&request)?;
-        let mut intent = self.edited_intent(&record, &before, input, request, command)?;
-        match hold {
-            None => {}
+        // The key names the operation that is replaced.
+        let replacement = replacement.scope(&record.scope).key(format!("edit:{}", record.id));
+        let mut intent = self.intent(replacement)?;
+        intent.terms.hold = match hold {
+            None => Hold::Approve,
             Some(Hold::No) => {
                 return Err(InvalidInput::new("an edited operation is held; release it afterwards").into());
             }
-            Some(hold @ (Hold::For(_) | Hold::Approve)) => intent.terms.hold = hold,
+            Some(hold @ (Hold::For(_) | Hold::Approve)) => hold,
+        };
+        if intent.terms.class == Class::Read {
+            let message = format!("{} only reads, and a read is never held; run it instead", intent.name);
+            return Err(InvalidInput::new(message).into());
         }
         if let Some(known) = self.store().load(&intent.id).await? {
             return Err(Error::WrongState {
@@ -149,19 +157,15 @@ impl Ledger {
             }
         }
     }
+}
 
-    /// The intent that replaces a held operation. Its key names the operation that it replaces.
-    fn edited_intent(
-        &self,
-        record: &Record,
-        before: &Held,
-        input: Json,
-        request: String,
-        command: Option<String>,
-    ) -> Result<Intent, Error> {
+impl Operation {
+    /// The operation that replaces a held one if only its arguments differ: the same tool or function, with the same
+    /// terms, probe, check and compensation. Add the input and the request, then use [`Ledger::edit`].
+    #[must_use]
+    pub fn instead_of(record: &Record) -> Self {
         let detail = &record.detail;
         let terms = Terms {
-            hold: Hold::Approve,
             class: detail.class,
             max_attempts: detail.max_attempts,
             retention_ms: detail.retention_ms,
@@ -169,18 +173,12 @@ impl Ledger {
             quarantine_ms: detail.quarantine_ms,
             ..Terms::default()
         };
-        let operation = Operation::new(&record.name)
-            .scope(&record.scope)
-            .key(format!("edit:{}", record.id))
-            .input(input)
+        Self::new(&record.name)
             .terms(terms)
             .probe_command(detail.probe.clone())
             .probe_no(detail.probe_no.clone())
             .verify_command(detail.verify.clone())
             .folder(detail.folder.clone())
             .undo(detail.undo.clone())
-            .command_line(detail.command.as_ref().and(command))
-            .held(&before.surface, before.by, Some(request));
-        self.intent(operation)
     }
 }

@@ -55,8 +55,7 @@ impl Ledger {
     /// [`Error::Invalid`] if no operation can have this scope. When the ledger cannot be read or written; the barrier
     /// may be in place then, and stopping again is safe.
     pub async fn stop(&self, scope: &str, reason: Option<String>) -> Result<Stopped, Error> {
-        // A scope that no operation can have is a mistake.
-        self.intent(Operation::new("stop").scope(scope).key("stop"))?;
+        self.check_scope(scope)?;
         let barrier = Barrier::new(scope, reason, self.now_ms());
         let barrier = self.store().stop(&barrier).await?;
         let mut stopped = Stopped { barrier, cancelled: Vec::new(), asked: Vec::new() };
@@ -119,9 +118,15 @@ impl Ledger {
     /// Lets operations of the scope begin again. Returns the barrier, or `None` if the scope was not stopped.
     ///
     /// # Errors
-    /// When the ledger cannot be written.
+    /// [`Error::Invalid`] if no operation can have this scope. When the ledger cannot be written.
     pub async fn resume(&self, scope: &str) -> Result<Option<Barrier>, Error> {
+        self.check_scope(scope)?;
         Ok(self.store().resume(scope).await?)
+    }
+
+    /// Refuses a scope that no operation can have: it is a mistake.
+    fn check_scope(&self, scope: &str) -> Result<(), Error> {
+        self.intent(Operation::new("stop").scope(scope).key("stop")).map(drop)
     }
 
     /// The stopped scopes, ordered by name.

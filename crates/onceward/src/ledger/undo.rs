@@ -10,7 +10,7 @@ use crate::invalid::InvalidInput;
 use crate::key::{MAX_NAME, OperationId};
 use crate::operation::{Intent, Operation};
 use crate::policy::Hold;
-use crate::record::{Outcome, Record, State, UndoEvidence, Verification};
+use crate::record::{Outcome, Record, State, UndoEvidence, Verification, check_compensation};
 use crate::store::Filter;
 use crate::transition;
 use crate::undo::{Reversal, UndoLine, UndoOutcome, UndoStep, sort_for_undo};
@@ -45,7 +45,7 @@ pub struct ToUndo {
 pub enum UndoStart {
     /// The operation is marked: run the compensation.
     Begun(Box<Undoing>),
-    /// Another undo was faster, or the operation has changed: nothing is run.
+    /// Another undo was faster, the operation has changed, or its compensation is not valid: nothing is run.
     Changed(UndoLine),
 }
 
@@ -71,15 +71,19 @@ impl Operation {
 
 impl Ledger {
     /// What an undo of a scope would do, in the order in which it would do it. With `since`, only operations that were
-    /// begun after that one.
+    /// begun after that one. In a branch it may be one that the scope inherited. What the scope inherited is never part
+    /// of the plan.
     ///
     /// # Errors
     /// [`Error::Invalid`] if `since` is in another scope, [`Error::NotFound`] if there is no such operation, or when
     /// the ledger cannot be read.
     pub async fn undo_plan(&self, scope: &str, since: Option<&OperationId>) -> Result<Vec<UndoStep>, Error> {
+        let mut after_ms = i64::MIN;
         if let Some(id) = since {
             let (record, _) = self.find(id).await?;
-            if !is_in_scope(&record.scope, scope) {
+            if self.has_inherited(scope, &record).await? {
+                after_ms = record.created_ms;
+            } else if !is_in_scope(&record.scope, scope) {
                 return Err(
                     InvalidInput::new(format!("the operation {id} is not in the scope {scope:?}")).into()
                 );
@@ -96,8 +100,9 @@ impl Ledger {
                 if since == Some(&listed.record.id) {
                     break 'pages;
                 }
-                let is_operation = !listed.record.is_alias() && !listed.record.is_event();
-                if !is_in_scope(&listed.record.scope, scope) || !is_operation {
+                let record = &listed.record;
+                let is_meant = is_in_scope(&record.scope, scope) && record.created_ms > after_ms;
+                if !is_meant || record.is_alias() || record.is_event() {
                     continue;
                 }
                 let reversal = Reversal::of(&listed.record, state);
@@ -148,7 +153,7 @@ impl Ledger {
     }
 
     /// The same as [`Ledger::begin_undo`], for a caller that reports lines: if the operation has changed since it was
-    /// planned, there is its line.
+    /// planned, or its compensation is not valid, there is its line.
     ///
     /// # Errors
     /// The ledger's own errors.
@@ -160,6 +165,10 @@ impl Ledger {
                 let now = if record.is_undone() { "undone" } else { state.as_str() };
                 let reversal = Reversal::of(&record, state);
                 Ok(UndoStart::Changed(UndoLine::untouched(&record, reversal, format!("it is {now} now"))))
+            }
+            Err(Error::Invalid(invalid)) => {
+                let (record, reversal) = (&planned.record, planned.reversal);
+                Ok(UndoStart::Changed(UndoLine::untouched(record, reversal, invalid.to_string())))
             }
             Err(error) => Err(error),
         }
@@ -206,9 +215,11 @@ impl Ledger {
     /// compensation. Build `compensation` with [`Operation::undo_of`]. Safe to repeat.
     ///
     /// # Errors
-    /// [`Error::WrongState`] if the operation is not done or was taken back; and the ledger's own errors.
+    /// [`Error::WrongState`] if the operation is not done or was taken back; [`Error::Invalid`] if the compensation's
+    /// class is `read`; and the ledger's own errors.
     pub async fn begin_undo(&self, id: &OperationId, compensation: Operation) -> Result<Undoing, Error> {
         let mut intent = self.intent(compensation)?;
+        check_compensation(&intent.name, intent.terms.class)?;
         // A person has asked for it, so it is not held back once more.
         intent.terms.hold = Hold::No;
         let by = intent.id.clone();

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use crate::invalid::InvalidInput;
 use crate::record::{Compensation, CompensationKind};
+use crate::template::{Template, check_json};
 
 /// A tool of the same MCP server that takes a call back.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -65,6 +66,22 @@ impl Undo {
     }
 }
 
+impl Compensation {
+    /// Checks the fields of the result that it names.
+    ///
+    /// # Errors
+    /// Names what looks like a field and is none.
+    pub fn check(&self) -> Result<(), InvalidInput> {
+        let checked = match self.runs {
+            CompensationKind::Command => Template::parse(&self.text).map(drop),
+            CompensationKind::Tool => ToolUndo::of(self).map_or(Ok(()), |undo| check_json(&undo.args)),
+            CompensationKind::Request => RequestUndo::of(self).map_or(Ok(()), |undo| undo.check()),
+            CompensationKind::Code | CompensationKind::Program => Ok(()),
+        };
+        checked.map_err(|invalid| InvalidInput::new(format!("undo: {invalid}")))
+    }
+}
+
 impl ToolUndo {
     /// The compensation that is stored.
     #[must_use]
@@ -96,6 +113,16 @@ impl RequestUndo {
     #[must_use]
     pub fn of(undo: &Compensation) -> Option<Self> {
         (undo.runs == CompensationKind::Request).then(|| serde_json::from_str(&undo.text).ok()).flatten()
+    }
+
+    /// Checks its target and the fields of the answer that it names.
+    ///
+    /// # Errors
+    /// If there is not exactly one target, or two bodies, or something looks like a field and is none.
+    pub fn check(&self) -> Result<(), InvalidInput> {
+        Template::parse(self.target()?.1)?;
+        self.json.as_ref().map_or(Ok(()), check_json)?;
+        self.form.iter().flat_map(BTreeMap::values).try_for_each(|text| Template::parse(text).map(drop))
     }
 
     /// The method and the path.

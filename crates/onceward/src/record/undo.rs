@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::Class;
+use crate::invalid::InvalidInput;
 use crate::key::OperationId;
 use crate::text::one_line;
 
@@ -68,6 +70,21 @@ impl CompensationKind {
             Self::Tool => "tool",
             Self::Request => "request",
         }
+    }
+}
+
+/// Refuses a compensation that would only read. Reads are not recorded, so it would run again with every undo, and its
+/// success would not count.
+///
+/// # Errors
+/// If the class is `read`.
+pub fn check_compensation(name: &str, class: Class) -> Result<(), InvalidInput> {
+    match class {
+        Class::Read => Err(InvalidInput::new(format!(
+            "{} is of class {class}, but a compensation changes something; use once, idempotent or keyed",
+            one_line(name)
+        ))),
+        Class::Idempotent | Class::Keyed | Class::Probed | Class::Once => Ok(()),
     }
 }
 

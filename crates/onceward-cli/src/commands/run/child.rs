@@ -48,8 +48,8 @@ pub(super) struct Child<'a> {
     pub(super) environment: &'a Environment,
     /// The working folder, if it is not the caller's.
     pub(super) folder: Option<&'a Path>,
-    /// More variables for the command.
-    pub(super) variables: &'a [(&'static str, String)],
+    /// More variables for the command; one without a value is not passed on.
+    pub(super) variables: &'a [(&'static str, Option<String>)],
     pub(super) keeper: Option<Keeping>,
 }
 
@@ -184,7 +184,12 @@ impl Child<'_> {
         family::adopt_orphans();
         let mut command = Command::new(&self.command[0]);
         command.args(&self.command[1..]).envs(super::environment(attempt));
-        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
+        for (name, value) in self.variables {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
         if let Some(folder) = self.folder {
             command.current_dir(folder);
         }

@@ -14,8 +14,8 @@ use crate::commands::ask::{self, Question};
 use crate::context::Context;
 use crate::environment::PassLedger;
 
-/// How much of a result a compensation gets in a variable.
-const MAX_RESULT: usize = 64 * 1024;
+/// The variable with the whole result of the operation that is taken back.
+pub(in crate::commands) const RESULT: &str = "ONCE_RESULT";
 
 /// A compensation that may run.
 pub(in crate::commands) struct Compensate<'a> {
@@ -60,7 +60,7 @@ impl Compensate<'_> {
         }
         let words: Vec<OsString> =
             self.command.map(|text| ["sh", "-c", text].map(OsString::from).into()).unwrap_or_default();
-        let judge = Judge::new(&self.context.policy, self.settings, &words);
+        let judge = Judge::new(&self.context.policy, self.settings, &words).of_compensation();
         let delivery = Delivery::watch();
         let folder = original.detail.folder.as_deref().map(Path::new);
         let variables = about(undoing);
@@ -97,16 +97,15 @@ impl Compensate<'_> {
     }
 }
 
-/// What the command learns about the operation that it takes back.
-fn about(undoing: &Undoing) -> Vec<(&'static str, String)> {
+/// What the command learns about the operation that it takes back. What it cannot learn is not inherited either: that
+/// would be about the operation of another compensation.
+fn about(undoing: &Undoing) -> [(&'static str, Option<String>); 3] {
     let record = &undoing.record;
-    let result = crate::commands::output::result_of(record).to_string();
-    let mut variables =
-        vec![("ONCE_UNDOES", record.id.to_string()), ("ONCE_UNDOES_KEY", record.key.text.clone())];
-    if result.len() <= MAX_RESULT {
-        variables.push(("ONCE_RESULT", result));
-    }
-    variables
+    [
+        ("ONCE_UNDOES", Some(record.id.to_string())),
+        ("ONCE_UNDOES_KEY", Some(record.key.text.clone())),
+        (RESULT, crate::commands::output::in_variable(record).ok()),
+    ]
 }
 
 /// What the probe of an operation says about its compensation: the effect is gone if and only if that has happened.

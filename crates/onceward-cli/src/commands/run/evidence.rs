@@ -3,8 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
-use onceward::{Dispatched, Done, Failure, Policy, Settings, span_in_words};
-use serde::Deserialize;
+use onceward::{Dispatched, Done, Effect, Failure, Policy, Settings, Told, span_in_words};
 
 use super::child::{Finished, Stopped};
 use super::lookup::{self, Unstartable};
@@ -25,6 +24,8 @@ pub(super) struct Judge<'a> {
     /// The exit code with which the shell would report that it cannot start its one command, determined before the
     /// start.
     shell_gap: Option<i32>,
+    /// Whether the command takes an operation back.
+    takes_back: bool,
 }
 
 /// What an exit proves, and why.
@@ -39,7 +40,12 @@ impl<'a> Judge<'a> {
         let program = command.first().map(|program| basename(program)).unwrap_or_default();
         let arguments: Vec<&str> = command.iter().skip(1).filter_map(|word| word.to_str()).collect();
         let shell_gap = lookup::shell_gap(&program, &arguments);
-        Self { policy, settings, program, arguments, shell_gap }
+        Self { policy, settings, program, arguments, shell_gap, takes_back: false }
+    }
+
+    /// The same for a command that takes an operation back. One that changes nothing has not done that.
+    pub(super) fn of_compensation(self) -> Self {
+        Self { takes_back: true, ..self }
     }
 
     /// What the end of the command says about its effect.
@@ -53,10 +59,14 @@ impl<'a> Judge<'a> {
                 Err(self.stopped(stopped, code, signal, output))
             }
             Finished::Ended { code: Some(0), stopped: None, output, .. } => {
-                if let Some(proof) = self.denial(&output) {
-                    return Err(self.failed(0, proof, output));
-                }
-                let effect = output.reported_effect().unwrap_or(self.settings.effect);
+                let effect = match self.denial(&output) {
+                    Some(Told::NoEffect(why)) => {
+                        return Err(self.failed(0, Proof::NoEffect(why), output));
+                    }
+                    Some(Told::InDoubt(why)) => return Err(self.failed(0, Proof::InDoubt(why), output)),
+                    Some(Told::Unchanged(_)) => Effect::Noop,
+                    None => output.reported_effect().unwrap_or(self.settings.effect),
+                };
                 let (data, body) = output.into_parts(Some(0), &self.settings.terms.redact);
                 let done = match data {
                     Some(data) => sent.done_with_json(effect, data),
@@ -88,22 +98,40 @@ impl<'a> Judge<'a> {
         .with(data, body)
     }
 
-    /// What a command says against its own exit code 0, in the contract's envelope: that it failed, or that its effect
-    /// is held back and may still happen.
-    fn denial(&self, output: &Recording) -> Option<Proof> {
+    /// What a command says against its own exit code 0, in the contract's envelope.
+    fn denial(&self, output: &Recording) -> Option<Told> {
         // `once` prints its own statement. The output of curl was written by a server.
         if self.program != "once" && self.policy.exit_rule(&self.program).is_some() {
             return None;
         }
-        if says_held(output) {
-            let why = "the command says that its effect is held back, so it may still happen";
-            return Some(Proof::InDoubt(why.to_owned()));
+        let several = self.program != "once" && self.runs_several();
+        match self.own_word(output)? {
+            // It is the answer of one of the commands.
+            Told::NoEffect(said) if several => Some(Told::InDoubt(format!("{said}, but its exit code is 0"))),
+            Told::Unchanged(_) if several => None,
+            told @ (Told::NoEffect(_) | Told::InDoubt(_) | Told::Unchanged(_)) => Some(told),
         }
-        match own_word(output)? {
-            Proof::NoEffect(said) if self.program != "once" && self.runs_several() => {
-                Some(Proof::InDoubt(format!("{said}, but its exit code is 0")))
-            }
-            proof @ (Proof::NoEffect(_) | Proof::InDoubt(_)) => Some(proof),
+    }
+
+    /// A tool that answers in the contract's envelope is trusted.
+    fn own_word(&self, output: &Recording) -> Option<Told> {
+        let told = Told::by_envelope(&output.whole_stdout()?)?;
+        let told = if self.takes_back { told.of_compensation() } else { told };
+        let of_command = |said| format!("the command {said}");
+        Some(match told {
+            Told::Unchanged(said) => Told::Unchanged(of_command(said)),
+            Told::NoEffect(said) => Told::NoEffect(of_command(said)),
+            Told::InDoubt(said) => Told::InDoubt(of_command(said)),
+        })
+    }
+
+    /// What a tool says that ended with another exit code.
+    fn own_proof(&self, output: &Recording) -> Option<Proof> {
+        match self.own_word(output)? {
+            Told::NoEffect(said) => Some(Proof::NoEffect(said)),
+            Told::InDoubt(said) => Some(Proof::InDoubt(said)),
+            // Its exit code denies that it succeeded.
+            Told::Unchanged(_) => None,
         }
     }
 
@@ -148,7 +176,7 @@ impl<'a> Judge<'a> {
         }
         // `once` prints its own statement. The output of curl was written by a server.
         if program == "once"
-            && let Some(proof) = own_word(output)
+            && let Some(proof) = self.own_proof(output)
         {
             return proof;
         }
@@ -164,7 +192,7 @@ impl<'a> Judge<'a> {
             };
         }
         if !self.runs_several()
-            && let Some(proof) = own_word(output)
+            && let Some(proof) = self.own_proof(output)
         {
             return proof;
         }
@@ -179,45 +207,6 @@ impl<'a> Judge<'a> {
     fn runs_several(&self) -> bool {
         let words = std::iter::once(self.program.as_str()).chain(self.arguments.iter().copied());
         words.map(|word| basename(OsStr::new(word))).any(|word| RUNNERS.contains(&word.as_str()))
-    }
-}
-
-/// Whether the contract's envelope says that the effect is held back.
-fn says_held(output: &Recording) -> bool {
-    #[derive(Deserialize)]
-    struct Envelope {
-        ok: bool,
-        effect: String,
-        happened: String,
-    }
-    let answer = output.whole_stdout().and_then(|text| serde_json::from_slice::<Envelope>(&text).ok());
-    answer.is_some_and(|answer| answer.ok && answer.effect == "held" && answer.happened == "no")
-}
-
-/// A tool that answers in the contract's envelope is trusted.
-fn own_word(output: &Recording) -> Option<Proof> {
-    #[derive(Deserialize)]
-    struct Envelope {
-        ok: bool,
-        #[expect(dead_code, reason = "an envelope has it; its value does not matter here")]
-        effect: String,
-        error: Told,
-    }
-    #[derive(Deserialize)]
-    struct Told {
-        code: String,
-        message: String,
-        happened: Option<String>,
-    }
-    let answer: Envelope = serde_json::from_slice(&output.whole_stdout()?).ok()?;
-    if answer.ok {
-        return None;
-    }
-    let Told { code, message, happened } = answer.error;
-    let said = format!("the command says {code}: {message}");
-    match (happened.as_deref(), code.as_str()) {
-        (Some("no"), _) | (None, "INVALID_INPUT" | "KEY_MISSING") => Some(Proof::NoEffect(said)),
-        _ => Some(Proof::InDoubt(said)),
     }
 }
 

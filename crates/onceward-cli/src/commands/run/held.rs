@@ -9,9 +9,11 @@ use onceward::{Blocking, Effect, Error, Held, Receipt, Record, RepeatRule, Setti
 use serde::{Deserialize, Serialize};
 
 use super::delivery::Delivery;
+use super::evidence::basename;
 use super::input::Gathered;
 use super::lookup;
 use super::respond::{self, Form, Show};
+use super::rules::RuleArgs;
 use super::{Run, RunArgs};
 use crate::cli::IfKilled;
 use crate::commands::ask;
@@ -76,11 +78,29 @@ impl HeldCommand {
         let folder = std::env::current_dir().map_err(|error| {
             CommandError::invalid(format!("the working folder: {error}; nothing was run"))
         })?;
-        Ok(Self {
-            command: args.command.iter().map(Word::of).collect(),
-            folder: Word::of(&folder.into_os_string()),
-            host: this_host(),
-            stdin: gathered.stdin.as_ref().map(|bytes| data_encoding::BASE64.encode(bytes)),
+        let stdin = gathered.stdin.as_ref().map(|bytes| data_encoding::BASE64.encode(bytes));
+        let place = (Word::of(&folder.into_os_string()), this_host(), stdin);
+        Ok(Self::new(&args.command, place, &args.rules, settings))
+    }
+
+    /// Another command in its place. It runs in the same folder of the same machine, and gets the same standard input.
+    /// Everything else that was said belonged to the old command.
+    pub(crate) fn replaced_by(self, command: &[OsString], rules: &RuleArgs, settings: &Settings) -> Self {
+        let Self { folder, host, stdin, .. } = self;
+        Self::new(command, (folder, host, stdin), rules, settings)
+    }
+
+    fn new(
+        command: &[OsString],
+        (folder, host, stdin): (Word, String, Option<String>),
+        rules: &RuleArgs,
+        settings: &Settings,
+    ) -> Self {
+        Self {
+            command: command.iter().map(Word::of).collect(),
+            folder,
+            host,
+            stdin,
             timeout_ms: settings.timeout_ms,
             max_output: settings.max_output,
             retries: settings.terms.retries,
@@ -88,9 +108,14 @@ impl HeldCommand {
             effect: settings.effect,
             no_effect_exits: settings.no_effect_exits.clone(),
             doubt_exit: settings.doubt_exit.clone(),
-            pass_ledger: args.pass_ledger,
-            if_killed: args.if_killed,
-        })
+            pass_ledger: rules.pass_ledger,
+            if_killed: rules.if_killed,
+        }
+    }
+
+    /// The file name of its program, which is the operation's name if its caller chose none.
+    pub(crate) fn program(&self) -> String {
+        self.words().and_then(|words| words.first().map(|program| basename(program))).unwrap_or_default()
     }
 
     /// The command in the form in which a record stores it.
@@ -119,11 +144,6 @@ impl HeldCommand {
                 Err(CommandError::invalid(format!("the stored command of {} is broken", record.id)))
             }
         }
-    }
-
-    /// The same with another command.
-    pub(crate) fn with_command(self, command: &[OsString]) -> Self {
-        Self { command: command.iter().map(Word::of).collect(), ..self }
     }
 
     fn words(&self) -> Option<Vec<OsString>> {

@@ -75,6 +75,11 @@ pub(crate) fn gather(identity: &IdentityArgs, command: &[OsString]) -> Result<Ga
     Ok(Gathered { name, input: Json::object(members), json_inputs, stdin })
 }
 
+/// The name of an operation whose caller chose none: the file name of the program.
+pub(crate) fn name_of(command: &[OsString]) -> String {
+    command.first().map(|program| basename(program)).unwrap_or_default()
+}
+
 /// Inputs that are being read, and their problems.
 #[derive(Default)]
 struct Inputs {

@@ -122,9 +122,16 @@ impl Recording {
         Effect::REAL.contains(&effect).then_some(effect)
     }
 
-    /// All of stdout, if it is in memory.
+    /// All of stdout, unless less is kept than the command wrote.
     pub(crate) fn whole_stdout(&self) -> Option<Vec<u8>> {
-        (!self.summary.cut && self.spool.is_none()).then(|| collect(&self.memory, Stream::Out))
+        if self.summary.cut {
+            return None;
+        }
+        let mut frames = self.memory.clone();
+        if let Some(mut file) = self.spool.as_ref() {
+            file.rewind().and_then(|()| file.read_to_end(&mut frames)).ok()?;
+        }
+        Some(collect(&frames, Stream::Out))
     }
 
     /// The summary as JSON, and the frames.

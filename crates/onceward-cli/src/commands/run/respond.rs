@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use onceward::{
-    Answer, Effect, Error, KeyPolicy, NextStep, Ran, Receipt, Record, RepeatRule, State, Surface,
+    Answer, Effect, Error, Hold, KeyPolicy, NextStep, Ran, Receipt, Record, RepeatRule, State, Surface,
 };
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -55,7 +55,10 @@ impl<'a> Show<'a> {
     pub(super) fn from(context: &Context, args: &'a RunArgs) -> Self {
         let form = if context.global.json { Form::Json } else { Form::Output };
         let status_file = args.status_file.as_deref();
-        let hold = if args.hold.is_some() { HoldAsked::Yes } else { HoldAsked::No };
+        let hold = match args.hold {
+            Some(Hold::For(_) | Hold::Approve) => HoldAsked::Yes,
+            Some(Hold::No) | None => HoldAsked::No,
+        };
         Self { form, quiet: args.quiet, noop_exit: args.noop_exit, status_file, hold }
     }
 
@@ -170,13 +173,13 @@ pub(super) fn answer(
 fn with_own_questions(answer: &mut Answer, args: &RunArgs) {
     let command = answer.error.as_mut().and_then(|error| error.fix_command.as_mut());
     if let (Some(command), Some(probe)) =
-        (command.filter(|command| command.ends_with(" --probe")), &args.probe)
+        (command.filter(|command| command.ends_with(" --probe")), &args.rules.probe)
     {
-        let codes: Vec<String> = args.probe_no.iter().map(i32::to_string).collect();
+        let codes: Vec<String> = args.rules.probe_no.iter().map(i32::to_string).collect();
         let no = if codes.is_empty() { String::new() } else { format!(" --probe-no {}", codes.join(",")) };
         command.push_str(&format!(" {}{no}", quoted(probe)));
     }
-    if let (Some(operation), Some(check)) = (&answer.operation, &args.verify) {
+    if let (Some(operation), Some(check)) = (&answer.operation, &args.rules.verify) {
         let verify = format!("verify {}", operation.id);
         let with_check = format!("{verify} --check {}", quoted(check));
         answer.warnings.iter_mut().for_each(|warning| *warning = warning.replace(&verify, &with_check));

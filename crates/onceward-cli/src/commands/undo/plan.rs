@@ -1,18 +1,19 @@
 //! The plan of an undo: for each operation, what would be done and what may run. Nothing is run here.
 
+use std::fmt::Display;
 use std::sync::Arc;
 
 use onceward::{
-    Blocking, Compensation, CompensationKind, Error, InvalidInput, OperationId, Record, Reversal, Template,
-    ToUndo, ToolUndo, UndoLine, UndoResult, field_value, fill_json,
+    Blocking, Compensation, CompensationKind, Error, FieldValue, InvalidInput, Operation, Record, Reversal,
+    Template, ToUndo, ToolUndo, UndoLine, UndoResult, check_compensation, field, fill_json,
 };
 use onceward_mcp::UndoCall;
-use serde_json::Value;
 
 use crate::cli::{OperationArg, UndoArgs};
 use crate::commands::ask::Question;
 use crate::commands::mcp::ToolServer;
 use crate::commands::output;
+use crate::commands::run::compensate::RESULT;
 use crate::commands::stored::{self, Which};
 use crate::context::{Context, IfMissing};
 use crate::exit::CommandError;
@@ -81,7 +82,7 @@ impl Planner<'_> {
     /// The operations in the order in which they are taken back.
     pub(super) fn plan(&self) -> Result<Vec<Planned>, CommandError> {
         let Some(word) = &self.args.operation else { return self.plan_scope() };
-        let mut found = self.ledger.to_undo(&self.find(word)?)?;
+        let mut found = self.ledger.to_undo(&self.context.operation(self.ledger, &self.named(word))?)?;
         // The caller brought a command.
         if found.reversal == Reversal::Irreversible && self.may_compensate(&found.record)? {
             found.reversal = Reversal::Compensate;
@@ -91,15 +92,16 @@ impl Planner<'_> {
 
     fn plan_scope(&self) -> Result<Vec<Planned>, CommandError> {
         let scope = self.args.scope.as_deref().unwrap_or_default();
-        let since = self.args.since.as_deref().map(|word| self.find(word)).transpose()?;
+        let since = self.args.since.as_deref();
+        let since = since.map(|word| self.context.operation_of_branch(self.ledger, &self.named(word)));
+        let since = since.transpose()?;
         let found = self.ledger.scope_to_undo(scope, since.as_ref())?;
         found.into_iter().map(|found| self.planned(found)).collect()
     }
 
-    fn find(&self, word: &str) -> Result<OperationId, CommandError> {
+    fn named(&self, word: &str) -> OperationArg {
         let UndoArgs { scope, name, .. } = self.args;
-        let arg = OperationArg { operation: word.to_owned(), scope: scope.clone(), name: name.clone() };
-        self.context.operation(self.ledger, &arg)
+        OperationArg { operation: word.to_owned(), scope: scope.clone(), name: name.clone() }
     }
 
     pub(super) fn planned(&self, found: ToUndo) -> Result<Planned, CommandError> {
@@ -169,7 +171,7 @@ impl Planner<'_> {
                 ));
             }
         }
-        let args = if stored.args.is_null() { Value::Object(serde_json::Map::new()) } else { stored.args };
+        let args = if stored.args.is_null() { serde_json::json!({}) } else { stored.args };
         let arguments = fill_json(&args, &|path| value_of(record, path))
             .map_err(|missing| format!("{} cannot be called: {missing}", stored.tool))?;
         Ok(UndoCall { tool: stored.tool, arguments })
@@ -188,10 +190,20 @@ impl Planner<'_> {
         };
         let question = question.unwrap_or_else(|| stored::question(self.context, record, Which::Undo, own));
         let text = question.map_err(|refused| refused.to_string())?.command;
+        let undo = Operation::undo_of(record);
+        self.context
+            .policy
+            .settings(undo.name())
+            .and_then(|settings| check_compensation(undo.name(), settings.terms.class))
+            .map_err(|invalid| format!("`{}` cannot be run: {invalid}", onceward::text::one_line(&text)))?;
         Error::of_result(record).map_or(Ok(()), |error| Err(error.to_string()))?;
-        Template::parse(&text)
-            .fill(|path| value(record, path))
-            .map_err(|missing| format!("`{}` cannot be run: {missing}", onceward::text::one_line(&text)))
+        let cannot =
+            |why: &dyn Display| format!("`{}` cannot be run: {why}", onceward::text::one_line(&text));
+        let template = Template::parse(&text).map_err(|invalid| cannot(&invalid))?;
+        if let (true, Err(why)) = (text.contains(RESULT), output::in_variable(record)) {
+            return Err(cannot(&format!("it reads {RESULT}, but {why}")));
+        }
+        template.fill(|path| value(record, path)).map_err(|missing| cannot(&missing))
     }
 
     /// The probe of the operation, if it has one; or why it may not run.
@@ -233,30 +245,25 @@ pub(super) fn in_words(call: &UndoCall) -> String {
 }
 
 /// The value of a field.
-fn value_of(record: &Record, path: &str) -> Result<Value, InvalidInput> {
+fn value_of(record: &Record, path: &str) -> Result<FieldValue, InvalidInput> {
     Ok(match path {
-        "once.operation" => Value::from(record.id.as_str()),
-        "once.key" => Value::from(record.key.text.as_str()),
-        "once.scope" => Value::from(record.scope.as_str()),
+        "once.operation" => FieldValue::from(record.id.as_str()),
+        "once.key" => FieldValue::from(record.key.text.as_str()),
+        "once.scope" => FieldValue::from(record.scope.as_str()),
         "stdout" => {
             let printed = output::printed(record);
-            Value::from(String::from_utf8_lossy(&printed).trim_end_matches(['\n', '\r']))
+            FieldValue::from(String::from_utf8_lossy(&printed).trim_end_matches(['\n', '\r']))
         }
         path => match path.strip_prefix("result.") {
             Some(path) => in_result(&output::result_of(record), path)?,
-            None => field_value(&output::result_of(record), path)?,
+            None => field(&output::result_of(record), path)?,
         },
     })
 }
 
 /// The value of a field in a command.
 fn value(record: &Record, path: &str) -> Result<String, InvalidInput> {
-    let value = match value_of(record, path)? {
-        Value::String(text) => text,
-        value @ (Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_)) => {
-            value.to_string()
-        }
-    };
+    let value = value_of(record, path)?.text();
     let is_plain = |c: char| c.is_ascii_alphanumeric() || PLAIN.contains(c);
     if value.is_empty() {
         return Err(InvalidInput::new(format!("the result has nothing for `{path}`")));
@@ -265,36 +272,33 @@ fn value(record: &Record, path: &str) -> Result<String, InvalidInput> {
     if value.starts_with('-') || !value.chars().all(is_plain) {
         return Err(InvalidInput::new(format!(
             "the value of `{path}` begins with - or has characters other than letters, digits and {PLAIN}; let the \
-             command read it from the variable ONCE_RESULT instead"
+             command read it from the variable {RESULT} instead"
         )));
     }
     Ok(value)
 }
 
 /// A field of the result of an MCP tool: of its structured content, of its text if that is JSON, or of the result.
-fn in_result(result: &Value, path: &str) -> Result<Value, InvalidInput> {
-    let text = result["content"][0]["text"].as_str();
-    let text: Value = text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
-    let structured = field_value(&result["structuredContent"], path);
-    structured.or_else(|_| field_value(&text, path)).or_else(|_| field_value(result, path))
+fn in_result(result: &str, path: &str) -> Result<FieldValue, InvalidInput> {
+    let text = field(result, "content.0.text").map(FieldValue::text).unwrap_or_default();
+    let structured = field(result, &format!("structuredContent.{path}"));
+    structured.or_else(|_| field(&text, path)).or_else(|_| field(result, path))
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]
     fn a_tools_result_is_found_where_servers_put_it() {
         for result in [
-            json!({"structuredContent": {"id": "o1"}, "content": []}),
-            json!({"content": [{"type": "text", "text": "{\"id\": \"o1\"}"}]}),
-            json!({"id": "o1"}),
+            r#"{"structuredContent": {"id": "o1"}, "content": []}"#,
+            r#"{"content": [{"type": "text", "text": "{\"id\": \"o1\"}"}]}"#,
+            r#"{"id": "o1"}"#,
         ] {
-            assert_eq!(in_result(&result, "id").unwrap(), "o1");
+            assert_eq!(in_result(result, "id").unwrap().text(), "o1");
         }
-        assert!(in_result(&json!({"content": [{"type": "text", "text": "order o1"}]}), "id").is_err());
+        assert!(in_result(r#"{"content": [{"type": "text", "text": "order o1"}]}"#, "id").is_err());
     }
 
     #[test]
