@@ -8,8 +8,8 @@
 //!   `aliases`: which operation a request refers to. `choose`: retry or repeat. `readers`: clients that wait. `turns`:
 //!   locks by name.
 //! - `undo`: taking a request back.
-//! - `exchange`: one attempt. `classify`: what an answer proves. `questions`, `query`: probes and checks. `checks`:
-//!   when successes are checked.
+//! - `exchange`: one attempt. `classify`: what an answer proves. `questions`, `query`, `whole`: probes and checks.
+//!   `checks`: when successes are checked.
 //! - `reply`: answers and problem documents. `replays`: requests that were answered before. `delivery`: whether an
 //!   answer arrived.
 
@@ -37,6 +37,7 @@ pub(crate) mod rules;
 mod turns;
 mod undo;
 mod upstream;
+mod whole;
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

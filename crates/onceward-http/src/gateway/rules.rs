@@ -162,6 +162,12 @@ pub struct Probe {
     /// The status with which the resource is given to the caller.
     #[serde(default = "default_status")]
     pub status: u16,
+    /// The most items of one page, if the path does not ask for a size: a shorter page is the last one.
+    #[serde(default)]
+    pub page: Option<usize>,
+    /// Whether the answer always has all items, so that there are no pages.
+    #[serde(default)]
+    pub complete: bool,
 }
 
 fn default_status() -> u16 {
