@@ -55,6 +55,7 @@ use quick_cache::sync::Cache;
 use crate::App;
 use crate::headers;
 use crate::observe::{self, CallSurface};
+use crate::server::socket::Peer;
 use crate::tenants::{self, Tenant};
 use aliases::KeysInUse;
 use config::UpstreamConfig;
@@ -304,7 +305,8 @@ async fn enter(
     if request.headers().contains_key(undo::UNDO) {
         let is_bare = path == "/" && query.is_none() && hyper::body::Body::is_end_stream(request.body());
         return if is_bare && request.method() == Method::POST {
-            taken_back(app, tenant, upstream, request.into_parts().0.headers).await
+            let peer = request.extensions().get::<Peer>().cloned().unwrap_or_default();
+            taken_back(app, tenant, upstream, (request.into_parts().0.headers, peer)).await
         } else {
             undo::with_more()
         };
@@ -315,6 +317,7 @@ async fn enter(
     }
     let asked = Instant::now();
     let receipts = request.extensions().get::<Receipts>().cloned().unwrap_or_default();
+    let peer = request.extensions().get::<Peer>().cloned().unwrap_or_default();
     let (head, body) = request.into_parts();
     if head.headers.get_all(headers::KEY).iter().count() > 1 {
         let detail = "the request has more than one Idempotency-Key, so nothing was sent; give it one";
@@ -337,7 +340,7 @@ async fn enter(
     }
     let wishes = Wishes::of(&head.headers);
     let request = Arc::new(content::Request::new(head.method, target, query, head.headers, payload));
-    let arrived = Arrived { tenant, upstream, path, request, wishes, asked, receipts };
+    let arrived = Arrived { tenant, upstream, path, request, wishes, asked, receipts, peer };
     match arrived.model() {
         // Boxed, so that the future of every other request is small.
         Some((dialect, settings)) => Box::pin(model_call(app, arrived, dialect, settings)).await,
@@ -354,6 +357,7 @@ struct Arrived {
     wishes: Wishes,
     asked: Instant,
     receipts: Receipts,
+    peer: Peer,
 }
 
 impl Arrived {
@@ -366,9 +370,9 @@ impl Arrived {
 }
 
 async fn model_call(app: &Arc<App>, arrived: Arrived, dialect: Dialect, settings: Settings) -> Response {
-    let (reader, client) = Reader::new(&app.gateway.readers);
-    let (position_reader, position_client) = Reader::new(&app.gateway.readers);
-    let Arrived { tenant, upstream, path, request, wishes, asked, receipts } = arrived;
+    let Arrived { tenant, upstream, path, request, wishes, asked, receipts, peer } = arrived;
+    let (reader, client) = Reader::new(&app.gateway.readers, &peer);
+    let (position_reader, position_client) = Reader::new(&app.gateway.readers, &peer);
     let app = Arc::clone(app);
     let call = ModelCall {
         app,
@@ -391,7 +395,7 @@ async fn model_call(app: &Arc<App>, arrived: Arrived, dialect: Dialect, settings
 }
 
 async fn mutation(app: &App, arrived: Arrived) -> Response {
-    let (reader, client) = Reader::new(&app.gateway.readers);
+    let (reader, client) = Reader::new(&app.gateway.readers, &arrived.peer);
     // If the client goes away, this future is dropped, and the call must run to its end.
     match spawned(app, arrived, reader).await {
         Ok(response) => response.map(|body| client.reads(body)),
@@ -404,9 +408,9 @@ async fn taken_back(
     app: &App,
     tenant: Tenant,
     upstream: Arc<Upstream>,
-    headers: hyper::HeaderMap,
+    (headers, peer): (hyper::HeaderMap, Peer),
 ) -> Response {
-    let (reader, client) = Reader::new(&app.gateway.readers);
+    let (reader, client) = Reader::new(&app.gateway.readers, &peer);
     let (gateway, metrics) = (Arc::clone(&app.gateway), app.metrics.clone());
     let dry_run = Wishes::of(&headers).dry_run;
     let span = observe::call_span(CallSurface::Gateway, headers::only(&headers, "traceparent"));
@@ -424,7 +428,7 @@ fn lost() -> Response {
 }
 
 fn spawned(app: &App, arrived: Arrived, reader: Arc<Reader>) -> JoinHandle<Response> {
-    let Arrived { tenant, upstream, path, request, wishes, asked, receipts } = arrived;
+    let Arrived { tenant, upstream, path, request, wishes, asked, receipts, peer: _ } = arrived;
     let (gateway, metrics) = (Arc::clone(&app.gateway), app.metrics.clone());
     let mutation =
         Mutation { gateway, metrics, tenant, upstream, path, request, wishes, asked, reader, receipts };

@@ -28,6 +28,9 @@ const TRACE_PARENT: &str = "traceparent";
 /// The first and the longest pause before a request that the vendor is still executing is sent again.
 const ASK_AGAIN_MS: std::ops::RangeInclusive<u64> = 100..=2_000;
 
+/// Why nothing was sent for a client that had left.
+pub(crate) const LEFT: &str = "the client had left before the request was sent";
+
 /// What the caller that made an attempt gets, beside what is stored.
 #[derive(Default)]
 pub(crate) struct Live {
@@ -127,7 +130,11 @@ impl Exchange {
     pub(crate) async fn attempt(&self, attempt: Attempt) -> Result<Done, Failure> {
         *self.live() = Live::default();
         self.reader.executes();
-        self.begun.send_replace(true);
+        let was_begun = self.begun.send_replace(true);
+        if !was_begun && self.reader.is_gone() {
+            // Its client may have repeated it already. A repetition refers to this operation, and sends it.
+            return Err(Failure::no_effect(LEFT).stopped());
+        }
         let request = match &self.ruling.key {
             Some(place) if !self.is_signed => {
                 let key = formatted(&self.tenant.downstream_key(attempt.operation()), place);

@@ -13,7 +13,7 @@ use hyper::{HeaderMap, StatusCode};
 use onceward::MAX_NAME;
 use onceward::{
     Attempt, Class, Error, Happened, Intent, Ledger, Operation, OperationId, PRINCIPAL, Pointer, Preview,
-    Ran, Receipt, Record, RepeatRule, Verification,
+    Ran, Receipt, Record, RepeatRule, State, Verification,
 };
 use sha2::{Digest, Sha256};
 
@@ -21,7 +21,7 @@ use super::aliases::{self, Asker, NewKey, Resolved, Unresolved};
 use super::checks::Check;
 use super::content::{Kind, Request};
 use super::delivery::{Delivery, Receipts};
-use super::exchange::Exchange;
+use super::exchange::{Exchange, LEFT};
 use super::policy::OperationRule;
 use super::questions::Question;
 use super::readers::Reader;
@@ -165,6 +165,10 @@ impl Mutation {
             resolved.intent.terms.class = Class::Once;
         }
         let (id, rule) = (resolved.intent.id.clone(), resolved.rule);
+        if self.reader.is_gone() && may_be_left(&ledger, &id).await {
+            let detail = format!("{LEFT}; nothing was recorded");
+            return Some(reply::refusal(StatusCode::BAD_REQUEST, "FAILED", Some(Happened::No), &detail));
+        }
         self.reader.refers_to((self.tenant.name.clone(), id.clone()));
         let exchange = Exchange::new(
             &self.tenant,
@@ -440,6 +444,16 @@ pub(crate) fn usable_place(ruling: &mut Ruling, request: &Request) -> Option<Pla
 
 fn without_key(ruling: &Ruling) -> Class {
     if ruling.probe.is_some() { Class::Probed } else { Class::Once }
+}
+
+/// Whether nothing is lost if a client that has left does not get this operation begun: it would be the first attempt,
+/// or one after a certain failure. What may have happened is always seen through to its end.
+async fn may_be_left(ledger: &Ledger, id: &OperationId) -> bool {
+    match ledger.find(id).await {
+        Ok((_, State::Failed | State::Expired)) | Err(Error::NotFound { .. }) => true,
+        Ok((_, State::Staged | State::Running | State::Done | State::InDoubt | State::Cancelled))
+        | Err(_) => false,
+    }
 }
 
 /// Whether the first attempt was signed with another key than this request.

@@ -101,7 +101,8 @@ async fn a_rule_can_say_when_a_list_is_whole() {
         vendor.script([Act::Refuse(500, "")]);
         let probe =
             format!("probe = {{ get = \"{{path}}\", found = \"$[?@.text == {{body.text}}]\"{more} }}");
-        let config = plain(&vendor, &format!("wait = \"100ms\"\nquarantine = \"0s\"\n{probe}"));
+        let wait = if is_whole { "30s" } else { "100ms" };
+        let config = plain(&vendor, &format!("wait = \"{wait}\"\nquarantine = \"0s\"\n{probe}"));
         let rig = Rig::start(&config).await;
         let got = rig.send(Method::POST, "/gw/api/notes", &JSON, r#"{"text":"mine"}"#).await;
         let expected = if is_whole { (StatusCode::OK, 2) } else { (StatusCode::FAILED_DEPENDENCY, 1) };
