@@ -311,7 +311,14 @@ async fn enter(
             undo::with_more()
         };
     }
-    if matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS | Method::TRACE) {
+    if matches!(*request.method(), Method::TRACE | Method::CONNECT) {
+        let detail = format!("{} is not passed on to upstreams; nothing was sent", request.method());
+        return reply::refusal(StatusCode::METHOD_NOT_ALLOWED, "INVALID_INPUT", None, &detail);
+    }
+    // A server that lets a header replace the method would change something.
+    let is_read = matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS)
+        && !content::overrides(request.method(), request.headers());
+    if is_read {
         let target = query.map_or(target.clone(), |query| format!("{target}?{query}"));
         return pass::read(&upstream, &target, request).await;
     }
@@ -339,7 +346,8 @@ async fn enter(
         }
     }
     let wishes = Wishes::of(&head.headers);
-    let request = Arc::new(content::Request::new(head.method, target, query, head.headers, payload));
+    let request = content::Request::new(head.method, target, query, head.headers, payload);
+    let request = Arc::new(request.with_action_headers(&upstream.action_headers));
     let arrived = Arrived { tenant, upstream, path, request, wishes, asked, receipts, peer };
     match arrived.model() {
         // Boxed, so that the future of every other request is small.

@@ -40,9 +40,14 @@ pub(crate) fn verdict(ruling: &Ruling, status: StatusCode, headers: &HeaderMap, 
     // A preset's list replaces the general one.
     let rejected = match &signs.rejected {
         Some(rejected) => answer.is_any(rejected),
-        None => rejects(status),
+        None => rejects(status) && !status.is_redirection(),
     };
     if rejected && !answer.is_any(&signs.replayed) {
+        return Verdict::Rejected;
+    }
+    // Without a place to go to it is no redirect: some upload protocols use 308 for a part that was stored.
+    let is_redirect = matches!(status, StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT);
+    if is_redirect && headers.contains_key(hyper::header::LOCATION) {
         return Verdict::Rejected;
     }
     if answer.is_any(&signs.accepted) || status == StatusCode::ACCEPTED {
@@ -58,9 +63,6 @@ pub(crate) fn verdict(ruling: &Ruling, status: StatusCode, headers: &HeaderMap, 
     let is_doubtful = matches!(status, StatusCode::REQUEST_TIMEOUT | StatusCode::CONFLICT);
     if status.is_client_error() && !is_doubtful && ruling.replay == Replay::Bytes {
         return Verdict::Final;
-    }
-    if status == StatusCode::TEMPORARY_REDIRECT || status == StatusCode::PERMANENT_REDIRECT {
-        return Verdict::Rejected;
     }
     Verdict::Doubt(said)
 }

@@ -13,6 +13,74 @@ use super::payload::{Content, Payload};
 use super::rules::{Format, Part, Placement};
 use crate::{headers, raw};
 
+/// Headers that say what a request does, as its method, path and body do. A retry has the same ones; what a client
+/// library changes with every attempt (dates, traces, counts, signatures) is not among them.
+const ACTION_HEADERS: [&str; 41] = [
+    // The action, where all of them have one path.
+    "soapaction",
+    "x-amz-target",
+    // The method.
+    "x-http-method",
+    "x-http-method-override",
+    "x-method-override",
+    // Which part of a resource the body is.
+    "content-range",
+    "upload-complete",
+    "upload-concat",
+    "upload-defer-length",
+    "upload-length",
+    "upload-metadata",
+    "upload-offset",
+    "x-goog-upload-command",
+    "x-goog-upload-offset",
+    "x-ms-range",
+    "x-upload-content-length",
+    "x-upload-content-type",
+    // Under which condition something is done.
+    "if",
+    "if-match",
+    "if-modified-since",
+    "if-none-match",
+    "if-unmodified-since",
+    "x-goog-if-generation-match",
+    "x-goog-if-metageneration-match",
+    // What the body means.
+    "content-disposition",
+    "content-encoding",
+    "content-language",
+    "content-location",
+    "slug",
+    // From where and to where something is copied or moved.
+    "depth",
+    "destination",
+    "overwrite",
+    "x-amz-copy-source",
+    "x-amz-copy-source-range",
+    "x-goog-copy-source",
+    "x-ms-copy-source",
+    // Who may read what is stored, and how it is kept.
+    "x-amz-acl",
+    "x-amz-storage-class",
+    "x-amz-tagging",
+    "x-goog-acl",
+    // How it is done (RFC 7240): a vendor may roll it back, or merge it.
+    "prefer",
+];
+/// Name prefixes of more such headers: what is stored with an object.
+const ACTION_FAMILIES: [&str; 6] =
+    ["x-amz-grant-", "x-amz-meta-", "x-amz-object-lock-", "x-goog-meta-", "x-ms-blob-", "x-ms-meta-"];
+/// Headers with which some servers replace the method of a request.
+const METHOD_HEADERS: [&str; 3] = ["x-http-method", "x-http-method-override", "x-method-override"];
+
+/// Whether a server may take the request for one with another method than this.
+pub(crate) fn overrides(method: &hyper::Method, headers: &HeaderMap) -> bool {
+    let values = METHOD_HEADERS.iter().flat_map(|name| headers.get_all(*name));
+    let is_other = |value: &header::HeaderValue| {
+        !value.as_bytes().trim_ascii().eq_ignore_ascii_case(method.as_str().as_bytes())
+    };
+    values.into_iter().any(is_other)
+}
+
 /// How a body is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -34,6 +102,8 @@ pub(crate) struct Request {
     pub(crate) kind: Kind,
     /// The parsed body; for an opaque one, its hash.
     pub(crate) body: Arc<Json>,
+    /// Further headers that say what the request does.
+    action_headers: Arc<[String]>,
 }
 
 impl Request {
@@ -45,7 +115,14 @@ impl Request {
         payload: Payload,
     ) -> Self {
         let (kind, body) = parse(&headers, &payload);
-        Self { method, path, query, headers, payload, kind, body: Arc::new(body) }
+        let (body, action_headers) = (Arc::new(body), Arc::default());
+        Self { method, path, query, headers, payload, kind, body, action_headers }
+    }
+
+    /// The same request, to an upstream for which these headers say what is done, too.
+    pub(crate) fn with_action_headers(mut self, names: &Arc<[String]>) -> Self {
+        self.action_headers = Arc::clone(names);
+        self
     }
 
     /// The path with its query.
@@ -56,10 +133,28 @@ impl Request {
         }
     }
 
-    /// The action of an AWS request.
+    /// The action that a header names, where all actions have one path: of AWS, and of SOAP 1.1 and 1.2.
+    pub(crate) fn action(&self) -> Option<String> {
+        let named =
+            |name: &str| headers::only(&self.headers, name).map(|action| action.trim().trim_matches('"'));
+        let action = named("x-amz-target").or_else(|| named("soapaction")).map(str::to_owned);
+        let in_type = || {
+            let kind = headers::only(&self.headers, header::CONTENT_TYPE.as_str())?;
+            let (_, parameters) = media_type(kind);
+            let is_soap = kind.trim_start().to_ascii_lowercase().starts_with("application/soap+xml");
+            parameters
+                .into_iter()
+                .filter(|_| is_soap)
+                .find(|(name, _)| name == "action")
+                .map(|(_, action)| action)
+        };
+        action.or_else(in_type).filter(|action| !action.is_empty())
+    }
+
+    /// The action of a request, by a header or by the form of an AWS request.
     pub(crate) fn target(&self) -> Option<String> {
-        if let Some(target) = headers::only(&self.headers, "x-amz-target") {
-            return Some(target.to_owned());
+        if let Some(target) = self.action() {
+            return Some(target);
         }
         match (self.kind, self.body.member("Action")) {
             (Kind::Form, Some(Json::String(action))) => Some(action.clone()),
@@ -97,14 +192,56 @@ impl Request {
         }
         let kind =
             self.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let (media, parameters) = media_type(kind);
+        let parameters = parameters.iter().map(|(name, value)| format!(";{name}={value}"));
         let members = [
-            ("body", body),
-            ("method", Json::from(self.method.as_str())),
-            ("path", Json::from(self.path.as_str())),
-            ("query", query.map_or(Json::Null, Json::from)),
-            ("type", Json::from(media_type(kind))),
+            ("body", Some(body)),
+            ("headers", self.action_values(key)),
+            ("method", Some(Json::from(self.method.as_str()))),
+            ("path", Some(Json::from(self.path.as_str()))),
+            ("query", Some(query.map_or(Json::Null, Json::from))),
+            ("type", Some(Json::from(std::iter::once(media).chain(parameters).collect::<String>()))),
         ];
-        Json::Object(members.map(|(name, value)| (name.to_owned(), value)).into())
+        let members = members.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
+        Json::Object(members.collect())
+    }
+
+    /// The headers that say what the request does. `None` if it has none of them.
+    fn action_values(&self, key: Option<&Placement>) -> Option<Json> {
+        let is_key = |name: &str| {
+            key.is_some_and(|key| {
+                key.part == Part::Header && names(key).any(|own| own.eq_ignore_ascii_case(name))
+            })
+        };
+        let is_action = |name: &str| {
+            ACTION_HEADERS.contains(&name)
+                || ACTION_FAMILIES.iter().any(|family| name.starts_with(family))
+                || self.action_headers.iter().any(|own| own.eq_ignore_ascii_case(name))
+        };
+        let mut found: Vec<&header::HeaderName> = self.headers.keys().collect();
+        found.retain(|name| is_action(name.as_str()) && !is_key(name.as_str()));
+        found.sort_by_key(|name| name.as_str());
+        let values = |name: &header::HeaderName| {
+            let all = self.headers.get_all(name).iter();
+            let texts = all.map(|value| String::from_utf8_lossy(value.as_bytes()).trim().to_owned());
+            Json::from(texts.collect::<Vec<_>>().join(", "))
+        };
+        let members: Vec<_> = found.into_iter().map(|name| (name.to_string(), values(name))).collect();
+        (!members.is_empty()).then_some(Json::Object(members))
+    }
+
+    /// The request with this key in the header of the caller's, quoted as it was.
+    pub(crate) fn with_callers_key(&self, key: &str) -> Self {
+        let mut request = self.clone();
+        let is_quoted =
+            self.headers.get(headers::KEY).is_some_and(|value| value.as_bytes().starts_with(b"\""));
+        let key = if is_quoted { format!("\"{key}\"") } else { key.to_owned() };
+        match key.parse() {
+            Ok(value) => drop(request.headers.insert(headers::KEY, value)),
+            // Our keys are visible ASCII. One that could not be sent must not be the caller's.
+            Err(_) => drop(request.headers.remove(headers::KEY)),
+        }
+        request
     }
 
     /// The key that the request has in the vendor's own place.
@@ -227,13 +364,18 @@ fn with_pair(query: &str, name: &str, value: &str) -> String {
     if rest.is_empty() { pair } else { format!("{rest}&{pair}") }
 }
 
-fn media_type(kind: &str) -> String {
-    kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
+/// A media type in lower case, and its parameters in order: all but those that say how the body is written down.
+fn media_type(kind: &str) -> (String, Vec<(String, String)>) {
+    let (media, rest) = kind.split_at(kind.find(';').unwrap_or(kind.len()));
+    let (mut parameters, _) = headers::parameters(rest).unwrap_or_default();
+    parameters.retain(|(name, _)| name != "charset" && name != "boundary");
+    parameters.sort();
+    (media.trim().to_ascii_lowercase(), parameters)
 }
 
 fn parse(headers: &HeaderMap, payload: &Payload) -> (Kind, Json) {
     let kind = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let media = media_type(kind);
+    let (media, _) = media_type(kind);
     let bytes = match (&payload.content, headers.contains_key(header::CONTENT_ENCODING)) {
         (Content::Memory(bytes), false) => bytes,
         (Content::Memory(bytes), true) => {
@@ -247,7 +389,9 @@ fn parse(headers: &HeaderMap, payload: &Payload) -> (Kind, Json) {
     if is_json && bytes.is_empty() {
         return (Kind::Json, Json::Null);
     }
-    if is_json && let Some(json) = std::str::from_utf8(bytes).ok().and_then(|text| Json::parse(text).ok()) {
+    let json = || std::str::from_utf8(bytes).ok().and_then(|text| Json::parse(text).ok());
+    // A body that says `null` is not one that is empty.
+    if is_json && let Some(json) = json().filter(|json| *json != Json::Null) {
         return (Kind::Json, json);
     }
     if media == "application/x-www-form-urlencoded" {
@@ -354,9 +498,89 @@ mod tests {
                 false,
             ),
             (("", "a"), ("", "a "), false),
+            (("application/json", ""), ("application/json", "null"), false),
+            (("application/json", "null"), ("application/json", " null"), false),
+            (
+                ("application/soap+xml; charset=utf-8; action=\"a;b\"", "x"),
+                ("Application/SOAP+XML;action=\"a;b\"", "x"),
+                true,
+            ),
+            (
+                ("application/soap+xml; action=\"Authorize\"", "x"),
+                ("application/soap+xml; action=\"Capture\"", "x"),
+                false,
+            ),
+            (("text/calendar; method=REQUEST", "x"), ("text/calendar; method=CANCEL", "x"), false),
         ] {
             let (x, y) = (request(a.0, None, a.1).await, request(b.0, None, b.1).await);
             assert_eq!(x.input(None).canonical() == y.input(None).canonical(), is_equal, "{a:?} {b:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn headers_that_say_what_is_done_are_part_of_the_content() {
+        let with = async |pairs: &[(&str, &str)]| {
+            let mut request = request("application/json", None, "{}").await;
+            for (name, value) in pairs {
+                let name: header::HeaderName = name.parse().unwrap();
+                request.headers.append(name, value.parse().unwrap());
+            }
+            request.with_action_headers(&Arc::from(["X-Ledger".to_owned()]))
+        };
+        let content = |request: &Request| request.input(None).canonical();
+        let plain = content(&with(&[]).await);
+        assert_eq!(
+            plain,
+            r#"{"body":{},"method":"POST","path":"/x","query":null,"type":"application/json"}"#
+        );
+        let own = ["x-ledger", "x-ms-meta-name"];
+        for name in ACTION_HEADERS.iter().chain(&own) {
+            let (one, other) = (with(&[(*name, "one")]).await, with(&[(*name, "other")]).await);
+            assert_ne!(content(&one), content(&other), "{name}");
+            assert_ne!(content(&one), plain, "{name}");
+            assert_eq!(content(&one), content(&with(&[(*name, " one ")]).await), "{name}");
+        }
+        for name in [
+            "authorization",
+            "user-agent",
+            "date",
+            "x-amz-date",
+            "amz-sdk-request",
+            "amz-sdk-invocation-id",
+            "x-amz-content-sha256",
+            "traceparent",
+            "x-stainless-retry-count",
+            "idempotency-key",
+            "accept",
+            "content-length",
+        ] {
+            assert_eq!(content(&with(&[(name, "1")]).await), plain, "{name}");
+        }
+        let key = place(Part::Header, "X-Ledger");
+        assert_eq!(with(&[("x-ledger", "k")]).await.input(Some(&key)).canonical(), plain, "it is the key");
+        for (name, value, action) in [
+            ("x-amz-target", "AmazonSQS.DeleteQueue", Some("AmazonSQS.DeleteQueue")),
+            ("soapaction", "\"urn:Capture\"", Some("urn:Capture")),
+            ("soapaction", "\"\"", None),
+        ] {
+            assert_eq!(with(&[(name, value)]).await.action().as_deref(), action);
+        }
+        let soap = request("application/soap+xml; action=\"urn:Refund\"", None, "x").await;
+        assert_eq!(soap.action().as_deref(), Some("urn:Refund"));
+    }
+
+    #[test]
+    fn a_header_can_replace_the_method() {
+        for (method, name, value, is_other) in [
+            ("GET", "x-http-method-override", "DELETE", true),
+            ("GET", "x-http-method-override", "get", false),
+            ("HEAD", "x-method-override", "PATCH", true),
+            ("PUT", "x-http-method", "POST", true),
+            ("GET", "x-method", "POST", false),
+        ] {
+            let headers =
+                HeaderMap::from_iter([(name.parse::<header::HeaderName>().unwrap(), value.parse().unwrap())]);
+            assert_eq!(overrides(&method.parse().unwrap(), &headers), is_other, "{method} {name} {value}");
         }
     }
 

@@ -12,14 +12,14 @@ use hyper::body::Frame;
 use hyper::{HeaderMap, StatusCode};
 use onceward::MAX_NAME;
 use onceward::{
-    Attempt, Class, Error, Happened, Intent, Ledger, Operation, OperationId, PRINCIPAL, Pointer, Preview,
-    Ran, Receipt, Record, RepeatRule, State, Verification,
+    Attempt, Class, Error, Happened, Intent, Ledger, Operation, OperationId, PRINCIPAL, Pointer, Policy,
+    Preview, Ran, Receipt, Record, RepeatRule, State, Verification,
 };
 use sha2::{Digest, Sha256};
 
 use super::aliases::{self, Asker, NewKey, Resolved, Unresolved};
 use super::checks::Check;
-use super::content::{Kind, Request};
+use super::content::{self, Kind, Request};
 use super::delivery::{Delivery, Receipts};
 use super::exchange::{Exchange, LEFT};
 use super::policy::OperationRule;
@@ -72,7 +72,14 @@ pub(crate) struct Mutation {
 
 impl Mutation {
     fn name(&self) -> String {
-        name(&self.upstream.name, self.request.method.as_str(), &self.path)
+        let (method, action) = (self.request.method.as_str(), self.request.action());
+        name_with(&self.upstream.name, method, &self.path, action.as_deref())
+    }
+
+    /// What the policy says about the operation: by its name, and by its name without the action.
+    fn rule(&self) -> Result<OperationRule, onceward::InvalidInput> {
+        let bare = name(&self.upstream.name, self.request.method.as_str(), &self.path);
+        OperationRule::of_any(&self.gateway.policy, &[&self.name(), &bare])
     }
 
     fn sent(&self) -> Option<Sent<'_>> {
@@ -90,11 +97,17 @@ impl Mutation {
     /// Makes the call and answers it. Runs to its end even if the client is gone.
     pub(crate) async fn run(self) -> Response {
         let target = self.request.target();
-        let rule = match OperationRule::of(&self.gateway.policy, &self.name()) {
+        let rule = match self.rule() {
             Ok(rule) => rule,
             Err(invalid) => return reply::problem(&invalid.into()),
         };
         let mut ruling = self.upstream.ruling(&self.request.method, &self.path, target.as_deref(), rule);
+        if content::overrides(&self.request.method, &self.request.headers)
+            && matches!(ruling.terms.class, Class::Read | Class::Idempotent)
+        {
+            // The rules are about another method than the one that the upstream may execute.
+            (ruling.key, ruling.terms.class) = (None, without_key(&ruling));
+        }
         let is_query = ruling.key.as_ref().is_some_and(|key| key.part == Part::Graphql)
             && graphql::is_read(&self.request.body);
         if ruling.terms.class == Class::Read || is_query {
@@ -464,16 +477,47 @@ async fn is_pinned_to_another(ledger: &Ledger, intent: &Intent, pinned: &str) ->
     }
 }
 
-/// The name of the operation. A path that is too long for a name ends with its hash.
+/// The name of the operation.
 pub(crate) fn name(upstream: &str, method: &str, path: &str) -> String {
+    name_with(upstream, method, path, None)
+}
+
+/// The name of an operation whose action is in a header. A name that is too long ends with its hash.
+fn name_with(upstream: &str, method: &str, path: &str, action: Option<&str>) -> String {
     let segments: Vec<&str> = path.split('/').map(shown_segment).collect();
-    let name = format!("{upstream} {method} {}", segments.join("/"));
+    let action = action.map(|action| format!(" {action}")).unwrap_or_default();
+    let name = format!("{upstream} {method} {}{action}", segments.join("/"));
     if name.chars().count() <= MAX_NAME {
         return name;
     }
     let hash = data_encoding::HEXLOWER.encode(&Sha256::digest(&name)[..16]);
     let kept: String = name.chars().take(MAX_NAME - hash.len() - 1).collect();
     format!("{kept}…{hash}")
+}
+
+/// What the name of an operation says about its request.
+pub(crate) struct Named<'a> {
+    pub(crate) upstream: &'a str,
+    pub(crate) method: hyper::Method,
+    pub(crate) path: &'a str,
+    pub(crate) action: Option<&'a str>,
+}
+
+impl<'a> Named<'a> {
+    /// Reads the name of an operation of the gateway.
+    pub(crate) fn parse(name: &'a str) -> Option<Self> {
+        let mut words = name.splitn(4, ' ');
+        let (upstream, method, path) = (words.next()?, words.next()?.parse().ok()?, words.next()?);
+        Some(Self { upstream, method, path, action: words.next() })
+    }
+
+    /// What the policy says about it.
+    pub(crate) fn rule(&self, policy: &Policy) -> Option<OperationRule> {
+        let Self { upstream, method, path, action } = self;
+        let bare = format!("{upstream} {method} {path}");
+        let full = action.map_or(bare.clone(), |action| format!("{bare} {action}"));
+        OperationRule::of_any(policy, &[&full, &bare]).ok()
+    }
 }
 
 /// A part of a path as it is stored. Some vendors have credentials in their paths, such as `/bot123:TOKEN/sendMessage`
@@ -547,7 +591,7 @@ fn in_flight(error: &Error) -> Response {
 
 #[cfg(test)]
 mod tests {
-    use super::name;
+    use super::{Named, name, name_with};
 
     #[test]
     fn credentials_in_a_path_are_not_part_of_the_name() {
@@ -566,5 +610,8 @@ mod tests {
         ] {
             assert_eq!(name("up", "POST", path), format!("up POST {shown}"));
         }
+        let named = name_with("up", "POST", "/", Some("urn:Do it"));
+        let parsed = Named::parse(&named).unwrap();
+        assert_eq!((parsed.upstream, parsed.path, parsed.action), ("up", "/", Some("urn:Do it")));
     }
 }

@@ -6,12 +6,12 @@ use http_body_util::{BodyExt, Limited};
 use hyper::header::{self, HeaderValue};
 use hyper::{HeaderMap, Method, StatusCode};
 use onceward::rfc3339;
-use onceward::{Json, Ledger, Outcome, ProbeAnswer, Record, Verification};
+use onceward::{Json, Ledger, Outcome, ProbeAnswer, Record, Template, Verification, field_value};
 use serde_json::Value;
 
 use super::content::Request;
 use super::exchange::forwarded;
-use super::query::{Condition, encoded, field, fill, literal, select};
+use super::query::{Condition, encoded, field, fields_of, fill, in_path, literal, select};
 use super::reply::Reply;
 use super::rules::{Probe, Verify};
 use super::upstream::{Ruling, Upstream};
@@ -77,7 +77,7 @@ impl Question<'_> {
         let probe = self.ruling.probe.as_ref().ok_or("there is no probe")?;
         let mut path = fill(&probe.get, |name| match name {
             "path" => Some(self.request.path.clone()),
-            name => self.word(name, self.record.created_ms - MAX_SKEW_MS).map(|value| encoded(&value)),
+            name => encoded(&self.word(name, self.record.created_ms - MAX_SKEW_MS)?),
         })?;
         let mut search = Search::default();
         for page in 0..MAX_PAGES {
@@ -215,12 +215,14 @@ pub(crate) async fn check(
     verify: &Verify,
     reply: &Reply,
 ) -> (Verification, String) {
-    let body =
-        std::str::from_utf8(&reply.body).ok().and_then(|text| Json::parse(text).ok()).unwrap_or(Json::Null);
-    let path = fill(&verify.get, |name| field(&body, name).map(|value| encoded(&value)));
-    let path = match path {
+    let first = fields_of(&reply.body);
+    let value = |name: &str| {
+        let dotted = name.strip_prefix('/').map_or(name.to_owned(), |pointer| pointer.replace('/', "."));
+        in_path(name, &field_value(&first, &dotted)?)
+    };
+    let path = match Template::parse(&verify.get).fill(value) {
         Ok(path) => upstream.path(&path),
-        Err(why) => return (Verification::Pending, why),
+        Err(invalid) => return (Verification::Pending, invalid.to_string()),
     };
     let Answered { status, json, .. } = match get(upstream, headers, &path, ruling.timeout).await {
         Ok(answer) => answer,

@@ -23,6 +23,7 @@ use super::exchange::{Exchange, OnFinal};
 use super::mutate;
 use super::payload::Payload;
 use super::policy::OperationRule;
+use super::query::{fields_of, in_path, text_of};
 use super::readers::Reader;
 use super::reply::{self, Reply};
 use super::upstream::{Ruling, Upstream};
@@ -135,17 +136,15 @@ impl Undo {
 
     /// The compensation that the configuration has for an operation.
     fn configured(&self, record: &Record) -> Option<RequestUndo> {
-        let mut words = record.name.splitn(3, ' ').skip(1);
-        let (method, path) = (words.next()?.parse::<Method>().ok()?, words.next()?);
-        let rule = OperationRule::of(&self.gateway.policy, &record.name).ok()?;
-        self.upstream.ruling(&method, path, None, rule).undo
+        let named = mutate::Named::parse(&record.name)?;
+        let rule = named.rule(&self.gateway.policy)?;
+        self.upstream.ruling(&named.method, named.path, named.action, rule).undo
     }
 
     /// The request that takes an operation back, with fields of its answer and the caller's credentials.
     fn request(&self, undo: &RequestUndo, record: &Record) -> Result<(Request, Ruling), InvalidInput> {
         let stored = record.outcome.as_ref().and_then(|outcome| Reply::decode(outcome.body.as_deref()?));
-        let answer: Value =
-            stored.and_then(|reply| serde_json::from_slice(&reply.body).ok()).unwrap_or_default();
+        let answer = stored.map(|reply| fields_of(&reply.body)).unwrap_or_default();
         let value = |path: &str| match path {
             "once.operation" => Ok(Value::from(record.id.as_str())),
             "once.key" => Ok(Value::from(record.key.text.as_str())),
@@ -293,44 +292,4 @@ pub(crate) fn with_more() -> Response {
 
 fn in_words(request: &Request) -> String {
     format!("{} {}", request.method, request.path_and_query())
-}
-
-/// A field in a path. Anything that could name another path is refused.
-fn in_path(path: &str, value: &Value) -> Result<String, InvalidInput> {
-    let text = text_of(value);
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-.~".contains(c);
-    if text.is_empty() || !text.chars().all(is_plain) || text.chars().all(|c| c == '.') {
-        return Err(InvalidInput::new(format!(
-            "the value of `{path}` has characters other than letters, digits and _-.~, so it cannot be in a path"
-        )));
-    }
-    Ok(text)
-}
-
-fn text_of(value: &Value) -> String {
-    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn a_field_cannot_name_another_path() {
-        for (value, shown) in [
-            (json!("ch_1-A.b~"), Some("ch_1-A.b~")),
-            (json!(7), Some("7")),
-            (json!(".."), None),
-            (json!("."), None),
-            (json!("a/b"), None),
-            (json!("a?b"), None),
-            (json!("%2e%2e"), None),
-            (json!("é"), None),
-            (json!(""), None),
-        ] {
-            assert_eq!(in_path("id", &value).ok().as_deref(), shown, "{value}");
-        }
-    }
 }

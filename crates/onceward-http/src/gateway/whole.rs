@@ -8,6 +8,8 @@ use hyper::header::{self, HeaderName};
 use hyper::{HeaderMap, StatusCode};
 use serde_json::Value;
 
+use crate::headers;
+
 /// Words in the names of headers and members that speak of further pages. The name says that there are more if its
 /// value is not empty, and that there are none if it is.
 const MORE: [&str; 11] = [
@@ -253,22 +255,12 @@ pub(crate) fn links(text: &str) -> Option<Vec<Link>> {
     while !rest.is_empty() {
         let (target, after) = rest.strip_prefix('<')?.split_once('>')?;
         let mut link = Link { target: target.trim().to_owned(), rels: Vec::new() };
-        let mut has_rel = false;
-        rest = after.trim_start();
-        while let Some(parameter) = rest.strip_prefix(';') {
-            let parameter = parameter.trim_start();
-            let end = parameter.find(['=', ';', ',']).unwrap_or(parameter.len());
-            let (name, after) = parameter.split_at(end);
-            let (value, after) = match after.strip_prefix('=') {
-                Some(after) => value_of(after.trim_start())?,
-                None => (String::new(), after),
-            };
-            // Only the first one counts.
-            if name.trim().eq_ignore_ascii_case("rel") && !std::mem::replace(&mut has_rel, true) {
-                link.rels = value.split_ascii_whitespace().map(str::to_ascii_lowercase).collect();
-            }
-            rest = after.trim_start();
+        let (parameters, after) = headers::parameters(after)?;
+        // Only the first one counts.
+        if let Some((_, rels)) = parameters.iter().find(|(name, _)| name == "rel") {
+            link.rels = rels.split_ascii_whitespace().map(str::to_ascii_lowercase).collect();
         }
+        rest = after;
         links.push(link);
         if !rest.is_empty() && !rest.starts_with(',') {
             return None;
@@ -276,25 +268,6 @@ pub(crate) fn links(text: &str) -> Option<Vec<Link>> {
         rest = rest.trim_start_matches([' ', '\t', ',']);
     }
     Some(links)
-}
-
-/// The value of a parameter, quoted or not, and what follows it.
-fn value_of(text: &str) -> Option<(String, &str)> {
-    let Some(quoted) = text.strip_prefix('"') else {
-        let end = text.find([';', ',', ' ', '\t']).unwrap_or(text.len());
-        let (value, rest) = text.split_at(end);
-        return Some((value.to_owned(), rest));
-    };
-    let mut value = String::new();
-    let mut chars = quoted.char_indices();
-    while let Some((at, char)) = chars.next() {
-        match char {
-            '"' => return Some((value, &quoted[at + 1..])),
-            '\\' => value.push(chars.next()?.1),
-            char => value.push(char),
-        }
-    }
-    None
 }
 
 #[cfg(test)]
