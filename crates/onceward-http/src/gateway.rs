@@ -3,8 +3,8 @@
 //! # Layout
 //! - `config`, `rules`, `policy`, `presets`: what is configured and what is known about vendors. `upstream`: what
 //!   applies to one request.
-//! - `models`: calls of language models. `pass`: reads. `mutate`: everything else. `payload`, `content`, `graphql`:
-//!   requests and the keys in them.
+//! - `models`: calls of language models. `pass`: reads. `mutate`: everything else. `payload`, `content`, `actions`,
+//!   `graphql`: requests and the keys in them. `names`: what operations are called.
 //!   `aliases`: which operation a request refers to. `choose`: retry or repeat. `readers`: clients that wait. `turns`:
 //!   locks by name.
 //! - `undo`: taking a request back.
@@ -13,6 +13,7 @@
 //! - `reply`: answers and problem documents. `replays`: requests that were answered before. `delivery`: whether an
 //!   answer arrived.
 
+mod actions;
 mod aliases;
 mod checks;
 mod choose;
@@ -24,6 +25,7 @@ mod exchange;
 mod graphql;
 mod models;
 mod mutate;
+mod names;
 mod pass;
 mod payload;
 mod policy;
@@ -317,7 +319,7 @@ async fn enter(
     }
     // A server that lets a header replace the method would change something.
     let is_read = matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS)
-        && !content::overrides(request.method(), request.headers());
+        && !actions::overrides(request.method(), request.headers());
     if is_read {
         let target = query.map_or(target.clone(), |query| format!("{target}?{query}"));
         return pass::read(&upstream, &target, request).await;

@@ -269,8 +269,8 @@ pub(crate) fn admit_to_gateway(
     Ok((request.map(|body| Body::new(app.intake.paced(body, most as u64))), tenant))
 }
 
-/// Refuses a header of the gateway that is empty, occurs twice or cannot be read: without it, the request would mean something
-/// else.
+/// Refuses a header of the gateway that is empty, occurs twice or cannot be read: without it, the request would mean
+/// something else.
 fn check_wishes(headers: &HeaderMap) -> Result<(), ProblemResponse> {
     for name in WISHES {
         let mut all = headers.get_all(name).iter();

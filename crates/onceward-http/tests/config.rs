@@ -59,6 +59,15 @@ fn a_configuration_that_contradicts_itself_is_refused() {
         (hook("", "pull = true\norder = \"id\""), "must be a JSON pointer"),
         (hook("", "pull = true\nattempts = 0"), "nothing could ever be delivered"),
         (hook("", "url = \"ftp://x\""), "[hook.chat.handler.app]"),
+        (two_upstreams("port = 7", "port = 7"), "line 6: [upstream.v] port: [upstream.u] has the same"),
+    ] {
+        refuses(&policy, expected);
+    }
+}
+
+#[test]
+fn settings_of_an_upstream_that_cannot_be_kept_are_refused() {
+    for (policy, expected) in [
         (upstream("timeout = \"0s\""), "timeout is 0"),
         (upstream("attempts = 0"), "attempts is 0"),
         (upstream("class = \"keyed\""), "there is no key to send"),
@@ -76,24 +85,28 @@ fn a_configuration_that_contradicts_itself_is_refused() {
         (upstream("key = { in = \"header\", name = \"K\", max = 8 }"), "too short"),
         (upstream("action_headers = [\"bad name\"]"), "is not the name of a header"),
         (hook("", "url = \"http://x\"\nsecret = \"$MISSING\""), "MISSING is not set"),
-        (two_upstreams("port = 7", "port = 7"), "line 6: [upstream.v] port: [upstream.u] has the same"),
     ] {
-        let policy = onceward::Policy::parse(&policy).unwrap();
-        let store = std::sync::Arc::new(onceward::MemoryStore::new(onceward::ManualClock::at(0)));
-        let config = onceward_http::Config::from_policy(&policy);
-        let checked = config.and_then(|config| {
-            onceward_http::App::check(&config)?;
-            Ok(config)
-        });
-        let problem = match checked {
-            Ok(_) => panic!("{expected:?} was accepted"),
-            Err(invalid) => invalid.to_string(),
-        };
-        let config = onceward_http::Config::from_policy(&policy);
-        assert!(config.and_then(|config| onceward_http::App::new(store, config)).is_err(), "{expected}");
-        assert!(problem.contains(expected), "{problem}");
-        assert!(!problem.contains("secret-token"), "{problem}");
+        refuses(&policy, expected);
     }
+}
+
+/// Both the check and a start refuse this configuration, and say what is expected.
+fn refuses(policy: &str, expected: &str) {
+    let policy = onceward::Policy::parse(policy).unwrap();
+    let store = std::sync::Arc::new(onceward::MemoryStore::new(onceward::ManualClock::at(0)));
+    let config = onceward_http::Config::from_policy(&policy);
+    let checked = config.and_then(|config| {
+        onceward_http::App::check(&config)?;
+        Ok(config)
+    });
+    let problem = match checked {
+        Ok(_) => panic!("{expected:?} was accepted"),
+        Err(invalid) => invalid.to_string(),
+    };
+    let config = onceward_http::Config::from_policy(&policy);
+    assert!(config.and_then(|config| onceward_http::App::new(store, config)).is_err(), "{expected}");
+    assert!(problem.contains(expected), "{problem}");
+    assert!(!problem.contains("secret-token"), "{problem}");
 }
 
 /// A source whose public key is valid, with a handler.

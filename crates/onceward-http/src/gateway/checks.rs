@@ -7,7 +7,7 @@ use std::time::Duration;
 use hyper::HeaderMap;
 use onceward::{Error, Filter, OperationId, Record, State, Verification};
 
-use super::mutate::Named;
+use super::names::Named;
 use super::reply::Reply;
 use super::upstream::{Ruling, Upstream};
 use super::{lock, questions};

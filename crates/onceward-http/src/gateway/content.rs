@@ -8,78 +8,10 @@ use hyper::{HeaderMap, header};
 use onceward::{Json, Pointer};
 use sha2::{Digest, Sha256};
 
-use super::graphql;
 use super::payload::{Content, Payload};
 use super::rules::{Format, Part, Placement};
+use super::{actions, graphql};
 use crate::{headers, raw};
-
-/// Headers that say what a request does, as its method, path and body do. A retry has the same ones; what a client
-/// library changes with every attempt (dates, traces, counts, signatures) is not among them.
-const ACTION_HEADERS: [&str; 41] = [
-    // The action, where all of them have one path.
-    "soapaction",
-    "x-amz-target",
-    // The method.
-    "x-http-method",
-    "x-http-method-override",
-    "x-method-override",
-    // Which part of a resource the body is.
-    "content-range",
-    "upload-complete",
-    "upload-concat",
-    "upload-defer-length",
-    "upload-length",
-    "upload-metadata",
-    "upload-offset",
-    "x-goog-upload-command",
-    "x-goog-upload-offset",
-    "x-ms-range",
-    "x-upload-content-length",
-    "x-upload-content-type",
-    // Under which condition something is done.
-    "if",
-    "if-match",
-    "if-modified-since",
-    "if-none-match",
-    "if-unmodified-since",
-    "x-goog-if-generation-match",
-    "x-goog-if-metageneration-match",
-    // What the body means.
-    "content-disposition",
-    "content-encoding",
-    "content-language",
-    "content-location",
-    "slug",
-    // From where and to where something is copied or moved.
-    "depth",
-    "destination",
-    "overwrite",
-    "x-amz-copy-source",
-    "x-amz-copy-source-range",
-    "x-goog-copy-source",
-    "x-ms-copy-source",
-    // Who may read what is stored, and how it is kept.
-    "x-amz-acl",
-    "x-amz-storage-class",
-    "x-amz-tagging",
-    "x-goog-acl",
-    // How it is done (RFC 7240): a vendor may roll it back, or merge it.
-    "prefer",
-];
-/// Name prefixes of more such headers: what is stored with an object.
-const ACTION_FAMILIES: [&str; 6] =
-    ["x-amz-grant-", "x-amz-meta-", "x-amz-object-lock-", "x-goog-meta-", "x-ms-blob-", "x-ms-meta-"];
-/// Headers with which some servers replace the method of a request.
-const METHOD_HEADERS: [&str; 3] = ["x-http-method", "x-http-method-override", "x-method-override"];
-
-/// Whether a server may take the request for one with another method than this.
-pub(crate) fn overrides(method: &hyper::Method, headers: &HeaderMap) -> bool {
-    let values = METHOD_HEADERS.iter().flat_map(|name| headers.get_all(*name));
-    let is_other = |value: &header::HeaderValue| {
-        !value.as_bytes().trim_ascii().eq_ignore_ascii_case(method.as_str().as_bytes())
-    };
-    values.into_iter().any(is_other)
-}
 
 /// How a body is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -196,7 +128,7 @@ impl Request {
         let parameters = parameters.iter().map(|(name, value)| format!(";{name}={value}"));
         let members = [
             ("body", Some(body)),
-            ("headers", self.action_values(key)),
+            ("headers", actions::values(&self.headers, &self.action_headers, key)),
             ("method", Some(Json::from(self.method.as_str()))),
             ("path", Some(Json::from(self.path.as_str()))),
             ("query", Some(query.map_or(Json::Null, Json::from))),
@@ -204,30 +136,6 @@ impl Request {
         ];
         let members = members.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
         Json::Object(members.collect())
-    }
-
-    /// The headers that say what the request does. `None` if it has none of them.
-    fn action_values(&self, key: Option<&Placement>) -> Option<Json> {
-        let is_key = |name: &str| {
-            key.is_some_and(|key| {
-                key.part == Part::Header && names(key).any(|own| own.eq_ignore_ascii_case(name))
-            })
-        };
-        let is_action = |name: &str| {
-            ACTION_HEADERS.contains(&name)
-                || ACTION_FAMILIES.iter().any(|family| name.starts_with(family))
-                || self.action_headers.iter().any(|own| own.eq_ignore_ascii_case(name))
-        };
-        let mut found: Vec<&header::HeaderName> = self.headers.keys().collect();
-        found.retain(|name| is_action(name.as_str()) && !is_key(name.as_str()));
-        found.sort_by_key(|name| name.as_str());
-        let values = |name: &header::HeaderName| {
-            let all = self.headers.get_all(name).iter();
-            let texts = all.map(|value| String::from_utf8_lossy(value.as_bytes()).trim().to_owned());
-            Json::from(texts.collect::<Vec<_>>().join(", "))
-        };
-        let members: Vec<_> = found.into_iter().map(|name| (name.to_string(), values(name))).collect();
-        (!members.is_empty()).then_some(Json::Object(members))
     }
 
     /// The request with this key in the header of the caller's, quoted as it was.
@@ -347,7 +255,7 @@ pub(crate) fn formatted(key: &str, place: &Placement) -> String {
     }
 }
 
-fn names(key: &Placement) -> impl Iterator<Item = &String> {
+pub(crate) fn names(key: &Placement) -> impl Iterator<Item = &String> {
     std::iter::once(&key.name).chain(&key.names)
 }
 
@@ -364,7 +272,7 @@ fn with_pair(query: &str, name: &str, value: &str) -> String {
     if rest.is_empty() { pair } else { format!("{rest}&{pair}") }
 }
 
-/// A media type in lower case, and its parameters in order: all but those that say how the body is written down.
+/// A media type in lower case, and its parameters in order: all but those that say how the body is encoded.
 fn media_type(kind: &str) -> (String, Vec<(String, String)>) {
     let (media, rest) = kind.split_at(kind.find(';').unwrap_or(kind.len()));
     let (mut parameters, _) = headers::parameters(rest).unwrap_or_default();
@@ -534,7 +442,7 @@ mod tests {
             r#"{"body":{},"method":"POST","path":"/x","query":null,"type":"application/json"}"#
         );
         let own = ["x-ledger", "x-ms-meta-name"];
-        for name in ACTION_HEADERS.iter().chain(&own) {
+        for name in actions::HEADERS.iter().chain(&own) {
             let (one, other) = (with(&[(*name, "one")]).await, with(&[(*name, "other")]).await);
             assert_ne!(content(&one), content(&other), "{name}");
             assert_ne!(content(&one), plain, "{name}");
@@ -567,21 +475,6 @@ mod tests {
         }
         let soap = request("application/soap+xml; action=\"urn:Refund\"", None, "x").await;
         assert_eq!(soap.action().as_deref(), Some("urn:Refund"));
-    }
-
-    #[test]
-    fn a_header_can_replace_the_method() {
-        for (method, name, value, is_other) in [
-            ("GET", "x-http-method-override", "DELETE", true),
-            ("GET", "x-http-method-override", "get", false),
-            ("HEAD", "x-method-override", "PATCH", true),
-            ("PUT", "x-http-method", "POST", true),
-            ("GET", "x-method", "POST", false),
-        ] {
-            let headers =
-                HeaderMap::from_iter([(name.parse::<header::HeaderName>().unwrap(), value.parse().unwrap())]);
-            assert_eq!(overrides(&method.parse().unwrap(), &headers), is_other, "{method} {name} {value}");
-        }
     }
 
     #[tokio::test]

@@ -10,18 +10,17 @@ use bytes::Bytes;
 use http_body_util::StreamBody;
 use hyper::body::Frame;
 use hyper::{HeaderMap, StatusCode};
-use onceward::MAX_NAME;
 use onceward::{
-    Attempt, Class, Error, Happened, Intent, Ledger, Operation, OperationId, PRINCIPAL, Pointer, Policy,
-    Preview, Ran, Receipt, Record, RepeatRule, State, Verification,
+    Attempt, Class, Error, Happened, Intent, Ledger, Operation, OperationId, PRINCIPAL, Pointer, Preview,
+    Ran, Receipt, Record, RepeatRule, State, Verification,
 };
-use sha2::{Digest, Sha256};
 
 use super::aliases::{self, Asker, NewKey, Resolved, Unresolved};
 use super::checks::Check;
-use super::content::{self, Kind, Request};
+use super::content::{Kind, Request};
 use super::delivery::{Delivery, Receipts};
 use super::exchange::{Exchange, LEFT};
+use super::names::{name, name_with};
 use super::policy::OperationRule;
 use super::questions::Question;
 use super::readers::Reader;
@@ -29,13 +28,11 @@ use super::replays::Sent;
 use super::reply::{self, Receipted, Reply};
 use super::rules::{Part, Placement};
 use super::upstream::{Ruling, Upstream};
-use super::{Gateway, graphql, pass, questions};
+use super::{Gateway, actions, graphql, pass, questions};
 use crate::headers::{self, KEY};
 use crate::observe::{self, CallSurface, Metrics};
 use crate::tenants::Tenant;
 
-/// What tokens begin with, although ids begin in the same way.
-const SECRET_PREFIXES: [&str; 9] = ["sk", "rk", "pk", "whsec", "ghp", "gho", "ghs", "xoxb", "xoxp"];
 /// The first pause before an upstream is asked again whether a request in doubt happened.
 const PROBE_PAUSE: Duration = Duration::from_millis(200);
 
@@ -102,7 +99,7 @@ impl Mutation {
             Err(invalid) => return reply::problem(&invalid.into()),
         };
         let mut ruling = self.upstream.ruling(&self.request.method, &self.path, target.as_deref(), rule);
-        if content::overrides(&self.request.method, &self.request.headers)
+        if actions::overrides(&self.request.method, &self.request.headers)
             && matches!(ruling.terms.class, Class::Read | Class::Idempotent)
         {
             // The rules are about another method than the one that the upstream may execute.
@@ -460,7 +457,7 @@ fn without_key(ruling: &Ruling) -> Class {
 }
 
 /// Whether nothing is lost if a client that has left does not get this operation begun: it would be the first attempt,
-/// or one after a certain failure. What may have happened is always seen through to its end.
+/// or one after an attempt that certainly had no effect. What may have happened is always seen through to its end.
 async fn may_be_left(ledger: &Ledger, id: &OperationId) -> bool {
     match ledger.find(id).await {
         Ok((_, State::Failed | State::Expired)) | Err(Error::NotFound { .. }) => true,
@@ -475,72 +472,6 @@ async fn is_pinned_to_another(ledger: &Ledger, intent: &Intent, pinned: &str) ->
         Ok((record, _)) => record.detail.downstream.as_ref().is_some_and(|first| first.key != pinned),
         Err(_) => false,
     }
-}
-
-/// The name of the operation.
-pub(crate) fn name(upstream: &str, method: &str, path: &str) -> String {
-    name_with(upstream, method, path, None)
-}
-
-/// The name of an operation whose action is in a header. A name that is too long ends with its hash.
-fn name_with(upstream: &str, method: &str, path: &str, action: Option<&str>) -> String {
-    let segments: Vec<&str> = path.split('/').map(shown_segment).collect();
-    let action = action.map(|action| format!(" {action}")).unwrap_or_default();
-    let name = format!("{upstream} {method} {}{action}", segments.join("/"));
-    if name.chars().count() <= MAX_NAME {
-        return name;
-    }
-    let hash = data_encoding::HEXLOWER.encode(&Sha256::digest(&name)[..16]);
-    let kept: String = name.chars().take(MAX_NAME - hash.len() - 1).collect();
-    format!("{kept}…{hash}")
-}
-
-/// What the name of an operation says about its request.
-pub(crate) struct Named<'a> {
-    pub(crate) upstream: &'a str,
-    pub(crate) method: hyper::Method,
-    pub(crate) path: &'a str,
-    pub(crate) action: Option<&'a str>,
-}
-
-impl<'a> Named<'a> {
-    /// Reads the name of an operation of the gateway.
-    pub(crate) fn parse(name: &'a str) -> Option<Self> {
-        let mut words = name.splitn(4, ' ');
-        let (upstream, method, path) = (words.next()?, words.next()?.parse().ok()?, words.next()?);
-        Some(Self { upstream, method, path, action: words.next() })
-    }
-
-    /// What the policy says about it.
-    pub(crate) fn rule(&self, policy: &Policy) -> Option<OperationRule> {
-        let Self { upstream, method, path, action } = self;
-        let bare = format!("{upstream} {method} {path}");
-        let full = action.map_or(bare.clone(), |action| format!("{bare} {action}"));
-        OperationRule::of_any(policy, &[&full, &bare]).ok()
-    }
-}
-
-/// A part of a path as it is stored. Some vendors have credentials in their paths, such as `/bot123:TOKEN/sendMessage`
-/// and the last part of a webhook's address.
-fn shown_segment(segment: &str) -> &str {
-    if is_secret(segment) { "…" } else { segment }
-}
-
-/// Whether a part of a path looks like a credential: long and random, without the prefix that ids have.
-fn is_secret(segment: &str) -> bool {
-    let has = |of: fn(&char) -> bool| segment.chars().any(|char| of(&char));
-    let is_mixed =
-        has(char::is_ascii_uppercase) && has(char::is_ascii_lowercase) && has(char::is_ascii_digit);
-    let is_random =
-        |text: &str| text.chars().all(|char| char.is_ascii_alphanumeric() || "-_.~:%".contains(char));
-    let prefix = segment.split_once('_').map(|(prefix, _)| prefix);
-    let is_id = prefix.is_some_and(|prefix| {
-        prefix.len() <= 8
-            && prefix.chars().all(|char| char.is_ascii_lowercase())
-            && !SECRET_PREFIXES.contains(&prefix)
-    });
-    let is_prefixed = prefix.is_some_and(|prefix| SECRET_PREFIXES.contains(&prefix)) && segment.len() >= 16;
-    is_prefixed || (segment.len() >= 24 && is_mixed && is_random(segment) && !is_id)
 }
 
 /// A complete answer as a response.
@@ -587,31 +518,4 @@ fn in_flight(error: &Error) -> Response {
         reply::put(response.headers_mut(), "once-operation", record.id.as_str());
     }
     response
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{Named, name, name_with};
-
-    #[test]
-    fn credentials_in_a_path_are_not_part_of_the_name() {
-        for (path, shown) in [
-            ("/v1/charges", "/v1/charges"),
-            (
-                "/v1/payment_intents/pi_3MtwBwLkdIwHu7ix28a3tqPa/confirm",
-                "/v1/payment_intents/pi_3MtwBwLkdIwHu7ix28a3tqPa/confirm",
-            ),
-            ("/v2/orders/5O190127TN364715T/capture", "/v2/orders/5O190127TN364715T/capture"),
-            ("/o/9f1c2d3e-0000-4000-8000-9f1c2d3e0000", "/o/9f1c2d3e-0000-4000-8000-9f1c2d3e0000"),
-            ("/bot110201543:AAHdqTcvCH1vGWJxfSeofSAs0K5PALDsaw/sendMessage", "/…/sendMessage"),
-            ("/services/T00000000/B00000000/x1X2x3X4x5X6x7X8x9X0x1X2", "/services/T00000000/B00000000/…"),
-            ("/api/webhooks/123/aB3-dE_fGhIjKlMnOpQrStUvWxYz0123456789", "/api/webhooks/123/…"),
-            ("/t/sk_live_0123456789abcdef", "/t/…"),
-        ] {
-            assert_eq!(name("up", "POST", path), format!("up POST {shown}"));
-        }
-        let named = name_with("up", "POST", "/", Some("urn:Do it"));
-        let parsed = Named::parse(&named).unwrap();
-        assert_eq!((parsed.upstream, parsed.path, parsed.action), ("up", "/", Some("urn:Do it")));
-    }
 }

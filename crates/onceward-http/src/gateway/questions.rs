@@ -62,7 +62,7 @@ struct Search {
     is_near: bool,
     /// How much was read.
     read: Read,
-    /// Why what is not in the pages may exist all the same.
+    /// Why what is not in the pages may exist nevertheless.
     unsound: Option<String>,
 }
 

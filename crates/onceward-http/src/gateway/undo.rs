@@ -21,6 +21,7 @@ use super::checks::Check;
 use super::content::Request;
 use super::exchange::{Exchange, OnFinal};
 use super::mutate;
+use super::names::Named;
 use super::payload::Payload;
 use super::policy::OperationRule;
 use super::query::{fields_of, in_path, text_of};
@@ -136,7 +137,7 @@ impl Undo {
 
     /// The compensation that the configuration has for an operation.
     fn configured(&self, record: &Record) -> Option<RequestUndo> {
-        let named = mutate::Named::parse(&record.name)?;
+        let named = Named::parse(&record.name)?;
         let rule = named.rule(&self.gateway.policy)?;
         self.upstream.ruling(&named.method, named.path, named.action, rule).undo
     }

@@ -294,8 +294,8 @@ impl BeginRequest {
     }
 }
 
-/// The class of an operation that may have an attempt whose outcome is unknown: the one with which it was begun, if that
-/// is stricter. What one caller must not repeat, another one must not either.
+/// The class of an operation that may have an attempt whose outcome is unknown: the one with which it was begun, if
+/// that is stricter. What one caller must not repeat, another one must not either.
 async fn strictest(ledger: &Ledger, intent: &Intent) -> Result<Class, Error> {
     let wanted = intent.terms.class;
     let begun = match ledger.find(&intent.id).await {
