@@ -45,9 +45,9 @@ pub(crate) fn verdict(ruling: &Ruling, status: StatusCode, headers: &HeaderMap, 
     if rejected && !answer.is_any(&signs.replayed) {
         return Verdict::Rejected;
     }
-    // Without a place to go to it is no redirect: some upload protocols use 308 for a part that was stored.
-    let is_redirect = matches!(status, StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT);
-    if is_redirect && headers.contains_key(hyper::header::LOCATION) {
+    // Some upload protocols use 308, without a place to go to, for a part that was stored.
+    let is_moved = status == StatusCode::PERMANENT_REDIRECT && headers.contains_key(hyper::header::LOCATION);
+    if is_moved || status == StatusCode::TEMPORARY_REDIRECT {
         return Verdict::Rejected;
     }
     if answer.is_any(&signs.accepted) || status == StatusCode::ACCEPTED {
