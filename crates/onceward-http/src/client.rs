@@ -200,6 +200,24 @@ impl Remote {
     }
 }
 
+/// Whose request it is. Callers do not share a connection that is used again: a server that answers on it out of turn
+/// would give one caller the answer of another.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Caller(Option<Arc<str>>);
+
+impl Caller {
+    /// The caller that this text tells from all others.
+    #[must_use]
+    pub fn new(identity: &str) -> Self {
+        Self(Some(Arc::from(identity)))
+    }
+
+    /// Makes this request one of the caller's.
+    pub fn sends(&self, request: &mut Request<Body>) {
+        request.extensions_mut().insert(self.clone());
+    }
+}
+
 /// Notes whether a request on a fresh or reused connection got one.
 pub struct Watch(Connected);
 

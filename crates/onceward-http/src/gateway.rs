@@ -3,16 +3,17 @@
 //! # Layout
 //! - `config`, `rules`, `policy`, `presets`: what is configured and what is known about vendors. `upstream`: what
 //!   applies to one request.
-//! - `models`: calls of language models. `pass`: reads. `mutate`: everything else. `payload`, `content`, `graphql`:
-//!   requests and the keys in them.
+//! - `models`: calls of language models. `pass`: reads. `mutate`: everything else. `payload`, `content`, `actions`,
+//!   `graphql`: requests and the keys in them. `names`: what operations are called.
 //!   `aliases`: which operation a request refers to. `choose`: retry or repeat. `readers`: clients that wait. `turns`:
 //!   locks by name.
 //! - `undo`: taking a request back.
-//! - `exchange`: one attempt. `classify`: what an answer proves. `questions`, `query`: probes and checks. `checks`:
-//!   when successes are checked.
+//! - `exchange`: one attempt. `classify`: what an answer proves. `questions`, `query`, `whole`: probes and checks.
+//!   `checks`: when successes are checked.
 //! - `reply`: answers and problem documents. `replays`: requests that were answered before. `delivery`: whether an
 //!   answer arrived.
 
+mod actions;
 mod aliases;
 mod checks;
 mod choose;
@@ -24,6 +25,7 @@ mod exchange;
 mod graphql;
 mod models;
 mod mutate;
+mod names;
 mod pass;
 mod payload;
 mod policy;
@@ -37,6 +39,7 @@ pub(crate) mod rules;
 mod turns;
 mod undo;
 mod upstream;
+mod whole;
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -54,6 +57,7 @@ use quick_cache::sync::Cache;
 use crate::App;
 use crate::headers;
 use crate::observe::{self, CallSurface};
+use crate::server::socket::Peer;
 use crate::tenants::{self, Tenant};
 use aliases::KeysInUse;
 use config::UpstreamConfig;
@@ -303,17 +307,26 @@ async fn enter(
     if request.headers().contains_key(undo::UNDO) {
         let is_bare = path == "/" && query.is_none() && hyper::body::Body::is_end_stream(request.body());
         return if is_bare && request.method() == Method::POST {
-            taken_back(app, tenant, upstream, request.into_parts().0.headers).await
+            let peer = request.extensions().get::<Peer>().cloned().unwrap_or_default();
+            taken_back(app, tenant, upstream, (request.into_parts().0.headers, peer)).await
         } else {
             undo::with_more()
         };
     }
-    if matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS | Method::TRACE) {
+    if matches!(*request.method(), Method::TRACE | Method::CONNECT) {
+        let detail = format!("{} is not passed on to upstreams; nothing was sent", request.method());
+        return reply::refusal(StatusCode::METHOD_NOT_ALLOWED, "INVALID_INPUT", None, &detail);
+    }
+    // A server that lets a header replace the method would change something.
+    let is_read = matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS)
+        && !actions::overrides(request.method(), request.headers());
+    if is_read {
         let target = query.map_or(target.clone(), |query| format!("{target}?{query}"));
         return pass::read(&upstream, &target, request).await;
     }
     let asked = Instant::now();
     let receipts = request.extensions().get::<Receipts>().cloned().unwrap_or_default();
+    let peer = request.extensions().get::<Peer>().cloned().unwrap_or_default();
     let (head, body) = request.into_parts();
     if head.headers.get_all(headers::KEY).iter().count() > 1 {
         let detail = "the request has more than one Idempotency-Key, so nothing was sent; give it one";
@@ -335,8 +348,9 @@ async fn enter(
         }
     }
     let wishes = Wishes::of(&head.headers);
-    let request = Arc::new(content::Request::new(head.method, target, query, head.headers, payload));
-    let arrived = Arrived { tenant, upstream, path, request, wishes, asked, receipts };
+    let request = content::Request::new(head.method, target, query, head.headers, payload);
+    let request = Arc::new(request.with_action_headers(&upstream.action_headers));
+    let arrived = Arrived { tenant, upstream, path, request, wishes, asked, receipts, peer };
     match arrived.model() {
         // Boxed, so that the future of every other request is small.
         Some((dialect, settings)) => Box::pin(model_call(app, arrived, dialect, settings)).await,
@@ -353,6 +367,7 @@ struct Arrived {
     wishes: Wishes,
     asked: Instant,
     receipts: Receipts,
+    peer: Peer,
 }
 
 impl Arrived {
@@ -365,9 +380,9 @@ impl Arrived {
 }
 
 async fn model_call(app: &Arc<App>, arrived: Arrived, dialect: Dialect, settings: Settings) -> Response {
-    let (reader, client) = Reader::new(&app.gateway.readers);
-    let (position_reader, position_client) = Reader::new(&app.gateway.readers);
-    let Arrived { tenant, upstream, path, request, wishes, asked, receipts } = arrived;
+    let Arrived { tenant, upstream, path, request, wishes, asked, receipts, peer } = arrived;
+    let (reader, client) = Reader::new(&app.gateway.readers, &peer);
+    let (position_reader, position_client) = Reader::new(&app.gateway.readers, &peer);
     let app = Arc::clone(app);
     let call = ModelCall {
         app,
@@ -390,7 +405,7 @@ async fn model_call(app: &Arc<App>, arrived: Arrived, dialect: Dialect, settings
 }
 
 async fn mutation(app: &App, arrived: Arrived) -> Response {
-    let (reader, client) = Reader::new(&app.gateway.readers);
+    let (reader, client) = Reader::new(&app.gateway.readers, &arrived.peer);
     // If the client goes away, this future is dropped, and the call must run to its end.
     match spawned(app, arrived, reader).await {
         Ok(response) => response.map(|body| client.reads(body)),
@@ -403,9 +418,9 @@ async fn taken_back(
     app: &App,
     tenant: Tenant,
     upstream: Arc<Upstream>,
-    headers: hyper::HeaderMap,
+    (headers, peer): (hyper::HeaderMap, Peer),
 ) -> Response {
-    let (reader, client) = Reader::new(&app.gateway.readers);
+    let (reader, client) = Reader::new(&app.gateway.readers, &peer);
     let (gateway, metrics) = (Arc::clone(&app.gateway), app.metrics.clone());
     let dry_run = Wishes::of(&headers).dry_run;
     let span = observe::call_span(CallSurface::Gateway, headers::only(&headers, "traceparent"));
@@ -423,7 +438,7 @@ fn lost() -> Response {
 }
 
 fn spawned(app: &App, arrived: Arrived, reader: Arc<Reader>) -> JoinHandle<Response> {
-    let Arrived { tenant, upstream, path, request, wishes, asked, receipts } = arrived;
+    let Arrived { tenant, upstream, path, request, wishes, asked, receipts, peer: _ } = arrived;
     let (gateway, metrics) = (Arc::clone(&app.gateway), app.metrics.clone());
     let mutation =
         Mutation { gateway, metrics, tenant, upstream, path, request, wishes, asked, reader, receipts };

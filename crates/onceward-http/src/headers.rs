@@ -55,6 +55,44 @@ pub fn only<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     all.next().is_none().then_some(first)
 }
 
+/// The parameters `; name=value` at the beginning of a text, quoted or not, and what follows them. Names are in lower
+/// case. `None` if a quoted value has no end.
+#[must_use]
+pub fn parameters(text: &str) -> Option<(Vec<(String, String)>, &str)> {
+    let mut all = Vec::new();
+    let mut rest = text.trim_start();
+    while let Some(parameter) = rest.strip_prefix(';') {
+        let parameter = parameter.trim_start();
+        let (name, after) = parameter.split_at(parameter.find(['=', ';', ',']).unwrap_or(parameter.len()));
+        let (value, after) = match after.strip_prefix('=') {
+            Some(after) => parameter_value(after.trim_start())?,
+            None => (String::new(), after),
+        };
+        if !name.trim().is_empty() {
+            all.push((name.trim().to_ascii_lowercase(), value));
+        }
+        rest = after.trim_start();
+    }
+    Some((all, rest))
+}
+
+fn parameter_value(text: &str) -> Option<(String, &str)> {
+    let Some(quoted) = text.strip_prefix('"') else {
+        let (value, rest) = text.split_at(text.find([';', ',', ' ', '\t']).unwrap_or(text.len()));
+        return Some((value.to_owned(), rest));
+    };
+    let mut value = String::new();
+    let mut chars = quoted.char_indices();
+    while let Some((at, char)) = chars.next() {
+        match char {
+            '"' => return Some((value, &quoted[at + 1..])),
+            '\\' => value.push(chars.next()?.1),
+            char => value.push(char),
+        }
+    }
+    None
+}
+
 #[cfg(test)]
 mod tests {
     use hyper::header::HeaderValue;

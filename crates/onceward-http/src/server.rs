@@ -7,6 +7,7 @@
 mod connection;
 mod listener;
 mod resets;
+pub(crate) mod socket;
 mod tls;
 mod unix;
 

@@ -269,8 +269,8 @@ pub(crate) fn admit_to_gateway(
     Ok((request.map(|body| Body::new(app.intake.paced(body, most as u64))), tenant))
 }
 
-/// Refuses a header of the gateway that occurs twice or cannot be read: without it, the request would mean something
-/// else.
+/// Refuses a header of the gateway that is empty, occurs twice or cannot be read: without it, the request would mean
+/// something else.
 fn check_wishes(headers: &HeaderMap) -> Result<(), ProblemResponse> {
     for name in WISHES {
         let mut all = headers.get_all(name).iter();
@@ -283,6 +283,10 @@ fn check_wishes(headers: &HeaderMap) -> Result<(), ProblemResponse> {
             let problem = format!("the header {name} has characters other than ASCII; nothing was sent");
             return Err(InvalidInput::new(problem).into());
         };
+        if text.trim().is_empty() {
+            let problem = format!("the header {name} is empty; nothing was sent");
+            return Err(InvalidInput::new(problem).into());
+        }
         if name == OCCURRENCE && text.trim() == "0" {
             let problem =
                 format!("{name}: must be 1, 2, 3, … or a label; the first one is 1; nothing was sent");

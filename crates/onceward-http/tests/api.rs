@@ -399,6 +399,14 @@ async fn the_policy_decides_and_a_caller_may_only_be_stricter() {
     let pay = json!({"name": "pay", "key": "1", "class": "idempotent"});
     looser.post("/v1/operations", pay).await.problem(400, "INVALID_INPUT");
     looser.post("/v1/operations", json!({"name": "other", "key": "1", "class": "idempotent"})).await.is(201);
+    // What one caller must not repeat, another one must not either.
+    let begun =
+        looser.post("/v1/operations", json!({"name": "another", "key": "1", "class": "once"})).await.is(201);
+    looser.post(&path(&begun, "doubt"), report(&begun, json!({"reason": "timeout"}))).await.is(200);
+    for class in ["idempotent", "once"] {
+        let again = json!({"name": "another", "key": "1", "class": class});
+        looser.post("/v1/operations", again).await.problem(424, "IN_DOUBT");
+    }
     server.post("/v1/operations", json!({"name": "keyed"})).await.problem(400, "KEY_MISSING");
     let begun = server.post("/v1/operations", json!({"name": "secret", "key": "1"})).await.is(201);
     let finished = server.post(&path(&begun, "finish"), report(&begun, json!({"data": "key sk_abc"}))).await;

@@ -83,6 +83,31 @@ fn a_hook_that_contradicts_itself_is_refused() {
     }
 }
 
+#[test]
+fn settings_of_an_upstream_that_cannot_be_kept_are_refused() {
+    for (policy, expected) in [
+        (upstream("timeout = \"0s\""), "timeout is 0"),
+        (upstream("attempts = 0"), "attempts is 0"),
+        (upstream("class = \"keyed\""), "there is no key to send"),
+        (upstream("probe = { get = \"https://x/a\", found = \"$\" }"), "must be a path"),
+        (upstream("probe = { get = \"/a\", found = \"$[?@.a ==\" }"), "is not a JSONPath"),
+        (upstream("verify = { get = \"//x/a\", expect = \"$.a\" }"), "must be a path"),
+        (upstream("key = { in = \"header\", name = \"bad name\" }"), "is not the name of a header"),
+        (upstream("key = { in = \"header\", name = \"Host\" }"), "cannot hold a key"),
+        (
+            upstream("key = { in = \"header\", name = \"K\", names = [\"Content-Length\"] }"),
+            "cannot hold a key",
+        ),
+        (upstream("key = { in = \"header\", name = \"Once-Scope\" }"), "cannot hold a key"),
+        (upstream("key = { in = \"body\", name = \"\" }"), "has no name"),
+        (upstream("key = { in = \"header\", name = \"K\", max = 8 }"), "too short"),
+        (upstream("action_headers = [\"bad name\"]"), "is not the name of a header"),
+    ] {
+        refuses(&policy, expected);
+    }
+}
+
+/// Both the check and a start refuse this configuration, and say what is expected.
 #[track_caller]
 fn refuses(policy: &str, expected: &str) {
     let policy = onceward::Policy::parse(policy).unwrap();
@@ -110,6 +135,10 @@ fn hook(own: &str, handler: &str) -> String {
     )
 }
 
+fn upstream(more: &str) -> String {
+    format!("[upstream.u]\nurl = \"https://x\"\n{more}\n")
+}
+
 fn two_upstreams(first: &str, second: &str) -> String {
     let upstream = |name: &str, more: &str| format!("[upstream.{name}]\nurl = \"https://x\"\n{more}\n");
     format!("{}{}", upstream("u", first), upstream("v", second))
@@ -131,6 +160,7 @@ async fn a_header_for_the_gateway_that_occurs_twice_is_refused() {
     for name in ["once-scope", "once-occurrence", "once-dry-run"] {
         assert_eq!(refused(&[(name, "a"), (name, "b")]).await.is(400)["code"], "INVALID_INPUT");
         assert_eq!(refused(&[(name, "caf\u{e9}")]).await.is(400)["code"], "INVALID_INPUT");
+        assert_eq!(refused(&[(name, " ")]).await.is(400)["code"], "INVALID_INPUT");
     }
     assert_eq!(refused(&[("once-occurrence", "0")]).await.is(400)["code"], "INVALID_INPUT");
     assert_eq!(refused(&[("once-occurrence", "2"), ("once-scope", "s")]).await.status, 200);

@@ -291,7 +291,18 @@ impl Policy {
     /// # Errors
     /// When the terms are inconsistent.
     pub fn settings(&self, name: &str) -> Result<Settings, InvalidInput> {
-        let rule = self.rule(&[name]).over(self.defaults.clone());
+        self.settings_of(&[name])
+    }
+
+    /// The settings of an operation that has several names, from the most specific one to the most general: rules
+    /// for all of them apply, and those that the most general name does not fit count most.
+    ///
+    /// # Errors
+    /// If the settings are inconsistent.
+    pub fn settings_of(&self, names: &[&str]) -> Result<Settings, InvalidInput> {
+        let rules = self.layered(names).into_iter();
+        let rule = rules.fold(Rule::default(), |below, (_, rule)| rule.clone().over(below));
+        let rule = rule.over(self.defaults.clone());
         let settings = rule.complete(Some(Settings::default()))?;
         settings.terms.check()?;
         Ok(settings)
@@ -308,6 +319,15 @@ impl Policy {
         let rules = self.operation.iter().map(|(pattern, rule)| (pattern.as_str(), rule));
         let mut fitting: Vec<_> = rules.filter(|(pattern, _)| fits_one(pattern)).collect();
         fitting.sort_by_key(|(pattern, _)| (!pattern.contains('*'), pattern.len()));
+        fitting
+    }
+
+    /// The rules that match one of these names, from the most specific one to the most general; each overrides the
+    /// ones before it.
+    fn layered(&self, names: &[&str]) -> Vec<(&str, &Rule)> {
+        let mut fitting = self.matching(names);
+        let general = names.last().copied().unwrap_or_default();
+        fitting.sort_by_key(|(pattern, _)| !matches_pattern(pattern, general));
         fitting
     }
 

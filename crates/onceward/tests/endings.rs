@@ -20,14 +20,14 @@ const FINISH: &str = "
     running    *          newest    done             none  => done       ending   none      no
     running    *          newest    failed           none  => failed     ending   none      no
     running    *          newest    in_doubt         none  => in_doubt   ending   none      no
-    running    *          newest    done             late  => done       ending   certain   no
+    running    *          newest    done             late  => done       ending   certain   yes
     running    *          newest    failed           late  => done       late     none      no
     running    *          newest    in_doubt         late  => done       late     possible  no
     in_doubt   *          newest    done             *     => done       ending   none      no
     in_doubt   *          newest    failed           *     => failed     ending   none      no
     in_doubt   *          newest    in_doubt         *     => in_doubt   ending   none      no
 
-    done       late       newest    done             *     => done       ending   certain   no
+    done       late       newest    done             *     => done       ending   certain   yes
     done       late       newest    failed           *     => done       found    none      yes
     done       late       newest    in_doubt         *     => done       found    possible  yes
     done       *          newest    done             *     => done       ending   none      no
@@ -133,6 +133,30 @@ fn a_success_that_an_attempt_has_reported_is_final() {
     assert_eq!(transition::report(&done, 4, &said("done")), Report::Repeated, "a check changes no result");
     let other = onceward::Outcome { reason: Some("other".to_owned()), ..outcome("ending") };
     assert_eq!(transition::report(&done, 4, &Ending::Done(other)), Report::Contradicts);
+}
+
+/// Another attempt reported a success as well, before this one or after it.
+#[test]
+fn a_success_beside_another_one_is_final_too() {
+    let of_both = |found, settled_by, late, [first, second]: [u32; 2]| {
+        let one = transition::finish(&ended_record(found, settled_by, late), first, said("done"), NOW_MS);
+        transition::finish(&one, second, said("done"), NOW_MS)
+    };
+    for (found, done) in [
+        ("running", of_both("running", "attempt", "late", [4, 4])),
+        ("in doubt", of_both("in_doubt", "attempt", "none", [3, 4])),
+        ("settled by the other", of_both("done", "late", "none", [4, 4])),
+        ("followed by the other", of_both("running", "attempt", "none", [4, 3])),
+    ] {
+        assert_eq!((done.state, result(&done), alarm(&done)), (State::Done, "ending", "certain"));
+        assert_eq!(transition::report(&done, 4, &said("done")), Report::Repeated, "{found}");
+        let other = Ending::Done(onceward::Outcome { reason: Some("other".to_owned()), ..outcome("ending") });
+        for contradiction in [other, said("failed"), said("in_doubt")] {
+            assert_eq!(transition::report(&done, 4, &contradiction), Report::Contradicts, "{found}");
+        }
+        let again = transition::finish(&done, 4, said("done"), NOW_MS);
+        assert_eq!(again.detail.history, done.detail.history, "it is noted once");
+    }
 }
 
 #[test]

@@ -89,6 +89,7 @@ pub(super) fn check(global: Global, file: Option<PathBuf>) -> Ended {
     context.check_ledger_url()?;
     super::cost::check(&context)?;
     context.check_server_sections()?;
+    super::serve::check_addresses(&context)?;
     let file = context.policy_file.as_ref().map(|file| file.display().to_string());
     let checked = Checked { policy_file: file.clone(), problems: Vec::new() };
     answer::success(json, "noop", &checked, || match file {

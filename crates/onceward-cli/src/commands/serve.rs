@@ -160,7 +160,7 @@ impl Bound {
         };
         for listener in inherited.tcp {
             let address = listener.local_addr().map_err(unusable)?;
-            allowed(address, app)?;
+            allowed(address, app.requires_tokens())?;
             bound.add(TcpListener::from_std(listener).map_err(unusable)?, tls.as_ref())?;
         }
         for listener in inherited.unix {
@@ -168,7 +168,7 @@ impl Bound {
             bound.listeners.push(Listener::unix(UnixSocket::inherited(listener)));
         }
         for address in addresses {
-            allowed(address, app)?;
+            allowed(address, app.requires_tokens())?;
             let listener =
                 std::net::TcpListener::bind(address).map_err(|error| cannot_listen(address, &error))?;
             listener.set_nonblocking(true).map_err(unusable)?;
@@ -229,9 +229,15 @@ impl Bound {
     }
 }
 
+/// Checks the addresses in the policy, as a start without `--listen` does.
+pub(super) fn check_addresses(context: &Context) -> Result<(), CommandError> {
+    let config = context.server_config()?;
+    config.serve.listen.iter().try_for_each(|address| allowed(*address, !config.tenants.is_empty()))
+}
+
 /// Refuses an address that other machines reach, unless callers need tokens.
-fn allowed(address: SocketAddr, app: &App) -> Result<(), CommandError> {
-    if Reach::of(address.ip()) == Reach::Loopback || app.requires_tokens() {
+fn allowed(address: SocketAddr, requires_tokens: bool) -> Result<(), CommandError> {
+    if Reach::of(address.ip()) == Reach::Loopback || requires_tokens {
         return Ok(());
     }
     Err(CommandError::invalid(format!(

@@ -411,3 +411,13 @@ fn a_policy_of_another_user_does_not_count() {
     bench.once(&["config", "allow"]).exits(if given_away { 2 } else { 0 });
     bench.once(&["run", "--config", "onceward.toml", "--", "true"]).exits(2);
 }
+
+#[test]
+fn config_check_refuses_an_address_that_every_machine_reaches_without_a_token() {
+    let bench = Bench::new();
+    bench.write("open.toml", "[serve]\nlisten = [\"0.0.0.0:6270\"]\n");
+    let said = bench.once(&["config", "check", "open.toml"]).exits(2).err();
+    assert!(said.contains("callers need tokens"), "{said}");
+    bench.write("local.toml", "[serve]\nlisten = [\"127.0.0.1:6270\"]\n");
+    bench.once(&["config", "check", "local.toml"]).exits(0);
+}

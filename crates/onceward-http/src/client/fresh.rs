@@ -20,7 +20,7 @@ use hyper::http::uri::{Authority, Scheme};
 use hyper::{Request, Response, Uri, Version};
 use tower::ServiceExt;
 
-use super::{Body, CONNECT_PATIENCE, Connector, IDLE, SendError, in_words};
+use super::{Body, CONNECT_PATIENCE, Caller, Connector, IDLE, SendError, in_words};
 use pool::{Pool, Take};
 
 /// How long a connection waits for a request.
@@ -114,12 +114,13 @@ impl Fresh {
         reuse: Reuse,
     ) -> Result<Response<Incoming>, SendError> {
         let connected = request.extensions_mut().remove::<Connected>().unwrap_or_default();
+        let caller = request.extensions_mut().remove::<Caller>().unwrap_or_default();
         if let Some(path) = request.uri().path_and_query().cloned() {
             *request.uri_mut() = Uri::from(path);
         }
         request.headers_mut().entry(header::HOST).or_insert_with(|| self.host.clone());
         loop {
-            let (mut sender, origin) = match self.all.take(reuse) {
+            let (mut sender, origin) = match self.all.take(reuse, &caller) {
                 Some(found) => found,
                 // Boxed, so that the future of a request with a connection is small.
                 None => (Box::pin(self.all.open()).await.map_err(SendError::NotSent)?, Origin::New),
@@ -128,7 +129,7 @@ impl Fresh {
             let mut error = match sender.try_send_request(request).await {
                 Ok(response) => {
                     match reuse {
-                        Reuse::Allowed if keeps_open(&response) => self.all.used.put(sender),
+                        Reuse::Allowed if keeps_open(&response) => self.all.used.put(sender, caller),
                         Reuse::Forbidden if keeps_open(&response) => self.all.open_another(),
                         Reuse::Allowed | Reuse::Forbidden => {}
                     }
@@ -158,9 +159,9 @@ fn keeps_open(response: &Response<Incoming>) -> bool {
 
 impl Opener {
     /// A connection that waits: one that was used before, if it may be, or one that was not.
-    fn take(&self, reuse: Reuse) -> Option<(SendRequest<Body>, Origin)> {
+    fn take(&self, reuse: Reuse, caller: &Caller) -> Option<(SendRequest<Body>, Origin)> {
         let used = match reuse {
-            Reuse::Allowed => self.used.take(Take::Ready),
+            Reuse::Allowed => self.used.take(Take::Ready(caller)),
             Reuse::Forbidden => None,
         };
         let spare = || Some((self.spares.take(Take::Any)?, Origin::Spare));
@@ -187,7 +188,7 @@ impl Opener {
             let opened = tokio::time::timeout(CONNECT_PATIENCE, all.open()).await;
             // If it failed, the next request opens its own, and reports the failure.
             if let Ok(Ok(sender)) = opened {
-                all.spares.put(sender);
+                all.spares.put(sender, Caller::default());
             }
             all.opening.fetch_sub(1, Ordering::Relaxed);
         });
@@ -202,7 +203,7 @@ mod tests {
 
     use http_body_util::BodyExt;
 
-    use crate::client::{Connection, Remote, SendError, Watch, full};
+    use crate::client::{Caller, Connection, Remote, SendError, Watch, full};
 
     /// Reads a request and answers it.
     async fn serve(stream: &mut TcpStream, more: &str) {
@@ -251,6 +252,37 @@ mod tests {
         let opening = remote.fresh.all.opening.load(std::sync::atomic::Ordering::Relaxed);
         let left = opening + remote.fresh.all.spares.len();
         assert_eq!(left, 0, "this server does not expect silent connections");
+    }
+
+    #[tokio::test]
+    async fn callers_do_not_share_a_connection() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let remote = Remote::new(&format!("http://{}", listener.local_addr().unwrap())).unwrap();
+        let server = tokio::spawn(async move {
+            loop {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                tokio::spawn(async move {
+                    loop {
+                        serve(&mut stream, "").await;
+                    }
+                });
+            }
+        });
+        let mut reused = Vec::new();
+        for caller in ["alice", "alice", "bob", "alice", "bob"] {
+            let mut request = remote.request(Method::PUT, "/x", HeaderMap::new(), full(""));
+            Caller::new(caller).sends(&mut request);
+            let watch = Watch::of(&mut request);
+            let answer = remote.send(request, Connection::Reused).await.unwrap();
+            drop(answer.into_body().collect().await.unwrap());
+            reused.push(watch.is_reused());
+            // The connection notices the end of its answer in its own task.
+            while !remote.fresh.all.used.is_ready() {
+                tokio::task::yield_now().await;
+            }
+        }
+        assert_eq!(reused, [false, true, false, true, true]);
+        server.abort();
     }
 
     #[tokio::test]

@@ -5,10 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::HeaderMap;
-use hyper::Method;
 use onceward::{Error, Filter, OperationId, Record, State, Verification};
 
-use super::policy::OperationRule;
+use super::names::Named;
 use super::reply::Reply;
 use super::upstream::{Ruling, Upstream};
 use super::{lock, questions};
@@ -121,12 +120,10 @@ fn is_pending(record: &Record) -> bool {
 
 /// The check of a record, if its upstream and its rule are still configured.
 fn of_record(app: &Arc<App>, tenant: &Tenant, record: &Record) -> Option<Check> {
-    let (upstream, rest) = record.name.split_once(' ')?;
-    let (method, path) = rest.split_once(' ')?;
-    let upstream = Arc::clone(app.gateway.upstreams.get(upstream)?);
-    let rule = OperationRule::of(&app.gateway.policy, &record.name).ok()?;
-    let method: Method = method.parse().ok()?;
-    let ruling = upstream.ruling(&method, path, None, rule);
+    let named = Named::parse(&record.name)?;
+    let upstream = Arc::clone(app.gateway.upstreams.get(named.upstream)?);
+    let rule = named.rule(&app.gateway.policy)?;
+    let ruling = upstream.ruling(&named.method, named.path, named.action, rule);
     ruling.verify.as_ref()?;
     let reply = Reply::decode(record.outcome.as_ref()?.body.as_deref()?)?;
     // The credentials of the caller were not stored.

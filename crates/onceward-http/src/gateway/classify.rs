@@ -72,9 +72,14 @@ fn of_vendor(ruling: &Ruling, status: StatusCode, headers: &HeaderMap, body: &[u
     // A preset's list replaces the general one.
     let rejected = match &signs.rejected {
         Some(rejected) => answer.is_any(rejected),
-        None => rejects(status),
+        None => rejects(status) && !status.is_redirection(),
     };
     if rejected && !answer.is_any(&signs.replayed) {
+        return Verdict::Rejected;
+    }
+    // Some upload protocols use 308, without a place to go to, for a part that was stored.
+    let is_moved = status == StatusCode::PERMANENT_REDIRECT && headers.contains_key(hyper::header::LOCATION);
+    if is_moved || status == StatusCode::TEMPORARY_REDIRECT {
         return Verdict::Rejected;
     }
     if answer.is_any(&signs.accepted) || status == StatusCode::ACCEPTED {
@@ -90,9 +95,6 @@ fn of_vendor(ruling: &Ruling, status: StatusCode, headers: &HeaderMap, body: &[u
     let is_doubtful = matches!(status, StatusCode::REQUEST_TIMEOUT | StatusCode::CONFLICT);
     if status.is_client_error() && !is_doubtful && ruling.replay == Replay::Bytes {
         return Verdict::Final;
-    }
-    if status == StatusCode::TEMPORARY_REDIRECT || status == StatusCode::PERMANENT_REDIRECT {
-        return Verdict::Rejected;
     }
     Verdict::Doubt(said)
 }

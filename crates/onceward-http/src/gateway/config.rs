@@ -48,6 +48,8 @@ pub struct Upstream {
     /// The headers of checks that are resumed after a restart, when the caller's own are not known. A value that
     /// begins with `@` names a file with it.
     pub check_headers: BTreeMap<String, String>,
+    /// Further headers that say what a request does, as its path and body do.
+    pub action_headers: Vec<String>,
     /// The only headers that identify the caller.
     pub principal_headers: Option<Vec<String>>,
     /// The largest body of a mutating request, in bytes.
@@ -67,7 +69,7 @@ pub struct Upstream {
 }
 
 /// The settings of [`Upstream`]; all others are those of a [`Rule`].
-const OWN: [&str; 15] = [
+const OWN: [&str; 16] = [
     "url",
     "preset",
     "host",
@@ -75,6 +77,7 @@ const OWN: [&str; 15] = [
     "allow_private",
     "ignore_headers",
     "check_headers",
+    "action_headers",
     "principal_headers",
     "max_request",
     "max_stored",

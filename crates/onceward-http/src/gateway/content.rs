@@ -8,9 +8,9 @@ use hyper::{HeaderMap, header};
 use onceward::{Json, Pointer};
 use sha2::{Digest, Sha256};
 
-use super::graphql;
 use super::payload::{Content, Payload};
 use super::rules::{Format, Part, Placement};
+use super::{actions, graphql};
 use crate::{headers, raw};
 
 /// How a body is read.
@@ -34,6 +34,8 @@ pub(crate) struct Request {
     pub(crate) kind: Kind,
     /// The parsed body; for an opaque one, its hash.
     pub(crate) body: Arc<Json>,
+    /// Further headers that say what the request does.
+    action_headers: Arc<[String]>,
 }
 
 impl Request {
@@ -45,7 +47,14 @@ impl Request {
         payload: Payload,
     ) -> Self {
         let (kind, body) = parse(&headers, &payload);
-        Self { method, path, query, headers, payload, kind, body: Arc::new(body) }
+        let (body, action_headers) = (Arc::new(body), Arc::default());
+        Self { method, path, query, headers, payload, kind, body, action_headers }
+    }
+
+    /// The same request, to an upstream for which these headers say what is done, too.
+    pub(crate) fn with_action_headers(mut self, names: &Arc<[String]>) -> Self {
+        self.action_headers = Arc::clone(names);
+        self
     }
 
     /// The path with its query.
@@ -56,10 +65,28 @@ impl Request {
         }
     }
 
-    /// The action of an AWS request.
+    /// The action that a header names, where all actions have one path: of AWS, and of SOAP 1.1 and 1.2.
+    pub(crate) fn action(&self) -> Option<String> {
+        let named =
+            |name: &str| headers::only(&self.headers, name).map(|action| action.trim().trim_matches('"'));
+        let action = named("x-amz-target").or_else(|| named("soapaction")).map(str::to_owned);
+        let in_type = || {
+            let kind = headers::only(&self.headers, header::CONTENT_TYPE.as_str())?;
+            let (_, parameters) = media_type(kind);
+            let is_soap = kind.trim_start().to_ascii_lowercase().starts_with("application/soap+xml");
+            parameters
+                .into_iter()
+                .filter(|_| is_soap)
+                .find(|(name, _)| name == "action")
+                .map(|(_, action)| action)
+        };
+        action.or_else(in_type).filter(|action| !action.is_empty())
+    }
+
+    /// The action of a request, by a header or by the form of an AWS request.
     pub(crate) fn target(&self) -> Option<String> {
-        if let Some(target) = headers::only(&self.headers, "x-amz-target") {
-            return Some(target.to_owned());
+        if let Some(target) = self.action() {
+            return Some(target);
         }
         match (self.kind, self.body.member("Action")) {
             (Kind::Form, Some(Json::String(action))) => Some(action.clone()),
@@ -97,14 +124,32 @@ impl Request {
         }
         let kind =
             self.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let (media, parameters) = media_type(kind);
+        let parameters = parameters.iter().map(|(name, value)| format!(";{name}={value}"));
         let members = [
-            ("body", body),
-            ("method", Json::from(self.method.as_str())),
-            ("path", Json::from(self.path.as_str())),
-            ("query", query.map_or(Json::Null, Json::from)),
-            ("type", Json::from(media_type(kind))),
+            ("body", Some(body)),
+            ("headers", actions::values(&self.headers, &self.action_headers, key)),
+            ("method", Some(Json::from(self.method.as_str()))),
+            ("path", Some(Json::from(self.path.as_str()))),
+            ("query", Some(query.map_or(Json::Null, Json::from))),
+            ("type", Some(Json::from(std::iter::once(media).chain(parameters).collect::<String>()))),
         ];
-        Json::Object(members.map(|(name, value)| (name.to_owned(), value)).into())
+        let members = members.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
+        Json::Object(members.collect())
+    }
+
+    /// The request with this key in the header of the caller's, quoted as it was.
+    pub(crate) fn with_callers_key(&self, key: &str) -> Self {
+        let mut request = self.clone();
+        let is_quoted =
+            self.headers.get(headers::KEY).is_some_and(|value| value.as_bytes().starts_with(b"\""));
+        let key = if is_quoted { format!("\"{key}\"") } else { key.to_owned() };
+        match key.parse() {
+            Ok(value) => drop(request.headers.insert(headers::KEY, value)),
+            // Our keys are visible ASCII. One that could not be sent must not be the caller's.
+            Err(_) => drop(request.headers.remove(headers::KEY)),
+        }
+        request
     }
 
     /// The key that the request has in the vendor's own place.
@@ -210,7 +255,7 @@ pub(crate) fn formatted(key: &str, place: &Placement) -> String {
     }
 }
 
-fn names(key: &Placement) -> impl Iterator<Item = &String> {
+pub(crate) fn names(key: &Placement) -> impl Iterator<Item = &String> {
     std::iter::once(&key.name).chain(&key.names)
 }
 
@@ -227,13 +272,18 @@ fn with_pair(query: &str, name: &str, value: &str) -> String {
     if rest.is_empty() { pair } else { format!("{rest}&{pair}") }
 }
 
-fn media_type(kind: &str) -> String {
-    kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
+/// A media type in lower case, and its parameters in order: all but those that say how the body is encoded.
+fn media_type(kind: &str) -> (String, Vec<(String, String)>) {
+    let (media, rest) = kind.split_at(kind.find(';').unwrap_or(kind.len()));
+    let (mut parameters, _) = headers::parameters(rest).unwrap_or_default();
+    parameters.retain(|(name, _)| name != "charset" && name != "boundary");
+    parameters.sort();
+    (media.trim().to_ascii_lowercase(), parameters)
 }
 
 fn parse(headers: &HeaderMap, payload: &Payload) -> (Kind, Json) {
     let kind = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let media = media_type(kind);
+    let (media, _) = media_type(kind);
     let bytes = match (&payload.content, headers.contains_key(header::CONTENT_ENCODING)) {
         (Content::Memory(bytes), false) => bytes,
         (Content::Memory(bytes), true) => {
@@ -247,7 +297,9 @@ fn parse(headers: &HeaderMap, payload: &Payload) -> (Kind, Json) {
     if is_json && bytes.is_empty() {
         return (Kind::Json, Json::Null);
     }
-    if is_json && let Some(json) = std::str::from_utf8(bytes).ok().and_then(|text| Json::parse(text).ok()) {
+    let json = || std::str::from_utf8(bytes).ok().and_then(|text| Json::parse(text).ok());
+    // A body that says `null` is not one that is empty.
+    if is_json && let Some(json) = json().filter(|json| *json != Json::Null) {
         return (Kind::Json, json);
     }
     if media == "application/x-www-form-urlencoded" {
@@ -354,10 +406,75 @@ mod tests {
                 false,
             ),
             (("", "a"), ("", "a "), false),
+            (("application/json", ""), ("application/json", "null"), false),
+            (("application/json", "null"), ("application/json", " null"), false),
+            (
+                ("application/soap+xml; charset=utf-8; action=\"a;b\"", "x"),
+                ("Application/SOAP+XML;action=\"a;b\"", "x"),
+                true,
+            ),
+            (
+                ("application/soap+xml; action=\"Authorize\"", "x"),
+                ("application/soap+xml; action=\"Capture\"", "x"),
+                false,
+            ),
+            (("text/calendar; method=REQUEST", "x"), ("text/calendar; method=CANCEL", "x"), false),
         ] {
             let (x, y) = (request(a.0, None, a.1).await, request(b.0, None, b.1).await);
             assert_eq!(x.input(None).canonical() == y.input(None).canonical(), is_equal, "{a:?} {b:?}");
         }
+    }
+
+    #[tokio::test]
+    async fn headers_that_say_what_is_done_are_part_of_the_content() {
+        let with = async |pairs: &[(&str, &str)]| {
+            let mut request = request("application/json", None, "{}").await;
+            for (name, value) in pairs {
+                let name: header::HeaderName = name.parse().unwrap();
+                request.headers.append(name, value.parse().unwrap());
+            }
+            request.with_action_headers(&Arc::from(["X-Ledger".to_owned()]))
+        };
+        let content = |request: &Request| request.input(None).canonical();
+        let plain = content(&with(&[]).await);
+        assert_eq!(
+            plain,
+            r#"{"body":{},"method":"POST","path":"/x","query":null,"type":"application/json"}"#
+        );
+        let own = ["x-ledger", "x-ms-meta-name"];
+        for name in actions::HEADERS.iter().chain(&own) {
+            let (one, other) = (with(&[(*name, "one")]).await, with(&[(*name, "other")]).await);
+            assert_ne!(content(&one), content(&other), "{name}");
+            assert_ne!(content(&one), plain, "{name}");
+            assert_eq!(content(&one), content(&with(&[(*name, " one ")]).await), "{name}");
+        }
+        for name in [
+            "authorization",
+            "user-agent",
+            "date",
+            "x-amz-date",
+            "amz-sdk-request",
+            "amz-sdk-invocation-id",
+            "x-amz-content-sha256",
+            "traceparent",
+            "x-stainless-retry-count",
+            "idempotency-key",
+            "accept",
+            "content-length",
+        ] {
+            assert_eq!(content(&with(&[(name, "1")]).await), plain, "{name}");
+        }
+        let key = place(Part::Header, "X-Ledger");
+        assert_eq!(with(&[("x-ledger", "k")]).await.input(Some(&key)).canonical(), plain, "it is the key");
+        for (name, value, action) in [
+            ("x-amz-target", "AmazonSQS.DeleteQueue", Some("AmazonSQS.DeleteQueue")),
+            ("soapaction", "\"urn:Capture\"", Some("urn:Capture")),
+            ("soapaction", "\"\"", None),
+        ] {
+            assert_eq!(with(&[(name, value)]).await.action().as_deref(), action);
+        }
+        let soap = request("application/soap+xml; action=\"urn:Refund\"", None, "x").await;
+        assert_eq!(soap.action().as_deref(), Some("urn:Refund"));
     }
 
     #[tokio::test]

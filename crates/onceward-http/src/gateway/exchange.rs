@@ -18,8 +18,8 @@ use super::content::{Request, formatted};
 use super::readers::Reader;
 use super::reply::Reply;
 use super::upstream::{Ruling, Upstream};
-use crate::client::{Connection, SendError, Watch, in_words};
-use crate::headers::{only, passed_on};
+use crate::client::{Caller, Connection, SendError, Watch, in_words};
+use crate::headers::{KEY, only, passed_on};
 use crate::observe;
 use crate::tenants::Tenant;
 
@@ -27,6 +27,9 @@ use crate::tenants::Tenant;
 const TRACE_PARENT: &str = "traceparent";
 /// The first and the longest pause before a request that the vendor is still executing is sent again.
 const ASK_AGAIN_MS: std::ops::RangeInclusive<u64> = 100..=2_000;
+
+/// Why nothing was sent for a client that had left.
+pub(crate) const LEFT: &str = "the client had left before the request was sent";
 
 /// What the caller that made an attempt gets, beside what is stored.
 #[derive(Default)]
@@ -127,14 +130,26 @@ impl Exchange {
     pub(crate) async fn attempt(&self, attempt: Attempt) -> Result<Done, Failure> {
         *self.live() = Live::default();
         self.reader.executes();
-        self.begun.send_replace(true);
+        let was_begun = self.begun.send_replace(true);
+        if !was_begun && self.reader.is_gone() {
+            // Its client may have repeated it already. A repetition refers to this operation, and sends it.
+            return Err(Failure::no_effect(LEFT).stopped());
+        }
+        let ours = self.tenant.downstream_key(attempt.operation());
         let request = match &self.ruling.key {
             Some(place) if !self.is_signed => {
-                let key = formatted(&self.tenant.downstream_key(attempt.operation()), place);
-                let request = self.request.with_key(place, &key);
+                let request = self.request.with_key(place, &formatted(&ours, place));
                 Arc::new(request.map_err(|why| Failure::no_effect(why).stopped())?)
             }
             Some(_) | None => Arc::clone(&self.request),
+        };
+        // A vendor may honour the caller's key although no rule says so. It is the same for operations that the caller
+        // keeps apart by an occurrence or a scope, and for those of other tenants.
+        let is_callers =
+            request.headers.get(KEY).is_some_and(|key| Some(key) == self.request.headers.get(KEY));
+        let request = match is_callers && !request.is_signed() {
+            true => Arc::new(request.with_callers_key(&ours)),
+            false => request,
         };
         let sent = attempt.dispatch()?;
         let mut sent_before = false;
@@ -243,7 +258,7 @@ impl Exchange {
     async fn send(&self, request: &Request, watch: &OnceLock<Watch>) -> Result<(Received, Sends), SendError> {
         let mut headers = with_trailers(&request.headers, forwarded(&request.headers));
         headers.remove(header::EXPECT);
-        headers.insert(header::CONTENT_LENGTH, request.payload.len().into());
+        request.payload.frame(&mut headers);
         if !self.is_signed {
             // The answer is read here, and its replay must suit every client.
             headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
@@ -257,6 +272,10 @@ impl Exchange {
         let remote = &self.upstream.remote;
         let body = || request.payload.body();
         let mut first = remote.request(method.clone(), &path, headers.clone(), body());
+        if self.connection == Connection::Reused {
+            let principal = self.upstream.principal(&self.tenant, &request.headers);
+            Caller::new(&format!("{:?} {principal:?}", self.tenant.name)).sends(&mut first);
+        }
         let watch = watch.get_or_init(|| Watch::of(&mut first));
         let (response, sends) = match remote.send(first, self.connection).await {
             // The server may have closed the connection without reading the request. This says nothing about the

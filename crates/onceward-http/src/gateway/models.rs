@@ -31,7 +31,8 @@ use onceward::{
 
 use super::content::Request;
 use super::delivery::{Delivery, Receipts};
-use super::mutate::{Wishes, in_a_word, in_scope, name, whole};
+use super::mutate::{Wishes, in_a_word, in_scope, whole};
+use super::names::name;
 use super::policy::OperationRule;
 use super::readers::{Place, Reader};
 use super::reply::{self, Receipted, Reply};

@@ -10,18 +10,17 @@ use bytes::Bytes;
 use http_body_util::StreamBody;
 use hyper::body::Frame;
 use hyper::{HeaderMap, StatusCode};
-use onceward::MAX_NAME;
 use onceward::{
     Attempt, Class, Error, Happened, Intent, Ledger, Operation, OperationId, PRINCIPAL, Pointer, Preview,
-    Ran, Receipt, Record, RepeatRule, Verification,
+    Ran, Receipt, Record, RepeatRule, State, Verification,
 };
-use sha2::{Digest, Sha256};
 
 use super::aliases::{self, Asker, NewKey, Resolved, Unresolved};
 use super::checks::Check;
 use super::content::{Kind, Request};
 use super::delivery::{Delivery, Receipts};
-use super::exchange::Exchange;
+use super::exchange::{Exchange, LEFT};
+use super::names::{name, name_with};
 use super::policy::OperationRule;
 use super::questions::Question;
 use super::readers::Reader;
@@ -29,13 +28,11 @@ use super::replays::Sent;
 use super::reply::{self, Receipted, Reply};
 use super::rules::{Part, Placement};
 use super::upstream::{Ruling, Upstream};
-use super::{Gateway, graphql, pass, questions};
+use super::{Gateway, actions, graphql, pass, questions};
 use crate::headers::{self, KEY};
 use crate::observe::{self, CallSurface, Metrics};
 use crate::tenants::Tenant;
 
-/// What tokens begin with, although ids begin in the same way.
-const SECRET_PREFIXES: [&str; 9] = ["sk", "rk", "pk", "whsec", "ghp", "gho", "ghs", "xoxb", "xoxp"];
 /// The first pause before an upstream is asked again whether a request in doubt happened.
 const PROBE_PAUSE: Duration = Duration::from_millis(200);
 
@@ -72,7 +69,14 @@ pub(crate) struct Mutation {
 
 impl Mutation {
     fn name(&self) -> String {
-        name(&self.upstream.name, self.request.method.as_str(), &self.path)
+        let (method, action) = (self.request.method.as_str(), self.request.action());
+        name_with(&self.upstream.name, method, &self.path, action.as_deref())
+    }
+
+    /// What the policy says about the operation: by its name, and by its name without the action.
+    fn rule(&self) -> Result<OperationRule, onceward::InvalidInput> {
+        let bare = name(&self.upstream.name, self.request.method.as_str(), &self.path);
+        OperationRule::of_any(&self.gateway.policy, &[&self.name(), &bare])
     }
 
     fn sent(&self) -> Option<Sent<'_>> {
@@ -90,11 +94,17 @@ impl Mutation {
     /// Makes the call and answers it. Runs to its end even if the client is gone.
     pub(crate) async fn run(self) -> Response {
         let target = self.request.target();
-        let rule = match OperationRule::of(&self.gateway.policy, &self.name()) {
+        let rule = match self.rule() {
             Ok(rule) => rule,
             Err(invalid) => return reply::problem(&invalid.into()),
         };
         let mut ruling = self.upstream.ruling(&self.request.method, &self.path, target.as_deref(), rule);
+        if actions::overrides(&self.request.method, &self.request.headers)
+            && matches!(ruling.terms.class, Class::Read | Class::Idempotent)
+        {
+            // The rules are about another method than the one that the upstream may execute.
+            (ruling.key, ruling.terms.class) = (None, without_key(&ruling));
+        }
         let is_query = ruling.key.as_ref().is_some_and(|key| key.part == Part::Graphql)
             && graphql::is_read(&self.request.body);
         if ruling.terms.class == Class::Read || is_query {
@@ -165,6 +175,10 @@ impl Mutation {
             resolved.intent.terms.class = Class::Once;
         }
         let (id, rule) = (resolved.intent.id.clone(), resolved.rule);
+        if self.reader.is_gone() && may_be_left(&ledger, &id).await {
+            let detail = format!("{LEFT}; nothing was recorded");
+            return Some(reply::refusal(StatusCode::BAD_REQUEST, "FAILED", Some(Happened::No), &detail));
+        }
         self.reader.refers_to((self.tenant.name.clone(), id.clone()));
         let exchange = Exchange::new(
             &self.tenant,
@@ -442,47 +456,22 @@ fn without_key(ruling: &Ruling) -> Class {
     if ruling.probe.is_some() { Class::Probed } else { Class::Once }
 }
 
+/// Whether nothing is lost if a client that has left does not get this operation begun: it would be the first attempt,
+/// or one after an attempt that certainly had no effect. What may have happened is always seen through to its end.
+async fn may_be_left(ledger: &Ledger, id: &OperationId) -> bool {
+    match ledger.find(id).await {
+        Ok((_, State::Failed | State::Expired)) | Err(Error::NotFound { .. }) => true,
+        Ok((_, State::Staged | State::Running | State::Done | State::InDoubt | State::Cancelled))
+        | Err(_) => false,
+    }
+}
+
 /// Whether the first attempt was signed with another key than this request.
 async fn is_pinned_to_another(ledger: &Ledger, intent: &Intent, pinned: &str) -> bool {
     match ledger.find(&intent.id).await {
         Ok((record, _)) => record.detail.downstream.as_ref().is_some_and(|first| first.key != pinned),
         Err(_) => false,
     }
-}
-
-/// The name of the operation. A path that is too long for a name ends with its hash.
-pub(crate) fn name(upstream: &str, method: &str, path: &str) -> String {
-    let segments: Vec<&str> = path.split('/').map(shown_segment).collect();
-    let name = format!("{upstream} {method} {}", segments.join("/"));
-    if name.chars().count() <= MAX_NAME {
-        return name;
-    }
-    let hash = data_encoding::HEXLOWER.encode(&Sha256::digest(&name)[..16]);
-    let kept: String = name.chars().take(MAX_NAME - hash.len() - 1).collect();
-    format!("{kept}…{hash}")
-}
-
-/// A part of a path as it is stored. Some vendors have credentials in their paths, such as `/bot123:TOKEN/sendMessage`
-/// and the last part of a webhook's address.
-fn shown_segment(segment: &str) -> &str {
-    if is_secret(segment) { "…" } else { segment }
-}
-
-/// Whether a part of a path looks like a credential: long and random, without the prefix that ids have.
-fn is_secret(segment: &str) -> bool {
-    let has = |of: fn(&char) -> bool| segment.chars().any(|char| of(&char));
-    let is_mixed =
-        has(char::is_ascii_uppercase) && has(char::is_ascii_lowercase) && has(char::is_ascii_digit);
-    let is_random =
-        |text: &str| text.chars().all(|char| char.is_ascii_alphanumeric() || "-_.~:%".contains(char));
-    let prefix = segment.split_once('_').map(|(prefix, _)| prefix);
-    let is_id = prefix.is_some_and(|prefix| {
-        prefix.len() <= 8
-            && prefix.chars().all(|char| char.is_ascii_lowercase())
-            && !SECRET_PREFIXES.contains(&prefix)
-    });
-    let is_prefixed = prefix.is_some_and(|prefix| SECRET_PREFIXES.contains(&prefix)) && segment.len() >= 16;
-    is_prefixed || (segment.len() >= 24 && is_mixed && is_random(segment) && !is_id)
 }
 
 /// A complete answer as a response.
@@ -529,28 +518,4 @@ fn in_flight(error: &Error) -> Response {
         reply::put(response.headers_mut(), "once-operation", record.id.as_str());
     }
     response
-}
-
-#[cfg(test)]
-mod tests {
-    use super::name;
-
-    #[test]
-    fn credentials_in_a_path_are_not_part_of_the_name() {
-        for (path, shown) in [
-            ("/v1/charges", "/v1/charges"),
-            (
-                "/v1/payment_intents/pi_3MtwBwLkdIwHu7ix28a3tqPa/confirm",
-                "/v1/payment_intents/pi_3MtwBwLkdIwHu7ix28a3tqPa/confirm",
-            ),
-            ("/v2/orders/5O190127TN364715T/capture", "/v2/orders/5O190127TN364715T/capture"),
-            ("/o/9f1c2d3e-0000-4000-8000-9f1c2d3e0000", "/o/9f1c2d3e-0000-4000-8000-9f1c2d3e0000"),
-            ("/bot110201543:AAHdqTcvCH1vGWJxfSeofSAs0K5PALDsaw/sendMessage", "/…/sendMessage"),
-            ("/services/T00000000/B00000000/x1X2x3X4x5X6x7X8x9X0x1X2", "/services/T00000000/B00000000/…"),
-            ("/api/webhooks/123/aB3-dE_fGhIjKlMnOpQrStUvWxYz0123456789", "/api/webhooks/123/…"),
-            ("/t/sk_live_0123456789abcdef", "/t/…"),
-        ] {
-            assert_eq!(name("up", "POST", path), format!("up POST {shown}"));
-        }
-    }
 }

@@ -26,7 +26,7 @@ pub(crate) async fn read(upstream: &Upstream, path: &str, request: Request<Body>
 pub(crate) async fn spooled(upstream: &Upstream, request: &content::Request) -> Response {
     let mut headers = with_trailers(&request.headers, forwarded(&request.headers));
     headers.remove(header::EXPECT);
-    headers.insert(header::CONTENT_LENGTH, request.payload.len().into());
+    request.payload.frame(&mut headers);
     let path = request.path_and_query();
     // The server may treat it as a change, so the client does not send it twice.
     send(upstream, request.method.clone(), &path, headers, request.payload.body(), Connection::Fresh).await

@@ -8,6 +8,7 @@ use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt, StreamBody};
 use hyper::HeaderMap;
 use hyper::body::{Body as _, Frame};
+use hyper::header;
 use sha2::{Digest, Sha256};
 use tokio::sync::mpsc;
 
@@ -108,6 +109,14 @@ impl Payload {
         match &self.content {
             Content::Memory(bytes) => bytes.len() as u64,
             Content::Spooled { bytes, .. } => *bytes,
+        }
+    }
+
+    /// Says in the headers of a request how its body is sent. Only a body in chunks can have trailers.
+    pub(crate) fn frame(&self, headers: &mut HeaderMap) {
+        match self.trailers {
+            None => drop(headers.insert(header::CONTENT_LENGTH, self.len().into())),
+            Some(_) => drop(headers.remove(header::CONTENT_LENGTH)),
         }
     }
 

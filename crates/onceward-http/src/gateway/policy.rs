@@ -34,8 +34,16 @@ impl OperationRule {
     /// # Errors
     /// When the policy's settings for it are inconsistent.
     pub(crate) fn of(policy: &Policy, name: &str) -> Result<Self, InvalidInput> {
-        let section = policy.operation_section(name);
-        let settings = policy.settings(name)?;
+        Self::of_any(policy, &[name])
+    }
+
+    /// The rule for an operation with these names, from the most specific one to the most general.
+    ///
+    /// # Errors
+    /// When the policy's settings for it are inconsistent.
+    pub(crate) fn of_any(policy: &Policy, names: &[&str]) -> Result<Self, InvalidInput> {
+        let section = policy.operation_section(names);
+        let settings = policy.settings_of(names)?;
         let (terms, undo) = (settings.terms, settings.undo);
         if section.is_empty() {
             return Ok(Self { terms, ..Self::default() });

@@ -26,6 +26,12 @@ pub(crate) fn select(query: &str, answer: &Value) -> Result<Vec<Value>, InvalidI
     Ok(path(query)?.query(answer).all().into_iter().cloned().collect())
 }
 
+/// Checks a query with words in it.
+pub(crate) fn check(query: &str) -> Result<(), InvalidInput> {
+    let filled = fill(query, |_| Some("''".to_owned())).map_err(InvalidInput::new)?;
+    path(&filled).map(drop)
+}
+
 /// Replaces `{words}` in a template by what `word` says about them.
 ///
 /// # Errors
@@ -61,12 +67,17 @@ pub(crate) fn literal(value: &Json) -> String {
     quoted
 }
 
-/// A value as a part of a path or query string.
-pub(crate) fn encoded(value: &Json) -> String {
+/// A value as a part of a path or query string. `None` if it is no single value, or if a path with it could be another
+/// one: the path of all resources, or of what contains them.
+pub(crate) fn encoded(value: &Json) -> Option<String> {
     let text = match value {
         Json::String(text) => text.clone(),
-        Json::Null | Json::Bool(_) | Json::Number(_) | Json::Array(_) | Json::Object(_) => value.canonical(),
+        Json::Bool(_) | Json::Number(_) => value.canonical(),
+        Json::Null | Json::Array(_) | Json::Object(_) => return None,
     };
+    if text.chars().all(|char| char == '.') {
+        return None;
+    }
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
         if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
@@ -75,7 +86,25 @@ pub(crate) fn encoded(value: &Json) -> String {
             out.push_str(&format!("%{byte:02X}"));
         }
     }
-    out
+    Some(out)
+}
+
+/// An answer as JSON text that fields are taken from; empty if it is none. An answer in which a name occurs twice has no
+/// fields: two programs could read different ones.
+pub(crate) fn fields_of(body: &[u8]) -> &str {
+    let text = std::str::from_utf8(body).unwrap_or_default();
+    if Json::parse(text).is_ok() { text } else { "" }
+}
+
+/// A field of an answer, as a part of a path. Anything that could name another path is refused.
+pub(crate) fn in_path(path: &str, text: String) -> Result<String, InvalidInput> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-.~".contains(c);
+    if text.is_empty() || !text.chars().all(is_plain) || text.chars().all(|c| c == '.') {
+        return Err(InvalidInput::new(format!(
+            "the value of `{path}` has characters other than letters, digits and _-.~, so it cannot be in a path"
+        )));
+    }
+    Ok(text)
 }
 
 /// The field of a value, by its dotted path or pointer.
@@ -133,14 +162,38 @@ mod tests {
     }
 
     #[test]
+    fn a_field_cannot_name_another_path() {
+        for (value, is_plain) in [
+            ("ch_1-A.b~", true),
+            ("7", true),
+            ("1.10", true),
+            ("..", false),
+            (".", false),
+            ("a/b", false),
+            ("a?b", false),
+            ("%2e%2e", false),
+            ("é", false),
+            ("", false),
+        ] {
+            let shown = in_path("id", value.to_owned()).ok();
+            assert_eq!(shown.as_deref(), is_plain.then_some(value), "{value}");
+        }
+        assert_eq!(fields_of(br#"{"id":1}"#), r#"{"id":1}"#);
+        assert_eq!(fields_of(br#"{"id":1,"id":2}"#), "");
+    }
+
+    #[test]
     fn values_cannot_leave_their_place() {
         let nasty = Json::from("a' || @.b == 'c\\");
         let query = format!("$[?@.t == {}]", literal(&nasty));
         let found = select(&query, &json!([{"t": "x", "b": "c"}, {"t": "a' || @.b == 'c\\"}])).unwrap();
         assert_eq!(found.len(), 1);
-        assert_eq!(encoded(&Json::from("a/b?c&d e")), "a%2Fb%3Fc%26d%20e");
+        assert_eq!(encoded(&Json::from("a/b?c&d e")).as_deref(), Some("a%2Fb%3Fc%26d%20e"));
+        for none in [Json::from(""), Json::from("."), Json::from(".."), Json::Null, Json::Array(Vec::new())] {
+            assert_eq!(encoded(&none), None, "{}", none.canonical());
+        }
         let body = Json::parse(r#"{"title":"T","n":{"x":7}}"#).unwrap();
-        let word = |name: &str| field(&body, name.strip_prefix("body.")?).map(|value| encoded(&value));
+        let word = |name: &str| encoded(&field(&body, name.strip_prefix("body.")?)?);
         assert_eq!(fill("/i/{body.title}/{body.n.x}", word).unwrap(), "/i/T/7");
         assert!(fill("/i/{body.none}", word).is_err());
     }

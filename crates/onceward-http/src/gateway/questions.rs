@@ -6,15 +6,16 @@ use http_body_util::{BodyExt, Limited};
 use hyper::header::{self, HeaderValue};
 use hyper::{HeaderMap, Method, StatusCode};
 use onceward::rfc3339;
-use onceward::{Json, Ledger, Outcome, ProbeAnswer, Record, Verification};
+use onceward::{Json, Ledger, Outcome, ProbeAnswer, Record, Template, Verification};
 use serde_json::Value;
 
 use super::content::Request;
 use super::exchange::forwarded;
-use super::query::{Condition, encoded, field, fill, literal, select};
+use super::query::{Condition, encoded, field, fields_of, fill, in_path, literal, select};
 use super::reply::Reply;
-use super::rules::Verify;
+use super::rules::{Probe, Verify};
 use super::upstream::{Ruling, Upstream};
+use super::whole::{self, Read, Said};
 use crate::client::{Connection, SendError, full, in_words};
 
 /// The largest answer to a question.
@@ -27,7 +28,20 @@ const MAX_SKEW_MS: i64 = 2 * 60 * 60 * 1_000;
 /// The most pages of one answer.
 const MAX_PAGES: usize = 10;
 /// Parameters that say how long a page is.
-const PAGE_SIZES: [&str; 7] = ["per_page", "page_size", "pageSize", "limit", "count", "first", "max_results"];
+const PAGE_SIZES: [&str; 12] = [
+    "per_page",
+    "perPage",
+    "per-page",
+    "page_size",
+    "pageSize",
+    "page[size]",
+    "limit",
+    "count",
+    "first",
+    "max_results",
+    "maxResults",
+    "$top",
+];
 
 /// A probe of a request in doubt.
 pub(crate) struct Question<'a> {
@@ -46,6 +60,10 @@ struct Search {
     oldest: Option<Value>,
     /// Whether a resource fits in all but its time.
     is_near: bool,
+    /// How much was read.
+    read: Read,
+    /// Why what is not in the pages may exist nevertheless.
+    unsound: Option<String>,
 }
 
 /// Asks whether the request that the record is about happened.
@@ -59,33 +77,42 @@ impl Question<'_> {
         let probe = self.ruling.probe.as_ref().ok_or("there is no probe")?;
         let mut path = fill(&probe.get, |name| match name {
             "path" => Some(self.request.path.clone()),
-            name => self.word(name, self.record.created_ms - MAX_SKEW_MS).map(|value| encoded(&value)),
+            name => encoded(&self.word(name, self.record.created_ms - MAX_SKEW_MS)?),
         })?;
         let mut search = Search::default();
-        for _ in 0..MAX_PAGES {
+        for page in 0..MAX_PAGES {
             let answer = get(self.upstream, &self.request.headers, &path, self.ruling.timeout).await?;
             let status = answer.status.as_u16();
-            if probe.absent.contains(&status) {
-                return Ok(ProbeAnswer::No);
+            if probe.absent.contains(&status) && page == 0 {
+                return whole::stale(&answer.headers).map_or(Ok(ProbeAnswer::No), Err);
             }
             let json = answer.json.as_ref().filter(|_| answer.status.is_success());
             let json = json.ok_or_else(|| format!("the probe was answered with status {status}"))?;
             self.search(&mut search, &probe.found, answer.date_ms, json)?;
+            let list = searched(&probe.found, json).map_or(&[][..], Vec::as_slice);
+            search.read.items += list.len();
+            search.read.pages += 1;
+            if search.unsound.is_none() {
+                search.unsound = whole::unsound(answer.status, &answer.headers).or_else(|| {
+                    whole::is_troubled(json, list).then(|| "the probe's answer is not complete".to_owned())
+                });
+            }
             match answer.next {
                 Next::Path(next) => path = next,
                 Next::Elsewhere => {
                     return Err("the next page of the answer is at another server".to_owned());
                 }
-                Next::None if search.oldest.is_none() && is_full(&path, &probe.found, json) => {
-                    return Err("the probe's answer may have further pages".to_owned());
+                Next::None => {
+                    let said = whole::said(&answer.headers, json, list, search.read);
+                    if search.unsound.is_none() && !is_whole(said, probe, &path, list.len()) {
+                        search.unsound = Some("the probe's answer may have further pages".to_owned());
+                    }
+                    return self.conclusion(search, probe.status);
                 }
-                Next::None => return self.conclusion(search, probe.status),
             }
         }
-        match &search.oldest {
-            Some(_) => self.conclusion(search, probe.status),
-            None => Err(format!("the answer has more than {MAX_PAGES} pages")),
-        }
+        search.unsound = Some(format!("the answer has more than {MAX_PAGES} pages"));
+        self.conclusion(search, probe.status)
     }
 
     /// Looks for the resource in one page.
@@ -118,7 +145,7 @@ impl Question<'_> {
             None if search.is_near => {
                 Err("the upstream has one that was made a short time before the request".to_owned())
             }
-            None => Ok(ProbeAnswer::No),
+            None => search.unsound.map_or(Ok(ProbeAnswer::No), Err),
         }
     }
 
@@ -148,15 +175,24 @@ fn is_searchable(found: &str, answer: &Value) -> bool {
     searched(found, answer).is_some_and(|list| list.iter().all(Value::is_object))
 }
 
-/// Whether a list is as long as the page that was asked for.
-fn is_full(path: &str, found: &str, answer: &Value) -> bool {
+/// Whether nothing follows the last page, of which a list of this length is known. A list that the answer says nothing
+/// about is whole if it is empty, or shorter than a page.
+fn is_whole(said: Said, probe: &Probe, path: &str, length: usize) -> bool {
+    match said {
+        Said::More => false,
+        Said::Last => true,
+        Said::Nothing if probe.complete || length == 0 => true,
+        Said::Nothing => probe.page.or_else(|| page_size(path)).is_some_and(|size| length < size),
+    }
+}
+
+/// The size of the page that was asked for.
+fn page_size(path: &str) -> Option<usize> {
     let query = path.split_once('?').map_or("", |(_, query)| query);
     let sizes = form_urlencoded::parse(query.as_bytes())
         .filter(|(name, _)| PAGE_SIZES.contains(&name.as_ref()))
         .filter_map(|(_, value)| value.parse::<usize>().ok());
-    let size = sizes.min();
-    let length = searched(found, answer).map_or(0, Vec::len);
-    size.is_some_and(|size| length >= size)
+    sizes.min()
 }
 
 fn outcome(ruling: &Ruling, status: u16, resource: &Value) -> Outcome {
@@ -179,12 +215,14 @@ pub(crate) async fn check(
     verify: &Verify,
     reply: &Reply,
 ) -> (Verification, String) {
-    let body =
-        std::str::from_utf8(&reply.body).ok().and_then(|text| Json::parse(text).ok()).unwrap_or(Json::Null);
-    let path = fill(&verify.get, |name| field(&body, name).map(|value| encoded(&value)));
-    let path = match path {
+    let first = fields_of(&reply.body);
+    let value = |name: &str| {
+        let dotted = name.strip_prefix('/').map_or(name.to_owned(), |pointer| pointer.replace('/', "."));
+        in_path(name, onceward::field(first, &dotted)?.text())
+    };
+    let path = match Template::parse(&verify.get).and_then(|template| template.fill(value)) {
         Ok(path) => upstream.path(&path),
-        Err(why) => return (Verification::Pending, why),
+        Err(invalid) => return (Verification::Pending, invalid.to_string()),
     };
     let Answered { status, json, .. } = match get(upstream, headers, &path, ruling.timeout).await {
         Ok(answer) => answer,
@@ -208,6 +246,7 @@ struct Answered {
     status: StatusCode,
     /// The body, if it is JSON.
     json: Option<Value>,
+    headers: HeaderMap,
     /// The upstream's clock.
     date_ms: Option<i64>,
     next: Next,
@@ -230,15 +269,12 @@ fn date_ms(date: &str) -> Option<i64> {
 
 /// The path of the next page (RFC 8288).
 fn next_page(upstream: &Upstream, headers: &HeaderMap) -> Next {
-    let links = headers.get_all(header::LINK).iter().filter_map(|value| value.to_str().ok());
-    let target = links.flat_map(|value| value.split(',')).find_map(|link| {
-        let (target, parameters) = link.trim().strip_prefix('<')?.split_once('>')?;
-        let is_next = |one: &str| matches!(one.trim(), "rel=\"next\"" | "rel=next");
-        parameters.split(';').any(is_next).then_some(target)
-    });
+    let lines = headers.get_all(header::LINK).iter().filter_map(|value| value.to_str().ok());
+    let links = lines.filter_map(whole::links).flatten();
+    let target = links.into_iter().find(|link| link.is("next")).map(|link| link.target);
     let Some(target) = target else { return Next::None };
     if target.starts_with('/') && !target.starts_with("//") {
-        return Next::Path(target.to_owned());
+        return Next::Path(target);
     }
     match target.parse::<hyper::Uri>() {
         Ok(uri) if upstream.remote.is_at(&uri) => {
@@ -260,6 +296,8 @@ async fn get(
         headers.remove(name);
     }
     headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+    // What a cache has is older than the request.
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     let request = upstream.remote.request(Method::GET, path, headers, full(""));
     let answer = async {
         let response = match upstream.remote.send(request, Connection::Kept).await {
@@ -274,6 +312,7 @@ async fn get(
             json: serde_json::from_slice(&body.to_bytes()).ok(),
             date_ms: date.and_then(date_ms),
             next: next_page(upstream, &head.headers),
+            headers: head.headers,
         })
     };
     match tokio::time::timeout(patience, answer).await {

@@ -4,6 +4,7 @@
 //! its owner is alive, and when its answer was delivered.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -13,6 +14,7 @@ use quick_cache::sync::Cache;
 
 use super::lock;
 use crate::held::Held;
+use crate::server::socket::Peer;
 
 /// The most operations that are remembered after their clients left.
 const MEMORY: usize = 10_000;
@@ -35,17 +37,28 @@ pub(crate) struct Readers {
     taken_back: Mutex<HashSet<Place>>,
     /// Answers that were written to a connection, and whose client has not continued or left since.
     unconfirmed: Cache<Place, Instant>,
+    /// The number of the next request.
+    numbers: AtomicU64,
 }
 
 /// The requests of this process about one operation.
 #[derive(Default)]
 struct Call {
-    /// Clients that wait for the answer or read it.
-    clients: usize,
+    /// Clients that wait for the answer or read it, by the numbers of their requests.
+    clients: Vec<(u64, Peer)>,
     /// Requests that are being answered, with or without a client.
     requests: usize,
     /// Whether an attempt was made in this process.
     is_ours: bool,
+}
+
+impl Call {
+    /// Removes one client of this request.
+    fn forget(&mut self, number: u64) {
+        if let Some(at) = self.clients.iter().position(|(own, _)| *own == number) {
+            self.clients.swap_remove(at);
+        }
+    }
 }
 
 /// What this process knows about the clients of an operation.
@@ -63,14 +76,15 @@ impl Default for Readers {
     fn default() -> Self {
         let (calls, taken_back) = (Mutex::default(), Mutex::default());
         let (left, delivered, unconfirmed) = (Cache::new(MEMORY), Cache::new(MEMORY), Cache::new(MEMORY));
-        Self { calls, left, delivered, taken_back, unconfirmed }
+        Self { calls, left, delivered, taken_back, unconfirmed, numbers: AtomicU64::new(0) }
     }
 }
 
 impl Readers {
     pub(crate) fn of(&self, place: &Place) -> Seen {
         match lock(&self.calls).get(place) {
-            Some(call) if call.clients > 0 => Seen::Waiting,
+            // The task of its connection may not have noticed yet that a client left.
+            Some(call) if call.clients.iter().any(|(_, peer)| !peer.is_gone()) => Seen::Waiting,
             Some(call) if call.is_ours => Seen::Left,
             Some(_) | None if self.left.get(place).is_some() => Seen::Left,
             Some(_) | None => Seen::Unknown,
@@ -128,7 +142,7 @@ impl Readers {
         let mut calls = lock(&self.calls);
         let call = calls.entry(place.clone()).or_default();
         change(call);
-        if call.clients == 0 && call.requests == 0 {
+        if call.clients.is_empty() && call.requests == 0 {
             if call.is_ours {
                 self.left.insert(place.clone(), ());
             }
@@ -140,6 +154,8 @@ impl Readers {
 /// A request, for as long as it is being answered. Its client may leave before that.
 pub(crate) struct Reader {
     readers: Arc<Readers>,
+    number: u64,
+    peer: Peer,
     state: Mutex<State>,
 }
 
@@ -153,14 +169,16 @@ struct State {
 pub(crate) struct Client(Arc<Reader>);
 
 impl Reader {
-    pub(crate) fn new(readers: &Arc<Readers>) -> (Arc<Self>, Client) {
+    pub(crate) fn new(readers: &Arc<Readers>, peer: &Peer) -> (Arc<Self>, Client) {
         let state = Mutex::new(State { place: None, is_here: true });
-        let reader = Arc::new(Self { readers: Arc::clone(readers), state });
+        let number = readers.numbers.fetch_add(1, Ordering::Relaxed);
+        let reader = Arc::new(Self { readers: Arc::clone(readers), number, peer: peer.clone(), state });
         (Arc::clone(&reader), Client(reader))
     }
 
+    /// Whether the client has left: by now, not only when its connection was last looked at.
     pub(crate) fn is_gone(&self) -> bool {
-        !lock(&self.state).is_here
+        !lock(&self.state).is_here || self.peer.is_gone()
     }
 
     /// Notes which operation the request refers to.
@@ -169,11 +187,13 @@ impl Reader {
         let is_here = state.is_here;
         self.readers.change(&place, |call| {
             call.requests += 1;
-            call.clients += usize::from(is_here);
+            if is_here {
+                call.clients.push((self.number, self.peer.clone()));
+            }
         });
         let before = state.place.replace(place);
         if let Some(before) = before {
-            self.leave(&before, is_here);
+            self.leave(&before);
         }
     }
 
@@ -184,10 +204,10 @@ impl Reader {
         }
     }
 
-    fn leave(&self, place: &Place, is_here: bool) {
+    fn leave(&self, place: &Place) {
         self.readers.change(place, |call| {
             call.requests -= 1;
-            call.clients -= usize::from(is_here);
+            call.forget(self.number);
         });
     }
 }
@@ -196,7 +216,7 @@ impl Drop for Reader {
     fn drop(&mut self) {
         let state = lock(&self.state);
         if let Some(place) = &state.place {
-            self.leave(place, state.is_here);
+            self.leave(place);
         }
     }
 }
@@ -213,7 +233,7 @@ impl Drop for Client {
         let mut state = lock(&self.0.state);
         state.is_here = false;
         if let Some(place) = &state.place {
-            self.0.readers.change(place, |call| call.clients -= 1);
+            self.0.readers.change(place, |call| call.forget(self.0.number));
         }
     }
 }
@@ -229,11 +249,11 @@ mod tests {
     #[test]
     fn an_operation_has_clients_until_the_last_one_leaves() {
         let readers = Arc::new(Readers::default());
-        let (first, client) = Reader::new(&readers);
+        let (first, client) = Reader::new(&readers, &Peer::default());
         first.refers_to(place("a"));
         assert_eq!(readers.of(&place("a")), Seen::Waiting);
         first.executes();
-        let (second, other) = Reader::new(&readers);
+        let (second, other) = Reader::new(&readers, &Peer::default());
         second.refers_to(place("a"));
         drop(client);
         assert_eq!((first.is_gone(), readers.of(&place("a"))), (true, Seen::Waiting));
@@ -247,13 +267,13 @@ mod tests {
     #[test]
     fn only_what_was_executed_here_is_known_to_have_no_client() {
         let readers = Arc::new(Readers::default());
-        let (reader, client) = Reader::new(&readers);
+        let (reader, client) = Reader::new(&readers, &Peer::default());
         reader.refers_to(place("a"));
         reader.refers_to(place("b"));
         assert_eq!((readers.of(&place("a")), readers.of(&place("b"))), (Seen::Unknown, Seen::Waiting));
         drop((client, reader));
         assert_eq!(readers.of(&place("b")), Seen::Unknown);
-        let (late, gone) = Reader::new(&readers);
+        let (late, gone) = Reader::new(&readers, &Peer::default());
         drop(gone);
         late.refers_to(place("c"));
         assert_eq!(readers.of(&place("c")), Seen::Unknown, "its client left before that");

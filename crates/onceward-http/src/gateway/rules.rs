@@ -162,6 +162,12 @@ pub struct Probe {
     /// The status with which the resource is given to the caller.
     #[serde(default = "default_status")]
     pub status: u16,
+    /// The most items of one page, if the path does not ask for a size: a shorter page is the last one.
+    #[serde(default)]
+    pub page: Option<usize>,
+    /// Whether the answer always has all items, so that there are no pages.
+    #[serde(default)]
+    pub complete: bool,
 }
 
 fn default_status() -> u16 {
@@ -229,6 +235,23 @@ impl Rule {
         for text in spans.into_iter().chain(own).flatten() {
             note(onceward::span_ms(text).map(|_| ()));
         }
+        let is_zero = |text: &Option<String>| text.as_deref().map(onceward::span_ms) == Some(Ok(0));
+        if is_zero(&self.timeout) {
+            note(Err(InvalidInput::new("timeout is 0, so nothing could be answered")));
+        }
+        if self.attempts == Some(0) {
+            note(Err(InvalidInput::new("attempts is 0, so nothing could be sent")));
+        }
+        if let Some(key) = &self.key {
+            note(key.check());
+        }
+        if let Some(probe) = &self.probe {
+            note(is_path("probe", probe.get.strip_prefix("{path}").map_or(&*probe.get, |_| "/")));
+            note(super::query::check(&probe.found));
+        }
+        if let Some(verify) = verify {
+            note(is_path("verify", &verify.get));
+        }
         for field in self.key_fields.iter().chain(&self.volatile).flatten() {
             note(onceward::Pointer::parse(field).map(|_| ()));
         }
@@ -247,6 +270,69 @@ impl Rule {
             )));
         }
         InvalidInput::all(problems).map_or(Ok(()), Err)
+    }
+}
+
+/// Headers in which a key would be lost, or would break the request.
+const RESERVED: [&str; 19] = [
+    "accept-encoding",
+    "authorization",
+    "connection",
+    "content-encoding",
+    "content-length",
+    "content-type",
+    "cookie",
+    "date",
+    "expect",
+    "host",
+    "keep-alive",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "traceparent",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "user-agent",
+];
+/// The shortest key that two operations do not share by chance.
+const SHORTEST: usize = 16;
+
+impl Placement {
+    /// Checks that a key can be sent there.
+    fn check(&self) -> Result<(), InvalidInput> {
+        let mut problems = Vec::new();
+        for name in std::iter::once(&self.name).chain(&self.names) {
+            if name.is_empty() {
+                problems.push("key: it has no name".to_owned());
+            } else if self.part == Part::Header {
+                problems.extend(header_problem(name).map(|problem| format!("key: {problem}")));
+            }
+        }
+        if self.max < SHORTEST {
+            problems.push(format!("key: max is too short; the least is {SHORTEST}"));
+        }
+        InvalidInput::all(problems).map_or(Ok(()), Err)
+    }
+}
+
+/// Why a header cannot hold a key.
+fn header_problem(name: &str) -> Option<String> {
+    let Ok(parsed) = name.parse::<hyper::header::HeaderName>() else {
+        return Some(format!("{name:?} is not the name of a header"));
+    };
+    let is_ours = parsed.as_str().starts_with("once-");
+    (is_ours || RESERVED.contains(&parsed.as_str()))
+        .then(|| format!("the header {name} cannot hold a key: it has another meaning, or is not passed on"))
+}
+
+/// A question is asked at the upstream itself, which gets the caller's credentials.
+fn is_path(what: &str, get: &str) -> Result<(), InvalidInput> {
+    match get.starts_with('/') && !get.starts_with("//") {
+        true => Ok(()),
+        false => {
+            Err(InvalidInput::new(format!("{what}: get: must be a path at the upstream, such as /orders")))
+        }
     }
 }
 

@@ -20,8 +20,10 @@ use super::checks::Check;
 use super::content::Request;
 use super::exchange::{Exchange, OnFinal};
 use super::mutate;
+use super::names::Named;
 use super::payload::Payload;
 use super::policy::OperationRule;
+use super::query::{fields_of, in_path};
 use super::readers::Reader;
 use super::reply::{self, Reply};
 use super::upstream::{Ruling, Upstream};
@@ -134,20 +136,19 @@ impl Undo {
 
     /// The compensation that the configuration has for an operation.
     fn configured(&self, record: &Record) -> Option<RequestUndo> {
-        let mut words = record.name.splitn(3, ' ').skip(1);
-        let (method, path) = (words.next()?.parse::<Method>().ok()?, words.next()?);
-        let rule = OperationRule::of(&self.gateway.policy, &record.name).ok()?;
-        self.upstream.ruling(&method, path, None, rule).undo
+        let named = Named::parse(&record.name)?;
+        let rule = named.rule(&self.gateway.policy)?;
+        self.upstream.ruling(&named.method, named.path, named.action, rule).undo
     }
 
     /// The request that takes an operation back, with fields of its answer and the caller's credentials.
     fn request(&self, undo: &RequestUndo, record: &Record) -> Result<(Request, Ruling), InvalidInput> {
         let stored = record.outcome.as_ref().and_then(|outcome| Reply::decode(outcome.body.as_deref()?));
-        let answer = stored.and_then(|reply| String::from_utf8(reply.body.to_vec()).ok()).unwrap_or_default();
+        let answer = stored.as_ref().map(|reply| fields_of(&reply.body)).unwrap_or_default();
         let value = |path: &str| match path {
             "once.operation" => Ok(FieldValue::from(record.id.as_str())),
             "once.key" => Ok(FieldValue::from(record.key.text.as_str())),
-            path => field(&answer, path),
+            path => field(answer, path),
         };
         let (method, template) = undo.target()?;
         let target = Template::parse(template)?.fill(|path| in_path(path, value(path)?.text()))?;
@@ -291,39 +292,4 @@ pub(crate) fn with_more() -> Response {
 
 fn in_words(request: &Request) -> String {
     format!("{} {}", request.method, request.path_and_query())
-}
-
-/// A field in a path. Anything that could name another path is refused.
-fn in_path(path: &str, text: String) -> Result<String, InvalidInput> {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-.~".contains(c);
-    if text.is_empty() || !text.chars().all(is_plain) || text.chars().all(|c| c == '.') {
-        return Err(InvalidInput::new(format!(
-            "the value of `{path}` has characters other than letters, digits and _-.~, so it cannot be in a path"
-        )));
-    }
-    Ok(text)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_field_cannot_name_another_path() {
-        for (value, is_plain) in [
-            ("ch_1-A.b~", true),
-            ("7", true),
-            ("1.10", true),
-            ("..", false),
-            (".", false),
-            ("a/b", false),
-            ("a?b", false),
-            ("%2e%2e", false),
-            ("é", false),
-            ("", false),
-        ] {
-            let shown = in_path("id", value.to_owned()).ok();
-            assert_eq!(shown.as_deref(), is_plain.then_some(value), "{value}");
-        }
-    }
 }

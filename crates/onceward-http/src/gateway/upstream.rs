@@ -1,7 +1,7 @@
 //! An upstream: its address, its rules, and what applies to one request.
 
 use std::collections::BTreeMap;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use hyper::header::{HeaderName, HeaderValue};
@@ -49,6 +49,8 @@ pub(crate) struct Upstream {
     /// The only headers that identify the caller.
     only: Option<Vec<String>>,
     principals: OnceLock<Principals>,
+    /// Further headers that say what a request does.
+    pub(crate) action_headers: Arc<[String]>,
     /// The headers of checks that no caller waits for.
     pub(crate) check_headers: HeaderMap,
     /// The largest body of a mutating request.
@@ -122,6 +124,15 @@ impl Upstream {
         let base = remote.path().trim_end_matches('/').to_owned();
         let mut layers = vec![Layer { some: config.rules, rest: config.rule }];
         layers.extend(preset.map(|preset| Layer { some: preset.rules.clone(), rest: preset.rule.clone() }));
+        if let Some(name) = own.action_headers.iter().find(|name| name.parse::<HeaderName>().is_err()) {
+            return Err(InvalidInput::new(format!("action_headers: {name:?} is not the name of a header")));
+        }
+        let all = || layers.iter().flat_map(|layer| layer.some.iter().chain([&layer.rest]));
+        if all().any(|rule| rule.class == Some(Class::Keyed)) && all().all(|rule| rule.key.is_none()) {
+            return Err(InvalidInput::new(
+                "the class is \"keyed\", but there is no key to send; add key = { in = \"header\", name = \"…\" }",
+            ));
+        }
         let mut ignored = own.ignore_headers;
         ignored.extend(vendor.into_iter().flat_map(|vendor| vendor.ignore_headers.clone()));
         let rules = layers.iter().flat_map(|layer| layer.some.iter().chain([&layer.rest]));
@@ -140,6 +151,7 @@ impl Upstream {
             ignored,
             only: own.principal_headers,
             principals: OnceLock::new(),
+            action_headers: own.action_headers.into(),
             check_headers: check_headers(&own.check_headers)?,
             max_request: own.max_request.unwrap_or(MAX_REQUEST),
             has_own_limit: own.max_request.is_some(),

@@ -19,6 +19,7 @@ use tower::ServiceExt;
 
 use super::listener::{Accepted, Stream};
 use super::resets::{Resettable, Socket};
+use super::socket::{Peer, Shared};
 use crate::App;
 use crate::connections::{Link, RequestBody, ResponseBody};
 use crate::gateway::{self, Entrance, Receipts};
@@ -102,13 +103,23 @@ impl Service {
         let Accepted { stream, local, tls } = accepted;
         match (stream, tls) {
             (Stream::Tcp(stream), Some(tls)) => {
+                let stream = Shared::new(stream);
+                let arrival = (Arrival { local }, stream.peer());
                 // A client that does not finish the handshake is silent, and the idle limit closes it.
                 if let Ok(stream) = tls.accept(stream).await {
-                    self.serve(TokioIo::new(stream), link, local, stopping).await;
+                    self.serve(TokioIo::new(stream), link, arrival, stopping).await;
                 }
             }
-            (Stream::Tcp(stream), None) => self.serve(TokioIo::new(stream), link, local, stopping).await,
-            (Stream::Unix(stream), _) => self.serve(TokioIo::new(stream), link, local, stopping).await,
+            (Stream::Tcp(stream), None) => {
+                let stream = Shared::new(stream);
+                let arrival = (Arrival { local }, stream.peer());
+                self.serve(TokioIo::new(stream), link, arrival, stopping).await;
+            }
+            (Stream::Unix(stream), _) => {
+                let stream = Shared::new(stream);
+                let arrival = (Arrival { local }, stream.peer());
+                self.serve(TokioIo::new(stream), link, arrival, stopping).await;
+            }
         }
     }
 
@@ -116,7 +127,7 @@ impl Service {
         &self,
         io: I,
         link: &Arc<Link>,
-        local: Option<SocketAddr>,
+        (arrival, peer): (Arrival, Peer),
         mut stopping: watch::Receiver<()>,
     ) where
         I: hyper::rt::Read + hyper::rt::Write + Socket + Unpin + Send + 'static,
@@ -133,11 +144,13 @@ impl Service {
             } else {
                 known.clone()
             };
+            let peer = peer.clone();
             async move {
                 let mut request = request.map(|body| Body::new(RequestBody::new(body, &exchange)));
-                request.extensions_mut().insert(Arrival { local });
+                request.extensions_mut().insert(arrival);
                 request.extensions_mut().insert(receipts);
-                let response = if is_admitted(&request, local, &hosts) {
+                request.extensions_mut().insert(peer);
+                let response = if is_admitted(&request, arrival.local, &hosts) {
                     // Boxed, so that the connection does not move the future of every kind of request.
                     Box::pin(answers.answer(request)).await
                 } else {

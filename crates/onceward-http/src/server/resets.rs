@@ -11,27 +11,29 @@ use hyper_util::rt::TokioIo;
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::server::TlsStream;
 
+use super::socket::Shared;
+
 /// A socket that can tell whether it was reset. If the client closed its side before that, no read or write fails.
 pub(super) trait Socket {
     /// The error that no read or write has reported.
     fn pending_error(&self) -> Option<Error>;
 }
 
-impl Socket for TokioIo<TcpStream> {
+impl Socket for TokioIo<Shared<TcpStream>> {
     fn pending_error(&self) -> Option<Error> {
-        self.inner().take_error().ok().flatten()
+        self.inner().get().take_error().ok().flatten()
     }
 }
 
-impl Socket for TokioIo<TlsStream<TcpStream>> {
+impl Socket for TokioIo<TlsStream<Shared<TcpStream>>> {
     fn pending_error(&self) -> Option<Error> {
-        self.inner().get_ref().0.take_error().ok().flatten()
+        self.inner().get_ref().0.get().take_error().ok().flatten()
     }
 }
 
-impl Socket for TokioIo<UnixStream> {
+impl Socket for TokioIo<Shared<UnixStream>> {
     fn pending_error(&self) -> Option<Error> {
-        self.inner().take_error().ok().flatten()
+        self.inner().get().take_error().ok().flatten()
     }
 }
 

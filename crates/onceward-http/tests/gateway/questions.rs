@@ -78,13 +78,73 @@ async fn what_is_no_list_of_issues_does_not_prove_that_there_is_none() {
             assert_eq!((got.status, vendor.effects()), (StatusCode::FAILED_DEPENDENCY, 1), "{answer:.60}");
         }
     }
-    // A page that is not full is the whole list.
-    let vendor = Vendor::start(None).await;
-    vendor.on_any_get(&page(99));
-    vendor.script([Act::Refuse(500, "")]);
-    let rig = Rig::start(&github(&vendor, "quarantine = \"0s\"")).await;
-    let got = rig.send(Method::POST, ISSUES, &JSON, r#"{"title":"t"}"#).await;
-    assert_eq!((got.status, vendor.effects()), (StatusCode::OK, 1));
+    // A page that is not full is the whole list, and so is one that the vendor calls the last.
+    let last = "link: </repos/o/r/issues?page=1>; rel=\"prev\"\r\n";
+    for (headers, answer) in [("", page(99)), ("", "[]".to_owned()), (last, page(100))] {
+        let vendor = Vendor::start(None).await;
+        vendor.on_any_get_with(200, headers, &answer);
+        vendor.script([Act::Refuse(500, "")]);
+        let rig = Rig::start(&github(&vendor, "quarantine = \"0s\"")).await;
+        let got = rig.send(Method::POST, ISSUES, &JSON, r#"{"title":"t"}"#).await;
+        assert_eq!((got.status, vendor.effects()), (StatusCode::OK, 1));
+    }
+}
+
+/// What a rule says about the pages, where the path does not ask for a size.
+#[tokio::test]
+async fn a_rule_can_say_when_a_list_is_whole() {
+    for (more, is_whole) in
+        [("", false), (", page = 3", false), (", page = 4", true), (", complete = true", true)]
+    {
+        let vendor = Vendor::start(None).await;
+        vendor.on_any_get(r#"[{"text":"a"},{"text":"b"},{"text":"c"}]"#);
+        vendor.script([Act::Refuse(500, "")]);
+        let probe =
+            format!("probe = {{ get = \"{{path}}\", found = \"$[?@.text == {{body.text}}]\"{more} }}");
+        let wait = if is_whole { "30s" } else { "100ms" };
+        let config = plain(&vendor, &format!("wait = \"{wait}\"\nquarantine = \"0s\"\n{probe}"));
+        let rig = Rig::start(&config).await;
+        let got = rig.send(Method::POST, "/gw/api/notes", &JSON, r#"{"text":"mine"}"#).await;
+        let expected = if is_whole { (StatusCode::OK, 2) } else { (StatusCode::FAILED_DEPENDENCY, 1) };
+        assert_eq!((got.status, vendor.posts().len()), expected, "{more}");
+    }
+}
+
+/// A part of a list is no proof that the rest does not have the resource: its first attempt took effect.
+#[tokio::test]
+async fn a_part_of_a_list_does_not_prove_that_there_is_none() {
+    let items = r#"[{"text":"a"},{"text":"b"},{"text":"c"}]"#;
+    let data = |more: &str| format!(r#"{{"data":{items}{more}}}"#);
+    let (list, member) = ("$[?@.text == {body.text}]", "$.data[?@.text == {body.text}]");
+    let cases = [
+        (list, "", 200, "", items.to_owned()),
+        (list, "?limit=3", 200, "", items.to_owned()),
+        (list, "?limit=9", 206, "content-range: 0-2/6\r\n", items.to_owned()),
+        (list, "?limit=9", 202, "", items.to_owned()),
+        (list, "?limit=9", 203, "", items.to_owned()),
+        (list, "?limit=9", 200, "link: <?page=2>; rel=\"last next\"\r\n", items.to_owned()),
+        (list, "?limit=9", 200, "link: </n?page=2; rel=next\r\n", items.to_owned()),
+        (list, "?limit=9", 200, "x-total-count: 6\r\n", items.to_owned()),
+        (list, "?limit=9", 200, "age: 30\r\n", items.to_owned()),
+        (member, "?limit=9", 200, "", data(r#","has_more":true"#)),
+        (member, "?limit=9", 200, "", data(r#","next":"/n?page=2""#)),
+        (member, "?limit=9", 200, "", data(r#","incomplete_results":true"#)),
+    ];
+    let notes = |vendor: &Vendor, found: &str, query: &str| {
+        let probe = format!("probe = {{ get = \"{{path}}{query}\", found = \"{found}\", status = 201 }}");
+        plain(vendor, &format!("wait = \"100ms\"\nquarantine = \"0s\"\n{probe}"))
+    };
+    for (found, query, status, headers, body) in cases {
+        let vendor = Vendor::start(None).await;
+        vendor.on_any_get_with(status, headers, &body);
+        vendor.script([Act::Status(500)]);
+        let rig = Rig::start(&notes(&vendor, found, query)).await;
+        for _ in 0..2 {
+            let got = rig.send(Method::POST, "/gw/api/notes", &JSON, r#"{"text":"mine"}"#).await;
+            let seen = (got.status, vendor.effects());
+            assert_eq!(seen, (StatusCode::FAILED_DEPENDENCY, 1), "{query} {status} {headers} {body}");
+        }
+    }
 }
 
 fn onceward_clock_ms() -> i64 {

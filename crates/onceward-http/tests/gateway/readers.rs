@@ -93,6 +93,26 @@ async fn a_new_key_after_the_client_left_is_a_retry() {
     assert_eq!((pay(&rig, "c").await.header("once-rule"), vendor.effects()), (Some("repeat"), 2));
 }
 
+/// A request waits for its turn beside an equal one, and its client leaves meanwhile. All of this runs on one thread,
+/// whose timers fire in their order: the client leaves before the wait is over.
+#[tokio::test]
+async fn nothing_is_sent_for_a_client_that_has_left_before() {
+    let vendor = Vendor::start(None).await;
+    vendor.script([Act::Slow(500)]);
+    let rig = Rig::start(&plain(&vendor, "")).await;
+    let (wanted, ()) = tokio::join!(pay(&rig, "wanted"), async {
+        sent(&vendor, 1).await;
+        let leaves = waiting(&rig, "abandoned").await;
+        tokio::time::sleep(Duration::from_millis(15)).await;
+        drop(leaves);
+    });
+    assert_eq!(wanted.status, StatusCode::OK);
+    rig.delivered().await;
+    assert_eq!((vendor.posts().len(), rig.states().await), (1, vec![State::Done]), "nothing was begun");
+    let late = pay(&rig, "abandoned").await;
+    assert_eq!((late.status, vendor.effects()), (StatusCode::OK, 2), "its key can be used");
+}
+
 #[tokio::test]
 async fn a_client_that_left_before_the_end_is_known_after_it() {
     let vendor = Vendor::start(None).await;

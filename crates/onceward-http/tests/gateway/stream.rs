@@ -226,6 +226,37 @@ async fn trailers_pass_through() {
 }
 
 #[tokio::test]
+async fn trailers_of_requests_pass_through() {
+    use http_body_util::BodyExt;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    let upstream = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", upstream.local_addr().unwrap());
+    let answer = async |request: axum::extract::Request| {
+        let body = request.into_body().collect().await.unwrap();
+        let sum = body.trailers().and_then(|trailers| trailers.get("x-sum")).cloned();
+        format!("{sum:?} {:?}", body.to_bytes())
+    };
+    let routes = axum::Router::new().fallback(answer);
+    tokio::spawn(async move { axum::serve(upstream, routes).await.unwrap() });
+    let rig = Rig::start(&format!("[upstream.api]\nurl = \"{url}\"\nallow_private = true\n")).await;
+    let large = "a".repeat(1_500_000);
+    for body in ["ab", &large] {
+        let mut stream =
+            tokio::net::TcpStream::connect(rig.url.strip_prefix("http://").unwrap()).await.unwrap();
+        let text = format!(
+            "POST /gw/api/x HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ntrailer: x-sum\r\n\
+             transfer-encoding: chunked\r\n\r\n{:x}\r\n{body}\r\n0\r\nx-sum: 7\r\n\r\n",
+            body.len()
+        );
+        stream.write_all(text.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.contains(&format!("Some(\"7\") b\"{body}\"")), "{answer:.300}");
+    }
+}
+
+#[tokio::test]
 async fn a_client_that_expects_100_gets_it() {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 

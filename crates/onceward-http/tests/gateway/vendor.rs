@@ -57,6 +57,8 @@ struct Memory {
     by_key: HashMap<String, String>,
     reads: HashMap<String, (u16, String)>,
     read_default: Option<String>,
+    read_status: Option<u16>,
+    read_headers: String,
 }
 
 /// The vendor.
@@ -94,6 +96,14 @@ impl Vendor {
         self.memory.lock().unwrap().read_default = Some(body.to_owned());
     }
 
+    /// All reads get this status and these header lines.
+    pub(crate) fn on_any_get_with(&self, status: u16, headers: &str, body: &str) {
+        let mut memory = self.memory.lock().unwrap();
+        memory.read_status = Some(status);
+        headers.clone_into(&mut memory.read_headers);
+        memory.read_default = Some(body.to_owned());
+    }
+
     pub(crate) fn effects(&self) -> u32 {
         self.memory.lock().unwrap().effects
     }
@@ -112,16 +122,17 @@ impl Vendor {
         while let Some(seen) = read(&mut stream, &mut buffer).await {
             if seen.method == "GET" {
                 let memory = Arc::clone(&self.memory);
-                let (status, body) = {
+                let ((status, body), more) = {
                     let mut memory = memory.lock().unwrap();
                     memory.seen.push(seen.clone());
                     let known = memory.reads.get(&seen.path).cloned();
-                    known.unwrap_or_else(|| match &memory.read_default {
-                        Some(body) => (200, body.clone()),
+                    let known = known.unwrap_or_else(|| match &memory.read_default {
+                        Some(body) => (memory.read_status.unwrap_or(200), body.clone()),
                         None => (200, format!("{{\"path\":\"{}\"}}", seen.path)),
-                    })
+                    });
+                    (known, memory.read_headers.clone())
                 };
-                answer(&mut stream, status, &body, "").await;
+                answer(&mut stream, status, &body, &more).await;
                 continue;
             }
             let key = key_header.and_then(|name| seen.header(name)).map(str::to_owned);

@@ -53,10 +53,10 @@ impl Policy {
     /// What the rules `[operation.…]` say about an operation with this name, without `[defaults]`, as TOML. Empty if no
     /// rule matches.
     #[must_use]
-    pub fn operation_section(&self, name: &str) -> toml::Table {
+    pub fn operation_section(&self, names: &[&str]) -> toml::Table {
         let operations = self.source.get("operation").and_then(toml::Value::as_table);
         let mut section = toml::Table::new();
-        for (pattern, _) in self.matching(&[name]) {
+        for (pattern, _) in self.layered(names) {
             let rule = operations.and_then(|all| all.get(pattern)).and_then(toml::Value::as_table);
             section.extend(rule.cloned().unwrap_or_default());
         }

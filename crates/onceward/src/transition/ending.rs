@@ -46,20 +46,28 @@ pub enum Report {
 /// Compares a report of an attempt with the success that the record holds.
 #[must_use]
 pub fn report(record: &Record, attempt: u32, ending: &Ending) -> Report {
-    let another = |attempt: u32| {
-        record.detail.history.iter().any(|past| past.ended == State::Done && past.attempt != attempt)
-    };
     let Some(known) = record.outcome.as_ref().filter(|_| record.state == State::Done) else {
         return Report::New;
     };
     // A success that a settlement or another attempt reported says nothing about what this attempt will report.
-    if attempt != record.attempt || known.settled_by.is_some() || another(attempt) {
+    let is_anothers = another_succeeded(record, attempt) && !has_succeeded(record, attempt);
+    if attempt != record.attempt || known.settled_by.is_some() || is_anothers {
         return Report::New;
     }
     let Ending::Done(outcome) = ending else { return Report::Contradicts };
     // A check may have added its result since.
     let repeated = Outcome { verified: known.verified, ..without_oversized_result(outcome.clone()) };
     if repeated == *known { Report::Repeated } else { Report::Contradicts }
+}
+
+/// Whether the history has a success of this attempt.
+fn has_succeeded(record: &Record, attempt: u32) -> bool {
+    record.detail.history.iter().any(|past| past.ended == State::Done && past.attempt == attempt)
+}
+
+/// Whether the history has a success of another attempt.
+fn another_succeeded(record: &Record, attempt: u32) -> bool {
+    record.detail.history.iter().any(|past| past.ended == State::Done && past.attempt != attempt)
 }
 
 /// What an attempt's own ending says about the operation. That this attempt had no effect does not rule out an
@@ -80,6 +88,7 @@ pub(super) fn end(record: &Record, ending: Ending, now_ms: i64) -> Record {
         (Ending::Done(outcome), Some(_)) => {
             let mut next = record.settle_as(State::Done, outcome, now_ms);
             next.alarm(DoubleEffect::Certain);
+            next.remember_success(now_ms);
             next
         }
         // It had no effect, but the previous attempt reported a success late: one effect in total.
@@ -110,14 +119,14 @@ fn in_doubt(record: &Record, outcome: Outcome, now_ms: i64) -> Record {
 /// Handles an ending of the newest attempt that arrives after the operation was settled: by hand, by a probe, by a
 /// late answer, or by the same ending whose first write was not acknowledged.
 fn end_settled(record: &Record, ending: Ending, now_ms: i64) -> Record {
-    let another =
-        record.detail.history.iter().any(|past| past.ended == State::Done && past.attempt != record.attempt);
+    let another = another_succeeded(record, record.attempt);
     match ending {
         // Either it happened after all, or this is the result of a known success.
         Ending::Done(outcome) => {
             let mut next = record.settle_as(State::Done, outcome, now_ms);
             if another {
                 next.alarm(DoubleEffect::Certain);
+                next.remember_success(now_ms);
             }
             next
         }
@@ -138,9 +147,8 @@ fn end_settled(record: &Record, ending: Ending, now_ms: i64) -> Record {
 
 /// Handles the ending of an attempt that arrives after another one was started.
 fn end_overtaken(record: &Record, attempt: u32, ending: Ending, now_ms: i64) -> Record {
-    let told = record.detail.history.iter().any(|past| past.ended == State::Done && past.attempt == attempt);
     let mut next = match &ending {
-        Ending::Done(_) if told => {
+        Ending::Done(_) if has_succeeded(record, attempt) => {
             return Record { due_ms: record.due_ms, ..record.next(record.state, now_ms) };
         }
         Ending::Done(outcome) => late_success(record, outcome.clone(), now_ms),
@@ -177,6 +185,9 @@ fn late_success(record: &Record, outcome: Outcome, now_ms: i64) -> Record {
             // The settlement by hand may have been based on the effect of this attempt.
             let by_hand = record.outcome.as_ref().is_some_and(|outcome| outcome.settled_by.is_some());
             next.alarm(if by_hand { DoubleEffect::Possible } else { DoubleEffect::Certain });
+            if !by_hand && !another_succeeded(record, record.attempt) {
+                next.remember_success(now_ms);
+            }
         }
         State::Expired => {
             match record.detail.ended {
@@ -214,6 +225,14 @@ impl Ending {
 }
 
 impl Record {
+    /// Notes that the result is the newest attempt's own, where the history has the success of another attempt: what
+    /// the newest one has reported is final too. What it used is part of the result.
+    fn remember_success(&mut self, now_ms: i64) {
+        if !has_succeeded(self, self.attempt) {
+            self.remember(self.attempt, State::Done, None, now_ms);
+        }
+    }
+
     /// Raises the alarm. A certain alarm is never lowered.
     fn alarm(&mut self, alarm: DoubleEffect) {
         if self.detail.double_effect != Some(DoubleEffect::Certain) {

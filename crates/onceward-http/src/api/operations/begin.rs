@@ -8,8 +8,8 @@ use axum::extract::State as AppState;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use onceward::{
-    Answer, Begun, Claim, Class, Effect, Ending, Error, Intent, InvalidInput, Operation, Outcome, Preview,
-    Ran, Receipt, State, Surface,
+    Answer, Begun, Claim, Class, Effect, Ending, Error, Intent, InvalidInput, Ledger, Operation, Outcome,
+    Preview, Ran, Receipt, State, Surface,
 };
 use onceward::{OperationView, Problem, rfc3339};
 use serde::{Deserialize, Serialize};
@@ -136,7 +136,8 @@ pub(super) async fn begin(
     let trace = headers::only(&headers, "traceparent");
     let effect = request.effect.unwrap_or(app.policy.settings(&request.name)?.effect);
     let (dry_run, reports_dispatch) = (request.dry_run, request.reports_dispatch);
-    let intent = tenant.ledger.intent(request.operation(&app)?.trace_parent(trace))?;
+    let mut intent = tenant.ledger.intent(request.operation(&app)?.trace_parent(trace))?;
+    intent.terms.class = strictest(&tenant.ledger, &intent).await?;
     if dry_run {
         let preview = Preview::of(&tenant.ledger.plan(&intent).await?, &intent, effect);
         return Ok(Json(Answer::preview(&preview, Vec::new(), &Surface::Http)).into_response());
@@ -291,6 +292,19 @@ impl BeginRequest {
             None => operation,
         })
     }
+}
+
+/// The class of an operation that may have an attempt whose outcome is unknown: the one with which it was begun, if
+/// that is stricter. What one caller must not repeat, another one must not either.
+async fn strictest(ledger: &Ledger, intent: &Intent) -> Result<Class, Error> {
+    let wanted = intent.terms.class;
+    let begun = match ledger.find(&intent.id).await {
+        Ok((record, State::Running | State::InDoubt)) => record.detail.class,
+        Ok((_, State::Staged | State::Done | State::Failed | State::Cancelled | State::Expired))
+        | Err(Error::NotFound { .. }) => wanted,
+        Err(error) => return Err(error),
+    };
+    Ok(if strictness(begun) > strictness(wanted) { begun } else { wanted })
 }
 
 /// How strict a class is: its place among all of them.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use hyper::client::conn::http1::SendRequest;
 
-use super::super::Body;
+use super::super::{Body, Caller};
 
 /// The waiting connections of one server.
 pub(super) struct Pool {
@@ -25,15 +25,17 @@ struct Waiting {
 struct Kept {
     sender: SendRequest<Body>,
     since: Instant,
+    /// The only caller that may use it.
+    caller: Caller,
 }
 
 /// When a connection can be taken.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Take {
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Take<'a> {
     /// Always: nothing was sent on it.
     Any,
-    /// When the last answer on it was read to its end.
-    Ready,
+    /// When the last answer on it was read to its end, by the caller that used it.
+    Ready(&'a Caller),
 }
 
 impl Pool {
@@ -50,21 +52,24 @@ impl Pool {
     }
 
     /// The newest connection that can be taken.
-    pub(super) fn take(&self, take: Take) -> Option<SendRequest<Body>> {
+    pub(super) fn take(&self, take: Take<'_>) -> Option<SendRequest<Body>> {
         let mut waiting = self.waiting();
         waiting.all.retain(|kept| self.is_usable(kept));
-        let can_be = |kept: &Kept| take == Take::Any || kept.sender.is_ready();
+        let can_be = |kept: &Kept| match take {
+            Take::Any => true,
+            Take::Ready(caller) => kept.caller == *caller && kept.sender.is_ready(),
+        };
         let newest = waiting.all.iter().rposition(can_be)?;
         Some(waiting.all.remove(newest).sender)
     }
 
     /// Adds a connection, unless there are enough.
-    pub(super) fn put(self: &Arc<Self>, sender: SendRequest<Body>) {
+    pub(super) fn put(self: &Arc<Self>, sender: SendRequest<Body>, caller: Caller) {
         let mut waiting = self.waiting();
         if waiting.all.len() >= self.most {
             return;
         }
-        waiting.all.push(Kept { sender, since: Instant::now() });
+        waiting.all.push(Kept { sender, since: Instant::now(), caller });
         if !std::mem::replace(&mut waiting.has_closer, true) {
             let all = Arc::clone(self);
             tokio::spawn(async move {
@@ -86,6 +91,12 @@ impl Pool {
         waiting.all.retain(|kept| self.is_usable(kept));
         waiting.has_closer = !waiting.all.is_empty();
         waiting.has_closer
+    }
+
+    /// Whether all of them can be used.
+    #[cfg(test)]
+    pub(super) fn is_ready(&self) -> bool {
+        self.waiting().all.iter().all(|kept| kept.sender.is_ready())
     }
 
     /// Whether the server has closed one of them.

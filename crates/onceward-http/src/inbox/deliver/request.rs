@@ -178,7 +178,7 @@ impl Endpoint {
             _ => None,
         };
         let get = probe.get.as_deref().ok_or("it has no path")?;
-        let path = fill(get, |name| word(name).map(|value| encoded(&Json::from(value.as_str()))))?;
+        let path = fill(get, |name| word(name).and_then(|value| encoded(&Json::from(value.as_str()))))?;
         path.parse::<PathAndQuery>().map_err(|error| format!("{path:?} is not a path: {error}"))?;
         let mut headers = self.headers.clone();
         if let Ok(value) = HeaderValue::from_str(key) {
