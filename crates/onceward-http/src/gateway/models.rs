@@ -1,14 +1,15 @@
 //! Model calls: a retry gets the same answer, the answer is paid for once, and it survives its client.
 //!
 //! # Layout
-//! - `dialect`: the protocols of providers. `usage`: what an answer used. `encoding`: compressed answers. `settings`:
-//!   what is configured.
+//! - `dialect`: the protocols of providers. `elements`: where JSON ends. `usage`: what an answer used. `encoding`:
+//!   compressed answers. `settings`: what is configured.
 //! - `which`: whether a request is a retry or a new sample.
 //! - `generation`: an answer while it grows, and its readers. `unattended`: generations without readers. `fleet`:
 //!   answers of other gateways. `attempt`: one request to the provider.
 
 mod attempt;
 pub(crate) mod dialect;
+mod elements;
 mod encoding;
 mod fleet;
 mod generation;
@@ -376,7 +377,8 @@ fn put_usage(record: &Record, headers: &mut HeaderMap) {
     let last = record.outcome.as_ref().and_then(|outcome| outcome.usage.as_ref());
     let (answer, failed) = if record.state == State::Done { (last, None) } else { (None, last) };
     if let Some(usage) = answer {
-        let tokens = format!("in={};cached={};out={}", usage.input, usage.cached, usage.output);
+        let mark = if usage.estimated { ";estimated" } else { "" };
+        let tokens = format!("in={};cached={};out={}{mark}", usage.input, usage.cached, usage.output);
         reply::put(headers, "once-tokens", &tokens);
     }
     let wasted = record.detail.history.iter().filter_map(|past| past.usage.as_ref()).chain(failed);

@@ -1,6 +1,7 @@
 //! The gateway between real clients and a vendor that counts effects and fails in every way.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may give up")]
 
+mod answers;
 mod fleet;
 mod hold;
 mod keys;

@@ -7,8 +7,12 @@ use onceward::Usage;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::usage::{Tokens, has_usage, items, text_of_document, text_of_stream};
-use crate::events::Events;
+use super::elements::Elements;
+use super::usage::{Tokens, has_usage, items, text_of_array, text_of_document, text_of_stream};
+use crate::events::{Event, Events};
+
+/// What some servers put before a text.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// The family of APIs that an upstream belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -80,6 +84,25 @@ impl ModelApi {
     }
 }
 
+impl Dialect {
+    /// Whether a document has what every answer of its API has. A server in between may answer with something else, and
+    /// with status 200.
+    fn is_answer(self, value: &Value) -> bool {
+        let has = |names: &[&str]| names.iter().any(|name| !value[*name].is_null());
+        match self {
+            // llama.cpp has completions without choices.
+            Self::Chat => has(&["choices", "content"]),
+            Self::Responses => {
+                has(&["output"]) || matches!(value["status"].as_str(), Some("queued" | "in_progress"))
+            }
+            Self::Messages => has(&["content"]),
+            Self::Contents => has(&["candidates", "promptFeedback", "usageMetadata"]),
+            Self::Document => value.is_array() || has(&["data", "embedding", "embeddings", "images"]),
+            Self::Free => has(&["results", "input_tokens", "totalTokens"]),
+        }
+    }
+}
+
 /// Whether an operation with this name is a model call at the gateway.
 ///
 /// ```
@@ -116,6 +139,23 @@ pub(crate) enum AnswerEnd {
     Cut(String),
 }
 
+/// What is known after the next bytes of an answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Progress {
+    /// Clients may not read them yet: the answer is a document, or its first event has not arrived as a whole.
+    Closed,
+    /// Clients may read them.
+    Open,
+    /// They end a JSON text. It is the answer if nothing follows.
+    Whole,
+    /// They end the answer, and the line feed of its last line may follow.
+    Ended,
+    /// They end the answer.
+    Complete,
+    /// The provider reports an error in them.
+    Failed(String),
+}
+
 /// Reads an answer while it passes, and finds its end and what it used.
 pub(crate) struct Scanner {
     dialect: Dialect,
@@ -125,13 +165,17 @@ pub(crate) struct Scanner {
     end: Option<AnswerEnd>,
     /// The candidates of a stream without an end of its own, and whether a chunk said why it is a candidate's last.
     candidates: BTreeMap<u64, bool>,
+    /// Whether an event or chunk has arrived as a whole.
+    has_event: bool,
 }
 
 enum Form {
     /// Nothing has arrived that shows the form.
     Unknown(ContentType),
     Events(Events),
-    Document,
+    /// An array of chunks, which Gemini streams if events are not requested.
+    Array(Elements),
+    Document(Elements),
 }
 
 /// What the headers say about the form of an answer. Some servers send events as plain text or as JSON.
@@ -146,52 +190,89 @@ impl Scanner {
     pub(crate) fn new(dialect: Dialect, content_type: &str) -> Self {
         let is_stream = content_type.trim_start().to_ascii_lowercase().starts_with("text/event-stream");
         let form = Form::Unknown(if is_stream { ContentType::Events } else { ContentType::Other });
-        Self { dialect, form, tokens: Tokens::default(), end: None, candidates: BTreeMap::new() }
+        let (tokens, candidates) = (Tokens::default(), BTreeMap::new());
+        Self { dialect, form, tokens, end: None, candidates, has_event: false }
     }
 
-    /// Whether the answer is a stream of events, which clients read while it grows.
-    pub(crate) fn is_stream(&self) -> bool {
-        matches!(self.form, Form::Events(_))
-    }
-
-    /// Reads the next bytes. Returns whether the answer is complete with them.
-    pub(crate) fn push(&mut self, bytes: &[u8]) -> bool {
-        if let Form::Unknown(content_type) = self.form
-            && let Some(first) = bytes.iter().find(|byte| !byte.is_ascii_whitespace())
-        {
-            self.form = Form::of(*first, content_type);
+    /// Reads the next bytes.
+    pub(crate) fn push(&mut self, bytes: &[u8]) -> Progress {
+        let mut bytes = bytes;
+        if let Form::Unknown(content_type) = self.form {
+            let is_before = |byte: &u8| byte.is_ascii_whitespace() || BYTE_ORDER_MARK.contains(byte);
+            let Some(at) = bytes.iter().position(|byte| !is_before(byte)) else { return Progress::Closed };
+            bytes = &bytes[at..];
+            self.form = Form::of(bytes[0], content_type, self.dialect);
         }
-        let Form::Events(events) = &mut self.form else { return false };
-        let mut events = std::mem::take(events);
-        events.push(bytes);
-        while let Some(event) = events.next() {
-            if let Some(data) = event.data() {
-                self.event(data);
+        let mut form = std::mem::replace(&mut self.form, Form::Unknown(ContentType::Other));
+        let progress = match &mut form {
+            Form::Unknown(_) => Progress::Closed,
+            Form::Document(elements) => {
+                elements.push(bytes);
+                if elements.is_whole() { Progress::Whole } else { Progress::Closed }
             }
-        }
-        self.form = Form::Events(events);
-        self.end == Some(AnswerEnd::Complete)
+            Form::Array(elements) => {
+                elements.split(bytes, |chunk| self.event(chunk));
+                match (elements.is_whole(), &self.end) {
+                    (_, Some(AnswerEnd::Failed(why))) => Progress::Failed(why.clone()),
+                    (true, _) if self.is_finished() => Progress::Whole,
+                    (false, _) if self.has_event => Progress::Open,
+                    (_, _) => Progress::Closed,
+                }
+            }
+            Form::Events(events) => {
+                events.push(bytes);
+                while let Some(event) = events.next() {
+                    self.named_event(&event);
+                }
+                match &self.end {
+                    Some(AnswerEnd::Failed(why)) => Progress::Failed(why.clone()),
+                    Some(AnswerEnd::Complete) if bytes.ends_with(b"\r") => Progress::Ended,
+                    Some(AnswerEnd::Complete) => Progress::Complete,
+                    Some(AnswerEnd::Cut(_)) | None if self.has_event => Progress::Open,
+                    Some(AnswerEnd::Cut(_)) | None => Progress::Closed,
+                }
+            }
+        };
+        self.form = form;
+        progress
     }
 
     /// How the answer ended, once its last byte was read.
     pub(crate) fn end(&mut self, whole: &[u8]) -> AnswerEnd {
-        match self.form {
-            Form::Events(_) => {}
-            Form::Unknown(ContentType::Events) => {}
-            Form::Unknown(ContentType::Other) | Form::Document => return self.document(whole),
-        }
-        let is_finished = !self.candidates.is_empty() && self.candidates.values().all(|is_last| *is_last);
+        let is_whole = match &mut self.form {
+            Form::Unknown(ContentType::Events) => false,
+            Form::Unknown(ContentType::Other) | Form::Document(_) => return self.document(whole),
+            Form::Array(elements) => elements.is_whole(),
+            Form::Events(events) => {
+                // Nothing but the end of its line is missing of such an end.
+                events.push(b"\n\n");
+                let last = events.next();
+                if self.end.is_none() && last.is_some_and(|event| self.is_done(event.data())) {
+                    return AnswerEnd::Complete;
+                }
+                true
+            }
+        };
         match self.end.clone() {
             Some(end) => end,
-            None if is_finished => AnswerEnd::Complete,
+            None if is_whole && self.is_finished() => AnswerEnd::Complete,
             None => AnswerEnd::Cut("the stream ended before the answer did".to_owned()),
         }
+    }
+
+    /// Whether every candidate of a stream without an end of its own is at its end.
+    fn is_finished(&self) -> bool {
+        !self.candidates.is_empty() && self.candidates.values().all(|is_last| *is_last)
     }
 
     /// What was used so far. Numbers that the provider did not report are estimated from the answer and the length of
     /// the request.
     pub(crate) fn usage(&self, asked_model: &str, request_bytes: u64, answer: &[u8]) -> Usage {
-        let text = || if self.is_stream() { text_of_stream(answer) } else { text_of_document(answer) };
+        let text = || match self.form {
+            Form::Events(_) => text_of_stream(answer),
+            Form::Array(_) => text_of_array(answer),
+            Form::Unknown(_) | Form::Document(_) => text_of_document(answer),
+        };
         match self.dialect {
             Dialect::Free => self.tokens.free(asked_model),
             Dialect::Document => self.tokens.used(asked_model, request_bytes, || 0),
@@ -202,26 +283,42 @@ impl Scanner {
     }
 
     fn document(&mut self, all: &[u8]) -> AnswerEnd {
-        let value: Value = match serde_json::from_slice(all) {
+        let text = all.strip_prefix(BYTE_ORDER_MARK).unwrap_or(all);
+        let value: Value = match serde_json::from_slice(text) {
             Ok(value) => value,
             Err(error) => return AnswerEnd::Cut(format!("it is not a complete JSON document: {error}")),
         };
-        // Gemini streams an array of chunks if events are not requested.
-        let chunks = value.as_array().map_or(std::slice::from_ref(&value), Vec::as_slice);
-        for chunk in chunks {
-            self.tokens.note(chunk);
-            if let Some(why) = error_in(chunk) {
-                return AnswerEnd::Failed(why);
-            }
+        self.tokens.note(&value);
+        match error_in(&value) {
+            Some(why) => AnswerEnd::Failed(why),
+            None if self.dialect.is_answer(&value) => AnswerEnd::Complete,
+            None => AnswerEnd::Failed("the document is not an answer of this API".to_owned()),
         }
-        AnswerEnd::Complete
+    }
+
+    fn named_event(&mut self, event: &Event) {
+        self.has_event = true;
+        let Some(data) = event.data() else { return };
+        // Some servers say only in the name of an event that it is an error.
+        if self.end.is_none() && memmem::find(&event.raw, b"error").is_some() && event.is_named(b"error") {
+            let value = serde_json::from_slice(data).unwrap_or_else(|_| String::from_utf8_lossy(data).into());
+            self.tokens.note(&value);
+            self.end = Some(AnswerEnd::Failed(error_in(&value).unwrap_or_else(|| in_words(&value))));
+        }
+        self.event(data);
+    }
+
+    /// Whether the data of an event are the end of a stream.
+    fn is_done(&self, data: Option<&[u8]>) -> bool {
+        self.dialect == Dialect::Chat && data.is_some_and(|data| data.trim_ascii() == b"[DONE]")
     }
 
     fn event(&mut self, data: &[u8]) {
+        self.has_event = true;
         if self.end.is_some() {
             return;
         }
-        if self.dialect == Dialect::Chat && data.trim_ascii() == b"[DONE]" {
+        if self.is_done(Some(data)) {
             self.end = Some(AnswerEnd::Complete);
             return;
         }
@@ -273,14 +370,15 @@ impl Scanner {
 
 impl Form {
     /// The form of an answer that begins with this byte. No JSON document begins like a line of an event.
-    fn of(first: u8, content_type: ContentType) -> Self {
+    fn of(first: u8, content_type: ContentType, dialect: Dialect) -> Self {
         match (first, content_type) {
-            (b'{' | b'[', _) => Self::Document,
-            // `data`, `event`, `id`, `retry`, a comment, a byte order mark.
-            (b'd' | b'e' | b'i' | b'r' | b':' | 0xef, _) | (_, ContentType::Events) => {
+            (b'[', _) if dialect == Dialect::Contents => Self::Array(Elements::default()),
+            (b'{' | b'[', _) => Self::Document(Elements::default()),
+            // `data`, `event`, `id`, `retry`, a comment.
+            (b'd' | b'e' | b'i' | b'r' | b':', _) | (_, ContentType::Events) => {
                 Self::Events(Events::default())
             }
-            (_, ContentType::Other) => Self::Document,
+            (_, ContentType::Other) => Self::Document(Elements::default()),
         }
     }
 }
@@ -290,14 +388,18 @@ fn error_in(value: &Value) -> Option<String> {
     let is_error = |value: &&Value| !value.is_null();
     let named = ["/error", "/response/error"].iter().find_map(|place| value.pointer(place).filter(is_error));
     let is_failed = matches!(value["type"].as_str(), Some("error" | "response.failed"))
-        || (value["object"] == "response" && value["status"] == "failed");
+        || value["object"] == "error"
+        || (value["object"] == "response"
+            && matches!(value["status"].as_str(), Some("failed" | "cancelled")));
     if named.is_none() && !is_failed {
         return None;
     }
-    let about = named.unwrap_or(value);
-    let message =
-        about["message"].as_str().or_else(|| about["type"].as_str()).unwrap_or("no reason is given");
-    Some(format!("the provider reported an error: {message}"))
+    Some(in_words(named.unwrap_or(value)))
+}
+
+fn in_words(error: &Value) -> String {
+    let said = [error, &error["message"], &error["type"]].into_iter().find_map(Value::as_str);
+    format!("the provider reported an error: {}", said.unwrap_or("no reason is given"))
 }
 
 #[cfg(test)]
@@ -327,8 +429,17 @@ mod tests {
         assert!(is_cut(&stream(Dialect::Chat, chat).0));
         let (end, usage) = stream(Dialect::Chat, &format!("{chat}data: [DONE]\n\n"));
         assert_eq!((end, usage.output, usage.input, usage.estimated), (AnswerEnd::Complete, 2, 100, true));
-        // The last event needs its empty line.
-        assert!(is_cut(&stream(Dialect::Chat, &format!("{chat}data: [DONE]\n")).0));
+        // Some servers leave out the empty line after it, or the end of its own line.
+        for end in ["data: [DONE]\n", "data: [DONE]", "data: [DONE]\r\n\r\n"] {
+            assert_eq!(stream(Dialect::Chat, &format!("{chat}{end}")).0, AnswerEnd::Complete, "{end:?}");
+        }
+        for cut in ["data: [DONE", "data: [DONE]]\n", "id: [DONE]\n\n"] {
+            assert!(is_cut(&stream(Dialect::Chat, &format!("{chat}{cut}")).0), "{cut:?}");
+        }
+        assert!(
+            is_cut(&stream(Dialect::Messages, "data: {\"type\":\"message_stop\"}\n").0),
+            "clients miss it"
+        );
 
         let messages = "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"model\":\"c\",\"usage\":\
                         {\"input_tokens\":5,\"cache_read_input_tokens\":3,\"output_tokens\":1}}}\n\n\
@@ -374,6 +485,9 @@ mod tests {
                 "data: {\"type\":\"response.failed\",\"response\":{\"error\":{\"message\":\"x\"}}}\n\n",
             ),
             (Dialect::Contents, "data: {\"error\":{\"code\":500}}\n\n"),
+            (Dialect::Chat, "event: error\ndata: {\"message\":\"overloaded\"}\n\n"),
+            (Dialect::Chat, "data: overloaded\r\nevent:error\r\n\r\n"),
+            (Dialect::Chat, "data: {\"object\":\"error\",\"message\":\"overloaded\"}\n\n"),
         ] {
             let (end, _) = stream(dialect, &format!("{text}data: [DONE]\n\n"));
             assert!(matches!(end, AnswerEnd::Failed(_)), "{dialect:?}: {end:?}");
@@ -384,11 +498,10 @@ mod tests {
     fn a_document_is_complete_if_it_is_whole_json() {
         let of = |text: &str| {
             let mut scanner = Scanner::new(Dialect::Chat, "application/json");
-            assert!(!scanner.push(text.as_bytes()));
+            assert!(matches!(scanner.push(text.as_bytes()), Progress::Whole | Progress::Closed));
             (scanner.end(text.as_bytes()), scanner.usage("asked", 0, text.as_bytes()))
         };
-        let whole =
-            "{\"model\":\"m\",\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":4},\"error\":null}";
+        let whole = "{\"model\":\"m\",\"choices\":[],\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":4},\"error\":null}";
         let (end, usage) = of(whole);
         assert_eq!((end, usage.input, usage.output, usage.model.as_str()), (AnswerEnd::Complete, 3, 4, "m"));
         for length in 0..whole.len() {
@@ -398,18 +511,97 @@ mod tests {
     }
 
     #[test]
+    fn a_document_of_another_kind_is_not_the_answer() {
+        let answers: [(Dialect, &[&str]); 6] = [
+            (Dialect::Chat, &["{\"choices\":[]}", "{\"content\":\"a\",\"stop\":true}"]),
+            (Dialect::Responses, &["{\"object\":\"response\",\"output\":[]}", "{\"status\":\"queued\"}"]),
+            (Dialect::Messages, &["{\"type\":\"message\",\"content\":[]}"]),
+            (
+                Dialect::Contents,
+                &["{\"candidates\":[]}", "{\"promptFeedback\":{\"blockReason\":\"SAFETY\"}}"],
+            ),
+            (Dialect::Document, &["{\"data\":[]}", "{\"embedding\":{}}", "{\"embeddings\":[]}", "[[0.5]]"]),
+            (Dialect::Free, &["{\"results\":[]}", "{\"input_tokens\":0}", "{\"totalTokens\":1}"]),
+        ];
+        let others = [
+            "null",
+            "{}",
+            "\"busy\"",
+            "{\"detail\":\"Not Found\"}",
+            "{\"object\":\"error\",\"message\":\"x\",\"choices\":[]}",
+            "{\"object\":\"response\",\"status\":\"cancelled\",\"output\":[]}",
+        ];
+        let of = |dialect, text: &str| {
+            let mut scanner = Scanner::new(dialect, "application/json");
+            scanner.push(text.as_bytes());
+            scanner.end(text.as_bytes())
+        };
+        for (dialect, texts) in answers {
+            for text in texts {
+                assert_eq!(of(dialect, text), AnswerEnd::Complete, "{dialect:?}: {text}");
+            }
+            for text in others {
+                assert!(matches!(of(dialect, text), AnswerEnd::Failed(_)), "{dialect:?}: {text}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_array_of_chunks_is_a_stream() {
+        let chunk = |text: &str, end: &str| {
+            format!("{{\"candidates\":[{{\"content\":{{\"parts\":[{{\"text\":\"{text}\"}}]}}{end}}}]}}")
+        };
+        let (first, last) = (chunk("abcd", ""), chunk("efgh", ",\"finishReason\":\"STOP\""));
+        let whole = format!("[{first},\n{last}]\n");
+        let (end, usage) = stream(Dialect::Contents, &whole);
+        assert_eq!((end, usage.output), (AnswerEnd::Complete, 2));
+        for cut in [format!("[{first}]"), format!("[{first},\n{last}"), "[]".to_owned(), "[".to_owned()] {
+            assert!(is_cut(&stream(Dialect::Contents, &cut).0), "{cut}");
+        }
+        assert_eq!(stream(Dialect::Contents, &format!("[{first}, {{\"cand")).1.output, 1, "it broke off");
+        let error = "[{\"error\":{\"message\":\"quota\"}}]";
+        assert!(matches!(stream(Dialect::Contents, error).0, AnswerEnd::Failed(_)));
+        let mut scanner = Scanner::new(Dialect::Contents, "application/json");
+        let (before, after) = whole.split_at(first.len() + 1);
+        assert_eq!(scanner.push(&before.as_bytes()[..9]), Progress::Closed);
+        assert_eq!(scanner.push(&before.as_bytes()[9..]), Progress::Open, "clients read it while it grows");
+        assert_eq!(scanner.push(after.as_bytes()), Progress::Whole);
+    }
+
+    #[test]
+    fn clients_read_an_event_only_when_it_is_known_not_to_be_an_error() {
+        let error = "event: error\ndata: {\"type\":\"error\",\"error\":{\"message\":\"Overloaded\"}}\n\n";
+        for at in 1..error.len() - 1 {
+            let mut scanner = Scanner::new(Dialect::Messages, "text/event-stream");
+            assert_eq!(scanner.push(&error.as_bytes()[..at]), Progress::Closed, "{at}");
+            let rest = scanner.push(&error.as_bytes()[at..]);
+            assert!(matches!(&rest, Progress::Failed(why) if why.contains("Overloaded")), "{at}: {rest:?}");
+        }
+        let mut scanner = Scanner::new(Dialect::Messages, "text/event-stream");
+        assert_eq!(scanner.push(b": ping\n\n"), Progress::Open, "a comment keeps connections alive");
+    }
+
+    #[test]
+    fn the_last_line_feed_of_a_stream_belongs_to_it() {
+        let mut scanner = Scanner::new(Dialect::Chat, "text/event-stream");
+        assert_eq!(scanner.push(b"data: [DONE]\r\n\r"), Progress::Ended);
+        assert_eq!(scanner.push(b"\n"), Progress::Complete);
+    }
+
+    #[test]
     fn the_form_of_an_answer_is_seen_in_its_first_bytes() {
         let events = "data: {\"model\":\"m\"}\n\ndata: [DONE]\n\n";
-        let document = " \n{\"model\":\"m\"}";
+        let document = " \n{\"model\":\"m\",\"choices\":[]}";
+        let marked = "\u{feff}{\"model\":\"m\",\"choices\":[]}";
         for content_type in ["text/event-stream", "text/plain; charset=utf-8", "application/json", ""] {
             for (text, is_stream) in
-                [(events, true), (": hello\n\ndata: [DONE]\n\n", true), (document, false)]
+                [(events, true), (": hello\n\ndata: [DONE]\n\n", true), (document, false), (marked, false)]
             {
                 let mut scanner = Scanner::new(Dialect::Chat, content_type);
                 for byte in text.as_bytes().chunks(1) {
                     scanner.push(byte);
                 }
-                let found = (scanner.is_stream(), scanner.end(text.as_bytes()));
+                let found = (matches!(scanner.form, Form::Events(_)), scanner.end(text.as_bytes()));
                 assert_eq!(found, (is_stream, AnswerEnd::Complete), "{content_type}: {text}");
             }
         }
@@ -475,7 +667,8 @@ mod tests {
         };
         let free = of(Dialect::Free, "{\"input_tokens\":14}");
         assert_eq!((free.input, free.output, free.estimated, free.model.as_str()), (0, 0, false, "asked"));
-        let embedding = of(Dialect::Document, "{\"usage\":{\"prompt_tokens\":8,\"total_tokens\":8}}");
+        let embedding =
+            of(Dialect::Document, "{\"data\":[],\"usage\":{\"prompt_tokens\":8,\"total_tokens\":8}}");
         assert_eq!((embedding.input, embedding.output, embedding.estimated), (8, 0, false));
         assert!(of(Dialect::Document, "{\"data\":[]}").estimated, "nothing is known");
     }
