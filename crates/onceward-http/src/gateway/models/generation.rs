@@ -257,7 +257,7 @@ impl Generation {
     pub(crate) fn settle(&self, settled: Settled, meant: Meant) {
         let mut log = self.log();
         log.is_taken = !log.has_begun
-            && meant == Meant::New
+            && meant == Meant::Own
             && matches!(&*settled, Ok(_) | Err(Error::InProgress { .. }));
         log.settled = Some(settled);
         log.open = log.chunks.len();
