@@ -35,13 +35,13 @@ const LOOK_AGAIN: (Duration, Duration) = (Duration::from_millis(10), Duration::f
 /// Which earlier operations a request can be the retry of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Retries {
-    /// Those whose client left without the answer: one in doubt first, because its effect must not be repeated, then the
-    /// oldest.
+    /// Those whose client left without the answer: one in doubt first, because its effect must not be repeated, then
+    /// the oldest.
     Oldest,
     /// The same, the newest first, or one that failed a moment ago: a repeated model call has no effect to be repeated.
     Newest,
-    /// The same. The client says that it is a retry, so it can also be one of an operation that another gateway executes
-    /// for a client that may have left. That operation did not begin before this time.
+    /// The same. The client says that it is a retry, so it can also be one of an operation that another gateway
+    /// executes for a client that may have left. That operation did not begin before this time.
     Reported { since_ms: i64 },
 }
 
@@ -171,8 +171,8 @@ impl Occurrences {
         self.open.iter().filter(|one| can_be(one)).max_by_key(|one| one.number)
     }
 
-    /// The occurrence that a request with a new key retries. An answer that was delivered, or that a client here waits for,
-    /// belongs to that client, whatever the request reports: its own first try may never have arrived.
+    /// The occurrence that a request with a new key retries. An answer that was delivered, or that a client here waits
+    /// for, belongs to that client, whatever the request reports: its own first try may never have arrived.
     fn retried_by(&self, retries: Retries) -> Option<&Occurrence> {
         let has = |status: Status| move |one: &Occurrence| one.status == status;
         let newest =
@@ -206,8 +206,8 @@ impl Occurrence {
         Self { number, record, state, status }
     }
 
-    /// If the record is another name of an operation that another gateway executes, its client may be there. The same if
-    /// that operation was delivered a moment ago: the note about this name may follow.
+    /// If the record is another name of an operation that another gateway executes, its client may be there. The same
+    /// if that operation was delivered a moment ago: the note about this name may follow.
     async fn look_behind_the_name(&mut self, asker: &Asker<'_>) -> Result<(), Error> {
         let seen = asker.gateway.readers.of(&asker.place(&self.record.id));
         if (self.status, seen) != (Status::Unanswered, Seen::Unknown) {

@@ -1,8 +1,8 @@
 //! Model calls: a retry gets the same answer, the answer is paid for once, and it survives its client.
 //!
 //! # Layout
-//! - `dialect`: the protocols of providers. `elements`: where JSON ends. `usage`: what an answer used. `encoding`:
-//!   compressed answers. `settings`: what is configured.
+//! - `dialect`: the protocols of providers. `scanner`, `elements`: where an answer ends. `usage`: what it used.
+//!   `encoding`: compressed answers. `settings`: what is configured.
 //! - `which`: whether a request is a retry or a new sample.
 //! - `generation`: an answer while it grows, and its readers. `unattended`: generations without readers. `fleet`:
 //!   answers of other gateways. `attempt`: one request to the provider. `budget`: how many there may be.
@@ -14,6 +14,7 @@ mod elements;
 mod encoding;
 mod fleet;
 mod generation;
+mod scanner;
 pub(crate) mod settings;
 mod unattended;
 mod usage;

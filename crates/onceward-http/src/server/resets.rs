@@ -1,5 +1,5 @@
-//! Resets of connections: notes whether a client resets one, because the HTTP library takes a reset between two requests
-//! for an end, and resets one whose answer broke off, if its client could take that for the end of the answer.
+//! Resets of connections. Notes whether a client resets one: the HTTP library takes a reset between two requests for an
+//! end. Resets one whose answer broke off, if its client could take that for the end of the answer.
 
 use std::io::{Error, ErrorKind, IoSlice};
 use std::pin::Pin;

@@ -1,5 +1,6 @@
 //! One attempt of a model call: the request, and the provider's answer as it arrives.
 
+use std::io::ErrorKind;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
@@ -18,16 +19,17 @@ use super::super::content::Request;
 use super::super::exchange::forwarded;
 use super::super::reply::{Reply, kept};
 use super::super::upstream::Upstream;
-use super::dialect::{AnswerEnd, Dialect, Progress, Scanner, model_of};
+use super::dialect::{Dialect, model_of};
 use super::encoding::Decoder;
 use super::generation::{Generation, Head, Place, Source};
+use super::scanner::{AnswerEnd, Progress, Scanner};
 use super::settings::Settings;
 use super::unattended::{LOOK, Watch};
 use crate::client::{Connection, SendError, in_words};
 use crate::headers;
 
-/// How long the rest of an answer after its end is awaited: the end of its body, so that its connection can be used again,
-/// or something that shows that it is not the end.
+/// How long the rest of an answer after its end is awaited: the end of its body, so that its connection can be used
+/// again, or something that shows that it is not the end.
 const REST: Duration = Duration::from_secs(1);
 /// Chunks below this size are copied.
 const SMALL: usize = 16 * 1024;
@@ -200,7 +202,13 @@ impl ModelRequest {
                 Some(Some(Err(error))) => {
                     return Err(Broken::new(format!("the answer broke off: {}", in_words(&error))));
                 }
-                Some(None) => return decoder.finish().map_err(unreadable),
+                Some(None) => {
+                    return match decoder.finish() {
+                        // An answer may break off after its protocol's end, so its sum may be missing too.
+                        Err(error) if is_over && error.kind() == ErrorKind::UnexpectedEof => Ok(()),
+                        finished => finished.map_err(unreadable),
+                    };
+                }
                 None if is_over && last_byte.elapsed() > REST => return Ok(()),
                 None if last_byte.elapsed() > self.settings.idle => {
                     return Err(Broken::new(format!(
@@ -219,23 +227,24 @@ impl ModelRequest {
             size += chunk.len();
             let progress = scanner.push(&chunk);
             is_over = match progress {
-                Progress::Ended => true,
+                // The sum of a compressed answer follows.
+                Progress::Ended | Progress::Complete => true,
                 Progress::Whole => !has_length && decoder.is_identity(),
-                Progress::Closed | Progress::Open | Progress::Complete | Progress::Failed(_) => false,
+                Progress::Closed | Progress::Open | Progress::Failed(_) => false,
             };
             match progress {
                 Progress::Open => {
                     untold.add(chunk.len(), last_byte);
                     self.generation.push(chunk, Place::Inside);
                 }
-                // A document is checked as a whole before a client gets any of it.
-                Progress::Closed | Progress::Whole | Progress::Ended => {
-                    self.generation.push(chunk, Place::End);
-                }
-                Progress::Complete => {
+                Progress::Complete if decoder.is_identity() => {
                     self.generation.push(chunk, Place::End);
                     read_to_end(rest);
                     return Ok(());
+                }
+                // A document is checked as a whole before a client gets any of it.
+                Progress::Closed | Progress::Whole | Progress::Ended | Progress::Complete => {
+                    self.generation.push(chunk, Place::End);
                 }
                 Progress::Failed(why) => {
                     self.generation.push_error(chunk);

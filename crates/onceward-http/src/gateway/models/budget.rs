@@ -1,5 +1,5 @@
-//! The budget of attempts, which equal calls share: a new key, a new sample or a new client is no reason to pay again for
-//! a provider that has just failed.
+//! The budget of attempts, which equal calls share: a new key, a new sample or a new client is no reason to pay again
+//! for a provider that has just failed.
 
 use std::sync::Arc;
 

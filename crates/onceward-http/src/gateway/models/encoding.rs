@@ -50,8 +50,8 @@ impl Decoder {
     /// What the next bytes of the answer contain.
     pub(crate) fn push(&mut self, bytes: Bytes) -> io::Result<Bytes> {
         if let (Self::AnyDeflate, Some(first)) = (&*self, bytes.first()) {
-            // A header of zlib names the method 8 and a window of at most 2^15. No block of deflate begins like that: its
-            // three lowest bits would say that it is an uncompressed one, and the other bits of its byte are zero.
+            // A header of zlib names the method 8 and a window of at most 2^15. No block of deflate begins like that:
+            // its three lowest bits would say that it is not compressed, and the other bits of that byte are zero then.
             let has_header = first & 0x0f == 8 && first >> 4 <= 7;
             *self = if has_header {
                 Self::Deflate(flate2::write::ZlibDecoder::new(Vec::new()))

@@ -206,8 +206,8 @@ impl Generation {
         (log.open, log.broken) = (0, None);
     }
 
-    /// Adds a chunk in which the provider reports an error. Clients that have read a part of the answer read it too; for
-    /// the others, the next attempt takes its place.
+    /// Adds a chunk in which the provider reports an error. Clients that have read a part of the answer read it too;
+    /// for the others, the next attempt takes its place.
     pub(crate) fn push_error(&self, chunk: Bytes) {
         let place = if self.log().is_read { Place::Inside } else { Place::End };
         self.push(chunk, place);
@@ -428,8 +428,8 @@ impl HttpBody for Growing {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         match self.follower.poll_chunk(context) {
-            // The connection sends what it has when a body has nothing more, and drops it when a body breaks. Without the
-            // pause, a client might not even get the status.
+            // The connection sends what it has when a body has nothing more, and drops it when a body breaks. Without
+            // the pause, a client might not even get the status.
             Poll::Ready(Some(Err(_))) if !std::mem::replace(&mut self.has_paused, true) => {
                 context.waker().wake_by_ref();
                 Poll::Pending
