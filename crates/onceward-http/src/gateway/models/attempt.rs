@@ -180,7 +180,7 @@ impl ModelRequest {
         let mut last_byte = Instant::now();
         let mut size = 0;
         // A body of a given length is at its end there, and not before.
-        let has_length = rest.size_hint().exact().is_some();
+        let may_end = rest.size_hint().exact().is_none() && decoder.is_identity();
         let mut is_over = false;
         let mut untold = Untold::default();
         // One timer for all frames: a new one for each would cost more than most frames do.
@@ -202,13 +202,7 @@ impl ModelRequest {
                 Some(Some(Err(error))) => {
                     return Err(Broken::new(format!("the answer broke off: {}", in_words(&error))));
                 }
-                Some(None) => {
-                    return match decoder.finish() {
-                        // An answer may break off after its protocol's end, so its sum may be missing too.
-                        Err(error) if is_over && error.kind() == ErrorKind::UnexpectedEof => Ok(()),
-                        finished => finished.map_err(unreadable),
-                    };
-                }
+                Some(None) => return finished(&mut decoder, is_over),
                 None if is_over && last_byte.elapsed() > REST => return Ok(()),
                 None if last_byte.elapsed() > self.settings.idle => {
                     return Err(Broken::new(format!(
@@ -226,12 +220,7 @@ impl ModelRequest {
             let chunk = decoder.push(chunk).map_err(unreadable).map(alone)?;
             size += chunk.len();
             let progress = scanner.push(&chunk);
-            is_over = match progress {
-                // The sum of a compressed answer follows.
-                Progress::Ended | Progress::Complete => true,
-                Progress::Whole => !has_length && decoder.is_identity(),
-                Progress::Closed | Progress::Open | Progress::Failed(_) => false,
-            };
+            is_over = progress.is_end() || (progress == Progress::Whole && may_end);
             match progress {
                 Progress::Open => {
                     untold.add(chunk.len(), last_byte);
@@ -372,6 +361,15 @@ async fn turn() {
         Poll::Pending
     })
     .await;
+}
+
+/// Checks the sum of a compressed answer whose body has ended. An answer may break off after its protocol's end, so the
+/// sum may be missing then.
+fn finished(decoder: &mut Decoder, is_over: bool) -> Result<(), Broken> {
+    match decoder.finish() {
+        Err(error) if is_over && error.kind() == ErrorKind::UnexpectedEof => Ok(()),
+        finished => finished.map_err(unreadable),
+    }
 }
 
 fn unreadable(error: std::io::Error) -> Broken {

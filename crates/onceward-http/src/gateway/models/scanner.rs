@@ -42,6 +42,16 @@ pub(crate) enum Progress {
     Failed(String),
 }
 
+impl Progress {
+    /// Whether the answer is complete by its protocol. Of a compressed one, the sum follows.
+    pub(crate) fn is_end(&self) -> bool {
+        match self {
+            Self::Ended | Self::Complete => true,
+            Self::Closed | Self::Open | Self::Whole | Self::Failed(_) => false,
+        }
+    }
+}
+
 /// Reads an answer while it passes, and finds its end and what it used.
 pub(crate) struct Scanner {
     dialect: Dialect,
