@@ -37,6 +37,13 @@ impl Event {
         self.joined.as_deref().or_else(|| self.place.clone().map(|place| &self.raw[place]))
     }
 
+    /// Whether a line of the event gives it this name.
+    #[must_use]
+    pub fn is_named(&self, name: &[u8]) -> bool {
+        let lines = self.raw.split(|byte| matches!(byte, b'\n' | b'\r'));
+        lines.filter_map(|line| line.strip_prefix(b"event:")).any(|value| value.trim_ascii() == name)
+    }
+
     /// The bytes before its data, the data, and the bytes after. Data in several lines stay in the first part.
     #[must_use]
     pub fn into_parts(self) -> (Bytes, Vec<u8>, Bytes) {

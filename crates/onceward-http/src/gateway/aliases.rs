@@ -17,7 +17,7 @@ use onceward::{
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
 
-use super::choose::{self, Decided};
+use super::choose::{self, Decided, Retries};
 use super::readers::{Place, Reader};
 use super::turns::Turn;
 use super::{Gateway, lock};
@@ -155,7 +155,7 @@ async fn new_key(
     let until = Instant::now() + Duration::from_millis(action.terms.wait_ms);
     let key_turn = asker.gateway.turns.take(asker.place(&given.id)).await;
     let mut is_first_look = true;
-    let decided = choose::decide(asker, action, until, || {
+    let decided = choose::decide(asker, action, Retries::Oldest, until, || {
         let of = used.of().map(|of| Resolved::plain(known(action.clone(), of), RepeatRule::Given));
         let has_waited = !std::mem::replace(&mut is_first_look, false);
         let (given, named) = (&given, &named);

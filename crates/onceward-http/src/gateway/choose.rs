@@ -32,6 +32,19 @@ const PAUSES: u32 = 5;
 /// The pauses between two looks at an operation of another gateway.
 const LOOK_AGAIN: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(200));
 
+/// Which earlier operations a request can be the retry of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Retries {
+    /// Those whose client left without the answer: one in doubt first, because its effect must not be repeated, then
+    /// the oldest.
+    Oldest,
+    /// The same, the newest first, or one that failed a moment ago: a repeated model call has no effect to be repeated.
+    Newest,
+    /// The same. The client says that it is a retry, so it can also be one of an operation that another gateway
+    /// executes for a client that may have left. That operation did not begin before this time.
+    Reported { since_ms: i64 },
+}
+
 /// What a request with a new key refers to, after the time that it takes to find out.
 pub(crate) enum Decided<K> {
     /// It is known from elsewhere.
@@ -154,6 +167,27 @@ impl Occurrences {
         fitting().find(|one| one.state == State::InDoubt).or_else(|| fitting().next())
     }
 
+    fn newest(&self, can_be: impl Fn(&Occurrence) -> bool) -> Option<&Occurrence> {
+        self.open.iter().filter(|one| can_be(one)).max_by_key(|one| one.number)
+    }
+
+    /// The occurrence that a request with a new key retries. An answer that was delivered, or that a client here waits
+    /// for, belongs to that client, whatever the request reports: its own first try may never have arrived.
+    fn retried_by(&self, retries: Retries) -> Option<&Occurrence> {
+        let has = |status: Status| move |one: &Occurrence| one.status == status;
+        let newest =
+            || self.newest(has(Status::Unanswered)).or_else(|| self.newest(has(Status::ToldFailure)));
+        match retries {
+            Retries::Oldest => self.retried(has(Status::Unanswered)),
+            Retries::Newest => newest(),
+            Retries::Reported { since_ms } => newest().or_else(|| {
+                let is_running =
+                    |one: &Occurrence| (one.status, one.state) == (Status::Unknown, State::Running);
+                self.newest(|one| is_running(one) && one.record.created_ms >= since_ms)
+            }),
+        }
+    }
+
     /// The attempts of occurrences that failed a moment ago.
     fn failed_attempts(&self) -> u32 {
         let failed = self.open.iter().filter(|one| one.status == Status::ToldFailure);
@@ -171,10 +205,9 @@ impl Occurrence {
         let status = status(&record, state, delivered, seen, now_ms);
         Self { number, record, state, status }
     }
-}
 
-impl Occurrence {
-    /// If the record is another name of an operation that another gateway executes, its client may be there.
+    /// If the record is another name of an operation that another gateway executes, its client may be there. The same
+    /// if that operation was delivered a moment ago: the note about this name may follow.
     async fn look_behind_the_name(&mut self, asker: &Asker<'_>) -> Result<(), Error> {
         let seen = asker.gateway.readers.of(&asker.place(&self.record.id));
         if (self.status, seen) != (Status::Unanswered, Seen::Unknown) {
@@ -184,8 +217,10 @@ impl Occurrence {
         match asker.tenant.ledger.find(&of).await {
             Ok((record, state)) => {
                 let of = Self::new(asker, self.number, record, state);
-                if of.status == Status::Unknown {
-                    self.status = of.status;
+                let now_ms = asker.tenant.ledger.clock_ms();
+                let is_noted = of.record.detail.delivered_ms.is_some_and(|at_ms| now_ms - at_ms < NOTE_MS);
+                if of.status == Status::Unknown || is_noted {
+                    self.status = Status::Unknown;
                 }
                 Ok(())
             }
@@ -242,6 +277,7 @@ pub(crate) async fn without_key(asker: &Asker<'_>, action: Intent) -> Result<(In
 pub(crate) async fn decide<K, F: Future<Output = Result<Option<K>, Error>>>(
     asker: &Asker<'_>,
     action: &Intent,
+    retries: Retries,
     until: Instant,
     mut known: impl FnMut() -> F,
 ) -> Result<Decided<K>, Error> {
@@ -252,7 +288,7 @@ pub(crate) async fn decide<K, F: Future<Output = Result<Option<K>, Error>>>(
             return Ok(Decided::Known(known));
         }
         let turn = asker.gateway.turns.take(asker.place(&action.id)).await;
-        match with_key(asker, action).await? {
+        match with_key(asker, action, retries).await? {
             Choice::Same(intent, state) => return Ok(Decided::Same(intent, state, turn)),
             // If its client has just closed the connection, that may not be known yet.
             Choice::Beside(..) if !has_waited => {
@@ -279,9 +315,9 @@ pub(crate) async fn decide<K, F: Future<Output = Result<Option<K>, Error>>>(
 }
 
 /// The operation of a request with a new key.
-async fn with_key(asker: &Asker<'_>, action: &Intent) -> Result<Choice, Error> {
+async fn with_key(asker: &Asker<'_>, action: &Intent, retries: Retries) -> Result<Choice, Error> {
     let all = Occurrences::read(asker, action).await?;
-    if let Some(one) = all.retried(|one| one.status == Status::Unanswered) {
+    if let Some(one) = all.retried_by(retries) {
         return Ok(Choice::Same(action.clone().at_occurrence(one.number)?, one.state));
     }
     if let Some(one) = all.retried(|one| one.status == Status::Unknown) {

@@ -1,17 +1,20 @@
 //! Model calls: a retry gets the same answer, the answer is paid for once, and it survives its client.
 //!
 //! # Layout
-//! - `dialect`: the protocols of providers. `usage`: what an answer used. `encoding`: compressed answers. `settings`:
-//!   what is configured.
+//! - `dialect`: the protocols of providers. `scanner`, `elements`: where an answer ends. `usage`: what it used.
+//!   `encoding`: compressed answers. `settings`: what is configured.
 //! - `which`: whether a request is a retry or a new sample.
 //! - `generation`: an answer while it grows, and its readers. `unattended`: generations without readers. `fleet`:
-//!   answers of other gateways. `attempt`: one request to the provider.
+//!   answers of other gateways. `attempt`: one request to the provider. `budget`: how many there may be.
 
 mod attempt;
+mod budget;
 pub(crate) mod dialect;
+mod elements;
 mod encoding;
 mod fleet;
 mod generation;
+mod scanner;
 pub(crate) mod settings;
 mod unattended;
 mod usage;
@@ -23,10 +26,11 @@ use std::time::Instant;
 
 use axum::body::Body;
 use axum::response::Response;
+use hyper::header::{HeaderName, HeaderValue};
 use hyper::{HeaderMap, StatusCode};
 use onceward::{
-    Attempt, Class, Done, Effect, Error, Failure, Intent, InvalidInput, Ledger, OnFailure, Operation,
-    Preview, Ran, Receipt, Record, State, Terms,
+    Class, Effect, Error, Failure, Intent, InvalidInput, Json, Ledger, OnFailure, Operation, Preview, Ran,
+    Receipt, Record, State, Terms,
 };
 
 use super::content::Request;
@@ -36,19 +40,23 @@ use super::names::name;
 use super::policy::OperationRule;
 use super::readers::{Place, Reader};
 use super::reply::{self, Receipted, Reply};
+use super::rules::{Format, Part, Placement};
 use super::upstream::Upstream;
-use super::{Gateway, choose, lock};
+use super::{Gateway, lock};
 use crate::App;
 use crate::headers;
 use crate::observe::{self, CallSurface};
 use crate::tenants::Tenant;
 use attempt::ModelRequest;
-use dialect::Dialect;
+use dialect::{Dialect, ModelApi};
 pub(crate) use fleet::Boards;
 use fleet::Elsewhere;
 use generation::{Follower, Generation, Growing, Opening, Settled, Sharing, Source};
 use settings::Settings;
 use which::{Chosen, Meant};
+
+/// The header in which Gemini accepts the same credential as in the query.
+const GEMINI_KEY: HeaderName = HeaderName::from_static("x-goog-api-key");
 
 /// The answers that grow in this process.
 pub(crate) type Generations = Mutex<HashMap<Place, Arc<Generation>>>;
@@ -96,7 +104,7 @@ impl ModelCall {
                     Err(error) => reply::problem(&error),
                 };
             }
-            let (follower, is_own) = self.follow(&chosen).await;
+            let (follower, is_own) = self.follow(&chosen, tries).await;
             chosen.turn = None;
             let rule = chosen.rule;
             match self.respond(follower, is_own, chosen).await {
@@ -141,15 +149,42 @@ impl ModelCall {
     }
 
     fn operation(&self, terms: Terms) -> Result<Operation, Error> {
-        let operation = Operation::new(self.name())
-            .input(self.request.input(None))
-            .trace_parent(self.trace_parent())
-            .terms(terms);
-        in_scope(operation, &self.tenant, &self.upstream, &self.request.headers, self.wishes.scope.as_deref())
+        let operation =
+            Operation::new(self.name()).input(self.input()).trace_parent(self.trace_parent()).terms(terms);
+        self.in_scope(operation, self.wishes.scope.as_deref())
+    }
+
+    /// What identifies the content of the call.
+    fn input(&self) -> Json {
+        self.request.input(self.key_in_query().as_ref())
+    }
+
+    /// The operation in the scope of its caller.
+    fn in_scope(&self, operation: Operation, scope: Option<&str>) -> Result<Operation, Error> {
+        let mut headers = self.request.headers.clone();
+        let key = self.key_in_query().and_then(|place| self.request.key_at(&place));
+        if let Some(key) = key.and_then(|key| HeaderValue::from_bytes(key.as_bytes()).ok()) {
+            headers.append(GEMINI_KEY, key);
+        }
+        in_scope(operation, &self.tenant, &self.upstream, &headers, scope)
+    }
+
+    /// The parameter in which Gemini accepts the caller's credential. It identifies the caller, not the content.
+    fn key_in_query(&self) -> Option<Placement> {
+        let (name, max) = ("key".to_owned(), usize::MAX);
+        let place = Placement {
+            part: Part::Query,
+            name,
+            names: Vec::new(),
+            max,
+            format: Format::Plain,
+            if_present: true,
+        };
+        self.upstream.models.as_ref().filter(|(api, _)| *api == ModelApi::Gemini).map(|_| place)
     }
 
     /// The generation of the chosen operation, from its first byte, and whether this request began it.
-    async fn follow(&self, chosen: &Chosen) -> (Follower, bool) {
+    async fn follow(&self, chosen: &Chosen, tries: u32) -> (Follower, bool) {
         let place: Place = (self.tenant.name.clone(), chosen.intent.id.clone());
         self.reader.refers_to(place.clone());
         let (generation, follower, is_own) = {
@@ -167,8 +202,7 @@ impl ModelCall {
             }
         };
         if is_own {
-            self.reader.executes();
-            self.generate(place, &generation, chosen);
+            self.generate(place, &generation, chosen, tries);
         }
         // Until the operation is in the ledger, an equal request could choose it too.
         generation.begun().await;
@@ -176,9 +210,9 @@ impl ModelCall {
     }
 
     /// Begins a generation, which continues without this request.
-    fn generate(&self, place: Place, generation: &Arc<Generation>, chosen: &Chosen) {
+    fn generate(&self, place: Place, generation: &Arc<Generation>, chosen: &Chosen, tries: u32) {
         let (mut intent, layer, meant) = (chosen.intent.clone(), chosen.layer, chosen.meant);
-        if meant == Meant::New {
+        if meant == Meant::Own {
             // If another gateway has begun it, this call does not wait for that one.
             intent.terms.wait_ms = 0;
         }
@@ -194,17 +228,20 @@ impl ModelCall {
         });
         fleet::watch(&self.app, &self.tenant);
         let (app, tenant, asked) = (Arc::clone(&self.app), self.tenant.clone(), self.asked);
+        let reader = Arc::clone(&self.reader);
         drop(self.app.work.spawn(async move {
             let mut is_first = true;
             let act = |attempt| {
                 let (request, is_first) = (Arc::clone(&request), std::mem::replace(&mut is_first, false));
+                // Only now: if another gateway began the operation, this process does not know its clients.
+                reader.executes();
                 request.generation.note_begun();
                 async move { request.attempt(attempt, is_first).await }
             };
             let generation = &request.generation;
             let result = tokio::select! {
                 biased;
-                result = within_budget(&tenant.ledger, intent.clone(), act) => result,
+                result = budget::within(&tenant, &app.gateway.readers, intent.clone(), tries, act) => result,
                 begun = Elsewhere::begun(&tenant, &place.1, generation) => {
                     elsewhere(&tenant.ledger, intent.clone(), begun, generation).await
                 }
@@ -341,27 +378,6 @@ async fn elsewhere(
     Ok(receipt)
 }
 
-/// Makes the call. An operation that failed has its whole budget again a minute later: an outage must not refuse a key,
-/// or a step of a run, for as long as the operation is kept.
-async fn within_budget<F>(
-    ledger: &Ledger,
-    intent: Intent,
-    mut act: impl FnMut(Attempt) -> F,
-) -> Result<Receipt, Error>
-where
-    F: Future<Output = Result<Done, Failure>>,
-{
-    let result = ledger.call(intent.clone()).run(&mut act).await;
-    let Err(Error::BudgetExhausted { record, .. }) = &result else { return result };
-    let refilled = choose::refilled(record, ledger.clock_ms());
-    if refilled == 0 {
-        return result;
-    }
-    let mut intent = intent;
-    intent.terms.max_attempts += refilled;
-    ledger.call(intent).run(act).await
-}
-
 /// Whether the same request would be refused again.
 fn is_final(status: StatusCode) -> bool {
     status.is_client_error()
@@ -377,7 +393,8 @@ fn put_usage(record: &Record, headers: &mut HeaderMap) {
     let last = record.outcome.as_ref().and_then(|outcome| outcome.usage.as_ref());
     let (answer, failed) = if record.state == State::Done { (last, None) } else { (None, last) };
     if let Some(usage) = answer {
-        let tokens = format!("in={};cached={};out={}", usage.input, usage.cached, usage.output);
+        let mark = if usage.estimated { ";estimated" } else { "" };
+        let tokens = format!("in={};cached={};out={}{mark}", usage.input, usage.cached, usage.output);
         reply::put(headers, "once-tokens", &tokens);
     }
     let wasted = record.detail.history.iter().filter_map(|past| past.usage.as_ref()).chain(failed);

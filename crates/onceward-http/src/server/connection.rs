@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::Router;
@@ -132,11 +132,13 @@ impl Service {
     ) where
         I: hyper::rt::Read + hyper::rt::Write + Socket + Unpin + Send + 'static,
     {
-        let (io, is_reset) = Resettable::new(io);
+        let (io, resets) = Resettable::new(io);
+        let is_old = &AtomicBool::new(false);
         let receipts = Receipts::default();
         let known = receipts.clone();
         let service = service_fn(move |request: Request<Incoming>| {
             let (answers, hosts, exchange) = (self.answers.clone(), Arc::clone(&self.hosts), link.exchange());
+            is_old.store(request.version() < Version::HTTP_11, Ordering::Relaxed);
             // Requests of HTTP/2 overlap, so the next one says nothing about the last answer.
             let receipts = if request.version() < Version::HTTP_2 {
                 known.are_read();
@@ -169,12 +171,15 @@ impl Service {
                 }
             };
             match ended {
+                // For a client of HTTP/1.0, an answer without a length ends with the connection. If it broke off, the
+                // connection must not end like that.
+                Err(_) if is_old.load(Ordering::Relaxed) => resets.want(),
                 // The code that answers a client notices if it is gone.
                 Ok(()) | Err(_) => {}
             }
             // The last answer may be dropped only with its connection.
         }
-        if is_reset.load(Ordering::Relaxed) {
+        if resets.by_client() {
             receipts.take_back();
         } else {
             receipts.are_confirmed();

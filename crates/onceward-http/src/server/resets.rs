@@ -1,4 +1,5 @@
-//! Notes whether a client resets its connection. The HTTP library takes a reset between two requests for an end.
+//! Resets of connections. Notes whether a client resets one: the HTTP library takes a reset between two requests for an
+//! end. Resets one whose answer broke off, if its client could take that for the end of the answer.
 
 use std::io::{Error, ErrorKind, IoSlice};
 use std::pin::Pin;
@@ -17,11 +18,18 @@ use super::socket::Shared;
 pub(super) trait Socket {
     /// The error that no read or write has reported.
     fn pending_error(&self) -> Option<Error>;
+
+    /// Resets the connection when it is dropped, instead of closing it.
+    fn reset_at_end(&self);
 }
 
 impl Socket for TokioIo<Shared<TcpStream>> {
     fn pending_error(&self) -> Option<Error> {
         self.inner().get().take_error().ok().flatten()
+    }
+
+    fn reset_at_end(&self) {
+        reset_at_end(self.inner().get());
     }
 }
 
@@ -29,22 +37,58 @@ impl Socket for TokioIo<TlsStream<Shared<TcpStream>>> {
     fn pending_error(&self) -> Option<Error> {
         self.inner().get_ref().0.get().take_error().ok().flatten()
     }
+
+    fn reset_at_end(&self) {
+        reset_at_end(self.inner().get_ref().0.get());
+    }
 }
 
 impl Socket for TokioIo<Shared<UnixStream>> {
     fn pending_error(&self) -> Option<Error> {
         self.inner().get().take_error().ok().flatten()
     }
+
+    /// A Unix socket has no reset.
+    fn reset_at_end(&self) {}
+}
+
+fn reset_at_end(stream: &TcpStream) {
+    match stream.set_zero_linger() {
+        // Of a connection that is gone already.
+        Ok(()) | Err(_) => {}
+    }
+}
+
+/// What is known about the resets of a connection.
+#[derive(Clone, Default)]
+pub(super) struct Resets {
+    by_client: Arc<AtomicBool>,
+    wanted: Arc<AtomicBool>,
+}
+
+impl Resets {
+    /// Whether the client reset the connection.
+    pub(super) fn by_client(&self) -> bool {
+        self.by_client.load(Ordering::Relaxed)
+    }
+
+    /// The connection is to be reset, not closed.
+    pub(super) fn want(&self) {
+        self.wanted.store(true, Ordering::Relaxed);
+    }
 }
 
 /// A connection that notes a reset.
 pub(super) struct Resettable<I: Socket> {
     io: I,
-    is_reset: Arc<AtomicBool>,
+    resets: Resets,
 }
 
 impl<I: Socket> Drop for Resettable<I> {
     fn drop(&mut self) {
+        if self.resets.wanted.load(Ordering::Relaxed) {
+            self.io.reset_at_end();
+        }
         let pending = self.io.pending_error().map_or(Ok(()), Err);
         match self.noted(Poll::Ready(pending)) {
             Poll::Ready(Ok(()) | Err(_)) | Poll::Pending => {}
@@ -53,17 +97,17 @@ impl<I: Socket> Drop for Resettable<I> {
 }
 
 impl<I: Socket> Resettable<I> {
-    /// The connection, and whether it was reset.
-    pub(super) fn new(io: I) -> (Self, Arc<AtomicBool>) {
-        let is_reset = Arc::new(AtomicBool::new(false));
-        (Self { io, is_reset: Arc::clone(&is_reset) }, is_reset)
+    /// The connection, and what is known about its resets.
+    pub(super) fn new(io: I) -> (Self, Resets) {
+        let resets = Resets::default();
+        (Self { io, resets: resets.clone() }, resets)
     }
 
     fn noted<T>(&self, result: Poll<Result<T, Error>>) -> Poll<Result<T, Error>> {
         if let Poll::Ready(Err(error)) = &result
             && matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe)
         {
-            self.is_reset.store(true, Ordering::Relaxed);
+            self.resets.by_client.store(true, Ordering::Relaxed);
         }
         result
     }

@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may give up")]
 
 mod actions;
+mod answers;
+mod budget;
 mod fleet;
 mod hold;
 mod keys;
@@ -11,6 +13,7 @@ mod provider;
 mod questions;
 mod readers;
 mod rig;
+mod samples;
 mod stop;
 mod stream;
 mod undo;

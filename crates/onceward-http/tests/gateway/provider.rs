@@ -38,10 +38,21 @@ pub(crate) enum Play {
     Gzip,
     /// Answers with this body, in Brotli.
     Brotli(u16, &'static [u8]),
+    /// Sends these bytes at once, from the status line on, and then does this.
+    Bytes(&'static [u8], Then),
     /// Ends a stream by its protocol, and leaves its body open.
     Open,
     /// Sends the events of a stream with pauses of this many milliseconds, again and again, without an end.
     Drip(u64),
+}
+
+/// What the provider does after it has sent bytes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Then {
+    /// Closes the connection.
+    Close,
+    /// Waits for the gateway to close it.
+    Wait,
 }
 
 /// A provider whose answers all differ.
@@ -101,8 +112,13 @@ impl Provider {
     }
 
     pub(crate) fn config(&self, more: &str) -> String {
+        self.config_of("openai", more)
+    }
+
+    /// The same for the upstream with this name.
+    pub(crate) fn config_of(&self, upstream: &str, more: &str) -> String {
         format!(
-            "[upstream.openai]\nurl = \"{}\"\nallow_private = true\nbackoff = \"10ms\"\n{more}\n",
+            "[upstream.{upstream}]\nurl = \"{}\"\nallow_private = true\nbackoff = \"10ms\"\n{more}\n",
             self.url
         )
     }
@@ -144,6 +160,12 @@ async fn converse(mut stream: TcpStream, script: Script) {
                     return;
                 }
                 continue;
+            }
+            Play::Bytes(bytes, then) => {
+                if stream.write_all(bytes).await.is_ok() && matches!(then, Then::Wait) {
+                    drop(stream.read_u8().await);
+                }
+                return;
             }
             Play::Brotli(status, body) => {
                 let head = format!(

@@ -1,5 +1,6 @@
 //! One attempt of a model call: the request, and the provider's answer as it arrives.
 
+use std::io::ErrorKind;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
@@ -7,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http_body_util::BodyExt;
-use hyper::body::Incoming;
+use hyper::body::{Body, Incoming};
 use hyper::header::{self, HeaderValue};
 use hyper::http::response::Parts;
 use hyper::{HeaderMap, StatusCode};
@@ -18,15 +19,17 @@ use super::super::content::Request;
 use super::super::exchange::forwarded;
 use super::super::reply::{Reply, kept};
 use super::super::upstream::Upstream;
-use super::dialect::{AnswerEnd, Dialect, Scanner, model_of};
+use super::dialect::{Dialect, model_of};
 use super::encoding::Decoder;
 use super::generation::{Generation, Head, Place, Source};
+use super::scanner::{AnswerEnd, Progress, Scanner};
 use super::settings::Settings;
 use super::unattended::{LOOK, Watch};
 use crate::client::{Connection, SendError, in_words};
 use crate::headers;
 
-/// How long the rest of an answer after its end is awaited, so that its connection can be used again.
+/// How long the rest of an answer after its end is awaited: the end of its body, so that its connection can be used
+/// again, or something that shows that it is not the end.
 const REST: Duration = Duration::from_secs(1);
 /// Chunks below this size are copied.
 const SMALL: usize = 16 * 1024;
@@ -86,17 +89,14 @@ impl ModelRequest {
             Ok(done) => Ok(done),
             Err(broken) => {
                 let is_bound = self.generation.fail(&broken.why);
-                if broken.is_retryable
-                    && !is_bound
-                    && let Some(pause) = broken.pause
-                {
+                let is_over =
+                    is_bound || !broken.is_retryable || broken.pause.is_some_and(|pause| pause > MAX_PAUSE);
+                if let Some(pause) = broken.pause.filter(|_| !is_over) {
                     tokio::select! {
-                        () = tokio::time::sleep(pause.min(MAX_PAUSE)) => {}
+                        () = tokio::time::sleep(pause) => {}
                         () = attempt.cancel_requested() => {}
                     }
                 }
-                let is_over =
-                    is_bound || !broken.is_retryable || broken.pause.is_some_and(|pause| pause > MAX_PAUSE);
                 let mut failure = Failure::no_effect(&broken.why);
                 if let Some(reply) = broken.reply {
                     failure =
@@ -179,6 +179,9 @@ impl ModelRequest {
     ) -> Result<(), Broken> {
         let mut last_byte = Instant::now();
         let mut size = 0;
+        // A body of a given length is at its end there, and not before.
+        let may_end = rest.size_hint().exact().is_none() && decoder.is_identity();
+        let mut is_over = false;
         let mut untold = Untold::default();
         // One timer for all frames: a new one for each would cost more than most frames do.
         let mut look = pin!(tokio::time::sleep(LOOK));
@@ -195,10 +198,12 @@ impl ModelRequest {
             watch.look(&self.generation).map_err(|why| Broken::new(why).for_good())?;
             let frame = match frame {
                 Some(Some(Ok(frame))) => frame,
+                Some(Some(Err(_))) if is_over => return Ok(()),
                 Some(Some(Err(error))) => {
                     return Err(Broken::new(format!("the answer broke off: {}", in_words(&error))));
                 }
-                Some(None) => return Ok(()),
+                Some(None) => return finished(&mut decoder, is_over),
+                None if is_over && last_byte.elapsed() > REST => return Ok(()),
                 None if last_byte.elapsed() > self.settings.idle => {
                     return Err(Broken::new(format!(
                         "the provider sent nothing for {:?}",
@@ -212,28 +217,34 @@ impl ModelRequest {
             };
             last_byte = Instant::now();
             let Ok(chunk) = frame.into_data() else { continue };
-            let chunk = decoder
-                .push(chunk)
-                .map_err(|error| Broken::new(format!("the compressed answer cannot be read: {error}")))
-                .map(alone)?;
-            let is_first = size == 0;
+            let chunk = decoder.push(chunk).map_err(unreadable).map(alone)?;
             size += chunk.len();
-            let is_last = scanner.push(&chunk);
-            // A document is checked as a whole before a client gets any of it.
-            let is_open = scanner.is_stream() && !is_last;
-            if is_open {
-                untold.add(chunk.len(), last_byte);
+            let progress = scanner.push(&chunk);
+            is_over = progress.is_end() || (progress == Progress::Whole && may_end);
+            match progress {
+                Progress::Open => {
+                    untold.add(chunk.len(), last_byte);
+                    self.generation.push(chunk, Place::Inside);
+                }
+                Progress::Complete if decoder.is_identity() => {
+                    self.generation.push(chunk, Place::End);
+                    read_to_end(rest);
+                    return Ok(());
+                }
+                // A document is checked as a whole before a client gets any of it.
+                Progress::Closed | Progress::Whole | Progress::Ended | Progress::Complete => {
+                    self.generation.push(chunk, Place::End);
+                }
+                Progress::Failed(why) => {
+                    self.generation.push_error(chunk);
+                    return Err(Broken::new(why));
+                }
             }
-            self.generation.push(chunk, if is_open { Place::Inside } else { Place::End });
             if size > self.settings.max_answer {
                 let why = format!("the answer is longer than {} bytes", self.settings.max_answer);
                 return Err(Broken::new(why).for_good());
             }
-            if is_last {
-                read_to_end(rest);
-                return Ok(());
-            }
-            if is_first || untold.is_due(last_byte) {
+            if untold.is_any() && (untold.is_new() || untold.is_due(last_byte)) {
                 untold.tell(&self.generation);
             }
         }
@@ -309,12 +320,18 @@ impl ModelRequest {
 struct Untold {
     bytes: usize,
     since: Option<Instant>,
+    has_told: bool,
 }
 
 impl Untold {
     fn add(&mut self, bytes: usize, at: Instant) {
         self.bytes += bytes;
         self.since.get_or_insert(at);
+    }
+
+    /// Whether readers know of nothing.
+    fn is_new(&self) -> bool {
+        !self.has_told
     }
 
     fn is_any(&self) -> bool {
@@ -327,7 +344,7 @@ impl Untold {
     }
 
     fn tell(&mut self, generation: &Generation) {
-        *self = Self::default();
+        *self = Self { has_told: self.has_told || self.is_any(), ..Self::default() };
         generation.tell();
     }
 }
@@ -344,6 +361,19 @@ async fn turn() {
         Poll::Pending
     })
     .await;
+}
+
+/// Checks the sum of a compressed answer whose body has ended. An answer may break off after its protocol's end, so the
+/// sum may be missing then.
+fn finished(decoder: &mut Decoder, is_over: bool) -> Result<(), Broken> {
+    match decoder.finish() {
+        Err(error) if is_over && error.kind() == ErrorKind::UnexpectedEof => Ok(()),
+        finished => finished.map_err(unreadable),
+    }
+}
+
+fn unreadable(error: std::io::Error) -> Broken {
+    Broken::new(format!("the compressed answer cannot be read: {error}"))
 }
 
 /// A chunk for which no larger buffer is kept. A small one is a part of the buffer that the connection reads into, and

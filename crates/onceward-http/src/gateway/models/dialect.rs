@@ -1,14 +1,7 @@
-//! The protocols of model APIs: which requests are model calls, where an answer ends, and what it used.
+//! The protocols of model APIs: which requests are model calls, and which documents are answers and errors.
 
-use std::collections::BTreeMap;
-
-use memchr::memmem;
-use onceward::Usage;
 use serde::Deserialize;
 use serde_json::Value;
-
-use super::usage::{Tokens, has_usage, items, text_of_document, text_of_stream};
-use crate::events::Events;
 
 /// The family of APIs that an upstream belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -80,6 +73,25 @@ impl ModelApi {
     }
 }
 
+impl Dialect {
+    /// Whether a document has what every answer of its API has. A server in between may answer with something else, and
+    /// with status 200.
+    pub(crate) fn is_answer(self, value: &Value) -> bool {
+        let has = |names: &[&str]| names.iter().any(|name| !value[*name].is_null());
+        match self {
+            // llama.cpp has completions without choices.
+            Self::Chat => has(&["choices", "content"]),
+            Self::Responses => {
+                has(&["output"]) || matches!(value["status"].as_str(), Some("queued" | "in_progress"))
+            }
+            Self::Messages => has(&["content"]),
+            Self::Contents => has(&["candidates", "promptFeedback", "usageMetadata"]),
+            Self::Document => value.is_array() || has(&["data", "embedding", "embeddings", "images"]),
+            Self::Free => has(&["results", "input_tokens", "totalTokens"]),
+        }
+    }
+}
+
 /// Whether an operation with this name is a model call at the gateway.
 ///
 /// ```
@@ -105,380 +117,29 @@ pub(crate) fn model_of(path: &str, body: &[u8]) -> String {
     last.split_once(':').map_or("unknown", |(model, _)| model).to_owned()
 }
 
-/// How an answer ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum AnswerEnd {
-    /// It is complete.
-    Complete,
-    /// The provider reported an error in it.
-    Failed(String),
-    /// It broke off.
-    Cut(String),
-}
-
-/// Reads an answer while it passes, and finds its end and what it used.
-pub(crate) struct Scanner {
-    dialect: Dialect,
-    form: Form,
-    /// The numbers that the provider reported.
-    tokens: Tokens,
-    end: Option<AnswerEnd>,
-    /// The candidates of a stream without an end of its own, and whether a chunk said why it is a candidate's last.
-    candidates: BTreeMap<u64, bool>,
-}
-
-enum Form {
-    /// Nothing has arrived that shows the form.
-    Unknown(ContentType),
-    Events(Events),
-    Document,
-}
-
-/// What the headers say about the form of an answer. Some servers send events as plain text or as JSON.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum ContentType {
-    Events,
-    Other,
-}
-
-impl Scanner {
-    /// For an answer with this content type.
-    pub(crate) fn new(dialect: Dialect, content_type: &str) -> Self {
-        let is_stream = content_type.trim_start().to_ascii_lowercase().starts_with("text/event-stream");
-        let form = Form::Unknown(if is_stream { ContentType::Events } else { ContentType::Other });
-        Self { dialect, form, tokens: Tokens::default(), end: None, candidates: BTreeMap::new() }
-    }
-
-    /// Whether the answer is a stream of events, which clients read while it grows.
-    pub(crate) fn is_stream(&self) -> bool {
-        matches!(self.form, Form::Events(_))
-    }
-
-    /// Reads the next bytes. Returns whether the answer is complete with them.
-    pub(crate) fn push(&mut self, bytes: &[u8]) -> bool {
-        if let Form::Unknown(content_type) = self.form
-            && let Some(first) = bytes.iter().find(|byte| !byte.is_ascii_whitespace())
-        {
-            self.form = Form::of(*first, content_type);
-        }
-        let Form::Events(events) = &mut self.form else { return false };
-        let mut events = std::mem::take(events);
-        events.push(bytes);
-        while let Some(event) = events.next() {
-            if let Some(data) = event.data() {
-                self.event(data);
-            }
-        }
-        self.form = Form::Events(events);
-        self.end == Some(AnswerEnd::Complete)
-    }
-
-    /// How the answer ended, once its last byte was read.
-    pub(crate) fn end(&mut self, whole: &[u8]) -> AnswerEnd {
-        match self.form {
-            Form::Events(_) => {}
-            Form::Unknown(ContentType::Events) => {}
-            Form::Unknown(ContentType::Other) | Form::Document => return self.document(whole),
-        }
-        let is_finished = !self.candidates.is_empty() && self.candidates.values().all(|is_last| *is_last);
-        match self.end.clone() {
-            Some(end) => end,
-            None if is_finished => AnswerEnd::Complete,
-            None => AnswerEnd::Cut("the stream ended before the answer did".to_owned()),
-        }
-    }
-
-    /// What was used so far. Numbers that the provider did not report are estimated from the answer and the length of
-    /// the request.
-    pub(crate) fn usage(&self, asked_model: &str, request_bytes: u64, answer: &[u8]) -> Usage {
-        let text = || if self.is_stream() { text_of_stream(answer) } else { text_of_document(answer) };
-        match self.dialect {
-            Dialect::Free => self.tokens.free(asked_model),
-            Dialect::Document => self.tokens.used(asked_model, request_bytes, || 0),
-            Dialect::Chat | Dialect::Responses | Dialect::Messages | Dialect::Contents => {
-                self.tokens.used(asked_model, request_bytes, text)
-            }
-        }
-    }
-
-    fn document(&mut self, all: &[u8]) -> AnswerEnd {
-        let value: Value = match serde_json::from_slice(all) {
-            Ok(value) => value,
-            Err(error) => return AnswerEnd::Cut(format!("it is not a complete JSON document: {error}")),
-        };
-        // Gemini streams an array of chunks if events are not requested.
-        let chunks = value.as_array().map_or(std::slice::from_ref(&value), Vec::as_slice);
-        for chunk in chunks {
-            self.tokens.note(chunk);
-            if let Some(why) = error_in(chunk) {
-                return AnswerEnd::Failed(why);
-            }
-        }
-        AnswerEnd::Complete
-    }
-
-    fn event(&mut self, data: &[u8]) {
-        if self.end.is_some() {
-            return;
-        }
-        if self.dialect == Dialect::Chat && data.trim_ascii() == b"[DONE]" {
-            self.end = Some(AnswerEnd::Complete);
-            return;
-        }
-        if !self.may_matter(data) {
-            return;
-        }
-        let Ok(value) = serde_json::from_slice::<Value>(data) else { return };
-        self.tokens.note(&value);
-        if let Some(why) = error_in(&value) {
-            self.end = Some(AnswerEnd::Failed(why));
-            return;
-        }
-        match (self.dialect, value["type"].as_str().unwrap_or_default()) {
-            (Dialect::Messages, "message_stop") => self.end = Some(AnswerEnd::Complete),
-            (Dialect::Responses, "response.completed" | "response.incomplete") => {
-                self.end = Some(AnswerEnd::Complete);
-            }
-            (Dialect::Contents, _) => self.note_candidates(&value),
-            (Dialect::Document, "image_generation.partial_image") => drop(self.candidates.insert(0, false)),
-            (Dialect::Document, "image_generation.completed") => drop(self.candidates.insert(0, true)),
-            (
-                Dialect::Chat | Dialect::Responses | Dialect::Messages | Dialect::Document | Dialect::Free,
-                _,
-            ) => {}
-        }
-    }
-
-    /// Whether an event may have more than text in it. Most events of a stream do not, and are not parsed.
-    fn may_matter(&self, data: &[u8]) -> bool {
-        let has = |words: &[&str]| words.iter().any(|word| memmem::find(data, word.as_bytes()).is_some());
-        match self.dialect {
-            Dialect::Chat => !self.tokens.has_model() || has(&["error"]) || has_usage(data),
-            Dialect::Responses => has(&["\"response\"", "error", "failed"]),
-            Dialect::Messages => has(&["message", "usage", "error"]),
-            Dialect::Contents | Dialect::Document | Dialect::Free => true,
-        }
-    }
-
-    fn note_candidates(&mut self, value: &Value) {
-        if value.pointer("/promptFeedback/blockReason").is_some_and(Value::is_string) {
-            self.candidates.insert(0, true);
-        }
-        for candidate in items(&value["candidates"]) {
-            let is_last = self.candidates.entry(candidate["index"].as_u64().unwrap_or(0)).or_default();
-            *is_last |= candidate["finishReason"].is_string();
-        }
-    }
-}
-
-impl Form {
-    /// The form of an answer that begins with this byte. No JSON document begins like a line of an event.
-    fn of(first: u8, content_type: ContentType) -> Self {
-        match (first, content_type) {
-            (b'{' | b'[', _) => Self::Document,
-            // `data`, `event`, `id`, `retry`, a comment, a byte order mark.
-            (b'd' | b'e' | b'i' | b'r' | b':' | 0xef, _) | (_, ContentType::Events) => {
-                Self::Events(Events::default())
-            }
-            (_, ContentType::Other) => Self::Document,
-        }
-    }
-}
-
 /// The error that a chunk or document reports, in words.
-fn error_in(value: &Value) -> Option<String> {
+pub(crate) fn error_in(value: &Value) -> Option<String> {
     let is_error = |value: &&Value| !value.is_null();
     let named = ["/error", "/response/error"].iter().find_map(|place| value.pointer(place).filter(is_error));
     let is_failed = matches!(value["type"].as_str(), Some("error" | "response.failed"))
-        || (value["object"] == "response" && value["status"] == "failed");
+        || value["object"] == "error"
+        || (value["object"] == "response"
+            && matches!(value["status"].as_str(), Some("failed" | "cancelled")));
     if named.is_none() && !is_failed {
         return None;
     }
-    let about = named.unwrap_or(value);
-    let message =
-        about["message"].as_str().or_else(|| about["type"].as_str()).unwrap_or("no reason is given");
-    Some(format!("the provider reported an error: {message}"))
+    Some(in_words(named.unwrap_or(value)))
+}
+
+/// What an error says.
+pub(crate) fn in_words(error: &Value) -> String {
+    let said = [error, &error["message"], &error["type"]].into_iter().find_map(Value::as_str);
+    format!("the provider reported an error: {}", said.unwrap_or("no reason is given"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn stream(dialect: Dialect, text: &str) -> (AnswerEnd, Usage) {
-        let mut ends = Vec::new();
-        for size in [1, 7, text.len()] {
-            let mut scanner = Scanner::new(dialect, "text/event-stream; charset=utf-8");
-            for piece in text.as_bytes().chunks(size) {
-                scanner.push(piece);
-            }
-            ends.push((scanner.end(text.as_bytes()), scanner.usage("asked", 400, text.as_bytes())));
-        }
-        assert!(ends.windows(2).all(|pair| pair[0] == pair[1]), "{ends:?}");
-        ends.remove(0)
-    }
-
-    fn is_cut(end: &AnswerEnd) -> bool {
-        matches!(end, AnswerEnd::Cut(_))
-    }
-
-    #[test]
-    fn a_stream_is_complete_only_at_its_protocols_own_end() {
-        let chat = "data: {\"model\":\"m\",\"choices\":[{\"delta\":{\"content\":\"abcdefgh\"}}]}\n\n";
-        assert!(is_cut(&stream(Dialect::Chat, chat).0));
-        let (end, usage) = stream(Dialect::Chat, &format!("{chat}data: [DONE]\n\n"));
-        assert_eq!((end, usage.output, usage.input, usage.estimated), (AnswerEnd::Complete, 2, 100, true));
-        // The last event needs its empty line.
-        assert!(is_cut(&stream(Dialect::Chat, &format!("{chat}data: [DONE]\n")).0));
-
-        let messages = "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"model\":\"c\",\"usage\":\
-                        {\"input_tokens\":5,\"cache_read_input_tokens\":3,\"output_tokens\":1}}}\n\n\
-                        event: message_delta\ndata: {\"type\":\"message_delta\",\"usage\":{\"output_tokens\":9}}\n\n";
-        let (end, usage) = stream(Dialect::Messages, messages);
-        assert!(is_cut(&end), "{end:?}");
-        assert_eq!((usage.input, usage.cached, usage.output, usage.estimated), (5, 3, 9, false));
-        let stopped = format!("{messages}event: message_stop\ndata: {{\"type\":\"message_stop\"}}\n\n");
-        assert_eq!(stream(Dialect::Messages, &stopped).0, AnswerEnd::Complete);
-
-        let created =
-            "data: {\"type\":\"response.created\",\"response\":{\"model\":\"r\",\"error\":null}}\n\n";
-        assert!(is_cut(&stream(Dialect::Responses, created).0));
-        let done = format!(
-            "{created}data: {{\"type\":\"response.completed\",\"response\":{{\"usage\":{{\"input_tokens\":10,\
-             \"input_tokens_details\":{{\"cached_tokens\":4}},\"output_tokens\":2}}}}}}\n\n"
-        );
-        let (end, usage) = stream(Dialect::Responses, &done);
-        assert_eq!((end, usage.input, usage.cached, usage.output), (AnswerEnd::Complete, 6, 4, 2));
-        let incomplete = "data: {\"type\":\"response.incomplete\",\"response\":{}}\n\n";
-        assert_eq!(stream(Dialect::Responses, incomplete).0, AnswerEnd::Complete);
-
-        let part = "data: {\"candidates\":[{\"content\":{\"parts\":[{\"text\":\"abcd\"}]}}]}\n\n";
-        assert!(is_cut(&stream(Dialect::Contents, part).0));
-        let last = format!(
-            "{part}data: {{\"candidates\":[{{\"finishReason\":\"STOP\"}}],\"usageMetadata\":{{\"promptTokenCount\":7,\
-             \"candidatesTokenCount\":1,\"thoughtsTokenCount\":2}}}}\r\n\r\n"
-        );
-        let (end, usage) = stream(Dialect::Contents, &last);
-        assert_eq!((end, usage.input, usage.output), (AnswerEnd::Complete, 7, 3));
-    }
-
-    #[test]
-    fn an_error_in_the_answer_is_not_the_answer() {
-        for (dialect, text) in [
-            (Dialect::Chat, "data: {\"error\":{\"message\":\"overloaded\"}}\n\n"),
-            (
-                Dialect::Messages,
-                "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded\"}}\n\n",
-            ),
-            (
-                Dialect::Responses,
-                "data: {\"type\":\"response.failed\",\"response\":{\"error\":{\"message\":\"x\"}}}\n\n",
-            ),
-            (Dialect::Contents, "data: {\"error\":{\"code\":500}}\n\n"),
-        ] {
-            let (end, _) = stream(dialect, &format!("{text}data: [DONE]\n\n"));
-            assert!(matches!(end, AnswerEnd::Failed(_)), "{dialect:?}: {end:?}");
-        }
-    }
-
-    #[test]
-    fn a_document_is_complete_if_it_is_whole_json() {
-        let of = |text: &str| {
-            let mut scanner = Scanner::new(Dialect::Chat, "application/json");
-            assert!(!scanner.push(text.as_bytes()));
-            (scanner.end(text.as_bytes()), scanner.usage("asked", 0, text.as_bytes()))
-        };
-        let whole =
-            "{\"model\":\"m\",\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":4},\"error\":null}";
-        let (end, usage) = of(whole);
-        assert_eq!((end, usage.input, usage.output, usage.model.as_str()), (AnswerEnd::Complete, 3, 4, "m"));
-        for length in 0..whole.len() {
-            assert!(is_cut(&of(&whole[..length]).0), "{length}");
-        }
-        assert!(matches!(of("{\"object\":\"response\",\"status\":\"failed\"}").0, AnswerEnd::Failed(_)));
-    }
-
-    #[test]
-    fn the_form_of_an_answer_is_seen_in_its_first_bytes() {
-        let events = "data: {\"model\":\"m\"}\n\ndata: [DONE]\n\n";
-        let document = " \n{\"model\":\"m\"}";
-        for content_type in ["text/event-stream", "text/plain; charset=utf-8", "application/json", ""] {
-            for (text, is_stream) in
-                [(events, true), (": hello\n\ndata: [DONE]\n\n", true), (document, false)]
-            {
-                let mut scanner = Scanner::new(Dialect::Chat, content_type);
-                for byte in text.as_bytes().chunks(1) {
-                    scanner.push(byte);
-                }
-                let found = (scanner.is_stream(), scanner.end(text.as_bytes()));
-                assert_eq!(found, (is_stream, AnswerEnd::Complete), "{content_type}: {text}");
-            }
-        }
-        for (content_type, text) in [("text/event-stream", ""), ("", ""), ("text/html", "<html>busy</html>")]
-        {
-            let mut scanner = Scanner::new(Dialect::Chat, content_type);
-            scanner.push(text.as_bytes());
-            assert!(is_cut(&scanner.end(text.as_bytes())), "{content_type}: {text}");
-        }
-    }
-
-    #[test]
-    fn every_choice_and_candidate_counts() {
-        let two = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"abcd\"}},\
-                   {\"index\":1,\"delta\":{\"content\":\"efgh\"}}]}\n\ndata: [DONE]\n\n";
-        assert_eq!(stream(Dialect::Chat, two).1.output, 2);
-        let one = "data: {\"candidates\":[{\"index\":0,\"finishReason\":\"STOP\"},{\"index\":1}]}\n\n";
-        assert!(is_cut(&stream(Dialect::Contents, one).0), "the second candidate is not at its end");
-        let both = format!("{one}data: {{\"candidates\":[{{\"index\":1,\"finishReason\":\"STOP\"}}]}}\n\n");
-        assert_eq!(stream(Dialect::Contents, &both).0, AnswerEnd::Complete);
-    }
-
-    #[test]
-    fn events_with_text_alone_are_not_parsed_and_lose_nothing() {
-        let delta = |text: &str, usage: &str| {
-            format!(
-                "data: {{\"model\":\"m\",\"choices\":[{{\"delta\":{{\"content\":\"{text}\"}}}}]{usage}}}\n\n"
-            )
-        };
-        let done = "data: [DONE]\n\n";
-        let numbers = ",\"usage\": {\"prompt_tokens\":3,\"completion_tokens\":9}";
-        for (events, input, output) in [
-            (vec![delta("abcd", ",\"usage\":null"), delta("", numbers)], 3, 9),
-            (vec![delta("abcd", ""), delta("the usage of usage", numbers)], 3, 9),
-            (vec![delta("abcd", ",\"usage\" : null"), delta("efgh", "")], 100, 2),
-        ] {
-            let (end, usage) = stream(Dialect::Chat, &format!("{}{done}", events.concat()));
-            assert_eq!((end, usage.input, usage.output), (AnswerEnd::Complete, input, output), "{events:?}");
-        }
-        let late = format!("{}data: {{\"error\": {{\"message\":\"x\"}}}}\n\n{done}", delta("abcd", ""));
-        assert!(matches!(stream(Dialect::Chat, &late).0, AnswerEnd::Failed(_)));
-    }
-
-    #[test]
-    fn a_stream_of_images_ends_after_the_completed_image() {
-        let part = "data: {\"type\":\"image_generation.partial_image\",\"b64_json\":\"x\"}\n\n";
-        assert!(is_cut(&stream(Dialect::Document, part).0));
-        let whole = format!(
-            "{part}data: {{\"type\":\"image_generation.completed\",\"usage\":{{\"input_tokens\":5,\
-             \"output_tokens\":7}}}}\n\n"
-        );
-        let (end, usage) = stream(Dialect::Document, &whole);
-        assert_eq!((end, usage.input, usage.output, usage.estimated), (AnswerEnd::Complete, 5, 7, false));
-    }
-
-    #[test]
-    fn a_count_of_tokens_uses_none() {
-        let of = |dialect, text: &str| {
-            let mut scanner = Scanner::new(dialect, "application/json");
-            scanner.push(text.as_bytes());
-            assert_eq!(scanner.end(text.as_bytes()), AnswerEnd::Complete);
-            scanner.usage("asked", 400, text.as_bytes())
-        };
-        let free = of(Dialect::Free, "{\"input_tokens\":14}");
-        assert_eq!((free.input, free.output, free.estimated, free.model.as_str()), (0, 0, false, "asked"));
-        let embedding = of(Dialect::Document, "{\"usage\":{\"prompt_tokens\":8,\"total_tokens\":8}}");
-        assert_eq!((embedding.input, embedding.output, embedding.estimated), (8, 0, false));
-        assert!(of(Dialect::Document, "{\"data\":[]}").estimated, "nothing is known");
-    }
 
     #[test]
     fn model_calls_are_recognised_by_their_path() {

@@ -14,7 +14,11 @@ const BUFFER: usize = 4_096;
 pub(crate) enum Decoder {
     Identity,
     Gzip(flate2::write::MultiGzDecoder<Vec<u8>>),
+    /// Deflate, of which the first byte has not arrived that shows its form.
+    AnyDeflate,
     Deflate(flate2::write::ZlibDecoder<Vec<u8>>),
+    /// Without the header of zlib, as some servers send it.
+    RawDeflate(flate2::write::DeflateDecoder<Vec<u8>>),
     Zstd(Box<zstd::stream::write::Decoder<'static, Vec<u8>>>),
     Brotli(Box<DecompressorWriter<Vec<u8>>>),
 }
@@ -30,7 +34,7 @@ impl Decoder {
         let decoder = match name.as_str() {
             "" | "identity" => Self::Identity,
             "gzip" | "x-gzip" => Self::Gzip(flate2::write::MultiGzDecoder::new(Vec::new())),
-            "deflate" => Self::Deflate(flate2::write::ZlibDecoder::new(Vec::new())),
+            "deflate" => Self::AnyDeflate,
             "zstd" => match zstd::stream::write::Decoder::new(Vec::new()) {
                 Ok(decoder) => Self::Zstd(Box::new(decoder)),
                 Err(error) => return Err(format!("{name}: {error}")),
@@ -45,14 +49,29 @@ impl Decoder {
 
     /// What the next bytes of the answer contain.
     pub(crate) fn push(&mut self, bytes: Bytes) -> io::Result<Bytes> {
+        if let (Self::AnyDeflate, Some(first)) = (&*self, bytes.first()) {
+            // A header of zlib names the method 8 and a window of at most 2^15. No block of deflate begins like that:
+            // its three lowest bits would say that it is not compressed, and the other bits of that byte are zero then.
+            let has_header = first & 0x0f == 8 && first >> 4 <= 7;
+            *self = if has_header {
+                Self::Deflate(flate2::write::ZlibDecoder::new(Vec::new()))
+            } else {
+                Self::RawDeflate(flate2::write::DeflateDecoder::new(Vec::new()))
+            };
+        }
         Ok(match self {
-            Self::Identity => bytes,
+            Self::Identity | Self::AnyDeflate => bytes,
             Self::Gzip(decoder) => {
                 decoder.write_all(&bytes)?;
                 decoder.flush()?;
                 std::mem::take(decoder.get_mut()).into()
             }
             Self::Deflate(decoder) => {
+                decoder.write_all(&bytes)?;
+                decoder.flush()?;
+                std::mem::take(decoder.get_mut()).into()
+            }
+            Self::RawDeflate(decoder) => {
                 decoder.write_all(&bytes)?;
                 decoder.flush()?;
                 std::mem::take(decoder.get_mut()).into()
@@ -68,6 +87,26 @@ impl Decoder {
                 std::mem::take(decoder.get_mut()).into()
             }
         })
+    }
+}
+
+impl Decoder {
+    /// Whether the answer is not compressed, so that every byte of it is known to be what was sent.
+    pub(crate) fn is_identity(&self) -> bool {
+        matches!(self, Self::Identity)
+    }
+
+    /// Checks the sum at the end of the answer. Encodings without one here check it themselves, or have none.
+    ///
+    /// # Errors
+    /// The answer is damaged, or has no end.
+    pub(crate) fn finish(&mut self) -> io::Result<()> {
+        match self {
+            Self::Gzip(decoder) => decoder.try_finish(),
+            Self::Deflate(decoder) => decoder.try_finish(),
+            Self::RawDeflate(decoder) => decoder.try_finish(),
+            Self::Identity | Self::AnyDeflate | Self::Zstd(_) | Self::Brotli(_) => Ok(()),
+        }
     }
 }
 
@@ -114,6 +153,50 @@ mod tests {
         assert!(headers.is_empty(), "{headers:?}");
         for (compressed, event) in sent {
             assert_eq!(decoder.push(compressed.into()).unwrap(), event);
+        }
+    }
+
+    #[test]
+    fn deflate_may_have_the_header_of_zlib_or_not() {
+        let text = "{\"choices\":[1,1,1,1,1,1,1,1]}";
+        let zlib = |mut encoder: flate2::write::ZlibEncoder<Vec<u8>>| {
+            encoder.write_all(text.as_bytes()).unwrap();
+            encoder.finish().unwrap()
+        };
+        let raw = |mut encoder: flate2::write::DeflateEncoder<Vec<u8>>| {
+            encoder.write_all(text.as_bytes()).unwrap();
+            encoder.finish().unwrap()
+        };
+        for level in [0, 1, 6, 9] {
+            let level = flate2::Compression::new(level);
+            for sent in [
+                zlib(flate2::write::ZlibEncoder::new(Vec::new(), level)),
+                raw(flate2::write::DeflateEncoder::new(Vec::new(), level)),
+            ] {
+                let (mut decoder, _) = decoder("deflate").unwrap();
+                let mut read = Vec::new();
+                for byte in &sent {
+                    read.extend(decoder.push(Bytes::copy_from_slice(&[*byte])).unwrap());
+                }
+                assert_eq!(
+                    (String::from_utf8(read).unwrap().as_str(), decoder.finish().is_ok()),
+                    (text, true)
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_damaged_answer_is_noticed_at_its_end() {
+        let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+        gzip.write_all(b"{}").unwrap();
+        let mut sent = gzip.finish().unwrap();
+        let sum = sent.len() - 8;
+        sent[sum] ^= 1;
+        for (sent, what) in [(&sent[..], "a wrong sum"), (&sent[..sum], "no sum")] {
+            let (mut decoder, _) = decoder("gzip").unwrap();
+            let read = decoder.push(Bytes::copy_from_slice(sent));
+            assert!(read.is_err() || decoder.finish().is_err(), "{what}");
         }
     }
 

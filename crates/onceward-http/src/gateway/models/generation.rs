@@ -206,6 +206,13 @@ impl Generation {
         (log.open, log.broken) = (0, None);
     }
 
+    /// Adds a chunk in which the provider reports an error. Clients that have read a part of the answer read it too;
+    /// for the others, the next attempt takes its place.
+    pub(crate) fn push_error(&self, chunk: Bytes) {
+        let place = if self.log().is_read { Place::Inside } else { Place::End };
+        self.push(chunk, place);
+    }
+
     /// Adds a chunk. All chunks but the last can be read at once, and [`Generation::tell`] says so.
     pub(crate) fn push(&self, chunk: Bytes, place: Place) {
         let mut log = self.log();
@@ -221,7 +228,8 @@ impl Generation {
         self.log().wake();
     }
 
-    /// The attempt has failed. Returns whether a reader has seen a part of its answer; that reader's connection breaks.
+    /// The attempt has failed. Returns whether a reader has seen a part of its answer. That reader's connection breaks
+    /// when the call is settled, so that its retry finds the failure in the ledger.
     pub(crate) fn fail(&self, why: &str) -> bool {
         let mut log = self.log();
         if !log.is_read {
@@ -231,7 +239,6 @@ impl Generation {
             return false;
         }
         log.broken = Some(why.to_owned());
-        log.wake();
         // Readers that are gone do not bind the next attempt.
         let is_bound = log.readers > 0;
         if !is_bound {
@@ -250,7 +257,7 @@ impl Generation {
     pub(crate) fn settle(&self, settled: Settled, meant: Meant) {
         let mut log = self.log();
         log.is_taken = !log.has_begun
-            && meant == Meant::New
+            && meant == Meant::Own
             && matches!(&*settled, Ok(_) | Err(Error::InProgress { .. }));
         log.settled = Some(settled);
         log.open = log.chunks.len();
@@ -350,13 +357,11 @@ impl Follower {
             self.next += taken;
             return Poll::Ready(Some(Ok(bytes)));
         }
-        if let Some(why) = &log.broken {
-            return Poll::Ready(Some(Err(why.clone())));
-        }
-        match log.settled.as_deref() {
-            Some(Ok(_)) => Poll::Ready(None),
-            Some(Err(error)) => Poll::Ready(Some(Err(error.to_string()))),
-            None => {
+        match (log.settled.as_deref(), &log.broken) {
+            (Some(_), Some(why)) => Poll::Ready(Some(Err(why.clone()))),
+            (Some(Ok(_)), None) => Poll::Ready(None),
+            (Some(Err(error)), None) => Poll::Ready(Some(Err(error.to_string()))),
+            (None, _) => {
                 log.wait(context);
                 Poll::Pending
             }
@@ -404,11 +409,13 @@ pub(crate) struct Growing {
     follower: Follower,
     /// Runs once if the body was taken to its end.
     at_end: Option<Box<dyn FnOnce(Settled) + Send>>,
+    /// Whether the connection was given the time to send what it has.
+    has_paused: bool,
 }
 
 impl Growing {
     pub(crate) fn new(follower: Follower, at_end: impl FnOnce(Settled) + Send + 'static) -> Self {
-        Self { follower, at_end: Some(Box::new(at_end)) }
+        Self { follower, at_end: Some(Box::new(at_end)), has_paused: false }
     }
 }
 
@@ -420,11 +427,21 @@ impl HttpBody for Growing {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        self.follower.poll_chunk(context).map(|chunk| match chunk? {
-            Ok(bytes) => Some(Ok(Frame::data(bytes))),
+        match self.follower.poll_chunk(context) {
+            // The connection sends what it has when a body has nothing more, and drops it when a body breaks. Without
+            // the pause, a client might not even get the status.
+            Poll::Ready(Some(Err(_))) if !std::mem::replace(&mut self.has_paused, true) => {
+                context.waker().wake_by_ref();
+                Poll::Pending
+            }
             // An end is never invented: the connection breaks.
-            Err(why) => Some(Err(axum::Error::new(std::io::Error::other(why)))),
-        })
+            Poll::Ready(Some(Err(why))) => {
+                Poll::Ready(Some(Err(axum::Error::new(std::io::Error::other(why)))))
+            }
+            Poll::Ready(Some(Ok(bytes))) => Poll::Ready(Some(Ok(Frame::data(bytes)))),
+            Poll::Ready(None) => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        }
     }
 }
 

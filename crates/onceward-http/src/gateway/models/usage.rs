@@ -4,6 +4,7 @@ use memchr::memmem;
 use onceward::Usage;
 use serde_json::Value;
 
+use super::elements::Elements;
 use crate::events::Events;
 
 /// An answer is read again for an estimate in pieces of this size, so that a long one is not copied as a whole.
@@ -57,10 +58,11 @@ impl Tokens {
             "/cachedContentTokenCount",
         ]);
         self.cached = among.unwrap_or(self.cached);
-        self.input = number(&["/prompt_tokens", "/input_tokens", "/promptTokenCount"]).or(self.input);
-        let thoughts = number(&["/thoughtsTokenCount"]).unwrap_or(0);
+        // Gemini counts the results of its tools beside the prompt, and thoughts beside the candidates.
+        let input = number(&["/prompt_tokens", "/input_tokens", "/promptTokenCount"]);
+        self.input = together([input, number(&["/toolUsePromptTokenCount"])]).or(self.input);
         let output = number(&["/completion_tokens", "/output_tokens", "/candidatesTokenCount"]);
-        self.output = output.map(|output| output + thoughts).or(self.output);
+        self.output = together([output, number(&["/thoughtsTokenCount"])]).or(self.output);
     }
 
     /// What was used. Four bytes of a request or text are one token, if the provider did not report a number.
@@ -88,6 +90,11 @@ impl Tokens {
     }
 }
 
+/// The sum of the numbers that are known, if one is.
+fn together(numbers: [Option<u64>; 2]) -> Option<u64> {
+    numbers.into_iter().flatten().reduce(u64::saturating_add)
+}
+
 /// Whether an event has numbers of tokens. With some settings every event has `"usage":null`.
 pub(crate) fn has_usage(data: &[u8]) -> bool {
     let Some(at) = memmem::find(data, b"usage") else { return false };
@@ -110,11 +117,18 @@ pub(crate) fn text_of_stream(answer: &[u8]) -> u64 {
     length
 }
 
-/// The length of the text in a document, or in an array of chunks.
+/// The length of the text in an array of chunks, which may have broken off.
+pub(crate) fn text_of_array(answer: &[u8]) -> u64 {
+    let mut length = 0;
+    Elements::default().split(answer, |chunk| {
+        length += serde_json::from_slice(chunk).as_ref().map_or(0, text_in);
+    });
+    length
+}
+
+/// The length of the text in a document.
 pub(crate) fn text_of_document(answer: &[u8]) -> u64 {
-    let value: Value = serde_json::from_slice(answer).unwrap_or_default();
-    let chunks = value.as_array().map_or(std::slice::from_ref(&value), Vec::as_slice);
-    chunks.iter().map(text_in).sum()
+    serde_json::from_slice(answer).as_ref().map_or(0, text_in)
 }
 
 /// The length of the text that a chunk or document adds, in whatever dialect.
@@ -173,6 +187,17 @@ mod tests {
         // A stream that broke off after its first event has an answer of unknown length.
         assert_eq!(used(std::slice::from_ref(&start), 80), (15, 1000, 20, true));
         assert_eq!(used(&[start], 0), (15, 1000, 0, false), "nothing was generated");
+    }
+
+    #[test]
+    fn thoughts_and_results_of_tools_count_for_gemini() {
+        let of = |usage: Value| used(&[json!({"usageMetadata": usage})], 80);
+        let thoughts =
+            json!({"promptTokenCount": 10, "thoughtsTokenCount": 30, "toolUsePromptTokenCount": 7});
+        assert_eq!(of(thoughts), (17, 0, 30, false));
+        let both = json!({"promptTokenCount": 10, "thoughtsTokenCount": 30, "candidatesTokenCount": 5});
+        assert_eq!(of(both), (10, 0, 35, false));
+        assert_eq!(of(json!({"promptTokenCount": 10})), (10, 0, 20, true), "the output is an estimate");
     }
 
     #[test]

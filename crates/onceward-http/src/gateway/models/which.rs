@@ -1,7 +1,10 @@
 //! Which operation a model call refers to: a retry attaches to an earlier call, a new sample is one of its own.
 //!
 //! In this order: the caller's key; an explicit sample; the n-th equal call of a run; a call whose client left without
-//! the answer; the newest call, if the SDK reports a retry; otherwise a new sample.
+//! the answer; if the SDK reports a retry, a call that failed or that another gateway makes; otherwise a new sample.
+//!
+//! An answer that was delivered is never a retry's, whatever the SDK reports: it counts its own tries, and the first of
+//! them may not have reached the gateway.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -10,8 +13,7 @@ use std::time::{Duration, Instant};
 use onceward::{ALIAS_NAME, Error, Intent, InvalidInput, Json, Operation, Ran, Record, RepeatRule, State};
 
 use super::super::aliases::{self, Asker, Written};
-use super::super::choose::{self, Decided};
-use super::super::mutate::in_scope;
+use super::super::choose::{self, Decided, Retries};
 use super::super::turns::Turn;
 use super::ModelCall;
 use crate::headers::{self, KEY};
@@ -39,8 +41,9 @@ pub(crate) struct Chosen {
 pub(crate) enum Meant {
     /// The chosen one, even if another request began it.
     This,
-    /// One that has not begun. If another gateway was faster, the call chooses again.
-    New,
+    /// One whose next attempt this call makes. If another gateway was faster, the call chooses again: a client of that
+    /// gateway has the answer.
+    Own,
 }
 
 /// Chooses the operation of a call.
@@ -83,7 +86,14 @@ pub(crate) async fn choose(call: &ModelCall, operation: Operation) -> Result<Cho
         }
         (Some(_), _) => Err(InvalidInput::new("Once-Sample has the value `new`, or is left out").into()),
         (None, Some((run, scope))) => in_run(call, &asker, operation, scope, run).await,
-        (None, None) => by_delivery(call, &asker, &ledger.intent(operation)?).await,
+        (None, None) => {
+            let retries = if reported(call) > 0 {
+                Retries::Reported { since_ms: ledger.clock_ms() - retry_window_ms(call) }
+            } else {
+                Retries::Newest
+            };
+            by_delivery(call, &asker, &ledger.intent(operation)?, retries).await
+        }
     }
 }
 
@@ -100,25 +110,30 @@ impl Chosen {
         }
     }
 
-    fn retry(intent: Intent, state: State, layer: &'static str, turn: Option<Turn>) -> Self {
-        Self { rule: RepeatRule::Retry(state), layer, turn, ..Self::given(intent) }
+    fn retry(intent: Intent, state: State, layer: &'static str, turn: Turn) -> Self {
+        let meant = match state {
+            State::Failed | State::InDoubt => Meant::Own,
+            State::Staged | State::Running | State::Done | State::Cancelled | State::Expired => Meant::This,
+        };
+        Self { rule: RepeatRule::Retry(state), layer, turn: Some(turn), meant, ..Self::given(intent) }
     }
 
     fn new(intent: Intent, rule: RepeatRule, turn: Turn) -> Self {
-        Self { rule, turn: Some(turn), meant: Meant::New, ..Self::given(intent) }
+        Self { rule, turn: Some(turn), meant: Meant::Own, ..Self::given(intent) }
     }
 }
 
 /// The content of a call with further members.
 fn with_members<const N: usize>(call: &ModelCall, members: [(&str, Json); N]) -> Json {
-    let members = members.into_iter().chain([("call", call.request.input(None))]);
+    let members = members.into_iter().chain([("call", call.input())]);
     Json::Object(members.map(|(name, value)| (name.to_owned(), value)).collect())
 }
 
-/// A sample that the caller asks for. An SDK sends the header again with its own retries.
+/// A sample that the caller asks for. An SDK sends the header again with its own retries, which get the sample that has
+/// lost its client.
 async fn new_sample(call: &ModelCall, asker: &Asker<'_>, action: &Intent) -> Result<Chosen, Error> {
-    if retries(call) > 0 {
-        return by_delivery(call, asker, action).await;
+    if reported(call) > 0 {
+        return by_delivery(call, asker, action, Retries::Newest).await;
     }
     let ledger = &asker.tenant.ledger;
     let turn = asker.gateway.turns.take(asker.place(&action.id)).await;
@@ -141,22 +156,23 @@ async fn in_run(
     // A position is another name of its operation, so it is not listed as one.
     let input = with_members(call, [("run", Json::from(run)), ("upstream", Json::from(asker.upstream))]);
     let position = Operation::new(ALIAS_NAME).input(input).terms(call.terms()?);
-    let position = in_scope(position, &call.tenant, &call.upstream, &call.request.headers, Some(scope))?;
+    let position = call.in_scope(position, Some(scope))?;
     let position = ledger.keyed(ledger.intent(position)?);
     let intent = ledger.keyed(ledger.intent(operation)?);
     loop {
-        let chosen = by_delivery(call, asker, &position).await?;
+        let chosen = by_delivery(call, asker, &position, Retries::Newest).await?;
         let intent = intent.clone().at_occurrence(number_of(&position, &chosen.intent)?)?;
         if call.wishes.dry_run {
             return Ok(Chosen { intent, ..chosen });
         }
         call.position_reader.refers_to(asker.place(&chosen.intent.id));
-        call.position_reader.executes();
         let written = aliases::write(asker.tenant, chosen.intent.clone(), &intent.id).await?;
-        if (written, chosen.meant) == (Written::Known, Meant::New) {
+        if (written, chosen.meant) == (Written::Known, Meant::Own) {
             // Another gateway has given this position to an equal call of the run.
             continue;
         }
+        // Only now: this process does not know the clients of a position that another gateway has given.
+        call.position_reader.executes();
         let (record, _) = ledger.find(&chosen.intent.id).await?;
         return Ok(Chosen { intent, position: Some(record), meant: Meant::This, ..chosen });
     }
@@ -171,45 +187,28 @@ fn number_of(first: &Intent, position: &Intent) -> Result<u64, Error> {
     })
 }
 
-/// A call whose client left without the answer, or the newest call, if the SDK reports a retry, or a new sample.
-async fn by_delivery(call: &ModelCall, asker: &Asker<'_>, action: &Intent) -> Result<Chosen, Error> {
-    let is_reported = retries(call) > 0;
-    let wait = if is_reported { 0 } else { action.terms.wait_ms };
-    let until = Instant::now() + Duration::from_millis(wait);
+/// A call that this one can be the retry of, or a new sample.
+async fn by_delivery(
+    call: &ModelCall,
+    asker: &Asker<'_>,
+    action: &Intent,
+    retries: Retries,
+) -> Result<Chosen, Error> {
+    let until = Instant::now() + Duration::from_millis(action.terms.wait_ms);
     let nothing_else = || std::future::ready(Ok(None::<Infallible>));
-    let decided = choose::decide(asker, action, until, nothing_else).await?;
-    if is_reported
-        && matches!(decided, Decided::New(..) | Decided::Undecided(_))
-        && let Some(newest) = newest(call, asker, action).await?
-    {
-        return Ok(newest);
-    }
-    match decided {
+    match choose::decide(asker, action, retries, until, nothing_else).await? {
         Decided::Known(never) => match never {},
         Decided::Same(intent, state, turn) => {
-            let layer = if is_reported { "sdk" } else { "retry" };
-            Ok(Chosen::retry(intent, state, layer, Some(turn)))
+            let layer = if reported(call) > 0 { "sdk" } else { "retry" };
+            Ok(Chosen::retry(intent, state, layer, turn))
         }
         Decided::New(intent, rule, turn) => Ok(Chosen::new(intent, rule, turn)),
         Decided::Undecided(record) => Err(Error::InProgress { record, ran: Ran::No }),
     }
 }
 
-/// The newest equal call, if the SDK can have made it a moment ago. The SDK says that it has no answer, although one
-/// may have been delivered.
-async fn newest(call: &ModelCall, asker: &Asker<'_>, action: &Intent) -> Result<Option<Chosen>, Error> {
-    let ledger = &asker.tenant.ledger;
-    let (number, Some((record, state))) = ledger.newest_of(action, None).await? else { return Ok(None) };
-    let is_old = ledger.clock_ms() - record.created_ms >= retry_window_ms(call);
-    if is_old || matches!(state, State::Expired | State::Cancelled) {
-        return Ok(None);
-    }
-    let intent = ledger.keyed(action.clone()).at_occurrence(number)?;
-    Ok(Some(Chosen::retry(intent, state, "sdk", None)))
-}
-
 /// How often the SDK says that it has tried this call before.
-fn retries(call: &ModelCall) -> u32 {
+fn reported(call: &ModelCall) -> u32 {
     let said = headers::only(&call.request.headers, "x-stainless-retry-count");
     said.and_then(|text| text.parse().ok()).unwrap_or(0)
 }
