@@ -59,7 +59,9 @@ fn one(context: &Context, ledger: &Blocking, args: &ReleaseArgs, id: &OperationI
             one_line(&command.host)
         )));
     }
-    if let Some(folder) = command.as_ref().map(HeldCommand::folder).filter(|folder| !Path::new(folder).is_dir()) {
+    if let Some(folder) =
+        command.as_ref().map(HeldCommand::folder).filter(|folder| !Path::new(folder).is_dir())
+    {
         return Err(CommandError::invalid(format!(
             "its folder {} is gone; create it, or cancel the operation; nothing was released",
             one_line(&folder.to_string_lossy())

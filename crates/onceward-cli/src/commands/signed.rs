@@ -39,11 +39,7 @@ struct Verified {
 }
 
 /// The settlement with its chain and its signature.
-pub(super) fn sign(
-    settlement: &Settlement,
-    signed_at: &str,
-    key_file: &Path,
-) -> Result<Value, CommandError> {
+pub(super) fn sign(settlement: &Settlement, signed_at: &str, key_file: &Path) -> Result<Value, CommandError> {
     let key = read_key(key_file)?;
     let settlement =
         serde_json::to_value(settlement).map_err(|error| CommandError::invalid(error.to_string()))?;

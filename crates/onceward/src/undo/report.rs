@@ -175,7 +175,12 @@ impl UndoLine {
             (UndoResult::InDoubt, Some(by)) => format!("  (taken back by {by})"),
             _ => String::new(),
         };
-        format!("  {:<15} {}  {}{command}{why}{by}", self.result.in_words(), one_line(&self.name), self.operation)
+        format!(
+            "  {:<15} {}  {}{command}{why}{by}",
+            self.result.in_words(),
+            one_line(&self.name),
+            self.operation
+        )
     }
 }
 
