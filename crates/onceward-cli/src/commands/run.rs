@@ -191,6 +191,8 @@ fn call(context: &Context, args: &RunArgs, show: respond::Show<'_>) -> Ended {
 /// Records the caller's statement that an attempt in doubt did not happen. Settles nothing if the call would be
 /// refused for another reason, or if a process of the attempt is still running.
 fn run_again(ledger: &Blocking, intent: &Intent) -> Result<(), CommandError> {
+    // After a restore, the doubt about an operation that the ledger does not know must be there to be settled.
+    ledger.wait_for(ledger.ledger().note_lost(intent))?;
     let plan = ledger.plan(intent)?;
     let (Decision::Refuse(Refusal::InDoubt) | Decision::Probe, Some(record)) = (plan.decision, plan.record)
     else {
@@ -262,7 +264,7 @@ impl Run<'_> {
             };
             let sent = attempt.dispatch()?;
             (self.begins)();
-            judge.ending(child.run(&attempt, self.ledger, delivery), sent)
+            judge.ending(child.run(&attempt, self.ledger, delivery), sent, &token(&attempt))
         })
     }
 }
@@ -393,6 +395,11 @@ impl RunArgs {
 /// A command line, as a shell reads it back.
 pub(crate) fn line(command: &[OsString]) -> String {
     command.iter().map(|word| quoted(&word.to_string_lossy())).collect::<Vec<_>>().join(" ")
+}
+
+/// What the program of an attempt prints in its envelope, if it is the one that was started.
+fn token(attempt: &Attempt) -> String {
+    format!("{}/{}", attempt.operation(), attempt.number())
 }
 
 /// Variables that describe the attempt, so that the command can pass the key on.

@@ -184,6 +184,13 @@ impl Child<'_> {
         family::adopt_orphans();
         let mut command = Command::new(&self.command[0]);
         command.args(&self.command[1..]).envs(super::environment(attempt));
+        let parent = i32::try_from(std::process::id()).unwrap_or_default();
+        let witness = lookup::program_of(self.command)
+            .and_then(|program| onceward::witness_variable(parent, &super::token(attempt), &program));
+        match witness {
+            Some(witness) => command.env(onceward::WITNESS, witness),
+            None => command.env_remove(onceward::WITNESS),
+        };
         command.envs(self.variables.iter().map(|(name, value)| (name, value)));
         if let Some(folder) = self.folder {
             command.current_dir(folder);

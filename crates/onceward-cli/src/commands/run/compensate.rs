@@ -85,7 +85,7 @@ impl Compensate<'_> {
             };
             let sent = attempt.dispatch()?;
             (self.begins)();
-            judge.ending(child.run(&attempt, self.ledger, &delivery), sent)
+            judge.ending(child.run(&attempt, self.ledger, &delivery), sent, &super::token(&attempt))
         });
         (result, if delivery.is_broken() { Interrupted::Yes } else { Interrupted::No })
     }

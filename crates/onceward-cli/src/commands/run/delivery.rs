@@ -1,8 +1,10 @@
 //! Whether the caller got the answer. Without a key, that distinguishes a retry from an intended repeat.
 
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::{Pid, getppid};
 use onceward::{Blocking, Record};
 
@@ -31,11 +33,23 @@ impl Delivery {
 
     /// Records the delivery, if there is no evidence against it.
     pub(super) fn note(&self, ledger: &Blocking, record: &Arc<Record>) {
-        if self.is_broken() || getppid() != self.parent {
+        if self.is_broken() || !has_readers() || getppid() != self.parent {
             return;
         }
         // Without this record the same call counts as a retry and gets this result again, which is safe and is
         // reported.
         drop(ledger.note_delivery(record, ledger.clock_ms()));
+    }
+}
+
+/// Whether both streams still have a reader. A write shows that a pipe, a socket or a terminal was closed only if
+/// something is written after that. A stream that was closed from the beginning was not wanted.
+fn has_readers() -> bool {
+    let (out, err) = (std::io::stdout(), std::io::stderr());
+    let mut streams = [out.as_fd(), err.as_fd()].map(|stream| PollFd::new(stream, PollFlags::POLLOUT));
+    let closed = PollFlags::POLLERR | PollFlags::POLLHUP;
+    match poll(&mut streams, PollTimeout::ZERO) {
+        Ok(_) => streams.iter().all(|stream| stream.revents().is_none_or(|seen| !seen.intersects(closed))),
+        Err(_) => false,
     }
 }

@@ -3,18 +3,12 @@
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
-use onceward::{Dispatched, Done, Failure, Policy, Settings, span_in_words};
+use onceward::{Dispatched, Done, ExitRule, Failure, Policy, Settings, span_in_words};
 use serde::Deserialize;
 
 use super::child::{Finished, Stopped};
 use super::lookup::{self, Unstartable};
 use super::recording::{self, Recording};
-
-/// Programs that run several commands, one after the other.
-const RUNNERS: &[&str] = &[
-    "sh", "ash", "bash", "busybox", "csh", "dash", "find", "fish", "gmake", "just", "ksh", "make", "mksh",
-    "ninja", "parallel", "ssh", "tcsh", "xargs", "zsh",
-];
 
 /// What decides whether an exit code means "no effect".
 pub(super) struct Judge<'a> {
@@ -22,6 +16,8 @@ pub(super) struct Judge<'a> {
     settings: &'a Settings,
     program: String,
     arguments: Vec<&'a str>,
+    /// The built-in table is about this program.
+    is_known: bool,
     /// The exit code with which the shell would report that it cannot start its one command, determined before the
     /// start.
     shell_gap: Option<i32>,
@@ -39,11 +35,12 @@ impl<'a> Judge<'a> {
         let program = command.first().map(|program| basename(program)).unwrap_or_default();
         let arguments: Vec<&str> = command.iter().skip(1).filter_map(|word| word.to_str()).collect();
         let shell_gap = lookup::shell_gap(&program, &arguments);
-        Self { policy, settings, program, arguments, shell_gap }
+        let is_known = command.first().is_some_and(|program| lookup::is_of_the_system(program));
+        Self { policy, settings, program, arguments, is_known, shell_gap }
     }
 
-    /// What the end of the command says about its effect.
-    pub(super) fn ending(&self, finished: Finished, sent: Dispatched) -> Result<Done, Failure> {
+    /// What the end of the command says about its effect. `token` is what the program was given as its witness.
+    pub(super) fn ending(&self, finished: Finished, sent: Dispatched, token: &str) -> Result<Done, Failure> {
         match finished {
             // Starting it again immediately would fail in the same way.
             Finished::NotStarted(Unstartable { reason, exit_code }) => {
@@ -53,8 +50,8 @@ impl<'a> Judge<'a> {
                 Err(self.stopped(stopped, code, signal, output))
             }
             Finished::Ended { code: Some(0), stopped: None, output, .. } => {
-                if let Some(proof) = self.denial(&output) {
-                    return Err(self.failed(0, proof, output));
+                if let Some(proof) = self.denial(&output, token) {
+                    return Err(self.failed(0, proof, output, token));
                 }
                 let effect = output.reported_effect().unwrap_or(self.settings.effect);
                 let (data, body) = output.into_parts(Some(0), &self.settings.terms.redact);
@@ -68,8 +65,8 @@ impl<'a> Judge<'a> {
                 })
             }
             Finished::Ended { code: Some(code), stopped: None, output, .. } => {
-                let proof = self.proof(code, &output);
-                Err(self.failed(code, proof, output))
+                let proof = self.proof(code, &output, token);
+                Err(self.failed(code, proof, output, token))
             }
             Finished::Ended { code: None, signal, stopped: None, output } => {
                 let (data, body) = output.into_parts(None, &self.settings.terms.redact);
@@ -79,9 +76,15 @@ impl<'a> Judge<'a> {
         }
     }
 
-    fn failed(&self, code: i32, proof: Proof, output: Recording) -> Failure {
+    fn failed(&self, code: i32, proof: Proof, mut output: Recording, token: &str) -> Failure {
+        let said = Said::read(&output).filter(|said| said.is_of(token)).and_then(|said| said.error);
+        let is_hopeless = said.is_some_and(|error| error.retryable == Some(false));
+        if is_hopeless {
+            output.is_hopeless();
+        }
         let (data, body) = output.into_parts(Some(code), &self.settings.terms.redact);
         match proof {
+            Proof::NoEffect(reason) if is_hopeless => Failure::no_effect(reason).stopped(),
             Proof::NoEffect(reason) => Failure::no_effect(reason),
             Proof::InDoubt(reason) => Failure::in_doubt(reason),
         }
@@ -90,21 +93,25 @@ impl<'a> Judge<'a> {
 
     /// What a command says against its own exit code 0, in the contract's envelope: that it failed, or that its effect
     /// is held back and may still happen.
-    fn denial(&self, output: &Recording) -> Option<Proof> {
-        // `once` prints its own statement. The output of curl was written by a server.
-        if self.program != "once" && self.policy.exit_rule(&self.program).is_some() {
+    fn denial(&self, output: &Recording, token: &str) -> Option<Proof> {
+        let said = Said::read(output);
+        if said.as_ref().is_some_and(|said| said.is_of(token)) {
+            return said?.proof();
+        }
+        // The output of curl was written by a server.
+        if self.exit_rule().is_some() {
             return None;
         }
-        if says_held(output) {
-            let why = "the command says that its effect is held back, so it may still happen";
-            return Some(Proof::InDoubt(why.to_owned()));
+        match said?.proof()? {
+            Proof::NoEffect(said) => Some(Proof::InDoubt(format!("{said}, but its exit code is 0"))),
+            doubt @ Proof::InDoubt(_) => Some(doubt),
         }
-        match own_word(output)? {
-            Proof::NoEffect(said) if self.program != "once" && self.runs_several() => {
-                Some(Proof::InDoubt(format!("{said}, but its exit code is 0")))
-            }
-            proof @ (Proof::NoEffect(_) | Proof::InDoubt(_)) => Some(proof),
-        }
+    }
+
+    /// The exit codes of the program: the policy's own, or those of a program of the system.
+    fn exit_rule(&self) -> Option<&ExitRule> {
+        let counts = self.is_known || self.policy.declares_exits(&self.program);
+        self.policy.exit_rule(&self.program).filter(|_| counts)
     }
 
     /// A command that was stopped after its dispatch may have acted, whatever it ended with.
@@ -134,7 +141,7 @@ impl<'a> Judge<'a> {
         .with(data, body)
     }
 
-    fn proof(&self, code: i32, output: &Recording) -> Proof {
+    fn proof(&self, code: i32, output: &Recording, token: &str) -> Proof {
         let program = &self.program;
         if self.settings.doubt_exit.contains(&code) {
             return Proof::InDoubt(format!(
@@ -146,13 +153,13 @@ impl<'a> Judge<'a> {
                 "the command failed with exit code {code}, declared to have no effect"
             ));
         }
-        // `once` prints its own statement. The output of curl was written by a server.
-        if program == "once"
-            && let Some(proof) = own_word(output)
+        let said = Said::read(output);
+        if let Some(said) = said.as_ref().filter(|said| said.is_of(token))
+            && let Some(proof) = said.proof()
         {
             return proof;
         }
-        if let Some(rule) = self.policy.exit_rule(program) {
+        if let Some(rule) = self.exit_rule() {
             let configured = lookup::configured(program, &self.arguments);
             let known = self.arguments.iter().copied().chain(configured.iter().map(String::as_str));
             return if rule.proves_no_effect(code, &known.collect::<Vec<_>>()) {
@@ -163,61 +170,61 @@ impl<'a> Judge<'a> {
                 Proof::InDoubt(format!("{program} ended with exit code {code}"))
             };
         }
-        if !self.runs_several()
-            && let Some(proof) = own_word(output)
-        {
-            return proof;
-        }
         if self.shell_gap == Some(code) {
             return Proof::NoEffect(format!("the shell could not start the command (exit code {code})"));
         }
-        Proof::InDoubt(format!("the command ended with exit code {code}"))
-    }
-
-    /// Whether the command may run several others, directly or through `env`, `timeout` and the like. Its output
-    /// may then be the answer of only one of them.
-    fn runs_several(&self) -> bool {
-        let words = std::iter::once(self.program.as_str()).chain(self.arguments.iter().copied());
-        words.map(|word| basename(OsStr::new(word))).any(|word| RUNNERS.contains(&word.as_str()))
+        match said.and_then(|said| said.proof()) {
+            Some(Proof::NoEffect(said)) => Proof::InDoubt(format!("{said}, but {UNPROVEN}")),
+            Some(doubt @ Proof::InDoubt(_)) => doubt,
+            None => Proof::InDoubt(format!("the command ended with exit code {code}")),
+        }
     }
 }
 
-/// Whether the contract's envelope says that the effect is held back.
-fn says_held(output: &Recording) -> bool {
-    #[derive(Deserialize)]
-    struct Envelope {
-        ok: bool,
-        effect: String,
-        happened: String,
-    }
-    let answer = output.whole_stdout().and_then(|text| serde_json::from_slice::<Envelope>(&text).ok());
-    answer.is_some_and(|answer| answer.ok && answer.effect == "held" && answer.happened == "no")
+/// Why an envelope without the witness does not count.
+const UNPROVEN: &str = "nothing shows that this is about all that the command did";
+
+/// The contract's envelope on stdout.
+#[derive(Deserialize)]
+struct Said {
+    ok: bool,
+    effect: String,
+    happened: Option<String>,
+    error: Option<Told>,
+    witness: Option<String>,
 }
 
-/// A tool that answers in the contract's envelope is trusted.
-fn own_word(output: &Recording) -> Option<Proof> {
-    #[derive(Deserialize)]
-    struct Envelope {
-        ok: bool,
-        #[expect(dead_code, reason = "an envelope has it; its value does not matter here")]
-        effect: String,
-        error: Told,
+#[derive(Deserialize)]
+struct Told {
+    code: String,
+    message: String,
+    happened: Option<String>,
+    retryable: Option<bool>,
+}
+
+impl Said {
+    fn read(output: &Recording) -> Option<Self> {
+        serde_json::from_slice(&output.whole_stdout()?).ok()
     }
-    #[derive(Deserialize)]
-    struct Told {
-        code: String,
-        message: String,
-        happened: Option<String>,
+
+    /// Whether the program that was started speaks, and not one that it ran.
+    fn is_of(&self, token: &str) -> bool {
+        self.witness.as_deref() == Some(token)
     }
-    let answer: Envelope = serde_json::from_slice(&output.whole_stdout()?).ok()?;
-    if answer.ok {
-        return None;
-    }
-    let Told { code, message, happened } = answer.error;
-    let said = format!("the command says {code}: {message}");
-    match (happened.as_deref(), code.as_str()) {
-        (Some("no"), _) | (None, "INVALID_INPUT" | "KEY_MISSING") => Some(Proof::NoEffect(said)),
-        _ => Some(Proof::InDoubt(said)),
+
+    /// What it says against a success: nothing happened, it is in doubt, or it is held back and may still happen.
+    fn proof(&self) -> Option<Proof> {
+        if self.ok {
+            let held = self.effect == "held" && self.happened.as_deref() == Some("no");
+            let why = "the command says that its effect is held back, so it may still happen";
+            return held.then(|| Proof::InDoubt(why.to_owned()));
+        }
+        let Told { code, message, happened, .. } = self.error.as_ref()?;
+        let said = format!("the command says {code}: {message}");
+        Some(match (happened.as_deref(), code.as_str()) {
+            (Some("no"), _) | (None, "INVALID_INPUT" | "KEY_MISSING") => Proof::NoEffect(said),
+            _ => Proof::InDoubt(said),
+        })
     }
 }
 

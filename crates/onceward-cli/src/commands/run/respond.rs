@@ -149,7 +149,7 @@ pub(super) fn answer(
     }
     show.write_status(&answer);
     match show.form {
-        Form::Json => answer::json_to(&answer, || delivery.broken()),
+        Form::Json => answer::envelope_to(&answer, || delivery.broken()),
         Form::Output => {
             match result {
                 Ok(receipt) if receipt.replayed() => replay(receipt.record(), delivery),
@@ -186,7 +186,7 @@ fn with_own_questions(answer: &mut Answer, args: &RunArgs) {
 /// What is reported only to the call that ran the command.
 fn after_a_run(answer: &mut Answer, summary: Option<Summary>, stdin_bytes: usize) {
     let Some(summary) = summary else { return };
-    if summary.not_started
+    if (summary.not_started || summary.hopeless)
         && let Some(error) = &mut answer.error
     {
         // The same call gets the same answer until the command is fixed.
@@ -206,7 +206,7 @@ pub(super) fn stopped_short(obstacle: &Obstacle, show: Show<'_>, surface: &Surfa
     let answer = obstacle.answer(surface);
     show.write_status(&answer);
     match show.form {
-        Form::Json => answer::json(&answer),
+        Form::Json => answer::envelope(&answer),
         Form::Output => say(&answer, None),
     }
     ExitCode::from(u8::try_from(obstacle.exit()).unwrap_or(1))
@@ -217,7 +217,7 @@ pub(super) fn refused(error: &Error, show: Show<'_>, surface: &Surface) -> ExitC
     let answer = Answer::failed(error, surface);
     show.write_status(&answer);
     match show.form {
-        Form::Json => answer::json(&answer),
+        Form::Json => answer::envelope(&answer),
         Form::Output => say(&answer, None),
     }
     ExitCode::from(error.code().exit())
@@ -285,8 +285,11 @@ pub(super) fn exit_code(result: &Result<Receipt, Error>, show: Show<'_>) -> Exit
             ExitCode::from(show.noop_exit.and_then(exit_byte).unwrap_or_default())
         }
         Ok(_) => ExitCode::SUCCESS,
-        // A caller that did not ask for a hold must not continue as if the command had run.
-        Err(Error::Held { .. }) if show.hold == HoldAsked::Yes => ExitCode::SUCCESS,
+        // A caller that did not ask for a hold must not continue as if the command had run. Neither must an outer
+        // `once run`, which would record this exit as its own success.
+        Err(Error::Held { .. }) if show.hold == HoldAsked::Yes && !preflight::is_nested() => {
+            ExitCode::SUCCESS
+        }
         Err(error) => refusal_exit(error),
     }
 }
