@@ -45,7 +45,7 @@ pub(crate) struct Context {
 
 impl Context {
     pub(crate) fn new(global: Global) -> Result<Self, CommandError> {
-        let PolicyFile { file: policy_file, text, trusted } = read_policy(global.config.as_deref())?;
+        let PolicyFile { file: policy_file, text, trusted } = read_policy(&global)?;
         let policy = Policy::parse(&text).and_then(|policy| {
             policy.check()?;
             policy.check_probes()?;
@@ -396,11 +396,11 @@ struct PolicyFile {
 /// The policy file that was named, or the first one found that is trusted. A file from a repository never replaces
 /// a policy that the user trusts, because another ledger or weaker rules would let something run again. If there is
 /// no such policy, its safe settings are used.
-fn read_policy(named: Option<&Path>) -> Result<PolicyFile, CommandError> {
+fn read_policy(global: &Global) -> Result<PolicyFile, CommandError> {
     let unreadable = |file: &Path, error| {
         CommandError::invalid(format!("cannot read the policy {}: {error}", file.display()))
     };
-    if let Some(file) = named {
+    if let Some(file) = global.config.as_deref() {
         let text = read_file(file).map_err(|error| unreadable(file, error))?;
         return Ok(PolicyFile { file: Some(file.to_owned()), text, trusted: true });
     }
@@ -421,10 +421,19 @@ fn read_policy(named: Option<&Path>) -> Result<PolicyFile, CommandError> {
         }
         let text = match read_file(&file) {
             Ok(text) => text,
-            Err(error) if error.kind() == ErrorKind::NotFound => continue,
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                refuse_lost_trust(&file, "is gone", "Put it back, or")?;
+                continue;
+            }
             Err(error) => return Err(unreadable(&file, error)),
         };
-        if is_users || is_allowed(&file, &text) {
+        let is_allowed = is_allowed(&file, &text);
+        if is_allowed && !is_users {
+            note_dependence(&file, &text);
+        } else if !is_users {
+            refuse_lost_trust(&file, "has changed since", "Read it, then run `once config allow FILE`; or")?;
+        }
+        if is_users || is_allowed {
             if let Some((passed_over, _)) = nearest {
                 answer::talk(&format!(
                     "once: {} was found in this project and is not allowed yet, so {} is used instead. Read it, then \
@@ -469,6 +478,30 @@ fn read_file(file: &Path) -> std::io::Result<String> {
 /// A shell passes `<(command)` as a descriptor of this process.
 fn is_descriptor(file: &Path) -> bool {
     file.starts_with("/dev/fd") || file.starts_with("/proc/self/fd") || file == Path::new("/dev/stdin")
+}
+
+/// Remembers that calls depend on an allowed file, for files that were allowed before this was remembered.
+fn note_dependence(file: &Path, text: &str) {
+    let depends = Policy::parse(text).is_ok_and(|policy| !policy.without_trust().1.is_empty());
+    if let Some(place) = Mark::of_place(file).filter(|place| depends && !place.is_set()) {
+        // If it cannot be written, a change of the file is only reported.
+        drop(place.set());
+    }
+}
+
+/// Refuses to go on without the settings of a file that was allowed: in another ledger, or under another key, what was
+/// done or is in doubt would not be found, and would run again.
+fn refuse_lost_trust(file: &Path, why: &str, remedy: &str) -> Result<(), CommandError> {
+    if !Mark::of_place(file).is_some_and(|place| place.is_set()) {
+        return Ok(());
+    }
+    let shown = shown(file);
+    let remedy = remedy.replace("FILE", &quoted(&shown));
+    Err(CommandError::invalid(format!(
+        "{shown} was allowed and {why}. Without its settings, calls could go to another ledger or get other keys, and run \
+         again, so nothing was run. {remedy} run `once config deny {}` to go on without it",
+        quoted(&shown)
+    )))
 }
 
 fn is_allowed(file: &Path, text: &str) -> bool {
