@@ -10,6 +10,7 @@ pub(crate) mod held;
 pub(crate) mod input;
 pub(crate) mod keeper;
 mod lookup;
+mod outlet;
 mod preflight;
 pub(crate) mod recording;
 mod respond;
@@ -17,6 +18,7 @@ mod stdin;
 
 use std::ffi::OsString;
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::Args;
 use onceward::{
@@ -250,7 +252,7 @@ impl Run<'_> {
             });
         }
         let judge = Judge::new(&self.context.policy, settings, self.command);
-        self.ledger.run_call(call, |attempt| {
+        let result = self.ledger.run_call(call, |attempt| {
             let child = Child {
                 command: self.command,
                 stdin: self.stdin,
@@ -265,7 +267,10 @@ impl Run<'_> {
             let sent = attempt.dispatch()?;
             (self.begins)();
             judge.ending(child.run(&attempt, self.ledger, delivery), sent, &token(&attempt))
-        })
+        });
+        child::outcome_is_recorded();
+        delivery.finish_output((settings.timeout_ms > 0).then(|| Duration::from_millis(settings.timeout_ms)));
+        result
     }
 }
 

@@ -87,6 +87,7 @@ impl Compensate<'_> {
             (self.begins)();
             judge.ending(child.run(&attempt, self.ledger, &delivery), sent, &super::token(&attempt))
         });
+        delivery.finish_output(None);
         (result, if delivery.is_broken() { Interrupted::Yes } else { Interrupted::No })
     }
 

@@ -1,24 +1,43 @@
 //! Whether the caller got the answer. Without a key, that distinguishes a retry from an intended repeat.
 
 use std::os::fd::AsFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::{Pid, getppid};
 use onceward::{Blocking, Record};
+
+use super::outlet::Outlet;
 
 /// Evidence of delivery: all output was written, and the parent process is still alive at the end.
 #[derive(Clone)]
 pub(super) struct Delivery {
     parent: Pid,
     broken: Arc<AtomicBool>,
+    outlet: Arc<OnceLock<Arc<Outlet>>>,
 }
 
 impl Delivery {
     /// Starts watching.
     pub(super) fn watch() -> Self {
-        Self { parent: getppid(), broken: Arc::default() }
+        Self { parent: getppid(), broken: Arc::default(), outlet: Arc::default() }
+    }
+
+    /// Where the output of commands goes.
+    pub(super) fn outlet(&self) -> &Arc<Outlet> {
+        self.outlet.get_or_init(|| {
+            let broken = Arc::clone(&self.broken);
+            Outlet::start(move || broken.store(true, Ordering::SeqCst))
+        })
+    }
+
+    /// Waits until the output of the command is written, at most for this time.
+    pub(super) fn finish_output(&self, limit: Option<Duration>) {
+        if self.outlet.get().is_some_and(|outlet| !outlet.finish(limit)) {
+            self.broken();
+        }
     }
 
     /// Part of the answer could not be written, or this call was interrupted.
