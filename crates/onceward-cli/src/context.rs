@@ -39,13 +39,15 @@ pub(crate) struct Context {
     pub(crate) global: Global,
     pub(crate) policy: Policy,
     pub(crate) policy_file: Option<PathBuf>,
+    /// Whether that file is a project's, and allowed: it is found only in the project's folders.
+    is_projects: bool,
     /// The policy as the file writes it, if the file is not allowed and only its safe settings are used.
     written: Option<Policy>,
 }
 
 impl Context {
     pub(crate) fn new(global: Global) -> Result<Self, CommandError> {
-        let PolicyFile { file: policy_file, text, trusted } = read_policy(&global)?;
+        let PolicyFile { file: policy_file, text, trusted, is_projects } = read_policy(&global)?;
         let policy = Policy::parse(&text).and_then(|policy| {
             policy.check()?;
             policy.check_probes()?;
@@ -56,7 +58,7 @@ impl Context {
             Some(file) if !trusted => (only_what_is_safe(policy.clone(), file, &global), Some(policy)),
             Some(_) | None => (policy, None),
         };
-        Ok(Self { global, policy, policy_file, written })
+        Ok(Self { global, policy, policy_file, is_projects, written })
     }
 
     /// The configuration of `once serve`, checked.
@@ -101,7 +103,7 @@ impl Context {
         }
         if let Some(url) = self.policy.ledger_url() {
             let folder = self.policy_file.as_deref().and_then(Path::parent).unwrap_or(&here);
-            return Ok(absolute(url, folder));
+            return Ok(absolute(url, &here.join(folder)));
         }
         let folders = etcetera::choose_base_strategy().map_err(|_| {
             CommandError::invalid("there is no home folder for the ledger; give --ledger sqlite:PATH")
@@ -135,13 +137,22 @@ impl Context {
         let by_flag = self.global.ledger.is_some() && self.global.ledger != std::env::var("ONCE_LEDGER").ok();
         let url = self.ledger_url().ok().filter(|_| !is_default);
         let url = url.filter(|url| by_flag || !text::has_password(url));
+        // A policy that the caller has named is named again, with its ledger and its probes.
+        let policy = self.global.config.is_some().then(|| self.policy_option()).flatten();
+        let url = url.filter(|_| policy.is_none() || self.global.ledger.is_some());
         let shown = |url: &str| quoted(&text::masked(&text::without_password(url)));
-        let option = |url: String| vec!["--ledger".to_owned(), shown(&url)];
-        Surface::Shell {
-            program: "once".to_owned(),
-            options: url.map(option).unwrap_or_default(),
-            once: None,
-        }
+        let mut options = Vec::new();
+        options.extend(policy);
+        options.extend(url.map(|url| format!("--ledger {}", shown(&url))));
+        Surface::Shell { program: "once".to_owned(), options, once: None }
+    }
+
+    /// The option with which a command in any folder has the same policy, if it would not find it itself.
+    pub(crate) fn policy_option(&self) -> Option<String> {
+        let file =
+            self.policy_file.as_deref().filter(|_| self.is_projects || self.global.config.is_some())?;
+        let file = std::path::absolute(file).ok().filter(|file| !is_descriptor(file))?;
+        file.to_str().map(|file| format!("--config {}", quoted(file)))
     }
 
     /// The ledger.
@@ -391,6 +402,8 @@ struct PolicyFile {
     text: String,
     /// The user named it, it is in the user's configuration folder, or the user has allowed it.
     trusted: bool,
+    /// It was found in a project, and the user has allowed it.
+    is_projects: bool,
 }
 
 /// The policy file that was named, or the first one found that is trusted. A file from a repository never replaces
@@ -402,7 +415,7 @@ fn read_policy(global: &Global) -> Result<PolicyFile, CommandError> {
     };
     if let Some(file) = global.config.as_deref() {
         let text = read_file(file).map_err(|error| unreadable(file, error))?;
-        return Ok(PolicyFile { file: Some(file.to_owned()), text, trusted: true });
+        return Ok(PolicyFile { file: Some(file.to_owned()), text, trusted: true, is_projects: false });
     }
     let folders = etcetera::choose_base_strategy().ok();
     let user = folders.map(|folders| folders.config_dir().join("onceward/onceward.toml"));
@@ -442,13 +455,13 @@ fn read_policy(global: &Global) -> Result<PolicyFile, CommandError> {
                     shown(&file)
                 ));
             }
-            return Ok(PolicyFile { file: Some(file), text, trusted: true });
+            return Ok(PolicyFile { file: Some(file), text, trusted: true, is_projects: !is_users });
         }
         nearest.get_or_insert((file, text));
     }
     Ok(match nearest {
-        Some((file, text)) => PolicyFile { file: Some(file), text, trusted: false },
-        None => PolicyFile { file: None, text: String::new(), trusted: true },
+        Some((file, text)) => PolicyFile { file: Some(file), text, trusted: false, is_projects: false },
+        None => PolicyFile { file: None, text: String::new(), trusted: true, is_projects: false },
     })
 }
 
