@@ -5,7 +5,7 @@ pub(super) mod compensate;
 mod delivery;
 mod dry_run;
 mod evidence;
-mod family;
+pub(super) mod family;
 pub(crate) mod held;
 pub(crate) mod input;
 pub(crate) mod keeper;

@@ -195,6 +195,7 @@ impl Child<'_> {
         family::adopt_orphans();
         let mut command = Command::new(&self.command[0]);
         command.args(&self.command[1..]).envs(super::environment(attempt));
+        command.envs([family::process_of(&self.environment.name_of(attempt.operation()))]);
         let parent = i32::try_from(std::process::id()).unwrap_or_default();
         let witness = lookup::program_of(self.command)
             .and_then(|program| onceward::witness_variable(parent, &super::token(attempt), &program));
