@@ -217,8 +217,8 @@ pub(crate) fn surface(tool: &str, globals: &Globals, policy: &Policy) -> Surface
     }
 }
 
-/// The tool itself shows and settles its operations. Its commands name the ledger where only a flag has named it, or where
-/// the variable is right only in this folder; a URL with a password is not repeated.
+/// The tool itself shows and settles its operations. Its commands name the ledger where only a flag has named it, or
+/// where the variable is right only in this folder; a URL with a password is not repeated.
 fn shell(tool: &str, globals: &Globals, policy: &Policy) -> Surface {
     let by_environment = |setting| std::env::var(crate::output::variable(tool, setting)).ok();
     let ledger = globals.ledger.as_deref().filter(|url| text::masked(url) == *url);

@@ -502,8 +502,8 @@ fn note_dependence(file: &Path, text: &str) {
     }
 }
 
-/// Refuses to go on without the settings of a file that was allowed: in another ledger, or under another key, what was
-/// done or is in doubt would not be found, and would run again.
+/// Refuses to continue without the settings of a file that was allowed: in another ledger, or under another key, what
+/// was done or is in doubt would not be found, and would run again.
 fn refuse_lost_trust(file: &Path, why: &str, remedy: &str) -> Result<(), CommandError> {
     if !Mark::of_place(file).is_some_and(|place| place.is_set()) {
         return Ok(());
@@ -511,8 +511,8 @@ fn refuse_lost_trust(file: &Path, why: &str, remedy: &str) -> Result<(), Command
     let shown = shown(file);
     let remedy = remedy.replace("FILE", &quoted(&shown));
     Err(CommandError::invalid(format!(
-        "{shown} was allowed and {why}. Without its settings, calls could go to another ledger or get other keys, and run \
-         again, so nothing was run. {remedy} run `once config deny {}` to go on without it",
+        "{shown} was allowed and {why}. Without its settings, calls could use another ledger or other keys, and run \
+         again, so nothing was run. {remedy} run `once config deny {}` to continue without it",
         quoted(&shown)
     )))
 }

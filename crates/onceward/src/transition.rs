@@ -294,8 +294,8 @@ fn restored(fence: &Fence) -> Outcome {
     )))
 }
 
-/// A record that a restore may have taken back to an earlier state, as it counts since then: in doubt. It has the version
-/// of the stored one, because nothing is written.
+/// A record that a restore may have taken back to an earlier state, as it counts since then: in doubt. It has the
+/// version of the stored one, because nothing is written.
 #[must_use]
 pub fn outdated(record: &Record, fence: &Fence) -> Record {
     let mut seen = Record { state: State::InDoubt, outcome: Some(restored(fence)), ..record.clone() };

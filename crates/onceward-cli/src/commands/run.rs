@@ -194,7 +194,7 @@ fn call(context: &Context, args: &RunArgs, show: respond::Show<'_>) -> Ended {
 /// refused for another reason, or if a process of the attempt is still running.
 fn run_again(ledger: &Blocking, intent: &Intent) -> Result<(), CommandError> {
     // After a restore, the doubt about an operation that the ledger does not know must be there to be settled.
-    ledger.wait_for(ledger.ledger().note_lost(intent))?;
+    ledger.note_lost(intent)?;
     let plan = ledger.plan(intent)?;
     let (Decision::Refuse(Refusal::InDoubt) | Decision::Probe, Some(record)) = (plan.decision, plan.record)
     else {

@@ -85,7 +85,7 @@ impl Family {
     }
 }
 
-/// A process of an attempt of this operation that still runs, whoever its parent is now. A process may close the
+/// A process of an attempt of this operation that still runs, also if its parent has ended. A process may close the
 /// descriptors that it inherited, and with them the attempt's lock, but it keeps its environment.
 pub(in crate::commands) fn still_running(operation: &str) -> Option<i32> {
     let own = i32::try_from(std::process::id()).unwrap_or_default();

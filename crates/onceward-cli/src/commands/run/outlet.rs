@@ -1,5 +1,5 @@
-//! The command's output on its way to this process's own stdout and stderr. A thread of its own writes it: a reader that
-//! does not read must delay the command, and not the record of its end.
+//! The command's output on its way to this process's own stdout and stderr. A thread of its own writes it: a reader
+//! that does not read must delay the command, and not the record of its end.
 
 use std::collections::VecDeque;
 use std::fs::File;
