@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 use crate::entry::Facts;
 use crate::session::quoted;
 
-pub(crate) use argument::input_schema;
+pub(crate) use argument::{input_schema, is_list};
 pub(crate) use leaf::{Given, Leaf, subcommands};
 
 /// How dangerous a command is.

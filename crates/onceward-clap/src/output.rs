@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use nix::unistd::{Pid, getppid};
+use onceward::Answer;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
@@ -189,9 +190,18 @@ impl Output {
         self.stdout.bytes(format!("{}\n", onceward::text::json(&text)).as_bytes())
     }
 
+    /// Shows an outer `once run` that this is the answer of the program that it started, and not of one behind it.
+    fn witness(&self) -> Option<String> {
+        let variable = std::env::var(onceward::WITNESS).ok()?;
+        let program = std::env::current_exe().ok()?;
+        onceward::witness_token(&variable, self.parent.as_raw(), &program).map(str::to_owned)
+    }
+
     fn json(&self, envelope: &Envelope, items_emitted: Option<u64>) -> io::Result<()> {
         match self.format {
-            EnvelopeFormat::Contract => self.document(&envelope.answer),
+            EnvelopeFormat::Contract => {
+                self.document(&Answer { witness: self.witness(), ..envelope.answer.clone() })
+            }
             EnvelopeFormat::Strict => {
                 let meta = Meta {
                     exit_code: envelope.exit,

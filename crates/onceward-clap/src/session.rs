@@ -217,17 +217,19 @@ pub(crate) fn surface(tool: &str, globals: &Globals, policy: &Policy) -> Surface
     }
 }
 
-/// The tool itself shows and settles its operations. Its commands name the ledger where only a flag has named it; a URL
-/// with a password is not repeated.
+/// The tool itself shows and settles its operations. Its commands name the ledger where only a flag has named it, or
+/// where the variable is right only in this folder; a URL with a password is not repeated.
 fn shell(tool: &str, globals: &Globals, policy: &Policy) -> Surface {
     let by_environment = |setting| std::env::var(crate::output::variable(tool, setting)).ok();
     let ledger = globals.ledger.as_deref().filter(|url| text::masked(url) == *url);
     let variable = by_environment("LEDGER").filter(|url| globals.ledger.as_ref() == Some(url));
-    let ledger = ledger.filter(|_| variable.is_none());
-    let policy_file = globals.policy.as_deref().map(|file| file.display().to_string());
+    let ledger = ledger.map(from_any_folder).filter(|url| variable.as_ref() != Some(url));
+    let policy_file = globals.policy.as_deref();
+    let policy_file = policy_file.map(|file| std::path::absolute(file).unwrap_or_else(|_| file.to_owned()));
+    let policy_file = policy_file.map(|file| file.display().to_string());
     let policy_file = policy_file.filter(|file| by_environment("POLICY").as_ref() != Some(file));
     let mut options = Vec::new();
-    options.extend(ledger.map(|url| format!("--ledger {}", quoted(url))));
+    options.extend(ledger.map(|url| format!("--ledger {}", quoted(&url))));
     options.extend(policy_file.map(|file| format!("--policy {}", quoted(&file))));
     let url = globals.ledger.as_deref().or(policy.ledger_url());
     let shown = match url {

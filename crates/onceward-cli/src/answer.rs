@@ -34,6 +34,19 @@ pub(crate) fn json(document: &impl Serialize) {
     }
 }
 
+/// Prints an answer in the envelope, with its witness: an outer `once run` believes only the program that it started.
+pub(crate) fn envelope(answer: &Answer) {
+    json(&witnessed(answer));
+}
+
+fn witnessed(answer: &Answer) -> Answer {
+    let variable = std::env::var(onceward::WITNESS).ok();
+    let token = variable.zip(std::env::current_exe().ok()).and_then(|(variable, program)| {
+        onceward::witness_token(&variable, nix::unistd::getppid().as_raw(), &program).map(str::to_owned)
+    });
+    Answer { witness: token, ..answer.clone() }
+}
+
 /// Prints a message for the person or agent that reads stderr.
 pub(crate) fn talk(text: &str) {
     drop(writeln!(anstream::stderr(), "{}", plain::coloured(text)));
@@ -55,8 +68,8 @@ pub(crate) fn stored(out: &mut (impl Write + IsTerminal), bytes: &[u8]) -> std::
 }
 
 /// Prints an answer as JSON; calls `unread` if it cannot be written.
-pub(crate) fn json_to(document: &impl Serialize, unread: impl FnOnce()) {
-    let text = serde_json::to_string(document).unwrap_or_default();
+pub(crate) fn envelope_to(answer: &Answer, unread: impl FnOnce()) {
+    let text = serde_json::to_string(&witnessed(answer)).unwrap_or_default();
     let mut out = std::io::stdout();
     if writeln!(out, "{}", plain::json(&text)).and_then(|()| out.flush()).is_err() {
         unread();
@@ -82,7 +95,7 @@ pub(crate) fn success_with(
     text: impl FnOnce() -> String,
 ) {
     if json_wanted {
-        json(&Answer { data: raw(document), warnings, ..Answer::plain(effect) });
+        envelope(&Answer { data: raw(document), warnings, ..Answer::plain(effect) });
     } else {
         let text = text();
         if !text.is_empty() {
@@ -101,7 +114,7 @@ pub(crate) fn nothing_to_do(
 ) {
     if json_wanted {
         let data = document.and_then(raw);
-        json(&Answer { data, reason: Some(reason.to_owned()), warnings, ..Answer::plain(effect) });
+        envelope(&Answer { data, reason: Some(reason.to_owned()), warnings, ..Answer::plain(effect) });
     } else {
         data(&format!("{effect}: {}", plain::one_line(reason)));
         warnings.iter().for_each(|warning| talk(&format!("once: warning: {warning}")));
@@ -138,7 +151,7 @@ pub(crate) fn partial(
     text: impl FnOnce() -> String,
 ) {
     if json_wanted {
-        json(&Answer { effect, data: raw(document), ..outside(code, problem) });
+        envelope(&Answer { effect, data: raw(document), ..outside(code, problem) });
     } else {
         data(&text());
     }
@@ -155,7 +168,7 @@ pub(crate) fn error(error: &CommandError, json_wanted: bool, surface: &Surface) 
         CommandError::Outside(message) => outside(Code::Failed, message.clone()),
     };
     if json_wanted {
-        json(&answer);
+        envelope(&answer);
     } else if let Some(view) = &answer.error {
         talk(&error_text(view, answer.ran));
     }
@@ -165,7 +178,7 @@ pub(crate) fn error(error: &CommandError, json_wanted: bool, surface: &Surface) 
 pub(crate) fn held(record: &Record, json_wanted: bool, surface: &Surface) {
     let answer = Answer::held(record, surface);
     if json_wanted {
-        json(&answer);
+        envelope(&answer);
     } else if let Some(reason) = &answer.reason {
         talk(&format!("once: {} [{}]", plain::one_line(reason), record.id));
     }
@@ -176,7 +189,7 @@ pub(crate) fn usage(error: &clap::Error, json_wanted: bool) {
     if json_wanted {
         let message = plain::masked_in(&error.render().to_string()).into_owned();
         let message = message.trim().trim_start_matches("error: ").to_owned();
-        json(&outside(Code::InvalidInput, message));
+        envelope(&outside(Code::InvalidInput, message));
     } else {
         let text = error.render().ansi().to_string();
         drop(write!(anstream::stderr(), "{}", plain::coloured(&plain::masked_in(&text))));

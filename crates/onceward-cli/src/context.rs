@@ -39,13 +39,15 @@ pub(crate) struct Context {
     pub(crate) global: Global,
     pub(crate) policy: Policy,
     pub(crate) policy_file: Option<PathBuf>,
+    /// Whether that file is a project's, and allowed: it is found only in the project's folders.
+    is_projects: bool,
     /// The policy as the file writes it, if the file is not allowed and only its safe settings are used.
     written: Option<Policy>,
 }
 
 impl Context {
     pub(crate) fn new(global: Global) -> Result<Self, CommandError> {
-        let PolicyFile { file: policy_file, text, trusted } = read_policy(global.config.as_deref())?;
+        let PolicyFile { file: policy_file, text, trusted, is_projects } = read_policy(&global)?;
         let policy = Policy::parse(&text).and_then(|policy| {
             policy.check()?;
             policy.check_probes()?;
@@ -56,7 +58,7 @@ impl Context {
             Some(file) if !trusted => (only_what_is_safe(policy.clone(), file, &global), Some(policy)),
             Some(_) | None => (policy, None),
         };
-        Ok(Self { global, policy, policy_file, written })
+        Ok(Self { global, policy, policy_file, is_projects, written })
     }
 
     /// The configuration of `once serve`, checked.
@@ -101,7 +103,7 @@ impl Context {
         }
         if let Some(url) = self.policy.ledger_url() {
             let folder = self.policy_file.as_deref().and_then(Path::parent).unwrap_or(&here);
-            return Ok(absolute(url, folder));
+            return Ok(absolute(url, &here.join(folder)));
         }
         let folders = etcetera::choose_base_strategy().map_err(|_| {
             CommandError::invalid("there is no home folder for the ledger; give --ledger sqlite:PATH")
@@ -135,13 +137,22 @@ impl Context {
         let by_flag = self.global.ledger.is_some() && self.global.ledger != std::env::var("ONCE_LEDGER").ok();
         let url = self.ledger_url().ok().filter(|_| !is_default);
         let url = url.filter(|url| by_flag || !text::has_password(url));
+        // A policy that the caller has named is named again, with its ledger and its probes.
+        let policy = self.global.config.is_some().then(|| self.policy_option()).flatten();
+        let url = url.filter(|_| policy.is_none() || self.global.ledger.is_some());
         let shown = |url: &str| quoted(&text::masked(&text::without_password(url)));
-        let option = |url: String| vec!["--ledger".to_owned(), shown(&url)];
-        Surface::Shell {
-            program: "once".to_owned(),
-            options: url.map(option).unwrap_or_default(),
-            once: None,
-        }
+        let mut options = Vec::new();
+        options.extend(policy);
+        options.extend(url.map(|url| format!("--ledger {}", shown(&url))));
+        Surface::Shell { program: "once".to_owned(), options, once: None }
+    }
+
+    /// The option with which a command in any folder has the same policy, if it would not find it itself.
+    pub(crate) fn policy_option(&self) -> Option<String> {
+        let file =
+            self.policy_file.as_deref().filter(|_| self.is_projects || self.global.config.is_some())?;
+        let file = std::path::absolute(file).ok().filter(|file| !is_descriptor(file))?;
+        file.to_str().map(|file| format!("--config {}", quoted(file)))
     }
 
     /// The ledger.
@@ -399,18 +410,20 @@ struct PolicyFile {
     text: String,
     /// The user named it, it is in the user's configuration folder, or the user has allowed it.
     trusted: bool,
+    /// It was found in a project, and the user has allowed it.
+    is_projects: bool,
 }
 
 /// The policy file that was named, or the first one found that is trusted. A file from a repository never replaces
 /// a policy that the user trusts, because another ledger or weaker rules would let something run again. If there is
 /// no such policy, its safe settings are used.
-fn read_policy(named: Option<&Path>) -> Result<PolicyFile, CommandError> {
+fn read_policy(global: &Global) -> Result<PolicyFile, CommandError> {
     let unreadable = |file: &Path, error| {
         CommandError::invalid(format!("cannot read the policy {}: {error}", file.display()))
     };
-    if let Some(file) = named {
+    if let Some(file) = global.config.as_deref() {
         let text = read_file(file).map_err(|error| unreadable(file, error))?;
-        return Ok(PolicyFile { file: Some(file.to_owned()), text, trusted: true });
+        return Ok(PolicyFile { file: Some(file.to_owned()), text, trusted: true, is_projects: false });
     }
     let folders = etcetera::choose_base_strategy().ok();
     let user = folders.map(|folders| folders.config_dir().join("onceward/onceward.toml"));
@@ -429,10 +442,19 @@ fn read_policy(named: Option<&Path>) -> Result<PolicyFile, CommandError> {
         }
         let text = match read_file(&file) {
             Ok(text) => text,
-            Err(error) if error.kind() == ErrorKind::NotFound => continue,
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                refuse_lost_trust(&file, "is gone", "Put it back, or")?;
+                continue;
+            }
             Err(error) => return Err(unreadable(&file, error)),
         };
-        if is_users || is_allowed(&file, &text) {
+        let is_allowed = is_allowed(&file, &text);
+        if is_allowed && !is_users {
+            note_dependence(&file, &text);
+        } else if !is_users {
+            refuse_lost_trust(&file, "has changed since", "Read it, then run `once config allow FILE`; or")?;
+        }
+        if is_users || is_allowed {
             if let Some((passed_over, _)) = nearest {
                 answer::talk(&format!(
                     "once: {} was found in this project and is not allowed yet, so {} is used instead. Read it, then \
@@ -441,13 +463,13 @@ fn read_policy(named: Option<&Path>) -> Result<PolicyFile, CommandError> {
                     shown(&file)
                 ));
             }
-            return Ok(PolicyFile { file: Some(file), text, trusted: true });
+            return Ok(PolicyFile { file: Some(file), text, trusted: true, is_projects: !is_users });
         }
         nearest.get_or_insert((file, text));
     }
     Ok(match nearest {
-        Some((file, text)) => PolicyFile { file: Some(file), text, trusted: false },
-        None => PolicyFile { file: None, text: String::new(), trusted: true },
+        Some((file, text)) => PolicyFile { file: Some(file), text, trusted: false, is_projects: false },
+        None => PolicyFile { file: None, text: String::new(), trusted: true, is_projects: false },
     })
 }
 
@@ -477,6 +499,30 @@ fn read_file(file: &Path) -> std::io::Result<String> {
 /// A shell passes `<(command)` as a descriptor of this process.
 fn is_descriptor(file: &Path) -> bool {
     file.starts_with("/dev/fd") || file.starts_with("/proc/self/fd") || file == Path::new("/dev/stdin")
+}
+
+/// Remembers that calls depend on an allowed file, for files that were allowed before this was remembered.
+fn note_dependence(file: &Path, text: &str) {
+    let depends = Policy::parse(text).is_ok_and(|policy| !policy.without_trust().1.is_empty());
+    if let Some(place) = Mark::of_place(file).filter(|place| depends && !place.is_set()) {
+        // If it cannot be written, a change of the file is only reported.
+        drop(place.set());
+    }
+}
+
+/// Refuses to continue without the settings of a file that was allowed: in another ledger, or under another key, what
+/// was done or is in doubt would not be found, and would run again.
+fn refuse_lost_trust(file: &Path, why: &str, remedy: &str) -> Result<(), CommandError> {
+    if !Mark::of_place(file).is_some_and(|place| place.is_set()) {
+        return Ok(());
+    }
+    let shown = shown(file);
+    let remedy = remedy.replace("FILE", &quoted(&shown));
+    Err(CommandError::invalid(format!(
+        "{shown} was allowed and {why}. Without its settings, calls could use another ledger or other keys, and run \
+         again, so nothing was run. {remedy} run `once config deny {}` to continue without it",
+        quoted(&shown)
+    )))
 }
 
 fn is_allowed(file: &Path, text: &str) -> bool {

@@ -2,7 +2,8 @@
 
 use std::process::Command;
 
-use onceward::text;
+use onceward::{OperationId, text};
+use sha2::{Digest, Sha256};
 
 /// The variable that names the ledger.
 const LEDGER: &str = "ONCE_LEDGER";
@@ -25,6 +26,8 @@ pub(crate) enum PassLedger {
 pub(crate) struct Environment {
     ledger: Option<String>,
     removed: Vec<String>,
+    /// Stands for the ledger where its URL must not be seen.
+    mark: String,
 }
 
 impl Environment {
@@ -33,7 +36,7 @@ impl Environment {
     /// without it instead of silently using another ledger.
     pub(crate) fn of(url: Option<&str>, pass: PassLedger) -> Self {
         if pass == PassLedger::Yes {
-            return Self { ledger: url.map(str::to_owned), removed: Vec::new() };
+            return Self { ledger: url.map(str::to_owned), removed: Vec::new(), mark: mark(url) };
         }
         let inherited = std::env::var(LEDGER).ok();
         let named = [url, inherited.as_deref()].into_iter().flatten().flat_map(secret_variables);
@@ -43,7 +46,13 @@ impl Environment {
             removed.push("PGPASSWORD".to_owned());
         }
         let ledger = inherited.filter(|url| text::has_password(url));
-        Self { ledger: ledger.map(|url| text::without_password(&url).into_owned()), removed }
+        let ledger = ledger.map(|url| text::without_password(&url).into_owned());
+        Self { ledger, removed, mark: mark(url) }
+    }
+
+    /// An operation among those of all ledgers: two ledgers may have the same id.
+    pub(crate) fn name_of(&self, operation: &OperationId) -> String {
+        format!("{operation}@{}", self.mark)
     }
 
     /// The variables that a command does not get.
@@ -60,6 +69,13 @@ impl Environment {
             command.env(LEDGER, url);
         }
     }
+}
+
+/// The same for every URL of a ledger that differs only in its options or its password.
+fn mark(url: Option<&str>) -> String {
+    let url = text::without_password(url.unwrap_or_default());
+    let place = url.split_once('?').map_or(&*url, |(place, _)| place);
+    data_encoding::HEXLOWER.encode(&Sha256::digest(place)[..8])
 }
 
 /// The variables that hold the password or the token of a URL. Their names may be percent-encoded there.

@@ -12,12 +12,23 @@ pub(crate) struct Mark(PathBuf);
 impl Mark {
     /// The mark of a file with this content, or `None` if there is no home folder for marks.
     pub(crate) fn of(file: &Path, content: &str) -> Option<Self> {
-        let place = file.canonicalize().ok()?;
+        Self::named("", &file.canonicalize().ok()?, content)
+    }
+
+    /// The mark that a file at this place was allowed, whatever it contained, and that something depends on it: without
+    /// its settings, calls would go to another ledger or get other keys, and run again. The file may be gone.
+    pub(crate) fn of_place(file: &Path) -> Option<Self> {
+        let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let folder = folder.unwrap_or(Path::new(".")).canonicalize().ok()?;
+        Self::named("place-", &folder.join(file.file_name()?), "")
+    }
+
+    fn named(prefix: &str, place: &Path, content: &str) -> Option<Self> {
         let mut hash = Sha256::new();
         hash.update(place.as_os_str().as_encoded_bytes());
         hash.update([0]);
         hash.update(content);
-        let name = data_encoding::HEXLOWER.encode(&hash.finalize());
+        let name = format!("{prefix}{}", data_encoding::HEXLOWER.encode(&hash.finalize()));
         let folders = etcetera::choose_base_strategy().ok()?;
         Some(Self(folders.data_dir().join("onceward").join("allowed").join(name)))
     }

@@ -55,6 +55,10 @@ pub struct Answer {
     pub error: Option<ErrorView>,
     /// Additional warnings.
     pub warnings: Vec<String>,
+    /// The token that proves to `once run` that this is the answer of the program that it started.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(ignore))]
+    pub witness: Option<String>,
 }
 
 /// An operation, as shown to callers.
@@ -205,6 +209,7 @@ impl Answer {
             data: None,
             error: None,
             warnings: Vec::new(),
+            witness: None,
         }
     }
 

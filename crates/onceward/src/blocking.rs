@@ -161,6 +161,7 @@ impl Blocking {
 
 blocking! {
     plan(intent: &Intent) -> Plan;
+    note_lost(intent: &Intent) -> ();
     in_branch(intent: Intent, point: &BranchPoint) -> Intent;
     branch_point(scope: &str) -> Option<BranchPoint>;
     preview_in_branch(intent: Intent, point: &BranchPoint) -> Intent;

@@ -275,6 +275,32 @@ impl Ledger {
         fence.covers(found, now_ms).then(|| transition::lost(found, intent, fence, now_ms))
     }
 
+    /// A stored record as it counts since a restore: in doubt, if it may be outdated, even though no call has recorded
+    /// that yet. Everything that reads records sees them like this.
+    pub(crate) fn through_fence(&self, record: Record) -> Record {
+        match self.store.identity().fence.as_ref() {
+            // The event of a webhook keeps its content while it is staged. It is not an attempt at anything.
+            _ if record.is_alias() || (record.state == State::Staged && record.outcome.is_some()) => record,
+            Some(fence) if fence.covers(Some(&record), self.now_ms()) => transition::outdated(&record, fence),
+            Some(_) | None => record,
+        }
+    }
+
+    /// Records the doubt about an operation that may have happened during the time that a restore lost, if there is
+    /// one, so that it can be settled.
+    ///
+    /// # Errors
+    /// When the ledger cannot be read or written.
+    pub async fn note_lost(&self, intent: &Intent) -> Result<(), Error> {
+        let intent = &self.keyed_form(intent);
+        let found = self.store.load(&intent.id).await?;
+        if let Some(lost) = self.doubt_after_restore(found.as_deref(), intent, self.now_ms()) {
+            // After a conflict another caller has recorded it.
+            self.store.swap(found.map(|found| found.version), lost, self.mode).await?;
+        }
+        Ok(())
+    }
+
     pub(crate) async fn begin_with(
         &self,
         intent: &Intent,

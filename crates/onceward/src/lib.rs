@@ -30,7 +30,7 @@
 //! - `ledger`: begin, execute, finish, and the administration of records. `blocking`: the same without a runtime.
 //! - [`atomic`]: record and effect in one transaction. `answer`, `next_step`, `error`, `invalid`, `time`: what callers
 //!   receive.
-//! - [`text`]: makes stored text safe to print.
+//! - [`text`]: makes stored text safe to print. `witness`: which program an envelope speaks for.
 //!
 //! This crate does no I/O and reads no clock, environment or randomness: the store supplies time and tokens.
 //!
@@ -58,6 +58,7 @@ mod settlement;
 pub mod sealed;
 mod memory;
 mod watchers;
+mod witness;
 mod ledger;
 mod undo;
 pub mod atomic;
@@ -127,3 +128,4 @@ pub use time::{rfc3339, span_in_words};
 pub use told::Told;
 pub use undo::{EffectNow, Reversal, UndoLine, UndoOutcome, UndoReport, UndoResult, UndoStep, sort_for_undo};
 pub use watchers::Watchers;
+pub use witness::{WITNESS, witness_token, witness_variable};

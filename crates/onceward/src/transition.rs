@@ -285,25 +285,38 @@ fn further_attempt(before: &Record, intent: &Intent, now_ms: i64) -> Record {
     record
 }
 
-/// The record of an operation that may have happened during the time that a restore lost: it is in doubt.
-#[must_use]
-pub fn lost(found: Option<&Record>, intent: &Intent, fence: &Fence, now_ms: i64) -> Record {
-    let reason = format!(
+/// Why an operation is in doubt after a restore.
+fn restored(fence: &Fence) -> Outcome {
+    Outcome::because(Some(format!(
         "the ledger was restored at {} from a backup of {}, and what happened in between is not known",
         crate::time::rfc3339(fence.restored_ms),
         crate::time::rfc3339(fence.lost_from_ms)
-    );
-    let outcome = Outcome::because(Some(reason));
+    )))
+}
+
+/// A record that a restore may have taken back to an earlier state, as it counts since then: in doubt. It has the
+/// version of the stored one, because nothing is written.
+#[must_use]
+pub fn outdated(record: &Record, fence: &Fence) -> Record {
+    let mut seen = Record { state: State::InDoubt, outcome: Some(restored(fence)), ..record.clone() };
+    // An attempt of a held operation may be among what was lost.
+    seen.attempt = seen.attempt.max(seen.detail.attempts_before + 1);
+    seen.detail.quarantine_until_ms = Some(later(fence.restored_ms, seen.detail.quarantine_ms));
+    seen
+}
+
+/// The record of an operation that may have happened during the time that a restore lost: it is in doubt.
+#[must_use]
+pub fn lost(found: Option<&Record>, intent: &Intent, fence: &Fence, now_ms: i64) -> Record {
     // A request sent before the restore may still be in flight.
     let quarantine_until_ms = Some(later(now_ms, intent.terms.quarantine_ms));
     if let Some(record) = found {
-        let mut next = Record { outcome: Some(outcome), ..record.next(State::InDoubt, now_ms) };
-        // An attempt of a held operation may be among what was lost.
-        next.attempt = next.attempt.max(next.detail.attempts_before + 1);
+        let seen = outdated(record, fence);
+        let mut next = Record { outcome: seen.outcome.clone(), ..seen.next(State::InDoubt, now_ms) };
         next.detail.quarantine_until_ms = quarantine_until_ms;
         return next;
     }
-    let mut record = Record { attempt: 1, outcome: Some(outcome), ..stage(intent, now_ms) };
+    let mut record = Record { attempt: 1, outcome: Some(restored(fence)), ..stage(intent, now_ms) };
     record.state = State::InDoubt;
     record.detail.quarantine_until_ms = quarantine_until_ms;
     if intent.terms.class == crate::Class::Keyed {

@@ -93,6 +93,64 @@ fn what_is_done_in_the_backup_is_replayed_and_what_failed_there_is_in_doubt() {
 }
 
 #[test]
+fn everything_that_reads_sees_the_doubt_before_a_call_records_it() {
+    let restored = Restored::new();
+    let failed = pay().key("failed");
+    let run =
+        restored.before.run(failed.clone(), |_| async { Err(onceward::Failure::no_effect("declined")) });
+    pollster::block_on(run).expect_err("it failed");
+    let staged = restored.before.intent(pay().key("staged")).expect("a valid operation");
+    pollster::block_on(restored.before.stage(&staged)).expect("it is staged");
+    let running = restored.before.intent(pay().key("running")).expect("a valid operation");
+    let begun = pollster::block_on(restored.before.begin(&running)).expect("it begins");
+    drop(begun);
+    let done = restored.before.run(pay(), |attempt| async move { Ok(attempt.dispatch()?.created(&1)) });
+    pollster::block_on(done).expect("it is done");
+
+    let bench = restored.restore();
+    let ledger = bench.ledger.ledger();
+    let doubtful = onceward::Filter { states: vec![State::InDoubt], limit: 9, ..onceward::Filter::default() };
+    let mut listed: Vec<String> = bench
+        .wait(ledger.list(&doubtful))
+        .expect("it can be read")
+        .into_iter()
+        .map(|(listed, state)| format!("{} {state} {}", listed.record.key.text, listed.record.state))
+        .collect();
+    listed.sort();
+    assert_eq!(listed, ["failed", "running", "staged"].map(|key| format!("{key} in_doubt in_doubt")));
+    for others in [State::Failed, State::Staged, State::Running] {
+        let filter = onceward::Filter { states: vec![others], limit: 9, ..onceward::Filter::default() };
+        assert!(bench.wait(ledger.list(&filter)).expect("it can be read").is_empty(), "{others}");
+    }
+    let totals = bench.wait(ledger.totals(&onceward::Filter::default())).expect("it can be read");
+    assert_eq!(totals, [(State::Done, 1), (State::InDoubt, 3)].into());
+    let id = bench.wait(ledger.lookup("failed", None, 9)).expect("it can be read")[0].record.id.clone();
+    let (record, state) = bench.wait(ledger.wait(&id, 0)).expect("it can be read");
+    assert_eq!((state, record.happened()), (State::InDoubt, Happened::Unknown));
+    assert!(record.reason().is_some_and(|reason| reason.contains("restored")), "{:?}", record.reason());
+    let settlement = bench.wait(ledger.settlement(&record.scope)).expect("it can be read");
+    assert!(settlement.sums.in_words().contains("3 in doubt"), "{}", settlement.sums.in_words());
+
+    // What is seen can be settled, and is then as it was settled.
+    let outcome = onceward::Outcome::because(Some("it is in the books".to_owned()));
+    bench.wait(ledger.settle(&id, onceward::Verdict::Done, outcome)).expect("it is in doubt");
+    assert!(bench.ask(&failed).expect("it is done").replayed());
+}
+
+#[test]
+fn a_lost_operation_can_be_settled_before_it_is_called() {
+    let bench = Restored::new().restore();
+    let intent = bench.ledger.intent(pay()).expect("a valid operation");
+    let outcome = || onceward::Outcome::because(None);
+    let ledger = bench.ledger.ledger();
+    bench.wait(ledger.settle(&intent.id, onceward::Verdict::Failed, outcome())).expect_err("it is not known");
+    bench.wait(ledger.note_lost(&intent)).expect("it is written");
+    bench.wait(ledger.settle(&intent.id, onceward::Verdict::Failed, outcome())).expect("it is in doubt");
+    bench.wait(ledger.note_lost(&intent)).expect("there is nothing to write");
+    assert!(!bench.run(&pay()).expect("it runs").replayed());
+}
+
+#[test]
 fn after_its_time_the_fence_stops_nothing_new() {
     let bench = Restored::new().restore();
     bench.clock.advance(86_400_000);

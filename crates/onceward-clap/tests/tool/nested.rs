@@ -13,6 +13,7 @@ tests![
     help_and_mistakes_are_told_at_every_level,
     programs_see_every_subcommand,
     each_subcommand_is_a_tool_with_a_complete_schema,
+    a_flag_that_is_not_a_boolean_is_refused_and_nothing_runs,
     what_cannot_be_described_is_refused,
 ];
 
@@ -294,6 +295,29 @@ fn each_subcommand_is_a_tool_with_a_complete_schema() {
     assert_eq!(result(3)["data"], "b: --dry-run true 2");
     assert_eq!(result(4)["data"], "b: --dry-run true 2\n");
     assert_eq!(answers[5]["error"]["code"], -32602, "alone it cannot be called");
+}
+
+fn a_flag_that_is_not_a_boolean_is_refused_and_nothing_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    let create = |dry_run: Value| call("order-create", &json!({"name": "n", "dry_run": dry_run}));
+    for odd in [
+        json!(1),
+        json!(1.0),
+        json!("1"),
+        json!("yes"),
+        json!("on"),
+        json!("True"),
+        json!("true"),
+        json!([1]),
+    ] {
+        let answers = mcp("nested", folder.path(), &[create(odd.clone()), call("look-last", &json!({}))]);
+        assert_eq!(answers[0]["error"]["code"], -32602, "{odd}: {}", answers[0]);
+        assert_eq!(answers[1]["result"]["structuredContent"]["data"], "", "{odd}: {}", answers[1]);
+    }
+    let listed = call("order-create", &json!({"name": ["n"]}));
+    assert_eq!(mcp("nested", folder.path(), &[listed])[0]["error"]["code"], -32602);
+    let real = mcp("nested", folder.path(), &[create(json!(null))]);
+    assert_eq!(real[0]["result"]["structuredContent"]["effect"], "created");
 }
 
 fn what_cannot_be_described_is_refused() {

@@ -29,11 +29,21 @@ pub(super) fn run(named: Option<&Path>, wish: Wish, dry: DryRunArgs, json: bool)
             file.display()
         )));
     }
+    let place = Mark::of_place(&file);
+    if wish == Wish::Deny && !file.exists() && place.as_ref().is_some_and(Mark::is_set) {
+        if !dry.dry_run {
+            place.map_or(Ok(false), |place| place.clear()).map_err(cannot_remember)?;
+        }
+        let (effect, done) =
+            if dry.dry_run { ("would_delete", "would_delete") } else { ("deleted", "no longer allowed:") };
+        answer::success(json, effect, &file.display().to_string(), || format!("{done} {}", file.display()));
+        return Ok(ExitCode::SUCCESS);
+    }
     let unreadable =
         |error: std::io::Error| CommandError::invalid(format!("cannot read {}: {error}", file.display()));
     let text = std::fs::read_to_string(&file).map_err(unreadable)?;
-    onceward::Policy::parse(&text)
-        .and_then(|policy| policy.check())
+    let policy = onceward::Policy::parse(&text)
+        .and_then(|policy| policy.check().map(|()| policy))
         .map_err(|invalid| CommandError::invalid(format!("{}: {invalid}", file.display())))?;
     let mark = Mark::of(&file, &text).ok_or_else(|| {
         CommandError::invalid("there is no home folder to remember it in; give --config FILE instead")
@@ -51,11 +61,20 @@ pub(super) fn run(named: Option<&Path>, wish: Wish, dry: DryRunArgs, json: bool)
     };
     if !dry.dry_run {
         let written = if wanted { mark.set() } else { mark.clear() };
-        written.map_err(|error| CommandError::Outside(format!("cannot remember it: {error}")))?;
+        written.map_err(cannot_remember)?;
+        // Denied, or without settings that need trust, nothing depends on it any more.
+        let depends = wanted && !policy.without_trust().1.is_empty();
+        let noted = place.map_or(Ok(false), |place| if depends { place.set() } else { place.clear() });
+        noted.map_err(cannot_remember)?;
     }
     let (effect, done) = if dry.dry_run { (would, would) } else { (effect, done) };
     answer::success(json, effect, &file.display().to_string(), || format!("{done} {}", file.display()));
     Ok(ExitCode::SUCCESS)
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "map_err passes it on")]
+fn cannot_remember(error: std::io::Error) -> CommandError {
+    CommandError::Outside(format!("cannot remember it: {error}"))
 }
 
 fn nearest() -> Option<PathBuf> {

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use onceward::{Effect, Outcome, ProbeAnswer, Record, Verification};
 use serde_json::Value;
 
+use super::run::family;
 use crate::environment::Environment;
 
 /// The exit code that means "no". A crash does not produce it by accident.
@@ -51,7 +52,12 @@ pub(crate) fn probe(question: &Question, record: &Record, environment: &Environm
             reason: Some("the probe says that it happened; the output of the attempt is lost".to_owned()),
             ..Outcome::with_effect(Effect::Updated)
         }),
-        QuestionReply::No => ProbeAnswer::No,
+        QuestionReply::No => match family::still_running(&environment.name_of(&record.id)) {
+            None => ProbeAnswer::No,
+            Some(pid) => ProbeAnswer::CannotTell(format!(
+                "the probe says no, but a process of the command still runs (process id {pid})"
+            )),
+        },
         QuestionReply::Nothing(why) => ProbeAnswer::CannotTell(format!("the probe {why}")),
     }
 }

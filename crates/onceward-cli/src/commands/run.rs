@@ -5,11 +5,12 @@ pub(super) mod compensate;
 mod delivery;
 mod dry_run;
 mod evidence;
-mod family;
+pub(super) mod family;
 pub(crate) mod held;
 pub(crate) mod input;
 pub(crate) mod keeper;
 mod lookup;
+mod outlet;
 mod preflight;
 pub(crate) mod recording;
 mod respond;
@@ -18,6 +19,7 @@ mod stdin;
 
 use std::ffi::OsString;
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::Args;
 use onceward::{
@@ -141,6 +143,8 @@ fn call(context: &Context, args: &RunArgs, show: respond::Show<'_>) -> Ended {
 /// Records the caller's statement that an attempt in doubt did not happen. Settles nothing if the call would be
 /// refused for another reason, or if a process of the attempt is still running.
 fn run_again(ledger: &Blocking, intent: &Intent) -> Result<(), CommandError> {
+    // After a restore, the doubt about an operation that the ledger does not know must be there to be settled.
+    ledger.note_lost(intent)?;
     let plan = ledger.plan(intent)?;
     let (Decision::Refuse(Refusal::InDoubt) | Decision::Probe, Some(record)) = (plan.decision, plan.record)
     else {
@@ -198,7 +202,7 @@ impl Run<'_> {
             });
         }
         let judge = Judge::new(&self.context.policy, settings, self.command);
-        self.ledger.run_call(call, |attempt| {
+        let result = self.ledger.run_call(call, |attempt| {
             let child = Child {
                 command: self.command,
                 stdin: self.stdin,
@@ -212,8 +216,11 @@ impl Run<'_> {
             };
             let sent = attempt.dispatch()?;
             (self.begins)();
-            judge.ending(child.run(&attempt, self.ledger, delivery), sent)
-        })
+            judge.ending(child.run(&attempt, self.ledger, delivery), sent, &token(&attempt))
+        });
+        child::outcome_is_recorded();
+        delivery.finish_output((settings.timeout_ms > 0).then(|| Duration::from_millis(settings.timeout_ms)));
+        result
     }
 }
 
@@ -309,6 +316,11 @@ impl RunArgs {
 /// A command line, as a shell reads it back.
 pub(crate) fn line(command: &[OsString]) -> String {
     command.iter().map(|word| quoted(&word.to_string_lossy())).collect::<Vec<_>>().join(" ")
+}
+
+/// What the program of an attempt prints in its envelope, if it is the one that was started.
+fn token(attempt: &Attempt) -> String {
+    format!("{}/{}", attempt.operation(), attempt.number())
 }
 
 /// Variables that describe the attempt, so that the command can pass the key on.

@@ -421,3 +421,38 @@ fn config_check_refuses_an_address_that_every_machine_reaches_without_a_token() 
     bench.write("local.toml", "[serve]\nlisten = [\"127.0.0.1:6270\"]\n");
     bench.once(&["config", "check", "local.toml"]).exits(0);
 }
+
+#[test]
+fn an_allowed_policy_that_changes_does_not_change_the_ledger() {
+    let bench = Bench::new();
+    let project =
+        |line: &str| bench.shell(&format!("unset ONCE_LEDGER; mkdir -p project; cd project; {line}"));
+    let policy = |text: &str| std::fs::write(bench.path("project/onceward.toml"), text).unwrap();
+    project("true").exits(0);
+    policy("[ledger]\nurl = \"sqlite:own.db\"\n");
+    project("once config allow").exits(0);
+    let pay = "once run --key a -- sh -c 'echo ran >> ../runs'";
+    project(pay).exits(0);
+    policy("# edited\n[ledger]\nurl = \"sqlite:own.db\"\n");
+    for line in [pay, "once ls"] {
+        let said = project(line).exits(2).err();
+        assert!(said.contains("has changed since") && said.contains("once config allow"), "{said}");
+    }
+    let fix = project(pay).err();
+    let fix = fix.split('`').nth(1).unwrap().to_owned();
+    // Another folder is not affected.
+    bench.shell(pay.replace("../runs", "other").as_str()).exits(0);
+    project(&fix).exits(0);
+    project(pay).exits(0);
+    assert_eq!(bench.runs(), 1, "it is found in its own ledger");
+    std::fs::remove_file(bench.path("project/onceward.toml")).unwrap();
+    assert!(project(pay).exits(2).err().contains("is gone"));
+    project("once config deny onceward.toml").exits(0);
+    project(pay).exits(0);
+    assert_eq!(bench.runs(), 2, "as the user said");
+    // Only settings that need trust are missed.
+    policy("[defaults]\nattempts = 2\n");
+    project("once config allow").exits(0);
+    policy("[defaults]\nattempts = 1\n");
+    project("once ls").exits(0);
+}

@@ -344,3 +344,25 @@ fn a_person_settles_a_doubt_while_a_process_that_it_left_behind_runs() {
     let pid: i32 = std::fs::read_to_string(bench.path("pid")).unwrap().trim().parse().unwrap();
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL).unwrap();
 }
+
+#[test]
+fn what_a_restore_puts_in_doubt_is_seen_and_can_be_settled_at_once() {
+    let bench = Bench::new();
+    let pay = |key: &str| format!("once run --key {key} --fail-exit 3 -- sh -c 'echo ran >> runs; exit 3'");
+    bench.shell(&pay("failed")).exits(3);
+    bench.shell("once run --key held --hold approve -- sh -c 'echo ran >> runs'").exits(0);
+    bench.once(&["restored", "--at", "1h"]).exits(0);
+    let listed = bench.json(&["ls", "--state", "in_doubt"]);
+    assert_eq!(listed["data"].as_array().unwrap().len(), 2, "{listed}");
+    assert!(bench.once(&["show", "failed"]).exits(0).out().contains("in_doubt"));
+    assert_eq!(bench.once(&["wait", "failed"]).exit, 79);
+    assert!(bench.once(&["held"]).exits(0).out().contains("nothing"), "it may have been released since");
+    bench.shell(&pay("failed")).exits(79);
+    assert_eq!(bench.runs(), 1);
+    // The caller's word counts on the first call, also about an operation that the ledger does not know.
+    for key in ["held", "lost"] {
+        let before = bench.runs();
+        bench.shell(&format!("once run --key {key} --again -- sh -c 'echo ran >> runs'")).exits(0);
+        assert_eq!(bench.runs() - before, 1, "{key}");
+    }
+}

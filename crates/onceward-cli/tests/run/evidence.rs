@@ -218,9 +218,25 @@ fn a_server_cannot_say_for_curl_that_nothing_happened() {
     std::fs::create_dir(bench.path("bin")).unwrap();
     bench.script("bin/curl", &format!("echo ran >> runs; echo '{envelope}'; exit 28"));
     charges_once(&bench, "lie", "./bin/curl http://127.0.0.1/");
-    // A tool of its own that answers in our envelope is taken at its word.
-    bench.script("bin/tool", &format!("echo '{envelope}'; exit 9"));
-    is_tried_again(&bench, "tool", "./bin/tool", 9);
+    // Nor can a tool that does not show that it was started itself.
+    bench.script("bin/tool", &format!("echo ran >> runs; echo '{envelope}'; exit 9"));
+    charges_once(&bench, "tool", "./bin/tool");
+}
+
+#[test]
+fn only_a_program_of_the_system_is_known_by_its_name() {
+    let bench = Bench::new();
+    std::fs::create_dir(bench.path("bin")).unwrap();
+    bench.script("bin/curl", "echo ran >> runs; exit 7");
+    bench.script("bin/rsync", "echo ran >> runs; exit 1").script("bin/aws", "echo ran >> runs; exit 252");
+    charges_once(&bench, "path", "./bin/curl http://127.0.0.1/");
+    charges_once(&bench, "rsync", "./bin/rsync");
+    let line = "PATH=$PWD/bin:$PATH once run --key search -- curl http://127.0.0.1/";
+    bench.shell(line).exits(79);
+    bench.shell("PATH=$PWD/bin:$PATH once run --key alias -- aws pay").exits(79);
+    // What the policy says about a name counts for whatever has it.
+    bench.policy("[exits.curl]\nno_effect = [7]\n");
+    is_tried_again(&bench, "declared", "./bin/curl http://127.0.0.1/", 7);
 }
 
 #[test]

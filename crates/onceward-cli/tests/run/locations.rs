@@ -106,3 +106,34 @@ fn standard_input_passes_through() {
         "it is no part of the operation"
     );
 }
+
+#[test]
+fn the_next_command_works_in_every_folder() {
+    let bench = Bench::new();
+    for folder in ["a b", "project", "elsewhere"] {
+        std::fs::create_dir(bench.path(folder)).unwrap();
+    }
+    let policy = "[ledger]\nurl = \"sqlite:own.db\"\n[operation.sh]\nprobe = \"exit 0\"\n";
+    bench.write("a b/pol'icy.toml", policy).write("project/onceward.toml", policy);
+    for (folder, setup, call) in [
+        ("a b", "true", "once --config \"pol'icy.toml\" run --key a"),
+        ("a b", "export ONCE_CONFIG=\"pol'icy.toml\"", "once run --key b"),
+        (".", "true", "once --config \"a b/pol'icy.toml\" run --key c"),
+        ("project", "once config allow", "once run --key d"),
+        ("a b", "true", "once --ledger sqlite:rel.db run --key e --probe 'exit 0'"),
+        ("a b", "true", "once --ledger sqlite:rel.db run --key f --probe 'true\nexit 0'"),
+    ] {
+        let said = bench.path("said");
+        let to = said.display();
+        let line =
+            format!("unset ONCE_LEDGER; cd '{folder}'; {setup} >&2; {call} -- sh -c 'exit 1' 2> '{to}'");
+        bench.shell(&line).exits(79);
+        let said = bench.read("said");
+        let next = said.split_once("next: ").unwrap_or_else(|| panic!("{said}")).1;
+        bench.shell(&format!("unset ONCE_LEDGER ONCE_CONFIG; cd elsewhere; {next}")).exits(0);
+    }
+    // What cannot be printed is not offered for pasting.
+    let hidden = "once run --key g --probe \"$(printf 'echo \\033[31m; exit 0')\" -- sh -c 'exit 1'";
+    let said = bench.shell(hidden).exits(79).err();
+    assert!(said.contains("next: make the same call again; it asks the probe"), "{said}");
+}

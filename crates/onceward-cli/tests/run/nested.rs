@@ -7,6 +7,14 @@ use serde_json::json;
 
 use crate::common::{Bench, eventually};
 
+/// What a tool prints to say that nothing happened.
+const ENVELOPE: &str =
+    r#"{"ok":false,"effect":"noop","error":{"code":"FAILED","message":"no","happened":"no"}}"#;
+
+/// The same, with the witness of the program that was started.
+const SPEAKS: &str = r#"set -- $ONCE_WITNESS; [ "$1" = "$PPID" ] && [ "$3" = "$(realpath "$0")" ] &&
+    echo "{\"ok\":false,\"effect\":\"noop\",\"witness\":\"$2\",\"error\":{\"code\":\"FAILED\",\"message\":\"no\",\"happened\":\"no\"}}""#;
+
 #[test]
 fn an_inner_doubt_is_a_doubt_at_every_level() {
     let bench = Bench::new();
@@ -53,13 +61,68 @@ fn an_answer_that_nothing_happened_counts_also_with_exit_code_zero() {
     for _ in 0..2 {
         bench.shell(held).exits(79);
     }
-    let envelope = r#"{"ok":false,"effect":"noop","error":{"code":"FAILED","message":"no","happened":"no"}}"#;
-    bench.write("answer", envelope);
-    bench.shell("once --json run --key cat -- cat answer").exits(1);
+    bench.script("tool", &format!("{SPEAKS}; exit 0"));
+    bench.shell("once --json run --key tool -- ./tool").exits(1);
     assert_eq!(bench.state(&bench.newest()), "failed");
-    // A shell may have run something else as well.
+    // A command that only prints such an answer may have run something else as well.
+    bench.write("answer", ENVELOPE);
+    bench.shell("once --json run --key cat -- cat answer").exits(79);
     bench.shell("once --json run --key shell -- sh -c 'cat answer'").exits(79);
     assert_eq!(bench.runs(), 0);
+}
+
+#[test]
+fn a_hold_inside_is_not_a_success_outside() {
+    let bench = Bench::new();
+    for (key, form) in [("text", ""), ("json", "--json "), ("quiet", "--quiet ")] {
+        let flags = if form.starts_with("--json") { (form, "") } else { ("", form) };
+        let inner = format!(
+            "once {}run {}--key in-{key} --hold approve -- sh -c 'echo ran >> runs'",
+            flags.0, flags.1
+        );
+        bench.shell(&format!("once run --key out-{key} -- {inner}")).exits(79);
+        // Where a script is asked for the hold, it is as before.
+        bench.shell(&inner).exits(0);
+    }
+    bench
+        .script("flow.sh", "set -e; once run --key in --hold approve -- sh -c 'echo ran >> runs'; echo done");
+    bench.shell("once run --key flow -- ./flow.sh").exits(79);
+    assert_eq!(bench.runs(), 0);
+}
+
+#[test]
+fn a_script_is_not_believed_for_a_tool_that_it_runs() {
+    let bench = Bench::new();
+    let inner = "once --json run --key inner --fail-exit 3 -- sh -c 'exit 3'";
+    bench.script("flow.sh", &format!("echo ran >> runs; {inner}"));
+    bench.script("exec.sh", &format!("echo ran >> runs; exec {inner}"));
+    bench.script("orphan.sh", &format!("echo ran >> runs; ({inner} &); sleep 0.3; exit 3"));
+    for (number, outer) in
+        ["./flow.sh", "./exec.sh", "./orphan.sh", "env A=b ./exec.sh", "env -u once ./exec.sh"]
+            .iter()
+            .enumerate()
+    {
+        for _ in 0..2 {
+            let answer = bench.shell(&format!("once --json run --key k{number} -- {outer}")).exits(79).json();
+            assert_eq!(answer["happened"], "unknown", "{outer}: {answer}");
+        }
+        assert_eq!(bench.runs(), number + 1, "{outer}");
+    }
+    // Programs that put the tool in their own place leave its word as it is; those that stay in between do not.
+    for (outer, exit) in [("env A=b", 3), ("nice -n 1", 3), ("nohup", 3), ("timeout 20", 79)] {
+        let key = outer.split(' ').next().unwrap();
+        bench.shell(&format!("once --json run --key {key} -- {outer} {inner} 2> /dev/null")).exits(exit);
+    }
+}
+
+#[test]
+fn a_tool_that_sees_no_sense_in_a_retry_is_not_contradicted() {
+    let bench = Bench::new();
+    let shop = shop();
+    let line = format!("once --json run --key a --retries 2 -- {} cancel-order --json 77", shop.display());
+    let answer = bench.shell(&line).json();
+    let told = (&answer["happened"], &answer["error"]["retryable"], &answer["operation"]["attempt"]);
+    assert_eq!(told, (&json!("no"), &json!(false), &json!(1)), "{answer}");
 }
 
 #[test]

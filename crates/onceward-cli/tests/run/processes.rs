@@ -174,3 +174,40 @@ fn a_ledger_that_many_make_at_once_is_one() {
     }
     assert_eq!((bench.runs(), bench.json(&["stats"])["data"]["operations"].as_u64()), (8, Some(8)));
 }
+
+#[test]
+fn a_no_does_not_count_while_a_process_without_the_lock_still_runs() {
+    let bench = Bench::new();
+    // It gives up everything that it inherited but its environment, as a daemon does.
+    bench.write(
+        "act.py",
+        "import subprocess, sys, time, os\n\
+         code = 'import os, time\\nwhile not os.path.exists(\"release\"): time.sleep(0.02)\\n'\\\n\
+         'open(\"runs\", \"a\").write(\"ran\\\\n\")'\n\
+         subprocess.Popen([sys.executable, '-c', code], close_fds=True, start_new_session=True,\n\
+         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)\n\
+         sys.exit(1)\n",
+    );
+    let call = || {
+        bench
+            .shell("once run --key a --quarantine 0s --probe 'grep -q ran runs || exit 10' -- python3 act.py")
+    };
+    call().exits(79);
+    call().exits(79);
+    assert_eq!(bench.runs(), 0);
+    let said = bench.shell("once settle a --probe 'exit 10'");
+    assert!(said.exit != 0 && said.err().contains("still runs"), "{}", said.err());
+    bench.release();
+    eventually("the process acts", || bench.runs() == 1);
+    eventually("the probe finds it", || call().exit == 0);
+    assert_eq!(bench.runs(), 1);
+}
+
+#[test]
+fn a_no_counts_when_all_processes_have_ended() {
+    let bench = Bench::new();
+    let line = "once run --key a --quarantine 0s --probe 'exit 10' -- sh -c 'echo ran >> runs; exit 1'";
+    bench.shell(line).exits(79);
+    bench.shell(line).exits(79);
+    assert_eq!(bench.runs(), 2);
+}

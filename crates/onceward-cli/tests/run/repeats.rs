@@ -50,6 +50,45 @@ fn an_answer_that_was_not_delivered_is_given_again() {
 }
 
 #[test]
+fn a_reader_that_left_before_a_silent_end_did_not_get_the_answer() {
+    for which in ["stdout", "stderr"] {
+        for kind in ["pipe", "socket"] {
+            let bench = Bench::new();
+            let line = &format!("echo out; {HELD}");
+            let mut command = bench.command(&run(&[], line));
+            let reader: std::os::fd::OwnedFd = if kind == "pipe" {
+                let (reader, writer) = std::io::pipe().unwrap();
+                if which == "stdout" {
+                    command.stdout(writer)
+                } else {
+                    command.stderr(writer)
+                };
+                reader.into()
+            } else {
+                let (reader, writer) = std::os::unix::net::UnixStream::pair().unwrap();
+                let writer = std::os::fd::OwnedFd::from(writer);
+                if which == "stdout" {
+                    command.stdout(writer)
+                } else {
+                    command.stderr(writer)
+                };
+                reader.into()
+            };
+            let mut process = command.spawn().unwrap();
+            drop(command);
+            eventually("it runs", || bench.runs() == 1);
+            drop(reader);
+            bench.release();
+            assert!(process.wait().unwrap().success());
+            bench.once(&run(&[], line)).exits(0);
+            assert_eq!(bench.runs(), 1, "{which} {kind}: the same call is a retry");
+            bench.once(&run(&[], line)).exits(0);
+            assert_eq!(bench.runs(), 2, "{which} {kind}: now it was delivered");
+        }
+    }
+}
+
+#[test]
 fn an_answer_to_a_parent_that_is_gone_is_given_again() {
     let bench = Bench::new();
     let line = format!(

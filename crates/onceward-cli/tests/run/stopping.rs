@@ -178,3 +178,70 @@ fn a_process_that_outlives_a_stopped_command_is_a_running_attempt() {
     bench.once(&args).exits(0);
     assert_eq!(bench.runs(), 1);
 }
+
+#[test]
+fn a_reader_that_does_not_read_does_not_keep_the_end_from_being_recorded() {
+    // More than a pipe holds, and then the end.
+    let full = "echo ran >> runs; head -c 100000 /dev/zero; echo late >&2";
+    for (key, flags, signal) in [
+        ("signal", &[][..], Some(Signal::SIGTERM)),
+        ("limit", &["--timeout", "1s"], None),
+        ("json", &["--json"], Some(Signal::SIGTERM)),
+    ] {
+        let bench = Bench::new();
+        let (json, flags) = if flags == ["--json"] { (flags, &[][..]) } else { (&[][..], flags) };
+        let args = [json, &["run", "--key", key], flags, &["--", "sh", "-c", full]].concat();
+        let mut command = bench.command(&args);
+        let (reader, writer) = std::io::pipe().unwrap();
+        command.stdout(writer).stderr(std::process::Stdio::null());
+        let mut process = command.spawn().unwrap();
+        drop(command);
+        eventually("it runs", || bench.runs() == 1);
+        eventually("its end is recorded", || bench.state(&bench.newest()) == "done");
+        match signal {
+            Some(signal) => {
+                eventually("a signal ends it", || {
+                    let pid = Pid::from_raw(i32::try_from(process.id()).unwrap());
+                    kill(pid, signal).unwrap_or_default();
+                    process.try_wait().unwrap().is_some()
+                });
+            }
+            None => eventually("the time limit ends it", || process.try_wait().unwrap().is_some()),
+        }
+        drop(reader);
+        assert_eq!((bench.state(&bench.newest()).as_str(), bench.runs()), ("done", 1), "{key}");
+    }
+}
+
+#[test]
+fn a_command_that_nobody_reads_is_stopped_by_its_time_limit_and_by_a_cancel() {
+    for (key, flags, state) in [("limit", &["--timeout", "1s"][..], "in_doubt"), ("cancel", &[], "in_doubt")]
+    {
+        let bench = Bench::new();
+        let line = "echo ran >> runs; yes; true";
+        let mut command = bench.command(&[&["run", "--key", key], flags, &["--", "sh", "-c", line]].concat());
+        let (out, err) = (std::io::pipe().unwrap(), std::io::pipe().unwrap());
+        command.stdout(out.1).stderr(err.1);
+        let mut process = command.spawn().unwrap();
+        drop(command);
+        eventually("it runs", || bench.runs() == 1);
+        if key == "cancel" {
+            bench.once(&["cancel", key]);
+        }
+        eventually("its end is recorded", || bench.state(&bench.newest()) == state);
+        drop((out.0, err.0));
+        process.wait().unwrap();
+    }
+}
+
+#[test]
+fn a_slow_reader_gets_everything() {
+    let bench = Bench::new();
+    let line = "for i in 1 2 3 4 5 6 7 8; do head -c 30000 /dev/zero | tr '\\0' $i; echo $i >&2; done";
+    bench.script("out.sh", line);
+    bench.shell("once run --key a -- ./out.sh 2>&1 | (sleep 1; cat > got)").exits(0);
+    let got = bench.read("got");
+    for digit in '1'..='8' {
+        assert_eq!(got.matches(digit).count(), 30_001, "{digit}");
+    }
+}

@@ -12,7 +12,8 @@ use crate::wire::message::Head;
 use crate::wire::raw::{self, Object};
 use crate::wire::tool_call::PREFIX;
 
-/// Error codes that no tool can cause: the message could not be parsed, or its headers or version are wrong.
+/// Error codes of a transport that could not parse a message, or found its headers or version wrong. Under the id of a
+/// call they prove nothing: the message was read, and a tool can answer with any code.
 const UNREAD: [i64; 3] = [-32700, -32020, -32022];
 /// Error codes with which SDKs reject a request. A tool can cause them too, so the text must be an SDK's own.
 const REJECTED: [i64; 3] = [-32600, -32601, -32602];
@@ -43,7 +44,10 @@ pub(crate) fn ending(
     let Some(head) = head else {
         return plain(Err(Failure::in_doubt("the server's answer is not JSON")));
     };
-    if let Some(error) = head.error {
+    if head.error.is_some_and(|error| error != "null") && head.result.is_some_and(|result| result != "null") {
+        return plain(Err(Failure::in_doubt("the server's answer has both a result and an error")));
+    }
+    if let Some(error) = head.error.filter(|error| *error != "null" || head.result.is_none()) {
         return of_error(error, called, rules, sent);
     }
     let Some(text) = head.result else {
@@ -153,9 +157,6 @@ fn of_error(error: &str, called: &Called<'_>, rules: &ToolRules, sent: Dispatche
     let known = evidence(&words, called);
     let failure = match code {
         _ if known == Some(Evidence::Ran) => return ran_without_result(&rules.settings, sent),
-        Some(code) if UNREAD.contains(&code) => {
-            Failure::no_effect(format!("the server could not read the request: {said}"))
-        }
         Some(code) if REJECTED.contains(&code) && known == Some(Evidence::NotRun) => {
             Failure::no_effect(format!("the server's SDK rejected the input before the tool ran: {said}"))
         }
@@ -198,19 +199,11 @@ fn asks_for_url(error: &str) -> bool {
     asked.is_some_and(|asked| !asked.is_empty())
 }
 
-/// Whether the body of an HTTP refusal (status 4xx) that does not answer a request by its id proves that nothing was
-/// started: the transport wrote it, not a tool.
-pub(crate) fn is_rejection(error: &str) -> bool {
-    code_of(error).is_some_and(|code| UNREAD.contains(&code) || may_be_of_tool(code))
-}
-
-/// Whether a tool can cause the error, although SDKs send it with an HTTP status of their own (4xx).
-pub(crate) fn is_from_tool(error: &str) -> bool {
-    code_of(error).is_some_and(may_be_of_tool)
-}
-
-fn may_be_of_tool(code: i64) -> bool {
-    REJECTED.contains(&code) || code == MISSING_CAPABILITY
+/// Whether SDKs send this error with an HTTP status of their own (4xx). If it does not answer a request by its id, the
+/// transport wrote it and nothing was started; if it does, a tool can have caused it.
+pub(crate) fn has_own_status(error: &str) -> bool {
+    let own = |code: i64| UNREAD.contains(&code) || REJECTED.contains(&code) || code == MISSING_CAPABILITY;
+    code_of(error).is_some_and(own)
 }
 
 /// The task id, if the result is only a task.
@@ -279,7 +272,10 @@ mod tests {
         );
         for (certain, line) in [
             (true, r#"{"id":1,"error":{"code":-32602,"message":"Unknown tool: pay"}}"#),
-            (true, r#"{"id":1,"error":{"code":-32700,"message":"?"}}"#),
+            (false, r#"{"id":1,"error":{"code":-32700,"message":"?"}}"#),
+            (false, r#"{"id":1,"error":{"code":-32020,"message":"?"}}"#),
+            (false, r#"{"id":1,"error":{"code":-32022,"message":"?"}}"#),
+            (false, r#"{"id":1,"error":{"code":-32602,"message":"Unknown tool: pay"},"result":{}}"#),
             (
                 true,
                 r#"{"id":1,"error":{"code":-32042,"message":"?","data":{"elicitations":[{"mode":"url"}]}}}"#,

@@ -3,7 +3,7 @@
 use onceward::{InvalidInput, PRINCIPAL};
 
 use crate::call::waiters::Caller;
-use crate::wire::raw::Object;
+use crate::wire::raw::{self, Object};
 
 /// The `_meta` members in which hosts name the conversation of a call.
 const CONVERSATIONS: [&str; 6] = [
@@ -47,6 +47,13 @@ impl HostScope {
             Self::Chosen(scope) => return Ok(Scope::new(scope.clone(), ScopeKind::Chosen, caller)),
             Self::Session(scope) | Self::Connection(scope) => scope,
         };
+        // Hosts may put anything into their own members. Ours is an order, and is followed or refused.
+        let ordered = meta.and_then(|meta| meta.get(CONVERSATIONS[0])).filter(|value| *value != "null");
+        if let Some(value) = ordered
+            && !raw::string(value).is_some_and(|scope| is_scope(&scope))
+        {
+            return Err(InvalidInput::new(format!("{} is {value}, which is not a scope", CONVERSATIONS[0])));
+        }
         let named = meta.and_then(|meta| CONVERSATIONS.iter().find_map(|name| meta.string(name)));
         if let Some(named) = named.filter(|scope| is_scope(scope)) {
             if named.contains(PRINCIPAL) {

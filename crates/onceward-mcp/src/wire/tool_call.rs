@@ -67,14 +67,21 @@ impl ToolCall {
             flag(&format!("{PREFIX}{name}"), value, &mut problems)
         };
         let (says_retry, says_dry_run) = (flag("retry"), flag("dry_run"));
-        let given = meta.and_then(|meta| meta.string(&format!("{PREFIX}key")));
+        let own = format!("{PREFIX}key");
+        let places = [
+            (own.as_str(), meta.and_then(|meta| meta.get(&own))),
+            ("idempotencyKey", params.get("idempotencyKey")),
+        ];
+        let mut keys = places.into_iter().map(|(name, value)| text(name, value, &mut problems));
+        // Both are read: a key that cannot be understood is not replaced by the other.
+        let key = keys.by_ref().fold(None, Option::or);
         Some(Self {
             line: if whole { Arc::clone(line) } else { Arc::new(head.text.to_owned()) },
             id_place,
             arguments_place: params.get("arguments").map(|arguments| raw::range(head.text, arguments)),
             params_place: raw::range(head.text, params_text),
             tool: params.string("name")?,
-            key: given.or_else(|| params.string("idempotencyKey")),
+            key,
             key_beside: None,
             says_retry,
             says_dry_run,
@@ -117,11 +124,8 @@ impl ToolCall {
         let (mut key, mut dry_run, mut exposed) = (None, false, false);
         for (name, value) in arguments.members() {
             exposed |= is_key(name) || is_dry(name);
-            if is_key(name) && value != "null" {
-                match raw::string(value) {
-                    Some(text) => key = Some(text).filter(|text| !text.is_empty()),
-                    None => problems.push(format!("{KEY_ARGUMENT} is {value}, and must be a string")),
-                }
+            if is_key(name) {
+                key = text(name, Some(value), &mut problems).filter(|text| !text.is_empty()).or(key);
             } else if is_dry(name) {
                 dry_run |= flag(name, Some(value), &mut problems);
             }
@@ -278,6 +282,17 @@ fn flag(name: &str, value: Option<&str>, problems: &mut Vec<String>) -> bool {
     }
 }
 
+/// Parses a text that the caller gave. Other values are recorded as problems: without the key that the caller meant,
+/// the call would be another operation.
+fn text(name: &str, value: Option<&str>, problems: &mut Vec<String>) -> Option<String> {
+    let value = value.filter(|value| *value != "null")?;
+    let text = raw::string(value);
+    if text.is_none() {
+        problems.push(format!("{name} is {value}, and must be a string"));
+    }
+    text
+}
+
 /// Whether the message is a tool call.
 pub(crate) fn is_call(item: &str) -> bool {
     Head::parse(item).is_some_and(|head| head.method.as_deref() == Some("tools/call") && head.id.is_some())
@@ -428,5 +443,26 @@ mod tests {
         let param = call(r#"{"id":1,"params":{"name":"t","idempotencyKey":"p"}}"#);
         assert_eq!((meta.key.as_deref(), param.key.as_deref()), (Some("m"), Some("p")));
         assert_eq!(param.arguments(), "{}");
+    }
+
+    #[test]
+    fn a_key_that_is_not_a_string_is_a_problem() {
+        for value in ["42", "true", "[\"k\"]", "{\"k\":1}"] {
+            for call in [
+                call(&format!(
+                    r#"{{"id":1,"params":{{"name":"t","_meta":{{"dev.onceward/key":{value}}}}}}}"#
+                )),
+                call(&format!(r#"{{"id":1,"params":{{"name":"t","idempotencyKey":{value}}}}}"#)),
+            ] {
+                assert!(call.problems.len() == 1 && call.key.is_none(), "{value}: {:?}", call.problems);
+            }
+            let both = format!(
+                r#"{{"id":1,"params":{{"name":"t","_meta":{{"dev.onceward/key":"m"}},"idempotencyKey":{value}}}}}"#
+            );
+            assert_eq!(call(&both).problems.len(), 1, "{value}");
+        }
+        let none =
+            call(r#"{"id":1,"params":{"name":"t","_meta":{"dev.onceward/key":null},"idempotencyKey":null}}"#);
+        assert!(none.problems.is_empty() && none.key.is_none());
     }
 }

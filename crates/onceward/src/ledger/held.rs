@@ -61,8 +61,10 @@ impl Ledger {
             filter.before = page.last().map(|listed| listed.cursor);
             // Gateways and proxies separate the callers of a scope.
             let is_there = |record: &Record| scope.is_none_or(|scope| is_in_scope(&record.scope, scope));
-            let records = page.into_iter().map(|listed| listed.record);
-            held.extend(records.filter(|record| record.held().is_some() && is_there(record)));
+            // After a restore, what was held may have been released since the backup.
+            let records = page.into_iter().map(|listed| self.through_fence(listed.record));
+            let records = records.filter(|record| record.state == State::Staged && record.held().is_some());
+            held.extend(records.filter(is_there));
             if !full {
                 held.reverse();
                 return Ok(held);

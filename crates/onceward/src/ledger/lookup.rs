@@ -10,6 +10,9 @@ use crate::key::OperationId;
 use crate::record::{ALIAS_NAME, Record, State};
 use crate::store::{Counts, Filter, Listed};
 
+/// The stored states that may be outdated after a restore.
+const OUTDATED: [State; 4] = [State::Staged, State::Running, State::Failed, State::Expired];
+
 /// How many running records one step of a count reads.
 const PAGE: usize = 500;
 
@@ -20,6 +23,11 @@ impl Ledger {
     /// [`Error::NotFound`], or the ledger cannot be read.
     pub async fn find(&self, id: &OperationId) -> Result<(Arc<Record>, State), Error> {
         let record = self.store.load(id).await?.ok_or_else(|| Error::NotFound { id: id.to_string() })?;
+        let record = if self.identity().fence.is_some() {
+            Arc::new(self.through_fence(Arc::unwrap_or_clone(record)))
+        } else {
+            record
+        };
         let liveness = self.liveness(Some(&record)).await?;
         let state = decide::effective_state(&record, liveness, self.now_ms());
         Ok((record, state))
@@ -42,6 +50,9 @@ impl Ledger {
         if filter.states.contains(&State::InDoubt) || filter.states.contains(&State::Failed) {
             written.states.push(State::Running);
         }
+        if filter.states.contains(&State::InDoubt) && self.identity().fence.is_some() {
+            written.states.extend(OUTDATED);
+        }
         if filter.states.contains(&State::Expired) {
             written.states.extend([State::Done, State::Failed, State::Cancelled]);
         }
@@ -63,6 +74,7 @@ impl Ledger {
                 if is_known || filter.name.as_ref().is_some_and(|name| *name != listed.record.name) {
                     continue;
                 }
+                let listed = Listed { record: self.through_fence(listed.record), ..listed };
                 let liveness = self.liveness(Some(&listed.record)).await?;
                 let state = decide::effective_state(&listed.record, liveness, self.now_ms());
                 if filter.states.is_empty() || filter.states.contains(&state) {
@@ -100,7 +112,7 @@ impl Ledger {
             let Some(listed) = self.resolved(listed).await? else { continue };
             let is_there = scope.is_none_or(|scope| is_in_scope(&listed.record.scope, scope));
             if is_there && resolved.iter().all(|known| known.record.id != listed.record.id) {
-                resolved.push(listed);
+                resolved.push(Listed { record: self.through_fence(listed.record), ..listed });
             }
         }
         let mut found = resolved;
@@ -141,20 +153,27 @@ impl Ledger {
                 counts.entry(state).and_modify(|count| *count = count.saturating_sub(aliases));
             }
         }
-        let mut running = Filter { states: vec![State::Running], limit: PAGE, ..all };
+        let mut states = vec![State::Running];
+        if self.identity().fence.is_some() {
+            states.extend(OUTDATED.into_iter().filter(|state| *state != State::Running));
+        }
+        let mut running = Filter { states, limit: PAGE, ..all };
         loop {
             let page = self.store().list(&running).await?;
             let full = page.len() == PAGE;
             running.before = page.last().map(|listed| listed.cursor);
-            for listed in page {
-                if listed.record.is_alias() {
-                    continue;
-                }
-                let liveness = self.liveness(Some(&listed.record)).await?;
-                let state = decide::effective_state(&listed.record, liveness, self.now_ms());
-                if state != State::Running {
-                    let left = counts.get(&State::Running).copied().unwrap_or(0);
-                    counts.insert(State::Running, left.saturating_sub(1));
+            for Listed { record, .. } in page {
+                let stored = record.state;
+                let seen = self.through_fence(record);
+                let liveness = self.liveness(Some(&seen)).await?;
+                let state = decide::effective_state(&seen, liveness, self.now_ms());
+                // An expired result counts under its stored state.
+                if state != stored
+                    && !seen.is_alias()
+                    && (stored == State::Running || state == State::InDoubt)
+                {
+                    let left = counts.get(&stored).copied().unwrap_or(0);
+                    counts.insert(stored, left.saturating_sub(1));
                     *counts.entry(state).or_default() += 1;
                 }
             }

@@ -86,7 +86,14 @@ fn short_options(word: &str) -> Option<&str> {
 }
 
 impl Policy {
-    /// The rule for a program: the policy's own, or the built-in one.
+    /// Whether the policy itself has a rule for programs of this name.
+    #[must_use]
+    pub fn declares_exits(&self, program: &str) -> bool {
+        self.exits.contains_key(program)
+    }
+
+    /// The rule for a program: the policy's own, or the built-in one, which is about the program that systems install
+    /// under that name.
     #[must_use]
     pub fn exit_rule(&self, program: &str) -> Option<&ExitRule> {
         self.exits.get(program).or_else(|| KNOWN.get(program))

@@ -36,7 +36,8 @@ impl Fixture {
         let folder = tempfile::tempdir().unwrap();
         let orders = Path::new(env!("CARGO_MANIFEST_DIR")).join("orders.jsonl");
         std::fs::copy(orders, folder.path().join("orders.jsonl")).unwrap();
-        let environment = vec![("SHOP_LEDGER", "sqlite:ledger.db".to_owned())];
+        let ledger = format!("sqlite:{}", folder.path().join("ledger.db").display());
+        let environment = vec![("SHOP_LEDGER", ledger)];
         Self { folder, environment }
     }
 

@@ -7,7 +7,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use serde_json::{Map, Value};
 
 use crate::entry::Facts;
-use crate::manifest::{Given, Leaf};
+use crate::manifest::{Given, Leaf, is_list};
 
 /// From here on a double does not hold every integer.
 const MAX_EXACT: f64 = 9_007_199_254_740_992.0;
@@ -37,17 +37,23 @@ pub(super) fn of(root: &Command, leaf: &Leaf<'_>, facts: &Facts, arguments: &Val
         typed.push(OsString::from(*name));
         for Given { name, argument, .. } in known.iter().filter(|given| given.level == level) {
             let Some(value) = arguments.get(name) else { continue };
+            if argument.get_long().is_some() && is_switch(argument) {
+                // Anything but a boolean could mean either, and one of them acts.
+                let on = switch(name, value)?;
+                typed.extend(
+                    argument.get_long().filter(|_| on).map(|long| OsString::from(format!("--{long}"))),
+                );
+                continue;
+            }
+            if value.is_array() && !is_list(argument) {
+                return Err(format!("the argument {name:?} is a list, and must be one value"));
+            }
             let words = words(name, value)?;
             match argument.get_long() {
                 None if level + 1 == levels.len() => positionals.extend(words),
                 None => typed.extend(before_subcommand(name, words)?),
                 Some(long) if matches!(argument.get_action(), ArgAction::Count) => {
                     typed.extend(repeated(name, long, value)?);
-                }
-                Some(long) if !argument.get_action().takes_values() => {
-                    typed.extend(
-                        words.iter().filter(|word| *word == "true").map(|_| format!("--{long}").into()),
-                    );
                 }
                 Some(long) => {
                     typed.extend(words.iter().map(|word| OsString::from(format!("--{long}={word}"))))
@@ -80,6 +86,21 @@ fn before_subcommand(name: &str, words: Vec<String>) -> Result<Vec<OsString>, St
     match words.iter().find(|word| word.starts_with('-')) {
         Some(word) => Err(format!("the argument {name:?} cannot begin with \"-\", as {word:?} does")),
         None => Ok(words.into_iter().map(OsString::from).collect()),
+    }
+}
+
+/// Whether the argument is a flag without a value.
+fn is_switch(argument: &Arg) -> bool {
+    !argument.get_action().takes_values() && !matches!(argument.get_action(), ArgAction::Count)
+}
+
+fn switch(name: &str, value: &Value) -> Result<bool, String> {
+    match value {
+        Value::Null => Ok(false),
+        Value::Bool(on) => Ok(*on),
+        Value::Number(_) | Value::String(_) | Value::Array(_) | Value::Object(_) => {
+            Err(format!("the argument {name:?} is {value}, and must be true or false; nothing was run"))
+        }
     }
 }
 

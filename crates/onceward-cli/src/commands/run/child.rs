@@ -2,13 +2,13 @@
 
 use std::cell::Cell;
 use std::ffi::OsString;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, Read};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, Once, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
@@ -25,9 +25,9 @@ use super::delivery::Delivery;
 use super::family::{self, Family};
 use super::keeper::Keeper;
 use super::lookup::{self, Unstartable};
+use super::outlet::Outlet;
 use super::recording::{Recording, Stream};
 use super::stdin::Feed;
-use crate::answer;
 use crate::cli::IfKilled;
 use crate::environment::Environment;
 
@@ -128,12 +128,14 @@ impl Child<'_> {
             }
         };
         let recording = Arc::new(Mutex::new(Recording::new(self.max_output)));
+        let outlet = delivery.outlet();
+        outlet.command_begins();
         if let Some(out) = child.process.stdout.take() {
-            let relay = (self.relay == Relay::Both).then(std::io::stdout);
-            relay_output(out, Stream::Out, relay, &recording, &events, delivery);
+            let to = (self.relay == Relay::Both).then(|| Arc::clone(outlet));
+            relay_output(out, Stream::Out, to, &recording, &events);
         }
         if let Some(err) = child.process.stderr.take() {
-            relay_output(err, Stream::Err, Some(std::io::stderr()), &recording, &events, delivery);
+            relay_output(err, Stream::Err, Some(Arc::clone(outlet)), &recording, &events);
         }
         let pid = Pid::from_raw(i32::try_from(child.process.id()).unwrap_or(i32::MAX));
         watch_end(pid, &events);
@@ -141,9 +143,18 @@ impl Child<'_> {
 
         let streams_open = Cell::new(2);
         let family = Family::of(pid, keeper.as_ref().map(Keeper::pid));
-        let watch =
-            ChildMonitor { child: self, attempt, ledger, pid, family, begun: Instant::now(), streams_open };
+        let watch = ChildMonitor {
+            child: self,
+            attempt,
+            ledger,
+            outlet,
+            pid,
+            family,
+            begun: Instant::now(),
+            streams_open,
+        };
         let mut stopped = watch.until_ended(&happenings);
+        outlet.command_ended();
         if matches!(stopped, Some(Stopped::TimedOut { .. } | Stopped::Cancelled)) {
             watch.end_the_family(&happenings);
         }
@@ -184,6 +195,14 @@ impl Child<'_> {
         family::adopt_orphans();
         let mut command = Command::new(&self.command[0]);
         command.args(&self.command[1..]).envs(super::environment(attempt));
+        command.envs([family::process_of(&self.environment.name_of(attempt.operation()))]);
+        let parent = i32::try_from(std::process::id()).unwrap_or_default();
+        let witness = lookup::program_of(self.command)
+            .and_then(|program| onceward::witness_variable(parent, &super::token(attempt), &program));
+        match witness {
+            Some(witness) => command.env(onceward::WITNESS, witness),
+            None => command.env_remove(onceward::WITNESS),
+        };
         for (name, value) in self.variables {
             match value {
                 Some(value) => command.env(name, value),
@@ -225,6 +244,7 @@ struct ChildMonitor<'a> {
     child: &'a Child<'a>,
     attempt: &'a Attempt,
     ledger: &'a Blocking,
+    outlet: &'a Outlet,
     pid: Pid,
     family: Family,
     begun: Instant,
@@ -257,7 +277,7 @@ impl ChildMonitor<'_> {
                         continue;
                     }
                     if stopped.is_none() && !out_of_time {
-                        answer::talk("once: this operation was asked to stop; stopping the command");
+                        self.say("once: this operation was asked to stop; stopping the command");
                         stopped = Some(Stopped::Cancelled);
                     }
                     stopped = stopped.or(Some(Stopped::TimedOut { after_ms: self.child.timeout_ms }));
@@ -318,7 +338,7 @@ impl ChildMonitor<'_> {
     fn pass_on(&self, number: i32, sent: Sent, interrupts: u32) {
         match (number, interrupts) {
             (SIGINT, 2) => {
-                answer::talk("once: asking the command to end; the record will be written");
+                self.say("once: asking the command to end; the record will be written");
                 self.send(Signal::SIGTERM);
             }
             (SIGINT, 3..) => self.send(Signal::SIGKILL),
@@ -329,6 +349,11 @@ impl ChildMonitor<'_> {
                 }
             }
         }
+    }
+
+    /// Prints a message after the output so far. Does not wait for its reader.
+    fn say(&self, text: &str) {
+        self.outlet.put(Stream::Err, format!("{text}\n").as_bytes());
     }
 
     fn send(&self, signal: Signal) {
@@ -355,6 +380,16 @@ fn asks_to_end(number: i32) -> Option<Stopped> {
 /// The signals that ask a process to end.
 const ASK_TO_END: [i32; 4] = [SIGTERM, SIGINT, SIGHUP, SIGQUIT];
 
+/// Whether signals end this process again. They did before the first command, and do when its end is recorded.
+static RECORDED: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
+
+static DEFAULT: Once = Once::new();
+
+/// The end of the command is recorded: from now on a signal ends this process, even while it waits for a reader.
+pub(super) fn outcome_is_recorded() {
+    RECORDED.store(true, Ordering::SeqCst);
+}
+
 /// The signal handler.
 struct Signals {
     handle: signal_hook::iterator::Handle,
@@ -377,6 +412,13 @@ impl Signals {
 fn watch_signals(events: &Sender<Event>) -> std::io::Result<Signals> {
     let asked = Arc::new(AtomicUsize::new(0));
     let mut notes = Vec::new();
+    RECORDED.store(false, Ordering::SeqCst);
+    DEFAULT.call_once(|| {
+        for number in ASK_TO_END {
+            // Without it, a signal is ignored while the answer is written, as if it had come earlier.
+            drop(signal_hook::flag::register_conditional_default(number, Arc::clone(&RECORDED)));
+        }
+    });
     for number in ASK_TO_END {
         let value = usize::try_from(number).unwrap_or(0);
         notes.push(signal_hook::flag::register_usize(number, Arc::clone(&asked), value)?);
@@ -412,14 +454,12 @@ fn watch_end(pid: Pid, events: &Sender<Event>) {
 fn relay_output(
     mut from: impl Read + Send + 'static,
     stream: Stream,
-    to: Option<impl Write + Send + 'static>,
+    to: Option<Arc<Outlet>>,
     recording: &Arc<Mutex<Recording>>,
     events: &Sender<Event>,
-    delivery: &Delivery,
 ) {
-    let (recording, events, delivery) = (Arc::clone(recording), events.clone(), delivery.clone());
+    let (recording, events) = (Arc::clone(recording), events.clone());
     std::thread::spawn(move || {
-        let mut to = to;
         let mut buffer = vec![0; 64 * 1024];
         loop {
             let length = match from.read(&mut buffer) {
@@ -428,15 +468,11 @@ fn relay_output(
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 Err(_) => break,
             };
+            to.iter().for_each(|outlet| outlet.wait_for_room());
             let mut recording = recording.lock().unwrap_or_else(PoisonError::into_inner);
             recording.push(stream, &buffer[..length]);
-            // A reader that has closed the pipe does not stop the command or its recording.
-            if let Some(writer) = &mut to
-                && writer.write_all(&buffer[..length]).and_then(|()| writer.flush()).is_err()
-            {
-                delivery.broken();
-                to = None;
-            }
+            // Within the lock, so that the order is the recorded one.
+            to.iter().for_each(|outlet| outlet.put(stream, &buffer[..length]));
         }
         drop(events.send(Event::OutputOver));
     });

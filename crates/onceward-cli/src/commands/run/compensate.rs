@@ -85,8 +85,9 @@ impl Compensate<'_> {
             };
             let sent = attempt.dispatch()?;
             (self.begins)();
-            judge.ending(child.run(&attempt, self.ledger, &delivery), sent)
+            judge.ending(child.run(&attempt, self.ledger, &delivery), sent, &super::token(&attempt))
         });
+        delivery.finish_output(None);
         (result, if delivery.is_broken() { Interrupted::Yes } else { Interrupted::No })
     }
 

@@ -55,7 +55,7 @@ pub(super) fn run(
         answer.data = serde_json::value::to_raw_value(&own).ok().map(Into::into);
     }
     match show.form {
-        Form::Json => answer::json(&answer),
+        Form::Json => answer::envelope(&answer),
         Form::Output => say(&answer, &preview),
     }
     Ok(preview.refusal.as_ref().map_or(ExitCode::SUCCESS, refusal_exit))
@@ -73,7 +73,7 @@ fn would_not_start(gap: &Unstartable, planned: &Answer, record: Option<&Record>,
     };
     match (show.form, &refusal.error) {
         (Form::Output, Some(view)) => answer::talk(&answer::error_text(view, refusal.ran)),
-        (Form::Json | Form::Output, _) => answer::json(&refusal),
+        (Form::Json | Form::Output, _) => answer::envelope(&refusal),
     }
     ExitCode::from(u8::try_from(gap.exit_code).unwrap_or(1))
 }

@@ -3,17 +3,12 @@
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
-use onceward::{Dispatched, Done, Effect, Failure, Policy, Settings, Told, span_in_words};
+use onceward::{Dispatched, Done, Effect, ExitRule, Failure, Policy, Settings, Told, span_in_words};
+use serde::Deserialize;
 
 use super::child::{Finished, Stopped};
 use super::lookup::{self, Unstartable};
 use super::recording::{self, Recording};
-
-/// Programs that run several commands, one after the other.
-const RUNNERS: &[&str] = &[
-    "sh", "ash", "bash", "busybox", "csh", "dash", "find", "fish", "gmake", "just", "ksh", "make", "mksh",
-    "ninja", "parallel", "ssh", "tcsh", "xargs", "zsh",
-];
 
 /// What decides whether an exit code means "no effect".
 pub(super) struct Judge<'a> {
@@ -21,6 +16,8 @@ pub(super) struct Judge<'a> {
     settings: &'a Settings,
     program: String,
     arguments: Vec<&'a str>,
+    /// The built-in table is about this program.
+    is_known: bool,
     /// The exit code with which the shell would report that it cannot start its one command, determined before the
     /// start.
     shell_gap: Option<i32>,
@@ -40,7 +37,8 @@ impl<'a> Judge<'a> {
         let program = command.first().map(|program| basename(program)).unwrap_or_default();
         let arguments: Vec<&str> = command.iter().skip(1).filter_map(|word| word.to_str()).collect();
         let shell_gap = lookup::shell_gap(&program, &arguments);
-        Self { policy, settings, program, arguments, shell_gap, takes_back: false }
+        let is_known = command.first().is_some_and(|program| lookup::is_of_the_system(program));
+        Self { policy, settings, program, arguments, is_known, shell_gap, takes_back: false }
     }
 
     /// The same for a command that takes an operation back. One that changes nothing has not done that.
@@ -48,8 +46,8 @@ impl<'a> Judge<'a> {
         Self { takes_back: true, ..self }
     }
 
-    /// What the end of the command says about its effect.
-    pub(super) fn ending(&self, finished: Finished, sent: Dispatched) -> Result<Done, Failure> {
+    /// What the end of the command says about its effect. `token` is what the program was given as its witness.
+    pub(super) fn ending(&self, finished: Finished, sent: Dispatched, token: &str) -> Result<Done, Failure> {
         match finished {
             // Starting it again immediately would fail in the same way.
             Finished::NotStarted(Unstartable { reason, exit_code }) => {
@@ -59,11 +57,13 @@ impl<'a> Judge<'a> {
                 Err(self.stopped(stopped, code, signal, output))
             }
             Finished::Ended { code: Some(0), stopped: None, output, .. } => {
-                let effect = match self.denial(&output) {
+                let effect = match self.denial(&output, token) {
                     Some(Told::NoEffect(why)) => {
-                        return Err(self.failed(0, Proof::NoEffect(why), output));
+                        return Err(self.failed(0, Proof::NoEffect(why), output, token));
                     }
-                    Some(Told::InDoubt(why)) => return Err(self.failed(0, Proof::InDoubt(why), output)),
+                    Some(Told::InDoubt(why)) => {
+                        return Err(self.failed(0, Proof::InDoubt(why), output, token));
+                    }
                     Some(Told::Unchanged(_)) => Effect::Noop,
                     None => output.reported_effect().unwrap_or(self.settings.effect),
                 };
@@ -78,8 +78,8 @@ impl<'a> Judge<'a> {
                 })
             }
             Finished::Ended { code: Some(code), stopped: None, output, .. } => {
-                let proof = self.proof(code, &output);
-                Err(self.failed(code, proof, output))
+                let proof = self.proof(code, &output, token);
+                Err(self.failed(code, proof, output, token))
             }
             Finished::Ended { code: None, signal, stopped: None, output } => {
                 let (data, body) = output.into_parts(None, &self.settings.terms.redact);
@@ -89,9 +89,15 @@ impl<'a> Judge<'a> {
         }
     }
 
-    fn failed(&self, code: i32, proof: Proof, output: Recording) -> Failure {
+    fn failed(&self, code: i32, proof: Proof, mut output: Recording, token: &str) -> Failure {
+        let said = Signature::read(&output).filter(|said| said.is_of(token)).and_then(|said| said.error);
+        let is_hopeless = said.is_some_and(|error| error.retryable == Some(false));
+        if is_hopeless {
+            output.is_hopeless();
+        }
         let (data, body) = output.into_parts(Some(code), &self.settings.terms.redact);
         match proof {
+            Proof::NoEffect(reason) if is_hopeless => Failure::no_effect(reason).stopped(),
             Proof::NoEffect(reason) => Failure::no_effect(reason),
             Proof::InDoubt(reason) => Failure::in_doubt(reason),
         }
@@ -99,40 +105,41 @@ impl<'a> Judge<'a> {
     }
 
     /// What a command says against its own exit code 0, in the contract's envelope.
-    fn denial(&self, output: &Recording) -> Option<Told> {
-        // `once` prints its own statement. The output of curl was written by a server.
-        if self.program != "once" && self.policy.exit_rule(&self.program).is_some() {
+    fn denial(&self, output: &Recording, token: &str) -> Option<Told> {
+        let (told, speaker) = self.told(output, token)?;
+        if speaker == Speaker::Program {
+            return Some(told);
+        }
+        // The output of curl was written by a server.
+        if self.exit_rule().is_some() {
             return None;
         }
-        let several = self.program != "once" && self.runs_several();
-        match self.own_word(output)? {
-            // It is the answer of one of the commands.
-            Told::NoEffect(said) if several => Some(Told::InDoubt(format!("{said}, but its exit code is 0"))),
-            Told::Unchanged(_) if several => None,
-            told @ (Told::NoEffect(_) | Told::InDoubt(_) | Told::Unchanged(_)) => Some(told),
+        match told {
+            // It is the answer of one of the commands that it ran.
+            Told::NoEffect(said) => Some(Told::InDoubt(format!("{said}, but its exit code is 0"))),
+            Told::Unchanged(_) => None,
+            doubt @ Told::InDoubt(_) => Some(doubt),
         }
     }
 
-    /// A tool that answers in the contract's envelope is trusted.
-    fn own_word(&self, output: &Recording) -> Option<Told> {
+    /// What an envelope on stdout says against a success, and who says it.
+    fn told(&self, output: &Recording, token: &str) -> Option<(Told, Speaker)> {
         let told = Told::by_envelope(&output.whole_stdout()?)?;
         let told = if self.takes_back { told.of_compensation() } else { told };
         let of_command = |said| format!("the command {said}");
-        Some(match told {
+        let told = match told {
             Told::Unchanged(said) => Told::Unchanged(of_command(said)),
             Told::NoEffect(said) => Told::NoEffect(of_command(said)),
             Told::InDoubt(said) => Told::InDoubt(of_command(said)),
-        })
+        };
+        let is_own = Signature::read(output).is_some_and(|signature| signature.is_of(token));
+        Some((told, if is_own { Speaker::Program } else { Speaker::Unknown }))
     }
 
-    /// What a tool says that ended with another exit code.
-    fn own_proof(&self, output: &Recording) -> Option<Proof> {
-        match self.own_word(output)? {
-            Told::NoEffect(said) => Some(Proof::NoEffect(said)),
-            Told::InDoubt(said) => Some(Proof::InDoubt(said)),
-            // Its exit code denies that it succeeded.
-            Told::Unchanged(_) => None,
-        }
+    /// The exit codes of the program: the policy's own, or those of a program of the system.
+    fn exit_rule(&self) -> Option<&ExitRule> {
+        let counts = self.is_known || self.policy.declares_exits(&self.program);
+        self.policy.exit_rule(&self.program).filter(|_| counts)
     }
 
     /// A command that was stopped after its dispatch may have acted, whatever it ended with.
@@ -162,7 +169,7 @@ impl<'a> Judge<'a> {
         .with(data, body)
     }
 
-    fn proof(&self, code: i32, output: &Recording) -> Proof {
+    fn proof(&self, code: i32, output: &Recording, token: &str) -> Proof {
         let program = &self.program;
         if self.settings.doubt_exit.contains(&code) {
             return Proof::InDoubt(format!(
@@ -174,13 +181,15 @@ impl<'a> Judge<'a> {
                 "the command failed with exit code {code}, declared to have no effect"
             ));
         }
-        // `once` prints its own statement. The output of curl was written by a server.
-        if program == "once"
-            && let Some(proof) = self.own_proof(output)
-        {
-            return proof;
+        let (told, speaker) = self.told(output, token).unzip();
+        let own = told.clone().filter(|_| speaker == Some(Speaker::Program));
+        match own {
+            Some(Told::NoEffect(said)) => return Proof::NoEffect(said),
+            Some(Told::InDoubt(said)) => return Proof::InDoubt(said),
+            // Its exit code denies that it succeeded.
+            Some(Told::Unchanged(_)) | None => {}
         }
-        if let Some(rule) = self.policy.exit_rule(program) {
+        if let Some(rule) = self.exit_rule() {
             let configured = lookup::configured(program, &self.arguments);
             let known = self.arguments.iter().copied().chain(configured.iter().map(String::as_str));
             return if rule.proves_no_effect(code, &known.collect::<Vec<_>>()) {
@@ -191,22 +200,54 @@ impl<'a> Judge<'a> {
                 Proof::InDoubt(format!("{program} ended with exit code {code}"))
             };
         }
-        if !self.runs_several()
-            && let Some(proof) = self.own_proof(output)
-        {
-            return proof;
-        }
         if self.shell_gap == Some(code) {
             return Proof::NoEffect(format!("the shell could not start the command (exit code {code})"));
         }
-        Proof::InDoubt(format!("the command ended with exit code {code}"))
+        match told {
+            Some(Told::NoEffect(said)) => Proof::InDoubt(format!("{said}, but {UNPROVEN}")),
+            Some(Told::InDoubt(said)) => Proof::InDoubt(said),
+            Some(Told::Unchanged(_)) | None => {
+                Proof::InDoubt(format!("the command ended with exit code {code}"))
+            }
+        }
+    }
+}
+
+/// Why an envelope without the witness does not count.
+const UNPROVEN: &str = "nothing shows that this is about all that the command did";
+
+/// Who printed an envelope.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Speaker {
+    /// The program that was started: its envelope has the witness.
+    Program,
+    /// That program, or one that it ran.
+    Unknown,
+}
+
+/// The members of an envelope that say whose it is, and whether a retry makes sense.
+#[derive(Deserialize)]
+struct Signature {
+    error: Option<Refusal>,
+    witness: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Refusal {
+    retryable: Option<bool>,
+}
+
+impl Signature {
+    /// Reads one envelope, or the summary with which a batch ends.
+    fn read(output: &Recording) -> Option<Self> {
+        let stdout = output.whole_stdout()?;
+        let last = || stdout.trim_ascii_end().rsplit(|byte| *byte == b'\n').next();
+        serde_json::from_slice(&stdout).ok().or_else(|| serde_json::from_slice(last()?).ok())
     }
 
-    /// Whether the command may run several others, directly or through `env`, `timeout` and the like. Its output
-    /// may then be the answer of only one of them.
-    fn runs_several(&self) -> bool {
-        let words = std::iter::once(self.program.as_str()).chain(self.arguments.iter().copied());
-        words.map(|word| basename(OsStr::new(word))).any(|word| RUNNERS.contains(&word.as_str()))
+    /// Whether the program that was started speaks, and not one that it ran.
+    fn is_of(&self, token: &str) -> bool {
+        self.witness.as_deref() == Some(token)
     }
 }
 

@@ -6,6 +6,15 @@ use std::collections::HashSet;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+/// The variable that lists the operations of a process and their ledgers, the outermost first.
+const PROCESS_OF: &str = "ONCE_PROCESS_OF";
+
+/// The variable for the processes of an operation, which may be part of others.
+pub(super) fn process_of(operation: &str) -> (&'static str, String) {
+    let outer = std::env::var(PROCESS_OF).unwrap_or_default();
+    (PROCESS_OF, format!("{outer} {operation}").trim_start().to_owned())
+}
+
 /// Makes this process the new parent of descendants whose own parent ends, so that they can still be found.
 pub(super) fn adopt_orphans() {
     match nix::sys::prctl::set_child_subreaper(true) {
@@ -74,6 +83,24 @@ impl Family {
         let others = others.filter(|pid| *pid != self.command && Some(*pid) != self.stranger);
         std::iter::once(self.command).chain(others).collect()
     }
+}
+
+/// A process of an attempt of this operation that still runs, also if its parent has ended. A process may close the
+/// descriptors that it inherited, and with them the attempt's lock, but it keeps its environment.
+pub(in crate::commands) fn still_running(operation: &str) -> Option<i32> {
+    let own = i32::try_from(std::process::id()).unwrap_or_default();
+    let processes = std::fs::read_dir("/proc").into_iter().flatten();
+    let pids = processes.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let is_of = |pid: &i32| {
+        let variables = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        let inside = variables
+            .split(|byte| *byte == 0)
+            .filter_map(|variable| variable.strip_prefix(PROCESS_OF.as_bytes())?.strip_prefix(b"="));
+        let mut operations = inside.flat_map(|inside| inside.split(|byte| *byte == b' '));
+        operations.any(|inside| inside == operation.as_bytes())
+    };
+    let mut members = pids.filter(|pid| *pid != own && is_of(pid));
+    members.find(|pid| Process::read(*pid).is_some_and(|process| process.lives))
 }
 
 fn send(pid: Pid, signal: Signal) {

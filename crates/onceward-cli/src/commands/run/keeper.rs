@@ -169,8 +169,20 @@ fn listen(hear: &Sender<Heard>) {
 
 /// Called when `once run` is gone: renews the lease while the command is alive, and then records the doubt.
 fn keep(task: &Task, heard: &Receiver<Heard>) -> Ended {
-    let ledger = open(task)?;
-    let (record, _) = ledger.find(&task.operation)?;
+    // The server may be busy or away. Without the lease, the operation would be in doubt while the command runs.
+    let (ledger, record) = loop {
+        let found = open(task).and_then(|ledger| {
+            let (record, _) = ledger.find(&task.operation)?;
+            Ok((ledger, record))
+        });
+        match found {
+            Ok(found) => break found,
+            Err(error) => match heard.recv_timeout(POLL_INTERVAL) {
+                Ok(_) | Err(RecvTimeoutError::Disconnected) => return Err(error),
+                Err(RecvTimeoutError::Timeout) => {}
+            },
+        }
+    };
     let Some(lease) = ledger.ledger().lease_of(&record, task.attempt, task.lease_ms) else {
         return Ok(ExitCode::SUCCESS);
     };

@@ -1,8 +1,10 @@
 //! Checks before a command is started: programs, shell builtins, and configuration files that add arguments.
 
-use std::ffi::OsStr;
-use std::io::ErrorKind;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{ErrorKind, Read};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
@@ -11,6 +13,10 @@ use nix::unistd::{AccessFlags, access};
 /// The exit code of a shell that finds no such command, and of one that finds it but cannot start it.
 const NOT_FOUND: i32 = 127;
 const NOT_STARTED: i32 = 126;
+
+/// Where systems install programs.
+const SYSTEM_FOLDERS: &[&str] =
+    &["/bin", "/sbin", "/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin"];
 
 /// Builtins and keywords of the usual shells. Their effect cannot be determined here.
 const BUILT_IN: &[&str] = &[
@@ -110,6 +116,55 @@ pub(super) fn startable(program: &OsStr) -> Result<(), Unstartable> {
     Err(unstartable(program, &errno.into()))
 }
 
+/// The file of a program, as the system would find it, with links followed.
+fn resolved(program: &OsStr) -> Option<PathBuf> {
+    look_for(program).ok()?.canonicalize().ok()
+}
+
+/// Programs that replace themselves with their last words, and the words that may come before.
+fn is_replaced(program: &str, word: &OsStr) -> bool {
+    let word = word.to_string_lossy();
+    match program {
+        // Not its options: the value of one may look like a program.
+        "env" => !word.starts_with('-') && word.contains('='),
+        "nice" => word.starts_with('-') || word.parse::<i32>().is_ok(),
+        _ => false,
+    }
+}
+
+/// The file of the program that will run as the command: the first word, or the one that `env`, `nice` or `nohup`
+/// replace themselves with.
+pub(super) fn program_of(command: &[OsString]) -> Option<PathBuf> {
+    let (first, rest) = command.split_first()?;
+    let name = Path::new(first).file_name()?.to_str();
+    let program = match name {
+        Some(name @ ("env" | "nice" | "nohup")) if is_of_the_system(first) => {
+            rest.iter().find(|word| !is_replaced(name, word))?
+        }
+        _ => first,
+    };
+    resolved(program)
+}
+
+/// Whether a program is what its name says: a binary of that name which the system's administrator installed. A script,
+/// or a file in a project, may do anything before it ends with the exit code of another program.
+pub(super) fn is_of_the_system(program: &OsStr) -> bool {
+    let Some(file) = resolved(program) else { return false };
+    if std::env::current_exe().is_ok_and(|own| own == file) {
+        return true;
+    }
+    let installed =
+        |path: &Path| std::fs::metadata(path).is_ok_and(|meta| meta.uid() == 0 && meta.mode() & 0o022 == 0);
+    let folder =
+        file.parent().filter(|folder| SYSTEM_FOLDERS.iter().any(|system| *folder == Path::new(system)));
+    let mut begins = [0; 4];
+    folder.is_some_and(installed)
+        && installed(&file)
+        && file.file_name() == Path::new(program).file_name()
+        && File::open(&file).and_then(|mut file| file.read_exact(&mut begins)).is_ok()
+        && begins == *b"\x7fELF"
+}
+
 /// Why a program was not started.
 pub(super) fn unstartable(program: &OsStr, error: &std::io::Error) -> Unstartable {
     let found = error.kind() != ErrorKind::NotFound;
@@ -117,14 +172,15 @@ pub(super) fn unstartable(program: &OsStr, error: &std::io::Error) -> Unstartabl
     Unstartable { reason, exit_code: if found { NOT_STARTED } else { NOT_FOUND } }
 }
 
-fn look_for(program: &OsStr) -> Result<(), Errno> {
+fn look_for(program: &OsStr) -> Result<PathBuf, Errno> {
     if program.as_bytes().contains(&b'/') {
-        return executable(Path::new(program));
+        return executable(Path::new(program)).map(|()| program.into());
     }
     let mut worst = Errno::ENOENT;
     for folder in search_path() {
-        match executable(&folder.join(program)) {
-            Ok(()) => return Ok(()),
+        let file = folder.join(program);
+        match executable(&file) {
+            Ok(()) => return Ok(file),
             Err(Errno::EACCES) => worst = Errno::EACCES,
             Err(_) => {}
         }

@@ -27,6 +27,11 @@ pub(super) fn inside(attempt: &Attempt) -> String {
     format!("{outer} {}", attempt.operation()).trim_start().to_owned()
 }
 
+/// Whether this call is part of an operation of another `once run`.
+pub(super) fn is_nested() -> bool {
+    std::env::var_os(INSIDE).is_some_and(|outer| !outer.is_empty())
+}
+
 /// Looks for an obstacle. The ledger is read only if there may be one: a done operation is replayed even if the
 /// command no longer exists.
 pub(super) fn look(

@@ -48,6 +48,9 @@ pub(crate) struct Summary {
     /// How much of the standard input that was read for it the command did not read.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) stdin_unread: u64,
+    /// The command says that the same call would fail in the same way.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) hopeless: bool,
     /// The command could not be started.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) not_started: bool,
@@ -99,6 +102,11 @@ impl Recording {
                 }
             }
         }
+    }
+
+    /// Records that the command sees no sense in a retry.
+    pub(crate) fn is_hopeless(&mut self) {
+        self.summary.hopeless = true;
     }
 
     /// Records that the command did not read all of its standard input.

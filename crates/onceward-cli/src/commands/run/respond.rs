@@ -148,11 +148,11 @@ pub(super) fn answer(
         answer.data = data.map(Arc::from).or(answer.data);
     }
     if let Some(args) = run.said {
-        with_own_questions(&mut answer, args);
+        with_own_questions(&mut answer, args, run.context);
     }
     show.write_status(&answer);
     match show.form {
-        Form::Json => answer::json_to(&answer, || delivery.broken()),
+        Form::Json => answer::envelope_to(&answer, || delivery.broken()),
         Form::Output => {
             match result {
                 Ok(receipt) if receipt.replayed() => replay(receipt.record(), delivery),
@@ -170,7 +170,16 @@ pub(super) fn answer(
 }
 
 /// Adds the caller's own probe or check to the next command, because the stored one is not run.
-fn with_own_questions(answer: &mut Answer, args: &RunArgs) {
+fn with_own_questions(answer: &mut Answer, args: &RunArgs, context: &Context) {
+    // What cannot be printed as it is cannot be pasted either.
+    let is_shown = |text: &&String| !text.chars().any(|c| onceward::text::is_hidden(c) && c != '\n');
+    if let Some(error) = &mut answer.error
+        && error.fix_command.as_ref().is_some_and(|command| command.ends_with(" --probe"))
+        && args.rules.probe.as_ref().is_some_and(|probe| !is_shown(&probe))
+    {
+        error.fix_command = None;
+        error.next = Some("make the same call again; it asks the probe whether it happened".to_owned());
+    }
     let command = answer.error.as_mut().and_then(|error| error.fix_command.as_mut());
     if let (Some(command), Some(probe)) =
         (command.filter(|command| command.ends_with(" --probe")), &args.rules.probe)
@@ -179,7 +188,15 @@ fn with_own_questions(answer: &mut Answer, args: &RunArgs) {
         let no = if codes.is_empty() { String::new() } else { format!(" --probe-no {}", codes.join(",")) };
         command.push_str(&format!(" {}{no}", quoted(probe)));
     }
-    if let (Some(operation), Some(check)) = (&answer.operation, &args.rules.verify) {
+    // A probe of the project's policy is known only where the policy is.
+    if args.rules.probe.is_none()
+        && let Some(command) = answer.error.as_mut().and_then(|error| error.fix_command.as_mut())
+        && let Some(option) = context.policy_option().filter(|_| context.global.config.is_none())
+        && let Some(rest) = command.strip_suffix(" --probe").and_then(|rest| rest.strip_prefix("once "))
+    {
+        *command = format!("once {option} {rest} --probe");
+    }
+    if let (Some(operation), Some(check)) = (&answer.operation, args.rules.verify.as_ref().filter(is_shown)) {
         let verify = format!("verify {}", operation.id);
         let with_check = format!("{verify} --check {}", quoted(check));
         answer.warnings.iter_mut().for_each(|warning| *warning = warning.replace(&verify, &with_check));
@@ -189,7 +206,7 @@ fn with_own_questions(answer: &mut Answer, args: &RunArgs) {
 /// What is reported only to the call that ran the command.
 fn after_a_run(answer: &mut Answer, summary: Option<Summary>, stdin_bytes: usize) {
     let Some(summary) = summary else { return };
-    if summary.not_started
+    if (summary.not_started || summary.hopeless)
         && let Some(error) = &mut answer.error
     {
         // The same call gets the same answer until the command is fixed.
@@ -209,7 +226,7 @@ pub(super) fn stopped_short(obstacle: &Obstacle, show: Show<'_>, surface: &Surfa
     let answer = obstacle.answer(surface);
     show.write_status(&answer);
     match show.form {
-        Form::Json => answer::json(&answer),
+        Form::Json => answer::envelope(&answer),
         Form::Output => say(&answer, None),
     }
     ExitCode::from(u8::try_from(obstacle.exit()).unwrap_or(1))
@@ -220,7 +237,7 @@ pub(super) fn refused(error: &Error, show: Show<'_>, surface: &Surface) -> ExitC
     let answer = Answer::failed(error, surface);
     show.write_status(&answer);
     match show.form {
-        Form::Json => answer::json(&answer),
+        Form::Json => answer::envelope(&answer),
         Form::Output => say(&answer, None),
     }
     ExitCode::from(error.code().exit())
@@ -288,8 +305,11 @@ pub(super) fn exit_code(result: &Result<Receipt, Error>, show: Show<'_>) -> Exit
             ExitCode::from(show.noop_exit.and_then(exit_byte).unwrap_or_default())
         }
         Ok(_) => ExitCode::SUCCESS,
-        // A caller that did not ask for a hold must not continue as if the command had run.
-        Err(Error::Held { .. }) if show.hold == HoldAsked::Yes => ExitCode::SUCCESS,
+        // A caller that did not ask for a hold must not continue as if the command had run. Neither must an outer
+        // `once run`, which would record this exit as its own success.
+        Err(Error::Held { .. }) if show.hold == HoldAsked::Yes && !preflight::is_nested() => {
+            ExitCode::SUCCESS
+        }
         Err(error) => refusal_exit(error),
     }
 }

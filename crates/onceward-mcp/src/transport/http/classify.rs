@@ -4,7 +4,7 @@ use hyper::StatusCode;
 use hyper::http::response::Parts;
 use onceward_http::evidence::refuses;
 
-use crate::call::ending::{is_from_tool, is_rejection};
+use crate::call::ending::has_own_status;
 use crate::transport::call_transport::ServerReply;
 use crate::wire::message::{Head, Id};
 use crate::wire::raw::Object;
@@ -46,7 +46,7 @@ pub(crate) fn is_answer(head: &Parts, body: &[u8], id: &Id) -> bool {
         return true;
     }
     let coded = matches!(head.status, StatusCode::BAD_REQUEST | StatusCode::NOT_FOUND);
-    coded && message.error.is_some_and(is_from_tool)
+    coded && message.error.is_some_and(has_own_status)
 }
 
 /// Whether SDKs send this body when they refuse a request before handling it.
@@ -58,7 +58,7 @@ fn is_refusal(text: &str) -> bool {
     }
     let Some(error) = Head::parse(text).and_then(|head| head.error) else { return false };
     let words = Object::parse(error).and_then(|error| error.string("message")).unwrap_or_default();
-    is_rejection(error) || REFUSALS.iter().any(|beginning| words.starts_with(beginning))
+    has_own_status(error) || REFUSALS.iter().any(|beginning| words.starts_with(beginning))
 }
 
 #[cfg(test)]
@@ -96,7 +96,10 @@ mod tests {
             (400, error("8", -32602), false),
             (400, error("null", -32600), false),
             (400, error("\"server-error\"", -32602), false),
-            (400, error("7", -32020), false),
+            (400, error("7", -32020), true),
+            (400, error("7", -32022), true),
+            (400, error("7", -32700), true),
+            (400, error("null", -32020), false),
             (404, error("7", -32001), false),
             (413, error("7", -32602), false),
             (404, "not found".to_owned(), false),
@@ -126,7 +129,7 @@ mod tests {
             (401, "", "unclear"),
             (
                 400,
-                r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32020,"message":"HeaderMismatch"}}"#,
+                r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32020,"message":"HeaderMismatch"}}"#,
                 "rejected",
             ),
             (400, r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32603,"message":"broke"}}"#, "unclear"),
