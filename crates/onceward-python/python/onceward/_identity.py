@@ -372,7 +372,7 @@ def _register(known: Known, name: str, layers: list[Any], objects: dict[str, Any
 
 def _is_same_text(one: Any, other: Any) -> bool:
     """Whether two code objects are one function: identical, loaded again, or typed in again."""
-    if one is other or one.co_firstlineno == other.co_firstlineno and one.co_filename == other.co_filename:
+    if one is other or (one.co_firstlineno == other.co_firstlineno and one.co_filename == other.co_filename):
         return True
     # Text that is typed in has a file name of its own each time, and no file.
     return one.co_filename != other.co_filename and not (_is_file(one.co_filename) or _is_file(other.co_filename))

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Set
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Enum
+from importlib import import_module
 from pathlib import PurePath
 from typing import Any
 from uuid import UUID
@@ -100,9 +101,7 @@ def _numpy(value: Any) -> object:
     value = value[()]
     if str(value) == "NaT":
         raise TypeError("is NaT, which is no time")
-    from numpy import datetime_data
-
-    unit, count = datetime_data(value.dtype)
+    unit, count = import_module("numpy").datetime_data(value.dtype)
     if kind == "M":
         # One moment has one text, whatever its unit; a date stays a date.
         coarse = {"Y": "D", "M": "D", "W": "D", "h": "s", "m": "s"}.get(unit)
