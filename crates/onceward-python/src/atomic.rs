@@ -128,12 +128,7 @@ impl Written {
     /// The same record in place of another version, or of no record.
     #[pyo3(signature = (expected))]
     fn replacing(&self, expected: Option<u64>) -> Self {
-        Self {
-            record: self.record.clone(),
-            expected,
-            redact: self.redact.clone(),
-            keys: self.keys.clone(),
-        }
+        Self { record: self.record.clone(), expected, redact: self.redact.clone(), keys: self.keys.clone() }
     }
 
     /// The exception for an attempt that is in doubt.
