@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import urllib.request
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.pool import ThreadPool
@@ -482,6 +483,18 @@ def test_a_pipe_to_a_process_that_was_already_running(ledger: Ledger, text: bool
             refused()
 
         in_doubt(ledger, "asks", asks)
+
+
+def test_a_pipe_that_is_dropped_is_closed_at_once(ledger: Ledger) -> None:
+    for text in (True, False):
+        read, write = os.pipe()
+        os.close(write)
+        child = subprocess.Popen([sys.executable, "-c", CHILD], stdin=subprocess.PIPE, stdout=read, text=text)
+        os.close(read)
+        alive = weakref.ref(child.stdin)
+        child.stdin = None
+        assert alive() is None
+        child.wait()
 
 
 @pytest.mark.parametrize("by_a_task", [False, True])

@@ -9,6 +9,7 @@ import importlib.abc
 import importlib.util
 import inspect
 import sys
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import wraps
@@ -148,15 +149,19 @@ def _pipes(module: Any) -> None:
 
 
 def _note_writes(stream: Any) -> None:
+    # Without a reference to itself: a stream that is dropped must be closed at once, because its reader waits for that.
+    itself = weakref.ref(stream)
     for name in ("write", "writelines", "flush"):
-        plain = getattr(stream, name)
+        method = getattr(type(stream), name)
 
-        def noted(*args: Any, _plain: Any = plain) -> Any:
+        def noted(*args: Any, _method: Any = method) -> Any:
             _watch.note_write()
-            return _plain(*args)
+            return _method(itself(), *args)
 
         with suppress(AttributeError):
             setattr(stream, name, noted)
+    if hasattr(stream, "buffer"):
+        _note_writes(stream.buffer)
 
 
 def _sends(method: Any) -> Any:
