@@ -78,7 +78,7 @@ class Trace:
             return
         self.sockets.append(weakref.ref(sock))
         if self.expected:
-            # A request of a known client, which has said by itself whether it may have an effect.
+            # A request of a known client, whose `Wire` has reported whether it may have an effect.
             self.expected -= 1
         elif self.mark is not None:
             self.mark()
