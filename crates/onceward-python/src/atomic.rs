@@ -119,10 +119,16 @@ impl Written {
         Ok(self.followed_by(atomic::done(&self.record, done, &self.redact, now_ms)))
     }
 
-    /// The record with the attempt in doubt, because the function itself committed a part of it.
+    /// The record with the attempt in doubt, because a part of it may have happened.
     fn in_doubt(&self, reason: String, now_ms: i64) -> Self {
         let ending = Ending::InDoubt(Outcome::because(Some(reason)));
         self.followed_by(atomic::finish(&self.record, ending, &self.redact, now_ms))
+    }
+
+    /// The same record in place of another version, or of no record.
+    #[pyo3(signature = (expected))]
+    fn replacing(&self, expected: Option<u64>) -> Self {
+        Self { record: self.record.clone(), expected, redact: self.redact.clone(), keys: self.keys.clone() }
     }
 
     /// The exception for an attempt that is in doubt.

@@ -11,7 +11,7 @@ import pytest
 
 from onceward import InvalidInput, Ledger
 from onceward._http import key_of
-from onceward.asgi import IdempotencyMiddleware
+from onceward.asgi import IdempotencyMiddleware, _caller
 
 Sent = list[dict[str, Any]]
 
@@ -174,3 +174,23 @@ def test_an_exception_of_the_application_is_its_own(ledger: Ledger) -> None:
             asyncio.run(asked(app))
     (record,) = ledger.operations()
     assert record.state == "failed" and record.attempt == 2
+
+
+def test_callers_are_told_apart_by_every_credential() -> None:
+    def caller(*headers: tuple[str, str]) -> str:
+        return _caller({"headers": [(name.encode(), value.encode()) for name, value in headers]})
+
+    alice, bob = (("x-api-key", "alice"), ("x-api-key", "bob"))
+    everyone = [
+        caller(),
+        caller(alice),
+        caller(bob),
+        caller(("cookie", "sid=alice")),
+        caller(("cookie", "sid=bob")),
+        caller(("authorization", "Bearer a")),
+        caller(("authorization", "Bearer a"), alice),
+        caller(("authorization", "Bearer a"), bob),
+    ]
+    assert len(set(everyone)) == len(everyone)
+    assert caller(alice, ("cookie", "seen=1")) == caller(("cookie", "seen=2"), ("X-Api-Key", "alice"))
+    assert caller(("accept", "text/html")) == caller()

@@ -13,7 +13,9 @@ from typing import Any
 
 import psycopg
 import pytest
-from servers import Postgres
+import requests
+from loopback import Server, http
+from servers import Postgres, free_port
 
 from onceward import Failed, InDoubt, InvalidInput, KeyReused, Ledger, Stopped
 
@@ -183,6 +185,72 @@ def test_a_function_that_rolls_back_by_itself_is_told(database: Database) -> Non
         with pytest.raises(InDoubt, match="committed or rolled back"):
             atomic.call("order", {}, order)
     assert database.orders() == []
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_commit_after_a_rollback_is_recorded_as_a_doubt(database: Database, again: bool) -> None:
+    atomic = database.ledger.atomic(database.connection)
+
+    def order() -> None:
+        database.connection.rollback()
+        database.insert(1)
+        database.connection.commit()
+        if again:
+            database.insert(2)
+
+    for _ in range(3):
+        with pytest.raises(InDoubt, match="committed or rolled back"):
+            atomic.call("order", {}, order)
+    assert database.orders() == [1], "it does not run again"
+
+
+def test_an_effect_elsewhere_leaves_a_doubt(database: Database) -> None:
+    atomic = database.ledger.atomic(database.connection)
+    answering = Server("answer", http(200))
+    url = f"http://127.0.0.1:{answering.port}/"
+
+    def order(method: str, then: str) -> None:
+        database.insert(1)
+        requests.request(method, url if then != "refused" else f"http://127.0.0.1:{free_port()}/")
+        raise ValueError("after the request")
+
+    try:
+        with pytest.raises(InDoubt, match="after the request") as doubt:
+            atomic.call("charge", {"method": "POST", "then": "raise"}, order)
+        assert isinstance(doubt.value, ValueError) and doubt.value.operation is not None
+        with pytest.raises(InDoubt):
+            atomic.call("charge", {"method": "POST", "then": "raise"}, order)
+        assert len(answering.requests) == 1, "it does not run again"
+        for inputs in ({"method": "GET", "then": "raise"}, {"method": "POST", "then": "refused"}):
+            for _ in range(2):
+                with pytest.raises(Failed):
+                    atomic.call("charge", inputs, order)
+    finally:
+        answering.close()
+    assert database.orders() == []
+
+
+def test_a_commit_that_fails_after_an_effect_elsewhere_leaves_a_doubt(ledger: Ledger, tmp_path: Path) -> None:
+    connection = sqlite3.connect(tmp_path / "own.db")
+    connection.executescript(
+        "pragma foreign_keys = on; create table a (id integer primary key);"
+        "create table b (a integer references a deferrable initially deferred);"
+    )
+    atomic = ledger.atomic(connection)
+    answering = Server("answer", http(200))
+
+    def order() -> None:
+        requests.post(f"http://127.0.0.1:{answering.port}/")
+        connection.execute("insert into b values (7)")
+
+    try:
+        for _ in range(2):
+            with pytest.raises(InDoubt, match="the commit failed"):
+                atomic.call("order", {}, order)
+        assert len(answering.requests) == 1
+    finally:
+        answering.close()
+        connection.close()
 
 
 def test_what_the_policy_redacts_is_not_stored(database: Database, tmp_path: Path) -> None:

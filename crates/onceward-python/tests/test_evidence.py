@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import queue
 import random
 import socket
 import subprocess
 import sys
 import threading
 import urllib.request
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import aiohttp
@@ -27,7 +31,7 @@ import stripe
 import urllib3
 from counting import AFTER, BEFORE, REFUSED, RETRIED, Rpc, Server
 
-from onceward import Failed, InDoubt, Ledger, NotDispatched, OncewardError, current_operation
+from onceward import Failed, InDoubt, Ledger, NotDispatched, OncewardError, current_operation, failures
 
 WAIT_S = 0.5
 Step = tuple[str, str]
@@ -449,3 +453,176 @@ def test_transports_without_a_network(ledger: Ledger) -> None:
         with pytest.raises(InDoubt):
             ledger.once(name="f")(function)()
     assert effects == [1]
+
+
+# What was open before the call, and what is sent without the interpreter's sockets.
+
+POST = b"POST /raw/201 HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx"
+CHILD = "import sys\nfor line in sys.stdin: print('done', flush=True)"
+
+
+def in_doubt(ledger: Ledger, name: str, function: Callable[[], object], **options: Any) -> None:
+    with pytest.raises(InDoubt):
+        ledger.once(name=name, **options)(function)()
+
+
+@pytest.mark.parametrize("text", [False, True])
+@pytest.mark.parametrize("directly", [False, True])
+def test_a_pipe_to_a_process_that_was_already_running(ledger: Ledger, text: bool, directly: bool) -> None:
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", CHILD], stdin=pipe, stdout=pipe, text=text) as child:
+        assert child.stdin is not None and child.stdout is not None
+
+        def asks() -> None:
+            if directly:
+                os.write(child.stdin.fileno(), b"charge\n")
+            else:
+                child.stdin.write("charge\n" if text else b"charge\n")
+                child.stdin.flush()
+            child.stdout.readline()
+            refused()
+
+        in_doubt(ledger, "asks", asks)
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("text", [False, True])
+def test_a_pipe_that_is_dropped_is_closed_at_once(ledger: Ledger, text: bool) -> None:
+    child = subprocess.Popen([sys.executable, "-c", CHILD], stdin=subprocess.PIPE, text=text)
+    alive = weakref.ref(child.stdin)
+    child.stdin = None
+    assert alive() is None
+    child.wait()
+
+
+@pytest.mark.parametrize("by_a_task", [False, True])
+def test_a_pipe_of_asyncio_that_was_already_open(ledger: Ledger, by_a_task: bool) -> None:
+    """As in a session of an MCP client over stdio, whose writer is a task of its own."""
+
+    async def main() -> None:
+        pipe = subprocess.PIPE
+        child = await asyncio.create_subprocess_exec(sys.executable, "-c", CHILD, stdin=pipe, stdout=pipe)
+        assert child.stdin is not None and child.stdout is not None
+        lines: asyncio.Queue[bytes] = asyncio.Queue()
+
+        async def write() -> None:
+            while True:
+                child.stdin.write(await lines.get())
+
+        writer = asyncio.create_task(write())
+
+        @ledger.once(name="charge")
+        async def charge() -> None:
+            if by_a_task:
+                lines.put_nowait(b"charge\n")
+            else:
+                child.stdin.write(b"charge\n")
+            await child.stdout.readline()
+            async with httpx.AsyncClient() as client:
+                await client.post(REFUSED)
+
+        with pytest.raises(InDoubt):
+            await charge()
+        writer.cancel()
+        child.stdin.close()
+        await child.wait()
+
+    asyncio.run(main())
+
+
+def test_a_socket_of_a_thread_that_was_already_running(ledger: Ledger, server: Server) -> None:
+    """As in a client of a queue, whose connection belongs to a thread or task of its own."""
+    open_before = socket.create_connection(server.server_address[:2])
+    work: queue.Queue[bytes] = queue.Queue()
+    done: queue.Queue[bytes] = queue.Queue()
+
+    def write() -> None:
+        open_before.sendall(work.get())
+        done.put(open_before.recv(1000))
+
+    thread = threading.Thread(target=write)
+    thread.start()
+
+    def order() -> None:
+        work.put(POST)
+        done.get()
+        refused()
+
+    in_doubt(ledger, "order", order)
+    thread.join()
+    open_before.close()
+
+
+def test_a_file_that_was_open_before(ledger: Ledger, tmp_path: Path) -> None:
+    descriptor = os.open(tmp_path / "log", os.O_WRONLY | os.O_CREAT)
+
+    def order() -> None:
+        os.write(descriptor, b"x")
+        refused()
+
+    in_doubt(ledger, "order", order)
+    os.close(descriptor)
+
+
+def test_a_client_with_a_network_stack_of_its_own(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert {"curl_cffi", "pycurl", "duckdb"} <= failures.UNOBSERVED
+    monkeypatch.setitem(sys.modules, "own_stack", ModuleType("own_stack"))
+    with pytest.raises(Failed):
+        ledger.once(name="before")(refused)()
+    failures.UNOBSERVED.add("own_stack")
+    try:
+        in_doubt(ledger, "loaded", refused)
+        with pytest.raises(Failed):
+            ledger.once(name="known", known_failures=True)(refused)()
+    finally:
+        failures.UNOBSERVED.discard("own_stack")
+
+
+def test_every_way_to_send_without_the_mark_counts_as_the_mark(ledger: Ledger, server: Server, tmp_path: Path) -> None:
+    open_before = socket.create_connection(server.server_address[:2])
+    work: queue.Queue[str] = queue.Queue()
+    done: queue.Queue[int] = queue.Queue()
+    threading.Thread(target=lambda: done.put(requests.post(work.get()).status_code)).start()
+
+    def raw() -> None:
+        with requests.Session() as session:
+            for _ in range(2):
+                session.get(f"{server.url}/marked/201")
+            open_before.sendall(POST)
+        raise ValueError
+
+    async def streams() -> None:
+        _, writer = await asyncio.open_connection(*server.server_address[:2])
+        writer.write(POST)
+        writer.close()
+        raise ValueError
+
+    def file() -> None:
+        (tmp_path / "written").write_text("x")
+        raise ValueError
+
+    def by_another_thread() -> None:
+        work.put(f"{server.url}/marked/201")
+        done.get()
+        raise ValueError
+
+    for function in (raw, file, by_another_thread):
+        in_doubt(ledger, function.__name__, function, dispatch="marked")
+    with pytest.raises(InDoubt):
+        asyncio.run(ledger.once(name="streams", dispatch="marked")(streams)())
+    open_before.close()
+
+
+def test_looking_up_is_not_the_mark(ledger: Ledger, server: Server) -> None:
+    async def looks_up() -> None:
+        async with httpx.AsyncClient() as client, aiohttp.ClientSession() as session:
+            for _ in range(2):
+                await client.get(f"{server.url}/looked-up/201")
+                await session.get(f"{server.url}/looked-up/201")
+        with requests.Session() as plain:
+            plain.get(f"{server.url}/looked-up/201")
+            plain.get(f"{server.url}/looked-up/201")
+        raise ValueError
+
+    with pytest.raises(Failed):
+        asyncio.run(ledger.once(name="looks up", dispatch="marked")(looks_up)())

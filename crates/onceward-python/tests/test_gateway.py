@@ -111,6 +111,21 @@ time.sleep(60)
     pytest.fail("the gateway is still there")
 
 
+def test_the_password_of_a_ledger_is_not_on_the_command_line(tmp_path: Path) -> None:
+    said = tmp_path / "said.json"
+    program = tmp_path / "once"
+    program.write_text(f"""#!{sys.executable}
+import json, os, sys
+json.dump([sys.argv, os.environ["ONCE_LEDGER"]], open({str(said)!r}, "w"))
+""")
+    program.chmod(0o700)
+    url = "postgres://user:s3cret@127.0.0.1:1/db"
+    with Gateway(url, program=program) as gateway, pytest.raises(LedgerUnavailable):
+        gateway.url("openai", "http://127.0.0.1:1")
+    command, ledger = json.loads(said.read_text())
+    assert "s3cret" not in str(command) and ledger == url
+
+
 def test_what_cannot_work_is_said_clearly(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="not a client of openai or anthropic"):
         Gateway(tmp_path / "once.db", program=once_program()).wrap(object())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
+import importlib.util
 import os
 import subprocess
 import sys
@@ -433,3 +434,173 @@ def test_memory_as_sqlite_spells_it(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_names_do_not_depend_on_the_temporary_folder() -> None:
     assert tempfile.gettempdir() not in str(ledger_for_names.once(charge).operation_name)
+
+
+# What distinguishes two functions, and is not among their arguments.
+
+
+def test_a_variable_that_is_assigned_later_counts(ledger: Ledger) -> None:
+    @ledger.once
+    def pay(amount: int) -> str:
+        return customer
+
+    customer = "alice"
+    assert [pay(5), pay(5)] == ["alice", "alice"]
+    key = pay.identity(5)[0]
+    customer = "bob"
+    with pytest.raises(InvalidInput, match="customer has changed"):
+        pay(5)
+    assert key != made_for(ledger, "bob").identity(5)[0]
+
+
+def made_for(ledger: Ledger, who: str | None) -> Any:
+    @ledger.once
+    def pay(amount: int) -> str | None:
+        return who
+
+    def becomes(other: str) -> None:
+        nonlocal who
+        who = other
+
+    pay.becomes = becomes  # type: ignore[attr-defined]
+    return pay
+
+
+@pytest.mark.parametrize("first", ["alice", None])
+def test_a_variable_that_changes_is_refused(ledger: Ledger, first: str | None) -> None:
+    pay = made_for(ledger, first)
+    assert pay(5) == first
+    pay.becomes("bob")
+    with pytest.raises(InvalidInput, match="who has changed"):
+        pay(5)
+    early = made_for(ledger, None)
+    early.becomes("carol")
+    with pytest.raises(InvalidInput, match="who has changed"):
+        early(5)
+
+
+def test_what_the_function_itself_counts_does_not_make_it_another_one(ledger: Ledger) -> None:
+    runs = calls = 0
+
+    def helper() -> None:
+        nonlocal calls
+        calls += 1
+
+    @ledger.once
+    def pay(amount: int) -> int:
+        nonlocal runs
+        runs += 1
+        helper()
+        return calls
+
+    assert [pay(5), pay(5), pay(6), pay(6)] == [1, 1, 2, 2] and (runs, calls) == (2, 2)
+
+
+def region(name: str) -> Any:
+    def decorate(function: Any) -> Any:
+        @functools.wraps(function)
+        def wrapper(*args: Any) -> Any:
+            return name, function(*args)
+
+        return wrapper
+
+    return decorate
+
+
+def plainly(function: Any) -> Any:
+    @functools.wraps(function)
+    def wrapper(*args: Any) -> Any:
+        return function(*args)
+
+    return wrapper
+
+
+def test_decorators_under_the_guard_count(ledger: Ledger) -> None:
+    def order(id: str) -> str:
+        return id
+
+    assert ledger.once(region("eu")(order))("o-1") == ("eu", "o-1")
+    assert ledger.once(region("us")(order))("o-1") == ("us", "o-1")
+    ledger.once(plainly(charge))
+    with pytest.raises(InvalidInput, match="other decorators"):
+        ledger.once(charge)
+
+
+def test_a_captured_helper_counts_with_its_defaults_and_attributes(ledger: Ledger) -> None:
+    def by_default(tenant: str) -> Any:
+        def post(order: str, tenant: str = tenant) -> str:
+            return tenant
+
+        @ledger.once
+        def buy(order: str) -> str:
+            return post(order)
+
+        return buy
+
+    def by_attribute(tenant: str) -> Any:
+        def post(order: str) -> str:
+            return str(post.tenant)  # type: ignore[attr-defined]
+
+        post.tenant = tenant  # type: ignore[attr-defined]
+
+        @ledger.once
+        def order(order: str) -> str:
+            return post(order)
+
+        return order
+
+    for make in (by_default, by_attribute):
+        assert [make("alice")("o-1"), make("bob")("o-1"), make("alice")("o-1")] == ["alice", "bob", "alice"]
+
+
+def test_classes_that_are_created_more_than_once(ledger: Ledger) -> None:
+    def captured(tenant: str) -> Any:
+        class Client:
+            who = tenant
+
+        @ledger.once
+        def buy(order: str) -> str:
+            return Client.who
+
+        return buy
+
+    def owned(tenant: str) -> Any:
+        @dataclasses.dataclass(frozen=True)
+        class Tenant:
+            who = tenant
+
+            @ledger.once
+            def pay(self, order: str) -> str:
+                return self.who
+
+            @classmethod
+            @ledger.once
+            def bill(cls, order: str) -> str:
+                return cls.who
+
+        return Tenant()
+
+    assert [captured("alice")("o-1"), captured("alice")("o-1")] == ["alice", "alice"]
+    with pytest.raises(InvalidInput, match="created more than once"):
+        captured("bob")("o-1")
+    first, again, other = owned("alice"), owned("alice"), owned("bob")
+    assert [first.pay("o-1"), again.pay("o-1"), first.bill("o-1")] == ["alice", "alice", "alice"]
+    for call in (other.pay, other.bill):
+        with pytest.raises(InvalidInput, match="created more than once"):
+            call("o-1")
+
+
+def test_two_files_under_one_module_name(ledger: Ledger, tmp_path: Path) -> None:
+    functions = []
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "plugin.py").write_text("def pay(amount):\n    return __file__\n")
+        spec = importlib.util.spec_from_file_location("plugin", tmp_path / folder / "plugin.py")
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        functions.append(module.pay)
+    ledger.once(functions[0])
+    ledger.once(functions[0])
+    with pytest.raises(InvalidInput, match="another function is called"):
+        ledger.once(functions[1])

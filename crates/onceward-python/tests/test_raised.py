@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import builtins
 import concurrent.futures
 import copy
 import logging
@@ -362,3 +363,21 @@ def test_the_operation_is_gone_after_the_call(ledger: Ledger) -> None:
         current_operation()
     with pytest.raises(InvalidInput):
         ledger.call("", {}, print)
+
+
+def test_a_group_stays_a_group(ledger: Ledger) -> None:
+    group: Any = getattr(builtins, "ExceptionGroup", None)
+    if group is None:
+        # Python 3.10 has no groups.
+        return
+
+    @ledger.once(name="order")
+    def order() -> None:
+        raise group("both", [ValueError("a"), KeyError("b")])
+
+    with pytest.raises(group) as raised:
+        order()
+    assert isinstance(raised.value, InDoubt) and len(raised.value.exceptions) == 2
+    matched, _ = raised.value.split(ValueError)
+    assert str(matched.exceptions[0]) == "a"
+    assert type(pickle.loads(pickle.dumps(raised.value))) is InDoubt, "its members are not sent along"

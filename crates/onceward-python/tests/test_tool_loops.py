@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from datetime import datetime, timezone
+from decimal import Decimal
 from typing import Any
 
 import pytest
 
-from onceward import Ledger
+from onceward import InvalidInput, Ledger
 from onceward.anthropic import arun_tools, repeatable, run_tools
 from onceward.openai import repeatable as openai_repeatable
 from onceward.openai import run_tools as run_openai_tools
@@ -163,3 +165,29 @@ def test_a_definition_gets_the_argument_for_repeats() -> None:
     assert list(schema["properties"]) == ["order"]
     with pytest.raises(ValueError, match="already has an argument"):
         repeatable(made)
+
+
+@pytest.mark.parametrize("wrong", [1.5, [], {}, 0, "0", -1, "-1", True, ""])
+def test_a_wrong_occurrence_is_a_result_and_not_an_exception(ledger: Ledger, wrong: Any) -> None:
+    charged: list[str] = []
+    tools = {"charge": lambda order: charged.append(order)}
+    blocks = [asks(number, order=f"o-{number}")["content"][1] for number in (1, 2)]
+    blocks[1]["input"]["occurrence"] = wrong
+    results = run_tools(ledger.session("run-1"), {"content": blocks}, tools, occurrence_argument="occurrence")
+    assert "is_error" not in results[0] and charged == ["o-1"]
+    assert results[1]["is_error"] and "whole number from 1 on" in results[1]["content"]
+
+
+def test_terms_for_a_tool_that_does_not_exist_are_refused(ledger: Ledger) -> None:
+    tools = {"charge": lambda order: pytest.fail("it must not run")}
+    for run in (run_tools, run_openai_tools):
+        with pytest.raises(InvalidInput, match="did you mean 'charge'"):
+            run(ledger.session("run-1"), asks(order="o"), tools, terms={"chrage": {"key": ["order"]}})
+
+
+def test_the_model_reads_plain_json(ledger: Ledger) -> None:
+    when = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
+    tools = {"charge": lambda order: {"amount": Decimal("1.50"), "when": when, "tags": {"b", "a"}, "pair": (1, 2)}}
+    said = [run_tools(ledger.session("run-1"), asks(order="o"), tools)[0]["content"] for _ in range(2)]
+    text = '{"amount": "1.50", "when": "2026-01-02 03:04:05+00:00", "tags": ["a", "b"], "pair": [1, 2]}'
+    assert [one.partition("\n")[0] for one in said] == [text, text]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import uuid
-from collections import OrderedDict, namedtuple
+from collections import OrderedDict, UserDict, namedtuple
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from pathlib import PurePosixPath
@@ -103,6 +103,72 @@ def test_what_has_no_one_meaning_is_refused(value: object, problem: str) -> None
     with pytest.raises(InvalidInput, match=problem) as refused:
         canonical(value)
     assert refused.value.happened is None and not refused.value.ran and refused.value.code == "INVALID_INPUT"
+
+
+class Money(Decimal):
+    """A value with an attribute, which its plain value does not have."""
+
+    currency = ""
+
+    def of(self, currency: str) -> Money:
+        self.currency = currency
+        return self
+
+
+class Command(dict[str, int]):
+    kind: str
+
+
+class Slotted(str):
+    __slots__ = ("kind",)
+
+
+class Point(namedtuple("Point", "x y")):
+    pass
+
+
+@dataclasses.dataclass(frozen=True)
+class Plain:
+    a: int
+
+
+class Grown(Plain):
+    def __init__(self, a: int, b: int) -> None:
+        super().__init__(a)
+        object.__setattr__(self, "b", b)
+
+
+def with_attribute(value: Any, name: str) -> Any:
+    setattr(value, name, "x")
+    return value
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Money("5").of("USD"),
+        with_attribute(Command(a=1), "kind"),
+        with_attribute(Slotted("a"), "kind"),
+        with_attribute(Point(1, 2), "label"),
+        with_attribute(type("Wrapped", (UserDict,), {})(a=1), "kind"),
+        with_attribute(type("Later", (timedelta,), {})(seconds=1), "months"),
+        Grown(1, 2),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_attributes_are_not_lost(value: object) -> None:
+    for given in (value, [value]):
+        with pytest.raises(InvalidInput, match="attributes"):
+            canonical(given)
+
+
+def test_subclasses_without_attributes_are_their_plain_values() -> None:
+    assert canonical([Money("5"), Command(a=1), Plain(1)]) == canonical([5, {"a": 1}, Plain(1)])
+
+
+def test_nanoseconds_count() -> None:
+    span = type("Timedelta", (timedelta,), {"nanoseconds": property(lambda self: 7)})
+    assert canonical([span(seconds=1), timedelta(seconds=1)]) == "[1.000000007,1]"
 
 
 def test_a_value_that_holds_itself_is_refused() -> None:

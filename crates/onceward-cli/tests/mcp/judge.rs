@@ -537,10 +537,10 @@ fn every_text_is_short() {
         let said = every_text(&bench, &["--scope", "s", "--wait", "100ms"]);
         assert!(said.iter().filter(|text| text.starts_with("[once]")).count() > 10, "{said:#?}");
         for text in said.iter().filter(|text| text.starts_with("[once]") && !text.contains("In doubt (")) {
-            // The ledger that is not the default is named besides: its path is this test's.
-            let (head, tail) = (text.find("--ledger "), text.find("settle "));
-            let ledger = head.zip(tail).map_or("", |(head, tail)| text.get(head..tail).unwrap_or_default());
-            let text = if ledger.is_empty() { text.clone() } else { text.replace(ledger, "") };
+            // A policy and a ledger that are not the defaults are named besides: their paths are this test's.
+            let (head, tail) = (text.find("`once "), text.find("settle "));
+            let places = head.zip(tail).and_then(|(head, tail)| text.get(head + "`once ".len()..tail));
+            let text = text.replace(places.filter(|places| !places.is_empty()).unwrap_or("\0"), "");
             // A token of English text is four letters or more; ids and times are shorter ones.
             let tokens = text.chars().count() * 2 / 7;
             assert!(tokens <= 120, "{tokens}: {text}");

@@ -273,7 +273,16 @@ fn a_success_that_says_that_nothing_happened_is_none() {
             "in_doubt",
         ),
     ] {
-        bench.script("tool", &format!("cat <<'END'\n{envelope}\nEND"));
+        // It shows its witness if it is the program that was started.
+        let signed = format!("{}$own}}", envelope.strip_suffix('}').unwrap());
+        bench.script(
+            "tool",
+            &format!(
+                "set -- \"$(realpath \"$0\")\" $ONCE_WITNESS\n\
+                 [ \"$PPID $1\" = \"$2 $4\" ] && own=',\"witness\":\"'$3'\"'\n\
+                 cat <<END\n{signed}\nEND"
+            ),
+        );
         let exit = bench.once(&["run", "--key", key, "--", "./tool"]).exit;
         assert_eq!(exit == 0, state == "done", "{key}: exit {exit}");
         assert_eq!(bench.json(&["show", key])["data"]["state"], state, "{key}");

@@ -89,8 +89,8 @@ pub(crate) fn encoded(value: &Json) -> Option<String> {
     Some(out)
 }
 
-/// An answer as JSON text that fields are taken from; empty if it is none. An answer in which a name occurs twice has no
-/// fields: two programs could read different ones.
+/// An answer as JSON text that fields are taken from; empty if it is none. An answer in which a name occurs twice has
+/// no fields: two programs could read different ones.
 pub(crate) fn fields_of(body: &[u8]) -> &str {
     let text = std::str::from_utf8(body).unwrap_or_default();
     if Json::parse(text).is_ok() { text } else { "" }

@@ -10,13 +10,15 @@ import json
 import re
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import parse_qs, urlsplit
 
-from . import _options, _wrap
+from . import _options, _watch, _wrap
 from ._guard import in_words
 from ._onceward import Receipt, Written, atomic_begin
-from .errors import InvalidInput, LedgerReplaced, LedgerUnavailable, Stopped, as_raised
+from .errors import InvalidInput, LedgerReplaced, LedgerUnavailable, Stopped
+from .failures import judge
 
 if TYPE_CHECKING:
     from ._guard import Guard
@@ -43,9 +45,10 @@ class Atomic:
     def call(self, name: str, inputs: object, function: Callable[..., Any], **options: Any) -> Receipt:
         """Makes one call exactly once: its effect on this connection and its record are one commit.
 
-        The function must neither commit nor roll back. If it raises, nothing happened and nothing is recorded.
+        The function must neither commit nor roll back. If it raises, nothing happened and nothing is recorded, unless
+        it had an effect elsewhere: after a request, a process or a file that was observed, the operation is in doubt.
         """
-        return self._run(_wrap.single(self._ledger, name, function, inputs, options, waits=False), (inputs,), None)
+        return self._ended(_wrap.single(self._ledger, name, function, inputs, options, waits=False), (inputs,), None)
 
     def once(self, *functions: Callable[..., Any], **options: Any) -> Any:
         """Guards a function all of whose effects are on this connection: see `Ledger.once`."""
@@ -55,7 +58,7 @@ class Atomic:
             held = _wrap.Guarded(self._ledger, function, options)
 
             def receipt(*args: Any, **kwargs: Any) -> Receipt:
-                return self._run(held.guard, *held.prepared(args, kwargs))
+                return self._ended(held.guard, *held.prepared(args, kwargs))
 
             @functools.wraps(function)
             def guarded(*args: Any, **kwargs: Any) -> Any:
@@ -67,6 +70,9 @@ class Atomic:
 
         return decorate(*functions) if functions else decorate
 
+    def _ended(self, guard: Guard, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Receipt:
+        return guard.ended(lambda: self._run(guard, args, kwargs))
+
     def _run(self, guard: Guard, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Receipt:
         database = self._database
         database.begin()
@@ -76,15 +82,17 @@ class Atomic:
                 database.rollback()
                 return begun
             database.mark()
+            elsewhere = _Elsewhere(database.connection)
             try:
-                value = guard.function(*args, **(kwargs or {}))
+                with elsewhere:
+                    value = guard.function(*args, **(kwargs or {}))
             except BaseException as error:
                 self._refuse_commit(begun, error)
                 database.rollback()
+                if elsewhere.happened(error, guard):
+                    self._doubt(begun, in_words(error), error)
                 if isinstance(error, Exception):
-                    failed: Any = begun.failed(in_words(error))
-                    failed.__cause__ = error
-                    raise as_raised(failed) from error
+                    raise begun.failed(in_words(error)) from error
                 raise
             self._refuse_commit(begun, None)
             ended = begun.done(guard.effect, guard.encode(value), database.now_ms())
@@ -93,24 +101,40 @@ class Atomic:
         except BaseException:
             database.rollback()
             raise
-        database.commit(ended)
+        try:
+            database.commit(ended)
+        except Exception as error:
+            if elsewhere.seen and not database.is_open():
+                self._doubt(begun, f"the commit failed after an effect elsewhere: {in_words(error)}", error)
+            raise
         return ended.receipt(database.wall_ms(), value)
 
     def _refuse_commit(self, begun: Written, error: BaseException | None) -> None:
         """Puts the operation in doubt if the function ended the transaction itself: part of it may be committed."""
-        database = self._database
-        if database.is_marked():
+        if self._database.is_marked():
             return
-        database.rollback()
         reason = "the function committed or rolled back the transaction itself, so part of it may have been committed"
-        database.begin()
+        self._doubt(begun, reason, error, "; let the ledger commit, or guard it with ledger.once")
+
+    def _doubt(self, begun: Written, reason: str, error: BaseException | None, advice: str = "") -> NoReturn:
+        """Records the doubt in a transaction of its own, and raises it."""
+        database = self._database
         doubt = begun.in_doubt(reason, database.now_ms())
-        if database.write(doubt):
-            database.commit(doubt)
-        else:
+        try:
             database.rollback()
-        raised: Any = doubt.doubted(f"{reason}; let the ledger commit, or guard it with ledger.once")
-        raise raised from error
+            database.begin()
+            # A rollback has removed the record of the attempt. Then the doubt replaces what was there before it.
+            if database.write(doubt) or database.write(doubt.replacing(begun.expected)):
+                database.commit(doubt)
+            else:
+                database.rollback()
+        except Exception as problem:
+            advice = f"{advice}; the doubt could not be recorded ({problem})"
+            with suppress(Exception):
+                database.rollback()
+        if error is not None and not isinstance(error, Exception):
+            raise error
+        raise doubt.doubted(f"{reason}{advice}") from error
 
     def _begin(self, guard: Guard, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Receipt | Written:
         database = self._database
@@ -121,6 +145,30 @@ class Atomic:
             if isinstance(step, Receipt) or database.write(step):
                 return step
         raise LedgerUnavailable("other callers keep changing this operation; nothing was run")
+
+
+class _Elsewhere:
+    """Observes effects of the function that are not on the caller's connection: no rollback takes them back."""
+
+    def __init__(self, connection: Any) -> None:
+        self.seen = False
+        self._trace = _watch.Trace(self._notice, own=connection)
+
+    def _notice(self) -> None:
+        self.seen = True
+
+    def __enter__(self) -> None:
+        self._token = _watch.enter(self._trace)
+
+    def __exit__(self, *_: object) -> None:
+        _watch.leave(self._trace, self._token)
+
+    def happened(self, error: BaseException, guard: Guard) -> bool:
+        """Whether such an effect may have happened, although the function failed with that error."""
+        if not self.seen and not self._trace.goes_on:
+            return False
+        known = guard.known_failures
+        return judge(error, self._trace, no_effect=guard.no_effect, known_failures=known) != "no_effect"
 
 
 class _Sqlite:
@@ -164,6 +212,10 @@ class _Sqlite:
             return False
         return bool(self.connection.in_transaction)
 
+    def is_open(self) -> bool:
+        """Whether the transaction may still be open, or committed."""
+        return bool(self.connection.in_transaction)
+
     def rollback(self) -> None:
         if self.connection.in_transaction:
             self.connection.execute("ROLLBACK")
@@ -183,16 +235,16 @@ class _Sqlite:
         return row[0] if row else None
 
     def write(self, step: Written) -> bool:
-        if step.expected is not None and not self._stands(step):
+        if not self._replaces(step):
             return False
         change = "INSERT INTO onceward (id, due_ms, record) VALUES (?1, ?2, ?3) "
         change += "ON CONFLICT (id) DO UPDATE SET due_ms = ?2, record = ?3, body = NULL"
         self.connection.execute(change, (step.id, step.due_ms, step.json))
         return True
 
-    def _stands(self, step: Written) -> bool:
+    def _replaces(self, step: Written) -> bool:
         found = self.load(step.id)
-        return found is not None and json.loads(found)["version"] == step.expected
+        return (json.loads(found)["version"] if found is not None else None) == step.expected
 
     def wall_ms(self) -> int:
         return time.time_ns() // 1_000_000
@@ -244,6 +296,10 @@ class _Postgres:
 
     def _transaction(self) -> Any:
         return self.connection.execute("SELECT txid_current()").fetchone()[0]
+
+    def is_open(self) -> bool:
+        """Whether the transaction may still be open, or committed."""
+        return bool(self.connection.closed or self.connection.info.transaction_status.name != "IDLE")
 
     def rollback(self) -> None:
         if not self.connection.closed and self.connection.info.transaction_status.name != "IDLE":

@@ -9,7 +9,9 @@ import importlib.abc
 import importlib.util
 import inspect
 import sys
+import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import wraps
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -49,6 +51,13 @@ _unknown: set[str] = set()
 def blind() -> bool:
     """Whether a client has a version whose requests cannot be counted."""
     return bool(_unknown)
+
+
+def unobserved() -> bool:
+    """Whether a module is loaded that sends without the interpreter's sockets, so that no request can be counted."""
+    from .failures import UNOBSERVED
+
+    return any(name in sys.modules for name in UNOBSERVED)
 
 
 class _Finder(importlib.abc.MetaPathFinder):
@@ -104,7 +113,8 @@ def _leaves(method: Any) -> Any:
     """Wraps a method that sends something as soon as it is called."""
 
     def called(*args: Any, **kwargs: Any) -> Any:
-        if current() is not None:
+        trace = current()
+        if trace is not None and (trace.own is None or not args or args[0] is not trace.own):
             Wire("?").leave()
         return method(*args, **kwargs)
 
@@ -122,6 +132,46 @@ def _hides(what: str) -> Callable[[Any], Any]:
         return called
 
     return around
+
+
+def _pipes(module: Any) -> None:
+    """The pipe to a process: a file object, which writes without any event."""
+
+    def init(method: Any) -> Any:
+        def called(self: Any, *args: Any, **kwargs: Any) -> None:
+            method(self, *args, **kwargs)
+            if self.stdin is not None:
+                _note_writes(self.stdin)
+
+        return called
+
+    _each(module.Popen, ["__init__"], init)
+
+
+def _note_writes(stream: Any) -> None:
+    # Without a reference to itself: a stream that is dropped must be closed at once, because its reader waits for that.
+    itself = weakref.ref(stream)
+    for name in ("write", "writelines", "flush"):
+        method = getattr(type(stream), name)
+
+        def noted(*args: Any, _method: Any = method) -> Any:
+            _watch.note_write()
+            return _method(itself(), *args)
+
+        with suppress(AttributeError):
+            setattr(stream, name, noted)
+    if hasattr(stream, "buffer"):
+        _note_writes(stream.buffer)
+
+
+def _sends(method: Any) -> Any:
+    """Wraps a method that writes to a pipe."""
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        _watch.note_write()
+        return method(*args, **kwargs)
+
+    return called
 
 
 def _class(name: str, methods: Sequence[str], around: Callable[[Any], Any]) -> Patch:
@@ -216,6 +266,8 @@ def _foreign(trace: Any, before: int, request: Any, error: BaseException, names:
 def _http11(kind: str, handle: str) -> Patch:
     def patch(module: Any) -> None:
         connection = getattr(module, kind)
+        if hasattr(connection, "_send_connection_init"):
+            _each(connection, ["_send_connection_init"], _sends_headers)
         _each(connection, ["_send_request_headers"], _sends_headers)
         _each(connection, [handle], _handles_async if "async" in handle else _handles)
 
@@ -421,6 +473,8 @@ _PATCHES: dict[str, Sequence[Patch]] = {
     "gevent._socket3": [_watch.gevent_sockets],
     "concurrent.futures.thread": [_thread_pool],
     "concurrent.futures.process": [_class("ProcessPoolExecutor", ["submit"], _PROCESS)],
+    "subprocess": [_pipes],
+    "multiprocessing.connection": [_class("_ConnectionBase", ["send", "send_bytes"], _sends)],
     "multiprocessing.process": [_class("BaseProcess", ["start"], _PROCESS)],
     "multiprocessing.pool": [_class("Pool", ["_check_running"], _PROCESS)],
     "asyncio.base_events": [_event_loop],

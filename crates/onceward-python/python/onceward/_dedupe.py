@@ -106,7 +106,7 @@ class Dedupe:
         attempt.dispatched()
         self._operation = Operation(attempt, "updated", _current.get())
         self._trace = _watch.Trace()
-        self._tokens = (_current.set(self._operation), _watch._trace.set(self._trace))
+        self._tokens = (_current.set(self._operation), _watch.enter(self._trace))
 
     def _end(self, error: BaseException | None) -> str:
         """Ends the block. Says whether it definitely had no effect, or may have had one."""
@@ -121,11 +121,10 @@ class Dedupe:
                 marked=self._operation.marked,
             )
             word = "failed" if verdict == "no_effect" else "in_doubt"
-        self._operation.over = self._trace.over = True
+        self._operation.over = True
         with suppress(ValueError):
             _current.reset(self._tokens[0])
-        with suppress(ValueError):
-            _watch._trace.reset(self._tokens[1])
+        _watch.leave(self._trace, self._tokens[1])
         return word
 
     def _refuse_twice(self) -> None:

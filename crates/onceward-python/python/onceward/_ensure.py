@@ -68,11 +68,12 @@ def _asked_async(check: Callable[..., Any]) -> Callable[..., Any]:
 @contextmanager
 def _unobserved() -> Iterator[None]:
     """Ignores requests of a check: it only reads."""
-    token = _watch._trace.set(_watch.Trace())
+    trace = _watch.Trace()
+    token = _watch.enter(trace)
     try:
         yield
     finally:
-        _watch._trace.reset(token)
+        _watch.leave(trace, token)
 
 
 async def _awaited(value: Any) -> Any:

@@ -50,7 +50,7 @@ class Guard:
         probe: Callable[..., Any] | None,
         verify: Callable[..., Any] | None,
         no_effect: tuple[type[BaseException], ...],
-        known_failures: bool,
+        known_failures: bool | None,
         codec: _codec.Codec | None,
         marked: bool,
         reads: bool,
@@ -76,12 +76,13 @@ class Guard:
             from . import _green
 
             if _green.is_patched() and held is None:
-                return self._ended(lambda: _green.run(self, args, kwargs))
+                return self.ended(lambda: _green.run(self, args, kwargs))
         probe = None if self.probe is None else self._probe
         verify = None if self.verify is None else self._verify
-        return self._ended(lambda: self.handle.run(self.spec, args, kwargs, self._perform, probe, verify, held))
+        return self.ended(lambda: self.handle.run(self.spec, args, kwargs, self._perform, probe, verify, held))
 
-    def _ended(self, call: Callable[[], Receipt]) -> Receipt:
+    def ended(self, call: Callable[[], Receipt]) -> Receipt:
+        """Makes the call, and reports how it ended: to its caller, to an enclosing call, and to the log."""
         outer = _watch.current()
         try:
             receipt = call()
@@ -188,7 +189,7 @@ class Guard:
         if not self.marked:
             attempt.dispatched()
         trace = _watch.Trace(operation.noticed if self.marked else None)
-        return operation, trace, _current.set(operation), _watch._trace.set(trace)
+        return operation, trace, _current.set(operation), _watch.enter(trace)
 
     def _perform(self, attempt: Attempt, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Report:
         try:
@@ -251,7 +252,7 @@ class Guard:
         return json
 
     def _failure(self, error: BaseException, operation: Operation, trace: _watch.Trace) -> Report:
-        if self.marked and not operation.left and not trace.goes_on:
+        if self.marked and not operation.left and not trace.goes_on and not trace.changed_elsewhere:
             verdict = "no_effect"
         else:
             verdict = judge(
@@ -308,12 +309,11 @@ class Guard:
 
 
 def _end(operation: Operation, trace: _watch.Trace, tokens: list[Any]) -> None:
-    operation.over = trace.over = True
+    operation.over = True
     # A coroutine that is closed from outside ends in another context, in which no operation is set.
     with suppress(ValueError):
         _current.reset(tokens[0])
-    with suppress(ValueError):
-        _watch._trace.reset(tokens[1])
+    _watch.leave(trace, tokens[1])
 
 
 def _unfinished(value: object) -> str | None:

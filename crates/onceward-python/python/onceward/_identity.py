@@ -13,6 +13,7 @@ import os
 import sys
 import types
 import typing
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -40,6 +41,8 @@ class Who:
     """Whether the first argument is the object or class of a method, and is part of the identity."""
     hidden: dict[str, Any] = field(default_factory=dict)
     """What is part of the identity besides the arguments."""
+    closure: Closure | None = None
+    """What the function captures, if it captures anything."""
 
     def rows(self, volatile: Iterable[str], left_out: Iterable[str]) -> list[Row]:
         """The table of parameters by which the native module binds calls."""
@@ -92,12 +95,12 @@ def of(function: Any, options: Mapping[str, Any], known: Known) -> Who:
         who.hidden[_SELF] = _distinguished(holder, options, f"{who.name} belongs to a {_class(type(holder))}")
     if given is None and who.name.rpartition(".")[2] == "<lambda>":
         raise InvalidInput(f"{who.name} is a lambda, which has no name of its own: give name=")
-    plain = inspect.unwrap(target)
     if given is None and not own_key:
-        values, objects = _held(plain)
-        if values:
-            who.hidden[_HELD] = values
-        _register(known, who.name + repr(who.hidden), plain, objects)
+        closure = Closure(who.name, target, known)
+        if closure.counts:
+            who.hidden[_HELD] = closure
+        if closure.cells:
+            who.closure = closure
     who.owner = holder is None and is_method(target)
     return who
 
@@ -137,12 +140,14 @@ def _distinguished(holder: Any, options: Mapping[str, Any], what: str) -> object
 def owner_value(owner: Any) -> object:
     """What identifies the object of a method. Raises TypeError if that may change from call to call."""
     if isinstance(owner, type):
+        _refuse_another(owner)
         return {"class": class_name(owner)}
     if isinstance(owner, types.ModuleType):
         return {"module": owner.__name__}
     if getattr(type(owner), "__onceward__", None) is not None:
         return {"class": class_name(type(owner)), "is": owner.__onceward__()}
     if is_frozen(owner):
+        _refuse_another(type(owner))
         return owner
     raise TypeError(f"a {_class(type(owner))} has no __onceward__()")
 
@@ -171,58 +176,191 @@ def is_frozen(value: Any) -> bool:
     return False
 
 
-# What a nested function captures from the enclosing function.
+# What a function captures from the enclosing function, and what decorators under the guard capture.
+
+
+class Closure:
+    """What a function captures, as part of its identity: fixed by the first call.
+
+    A variable that is assigned after the function was defined has its value by then. If it changes later, the call is
+    refused: whether that makes another action (the next customer) or says nothing about it (the number of the attempt)
+    is not known here.
+    """
+
+    def __init__(self, name: str, target: Any, known: Known) -> None:
+        self.name, self.known, self.layers = name, known, _layers(target)
+        self.cells = any(getattr(layer, "__closure__", None) for layer in self.layers)
+        self._pinned: tuple[dict[str, Any], dict[str, Any]] | None = None
+        self._own: Own = {}
+        values, objects, late = self._read()
+        self.counts = bool(values) or late
+        self._register(values, objects)
+
+    def __onceward__(self) -> object:
+        """The values that distinguish the function."""
+        return (self._pinned or self._read())[0]
+
+    def check(self) -> None:
+        """Refuses a call if what the function captures has changed since the first one."""
+        values, objects, _ = self._read()
+        if self._pinned is None:
+            if values and not self.counts:
+                self._refuse_change({}, values)
+            self._register(values, objects)
+            self._pinned = values, objects
+            return
+        self._refuse_change({**self._pinned[1], **self._pinned[0]}, {**objects, **values})
+
+    def _refuse_change(self, before: dict[str, Any], now: dict[str, Any]) -> None:
+        changed = [name for name in {**before, **now} if not _is_same(before.get(name), now.get(name))]
+        if changed:
+            raise InvalidInput(
+                f"{', '.join(changed)} has changed since {self.name}, which captures it, was created or first called, "
+                "and its calls cannot be distinguished; nothing was run. Make it an argument, or give name= or a key= "
+                "function"
+            )
+
+    def _read(self) -> tuple[dict[str, Any], dict[str, Any], bool]:
+        values: dict[str, Any] = {}
+        objects: dict[str, Any] = {}
+        for cell in _assigned(self.layers):
+            self._own.setdefault(id(cell), (cell, _contents(cell)))
+        late = False
+        for layer in self.layers:
+            inner, held, unset = _held(layer, self.layers, self._own)
+            values.update(inner)
+            objects.update(held)
+            late = late or unset
+        return values, objects, late
+
+    def _register(self, values: dict[str, Any], objects: dict[str, Any]) -> None:
+        hidden = {_HELD: values} if values else {}
+        _register(self.known, self.name + repr(hidden), self.layers, objects)
+
+
+def _layers(function: Any) -> list[Any]:
+    """The function with the decorators under the guard, outermost first: `functools.wraps` hides them."""
+    layers = [function]
+    while (inner := getattr(layers[-1], "__wrapped__", None)) is not None and inner not in layers:
+        layers.append(inner)
+    return layers
 
 
 def _cells(function: Any) -> Iterator[tuple[str, Any]]:
-    """The free variables of a function, and their values."""
+    """The free variables of a function, and their cells."""
     code, closure = getattr(function, "__code__", None), getattr(function, "__closure__", None)
-    for variable, cell in zip(getattr(code, "co_freevars", ()), closure or (), strict=False):
-        try:
-            yield variable, cell.cell_contents
-        except ValueError:
-            # Not assigned yet: a function that calls itself.
-            continue
+    yield from zip(getattr(code, "co_freevars", ()), closure or (), strict=False)
 
 
-def _held(function: Any, depth: int = 4) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What a function captures: immutable values, and objects that have no value of their own."""
+Own = dict[int, tuple[Any, Any]]
+"""Cells that the function itself assigns, with what they held when it was created, which stays its identity."""
+
+
+def _assigned(functions: Iterable[Any], depth: int = 4) -> list[Any]:
+    """The cells that these functions, or functions that they capture, assign: counters and the like."""
+    found: list[Any] = []
+    for function in functions:
+        code = getattr(function, "__code__", None)
+        stored = _stores(code) if code is not None else frozenset()
+        for variable, cell in _cells(function):
+            if variable in stored:
+                found.append(cell)
+            elif depth and isinstance(held := _contents(cell), types.FunctionType):
+                found += _assigned(_layers(held), depth - 1)
+    return found
+
+
+@functools.lru_cache(maxsize=4096)
+def _stores(code: types.CodeType) -> frozenset[str]:
+    """The variables of an enclosing function that this code assigns."""
+    import dis
+
+    own = {step.argval for step in dis.get_instructions(code) if step.opname in ("STORE_DEREF", "DELETE_DEREF")}
+    inner = [_stores(part) for part in code.co_consts if isinstance(part, types.CodeType)]
+    return frozenset(own & set(code.co_freevars)).union(*(part & set(code.co_freevars) for part in inner))
+
+
+_UNSET = object()
+
+
+def _contents(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return _UNSET
+
+
+def _held(function: Any, layers: list[Any], own: Own, depth: int = 4) -> tuple[dict[str, Any], dict[str, Any], bool]:
+    """What a function captures: immutable values, objects without a value of their own, and whether one is not set."""
     values: dict[str, Any] = {}
     objects: dict[str, Any] = {}
-    for variable, value in _cells(function):
-        if value is None or value is function:
+    late = False
+    for variable, cell in _cells(function):
+        value = own[id(cell)][1] if id(cell) in own else _contents(cell)
+        if value is None or variable == "__class__" or any(value is layer for layer in layers):
             continue
-        if isinstance(value, type):
+        if getattr(value, "__wrapped__", None) in layers or variable == getattr(function, "__name__", None):
+            # A function that calls itself.
+            continue
+        if value is _UNSET:
+            late = id(cell) not in own
+        elif isinstance(value, type):
             values[variable] = {"class": class_name(value)}
+            if not _is_importable(value):
+                objects[f"class {variable}"] = value
         elif isinstance(value, types.ModuleType):
             values[variable] = {"module": value.__name__}
         elif hasattr(value, "operation_name"):
             values[variable] = {"function": str(value.operation_name)}
         elif isinstance(value, types.FunctionType) and "<lambda>" not in value.__qualname__ and depth:
-            inner, held = _held(inspect.unwrap(value), depth - 1)
-            values[variable] = {"function": name_of(value), **inner}
+            values[variable], held = _helper(value, own, depth)
             objects.update({f"{variable}.{name}": one for name, one in held.items()})
         elif is_frozen(value):
             values[variable] = value
         elif type(value).__module__.partition(".")[0] != "onceward":
             objects[variable] = value
+    return values, objects, late
+
+
+def _helper(function: Any, own: Own, depth: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What distinguishes a captured function: its name and what it holds. A nested one may hold it in defaults too."""
+    layers = _layers(function)
+    values: dict[str, Any] = {"function": name_of(function)}
+    objects: dict[str, Any] = {}
+    for layer in layers:
+        inner, held, _ = _held(layer, layers, own, depth - 1)
+        values.update(inner)
+        objects.update(held)
+        if "<locals>" not in getattr(layer, "__qualname__", ""):
+            continue
+        defaults = [*(getattr(layer, "__defaults__", None) or ())]
+        further = {**(getattr(layer, "__kwdefaults__", None) or {}), **getattr(layer, "__dict__", {})}
+        further.pop("__wrapped__", None)
+        for name, value in (*((f"default {place}", one) for place, one in enumerate(defaults)), *further.items()):
+            if value is not None:
+                (values if is_frozen(value) else objects)[name] = value
     return values, objects
 
 
-Known = dict[str, tuple[Any, dict[str, Any]]]
+Known = dict[str, tuple[list[Any], dict[str, Any]]]
 """The functions that a ledger guards, by name: their code, and the objects that they capture."""
 
 
-def _register(known: Known, name: str, function: Any, objects: dict[str, Any]) -> None:
+def _register(known: Known, name: str, layers: list[Any], objects: dict[str, Any]) -> None:
     """Refuses a different function under a name that is already taken."""
-    code = getattr(function, "__code__", None)
-    if code is None:
+    codes = [code for layer in layers if (code := getattr(layer, "__code__", None)) is not None]
+    if not codes:
         return
-    before = known.setdefault(name, (code, objects))
-    if not _is_same_text(before[0], code):
+    before = known.setdefault(name, (codes, objects))
+    if len(before[0]) != len(codes) or not all(map(_is_same_text, before[0], codes)):
+        one, other = before[0][-1], codes[-1]
+        where = f"{os.path.basename(one.co_filename)} line {one.co_firstlineno}"
+        also = f"{os.path.basename(other.co_filename)} line {other.co_firstlineno}"
+        if one is other:
+            where, also = "the same function", "with other decorators"
         raise InvalidInput(
-            f"another function is called {name} (line {before[0].co_firstlineno}, and line {code.co_firstlineno}), "
-            "and their calls cannot be distinguished: give name="
+            f"another function is called {name} ({where}, and {also}), and their calls cannot be distinguished: "
+            "give name="
         )
     differ = [variable for variable, one in objects.items() if not _is_same(before[1].get(variable, one), one)]
     if differ:
@@ -234,11 +372,59 @@ def _register(known: Known, name: str, function: Any, objects: dict[str, Any]) -
 
 def _is_same_text(one: Any, other: Any) -> bool:
     """Whether two code objects are one function: identical, loaded again, or typed in again."""
-    return one is other or one.co_filename != other.co_filename or one.co_firstlineno == other.co_firstlineno
+    if one is other or (one.co_firstlineno == other.co_firstlineno and one.co_filename == other.co_filename):
+        return True
+    # Text that is typed in has a file name of its own each time, and no file.
+    return one.co_filename != other.co_filename and not (_is_file(one.co_filename) or _is_file(other.co_filename))
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_file(path: str) -> bool:
+    return os.path.isfile(path)
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    return one is other or (isinstance(one, types.MethodType) and one == other)
+    if isinstance(one, type) and isinstance(other, type):
+        return one is other or _class_state(one) == _class_state(other)
+    if one is other or (isinstance(one, types.MethodType) and one == other):
+        return True
+    plain = isinstance(one, dict) or is_frozen(one)
+    return plain and type(one) is type(other) and bool(one == other)
+
+
+# Classes that are created more than once.
+
+_classes: dict[str, weakref.ref[type]] = {}
+
+
+def _refuse_another(kind: type) -> None:
+    """Refuses the object of a class that cannot be distinguished from another class with the same name."""
+    if _is_importable(kind):
+        return
+    before = _classes.setdefault(class_name(kind), weakref.ref(kind))()
+    if before is None:
+        _classes[class_name(kind)] = weakref.ref(kind)
+    elif not _is_same(before, kind):
+        raise TypeError(f"{_class(kind)} is created more than once, with other attributes each time")
+
+
+def _is_importable(kind: type) -> bool:
+    """Whether the class is the one that its module has under its name."""
+    found: Any = sys.modules.get(kind.__module__)
+    for part in kind.__qualname__.split("."):
+        found = getattr(found, part, None)
+    return found is kind
+
+
+def _class_state(kind: type) -> dict[str, Any]:
+    """What two classes with the same name can differ in: their attributes. Methods are compared by their code."""
+    state: dict[str, Any] = {}
+    for name, value in vars(kind).items():
+        if name.startswith("__") and name.endswith("__"):
+            continue
+        code = getattr(inspect.unwrap(getattr(value, "__func__", value)), "__code__", None)
+        state[name] = code if code is not None else value if is_frozen(value) else type(value)
+    return state
 
 
 # Names.

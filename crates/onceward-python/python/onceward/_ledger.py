@@ -107,7 +107,8 @@ class Ledger:
         Failures without effect:
 
         - `no_effect`: exceptions that prove that nothing happened.
-        - `known_failures=False`: nothing else proves it, not even a refused connection.
+        - `known_failures=False`: nothing else proves it, not even a refused connection. `True`: it does, even if a
+          module of `onceward.failures.UNOBSERVED` is loaded; the function does not use it.
         - `dispatch="marked"`: the function says when it sends the request (`current_operation().dispatched()`). A
           failure or a crash before that had no effect.
 
@@ -190,7 +191,7 @@ class Ledger:
         class_: Class = "once",
         wait: Span | None = None,
         no_effect: _options.Kinds = (),
-        known_failures: bool = True,
+        known_failures: bool | None = None,
     ) -> Dedupe:
         """An event that may be delivered more than once: `with ledger.dedupe(id) as event: if event.new: …`.
 

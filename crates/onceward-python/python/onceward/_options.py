@@ -35,7 +35,7 @@ class Terms(TypedDict, total=False):
     probe: Callable[..., Any] | None
     verify: Callable[..., Any] | None
     no_effect: Kinds
-    known_failures: bool
+    known_failures: bool | None
     dispatch: Literal["begin", "marked"]
     retries: int | None
     backoff: Span | None

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from ._tools import Outcome, ToolContext, Where, defaults_of, in_thread, tool_context
+from ._tools import Outcome, ToolContext, Where, defaults_of, in_thread, refuse_unknown_terms, tool_context
 from .errors import InvalidInput
 
 
@@ -32,6 +32,7 @@ def run(
 ) -> list[dict[str, Any]]:
     """Runs the requests of one response, one after another, and returns their answers."""
     at = tool_context(where, settings)
+    refuse_unknown_terms(at, tools)
     return [answer(request.id, _run(at, request, tools)) for request in asked]
 
 
@@ -40,6 +41,7 @@ async def arun(
 ) -> list[dict[str, Any]]:
     """The same for coroutine functions, concurrently. A plain function runs in a thread."""
     at = tool_context(where, settings)
+    refuse_unknown_terms(at, tools)
     ended = await asyncio.gather(*(_arun(at, request, tools) for request in asked))
     return [answer(request.id, outcome) for request, outcome in zip(asked, ended, strict=True)]
 

@@ -7,9 +7,13 @@ the tool call: a model that asks again, or a loop that is restarted, uses anothe
 from __future__ import annotations
 
 import asyncio
+import base64
+import dataclasses
+import difflib
 import inspect
 import json
-from collections.abc import Callable, Coroutine, Mapping
+import typing
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -101,8 +105,8 @@ class ToolContext:
         options["scope"] = None if reads else self._scope_of(about.get("run_scope"), about.get("context"))
         options["no_effect"] = (*about.get("no_effect", ()), *_several(options.get("no_effect", ())))
         occurrence = arguments.get(self.occurrence_argument) if self.occurrence_argument else None
-        if occurrence not in (None, 1, "1"):
-            options["occurrence"] = occurrence
+        if occurrence is not None and (number := _occurrence(occurrence, self.occurrence_argument)) != 1:
+            options["occurrence"] = number
         options.setdefault("codec", codec_of(about.get("of")))
         return {**about.get("defaults", {}), **self.own_arguments(arguments)}, options
 
@@ -218,13 +222,46 @@ def as_text(value: object) -> str:
     if isinstance(value, str):
         return value
     try:
-        return json.dumps(value, ensure_ascii=False)
-    except (TypeError, ValueError):
-        pass
-    try:
-        return dumps(value)
+        return json.dumps(value, ensure_ascii=False, default=_as_json)
     except (TypeError, ValueError):
         return str(value)
+
+
+def _as_json(value: Any) -> object:
+    """A value that is not JSON, as a model reads it."""
+    if isinstance(value, (set, frozenset)):
+        return sorted(value, key=str)
+    if isinstance(value, (bytes, bytearray)):
+        return base64.b64encode(value).decode("ascii")
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {one.name: getattr(value, one.name) for one in dataclasses.fields(value)}
+    dump = getattr(value, "model_dump", None)
+    return dump(mode="json") if callable(dump) else str(value)
+
+
+def _occurrence(said: Any, argument: str | None) -> int | str:
+    """What the model gave for a deliberate repeat: a number from 1 on, or a label."""
+    known: Any = said
+    if isinstance(said, float) and said.is_integer():
+        known = int(said)
+    elif isinstance(said, str) and said.strip().lstrip("+-").isdecimal():
+        known = int(said)
+    label = isinstance(known, str) and bool(known.strip())
+    if not label and (type(known) is not int or known < 1):
+        raise InvalidInput(
+            f"{argument} is {said!r}; it is a whole number from 1 on. Leave it out if nothing is repeated"
+        )
+    return typing.cast("int | str", known)
+
+
+def refuse_unknown_terms(at: ToolContext, tools: Iterable[str]) -> None:
+    """Refuses terms for a tool that does not exist: a misspelt name would leave the tool without them."""
+    known = list(tools)
+    for name in at.terms:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(known))}"
+            raise InvalidInput(f"terms names the tool {name!r}, which does not exist; {hint}")
 
 
 class _Seen:

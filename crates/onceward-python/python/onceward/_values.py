@@ -5,10 +5,13 @@ from __future__ import annotations
 import base64
 import dataclasses
 import os
+from collections import UserDict
 from collections.abc import Mapping, Set
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Enum
+from importlib import import_module
+from pathlib import PurePath
 from typing import Any
 from uuid import UUID
 
@@ -23,6 +26,9 @@ def plain(value: object) -> object:
         return own(value)
     if isinstance(value, Enum):
         return {"$class": class_name(type(value)), "value": value.value}
+    _refuse_state(value)
+    if _is_numpy(value):
+        return _numpy(value)
     if isinstance(value, (str, int, float)):
         return _builtin(value)
     if isinstance(value, Decimal):
@@ -36,6 +42,75 @@ def plain(value: object) -> object:
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     return _container(value)
+
+
+# Types whose plain value is complete. A subclass that adds attributes means more than that value.
+_COMPLETE = (
+    str, int, float, Decimal, dict, UserDict, list, tuple, set, frozenset, bytes, bytearray, date, time, timedelta,
+    UUID, PurePath,
+)  # fmt: skip
+
+
+def _refuse_state(value: Any) -> None:
+    """Refuses an object whose attributes would be lost, and with them what distinguishes it."""
+    kind = type(value)
+    declared = "__dataclass_fields__" in kind.__dict__ or "__attrs_attrs__" in kind.__dict__
+    if isinstance(value, type) or declared or kind.__module__ in _STANDARD or kind.__module__.startswith("pandas"):
+        # pandas keeps parts of a time in attributes, which say nothing else.
+        return
+    inherits = hasattr(kind, "__dataclass_fields__") or hasattr(kind, "__attrs_attrs__")
+    if not inherits and not isinstance(value, _COMPLETE):
+        return
+    known = set(_fields(value) or ()) if inherits else {"data"} if isinstance(value, UserDict) else set()
+    slots = [name for parent in kind.__mro__ for name in _own_slots(parent)]
+    own = [name for name in (*getattr(value, "__dict__", ()), *slots) if name not in known]
+    if own:
+        raise TypeError(
+            f"is a {kind.__module__}.{kind.__qualname__}, whose attributes ({', '.join(own)}) are not part of its "
+            "plain value; give the class a method __onceward__() that returns what identifies it, or pass the parts "
+            "as arguments of their own"
+        )
+
+
+_STANDARD = frozenset({"builtins", "collections", "datetime", "decimal", "pathlib", "pathlib._local", "uuid"})
+
+
+def _own_slots(kind: type) -> list[str]:
+    if kind.__module__ in _STANDARD:
+        return []
+    slots = kind.__dict__.get("__slots__", ())
+    return [name for name in ([slots] if isinstance(slots, str) else slots) if not name.startswith("__")]
+
+
+def _is_numpy(value: object) -> bool:
+    return not isinstance(value, type) and type(value).__module__.partition(".")[0] == "numpy"
+
+
+# The length of a numpy unit in seconds, as a factor and a power of ten. Months and years have no fixed length.
+_UNITS = {"W": (604_800, 0), "D": (86_400, 0), "h": (3_600, 0), "m": (60, 0), "s": (1, 0), "ms": (1, -3), "us": (1, -6),
+          "ns": (1, -9), "ps": (1, -12), "fs": (1, -15), "as": (1, -18)}  # fmt: skip
+
+
+def _numpy(value: Any) -> object:
+    kind = value.dtype.kind
+    if kind not in "mM":
+        return value.tolist()
+    if getattr(value, "ndim", 0):
+        return list(value)
+    # Of an array without dimensions, its only item. `tolist` drops the unit of spans, and of moments in nanoseconds.
+    value = value[()]
+    if str(value) == "NaT":
+        raise TypeError("is NaT, which is no time")
+    unit, count = import_module("numpy").datetime_data(value.dtype)
+    if kind == "M":
+        # One moment has one text, whatever its unit; a date stays a date.
+        coarse = {"Y": "D", "M": "D", "W": "D", "h": "s", "m": "s"}.get(unit)
+        text = str(value.astype(f"datetime64[{coarse}]") if coarse else value)
+        return text.rstrip("0").rstrip(".") if "." in text else text
+    if unit not in _UNITS:
+        raise TypeError("is a span in months or years, or without a unit, which has no fixed length in seconds")
+    factor, power = _UNITS[unit]
+    return _decimal((Decimal(int(value.astype("int64"))) * (count * factor)).scaleb(power))
 
 
 def _builtin(value: str | int | float) -> object:
@@ -57,7 +132,9 @@ def _decimal(value: Decimal) -> object:
 
 def _time(value: datetime | date | time | timedelta) -> object:
     if isinstance(value, timedelta):
-        return _decimal(Decimal(value // timedelta(microseconds=1)) / 1_000_000)
+        # pandas counts nanoseconds as well.
+        nanoseconds = getattr(value, "nanoseconds", 0)
+        return _decimal((Decimal(value // timedelta(microseconds=1)) * 1000 + nanoseconds).scaleb(-9))
     if isinstance(value, datetime) and value.tzinfo is not None:
         # One moment in time is one text, in whichever zone it was given.
         moment = value.astimezone(timezone.utc).replace(tzinfo=None)
@@ -87,8 +164,6 @@ def _container(value: object) -> object:
         secret = getattr(value, "get_secret_value", None)
         if callable(secret):
             return secret()
-        if type(value).__module__.partition(".")[0] == "numpy":
-            return value.tolist()  # type: ignore[attr-defined]
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
     raise TypeError(
         f"is a {kind}, which has more than one possible JSON form; name the argument in volatile=, "

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import os
 import socket
+import stat
 import sys
 import threading
 import weakref
 from collections.abc import Callable
-from contextvars import ContextVar
+from contextlib import suppress
+from contextvars import ContextVar, Token
 from functools import wraps
 from typing import Any
 
@@ -24,9 +26,11 @@ SAFE = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 class Trace:
     """What was sent during one attempt."""
 
-    __slots__ = ("begun", "mark", "over", "sent", "sockets", "strangers", "under_way", "unseen")
+    __slots__ = (
+        "begun", "changes", "expected", "mark", "over", "own", "sent", "sockets", "strangers", "under_way", "unseen",
+    )  # fmt: skip
 
-    def __init__(self, mark: Callable[[], object] | None = None) -> None:
+    def __init__(self, mark: Callable[[], object] | None = None, own: object = None) -> None:
         self.begun = 0
         """How often a client or a socket was asked to connect."""
         self.sent: list[Wire] = []
@@ -39,7 +43,12 @@ class Trace:
         """Tasks, futures and threads that were started and may still send something."""
         self.over = False
         self.mark = mark
-        self.strangers = _strangers[0]
+        """Called when something is sent that may have an effect."""
+        self.own = own
+        """A database connection whose statements do not count."""
+        self.expected = 0
+        """How many requests of known clients have no socket yet."""
+        self.strangers, self.changes = _strangers[0], _changes[0]
 
     @property
     def quiet(self) -> bool:
@@ -52,6 +61,11 @@ class Trace:
         return self.unseen is None and self.strangers == _strangers[0] and not self.goes_on
 
     @property
+    def changed_elsewhere(self) -> bool:
+        """Whether unguarded code sent a request that may have an effect, which this call may have handed to it."""
+        return self.changes != _changes[0]
+
+    @property
     def goes_on(self) -> bool:
         """Whether something that was started may still send something."""
         own = _task()
@@ -59,12 +73,21 @@ class Trace:
 
     def touch(self, sock: Any) -> None:
         """Records that a socket was written to."""
-        if not any(reference() is sock for reference in self.sockets):
-            self.sockets.append(weakref.ref(sock))
+        if any(reference() is sock for reference in self.sockets):
+            self.expected = 0
+            return
+        self.sockets.append(weakref.ref(sock))
+        if self.expected:
+            # A request of a known client, whose `Wire` has reported whether it may have an effect.
+            self.expected -= 1
+        elif self.mark is not None:
+            self.mark()
 
     def hide(self, what: str) -> None:
         """Records something whose effects cannot be counted."""
         self.unseen = self.unseen or what
+        if self.mark is not None:
+            self.mark()
 
 
 class Wire:
@@ -92,8 +115,11 @@ class Wire:
         if trace is None or trace.over:
             # Apparently not part of a guarded call; it may have come from one through a queue.
             _strangers[0] += 1
+            if self.method.upper() not in SAFE:
+                _changes[0] += 1
             return self
         trace.sent.append(self)
+        trace.expected += 1
         if trace.mark is not None and self.method.upper() not in SAFE:
             trace.mark()
         return self
@@ -111,7 +137,10 @@ def _task() -> Any:
         return None
 
 
+# What unguarded code has sent in this process: everything, and what may have an effect.
 _strangers = [0]
+_changes = [0]
+_open_traces = [0]
 _trace: ContextVar[Trace | None] = ContextVar("onceward_trace", default=None)
 
 
@@ -119,6 +148,21 @@ def current() -> Trace | None:
     """What the call that runs here has sent; `None` outside a guarded call."""
     trace = _trace.get()
     return None if trace is None or trace.over else trace
+
+
+def enter(trace: Trace) -> Token[Trace | None]:
+    """Begins to report to this trace what is sent here."""
+    _open_traces[0] += 1
+    return _trace.set(trace)
+
+
+def leave(trace: Trace, token: Token[Trace | None]) -> None:
+    """Ends that. What is sent later belongs to no call."""
+    trace.over = True
+    _open_traces[0] -= 1
+    # A coroutine that is closed from outside ends in another context.
+    with suppress(ValueError):
+        _trace.reset(token)
 
 
 def begin() -> None:
@@ -152,6 +196,7 @@ def install() -> None:
 
     sys.addaudithook(_audit)
     _sockets(socket.socket)
+    _descriptors()
     _threads()
     _clients.install()
 
@@ -189,7 +234,7 @@ def _audit(event: str, args: tuple[Any, ...]) -> None:
     if event in _REACHES:
         trace.begun += 1
     elif event in _MESSAGES:
-        trace.sent.append(Wire(event))
+        Wire(event).leave()
     elif event == "open":
         path, mode, flags = args
         writes = any(sign in mode for sign in "wax+") if isinstance(mode, str) else bool((flags or 0) & _WRITES)
@@ -200,8 +245,6 @@ def _audit(event: str, args: tuple[Any, ...]) -> None:
             trace.hide("it changed files")
     elif event != "subprocess.Popen" or not _is_harmless(args):
         trace.hide("it started a process")
-        if trace.mark is not None:
-            trace.mark()
 
 
 def _is_kept(path: object) -> bool:
@@ -226,6 +269,7 @@ def _sockets(kind: Any) -> None:
     for name in ("send", "sendall", "sendto", "sendmsg", "sendfile"):
         if hasattr(kind, name):
             setattr(kind, name, _noted(getattr(kind, name), _raw))
+    kind.accept = _accepts(kind.accept)
 
 
 def tls_sockets(module: Any) -> None:
@@ -243,7 +287,7 @@ def gevent_sockets(module: Any) -> None:
 def _noted(method: Any, note: Callable[[Any, Any], None]) -> Any:
     @wraps(method)
     def noted(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if _trace.get() is not None:
+        if _open_traces[0]:
             note(self, args[0] if args else None)
         return method(self, *args, **kwargs)
 
@@ -251,16 +295,35 @@ def _noted(method: Any, note: Callable[[Any, Any], None]) -> Any:
 
 
 def _raw(sock: Any, data: Any) -> None:
-    trace = current()
-    if trace is None or _is_wake_up(sock, data) or _is_handshake(data):
-        return
-    trace.touch(sock)
+    if not _is_wake_up(sock, data) and not _is_handshake(data):
+        _application_data(sock, data)
 
 
 def _application_data(sock: Any, _data: Any) -> None:
     trace = current()
     if trace is not None:
         trace.touch(sock)
+    elif not _is_answering(sock):
+        # A task or thread that existed before the call may send what the call handed to it.
+        _strangers[0] += 1
+
+
+# Connections that this process has accepted. What a server answers is no request.
+_accepted: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def _accepts(method: Any) -> Any:
+    @wraps(method)
+    def accept(self: Any) -> Any:
+        sock, address = method(self)
+        _accepted.add(sock)
+        return sock, address
+
+    return accept
+
+
+def _is_answering(sock: Any) -> bool:
+    return sock in _accepted or bool(getattr(sock, "server_side", False))
 
 
 def _is_wake_up(sock: Any, data: Any) -> bool:
@@ -275,6 +338,49 @@ def _is_handshake(data: Any) -> bool:
     except TypeError:
         return False
     return len(first) == 2 and first[0] in (0x14, 0x15, 0x16) and first[1] == 0x03
+
+
+# Descriptors that were open before: a pipe to a process that is already running, a file. asyncio and trio write to
+# pipes with these functions of `os`. A file object of the interpreter writes without them and cannot be observed.
+
+
+def _descriptors() -> None:
+    module: Any = os
+    for name in ("write", "writev", "pwrite", "pwritev", "sendfile"):
+        if hasattr(module, name):
+            setattr(module, name, _written(getattr(module, name)))
+
+
+def _written(function: Any) -> Any:
+    @wraps(function)
+    def written(descriptor: int, *args: Any, **kwargs: Any) -> Any:
+        if _open_traces[0]:
+            _note_descriptor(descriptor)
+        return function(descriptor, *args, **kwargs)
+
+    return written
+
+
+def _note_descriptor(descriptor: Any) -> None:
+    try:
+        kind = os.fstat(descriptor).st_mode
+    except (OSError, TypeError, ValueError):
+        return
+    if descriptor in (1, 2) or stat.S_ISCHR(kind):
+        # What a program prints is no effect.
+        return
+    note_write(file=stat.S_ISREG(kind))
+
+
+def note_write(*, file: bool = False) -> None:
+    """Records that a pipe or a file was written to that was open before."""
+    trace = current()
+    if trace is not None:
+        trace.hide("it wrote a file" if file else "it wrote to a pipe")
+    elif not file:
+        # The writer of a pipe is often a task of its own, which gets what it sends from a queue.
+        _strangers[0] += 1
+        _changes[0] += 1
 
 
 # Threads.

@@ -60,6 +60,8 @@ class Guarded:
 
     def prepared(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments of a call, including bound ones."""
+        if self.who.closure is not None:
+            self.who.closure.check()
         if self.who.first or self.who.named:
             args, kwargs = (*self.who.first, *args), {**self.who.named, **kwargs}
         if self.counts_owner and args:
@@ -79,7 +81,7 @@ def wrap(ledger: Ledger, function: Any, options: Mapping[str, Any]) -> Any:
 
 def _functions(held: Guarded) -> Any:
     run, run_async, prepared, options = held.guard.run, held.guard.run_async, held.prepared, held.options
-    plain = not (held.who.first or held.who.named or held.counts_owner)
+    plain = not (held.who.first or held.who.named or held.counts_owner or held.who.closure)
     make_plan, identify, spec = held.guard.plan, held.guard.identity, held.guard.spec
 
     # These use only what they capture, so that they work with the globals of the function that they replace.
@@ -318,7 +320,7 @@ def actors_of(options: Mapping[str, Any]) -> dict[str, Any]:
         "probe": options.get("probe"),
         "verify": options.get("verify"),
         "no_effect": _options.kinds(options),
-        "known_failures": bool(options.get("known_failures", True)),
+        "known_failures": options.get("known_failures"),
         "marked": options.get("dispatch") == "marked",
         "reads": options.get("class_") == "read",
     }

@@ -31,6 +31,14 @@ Outcome = Literal["done", "failed", "in_doubt"]
 # Headers between two hops, or that are new for each response.
 _NOT_KEPT = frozenset({b"connection", b"keep-alive", b"transfer-encoding", b"date", b"server"})
 
+# Headers that say who calls.
+_CREDENTIALS = frozenset(
+    {
+        b"authorization", b"proxy-authorization", b"x-api-key", b"api-key", b"apikey", b"x-api-token", b"x-auth-token",
+        b"x-access-token", b"x-auth-key", b"x-goog-api-key", b"x-session-token",
+    }
+)  # fmt: skip
+
 # What an application can say about one response, in the header `Once-Happened`.
 _HAPPENED: dict[bytes, Outcome] = {b"yes": "done", b"no": "failed", b"unknown": "in_doubt"}
 
@@ -42,7 +50,8 @@ class IdempotencyMiddleware:
     - `methods`: the HTTP methods that are guarded. `key`: `"optional"` or `"required"` (400 without a key), or a
       function of the ASGI scope that returns one of them.
     - `scope`: a function of the ASGI scope that returns whose key it is, so that callers never see each other's
-      responses. By default, requests with the same `Authorization` header share a scope.
+      responses. By default, requests with the same credentials share a scope: `Authorization` and the headers of API
+      keys and tokens (`X-Api-Key`, `X-Auth-Token`, …); without any of them, all cookies.
     - `wait`: how long a second request waits for the first before it gets 409; by default not at all.
     - `outcomes`: what a status of the application means, e.g. `{503: "failed"}`. By default a status below 400 is done;
       4xx has failed without effect, so the same request may be sent again; 5xx is in doubt. The response header
@@ -296,5 +305,16 @@ def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _caller(scope: Scope) -> str:
     """One caller for each set of credentials; the credentials themselves are not stored."""
-    credentials = [value for name, value in scope["headers"] if name.lower() == b"authorization"]
-    return f"http-{hashlib.sha256(credentials[0]).hexdigest()[:32]}" if credentials else "http-anonymous"
+    headers = sorted((name.lower(), value) for name, value in scope["headers"])
+    shown = [(name, value) for name, value in headers if name in _CREDENTIALS]
+    # Cookies change for other reasons too, so they count only if nothing else says who calls.
+    shown = shown or [(name, value) for name, value in headers if name == b"cookie"]
+    if not shown:
+        return "http-anonymous"
+    said = hashlib.sha256()
+    if [name for name, _ in shown] == [b"authorization"]:
+        said.update(shown[0][1])
+    else:
+        for name, value in shown:
+            said.update(b"%s:%d:%s" % (name, len(value), value))
+    return f"http-{said.hexdigest()[:32]}"

@@ -267,7 +267,7 @@ def as_raised(error: OncewardError) -> OncewardError:
     if kind is type(error):
         return error
     try:
-        made = _bare(kind)
+        made = _bare(kind, cause)
         made.args = error.args
         made.__dict__.update({**cause.__dict__, **error.__dict__})
         _copy_fields(cause, made)
@@ -316,10 +316,13 @@ def _make_both(kind: type[OncewardError], foreign: type[BaseException]) -> type[
         return kind
 
 
-def _bare(kind: type[OncewardError]) -> OncewardError:
+def _bare(kind: type[OncewardError], cause: BaseException | None = None) -> OncewardError:
     """An instance that is created without calling constructors, which may need arguments."""
     own: Any = next(parent for parent in kind.__mro__ if parent.__module__ == "builtins")
-    made: OncewardError = own.__new__(kind)
+    members = getattr(cause, "exceptions", None)
+    # A group is not created without its members.
+    group = isinstance(members, tuple) and own.__name__ in ("ExceptionGroup", "BaseExceptionGroup")
+    made: OncewardError = own.__new__(kind, getattr(cause, "message", ""), members) if group else own.__new__(kind)
     return made
 
 
@@ -379,7 +382,11 @@ def _portable(held: dict[str, Any]) -> dict[str, Any]:
 
 def _rebuilt(kind: type[OncewardError], foreign: type[BaseException] | None, args: tuple[Any, ...]) -> OncewardError:
     made = _both(kind, foreign) if foreign is not None else kind
-    error = _bare(made)
+    try:
+        error = _bare(made)
+    except TypeError:
+        # A group, whose members were not sent along.
+        error = _bare(kind)
     error.args = args
     return error
 

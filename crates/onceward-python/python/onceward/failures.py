@@ -116,6 +116,17 @@ TABLE |= {
     if name.startswith(("httpx.", "httpcore."))
 }
 
+UNOBSERVED: set[str] = {
+    # Clients of HTTP with curl, or with a stack in Rust or Go.
+    "curl_cffi", "httpr", "hrequests", "primp", "pycurl", "pyreqwest", "rnet", "tls_client", "wreq",
+    # Queues, workflows and stores.
+    "awscrt", "confluent_kafka", "glide", "glide_shared", "obstore", "opendal", "pulsar", "temporalio", "zmq",
+    # Databases that write without Python's files and sockets.
+    "chdb", "deltalake", "duckdb", "kuzu", "lancedb", "libsql", "rocksdict",
+}  # fmt: skip
+"""Modules that send or write without the interpreter's sockets. While one of them is loaded, a failure of another
+client proves nothing, unless `known_failures=True` is given: the function may have used both. Add your own."""
+
 # Statuses which say that nothing was executed, from any server. 408 and 409 prove nothing.
 _REJECTED = frozenset({400, 401, 403, 404, 405, 406, 410, 411, 413, 414, 415, 416, 417, 422, 426, 428, 429, 431})
 
@@ -153,11 +164,12 @@ def judge(
     trace: Trace,
     *,
     no_effect: tuple[type[BaseException], ...] = (),
-    known_failures: bool = True,
+    known_failures: bool | None = None,
     marked: bool = False,
 ) -> Verdict:
     """Whether the function had an effect, from what it raised and what it sent.
 
+    `known_failures` is what the function's options say. If they say nothing, a loaded module of `UNOBSERVED` means no.
     `marked` says that the function declared its dispatch: then only its own declaration counts.
     """
     if isinstance(error, NotDispatched) or (no_effect and isinstance(error, no_effect)):
@@ -169,12 +181,19 @@ def judge(
     if isinstance(error, OncewardError):
         # From an inner guarded call, which did nothing. Neither did this one, if nothing else was sent.
         nothing = isinstance(error, (Failed, InvalidInput, KeyMissing)) and error.happened in ("no", None)
-        return "no_effect" if nothing and not marked and trace.quiet else "in_doubt"
+        return "no_effect" if nothing and not marked and trace.quiet and counts(known_failures) else "in_doubt"
     evidence = classify(error)
     if evidence == TIMED_OUT:
         return "timed_out"
-    proven = evidence is not None and known_failures and not marked and _proves(evidence, error, trace)
+    proven = evidence is not None and counts(known_failures) and not marked and _proves(evidence, error, trace)
     return "no_effect" if proven else "in_doubt"
+
+
+def counts(known_failures: bool | None) -> bool:
+    """Whether the failures of known clients count."""
+    from . import _clients
+
+    return known_failures if known_failures is not None else not _clients.unobserved()
 
 
 def _proves(evidence: Evidence, error: BaseException, trace: Trace) -> bool:

@@ -120,10 +120,15 @@ class Gateway:
             policy.write("\n".join(["[upstream.model]", *lines, ""]))
             policy.flush()
             command = [self._program, "--config", policy.name, "serve", "--listen", "127.0.0.1:0", "--with-stdin"]
-            if self._ledger is not None:
-                command += ["--ledger", self._ledger]
+            # The URL may contain a password, and every user of the machine can read a command line.
+            environment = None if self._ledger is None else {**os.environ, "ONCE_LEDGER": self._ledger}
             process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+                command,
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
             )
             assert process.stdin is not None and process.stderr is not None
             said = []

@@ -59,7 +59,7 @@ class OnceToolset(WrapperToolset[Any]):
         own = at.own_arguments(tool_args)
         call = at.acall(
             name, tool_args, lambda: _unhurried(wrapped, name, own, ctx, tool),
-            no_effect=_NOT_YET, run_scope=ctx.conversation_id, context=ctx,
+            no_effect=_NOT_YET, run_scope=ctx.conversation_id, context=ctx, of=_function_of(name, tool),
         )  # fmt: skip
         outcome = await _within(tool, call)
         return _answer_for_model(outcome.or_raise())
@@ -90,6 +90,13 @@ async def _within(tool: ToolsetTool[Any], call: Coroutine[Any, Any, Outcome]) ->
     with anyio.move_on_after(timeout):
         return await call
     raise ModelRetry(f"Timed out after {timeout} seconds.")
+
+
+def _function_of(name: str, tool: ToolsetTool[Any]) -> Callable[..., Any] | None:
+    """The tool's function, whose annotation says what a replay returns; `None` if the toolset has no functions."""
+    tools = getattr(tool.toolset, "tools", None)
+    function = getattr(tools.get(name), "function", None) if isinstance(tools, Mapping) else None
+    return function if callable(function) else None
 
 
 def _timeout_of(tool: ToolsetTool[Any]) -> float | None:
