@@ -96,8 +96,8 @@ async def again(gateway, scripted, call, first, before):
     second = await call.ask(gateway.listen) if is_cut else first
     after = scripted.counts().get(call.prompt, 0)
     later = await asyncio.to_thread(shown, gateway, second.operation)
-    # That answer was read, so the next call is a new one, even if the SDK reports a retry: its first try may have met the
-    # gateway while it was down. If the gateway was killed just after an answer was read, it may not know that.
+    # That answer was read, so the next call is a new one, even if the SDK reports a retry: its first try may have met
+    # the gateway while it was down. If the gateway was killed just after an answer was read, it may not know that.
     third = await call.ask(gateway.listen, retries=1)
     nexts = [call.answers(after + 1)[-1], *([] if is_cut else [first.body])]
     # If the answer was complete, its delivery was cut, and the retry gets that answer.
