@@ -142,7 +142,9 @@ class Cli(Surface):
     def admin(self, what, verdict):
         operation = NOBODY if verdict is None else self.id()
         words = ["settle", operation, "--as", verdict or "failed"] if what == "settle" else ["show", operation]
-        return self.finish(self.popen(self.programs.once, "--ledger", self.ledger, "--json", *words))
+        return self.finish(
+            self.popen(self.programs.once, "--ledger", self.ledger, "--config", self.policy, "--json", *words)
+        )
 
 
 class Clap(Surface):

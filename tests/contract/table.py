@@ -213,8 +213,8 @@ NEXT = {
     "Settle": {
         "cli": [
             CHECK,
-            "once --ledger {ledger} settle {id} --as done",
-            "once --ledger {ledger} settle {id} --as failed",
+            "once --config {policy} --ledger {ledger} settle {id} --as done",
+            "once --config {policy} --ledger {ledger} settle {id} --as failed",
         ],
         "clap": [
             CHECK,
@@ -223,18 +223,26 @@ NEXT = {
         ],
         "mcp": [
             "check first whether it happened; do not repeat it. A person must record the finding",
-            "once --ledger {ledger} settle {id} --as done",
-            "once --ledger {ledger} settle {id} --as failed",
+            "once --config {policy} --ledger {ledger} settle {id} --as done",
+            "once --config {policy} --ledger {ledger} settle {id} --as failed",
         ],
         "python": [CHECK, 'ledger.settle("{id}", "done")', 'ledger.settle("{id}", "failed")'],
     },
     "Record": {
-        "cli": ["make the ledger writable, then record what is known", "once --ledger {ledger} settle {id} --as done"],
+        "cli": [
+            "make the ledger writable, then record what is known",
+            "once --config {policy} --ledger {ledger} settle {id} --as done",
+        ],
         "python": ["make the ledger writable, then record what is known", 'ledger.settle("{id}", "done")'],
     },
-    "Probe": {"cli": ["ask the probe whether it happened", "once --ledger {ledger} settle {id} --probe 'exit 1'"]},
+    "Probe": {
+        "cli": [
+            "ask the probe whether it happened",
+            "once --config {policy} --ledger {ledger} settle {id} --probe 'exit 1'",
+        ]
+    },
     "Wait": {
-        "cli": ["wait for it, then make the same call", "once --ledger {ledger} wait {id}"],
+        "cli": ["wait for it, then make the same call", "once --config {policy} --ledger {ledger} wait {id}"],
         "clap": [
             "see whether it has ended, then make the same call",
             "shop --ledger {ledger} --policy {policy} show {id}",
@@ -243,7 +251,7 @@ NEXT = {
         "python": ["wait for it, then make the same call", 'ledger.wait("{id}")'],
     },
     "Show": {
-        "cli": ["see what is recorded", "once --ledger {ledger} show {id}"],
+        "cli": ["see what is recorded", "once --config {policy} --ledger {ledger} show {id}"],
         "clap": ["see what is recorded", "shop --ledger {ledger} --policy {policy} show {id}"],
         "mcp": ["ask a person to look at what is recorded"],
         "python": ["see what is recorded", 'ledger.show("{id}")'],
@@ -262,7 +270,10 @@ NEXT = {
         "python": ["to allow more, raise the limit of attempts above 1"],
     },
     "CheckLedger": {
-        "cli": ["make the ledger reachable, then make the same call again", "once --ledger {ledger} doctor"],
+        "cli": [
+            "make the ledger reachable, then make the same call again",
+            "once --config {policy} --ledger {ledger} doctor",
+        ],
         "clap": ["make the ledger reachable, then make the same call again"],
         "mcp": ["make the ledger reachable, then make the same call again"],
         "python": ["make the ledger reachable, then make the same call again"],
