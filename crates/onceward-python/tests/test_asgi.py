@@ -185,12 +185,11 @@ def test_callers_are_told_apart_by_every_credential() -> None:
         caller(),
         caller(alice),
         caller(bob),
-        caller(("cookie", "sid=alice")),
-        caller(("cookie", "sid=bob")),
         caller(("authorization", "Bearer a")),
         caller(("authorization", "Bearer a"), alice),
         caller(("authorization", "Bearer a"), bob),
     ]
     assert len(set(everyone)) == len(everyone)
     assert caller(alice, ("cookie", "seen=1")) == caller(("cookie", "seen=2"), ("X-Api-Key", "alice"))
-    assert caller(("accept", "text/html")) == caller()
+    # A response may set a cookie, so a retry may bring one that the first request did not have.
+    assert caller(("accept", "text/html")) == caller(("cookie", "sid=alice")) == caller()

@@ -51,7 +51,8 @@ class IdempotencyMiddleware:
       function of the ASGI scope that returns one of them.
     - `scope`: a function of the ASGI scope that returns whose key it is, so that callers never see each other's
       responses. By default, requests with the same credentials share a scope: `Authorization` and the headers of API
-      keys and tokens (`X-Api-Key`, `X-Auth-Token`, …); without any of them, all cookies.
+      keys and tokens (`X-Api-Key`, `X-Auth-Token`, …). A cookie may be new in each response, so it does not count: an
+      application that knows its callers by a cookie gives a function.
     - `wait`: how long a second request waits for the first before it gets 409; by default not at all.
     - `outcomes`: what a status of the application means, e.g. `{503: "failed"}`. By default a status below 400 is done;
       4xx has failed without effect, so the same request may be sent again; 5xx is in doubt. The response header
@@ -307,8 +308,6 @@ def _caller(scope: Scope) -> str:
     """One caller for each set of credentials; the credentials themselves are not stored."""
     headers = sorted((name.lower(), value) for name, value in scope["headers"])
     shown = [(name, value) for name, value in headers if name in _CREDENTIALS]
-    # Cookies change for other reasons too, so they count only if nothing else says who calls.
-    shown = shown or [(name, value) for name, value in headers if name == b"cookie"]
     if not shown:
         return "http-anonymous"
     said = hashlib.sha256()

@@ -108,7 +108,7 @@ async def restarted(run: Run):
     result = await agent_of(run, script, charge, where=where).run("charge o-1", conversation_id="job-17")
     assert result.output == "charged"
     if run.guarded:
-        assert "'id': 7" in script.told[1] and "Nothing was run now" in script.told[2], script.told
+        assert "id=7" in script.told[1] and "Nothing was run now" in script.told[2], script.told
 
 
 @scenario("a tool that wants other arguments is asked again, and runs", bare=None)
