@@ -1,0 +1,498 @@
+//! A ledger in PostgreSQL that was emptied, restored or replaced is detected by the store that has it open, and by
+//! stores that are opened later. Nothing runs twice.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use onceward::{Blocking, Code, Error, Fence, Ledger, Operation, Receipt, Store};
+use onceward_harness::{Dump, Postgres};
+use onceward_store::postgres::{PostgresOptions, PostgresStore};
+use onceward_store::{Backend, Verdict};
+
+/// Counts how often each key took effect.
+#[derive(Default)]
+struct World {
+    effects: AtomicUsize,
+}
+
+impl World {
+    fn pay(&self, ledger: &Blocking, key: &str) -> Result<Receipt, Error> {
+        ledger.run(Operation::new("pay").key(key), |attempt| {
+            let dispatched = attempt.dispatch()?;
+            self.effects.fetch_add(1, Ordering::SeqCst);
+            Ok(dispatched.created(&key))
+        })
+    }
+
+    fn pay_all(&self, ledger: &Blocking, keys: std::ops::Range<u32>) {
+        for key in keys {
+            self.pay(ledger, &key.to_string()).unwrap();
+        }
+    }
+
+    /// All keys are refused because the ledger was replaced, and none takes effect.
+    #[track_caller]
+    fn is_refused(&self, ledger: &Blocking, keys: std::ops::Range<u32>) -> String {
+        let before = self.effects.load(Ordering::SeqCst);
+        let mut said = String::new();
+        for key in keys {
+            let refused = self.pay(ledger, &key.to_string()).err().unwrap();
+            assert_eq!(refused.code(), Code::LedgerReplaced, "{refused}");
+            said = refused.to_string();
+        }
+        assert_eq!(self.effects.load(Ordering::SeqCst), before, "something ran");
+        assert!(said.contains("once restored"), "it says what to do: {said}");
+        said
+    }
+}
+
+fn try_open(url: &str) -> Result<Arc<PostgresStore>, onceward::StoreError> {
+    PostgresStore::open(PostgresOptions::parse(url).unwrap())
+}
+
+fn open(url: &str) -> Arc<PostgresStore> {
+    try_open(url).unwrap()
+}
+
+fn ledger(store: &Arc<PostgresStore>) -> Blocking {
+    Ledger::new(Arc::clone(store) as Arc<dyn Store>).blocking()
+}
+
+fn schema(url: &str) -> &str {
+    url.split_once("schema=").unwrap().1.split('&').next().unwrap()
+}
+
+/// Does what `once restored` does.
+fn restored(store: &PostgresStore) {
+    let now_ms = store.clock().now_ms();
+    let fence = Fence { lost_from_ms: now_ms, restored_ms: now_ms, until_ms: now_ms };
+    let next = store.identity().restored(fence, 0);
+    pollster::block_on(store.set_identity(&next)).unwrap();
+}
+
+#[test]
+fn a_schema_that_was_dropped_and_restored_under_an_open_store_is_detected() {
+    let (server, world) = (Postgres::shared(), World::default());
+    let url = server.fresh();
+    let (store, other) = (open(&url), open(&url));
+    world.pay_all(&ledger(&store), 0..20);
+    let dump = server.dump(schema(&url), Dump::All);
+    world.pay_all(&ledger(&other), 20..40);
+    drop(server.sql(&format!("drop schema {} cascade", schema(&url))));
+    world.is_refused(&ledger(&other), 40..42);
+    server.restore(&dump);
+    world.is_refused(&ledger(&store), 20..40);
+    world.is_refused(&ledger(&other), 42..44);
+    // A process that starts now does not accept the copy as the ledger either.
+    let later = open(&url);
+    let said = world.is_refused(&ledger(&later), 20..40);
+    assert!(said.contains("copy"), "{said}");
+    let finding = later.health().unwrap().into_iter().find(|finding| finding.what == "ledger").unwrap();
+    assert_eq!(finding.verdict, Verdict::Bad, "{}", finding.found);
+    // After `once restored`, new stores may write, and the old ones still may not.
+    restored(&later);
+    world.pay(&ledger(&open(&url)), "new").unwrap();
+    world.is_refused(&ledger(&store), 20..22);
+    world.is_refused(&ledger(&later), 20..22);
+}
+
+#[test]
+fn rows_that_were_restored_from_a_dump_under_an_open_store_are_detected() {
+    let (server, world) = (Postgres::shared(), World::default());
+    let url = server.fresh();
+    let store = open(&url);
+    world.pay_all(&ledger(&store), 0..5);
+    let dump = server.dump(schema(&url), Dump::Rows);
+    world.pay_all(&ledger(&open(&url)), 5..10);
+    // Without TRUNCATE: each row is deleted, and written again by the dump.
+    drop(server.sql(&format!("delete from {0}.operation; delete from {0}.meta", schema(&url))));
+    server.restore(&dump);
+    world.is_refused(&ledger(&store), 5..10);
+    world.is_refused(&ledger(&open(&url)), 5..10);
+}
+
+#[test]
+fn an_emptied_ledger_is_detected_by_open_and_by_new_stores() {
+    let (server, world) = (Postgres::shared(), World::default());
+    // Ordinary triggers do not fire in a session that imports data.
+    let imports = "set session_replication_role = replica; ";
+    for (more, table, first) in [
+        ("", "operation", ""),
+        ("&partitions=3", "operation", ""),
+        ("&partitions=3", "operation_1", ""),
+        ("", "operation", imports),
+        ("&partitions=3", "operation_1", imports),
+    ] {
+        let url = server.fresh();
+        let store = open(&format!("{url}{more}"));
+        world.pay_all(&ledger(&store), 0..5);
+        drop(server.sql(&format!("{first}truncate {}.{table}", schema(&url))));
+        let said = world.is_refused(&ledger(&store), 5..7);
+        assert!(said.contains("TRUNCATE"), "{said}");
+        let later = open(&url);
+        world.is_refused(&ledger(&later), 5..7);
+        restored(&later);
+        world.pay(&ledger(&open(&url)), "new").unwrap();
+        world.is_refused(&ledger(&store), 5..7);
+    }
+}
+
+#[test]
+fn a_write_that_waits_for_a_truncate_detects_it() {
+    let (server, world) = (Postgres::shared(), World::default());
+    let url = server.fresh();
+    let store = open(&url);
+    let ledger = ledger(&store);
+    world.pay_all(&ledger, 0..3);
+    let slow = format!("begin; truncate {}.operation; select pg_sleep(3); commit", schema(&url));
+    std::thread::scope(|scope| {
+        let emptying = scope.spawn(|| drop(server.sql(&slow)));
+        let locked = "select count(*) from pg_locks where mode = 'AccessExclusiveLock' and granted and relation = \
+                      (select oid from pg_class where relname = 'operation' and relnamespace = ";
+        let locked = format!("{locked}'{}'::regnamespace)", schema(&url));
+        let begun = std::time::Instant::now();
+        while server.sql(&locked) == "0" {
+            assert!(begun.elapsed().as_secs() < 60, "the table is not locked");
+        }
+        world.is_refused(&ledger, 0..1);
+        emptying.join().unwrap();
+    });
+}
+
+#[test]
+fn a_missing_identity_is_detected() {
+    let (server, world) = (Postgres::shared(), World::default());
+    for lost in ["delete from S.meta where name = 'ledger'", "delete from S.meta", "truncate S.meta"] {
+        let url = server.fresh();
+        let store = open(&url);
+        world.pay_all(&ledger(&store), 0..2);
+        drop(server.sql(&lost.replace('S', schema(&url))));
+        world.is_refused(&ledger(&store), 2..4);
+    }
+}
+
+#[test]
+fn maintenance_of_the_server_is_not_mistaken_for_a_replacement() {
+    let (server, world) = (Postgres::shared(), World::default());
+    let url = server.fresh();
+    let store = open(&url);
+    world.pay_all(&ledger(&store), 0..2);
+    for table in ["meta", "operation"] {
+        for work in ["vacuum (freeze)", "vacuum (full, freeze)", "analyze"] {
+            drop(server.sql(&format!("{work} {}.{table}", schema(&url))));
+        }
+    }
+    drop(server.sql("vacuum (freeze)"));
+    world.pay_all(&ledger(&store), 2..4);
+    world.pay_all(&ledger(&open(&url)), 4..6);
+}
+
+#[test]
+fn a_server_in_an_older_state_is_detected() {
+    let (mut server, world) = (Postgres::start(), World::default());
+    let url = server.fresh();
+    let store = open(&url);
+    let ledger = ledger(&store);
+    world.pay_all(&ledger, 0..5);
+    server.stop();
+    let copy = server.copy_data();
+    server.start_again();
+    world.pay_all(&ledger, 5..60);
+    server.stop();
+    server.put_back(&copy);
+    server.start_again();
+    world.is_refused(&ledger, 5..60);
+    // The right server comes back, but this store still does not trust it: an operator must decide.
+    world.is_refused(&ledger, 60..61);
+}
+
+/// Stops the server, puts back what it was before `between`, and starts it again.
+fn reset_around(server: &mut Postgres, between: impl FnOnce()) {
+    server.stop();
+    let copy = server.copy_data();
+    server.start_again();
+    between();
+    server.stop();
+    server.put_back(&copy);
+    server.start_again();
+}
+
+#[test]
+fn an_older_state_is_noticed_even_after_other_processes_have_written_more_than_was_lost() {
+    // One lost operation is as bad as many.
+    for lost in [1, 20] {
+        let (mut server, world) = (Postgres::start(), World::default());
+        let url = server.fresh();
+        let store = open(&url);
+        let ledger = ledger(&store);
+        world.pay_all(&ledger, 0..10);
+        reset_around(&mut server, || world.pay_all(&ledger, 10..10 + lost));
+        // No write of the old store meets a number that it has not seen.
+        world.pay_all(&self::ledger(&open(&url)), 1_000..1_100);
+        let said = world.is_refused(&ledger, 10..10 + lost);
+        assert!(said.contains("acknowledged"), "{said}");
+        world.is_refused(&ledger, 2_000..2_001);
+    }
+}
+
+#[test]
+fn an_older_version_of_a_record_is_noticed() {
+    let (mut server, world) = (Postgres::start(), World::default());
+    let url = server.fresh();
+    let store = open(&url);
+    let ledger = ledger(&store);
+    let mut began = None;
+    let paid = ledger.run(Operation::new("pay").key("a"), |attempt| {
+        let dispatched = attempt.dispatch()?;
+        // The record is in the copy, and its end is not.
+        server.stop();
+        began = Some(server.copy_data());
+        server.start_again();
+        Ok(dispatched.created(&"a"))
+    });
+    assert!(paid.is_ok(), "{paid:?}");
+    server.stop();
+    server.put_back(&began.unwrap());
+    server.start_again();
+    world.pay_all(&self::ledger(&open(&url)), 0..20);
+    let said = world.is_refused(&ledger, 100..101);
+    assert!(said.contains("version"), "{said}");
+}
+
+#[test]
+fn a_server_that_only_restarts_is_trusted_even_if_records_were_deleted() {
+    let (mut server, world) = (Postgres::start(), World::default());
+    let url = server.fresh();
+    let store = open(&url);
+    let ledger = ledger(&store);
+    world.pay_all(&ledger, 0..10);
+    for crash in [false, true, false] {
+        if crash {
+            server.kill();
+        } else {
+            server.stop();
+        }
+        server.start_again();
+        world.pay_all(&ledger, 0..10);
+        world.pay(&ledger, &format!("after-{crash}")).unwrap();
+    }
+    // Another process deletes all that this one wrote, and nothing announces it. The next look settles that.
+    let delete = format!("delete from {}.operation", schema(&url));
+    drop(server.sql(&delete));
+    let begun = server.sql("select clock_timestamp()");
+    let looked = format!(
+        "select count(*) from pg_stat_activity where query like '%{}%ANY%' and query like '%created_ms%' \
+         and state = 'idle' and query_start > '{begun}'",
+        schema(&url)
+    );
+    onceward_harness::eventually("the store looks again", || server.sql(&looked) != "0");
+    // The next question on the same connection is asked when the store has read what it found.
+    onceward_harness::eventually("the store goes on", || server.sql(&looked) == "0");
+    server.stop();
+    server.start_again();
+    world.pay(&ledger, "after-all").unwrap();
+}
+
+#[test]
+fn another_server_in_its_place_is_detected() {
+    let (first, second, world) = (Postgres::start(), Postgres::start(), World::default());
+    let relay = onceward_harness::Relay::to(first.port());
+    let url = first.fresh();
+    let through = url.replace(&format!(":{}/", first.port()), &format!(":{}/", relay.port()));
+    let store = open(&through);
+    world.pay_all(&ledger(&store), 0..3);
+    drop(open(&url.replace(&format!(":{}/", first.port()), &format!(":{}/", second.port()))));
+    relay.aim_at(second.port());
+    relay.cut();
+    relay.mend();
+    world.is_refused(&ledger(&store), 0..5);
+}
+
+#[test]
+fn a_former_primary_that_comes_back_is_not_written() {
+    let (primary, world) = (Postgres::start(), World::default());
+    let mut standby = primary.standby("second");
+    let (old, new) = (format!("127.0.0.1:{}", primary.port()), format!("127.0.0.1:{}", standby.port()));
+    // The asynchronous standby is allowed explicitly: only the timeline distinguishes the two.
+    let url = format!("{}&standby=async&timeout=2s", primary.fresh());
+    let (before, after) =
+        (url.replace(&old, &format!("{old},{new}")), url.replace(&old, &format!("{new},{old}")));
+    let store = open(&before);
+    world.pay_all(&ledger(&store), 0..5);
+    let at = primary.sql("select pg_current_wal_lsn()");
+    let followed = format!("select pg_last_wal_replay_lsn() >= '{at}'");
+    while standby.sql(&followed) != "t" {}
+    standby.promote();
+    // The former primary still accepts writes. Whichever is named first, the promoted server is used.
+    for url in [&before, &after] {
+        let store = open(url);
+        world.pay_all(&ledger(&store), 0..5);
+        world.pay(&ledger(&store), "after").unwrap();
+    }
+    assert_eq!(world.effects.load(Ordering::SeqCst), 6);
+    let count = format!("select count(*) from {}.operation where key = 'after'", schema(&url));
+    assert_eq!((primary.sql(&count), standby.sql(&count)), ("0".to_owned(), "1".to_owned()));
+}
+
+#[test]
+fn a_store_that_has_seen_a_promoted_server_never_returns_to_the_former_primary() {
+    let (primary, world) = (Postgres::start(), World::default());
+    let mut standby = primary.standby("second");
+    let relay = onceward_harness::Relay::to(primary.port());
+    let url = primary.fresh().replace(&format!(":{}/", primary.port()), &format!(":{}/", relay.port()));
+    let store = open(&format!("{url}&standby=async&timeout=2s"));
+    let ledger = ledger(&store);
+    world.pay_all(&ledger, 0..3);
+    let at = primary.sql("select pg_current_wal_lsn()");
+    while standby.sql(&format!("select pg_last_wal_replay_lsn() >= '{at}'")) != "t" {}
+    standby.promote();
+    for (port, key) in [(standby.port(), "new"), (primary.port(), "old")] {
+        relay.aim_at(port);
+        relay.cut();
+        relay.mend();
+        match world.pay(&ledger, key) {
+            Ok(_) => assert_eq!(key, "new", "the old primary was written to"),
+            Err(refused) => {
+                assert_eq!((refused.code(), key), (Code::LedgerReplaced, "old"), "{refused}");
+                assert!(refused.to_string().contains("timeline"), "{refused}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_ledger_that_should_exist_is_not_created() {
+    let server = Postgres::shared();
+    let url = server.fresh();
+    let refused = try_open(&format!("{url}&create=no")).err().unwrap();
+    assert!(matches!(refused, onceward::StoreError::Missing { .. }), "{refused}");
+    assert!(refused.to_string().contains("create=no"), "{refused}");
+    let there = format!("select count(*) from pg_namespace where nspname = '{}'", schema(&url));
+    assert_eq!(server.sql(&there), "0");
+    drop(open(&url));
+    drop(open(&format!("{url}&create=no")));
+}
+
+/// A ledger as version 1 created it, with one finished operation.
+fn version_1(server: &Postgres, url: &str, partitions: u32) {
+    let name = schema(url);
+    let shape = if partitions > 0 { "PARTITION BY HASH (id)" } else { "" };
+    let parts: String = (0..partitions)
+        .map(|n| {
+            format!(
+                "CREATE TABLE {name}.operation_{n} PARTITION OF {name}.operation FOR VALUES WITH (MODULUS \
+                 {partitions}, REMAINDER {n});"
+            )
+        })
+        .collect();
+    let made = include_str!("../../src/postgres/schema.sql")
+        .replace("{schema}", name)
+        .replace("{shape}", shape)
+        .replace("{partitions}", &parts)
+        .replace("{settings}", "")
+        .replace("{channel}", &format!("onceward:{name}"));
+    server.restore(&format!(
+        "CREATE SCHEMA {name}; {made} INSERT INTO {name}.meta VALUES ('schema', '1'), ('partitions', '{partitions}')"
+    ));
+}
+
+#[test]
+fn a_ledger_of_version_1_is_migrated_and_its_writers_are_stopped() {
+    let (server, world) = (Postgres::shared(), World::default());
+    for partitions in [0, 2] {
+        let url = server.fresh();
+        version_1(server, &url, partitions);
+        let name = schema(&url);
+        let gate = std::sync::Barrier::new(8);
+        std::thread::scope(|scope| {
+            for number in 0..8 {
+                let (url, gate, world) = (&url, &gate, &world);
+                scope.spawn(move || {
+                    gate.wait();
+                    world.pay(&ledger(&open(url)), &number.to_string()).unwrap();
+                });
+            }
+        });
+        assert_eq!(server.sql(&format!("select value from {name}.meta where name = 'schema'")), "3");
+        let store = open(&url);
+        assert!(store.identity().secret.is_none(), "its hashes stay as they are");
+        let old_write = format!(
+            "do $$ begin begin perform {name}.tally_1(1, array['a'], array[1]); exception when sqlstate 'OW002' then \
+             return; end; raise exception 'it was written'; end $$"
+        );
+        drop(server.sql(&old_write));
+        let bodies = format!(
+            "select count(*) from pg_proc where pronamespace = '{name}'::regnamespace and proname like '%\\_1' and \
+             prosrc like '%newer version%'"
+        );
+        assert_eq!(server.sql(&bodies), "5", "every function of version 1 refuses");
+        drop(server.sql(&format!("truncate {name}.operation")));
+        world.is_refused(&ledger(&store), 0..1);
+    }
+}
+
+#[test]
+fn a_ledger_of_a_role_that_is_not_trusted_is_refused() {
+    let server = Postgres::shared();
+    drop(server.sql("create role mallory login; grant create on database postgres to mallory"));
+    let url = server.fresh();
+    drop(open(&url.replace("postgres@", "mallory@")));
+    let refused = try_open(&url).err().unwrap().to_string();
+    assert!(refused.contains("mallory") && refused.contains("owner="), "{refused}");
+    // Also if only one function belongs to that role.
+    let url = server.fresh();
+    drop(open(&url));
+    let give = format!(
+        "grant create on schema {0} to mallory; alter function {0}.drop_2 owner to mallory",
+        schema(&url)
+    );
+    drop(server.sql(&give));
+    assert!(try_open(&url).err().unwrap().to_string().contains("mallory"));
+    drop(open(&format!("{url}&owner=mallory")));
+}
+
+#[test]
+fn a_ledger_of_version_2_is_migrated_and_keeps_everything() {
+    let (server, world) = (Postgres::shared(), World::default());
+    let url = server.fresh();
+    let (store, name) = (open(&url), schema(&url));
+    let identity = store.identity().clone();
+    world.pay_all(&ledger(&store), 0..3);
+    drop(store);
+    drop(server.sql(&format!(
+        "drop function {name}.swap_3; drop function {name}.stop_slot_3; drop table {name}.stopped; delete from \
+         {name}.meta where name = 'stops'; update {name}.meta set value = '2' where name = 'schema'"
+    )));
+    let store = open(&url);
+    assert_eq!(*store.identity(), identity);
+    let ledger = ledger(&store);
+    assert!(world.pay(&ledger, "1").unwrap().replayed());
+    ledger.stop("default", None).unwrap();
+    assert_eq!(world.pay(&ledger, "new").unwrap_err().code(), onceward::Code::Stopped);
+}
+
+#[test]
+fn the_documented_privileges_are_sufficient() {
+    let (server, world) = (Postgres::shared(), World::default());
+    drop(server.sql("create role agent login"));
+    let docs = include_str!("../../../../docs/fleet.md");
+    let grants: Vec<&str> = docs.lines().filter(|line| line.starts_with("GRANT ")).collect();
+    assert_eq!(grants.len(), 5, "{grants:?}");
+    for more in ["", "&partitions=2"] {
+        let url = server.fresh();
+        drop(open(&format!("{url}{more}")));
+        drop(server.sql(&grants.join("\n").replace("onceward", schema(&url)).replace("agents", "agent")));
+        let store = open(&url.replace("postgres@", "agent@"));
+        let ledger = ledger(&store);
+        world.pay_all(&ledger, 0..3);
+        let id = world.pay(&ledger, "4").unwrap().record().id.clone();
+        ledger.forget(&id).unwrap();
+        ledger.sweep(|_| {}).unwrap();
+        ledger.stop("run-7", None).unwrap();
+        assert!(ledger.resume("run-7").unwrap().is_some());
+        let bad = store.health().unwrap().into_iter().find(|finding| finding.verdict == Verdict::Bad);
+        assert_eq!(bad, None);
+        restored(&store);
+        world.is_refused(&ledger, 0..1);
+    }
+}

@@ -1,0 +1,154 @@
+//! Changes under an open store: the settings of its server, and the server's clock.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::watch::{eventually, pay};
+use onceward::{Blocking, Code, Ledger, Store};
+use onceward_harness::Postgres;
+use onceward_store::postgres::{PostgresOptions, PostgresStore};
+
+/// Longer than the interval of a store's periodic check.
+const SOON: Duration = Duration::from_secs(20);
+
+fn open(url: &str) -> Arc<PostgresStore> {
+    PostgresStore::open(PostgresOptions::parse(url).unwrap()).unwrap()
+}
+
+fn ledger(store: &Arc<PostgresStore>) -> Blocking {
+    Ledger::new(Arc::clone(store) as Arc<dyn Store>).blocking()
+}
+
+fn set(server: &Postgres, setting: &str) {
+    drop(server.sql(&format!("alter system set {setting}")));
+    drop(server.sql("select pg_reload_conf()"));
+}
+
+/// Calls until one is refused, or until one succeeds. Returns the refusal.
+#[track_caller]
+fn until(ledger: &Blocking, refused: bool) -> String {
+    let begun = Instant::now();
+    static CALLS: AtomicUsize = AtomicUsize::new(0);
+    loop {
+        let paid = pay(ledger, &format!("n{}", CALLS.fetch_add(1, Ordering::SeqCst)));
+        match paid {
+            Ok(_) if !refused => return String::new(),
+            Err(error) if refused && error.code() == Code::LedgerUnavailable => return error.to_string(),
+            Ok(_) => {}
+            // A call that is under way when the change is noticed cannot record its end, and is in doubt.
+            Err(error) => {
+                assert!(matches!(error.code(), Code::LedgerUnavailable | Code::InDoubt), "{error}");
+            }
+        }
+        assert!(begun.elapsed() < SOON, "it took longer than {SOON:?}");
+        // The pace of the calls.
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_store_stops_while_its_servers_settings_are_unsafe() {
+    let server = Postgres::start();
+    let url = server.fresh();
+    let store = open(&url);
+    let ledger = ledger(&store);
+    pay(&ledger, "a").unwrap();
+    for (broken, fixed) in
+        [("fsync = off", "fsync = on"), ("full_page_writes = off", "full_page_writes = on")]
+    {
+        set(&server, broken);
+        let said = until(&ledger, true);
+        assert!(said.contains("fsync or full_page_writes off"), "{said}");
+        assert!(pay(&ledger, "a").unwrap().replayed(), "finished results are still replayed");
+        set(&server, fixed);
+        until(&ledger, false);
+    }
+    let standby = server.standby("second");
+    let said = until(&ledger, true);
+    assert!(said.contains("asynchronous standby"), "{said}");
+    server.synchronous("second");
+    until(&ledger, false);
+    drop(standby);
+}
+
+#[test]
+fn a_store_that_is_always_busy_also_checks_its_server() {
+    let server = Postgres::start();
+    let store = open(&format!("{}&connections=1", server.fresh()));
+    let ledger = ledger(&store);
+    pay(&ledger, "a").unwrap();
+    set(&server, "fsync = off");
+    let begun = Instant::now();
+    let calls = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for caller in 0..4 {
+            let (ledger, calls) = (&ledger, &calls);
+            scope.spawn(move || {
+                while pay(ledger, &format!("{caller}-{}", calls.fetch_add(1, Ordering::SeqCst))).is_ok() {
+                    assert!(begun.elapsed() < SOON, "it took longer than {SOON:?}");
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn a_newer_schema_version_stops_an_open_store() {
+    let server = Postgres::shared();
+    let url = server.fresh();
+    let store = open(&url);
+    let ledger = ledger(&store);
+    pay(&ledger, "a").unwrap();
+    let schema = url.split_once("schema=").unwrap().1;
+    drop(server.sql(&format!("update {schema}.meta set value = '4' where name = 'schema'")));
+    let said = until(&ledger, true);
+    assert!(said.contains("newer version"), "{said}");
+}
+
+#[test]
+fn a_store_waits_for_a_server_that_became_read_only() {
+    let server = Postgres::start();
+    let store = open(&format!("{}&timeout=1500ms", server.fresh()));
+    let ledger = ledger(&store);
+    pay(&ledger, "a").unwrap();
+    set(&server, "default_transaction_read_only = on");
+    // A call in progress at that moment cannot record its end and is in doubt. Those after it are refused.
+    let mut calls = 0..;
+    eventually("calls are refused", || {
+        let paid = pay(&ledger, &format!("{:?}", calls.next()));
+        paid.is_err_and(|error| error.code() == Code::LedgerUnavailable)
+    });
+    drop(server.sql("set default_transaction_read_only = off; select 1"));
+    set(&server, "default_transaction_read_only = off");
+    until(&ledger, false);
+}
+
+#[test]
+fn setting_the_servers_clock_causes_no_second_effect_and_no_endless_wait() {
+    let server = Postgres::start_with_clock();
+    for steps_s in crate::watch::CLOCK_STEPS_S {
+        let url = server.fresh();
+        crate::watch::set_clock_in_use(|ahead_s| server.set_clock(ahead_s), || open(&url), steps_s);
+    }
+}
+
+#[test]
+fn the_mark_of_the_ledgers_time_only_advances() {
+    let server = Postgres::shared();
+    let url = server.fresh();
+    let schema = url.split_once("schema=").unwrap().1;
+    let mark = format!("select split_part(value, ' ', 1) from {schema}.meta where name = 'clock'");
+    drop(open(&url));
+    assert_eq!(server.sql(&mark), "0", "opening without writing leaves it alone");
+    let store = open(&url);
+    pay(&ledger(&store), "a").unwrap();
+    let first: i64 = server.sql(&mark).parse().unwrap();
+    assert!((store.clock().now_ms() - first).abs() < 60_000, "{first}");
+    pay(&ledger(&store), "b").unwrap();
+    assert_eq!(server.sql(&mark), first.to_string(), "it is not written each time");
+    let ahead = first + 3_600_000;
+    drop(server.sql(&format!("update {schema}.meta set value = '{ahead} 5 elsewhere' where name = 'clock'")));
+    pay(&ledger(&open(&url)), "c").unwrap();
+    assert!(server.sql(&mark).parse::<i64>().unwrap() >= ahead, "it went back");
+}

@@ -1,0 +1,472 @@
+//! A ledger on Redis that was emptied, replaced, restored to an older state or migrated is detected by the write
+//! itself, in open stores and in new ones.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use onceward::{Blocking, Code, Error, Failure, Fence, Ledger, Operation, Receipt, Store, StoreError};
+use onceward_harness::{Redis, RedisCluster, eventually};
+use onceward_store::StoreUrl;
+use onceward_store::redis::{RedisOptions, RedisStore};
+
+fn open(url: &str) -> Result<Arc<RedisStore>, StoreError> {
+    RedisStore::open(RedisOptions::parse(url).unwrap())
+}
+
+fn store(url: &str) -> Arc<RedisStore> {
+    open(url).unwrap()
+}
+
+fn ledger(url: &str) -> Blocking {
+    Ledger::new(store(url)).blocking()
+}
+
+/// Opening is refused because the ledger was replaced.
+#[track_caller]
+fn is_replaced(url: &str) {
+    match open(url) {
+        Err(StoreError::Replaced { .. }) => {}
+        Err(error) => panic!("refused for another reason: {error}"),
+        Ok(_) => panic!("it was opened"),
+    }
+}
+
+/// Counts the effects.
+#[derive(Default)]
+struct World {
+    effects: AtomicUsize,
+}
+
+impl World {
+    fn pay(&self, ledger: &Blocking, key: impl std::fmt::Display) -> Result<Receipt, Error> {
+        ledger.run(Operation::new("pay").key(key.to_string()), |attempt| {
+            self.effects.fetch_add(1, Ordering::SeqCst);
+            Ok::<_, Failure>(attempt.dispatch()?.created(&serde_json::json!({"id": 42})))
+        })
+    }
+
+    fn effects(&self) -> usize {
+        self.effects.load(Ordering::SeqCst)
+    }
+}
+
+fn code(result: Result<Receipt, Error>) -> Code {
+    result.err().map(|error| error.code()).unwrap()
+}
+
+/// The prefix in a URL of the harness.
+fn prefix(url: &str) -> &str {
+    url.split("prefix=").nth(1).unwrap().split('&').next().unwrap()
+}
+
+#[test]
+fn on_an_emptied_server_open_stores_run_nothing_again() {
+    let server = Redis::start();
+    let url = server.fresh();
+    let (here, there, world) = (ledger(&url), ledger(&url), World::default());
+    for key in 0..20 {
+        world.pay(&here, key).unwrap();
+    }
+    assert_eq!(server.cli(&["FLUSHALL"]), "OK");
+    for key in 0..20 {
+        assert_eq!(code(world.pay(&there, key)), Code::LedgerReplaced, "{key}");
+    }
+    assert_eq!(code(world.pay(&here, "new")), Code::LedgerReplaced);
+    assert_eq!(world.effects(), 20);
+    // An empty server gets a new ledger, unless the URL says that there must be one.
+    match open(&format!("{url}&create=no")) {
+        Err(StoreError::Missing { what }) => assert!(what.contains("create=no"), "{what}"),
+        Err(error) => panic!("{error}"),
+        Ok(_) => panic!("a ledger was made"),
+    }
+    let anew = ledger(&url);
+    assert_eq!(code(world.pay(&there, "a")), Code::LedgerReplaced, "another ledger under the same prefix");
+    world.pay(&anew, "a").unwrap();
+    assert!(open(&format!("{url}&create=no")).is_ok());
+}
+
+#[test]
+fn a_server_that_comes_back_empty_is_not_used_as_the_ledger() {
+    let mut server = Redis::start();
+    let ledger = ledger(&format!("{}&timeout=2s", server.fresh()));
+    let world = World::default();
+    world.pay(&ledger, "a").unwrap();
+    assert_eq!(server.cli(&["FLUSHALL"]), "OK");
+    server.stop();
+    server.start_again();
+    eventually("the handle has connected again", || code(world.pay(&ledger, "b")) == Code::LedgerReplaced);
+    assert_eq!(world.effects(), 1);
+}
+
+#[test]
+fn a_node_of_a_cluster_that_comes_back_empty_is_detected_by_all() {
+    let mut cluster = RedisCluster::start();
+    // The node with the ledger's own key, and one without it.
+    for emptied in 0..3 {
+        let url = format!("{}&timeout=4s", cluster.fresh());
+        let (before, world) = (ledger(&url), World::default());
+        for key in 0..60 {
+            world.pay(&before, key).unwrap();
+        }
+        let folder = cluster.nodes()[emptied].folder().join("appendonlydir");
+        cluster.nodes_mut()[emptied].kill();
+        std::fs::remove_dir_all(folder).unwrap();
+        cluster.nodes_mut()[emptied].start_again();
+        cluster.wait_until_ready();
+        let replaced = (0..60).filter(|key| match world.pay(&before, format!("new-{key}")) {
+            Ok(_) => false,
+            Err(error) => {
+                // One that has begun when it is detected is done, and cannot be recorded any more.
+                assert!(matches!(error.code(), Code::LedgerReplaced | Code::InDoubt), "{error}");
+                true
+            }
+        });
+        assert!(replaced.count() > 5, "a third of the keys is on that node");
+        let effects = world.effects();
+        is_replaced(&url);
+        is_replaced(&url);
+        for key in 0..60 {
+            drop(world.pay(&before, key));
+        }
+        assert_eq!(world.effects(), effects, "nothing runs a second time");
+    }
+}
+
+#[test]
+fn a_shard_without_the_ledgers_mark_is_never_filled_in() {
+    let server = Redis::start();
+    let url = format!("{}&shards=4", server.fresh());
+    let (before, world) = (ledger(&url), World::default());
+    for key in 0..40 {
+        world.pay(&before, key).unwrap();
+    }
+    let key = format!("{{{}:2}}v2:ledger", prefix(&url));
+    assert_eq!(server.cli(&["DEL", &key]), "1");
+    is_replaced(&url);
+    is_replaced(&format!("{url}&create=no"));
+    assert_eq!(server.cli(&["EXISTS", &key]), "0");
+    let refused = (0..40).filter(|key| world.pay(&before, format!("new-{key}")).is_err());
+    assert!((1..40).contains(&refused.count()), "only that shard is refused");
+    // If the lost data cannot be recovered, a restore is declared, and everything since is in doubt.
+    let accepting = store(&format!("{url}&emptied=accept"));
+    let next = accepting.identity().restored(fence(), 0);
+    pollster::block_on(accepting.set_identity(&next)).unwrap();
+    let after = store(&url);
+    assert_eq!((after.identity().epoch, after.identity().fence), (2, Some(fence())));
+    assert_eq!(server.cli(&["EXISTS", &key]), "1");
+}
+
+#[test]
+fn a_ledger_whose_own_key_is_missing_is_not_created_again() {
+    let server = Redis::start();
+    let url = server.fresh();
+    let (before, world) = (ledger(&url), World::default());
+    world.pay(&before, "a").unwrap();
+    assert_eq!(server.cli(&["DEL", &format!("{{{}:0}}:ledger", prefix(&url))]), "1");
+    is_replaced(&url);
+    // No write reads that key, so an open store finds out when it checks its servers.
+    let mut number = 0..;
+    eventually("the open store stops", || {
+        let paid = world.pay(&before, format!("new-{}", number.next().unwrap_or_default()));
+        paid.is_err_and(|refused| refused.code() == Code::LedgerReplaced)
+    });
+    let effects = world.effects();
+    assert_eq!(code(world.pay(&before, "more")), Code::LedgerReplaced);
+    assert_eq!(world.effects(), effects);
+}
+
+#[test]
+fn a_partially_raised_epoch_is_completed_by_the_next_open() {
+    let server = Redis::start();
+    let url = format!("{}&shards=4", server.fresh());
+    let (before, world) = (store(&url), World::default());
+    let old = Ledger::new(Arc::clone(&before) as Arc<dyn Store>).blocking();
+    world.pay(&old, "a").unwrap();
+    let (from, next) = (before.identity().mark(), before.identity().restored(fence(), 0));
+    // The state left by a process that dies after it has raised two of four shards.
+    let meta = format!("{{{}:0}}:ledger", prefix(&url));
+    let json = serde_json::to_string(&next).unwrap();
+    let said = server.cli(&["HSET", &meta, "identity", &json, "mark", &next.mark(), "making", &from]);
+    assert_eq!(said, "1");
+    for shard in 0..2 {
+        let key = format!("{{{}:{shard}}}v2:ledger", prefix(&url));
+        let writes = server.cli(&["HGET", &key, &from]);
+        assert_eq!(server.cli(&["HDEL", &key, &from]), "1");
+        assert_eq!(server.cli(&["HSET", &key, &next.mark(), &writes]), "1");
+    }
+    let after = ledger(&url);
+    assert_eq!(after.identity(), &next);
+    for key in 0..20 {
+        assert_eq!(code(world.pay(&old, format!("new-{key}"))), Code::LedgerReplaced);
+    }
+    assert_eq!(server.cli(&["HEXISTS", &meta, "making"]), "0");
+}
+
+#[test]
+fn a_partially_created_ledger_is_completed_by_the_next_open() {
+    let server = Redis::start();
+    let url = format!("{}&shards=4", server.fresh());
+    drop(store(&url));
+    let root = |shard: usize| format!("{{{}:{shard}}}v2:ledger", prefix(&url));
+    assert_eq!(server.cli(&["DEL", &root(1), &root(3)]), "2");
+    assert_eq!(server.cli(&["HSET", &format!("{{{}:0}}:ledger", prefix(&url)), "making", "new"]), "1");
+    let (ledger, world) = (ledger(&url), World::default());
+    for key in 0..20 {
+        world.pay(&ledger, key).unwrap();
+    }
+}
+
+#[test]
+fn twenty_processes_that_start_at_once_create_one_ledger() {
+    let server = Redis::start();
+    let url = server.fresh();
+    let names: Vec<String> = std::thread::scope(|scope| {
+        let opened: Vec<_> = (0..20).map(|_| scope.spawn(|| store(&url).identity().name.clone())).collect();
+        opened.into_iter().map(|one| one.join().unwrap()).collect()
+    });
+    assert!(names.iter().all(|name| *name == names[0]), "{names:?}");
+}
+
+#[test]
+fn an_older_state_of_the_same_ledger_is_detected() {
+    let mut server = Redis::start();
+    let url = format!("{}&shards=2&timeout=2s", server.fresh());
+    let (ledger, world) = (ledger(&url), World::default());
+    for key in 0..10 {
+        world.pay(&ledger, key).unwrap();
+    }
+    let saved = server.folder().join("saved");
+    copy(&server.folder().join("appendonlydir"), &saved);
+    for key in 10..20 {
+        world.pay(&ledger, key).unwrap();
+    }
+    server.stop();
+    std::fs::remove_dir_all(server.folder().join("appendonlydir")).unwrap();
+    copy(&saved, &server.folder().join("appendonlydir"));
+    server.start_again();
+    eventually("the handle has connected again", || code(world.pay(&ledger, "new")) == Code::LedgerReplaced);
+    for key in 10..20 {
+        // Cached results are still correct.
+        assert!(world.pay(&ledger, key).is_ok_and(|receipt| receipt.replayed()) || world.effects() == 20);
+    }
+    assert_eq!(world.effects(), 20);
+}
+
+#[test]
+fn an_older_state_is_noticed_even_after_other_processes_have_written_more_than_was_lost() {
+    for lost in [1, 20] {
+        let mut server = Redis::start();
+        let relay = onceward_harness::Relay::to(server.port());
+        let direct = format!("{}&shards=2&timeout=2s", server.fresh());
+        let through = direct.replace(&format!(":{}", server.port()), &format!(":{}", relay.port()));
+        let (before, world) = (ledger(&through), World::default());
+        for key in 0..10 {
+            world.pay(&before, key).unwrap();
+        }
+        let (folder, saved) = (server.folder().join("appendonlydir"), server.folder().join("saved"));
+        copy(&folder, &saved);
+        for key in 10..10 + lost {
+            world.pay(&before, key).unwrap();
+        }
+        // The handle is away while the older state is written to.
+        relay.cut();
+        server.stop();
+        std::fs::remove_dir_all(&folder).unwrap();
+        copy(&saved, &folder);
+        server.start_again();
+        let others = ledger(&direct);
+        for key in 1_000..1_100 {
+            world.pay(&others, key).unwrap();
+        }
+        relay.mend();
+        let effects = world.effects();
+        eventually("the handle has connected again", || {
+            code(world.pay(&before, "new")) == Code::LedgerReplaced
+        });
+        for key in 10..10 + lost {
+            drop(world.pay(&before, key));
+        }
+        assert_eq!(world.effects(), effects, "nothing runs a second time");
+        let said = world.pay(&before, "new").err().map(|error| error.to_string()).unwrap_or_default();
+        assert!(said.contains("acknowledged"), "{said}");
+    }
+}
+
+#[test]
+fn a_server_that_only_restarts_is_trusted_even_if_records_were_deleted() {
+    let mut server = Redis::start();
+    let url = format!("{}&shards=2&timeout=5s", server.fresh());
+    let (here, there, world) = (store(&url), store(&url), World::default());
+    let ledger = Ledger::new(Arc::clone(&here) as Arc<dyn Store>).blocking();
+    // The handle deletes what it wrote; another one does; the server crashes and nothing is deleted.
+    for (round, by) in [Some(&here), Some(&there), None].into_iter().enumerate() {
+        let paid: Vec<_> = (0..10).map(|key| world.pay(&ledger, format!("{round}-{key}")).unwrap()).collect();
+        let Some(by) = by else {
+            server.kill();
+            server.start_again();
+            world.pay(&ledger, "last").unwrap();
+            break;
+        };
+        for receipt in &paid {
+            let found = pollster::block_on(by.load(&receipt.record().id)).unwrap().unwrap();
+            let deleted = by.delete(&found.id, found.version, onceward::WriteMode::Async);
+            assert!(pollster::block_on(deleted).unwrap());
+            eventually("the deletion is announced", || {
+                pollster::block_on(here.load_cached(&found.id)).unwrap().is_none()
+            });
+        }
+        // A record that is not cached is read from the server, so the last announcement may still be under way.
+        std::thread::sleep(std::time::Duration::from_secs(1));
+        server.stop();
+        server.start_again();
+    }
+    assert_eq!(world.effects(), 31);
+}
+
+#[test]
+fn a_promoted_replica_that_lacks_acknowledged_writes_is_detected() {
+    let mut primary = Redis::start();
+    let relay = onceward_harness::Relay::to(primary.port());
+    let mut replica = primary.replica_through(&relay);
+    // The URL says not to wait for replicas.
+    let url = format!(
+        "redis://127.0.0.1:{},127.0.0.1:{}?prefix=behind&shards=1&wait=0&timeout=2s",
+        primary.port(),
+        replica.port()
+    );
+    let (ledger, world) = (ledger(&url), World::default());
+    world.pay(&ledger, "a").unwrap();
+    eventually("the replica has it", || !replica.cli(&["KEYS", "*v2:op_*"]).is_empty());
+    relay.stall();
+    world.pay(&ledger, "b").unwrap();
+    primary.kill();
+    replica.promote();
+    eventually("the handle has connected to the new primary", || {
+        code(world.pay(&ledger, "c")) == Code::LedgerReplaced
+    });
+    assert_eq!(world.effects(), 2);
+    // Other stores may have written since, so the number of writes proves nothing any more.
+    let other = self::ledger(&url);
+    for key in 0..10 {
+        world.pay(&other, format!("other-{key}")).unwrap();
+    }
+    assert_eq!(code(world.pay(&ledger, "d")), Code::LedgerReplaced);
+}
+
+/// A ledger of the first format, created by its own scripts.
+struct First<'a> {
+    server: &'a Redis,
+    prefix: String,
+}
+
+impl First<'_> {
+    const OPEN: &'static str = include_str!("redis_v1/open.lua");
+    const SWAP: &'static str = include_str!("redis_v1/swap.lua");
+
+    fn open(&self) -> String {
+        let meta = format!("{{{}:0}}:ledger", self.prefix);
+        self.server.cli(&["EVAL", Self::OPEN, "1", &meta, "1", "4", "0123456789abcdef", "0"])
+    }
+
+    /// What a store of that build sends.
+    fn swap(&self, record: &onceward::Record, expected: &str) -> String {
+        let shard = shard_of(record.id.as_str(), 4);
+        let root = format!("{{{}:{shard}}}", self.prefix);
+        let name = format!("{root}:{}", record.id);
+        let scope = if record.scope == "default" { "" } else { &record.scope };
+        let due = record.due_ms.map(|due| due.to_string()).unwrap_or_default();
+        let json = serde_json::to_string(record).unwrap();
+        let value = format!("-0000000000- {} {} {due} {scope}\n{json}", record.version, record.state);
+        let body = format!("{name}:body");
+        let keys = ["EVAL", Self::SWAP, "3", &name, &body, &root];
+        let words = [record.id.as_str(), expected, &value, scope, &self.prefix, &record.key.text];
+        self.server.cli(&[&keys[..], &words[..]].concat())
+    }
+}
+
+fn shard_of(id: &str, shards: u32) -> u32 {
+    let bits = id.bytes().rev().take(6).fold(0_u32, |bits, digit| {
+        let value = if digit.is_ascii_lowercase() { digit - b'a' } else { digit - b'2' + 26 };
+        (bits << 5) | u32::from(value)
+    });
+    bits % shards
+}
+
+#[test]
+fn a_ledger_of_the_first_format_is_migrated_and_its_writers_stop() {
+    let server = Redis::start();
+    let records: Vec<onceward::Record> = {
+        let url = format!("{}&shards=4", server.fresh());
+        let (ledger, world) = (ledger(&url), World::default());
+        (0..40)
+            .map(|key| {
+                let operation = Operation::new("pay").key(key.to_string());
+                let operation = if key % 2 == 0 { operation.scope("tenant one") } else { operation };
+                let receipt = ledger.run(operation, |attempt| {
+                    world.effects.fetch_add(1, Ordering::SeqCst);
+                    Ok::<_, Failure>(attempt.dispatch()?.created(&key))
+                });
+                onceward::Record::clone(receipt.unwrap().record())
+            })
+            .collect()
+    };
+    let first = First { server: &server, prefix: "first".to_owned() };
+    assert!(first.open().contains("0123456789abcdef"));
+    // One operation is held back: the old store begins it after the migration.
+    let (kept, written) = records.split_last().unwrap();
+    for record in written {
+        assert_eq!(first.swap(record, ""), "1");
+    }
+    let url = format!("{}?prefix=first", server.url());
+    let (kept_by, world) = (store(&url), World::default());
+    let after = Ledger::new(Arc::clone(&kept_by) as Arc<dyn Store>).blocking();
+    assert_eq!(kept_by.identity().secret, None, "its hashes stay as they are");
+    let listed = |scope: Option<&str>| {
+        let filter = onceward::Filter { scope: scope.map(str::to_owned), limit: 100, ..Default::default() };
+        pollster::block_on(kept_by.list(&filter)).unwrap().len()
+    };
+    assert_eq!((listed(None), listed(Some("tenant one"))), (39, 20));
+    for record in written {
+        let found = pollster::block_on(kept_by.load(&record.id)).unwrap().unwrap();
+        assert_eq!((found.version, found.state), (record.version, record.state));
+    }
+    world.pay(&after, "new").unwrap();
+    // An old store that is still open gets an error, and nothing that it begins is written to the new keys.
+    let said = first.swap(kept, "");
+    assert!(said.contains("WRONGTYPE"), "{said}");
+    let said = first.swap(
+        &onceward::Record { version: kept.version + 1, due_ms: Some(5), ..kept.clone() },
+        &kept.version.to_string(),
+    );
+    assert!(said.contains("WRONGTYPE"), "{said}");
+    assert_eq!(listed(None), 40);
+    // It cannot change a migrated record either.
+    let said =
+        first.swap(&onceward::Record { version: 99, ..written[0].clone() }, &written[0].version.to_string());
+    assert_eq!(said.trim(), "");
+    // A newly started old build finds a format that it does not know.
+    assert!(first.open().starts_with("2\n"), "{}", first.open());
+}
+
+#[test]
+fn create_no_applies_to_every_way_of_opening() {
+    let server = Redis::start();
+    let url = format!("{}&create=no", server.fresh());
+    for missing in [onceward::IfMissing::Create, onceward::IfMissing::Fail] {
+        let opened = StoreUrl::parse(&url).unwrap().open(missing);
+        assert!(matches!(opened, Err(StoreError::Missing { .. })));
+    }
+    assert_eq!(server.cli(&["DBSIZE"]), "0");
+}
+
+fn fence() -> Fence {
+    Fence { lost_from_ms: 1, restored_ms: 2, until_ms: 3 }
+}
+
+fn copy(from: &std::path::Path, to: &std::path::Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+    }
+}
