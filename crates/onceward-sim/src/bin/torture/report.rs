@@ -210,5 +210,8 @@ pub(crate) fn print_tables(reports: &[Report], seed: u64) -> std::io::Result<()>
             writeln!(out, "  … and {more} more")?;
         }
     }
-    writeln!(out, "\nseed {seed} (--seed {seed} repeats the choices; the machine schedules as it likes)")
+    writeln!(out, "\nseed {seed} (--seed {seed} repeats the choices; the machine schedules as it likes)")?;
+    let held = reports.iter().filter(|report| report.counted.violations.is_empty()).count();
+    let seconds: f64 = reports.iter().map(|report| report.seconds).sum();
+    writeln!(out, "{held} of {} as expected in {seconds:.0} s of all scenarios", reports.len())
 }

@@ -25,6 +25,7 @@ mod wrapper_killed;
 mod zombie;
 
 use std::io::Write;
+use std::panic::resume_unwind;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -36,6 +37,9 @@ use crate::args::{Args, Scenario};
 use crate::bench::{Bench, progress};
 use crate::report::{self, Report, Rule, Tally};
 
+/// How many scenarios of the short form run at once.
+const AT_ONCE: usize = 6;
+
 /// Runs the chosen scenarios and prints the figures.
 pub(crate) fn run_all(args: &Args) -> ExitCode {
     let bench = match Bench::new(args) {
@@ -45,8 +49,7 @@ pub(crate) fn run_all(args: &Args) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let reports: Vec<Report> =
-        args.chosen().into_iter().map(|scenario| run_one(&bench, args, scenario)).collect();
+    let reports = run_chosen(&bench, args);
     progress("");
     let printed = if args.json {
         report::print_json(&reports, bench.seed)
@@ -56,10 +59,31 @@ pub(crate) fn run_all(args: &Args) -> ExitCode {
     if printed.is_ok() && report::all_held(&reports) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
+/// Runs the scenarios, several at once in the short form: most of them wait for other processes.
+fn run_chosen(bench: &Bench, args: &Args) -> Vec<Report> {
+    let chosen = args.chosen();
+    let (next, at_once) = (AtomicUsize::new(0), if args.short { AT_ONCE } else { 1 });
+    let worker = || {
+        let mut reports = Vec::new();
+        loop {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            let Some(scenario) = chosen.get(at) else { return reports };
+            reports.push((at, run_one(bench, args, *scenario)));
+        }
+    };
+    let mut reports = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..at_once).map(|_| scope.spawn(worker)).collect();
+        let ended = workers.into_iter().map(std::thread::ScopedJoinHandle::join);
+        ended.flat_map(|joined| joined.unwrap_or_else(|panic| resume_unwind(panic))).collect::<Vec<_>>()
+    });
+    reports.sort_unstable_by_key(|(at, _)| *at);
+    reports.into_iter().map(|(_, report)| report).collect()
+}
+
 fn run_one(bench: &Bench, args: &Args, scenario: Scenario) -> Report {
     let (tally, begun) = (Tally::default(), Instant::now());
     progress(scenario.name());
-    let result = match scenario {
+    let result = caught(|| match scenario {
         Scenario::Sweep => sweep::run(bench, &tally),
         Scenario::Random => random::run(bench, args.kills, &tally),
         Scenario::Undo => undo::run(bench, args.kills, &tally),
@@ -69,22 +93,22 @@ fn run_one(bench: &Bench, args: &Args, scenario: Scenario) -> Report {
         Scenario::Zombie => zombie::run(bench, &tally),
         Scenario::Storm => storm::run(bench, &tally),
         Scenario::CliAgentSpec => agent_spec::run(bench, &tally),
-        Scenario::Cluster => caught(|| cluster::run(bench, args, &tally)),
-        Scenario::Failover => caught(|| failover::run(bench, args, &tally)),
-        Scenario::LateReplica => caught(|| failover::run_late(bench, args, &tally)),
-        Scenario::FleetStorm => caught(|| fleet_storm::run(bench, args, &tally)),
-        Scenario::ServerGone => caught(|| server_gone::run(bench, args, &tally)),
-        Scenario::Replaced => caught(|| replaced::run(bench, args, &tally)),
-        Scenario::Restore => caught(|| restore::run(bench, args, &tally)),
-        Scenario::ServerClock => caught(|| server_clock::run(bench, args, &tally)),
-        Scenario::WrapperKilled => caught(|| wrapper_killed::run(bench, args, &tally)),
+        Scenario::Cluster => cluster::run(bench, args, &tally),
+        Scenario::Failover => failover::run(bench, args, &tally),
+        Scenario::LateReplica => failover::run_late(bench, args, &tally),
+        Scenario::FleetStorm => fleet_storm::run(bench, args, &tally),
+        Scenario::ServerGone => server_gone::run(bench, args, &tally),
+        Scenario::Replaced => replaced::run(bench, args, &tally),
+        Scenario::Restore => restore::run(bench, args, &tally),
+        Scenario::ServerClock => server_clock::run(bench, args, &tally),
+        Scenario::WrapperKilled => wrapper_killed::run(bench, args, &tally),
         Scenario::Hold => hold::run(bench, args.keys, &tally),
-        Scenario::Settings => caught(|| settings::run(bench, args, &tally)),
-        Scenario::Stop => caught(|| stop::run(bench, args, &tally)),
+        Scenario::Settings => settings::run(bench, args, &tally),
+        Scenario::Stop => stop::run(bench, args, &tally),
         Scenario::McpFuzz => mcp_fuzz::run(bench, args.messages, &tally),
         Scenario::InboxFuzz => inbox_fuzz::run(bench, args, &tally),
         Scenario::PowerCut => power_cut::run(bench, args, &tally),
-    };
+    });
     // A scenario that could not finish counts as violated.
     if let Err(trouble) = result {
         tally.violated(Rule::Unexpected, format!("the scenario could not be run to its end: {trouble}"));
@@ -92,7 +116,7 @@ fn run_one(bench: &Bench, args: &Args, scenario: Scenario) -> Report {
     tally.report(scenario.name(), begun.elapsed())
 }
 
-/// The harness panics if a server is missing, as tests do. Here that ends the scenario.
+/// The harness panics if a server is missing, as tests do. Here that ends the scenario and counts as a violation.
 fn caught(scenario: impl FnOnce() -> Result<(), Trouble>) -> Result<(), Trouble> {
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(scenario))
         .unwrap_or_else(|_| Err("the harness gave up: see above".into()))

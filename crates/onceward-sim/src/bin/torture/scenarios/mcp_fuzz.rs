@@ -26,7 +26,7 @@ use crate::bench::{Bench, progress};
 use crate::report::{Rule, Tally};
 
 const MESSAGES: u64 = 10_000_000;
-const SHORT_MESSAGES: u64 = 100_000;
+const SHORT_MESSAGES: u64 = 20_000;
 /// How many messages a client sends before it disconnects.
 const SESSION: u64 = 2_000;
 /// How long unanswered calls may continue after that.
