@@ -54,7 +54,10 @@ pub(crate) struct Args {
     /// How many processes a fleet has
     #[arg(long, value_name = "N", default_value_t = 16)]
     pub(crate) processes: u64,
-    /// How many messages the MCP proxy gets [default: 10000000, 100000 with --short]
+    /// How many seeds are simulated in each environment [default: 300000, 300 with --short]
+    #[arg(long, value_name = "N")]
+    pub(crate) runs: Option<u64>,
+    /// How many messages the MCP proxy gets [default: 10000000, 20000 with --short]
     #[arg(long, value_name = "N")]
     pub(crate) messages: Option<u64>,
     /// How often each target of `inbox-fuzz` is executed [default: 10000000, 4000 with --short]
@@ -113,6 +116,8 @@ pub(crate) enum Scenario {
     Hold,
     /// Weaken the settings of the ledger's server under open handles
     Settings,
+    /// Simulate callers, crashes and persons from many seeds
+    Simulation,
     /// Stop a scope at a random moment while 32 callers on four processes work in it
     Stop,
     /// Send hostile messages through the MCP proxy, in both directions
@@ -147,7 +152,7 @@ impl BackEnd {
 }
 
 impl Scenario {
-    pub(crate) const DEFAULT: [Self; 23] = [
+    pub(crate) const DEFAULT: [Self; 24] = [
         Self::Sweep,
         Self::Random,
         Self::Undo,
@@ -168,6 +173,7 @@ impl Scenario {
         Self::WrapperKilled,
         Self::Hold,
         Self::Settings,
+        Self::Simulation,
         Self::Stop,
         Self::McpFuzz,
         Self::InboxFuzz,
@@ -195,6 +201,7 @@ impl Scenario {
             Self::WrapperKilled => "wrapper-killed",
             Self::Hold => "hold",
             Self::Settings => "settings",
+            Self::Simulation => "simulation",
             Self::Stop => "stop",
             Self::McpFuzz => "mcp-fuzz",
             Self::InboxFuzz => "inbox-fuzz",

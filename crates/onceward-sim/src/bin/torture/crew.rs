@@ -10,11 +10,9 @@ use std::time::{Duration, Instant};
 use crate::Trouble;
 use crate::bench::{Bench, Case};
 use crate::downstream;
+use crate::process::PATIENCE;
 use crate::report::{Rule, Tally};
 use crate::worker::{self, ALL_ONCE, LABELS, MOMENT, OVER, UNTIL_OVER};
-
-/// How long a crew may take for an awaited step, on a busy machine.
-const LIMIT: Duration = Duration::from_secs(60);
 
 /// Processes that make calls until the scenario ends.
 pub(crate) struct Crew {
@@ -154,7 +152,7 @@ impl Crew {
 
     /// Waits until every worker has recorded a matching answer.
     pub(crate) fn wait_for_each(&self, sort: impl Fn(&WorkerReply) -> bool) -> Result<bool, Trouble> {
-        self.wait_within(LIMIT, sort)
+        self.wait_within(PATIENCE, sort)
     }
 
     /// The same with this limit.
@@ -181,7 +179,7 @@ impl Crew {
         let count = || std::fs::read_to_string(&case.effects).map(|text| text.lines().count());
         let (begun, before) = (Instant::now(), count()?);
         while count()? < before + more {
-            if begun.elapsed() > LIMIT {
+            if begun.elapsed() > PATIENCE {
                 return Err(format!("the crew does not work: {:?}", self.said()?.last()).into());
             }
             std::thread::sleep(Duration::from_millis(20));

@@ -29,7 +29,7 @@ pub(crate) const HOLD_BEFORE: &str = "EFFECT_HOLD_BEFORE";
 pub(crate) const HOLD_AFTER: &str = "EFFECT_HOLD_AFTER";
 pub(crate) const HERE: &str = "here";
 /// The maximum wait: a test that was aborted must not leave the process behind.
-const HELD_AT_MOST: Duration = Duration::from_secs(120);
+const HELD_AT_MOST: Duration = Duration::from_secs(1_200);
 /// The exit code of a documented refusal, for `--fail-exit`.
 pub(crate) const NO_EFFECT: u8 = 3;
 /// The exit code of a refusal. If set, it exits with this code and has no effect.

@@ -10,12 +10,11 @@ use onceward::{Blocking, Code, Failure, Happened, Ledger, Operation, OperationId
 
 use crate::Trouble;
 use crate::downstream;
+use crate::process::PATIENCE;
 use crate::report::{Rule, Tally};
 
 pub(crate) use judge::{Figures, judge, patient};
 
-/// How long a caller retries until it gets a final answer.
-const SETTLED_WITHIN: Duration = Duration::from_secs(40);
 /// The pause between two tries.
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -57,7 +56,7 @@ impl Caller {
         let begun = Instant::now();
         let store = loop {
             match onceward_store::open(url) {
-                Err(StoreError::Unavailable { .. }) if begun.elapsed() < SETTLED_WITHIN => {
+                Err(StoreError::Unavailable { .. }) if begun.elapsed() < PATIENCE => {
                     std::thread::sleep(PAUSE);
                 }
                 opened => break opened?,
@@ -114,7 +113,7 @@ impl Caller {
         let (begun, mut heard) = (Instant::now(), Vec::new());
         loop {
             let one = self.call(key);
-            let over = one.is_settled() || begun.elapsed() > SETTLED_WITHIN;
+            let over = one.is_settled() || begun.elapsed() > PATIENCE;
             heard.push(one);
             if over {
                 return heard;

@@ -10,10 +10,8 @@ use crate::Trouble;
 use crate::bench::{Bench, Case};
 use crate::call::Class;
 use crate::downstream::{self, Effects};
+use crate::process::PATIENCE;
 use crate::report::{Rule, Tally};
-
-/// How long a ledger may report an operation as running after its last process has ended.
-pub(crate) const AT_ONCE: Duration = Duration::from_secs(1);
 
 /// An operation as `once ls --json` reports it.
 #[derive(Debug, Clone, Deserialize)]
@@ -65,7 +63,7 @@ pub(crate) fn look_when_quiet(bench: &Bench, case: &Case) -> Result<Vec<Seen>, T
     let begun = Instant::now();
     loop {
         let seen = look(bench, case)?;
-        if seen.iter().all(|seen| seen.state != "running") || begun.elapsed() > AT_ONCE {
+        if seen.iter().all(|seen| seen.state != "running") || begun.elapsed() > PATIENCE {
             return Ok(seen);
         }
         std::thread::sleep(Duration::from_millis(5));

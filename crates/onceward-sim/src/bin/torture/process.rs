@@ -9,6 +9,9 @@ use nix::unistd::Pid;
 
 use crate::Trouble;
 
+/// How long an awaited step may take on a machine that is very busy. Whatever takes longer does not come.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
+
 /// The process id of a child.
 #[expect(clippy::expect_used, reason = "the kernel's process ids are positive and fit into 31 bits")]
 pub(crate) fn id(child: &Child) -> i32 {

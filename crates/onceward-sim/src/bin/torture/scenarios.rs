@@ -16,6 +16,7 @@ mod restore;
 mod server_clock;
 mod server_gone;
 mod settings;
+mod simulation;
 pub(crate) mod stop;
 mod storm;
 mod sweep;
@@ -104,6 +105,7 @@ fn run_one(bench: &Bench, args: &Args, scenario: Scenario) -> Report {
         Scenario::WrapperKilled => wrapper_killed::run(bench, args, &tally),
         Scenario::Hold => hold::run(bench, args.keys, &tally),
         Scenario::Settings => settings::run(bench, args, &tally),
+        Scenario::Simulation => simulation::run(bench, args, &tally),
         Scenario::Stop => stop::run(bench, args, &tally),
         Scenario::McpFuzz => mcp_fuzz::run(bench, args.messages, &tally),
         Scenario::InboxFuzz => inbox_fuzz::run(bench, args, &tally),

@@ -34,7 +34,7 @@ const THREADS: usize = 2;
 /// The pause between two calls of a thread.
 const PAUSE: Duration = Duration::from_millis(10);
 /// The maximum lifetime: a worker of an aborted test must not stay behind.
-const AT_MOST: Duration = Duration::from_secs(180);
+const AT_MOST: Duration = Duration::from_secs(1_200);
 /// How often a call is repeated while another caller executes the operation.
 const TRIES: usize = 200;
 /// How long a `long` operation takes before its effect; its lease and its quarantine.

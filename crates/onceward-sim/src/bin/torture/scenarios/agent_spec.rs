@@ -9,9 +9,8 @@ use crate::bench::{Bench, Case};
 use crate::call::{Call, Class};
 use crate::judge;
 use crate::process;
+use crate::process::PATIENCE;
 use crate::report::Tally;
-
-const LIMIT: Duration = Duration::from_secs(10);
 
 pub(super) fn run(bench: &Bench, tally: &Tally) -> Result<(), Trouble> {
     twice(bench, tally)?;
@@ -41,9 +40,10 @@ fn after_a_kill(bench: &Bench, tally: &Tally, class: Class) -> Result<(), Troubl
     let case = bench.case()?;
     let call = Call::new("killed").class(class).argument("--json");
     let mut wrapper = call.clone().takes(0, 60_000).start(bench, &case)?;
-    let command = process::wait_for_child(process::id(&wrapper), LIMIT).ok_or("the command did not start")?;
+    let command =
+        process::wait_for_child(process::id(&wrapper), PATIENCE).ok_or("the command did not start")?;
     let begun = std::time::Instant::now();
-    while std::fs::metadata(&case.effects)?.len() == 0 && begun.elapsed() < LIMIT {
+    while std::fs::metadata(&case.effects)?.len() == 0 && begun.elapsed() < PATIENCE {
         std::thread::sleep(Duration::from_millis(1));
     }
     process::send(process::id(&wrapper), Signal::SIGKILL);

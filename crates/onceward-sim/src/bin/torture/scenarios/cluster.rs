@@ -12,6 +12,7 @@ use crate::Trouble;
 use crate::args::Args;
 use crate::bench::{Bench, progress};
 use crate::fleet::{Caller, CallerReply, Figures, judge, patient};
+use crate::process::PATIENCE;
 use crate::report::{Tally, elapsed_ms};
 
 const ROUNDS: u64 = 20;
@@ -24,8 +25,6 @@ const PAUSE: Duration = Duration::from_millis(40);
 const SHARED: usize = 5;
 /// How many of the ledger's 64 shards are moved in a round.
 const MOVED: usize = 4;
-/// How long a replica may take to become the primary.
-const TAKEN_OVER: Duration = Duration::from_secs(60);
 
 pub(super) fn run(bench: &Bench, args: &Args, tally: &Tally) -> Result<(), Trouble> {
     let rounds = args.rounds.unwrap_or(if bench.short { SHORT_ROUNDS } else { ROUNDS });
@@ -113,7 +112,7 @@ fn stage(cluster: &mut RedisCluster, url: &str, random: &mut Random, tally: &Tal
     tally.faults(1);
     let begun = Instant::now();
     while !cluster.nodes()[replica].cli(&["INFO", "replication"]).contains("role:master") {
-        if begun.elapsed() > TAKEN_OVER {
+        if begun.elapsed() > PATIENCE {
             return Err("the replica did not take over".into());
         }
         std::thread::sleep(Duration::from_millis(20));

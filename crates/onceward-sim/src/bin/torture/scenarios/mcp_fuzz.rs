@@ -23,6 +23,7 @@ use self::server::Server;
 use self::stream::{LinesIn, LinesOut};
 use crate::Trouble;
 use crate::bench::{Bench, progress};
+use crate::process::PATIENCE;
 use crate::report::{Rule, Tally};
 
 const MESSAGES: u64 = 10_000_000;
@@ -31,8 +32,6 @@ const SHORT_MESSAGES: u64 = 20_000;
 const SESSION: u64 = 2_000;
 /// How long unanswered calls may continue after that.
 const DRAIN_MS: u64 = 30;
-/// A session that takes longer hangs.
-const PATIENCE: Duration = Duration::from_secs(60);
 const SCOPE: &str = "scope";
 const SERVER: &str = "fuzz";
 

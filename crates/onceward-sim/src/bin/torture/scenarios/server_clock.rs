@@ -11,6 +11,7 @@ use crate::Trouble;
 use crate::args::{Args, BackEnd};
 use crate::bench::Bench;
 use crate::crew::{Crew, Outcome, WorkerReply, judge, labels};
+use crate::process::PATIENCE;
 use crate::report::Tally;
 
 const MINUTE_S: i64 = 60;
@@ -25,8 +26,6 @@ const OWNERS: usize = 2;
 const CALLERS: usize = 2;
 const LONG: usize = 4;
 const DERIVED: usize = 20;
-/// How long owners may take to begin.
-const LIMIT: Duration = Duration::from_secs(30);
 
 /// A server whose clock can be set.
 enum Server {
@@ -126,7 +125,7 @@ fn one(
     }
     let begun = Instant::now();
     while !owners.has_ended()? {
-        if begun.elapsed() > LIMIT * 2 {
+        if begun.elapsed() > PATIENCE {
             return Err("the owners do not end".into());
         }
         std::thread::sleep(Duration::from_millis(50));
@@ -147,7 +146,7 @@ fn one(
 fn wait_until_begun(owners: &Crew, labels: &[String]) -> Result<(), Trouble> {
     let begun = Instant::now();
     while !labels.iter().all(|label| owners.has_begun(label)) {
-        if begun.elapsed() > LIMIT {
+        if begun.elapsed() > PATIENCE {
             return Err("the owners do not begin".into());
         }
         std::thread::sleep(Duration::from_millis(20));

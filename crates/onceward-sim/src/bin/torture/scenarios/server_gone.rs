@@ -15,6 +15,7 @@ use crate::Trouble;
 use crate::args::{Args, BackEnd};
 use crate::bench::Bench;
 use crate::fleet::{Caller, CallerReply, Figures, judge, patient};
+use crate::process::PATIENCE;
 use crate::report::{Rule, Tally, elapsed_ms};
 use victim::{Fault, Victim};
 
@@ -26,8 +27,6 @@ const HANDLES: usize = 2;
 const THREADS: usize = 3;
 /// Long enough that a full disk is soon noticed.
 const RESULT_BYTES: usize = 3_000;
-/// How long callers may take to notice that the server is gone, or back.
-const NOTICED: Duration = Duration::from_secs(30);
 /// While nothing can be written, calls fail at once; the pause avoids thousands of them.
 const PAUSE: Duration = Duration::from_millis(5);
 /// More keys than any thread can process.
@@ -169,7 +168,7 @@ impl Scene {
 fn wait_for(count: &AtomicUsize) -> bool {
     let begun = Instant::now();
     while count.load(Ordering::SeqCst) < HANDLES * THREADS {
-        if begun.elapsed() > NOTICED {
+        if begun.elapsed() > PATIENCE {
             return false;
         }
         std::thread::sleep(Duration::from_millis(2));

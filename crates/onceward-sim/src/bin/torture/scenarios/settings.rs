@@ -11,14 +11,13 @@ use crate::Trouble;
 use crate::args::{Args, BackEnd};
 use crate::bench::{Bench, Case};
 use crate::crew::{Crew, Outcome, judge, labels};
+use crate::process::PATIENCE;
 use crate::report::{Rule, Tally};
 
 const PROCESSES: usize = 3;
 const LABELS: usize = 100;
 /// How long nothing may run after all processes got the error.
 const STOPPED: Duration = Duration::from_millis(500);
-/// Stores check their servers every five seconds.
-const NOTICED: Duration = Duration::from_secs(20);
 const UNAVAILABLE: &str = "LEDGER_UNAVAILABLE";
 
 pub(super) fn run(bench: &Bench, args: &Args, tally: &Tally) -> Result<(), Trouble> {
@@ -136,7 +135,7 @@ impl WeakenedServer<'_> {
         crew.moment(&moment("worse"))?;
         tally.faults(1);
         let is_told = |words: &str, code: &str| code == UNAVAILABLE && words.contains(advice);
-        let told = crew.wait_within(NOTICED, |said| {
+        let told = crew.wait_within(PATIENCE, |said| {
             said.moment == moment("worse") && is_told(&said.words, &said.code)
         })?;
         let told_after = begun.elapsed();
@@ -146,7 +145,7 @@ impl WeakenedServer<'_> {
         better();
         crew.moment(&moment("mended"))?;
         let begun = Instant::now();
-        let on = crew.wait_within(NOTICED, |said| said.moment == moment("mended") && said.ran)?;
+        let on = crew.wait_within(PATIENCE, |said| said.moment == moment("mended") && said.ran)?;
         let on_after = begun.elapsed();
         tally.expect(on, || format!("{name}: {what}: not every process continued"));
         let said = crew.said()?;

@@ -11,6 +11,7 @@ use serde_json::Value;
 use crate::Trouble;
 use crate::bench::{Bench, Case};
 use crate::process;
+use crate::process::PATIENCE;
 use crate::report::{Rule, Tally};
 use crate::scenarios::in_parallel;
 use crate::trace::{Follow, Log, strace};
@@ -24,8 +25,6 @@ const SHORT_KILLS: u64 = 24;
 const SHORT: usize = 10;
 /// If more than one point in this many is missed, the sweep is incomplete.
 const NOT_REACHED: u64 = 4;
-/// How long a command that was left behind may take to end.
-const LIMIT: Duration = Duration::from_secs(20);
 
 /// The file that counts effects, for the commands.
 const FILE: &str = "TORTURE_UNDO_EFFECTS";
@@ -295,7 +294,7 @@ fn undo_when_quiet(bench: &Bench, case: &Case) -> Result<Vec<Value>, Trouble> {
         let steps = answer["data"]["steps"].as_array().cloned().unwrap_or_default();
         let running =
             |step: &Value| step["reason"].as_str().is_some_and(|reason| reason.contains("still running"));
-        if !steps.iter().any(running) || begun.elapsed() > LIMIT {
+        if !steps.iter().any(running) || begun.elapsed() > PATIENCE {
             return Ok(steps);
         }
     }

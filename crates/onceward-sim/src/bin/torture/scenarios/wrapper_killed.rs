@@ -17,6 +17,7 @@ use crate::bench::{Bench, Case};
 use crate::downstream;
 use crate::judge;
 use crate::process;
+use crate::process::PATIENCE;
 use crate::report::{Rule, Tally};
 
 const ROUNDS: u64 = 3;
@@ -27,7 +28,6 @@ const RETRIES: usize = 2;
 const TERMS: &str = "lease = \"2s\"\nquarantine = \"500ms\"";
 /// Longer than lease and quarantine together.
 const ORPHANED: Duration = Duration::from_secs(7);
-const LIMIT: Duration = Duration::from_secs(60);
 /// The exit codes while the command is running: in progress, or in doubt.
 const WAITING: [i32; 2] = [4, 79];
 
@@ -137,7 +137,7 @@ impl Killed<'_> {
         let mut command = self.command(key);
         command.env(downstream::HOLD_BEFORE, &hold).stderr(Stdio::null());
         let mut wrapper: Child = command.spawn()?;
-        let here = process::wait_for_file(&hold.with_extension(downstream::HERE), LIMIT);
+        let here = process::wait_for_file(&hold.with_extension(downstream::HERE), PATIENCE);
         let keepers: Vec<i32> =
             process::children(process::id(&wrapper)).into_iter().filter(|pid| is_keeper(*pid)).collect();
         wrapper.kill()?;
@@ -175,7 +175,7 @@ impl Killed<'_> {
             if output.status.success() {
                 return Ok(());
             }
-            if begun.elapsed() > LIMIT {
+            if begun.elapsed() > PATIENCE {
                 let words = String::from_utf8_lossy(&output.stderr).into_owned();
                 self.tally.violated(Rule::Stuck, format!("{name}: {key}: {} {words}", output.status));
                 return Ok(());

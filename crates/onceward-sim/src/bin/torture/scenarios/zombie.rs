@@ -11,11 +11,10 @@ use crate::call::{Call, Class, Ended};
 use crate::downstream;
 use crate::judge::{self, look, state_of};
 use crate::process;
+use crate::process::PATIENCE;
 use crate::report::{Rule, Tally, elapsed_ms};
 
 const KEY: &str = "stopped";
-/// How long any step may take on a busy machine.
-const LIMIT: Duration = Duration::from_secs(60);
 /// Longer than the lease, which is one second.
 const STOPPED: Duration = Duration::from_millis(1_600);
 
@@ -50,7 +49,7 @@ fn stop(bench: &Bench, stopped: Stopped, class: Class, what: &str, tally: &Tally
     let owner = call.clone().environment(downstream::HOLD_BEFORE, gate.path()).start(bench, &case)?;
     let wrapper = process::id(&owner);
     gate.wait()?;
-    let command = process::wait_for_child(wrapper, LIMIT).ok_or("the command did not start")?;
+    let command = process::wait_for_child(wrapper, PATIENCE).ok_or("the command did not start")?;
     let targets = match stopped {
         Stopped::Wrapper => vec![wrapper],
         Stopped::Command => vec![command],
@@ -58,7 +57,7 @@ fn stop(bench: &Bench, stopped: Stopped, class: Class, what: &str, tally: &Tally
     };
     for pid in &targets {
         process::send(*pid, Signal::SIGSTOP);
-        process::wait_stopped(*pid, LIMIT)?;
+        process::wait_stopped(*pid, PATIENCE)?;
     }
     // A command that is not suspended continues while its wrapper is.
     gate.release()?;
@@ -96,7 +95,8 @@ fn orphan(bench: &Bench, class: Class, what: &str, tally: &Tally) -> Result<(), 
     let gate = HoldFile::new(&case);
     let mut owner = call.clone().environment(downstream::HOLD_AFTER, gate.path()).start(bench, &case)?;
     gate.wait()?;
-    let command = process::wait_for_child(process::id(&owner), LIMIT).ok_or("the command did not start")?;
+    let command =
+        process::wait_for_child(process::id(&owner), PATIENCE).ok_or("the command did not start")?;
     process::send(process::id(&owner), Signal::SIGKILL);
     owner.wait()?;
     tally.faults(1);
@@ -104,7 +104,7 @@ fn orphan(bench: &Bench, class: Class, what: &str, tally: &Tally) -> Result<(), 
         refused(bench, &case, &call, what, tally)?;
     }
     gate.release()?;
-    process::wait_gone(command, LIMIT)?;
+    process::wait_gone(command, PATIENCE)?;
     let ended = Instant::now();
     let state = state_of(&look(bench, &case)?, KEY);
     tally.most("ms until a dead owner was seen, at most", elapsed_ms(ended));
@@ -136,7 +136,7 @@ impl HoldFile {
 
     /// Waits until the command has reached the gate.
     fn wait(&self) -> Result<(), Trouble> {
-        process::wait_for_file(&self.0.with_extension(downstream::HERE), LIMIT)
+        process::wait_for_file(&self.0.with_extension(downstream::HERE), PATIENCE)
     }
 
     /// Lets the command continue.

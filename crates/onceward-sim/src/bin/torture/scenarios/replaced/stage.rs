@@ -9,9 +9,8 @@ use crate::Trouble;
 use crate::args::BackEnd;
 use crate::bench::Case;
 use crate::engine::{CLUSTER_SHARDS, Engine, Server};
+use crate::process::PATIENCE;
 
-/// How long a replica may take to receive the last writes of its primary.
-const CAUGHT_UP: Duration = Duration::from_secs(20);
 /// Copies every key of a ledger to a second name in the same slot.
 const KEEP_KEYS: &str = "for _, key in ipairs(redis.call('KEYS', ARGV[1])) do \
      redis.call('COPY', key, 'kept' .. key, 'REPLACE') end";
@@ -424,7 +423,7 @@ fn wait_until_followed(primary: &Redis, replica: &Redis) -> Result<(), Trouble> 
     };
     let begun = Instant::now();
     while offset(primary, "master_repl_offset:") != offset(replica, "slave_repl_offset:") {
-        if begun.elapsed() > CAUGHT_UP {
+        if begun.elapsed() > PATIENCE {
             return Err("the replica does not follow".into());
         }
         std::thread::sleep(Duration::from_millis(10));

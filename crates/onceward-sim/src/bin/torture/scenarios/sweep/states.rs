@@ -10,6 +10,7 @@ use crate::bench::{Bench, Case};
 use crate::call::{Call, Class};
 use crate::judge::{look_when_quiet, state_of};
 use crate::process;
+use crate::process::PATIENCE;
 use crate::trace::{Follow, Log, strace};
 
 /// The key of the swept call.
@@ -19,7 +20,6 @@ pub(super) const KEY: &str = "swept";
 const OTHERS: u32 = 20;
 /// Long enough to be killed during it.
 const LONG_MS: u64 = 60_000;
-const LIMIT: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Start {
@@ -117,17 +117,18 @@ fn killed(bench: &Bench, case: &Case, class: Class, when: Killed) -> Result<&'st
     };
     let effects_before = std::fs::metadata(&case.effects)?.len();
     let mut wrapper = call.start(bench, case)?;
-    let command = process::wait_for_child(process::id(&wrapper), LIMIT).ok_or("the command did not start")?;
+    let command =
+        process::wait_for_child(process::id(&wrapper), PATIENCE).ok_or("the command did not start")?;
     if when == Killed::AfterTheEffect {
         let begun = std::time::Instant::now();
-        while std::fs::metadata(&case.effects)?.len() == effects_before && begun.elapsed() < LIMIT {
+        while std::fs::metadata(&case.effects)?.len() == effects_before && begun.elapsed() < PATIENCE {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
     process::send(process::id(&wrapper), Signal::SIGKILL);
     process::send(command, Signal::SIGKILL);
     wrapper.wait()?;
-    process::wait_gone(command, LIMIT)?;
+    process::wait_gone(command, PATIENCE)?;
     Ok("in_doubt")
 }
 
