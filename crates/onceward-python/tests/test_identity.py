@@ -181,7 +181,7 @@ def identity(action: Action, argument: Any) -> str:
     return str(guarded.identity(argument[0])[2])  # type: ignore[attr-defined]
 
 
-@settings(max_examples=1500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(one=CALLABLES, other=CALLABLES, first=ARGUMENTS, second=ARGUMENTS)
 def test_identities_are_equal_if_and_only_if_actions_are(one: Action, other: Action, first: Any, second: Any) -> None:
     same = (one[1], first[1]) == (other[1], second[1])
