@@ -1,5 +1,7 @@
 //! Enforces the rules of the workspace: dependencies, printing, style, and words to avoid.
 
+mod sleeps;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
