@@ -1,5 +1,5 @@
-//! Private servers for tests, started on free ports of this machine, in folders of their own, and removed with the
-//! test.
+//! What tests need: private servers, started on free ports of this machine, in folders of their own, and removed with
+//! the test; and a clock that the test steps.
 //!
 //! ```no_run
 //! let server = onceward_harness::Postgres::start();
@@ -15,6 +15,7 @@
 //! - `postgres`, `pgbouncer`, `redis`, `cluster`, `sentinel`: the servers. `ledger_server`: a `once serve` under test.
 //! - [`faketime`]: a different wall clock for a program.
 //! - `relay`: a proxy between client and server that can be cut.
+//! - `stepped`: a clock that only the test moves.
 
 pub mod faketime;
 mod home;
@@ -26,6 +27,7 @@ mod redis;
 mod cluster;
 mod relay;
 mod sentinel;
+mod stepped;
 
 pub use cluster::RedisCluster;
 pub use home::eventually;
@@ -36,3 +38,4 @@ pub use redis::Redis;
 pub use relay::Relay;
 pub use sentinel::Sentinels;
 pub use server::Server;
+pub use stepped::Stepped;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use onceward::{InvalidInput, Ledger, Policy, Store};
+use onceward::{Clock, InvalidInput, Ledger, Policy, Store};
 
 use crate::api::Leases;
 use crate::config::{Config, Mistake};
@@ -16,6 +16,7 @@ use crate::work::Work;
 
 /// A server's state: the ledger, the tenants and the upstreams.
 pub struct App {
+    store: Arc<dyn Store>,
     pub(crate) tenants: Tenants,
     pub(crate) gateway: Arc<Gateway>,
     /// The sources of webhooks and their handlers.
@@ -76,8 +77,9 @@ impl App {
         let limits = config.serve.limits();
         let intake = Intake::new(&limits);
         let (policy, leases, work) = (config.policy, Arc::default(), Work::default());
-        let (metrics, health) = (Metrics::new(), Health::new(store));
+        let (metrics, health) = (Metrics::new(), Health::new(Arc::clone(&store)));
         Ok(Arc::new(Self {
+            store,
             tenants,
             gateway,
             inbox,
@@ -90,6 +92,11 @@ impl App {
             health,
             limits,
         }))
+    }
+
+    /// The ledger's clock.
+    pub(crate) fn clock(&self) -> &dyn Clock {
+        self.store.clock()
     }
 
     /// The counters of all calls through this server.

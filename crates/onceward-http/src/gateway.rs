@@ -43,7 +43,6 @@ mod whole;
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
 
 use axum::Router;
 use axum::body::Body;
@@ -61,7 +60,7 @@ use crate::server::socket::Peer;
 use crate::tenants::{self, Tenant};
 use aliases::KeysInUse;
 use config::UpstreamConfig;
-use delivery::Delivery;
+use delivery::{Asked, Delivery};
 use models::ModelCall;
 use models::dialect::Dialect;
 pub use models::dialect::is_model_call;
@@ -324,7 +323,7 @@ async fn enter(
         let target = query.map_or(target.clone(), |query| format!("{target}?{query}"));
         return pass::read(&upstream, &target, request).await;
     }
-    let asked = Instant::now();
+    let asked = Asked::now(&tenant);
     let receipts = request.extensions().get::<Receipts>().cloned().unwrap_or_default();
     let peer = request.extensions().get::<Peer>().cloned().unwrap_or_default();
     let (head, body) = request.into_parts();
@@ -365,7 +364,7 @@ struct Arrived {
     path: String,
     request: Arc<content::Request>,
     wishes: Wishes,
-    asked: Instant,
+    asked: Asked,
     receipts: Receipts,
     peer: Peer,
 }
@@ -448,7 +447,7 @@ fn spawned(app: &App, arrived: Arrived, reader: Arc<Reader>) -> JoinHandle<Respo
 }
 
 /// The answer to a request that was answered before. Nothing is run, so the client may go away at any time.
-async fn replayed(app: &App, sent: &Sent<'_>, asked: Instant, receipts: &Receipts) -> Option<Response> {
+async fn replayed(app: &App, sent: &Sent<'_>, asked: Asked, receipts: &Receipts) -> Option<Response> {
     let (receipt, known) = app.gateway.replays.find(sent).await?;
     let record = Arc::clone(receipt.record());
     let span = observe::call_span(CallSurface::Gateway, headers::only(sent.headers, "traceparent"));

@@ -9,7 +9,6 @@ mod view;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Instant;
 
 use axum::body::Body;
 use axum::extract::{Request, State};
@@ -118,7 +117,7 @@ impl Tenants {
         for (name, config) in tenants {
             let bucket = config.rate.map(|rate| {
                 let burst = config.burst.unwrap_or(rate).max(1.0);
-                Bucket::new(rate, burst, Instant::now())
+                Bucket::new(rate, burst, store.clock().now_ms())
             });
             let limits = TenantLimits { bucket, max_body: config.max_body };
             let view = Arc::new(TenantStore::new(Arc::clone(store), name));
@@ -305,7 +304,7 @@ fn identify(
         return Err(unauthenticated(credential).into());
     };
     if let Some(bucket) = &tenant.limits.bucket {
-        bucket.take(Instant::now()).map_err(problem::rate_limited)?;
+        bucket.take(tenant.ledger.clock_ms()).map_err(problem::rate_limited)?;
     }
     request.headers_mut().remove(ONCE_TOKEN);
     Ok((request, tenant))

@@ -17,7 +17,7 @@ use crate::operation::{Intent, Operation};
 use crate::policy::{Hold, Terms};
 use crate::record::{Outcome, Record, State, Verification};
 use crate::settlement::Settlement;
-use crate::store::{Counts, Filter, Listed, LivenessSource};
+use crate::store::{Clock, Counts, Filter, Listed, LivenessSource};
 use crate::undo::{UndoLine, UndoOutcome, UndoStep};
 
 /// A ledger for threads that may block.
@@ -142,6 +142,7 @@ same! {
     watch() -> LivenessSource;
     identity() -> &Identity;
     clock_ms() -> i64;
+    clock() -> &dyn Clock;
     keyed(intent: Intent) -> Intent;
     call(intent: Intent) -> Call<'_>;
     held_intent(record: &Record, terms: Terms) -> Intent;

@@ -38,7 +38,9 @@ use crate::facts::{Liveness, Ran, Verdict};
 use crate::identity::Identity;
 use crate::operation::{Intent, Operation};
 use crate::record::{Class, Outcome, Owner, Record, State, Verification};
-use crate::store::{Begin, Dispatch, Inherit, LivenessSource, OwnerLock, Store, StoreError, Swap, WriteMode};
+use crate::store::{
+    Begin, Clock, Dispatch, Inherit, LivenessSource, OwnerLock, Store, StoreError, Swap, WriteMode,
+};
 use crate::transition;
 use renewals::Renewals;
 use unanswered::Unanswered;
@@ -511,6 +513,12 @@ impl Ledger {
     #[must_use]
     pub fn clock_ms(&self) -> i64 {
         self.now_ms()
+    }
+
+    /// The store's clock, for whatever decides by time about the operations of this ledger.
+    #[must_use]
+    pub fn clock(&self) -> &dyn Clock {
+        self.store.clock()
     }
 
     pub(crate) fn store(&self) -> &dyn Store {

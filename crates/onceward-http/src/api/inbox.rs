@@ -6,9 +6,9 @@ use std::time::Duration;
 use axum::Json;
 use axum::extract::{Path, State as AppState};
 use data_encoding::BASE64;
+use onceward::transition::later;
 use onceward::{Begun, Cursor, Error, InvalidInput, Problem, Record, rfc3339};
 use serde::{Deserialize, Serialize};
-use tokio::time::Instant;
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -22,6 +22,7 @@ use crate::inbox::{Handler, Hook, Job, Next, Seen, Target, after_error, follow, 
 use crate::observe::Delivered;
 use crate::problem::ProblemResponse;
 use crate::tenants::Tenant;
+use crate::time;
 
 /// The most events on one page, and how many there are if the caller does not say.
 const MAX_PAGE: usize = 500;
@@ -401,16 +402,20 @@ async fn receive(
     if let Some(invalid) = InvalidInput::all(problems) {
         return Err(invalid.into());
     }
-    let until = Instant::now() + Duration::from_millis(wait_ms);
+    let clock = hook.ledger().clock();
+    let until_ms = later(clock.now_ms(), wait_ms);
     let mut events = Vec::new();
     while events.len() < max {
         let job = match handler.lane.take_ready() {
             Ok(job) => job,
             Err(_) if !events.is_empty() => break,
-            Err(_) => match tokio::time::timeout_at(until, handler.lane.next()).await {
-                Ok(job) => job,
-                Err(_) => break,
-            },
+            Err(_) => {
+                tokio::select! {
+                    biased;
+                    job = handler.lane.next() => job,
+                    () = time::sleep_until(clock, until_ms) => break,
+                }
+            }
         };
         events.extend(fetch(&app, &hook, &handler, job, lease_ms).await);
     }

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use onceward::{Attempt, Claim, Ledger, OperationId};
 use tokio::task::AbortHandle;
-use tokio::time::Instant;
+
+use crate::time;
 
 /// Whose operation it is: the tenant's name and the operation.
 type Place = (Option<Arc<str>>, OperationId);
@@ -21,7 +22,8 @@ pub(crate) struct Leases {
 /// The newest attempt of one operation.
 struct Held {
     claim: Claim,
-    until: Instant,
+    ledger: Ledger,
+    until_ms: i64,
     reaper: AbortHandle,
 }
 
@@ -34,11 +36,11 @@ impl Drop for Held {
 impl Leases {
     /// Holds the lock of this attempt until its lease lapses.
     pub(crate) fn hold(self: &Arc<Self>, place: Place, claim: Claim, lease: Duration, ledger: &Ledger) {
-        let until = Instant::now() + lease;
-        let reaper =
-            tokio::spawn(reap(Arc::downgrade(self), place.clone(), ledger.clone(), until)).abort_handle();
+        let (until_ms, ledger) = (time::after(ledger.clock(), lease), ledger.clone());
+        let reaping = reap(Arc::downgrade(self), place.clone(), ledger.clone(), until_ms);
+        let reaper = tokio::spawn(reaping).abort_handle();
         // An attempt that another one overtook is gone: its lease has lapsed.
-        drop(self.lock().insert(place, Held { claim, until, reaper }));
+        drop(self.lock().insert(place, Held { claim, ledger, until_ms, reaper }));
     }
 
     /// Extends the lease of this attempt. Returns whether it was still held.
@@ -47,7 +49,7 @@ impl Leases {
         let Some(held) = held.get_mut(place).filter(|held| held.claim.record().attempt == attempt) else {
             return false;
         };
-        held.until = Instant::now() + lease;
+        held.until_ms = time::after(held.ledger.clock(), lease);
         true
     }
 
@@ -67,11 +69,11 @@ impl Leases {
     }
 
     /// When the lease lapses, or `None` if it has.
-    fn until(&self, place: &Place) -> Option<Instant> {
+    fn until(&self, place: &Place) -> Option<i64> {
         let mut held = self.lock();
-        let until = held.get(place)?.until;
-        if until > Instant::now() {
-            return Some(until);
+        let Held { ledger, until_ms, .. } = held.get(place)?;
+        if *until_ms > ledger.clock_ms() {
+            return Some(*until_ms);
         }
         drop(held.remove(place));
         None
@@ -83,12 +85,12 @@ impl Leases {
 }
 
 /// Releases the lock when the lease lapses, and records the doubt, so that callers that wait learn about it.
-async fn reap(leases: Weak<Leases>, place: Place, ledger: Ledger, mut until: Instant) {
+async fn reap(leases: Weak<Leases>, place: Place, ledger: Ledger, mut until_ms: i64) {
     loop {
-        tokio::time::sleep_until(until).await;
+        time::sleep_until(ledger.clock(), until_ms).await;
         let Some(leases) = leases.upgrade() else { return };
         match leases.until(&place) {
-            Some(later) => until = later,
+            Some(later_ms) => until_ms = later_ms,
             None => break,
         }
     }

@@ -6,10 +6,9 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
 
 use data_encoding::HEXLOWER;
-use onceward::transition::{finish, start};
+use onceward::transition::{finish, later, start};
 use onceward::{
     ALIAS_NAME, Class, Effect, Ending, Error, Fingerprint, Intent, KeyPolicy, MAX_NAME, OnExpired, Operation,
     OperationId, Outcome, Owner, Ran, Record, RepeatRule, State, Swap, WriteMode,
@@ -152,10 +151,10 @@ async fn new_key(
     used: KeyInUse,
 ) -> Result<Resolved, Unresolved> {
     let action = named.intent();
-    let until = Instant::now() + Duration::from_millis(action.terms.wait_ms);
+    let until_ms = later(asker.tenant.ledger.clock_ms(), action.terms.wait_ms);
     let key_turn = asker.gateway.turns.take(asker.place(&given.id)).await;
     let mut is_first_look = true;
-    let decided = choose::decide(asker, action, Retries::Oldest, until, || {
+    let decided = choose::decide(asker, action, Retries::Oldest, until_ms, || {
         let of = used.of().map(|of| Resolved::plain(known(action.clone(), of), RepeatRule::Given));
         let has_waited = !std::mem::replace(&mut is_first_look, false);
         let (given, named) = (&given, &named);

@@ -13,6 +13,7 @@ use super::upstream::{Ruling, Upstream};
 use super::{lock, questions};
 use crate::App;
 use crate::tenants::Tenant;
+use crate::time;
 
 /// How often a server looks for checks that another one left behind.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
@@ -56,8 +57,8 @@ impl Check {
         let deadline_ms = i64::try_from(check.deadline_ms).unwrap_or(i64::MAX);
         let until_ms = self.since_ms.saturating_add(deadline_ms);
         loop {
-            let asked =
-                questions::check(&self.upstream, &self.ruling, &self.headers, &check.verify, &self.reply);
+            let upstream = (&*self.upstream, ledger.clock());
+            let asked = questions::check(upstream, &self.ruling, &self.headers, &check.verify, &self.reply);
             let (found, why) = asked.await;
             if found != Verification::Pending {
                 // If the ledger cannot be written, a later check finds the same.
@@ -67,7 +68,7 @@ impl Check {
             if ledger.clock_ms() >= until_ms {
                 return;
             }
-            tokio::time::sleep(Duration::from_millis(check.every_ms)).await;
+            ledger.clock().sleep(check.every_ms).await;
         }
     }
 }
@@ -81,7 +82,7 @@ pub(crate) async fn resume(app: Arc<App>) {
             // If the ledger cannot be read now, the next round reads it.
             drop(resume_of(&app, &tenant, longest_ms).await);
         }
-        tokio::time::sleep(LOOK_AGAIN).await;
+        time::sleep(app.clock(), LOOK_AGAIN).await;
     }
 }
 

@@ -11,7 +11,7 @@
 //! | another gateway executes it, or ended it a moment ago | undecided | the same |
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use onceward::{Error, Intent, OperationId, Record, RepeatRule, State};
 
@@ -19,6 +19,7 @@ use super::aliases::Asker;
 use super::delivery::FAILURE_GRACE_MS;
 use super::readers::Seen;
 use super::turns::Turn;
+use crate::time;
 
 /// How many occurrences before the newest may be open. Only parallel requests leave more than one open.
 const MOST_OPEN: u64 = 32;
@@ -126,7 +127,8 @@ impl Occurrences {
             one.look_behind_the_name(asker).await?;
         }
         let readers = &asker.gateway.readers;
-        let is_unconfirmed = |one: &Occurrence| readers.is_unconfirmed(&asker.place(&one.record.id));
+        let is_unconfirmed =
+            |one: &Occurrence| readers.is_unconfirmed(&asker.place(&one.record.id), ledger.clock());
         let undecided = open.iter().find(|one| one.status != Status::Over || is_unconfirmed(one));
         over_before.insert(place, undecided.map_or(newest + 1, |oldest| oldest.number));
         let is_unconfirmed = open.iter().any(|one| one.status == Status::Over && is_unconfirmed(one));
@@ -278,9 +280,10 @@ pub(crate) async fn decide<K, F: Future<Output = Result<Option<K>, Error>>>(
     asker: &Asker<'_>,
     action: &Intent,
     retries: Retries,
-    until: Instant,
+    until_ms: i64,
     mut known: impl FnMut() -> F,
 ) -> Result<Decided<K>, Error> {
+    let clock = asker.tenant.ledger.clock();
     let mut pause = LOOK_AGAIN.0;
     let mut has_waited = false;
     loop {
@@ -295,19 +298,19 @@ pub(crate) async fn decide<K, F: Future<Output = Result<Option<K>, Error>>>(
                 drop(turn);
                 has_waited = true;
                 for _ in 0..PAUSES {
-                    tokio::time::sleep(HANG_UP / PAUSES).await;
+                    time::sleep(clock, HANG_UP / PAUSES).await;
                 }
             }
             Choice::New(intent, rule) | Choice::Beside(intent, rule) => {
                 return Ok(Decided::New(intent, rule, turn));
             }
             // Nothing was sent for a client that left meanwhile, and nothing needs to be.
-            Choice::Undecided(record) if Instant::now() >= until || asker.reader.is_gone() => {
+            Choice::Undecided(record) if clock.now_ms() >= until_ms || asker.reader.is_gone() => {
                 return Ok(Decided::Undecided(record));
             }
             Choice::Undecided(_) => {
                 drop(turn);
-                tokio::time::sleep(pause).await;
+                time::sleep(clock, pause).await;
                 pause = (pause * 2).min(LOOK_AGAIN.1);
             }
         }

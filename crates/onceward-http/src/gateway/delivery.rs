@@ -9,12 +9,13 @@ use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
-use onceward::{Record, State};
+use onceward::{Clock, Record, State};
 use tokio::task::JoinHandle;
 
 use super::lock;
 use super::readers::{Place, Readers};
 use crate::tenants::Tenant;
+use crate::time;
 
 /// A client that waited longer than this may have given up just when its answer was sent.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -28,10 +29,29 @@ const RESET: Duration = Duration::from_secs(1);
 /// The size of the pieces in which a connection takes an answer.
 const PIECE: usize = 16 * 1024;
 
+/// When a request came.
+#[derive(Clone, Copy)]
+pub(crate) struct Asked {
+    /// For metrics only.
+    at: Instant,
+    at_ms: i64,
+}
+
+impl Asked {
+    pub(crate) fn now(tenant: &Tenant) -> Self {
+        Self { at: Instant::now(), at_ms: tenant.ledger.clock_ms() }
+    }
+
+    /// How long ago that was, for metrics.
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.at.elapsed()
+    }
+}
+
 /// An answer on its way.
 pub(crate) struct Delivery {
     note: Note,
-    asked: Instant,
+    asked: Asked,
     /// The deliveries of the client's connection.
     receipts: Receipts,
     /// How long an equal request is still a retry, if that does not depend on the answer.
@@ -52,7 +72,7 @@ impl Delivery {
         tenant: &Tenant,
         readers: &Arc<Readers>,
         record: &Arc<Record>,
-        asked: Instant,
+        asked: Asked,
         receipts: &Receipts,
     ) -> Self {
         let place = (tenant.name.clone(), record.id.clone());
@@ -87,25 +107,29 @@ impl Delivery {
     /// The last byte was written to the connection.
     pub(crate) fn end(self) {
         let Self { note, asked, receipts, grace_ms } = self;
-        let state = note.record.state;
+        let (state, clock) = (note.record.state, note.clock());
         let grace = if let Some(grace_ms) = grace_ms {
             grace_ms
         } else if state == State::Failed {
             FAILURE_GRACE_MS
-        } else if asked.elapsed() > PATIENCE {
+        } else if !time::is_within(clock, PATIENCE, asked.at_ms) {
             GRACE_MS
         } else {
             0
         };
-        let now_ms = note.tenant.ledger.clock_ms();
+        let now_ms = clock.now_ms();
         if let Some(writing) = note.at(now_ms + grace) {
             let grace_from = (grace > 0 && state == State::Done).then_some(now_ms);
-            receipts.add(Receipt { note, writing, at: Instant::now(), grace_from });
+            receipts.add(Receipt { note, writing, at_ms: now_ms, grace_from });
         }
     }
 }
 
 impl Note {
+    fn clock(&self) -> &dyn Clock {
+        self.tenant.ledger.clock()
+    }
+
     /// Notes that the answer counts as delivered from then on.
     fn at(&self, at_ms: i64) -> Option<Writing> {
         let runtime = tokio::runtime::Handle::try_current().ok()?;
@@ -142,9 +166,16 @@ enum Writing {
 struct Receipt {
     note: Note,
     writing: Writing,
-    at: Instant,
+    at_ms: i64,
     /// When the answer was delivered, if an equal request is still a retry for some time after that.
     grace_from: Option<i64>,
+}
+
+impl Receipt {
+    /// Whether a reset of the connection now means that the client had left.
+    fn can_be_reset(&self) -> bool {
+        time::is_within(self.note.clock(), RESET, self.at_ms)
+    }
 }
 
 impl Receipts {
@@ -155,10 +186,10 @@ impl Receipts {
 
     fn add(&self, receipt: Receipt) {
         if self.is_sequential {
-            receipt.note.readers.unconfirmed(&receipt.note.place);
+            receipt.note.readers.unconfirmed(&receipt.note.place, receipt.at_ms);
         }
         let mut all = lock(&self.all);
-        all.retain(|one| one.at.elapsed() < RESET || one.grace_from.is_some());
+        all.retain(|one| one.can_be_reset() || one.grace_from.is_some());
         all.push(receipt);
     }
 
@@ -184,7 +215,7 @@ impl Receipts {
     /// The client reset the connection.
     pub(crate) fn take_back(&self) {
         let all = std::mem::take(&mut *lock(&self.all));
-        for receipt in all.into_iter().filter(|one| one.at.elapsed() < RESET) {
+        for receipt in all.into_iter().filter(Receipt::can_be_reset) {
             let Receipt { note, writing, .. } = receipt;
             note.readers.taking_back(&note.place);
             tokio::spawn(async move {

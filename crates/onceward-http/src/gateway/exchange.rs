@@ -1,7 +1,6 @@
 //! One attempt: the request with its key, the upstream's answer, and what it proves.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
@@ -9,7 +8,8 @@ use hyper::body::Incoming;
 use hyper::header::{self, HeaderValue};
 use hyper::http::response::Parts;
 use hyper::{HeaderMap, StatusCode};
-use onceward::{Attempt, Class, Done, Failure};
+use onceward::transition::later;
+use onceward::{Attempt, Class, Clock, Done, Failure};
 use serde_json::value::RawValue;
 use tokio::sync::watch;
 
@@ -22,6 +22,7 @@ use crate::client::{Caller, Connection, SendError, Watch, in_words};
 use crate::headers::{KEY, only, passed_on};
 use crate::observe;
 use crate::tenants::Tenant;
+use crate::time;
 
 /// The W3C trace context.
 const TRACE_PARENT: &str = "traceparent";
@@ -154,7 +155,8 @@ impl Exchange {
         let sent = attempt.dispatch()?;
         let mut sent_before = false;
         let mut pause_ms = *ASK_AGAIN_MS.start();
-        let until = Instant::now() + Duration::from_millis(self.ruling.terms.wait_ms);
+        let clock = self.clock();
+        let until_ms = later(clock.now_ms(), self.ruling.terms.wait_ms);
         loop {
             let (received, sends) = self.received(&attempt, &request, sent_before).await?;
             let reply = match received {
@@ -168,10 +170,10 @@ impl Exchange {
                 }
             };
             let verdict = classify::verdict(&self.ruling, reply.status, &reply.headers, &reply.body);
-            if verdict == Verdict::InFlight && Instant::now() < until {
+            if verdict == Verdict::InFlight && clock.now_ms() < until_ms {
                 sent_before = true;
                 tokio::select! {
-                    () = tokio::time::sleep(Duration::from_millis(pause_ms)) => {}
+                    () = clock.sleep(pause_ms) => {}
                     // Once it was asked to stop, it is not sent again.
                     () = attempt.cancel_requested() => return self.ended(verdict, reply, sent),
                 }
@@ -186,6 +188,10 @@ impl Exchange {
         }
     }
 
+    fn clock(&self) -> &dyn Clock {
+        self.tenant.ledger.clock()
+    }
+
     /// Sends the request and waits for the answer: for its time limit, or a little longer after a stop. A request that
     /// is under way cannot be called back, so a stop alone says nothing about its effect.
     async fn received(
@@ -196,20 +202,20 @@ impl Exchange {
     ) -> Result<(Received, Sends), Failure> {
         let watch = OnceLock::new();
         let patience = self.ruling.timeout;
-        let sending = tokio::time::timeout(patience, self.send(request, &watch));
+        let sending = time::within(self.clock(), patience, self.send(request, &watch));
         let ended = attempt.finish_or_give_up(sending, std::future::ready(())).await;
         let never_left = !sent_before && watch.get().is_some_and(|watch| !watch.is_connected());
         match ended {
-            Some(Ok(Ok(received))) => Ok(received),
-            Some(Ok(Err(SendError::NotSent(why)))) if !sent_before => Err(Failure::no_effect(why)),
-            Some(Ok(Err(SendError::NotSent(why) | SendError::MaybeSent(why)))) => Err(Failure::in_doubt(why)),
-            Some(Err(_)) if never_left => {
+            Some(Some(Ok(received))) => Ok(received),
+            Some(Some(Err(SendError::NotSent(why)))) if !sent_before => Err(Failure::no_effect(why)),
+            Some(Some(Err(SendError::NotSent(why) | SendError::MaybeSent(why)))) => {
+                Err(Failure::in_doubt(why))
+            }
+            Some(None) if never_left => {
                 let why = format!("the connection to the upstream was not ready within {patience:?}");
                 Err(Failure::no_effect(why))
             }
-            Some(Err(_)) => {
-                Err(Failure::timed_out(format!("the upstream did not answer within {patience:?}")))
-            }
+            Some(None) => Err(Failure::timed_out(format!("the upstream did not answer within {patience:?}"))),
             None if never_left => {
                 Err(Failure::no_effect("it was asked to stop before it was connected to the upstream")
                     .stopped())

@@ -22,7 +22,6 @@ mod which;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
 
 use axum::body::Body;
 use axum::response::Response;
@@ -34,7 +33,7 @@ use onceward::{
 };
 
 use super::content::Request;
-use super::delivery::{Delivery, Receipts};
+use super::delivery::{Asked, Delivery, Receipts};
 use super::mutate::{Wishes, in_a_word, in_scope, whole};
 use super::names::name;
 use super::policy::OperationRule;
@@ -72,7 +71,7 @@ pub(crate) struct ModelCall {
     pub(crate) path: String,
     pub(crate) request: Arc<Request>,
     pub(crate) wishes: Wishes,
-    pub(crate) asked: Instant,
+    pub(crate) asked: Asked,
     pub(crate) reader: Arc<Reader>,
     /// The same client, as the reader of the call's position in its run.
     pub(crate) position_reader: Arc<Reader>,
@@ -217,7 +216,7 @@ impl ModelCall {
             intent.terms.wait_ms = 0;
         }
         let request = Arc::new(ModelRequest {
-            tenant: self.tenant.name.clone(),
+            tenant: self.tenant.clone(),
             upstream: Arc::clone(&self.upstream),
             settings: self.settings.clone(),
             dialect: self.dialect,

@@ -2,7 +2,7 @@
 
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::response::Response;
@@ -10,6 +10,7 @@ use bytes::Bytes;
 use http_body_util::StreamBody;
 use hyper::body::Frame;
 use hyper::{HeaderMap, StatusCode};
+use onceward::transition::later;
 use onceward::{
     Attempt, Class, Error, Happened, Intent, Ledger, Operation, OperationId, PRINCIPAL, Pointer, Preview,
     Ran, Receipt, Record, RepeatRule, State, Verification,
@@ -18,7 +19,7 @@ use onceward::{
 use super::aliases::{self, Asker, NewKey, Resolved, Unresolved};
 use super::checks::Check;
 use super::content::{Kind, Request};
-use super::delivery::{Delivery, Receipts};
+use super::delivery::{Asked, Delivery, Receipts};
 use super::exchange::{Exchange, LEFT};
 use super::names::{name, name_with};
 use super::policy::OperationRule;
@@ -32,6 +33,7 @@ use super::{Gateway, actions, graphql, pass, questions};
 use crate::headers::{self, KEY};
 use crate::observe::{self, CallSurface, Metrics};
 use crate::tenants::Tenant;
+use crate::time;
 
 /// The first pause before an upstream is asked again whether a request in doubt happened.
 const PROBE_PAUSE: Duration = Duration::from_millis(200);
@@ -62,7 +64,7 @@ pub(crate) struct Mutation {
     pub(crate) path: String,
     pub(crate) request: Arc<Request>,
     pub(crate) wishes: Wishes,
-    pub(crate) asked: Instant,
+    pub(crate) asked: Asked,
     pub(crate) reader: Arc<Reader>,
     pub(crate) receipts: Receipts,
 }
@@ -407,7 +409,7 @@ pub(crate) async fn call(
     exchange: &Arc<Exchange>,
     intent: Intent,
 ) -> Result<Receipt, Error> {
-    let until = Instant::now() + Duration::from_millis(exchange.ruling.terms.wait_ms);
+    let until_ms = later(ledger.clock_ms(), exchange.ruling.terms.wait_ms);
     let mut pause = PROBE_PAUSE;
     loop {
         let mut call = ledger.call(intent.clone());
@@ -431,10 +433,10 @@ pub(crate) async fn call(
             .await;
         let is_stopped = newest.is_some_and(|attempt| attempt.is_cancel_requested());
         let is_doubt = matches!(result, Err(Error::InDoubt { .. } | Error::Timeout { .. }));
-        if !is_doubt || is_stopped || intent.terms.class != Class::Probed || Instant::now() >= until {
+        if !is_doubt || is_stopped || intent.terms.class != Class::Probed || ledger.clock_ms() >= until_ms {
             return result;
         }
-        tokio::time::sleep(pause).await;
+        time::sleep(ledger.clock(), pause).await;
         pause = (pause * 2).min(Duration::from_secs(2));
     }
 }

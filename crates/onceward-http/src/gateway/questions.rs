@@ -6,7 +6,7 @@ use http_body_util::{BodyExt, Limited};
 use hyper::header::{self, HeaderValue};
 use hyper::{HeaderMap, Method, StatusCode};
 use onceward::rfc3339;
-use onceward::{Json, Ledger, Outcome, ProbeAnswer, Record, Template, Verification};
+use onceward::{Clock, Json, Ledger, Outcome, ProbeAnswer, Record, Template, Verification};
 use serde_json::Value;
 
 use super::content::Request;
@@ -17,6 +17,7 @@ use super::rules::{Probe, Verify};
 use super::upstream::{Ruling, Upstream};
 use super::whole::{self, Read, Said};
 use crate::client::{Connection, SendError, full, in_words};
+use crate::time;
 
 /// The largest answer to a question.
 const MAX_ANSWER: usize = 8 * 1024 * 1024;
@@ -81,7 +82,9 @@ impl Question<'_> {
         })?;
         let mut search = Search::default();
         for page in 0..MAX_PAGES {
-            let answer = get(self.upstream, &self.request.headers, &path, self.ruling.timeout).await?;
+            let answer =
+                get((self.upstream, self.ledger.clock()), &self.request.headers, &path, self.ruling.timeout)
+                    .await?;
             let status = answer.status.as_u16();
             if probe.absent.contains(&status) && page == 0 {
                 return whole::stale(&answer.headers).map_or(Ok(ProbeAnswer::No), Err);
@@ -209,7 +212,7 @@ fn outcome(ruling: &Ruling, status: u16, resource: &Value) -> Outcome {
 
 /// Checks a reported success once.
 pub(crate) async fn check(
-    upstream: &Upstream,
+    (upstream, clock): (&Upstream, &dyn Clock),
     ruling: &Ruling,
     headers: &HeaderMap,
     verify: &Verify,
@@ -224,7 +227,7 @@ pub(crate) async fn check(
         Ok(path) => upstream.path(&path),
         Err(invalid) => return (Verification::Pending, invalid.to_string()),
     };
-    let Answered { status, json, .. } = match get(upstream, headers, &path, ruling.timeout).await {
+    let Answered { status, json, .. } = match get((upstream, clock), headers, &path, ruling.timeout).await {
         Ok(answer) => answer,
         Err(why) => return (Verification::Pending, why),
     };
@@ -286,7 +289,7 @@ fn next_page(upstream: &Upstream, headers: &HeaderMap) -> Next {
 
 /// Gets a path with the caller's credentials.
 async fn get(
-    upstream: &Upstream,
+    (upstream, clock): (&Upstream, &dyn Clock),
     headers: &HeaderMap,
     path: &str,
     patience: Duration,
@@ -315,8 +318,8 @@ async fn get(
             headers: head.headers,
         })
     };
-    match tokio::time::timeout(patience, answer).await {
-        Ok(answer) => answer,
-        Err(_) => Err("the question was not answered in time".to_owned()),
+    match time::within(clock, patience, answer).await {
+        Some(answer) => answer,
+        None => Err("the question was not answered in time".to_owned()),
     }
 }

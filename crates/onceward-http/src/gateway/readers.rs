@@ -6,15 +6,16 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use axum::body::Body;
-use onceward::{OperationId, Record};
+use onceward::{Clock, OperationId, Record};
 use quick_cache::sync::Cache;
 
 use super::lock;
 use crate::held::Held;
 use crate::server::socket::Peer;
+use crate::time;
 
 /// The most operations that are remembered after their clients left.
 const MEMORY: usize = 10_000;
@@ -36,7 +37,7 @@ pub(crate) struct Readers {
     /// Deliveries that are being revoked.
     taken_back: Mutex<HashSet<Place>>,
     /// Answers that were written to a connection, and whose client has not continued or left since.
-    unconfirmed: Cache<Place, Instant>,
+    unconfirmed: Cache<Place, i64>,
     /// The number of the next request.
     numbers: AtomicU64,
 }
@@ -105,8 +106,8 @@ impl Readers {
     }
 
     /// Notes that the answer was written, and that its client may leave without reading it.
-    pub(crate) fn unconfirmed(&self, place: &Place) {
-        self.unconfirmed.insert(place.clone(), Instant::now());
+    pub(crate) fn unconfirmed(&self, place: &Place, at_ms: i64) {
+        self.unconfirmed.insert(place.clone(), at_ms);
     }
 
     /// Notes that the client has the answer.
@@ -115,8 +116,8 @@ impl Readers {
     }
 
     /// Whether the answer was written a moment ago, and its client may just be leaving without it.
-    pub(crate) fn is_unconfirmed(&self, place: &Place) -> bool {
-        self.unconfirmed.get(place).is_some_and(|at| at.elapsed() < UNCONFIRMED)
+    pub(crate) fn is_unconfirmed(&self, place: &Place, clock: &dyn Clock) -> bool {
+        self.unconfirmed.get(place).is_some_and(|at_ms| time::is_within(clock, UNCONFIRMED, at_ms))
     }
 
     /// Notes that the answer was not read, before that is recorded.

@@ -43,6 +43,7 @@ use crate::App;
 use crate::intake;
 use crate::observe::Arrived;
 use crate::problem;
+use crate::time;
 
 /// After this time the answer is 503: the tightest vendor waits three seconds.
 const DEADLINE: Duration = Duration::from_millis(2_500);
@@ -83,16 +84,17 @@ pub(super) async fn hook(
             return response;
         }
     };
+    let ledger = hook.ledger().clone();
     // Recording continues if the sender disconnects, so that its redelivery is a duplicate.
     let task = {
         let app = Arc::clone(&app);
         app.work.clone().spawn(async move { answer(&app, &hook, &head, &body).await })
     };
-    let answered = tokio::time::timeout(DEADLINE, task).await;
+    let answered = time::within(ledger.clock(), DEADLINE, task).await;
     let (response, arrived) = match answered {
-        Ok(Ok(answer)) => answer,
-        Ok(Err(_)) => (try_again("the server is ending"), Arrived::Unavailable),
-        Err(_) => (try_again("the event could not be recorded in time"), Arrived::Unavailable),
+        Some(Ok(answer)) => answer,
+        Some(Err(_)) => (try_again("the server is ending"), Arrived::Unavailable),
+        None => (try_again("the event could not be recorded in time"), Arrived::Unavailable),
     };
     app.metrics.arrived(&counted, arrived, begun.elapsed());
     response

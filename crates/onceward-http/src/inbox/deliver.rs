@@ -19,6 +19,7 @@ use super::outside::{CommandDelivery, Outside, RunCommand, Unsuccessful};
 use super::record::{self, EventData};
 use crate::App;
 use crate::observe::{self, CallSurface, Delivered};
+use crate::time;
 use request::Endpoint;
 pub(crate) use request::Refusal;
 
@@ -97,7 +98,7 @@ pub(crate) async fn run(app: Arc<App>) {
 async fn lead(hook: Arc<Hook>, handler: Arc<Handler>, app: Option<Arc<App>>) {
     loop {
         let Ok(claim) = leadership(&hook, &handler).await else {
-            tokio::time::sleep(LOOK_AGAIN).await;
+            time::sleep(hook.ledger().clock(), LOOK_AGAIN).await;
             continue;
         };
         hook.lead(&handler);
@@ -193,7 +194,7 @@ async fn attempt(app: &Arc<App>, hook: &Hook, handler: &Handler, job: &Job) -> R
             let key = hook.tenant.downstream_key(&intent.id);
             let mut call = hook.ledger().call(intent);
             if let Some(probe) = &handler.config.probe {
-                call = call.probe(|_| endpoint.ask(probe, handler.timeout, item, &key));
+                call = call.probe(|_| endpoint.ask(probe, handler, item, &key));
             }
             let sent =
                 call.run(|attempt| endpoint.send(hook.name(), handler, item, &key, body.clone(), attempt));

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use data_encoding::HEXLOWER;
 use onceward::{
@@ -13,7 +13,6 @@ use onceward::{
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
-use tokio::time::Instant;
 
 use super::config::{HandlerConfig, HookConfig};
 use super::deliver::{Refusal, Target};
@@ -22,6 +21,7 @@ use super::outside::Outside;
 use super::record::{self, EventData, Kept};
 use super::{Event, Source};
 use crate::tenants::Tenant;
+use crate::time;
 
 /// The most events that this process holds in memory. The others wait in the ledger.
 const WINDOW: usize = 100_000;
@@ -89,7 +89,7 @@ impl Hook {
         let terms = kept.terms(policy.settings(name)?.terms);
         let mut handlers = BTreeMap::new();
         for (handler, config) in &config.handlers {
-            let ready = Handler::new(name, handler, config, kept, policy, outside)
+            let ready = Handler::new(name, handler, config, kept, policy, outside, &tenant.ledger)
                 .map_err(|invalid| InvalidInput::new(format!("[hook.{name}.handler.{handler}] {invalid}")))?;
             handlers.insert(handler.clone(), Arc::new(ready));
         }
@@ -241,8 +241,9 @@ impl Hook {
             is_first = is_first && found.is_err();
             let took = begun.elapsed();
             // Looks that are asked for do not keep the ledger busy.
-            tokio::time::sleep((took * REST_FACTOR).min(LOOK)).await;
-            drop(tokio::time::timeout(LOOK.max(took * LOOK_FACTOR), self.look.notified()).await);
+            let clock = self.ledger().clock();
+            time::sleep(clock, (took * REST_FACTOR).min(LOOK)).await;
+            time::within(clock, LOOK.max(took * LOOK_FACTOR), self.look.notified()).await;
         }
     }
 
@@ -360,6 +361,7 @@ impl Handler {
         kept: Kept,
         policy: &Policy,
         outside: &Outside,
+        ledger: &Ledger,
     ) -> Result<Self, InvalidInput> {
         let target = Target::new(config, outside)?;
         let mut terms = policy.settings(&record::delivery_name(source, name))?.terms;
@@ -377,7 +379,7 @@ impl Handler {
             timeout: config.timeout.unwrap_or(TIMEOUT),
             concurrency: config.concurrency.unwrap_or(CONCURRENCY),
             backoff: config.backoff.unwrap_or(BACKOFF),
-            lane: Lane::new(name, config.order.is_some()),
+            lane: Lane::new(name, config.order.is_some(), ledger),
             leads: AtomicBool::new(false),
             config: config.clone(),
         })

@@ -5,11 +5,11 @@ use std::collections::{BTreeSet, BinaryHeap, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use onceward::{OperationId, Record};
+use onceward::{Clock, Ledger, OperationId, Record};
 use tokio::sync::Notify;
-use tokio::time::Instant;
 
 use super::record::EventData;
+use crate::time;
 
 /// After this many failures in a row the handler gets a rest.
 const FAILURES: u32 = 5;
@@ -86,7 +86,7 @@ pub(crate) struct Job {
 }
 
 /// Orders what waits by its time.
-struct Later(Instant, Job);
+struct Later(i64, Job);
 
 impl PartialEq for Later {
     fn eq(&self, other: &Self) -> bool {
@@ -151,6 +151,8 @@ pub(crate) struct Lane {
     /// The handler's name.
     name: String,
     is_ordered: bool,
+    /// Its clock says what is due.
+    ledger: Ledger,
     waiting: Mutex<Waiting>,
     wake: Notify,
     breaker: Mutex<Breaker>,
@@ -161,13 +163,17 @@ pub(crate) struct Lane {
 struct Breaker {
     failures: u32,
     rests: u32,
-    until: Option<Instant>,
+    until_ms: Option<i64>,
 }
 
 impl Lane {
-    pub(crate) fn new(name: &str, is_ordered: bool) -> Self {
+    pub(crate) fn new(name: &str, is_ordered: bool, ledger: &Ledger) -> Self {
         let (waiting, wake, breaker) = (Mutex::default(), Notify::new(), Mutex::default());
-        Self { name: name.to_owned(), is_ordered, waiting, wake, breaker }
+        Self { name: name.to_owned(), is_ordered, ledger: ledger.clone(), waiting, wake, breaker }
+    }
+
+    pub(crate) fn clock(&self) -> &dyn Clock {
+        self.ledger.clock()
     }
 
     pub(crate) fn is_ordered(&self) -> bool {
@@ -198,7 +204,7 @@ impl Lane {
 
     /// Adds an event again that is to be looked at after a pause. It keeps its turn.
     pub(crate) fn again(&self, job: Job, pause: Duration) {
-        self.lock().later.push(Reverse(Later(Instant::now() + pause, job)));
+        self.lock().later.push(Reverse(Later(time::after(self.clock(), pause), job)));
         self.wake.notify_one();
     }
 
@@ -245,25 +251,30 @@ impl Lane {
             match pause {
                 // A wake-up that comes after this is not lost: `notified` was created before the look.
                 None => woken.await,
-                Some(until) => drop(tokio::time::timeout_at(until, woken).await),
+                Some(until_ms) => {
+                    tokio::select! {
+                        () = woken => {}
+                        () = time::sleep_until(self.clock(), until_ms) => {}
+                    }
+                }
             }
         }
     }
 
     /// An event that is ready now, or the time of the next one.
-    pub(crate) fn take_ready(&self) -> Result<Job, Option<Instant>> {
+    pub(crate) fn take_ready(&self) -> Result<Job, Option<i64>> {
         let mut waiting = self.lock();
-        let now = Instant::now();
+        let now_ms = self.clock().now_ms();
         while let Some(Reverse(later)) = waiting.later.peek() {
-            if later.0 > now {
+            if later.0 > now_ms {
                 break;
             }
             if let Some(Reverse(Later(_, job))) = waiting.later.pop() {
                 waiting.ready.push_back(job);
             }
         }
-        let until = waiting.later.peek().map(|later| later.0.0);
-        let job = waiting.ready.pop_front().ok_or(until)?;
+        let until_ms = waiting.later.peek().map(|later| later.0.0);
+        let job = waiting.ready.pop_front().ok_or(until_ms)?;
         if !waiting.ready.is_empty() {
             // Another consumer may wait.
             self.wake.notify_one();
@@ -274,30 +285,30 @@ impl Lane {
     /// Waits until the handler's rest is over. After a rest one event tries it.
     pub(crate) async fn rested(&self) {
         loop {
-            let until = {
+            let until_ms = {
                 let mut breaker = self.breaker();
-                match breaker.until {
-                    Some(until) if until > Instant::now() => until,
+                match breaker.until_ms {
+                    Some(until_ms) if until_ms > self.clock().now_ms() => until_ms,
                     Some(_) => {
                         // The others wait for the result of this one.
-                        breaker.until = Some(Instant::now() + REST.0);
+                        breaker.until_ms = Some(time::after(self.clock(), REST.0));
                         return;
                     }
                     None => return,
                 }
             };
-            tokio::time::sleep_until(until).await;
+            time::sleep_until(self.clock(), until_ms).await;
         }
     }
 
     /// Gives the handler a rest that is not its fault: nothing may be delivered for now.
     pub(crate) fn rest(&self, pause: Duration) {
-        self.breaker().until = Some(Instant::now() + pause);
+        self.breaker().until_ms = Some(time::after(self.clock(), pause));
     }
 
     /// Whether the handler has a rest.
     pub(crate) fn is_resting(&self) -> bool {
-        self.breaker().until.is_some_and(|until| until > Instant::now())
+        self.breaker().until_ms.is_some_and(|until_ms| until_ms > self.clock().now_ms())
     }
 
     /// Notes that the handler answered.
@@ -312,7 +323,7 @@ impl Lane {
         if breaker.failures >= FAILURES {
             let rest = REST.0.saturating_mul(1 << breaker.rests.min(10)).min(REST.1);
             breaker.rests += 1;
-            breaker.until = Some(Instant::now() + rest);
+            breaker.until_ms = Some(time::after(self.clock(), rest));
         }
     }
 
@@ -328,9 +339,17 @@ impl Lane {
 #[cfg(test)]
 mod tests {
     use futures_util::FutureExt;
-    use onceward::{Ledger, ManualClock, MemoryStore, Operation};
+    use onceward::{ManualClock, MemoryStore, Operation};
+    use onceward_harness::Stepped;
 
     use super::*;
+
+    /// A queue, and the clock that says what is due in it.
+    fn lane(is_ordered: bool) -> (Lane, Arc<Stepped>) {
+        let clock = Stepped::at(0);
+        let ledger = Ledger::new(Arc::new(MemoryStore::new(Arc::clone(&clock))));
+        (Lane::new("bill", is_ordered, &ledger), clock)
+    }
 
     fn job(key: &str, value: &str, created_ms: i64) -> Job {
         let order = [("bill".to_owned(), value.to_owned())].into();
@@ -347,7 +366,7 @@ mod tests {
 
     #[tokio::test]
     async fn events_with_one_value_are_delivered_one_at_a_time_in_order() {
-        let lane = Lane::new("bill", true);
+        let (lane, _) = lane(true);
         let jobs = [("a1", "a", 1), ("b1", "b", 2), ("a2", "a", 3), ("a3", "a", 5)];
         let [a1, b1, a2, a3] = jobs.map(|(key, value, at)| job(key, value, at));
         for job in [&a1, &b1, &a2, &a3] {
@@ -372,7 +391,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_event_that_is_added_twice_does_not_block_the_next_one() {
-        let lane = Lane::new("bill", true);
+        let (lane, _) = lane(true);
         let [a1, a2, a3] = ["a1", "a2", "a3"].map(|key| job(key, "a", 1));
         for job in [&a1, &a1, &a2, &a2, &a3] {
             lane.push(job.clone());
@@ -393,7 +412,7 @@ mod tests {
     /// end of the earlier one does not pass on the turn of the later one.
     #[tokio::test]
     async fn an_event_that_was_released_again_has_a_turn_of_its_own() {
-        let lane = Lane::new("bill", true);
+        let (lane, _) = lane(true);
         let [before, released, next] = [job("a1", "a", 1), job("a1", "a", 1), job("a2", "a", 2)];
         for job in [&before, &released, &next] {
             lane.push(job.clone());
@@ -410,7 +429,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_event_without_the_value_is_not_added_twice() {
-        let lane = Lane::new("bill", true);
+        let (lane, _) = lane(true);
         let data = EventData { handlers: vec!["bill".to_owned()], ..EventData::default() };
         let valued = job("a1", "a", 1).item;
         let item = Arc::new(Item {
@@ -428,14 +447,14 @@ mod tests {
 
     #[tokio::test]
     async fn a_handler_that_fails_again_and_again_gets_a_rest() {
-        let lane = Lane::new("bill", false);
+        let (lane, clock) = lane(false);
         for _ in 1..FAILURES {
             lane.failed();
             assert!(lane.rested().now_or_never().is_some());
         }
         lane.failed();
         assert!(lane.is_resting() && lane.rested().now_or_never().is_none());
-        lane.breaker().until = Some(Instant::now());
+        clock.step(2_000);
         assert!(lane.rested().now_or_never().is_some(), "one tries it");
         assert!(lane.rested().now_or_never().is_none(), "the others wait for its result");
         lane.answered();

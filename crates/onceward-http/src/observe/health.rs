@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use axum::extract::State as Extracted;
 use axum::http::StatusCode;
@@ -11,6 +11,7 @@ use onceward::{Filter, Ledger, State, Store};
 use tokio::sync::Mutex;
 
 use crate::App;
+use crate::time;
 
 /// How long the ledger may take to answer.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -27,7 +28,7 @@ pub struct Health {
 /// A look at the ledger.
 #[derive(Clone, Copy)]
 struct Look {
-    at: Instant,
+    at_ms: i64,
     /// Operations in doubt and running; `None` if the ledger could not be read.
     found: Option<(u64, u64)>,
 }
@@ -47,21 +48,22 @@ impl Health {
     /// Operations in doubt and running; `None` if the ledger cannot be read in time. Read at most once a second.
     pub(super) async fn counted(&self) -> Option<(u64, u64)> {
         let mut last = self.last.lock().await;
+        let clock = self.ledger.clock();
         if let Some(look) = *last
-            && look.at.elapsed() < FRESH
+            && time::is_within(clock, FRESH, look.at_ms)
         {
             return look.found;
         }
         let filter = Filter { states: vec![State::Running, State::InDoubt], ..Filter::default() };
-        let counted = tokio::time::timeout(PATIENCE, self.ledger.totals(&filter)).await;
-        let found = counted.ok().and_then(Result::ok).map(|counts| {
+        let counted = time::within(clock, PATIENCE, self.ledger.totals(&filter)).await;
+        let found = counted.and_then(Result::ok).map(|counts| {
             let of = |state| counts.get(&state).copied().unwrap_or_default();
             (of(State::InDoubt), of(State::Running))
         });
         if found.is_none() {
             tracing::warn!("the ledger cannot be read");
         }
-        *last = Some(Look { at: Instant::now(), found });
+        *last = Some(Look { at_ms: clock.now_ms(), found });
         found
     }
 }

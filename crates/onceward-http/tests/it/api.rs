@@ -1,6 +1,6 @@
 //! The ledger API, without a network.
 
-use crate::common::{Server, tenant};
+use crate::common::{Server, tenant, until};
 use axum::body::Body;
 use axum::http::{Method, Request};
 use serde_json::{Value, json};
@@ -156,7 +156,7 @@ async fn another_caller_waits_and_gets_the_result() {
     assert_eq!(problem["fix_command"], format!("GET {}", path(&begun, "wait")));
     let waited = path(&begun, "wait?timeout=30");
     let finish = async {
-        tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+        until("both look again and again", async || server.clock.sleepers(20) == 2).await;
         server.post(&path(&begun, "finish"), report(&begun, json!({"data": "ok"}))).await.is(200)
     };
     let (other, polled, _) = tokio::join!(server.post("/v1/operations", pay), server.get(&waited), finish);
@@ -177,7 +177,7 @@ async fn a_stream_of_events_shows_a_doubt_at_once() {
         let request = Request::get(path(&begun, "wait")).header("accept", "text/event-stream");
         let request = request.body(Body::empty()).unwrap();
         let doubt = async {
-            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+            until("it waits for a change", async || server.clock.sleepers(1_000) == 1).await;
             server.post(&path(&begun, "doubt"), report(&begun, json!({"reason": "timeout"}))).await.is(200)
         };
         let (stream, _) = tokio::join!(server.send(request), doubt);
@@ -198,7 +198,7 @@ async fn a_stream_of_events_ends_with_the_operation() {
     let request = Request::get(path(&begun, "wait")).header("accept", "text/event-stream");
     let request = request.body(Body::empty()).unwrap();
     let finish = async {
-        tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+        until("it waits for a change", async || server.clock.sleepers(1_000) == 1).await;
         server.post(&path(&begun, "finish"), report(&begun, json!({}))).await.is(200)
     };
     let (stream, _) = tokio::join!(server.send(request), finish);
@@ -286,18 +286,28 @@ async fn a_doubt_is_settled_with_evidence() {
     assert_eq!(server.get("/v1/report").await.is(200)["settled"], true);
 }
 
+/// The operation when the lease of its caller, ten seconds, is over.
+async fn lapsed(server: &Server, begun: &Value) -> Value {
+    let wait = path(begun, "wait?timeout=300");
+    let (waited, ()) = tokio::join!(server.get(&wait), async {
+        until("it waits", async || server.clock.sleepers(20) == 1).await;
+        server.clock.step(10_000);
+    });
+    waited.is(200)
+}
+
 #[tokio::test]
 async fn a_caller_that_stops_renewing_leaves_a_doubt_and_its_late_answer_settles_it() {
     let server = Server::new("");
-    let pay = json!({"name": "pay", "key": "1", "lease_ms": 150});
+    let pay = json!({"name": "pay", "key": "1", "lease_ms": 10_000});
     let begun = server.post("/v1/operations", pay.clone()).await.is(201);
     for _ in 0..4 {
-        tokio::time::sleep(std::time::Duration::from_millis(80)).await;
+        server.clock.step(6_000);
         let renewed =
-            server.post(&path(&begun, "renew"), report(&begun, json!({"lease_ms": 150}))).await.is(200);
-        assert_eq!((&renewed["lease_ms"], &renewed["cancel_requested"]), (&json!(150), &json!(false)));
+            server.post(&path(&begun, "renew"), report(&begun, json!({"lease_ms": 10_000}))).await.is(200);
+        assert_eq!((&renewed["lease_ms"], &renewed["cancel_requested"]), (&json!(10_000), &json!(false)));
     }
-    let silent = server.get(&path(&begun, "wait?timeout=20")).await.is(200);
+    let silent = lapsed(&server, &begun).await;
     assert_eq!((&silent["state"], &silent["happened"]), (&json!("in_doubt"), &json!("unknown")));
     server.post("/v1/operations", pay.clone()).await.problem(424, "IN_DOUBT");
     for verb in ["renew", "dispatch"] {
@@ -313,10 +323,10 @@ async fn a_caller_that_stops_renewing_leaves_a_doubt_and_its_late_answer_settles
 #[tokio::test]
 async fn a_caller_that_reports_its_dispatch_had_no_effect_before_it() {
     let server = Server::new("");
-    let pay = json!({"name": "pay", "key": "1", "lease_ms": 100, "reports_dispatch": true});
+    let pay = json!({"name": "pay", "key": "1", "lease_ms": 10_000, "reports_dispatch": true});
     let begun = server.post("/v1/operations", pay.clone()).await.is(201);
-    let lapsed = server.get(&path(&begun, "wait?timeout=20")).await.is(200);
-    assert_eq!((&lapsed["state"], &lapsed["happened"]), (&json!("failed"), &json!("no")));
+    let first = lapsed(&server, &begun).await;
+    assert_eq!((&first["state"], &first["happened"]), (&json!("failed"), &json!("no")));
     let refused = server.post(&path(&begun, "dispatch"), report(&begun, json!({}))).await;
     let refused = refused.problem(422, "WRONG_STATE");
     assert!(refused["message"].as_str().unwrap().ends_with("the operation is failed"), "{refused}");
@@ -326,8 +336,7 @@ async fn a_caller_that_reports_its_dispatch_had_no_effect_before_it() {
     let refused = refused.problem(422, "WRONG_STATE");
     assert!(refused["message"].as_str().unwrap().contains("another one has overtaken"), "{refused}");
     server.post(&path(&second, "dispatch"), report(&second, json!({}))).await.is(200);
-    let lapsed = server.get(&path(&second, "wait?timeout=20")).await.is(200);
-    assert_eq!(lapsed["state"], "in_doubt");
+    assert_eq!(lapsed(&server, &second).await["state"], "in_doubt");
 }
 
 #[tokio::test]

@@ -1,19 +1,22 @@
 //! A server in this process, asked without a network.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Body;
 use axum::http::{Method, Request, StatusCode};
 use http_body_util::BodyExt;
 use onceward::{Policy, Store};
+use onceward_harness::Stepped;
 use onceward_http::tenants::{TokenHash, new_token};
 use onceward_http::{App, Config};
 use serde_json::Value;
 use tower::ServiceExt;
 
-/// A server on a SQLite file in a folder of its own.
+/// A server on a SQLite file in a folder of its own, and on a clock that the test steps.
 pub(crate) struct Server {
+    pub(crate) clock: Arc<Stepped>,
     pub(crate) app: Arc<App>,
     pub(crate) router: Router,
     pub(crate) folder: tempfile::TempDir,
@@ -57,22 +60,32 @@ impl Reply {
 impl Server {
     pub(crate) fn new(policy: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let url = format!("sqlite:{}", folder.path().join("once.db").display());
-        Self::on(onceward_store::open(&url).unwrap(), policy, folder)
+        Self::opened(Stepped::new(), policy, folder)
     }
 
-    pub(crate) fn on(store: Arc<dyn Store>, policy: &str, folder: tempfile::TempDir) -> Self {
+    fn opened(clock: Arc<Stepped>, policy: &str, folder: tempfile::TempDir) -> Self {
+        let url = format!("sqlite:{}", folder.path().join("once.db").display());
+        let store = clock.on(onceward_store::open(&url).unwrap());
+        Self::on(clock, store, policy, folder)
+    }
+
+    /// A server on a store with this clock.
+    pub(crate) fn on(
+        clock: Arc<Stepped>,
+        store: Arc<dyn Store>,
+        policy: &str,
+        folder: tempfile::TempDir,
+    ) -> Self {
         let config = Config::from_policy(&Policy::parse(policy).unwrap()).unwrap();
         let app = App::new(store, config).unwrap();
-        Self { router: onceward_http::server::router(Arc::clone(&app)), app, folder }
+        Self { clock, router: onceward_http::server::router(Arc::clone(&app)), app, folder }
     }
 
     /// Another server on the same file, as after a restart.
     pub(crate) fn restarted(self, policy: &str) -> Self {
-        let Self { app, router, folder } = self;
+        let Self { app, router, folder, clock } = self;
         drop((app, router));
-        let url = format!("sqlite:{}", folder.path().join("once.db").display());
-        Self::on(onceward_store::open(&url).unwrap(), policy, folder)
+        Self::opened(clock, policy, folder)
     }
 
     pub(crate) async fn send(&self, request: Request<Body>) -> Reply {
@@ -115,4 +128,29 @@ pub(crate) fn tenant(name: &str, more: &str) -> (String, String) {
     let (token, hash) = new_token().unwrap();
     assert_eq!(TokenHash::of(token.as_bytes()), hash);
     (format!("[tenant.{name}]\ntokens = [\"{hash}\"]\n{more}\n"), token)
+}
+
+/// How long a test waits for what must come. A loaded machine needs seconds.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Waits until that holds.
+pub(crate) async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    found(what, async || holds().await.then_some(())).await;
+}
+
+/// Waits until there is a value.
+pub(crate) async fn found<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
+    let begun = Instant::now();
+    loop {
+        if let Some(found) = look().await {
+            return found;
+        }
+        assert!(begun.elapsed() < PATIENCE, "it did not happen: {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// What must come, and comes soon.
+pub(crate) async fn soon<T>(future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, future).await.expect("it comes")
 }

@@ -18,18 +18,17 @@ mod stream;
 mod undo;
 mod vendor;
 
-use std::time::Duration;
-
 use hyper::{Method, StatusCode};
 use onceward::State;
 
-use rig::{Rig, until};
+use crate::common::until;
+use rig::Rig;
 use vendor::{Act, Vendor};
 
 /// A Stripe that this machine serves.
 pub(crate) fn stripe(vendor: &Vendor, more: &str) -> String {
     format!(
-        "[upstream.stripe]\nurl = \"{}\"\nallow_private = true\nbackoff = \"20ms\"\ntimeout = \"3s\"\n{more}\n",
+        "[upstream.stripe]\nurl = \"{}\"\nallow_private = true\nbackoff = \"20ms\"\ntimeout = \"600s\"\n{more}\n",
         vendor.url
     )
 }
@@ -37,11 +36,13 @@ pub(crate) fn stripe(vendor: &Vendor, more: &str) -> String {
 /// An API without keys.
 pub(crate) fn plain(vendor: &Vendor, more: &str) -> String {
     format!(
-        "[upstream.api]\nurl = \"{}\"\nallow_private = true\nbackoff = \"20ms\"\ntimeout = \"3s\"\n{more}\n",
+        "[upstream.api]\nurl = \"{}\"\nallow_private = true\nbackoff = \"20ms\"\ntimeout = \"600s\"\n{more}\n",
         vendor.url
     )
 }
 
+/// The time limit of these upstreams.
+pub(crate) const TIMEOUT_MS: i64 = 600_000;
 const CHARGE: &str = "/gw/stripe/v1/charges";
 
 #[tokio::test]
@@ -59,7 +60,12 @@ async fn a_charge_is_made_once_whatever_happens_after_it() {
         let vendor = Vendor::start(Some("idempotency-key")).await;
         vendor.script([act.clone()]);
         let rig = Rig::start(&stripe(&vendor, "")).await;
-        let got = rig.post(CHARGE, &[], "amount=100").await;
+        let (got, ()) = tokio::join!(rig.post(CHARGE, &[], "amount=100"), async {
+            if matches!(act, Act::Hang) {
+                vendor.has(1).await;
+                rig.clock.step(TIMEOUT_MS);
+            }
+        });
         assert_eq!((got.status, vendor.effects()), (StatusCode::OK, 1), "{act:?}: {got:?}");
         assert_eq!(got.json()["id"], "obj_1");
         let keys: Vec<_> =
@@ -152,13 +158,13 @@ async fn after_a_delivered_answer_an_equal_request_is_a_new_one() {
 #[tokio::test]
 async fn a_client_that_leaves_gets_the_answer_later() {
     let vendor = Vendor::start(None).await;
-    vendor.script([Act::Slow(1_500)]);
+    vendor.script([Act::Gate]);
     let rig = Rig::start(&plain(&vendor, "")).await;
-    tokio::select! {
-        got = rig.send(Method::POST, "/gw/api/pay", &[], "100") => panic!("the vendor is slow: {got:?}"),
-        () = until("the vendor gets the request", async || !vendor.posts().is_empty()) => {}
-    }
-    let retry = rig.send(Method::POST, "/gw/api/pay", &[], "100").await;
+    let client = rig.waiting("/gw/api/pay", "", "100").await;
+    vendor.has(1).await;
+    drop(client);
+    let retry = rig.send(Method::POST, "/gw/api/pay", &[], "100");
+    let (retry, ()) = tokio::join!(retry, async { vendor.open_gate(1) });
     assert_eq!((retry.status, vendor.effects(), vendor.posts().len()), (StatusCode::OK, 1, 1));
     assert_eq!(retry.header("idempotent-replayed"), Some("true"));
 }
@@ -166,10 +172,14 @@ async fn a_client_that_leaves_gets_the_answer_later() {
 #[tokio::test]
 async fn concurrent_equal_requests_are_one() {
     let vendor = Vendor::start(None).await;
-    vendor.script([Act::Slow(100)]);
+    vendor.script([Act::Gate]);
     let rig = Rig::start(&plain(&vendor, "")).await;
     let send = || rig.send(Method::POST, "/gw/api/pay", &[], "100");
-    let (a, b, c) = tokio::join!(send(), send(), send());
+    let (a, b, c, ()) = tokio::join!(send(), send(), send(), async {
+        // The others look at the record of the first one.
+        until("two wait", async || rig.clock.sleepers(20) == 2).await;
+        vendor.open_gate(1);
+    });
     assert_eq!((vendor.effects(), vendor.posts().len()), (1, 1));
     assert!([&a, &b, &c].iter().all(|got| got.status == StatusCode::OK && got.body == a.body));
 }
@@ -261,10 +271,10 @@ async fn a_handshake_that_hangs_has_sent_nothing() {
     let address = silent.local_addr().unwrap();
     let config = format!(
         "[upstream.api]\nurl = \"https://{address}\"\nallow_private = true\nattempts = 2\nbackoff = \"10ms\"\n\
-         timeout = \"200ms\"\n"
+         timeout = \"60s\"\n"
     );
     let rig = Rig::start(&config).await;
-    let got = rig.send(Method::POST, "/gw/api/x", &[], "1").await;
+    let got = rig.clock.run(20_000, rig.send(Method::POST, "/gw/api/x", &[], "1")).await;
     assert_eq!((got.status, got.json()["code"].as_str()), (StatusCode::BAD_GATEWAY, Some("FAILED")));
     assert_eq!((got.header("once-happened"), rig.states().await), (Some("no"), vec![State::Failed]));
 }
@@ -286,20 +296,16 @@ async fn a_dry_run_sends_and_writes_nothing() {
 async fn a_call_outlives_its_client_and_its_retry_waits() {
     let vendor = Vendor::start(Some("idempotency-key")).await;
     vendor.script([Act::Hang]);
-    let rig = Rig::start(&stripe(&vendor, "timeout = \"60s\"").replacen("timeout = \"3s\"\n", "", 1)).await;
-    let call = rig.post(CHARGE, &[("idempotency-key", "k")], "amount=5");
-    let sent = async {
-        while vendor.posts().is_empty() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
+    let rig = Rig::start(&stripe(&vendor, "")).await;
     tokio::select! {
-        got = call => panic!("the vendor hangs: {got:?}"),
-        () = sent => {}
+        got = rig.post(CHARGE, &[("idempotency-key", "k")], "amount=5") => panic!("the vendor hangs: {got:?}"),
+        () = vendor.has(1) => {}
     }
     assert_eq!((rig.states().await, vendor.effects()), (vec![State::Running], 1));
     // The first call lives on, so the retry waits for it.
-    let waiting = rig.post(CHARGE, &[("idempotency-key", "k2")], "amount=5");
-    assert!(tokio::time::timeout(Duration::from_millis(100), waiting).await.is_err());
+    tokio::select! {
+        got = rig.post(CHARGE, &[("idempotency-key", "k2")], "amount=5") => panic!("it does not wait: {got:?}"),
+        () = until("it looks again and again", async || rig.clock.sleeps_begun(20) > 10) => {}
+    }
     assert_eq!(vendor.posts().len(), 1);
 }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use crate::common::{Server, tenant};
 use axum::http::Method;
-use onceward::{ManualClock, MemoryStore, OperationId};
+use onceward::{MemoryStore, OperationId};
+use onceward_harness::Stepped;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -121,9 +122,10 @@ impl Caller {
 
 async fn isolated(steps: &[(bool, Step)]) -> usize {
     let ((acme_policy, acme), (globex_policy, globex)) = (tenant("acme", ""), tenant("globex", ""));
-    let store = Arc::new(MemoryStore::new(ManualClock::at(1_000_000)));
+    let clock = Stepped::at(1_000_000);
+    let store = Arc::new(MemoryStore::new(Arc::clone(&clock)));
     let policy = format!("{acme_policy}{globex_policy}");
-    let server = Server::on(store, &policy, tempfile::tempdir().unwrap());
+    let server = Server::on(clock, store, &policy, tempfile::tempdir().unwrap());
     let callers = [Caller { name: "acme", token: acme }, Caller { name: "globex", token: globex }];
     // An id that neither has, and a token of no attempt.
     let mut known = Known {

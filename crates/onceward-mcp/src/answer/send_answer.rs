@@ -53,7 +53,8 @@ impl ProxyState {
         let waiter = transport.waiter();
         let delivery = self.delivery_of(waiter, &response);
         let Response { answer, delivers, source, anywhere, known, .. } = response;
-        let end = || anywhere.iter().for_each(|call| self.orphans.end(call, waiter, known));
+        let now_ms = self.ledger.clock_ms();
+        let end = || anywhere.iter().for_each(|call| self.orphans.end(call, waiter, known, now_ms));
         // A client that learns of a doubt may repeat the call at once, in another session.
         if known == Known::No {
             end();

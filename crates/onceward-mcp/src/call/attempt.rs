@@ -107,7 +107,7 @@ impl ProxyState {
                  the policy)"
             ));
         }
-        question::ask(&*job.transport, question, job.call.arguments(), &job.era).await
+        question::ask((&*job.transport, self.ledger.clock()), question, job.call.arguments(), &job.era).await
     }
 
     /// Sends the call to the server and waits for its answer without a time limit. If the attempt is asked to stop,

@@ -24,6 +24,7 @@ use crate::wire::tool_call::ToolCall;
 use onceward::{
     Class, Error, Happened, Intent, InvalidInput, KeyPolicy, OperationId, Preview, Ran, Receipt, Surface,
 };
+use onceward_http::time;
 
 /// How long the server has to list its tools before a call continues without the list.
 const LIST_PATIENCE: Duration = Duration::from_secs(5);
@@ -144,7 +145,14 @@ impl ProxyState {
         for _ in 0..LIST_PAGES {
             let page = cursor.take().map(|cursor| format!("\"cursor\":{},", raw::quoted(&cursor)));
             let params = format!("{{{}\"_meta\":{era}}}", page.unwrap_or_default());
-            let line = match question::request(&**transport, "tools/list", &params, LIST_PATIENCE).await {
+            let line = match question::request(
+                (&**transport, self.ledger.clock()),
+                "tools/list",
+                &params,
+                LIST_PATIENCE,
+            )
+            .await
+            {
                 Ok(line) => line,
                 Err(Unanswered::Late) => break,
                 // A server that is not ready, or rejects this caller, is asked again for the next call.
@@ -190,10 +198,11 @@ impl ProxyState {
         }
         let all = format!("sessions~{}", waiter.caller.principal.as_deref().unwrap_or_default());
         let anywhere = OperationId::of(&all, &action.name, &action.key.text);
-        let window = Duration::from_millis(self.options.window_ms);
-        let open = self.orphans.scope_of(&anywhere, window).filter(|open| *open != scope.name);
+        let now_ms = self.ledger.clock_ms();
+        let after_ms = now_ms.saturating_sub_unsigned(self.options.window_ms);
+        let open = self.orphans.scope_of(&anywhere, after_ms).filter(|open| *open != scope.name);
         let name = open.clone().unwrap_or(scope.name.clone());
-        self.orphans.begin(anywhere.clone(), waiter, name.clone());
+        self.orphans.begin(anywhere.clone(), waiter, name.clone(), now_ms);
         let action = match open {
             Some(_) => self.action(call, rules, &Scope { name, ..scope })?,
             None => action,
@@ -437,14 +446,14 @@ impl ProxyState {
         });
         let timeout_ms = job.rules.settings.timeout_ms;
         let ended = if timeout_ms == 0 {
-            Ok(task.await)
+            Some(task.await)
         } else {
-            tokio::time::timeout(Duration::from_millis(timeout_ms), task).await
+            time::within(self.ledger.clock(), Duration::from_millis(timeout_ms), task).await
         };
         let result = match ended {
-            Ok(Ok(result)) => result,
-            Ok(Err(_)) => Err(InvalidInput::new("the call was interrupted in the proxy").into()),
-            Err(_) => {
+            Some(Ok(result)) => result,
+            Some(Err(_)) => Err(InvalidInput::new("the call was interrupted in the proxy").into()),
+            None => {
                 let ran = if job.sent.load(Ordering::SeqCst) { Ran::Yes } else { Ran::No };
                 self.ledger.find(&id).await.and_then(|(record, _)| Err(Error::InProgress { record, ran }))
             }

@@ -4,7 +4,6 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
 
 use onceward::OperationId;
 
@@ -23,7 +22,7 @@ pub(crate) struct Orphans {
 struct Open {
     waiter: Arc<Waiter>,
     scope: String,
-    since: Instant,
+    since_ms: i64,
     in_doubt: bool,
 }
 
@@ -37,32 +36,32 @@ pub(crate) enum Known {
 }
 
 impl Orphans {
-    /// The scope in which a caller that is gone, or that was left in doubt, recently made the same call.
-    pub(crate) fn scope_of(&self, call: &OperationId, window: Duration) -> Option<String> {
+    /// The scope in which a caller that is gone, or that was left in doubt, made the same call after `after_ms`.
+    pub(crate) fn scope_of(&self, call: &OperationId, after_ms: i64) -> Option<String> {
         let table = lock(&self.table);
-        let open = table.get(call).filter(|open| open.since.elapsed() < window)?;
+        let open = table.get(call).filter(|open| open.since_ms > after_ms)?;
         (open.in_doubt || open.waiter.is_gone()).then(|| open.scope.clone())
     }
 
     /// Notes that a call starts in that scope.
-    pub(crate) fn begin(&self, call: OperationId, waiter: &Arc<Waiter>, scope: String) {
+    pub(crate) fn begin(&self, call: OperationId, waiter: &Arc<Waiter>, scope: String, now_ms: i64) {
         let mut table = lock(&self.table);
         if table.len() >= CALLS && !table.contains_key(&call) {
-            let oldest = table.iter().min_by_key(|(_, open)| open.since).map(|(call, _)| call.clone());
+            let oldest = table.iter().min_by_key(|(_, open)| open.since_ms).map(|(call, _)| call.clone());
             oldest.iter().for_each(|call| drop(table.remove(call)));
         }
-        let open = Open { waiter: Arc::clone(waiter), scope, since: Instant::now(), in_doubt: false };
+        let open = Open { waiter: Arc::clone(waiter), scope, since_ms: now_ms, in_doubt: false };
         table.insert(call, open);
     }
 
     /// Notes that the call ended, whether or not its answer was delivered.
-    pub(crate) fn end(&self, call: &OperationId, waiter: &Arc<Waiter>, known: Known) {
+    pub(crate) fn end(&self, call: &OperationId, waiter: &Arc<Waiter>, known: Known, now_ms: i64) {
         let mut table = lock(&self.table);
         let Some(open) = table.get_mut(call).filter(|open| Arc::ptr_eq(&open.waiter, waiter)) else { return };
         match known {
             Known::Yes if !waiter.is_gone() => drop(table.remove(call)),
             Known::Yes | Known::No => {
-                (open.in_doubt, open.since) = (known == Known::No, Instant::now());
+                (open.in_doubt, open.since_ms) = (known == Known::No, now_ms);
             }
         }
     }

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use onceward::ToolQuestion;
+use onceward::{Clock, ToolQuestion};
+use onceward_http::time;
 use serde_json::Value;
 
 use crate::transport::call_transport::{CallTransport, Origin, Request, SendError, ServerReply};
@@ -44,7 +45,7 @@ impl std::fmt::Display for Unanswered {
 
 /// Sends a request of the proxy and returns the answer.
 pub(crate) async fn request(
-    transport: &dyn CallTransport,
+    (transport, clock): (&dyn CallTransport, &dyn Clock),
     method: &str,
     params: &str,
     patience: Duration,
@@ -53,23 +54,23 @@ pub(crate) async fn request(
     let line = format!("{head}0,\"method\":{},\"params\":{params}}}", raw::quoted(method));
     let request =
         Request { line: Arc::new(line), id_place: head.len()..head.len() + 1, origin: Origin::Proxy };
-    match tokio::time::timeout(patience, transport.ask(request)).await {
-        Ok(Ok(ServerReply::Answer(line))) => {
+    match time::within(clock, patience, transport.ask(request)).await {
+        Some(Ok(ServerReply::Answer(line))) => {
             String::from_utf8(line).map_err(|error| Unanswered::Lost(error.to_string()))
         }
-        Ok(Ok(ServerReply::Rejected(reason) | ServerReply::Unclear(reason) | ServerReply::Over(reason))) => {
-            Err(Unanswered::Lost(reason))
-        }
-        Ok(Err(SendError::NotSent(why) | SendError::MaybeSent(why))) => {
+        Some(Ok(
+            ServerReply::Rejected(reason) | ServerReply::Unclear(reason) | ServerReply::Over(reason),
+        )) => Err(Unanswered::Lost(reason)),
+        Some(Err(SendError::NotSent(why) | SendError::MaybeSent(why))) => {
             Err(Unanswered::Lost(format!("it could not be sent: {why}")))
         }
-        Err(_) => Err(Unanswered::Late),
+        None => Err(Unanswered::Late),
     }
 }
 
 /// Asks another tool. `era` is the `_meta` that the client's protocol revision requires.
 pub(crate) async fn ask(
-    transport: &dyn CallTransport,
+    (transport, clock): (&dyn CallTransport, &dyn Clock),
     question: &ToolQuestion,
     arguments: &str,
     era: &str,
@@ -79,7 +80,7 @@ pub(crate) async fn ask(
         raw::quoted(&question.tool),
         filled_in(&question.args, arguments)
     );
-    let line = match request(transport, "tools/call", &params, PATIENCE).await {
+    let line = match request((transport, clock), "tools/call", &params, PATIENCE).await {
         Ok(line) => line,
         Err(reason) => return ProbeReply::CannotTell(format!("{}: {reason}", question.tool)),
     };

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use onceward::{Class, Error, Intent, Ledger, OnFailure, OperationId, Record, State};
+use onceward_http::time;
 use quick_cache::sync::Cache;
 
 use crate::call::waiters::{ONE_STREAM, Waiter};
@@ -205,7 +206,7 @@ impl CallMemory {
         let says_retry = self.seen_call(facts.call_id, &action.id) || facts.says_retry;
         if facts.waiter.channel != ONE_STREAM && self.is_in_flight(&action.id) {
             // A disconnect is noticed a little after the next request of the client.
-            tokio::time::sleep(HANG_UP).await;
+            time::sleep(ledger.clock(), HANG_UP).await;
         }
         let hint = self.newest.get(&action.id);
         let mut newest = self.judged(|| ledger.newest_of(&action, hint), facts, ledger).await?;

@@ -4,9 +4,10 @@ use std::collections::HashMap;
 use std::io::{BufReader, Read, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use onceward::Ledger;
+use onceward_http::time;
 use tokio::runtime::Handle;
 
 use crate::answer::doubts;
@@ -146,10 +147,10 @@ impl Proxy {
         if !self.state.rule_set.policy.holds() {
             return;
         }
-        let proxy = Arc::downgrade(self);
+        let (proxy, ledger) = (Arc::downgrade(self), self.state.ledger.clone());
         drop(self.state.runtime.spawn(async move {
             loop {
-                tokio::time::sleep(held::INTERVAL).await;
+                time::sleep(ledger.clock(), held::INTERVAL).await;
                 let Some(proxy) = proxy.upgrade().filter(|proxy| !proxy.client_has_left()) else { return };
                 if proxy.ready.load(Ordering::SeqCst) {
                     // Not a request of the client: it is no evidence that the client has read its answers.
@@ -535,9 +536,10 @@ impl CallTransport for StdioTransport {
         let (method, id) = (raw::quoted(method), request.id.clone());
         self.send(format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":{method},\"params\":{params}}}"))
             .await;
-        let until = Instant::now() + patience;
-        while Instant::now() < until && !self.waiter.is_gone() {
-            if let Ok(answer) = tokio::time::timeout(POLL_INTERVAL, &mut request.answer).await {
+        let clock = self.proxy.state.ledger.clock();
+        let until_ms = time::after(clock, patience);
+        while clock.now_ms() < until_ms && !self.waiter.is_gone() {
+            if let Some(answer) = time::within(clock, POLL_INTERVAL, &mut request.answer).await {
                 return answer.ok();
             }
         }

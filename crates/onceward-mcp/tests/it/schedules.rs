@@ -4,12 +4,13 @@
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use onceward::{Clock, Ledger, MemoryStore, Policy};
+use onceward::{Ledger, MemoryStore, Policy};
+use onceward_harness::Stepped;
 use onceward_mcp::{Asking, Exposure, Guess, HostScope, Options, Proxy, Slow, Streams, Trust};
 use serde_json::{Value, json};
 
@@ -18,21 +19,6 @@ const STEPS: usize = 8;
 const PATIENCE: Duration = Duration::from_secs(60);
 const ABORT: &str = "AbortError: This operation was aborted";
 const TIMEOUT: &str = "McpError: MCP error -32001: Request timed out";
-
-/// A clock that only the schedule advances.
-struct TestClock(AtomicI64);
-
-#[async_trait::async_trait]
-impl Clock for TestClock {
-    fn now_ms(&self) -> i64 {
-        self.0.load(Ordering::SeqCst)
-    }
-
-    async fn sleep(&self, ms: u64) {
-        // Polls are fast; the watch for a stop, which never comes here, takes its real time.
-        tokio::time::sleep(Duration::from_millis(if ms < 500 { 1 } else { ms })).await;
-    }
-}
 
 /// A small seeded generator: the same seed gives the same schedule.
 struct Dice(u64);
@@ -183,7 +169,7 @@ fn options() -> Options {
 /// What the schedule knows: the real effects, and what the client wants.
 struct World {
     seed: u64,
-    clock: Arc<TestClock>,
+    clock: Arc<Stepped>,
     ledger: Ledger,
     runtime: tokio::runtime::Handle,
     line: Option<Line>,
@@ -350,7 +336,7 @@ impl World {
             }
             // The repeat was not run. Then the text must say what to do, and that must be true.
             if text.contains("make the same call after") {
-                self.clock.0.fetch_add(121_000, Ordering::SeqCst);
+                self.clock.step(121_000);
             } else {
                 assert!(text.contains("make the same call once more"), "seed {}: {answer}", self.seed);
             }
@@ -380,7 +366,7 @@ fn step(world: &mut World, dice: &mut Dice) {
     }
     if dice.roll(2) == 0 {
         // A model takes a while between two calls.
-        world.clock.0.fetch_add(3_000, Ordering::SeqCst);
+        world.clock.step(3_000);
     }
     match dice.roll(11) {
         0 => world.insist(action, None),
@@ -421,7 +407,7 @@ impl World {
         let answer = self.answer(id, false);
         let late = dice.roll(2) == 0;
         if late {
-            self.clock.0.fetch_add(1_500, Ordering::SeqCst);
+            self.clock.step(1_500);
         }
         self.cancel(id, if late { None } else { Some(ABORT) });
         self.insist(action, Some(answer));
@@ -542,7 +528,7 @@ impl World {
     /// The client repeats the call silently while it runs: that is a retry.
     fn repeats_in_silence(&mut self, action: u64) {
         let Some(id) = self.under_way(action) else { return };
-        self.clock.0.fetch_add(3_000, Ordering::SeqCst);
+        self.clock.step(3_000);
         let again = self.call("count", &json!({"n": action}));
         self.let_it_read();
         self.answer(id, false);
@@ -557,7 +543,7 @@ fn no_unwanted_effect_and_no_wanted_one_lost() {
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_time().build().unwrap();
     for seed in 1..=SCHEDULES {
         let mut dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        let clock = Arc::new(TestClock(AtomicI64::new(1_000_000)));
+        let clock = Stepped::at(1_000_000);
         let ledger = Ledger::new(Arc::new(MemoryStore::new(Arc::clone(&clock))));
         let line = Some(Line::connect(&ledger, runtime.handle()));
         let mut world = World {

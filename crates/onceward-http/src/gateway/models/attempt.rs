@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::BodyExt;
@@ -27,15 +27,17 @@ use super::settings::Settings;
 use super::unattended::{LOOK, Watch};
 use crate::client::{Connection, SendError, in_words};
 use crate::headers;
+use crate::tenants::Tenant;
+use crate::time;
 
 /// How long the rest of an answer after its end is awaited: the end of its body, so that its connection can be used
 /// again, or something that shows that it is not the end.
 const REST: Duration = Duration::from_secs(1);
 /// Chunks below this size are copied.
 const SMALL: usize = 16 * 1024;
-/// Events that arrive together are read together: readers learn of them after this many bytes, or this time, and of the
+/// Events that arrive together are read together: readers learn of them after this many bytes or milliseconds, and of the
 /// first one at once.
-const TOGETHER: (usize, Duration) = (16 * 1024, Duration::from_millis(1));
+const TOGETHER: (usize, i64) = (16 * 1024, 1);
 /// The longest pause that a provider may ask for and that the gateway itself waits.
 const MAX_PAUSE: Duration = Duration::from_secs(10);
 
@@ -44,8 +46,7 @@ const STOPPED: &str = "it was asked to stop, so the generation was cancelled";
 
 /// A model call, for any number of attempts.
 pub(crate) struct ModelRequest {
-    /// The name of the tenant.
-    pub(crate) tenant: Option<Arc<str>>,
+    pub(crate) tenant: Tenant,
     pub(crate) upstream: Arc<Upstream>,
     pub(crate) settings: Settings,
     pub(crate) dialect: Dialect,
@@ -93,7 +94,7 @@ impl ModelRequest {
                     is_bound || !broken.is_retryable || broken.pause.is_some_and(|pause| pause > MAX_PAUSE);
                 if let Some(pause) = broken.pause.filter(|_| !is_over) {
                     tokio::select! {
-                        () = tokio::time::sleep(pause) => {}
+                        () = time::sleep(self.tenant.ledger.clock(), pause) => {}
                         () = attempt.cancel_requested() => {}
                     }
                 }
@@ -111,7 +112,7 @@ impl ModelRequest {
     }
 
     async fn answer(&self, layer: &str, sent: Dispatched, attempt: &Attempt) -> Result<Done, Broken> {
-        let mut watch = self.settings.unattended.watch(self.tenant.clone());
+        let mut watch = self.settings.unattended.watch(&self.tenant);
         let mut stopped = std::pin::pin!(attempt.cancel_requested());
         // What loses against a stop is dropped, which cancels the request at the provider.
         let (mut head, rest) = tokio::select! {
@@ -177,14 +178,15 @@ impl ModelRequest {
         scanner: &mut Scanner,
         watch: &mut Watch<'_>,
     ) -> Result<(), Broken> {
-        let mut last_byte = Instant::now();
+        let clock = self.tenant.ledger.clock();
+        let mut last_byte_ms = clock.now_ms();
         let mut size = 0;
         // A body of a given length is at its end there, and not before.
         let may_end = rest.size_hint().exact().is_none() && decoder.is_identity();
         let mut is_over = false;
         let mut untold = Untold::default();
         // One timer for all frames: a new one for each would cost more than most frames do.
-        let mut look = pin!(tokio::time::sleep(LOOK));
+        let mut look = pin!(time::sleep(clock, LOOK));
         loop {
             let frame = tokio::select! {
                 biased;
@@ -203,19 +205,17 @@ impl ModelRequest {
                     return Err(Broken::new(format!("the answer broke off: {}", in_words(&error))));
                 }
                 Some(None) => return finished(&mut decoder, is_over),
-                None if is_over && last_byte.elapsed() > REST => return Ok(()),
-                None if last_byte.elapsed() > self.settings.idle => {
-                    return Err(Broken::new(format!(
-                        "the provider sent nothing for {:?}",
-                        self.settings.idle
-                    )));
+                None if is_over && !time::is_within(clock, REST, last_byte_ms) => return Ok(()),
+                None if !time::is_within(clock, self.settings.idle, last_byte_ms) => {
+                    let why = format!("the provider sent nothing for {:?}", self.settings.idle);
+                    return Err(Broken::new(why));
                 }
                 None => {
-                    look.as_mut().reset(tokio::time::Instant::now() + LOOK);
+                    look.set(time::sleep(clock, LOOK));
                     continue;
                 }
             };
-            last_byte = Instant::now();
+            last_byte_ms = clock.now_ms();
             let Ok(chunk) = frame.into_data() else { continue };
             let chunk = decoder.push(chunk).map_err(unreadable).map(alone)?;
             size += chunk.len();
@@ -223,7 +223,7 @@ impl ModelRequest {
             is_over = progress.is_end() || (progress == Progress::Whole && may_end);
             match progress {
                 Progress::Open => {
-                    untold.add(chunk.len(), last_byte);
+                    untold.add(chunk.len(), last_byte_ms);
                     self.generation.push(chunk, Place::Inside);
                 }
                 Progress::Complete if decoder.is_identity() => {
@@ -244,7 +244,7 @@ impl ModelRequest {
                 let why = format!("the answer is longer than {} bytes", self.settings.max_answer);
                 return Err(Broken::new(why).for_good());
             }
-            if untold.is_any() && (untold.is_new() || untold.is_due(last_byte)) {
+            if untold.is_any() && (untold.is_new() || untold.is_due(last_byte_ms)) {
                 untold.tell(&self.generation);
             }
         }
@@ -271,17 +271,20 @@ impl ModelRequest {
         let remote = &self.upstream.remote;
         let request = remote.request(method, &path, headers, self.request.payload.body());
         let sending = remote.send(request, Connection::Kept);
-        let begun = Instant::now();
+        let clock = self.tenant.ledger.clock();
+        let begun_ms = clock.now_ms();
         tokio::pin!(sending);
         loop {
-            match tokio::time::timeout(LOOK, &mut sending).await {
-                Ok(Ok(response)) => return Ok(response.into_parts()),
-                Ok(Err(SendError::NotSent(why) | SendError::MaybeSent(why))) => return Err(Broken::new(why)),
-                Err(_) if begun.elapsed() > self.settings.first_byte => {
+            match time::within(clock, LOOK, &mut sending).await {
+                Some(Ok(response)) => return Ok(response.into_parts()),
+                Some(Err(SendError::NotSent(why) | SendError::MaybeSent(why))) => {
+                    return Err(Broken::new(why));
+                }
+                None if !time::is_within(clock, self.settings.first_byte, begun_ms) => {
                     let patience = self.settings.first_byte;
                     return Err(Broken::new(format!("the provider did not answer within {patience:?}")));
                 }
-                Err(_) => watch.look(&self.generation).map_err(|why| Broken::new(why).for_good())?,
+                None => watch.look(&self.generation).map_err(|why| Broken::new(why).for_good())?,
             }
         }
     }
@@ -319,14 +322,14 @@ impl ModelRequest {
 #[derive(Default)]
 struct Untold {
     bytes: usize,
-    since: Option<Instant>,
+    since_ms: Option<i64>,
     has_told: bool,
 }
 
 impl Untold {
-    fn add(&mut self, bytes: usize, at: Instant) {
+    fn add(&mut self, bytes: usize, at_ms: i64) {
         self.bytes += bytes;
-        self.since.get_or_insert(at);
+        self.since_ms.get_or_insert(at_ms);
     }
 
     /// Whether readers know of nothing.
@@ -335,12 +338,12 @@ impl Untold {
     }
 
     fn is_any(&self) -> bool {
-        self.since.is_some()
+        self.since_ms.is_some()
     }
 
-    fn is_due(&self, now: Instant) -> bool {
-        let (most, longest) = TOGETHER;
-        self.bytes >= most || self.since.is_some_and(|since| now - since >= longest)
+    fn is_due(&self, now_ms: i64) -> bool {
+        let (most, longest_ms) = TOGETHER;
+        self.bytes >= most || self.since_ms.is_some_and(|since_ms| now_ms - since_ms >= longest_ms)
     }
 
     fn tell(&mut self, generation: &Generation) {
@@ -423,7 +426,7 @@ mod tests {
     #[test]
     fn readers_learn_of_a_burst_before_it_is_long() {
         let (most, longest) = TOGETHER;
-        let begun = Instant::now();
+        let begun = 1_000;
         let mut untold = Untold::default();
         assert!(!untold.is_any() && !untold.is_due(begun));
         untold.add(1, begun);

@@ -7,14 +7,14 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use hyper::{HeaderMap, StatusCode};
 use onceward::transition::{finish, start};
 use onceward::{
-    ALIAS_NAME, Effect, Ending, Error, Intent, Operation, OperationId, Outcome, Owner, Ran, Record, State,
-    Swap, WriteMode,
+    ALIAS_NAME, Clock, Effect, Ending, Error, Intent, Operation, OperationId, Outcome, Owner, Ran, Record,
+    State, Swap, WriteMode,
 };
 use serde::{Deserialize, Serialize};
 
@@ -23,6 +23,7 @@ use super::super::reply::Reply;
 use super::generation::{Collected, Follower, Generation, Head, Opening, Place, Published, Source};
 use crate::App;
 use crate::tenants::Tenant;
+use crate::time;
 
 /// How often the board and the next part are looked for, and how long the chunks of a part are collected.
 const LOOK: Duration = Duration::from_millis(250);
@@ -133,7 +134,7 @@ pub(crate) fn watch(app: &Arc<App>, tenant: &Tenant) {
     let tenant = tenant.clone();
     drop(tokio::spawn(async move {
         loop {
-            tokio::time::sleep(LOOK).await;
+            time::sleep(tenant.ledger.clock(), LOOK).await;
             {
                 let running = lock(&gateway.generations);
                 if !running.keys().any(|(name, _)| *name == tenant.name) {
@@ -163,10 +164,10 @@ async fn publish(tenant: Tenant, id: OperationId, generation: Arc<Generation>, m
     let mut follower = generation.follow();
     let (mut head, mut is_over) = (None, false);
     while head.is_none() && is_wanted() {
-        match tokio::time::timeout(LOOK, follower.opening()).await {
-            Ok(Opening::Begun(begun)) => head = Some(begun),
-            Ok(Opening::Settled(_) | Opening::Taken) => break,
-            Err(_) => {}
+        match time::within(tenant.ledger.clock(), LOOK, follower.opening()).await {
+            Some(Opening::Begun(begun)) => head = Some(begun),
+            Some(Opening::Settled(_) | Opening::Taken) => break,
+            None => {}
         }
     }
     if let Some(head) = head {
@@ -175,7 +176,7 @@ async fn publish(tenant: Tenant, id: OperationId, generation: Arc<Generation>, m
         }
         follower.skip(from.chunks);
         while is_wanted() {
-            let bytes = match collect(&mut follower).await {
+            let bytes = match collect(tenant.ledger.clock(), &mut follower).await {
                 Some(bytes) if bytes.is_empty() => continue,
                 Some(bytes) => bytes,
                 None => {
@@ -208,8 +209,8 @@ async fn publish(tenant: Tenant, id: OperationId, generation: Arc<Generation>, m
 }
 
 /// The chunks of the next part, after the time in which they are collected. `None` at the end.
-async fn collect(follower: &mut Follower) -> Option<Bytes> {
-    tokio::time::sleep(LOOK).await;
+async fn collect(clock: &dyn Clock, follower: &mut Follower) -> Option<Bytes> {
+    time::sleep(clock, LOOK).await;
     let mut all = BytesMut::new();
     while all.len() < PART {
         match follower.collect() {
@@ -228,7 +229,7 @@ pub(crate) struct Elsewhere<'a> {
     generation: &'a Generation,
     attempt: u32,
     next: u64,
-    renewed: Option<Instant>,
+    renewed_ms: Option<i64>,
 }
 
 impl<'a> Elsewhere<'a> {
@@ -239,9 +240,9 @@ impl<'a> Elsewhere<'a> {
         id: &'a OperationId,
         generation: &'a Generation,
     ) -> Elsewhere<'a> {
-        let mut answer = Self { tenant, id, generation, attempt: 0, next: 0, renewed: None };
+        let mut answer = Self { tenant, id, generation, attempt: 0, next: 0, renewed_ms: None };
         loop {
-            tokio::time::sleep(LOOK).await;
+            time::sleep(tenant.ledger.clock(), LOOK).await;
             if generation.has_begun() {
                 std::future::pending::<()>().await;
             }
@@ -278,7 +279,7 @@ impl<'a> Elsewhere<'a> {
                 State::Done => return Ok(()),
                 State::Running if record.attempt == self.attempt => {
                     self.renew().await;
-                    tokio::time::sleep(LOOK).await;
+                    time::sleep(self.tenant.ledger.clock(), LOOK).await;
                 }
                 State::Staged
                 | State::Running
@@ -295,9 +296,10 @@ impl<'a> Elsewhere<'a> {
 
     /// Keeps the call on the board while a client here reads its answer.
     async fn renew(&mut self) {
-        let is_due = self.renewed.is_none_or(|at| at.elapsed() > RENEW);
+        let clock = self.tenant.ledger.clock();
+        let is_due = self.renewed_ms.is_none_or(|at_ms| !time::is_within(clock, RENEW, at_ms));
         if is_due && !self.generation.is_unattended() && Board::want(self.tenant, self.id).await.is_ok() {
-            self.renewed = Some(Instant::now());
+            self.renewed_ms = Some(clock.now_ms());
         }
     }
 

@@ -2,12 +2,14 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use onceward::{InvalidInput, span_ms};
 
 use super::super::lock;
 use super::generation::Generation;
+use crate::tenants::Tenant;
+use crate::time;
 
 /// How often it is checked whether a generation has readers.
 pub(crate) const LOOK: Duration = Duration::from_millis(200);
@@ -52,8 +54,8 @@ impl Unattended {
     }
 
     /// Watches over one attempt of a tenant's generation.
-    pub(crate) fn watch(&self, tenant: Option<Arc<str>>) -> Watch<'_> {
-        Watch { unattended: self, tenant, looked: Instant::now(), alone: None }
+    pub(crate) fn watch<'a>(&'a self, tenant: &'a Tenant) -> Watch<'a> {
+        Watch { unattended: self, tenant, looked_ms: tenant.ledger.clock_ms(), alone: None }
     }
 
     /// Counts one more generation without a client, if there may be one.
@@ -84,10 +86,10 @@ impl Drop for Counted {
 /// Looks from time to time whether a generation has clients.
 pub(crate) struct Watch<'a> {
     unattended: &'a Unattended,
-    tenant: Option<Arc<str>>,
-    looked: Instant,
+    tenant: &'a Tenant,
+    looked_ms: i64,
     /// Since when the generation has had no client.
-    alone: Option<(Instant, Counted)>,
+    alone: Option<(i64, Counted)>,
 }
 
 impl Watch<'_> {
@@ -96,18 +98,19 @@ impl Watch<'_> {
     /// # Errors
     /// Why the generation is cancelled.
     pub(crate) fn look(&mut self, generation: &Generation) -> Result<(), String> {
-        if self.looked.elapsed() < LOOK {
+        let clock = self.tenant.ledger.clock();
+        if time::is_within(clock, LOOK, self.looked_ms) {
             return Ok(());
         }
-        self.looked = Instant::now();
+        self.looked_ms = clock.now_ms();
         if !generation.is_unattended() {
             self.alone = None;
             return Ok(());
         }
-        let since = match &self.alone {
-            Some((since, _)) => *since,
-            None => match self.unattended.count(&self.tenant) {
-                Some(counted) => self.alone.insert((Instant::now(), counted)).0,
+        let since_ms = match &self.alone {
+            Some((since_ms, _)) => *since_ms,
+            None => match self.unattended.count(&self.tenant.name) {
+                Some(counted) => self.alone.insert((clock.now_ms(), counted)).0,
                 None => {
                     return Err(format!(
                         "all clients left, and {} generations without a client are running already \
@@ -118,7 +121,7 @@ impl Watch<'_> {
             },
         };
         match self.unattended.policy {
-            Policy::CancelAfter(grace) if since.elapsed() >= grace => {
+            Policy::CancelAfter(grace) if !time::is_within(clock, grace, since_ms) => {
                 Err("all clients left, so the generation was cancelled".to_owned())
             }
             Policy::CancelAfter(_) | Policy::Finish => Ok(()),

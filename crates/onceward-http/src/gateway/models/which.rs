@@ -8,8 +8,9 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use onceward::transition::later;
 use onceward::{ALIAS_NAME, Error, Intent, InvalidInput, Json, Operation, Ran, Record, RepeatRule, State};
 
 use super::super::aliases::{self, Asker, Written};
@@ -194,9 +195,9 @@ async fn by_delivery(
     action: &Intent,
     retries: Retries,
 ) -> Result<Chosen, Error> {
-    let until = Instant::now() + Duration::from_millis(action.terms.wait_ms);
+    let until_ms = later(asker.tenant.ledger.clock_ms(), action.terms.wait_ms);
     let nothing_else = || std::future::ready(Ok(None::<Infallible>));
-    match choose::decide(asker, action, retries, until, nothing_else).await? {
+    match choose::decide(asker, action, retries, until_ms, nothing_else).await? {
         Decided::Known(never) => match never {},
         Decided::Same(intent, state, turn) => {
             let layer = if reported(call) > 0 { "sdk" } else { "retry" };

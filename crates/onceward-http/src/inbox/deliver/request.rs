@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use data_encoding::BASE64;
@@ -21,6 +21,7 @@ use super::super::outside::Outside;
 use crate::client::{Connection, Remote, SendError, Watch, full};
 use crate::evidence;
 use crate::gateway::query::{encoded, fill};
+use crate::time;
 
 /// The part of an answer that is read.
 const MAX_ANSWER: usize = 64 * 1024;
@@ -117,20 +118,20 @@ impl Endpoint {
             let read = Limited::new(response.into_body(), MAX_ANSWER).collect().await;
             Ok::<_, SendError>(read.map(http_body_util::Collected::to_bytes).unwrap_or_default())
         };
-        let exchanged = tokio::time::timeout(handler.timeout, exchange).await;
+        let exchanged = time::within(handler.lane.clock(), handler.timeout, exchange).await;
         let (text, (status, refusal)) = match (exchanged, head.get()) {
-            (Ok(Ok(text)), Some(head)) => (text, *head),
-            (Err(_), Some(head)) => (Bytes::new(), *head),
-            (Ok(Ok(_)), None) => return Err(Failure::in_doubt("the answer has no status")),
-            (Ok(Err(SendError::NotSent(why))), _) => {
+            (Some(Ok(text)), Some(head)) => (text, *head),
+            (None, Some(head)) => (Bytes::new(), *head),
+            (Some(Ok(_)), None) => return Err(Failure::in_doubt("the answer has no status")),
+            (Some(Err(SendError::NotSent(why))), _) => {
                 handler.lane.failed();
                 return Err(Failure::no_effect(why));
             }
-            (Ok(Err(SendError::MaybeSent(why))), _) => {
+            (Some(Err(SendError::MaybeSent(why))), _) => {
                 handler.lane.failed();
                 return Err(Failure::in_doubt(why));
             }
-            (Err(_), None) => {
+            (None, None) => {
                 handler.lane.failed();
                 let patience = handler.timeout;
                 if watch.get().is_some_and(|watch| !watch.is_connected()) {
@@ -162,12 +163,13 @@ impl Endpoint {
     pub(crate) async fn ask(
         &self,
         probe: &HandlerProbe,
-        timeout: Duration,
+        handler: &Handler,
         item: &Item,
         key: &str,
     ) -> ProbeAnswer {
-        let asked = tokio::time::timeout(timeout, self.answer(probe, item, key));
-        let answer = asked.await.unwrap_or_else(|_| Err(format!("no answer within {timeout:?}")));
+        let timeout = handler.timeout;
+        let asked = time::within(handler.lane.clock(), timeout, self.answer(probe, item, key)).await;
+        let answer = asked.unwrap_or_else(|| Err(format!("no answer within {timeout:?}")));
         answer.unwrap_or_else(|why| ProbeAnswer::CannotTell(format!("the probe: {why}")))
     }
 

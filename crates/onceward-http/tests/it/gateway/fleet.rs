@@ -1,19 +1,15 @@
 //! A retry at another gateway on the same ledger reads the answer while it grows.
 
-use std::time::Duration;
-
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::{HeaderMap, Method, Response, StatusCode};
-use onceward::{Filter, State};
+use onceward::State;
 use onceward_http::client::{Connection, Remote, full};
 
+use crate::common::{soon, until};
 use crate::gateway::models::{CHAT, STREAM, ask, ends_as, leaves_after, whole};
 use crate::gateway::provider::{Play, Provider, events};
 use crate::gateway::rig::Rig;
-
-/// How long a test waits for what must come.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A retry that the SDK reports. Resolves when the answer has begun.
 async fn retry(rig: &Rig) -> Response<Incoming> {
@@ -26,23 +22,17 @@ async fn retry(rig: &Rig) -> Response<Incoming> {
         headers.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect();
     let remote = Remote::new(&rig.url).unwrap();
     let request = remote.request(Method::POST, CHAT, headers, full(STREAM));
-    tokio::time::timeout(PATIENCE, remote.send(request, Connection::Fresh)).await.unwrap().unwrap()
+    soon(remote.send(request, Connection::Fresh)).await.unwrap()
 }
 
 /// What has arrived when the answer has at least this length.
 async fn at_least(length: usize, body: &mut Incoming) -> Vec<u8> {
     let mut read = Vec::new();
     while read.len() < length {
-        let frame = tokio::time::timeout(PATIENCE, body.frame()).await.unwrap().unwrap().unwrap();
+        let frame = soon(body.frame()).await.unwrap().unwrap();
         read.extend_from_slice(&frame.into_data().unwrap());
     }
     read
-}
-
-/// How many records there are beside the operations.
-async fn notes(rig: &Rig) -> usize {
-    let all = rig.store.list(&Filter { limit: 1_000, ..Filter::default() }).await.unwrap();
-    all.iter().filter(|listed| listed.record.is_alias()).count()
 }
 
 #[tokio::test]
@@ -64,18 +54,12 @@ async fn a_retry_at_another_gateway_reads_the_stream_while_it_grows() {
     // The provider has not sent more, so this was read while the answer grew.
     assert_eq!(read, half.as_bytes());
     assert_eq!(rig.states().await, [State::Running]);
-    provider.open_gate();
+    provider.open_gate(1);
     read.extend(body.collect().await.unwrap().to_bytes());
     assert_eq!((read, provider.generations()), (whole(1).into_bytes(), 1));
     // It was delivered, and what the gateways shared is gone but for the board.
     other.delivered().await;
-    for _ in 0..6_000 {
-        if notes(&rig).await == 1 {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    assert_eq!(notes(&rig).await, 1);
+    until("the parts are deleted", async || rig.aliases().await == 1).await;
     assert_eq!(ask(&other, &[], STREAM).await.body, whole(2), "the next call is a new one");
 }
 
@@ -87,10 +71,11 @@ async fn a_stream_that_breaks_at_the_other_gateway_breaks_here() {
     leaves_after(&rig, 200, STREAM).await;
     let mut body = retry(&other).await.into_body();
     at_least(events(1)[..4].concat().len(), &mut body).await;
-    provider.open_gate();
+    provider.open_gate(1);
     assert!(body.collect().await.is_err(), "no end is invented");
     ends_as(&rig, State::Failed).await;
-    let got = ask(&other, &[("x-stainless-retry-count", "2")], STREAM).await;
+    // This gateway allows two seconds for the note that the failure was delivered.
+    let got = other.passing(ask(&other, &[("x-stainless-retry-count", "2")], STREAM)).await;
     assert_eq!((got.status, got.body.as_ref()), (StatusCode::OK, whole(2).as_bytes()));
     let record = rig.operations().await.remove(0);
     assert_eq!((record.state, record.attempt, provider.generations()), (State::Done, 2, 2));
@@ -107,16 +92,12 @@ async fn answers_from_which_something_is_removed_are_not_shared_in_parts() {
     let other = rig.beside().await;
     leaves_after(&rig, 200, STREAM).await;
     let waiting = tokio::spawn(async move { retry(&other).await.into_body().collect().await.unwrap() });
-    for _ in 0..6_000 {
-        if notes(&rig).await == 1 {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    // The call is on the board, and the gateway that makes it has seen the board several times.
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    assert_eq!(notes(&rig).await, 1, "no part");
-    provider.open_gate();
+    until("the call is on the board", async || rig.aliases().await == 1).await;
+    // Both gateways look at the board four times a second.
+    let looks = rig.clock.sleeps_begun(250);
+    until("they have looked several times", async || rig.clock.sleeps_begun(250) > looks + 10).await;
+    assert_eq!(rig.aliases().await, 1, "no part");
+    provider.open_gate(1);
     assert!(!waiting.await.unwrap().to_bytes().is_empty());
     assert_eq!(provider.generations(), 1);
 }

@@ -58,7 +58,7 @@ async fn what_another_gateway_holds_back_is_in_doubt() {
     let vendor = Vendor::start(Some("idempotency-key")).await;
     let inner = Rig::start(&stripe(&vendor, HOLD)).await;
     let outer = format!(
-        "[upstream.api]\nurl = \"{}/gw/stripe\"\nallow_private = true\nbackoff = \"20ms\"\ntimeout = \"3s\"\n",
+        "[upstream.api]\nurl = \"{}/gw/stripe\"\nallow_private = true\nbackoff = \"20ms\"\ntimeout = \"600s\"\n",
         inner.url
     );
     let outer = Rig::start(&outer).await;

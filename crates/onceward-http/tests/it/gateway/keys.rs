@@ -235,10 +235,13 @@ async fn chosen_fields_identify_a_request_without_a_key() {
 #[tokio::test]
 async fn one_key_with_two_contents_at_once_is_refused() {
     let vendor = Vendor::start(None).await;
-    vendor.script([Act::Slow(100), Act::Slow(100)]);
+    vendor.script([Act::Gate]);
     let rig = Rig::start(&plain(&vendor, "")).await;
     let send = |body: &'static str| rig.send(Method::POST, "/gw/api/pay", &[("idempotency-key", "k")], body);
-    let (a, b) = tokio::join!(send("1"), send("2"));
+    let (a, b, ()) = tokio::join!(send("1"), send("2"), async {
+        vendor.has(1).await;
+        vendor.open_gate(1);
+    });
     let mut statuses = [a.status.as_u16(), b.status.as_u16()];
     statuses.sort_unstable();
     assert_eq!((statuses, vendor.effects()), ([200, 422], 1));
@@ -264,11 +267,11 @@ async fn credentials_are_not_in_the_ledger() {
 #[tokio::test]
 async fn a_key_of_an_expired_operation_is_refused() {
     let vendor = Vendor::start(None).await;
-    let rig = Rig::start(&plain(&vendor, "retention = \"50ms\"")).await;
+    let rig = Rig::start(&plain(&vendor, "retention = \"1h\"")).await;
     let send =
         async |key: &str| rig.send(Method::POST, "/gw/api/pay", &[("idempotency-key", key)], "1").await;
     assert_eq!(send("a").await.status, StatusCode::OK);
-    tokio::time::sleep(std::time::Duration::from_millis(80)).await;
+    rig.clock.step(3_600_001);
     let expired = send("a").await;
     assert_eq!((expired.status, expired.json()["code"].as_str()), (StatusCode::GONE, Some("KEY_EXPIRED")));
     assert_eq!(send("b").await.status, StatusCode::OK);

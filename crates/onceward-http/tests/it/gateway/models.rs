@@ -1,7 +1,6 @@
 //! Model calls: a retry gets the same answer, a new sample a new one, and a stream survives its client.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use http_body_util::BodyExt;
 use hyper::{Method, StatusCode};
@@ -10,8 +9,9 @@ use onceward_http::client::{Connection, Remote, full};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
+use crate::common::until;
 use crate::gateway::provider::{Play, Provider, events};
-use crate::gateway::rig::{Got, Rig, until};
+use crate::gateway::rig::{Got, Rig};
 
 pub(crate) const CHAT: &str = "/gw/openai/v1/chat/completions";
 pub(crate) const JSON: (&str, &str) = ("content-type", "application/json");
@@ -65,6 +65,17 @@ pub(crate) async fn ends_as(rig: &Rig, state: State) {
     until(&format!("it is {state}"), async || rig.states().await == [state]).await;
 }
 
+/// Lets the provider answer one call after the other: each when all calls that have no answer yet wait for theirs, or
+/// look again and again what another gateway does. Both happen in steps of 200 ms.
+pub(crate) async fn answer_one_by_one(rig: &Rig, provider: &Provider, calls: u32) {
+    for number in 1..=calls {
+        provider.has(number).await;
+        let waiting = (calls + 1 - number) as usize;
+        until("the calls wait", async || rig.clock.sleepers(200) >= waiting).await;
+        provider.open_gate(1);
+    }
+}
+
 pub(crate) fn whole(number: u32) -> String {
     events(number).concat()
 }
@@ -72,10 +83,10 @@ pub(crate) fn whole(number: u32) -> String {
 #[tokio::test]
 async fn a_client_that_times_out_gets_the_first_answer() {
     for body in [ASK, STREAM] {
-        let provider = Provider::start(&[Play::Slow(1_500)]).await;
+        let provider = Provider::start(&[Play::Held]).await;
         let rig = Rig::start(&provider.config("")).await;
         leaves_after(&rig, 0, body).await;
-        let got = ask(&rig, &[], body).await;
+        let (got, ()) = tokio::join!(ask(&rig, &[], body), async { provider.open_gate(1) });
         assert_eq!(
             (got.status, got.header("idempotent-replayed")),
             (StatusCode::OK, Some("true")),
@@ -150,10 +161,10 @@ async fn a_deliberate_sample_is_never_swallowed() {
 
 #[tokio::test]
 async fn a_retry_attaches_to_a_stream_from_its_first_byte() {
-    let provider = Provider::start(&[Play::Pause(400)]).await;
+    let provider = Provider::start(&[Play::Gate]).await;
     let rig = Rig::start(&provider.config("")).await;
     leaves_after(&rig, 200, STREAM).await;
-    let got = ask(&rig, &[], STREAM).await;
+    let (got, ()) = tokio::join!(ask(&rig, &[], STREAM), async { provider.open_gate(1) });
     assert_eq!((got.body.as_ref(), provider.generations()), (whole(1).as_bytes(), 1));
     assert_eq!(got.header("idempotent-replayed"), Some("true"));
     // That answer was delivered, so the next call is a new one.
@@ -221,10 +232,10 @@ async fn a_redirect_does_not_lead_a_client_past_the_gateway() {
 
 #[tokio::test]
 async fn a_generation_without_clients_is_cancelled_if_the_policy_says_so() {
-    let provider = Provider::start(&[Play::Pause(1_500)]).await;
+    let provider = Provider::start(&[Play::Gate]).await;
     let rig = Rig::start(&provider.config("unattended = \"cancel\"")).await;
     leaves_after(&rig, 200, STREAM).await;
-    ends_as(&rig, State::Failed).await;
+    rig.passing(ends_as(&rig, State::Failed)).await;
     let record = rig.operations().await.remove(0);
     let usage = record.outcome.unwrap().usage.unwrap();
     assert!(usage.estimated && usage.output > 0, "what was paid is recorded: {usage:?}");
@@ -232,19 +243,25 @@ async fn a_generation_without_clients_is_cancelled_if_the_policy_says_so() {
 
 #[tokio::test]
 async fn a_retry_at_another_gateway_gets_the_same_answer() {
-    let provider = Provider::start(&[Play::Slow(1_500)]).await;
+    let provider = Provider::start(&[Play::Held]).await;
     let rig = Rig::start(&provider.config("")).await;
     let other = rig.beside().await;
     leaves_after(&rig, 0, ASK).await;
-    let got = ask(&other, &[("x-stainless-retry-count", "1")], ASK).await;
+    let retry = [("x-stainless-retry-count", "1")];
+    let (got, ()) = tokio::join!(ask(&other, &retry, ASK), async { provider.open_gate(1) });
     assert_eq!((got.json()["id"].as_str(), provider.generations()), (Some("c-1"), 1));
 }
 
 #[tokio::test]
 async fn a_slow_answer_does_not_swallow_the_next_sample() {
-    let provider = Provider::start(&[Play::Slow(1_200), Play::Answer]).await;
+    let provider = Provider::start(&[Play::Held, Play::Answer]).await;
     let rig = Rig::start(&provider.config("")).await;
-    assert_eq!(ask(&rig, &[], ASK).await.json()["id"], "c-1");
+    let (slow, ()) = tokio::join!(ask(&rig, &[], ASK), async {
+        provider.has(1).await;
+        rig.clock.step(1_200);
+        provider.open_gate(1);
+    });
+    assert_eq!(slow.json()["id"], "c-1");
     assert_eq!(ask(&rig, &[], ASK).await.json()["id"], "c-2");
     assert!(provider.has_played());
 }
@@ -272,7 +289,7 @@ async fn a_steady_stream_without_clients_is_cancelled_too() {
     let provider = Provider::start(&[Play::Drip(10)]).await;
     let rig = Rig::start(&provider.config("unattended = \"cancel\"")).await;
     leaves_after(&rig, 200, STREAM).await;
-    ends_as(&rig, State::Failed).await;
+    rig.passing(ends_as(&rig, State::Failed)).await;
     let record = rig.operations().await.remove(0);
     assert_eq!(record.reason(), Some("all clients left, so the generation was cancelled"));
     assert!(record.outcome.unwrap().usage.unwrap().output > 0);
@@ -286,13 +303,8 @@ async fn generations_without_clients_are_limited() {
         leaves_after(&rig, 200, &STREAM.replace("hello", prompt)).await;
     }
     let count = async |state| rig.states().await.iter().filter(|one| **one == state).count();
-    for _ in 0..1_000 {
-        if count(State::Failed).await == 1 {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    assert_eq!((count(State::Failed).await, count(State::Running).await), (1, 1), "one of them continues");
+    rig.passing(until("one is cancelled", async || count(State::Failed).await == 1)).await;
+    assert_eq!(count(State::Running).await, 1, "one of them continues");
     let all = rig.operations().await;
     let cancelled = all.iter().find(|record| record.state == State::Failed).unwrap();
     assert!(cancelled.reason().unwrap().contains("max_unattended"), "{:?}", cancelled.reason());
@@ -338,10 +350,11 @@ async fn an_answer_with_another_content_type_or_compression_is_the_answer() {
 #[tokio::test]
 async fn equal_calls_at_two_gateways_at_once_are_two_samples() {
     for headers in [&[][..], &[("once-sample", "new")], &[("once-scope", "s"), ("once-run", "a")]] {
-        let provider = Provider::start(&[Play::Slow(300), Play::Slow(300)]).await;
+        let provider = Provider::start(&[Play::Held, Play::Held]).await;
         let rig = Rig::start(&provider.config("")).await;
         let other = rig.beside().await;
-        let (one, two) = tokio::join!(ask(&rig, headers, ASK), ask(&other, headers, ASK));
+        let answering = answer_one_by_one(&rig, &provider, 2);
+        let (one, two, ()) = tokio::join!(ask(&rig, headers, ASK), ask(&other, headers, ASK), answering);
         let ids: BTreeSet<String> = [one, two].map(|got| got.json()["id"].to_string()).into();
         assert_eq!((ids.len(), provider.generations()), (2, 2), "{headers:?}");
     }
@@ -368,15 +381,13 @@ async fn a_sample_is_not_a_step_of_its_run() {
 
 #[tokio::test]
 async fn each_of_several_clients_that_time_out_gets_a_sample_of_its_own() {
-    let provider = Provider::start(&[Play::Slow(1_500); 3]).await;
+    let provider = Provider::start(&[Play::Held; 3]).await;
     let rig = Rig::start(&provider.config("")).await;
     let waiting = tokio::join!(sends(&rig, ASK), sends(&rig, ASK), sends(&rig, ASK));
-    while provider.generations() < 3 {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    provider.has(3).await;
     drop(waiting);
     let retry = || ask(&rig, &[("x-stainless-retry-count", "1")], ASK);
-    let (a, b, c) = tokio::join!(retry(), retry(), retry());
+    let (a, b, c, ()) = tokio::join!(retry(), retry(), retry(), async { provider.open_gate(3) });
     let answers: BTreeSet<_> = [a.body, b.body, c.body].into();
     assert_eq!((answers.len(), provider.generations()), (3, 3));
 }

@@ -3,6 +3,7 @@
 use hyper::{Method, StatusCode};
 use onceward::{Class, Record, State};
 
+use crate::gateway::TIMEOUT_MS;
 use crate::gateway::rig::{Got, Rig};
 use crate::gateway::vendor::{Act, Seen, Vendor};
 
@@ -330,7 +331,8 @@ fn rows() -> Vec<Row> {
 impl Row {
     async fn rig(&self, vendor: &Vendor, more: &str) -> Rig {
         let config = format!(
-            "[upstream.v]\nurl = \"{}\"\npreset = \"{}\"\nallow_private = true\nbackoff = \"20ms\"\nwait = \"50ms\"\n{more}\n",
+            "[upstream.v]\nurl = \"{}\"\npreset = \"{}\"\nallow_private = true\nbackoff = \"20ms\"\nwait = \"50ms\"\ntimeout = \"600s\"\n\
+             {more}\n",
             vendor.url, self.preset
         );
         Rig::start(&config).await
@@ -420,10 +422,13 @@ async fn the_key_is_where_the_vendor_wants_it_and_the_same_every_time() {
 async fn after_the_window_a_doubt_is_not_retried() {
     for row in rows().into_iter().filter(|row| !matches!(row.at, At::Nowhere)) {
         let (name, vendor) = (row.name(), Vendor::start(None).await);
-        vendor.script([Act::Reset]);
+        vendor.script([Act::Hang]);
         let rig = row.rig(&vendor, "window = \"1ms\"").await;
         for _ in 0..2 {
-            let got = row.send(&rig).await;
+            let (got, ()) = tokio::join!(row.send(&rig), async {
+                vendor.has(1).await;
+                rig.clock.step(TIMEOUT_MS);
+            });
             assert_eq!(
                 (got.status, got.header("x-should-retry")),
                 (StatusCode::FAILED_DEPENDENCY, Some("false")),
@@ -441,7 +446,7 @@ async fn answers_mean_what_the_vendor_documents() {
             let (name, vendor) = (row.name(), Vendor::start(None).await);
             vendor.script(std::iter::repeat_n(Act::Refuse(*status, body), 20));
             let rig = row.rig(&vendor, "attempts = 1").await;
-            let got = row.send(&rig).await;
+            let got = rig.passing(row.send(&rig)).await;
             assert_eq!(only(&rig).await.state, *expected, "{name} {status} {body}");
             let own =
                 if *expected == State::InDoubt { "unknown" } else { got.header("once-happened").unwrap() };
@@ -471,7 +476,7 @@ async fn a_request_in_flight_is_asked_for_again_and_then_a_conflict() {
     let vendor = Vendor::start(None).await;
     vendor.script(std::iter::repeat_n(Act::Refuse(409, busy), 50));
     let rig = stripe.rig(&vendor, "").await;
-    let got = stripe.send(&rig).await;
+    let got = rig.passing(stripe.send(&rig)).await;
     assert_eq!((got.status, got.json()["code"].as_str()), (StatusCode::CONFLICT, Some("IN_PROGRESS")));
     assert_eq!(got.header("x-should-retry"), None);
 }

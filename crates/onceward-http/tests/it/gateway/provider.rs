@@ -11,24 +11,24 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
+use crate::common::until;
+
 /// What the provider does with the next request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Play {
     /// Answers.
     Answer,
-    /// Answers after this many milliseconds.
-    Slow(u64),
+    /// Answers when the test opens the gate.
+    Held,
     /// Answers with half of a document or stream, and closes the connection.
     Cut,
     /// Ends a stream cleanly before its protocol's end.
     Short,
     /// Closes the connection.
     Close,
-    /// Sends the first half of a stream, pauses for this many milliseconds, and sends the rest.
-    Pause(u64),
-    /// The same, with a pause that ends when the test says so.
+    /// Sends the first half of a stream, and the rest when the test opens the gate.
     Gate,
-    /// The same, and the connection is closed after the pause.
+    /// The same, and closes the connection then.
     GateCut,
     /// Answers with this status.
     Status(u16),
@@ -97,6 +97,11 @@ impl Provider {
         *self.script.generations.lock().unwrap()
     }
 
+    /// Waits until so many requests have come.
+    pub(crate) async fn has(&self, generations: u32) {
+        until("the provider gets the request", async || self.generations() >= generations).await;
+    }
+
     /// Whether everything in the script was used.
     pub(crate) fn has_played(&self) -> bool {
         self.script.plays.lock().unwrap().is_empty()
@@ -106,9 +111,9 @@ impl Provider {
         self.script.closed.load(Ordering::SeqCst)
     }
 
-    /// Ends the pause of one answer.
-    pub(crate) fn open_gate(&self) {
-        self.script.gate.add_permits(1);
+    /// Continues so many of the answers that wait at the gate, or will.
+    pub(crate) fn open_gate(&self, answers: usize) {
+        self.script.gate.add_permits(answers);
     }
 
     pub(crate) fn config(&self, more: &str) -> String {
@@ -145,8 +150,8 @@ async fn converse(mut stream: TcpStream, script: Script) {
             *count
         };
         let play = script.plays.lock().unwrap().pop_front().unwrap_or(Play::Answer);
-        if let Play::Slow(ms) = play {
-            tokio::time::sleep(Duration::from_millis(ms)).await;
+        if matches!(play, Play::Held) {
+            script.gate.acquire().await.unwrap().forget();
         }
         match play {
             Play::Close => return,
@@ -178,7 +183,7 @@ async fn converse(mut stream: TcpStream, script: Script) {
                 }
                 continue;
             }
-            Play::Answer | Play::Slow(_) | Play::Cut | Play::Short | Play::Pause(_) => {}
+            Play::Answer | Play::Held | Play::Cut | Play::Short => {}
             Play::Typed(_) | Play::Gzip | Play::Open | Play::Drip(_) | Play::Gate | Play::GateCut => {}
         }
         let is_open = if body.contains("\"stream\":true") {
@@ -238,7 +243,6 @@ async fn streams(stream: &mut TcpStream, play: Play, number: u32, gate: &Semapho
                     return false;
                 }
             }
-            (4, Play::Pause(ms)) => tokio::time::sleep(Duration::from_millis(ms)).await,
             _ => {}
         }
         if sent.is_ok() {

@@ -1,17 +1,17 @@
 //! Probes and checks.
 
-use std::time::Duration;
-
 use hyper::{Method, StatusCode};
-use onceward::{State, Verification};
+use onceward::{Clock, State, Verification};
+use onceward_harness::Stepped;
 
-use crate::gateway::plain;
+use crate::common::found;
 use crate::gateway::rig::Rig;
 use crate::gateway::vendor::{Act, Vendor};
+use crate::gateway::{TIMEOUT_MS, plain};
 
 fn github(vendor: &Vendor, more: &str) -> String {
     format!(
-        "[upstream.github]\nurl = \"{}\"\nallow_private = true\nbackoff = \"20ms\"\ntimeout = \"3s\"\n{more}\n",
+        "[upstream.github]\nurl = \"{}\"\nallow_private = true\nbackoff = \"20ms\"\ntimeout = \"600s\"\n{more}\n",
         vendor.url
     )
 }
@@ -29,8 +29,15 @@ async fn an_issue_that_was_made_is_found_and_given_to_the_caller() {
                 {"number":1,"title":"it's \"broken\"","created_at":"2020-01-01T00:00:00Z"}]"#,
         );
         vendor.script([act.clone()]);
-        let rig = Rig::start(&github(&vendor, "")).await;
-        let got = rig.send(Method::POST, ISSUES, &JSON, r#"{"title":"it's \"broken\""}"#).await;
+        // After the time limit, callers still wait.
+        let rig = Rig::start(&github(&vendor, "wait = \"1h\"")).await;
+        let sent = rig.send(Method::POST, ISSUES, &JSON, r#"{"title":"it's \"broken\""}"#);
+        let (got, ()) = tokio::join!(sent, async {
+            if matches!(act, Act::Hang) {
+                vendor.has(1).await;
+                rig.clock.step(TIMEOUT_MS);
+            }
+        });
         assert_eq!((got.status, vendor.effects()), (StatusCode::CREATED, 1), "{act:?} {got:?}");
         assert_eq!(got.json()["number"], 7, "not an older issue with that title");
         assert_eq!((got.header("once-happened"), rig.states().await), (Some("yes"), vec![State::Done]));
@@ -44,11 +51,11 @@ async fn a_no_counts_only_after_the_quarantine() {
     let vendor = Vendor::start(None).await;
     vendor.on_any_get("[]");
     vendor.script([Act::Refuse(502, "")]);
-    let rig = Rig::start(&github(&vendor, "wait = \"200ms\"\nquarantine = \"1s\"")).await;
+    let rig = Rig::start(&github(&vendor, "wait = \"1s\"\nquarantine = \"1h\"")).await;
     let body = r#"{"title":"t"}"#;
-    let got = rig.send(Method::POST, ISSUES, &JSON, body).await;
+    let got = rig.passing(rig.send(Method::POST, ISSUES, &JSON, body)).await;
     assert_eq!((got.status, vendor.posts().len()), (StatusCode::FAILED_DEPENDENCY, 1));
-    tokio::time::sleep(Duration::from_millis(1_000)).await;
+    rig.clock.step(3_600_000);
     let got = rig.send(Method::POST, ISSUES, &JSON, body).await;
     assert_eq!((got.status, vendor.posts().len(), vendor.effects()), (StatusCode::OK, 2, 1));
 }
@@ -59,7 +66,7 @@ async fn what_is_no_list_of_issues_does_not_prove_that_there_is_none() {
         let one = r#"{"title":"other","created_at":"2999-01-01T00:00:00Z"}"#;
         format!("[{}]", vec![one; count].join(","))
     };
-    let earlier = onceward::rfc3339(onceward_clock_ms() - 3_600_000);
+    let earlier = onceward::rfc3339(Stepped::new().now_ms() - 3_600_000);
     for answer in [
         "{}".to_owned(),
         r#"{"message":"trouble"}"#.to_owned(),
@@ -74,7 +81,7 @@ async fn what_is_no_list_of_issues_does_not_prove_that_there_is_none() {
         vendor.script([Act::Status(500)]);
         let rig = Rig::start(&github(&vendor, "wait = \"100ms\"\nquarantine = \"0s\"")).await;
         for _ in 0..2 {
-            let got = rig.send(Method::POST, ISSUES, &JSON, r#"{"title":"t"}"#).await;
+            let got = rig.passing(rig.send(Method::POST, ISSUES, &JSON, r#"{"title":"t"}"#)).await;
             assert_eq!((got.status, vendor.effects()), (StatusCode::FAILED_DEPENDENCY, 1), "{answer:.60}");
         }
     }
@@ -101,10 +108,10 @@ async fn a_rule_can_say_when_a_list_is_whole() {
         vendor.script([Act::Refuse(500, "")]);
         let probe =
             format!("probe = {{ get = \"{{path}}\", found = \"$[?@.text == {{body.text}}]\"{more} }}");
-        let wait = if is_whole { "30s" } else { "100ms" };
-        let config = plain(&vendor, &format!("wait = \"{wait}\"\nquarantine = \"0s\"\n{probe}"));
+        let config = plain(&vendor, &format!("wait = \"10s\"\nquarantine = \"0s\"\n{probe}"));
         let rig = Rig::start(&config).await;
-        let got = rig.send(Method::POST, "/gw/api/notes", &JSON, r#"{"text":"mine"}"#).await;
+        let sent = rig.send(Method::POST, "/gw/api/notes", &JSON, r#"{"text":"mine"}"#);
+        let got = if is_whole { sent.await } else { rig.passing(sent).await };
         let expected = if is_whole { (StatusCode::OK, 2) } else { (StatusCode::FAILED_DEPENDENCY, 1) };
         assert_eq!((got.status, vendor.posts().len()), expected, "{more}");
     }
@@ -140,16 +147,11 @@ async fn a_part_of_a_list_does_not_prove_that_there_is_none() {
         vendor.script([Act::Status(500)]);
         let rig = Rig::start(&notes(&vendor, found, query)).await;
         for _ in 0..2 {
-            let got = rig.send(Method::POST, "/gw/api/notes", &JSON, r#"{"text":"mine"}"#).await;
+            let got = rig.passing(rig.send(Method::POST, "/gw/api/notes", &JSON, r#"{"text":"mine"}"#)).await;
             let seen = (got.status, vendor.effects());
             assert_eq!(seen, (StatusCode::FAILED_DEPENDENCY, 1), "{query} {status} {headers} {body}");
         }
     }
-}
-
-fn onceward_clock_ms() -> i64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
-    i64::try_from(since.as_millis()).unwrap()
 }
 
 #[tokio::test]
@@ -168,14 +170,11 @@ async fn a_success_is_checked_until_it_is_confirmed_or_refuted() {
         let retry = rig.send(Method::POST, "/gw/api/v1/refunds", &key, "1").await;
         assert_eq!(retry.header("once-verified"), Some("pending"));
         vendor.on_get("/v1/refunds/obj_1", 200, &format!("{{\"status\":\"{end}\"}}"));
-        let mut last = retry;
-        for _ in 0..100 {
-            last = rig.send(Method::POST, "/gw/api/v1/refunds", &key, "1").await;
-            if last.header("once-verified") != Some("pending") {
-                break;
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+        let last = found("it is checked", async || {
+            let got = rig.send(Method::POST, "/gw/api/v1/refunds", &key, "1").await;
+            (got.header("once-verified") != Some("pending")).then_some(got)
+        })
+        .await;
         assert_eq!((last.status, last.header("once-verified").unwrap_or("")), (status, expected));
         if end == "failed" {
             assert_eq!(last.json()["code"], "UNVERIFIED");
@@ -219,16 +218,13 @@ async fn a_check_that_was_interrupted_is_resumed_when_a_server_starts() {
             secret.display()
         );
         let _next = rig.beside_with(&plain(&vendor, &verify)).await;
-        let mut found = None;
-        for _ in 0..300 {
-            let record = &rig.operations().await[0];
-            found = record.outcome.as_ref().and_then(|outcome| outcome.verified);
-            if found != Some(Verification::Pending) {
-                break;
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-        assert_eq!((found, vendor.posts().len()), (Some(expected), 1), "no client asked again");
+        let verified = found("it is checked", async || {
+            let record = rig.operations().await.remove(0);
+            let verified = record.outcome.as_ref().and_then(|outcome| outcome.verified);
+            verified.filter(|verified| *verified != Verification::Pending)
+        })
+        .await;
+        assert_eq!((verified, vendor.posts().len()), (expected, 1), "no client asked again");
         let asked = vendor.seen().into_iter().find(|seen| seen.method == "GET").unwrap();
         assert_eq!(asked.header("authorization"), Some("Bearer server"), "the caller's is not stored");
     }

@@ -1,21 +1,25 @@
 //! A gateway on a ledger of its own, and a client.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use hyper::header::HeaderName;
 use hyper::{HeaderMap, Method, StatusCode};
 use onceward::{Filter, Policy, Record, State, Store};
+use onceward_harness::Stepped;
 use onceward_http::client::{Connection, Remote, full};
 use onceward_http::{App, Config};
 use tempfile::TempDir;
-use tokio::net::TcpListener;
+use tokio::io::AsyncWriteExt;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
-/// A running gateway.
+use crate::common::until;
+
+/// A running gateway. Its clock stands still until the test steps it.
 pub(crate) struct Rig {
+    pub(crate) clock: Arc<Stepped>,
     pub(crate) url: String,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) folder: Arc<TempDir>,
@@ -44,13 +48,13 @@ impl Got {
 impl Rig {
     /// A gateway with this configuration, on a new ledger.
     pub(crate) async fn start(config: &str) -> Self {
-        Self::on(Arc::new(tempfile::tempdir().unwrap()), config).await
+        Self::on(Arc::new(tempfile::tempdir().unwrap()), config, Stepped::new()).await
     }
 
-    async fn on(folder: Arc<TempDir>, config: &str) -> Self {
+    async fn on(folder: Arc<TempDir>, config: &str, clock: Arc<Stepped>) -> Self {
         let url = format!("sqlite:{}", folder.path().join("ledger.db").display());
         let store = onceward_store::StoreUrl::parse(&url).unwrap();
-        let store: Arc<dyn Store> = store.open(onceward_store::IfMissing::Create).unwrap();
+        let store = clock.on(store.open(onceward_store::IfMissing::Create).unwrap());
         let policy = Policy::parse(config).unwrap();
         let app = App::new(Arc::clone(&store), Config::from_policy(&policy).unwrap()).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -58,23 +62,23 @@ impl Rig {
         let server = tokio::spawn(async move {
             onceward_http::serve(listener, app, std::future::pending()).await.unwrap();
         });
-        Self { url, store, folder, config: config.to_owned(), server }
+        Self { clock, url, store, folder, config: config.to_owned(), server }
     }
 
     /// One more gateway on the same ledger.
     pub(crate) async fn beside(&self) -> Self {
-        Self::on(Arc::clone(&self.folder), &self.config).await
+        Self::on(Arc::clone(&self.folder), &self.config, Arc::clone(&self.clock)).await
     }
 
     /// One more gateway on the same ledger, with another configuration.
     pub(crate) async fn beside_with(&self, config: &str) -> Self {
-        Self::on(Arc::clone(&self.folder), config).await
+        Self::on(Arc::clone(&self.folder), config, Arc::clone(&self.clock)).await
     }
 
     /// The same ledger with another gateway process's worth of state.
     pub(crate) async fn restarted(self) -> Self {
         self.server.abort();
-        Self::on(Arc::clone(&self.folder), &self.config).await
+        Self::on(Arc::clone(&self.folder), &self.config, Arc::clone(&self.clock)).await
     }
 
     pub(crate) async fn send(&self, method: Method, path: &str, headers: &[(&str, &str)], body: &str) -> Got {
@@ -101,14 +105,34 @@ impl Rig {
 
     /// Waits until every operation that is done was delivered.
     pub(crate) async fn delivered(&self) {
-        for _ in 0..500 {
+        until("every answer is noted as delivered", async || {
             let all = self.operations().await;
-            if all.iter().all(|record| record.state != State::Done || record.detail.delivered_ms.is_some()) {
-                return;
-            }
-            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-        }
-        panic!("an answer was not noted as delivered");
+            all.iter().all(|record| record.state != State::Done || record.detail.delivered_ms.is_some())
+        })
+        .await;
+    }
+
+    /// How many keys and notes are recorded beside the operations.
+    pub(crate) async fn aliases(&self) -> usize {
+        let all = self.store.list(&Filter { limit: 1_000, ..Filter::default() }).await.unwrap();
+        all.iter().filter(|listed| listed.record.is_alias()).count()
+    }
+
+    /// The same while time passes, a tenth of a second at a time.
+    pub(crate) async fn passing<T>(&self, future: impl Future<Output = T>) -> T {
+        self.clock.run(100, future).await
+    }
+
+    /// A client of HTTP/1.1 that has sent a `POST` and waits. Dropping it closes the connection at once.
+    pub(crate) async fn waiting(&self, path: &str, headers: &str, body: &str) -> TcpStream {
+        let address = self.url.strip_prefix("http://").unwrap();
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let length = body.len();
+        let request = format!(
+            "POST {path} HTTP/1.1\r\nhost: {address}\r\n{headers}content-length: {length}\r\n\r\n{body}"
+        );
+        stream.write_all(request.as_bytes()).await.unwrap();
+        stream
     }
 }
 
@@ -134,15 +158,4 @@ pub(crate) async fn request(
     let (head, body) = response.into_parts();
     let body = body.collect().await.unwrap().to_bytes();
     Got { status: head.status, headers: head.headers, body }
-}
-
-/// Waits with the patience that a loaded machine needs.
-pub(crate) async fn until(what: &str, holds: impl AsyncFn() -> bool) {
-    for _ in 0..6_000 {
-        if holds().await {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    panic!("it did not happen: {what}");
 }

@@ -4,6 +4,7 @@ use hyper::{Method, StatusCode};
 use onceward::{Ledger, Operation, OperationId, State};
 use serde_json::{Value, json};
 
+use crate::common::until;
 use crate::gateway::rig::{Got, Rig};
 use crate::gateway::vendor::{Act, Seen, Vendor};
 use crate::gateway::{CHARGE, plain, stripe};
@@ -294,15 +295,12 @@ async fn a_compensation_that_is_checked_counts_when_it_is_confirmed_also_after_a
     assert_eq!((got.status, step(&got).0.as_str()), (StatusCode::FAILED_DEPENDENCY, "in_doubt"));
     let rig = rig.restarted().await;
     vendor.on_get("/unpaid/obj_2", 200, "{\"status\":\"succeeded\"}");
-    let begun = std::time::Instant::now();
-    loop {
+    until("it is confirmed", async || {
         let got = rig.post("/gw/api", &[("once-undo", &id)], "").await;
-        if step(&got).0 == "undone" {
-            break;
-        }
-        assert_eq!(step(&got).0, "in_doubt");
-        assert!(begun.elapsed().as_secs() < 60, "{got:?}");
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-    }
+        let step = step(&got).0;
+        assert!(step == "undone" || step == "in_doubt", "{got:?}");
+        step == "undone"
+    })
+    .await;
     assert_eq!(vendor.posts().len(), 2);
 }

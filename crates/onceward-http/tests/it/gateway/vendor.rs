@@ -6,14 +6,17 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+
+use crate::common::until;
 
 /// What the vendor does with the next mutating request.
 #[derive(Debug, Clone)]
 pub(crate) enum Act {
     /// Takes effect and answers.
     Answer,
-    /// Takes effect and answers after a pause.
-    Slow(u64),
+    /// Takes effect and answers when the test opens the gate.
+    Gate,
     /// Takes effect and never answers.
     Hang,
     /// Takes effect and resets the connection.
@@ -65,6 +68,7 @@ struct Memory {
 #[derive(Clone)]
 pub(crate) struct Vendor {
     memory: Arc<Mutex<Memory>>,
+    gate: Arc<Semaphore>,
     pub(crate) url: String,
 }
 
@@ -73,7 +77,7 @@ impl Vendor {
     pub(crate) async fn start(key_header: Option<&'static str>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        let vendor = Self { memory: Arc::default(), url };
+        let vendor = Self { memory: Arc::default(), gate: Arc::new(Semaphore::new(0)), url };
         let shared = vendor.clone();
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
@@ -110,6 +114,16 @@ impl Vendor {
 
     pub(crate) fn seen(&self) -> Vec<Seen> {
         self.memory.lock().unwrap().seen.clone()
+    }
+
+    /// Waits until so many mutating requests have come.
+    pub(crate) async fn has(&self, posts: usize) {
+        until("the vendor gets the request", async || self.posts().len() >= posts).await;
+    }
+
+    /// Answers so many of the requests that wait at the gate, or will.
+    pub(crate) fn open_gate(&self, requests: usize) {
+        self.gate.add_permits(requests);
     }
 
     /// The mutating requests.
@@ -169,8 +183,8 @@ impl Vendor {
         let body = replay.unwrap_or(body);
         match act {
             Act::Answer => answer(stream, 200, &body, marker).await,
-            Act::Slow(ms) => {
-                tokio::time::sleep(Duration::from_millis(ms)).await;
+            Act::Gate => {
+                self.gate.acquire().await.unwrap().forget();
                 answer(stream, 200, &body, marker).await;
             }
             Act::Hang => {

@@ -1,6 +1,7 @@
 //! What is accepted, what is a duplicate, and what is not believed.
 
-use onceward::{ALIAS_NAME, State};
+use onceward::{ALIAS_NAME, Clock, State};
+use onceward_harness::Stepped;
 use onceward_http::inbox::{Outside, Trial, record};
 use serde_json::json;
 
@@ -127,7 +128,7 @@ async fn other_content_under_an_id_that_is_not_signed_is_another_event() {
     assert_eq!(send("guid-4", 3).await, "accepted");
     assert_eq!(send("guid-4", 4).await, "accepted", "the genuine event is not lost");
     assert_eq!(send("guid-3", 3).await, "duplicate");
-    super::rig::until(async || (handler.got().len() == 4).then_some(())).await;
+    rig.until(async || (handler.got().len() == 4).then_some(())).await;
     let mut bodies: Vec<String> =
         handler.got().iter().map(|got| String::from_utf8(got.body.to_vec()).unwrap()).collect();
     bodies.sort();
@@ -153,7 +154,7 @@ async fn an_id_that_is_not_signed_does_not_keep_a_signed_one_out() {
     for again in [&forged, &genuine] {
         assert_eq!(rig.deliver("stripe", again).await.result(), "duplicate");
     }
-    super::rig::until(async || (handler.got().len() == 2).then_some(())).await;
+    rig.until(async || (handler.got().len() == 2).then_some(())).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -172,7 +173,7 @@ async fn contents_that_share_an_id_at_the_same_time_run_once_each() {
             break;
         }
     }
-    super::rig::until(async || {
+    rig.until(async || {
         let events = rig.get("/v1/inbox/github/events?progress=pending").await.json();
         events["events"].as_array().unwrap().is_empty().then_some(())
     })
@@ -220,10 +221,10 @@ async fn a_body_of_paypal_with_an_equal_crc_32_does_not_run_twice() {
     let webhook = trial.config.webhook_id.clone().unwrap();
     let policy =
         format!("[hook.paypal]\nwebhook_id = \"{webhook}\"\n[hook.paypal.handler.app]\nurl = \"{url}\"\n");
-    let now_ms = i64::try_from(std::time::UNIX_EPOCH.elapsed().unwrap().as_millis()).unwrap();
-    let store = std::sync::Arc::new(onceward::MemoryStore::new(onceward::ManualClock::at(now_ms)));
+    let clock = Stepped::new();
+    let (now_ms, store) = (clock.now_ms(), std::sync::Arc::new(onceward::MemoryStore::new(clock.clone())));
     let outside = Outside::default().certificates(trial.clone());
-    let rig = Rig::with(store, &policy, outside).await;
+    let rig = Rig::with(clock, store, &policy, outside).await;
     let signed = trial.sign(&trial.source.sample("https://example.com/hooks", 1, now_ms).unwrap()).unwrap();
     let first = rig.deliver("paypal", &signed).await;
     assert_eq!(first.result(), "accepted", "{}", first.text);
@@ -234,7 +235,7 @@ async fn a_body_of_paypal_with_an_equal_crc_32_does_not_run_twice() {
     assert_eq!(crc32fast::hash(&forged.body), crc32fast::hash(&signed.body), "its signature is valid");
     let answer = rig.deliver("paypal", &forged).await;
     assert_ne!(answer.result(), "accepted", "{}", answer.text);
-    super::rig::until(async || (!handler.got().is_empty()).then_some(())).await;
+    rig.until(async || (!handler.got().is_empty()).then_some(())).await;
     rig.deliver("paypal", &forged).await;
     assert_eq!(handler.got().len(), 1);
     assert_eq!(handler.got()[0].body, signed.body);
@@ -270,7 +271,7 @@ async fn many_replays_at_once_run_once() {
     assert_eq!(all.iter().filter(|answer| answer.result() == "accepted").count(), 1);
     let again = futures_util::future::join_all(events.iter().map(|event| rig.deliver("github", event))).await;
     assert!(again.iter().all(|answer| answer.result() == "duplicate"));
-    super::rig::until(async || (!handler.got().is_empty()).then_some(())).await;
+    rig.until(async || (!handler.got().is_empty()).then_some(())).await;
     assert_eq!(handler.got().len(), 1);
 }
 
@@ -360,7 +361,7 @@ async fn a_proxy_with_a_public_name_reaches_only_the_hooks() {
 async fn two_servers_on_one_ledger_are_one_inbox() {
     let (handler, url) = Handler::start(&[]).await;
     let one = Rig::new(&policy("standard", &url)).await;
-    let two = Rig::on(std::sync::Arc::clone(&one.store), &policy("standard", &url)).await;
+    let two = one.beside().await;
     let vendor = Vendor::new("standard");
     for n in 0..20 {
         let event = vendor.event(&format!("msg_{n}"), &json!({ "n": n }));
@@ -420,12 +421,12 @@ async fn a_request_that_may_be_authentic_is_not_called_a_forgery() {
         "[hook.paypal]\nwebhook_id = \"{webhook}\"\n[hook.batch]\npreset = \"stripe\"\nsecrets = [\"$SECRET\"]\n\
          events = \"array\"\n"
     );
-    let now_ms = i64::try_from(std::time::UNIX_EPOCH.elapsed().unwrap().as_millis()).unwrap();
-    let store = std::sync::Arc::new(onceward::MemoryStore::new(onceward::ManualClock::at(now_ms)));
+    let clock = Stepped::new();
+    let (now_ms, store) = (clock.now_ms(), std::sync::Arc::new(onceward::MemoryStore::new(clock.clone())));
     let secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw".to_owned();
     let outside =
         Outside::variables(move |_| Some(secret.clone())).certificates(std::sync::Arc::new(Nowhere));
-    let rig = Rig::with(store, &policy, outside).await;
+    let rig = Rig::with(clock, store, &policy, outside).await;
     let signed = trial.sign(&trial.source.sample("https://example.com/hooks", 1, now_ms).unwrap()).unwrap();
     let answer = rig.deliver("paypal", &signed).await;
     assert_eq!((answer.status, answer.json()["retryable"].as_bool()), (503, Some(true)), "{}", answer.text);

@@ -1,11 +1,10 @@
 //! How events reach their handlers: retries, doubts, dead letters, order, fan-out, restarts.
 
-use std::time::Duration;
-
 use onceward_http::inbox::record::{self, EventData};
 use serde_json::json;
 
-use super::rig::{Handler, Rig, Vendor, until};
+use super::rig::{Handler, Rig, Vendor};
+use crate::common::until;
 
 fn policy(url: &str, more: &str) -> String {
     format!(
@@ -53,9 +52,9 @@ async fn a_doubt_under_a_class_that_was_changed_is_listed_and_lets_later_events_
     let rig = Rig::new(&policy(&url, order).replace("20ms", "1h")).await;
     let vendor = Vendor::new("standard");
     rig.deliver("standard", &vendor.event("msg_1", &json!({"customer": "c"}))).await;
-    until(async || {
+    until("it is in doubt", async || {
         let event = rig.get("/v1/inbox/standard/events/msg_1").await.json();
-        (event["deliveries"][0]["state"] == "in_doubt").then_some(())
+        event["deliveries"][0]["state"] == "in_doubt"
     })
     .await;
     let rig = rig.restarted_with(&policy(&url, &format!("{order}class = \"once\""))).await;
@@ -182,15 +181,16 @@ async fn what_was_acknowledged_is_delivered_after_a_restart() {
 #[tokio::test(flavor = "multi_thread")]
 async fn slow_handlers_do_not_slow_the_answers() {
     let (handler, url) = Handler::start(&[]).await;
-    handler.slow(Duration::from_secs(3));
+    let held = handler.held().await;
     let rig = Rig::new(&policy(&url, "concurrency = 2")).await;
     let vendor = Vendor::new("standard");
     for n in 0..40 {
         let answer = rig.deliver("standard", &vendor.event(&format!("msg_{n}"), &json!({ "n": n }))).await;
         assert_eq!(answer.result(), "accepted");
     }
-    until(async || (!handler.got().is_empty()).then_some(())).await;
-    assert!(handler.got().len() <= 4, "two at a time");
+    until("it gets two", async || handler.got().len() == 2).await;
+    drop(held);
+    rig.until(async || (handler.got().len() == 40).then_some(())).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -198,14 +198,12 @@ async fn a_handler_waits_at_least_as_long_as_it_asked_for() {
     let (handler, url) = Handler::start(&[429, 503]).await;
     handler.asks_for("1");
     let rig = Rig::new(&policy(&url, "")).await;
+    handler.looks_at(&rig.clock);
     rig.deliver("standard", &Vendor::new("standard").event("msg_1", &json!({"n": 1}))).await;
     rig.event_when("standard", "msg_1", "done").await;
-    let got = handler.got();
-    assert_eq!(got.len(), 3);
-    for pair in got.windows(2) {
-        let pause = pair[1].at - pair[0].at;
-        assert!(pause >= Duration::from_millis(990), "the pause was {pause:?}");
-    }
+    let times: Vec<i64> = handler.got().iter().filter_map(|got| got.at_ms).collect();
+    assert_eq!(times.len(), 3);
+    assert!(times.windows(2).all(|pair| pair[1] - pair[0] >= 1_000), "{times:?}");
 }
 
 /// A retry was once forgotten if another handler of the event was not done yet: its end completed the event.
@@ -219,7 +217,8 @@ async fn a_dead_letter_can_be_retried_while_another_handler_is_not_done() {
     rig.deliver("standard", &Vendor::new("standard").event("msg_1", &json!({"n": 1}))).await;
     let path = "/v1/inbox/standard/events/msg_1";
     let first_is = async |state: &str| {
-        until(async || (rig.get(path).await.json()["deliveries"][0]["state"] == state).then_some(())).await;
+        rig.until(async || (rig.get(path).await.json()["deliveries"][0]["state"] == state).then_some(()))
+            .await;
     };
     first_is("failed").await;
     let retried = rig.post(&format!("{path}/retry"), json!({})).await;
@@ -234,13 +233,11 @@ async fn a_dead_letter_can_be_retried_while_another_handler_is_not_done() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_event_that_was_released_during_its_last_delivery_is_not_left_to_the_next_look() {
     let (handler, url) = Handler::start(&[]).await;
-    let now_ms = i64::try_from(std::time::UNIX_EPOCH.elapsed().unwrap().as_millis()).unwrap();
-    let store = std::sync::Arc::new(onceward::MemoryStore::new(onceward::ManualClock::at(now_ms)));
-    let rig = Rig::on(store, &policy(&url, "")).await;
+    let rig = Rig::new(&policy(&url, "")).await;
     let vendor = Vendor::new("standard");
     let held = handler.held().await;
     rig.deliver("standard", &vendor.event("msg_1", &json!({"n": 1}))).await;
-    until(async || (handler.got().len() == 1).then_some(())).await;
+    until("it is delivered", async || handler.got().len() == 1).await;
     // As `once inbox retry` does it from another process, which cannot tell this one.
     let event = record_of(&rig, "msg_1").await;
     let mut data = EventData::read(&event).unwrap();
@@ -248,7 +245,11 @@ async fn an_event_that_was_released_during_its_last_delivery_is_not_left_to_the_
     let released = record::undelivered(&event, &data, event.updated_ms).unwrap();
     rig.store.swap(Some(event.version), released, onceward::WriteMode::Async).await.unwrap();
     drop(held);
-    rig.event_when("standard", "msg_1", "done").await;
+    until("it is done", async || {
+        let event = rig.get("/v1/inbox/standard/events/msg_1").await;
+        event.json()["progress"] == "done"
+    })
+    .await;
     assert_eq!(handler.got().len(), 1, "it was not delivered again");
 }
 
@@ -305,7 +306,7 @@ async fn events_that_several_servers_accept_are_delivered_in_the_order_of_their_
     let (handler, url) = Handler::start(&[]).await;
     let policy = policy(&url, "order = \"/customer\"\n");
     let first = Rig::new(&policy).await;
-    let second = Rig::on(std::sync::Arc::clone(&first.store), &policy).await;
+    let second = first.beside().await;
     let vendor = Vendor::new("standard");
     for n in 0..20 {
         let event = vendor.event(&format!("msg_{n:02}"), &json!({"customer": "c", "n": n}));

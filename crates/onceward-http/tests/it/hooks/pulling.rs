@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::rig::{Rig, Vendor, until};
+use super::rig::{Rig, Vendor};
 
 const POLICY: &str = "[hook.standard]\npreset = \"standard-webhooks\"\nsecrets = [\"$SECRET\"]\n\
                       [hook.standard.handler.app]\npull = true\nbackoff = \"20ms\"\n";
@@ -10,7 +10,7 @@ const POLICY: &str = "[hook.standard]\npreset = \"standard-webhooks\"\nsecrets =
 async fn receive(rig: &Rig, more: Value) -> Vec<Value> {
     let mut request = json!({"wait_ms": 5_000});
     request.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-    let answer = rig.post("/v1/inbox/standard/receive", request).await;
+    let answer = rig.clock.run(20, rig.post("/v1/inbox/standard/receive", request)).await;
     assert_eq!(answer.status, 200, "{}", answer.text);
     answer.json()["events"].as_array().unwrap().clone()
 }
@@ -48,8 +48,8 @@ async fn a_program_fetches_an_event_and_reports_how_it_went() {
 async fn an_event_whose_program_is_gone_is_fetched_again_after_its_lease() {
     let rig = Rig::new(POLICY).await;
     rig.deliver("standard", &Vendor::new("standard").event("msg_1", &json!({"n": 1}))).await;
-    let first = receive(&rig, json!({"lease_ms": 200})).await;
-    let again = until(async || receive(&rig, json!({"wait_ms": 500})).await.pop()).await;
+    let first = receive(&rig, json!({"lease_ms": 10_000})).await;
+    let again = rig.until(async || receive(&rig, json!({"wait_ms": 1_000})).await.pop()).await;
     assert_eq!((first[0]["attempt"].as_i64(), again["attempt"].as_i64()), (Some(1), Some(2)));
     report(&rig, &again, "finish", None).await;
     rig.event_when("standard", "msg_1", "done").await;

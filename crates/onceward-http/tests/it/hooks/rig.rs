@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Bytes;
@@ -10,7 +9,8 @@ use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use http_body_util::BodyExt;
-use onceward::{Filter, Policy, Record, Store};
+use onceward::{Clock, Filter, Policy, Record, Store};
+use onceward_harness::Stepped;
 use onceward_http::client::{Connection, Remote, full};
 use onceward_http::inbox::{Outside, Signed, Source};
 use onceward_http::{App, Config};
@@ -19,11 +19,14 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
+use crate::common::found;
+
 /// The secret of all sources, in the form of each.
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
-/// A running server.
+/// A running server. Its clock stands still, except while the test waits for an event: see [`Rig::until`].
 pub(crate) struct Rig {
+    pub(crate) clock: Arc<Stepped>,
     pub(crate) store: Arc<dyn Store>,
     base: String,
     policy: String,
@@ -51,19 +54,23 @@ impl Answer {
 
 impl Rig {
     pub(crate) async fn new(policy: &str) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let store = open(&folder);
-        let mut rig = Self::on(store, policy).await;
+        let (folder, clock) = (tempfile::tempdir().unwrap(), Stepped::new());
+        let mut rig = Self::on(Arc::clone(&clock), open(&folder, &clock), policy).await;
         rig.folder = Some(folder);
         rig
     }
 
-    /// A server on a store that others may use as well.
-    pub(crate) async fn on(store: Arc<dyn Store>, policy: &str) -> Self {
-        Self::with(store, policy, Outside::variables(|_| Some(SECRET.to_owned()))).await
+    /// A server on a store with this clock, which others may use as well.
+    pub(crate) async fn on(clock: Arc<Stepped>, store: Arc<dyn Store>, policy: &str) -> Self {
+        Self::with(clock, store, policy, Outside::variables(|_| Some(SECRET.to_owned()))).await
     }
 
-    pub(crate) async fn with(store: Arc<dyn Store>, policy: &str, outside: Outside) -> Self {
+    pub(crate) async fn with(
+        clock: Arc<Stepped>,
+        store: Arc<dyn Store>,
+        policy: &str,
+        outside: Outside,
+    ) -> Self {
         let mut config = Config::from_policy(&Policy::parse(policy).unwrap()).unwrap();
         config.outside = outside;
         let app = App::new(Arc::clone(&store), config).unwrap();
@@ -74,7 +81,7 @@ impl Rig {
             onceward_http::serve(listener, app, async { drop(stopped.await) }).await.unwrap();
         });
         let (stop, server) = (Some(stop), Some(server));
-        Self { store, base, policy: policy.to_owned(), folder: None, stop, server }
+        Self { clock, store, base, policy: policy.to_owned(), folder: None, stop, server }
     }
 
     /// Ends the server and starts another one on the same file.
@@ -86,9 +93,9 @@ impl Rig {
     /// The same with another configuration.
     pub(crate) async fn restarted_with(mut self, policy: &str) -> Self {
         self.end().await;
-        let folder = self.folder.take().unwrap();
+        let (folder, clock) = (self.folder.take().unwrap(), Arc::clone(&self.clock));
         drop(self);
-        let mut next = Self::on(open(&folder), policy).await;
+        let mut next = Self::on(Arc::clone(&clock), open(&folder, &clock), policy).await;
         next.folder = Some(folder);
         next
     }
@@ -155,10 +162,20 @@ impl Rig {
         self.send(Method::POST, path, headers, body.to_string().into_bytes()).await
     }
 
+    /// One more server on the same ledger.
+    pub(crate) async fn beside(&self) -> Self {
+        Self::on(Arc::clone(&self.clock), Arc::clone(&self.store), &self.policy).await
+    }
+
+    /// Waits until there is a value, while time passes: four times as fast as it does outside.
+    pub(crate) async fn until<T>(&self, look: impl AsyncFnMut() -> Option<T>) -> T {
+        self.clock.run(20, found("what the test waits for", look)).await
+    }
+
     /// The event, when it has come so far.
     pub(crate) async fn event_when(&self, source: &str, key: &str, progress: &str) -> Value {
         let path = format!("/v1/inbox/{source}/events/{key}");
-        until(async || {
+        self.until(async || {
             let event = self.get(&path).await;
             (event.status == 200).then(|| event.json()).filter(|event| event["progress"] == progress)
         })
@@ -172,20 +189,9 @@ impl Rig {
     }
 }
 
-fn open(folder: &tempfile::TempDir) -> Arc<dyn Store> {
-    onceward_store::open(&format!("sqlite:{}", folder.path().join("once.db").display())).unwrap()
-}
-
-/// Waits until there is a value.
-pub(crate) async fn until<T>(mut look: impl AsyncFnMut() -> Option<T>) -> T {
-    let patience = Instant::now() + Duration::from_secs(60);
-    loop {
-        if let Some(found) = look().await {
-            return found;
-        }
-        assert!(Instant::now() < patience, "it did not happen");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+fn open(folder: &tempfile::TempDir, clock: &Arc<Stepped>) -> Arc<dyn Store> {
+    let url = format!("sqlite:{}", folder.path().join("once.db").display());
+    clock.on(onceward_store::open(&url).unwrap())
 }
 
 /// The preset of a source of these tests.
@@ -213,8 +219,7 @@ impl Vendor {
 
     /// An event with this id and content.
     pub(crate) fn event(&self, id: &str, body: &Value) -> Signed {
-        let now_ms = i64::try_from(std::time::UNIX_EPOCH.elapsed().unwrap().as_millis()).unwrap();
-        let mut sample = self.source.sample("https://example.com/hooks", 1, now_ms).unwrap();
+        let mut sample = self.source.sample("https://example.com/hooks", 1, Stepped::new().now_ms()).unwrap();
         sample.id = id.to_owned();
         sample.body = body.to_string().into();
         for (name, value) in self.headers {
@@ -232,7 +237,8 @@ impl Vendor {
 pub(crate) struct Got {
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
-    pub(crate) at: Instant,
+    /// When it came, on the clock that the handler was given.
+    pub(crate) at_ms: Option<i64>,
 }
 
 impl Got {
@@ -246,7 +252,7 @@ impl Got {
 pub(crate) struct Handler {
     got: Arc<Mutex<Vec<Got>>>,
     answers: Arc<Mutex<VecDeque<u16>>>,
-    delay: Arc<Mutex<Duration>>,
+    clock: Arc<Mutex<Option<Arc<Stepped>>>>,
     /// It answers when this is free.
     gate: Arc<tokio::sync::RwLock<()>>,
     /// The pause that it asks for when it refuses.
@@ -273,8 +279,9 @@ impl Handler {
         handler
     }
 
-    pub(crate) fn slow(&self, delay: Duration) {
-        *self.delay.lock().unwrap() = delay;
+    /// It notes on this clock when events come.
+    pub(crate) fn looks_at(&self, clock: &Arc<Stepped>) {
+        *self.clock.lock().unwrap() = Some(Arc::clone(clock));
     }
 
     /// It answers nothing while this is held.
@@ -317,9 +324,8 @@ async fn take(
         let (status, text) = handler.told.lock().unwrap().pop_front().unwrap_or((503, ""));
         return (StatusCode::from_u16(status).unwrap(), text).into_response();
     }
-    handler.got.lock().unwrap().push(Got { headers, body, at: Instant::now() });
-    let delay = *handler.delay.lock().unwrap();
-    tokio::time::sleep(delay).await;
+    let at_ms = handler.clock.lock().unwrap().as_ref().map(|clock| clock.now_ms());
+    handler.got.lock().unwrap().push(Got { headers, body, at_ms });
     drop(handler.gate.read().await);
     if let Some((status, text)) = handler.says.lock().unwrap().pop_front() {
         let kind = [("content-type", "application/json")];

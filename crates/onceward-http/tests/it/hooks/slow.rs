@@ -1,22 +1,24 @@
 //! A ledger that is slow: nothing is acknowledged before it is durable, and the sender gets an answer in time.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
 use onceward::{
     Barrier, Begin, Clock, Counts, Filter, Identity, Inherit, Listed, Liveness, LivenessSource, OperationId,
     Owner, OwnerLock, Record, Store, StoreError, Swap, WriteMode,
 };
+use onceward_harness::Stepped;
 use serde_json::json;
 
 use super::rig::{Handler, Rig, Vendor};
+use crate::common::until;
 
-/// A store whose writes take some time.
+/// A store whose writes wait, while it is slow, until its gate is free.
 struct Slow {
     inner: Arc<dyn Store>,
-    write_ms: AtomicU64,
+    is_slow: AtomicBool,
+    gate: tokio::sync::RwLock<()>,
 }
 
 #[async_trait]
@@ -42,7 +44,9 @@ impl Store for Slow {
     }
 
     async fn swap(&self, expected: Option<u64>, record: Record, mode: WriteMode) -> Result<Swap, StoreError> {
-        tokio::time::sleep(Duration::from_millis(self.write_ms.load(Ordering::Acquire))).await;
+        if self.is_slow.load(Ordering::Acquire) {
+            drop(self.gate.read().await);
+        }
         self.inner.swap(expected, record, mode).await
     }
 
@@ -52,7 +56,9 @@ impl Store for Slow {
         record: Record,
         mode: WriteMode,
     ) -> Result<Begin, StoreError> {
-        tokio::time::sleep(Duration::from_millis(self.write_ms.load(Ordering::Acquire))).await;
+        if self.is_slow.load(Ordering::Acquire) {
+            drop(self.gate.read().await);
+        }
         self.inner.begin(expected, record, mode).await
     }
 
@@ -106,22 +112,26 @@ async fn a_slow_ledger_gets_503_before_the_vendor_gives_up_and_its_event_is_not_
     let (handler, url) = Handler::start(&[]).await;
     let folder = tempfile::tempdir().unwrap();
     let file = format!("sqlite:{}", folder.path().join("once.db").display());
-    let inner = onceward_store::open(&file).unwrap();
-    let slow = Arc::new(Slow { inner, write_ms: AtomicU64::new(20_000) });
+    let clock = Stepped::new();
+    let inner = clock.on(onceward_store::open(&file).unwrap());
+    let slow = Arc::new(Slow { inner, is_slow: AtomicBool::new(true), gate: tokio::sync::RwLock::default() });
     let policy = format!(
         "[hook.standard]\npreset = \"standard-webhooks\"\nsecrets = [\"$SECRET\"]\n[hook.standard.handler.app]\nurl = \
          \"{url}\"\n"
     );
-    let rig = Rig::on(Arc::clone(&slow) as Arc<dyn Store>, &policy).await;
+    let rig = Rig::on(clock, Arc::clone(&slow) as Arc<dyn Store>, &policy).await;
     let event = Vendor::new("standard").event("msg_1", &json!({"n": 1}));
-    let begun = Instant::now();
-    let answer = rig.deliver("standard", &event).await;
+    let held = slow.gate.write().await;
+    let (answer, ()) = tokio::join!(rig.deliver("standard", &event), async {
+        until("it waits for the ledger", async || rig.clock.sleepers(2_500) == 1).await;
+        rig.clock.step(2_500);
+    });
     assert_eq!(answer.status, 503, "{}", answer.text);
-    assert!(begun.elapsed() < Duration::from_secs(15), "it did not wait for the ledger");
     assert!(rig.records().await.is_empty(), "it is not durable yet");
-    slow.write_ms.store(0, Ordering::Release);
+    slow.is_slow.store(false, Ordering::Release);
     let again = rig.deliver("standard", &event).await;
     assert_eq!((again.status, again.result()), (200, "accepted"), "{}", again.text);
+    drop(held);
     rig.event_when("standard", "msg_1", "done").await;
     assert_eq!(handler.got().len(), 1);
 }

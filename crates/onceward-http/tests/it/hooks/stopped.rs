@@ -3,7 +3,7 @@
 use onceward::{Error, Ledger, OperationId};
 use serde_json::json;
 
-use super::rig::{Handler, Rig, Vendor, until};
+use super::rig::{Handler, Rig, Vendor};
 
 const SCOPE: &str = "hooks~standard";
 
@@ -26,11 +26,12 @@ async fn a_stop_cancels_no_event_and_what_was_acknowledged_is_delivered_after_it
     };
     assert_eq!(send(&rig, "msg_1").await, "accepted");
     // The first attempt was refused, and the event waits for the next one; the program has not fetched it yet.
-    let failed = until(async || {
-        let event = rig.event_when("standard", "msg_1", "pending").await;
-        (event["deliveries"][0]["state"] == "failed").then_some(event)
-    })
-    .await;
+    let failed = rig
+        .until(async || {
+            let event = rig.event_when("standard", "msg_1", "pending").await;
+            (event["deliveries"][0]["state"] == "failed").then_some(event)
+        })
+        .await;
     let ledger = Ledger::new(rig.store.clone());
     let stopped = ledger.stop(SCOPE, None).await.unwrap();
     assert!(stopped.cancelled.is_empty(), "{:?}", stopped.cancelled);
@@ -56,11 +57,12 @@ async fn a_stop_cancels_no_event_and_what_was_acknowledged_is_delivered_after_it
     assert_eq!(handler.got().len(), before, "nothing is delivered while the source is stopped");
     ledger_of(&rig).resume(SCOPE).await.unwrap();
     for _ in 0..2 {
-        let fetched = until(async || {
-            let answer = rig.post("/v1/inbox/standard/receive", json!({"wait_ms": 1_000})).await.json();
-            answer["events"].get(0).cloned()
-        })
-        .await;
+        let fetched = rig
+            .until(async || {
+                let answer = rig.post("/v1/inbox/standard/receive", json!({"wait_ms": 1_000})).await.json();
+                answer["events"].get(0).cloned()
+            })
+            .await;
         let path = format!("/v1/operations/{}/finish", fetched["operation"].as_str().unwrap());
         let report = json!({"attempt": fetched["attempt"], "token": fetched["token"]});
         assert_eq!(rig.post(&path, report).await.status, 200);

@@ -30,7 +30,7 @@ async fn a_tenant_sees_only_its_own_events() {
         headers.insert("authorization", HeaderValue::try_from(format!("Bearer {token}")).unwrap());
         rig.send(Method::GET, path, headers, Vec::new()).await
     };
-    super::rig::until(async || (handler.got().len() == 2).then_some(())).await;
+    rig.until(async || (handler.got().len() == 2).then_some(())).await;
     assert_ne!(handler.got()[0].header("idempotency-key"), handler.got()[1].header("idempotency-key"));
     let own = get(&acme, "/v1/inbox/orders/events/msg_1").await;
     assert_eq!(own.json()["source"], "orders", "{}", own.text);

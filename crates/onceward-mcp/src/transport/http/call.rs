@@ -26,6 +26,7 @@ use crate::wire::message::{Head, Id, cancelled};
 use crate::wire::raw::{self, Object};
 use crate::wire::tool_call::ToolCall;
 use onceward_http::events::Event;
+use onceward_http::time;
 
 /// How long a client has to resume a stream that the server ended early, before the proxy does.
 const RESUME_PATIENCE: Duration = Duration::from_secs(15);
@@ -166,9 +167,10 @@ impl HttpTransport {
     /// Waits for the answer on a stream that the client resumes, and resumes the stream itself after a while.
     async fn resume_or_wait(&self, mut expected: Expected<'_>, last: String) -> ServerReply {
         let patience = async {
-            let begun = tokio::time::Instant::now();
-            while begun.elapsed() < RESUME_PATIENCE && !self.waiter.is_gone() {
-                tokio::time::sleep(RESUME_PAUSE).await;
+            let clock = self.gate.state.ledger.clock();
+            let until_ms = time::after(clock, RESUME_PATIENCE);
+            while clock.now_ms() < until_ms && !self.waiter.is_gone() {
+                time::sleep(clock, RESUME_PAUSE).await;
             }
             self.resume(last).await
         };
@@ -204,7 +206,7 @@ impl HttpTransport {
                 return ServerReply::Answer(event.data().unwrap_or_default().to_vec());
             }
             last = newer.unwrap_or_default();
-            tokio::time::sleep(RESUME_PAUSE).await;
+            time::sleep(self.gate.state.ledger.clock(), RESUME_PAUSE).await;
         }
         over("its stream was resumed too often")
     }

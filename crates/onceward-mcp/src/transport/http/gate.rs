@@ -97,7 +97,8 @@ impl Gate {
 
     /// Notes the status with which the server answered that request.
     pub(crate) fn answered(&self, head: &Parts, status: StatusCode) {
-        self.principals.answered(&head.headers, &self.callers.of(head), status);
+        let now_ms = self.state.ledger.clock_ms();
+        self.principals.answered(&head.headers, &self.callers.of(head), status, now_ms);
     }
 
     /// Waits for the calls in flight, as long as the options allow.

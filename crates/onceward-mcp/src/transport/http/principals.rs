@@ -6,8 +6,6 @@
 //! server verifies its tokens, the same issuer and subject are enough, too. The server is asked before the ledger
 //! answers. It is also asked before a stored result is given to credentials that it has not accepted for a while.
 
-use std::time::{Duration, Instant};
-
 use data_encoding::BASE64URL_NOPAD;
 use hyper::http::request::Parts;
 use hyper::http::response;
@@ -30,7 +28,7 @@ use crate::wire::tool_call::ToolCall;
 /// The most callers that are remembered. A forgotten caller is another principal with its next token.
 const CALLERS: usize = 10_000;
 /// How long credentials that the server accepted are trusted without asking again.
-const VOUCHED: Duration = Duration::from_secs(60);
+const VOUCHED_MS: i64 = 60_000;
 
 /// Maps sessions, subjects and renewed tokens to principals.
 pub(crate) struct Principals {
@@ -38,7 +36,7 @@ pub(crate) struct Principals {
     behind: Cache<String, String>,
     renewed: Cache<String, String>,
     /// When the server last accepted these credentials.
-    vouched: Cache<String, Instant>,
+    vouched: Cache<String, i64>,
 }
 
 /// The server's reaction to credentials.
@@ -67,12 +65,12 @@ impl Principals {
     }
 
     /// Notes the status with which the server answered a request of that caller.
-    pub(crate) fn answered(&self, headers: &HeaderMap, shown: &Caller, status: StatusCode) {
+    pub(crate) fn answered(&self, headers: &HeaderMap, shown: &Caller, status: StatusCode, now_ms: i64) {
         let Some(principal) = &shown.principal else { return };
         if is_denial(status) {
             self.vouched.remove(principal);
         } else if status.is_success() {
-            self.vouched.insert(principal.clone(), Instant::now());
+            self.vouched.insert(principal.clone(), now_ms);
             let known = self.known(shown.clone()).principal.unwrap_or_default();
             for name in self.names(headers, shown) {
                 if self.behind.get(&name).is_none() {
@@ -82,8 +80,8 @@ impl Principals {
         }
     }
 
-    fn is_vouched(&self, principal: &String) -> bool {
-        self.vouched.get(principal).is_some_and(|since| since.elapsed() < VOUCHED)
+    fn is_vouched(&self, principal: &String, now_ms: i64) -> bool {
+        self.vouched.get(principal).is_some_and(|since_ms| now_ms - since_ms < VOUCHED_MS)
     }
 
     /// The principal that a caller with an unknown token may be.
@@ -136,8 +134,8 @@ impl Gate {
 
     /// The server's refusal of the credentials of a call that the ledger would answer, if it refuses them.
     pub(crate) async fn denial(&self, head: &Parts, call: &ToolCall) -> Option<response::Parts> {
-        let shown = self.callers.of(head);
-        if shown.principal.as_ref().is_none_or(|principal| self.principals.is_vouched(principal)) {
+        let (shown, now_ms) = (self.callers.of(head), self.state.ledger.clock_ms());
+        if shown.principal.as_ref().is_none_or(|principal| self.principals.is_vouched(principal, now_ms)) {
             return None;
         }
         match self.check_credentials(head, call, &shown).await {
@@ -162,7 +160,7 @@ impl Gate {
         let Ok(response) = self.remote.send(request, Connection::Kept).await else {
             return CredentialCheck::Unclear;
         };
-        self.principals.answered(&head.headers, shown, response.status());
+        self.principals.answered(&head.headers, shown, response.status(), self.state.ledger.clock_ms());
         if is_denial(response.status()) {
             let mut denial = reply::message(response.status());
             let challenges = response.headers().get_all(header::WWW_AUTHENTICATE);
@@ -219,13 +217,13 @@ mod tests {
             let principals = Principals::new(renewal);
             let renewed = headers("a", 2);
             assert_eq!(principals.candidate(&renewed, &caller(None, "p2")), None, "nothing is known yet");
-            principals.answered(&headers("a", 1), &caller(None, "p1"), StatusCode::OK);
+            principals.answered(&headers("a", 1), &caller(None, "p1"), StatusCode::OK, 0);
             let by_subject = (renewal == Renewal::SessionOrSubject).then_some("p1");
             assert_eq!(principals.candidate(&renewed, &caller(None, "p2")).as_deref(), by_subject);
             assert_eq!(principals.candidate(&headers("b", 2), &caller(None, "p2")), None);
             assert_eq!(principals.candidate(&none, &caller(Some("s"), "p2")), None);
-            principals.answered(&none, &caller(Some("s"), "p5"), StatusCode::UNAUTHORIZED);
-            principals.answered(&none, &caller(Some("s"), "p3"), StatusCode::ACCEPTED);
+            principals.answered(&none, &caller(Some("s"), "p5"), StatusCode::UNAUTHORIZED, 0);
+            principals.answered(&none, &caller(Some("s"), "p3"), StatusCode::ACCEPTED, 0);
             assert_eq!(principals.candidate(&none, &caller(Some("s"), "p4")).as_deref(), Some("p3"));
             assert_eq!(principals.candidate(&none, &caller(Some("s"), "p3")), None);
         }
@@ -235,13 +233,14 @@ mod tests {
     fn credentials_are_trusted_until_the_server_denies_them() {
         let principals = Principals::new(Renewal::Session);
         let caller = Caller { session: None, principal: Some("p".to_owned()) };
-        let is_vouched = || principals.is_vouched(&"p".to_owned());
-        assert!(!is_vouched());
-        principals.answered(&HeaderMap::new(), &caller, StatusCode::OK);
-        assert!(is_vouched());
-        principals.answered(&HeaderMap::new(), &caller, StatusCode::BAD_GATEWAY);
-        assert!(is_vouched());
-        principals.answered(&HeaderMap::new(), &caller, StatusCode::FORBIDDEN);
-        assert!(!is_vouched());
+        let is_vouched = |now_ms| principals.is_vouched(&"p".to_owned(), now_ms);
+        let answered = |status| principals.answered(&HeaderMap::new(), &caller, status, 1_000);
+        assert!(!is_vouched(1_000));
+        answered(StatusCode::OK);
+        assert!(is_vouched(60_999) && !is_vouched(61_000), "for a minute");
+        answered(StatusCode::BAD_GATEWAY);
+        assert!(is_vouched(1_000));
+        answered(StatusCode::FORBIDDEN);
+        assert!(!is_vouched(1_000));
     }
 }
