@@ -81,11 +81,11 @@ class Session:
         """Stops everything at once. Threads may wait for processes, so they are not asked."""
         for number_ in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number_, signal.SIG_IGN)
-        while found := _descendants():
+        while found := descendants():
             _kill(found)
             time.sleep(0.01)
         shutil.rmtree(self.work, ignore_errors=True)
-        _kill(_descendants())
+        _kill(descendants())
         os._exit(128 + number)
 
     def add(self, row):
@@ -107,7 +107,7 @@ class Session:
             traceback.print_exc()
             self.add(Row(self.name, "the rig broke", f"{kind.__name__}: {error}"[:300], False))
         end = time.monotonic() + ENDING_S
-        while (left := _descendants()) and time.monotonic() < end:
+        while (left := descendants()) and time.monotonic() < end:
             time.sleep(0.02)
         for pid in left:
             self.add(Row(self.name, "a process is left behind", f"{pid} {_command(pid)}", False))
@@ -122,16 +122,19 @@ class Session:
         return 0 if self.rows and all(row.holds for row in self.rows) else 1
 
 
-def main(doc, rigs, programs=("once",), versions=None, add=None, jobs=1):
-    """Runs the rigs that the command line names."""
+def main(doc, rigs, programs=("once",), versions=None, add=None, jobs=1, cache=None, prepare=None):
+    """Runs the rigs that the command line names. `prepare` gets the names of the parts that are installed."""
     parser = options_of(doc, programs, add)
     parser.add_argument("--only", action="append", choices=rigs, help="this rig; may be given again")
     options = parsed(parser, programs)
     name = Path(sys.argv[0]).resolve().parent.name
-    cache = target() / name
+    cache = cache or target() / name
     chosen = options.only or [each for each, rig in rigs.items() if rig.quick or not options.quick]
+    parts = list(dict.fromkeys(part for each in chosen for part in rigs[each].needs(options.quick)))
     if versions:
-        install(cache, versions, dict.fromkeys(part for each in chosen for part in rigs[each].needs(options.quick)))
+        install(cache, versions, parts)
+    if prepare:
+        prepare(cache, parts, options)
     if options.install:
         return 0
     with Session(name, options, cache) as session:
@@ -173,7 +176,7 @@ def target():
     return Path(os.environ.get("CARGO_TARGET_DIR", Path(__file__).resolve().parents[2] / "target")).resolve()
 
 
-def _descendants():
+def descendants():
     """All processes that this one has started, and theirs, that have not ended."""
     parents, states = {}, {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
