@@ -15,14 +15,13 @@ import re
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
 import serve
 from serve import HOST, folder_in, free_port, port_of, private, running, wait_for
 
-sys.path.append(str(Path(__file__).parents[1] / "tests/models"))
+sys.path += [str(Path(__file__).parents[1] / folder) for folder in ("tests", "tests/models")]
 
 DOCUMENT = '{"model":"m","messages":[{"role":"user","content":"%s"}]}'
 STREAM = '{"model":"m","stream":true,"messages":[{"role":"user","content":"%s"}]}'
@@ -94,7 +93,7 @@ def peer(name):
     def start(options, model):
         from peers import PEERS
 
-        with tempfile.TemporaryDirectory(dir=options.dir) as work, PEERS[name](options.cache, Path(work), model) as at:
+        with PEERS[name](options.cache, model) as at:
             yield *at, None
 
     return start
@@ -278,7 +277,7 @@ def main():
     options.cache = options.cache.resolve()
     names = [name for name in CANDIDATES if options.peers == "yes" or name not in PEERS]
     if options.peers == "yes":
-        from shared import install
+        from kit import install
 
         install(options.cache, Path(__file__).parents[1] / "tests/models/versions.toml")
     measured, started = [], {}

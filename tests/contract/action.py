@@ -31,7 +31,7 @@ def act(folder: Path) -> dict:
     return {"id": 1}
 
 
-def wait_for(file: Path, seconds: float = 120) -> None:
+def wait_for(file: Path, seconds: float = 600) -> None:
     end = time.monotonic() + seconds
     while not file.exists():
         if time.monotonic() > end:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import resource
 import sqlite3
 import subprocess
 import sys
-import time
 from contextlib import closing
 from pathlib import Path
 
+import kit
+
 HERE = Path(__file__).resolve().parent
-PATIENCE = 120
+PATIENCE = kit.processes.PATIENCE
 NOBODY = "op_" + "a" * 32
 # What makes the shop do that (`SHOP_TROUBLE`).
 TROUBLE = {"lose": "lost-reply", "stall": "stall", "hold": "stall"}
@@ -34,7 +34,6 @@ class Surface:
         self.held: subprocess.Popen | None = None
         # Whether the disk of the program under test is to be full at some point.
         self.fills = False
-        folder.mkdir(parents=True)
 
     def call(self, call: dict, dry: bool = False) -> tuple[dict, int | None]:
         """Makes a call and gives its answer, and what the program exited with."""
@@ -43,7 +42,7 @@ class Surface:
     def hold(self, call: dict) -> None:
         """Makes a call that runs until it is released."""
         self.held = self.start(call, False)
-        until("the call is running", lambda: self.state() == "running" and self.is_held())
+        kit.until("the call is running", lambda: self.state() == "running" and self.is_held())
 
     def is_held(self) -> bool:
         return (self.folder / "held").exists()
@@ -57,7 +56,7 @@ class Surface:
         """Makes a call that is done, and whose outcome cannot be written."""
         self.fills = True
         process = self.start({"how": "hold"}, False)
-        until("the action is under way", self.is_held)
+        kit.until("the action is under way", self.is_held)
         fill_disk(process)
         (self.folder / "go").touch()
         return self.finish(process)
@@ -85,12 +84,10 @@ class Surface:
             raise AssertionError(f"no answer, exit {process.returncode}: {out!r} {err!r}") from None
 
     def popen(self, *words: object, **env: str) -> subprocess.Popen:
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("ONCE_", "SHOP_"))}
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        words = [str(word) for word in words]
         # SIGXFSZ stays ignored, as Python has it: a write that is over the limit fails and does not kill.
         pipes["restore_signals"] = not self.fills
-        return subprocess.Popen(words, cwd=self.folder, text=True, env={**inherited, **env}, **pipes)
+        return kit.launch(words, self.folder, env, cwd=self.folder, text=True, **pipes)
 
     def once(self, *words: object) -> dict:
         """A command of `once` about this ledger."""
@@ -307,10 +304,3 @@ SURFACES = {surface.name: surface for surface in (Cli, Clap, Mcp, Python)}
 def fill_disk(process: subprocess.Popen) -> None:
     """Lets every further write to a file fail."""
     resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (0, 0))
-
-
-def until(what: str, holds) -> None:
-    end = time.monotonic() + PATIENCE
-    while not holds():
-        assert time.monotonic() < end, f"it did not become true that {what}"
-        time.sleep(0.02)

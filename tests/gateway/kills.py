@@ -8,36 +8,27 @@ turn, and a client goes to the other one when its gateway does not answer.
 
 import contextlib
 import http.client
-import json
 import random
-import subprocess
-import threading
 import time
 import urllib.parse
 import uuid
+from collections import Counter
 from dataclasses import dataclass, field
 
-from postgres import postgres
-from sdks import Row, free_port, start
+import kit
+from kit.servers import postgres
 from vendor import Vendor
 
 KEYS = ["no key", "same key", "new keys"]
+CLIENTS = 6
 # A lease on PostgreSQL is this long, in the rig: a gateway that was killed is noticed after it.
 LEASE = "1s"
 
 
-def rows(name, once, _cache, work, options):
-    kills = options.kills or (10 if options.short else 60)
-    if name == "kill -9 on PostgreSQL":
-        with postgres() as ledger:
-            yield run(once, work, "stripe", ledger, kills, options.seed, 2)
-        with postgres() as ledger:
-            yield run(once, work, "plain", ledger, kills, options.seed, 2)
-        return
+def rows(name, session):
     for kind in ("stripe", "plain"):
-        folder = work / f"kills-{kind}"
-        folder.mkdir()
-        yield run(once, work, kind, f"sqlite:{folder / 'ledger.db'}", kills, options.seed, 1)
+        with postgres() if "PostgreSQL" in name else contextlib.nullcontext() as ledger:
+            yield run(name, session, kind, ledger)
 
 
 @dataclass
@@ -45,107 +36,77 @@ class World:
     """What clients saw."""
 
     addresses: list
-    stop: threading.Event = field(default_factory=threading.Event)
-    lock: threading.Lock = field(default_factory=threading.Lock)
     answers: dict = field(default_factory=dict)
     """Amount to status and operation."""
     broken: list = field(default_factory=list)
-    """Tries without an answer: the amount, and what the vendor knew of it."""
-    finished: set = field(default_factory=set)
+    """Tries without an answer: what the vendor knew of the payment."""
 
 
-def run(once, work, kind, ledger, kills, seed, gateways):
+def run(name, session, kind, ledger):
     """Clients repeat each payment until it is answered, while gateways are killed again and again."""
-    keyed = kind == "stripe"
-    chance = random.Random(seed)
+    dice, kills = random.Random(session.options.seed), session.options.kills
     with Vendor("stripe", "pause", 10**9) as vendor, contextlib.ExitStack() as ends:
-        if not keyed:
+        if kind == "plain":
             # The same vendor, but it knows no keys.
             vendor.key = lambda *_: None
-        config = work / f"kills-{kind}-{gateways}.toml"
-        config.write_text(
-            f'[upstream.api]\nurl = "{vendor.url}"\npreset = "{"stripe" if keyed else "none"}"\n'
+        config = (
+            f'[upstream.api]\nurl = "{vendor.url}"\npreset = "{"stripe" if kind == "stripe" else "none"}"\n'
             'allow_private = true\nbackoff = "10ms"\nattempts = 500\nwait = "5s"\n'
             f'[operation."api *"]\nlease = "{LEASE}"\n'
         )
-        listens = [f"127.0.0.1:{free_port()}" for _ in range(gateways)]
-        processes = [start(once, work, config, listen, ledger)[0] for listen in listens]
-        ends.callback(lambda: [process.kill() for process in processes])
+        listens = [f"127.0.0.1:{kit.free_port()}" for _ in range(2 if ledger else 1)]
+        gateways = [
+            ends.enter_context(kit.Serve(session.once, config, ledger=ledger, listen=listen)) for listen in listens
+        ]
         world = World(listens)
-        clients = [threading.Thread(target=pay, args=(world, vendor, number)) for number in range(6)]
-        for client in clients:
-            client.start()
-        begun = time.monotonic()
-        for number in range(kills):
-            time.sleep(chance.uniform(0.01, 0.12))
-            at = number % gateways
-            processes[at].kill()
-            processes[at].wait()
-            processes[at] = start(once, work, config, listens[at], ledger)[0]
-        took = time.monotonic() - begun
-        time.sleep(3 if gateways > 1 else 1)
-        world.stop.set()
-        for client in clients:
-            client.join()
-        records = listing(once, work, ledger)
-    return judge(kind, gateways, kills, took, world, vendor, records)
+        clients = [lambda over, number=number: pay(world, vendor, number, over) for number in range(CLIENTS)]
+        victims = {f"gateway {number}": gateway.restart for number, gateway in enumerate(gateways)}
+        toll = kit.torment(victims, clients, dice, lambda: dice.uniform(0.01, 0.12), kills)
+        # Later keys of the same payment are records, too.
+        records = [one for one in gateways[0].ls() if not (one.get("reason") or "").startswith("another key")]
+    return judge(name, kind, toll.total(), world, vendor, records)
 
 
-def judge(kind, gateways, kills, took, world, vendor, records):
-    effects = [effect["amount"] for effect in vendor.effects]
-    twice = len(effects) - len(set(effects))
+def judge(name, kind, kills, world, vendor, records):
+    effects = Counter(effect["amount"] for effect in vendor.effects)
     done = {amount for amount, (status, _) in world.answers.items() if status == 200}
-    lost = done - set(effects)
     doubts = {operation for status, operation in world.answers.values() if status == 424}
     listed = {record["id"] for record in records if record["state"] == "in_doubt"}
-    unlisted = doubts - listed
-    # An effect that the ledger does not know: neither done nor in doubt.
     known = sum(record["state"] in ("done", "in_doubt", "running") for record in records)
-    unknown = max(0, len(set(effects)) - known)
-    phases = {word: sum(found == word for _, found in world.broken) for word in ("before", "during", "after")}
-    cut = ", ".join(f"{count} {word}" for word, count in phases.items())
-    direct = f"{kills} kills in {took:.0f} s; tries cut {cut}"
-    through = (
-        f"{len(world.answers)} answered, {len(effects)} effects, {twice} twice, {len(lost)} lost, {unknown} unknown, "
-        f"{len(doubts)} in doubt, {len(unlisted)} not listed"
-    )
-    # A few kills need not hit every phase.
-    enough = len(world.answers) > kills / 4 and done and (kills < 200 or all(phases.values()))
-    holds = twice == 0 and not lost and not unknown and not unlisted and enough and not (kind == "stripe" and doubts)
-    name = f"kill -9, {kind}" + (f", {gateways} gateways" if gateways > 1 else "")
-    return Row(name, str(kills), direct, through, holds)
+    phases = Counter(world.broken)
+    wrong = {
+        "twice": [amount for amount, times in effects.items() if times > 1],
+        "lost": done - effects.keys(),
+        # Neither done nor in doubt.
+        "effects that the ledger does not know": range(len(effects) - known),
+        "in doubt but not listed": doubts - listed,
+        "in doubt although the vendor has keys": doubts if kind == "stripe" else (),
+        "hardly any answer": () if len(done) > kills / 4 else (len(done),),
+        # A few kills need not hit every phase.
+        "a phase without a kill": () if kills < 200 or len(phases) == 3 else (dict(phases),),
+    }
+    told = f"{len(world.answers)} answered, {len(effects)} effects, {len(doubts)} in doubt; tries cut {dict(phases)}"
+    return kit.judged(name, f"{kind}, {kills} kills", told, wrong)
 
 
-def listing(once, work, ledger):
-    """Every operation, without further keys."""
-    found = []
-    command = [once, "--ledger", ledger, "ls", "--json", "--limit", "100000"]
-    env = {"PATH": "/usr/bin:/bin", "HOME": str(work)}
-    done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
-    for line in done.stdout.splitlines():
-        answer = json.loads(line)
-        data = answer.get("data", answer)
-        found += data if isinstance(data, list) else data.get("operations", [data])
-    if not found:
-        raise RuntimeError(f"once ls printed no operations: {done.stdout[-500:]} {done.stderr[-500:]}")
-    return [record for record in found if not (record.get("reason") or "").startswith("another key")]
-
-
-def pay(world, vendor, number):
+def pay(world, vendor, number, over):
     """Payments one after the other, each with its own amount, repeated until there is an answer."""
     style, count, at = KEYS[number % len(KEYS)], 0, number % len(world.addresses)
-    while not world.stop.is_set():
+    while not over.is_set():
         count += 1
         amount = (number + 1) * 1_000_000 + count
-        while not world.stop.is_set():
+        end = time.monotonic() + kit.processes.PATIENCE
+        while amount not in world.answers:
             key = {"no key": None, "same key": f"pay-{amount}", "new keys": str(uuid.uuid4())}[style]
             status, operation = post(world.addresses[at], amount, key)
             if status in (200, 424):
                 world.answers[amount] = (status, operation)
                 break
             if status is None:
-                world.broken.append((amount, vendor.phase(amount)))
+                world.broken.append(vendor.phase(amount))
                 at = (at + 1) % len(world.addresses)
+            if time.monotonic() > end:
+                raise TimeoutError(f"the payment of {amount} is not answered, the last status is {status}")
             time.sleep(0.01)
 
 
@@ -155,7 +116,7 @@ def post(listen, amount, key):
     if key is not None:
         headers["idempotency-key"] = key
     try:
-        connection = http.client.HTTPConnection(listen, timeout=20)
+        connection = http.client.HTTPConnection(listen, timeout=60)
         connection.request("POST", "/gw/api/v1/charges", body, headers)
         answer = connection.getresponse()
         answer.read()

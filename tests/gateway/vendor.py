@@ -1,5 +1,6 @@
 """A vendor that counts effects and fails after them."""
 
+import contextlib
 import json
 import random
 import socket
@@ -56,7 +57,9 @@ class Vendor:
                 result, failing = vendor.receive(self.path, self.headers, body)
                 mode = vendor.mode if failing else "none"
                 if mode == "hang":
-                    time.sleep(8)
+                    # Until the other side gives up.
+                    with contextlib.suppress(OSError):
+                        self.connection.recv(1)
                     self.close_connection = True
                 elif mode == "pause":
                     vendor.begun.add(result["amount"])
@@ -64,7 +67,8 @@ class Vendor:
                     vendor.answered.add(result["amount"])
                     self.answer(200, result)
                 elif mode == "slow":
-                    time.sleep(3)
+                    # An SDK that gives up after 2 s has begun to count before this.
+                    time.sleep(4)
                     self.answer(200, result)
                 elif mode in ("reset", "close"):
                     if mode == "reset":

@@ -54,10 +54,11 @@ def integer(number):
 class Connection:
     """One connection. It answers SETTINGS, and keeps every other frame for the case to look at."""
 
-    def __init__(self, address, timeout=4.0, settings=b"", preface=PREFACE):
+    def __init__(self, address, timeout=120.0, settings=b"", preface=PREFACE):
         self.socket = socket.create_connection(address, timeout=timeout)
         self.host = "%s:%d" % address
         self.buffer = b""
+        self.is_silent = False
         if preface is not None:
             self.send(preface + frame(SETTINGS, payload=settings))
 
@@ -80,14 +81,15 @@ class Connection:
         self.send(frame(HEADERS, flags, stream, block))
 
     def read(self):
-        """The next frame, or None when the server closed the connection or is silent."""
+        """The next frame, or None when the server closed the connection, or is silent for much too long."""
         try:
             while len(self.buffer) < 9 or len(self.buffer) < 9 + self.size():
                 data = self.socket.recv(65536)
                 if not data:
                     return None
                 self.buffer += data
-        except OSError:
+        except OSError as error:
+            self.is_silent = isinstance(error, TimeoutError)
             return None
         size = self.size()
         kind, flags = self.buffer[3], self.buffer[4]
@@ -109,22 +111,19 @@ class Connection:
                 return seen
 
     def ends_with(self):
-        """How the server refuses: `GOAWAY x`, `RST_STREAM x`, `closed` or `400`-like statuses; `silent` if not."""
-        last = self.until(lambda f: f.kind in (GOAWAY, RST_STREAM) or (f.kind == HEADERS))[-1]
+        """How the server refuses: `GOAWAY x`, `RST_STREAM x`, `closed` or a status; `answered` if a PING is."""
+        return self.refusal(lambda f: f.kind in (GOAWAY, RST_STREAM, HEADERS) or (f.kind == PING and f.flags & ACK))
+
+    def refusal(self, wanted):
+        """What the first frame that is wanted says."""
+        last = self.until(wanted)[-1]
         if last is None:
-            return "closed" if self.is_closed() else "silent"
+            return "silent" if self.is_silent else "closed"
         if last.kind == HEADERS:
             return "status " + status(last.payload)
+        if last.kind == PING:
+            return "answered"
         return f"{'GOAWAY' if last.kind == GOAWAY else 'RST_STREAM'} {last.error}"
-
-    def is_closed(self):
-        self.socket.settimeout(0.5)
-        try:
-            return self.socket.recv(1) == b""
-        except TimeoutError:
-            return False
-        except OSError:
-            return True
 
     def answers(self, stream):
         """Whether a response on this stream ends."""

@@ -1,7 +1,11 @@
 """HTTP/1.1 that two readers could read in two ways (request smuggling), and clients that are slow on purpose."""
 
+import contextlib
 import socket
 import time
+from concurrent.futures import ThreadPoolExecutor
+
+import kit
 
 # Each is one request to the gateway. None of them may reach the upstream as more than one request, nor with a
 # second request line in its body; a refusal is the best answer.
@@ -42,26 +46,42 @@ AMBIGUOUS = {
 }
 
 
-def smuggling(address, origin):
-    """Yields (case, what happened, whether it is safe)."""
-    host = b"%s:%d" % (address[0].encode(), address[1])
-    for name, request in AMBIGUOUS.items():
-        origin.taken()
-        statuses = exchange(address, request.replace(b"%h", host))
-        time.sleep(0.1)
-        seen = origin.taken()
-        lines = [line for line in seen.split(b"\n") if line.rstrip().endswith((b"HTTP/1.1", b"HTTP/1.0"))]
-        # A second request may only be answered as a request of its own to this server: 404, since there is no such route.
-        safe = b"/smuggled" not in seen and len(lines) <= 1
-        yield name, f"answered {' '.join(statuses) or 'by closing'}; {len(lines)} reached the upstream", safe
+# A well-formed request after each of them: its answer shows that the server is done with what came before.
+LAST = b"GET /healthz HTTP/1.1\r\nHost: %h\r\nConnection: close\r\n\r\n"
+# Only a server that waits for more of a body is silent for so long, and then it has passed nothing on.
+SILENCE_S = 4
 
 
-def exchange(address, request, patience=1.5):
+def rows(_name, session):
+    """What each request became, and whether that is safe."""
+    with ThreadPoolExecutor(len(AMBIGUOUS)) as pool:
+        told = list(pool.map(lambda case: smuggled(session.address, *case), enumerate(AMBIGUOUS.values())))
+    seen = session.origin.taken()
+    for number, (name, statuses) in enumerate(zip(AMBIGUOUS, told, strict=True)):
+        lines = [line for line in seen if mark(number) in line]
+        # A second request may only be answered as one of its own to this server: 404, since there is no such route.
+        safe = b"/smuggled" not in b"".join(lines) and len(lines) <= 1
+        told = f"answered {' '.join(statuses) or 'by closing'}; {len(lines)} reached the upstream"
+        yield kit.Row("h1", name, told, safe)
+
+
+def smuggled(address, number, request):
+    """Sends a request whose lines have its number."""
+    return exchange(address, request.replace(b" HTTP/1", mark(number) + b" HTTP/1") + LAST, SILENCE_S)
+
+
+def mark(number):
+    return b"?case=%d&" % number
+
+
+def exchange(address, request, patience=120):
     """The statuses that come back on one connection."""
-    with socket.create_connection(address, timeout=patience) as connection:
-        connection.sendall(request)
+    host = b"%s:%d" % (address[0].encode(), address[1])
+    with socket.create_connection(address, timeout=120) as connection:
+        connection.settimeout(patience)
         received = b""
         try:
+            connection.sendall(request.replace(b"%h", host))
             while data := connection.recv(65536):
                 received += data
         except OSError:
@@ -69,11 +89,23 @@ def exchange(address, request, patience=1.5):
     return [line.split(b" ")[1].decode() for line in received.split(b"\r\n") if line.startswith(b"HTTP/1.")]
 
 
-def slow(address, seconds=45):
-    """Yields (case, what happened, whether the server freed itself in time)."""
+def crowd(_name, session, count=300):
+    """Many silent clients do not keep another one out."""
+    with contextlib.ExitStack() as silent:
+        for _ in range(count):
+            one = silent.enter_context(socket.create_connection(session.address, timeout=120))
+            one.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n")
+        start = time.monotonic()
+        statuses = exchange(session.address, LAST)
+        took = (time.monotonic() - start) * 1000
+    yield kit.Row("crowd", f"{count} silent clients", f"a request beside them took {took:.0f} ms", statuses == ["200"])
+
+
+def slow(_name, session, seconds=45):
+    """Whether the server frees itself from clients that are slow on purpose."""
     head = b"POST /v1/operations HTTP/1.1\r\nHost: %s:%d\r\nContent-Type: application/json\r\n" % (
-        address[0].encode(),
-        address[1],
+        session.address[0].encode(),
+        session.address[1],
     )
     gateway = head.replace(b"/v1/operations", b"/gw/counted/one")
     cases = {
@@ -84,9 +116,11 @@ def slow(address, seconds=45):
         "a byte for an upstream each second": [gateway + b"Content-Length: 1000\r\n\r\n"] + [b" "] * seconds,
         "an idle connection": [b""] * seconds,
     }
-    for name, pieces in cases.items():
-        took = drip(address, pieces)
-        yield name, "still open" if took is None else f"closed after {took:.0f} s", took is not None
+    with ThreadPoolExecutor(len(cases)) as pool:
+        times = pool.map(lambda pieces: drip(session.address, pieces), cases.values())
+        for name, took in zip(cases, times, strict=True):
+            told = "still open" if took is None else f"closed after {took:.0f} s"
+            yield kit.Row("slow", name, told, took is not None)
 
 
 def drip(address, pieces):
@@ -103,19 +137,3 @@ def drip(address, pieces):
             except OSError:
                 return time.monotonic() - start
     return None
-
-
-def crowd(address, count=300):
-    """Many silent clients do not keep another one out: how long a request takes beside them."""
-    silent = []
-    try:
-        for _ in range(count):
-            silent.append(socket.create_connection(address, timeout=2))
-            silent[-1].sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n")
-        start = time.monotonic()
-        statuses = exchange(address, b"GET /healthz HTTP/1.1\r\nHost: %s:%d\r\nConnection: close\r\n\r\n" % (
-            address[0].encode(), address[1]), patience=5)
-        return statuses[:1] == ["200"], time.monotonic() - start
-    finally:
-        for connection in silent:
-            connection.close()

@@ -9,14 +9,13 @@ import contextlib
 import functools
 import itertools
 import json
-import os
 import re
 import socket
 import subprocess
 import sys
-import time
 
-from rig import HERE, Row
+import kit
+from rig import HERE, compared
 
 REQUIREMENTS = ["2025-11-25", "2026-07-28"]
 # What differs in `strict`, and why that is right.
@@ -30,11 +29,10 @@ EXPLAINED = {
 def run(rig):
     program = "from mcp_everything_server.server import mcp; mcp.run('stdio')"
     everything = [rig.python("sdk2"), "-W", "ignore", "-c", program]
-    policies = ["auto"] if rig.short else ["auto", "strict"]
+    policies = ["auto", "strict"]
     for revision, policy in itertools.product(REQUIREMENTS, policies):
         yield _row(f"http, {revision}, {policy}", *_by_http(rig, revision, policy), policy)
-    # Over stdio, in revisions with sessions, each scenario starts its own server: a minute, too long for the short run.
-    for revision, policy in itertools.product(REQUIREMENTS[1:] if rig.short else REQUIREMENTS, policies):
+    for revision, policy in itertools.product(REQUIREMENTS, policies):
         front = functools.partial(rig.through, options=("--keys", policy))
         seen = rig.beside(functools.partial(_behind_gateway, rig, everything, revision), front)
         yield _row(f"stdio, {revision}, {policy}", *seen, policy)
@@ -48,7 +46,7 @@ def _row(case, direct, through, policy):
     for check in other:
         print(f"  {case}: {check}: {direct.get(check)} became {through.get(check)}", file=sys.stderr)
     holds = not set(other) - (EXPLAINED if policy == "strict" else set())
-    return Row("conformance", case, _score(direct), _score(through), holds)
+    return compared("conformance", case, _score(direct), _score(through), holds)
 
 
 def _score(checks):
@@ -63,12 +61,8 @@ def _behind_gateway(rig, server, revision, front):
 
 @contextlib.contextmanager
 def _gateway(rig, command):
-    process = subprocess.Popen(
-        [sys.executable, HERE / "gateway.py", "0", "--", *command],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env=_environment(rig),
-    )
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    process = kit.launch([sys.executable, HERE / "gateway.py", "0", "--", *command], env=_environment(rig), **pipes)
     try:
         yield f"http://localhost:{json.loads(process.stdout.readline())['port']}/mcp"
     finally:
@@ -77,7 +71,7 @@ def _gateway(rig, command):
 
 
 def _by_http(rig, revision, policy):
-    port = _port()
+    port = kit.free_port()
     direct = f"http://localhost:{port}/mcp"
     everything = [rig.python("sdk2"), "-W", "ignore", "-m", "mcp_everything_server", "--port", str(port)]
     with (
@@ -89,16 +83,19 @@ def _by_http(rig, revision, policy):
 
 @contextlib.contextmanager
 def _running(command, port, environment):
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = kit.launch(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        for _ in range(200):
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-                break
-            time.sleep(0.1)
+        kit.until("the server listens", lambda: _listens(port))
         yield
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(60)
+
+
+def _listens(port):
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+        return True
+    return False
 
 
 def _suite(rig, url, revision):
@@ -108,7 +105,7 @@ def _suite(rig, url, revision):
     command = [node, suite, "server", "--url", url, "--requirements", revision]
     # On a busy machine, a scenario with many requests takes longer than the suite's default timeout.
     command += ["--timeout", "120000", "-o", rig.folder("conformance")]
-    said = subprocess.run(command, capture_output=True, text=True, timeout=300).stdout
+    said = kit.execute(command, timeout=600).stdout
     lines = re.findall(r"^[✓✗] (\S+): (\d+) passed, (\d+) failed", said, re.MULTILINE)
     if not lines:
         raise RuntimeError(f"the suite did not run: {said[-2000:]}")
@@ -116,11 +113,5 @@ def _suite(rig, url, revision):
 
 
 def _environment(rig):
-    (package,) = (rig.cache / "source/mcp").glob("mcp-*/examples/servers/everything-server")
-    return {**os.environ, "PYTHONPATH": str(package)}
-
-
-def _port():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
+    (package,) = (rig.cache / "mcp-source").glob("mcp-*/examples/servers/everything-server")
+    return {"PYTHONPATH": package}

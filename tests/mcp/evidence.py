@@ -4,7 +4,7 @@ Each failure happens once through the proxy, and the repeat is answered that it 
 the SDK is certain, so it leaves no doubt.
 """
 
-from rig import HERE, Row, Wire, counted, text
+from rig import HERE, Wire, compared, counted, text
 
 FAILURES = ["raises", "own_validation", "invalid_params", "bad_request", "asks_the_client"]
 REJECTED = "accepts_numbers"
@@ -13,16 +13,16 @@ SDKS = {"sdk1": "Python SDK 1.x", "sdk2": "Python SDK 2.x", "fastmcp": "FastMCP"
 
 def run(rig):
     for sdk, title in SDKS.items():
-        if rig.short and sdk != "sdk2":
+        if rig.quick and sdk == "fastmcp":
             continue
         direct, through = rig.beside(lambda front, sdk=sdk: _all(rig, front, sdk))
         for tool in FAILURES:
             cells = [f"{seen[tool][0]} effects" for seen in (direct, through)]
             holds = (direct[tool][0], through[tool][0]) == (2, 1) and "IN_DOUBT" in through[tool][1]
-            yield Row("evidence", f"{title}: {tool}, then the same call", *cells, holds)
+            yield compared("evidence", f"{title}: {tool}, then the same call", *cells, holds)
         cells = [f"{seen[REJECTED][0]} effects" for seen in (direct, through)]
         holds = direct[REJECTED] == through[REJECTED] and through[REJECTED][0] == 0
-        yield Row("evidence", f"{title}: an argument of another type, twice", *cells, holds)
+        yield compared("evidence", f"{title}: an argument of another type, twice", *cells, holds)
 
 
 def _all(rig, front, sdk):

@@ -10,75 +10,57 @@ import random
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field
 
-from rig import HERE, Row, children, counted, kill
+import kit
 from repeats import KEY
+from rig import HERE, children, counted, kill
 
-LIMIT = 900  # seconds; a rig that takes longer has hung
 
-
-@dataclass
 class Fleet:
-    """The agents of one case, and the kills."""
+    """The agents of one case, which are started again until they have an outcome for every operation."""
 
-    commands: list
-    victims: list
-    files: list
-    dice: random.Random
-    agents: list = field(default_factory=list)
-    kills: dict = field(default_factory=dict)
-    seen: set = field(default_factory=set)
+    def __init__(self, commands, files, dice):
+        self.commands, self.files, self.dice = commands, files, dice
+        self.agents = [None] * len(commands)
 
-    def work(self):
-        """Runs the agents, killing and restarting parts at random, until every operation has an outcome."""
-        self.agents = [subprocess.Popen(command, stderr=subprocess.DEVNULL) for command in self.commands]
-        deadline = time.monotonic() + LIMIT
-        while any(agent.poll() != 0 for agent in self.agents):
-            if time.monotonic() > deadline:
-                raise TimeoutError("the agents do not finish")
-            self._lurk()
-            self._strike()
-            for number, agent in enumerate(self.agents):
-                if agent.poll() not in (None, 0):
-                    self.agents[number] = subprocess.Popen(self.commands[number], stderr=subprocess.DEVNULL)
-        self._settle()
+    def client(self, number):
+        def work(_over):
+            ended = None
+            while ended != 0:
+                self.agents[number] = kit.launch(self.commands[number], stderr=subprocess.DEVNULL)
+                ended = self.agents[number].wait()
 
-    def _lurk(self):
+        return work
+
+    def lurk(self):
         """Usually waits for progress first, so that kills hit calls and not only starts, even on a slow machine."""
         before, patience = self._marks(), 0 if self.dice.random() < 0.1 else 100
-        while self._marks() == before and patience and all(agent.poll() is None for agent in self.agents):
+        while self._marks() == before and patience and all(self._running()):
             patience -= 1
             time.sleep(0.05)
-        time.sleep(self.dice.uniform(0, 0.4))
+        return self.dice.uniform(0, 0.4)
 
     def _marks(self):
         return [file.stat().st_size for file in self.files if file.exists()]
 
-    def _strike(self):
+    def _running(self):
+        return [agent is not None and agent.poll() is None for agent in self.agents]
+
+    def strike(self, victim):
+        """Kills a part of one agent's chain, if it is there."""
         agent = self.dice.choice(self.agents)
-        proxies = children(agent.pid) if agent.poll() is None else []
+        if agent is None or agent.poll() is not None:
+            return False
+        proxies = children(agent.pid)
         servers = [server for proxy in proxies for server in children(proxy)]
-        self.seen.update(proxies, servers)
-        victim = self.dice.choice(self.victims)
-        chosen = {"client": [agent.pid] if agent.poll() is None else [], "proxy": proxies, "server": servers}[
-            victim
-        ]
+        chosen = {"client": [agent.pid], "proxy": proxies, "server": servers}[victim]
         for pid in chosen:
             kill(pid)
-            self.kills[victim] = self.kills.get(victim, 0) + 1
-
-    def _settle(self):
-        """A proxy whose client died finishes its calls; the ledger is read after that."""
-        for _ in range(600):
-            if not any(_alive(pid) for pid in self.seen):
-                return
-            time.sleep(0.1)
-        raise TimeoutError("a process outlived its client by a minute")
+        return bool(chosen)
 
 
 def run(rig):
-    calls = 60 if rig.short else 1000
+    calls = 1000
     yield _case(
         rig, "with keys, two agents", calls // 2, agents=2, key=KEY, victims=["client", "proxy", "server"]
     )
@@ -92,8 +74,7 @@ def _case(rig, name, calls, agents, key, victims):
     folder = rig.folder("kills")
     server, effects = rig.counting(folder)
     logs = [folder / f"told-{number}" for number in range(agents)]
-    # A short list of fast calls would be done before the first kill.
-    pace = 0.25 if rig.short else 0.08
+    pace = 0.08
     spans = [{"before": dice.uniform(0, pace), "after": dice.uniform(0, pace)} for _ in range(calls)]
     wishes = [{"op": f"op-{number}", **span} for number, span in enumerate(spans)]
     commands = []
@@ -101,19 +82,22 @@ def _case(rig, name, calls, agents, key, victims):
         spec = {"command": rig.through(folder, server), "log": str(log), "key": key}
         spec["operations"] = dice.sample(wishes, calls)
         commands.append([sys.executable, str(HERE / "clients/stubborn.py"), json.dumps(spec)])
-    fleet = Fleet(commands, victims, [effects, *logs], dice)
-    fleet.work()
-    return _judge(rig, name, folder, wishes, logs, counted(effects), fleet.kills, key)
+    fleet = Fleet(commands, [effects, *logs], dice)
+    strikes = {victim: lambda victim=victim: fleet.strike(victim) for victim in victims}
+    toll = kit.torment(strikes, [fleet.client(number) for number in range(agents)], dice, fleet.lurk)
+    # A proxy whose client died finishes its calls; the ledger is read after that.
+    kit.until("everything has ended", lambda: not kit.descendants())
+    return _judge(rig, f"{calls} operations {name}", folder, wishes, logs, counted(effects), toll, key)
 
 
-def _judge(rig, name, folder, wishes, logs, effects, kills, key):
+def _judge(rig, case, folder, wishes, logs, effects, toll, key):
     told = [dict(line.split() for line in log.read_text().splitlines()) for log in logs]
     done = {op for log in told for op, verdict in log.items() if verdict == "done"}
     doubt = {op for log in told for op, verdict in log.items() if verdict == "in_doubt"}
     listed = rig.ls(folder, "--state", "in_doubt")
     running = rig.ls(folder, "--state", "running")
     wrong = {
-        "killed nobody": [] if kills else [0],
+        "killed nobody": [] if toll else [0],
         "twice": [op for op, times in effects.items() if times > 1],
         "done without an effect": [op for op in done if effects[op] != 1],
         "told both": sorted(done & doubt),
@@ -122,17 +106,6 @@ def _judge(rig, name, folder, wishes, logs, effects, kills, key):
         "in doubt but not listed": sorted(doubt - {record["key"] for record in listed}) if key else [],
         "lists differ in length": [] if len(listed) == len(doubt) else [len(listed), len(doubt)],
     }
-    for what, which in wrong.items():
-        if which:
-            print(f"  kills: {name}: {what}: {len(which)}: {which[:5]}", file=sys.stderr)
-    struck = ", ".join(f"{times} {victim}" for victim, times in sorted(kills.items()))
-    seen = f"{len(done)} done, {len(doubt)} in doubt and listed, {len(wrong['twice'])} twice; killed {struck}"
-    return Row("kills", f"{len(wishes)} operations {name}", "", seen, not any(wrong.values()))
-
-
-def _alive(pid):
-    try:
-        with open(f"/proc/{pid}/stat") as stat:
-            return stat.read().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False
+    struck = ", ".join(f"{times} {victim}" for victim, times in sorted(toll.items()))
+    seen = f"{len(done)} done, {len(doubt)} in doubt and listed; killed {struck}"
+    return kit.judged("kills", case, seen, wrong)

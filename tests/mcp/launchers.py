@@ -1,22 +1,22 @@
 """The packages for npm and PyPI, as built by the scripts, between real clients and a real server.
 
 A client gets the same answers through them as without, and the ledger has the calls, which proves that the program
-was reached. The npm package contains the program under test. The wheel takes minutes to build, so the short run
-installs one only if it is given (--wheel).
+was reached. The npm package contains the program under test, the wheel is given (--wheel).
 """
 
-import os
 import shutil
 import signal
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-import install
-from rig import HERE, Row, Wire, ledger, run_json
+import kit
+from kit.install import environment
+from kit.install import run as run_installer
+from rig import HERE, Wire, compared, ledger, run_json
 from servers import differences, fresh, official, spec, unmarked
 
-ROOT = HERE.parents[1]
+ROOT = kit.ROOT
 
 
 @dataclass
@@ -33,20 +33,21 @@ def run(rig):
     yield _exit_codes(rig, npm)
     yield _terminated(rig, npm)
     yield _told(rig, npm, "sdk2", "the Python SDK 2.x")
-    if rig.wheel or not rig.short:
-        for launcher in _python(rig):
-            yield _told(rig, launcher, "sdk1", "the Python SDK 1.x")
+    if not rig.wheel:
+        raise RuntimeError("--wheel FILE is needed; a rig builds nothing (scripts/wheel does)")
+    for launcher in _python(rig):
+        yield _told(rig, launcher, "sdk1", "the Python SDK 1.x")
 
 
 def _npm(rig):
     """`npx onceward`, with both packages installed from their files."""
     packed, folder = rig.folder("npm"), rig.folder("npx")
     platform = subprocess.run(["node", "-p", "process.platform + '-' + process.arch"], check=True, capture_output=True)
-    install.execute(
+    run_installer(
         ROOT / "scripts/npm", f"{platform.stdout.decode().strip()}={rig.once}", env={"CARGO_TARGET_DIR": str(packed)}
     )
     (folder / "package.json").write_text('{"private": true}')
-    install.execute(
+    run_installer(
         "npm", "install", "--silent", "--no-audit", "--no-fund", *sorted(packed.glob("npm/*.tgz")), cwd=folder
     )
     shutil.rmtree(packed)
@@ -55,18 +56,12 @@ def _npm(rig):
 
 def _python(rig):
     """The commands of the wheel: directly, with the interpreter, and with uvx."""
-    wheel, folder = rig.wheel or _wheel(), rig.folder("pip")
-    install.venv(rig.cache, folder, [wheel])
+    wheel, folder = rig.wheel, rig.folder("pip")
+    environment(rig.cache, folder, [wheel])
     uvx = [rig.cache / "uv/bin/uvx", "--quiet", "--cache-dir", rig.cache / "uv/cache", "--from", wheel, "onceward"]
     yield Launcher("once (PyPI)", [folder / "bin/once"], folder)
     yield Launcher("python -m onceward (PyPI)", [folder / "bin/python", "-m", "onceward"], folder)
     yield Launcher("uvx onceward", uvx, folder)
-
-
-def _wheel():
-    install.execute(ROOT / "scripts/wheel")
-    target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
-    return max(target.glob("wheels/onceward-*.whl"), key=lambda file: file.stat().st_mtime)
 
 
 def _told(rig, launcher, sdk, client):
@@ -83,7 +78,7 @@ def _told(rig, launcher, sdk, client):
         print(f"  {launcher.name}: {path}"[:600])
     written = len(rig.ls(folder))
     cells = [f"{len(each['results'])} answers" for each in said]
-    return Row(
+    return compared(
         "launchers",
         f"{launcher.name} mcp -- server-filesystem, by {client}",
         cells[0],
@@ -97,8 +92,8 @@ def _exit_codes(rig, launcher):
     seen, place = [], ledger(rig.folder("launchers"))
     for script in ("exit 0", "exit 7", "kill -9 $PPID"):
         command = [*_direct(launcher), "run", "--ledger", place, "--fail-exit", "7", "--", "sh", "-c", script]
-        seen.append(subprocess.run(command, cwd=launcher.folder, capture_output=True, timeout=60).returncode)
-    return Row("launchers", "exit 0, exit 7, kill -9 of the program", "0, 7, -9", str(seen), seen == [0, 7, -9])
+        seen.append(subprocess.run(command, cwd=launcher.folder, capture_output=True, timeout=300).returncode)
+    return compared("launchers", "exit 0, exit 7, kill -9 of the program", "0, 7, -9", str(seen), seen == [0, 7, -9])
 
 
 def _terminated(rig, launcher):
@@ -108,10 +103,10 @@ def _terminated(rig, launcher):
     with Wire([*_direct(launcher), "mcp", "--ledger", ledger(folder), "--", *server], cwd=launcher.folder) as client:
         client.hello()
         client.process.send_signal(signal.SIGTERM)
-        ended = client.process.wait(30)
+        ended = client.process.wait(300)
         # The pipe ends only after the program has ended, too.
         closed = client.process.stdout.read() == b""
-    return Row("launchers", "SIGTERM reaches the program", "", f"exit {ended}", closed)
+    return compared("launchers", "SIGTERM reaches the program", "", f"exit {ended}", closed)
 
 
 def _direct(launcher):

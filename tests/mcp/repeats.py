@@ -1,6 +1,6 @@
 """An intended repeat is not a retry: nothing stale is replayed, and a new key means a new effect."""
 
-from rig import Row, Wire, counted, text
+from rig import Wire, compared, counted, text
 
 KEY = "dev.onceward/key"
 
@@ -25,7 +25,7 @@ def _there_and_back(rig):
         return (files / "note").read_text()
 
     seen = rig.beside(trial)
-    return Row("repeats", "write v1, v2, v1", *seen, seen == ("v1", "v1"))
+    return compared("repeats", "write v1, v2, v1", *seen, seen == ("v1", "v1"))
 
 
 def _keys(rig):
@@ -41,4 +41,4 @@ def _keys(rig):
 
     direct, through = rig.beside(trial)
     cells = (f"{effects} effects" for effects, _ in (direct, through))
-    return Row("repeats", "keys k1, k1, k2", *cells, direct == (3, True) and through == (2, True))
+    return compared("repeats", "keys k1, k1, k2", *cells, direct == (3, True) and through == (2, True))

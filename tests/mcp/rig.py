@@ -6,12 +6,12 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
+
+import kit
 
 HERE = Path(__file__).parent
 LEGACY = "2025-11-25"
@@ -23,30 +23,21 @@ QUIET = {
 }
 
 
-@dataclass
-class Row:
-    """One row of the table: the result without the proxy, the result through it, and whether they are as expected."""
-
-    rig: str
-    case: str
-    direct: object
-    through: object
-    holds: bool
+def compared(rig, case, direct, through, holds):
+    """A row with the result without the proxy and the one through it."""
+    return kit.Row(rig, case, f"{direct} | {through}", holds)
 
 
-@dataclass
 class Rig:
     """One run of the rigs."""
 
-    cache: Path
-    once: Path
-    short: bool
-    work: Path
-    wheel: Path | None = None
+    def __init__(self, session):
+        self.cache, self.once, self.quick, self.work = session.cache, session.once, session.quick, session.work
+        self.wheel = getattr(session.options, "wheel", None)
 
     def folder(self, name):
         """A fresh folder of this run."""
-        return Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self.work))
+        return kit.folder(name)
 
     def beside(self, trial, front=None):
         """Runs the same trial without the proxy and through it, concurrently. It gets a command factory."""
@@ -71,7 +62,7 @@ class Rig:
     def listening(self, folder, url, options=()):
         """The address of the proxy in front of a server over HTTP, with the ledger in `folder`."""
         command = [self.once, "mcp", "--ledger", ledger(folder), "--http", url, "--listen", "127.0.0.1:0", *options]
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        process = kit.launch(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         try:
             said = next(line for line in process.stderr if "listening on" in line)
             # Later output must not fill the pipe.
@@ -89,12 +80,13 @@ class Rig:
     def ls(self, folder, *options):
         """The operations that `once ls` lists."""
         command = [self.once, "ls", "--json", "--ledger", ledger(folder), "-n", "100000", *options]
-        return json.loads(subprocess.run(command, check=True, capture_output=True, timeout=60).stdout)["data"]
+        done = kit.execute(command)
+        done.check_returncode()
+        return json.loads(done.stdout)["data"]
 
-    def client(self, name, script, *arguments, timeout=300):
+    def client(self, name, script, *arguments):
         """Runs one of clients/ in its virtual environment and returns what it prints, which is JSON."""
-        command = [self.python(name), HERE / "clients" / script, *map(str, arguments)]
-        return run_json(command, env={**os.environ, **QUIET}, timeout=timeout)
+        return run_json([self.python(name), HERE / "clients" / script, *arguments], env=QUIET)
 
 
 def ledger(folder):
@@ -102,11 +94,9 @@ def ledger(folder):
     return f"sqlite:{folder}/once.db"
 
 
-def run_json(command, timeout=120, **options):
+def run_json(command, **options):
     """Runs a command that prints JSON on its last line. Its stderr is shown only if it fails."""
-    done = subprocess.run(
-        [str(part) for part in command], capture_output=True, text=True, timeout=timeout, **options
-    )
+    done = kit.execute(command, **options)
     try:
         # Not splitlines: JSON may contain other line separators.
         return json.loads(done.stdout.strip().split("\n")[-1])
@@ -124,14 +114,8 @@ class Wire:
     """A client without an SDK: lines out, lines in. This way bytes can be compared and processes can be killed."""
 
     def __init__(self, command, env=None, cwd=None, talk=subprocess.DEVNULL):
-        self.process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=talk,
-            cwd=cwd,
-            env={**os.environ, **(env or {})},
-        )
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": talk}
+        self.process = kit.launch(command, env=env, cwd=cwd, **pipes)
         self.last = 0
 
     def __enter__(self):
@@ -179,7 +163,7 @@ class Wire:
     def call(self, tool, arguments, **params):
         return self.ask("tools/call", {"name": tool, "arguments": arguments, **params})
 
-    def close(self, patience=30):
+    def close(self, patience=kit.processes.PATIENCE):
         """Closes the connection and waits for the process to end."""
         with contextlib.suppress(OSError):
             self.process.stdin.close()
@@ -212,9 +196,3 @@ def kill(pid):
     """kill -9, of one process that a rig started."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
-
-
-def scratch(parent):
-    """A folder for one run, on the same file system as the cache."""
-    parent.mkdir(parents=True, exist_ok=True)
-    return Path(tempfile.mkdtemp(prefix="run-", dir=parent))

@@ -6,7 +6,8 @@ import subprocess
 import sys
 from dataclasses import dataclass
 
-from rig import HERE, Row, Wire, counted, text
+import kit
+from rig import HERE, Wire, compared, counted, text
 
 
 @dataclass
@@ -19,26 +20,24 @@ class Case:
     timeout: float
     runs: int
     succeeds: bool = True
-    short: bool = True
 
 
 # The server is healthy: it does its work and answers, but later than the runtime waits. If it answers with an error
 # after the effect, the outcome is unknown, so the call must neither succeed nor run again.
 CASES = [
     Case("CrewAI, timeout", "crewai", {"after": 4}, 2, runs=3),
-    Case("CrewAI, answer comes between two tries", "crewai", {"after": 6.5}, 6, runs=3, short=False),
+    Case("CrewAI, answer comes between two tries", "crewai", {"after": 6.5}, 6, runs=3),
     Case("CrewAI, error after the effect", "crewai", {"then": "error"}, 5, runs=3, succeeds=False),
     Case("OpenAI Agents, timeout", "openai", {"after": 2.5}, 1, runs=3),
-    Case("OpenAI Agents, answer comes between two tries", "openai", {"after": 1.5}, 1, runs=3, short=False),
+    Case("OpenAI Agents, answer comes between two tries", "openai", {"after": 1.5}, 1, runs=3),
     Case("FastMCP retry middleware, timeout", "fastmcp", {"after": 2.5}, 1, runs=4),
 ]
 
 
 def run(rig):
     for case in CASES:
-        if case.short or not rig.short:
-            seen = rig.beside(lambda front, case=case: _once(rig, case, front))
-            yield _row(case.name, *seen, case.runs, case.succeeds)
+        seen = rig.beside(lambda front, case=case: _once(rig, case, front))
+        yield _row(case.name, *seen, case.runs, case.succeeds)
     seen = rig.beside(lambda front: _remote(rig, front))
     yield _row("mcp-remote, session forgotten", *seen, 2, succeeds=True)
     # In front of the gateway the outcome of the call is unknown, so it must neither succeed nor run again.
@@ -50,7 +49,7 @@ def _row(name, direct, through, runs, succeeds):
     holds = direct[0] == runs and through[0] == 1 and through[1] == succeeds
     if not holds:
         print(f"  {name}: told {through[2]!r}", file=sys.stderr)
-    return Row("runtimes", name, _said(direct), _said(through), holds)
+    return compared("runtimes", name, _said(direct), _said(through), holds)
 
 
 def _said(seen):
@@ -72,11 +71,8 @@ def _remote(rig, front, by_http=False):
     server, effects = rig.counting(folder)
     behind = front(folder, server) if front else server
     node, packages = rig.node()
-    gateway = subprocess.Popen(
-        [sys.executable, HERE / "gateway.py", "0", "--forget", "count", "--", *behind],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-    )
+    command = [sys.executable, HERE / "gateway.py", "0", "--forget", "count", "--", *behind]
+    gateway = kit.launch(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     try:
         port = json.loads(gateway.stdout.readline())["port"]
         url = f"http://localhost:{port}/mcp"

@@ -1,45 +1,43 @@
 """The agent of examples/resumable-agent, killed and started again: it ends as if it had not been killed."""
 
 import json
-import os
 import signal
 import subprocess
-import time
-from pathlib import Path
 
+import kit
 from parts import serving
-from table import Row
 
-AGENT = Path(__file__).resolve().parents[2] / "examples/resumable-agent/agent.py"
+AGENT = kit.ROOT / "examples/resumable-agent/agent.py"
 
 
-def rows(_name, once, cache, work, short):
-    with serving(once, work) as (scripted, gateway):
-        world = World(once, cache, scripted, gateway)
+def rows(_name, session):
+    with serving(session) as (scripted, gateway):
+        world = World(session.once, session.cache, scripted, gateway)
         unbroken = world.start("unbroken")
         expected = world.effects("unbroken")
         steps = len(unbroken)
         holds = steps == 8 and len(expected) == 4 and world.generations("unbroken") == [1, 1, 1, 1]
-        yield Row("agent", "not killed", {"once": world.told("unbroken")}, holds)
-        for number in range(1, steps + 1, 3 if short else 1):
+        yield kit.Row("agent", "not killed", world.told("unbroken"), holds)
+        for number in range(1, steps + 1):
             cells = {}
-            for way in ["once"] if short else ["direct", "once"]:
+            for way in ("direct", "once"):
                 order = f"{way}-{number}"
                 killed = world.start(order, kill_after=number)
                 resumed = world.start(order)
                 cells[way] = world.told(order)
             # The killed start and the next one have the same answers, and the same output of tools.
             is_same = killed == resumed[:number] and len(resumed) == steps
-            yield Row("agent", f"killed after step {number}", cells, is_same and world.is_right(order, expected))
-        for answer in range(1 if short else 4):
+            seen = "; ".join(f"{way}: {cell}" for way, cell in cells.items())
+            yield kit.Row("agent", f"killed after step {number}", seen, is_same and world.is_right(order, expected))
+        for answer in range(4):
             order = f"slow-{answer}"
             world.start(order, kill_during=answer)
             resumed = world.start(order)
             holds = len(resumed) == steps and world.is_right(order, expected)
-            yield Row("agent", f"killed during answer {answer + 1}", {"once": world.told(order)}, holds)
+            yield kit.Row("agent", f"killed during answer {answer + 1}", world.told(order), holds)
         again = world.start("once-1")
         holds = again == world.start("once-1") and world.is_right("once-1", expected)
-        yield Row("agent", "started twice more", {"once": world.told("once-1")}, holds)
+        yield kit.Row("agent", "started twice more", world.told("once-1"), holds)
 
 
 class World:
@@ -54,8 +52,6 @@ class World:
         """Starts the agent and returns its steps. Each order is a scope."""
         base = self.scripted.url if order.startswith("direct") else f"{self.gateway.url}/gw/openai"
         env = {
-            "PATH": os.environ["PATH"],
-            "HOME": str(self.gateway.folder),
             "ONCE": str(self.once),
             "ONCE_LEDGER": self.gateway.ledger,
             "OPENAI_BASE_URL": f"{base}/v1",
@@ -65,11 +61,12 @@ class World:
         if kill_after:
             env["KILL_AFTER"] = str(kill_after)
         command = [self.python, AGENT, order, f"agent {order}"]
-        process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        process = kit.launch(command, env=env, **pipes)
         if kill_during is not None:
             self.wait_for(order, kill_during)
             process.kill()
-        out, errors = process.communicate(timeout=120)
+        out, errors = process.communicate(timeout=kit.processes.PATIENCE)
         is_killed = kill_after is not None or kill_during is not None
         if process.returncode != (-signal.SIGKILL if is_killed else 0):
             raise RuntimeError(f"the agent ended with {process.returncode}:\n{errors}")
@@ -77,11 +74,7 @@ class World:
 
     def wait_for(self, order, answer):
         """Waits until the model generates this answer."""
-        until = time.monotonic() + 60
-        while f"agent {order} {answer}" not in self.scripted.counts():
-            if time.monotonic() > until:
-                raise RuntimeError("the agent did not get that far")
-            time.sleep(0.05)
+        kit.until("the agent gets that far", lambda: f"agent {order} {answer}" in self.scripted.counts())
 
     def effects(self, order):
         """The effects for an order, without its name."""

@@ -4,36 +4,35 @@ import asyncio
 import itertools
 import random
 
+import kit
 import model
 from leaving import Answer, Leave, exchange
 from parts import serving
-from table import Row
 
 # How many streams are under way at a kill.
 STREAMS = 5
 
 
-def rows(_name, once, _cache, work, short):
-    kills = 5 if short else 20
-    with serving(once, work) as (scripted, gateway):
-        chance = random.Random(7)
-        found = []
-        for number in range(kills):
-            # A stream takes about two seconds.
-            found += asyncio.run(killed(gateway, scripted, number, chance.uniform(0.05, 2.6)))
+KILLS = 20
+
+
+def rows(rig, session):
+    with serving(session) as (scripted, gateway):
+        dice = random.Random(7)
+        # A stream takes about two seconds.
+        found = [
+            call
+            for number in range(KILLS)
+            for call in killed(gateway, scripted, number, dice, lambda: dice.uniform(0.05, 2.6))
+        ]
     cut = [call for call in found if call["is_cut"]]
-    total = {fact: sum(call[fact] for call in found) for fact in ("is_true", "is_right", "is_next")}
-    told = f"{len(cut)} of {len(found)} streams cut, {total['is_true']} told truly"
-    again = f"{total['is_right']} with one answer, {total['is_next']} followed by a new one"
-    # A run in which the kills met no stream shows nothing.
-    holds = set(total.values()) == {len(found)} and len(cut) >= kills
-    cells = {"ledger": told, "retries": again}
-    wrong = [call["facts"] for call in found if not all(call[fact] for fact in total)]
-    if wrong:
-        cells["wrong"] = "; ".join(wrong[:5])
-    yield Row("kill -9", f"{kills} kills, {STREAMS} streams at each", cells, holds)
+    facts = {"is_true": "not told truly", "is_right": "not one answer", "is_next": "not followed by a new one"}
+    wrong = {what: [call["facts"] for call in found if not call[fact]] for fact, what in facts.items()}
+    wrong["kills that met no stream"] = () if len(cut) >= KILLS else (len(cut),)
+    told = f"{len(cut)} of {len(found)} streams cut"
+    yield kit.judged(rig, f"{KILLS} kills, {STREAMS} streams at each", told, wrong)
     for is_killed, retries in itertools.product((False, True), (0, 1)):
-        with serving(once, work) as (scripted, gateway), gateway.beside() as other:
+        with serving(session) as (scripted, gateway), gateway.beside() as other:
             ends = asyncio.run(elsewhere(gateway, other, scripted, is_killed, retries))
         generations = sum(count for _, count in ends)
         right = sum(is_right for is_right, _ in ends)
@@ -42,7 +41,7 @@ def rows(_name, once, _cache, work, short):
         expected = 2 * STREAMS if is_killed else STREAMS
         known = " that the SDK reports" if retries else ""
         case = f"retries{known} at another gateway{', and the first is killed' if is_killed else ''}"
-        yield Row("kill -9", case, {"once": told}, (right, generations) == (STREAMS, expected))
+        yield kit.Row(rig, case, told, (right, generations) == (STREAMS, expected))
 
 
 async def elsewhere(gateway, other, scripted, is_killed, retries):
@@ -67,14 +66,19 @@ async def elsewhere(gateway, other, scripted, is_killed, retries):
     ]
 
 
-async def killed(gateway, scripted, number, moment):
-    """Kills the gateway at this moment of some streams, and asks again for what was cut."""
+def killed(gateway, scripted, number, dice, pause):
+    """Kills the gateway at some moment of some streams, and asks again for what was cut."""
     calls = [Call(number, stream) for stream in range(STREAMS)]
-    asked = [asyncio.create_task(call.ask(gateway.listen, after=0.1 * index)) for index, call in enumerate(calls)]
-    await asyncio.sleep(moment)
-    await asyncio.to_thread(gateway.kill)
-    firsts = await asyncio.gather(*asked)
-    await asyncio.to_thread(gateway.start)
+    firsts = {}
+
+    def asks(index):
+        return lambda _: firsts.update({index: asyncio.run(calls[index].ask(gateway.listen, after=0.1 * index))})
+
+    kit.torment({"gateway": gateway.restart}, map(asks, range(STREAMS)), dice, pause, kills=1)
+    return asyncio.run(checked(gateway, scripted, calls, [firsts[index] for index in range(STREAMS)]))
+
+
+async def checked(gateway, scripted, calls, firsts):
     before = await at_rest(scripted)
     checks = (again(gateway, scripted, *one, before) for one in zip(calls, firsts, strict=True))
     return await asyncio.gather(*checks)

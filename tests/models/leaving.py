@@ -7,9 +7,9 @@ import re
 import socket
 import struct
 
+import kit
 import model
 from parts import serving
-from table import Row
 
 # How many clients are there at the same time.
 AT_ONCE = 100
@@ -17,11 +17,15 @@ AT_ONCE = 100
 MOST_LEAVES = 3
 
 
-def rows(_name, once, _cache, work, short):
-    clients = 100 if short else 1000
+# How many clients there are.
+CLIENTS = 1000
+
+
+def rows(rig, session):
+    clients = CLIENTS
     for how in ("plain", "sdk"):
-        with serving(once, work) as (scripted, gateway):
-            ends = asyncio.run(all_clients(gateway.url.removeprefix("http://"), clients, how))
+        with serving(session) as (scripted, gateway):
+            ends = asyncio.run(all_clients(gateway.listen, clients, how))
             counts = scripted.counts()
         generations = sum(counts.values())
         right = sum(end == "right" for end in ends)
@@ -31,7 +35,7 @@ def rows(_name, once, _cache, work, short):
         if others:
             told += f"; others: {others[:3]}"
         name = "retries without a header" if how == "plain" else "retries with a count"
-        yield Row("leaving clients", f"{clients}, {name}", {"once": told}, (right, generations) == (clients, clients))
+        yield kit.Row(rig, f"{clients}, {name}", told, (right, generations) == (clients, clients))
 
 
 async def all_clients(address, clients, how):

@@ -3,7 +3,8 @@ time, counts its generations, and fails as the prompt says.
 
 The prompt is `CASE NAME`. Generations are counted for each prompt. Cases:
 
-- `plain`: an answer at once. `slow`: an answer after 2.5 s.
+- `plain`: an answer at once. `slow`: an answer after 2.5 s. `late`: an answer when its client has asked again, so that
+  it is too late for the first try, however fast this machine is.
 - `reset`, `cut`, `short`, `stall`: the first generation resets the connection, breaks off in the middle, ends there as
   if it were complete, or is silent from there on; later ones are plain. `fail`: the first generation is a 500.
   `storm`: every one is a 500.
@@ -13,18 +14,25 @@ The prompt is `CASE NAME`. Generations are counted for each prompt. Cases:
   of answers that the conversation has so far. With `slow` in the name, every answer takes 1.5 s.
 - `invoice`: the same with one tool, `send_invoice_email`, and 30 ms between the events of a stream.
 
-`GET /count` returns the counts.
+`GET /count` returns the counts. Prints its port and that of the door, which passes connections on to the port that is
+the first line of stdin, and counts how often the clients have asked for an answer.
 """
 
 import argparse
 import asyncio
 import json
 import re
+import sys
 import uuid
+from collections import Counter
 
-STALL_SECONDS = 8
+STALL_SECONDS = 30
+# Nothing waits this long: the clients have left, or the run ends.
+LATEST_SECONDS = 600
 
 counts: dict[str, int] = {}
+asked: Counter[str] = Counter()
+asking = asyncio.Condition()
 
 
 def prompt_of(body: dict) -> str:
@@ -228,8 +236,11 @@ async def exchange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
         answer("500 Internal Server Error", "application/json", json.dumps(error).encode(), ident)
         await writer.drain()
         return True
-    if case == "slow":
+    if case == "slow" or (case == "late" and not asked[prompt]):
         await asyncio.sleep(2.5)
+    elif case == "late":
+        async with asyncio.timeout(LATEST_SECONDS), asking:
+            await asking.wait_for(lambda: asked[prompt] > 1)
     if case == "agent" and "slow" in prompt:
         await asyncio.sleep(1.5)
     if not is_stream:
@@ -265,6 +276,34 @@ async def exchange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
     return True
 
 
+async def door(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Passes a connection of a client on to the gateway."""
+    inner = await asyncio.open_connection("127.0.0.1", await gateway)
+    ways = [pump(reader, inner[1], counted=True), pump(inner[0], writer)]
+    tasks = [asyncio.create_task(way) for way in ways]
+    # When one end has left, the other one shall know.
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    for end in (writer, inner[1]):
+        end.close()
+
+
+async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, counted: bool = False) -> None:
+    seen, known = b"", 0
+    while data := await reader.read(1 << 16):
+        writer.write(data)
+        await writer.drain()
+        if counted:
+            seen += data
+            prompts = re.findall(rb'"(late [^"]*)"', seen)
+            async with asking:
+                asked.update(prompt.decode() for prompt in prompts[known:])
+                asking.notify_all()
+            known = len(prompts)
+
+
 async def connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     try:
         while await exchange(reader, writer):
@@ -276,11 +315,16 @@ async def connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter)
 
 
 async def main() -> None:
+    global gateway
+    gateway = asyncio.get_running_loop().create_future()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--port", type=int, default=0)
     server = await asyncio.start_server(connection, "127.0.0.1", parser.parse_args().port, backlog=2000)
-    print(server.sockets[0].getsockname()[1], flush=True)
-    async with server:
+    entrance = await asyncio.start_server(door, "127.0.0.1", 0, backlog=2000)
+    print(json.dumps([one.sockets[0].getsockname()[1] for one in (server, entrance)]), flush=True)
+    if line := await asyncio.to_thread(sys.stdin.readline):
+        gateway.set_result(int(line))
+    async with server, entrance:
         await server.serve_forever()
 
 

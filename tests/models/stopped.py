@@ -2,24 +2,25 @@
 mail server saw, and no layer says anything else."""
 
 import json
-import os
 import random
-import subprocess
 import sys
 import time
 from collections import Counter
 
+import kit
 from mail import MailServer
 from parts import HERE, serving
-from table import Row
 
 # An unbroken run takes about this long, so stops come before, during and after the mail.
 LONGEST = 3.0
 
 
-def rows(_name, once, cache, work, short):
-    count = 12 if short else 200
-    with serving(once, work) as (_, gateway), MailServer(gateway.folder / "mails.txt") as mail:
+RUNS = 200
+
+
+def rows(_name, session):
+    once, cache, count = session.once, session.cache, RUNS
+    with serving(session) as (_, gateway), MailServer(gateway.folder / "mails.txt") as mail:
         chance = random.Random(11)
         jobs = [{"order": f"order-{number}", "stop_after": chance.uniform(0.0, LONGEST)} for number in range(count)]
         told = run(once, cache, gateway, mail, jobs)
@@ -27,21 +28,16 @@ def rows(_name, once, cache, work, short):
         fates = Counter(fate for one in runs for fate in one.first_fates)
         sent = sum(one.seen for one in runs)
         wrong = [f"{one.order}: {one.wrong}" for one in runs if one.wrong]
-        cells = {
-            "stops": f"{count}, first settlement {dict(fates)}, {sent} mails seen",
-            "disagree": f"{len(wrong)} of {len(runs)} {'; '.join(wrong[:3])}",
-        }
         # A run in which all stops came before, or after, the mail shows nothing.
-        holds = not wrong and len(runs) == count and 0 < sent < count
-        yield Row("stop", "an agent that sends an invoice", cells, holds)
+        faults = {"disagree": wrong, "no stop before, or after, the mail": () if 0 < sent < count else (sent,)}
+        told = f"{len(runs)} stops, first settlement {dict(fates)}, {sent} mails seen"
+        yield kit.judged("stop", "an agent that sends an invoice", told, faults)
 
 
 def run(once, cache, gateway, mail, jobs):
     lines = "".join(json.dumps(job) + "\n" for job in jobs)
     command = [cache / "python/bin/python", HERE / "clients/invoice_agent.py"]
-    done = subprocess.run(
-        command, env=environment(once, gateway, mail), input=lines, capture_output=True, text=True, timeout=900
-    )
+    done = kit.execute(command, gateway.folder, environment(once, gateway, mail), 900, input=lines)
     if done.returncode:
         raise RuntimeError(f"the agents ended with {done.returncode}:\n{done.stderr}")
     return [json.loads(line) for line in done.stdout.splitlines()]
@@ -49,8 +45,6 @@ def run(once, cache, gateway, mail, jobs):
 
 def environment(once, gateway, mail):
     return {
-        "PATH": os.environ["PATH"],
-        "HOME": str(gateway.folder),
         "ONCE": str(once),
         "ONCE_LEDGER": gateway.ledger,
         "OPENAI_BASE_URL": f"{gateway.url}/gw/openai/v1",
@@ -73,7 +67,7 @@ class Run:
 
     def settled(self):
         """The settlement after the probe has settled what is in doubt."""
-        until = time.monotonic() + 30
+        until = time.monotonic() + kit.processes.PATIENCE
         while True:
             settlement = {"data": self.gateway.command("report", "--scope", self.order)["data"]["settlement"]}
             doubts = [line for line in mails(settlement) if line["fate"] == "in_doubt"]
@@ -82,7 +76,7 @@ class Run:
             for line in doubts:
                 probe = f"{sys.executable} {HERE / 'clients/was_sent.py'} {self.order}"
                 command = [self.once, "settle", line["operation"], "--probe", probe, "--json"]
-                subprocess.run(command, env=self.env, capture_output=True, timeout=60)
+                kit.execute(command, self.gateway.folder, self.env)
             # A "no" counts after the quarantine.
             time.sleep(0.3)
 

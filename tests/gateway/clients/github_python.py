@@ -5,7 +5,7 @@ import os
 
 from github import Auth, Github
 
-client = Github(auth=Auth.Token("t"), base_url=os.environ["BASE_URL"], timeout=2)
+client = Github(auth=Auth.Token("t"), base_url=os.environ["BASE_URL"], timeout=int(os.environ["TIMEOUT"]))
 
 try:
     issue = client.get_repo("o/r", lazy=True).create_issue("it is broken")

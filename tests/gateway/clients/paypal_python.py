@@ -12,7 +12,7 @@ Configuration.environments[Environment.SANDBOX][Server.DEFAULT] = os.environ["BA
 client = PaypalServersdkClient(
     client_credentials_auth_credentials=ClientCredentialsAuthCredentials("id", "secret"),
     environment=Environment.SANDBOX,
-    timeout=2,
+    timeout=int(os.environ["TIMEOUT"]),
 )
 money = {"currency_code": "USD", "value": "100.00"}
 order = {"intent": "CAPTURE", "purchase_units": [{"amount": money}]}

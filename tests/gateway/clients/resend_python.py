@@ -8,7 +8,7 @@ from resend.http_client_requests import RequestsClient
 
 resend.api_key = "re_1"
 resend.api_url = os.environ["BASE_URL"]
-resend.default_http_client = RequestsClient(timeout=2)
+resend.default_http_client = RequestsClient(timeout=int(os.environ["TIMEOUT"]))
 
 outcome = "fails"
 for _ in range(3):

@@ -6,7 +6,7 @@ import uuid
 
 from square import Square
 
-client = Square(token="t", base_url=os.environ["BASE_URL"], timeout=2)
+client = Square(token="t", base_url=os.environ["BASE_URL"], timeout=int(os.environ["TIMEOUT"]))
 
 outcome = "fails"
 for _ in range(3):

@@ -8,7 +8,7 @@ const stripe = new Stripe("sk_test_1", {
   host: url.hostname,
   port: url.port,
   protocol: "http",
-  timeout: 2000,
+  timeout: Number(process.env.TIMEOUT) * 1000,
   maxNetworkRetries: 2,
 });
 

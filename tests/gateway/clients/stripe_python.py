@@ -8,7 +8,7 @@ import stripe
 stripe.api_key = "sk_test_1"
 stripe.api_base = os.environ["BASE_URL"]
 stripe.max_network_retries = 2
-stripe.default_http_client = stripe.RequestsClient(timeout=2)
+stripe.default_http_client = stripe.RequestsClient(timeout=int(os.environ["TIMEOUT"]))
 
 outcome = "fails"
 for _ in range(3):

@@ -8,7 +8,7 @@ from tenacity import RetryError, retry, stop_after_attempt
 
 stripe.api_key = "sk_test_1"
 stripe.api_base = os.environ["BASE_URL"]
-stripe.default_http_client = stripe.RequestsClient(timeout=1)
+stripe.default_http_client = stripe.RequestsClient(timeout=int(os.environ["TIMEOUT"]))
 
 
 @retry(stop=stop_after_attempt(3))

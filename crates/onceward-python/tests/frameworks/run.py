@@ -1,115 +1,98 @@
-"""Runs the rigs, each in its own virtual environment, and prints what held. Started by scripts/python-frameworks."""
+"""scripts/python-frameworks --wheel FILE [--quick] [--only RIG]: the Python package with real agent frameworks.
 
-import argparse
+Installs pinned versions (versions.toml) into target/python/frameworks, a virtual environment for each rig, runs every
+rig without the ledger and with it, and the examples of docs/python-frameworks.md. --quick has one agent loop, and also
+installs the environment of `fastapi`, which tests/idempotent-api needs. Needs Python 3.11, and a wheel (scripts/wheel).
+"""
+
+import hashlib
 import json
-import os
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import tomllib
 
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[3]
-EXAMPLES = ROOT / "examples/python/frameworks"
-TARGET = Path(os.environ["CARGO_TARGET_DIR"])
-UV = TARGET / "python/tools/bin/uv"
-RIGS = tomllib.loads((HERE / "versions.toml").read_text())
-LONGEST_S = 300
+sys.path.insert(0, str(HERE.parents[3] / "tests"))
+
+import kit  # noqa: E402 (the path comes first)
+from kit.install import run as run_installer  # noqa: E402
+from kit.install import uv  # noqa: E402
+
+EXAMPLES = kit.ROOT / "examples/python/frameworks"
+PAGE = kit.ROOT / "docs/python-frameworks.md"
+VERSIONS = HERE / "versions.toml"
+QUICK = "pydantic_ai"
+LONGEST_S = 600
 
 
 def main() -> int:
-    options = arguments()
-    wheel = options.wheel or build()
-    rows = []
-    for rig in options.only or RIGS:
-        python = installed(rig, wheel)
-        rows += rig_rows(rig, python)
-        rows += [example_row(name, python) for name in RIGS[rig]["examples"]]
-    print()
-    table(rows)
-    return 0 if all(row["holds"] for row in rows) else 1
+    names = tomllib.loads(VERSIONS.read_text())
+    rigs = {
+        name: kit.Rig(rows(wanted["examples"]), [name], name == QUICK, [name, "fastapi"] if name == QUICK else None)
+        for name, wanted in names.items()
+    }
+    cache = kit.target() / "python/frameworks"
+    return kit.main(__doc__, rigs, ["wheel"], VERSIONS, cache=cache, prepare=install_wheel)
 
 
-def arguments():
-    parser = argparse.ArgumentParser(prog="scripts/python-frameworks", description=__doc__)
-    parser.add_argument("--only", action="append", choices=RIGS, help="run only this rig; may be repeated")
-    parser.add_argument("--wheel", type=lambda name: Path(name).resolve(), help="the wheel under test")
-    return parser.parse_args()
+def install_wheel(cache: Path, parts: list[str], options) -> None:
+    """Installs the wheel under test into each environment."""
+    if options.wheel is None:
+        return
+    digest = hashlib.sha256(options.wheel.read_bytes()).hexdigest()
+    for part in parts:
+        stamp = cache / part / "wheel"
+        if not stamp.exists() or stamp.read_text() != digest:
+            again = ["--reinstall-package", "onceward", "--no-deps", "--offline", options.wheel]
+            run_installer(*uv(cache), "pip", "install", "--python", cache / part / "bin/python", *again)
+            stamp.write_text(digest)
 
 
-def build() -> Path:
-    """The wheel of this tree."""
-    made = subprocess.run([ROOT / "scripts/wheel"], check=True, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    return Path(made.stdout.split()[-1])
+def rows(examples: list[str]):
+    def rig(name: str, session):
+        python = session.cache / name / "bin/python"
+        yield from rig_rows(name, python, session.cache)
+        for example in examples:
+            yield example_row(example, python, session.cache)
+
+    return rig
 
 
-def installed(rig: str, wheel: Path) -> Path:
-    """The interpreter of an environment with the rig's framework and the wheel."""
-    place = TARGET / "python/frameworks" / rig
-    python = place / "bin/python"
-    needs = "\n".join(RIGS[rig]["needs"])
-    marker = place / "needs"
-    if not marker.exists() or marker.read_text() != needs:
-        say(f"installing {', '.join(RIGS[rig]['needs'])}")
-        subprocess.run([UV, "venv", "--quiet", "--clear", "--python", sys.executable, place], check=True)
-        subprocess.run([UV, "pip", "install", "--quiet", "--python", python, *RIGS[rig]["needs"]], check=True)
-        marker.write_text(needs)
-    again = ["--reinstall-package", "onceward", "--no-deps", "--offline"]
-    subprocess.run([UV, "pip", "install", "--quiet", "--python", python, *again, wheel], check=True)
-    return python
-
-
-def rig_rows(rig: str, python: Path) -> list[dict]:
+def rig_rows(rig: str, python: Path, cache: Path):
     """The results of the rig's scenarios. A rig that breaks is a row that does not hold."""
-    say(rig)
-    ended = run([python, HERE / f"rig_{rig}.py"])
-    rows = [json.loads(line[4:]) for line in ended.stdout.splitlines() if line.startswith("ROW ")]
-    if ended.returncode != 0 or not all(row["holds"] for row in rows):
+    ended = run([python, HERE / f"rig_{rig}.py"], cache)
+    found = [json.loads(line[4:]) for line in ended.stdout.splitlines() if line.startswith("ROW ")]
+    for row in found:
+        counts = f"{row['bare']} effects without, {row['guarded']} with" if "bare" in row else f"{row['guarded']} with"
+        yield kit.Row(row["rig"], row["what"], f"{counts} {row['wrong']}".strip(), row["holds"])
+    if ended.returncode != 0 or not found or not all(row["holds"] for row in found):
         print(ended.stdout[-4000:], ended.stderr[-4000:], file=sys.stderr)
-    if ended.returncode != 0 or not rows:
-        rows.append({"rig": rig, "what": f"the rig ended with {ended.returncode}", "holds": False, "seconds": 0})
-    return rows
+    if ended.returncode != 0 or not found:
+        yield kit.Row(rig, "all scenarios", f"the rig ended with {ended.returncode}", False)
 
 
-def example_row(name: str, python: Path) -> dict:
+def example_row(name: str, python: Path, cache: Path):
     """An example runs, and the docs show it as it is."""
-    start = time.monotonic()
-    ended = run([python, EXAMPLES / name])
+    ended = run([python, EXAMPLES / name], cache)
     if ended.returncode != 0:
         print(ended.stderr[-4000:], file=sys.stderr)
     _, _, shown = (EXAMPLES / name).read_text().partition("# docs: begin\n")
     shown = textwrap.dedent(shown.partition("# docs: end\n")[0]).strip()
-    documented = bool(shown) and f"```python\n{shown}\n```" in (ROOT / "docs/python-frameworks.md").read_text()
-    what = "the example runs, and the docs show it" if documented else "the docs do not show the example as it is"
-    return {
-        "rig": name, "what": what, "holds": documented and ended.returncode == 0,
-        "seconds": round(time.monotonic() - start, 1),
-    }  # fmt: skip
+    documented = bool(shown) and f"```python\n{shown}\n```" in PAGE.read_text()
+    what = "it runs, and the docs show it" if documented else "the docs do not show the example as it is"
+    return kit.Row(name, "example", what, documented and ended.returncode == 0)
 
 
-def run(command: list) -> subprocess.CompletedProcess:
+def run(command: list, cache: Path) -> subprocess.CompletedProcess:
     # Frameworks are large, so bytecode is kept, but not beside the sources.
-    environment = {**os.environ, "PYTHONPYCACHEPREFIX": str(TARGET / "python/cache"), "PYTHONWARNINGS": "ignore"}
+    env = {"PYTHONPYCACHEPREFIX": cache / "bytecode", "PYTHONWARNINGS": "ignore"}
     try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=LONGEST_S, env=environment)
+        return kit.execute(command, env=env, timeout=LONGEST_S)
     except subprocess.TimeoutExpired as late:
         return subprocess.CompletedProcess(command, 124, str(late.stdout), f"it took more than {LONGEST_S} s")
-
-
-def table(rows: list[dict]) -> None:
-    width = max(len(row["what"]) for row in rows)
-    print(f"{'':22} {'':{width}} without   with  seconds")
-    for row in rows:
-        bare, guarded = row.get("bare", ""), row.get("guarded", "")
-        holds = "" if row["holds"] else f"  DOES NOT HOLD {row.get('wrong', '')}"
-        print(f"{row['rig']:22} {row['what']:{width}} {bare!s:>7} {guarded!s:>6} {row['seconds']:8}{holds}")
-
-
-def say(text: str) -> None:
-    print(f"== {text}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

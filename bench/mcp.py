@@ -1,4 +1,7 @@
-"""The overhead of the proxy: compared with a raw pipe and other proxies, with many calls, and with large messages."""
+#!/usr/bin/env python3
+"""bench/mcp.py --once FILE: the overhead of `once mcp`, compared with a raw pipe and other proxies, with many calls and
+large messages. Give it a release build. Builds the peers that are crates, which takes minutes; --only leaves them out.
+"""
 
 import contextlib
 import http.client
@@ -13,8 +16,13 @@ import time
 from pathlib import Path
 from statistics import median
 
-import install
-from rig import HERE, LEGACY, Row, Wire
+TESTS = Path(__file__).resolve().parents[1] / "tests"
+sys.path[:0] = [str(TESTS), str(TESTS / "mcp")]
+
+import kit  # noqa: E402 (the path comes first)
+from rig import HERE, LEGACY, Rig, Wire, compared  # noqa: E402
+
+EFFECTFENCE = "0.3.0"  # a crate that also proxies a server
 
 LARGE = 64 << 20
 MARGIN = 1 << 20  # what a process holds besides two copies of the message
@@ -24,32 +32,35 @@ ROUND = 50  # calls
 LOG = 300  # commits after which the log is written over and grows no more, as the ledger's is
 
 
-def run(rig):
-    calls = 500 if rig.short else 5000
+CALLS = 5000
+
+
+def added(_name, session):
+    rig = Rig(session)
     for way, pair in {"stdio": _by_stdio, "HTTP": _by_http}.items():
-        yield from _added(rig, way, _latency(rig, calls, pair))
-    if not rig.short:
-        install.peers(rig.cache)
-        for name, front in _peers(rig).items():
-            peer = _latency(rig, calls // 10, lambda rig, folder, front=front: _by_stdio(rig, folder, front))
-            added = {tool: peer["through"][tool] - peer["direct"][tool] for tool in ("peek", "count")}
-            said = f"+{added['peek']:.0f} us read, +{added['count']:.0f} us mutating"
-            yield Row("overhead", f"a peer: {name}", said, "", True)
-    yield _in_flight(rig)
-    yield _large(rig)
+        yield from _added(way, _latency(rig, CALLS, pair))
 
 
-def _added(rig, way, seen):
+def peers(_name, session):
+    rig = Rig(session)
+    crate = ["cargo", "install", "--quiet", "--locked", "--root", rig.cache, f"effectfence@{EFFECTFENCE}"]
+    subprocess.run(crate, check=True)
+    for name, front in _peers(rig).items():
+        peer = _latency(rig, CALLS // 10, lambda rig, folder, front=front: _by_stdio(rig, folder, front))
+        more = {tool: peer["through"][tool] - peer["direct"][tool] for tool in ("peek", "count")}
+        said = f"+{more['peek']:.0f} us read, +{more['count']:.0f} us mutating"
+        yield compared("overhead", f"a peer: {name}", said, "", True)
+
+
+def _added(way, seen):
     """What the proxy adds to a read and to a mutating call."""
     commit, direct = seen["commit"], seen["direct"]
     read, write = (seen["through"][tool] - direct[tool] for tool in ("peek", "count"))
     rest = write - SYNCED * commit
-    # The short run is for shared machines: it prints the times without judging them.
-    quick, cheap = (True, True) if rig.short else (read <= READ_US, rest <= WRITE_US)
-    yield Row("overhead", f"{way}: p50 of a read", f"{direct['peek']:.0f} us", f"{read:+.0f} us", quick)
+    yield compared("overhead", f"{way}: p50 of a read", f"{direct['peek']:.0f} us", f"{read:+.0f} us", read <= READ_US)
     cost = f"{write:+.0f} us = {SYNCED} durable writes x {commit:.0f} us + {rest:.0f} us"
     limit = f"{way}: p50 of a mutating call, at most {SYNCED} durable writes + {WRITE_US} us"
-    yield Row("overhead", limit, f"{direct['count']:.0f} us", cost, cheap)
+    yield compared("overhead", limit, f"{direct['count']:.0f} us", cost, rest <= WRITE_US)
 
 
 def _latency(rig, calls, pair):
@@ -90,8 +101,8 @@ def _by_stdio(rig, folder, front=None):
 @contextlib.contextmanager
 def _by_http(rig, folder):
     """The same over HTTP, each on a connection that stays open."""
-    command = [sys.executable, str(HERE / "quick.py"), str(folder / "effects")]
-    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    command = [sys.executable, str(Path(__file__).with_name("mcp_server.py")), str(folder / "effects")]
+    server = kit.launch(command, stdout=subprocess.PIPE, text=True)
     try:
         port = json.loads(server.stdout.readline())["port"]
         with rig.listening(folder, f"http://127.0.0.1:{port}/mcp", ["--scope", "rig"]) as url:
@@ -145,7 +156,7 @@ def _commit(database):
 
 def _peers(rig):
     proxy = [rig.python("fastmcp"), str(HERE / "clients/fastmcp_proxy.py")]
-    fence = str(rig.cache / "effectfence/bin/effectfence")
+    fence = str(rig.cache / "bin/effectfence")
     return {
         "FastMCP's proxy": lambda folder, server: [*proxy, json.dumps(server)],
         # It keeps its ledger in the user's state folder, which is redirected to this run.
@@ -188,7 +199,7 @@ def _in_flight(rig, calls=1000):
             )
         runs = len(set(effects.read_text().split()))
     cells = [f"{answered} answered in {spent:.1f} s" for spent, answered in seen]
-    return Row(
+    return compared(
         "overhead", f"{calls} calls in flight", *cells, seen[1][1] == calls == runs and seen[1][0] < 20
     )
 
@@ -209,7 +220,7 @@ def _large(rig):
             whole = whole and length == (LARGE if where == "answer" else len(f"counted {tool}"))
             peaks.append(_peak(client.process.pid) - before)
     grown = ", ".join(f"+{peak >> 20} MiB" for peak in peaks)
-    return Row(
+    return compared(
         "overhead",
         "memory for 64 MiB (answer to a read, to a mutating call; argument of each)",
         "",
@@ -221,3 +232,23 @@ def _large(rig):
 def _peak(pid):
     status = Path(f"/proc/{pid}/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0]) << 10
+
+
+def in_flight(_name, session):
+    yield _in_flight(Rig(session))
+
+
+def large(_name, session):
+    yield _large(Rig(session))
+
+
+RIGS = {
+    "added": kit.Rig(added),
+    "peers": kit.Rig(peers, ["fastmcp"]),
+    "in flight": kit.Rig(in_flight),
+    "large": kit.Rig(large),
+}
+
+
+if __name__ == "__main__":
+    sys.exit(kit.main(__doc__, RIGS, versions=TESTS / "mcp/versions.toml"))

@@ -1,4 +1,4 @@
-"""quick.py FILE: the tools of counting.py over streamable HTTP, on connections that stay open. Prints its port.
+"""mcp_server.py FILE: the tools of tests/mcp/counting.py over streamable HTTP, on connections that stay open. Prints its port.
 
 For measurements: it answers each request immediately with JSON, as fast as Python can, without sessions.
 """
