@@ -32,6 +32,7 @@ TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve()
 LOGS = TARGET / "test-logs"
 TOOLS = ["uv==0.13.7", "maturin==1.16.0", "ruff==0.17.4"]
 BUILD = ["cargo", "build", "--locked", "--workspace", "--all-features", "--all-targets"]
+RELEASED = ["-p", "onceward-cli", "-p", "onceward-sim", "-p", "shop", "--bins"]
 # Parts that run at the same time. Most of what they do is waiting.
 BESIDE = 3
 # The conditions of repeated runs, in turn.
@@ -131,7 +132,7 @@ def build(tier, parts):
         if again.stderr.strip():
             sys.exit(f"{again.stderr}\nwarnings are errors: nothing was tested")
         if tier == "soak":
-            step("compiling for release", ["cargo", "build", "--locked", "--release", "-p", "onceward-cli"], None)
+            step("compiling for release", ["cargo", "build", "--locked", "--release", *RELEASED], None)
         listed = ["--workspace", "--all-features", "--list-type", "binaries-only", "--message-format", "json"]
         keep("nextest/binaries.json", ["cargo", "nextest", "list", *listed], environment)
         keep("nextest/cargo.json", ["cargo", "metadata", "--format-version", "1", "--all-features"], environment)
