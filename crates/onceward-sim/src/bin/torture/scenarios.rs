@@ -38,6 +38,8 @@ use crate::report::{self, Report, Rule, Tally};
 
 /// Runs the chosen scenarios and prints the figures.
 pub(crate) fn run_all(args: &Args) -> ExitCode {
+    // Faults of the disk are a part of it.
+    onceward_harness::on_disk();
     let bench = match Bench::new(args) {
         Ok(bench) => bench,
         Err(trouble) => {
