@@ -3,6 +3,9 @@
 //! A server dies with the process that started it, even if that process is killed: the kernel signals it when the
 //! *thread* that started it is gone. Test threads are short-lived, so one permanent thread starts all servers. A
 //! shell that waits for the end of its input removes the folder, so a killed test leaves nothing behind.
+//!
+//! The folder is in memory where there is room. What a server has acknowledged survives its own kill there as on a
+//! disk, and a sync costs nothing. A benchmark wants the disk: see [`on_disk`].
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::TcpListener;
@@ -10,12 +13,14 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use nix::unistd::{User, geteuid};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::statvfs::{Statvfs, statvfs};
+use nix::unistd::{Pid, User, geteuid};
 
 /// How long a server may take to start, stop or replicate.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
@@ -25,7 +30,12 @@ const PORTS: std::ops::Range<u64> = 10_300..22_000;
 /// The distance between the port of a cluster node and its bus port.
 const BUS: u16 = 10_000;
 
+/// Memory that is mounted as a folder, and how much of it must be free: a dozen servers of a few tests at once.
+const MEMORY: &str = "/dev/shm";
+const ROOM: u64 = 4 << 30;
+
 static HOME: OnceLock<Home> = OnceLock::new();
+static ON_DISK: AtomicBool = AtomicBool::new(false);
 static COUNT: AtomicU64 = AtomicU64::new(0);
 
 struct Home {
@@ -42,7 +52,7 @@ struct SpawnRequest {
 
 impl Home {
     fn make() -> Self {
-        let made = tempfile::Builder::new().prefix("onceward-harness-").tempdir();
+        let made = tempfile::Builder::new().prefix("onceward-harness-").tempdir_in(place());
         let folder = must(made, "cannot create a folder for the servers").keep();
         // PostgreSQL may run as another user, which needs access to the folder.
         let open = std::fs::Permissions::from_mode(0o755);
@@ -68,6 +78,22 @@ impl Home {
     }
 }
 
+/// Keeps the data of all servers on disk, for programs that measure or break it. Call it before the first server is
+/// started.
+pub fn on_disk() {
+    ON_DISK.store(true, Ordering::SeqCst);
+}
+
+/// Where the folder is made.
+fn place() -> PathBuf {
+    let in_memory = !ON_DISK.load(Ordering::SeqCst) && statvfs(MEMORY).is_ok_and(|memory| has_room(&memory));
+    if in_memory { PathBuf::from(MEMORY) } else { std::env::temp_dir() }
+}
+
+fn has_room(memory: &Statvfs) -> bool {
+    memory.blocks_available().saturating_mul(memory.fragment_size()) >= ROOM
+}
+
 fn home() -> &'static Home {
     HOME.get_or_init(Home::make)
 }
@@ -84,6 +110,55 @@ pub(crate) fn must<T, E: std::fmt::Display>(result: Result<T, E>, what: &str) ->
 /// A name that is unique in this process, prefixed with the process id.
 pub(crate) fn unique() -> String {
     format!("t{}_{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// A new folder for a test, in memory where there is room. It is removed when it is dropped, or when this process is
+/// gone.
+#[must_use]
+#[track_caller]
+pub fn scratch() -> tempfile::TempDir {
+    must(tempfile::tempdir_in(&home().folder), "cannot create a folder for a test")
+}
+
+/// Removes the folder of a test, and panics if a process that was started in it is still running.
+///
+/// A command that waits for a file ends when its folder goes, so it gets a moment. What is left then is killed.
+pub fn leave(folder: tempfile::TempDir) {
+    let path = folder.path().to_owned();
+    drop(folder);
+    let begun = Instant::now();
+    let mut left = processes_in(&path);
+    while !left.is_empty() && begun.elapsed() < TIMEOUT {
+        std::thread::sleep(Duration::from_millis(5));
+        left = processes_in(&path);
+    }
+    for (pid, _) in &left {
+        // It may have ended just now.
+        drop(kill(Pid::from_raw(*pid), Signal::SIGKILL).map_err(std::io::Error::from));
+    }
+    assert!(left.is_empty() || std::thread::panicking(), "the test left processes behind: {left:?}");
+}
+
+/// The processes that work in a folder, or below it, with their command lines.
+fn processes_in(folder: &Path) -> Vec<(i32, String)> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let inside = |entry: &std::fs::DirEntry| {
+        std::fs::read_link(entry.path().join("cwd"))
+            .is_ok_and(|at| at.starts_with(folder) || is_gone(&at, folder))
+    };
+    let named = |entry: std::fs::DirEntry| {
+        let pid = entry.file_name().to_str()?.parse().ok()?;
+        let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        Some((pid, String::from_utf8_lossy(&line).replace('\0', " ")))
+    };
+    entries.filter(inside).filter_map(named).collect()
+}
+
+/// The kernel's name for a folder that was removed.
+fn is_gone(at: &Path, folder: &Path) -> bool {
+    at.to_str()
+        .and_then(|at| at.strip_suffix(" (deleted)"))
+        .is_some_and(|at| Path::new(at).starts_with(folder))
 }
 
 /// The path of a new folder for one server.
@@ -124,13 +199,17 @@ pub(crate) enum RunAs {
 
 /// A command from a package, to be run as `who`. It dies with this process.
 pub(crate) fn command(program: &str, package: &str, who: RunAs) -> Command {
-    let found = find(program, package);
+    command_at(&find(program, package), who)
+}
+
+/// The same for a program whose path is known.
+pub(crate) fn command_at(program: &Path, who: RunAs) -> Command {
     let mut command = Command::new(find("setpriv", "util-linux"));
     command.args(["--pdeathsig", "KILL"]);
     if let (RunAs::NotRoot, Some(user)) = (who, other_user()) {
         command.args(["--reuid", &user.uid.to_string(), "--regid", &user.gid.to_string(), "--clear-groups"]);
     }
-    command.arg("--").arg(found).stdin(Stdio::null()).current_dir("/");
+    command.arg("--").arg(program).stdin(Stdio::null()).current_dir("/");
     command
 }
 

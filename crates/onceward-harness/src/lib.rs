@@ -30,7 +30,7 @@ mod sentinel;
 mod stepped;
 
 pub use cluster::RedisCluster;
-pub use home::eventually;
+pub use home::{eventually, leave, on_disk, scratch};
 pub use ledger_server::LedgerServer;
 pub use pgbouncer::PgBouncer;
 pub use postgres::{Dump, Postgres};

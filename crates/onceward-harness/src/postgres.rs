@@ -1,5 +1,7 @@
 //! A private PostgreSQL server.
 
+use std::fs::{File, Permissions};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -56,8 +58,7 @@ impl Postgres {
     #[must_use]
     pub fn start_at(folder: &Path, settings: &[(&str, &str)]) -> Self {
         home::make_folder(folder);
-        let mut copy = home::command("cp", "coreutils", RunAs::NotRoot);
-        home::run(copy.arg("-a").arg(template()).arg(folder.join("data")));
+        make_data(folder);
         Self::start_on(folder, settings, Clock::Machine)
     }
 
@@ -66,8 +67,7 @@ impl Postgres {
     pub fn start_with_clock() -> Self {
         let folder = home::folder("postgres");
         home::make_folder(&folder);
-        let mut copy = home::command("cp", "coreutils", RunAs::NotRoot);
-        home::run(copy.arg("-a").arg(template()).arg(folder.join("data")));
+        make_data(&folder);
         must(std::fs::write(folder.join("clock"), "+0"), "cannot write a server's clock");
         Self::start_on(&folder, &[], Clock::Settable)
     }
@@ -264,16 +264,58 @@ fn faked(folder: &Path) -> Command {
     command
 }
 
-/// The data of a new server. Copying it is much faster than creating it.
-fn template() -> &'static Path {
-    static TEMPLATE: OnceLock<PathBuf> = OnceLock::new();
-    TEMPLATE.get_or_init(|| {
-        let folder = home::folder("template");
-        home::make_folder(&folder);
-        let data = folder.join("data");
-        let mut make = home::command("initdb", PACKAGE, RunAs::NotRoot);
-        make.args(["-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale", "C", "--no-sync", "-D"]);
-        home::run(make.arg(&data));
-        data
+/// Puts the data of a new server into the folder `data`.
+///
+/// Creating it takes seconds, so it is created once for each build folder and version of PostgreSQL, and kept there as
+/// an archive. The test reads the archive and PostgreSQL's user unpacks it: that user may not enter the build folder.
+fn make_data(folder: &Path) {
+    let data = folder.join("data");
+    home::make_folder(&data);
+    // PostgreSQL refuses data that others may read.
+    must(std::fs::set_permissions(&data, Permissions::from_mode(0o700)), "cannot close a server's folder");
+    let archive = must(File::open(archive()), "cannot read the data of a new server");
+    let mut tar = home::command("tar", "tar", RunAs::NotRoot);
+    home::run(tar.args(["-x", "-f", "-", "-C"]).arg(&data).stdin(archive));
+}
+
+fn archive() -> &'static Path {
+    static ARCHIVE: OnceLock<PathBuf> = OnceLock::new();
+    ARCHIVE.get_or_init(|| {
+        let initdb = home::find("initdb", PACKAGE);
+        let folder = build_folder().map_or_else(|| home::folder("template"), |folder| folder.join("tmp"));
+        must(std::fs::create_dir_all(&folder), "cannot create a folder for the data of a new server");
+        let archive = folder.join(format!("postgres-{}.tar", version(&initdb)));
+        // Of several tests that start at once, one creates it.
+        let lock = must(File::create(archive.with_extension("lock")), "cannot create a lock");
+        must(lock.lock(), "cannot lock the data of a new server");
+        if !archive.exists() {
+            create(&initdb, &archive);
+        }
+        archive
     })
+}
+
+/// Cargo's build folder, if this program was started from there.
+fn build_folder() -> Option<PathBuf> {
+    let program = std::env::current_exe().ok()?;
+    program.ancestors().find(|folder| folder.join("CACHEDIR.TAG").exists()).map(Path::to_owned)
+}
+
+/// Another version of PostgreSQL, or another build of one, is another file with another time.
+fn version(initdb: &Path) -> String {
+    let meta = must(std::fs::metadata(initdb), "cannot read initdb");
+    format!("{}-{}", meta.len(), meta.mtime())
+}
+
+fn create(initdb: &Path, archive: &Path) {
+    let folder = home::folder("template");
+    home::make_folder(&folder);
+    let mut make = home::command_at(initdb, RunAs::NotRoot);
+    make.args(["-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale", "C", "--no-sync", "-D"]);
+    home::run(make.arg(folder.join("data")));
+    let part = archive.with_extension("part");
+    let mut tar = home::command("tar", "tar", RunAs::CurrentUser);
+    home::run(tar.arg("-c").arg("-C").arg(folder.join("data")).arg("-f").arg(&part).arg("."));
+    must(std::fs::rename(&part, archive), "cannot keep the data of a new server");
+    must(std::fs::remove_dir_all(&folder), "cannot remove the data of a new server");
 }

@@ -1,5 +1,7 @@
 //! A private Redis server.
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::Command;
 use std::sync::OnceLock;
@@ -151,9 +153,18 @@ impl Redis {
 
 /// The reply must come from this process: another server may have just taken the port.
 fn is_ready(pid: u32, port: u16) -> bool {
-    let own = format!("process_id:{pid}");
-    let answer = ask(port).args(["INFO", "server"]).output();
-    answer.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).lines().any(|line| line == own))
+    let own = format!("process_id:{pid}\r\n");
+    info(port).is_ok_and(|answer| answer.contains(&own))
+}
+
+/// What the server says about itself, without a process for the question: it is asked many times until it answers.
+fn info(port: u16) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port))?;
+    stream.set_read_timeout(Some(home::TIMEOUT))?;
+    stream.write_all(b"INFO server\r\nQUIT\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    Ok(answer)
 }
 
 /// The configuration file. The last setting of a name counts.

@@ -26,6 +26,8 @@ use tokio::runtime::Builder;
 const WAYS: [usize; 3] = [1, 4, 16];
 
 fn main() {
+    // Syncs are what it measures.
+    onceward_harness::on_disk();
     let only = std::env::var("BENCH_ONLY").unwrap_or_default();
     let number =
         |name: &str, default| std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default);

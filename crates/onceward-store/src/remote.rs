@@ -20,6 +20,8 @@ use tokio::sync::oneshot;
 pub(crate) use crate::clock::Mark;
 use crate::clock::{Machine, namespace_offset_ms, since_boot_ms};
 
+/// How often an open store checks its server, unless its options say otherwise.
+pub(crate) const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// How long a deferred write lets other writes go first.
 const DEFER: Duration = Duration::from_millis(20);
 /// How fast the ledger's time catches up with clocks that are ahead: by at most a tenth of the elapsed time.

@@ -471,12 +471,12 @@ fn prose_is_plain_english() {
     for file in files {
         let text = std::fs::read_to_string(&file).unwrap();
         let prose = prose(&file, &text);
+        let path = file.strip_prefix(root()).unwrap().display().to_string();
         for (index, (line, word)) in prose.iter().enumerate() {
             let found = phrases.get(word.as_str()).into_iter().flatten().filter(|phrase| {
                 let words = prose[index..].iter().map(|(_, word)| word.as_str()).take(phrase.len());
                 words.eq(phrase.iter().copied())
             });
-            let path = file.strip_prefix(root()).unwrap().display().to_string();
             broken.extend(found.map(|phrase| format!("{path}:{line}: {}", phrase.join(" "))));
         }
     }

@@ -19,9 +19,16 @@ pub(crate) const HELD: &str = "echo ran >> runs; while [ -e runs ] && [ ! -e rel
 /// A command that leaves one line in `runs` each time it really runs.
 pub(crate) const COUNTED: &str = "echo ran >> runs; echo out; echo err >&2";
 
-/// A folder with a ledger in it.
+/// A folder with a ledger in it. It goes with the test, and so must every process that was started in it.
 pub(crate) struct Bench {
-    folder: TempDir,
+    /// Gone only while it is dropped.
+    folder: Option<TempDir>,
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        self.folder.take().into_iter().for_each(onceward_harness::leave);
+    }
 }
 
 /// What a process of `once` said.
@@ -37,7 +44,12 @@ pub(crate) type Listing = BTreeMap<PathBuf, (u32, Vec<u8>)>;
 
 impl Bench {
     pub(crate) fn new() -> Self {
-        Self { folder: tempfile::tempdir().unwrap() }
+        Self { folder: Some(onceward_harness::scratch()) }
+    }
+
+    /// A bench on a disk, where that is said. Others are in memory.
+    pub(crate) fn on_disk() -> Self {
+        Self { folder: Some(tempfile::tempdir().unwrap()) }
     }
 
     /// A bench whose ledger has the secret of another one, so that records can move between them.
@@ -56,8 +68,12 @@ impl Bench {
         self.once_with_stdin(&args, b"{\"exported\":0}\n").exits(0);
     }
 
+    fn folder(&self) -> &Path {
+        self.folder.as_ref().unwrap().path()
+    }
+
     pub(crate) fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
+        self.folder().join(name)
     }
 
     pub(crate) fn write(&self, name: &str, bytes: impl AsRef<[u8]>) -> &Self {
@@ -96,7 +112,7 @@ impl Bench {
     /// `once`, in this folder and with nothing else of the environment than it needs.
     pub(crate) fn command<A: AsRef<OsStr>>(&self, args: &[A]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_once"));
-        command.args(args).current_dir(self.folder.path()).env_clear();
+        command.args(args).current_dir(self.folder()).env_clear();
         command.envs(std::env::var_os("PATH").map(|path| ("PATH", path)));
         command.env("HOME", self.path("home")).env("ONCE_LEDGER", "sqlite:once.db");
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -142,7 +158,7 @@ impl Bench {
     /// The same, not started yet.
     pub(crate) fn shell_command(&self, line: &str) -> Command {
         let mut command = Command::new("bash");
-        command.args(["-c", line]).current_dir(self.folder.path()).env_clear();
+        command.args(["-c", line]).current_dir(self.folder()).env_clear();
         let folder = Path::new(env!("CARGO_BIN_EXE_once")).parent().unwrap();
         let path = std::env::var_os("PATH").unwrap_or_default();
         let folders = std::iter::once(folder.to_owned()).chain(std::env::split_paths(&path));
@@ -178,7 +194,7 @@ impl Bench {
     /// Everything there is. SQLite's index of its log is left out, and a log that is empty: they hold nothing.
     pub(crate) fn listing(&self) -> Listing {
         let mut listing = Listing::new();
-        list(self.folder.path(), self.folder.path(), &mut listing);
+        list(self.folder(), self.folder(), &mut listing);
         listing
     }
 }
@@ -244,6 +260,13 @@ impl Running {
         nix::sys::signal::kill(nix::unistd::Pid::from_raw(i32::try_from(id).unwrap()), signal).unwrap();
     }
 
+    /// Whether it has a file of that name open.
+    pub(crate) fn has_open(&self, name: &str) -> bool {
+        let open = format!("/proc/{}/fd", self.process.as_ref().unwrap().id());
+        let files = std::fs::read_dir(open).into_iter().flatten().flatten();
+        files.filter_map(|file| std::fs::read_link(file.path()).ok()).any(|file| file.ends_with(name))
+    }
+
     pub(crate) fn is_over(&mut self) -> bool {
         self.process.as_mut().unwrap().try_wait().unwrap().is_some()
     }
@@ -299,6 +322,11 @@ pub(crate) fn started_by(process: u32) -> Vec<Seen> {
 }
 
 pub(crate) use onceward_harness::eventually;
+
+/// Tries a time limit, and longer ones on a machine that is too busy for it, until the command has begun in time.
+pub(crate) fn in_enough_time<T>(attempt: impl Fn(&'static str) -> Option<T>) -> T {
+    ["300ms", "2s", "10s", "60s"].into_iter().find_map(attempt).expect("the command begins")
+}
 
 /// What was said, with the parts that differ from run to run replaced: ids, keys, times and ages.
 pub(crate) fn tidy(bytes: &[u8]) -> String {

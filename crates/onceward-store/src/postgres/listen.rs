@@ -29,8 +29,9 @@ const FRESH_MS: i64 = 5_000;
 const REMEMBERED: usize = 4_096;
 /// How long the test notification may take to arrive.
 const TRIAL: Duration = Duration::from_millis(700);
-/// How long to wait before notifications are tested again.
-const TRIED_AGAIN: Duration = Duration::from_secs(60);
+/// How long to wait before notifications are tested again: soon at first, because a busy server may only have been
+/// late, and then ever longer.
+const TRIED_AGAIN: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(60);
 /// The payload of the test notification. No operation has this id.
 const TRIAL_WORD: &str = "do you hear me";
 
@@ -143,13 +144,14 @@ pub(super) async fn listen(
         listen_state.send_replace(ListenState::Unsupported);
         return;
     }
-    let mut pause = Duration::from_millis(50);
+    let (mut pause, mut silence) = (Duration::from_millis(50), *TRIED_AGAIN.start());
     for epoch in 1.. {
         match listen_once(&shared, &listen_state, epoch).await {
             SessionEnd::NotDelivered => {
                 shared.own.store(false, Ordering::Relaxed);
                 listen_state.send_replace(ListenState::Unsupported);
-                sleep(TRIED_AGAIN).await;
+                sleep(silence).await;
+                silence = (silence * 2).min(*TRIED_AGAIN.end());
                 continue;
             }
             SessionEnd::Lost => pause = Duration::from_millis(50),

@@ -12,6 +12,7 @@ use tokio_postgres::Config;
 use tokio_postgres::config::{SslMode, TargetSessionAttrs};
 
 use crate::password::{self, Login, Source};
+use crate::remote::CHECK_INTERVAL;
 use crate::{IfMissing, create_option, query_options};
 
 /// The options of a URL that are ours, besides PostgreSQL's own.
@@ -72,6 +73,8 @@ pub struct PostgresOptions {
     pub standby: Standby,
     /// The maximum memory for cached records.
     pub cache_bytes: u64,
+    /// How often an open store checks the server's clock, its settings, and whether the ledger is still the same one.
+    pub check_interval: Duration,
     /// What to do if there is no ledger yet.
     pub missing: IfMissing,
     /// The same, as set in the URL. The ledger is created only if both allow it.
@@ -145,6 +148,7 @@ impl PostgresOptions {
             notify: url_options.notify,
             standby: url_options.standby,
             cache_bytes: 64 * 1024 * 1024,
+            check_interval: CHECK_INTERVAL,
             missing: IfMissing::Create,
             create: url_options.create,
             owner: url_options.owner,

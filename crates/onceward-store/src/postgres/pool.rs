@@ -40,8 +40,6 @@ const TALLY_PATIENCE_MS: i32 = 50;
 const LONG_QUERY: Duration = Duration::from_secs(60);
 /// A reading of the server's clock that arrives with a batch is used only if the batch took less than this.
 const MAX_CLOCK_AGE: Duration = Duration::from_millis(20);
-/// How often a store checks the server's clock, its settings, and whether the ledger is still the same one.
-const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The connections of one store and the jobs that wait for them.
 pub(super) struct Pool {
@@ -84,7 +82,8 @@ impl Pool {
         let state = PoolState { idle: vec![first], ..PoolState::default() };
         let pool = Self { shared, statements, handle, state: Mutex::new(state), tallies: Mutex::default() };
         let pool = Arc::new(pool);
-        pool.handle.spawn(run_upkeep(Arc::downgrade(&pool)));
+        let interval = pool.shared.options.check_interval;
+        pool.handle.spawn(run_upkeep(Arc::downgrade(&pool), interval));
         pool
     }
 
@@ -584,9 +583,9 @@ async fn dispatch_later(pool: Arc<Pool>) {
 }
 
 /// Runs the periodic work for as long as the store lives.
-async fn run_upkeep(pool: std::sync::Weak<Pool>) {
+async fn run_upkeep(pool: std::sync::Weak<Pool>, interval: Duration) {
     loop {
-        sleep(UPKEEP_INTERVAL).await;
+        sleep(interval).await;
         match pool.upgrade() {
             Some(pool) => pool.upkeep().await,
             None => return,

@@ -7,6 +7,7 @@ use std::time::Duration;
 use onceward::InvalidInput;
 
 use crate::password::Source;
+use crate::remote::CHECK_INTERVAL;
 use crate::remote::url::{Secret, parse_duration, percent_decode, plain};
 use crate::{IfMissing, query_options};
 
@@ -121,6 +122,8 @@ pub struct RedisOptions {
     pub connections_per_node: usize,
     /// The maximum memory for cached records.
     pub cache_bytes: u64,
+    /// How often an open store checks the server's clock, its settings, and whether the ledger is still the same one.
+    pub check_interval: Duration,
     /// What to do if there is no ledger yet.
     pub missing: IfMissing,
     /// Whether the URL allows creating a ledger.
@@ -161,6 +164,7 @@ impl RedisOptions {
             durability: Durability::Always,
             connections_per_node: CONNECTIONS,
             cache_bytes: 64 * 1024 * 1024,
+            check_interval: CHECK_INTERVAL,
             missing: IfMissing::Create,
             create: IfMissing::Create,
             emptied: Emptied::Refuse,

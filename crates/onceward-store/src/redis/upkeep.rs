@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use onceward::StoreError;
 use redis::Value;
@@ -14,8 +14,6 @@ use super::settings::{QUERIES, Role, Settings, text};
 use crate::remote::LedgerClock;
 use crate::remote::recent::Written;
 
-/// The interval of the periodic work.
-const EVERY: Duration = Duration::from_secs(5);
 /// The maximum age of the clock mark in the ledger while a store writes.
 const MARK_EVERY_MS: i64 = 30_000;
 
@@ -23,12 +21,14 @@ const MARK_EVERY_MS: i64 = 30_000;
 pub(super) async fn run(topology: Weak<Topology>, clock: Arc<LedgerClock>) {
     let mut losses = 0;
     loop {
-        let Some(invalidations) = topology.upgrade().map(|topology| Arc::clone(&topology.invalidations))
+        let Some((invalidations, interval)) = topology
+            .upgrade()
+            .map(|topology| (Arc::clone(&topology.invalidations), topology.options.check_interval))
         else {
             return;
         };
         tokio::select! {
-            () = tokio::time::sleep(EVERY) => {}
+            () = tokio::time::sleep(interval) => {}
             () = invalidations.missed.notified() => {}
         }
         let Some(topology) = topology.upgrade() else { return };

@@ -38,7 +38,7 @@ mod sqlite {
 
     impl Bank {
         fn new() -> Self {
-            let bank = Self { folder: tempfile::tempdir().unwrap() };
+            let bank = Self { folder: onceward_harness::scratch() };
             let wal = "PRAGMA journal_mode = wal; CREATE TABLE transfer (amount INTEGER)";
             bank.connect().execute_batch(wal).unwrap();
             bank
@@ -174,11 +174,12 @@ mod sqlite {
         let brief = transfer(1).terms(terms);
         ledger.run(&mut connection, &brief, |transaction, _| insert(transaction)).unwrap();
         for _ in 0..2 {
-            // Time is the subject: a retention of one millisecond passes.
-            std::thread::sleep(std::time::Duration::from_millis(5));
-            let transaction = connection.transaction().unwrap();
-            assert_eq!(ledger.sweep(&transaction).unwrap(), 1);
-            transaction.commit().unwrap();
+            onceward_harness::eventually("the retention of a millisecond is over", || {
+                let transaction = connection.transaction().unwrap();
+                let swept = ledger.sweep(&transaction).unwrap();
+                transaction.commit().unwrap();
+                swept == 1
+            });
         }
         let left: i64 = connection.query_row("SELECT count(*) FROM onceward", [], |row| row.get(0)).unwrap();
         assert_eq!(left, 0);
@@ -225,6 +226,13 @@ mod postgres {
 
         fn transfers(&self) -> String {
             self.server.sql(&format!("select count(*) from transfer_{}", self.schema))
+        }
+
+        /// Waits until this many other transactions wait for a lock.
+        fn await_waiting(&self, count: usize) {
+            let waiting = "select count(distinct pid) from pg_locks where not granted";
+            let count = count.to_string();
+            onceward_harness::eventually("the others wait", || self.server.sql(waiting) == count);
         }
     }
 
@@ -327,8 +335,8 @@ mod postgres {
                             let (mut client, ledger) = bank.connect().await;
                             let insert = async |transaction: &Transaction<'_>, _: &_| {
                                 let done = bank.insert(transaction).await;
-                                // The others begin while this transaction is open.
-                                tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+                                // The others wait for this transaction.
+                                bank.await_waiting(7);
                                 done
                             };
                             replayed =

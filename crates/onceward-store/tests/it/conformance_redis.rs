@@ -6,8 +6,10 @@ use onceward::{Store, conformance};
 use onceward_harness::{Redis, RedisCluster};
 use onceward_store::redis::{RedisOptions, RedisStore};
 
+/// With time limits that a busy machine does not reach.
 fn open(url: &str) -> Arc<dyn Store> {
-    RedisStore::open(RedisOptions::parse(url).unwrap()).unwrap()
+    let url = format!("{url}&timeout=60s&wait_timeout=20s");
+    RedisStore::open(RedisOptions::parse(&url).unwrap()).unwrap()
 }
 
 #[test]

@@ -4,7 +4,6 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
-use std::time::{Duration, Instant};
 
 use crate::served::{Files, Over, Served, open};
 use axum::Router;
@@ -94,19 +93,23 @@ fn a_process_with_the_file_open_waits_for_a_client_of_the_server_and_the_other_w
         let (first, second) = if first_is_remote { (&remote, &local) } else { (&local, &remote) };
         let effects = AtomicUsize::new(0);
         let (begun, has_begun) = mpsc::channel();
+        let end = std::sync::Barrier::new(2);
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 first.blocking().run(pay(), |attempt| {
                     begun.send(()).unwrap();
-                    // The second caller begins while this one works.
-                    std::thread::sleep(Duration::from_millis(300));
+                    end.wait();
                     effects.fetch_add(1, Ordering::SeqCst);
                     Ok(attempt.dispatch()?.created(&1))
                 })
             });
             has_begun.recv().unwrap();
-            let receipt = run_nothing(&second.blocking(), pay()).unwrap();
-            assert!(receipt.replayed(), "the second caller waits for the first");
+            let waiting = scope.spawn(|| run_nothing(&second.blocking(), pay()));
+            let impatient = pay().terms(Terms { wait_ms: 1, ..Terms::default() });
+            let refused = run_nothing(&second.blocking(), impatient).unwrap_err();
+            assert_eq!(refused.code(), Code::InProgress, "{refused}");
+            end.wait();
+            assert!(waiting.join().unwrap().unwrap().replayed(), "the second caller waits for the first");
         });
         assert_eq!(effects.load(Ordering::SeqCst), 1);
     }
@@ -116,23 +119,15 @@ fn a_process_with_the_file_open_waits_for_a_client_of_the_server_and_the_other_w
 fn the_death_of_a_process_with_the_file_open_is_noticed_at_once() {
     let files = Files::default();
     let (_, local, remote) = both(&files, Over::Unix);
-    let claim = begin(&local, pay());
-    let (waits, waiting) = mpsc::channel();
+    // The lease is longer than a caller waits, so only the lock can tell.
+    let leased = || pay().terms(Terms { lease_ms: 3_600_000, ..Terms::default() });
+    let claim = begin(&local, leased());
     std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| {
-            waits.send(()).unwrap();
-            let begun = Instant::now();
-            (run_nothing(&remote.blocking(), pay()).unwrap_err().code(), begun.elapsed())
-        });
-        waiting.recv().unwrap();
-        // Time is the subject: the lock is held for a while, and the caller keeps waiting.
-        std::thread::sleep(Duration::from_millis(200));
+        let waiter = scope.spawn(|| run_nothing(&remote.blocking(), leased()).unwrap_err().code());
         assert_eq!(state(&remote), State::Running, "its lock is held");
-        // The lock is free, as after the death of its process. Its lease is 15 seconds.
+        // The lock is free, as after the death of its process.
         drop(claim);
-        let (code, took) = waiter.join().unwrap();
-        assert_eq!(code, Code::InDoubt);
-        assert!(took < Duration::from_secs(8), "{took:?}");
+        assert_eq!(waiter.join().unwrap(), Code::InDoubt);
     });
 }
 
@@ -141,7 +136,6 @@ fn a_client_that_is_silent_for_longer_than_its_lease_is_in_doubt_and_takes_its_o
     let files = Files::default();
     let (_, local, remote) = both(&files, Over::Tcp);
     let claim = begin(&remote, pay_soon(400));
-    assert_eq!((state(&local), state(&remote)), (State::Running, State::Running));
     // Only the lease tells.
     eventually("its lease is over", || (state(&local), state(&remote)) == (State::InDoubt, State::InDoubt));
     let refused = run_nothing(&local.blocking(), pay()).unwrap_err();
@@ -169,7 +163,7 @@ fn a_late_ending_of_a_client_settles_the_doubt() {
 fn an_attempt_outlives_the_server() {
     let files = Files::default();
     let options = files.fresh();
-    let folder = tempfile::tempdir().unwrap();
+    let folder = onceward_harness::scratch();
     let socket = folder.path().join("once.sock");
     let first = Served::at(SqliteStore::open(options.clone()).unwrap(), &socket);
     let remote = Ledger::new(open(&first.url));
@@ -179,9 +173,12 @@ fn an_attempt_outlives_the_server() {
     drop(first);
     assert_eq!(state(&local), State::Running, "no process with the file open takes the client for dead");
     std::thread::scope(|scope| {
+        // What it meets instead closes its connection.
+        std::fs::remove_file(&socket).unwrap();
+        let other = std::os::unix::net::UnixListener::bind(&socket).unwrap();
         let ending = scope.spawn(|| remote.blocking().wait_for(claim.finish(done())));
-        // Time is the subject: there is no server for a while.
-        std::thread::sleep(Duration::from_millis(300));
+        drop(other.accept().unwrap());
+        drop(other);
         let _second = Served::at(SqliteStore::open(options.clone()).unwrap(), &socket);
         ending.join().unwrap().unwrap();
         assert!(run_nothing(&remote.blocking(), pay()).unwrap().replayed());
@@ -224,7 +221,7 @@ fn an_intent_whose_reply_came_too_late_is_not_executed() {
     let server = Served::start(SqliteStore::open(options.clone()).unwrap(), Over::Tcp);
     let port = server.url.rsplit_once(':').unwrap().1.parse().unwrap();
     let relay = Relay::to(port);
-    let remote = Ledger::new(open(&format!("http://127.0.0.1:{}?timeout=5s", relay.port()))).blocking();
+    let remote = Ledger::new(open(&format!("http://127.0.0.1:{}?timeout=60s", relay.port()))).blocking();
     let local = Ledger::new(SqliteStore::open(options).unwrap());
     let probed = || {
         let terms = Terms { lease_ms: 100, wait_ms: 10_000, quarantine_ms: 0, ..Terms::default() };
@@ -287,7 +284,7 @@ fn an_intent_that_was_put_in_doubt_before_its_reply_is_withdrawn_and_begun_again
 #[test]
 fn another_ledger_behind_the_same_address_is_noticed() {
     let files = Files::default();
-    let folder = tempfile::tempdir().unwrap();
+    let folder = onceward_harness::scratch();
     let socket = folder.path().join("once.sock");
     let first = Served::at(SqliteStore::open(files.fresh()).unwrap(), &socket);
     let ledger = Ledger::new(open(&first.url));
@@ -355,7 +352,7 @@ fn a_token_is_sent_and_never_shown() {
         sent.send(token.map(|token| token.to_str().unwrap().to_owned())).unwrap();
         StatusCode::UNAUTHORIZED.into_response()
     });
-    let folder = tempfile::tempdir().unwrap();
+    let folder = onceward_harness::scratch();
     let file = folder.path().join("token");
     std::fs::write(&file, "S3CRET-2\n").unwrap();
     let place = server.url.strip_prefix("http://").unwrap();
@@ -472,7 +469,7 @@ fn a_server_is_checked_by_its_certificate_and_its_name() {
     use tokio_rustls::rustls::pki_types::pem::PemObject;
     use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
     use tokio_rustls::rustls::{ServerConfig, crypto::ring};
-    let (folder, certificates) = (tempfile::tempdir().unwrap(), crate::served::certificates());
+    let (folder, certificates) = (onceward_harness::scratch(), crate::served::certificates());
     let file = |name: &str| certificates.join(name);
     let store = SqliteStore::open(SqliteOptions::new(folder.path().join("once.db"))).unwrap();
     let app = onceward_http::App::new(store, onceward_http::Config::default()).unwrap();

@@ -40,10 +40,7 @@ fn server() -> (Postgres, tempfile::TempDir) {
     }
     drop(server.sql("select pg_reload_conf()"));
     // Connections opened after the server has read the certificates.
-    let begun = std::time::Instant::now();
-    while server.sql("show ssl") != "on" {
-        assert!(begun.elapsed().as_secs() < 60, "the server does not take its certificate");
-    }
+    onceward_harness::eventually("the server takes its certificate", || server.sql("show ssl") == "on");
     (server, folder)
 }
 

@@ -34,7 +34,7 @@ struct File {
 
 impl File {
     fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = onceward_harness::scratch();
         let url = format!("sqlite:{}", folder.path().join("once.db").display());
         Self { folder, url }
     }
@@ -166,7 +166,7 @@ fn a_sealed_store_conforms() {
     let keys = keys();
     let folders = std::cell::RefCell::new(Vec::new());
     let sqlite = || -> Arc<dyn Store> {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = onceward_harness::scratch();
         let store = SqliteStore::open(SqliteOptions::new(folder.path().join("once.db"))).unwrap();
         folders.borrow_mut().push(folder);
         Arc::new(Sealed::around(store, keys.clone()))
@@ -185,7 +185,8 @@ fn a_sealed_store_conforms() {
 #[test]
 fn a_sealed_store_on_a_server_conforms() {
     let keys = keys();
-    let on = |url: String| -> Arc<dyn Store> { open(&url, Some(&keys)) };
+    // A time limit that a busy machine does not reach.
+    let on = |url: String| -> Arc<dyn Store> { open(&format!("{url}&timeout=60s"), Some(&keys)) };
     for group in ["load and swap", "load_cached", "apply", "list", "due and counts", "results", "ledger"] {
         conformance::run_only(&|| on(Postgres::shared().fresh()), group).assert_clean();
         conformance::run_only(&|| on(Redis::shared().fresh()), group).assert_clean();
@@ -311,7 +312,7 @@ fn a_clear_text_ledger_is_sealed_as_its_records_change() {
 
 #[test]
 fn a_key_file_must_be_private_and_contain_keys() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = onceward_harness::scratch();
     let file = folder.path().join("once.key");
     let write = |text: &str, mode: u32| {
         std::fs::write(&file, text).unwrap();

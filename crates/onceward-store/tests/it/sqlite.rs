@@ -19,7 +19,7 @@ struct Fixture {
 
 impl Fixture {
     fn new() -> Self {
-        Self { folder: tempfile::tempdir().unwrap() }
+        Self { folder: onceward_harness::scratch() }
     }
 
     fn options(&self) -> SqliteOptions {

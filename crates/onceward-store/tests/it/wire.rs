@@ -32,9 +32,14 @@ impl Wire {
     }
 
     /// A URL of the server through this relay, without TLS.
-    pub(crate) fn through(&self, server: &onceward_harness::Postgres, url: &str) -> String {
-        let (here, there) = (format!(":{}/", self.port), format!(":{}/", server.port()));
+    pub(crate) fn through(&self, server: u16, url: &str) -> String {
+        let (here, there) = (format!(":{}/", self.port), format!(":{server}/"));
         format!("{}&sslmode=disable", url.replace(&there, &here))
+    }
+
+    /// The number of requests so far.
+    pub(crate) fn asked(&self) -> usize {
+        self.asked.load(Ordering::SeqCst)
     }
 
     /// The number of requests while this ran.

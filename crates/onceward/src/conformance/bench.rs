@@ -96,6 +96,13 @@ impl Bench {
         wait(self.clock().sleep(ms));
     }
 
+    /// Waits until the store's clock has passed this time.
+    pub(super) fn wait_past(&self, ms: i64) {
+        while self.now_ms() <= ms {
+            self.pause(1);
+        }
+    }
+
     pub(super) fn find(&self, id: &OperationId) -> Result<Option<Arc<Record>>, Problem> {
         Ok(wait(self.load(id))?)
     }

@@ -5,7 +5,7 @@ pub(crate) mod ended;
 pub(crate) mod errors;
 pub(crate) mod table;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
@@ -59,6 +59,13 @@ pub(crate) const NOW_MS: i64 = 1_000_000;
 
 /// The intent for tests of decisions, with a key of this origin.
 pub(crate) fn intent(origin: KeyOrigin) -> Intent {
+    // Tables ask for it a hundred thousand times, and its hashes take time.
+    static INTENTS: [OnceLock<Intent>; 2] = [OnceLock::new(), OnceLock::new()];
+    let made = &INTENTS[usize::from(origin == KeyOrigin::Given)];
+    made.get_or_init(|| new_intent(origin)).clone()
+}
+
+fn new_intent(origin: KeyOrigin) -> Intent {
     let operation = Operation::new("pay").input(serde_json::json!({"customer": "c1", "amount": 100}));
     let operation = match origin {
         KeyOrigin::Given => operation.key("order-17"),

@@ -30,7 +30,7 @@ fn two_handles_on_one_store_conform() {
 
 #[test]
 fn two_stores_are_not_one_ledger() {
-    let make = || Arc::new(MemoryStore::new(GoingClock::times(50))) as Arc<dyn Store>;
+    let make = || Arc::new(MemoryStore::new(GoingClock::times(300))) as Arc<dyn Store>;
     let report = conformance::run_pair(&|| (make(), make()));
     assert!(report.failed.len() >= 7, "{report}");
 }

@@ -3,9 +3,11 @@
 use std::process::Command;
 
 use insta::assert_snapshot;
+use nix::sys::signal::Signal;
+use onceward::{Ledger, OperationId};
 use onceward_harness::{Postgres, Redis, faketime};
 
-use crate::common::{Bench, COUNTED, HELD, Said, eventually};
+use crate::common::{Bench, COUNTED, HELD, Running, Said, eventually};
 
 /// A ledger on each kind of server, with nothing in it.
 fn servers() -> [String; 2] {
@@ -71,20 +73,22 @@ fn who_only_looks_leaves_nothing_behind() {
 fn without_its_server_nothing_runs_and_with_it_all_goes_on() {
     let mut postgres = Postgres::start();
     let mut redis = Redis::start();
-    let urls = [postgres.fresh(), redis.fresh()].map(|url| format!("{url}&timeout=1s"));
+    let urls = [postgres.fresh(), redis.fresh()];
     let benches = [Bench::new(), Bench::new()];
-    let run = |at: usize, key: &str| {
-        benches[at].once(&["run", "--ledger", &urls[at], "--key", key, "--", "sh", "-c", COUNTED])
+    let run_within = |timeout: &str, at: usize, key: &str| {
+        let url = format!("{}&timeout={timeout}", urls[at]);
+        benches[at].once(&["run", "--ledger", &url, "--key", key, "--", "sh", "-c", COUNTED])
     };
+    let run = |at: usize, key: &str| run_within("60s", at, key);
     for at in [0, 1] {
         run(at, "before").exits(0);
     }
     postgres.kill();
     redis.kill();
     for at in [0, 1] {
-        let said = run(at, "meanwhile").exits(12).err();
+        let said = run_within("500ms", at, "meanwhile").exits(12).err();
         assert!(said.contains("LEDGER_UNAVAILABLE") && said.contains("happened: unknown, ran: no"), "{said}");
-        run(at, "before").exits(12);
+        run_within("500ms", at, "before").exits(12);
         assert_eq!(benches[at].runs(), 1, "nothing runs without its intent on record");
     }
     postgres.start_again();
@@ -102,7 +106,7 @@ fn without_its_server_nothing_runs_and_with_it_all_goes_on() {
 fn a_machine_whose_clock_is_wrong_waits_and_runs_nothing_twice() {
     for url in servers() {
         let bench = Bench::new();
-        let run = ["run", "--ledger", &url, "--key", "k", "--wait", "300ms", "--", "sh", "-c", HELD];
+        let run = ["run", "--ledger", &url, "--key", "k", "--wait", "10ms", "--", "sh", "-c", HELD];
         let elsewhere = |offset: &str| -> Said {
             let right = bench.command(&run);
             let mut wrong = Command::new(right.get_program());
@@ -157,51 +161,65 @@ fn a_password_is_never_repeated() {
     assert!(!bench.path("ran").exists());
 }
 
-#[test]
-fn a_command_that_outlives_once_run_keeps_its_operation_running() {
-    for url in servers() {
+/// Long enough for a call on a busy machine, and renewed every two seconds.
+const LEASED: &str = "[defaults]\nlease = \"6s\"\nquarantine = \"100ms\"\n";
+
+/// Does something to a `once run` while its command runs, on every server, and checks that its lease is renewed by
+/// another process from then on.
+fn is_kept(
+    harm: impl Fn(Running) -> Option<Running> + Sync,
+    end: impl Fn(&Bench, &str, Option<Running>) + Sync,
+) {
+    let kept = |url: &str| {
         let bench = Bench::new();
-        bench.policy("[defaults]\nlease = \"3s\"\nquarantine = \"100ms\"\n");
-        let run = ["run", "--ledger", &url, "--key", "k", "--wait", "0s", "--probe", "exit 10"];
+        bench.policy(LEASED);
+        let run = ["run", "--ledger", url, "--key", "k", "--wait", "0s", "--probe", "exit 10"];
         let run = [&run[..], &["--", "sh", "-c", HELD]].concat();
         let running = bench.start(&run);
         eventually("the command runs", || bench.runs() > 0);
-        running.kill();
-        // Much longer than lease and quarantine together.
-        let until = std::time::Instant::now() + std::time::Duration::from_secs(8);
-        while std::time::Instant::now() < until {
-            let said = bench.once(&run).exits(4).err();
-            assert!(said.contains("IN_PROGRESS"), "{url}: {said}");
-        }
+        let ledger = Ledger::new(onceward_store::open(url).unwrap()).blocking();
+        let id = bench.json(&["ls", "--ledger", url])["data"][0]["id"].as_str().unwrap().to_owned();
+        let id = OperationId::parse(&id).unwrap();
+        let version = || ledger.find(&id).unwrap().0.version;
+        let left = harm(running);
+        let before = version();
+        // One renewal may have been under way.
+        eventually("its lease is renewed", || version() >= before + 2);
+        let said = bench.once(&run).exits(4).err();
+        assert!(said.contains("IN_PROGRESS"), "{url}: {said}");
+        end(&bench, url, left);
         assert_eq!(bench.runs(), 1, "{url}");
+    };
+    let (servers, kept) = (servers(), &kept);
+    std::thread::scope(|scope| servers.each_ref().map(|url| scope.spawn(move || kept(url))).map(drop));
+}
+
+#[test]
+fn a_command_that_outlives_once_run_keeps_its_operation_running() {
+    let killed = |running: Running| {
+        running.kill();
+        None
+    };
+    is_kept(killed, |bench, url, _| {
         bench.release();
         eventually("the keeper has written the doubt down", || {
-            bench.once(&["show", "k", "--ledger", &url]).out().contains("`once run` was killed")
+            bench.once(&["show", "k", "--ledger", url]).out().contains("`once run` was killed")
         });
-    }
+    });
 }
 
 #[test]
 fn a_stopped_once_run_keeps_its_operation_running() {
-    for url in servers() {
-        let bench = Bench::new();
-        bench.policy("[defaults]\nlease = \"4s\"\nquarantine = \"100ms\"\n");
-        let run = ["run", "--ledger", &url, "--key", "k", "--wait", "0s", "--probe", "exit 10"];
-        let run = [&run[..], &["--", "sh", "-c", HELD]].concat();
-        let running = bench.start(&run);
-        eventually("the command runs", || bench.runs() > 0);
-        running.signal(nix::sys::signal::Signal::SIGSTOP);
-        // Much longer than lease and quarantine together.
-        let until = std::time::Instant::now() + std::time::Duration::from_secs(10);
-        while std::time::Instant::now() < until {
-            let said = bench.once(&run).exits(4).err();
-            assert!(said.contains("IN_PROGRESS"), "{url}: {said}");
-        }
-        running.signal(nix::sys::signal::Signal::SIGCONT);
+    let stopped = |running: Running| {
+        running.signal(Signal::SIGSTOP);
+        Some(running)
+    };
+    is_kept(stopped, |bench, _, stopped| {
+        let running = stopped.unwrap();
+        running.signal(Signal::SIGCONT);
         bench.release();
         running.end().exits(0);
-        assert_eq!(bench.runs(), 1, "{url}");
-    }
+    });
 }
 
 #[test]

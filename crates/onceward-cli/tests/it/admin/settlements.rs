@@ -128,7 +128,6 @@ fn what_changed_nothing_does_not_stand() {
 fn a_branch_of_a_branch_may_begin_at_an_inherited_key() {
     let bench = Bench::new();
     run(&bench, "a", &[], COUNTED);
-    std::thread::sleep(std::time::Duration::from_millis(5));
     run(&bench, "b", &[], COUNTED);
     let call = |scope: &str, from: &str, key: &str| {
         bench.once(&["run", "--scope", scope, "--from", from, "--key", key, "--", "sh", "-c", COUNTED])
@@ -175,8 +174,7 @@ fn the_slower_undo_does_not_name_its_own_command() {
     run(&bench, "hotel", &[], COUNTED);
     let first = long_undo(&bench, "hotel");
     let second = bench.start(&["undo", "hotel", "--undo", "touch second"]);
-    // It waits for the first.
-    std::thread::sleep(std::time::Duration::from_millis(300));
+    eventually("it is at work", || second.has_open("once.db"));
     bench.release();
     first.end().exits(0);
     let second = second.end().exits(0);

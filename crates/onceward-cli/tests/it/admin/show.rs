@@ -470,7 +470,7 @@ fn doctor_looks_where_there_is_nothing_and_leaves_nothing() {
 
 #[test]
 fn doctor_wants_a_look_at_doubts_and_open_files() {
-    let bench = Bench::new();
+    let bench = Bench::on_disk();
     bench.with_doubt();
     std::fs::set_permissions(bench.path("once.db"), std::os::unix::fs::PermissionsExt::from_mode(0o644))
         .unwrap();

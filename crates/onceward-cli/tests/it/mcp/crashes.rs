@@ -87,8 +87,10 @@ fn a_call_that_the_servers_sdk_rejects_may_be_made_again() {
 fn a_client_that_leaves_does_not_take_its_call_with_it() {
     let bench = Bench::new();
     let mut session = Session::scoped(&bench);
-    session.ask(1, "count", &json!({"sleep": 0.3}));
+    session.ask(1, "count", &json!({"hold": "go"}));
     eventually("it runs", || effects(&bench) == 1);
+    session.close_input();
+    bench.write("go", "");
     session.leave();
     assert_eq!(bench.state(&bench.newest()), "done");
 }
@@ -136,9 +138,7 @@ fn a_client_that_is_about_to_kill_gets_an_orderly_end_before() {
     session.close_input();
     let pid = nix::unistd::Pid::from_raw(i32::try_from(session.process.id()).unwrap());
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
-    let begun = std::time::Instant::now();
     eventually("it ends by itself", || session.process.try_wait().unwrap().is_some());
-    assert!(begun.elapsed() < std::time::Duration::from_secs(8), "{:?}", begun.elapsed());
     let listed = bench.json(&["ls"]);
     assert_eq!(listed["data"][0]["state"], "in_doubt", "{listed}");
     assert!(

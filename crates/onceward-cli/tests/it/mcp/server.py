@@ -97,6 +97,9 @@ def call(id, params):
         return answer(id, result={"resultType": "task", "taskId": args["task"], "status": "working"})
     if args.get("die"):
         os._exit(args["die"])
+    if args.get("slow") and effects().count(line) == 1:
+        # Only the first of several equal calls is slow.
+        time.sleep(args["slow"])
     if args.get("sleep"):
         time.sleep(args["sleep"])
     if args.get("error"):

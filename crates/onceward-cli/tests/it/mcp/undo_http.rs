@@ -9,8 +9,9 @@ use crate::mcp::web::{Process, Web, server};
 
 /// A call of `count` that was made, and what takes it back.
 struct Made {
-    bench: Bench,
+    // Ended before its folder is removed.
     _server: Process,
+    bench: Bench,
     url: String,
     id: String,
 }

@@ -1,63 +1,105 @@
 //! `once watch`: one line for each change in a scope.
 
 use std::io::{BufRead, BufReader};
-use std::process::Stdio;
+use std::process::{Child, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::common::{Bench, eventually};
+use crate::common::{Bench, HELD, eventually};
 
 /// Runs a command in a scope.
 fn run(bench: &Bench, scope: &str, key: &str, command: &str) {
     bench.once(&["run", "--scope", scope, "--key", key, "--", "sh", "-c", command]);
 }
 
+/// A `once watch` whose changes are read as they come. It is ended with the test.
+struct Watch {
+    process: Child,
+    lines: mpsc::Receiver<Value>,
+}
+
+impl Watch {
+    fn start(bench: &Bench, args: &[&str]) -> Self {
+        let mut process = bench.command(&[&["watch", "--jsonl"], args].concat()).spawn().unwrap();
+        let (sender, lines) = mpsc::channel();
+        let printed = BufReader::new(process.stdout.take().unwrap()).lines();
+        std::thread::spawn(move || {
+            for line in printed.map_while(Result::ok) {
+                // The test may have seen enough.
+                drop(sender.send(serde_json::from_str(&line).unwrap()));
+            }
+        });
+        Self { process, lines }
+    }
+
+    /// The next change of an operation: what changed, and its state.
+    fn next(&self, key: &str) -> (String, String) {
+        loop {
+            let change = self.lines.recv_timeout(Duration::from_secs(60)).unwrap();
+            if change["key"] == key {
+                let word = |name: &str| change[name].as_str().unwrap_or_default().to_owned();
+                return (word("event"), word("state"));
+            }
+        }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        drop(self.process.kill());
+        drop(self.process.wait());
+    }
+}
+
+fn change(event: &str, state: &str) -> (String, String) {
+    (event.to_owned(), state.to_owned())
+}
+
 #[test]
-fn it_follows_one_scope_until_that_is_idle() {
+fn it_follows_one_scope() {
     let bench = Bench::new();
     run(&bench, "nightly", "before", "true");
-    let mut command = bench.command(&["watch", "nightly", "--until-idle", "1500ms", "--jsonl"]);
-    let mut watch = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut lines = BufReader::new(watch.stdout.take().unwrap()).lines();
-    let mut next = || -> Value { serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap() };
-    assert_eq!(next()["key"], "before");
-    run(&bench, "elsewhere", "other", "true");
-    run(&bench, "nightly", "mail", "sleep 0.5");
+    let watch = Watch::start(&bench, &["nightly"]);
+    assert_eq!(watch.next("before").1, "done");
+    run(&bench, "elsewhere", "charge", "true");
+    let mail = bench.start(&["run", "--scope", "nightly", "--key", "mail", "--", "sh", "-c", HELD]);
+    assert_eq!(watch.next("mail").1, "running");
+    bench.release();
+    mail.end().exits(0);
+    assert_eq!(watch.next("mail").1, "done");
     run(&bench, "nightly", "charge", "exit 3");
-    let mut seen = Vec::new();
-    for _ in 0..2 {
-        let change = next();
-        seen.push((change["key"].to_string(), change["state"].to_string()));
-    }
-    // A short run may be over before the first look at it; one of half a second is not.
-    assert_eq!(seen[0], ("\"mail\"".to_owned(), "\"running\"".to_owned()));
-    assert_eq!(seen[1], ("\"mail\"".to_owned(), "\"done\"".to_owned()));
-    let last = loop {
-        let change = next();
-        if change["state"] != "running" {
-            break change;
-        }
-    };
-    assert_eq!((&last["key"], &last["state"]), (&"charge".into(), &"in_doubt".into()));
-    assert!(watch.wait().unwrap().success());
+    // A short run may be over before the first look at it.
+    let first = watch.next("charge").1;
+    let last = if first == "running" { watch.next("charge").1 } else { first };
+    assert_eq!(last, "in_doubt", "the one of the other scope is done");
+}
+
+#[test]
+fn it_ends_when_its_scope_is_idle() {
+    let bench = Bench::new();
+    run(&bench, "nightly", "before", "true");
+    let said = bench.once(&["watch", "nightly", "--until-idle", "10ms", "--jsonl"]).exits(0);
+    assert_eq!(said.json()["key"], "before");
 }
 
 #[test]
 fn a_replay_and_a_settlement_are_changes() {
     let bench = Bench::new();
     run(&bench, "s", "a", "exit 3");
-    let mut command = bench.command(&["watch", "s", "--jsonl", "--new", "--until-idle", "3s"]);
-    let mut watch = command.stdout(Stdio::piped()).spawn().unwrap();
-    let mut lines = BufReader::new(watch.stdout.take().unwrap()).lines();
-    // It has looked once when it holds the ledger open; another look comes within a second.
-    std::thread::sleep(std::time::Duration::from_millis(700));
+    let watch = Watch::start(&bench, &["s", "--new"]);
+    // It has looked once when it tells of something newer.
+    let mut number = 0;
+    eventually("it has looked", || {
+        number += 1;
+        run(&bench, "s", &number.to_string(), "true");
+        watch.lines.try_recv().is_ok()
+    });
     bench.once(&["settle", "a", "--as", "done", "--note", "seen"]).exits(0);
-    let change: Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
-    assert_eq!((&change["event"], &change["state"]), (&"state".into(), &"done".into()));
+    assert_eq!(watch.next("a"), change("state", "done"));
     bench.once(&["run", "--scope", "s", "--key", "a", "--", "sh", "-c", "exit 3"]);
-    let change: Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
-    assert_eq!((&change["event"], &change["replays"]), (&"replayed".into(), &1.into()));
-    assert!(watch.wait().unwrap().success());
+    assert_eq!(watch.next("a"), change("replayed", "done"));
 }
 
 #[test]

@@ -69,7 +69,6 @@ fn a_command_whose_time_has_come_runs_when_it_is_called_or_released() {
     bench.once(&args("a")).exits(0);
     bench.once(&args("b")).exits(0);
     assert_eq!(bench.runs(), 0);
-    std::thread::sleep(std::time::Duration::from_millis(20));
     assert_eq!(bench.once(&args("a")).exits(0).out(), "out", "the same call starts it");
     let left = bench.once(&["release", "--due"]).exits(0);
     assert!(left.out().contains("release = \"auto\""), "a stored command is data: {}", left.out());
@@ -88,7 +87,6 @@ fn a_trusted_policy_lets_release_due_run_a_command_and_another_one_does_not() {
     let bench = Bench::new();
     bench.write("onceward.toml", "[operation.sh]\nrelease = \"auto\"");
     bench.once(&["run", "--key", "a", "--hold", "1ms", "--", "sh", "-c", COUNTED]).exits(0);
-    std::thread::sleep(std::time::Duration::from_millis(20));
     bench.once(&["release", "--due"]).exits(0);
     assert_eq!(bench.runs(), 0, "a policy from a working folder that is not allowed does not count");
     bench.once(&["config", "allow"]).exits(0);

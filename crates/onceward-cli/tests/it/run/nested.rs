@@ -95,7 +95,12 @@ fn a_script_is_not_believed_for_a_tool_that_it_runs() {
     let inner = "once --json run --key inner --fail-exit 3 -- sh -c 'exit 3'";
     bench.script("flow.sh", &format!("echo ran >> runs; {inner}"));
     bench.script("exec.sh", &format!("echo ran >> runs; exec {inner}"));
-    bench.script("orphan.sh", &format!("echo ran >> runs; ({inner} &); sleep 0.3; exit 3"));
+    bench.script(
+        "orphan.sh",
+        &format!(
+            "echo ran >> runs; (({inner}; touch over) &); until [ -e over ]; do sleep 0.02; done; exit 3"
+        ),
+    );
     for (number, outer) in
         ["./flow.sh", "./exec.sh", "./orphan.sh", "env A=b ./exec.sh", "env -u once ./exec.sh"]
             .iter()
@@ -136,12 +141,8 @@ fn an_inner_code_for_what_was_done_is_not_taken_for_a_failure() {
 #[test]
 fn a_call_inside_itself_is_refused_at_once() {
     let bench = Bench::new();
-    let nested = |line: &str| {
-        let begun = std::time::Instant::now();
-        let said = bench.shell(line);
-        assert!(begun.elapsed().as_secs() < 20, "it waited for itself");
-        said
-    };
+    // One that waited for itself would not end.
+    let nested = |line: &str| bench.shell(line);
     let said =
         nested("once run --key a -- sh -c 'once --json run --key a -- sh -c x > inner; echo $? >> inner'");
     said.exits(0);

@@ -3,7 +3,7 @@
 use insta::assert_snapshot;
 use serde_json::json;
 
-use crate::common::{Bench, eventually};
+use crate::common::{Bench, eventually, in_enough_time};
 
 #[test]
 fn the_effect_is_the_flags_or_the_commands_own() {
@@ -204,26 +204,33 @@ fn a_check_is_asked_until_its_deadline() {
 
 #[test]
 fn a_command_gets_its_time_and_no_more() {
-    let bench = Bench::new();
-    let args = ["run", "--timeout", "700ms", "--", "sh", "-c", "echo ran >> runs; exec sleep 60"];
-    let said = bench.once(&args).exits(10);
-    assert_snapshot!(said.err(), @r"
-    once: TIMEOUT the command was stopped after its time limit of 700 ms. It may have taken effect
+    let args = |limit| ["run", "--timeout", limit, "--", "sh", "-c", "echo ran >> runs; exec sleep 600"];
+    let (bench, said, limit) = in_enough_time(|limit| {
+        let bench = Bench::new();
+        let said = bench.once(&args(limit)).exits(10);
+        (bench.runs() == 1).then_some((bench, said, limit))
+    });
+    let text = said.err().replace(&format!("{} ", limit.trim_end_matches(char::is_alphabetic)), "N ");
+    assert_snapshot!(text.replace("N ms", "TIME").replace("N s", "TIME"), @r"
+    once: TIMEOUT the command was stopped after its time limit of TIME. It may have taken effect
     once: happened: unknown, ran: yes, retryable: no
     once: next: check first whether it happened, then record what you found:
     once:   it happened: once --ledger sqlite:…/once.db settle op_… --as done
     once:   it did not: once --ledger sqlite:…/once.db settle op_… --as failed
     ");
-    bench.once(&args).exits(79);
+    bench.once(&args(limit)).exits(79);
     assert_eq!((bench.runs(), bench.state(&bench.newest())), (1, "in_doubt".to_owned()));
 }
 
 #[test]
 fn a_command_that_ignores_the_end_of_its_time_is_killed() {
-    let bench = Bench::new();
     let script = "trap '' TERM; echo $$ > pid; while [ -e pid ]; do sleep 0.05; done";
-    bench.once(&["run", "--timeout", "700ms", "--", "sh", "-c", script]).exits(10);
-    let pid: i32 = bench.read("pid").trim().parse().unwrap();
+    let (_bench, pid) = in_enough_time(|limit| {
+        let bench = Bench::new();
+        bench.once(&["run", "--timeout", limit, "--", "sh", "-c", script]).exits(10);
+        let pid = bench.read("pid").trim().parse::<i32>().ok()?;
+        Some((bench, pid))
+    });
     eventually("the command is gone", || {
         nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), None).is_err()
     });

@@ -10,9 +10,10 @@ use crate::serve::rig::Server;
 
 /// A server with an upstream, and two tenants.
 struct Rig {
+    // Ended before its folder is removed.
+    server: Server,
     bench: Bench,
     upstream: Recorder,
-    server: Server,
     acme: String,
     globex: String,
 }
@@ -211,7 +212,7 @@ fn the_longest_body_of_a_tenant_is_its_own() {
 /// The numbers are those of all tenants, so a tenant's token does not open them.
 #[test]
 fn metrics_on_a_network_address_need_a_token_of_their_own() {
-    let rig = Rig::start();
+    let mut rig = Rig::start();
     let made = rig.bench.json(&["serve", "token", "--metrics"]);
     let (token, hash) = (made["data"]["token"].as_str().unwrap(), made["data"]["hash"].as_str().unwrap());
     let policy = rig.bench.read("onceward.toml").replace(
@@ -219,7 +220,7 @@ fn metrics_on_a_network_address_need_a_token_of_their_own() {
         &format!("listen = [\"0.0.0.0:0\"]\nmetrics_tokens = [\"{hash}\"]"),
     );
     rig.bench.policy(&policy);
-    let rig = Rig { server: Server::start(&rig.bench, &[]), ..rig };
+    rig.server = Server::start(&rig.bench, &[]);
     let port = rig.server.url().rsplit_once(':').unwrap().1.to_owned();
     let asked = |path: &str, token: Option<&str>| {
         let mut command = Command::new("curl");

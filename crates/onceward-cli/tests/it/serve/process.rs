@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use serde_json::json;
@@ -23,20 +23,6 @@ fn the_printed_command_shows_what_a_call_would_do() {
     assert_eq!(bench.json(&["ls"])["data"], json!([]), "a dry run writes nothing");
     server.signal(Signal::SIGTERM);
     assert_eq!(server.end(), Some(0));
-}
-
-/// The figure of an unoptimized build on a busy machine is not the one that counts, so the bound is wide here.
-#[test]
-fn it_is_ready_soon() {
-    let bench = Bench::new();
-    let mut best = Duration::MAX;
-    for _ in 0..5 {
-        let begun = Instant::now();
-        let server = Server::start(&bench, &["--listen", "127.0.0.1:0"]);
-        best = best.min(begun.elapsed());
-        server.kill();
-    }
-    assert!(best < Duration::from_millis(1_000), "{best:?}");
 }
 
 #[test]
@@ -151,10 +137,10 @@ fn a_server_that_is_asked_to_end_answers_first() {
         let (_, begun) = curl(&["--unix-socket", &path, "--json", &body, "http://localhost/v1/operations"]);
         let id = begun["operation"]["id"].as_str().unwrap().to_owned();
         let mut stream = UnixStream::connect(&socket).unwrap();
-        let get = format!("GET /v1/operations/{id}/wait?timeout=25 HTTP/1.1\r\nHost: localhost\r\n\r\n");
-        stream.write_all(get.as_bytes()).unwrap();
-        // Nothing shows that the server has read the request. A request that it has not read is answered too.
-        std::thread::sleep(Duration::from_millis(200));
+        let get = |path: &str| format!("GET /v1/operations/{id}{path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        // They arrive together, so the server has both when it answers the first.
+        stream.write_all((get("") + &get("/wait?timeout=25")).as_bytes()).unwrap();
+        assert_ne!(stream.read(&mut [0; 64 << 10]).unwrap(), 0);
         server.signal(Signal::SIGTERM);
         eventually("it has heard the signal", || server.said().join("").contains("shutting down"));
         (server, stream)
@@ -165,11 +151,13 @@ fn a_server_that_is_asked_to_end_answers_first() {
     assert!(answer.contains("\"state\":\"in_doubt\""), "{answer}");
     assert_eq!(server.end(), Some(0));
     assert!(!socket.exists());
-    let (server, _stream) = waiting(60_000);
-    let begun = Instant::now();
+    let (server, mut stream) = waiting(600_000);
     server.signal(Signal::SIGTERM);
     server.end();
-    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+    let mut answer = String::new();
+    // A reset is an end as well.
+    drop(stream.read_to_string(&mut answer));
+    assert_eq!(answer, "", "it did not wait for the request");
 }
 
 /// The units of the guide are valid, and systemd's own tool starts the server with the first connection.

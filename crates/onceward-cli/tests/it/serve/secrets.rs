@@ -58,10 +58,11 @@ fn files_with(secret: &[u8], folder: &Path) -> Vec<String> {
 
 /// A server with an upstream and a collector of traces, logging all it can.
 struct Rig {
+    // Ended before its folder is removed.
+    server: Server,
     bench: Bench,
     upstream: Recorder,
     collector: Recorder,
-    server: Server,
     token: String,
 }
 

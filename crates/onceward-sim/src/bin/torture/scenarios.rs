@@ -43,6 +43,8 @@ const AT_ONCE: usize = 6;
 
 /// Runs the chosen scenarios and prints the figures.
 pub(crate) fn run_all(args: &Args) -> ExitCode {
+    // Faults of the disk are a part of it.
+    onceward_harness::on_disk();
     let bench = match Bench::new(args) {
         Ok(bench) => bench,
         Err(trouble) => {

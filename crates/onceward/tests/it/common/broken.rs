@@ -88,7 +88,7 @@ impl Broken {
             fault,
             Fault::SleepsThroughChanges | Fault::NeverLooksBeforeWaiting | Fault::SeesAllOwnersAlive
         );
-        let clock = GoingClock::times(if slow { 50 } else { 1 });
+        let clock = GoingClock::times(if slow { 300 } else { 1 });
         Self { inner: MemoryStore::new(clock), fault, remembered: Mutex::default() }
     }
 

@@ -8,7 +8,8 @@ pub(crate) struct Table {
 
 struct Row {
     line: &'static str,
-    cells: Vec<&'static str>,
+    /// The words that fit each cell; none for a `*`, which any word fits.
+    cells: Vec<Vec<&'static str>>,
     leads_to: String,
     fitted: u64,
 }
@@ -23,6 +24,11 @@ impl Table {
             let (cells, leads_to) = before_arrow(line);
             let cells: Vec<&str> = cells.split_whitespace().collect();
             assert_eq!(cells.len(), columns.len(), "the row {line:?} has not one cell for each column");
+            let cells = cells.into_iter().map(|cell| match cell {
+                "*" => Vec::new(),
+                words => words.split('|').collect(),
+            });
+            let cells = cells.collect();
             let leads_to = leads_to.split_whitespace().collect::<Vec<_>>().join(" ");
             Row { line, cells, leads_to, fitted: 0 }
         });
@@ -38,10 +44,7 @@ impl Table {
             self.columns
         );
         let fits = |row: &&mut Row| {
-            row.cells
-                .iter()
-                .zip(words)
-                .all(|(cell, word)| *cell == "*" || cell.split('|').any(|each| each == *word))
+            row.cells.iter().zip(words).all(|(cell, word)| cell.is_empty() || cell.contains(word))
         };
         match self.rows.iter_mut().find(fits) {
             Some(row) => {
