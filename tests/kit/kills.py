@@ -15,7 +15,7 @@ def torment(victims, clients, dice, pause, kills=None):
     """Runs the clients while victims are killed at random, and returns how often each kind was.
 
     `victims` maps a name to a function that kills one and starts it again; it returns whether it met one. `pause` gives
-    the seconds before the next kill, or waits for progress itself. With `kills`, the clients go on until there were as
+    the seconds before the next kill, or waits for progress itself. With `kills`, the clients work until there were as
     many; each client gets an event that tells it to end. Otherwise it all lasts until every client has ended.
     """
     toll, over = Counter(), threading.Event()

@@ -130,6 +130,8 @@ def main(doc, rigs, programs=("once",), versions=None, add=None, jobs=1, cache=N
     name = Path(sys.argv[0]).resolve().parent.name
     cache = cache or target() / name
     chosen = options.only or [each for each, rig in rigs.items() if rig.quick or not options.quick]
+    if not chosen:
+        parser.error("there is no quick form")
     parts = list(dict.fromkeys(part for each in chosen for part in rigs[each].needs(options.quick)))
     if versions:
         install(cache, versions, parts)
