@@ -10,8 +10,8 @@ import tempfile
 import time
 from pathlib import Path
 
-# Only a program that hangs takes this long, also on a machine that is forty times slower than usual.
-PATIENCE = 300
+# Only a program that hangs takes this long, also on a machine that is a hundred times slower than usual.
+PATIENCE = 900
 
 
 def folder(name="home"):

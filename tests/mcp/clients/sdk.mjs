@@ -13,12 +13,18 @@ const { Client } = require(packages[0]);
 const { StdioClientTransport } = require(packages[1]);
 
 const spec = JSON.parse(text);
+// A busy machine may take longer than the minute that is the default.
+const patience = { timeout: 600_000 };
 const [command, ...args] = spec.command;
 const client = new Client({ name: 'rig', version: '1' }, { versionNegotiation: { mode: 'auto' } });
-await client.connect(new StdioClientTransport({ command, args, env: spec.env, stderr: 'ignore' }));
-const tools = await client.listTools();
+await client.connect(new StdioClientTransport({ command, args, env: spec.env, stderr: 'ignore' }), patience);
+const tools = await client.listTools(undefined, patience);
 const results = [];
-for (const [name, wish] of spec.calls) results.push(await client.callTool({ name, arguments: wish }));
+for (const [name, wish] of spec.calls) {
+  // The first generation has the schema of the result in between.
+  const options = generation === '1' ? [undefined, patience] : [patience];
+  results.push(await client.callTool({ name, arguments: wish }, ...options));
+}
 const hello = { server: client.getServerVersion(), capabilities: client.getServerCapabilities() };
 await client.close();
 console.log(JSON.stringify({ hello, tools, results }));

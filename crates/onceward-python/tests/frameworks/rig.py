@@ -96,7 +96,7 @@ def once(run: Run, scenario: Scenario) -> tuple[int, str]:
 
 
 async def _awaited(work):
-    return await asyncio.wait_for(work, 60)
+    return await asyncio.wait_for(work, 600)
 
 
 def main(rig: str) -> None:

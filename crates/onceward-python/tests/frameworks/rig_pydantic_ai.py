@@ -60,10 +60,10 @@ async def timed_out(run: Run):
             return super().__call__(messages, info)
 
     script = Asked({"order": "o-1"}, {"order": "o-1"}, "charged")
-    result = await agent_of(run, script, charge, timeout=1).run("charge o-1")
+    result = await agent_of(run, script, charge, timeout=5).run("charge o-1")
     assert result.output == "charged"
     if run.guarded:
-        assert "Timed out after 1 seconds" in script.told[1], script.told
+        assert "Timed out after 5 seconds" in script.told[1], script.told
         assert "o-1 is number 1" in script.told[2], script.told
         assert "Nothing was run now" in script.told[3], script.told
 
