@@ -252,9 +252,10 @@ async fn the_budget_counts_every_layer() {
 
 #[tokio::test]
 async fn an_upstream_that_cannot_be_reached_was_sent_nothing() {
-    let closed = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = closed.local_addr().unwrap();
-    drop(closed);
+    // A socket that does not listen: its connections are refused, and its port cannot be taken.
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = socket.local_addr().unwrap();
     let config = format!(
         "[upstream.api]\nurl = \"http://{address}\"\nallow_private = true\nattempts = 2\nbackoff = \"10ms\"\n"
     );

@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -16,7 +16,9 @@ use serde_json::{Value, json};
 
 const SCHEDULES: u64 = 2_000;
 const STEPS: usize = 8;
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How many schedules are followed at once: each passes its steps from thread to thread, and mostly waits for a turn.
+const AT_ONCE: usize = 16;
+const PATIENCE: Duration = Duration::from_secs(120);
 const ABORT: &str = "AbortError: This operation was aborted";
 const TIMEOUT: &str = "McpError: MCP error -32001: Request timed out";
 
@@ -67,15 +69,17 @@ impl Write for Lines {
     }
 }
 
-/// A stream of lines from a channel, which ends with its sender.
+/// A stream of lines from a channel, which ends with its sender. It tells when a line has been processed.
 struct Feed {
     lines: Receiver<Vec<u8>>,
+    asked: Sender<()>,
     rest: Vec<u8>,
 }
 
 impl Read for Feed {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         if self.rest.is_empty() {
+            self.asked.send(()).unwrap_or_default();
             match self.lines.recv() {
                 Ok(line) => self.rest = line,
                 Err(_) => return Ok(0),
@@ -91,6 +95,7 @@ impl Read for Feed {
 /// One connection: a client, a proxy, and a server that the schedule simulates.
 struct Line {
     to_proxy: Option<Sender<Vec<u8>>>,
+    is_processed: Receiver<()>,
     from_server: Option<Sender<Vec<u8>>>,
     events: Receiver<Event>,
     is_read: Arc<AtomicBool>,
@@ -110,20 +115,24 @@ impl Line {
             Streams { client: lines(Event::ToClient, &is_read), server: lines(Event::ToServer, &always) };
         let proxy = Proxy::new(ledger.clone(), options(), streams, runtime.clone());
         let feed = || {
-            let (sender, lines) = mpsc::channel();
-            (sender, Feed { lines, rest: Vec::new() })
+            let ((sender, lines), (asked, is_processed)) = (mpsc::channel(), mpsc::channel());
+            (sender, is_processed, Feed { lines, asked, rest: Vec::new() })
         };
-        let ((to_proxy, client), (from_server, server)) = (feed(), feed());
+        let ((to_proxy, is_processed, client), (from_server, _, server)) = (feed(), feed());
         let (one, other) = (Arc::clone(&proxy), Arc::clone(&proxy));
         let pumps = vec![
             std::thread::spawn(move || one.pump_client(client)),
             std::thread::spawn(move || other.pump_server(server)),
         ];
-        Self { to_proxy: Some(to_proxy), from_server: Some(from_server), events, is_read, proxy, pumps }
+        is_processed.recv_timeout(PATIENCE).expect("the proxy reads");
+        let (to_proxy, from_server) = (Some(to_proxy), Some(from_server));
+        Self { to_proxy, is_processed, from_server, events, is_read, proxy, pumps }
     }
 
+    /// The client sends a message. When this returns, the proxy has processed it: the clock may be stepped.
     fn client_says(&self, message: &Value) {
-        drop(self.to_proxy.as_ref().unwrap().send(format!("{message}\n").into_bytes()));
+        self.to_proxy.as_ref().unwrap().send(format!("{message}\n").into_bytes()).unwrap();
+        self.is_processed.recv_timeout(PATIENCE).expect("the proxy reads");
     }
 
     fn server_says(&self, message: &Value) {
@@ -186,6 +195,11 @@ struct World {
 impl World {
     fn note(&self, what: impl Into<String>) {
         self.trace.lock().unwrap().push(what.into());
+    }
+
+    /// The seed and what happened, for a message.
+    fn failed(&self) -> String {
+        format!("{}:\n{}\n", self.seed, self.trace.lock().unwrap().join("\n"))
     }
 
     #[track_caller]
@@ -338,7 +352,7 @@ impl World {
             if text.contains("make the same call after") {
                 self.clock.step(121_000);
             } else {
-                assert!(text.contains("make the same call once more"), "seed {}: {answer}", self.seed);
+                assert!(text.contains("make the same call once more"), "seed {}: {answer}", self.failed());
             }
         }
         panic!("seed {}: a wanted call of {action} never ran: {:#?}", self.seed, self.trace.lock().unwrap());
@@ -510,7 +524,7 @@ impl World {
         let id = self.call("count", &json!({"n": action}));
         let answer = self.answer(id, false);
         let about = &answer["result"]["_meta"]["dev.onceward/effect"];
-        assert_eq!(about["error"]["code"], "IN_DOUBT", "seed {}: {answer}", self.seed);
+        assert_eq!(about["error"]["code"], "IN_DOUBT", "seed {}: {answer}", self.failed());
         self.settle(action, about["operation"]["id"].as_str().unwrap());
         // It is closed for a while; after that, a call is a new action.
         self.insist(action, None);
@@ -537,34 +551,50 @@ impl World {
     }
 }
 
+/// Follows one schedule.
+fn follow(seed: u64, runtime: &tokio::runtime::Handle) {
+    let mut dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    let clock = Stepped::at(1_000_000);
+    let ledger = Ledger::new(Arc::new(MemoryStore::new(Arc::clone(&clock))));
+    let line = Some(Line::connect(&ledger, runtime));
+    let mut world = World {
+        seed,
+        clock,
+        ledger,
+        runtime: runtime.clone(),
+        line,
+        next_id: 0,
+        effects: HashMap::new(),
+        wanted: HashMap::new(),
+        held: Vec::new(),
+        answers: HashMap::new(),
+        trace: Arc::default(),
+    };
+    for _ in 0..STEPS {
+        step(&mut world, &mut dice);
+    }
+    for (action, wanted) in &world.wanted {
+        assert_eq!(world.effects[action], *wanted, "seed {seed}: {:#?}", world.trace.lock().unwrap());
+    }
+    world.line.take().unwrap().close(false);
+}
+
 #[test]
 fn no_unwanted_effect_and_no_wanted_one_lost() {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_time().build().unwrap();
-    for seed in 1..=SCHEDULES {
-        let mut dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        let clock = Stepped::at(1_000_000);
-        let ledger = Ledger::new(Arc::new(MemoryStore::new(Arc::clone(&clock))));
-        let line = Some(Line::connect(&ledger, runtime.handle()));
-        let mut world = World {
-            seed,
-            clock,
-            ledger,
-            runtime: runtime.handle().clone(),
-            line,
-            next_id: 0,
-            effects: HashMap::new(),
-            wanted: HashMap::new(),
-            held: Vec::new(),
-            answers: HashMap::new(),
-            trace: Arc::default(),
-        };
-        for _ in 0..STEPS {
-            step(&mut world, &mut dice);
+    let next = AtomicU64::new(1);
+    std::thread::scope(|scope| {
+        for _ in 0..AT_ONCE {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::SeqCst);
+                    if seed > SCHEDULES {
+                        return;
+                    }
+                    follow(seed, runtime.handle());
+                }
+            });
         }
-        for (action, wanted) in &world.wanted {
-            assert_eq!(world.effects[action], *wanted, "seed {seed}: {:#?}", world.trace.lock().unwrap());
-        }
-        world.line.take().unwrap().close(false);
-    }
+    });
 }

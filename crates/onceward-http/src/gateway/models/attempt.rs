@@ -35,8 +35,8 @@ use crate::time;
 const REST: Duration = Duration::from_secs(1);
 /// Chunks below this size are copied.
 const SMALL: usize = 16 * 1024;
-/// Events that arrive together are read together: readers learn of them after this many bytes or milliseconds, and of the
-/// first one at once.
+/// Events that arrive together are read together: readers learn of them after this many bytes or milliseconds, and of
+/// the first one at once.
 const TOGETHER: (usize, i64) = (16 * 1024, 1);
 /// The longest pause that a provider may ask for and that the gateway itself waits.
 const MAX_PAUSE: Duration = Duration::from_secs(10);

@@ -97,7 +97,7 @@ impl Provider {
         *self.script.generations.lock().unwrap()
     }
 
-    /// Waits until so many requests have come.
+    /// Waits until this number of requests has come.
     pub(crate) async fn has(&self, generations: u32) {
         until("the provider gets the request", async || self.generations() >= generations).await;
     }
@@ -111,7 +111,7 @@ impl Provider {
         self.script.closed.load(Ordering::SeqCst)
     }
 
-    /// Continues so many of the answers that wait at the gate, or will.
+    /// Continues this number of answers that wait at the gate, now or later.
     pub(crate) fn open_gate(&self, answers: usize) {
         self.script.gate.add_permits(answers);
     }

@@ -23,7 +23,7 @@ async fn waiting(rig: &Rig, key: &str) -> TcpStream {
     rig.waiting(PAY, &format!("idempotency-key: {key}\r\n"), "100").await
 }
 
-/// Waits until so many keys are recorded.
+/// Waits until this number of keys is recorded.
 async fn keys(rig: &Rig, count: usize) {
     until("the keys are known", async || rig.aliases().await >= count).await;
 }

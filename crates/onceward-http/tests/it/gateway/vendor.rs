@@ -116,12 +116,12 @@ impl Vendor {
         self.memory.lock().unwrap().seen.clone()
     }
 
-    /// Waits until so many mutating requests have come.
+    /// Waits until this number of mutating requests has come.
     pub(crate) async fn has(&self, posts: usize) {
         until("the vendor gets the request", async || self.posts().len() >= posts).await;
     }
 
-    /// Answers so many of the requests that wait at the gate, or will.
+    /// Answers this number of requests that wait at the gate, now or later.
     pub(crate) fn open_gate(&self, requests: usize) {
         self.gate.add_permits(requests);
     }

@@ -155,9 +155,10 @@ async fn events_with_one_value_are_delivered_one_at_a_time_in_the_order_of_their
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_acknowledged_is_delivered_after_a_restart() {
-    let closed = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = closed.local_addr().unwrap();
-    drop(closed);
+    // A socket that does not listen yet: its connections are refused, and its port cannot be taken.
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = socket.local_addr().unwrap();
     let rig = Rig::new(&policy(&format!("http://{address}/in"), "")).await;
     let vendor = Vendor::new("standard");
     for n in 0..5 {
@@ -169,7 +170,7 @@ async fn what_was_acknowledged_is_delivered_after_a_restart() {
         refused["deliveries"][0]["state"], "in_doubt",
         "a refused connection is a definite failure: {refused}"
     );
-    let handler = Handler::at(tokio::net::TcpListener::bind(address).await.unwrap(), &[]);
+    let handler = Handler::at(socket.listen(64).unwrap(), &[]);
     for n in 0..5 {
         let again = rig.deliver("standard", &vendor.event(&format!("msg_{n}"), &json!({ "n": n }))).await;
         assert_eq!(again.result(), "duplicate");
