@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::watch::patient;
 use crate::wire::Wire;
 use onceward::{Blocking, Code, Failure, Filter, Ledger, Operation, Receipt, State, Store, Swap, WriteMode};
 use onceward_harness::{Postgres, Relay, eventually};
@@ -14,7 +15,7 @@ use onceward_store::postgres::{PostgresOptions, PostgresStore};
 const SOON: Duration = Duration::from_secs(60);
 
 fn open(url: &str) -> Arc<PostgresStore> {
-    PostgresStore::open(PostgresOptions::parse(url).unwrap()).unwrap()
+    PostgresStore::open(PostgresOptions::parse(&patient(url)).unwrap()).unwrap()
 }
 
 fn ledger(store: &Arc<PostgresStore>) -> Blocking {

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::watch::patient;
 use onceward::{Blocking, Code, Error, Fence, Ledger, Operation, Receipt, Store};
 use onceward_harness::{Dump, Postgres, eventually};
 use onceward_store::postgres::{PostgresOptions, PostgresStore};
@@ -47,7 +48,7 @@ impl World {
 }
 
 fn try_open(url: &str) -> Result<Arc<PostgresStore>, onceward::StoreError> {
-    PostgresStore::open(PostgresOptions::parse(url).unwrap())
+    PostgresStore::open(PostgresOptions::parse(&patient(url)).unwrap())
 }
 
 fn open(url: &str) -> Arc<PostgresStore> {
@@ -317,7 +318,7 @@ fn a_former_primary_that_comes_back_is_not_written() {
     let mut standby = primary.standby("second");
     let (old, new) = (format!("127.0.0.1:{}", primary.port()), format!("127.0.0.1:{}", standby.port()));
     // The asynchronous standby is allowed explicitly: only the timeline distinguishes the two.
-    let url = format!("{}&standby=async&timeout=2s", primary.fresh());
+    let url = format!("{}&standby=async&timeout=20s", primary.fresh());
     let (before, after) =
         (url.replace(&old, &format!("{old},{new}")), url.replace(&old, &format!("{new},{old}")));
     let store = open(&before);
@@ -343,7 +344,7 @@ fn a_store_that_has_seen_a_promoted_server_never_returns_to_the_former_primary()
     let mut standby = primary.standby("second");
     let relay = onceward_harness::Relay::to(primary.port());
     let url = primary.fresh().replace(&format!(":{}/", primary.port()), &format!(":{}/", relay.port()));
-    let store = open(&format!("{url}&standby=async&timeout=2s"));
+    let store = open(&format!("{url}&standby=async&timeout=20s"));
     let ledger = ledger(&store);
     world.pay_all(&ledger, 0..3);
     let at = primary.sql("select pg_current_wal_lsn()");

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use crate::watch::patient;
 use crate::wire::Wire;
 use onceward::{Blocking, Filter, Ledger, Operation, Receipt, Store};
 use onceward_harness::{Postgres, Relay, eventually};
@@ -10,7 +11,7 @@ use onceward_store::postgres::{PostgresOptions, PostgresStore};
 use onceward_store::{Backend, Verdict};
 
 fn try_open(url: &str) -> Result<Arc<PostgresStore>, onceward::StoreError> {
-    PostgresStore::open(PostgresOptions::parse(url).unwrap())
+    PostgresStore::open(PostgresOptions::parse(&patient(url)).unwrap())
 }
 
 fn open(url: &str) -> Arc<PostgresStore> {

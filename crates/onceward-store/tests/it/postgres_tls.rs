@@ -50,7 +50,7 @@ fn a_server_is_checked_by_its_certificate_and_its_name() {
     let file = |name: &str| folder.path().join(name).display().to_string();
     let open = |host: &str, more: &str| {
         let url = server.fresh().replace("127.0.0.1", host);
-        PostgresStore::open(PostgresOptions::parse(&format!("{url}&{more}")).unwrap())
+        PostgresStore::open(PostgresOptions::parse(&format!("{url}&timeout=60s&{more}")).unwrap())
     };
     let refused =
         |host: &str, more: &str| open(host, more).err().map(|error| error.to_string()).unwrap_or_default();

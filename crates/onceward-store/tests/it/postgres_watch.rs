@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::watch::{eventually, pay};
+use crate::watch::{eventually, patient, pay};
 use onceward::{Blocking, Code, Ledger, Store};
 use onceward_harness::Postgres;
 use onceward_store::postgres::{PostgresOptions, PostgresStore};
@@ -13,7 +13,7 @@ use onceward_store::postgres::{PostgresOptions, PostgresStore};
 const LOOK: Duration = Duration::from_millis(50);
 
 fn open(url: &str) -> Arc<PostgresStore> {
-    let mut options = PostgresOptions::parse(url).unwrap();
+    let mut options = PostgresOptions::parse(&patient(url)).unwrap();
     options.check_interval = LOOK;
     PostgresStore::open(options).unwrap()
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::watch::patient;
 use onceward::{Blocking, Code, Error, Failure, Ledger, Operation, Receipt, Store, Terms};
 use onceward_harness::{Redis, RedisCluster, Relay, eventually};
 use onceward_store::redis::{RedisOptions, RedisStore};
@@ -14,7 +15,7 @@ use onceward_store::{Backend, IfMissing, StoreUrl, Verdict};
 const SOON: Duration = Duration::from_secs(60);
 
 fn store(url: &str) -> Arc<RedisStore> {
-    RedisStore::open(RedisOptions::parse(url).unwrap()).unwrap()
+    RedisStore::open(RedisOptions::parse(&patient(url)).unwrap()).unwrap()
 }
 
 fn ledger(url: &str) -> Blocking {
@@ -22,7 +23,7 @@ fn ledger(url: &str) -> Blocking {
 }
 
 fn refused(url: &str) -> String {
-    RedisStore::open(RedisOptions::parse(url).unwrap()).err().unwrap().to_string()
+    RedisStore::open(RedisOptions::parse(&patient(url)).unwrap()).err().unwrap().to_string()
 }
 
 /// Counts the effects.

@@ -4,13 +4,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::watch::patient;
 use onceward::{Blocking, Code, Error, Failure, Fence, Ledger, Operation, Receipt, Store, StoreError};
 use onceward_harness::{Redis, RedisCluster, eventually};
 use onceward_store::StoreUrl;
 use onceward_store::redis::{RedisOptions, RedisStore};
 
 fn open(url: &str) -> Result<Arc<RedisStore>, StoreError> {
-    RedisStore::open(RedisOptions::parse(url).unwrap())
+    RedisStore::open(RedisOptions::parse(&patient(url)).unwrap())
 }
 
 fn store(url: &str) -> Arc<RedisStore> {
@@ -88,7 +89,7 @@ fn on_an_emptied_server_open_stores_run_nothing_again() {
 #[test]
 fn a_server_that_comes_back_empty_is_not_used_as_the_ledger() {
     let mut server = Redis::start();
-    let ledger = ledger(&format!("{}&timeout=2s", server.fresh()));
+    let ledger = ledger(&format!("{}&timeout=20s", server.fresh()));
     let world = World::default();
     world.pay(&ledger, "a").unwrap();
     assert_eq!(server.cli(&["FLUSHALL"]), "OK");
@@ -103,7 +104,7 @@ fn a_node_of_a_cluster_that_comes_back_empty_is_detected_by_all() {
     let mut cluster = RedisCluster::start();
     // The node with the ledger's own key, and one without it.
     for emptied in 0..3 {
-        let url = format!("{}&timeout=4s", cluster.fresh());
+        let url = format!("{}&timeout=20s", cluster.fresh());
         let (before, world) = (ledger(&url), World::default());
         for key in 0..60 {
             world.pay(&before, key).unwrap();
@@ -230,7 +231,7 @@ fn twenty_processes_that_start_at_once_create_one_ledger() {
 #[test]
 fn an_older_state_of_the_same_ledger_is_detected() {
     let mut server = Redis::start();
-    let url = format!("{}&shards=2&timeout=2s", server.fresh());
+    let url = format!("{}&shards=2&timeout=20s", server.fresh());
     let (ledger, world) = (ledger(&url), World::default());
     for key in 0..10 {
         world.pay(&ledger, key).unwrap();
@@ -257,7 +258,7 @@ fn an_older_state_is_noticed_even_after_other_processes_have_written_more_than_w
     for lost in [1, 20] {
         let mut server = Redis::start();
         let relay = onceward_harness::Relay::to(server.port());
-        let direct = format!("{}&shards=2&timeout=2s", server.fresh());
+        let direct = format!("{}&shards=2&timeout=20s", server.fresh());
         let through = direct.replace(&format!(":{}", server.port()), &format!(":{}", relay.port()));
         let (before, world) = (ledger(&through), World::default());
         for key in 0..10 {
@@ -295,7 +296,7 @@ fn an_older_state_is_noticed_even_after_other_processes_have_written_more_than_w
 #[test]
 fn a_server_that_only_restarts_is_trusted_even_if_records_were_deleted() {
     let mut server = Redis::start();
-    let url = format!("{}&shards=2&timeout=5s", server.fresh());
+    let url = format!("{}&shards=2&timeout=20s", server.fresh());
     let (here, there, world) = (store(&url), store(&url), World::default());
     let ledger = Ledger::new(Arc::clone(&here) as Arc<dyn Store>).blocking();
     // The handle deletes what it wrote; another one does; the server crashes and nothing is deleted.
@@ -333,7 +334,7 @@ fn a_promoted_replica_that_lacks_acknowledged_writes_is_detected() {
     let mut replica = primary.replica_through(&relay);
     // The URL says not to wait for replicas.
     let url = format!(
-        "redis://127.0.0.1:{},127.0.0.1:{}?prefix=behind&shards=1&wait=0&timeout=2s",
+        "redis://127.0.0.1:{},127.0.0.1:{}?prefix=behind&shards=1&wait=0&timeout=20s",
         primary.port(),
         replica.port()
     );

@@ -40,7 +40,7 @@ fn a_server_is_trusted_only_with_a_valid_certificate() {
         ("tls-auth-clients", "no"),
     ]);
     let options = |cacert: &str| {
-        let url = format!("rediss://127.0.0.1:{port}?prefix=tls&timeout=3s&cacert={}", file(cacert));
+        let url = format!("rediss://127.0.0.1:{port}?prefix=tls&timeout=60s&cacert={}", file(cacert));
         RedisOptions::parse(&url).unwrap()
     };
     let ledger = Ledger::new(RedisStore::open(options("ca.pem")).unwrap()).blocking();

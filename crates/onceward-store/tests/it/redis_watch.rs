@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::watch::{eventually, pay};
+use crate::watch::{eventually, patient, pay};
 use onceward::{Blocking, Code, Filter, Ledger, Record, State, Store, WriteMode};
 use onceward_harness::{Redis, Relay, Sentinels};
 use onceward_store::redis::{RedisOptions, RedisStore};
@@ -13,7 +13,7 @@ use onceward_store::{Backend, Verdict};
 const LOOK: std::time::Duration = std::time::Duration::from_millis(50);
 
 fn open(url: &str) -> Arc<RedisStore> {
-    let options = RedisOptions { check_interval: LOOK, ..RedisOptions::parse(url).unwrap() };
+    let options = RedisOptions { check_interval: LOOK, ..RedisOptions::parse(&patient(url)).unwrap() };
     RedisStore::open(options).unwrap()
 }
 
