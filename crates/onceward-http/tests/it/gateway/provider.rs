@@ -38,6 +38,8 @@ pub(crate) enum Play {
     Gzip,
     /// Answers with this body, in Brotli.
     Brotli(u16, &'static [u8]),
+    /// Sends these bytes, from the status line on, when the test opens the gate, and closes the connection.
+    HeldBytes(&'static [u8]),
     /// Sends these bytes at once, from the status line on, and then does this.
     Bytes(&'static [u8], Then),
     /// Ends a stream by its protocol, and leaves its body open.
@@ -150,7 +152,7 @@ async fn converse(mut stream: TcpStream, script: Script) {
             *count
         };
         let play = script.plays.lock().unwrap().pop_front().unwrap_or(Play::Answer);
-        if matches!(play, Play::Held) {
+        if matches!(play, Play::Held | Play::HeldBytes(_)) {
             script.gate.acquire().await.unwrap().forget();
         }
         match play {
@@ -165,6 +167,10 @@ async fn converse(mut stream: TcpStream, script: Script) {
                     return;
                 }
                 continue;
+            }
+            Play::HeldBytes(bytes) => {
+                drop(stream.write_all(bytes).await);
+                return;
             }
             Play::Bytes(bytes, then) => {
                 if stream.write_all(bytes).await.is_ok() && matches!(then, Then::Wait) {

@@ -114,12 +114,16 @@ async fn clients_of_two_gateways_that_read_their_answers_have_samples_of_their_o
 
 #[tokio::test]
 async fn retries_of_two_failures_at_two_gateways_are_two_samples() {
-    let refusal = Play::Bytes(LATER, Then::Close);
+    let refusal = Play::HeldBytes(LATER);
     for round in 0..4 {
         let provider = Provider::start(&[refusal, refusal, Play::Held, Play::Held]).await;
         let rig = Rig::start(&provider.config("")).await;
         let other = rig.beside().await;
-        let (one, two) = tokio::join!(ask(&rig, &[FIRST_TRY], ASK), ask(&rig, &[FIRST_TRY], ASK));
+        let (one, two, ()) =
+            tokio::join!(ask(&rig, &[FIRST_TRY], ASK), ask(&rig, &[FIRST_TRY], ASK), async {
+                provider.has(2).await;
+                provider.open_gate(2);
+            });
         assert_eq!([one.status.as_u16(), two.status.as_u16()], [429, 429]);
         until("both failures are known to be delivered", async || {
             rig.operations().await.iter().all(|record| record.detail.delivered_ms.is_some())
