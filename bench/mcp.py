@@ -141,8 +141,7 @@ def _timed(act):
 def _database(folder):
     with contextlib.closing(sqlite3.connect(folder / "bare.db", isolation_level=None)) as database:
         database.executescript(
-            "PRAGMA journal_mode = wal; PRAGMA synchronous = full; PRAGMA wal_autocheckpoint = 200;"
-            "CREATE TABLE t (x)"
+            "PRAGMA journal_mode = wal; PRAGMA synchronous = full; PRAGMA wal_autocheckpoint = 200;CREATE TABLE t (x)"
         )
         for _ in range(LOG):
             _commit(database)
@@ -185,23 +184,17 @@ def _in_flight(rig, calls=1000):
             # Write and read concurrently, or both pipes fill up and the processes deadlock.
             writer = threading.Thread(
                 target=lambda: [
-                    client.request(
-                        "tools/call", {"name": "count", "arguments": {"op": f"op-{n}", "after": 1}}
-                    )
+                    client.request("tools/call", {"name": "count", "arguments": {"op": f"op-{n}", "after": 1}})
                     for n in range(calls)
                 ]
             )
             writer.start()
             replies = [json.loads(client.line()) for _ in range(calls)]
             writer.join()
-            seen.append(
-                (time.monotonic() - start, len({reply["id"] for reply in replies if "result" in reply}))
-            )
+            seen.append((time.monotonic() - start, len({reply["id"] for reply in replies if "result" in reply})))
         runs = len(set(effects.read_text().split()))
     cells = [f"{answered} answered in {spent:.1f} s" for spent, answered in seen]
-    return compared(
-        "overhead", f"{calls} calls in flight", *cells, seen[1][1] == calls == runs and seen[1][0] < 20
-    )
+    return compared("overhead", f"{calls} calls in flight", *cells, seen[1][1] == calls == runs and seen[1][0] < 20)
 
 
 def _large(rig):

@@ -81,8 +81,16 @@ def once_serve(options, model, settings):
     with folder_in(options) as folder:
         policy, port = folder / "onceward.toml", free_port()
         policy.write_text(f'[upstream.openai]\nurl = "{model}"\nallow_private = true\n')
-        command = [options.once, "--config", str(policy), "--ledger", f"sqlite:{folder}/once.db{settings}", "serve",
-                   "--listen", f"{HOST}:{port}"]
+        command = [
+            options.once,
+            "--config",
+            str(policy),
+            "--ledger",
+            f"sqlite:{folder}/once.db{settings}",
+            "serve",
+            "--listen",
+            f"{HOST}:{port}",
+        ]
         with running(command, env=private(folder), stderr=subprocess.DEVNULL) as process:
             wait_for(port, "/healthz")
             yield f"http://{HOST}:{port}/gw/openai", {}, process.pid
@@ -99,8 +107,13 @@ def peer(name):
     return start
 
 
-CANDIDATES = {"direct": direct, "pass-through": passed_through, "once": once(),
-              "once, sync=normal": once("?sync=normal"), **{name: peer(name) for name in PEERS}}
+CANDIDATES = {
+    "direct": direct,
+    "pass-through": passed_through,
+    "once": once(),
+    "once, sync=normal": once("?sync=normal"),
+    **{name: peer(name) for name in PEERS},
+}
 
 
 def used(pid):
@@ -126,9 +139,13 @@ async def stream(url, body, headers):
     reader, writer = await asyncio.open_connection(split[1], int(split[2]))
     more = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
     begun = time.monotonic()
-    writer.write((f"POST {split[3]}/v1/chat/completions HTTP/1.1\r\nHost: {split[1]}\r\nConnection: close\r\n"
-                  f"Authorization: Bearer k\r\nContent-Type: application/json\r\n{more}"
-                  f"Content-Length: {len(body)}\r\n\r\n{body}").encode())
+    writer.write(
+        (
+            f"POST {split[3]}/v1/chat/completions HTTP/1.1\r\nHost: {split[1]}\r\nConnection: close\r\n"
+            f"Authorization: Bearer k\r\nContent-Type: application/json\r\n{more}"
+            f"Content-Length: {len(body)}\r\n\r\n{body}"
+        ).encode()
+    )
     length, first = 0, 0.0
     while data := await reader.read(65536):
         if b"data: " in data and not first:
@@ -140,8 +157,10 @@ async def stream(url, body, headers):
 
 def first_byte(url, headers):
     async def all_of_them():
-        return [(await stream(url, PACED % (FIRST_PAUSE, f"first {time.monotonic_ns()}"), headers))[0]
-                for _ in range(FIRSTS)]
+        return [
+            (await stream(url, PACED % (FIRST_PAUSE, f"first {time.monotonic_ns()}"), headers))[0]
+            for _ in range(FIRSTS)
+        ]
 
     took = asyncio.run(asyncio.wait_for(all_of_them(), 300))
     return {"p50_ms": round(statistics.median(took) * 1e3, 2), "pause_ms": FIRST_PAUSE}
@@ -154,6 +173,7 @@ def memory_of(pid, field="VmRSS"):
 
 def open_streams(url, headers, pid):
     """The memory of the server: before, while the streams are open, and after them."""
+
     async def all_of_them():
         before = memory_of(pid)
         bodies = [PACED % (PAUSE, f"open {number}") for number in range(OPEN)]
@@ -164,8 +184,12 @@ def open_streams(url, headers, pid):
             await asyncio.sleep(seconds / 5)
             seen.append(memory_of(pid))
         ends = await asyncio.gather(*streams)
-        return {"before": before, "open": seen, "after": memory_of(pid),
-                "whole": sum(length > 50 * 150 for _, length in ends)}
+        return {
+            "before": before,
+            "open": seen,
+            "after": memory_of(pid),
+            "whole": sum(length > 50 * 150 for _, length in ends),
+        }
 
     return asyncio.run(asyncio.wait_for(all_of_them(), 300))
 
@@ -229,13 +253,19 @@ class Table:
 
     def by_round(self, what, name, field):
         # A round in which no request was answered says nothing about how long one takes.
-        return {line["round"]: line[field] for line in self.measured
-                if (line["what"], line["name"]) == (what, name) and field in line and line.get("requests") != 0}
+        return {
+            line["round"]: line[field]
+            for line in self.measured
+            if (line["what"], line["name"]) == (what, name) and field in line and line.get("requests") != 0
+        }
 
     def median(self, what, name, field, beside=None, how=lambda own, other: own - other):
         own, other = self.by_round(what, name, field), self.by_round(what, beside, field)
-        values = [how(value, other[round_]) if beside else value
-                  for round_, value in own.items() if not beside or other.get(round_)]
+        values = [
+            how(value, other[round_]) if beside else value
+            for round_, value in own.items()
+            if not beside or other.get(round_)
+        ]
         return statistics.median(values) if values else None
 
     def cell(self, what, name):
@@ -267,8 +297,10 @@ class Table:
         for what in dict.fromkeys(line["what"] for line in self.measured if line["name"] != "disk"):
             print(f"| {what} | " + " | ".join(self.cell(what, name) for name in self.names) + " |")
         loads = [line["load"] for line in self.measured if "load" in line]
-        print(f"\nfdatasync: {self.median('fdatasync', 'disk', 'p50_us'):,.0f} µs. "
-              f"Load: {min(loads):.1f} to {max(loads):.1f}, {os.cpu_count()} processors.")
+        print(
+            f"\nfdatasync: {self.median('fdatasync', 'disk', 'p50_us'):,.0f} µs. "
+            f"Load: {min(loads):.1f} to {max(loads):.1f}, {os.cpu_count()} processors."
+        )
 
 
 def main():

@@ -65,13 +65,15 @@ class Page:
             elif header is None:
                 header = cells
             elif not set(line) <= set("|-: "):
-                self.rows.append(dict(zip(header, cells)))
+                self.rows.append(dict(zip(header, cells, strict=False)))
 
     def find(self, what, column=0, **wanted):
         """The rows whose cell in this column matches a pattern, and whose named cells have these values."""
         found = [
-            row for row in self.rows
-            if len(row) > column and re.search(what, list(row.values())[column])
+            row
+            for row in self.rows
+            if len(row) > column
+            and re.search(what, list(row.values())[column])
             and all(row.get(name) == value for name, value in wanted.items())
         ]
         if not found:
@@ -93,8 +95,10 @@ def text(x, y, words, kind="", anchor="start"):
 
 
 def picture(title, note, height, parts):
-    head = (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" '
-            f'role="img">\n<title>{escape(title)}</title>')
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" '
+        f'role="img">\n<title>{escape(title)}</title>'
+    )
     card = f'<rect class="card" x="0.5" y="0.5" width="{WIDTH - 1}" height="{height - 1}" rx="8"/>'
     words = [text(24, 34, title, "title"), text(24, 56, note, "note")]
     return "\n".join([head, STYLE, card, *words, *parts, "</svg>"]) + "\n"
@@ -105,7 +109,10 @@ def bars(title, note, groups, scale=lambda value: value, zero_is=""):
     values = [scale(bar.value) for _, group in groups for bar in group]
     low, high = min(0, *values), max(values)
     start = LEFT + (56 if low < 0 else 0)
-    at = lambda value: start + (value - low) / (high - low) * (WIDTH - start - RIGHT)
+
+    def at(value):
+        return start + (value - low) / (high - low) * (WIDTH - start - RIGHT)
+
     zero = at(0)
     parts, y = [], 78
     for name, group in groups:
@@ -116,8 +123,10 @@ def bars(title, note, groups, scale=lambda value: value, zero_is=""):
         for bar in group:
             end = at(scale(bar.value))
             parts.append(text(LEFT - 12, y + 19, bar.label, anchor="end"))
-            parts.append(f'<rect class="{bar.kind}" x="{min(zero, end):.1f}" y="{y + 5}" '
-                         f'width="{max(abs(end - zero), 1):.1f}" height="{ROW - 10}"/>')
+            parts.append(
+                f'<rect class="{bar.kind}" x="{min(zero, end):.1f}" y="{y + 5}" '
+                f'width="{max(abs(end - zero), 1):.1f}" height="{ROW - 10}"/>'
+            )
             before = end < zero
             parts.append(text(end - 8 if before else end + 8, y + 19, bar.shown, anchor="end" if before else "start"))
             y += ROW
@@ -128,11 +137,16 @@ def bars(title, note, groups, scale=lambda value: value, zero_is=""):
 
 def sqlite(page):
     rows = [("bare SQLite, 1 caller", page.find("^bare: first$", callers="1")[0], "other")]
-    rows += [(f"Onceward, {row['callers']} caller{'s' if row['callers'] != '1' else ''}", row, "ours")
-             for row in page.find("^onceward: first$")]
+    rows += [
+        (f"Onceward, {row['callers']} caller{'s' if row['callers'] != '1' else ''}", row, "ours")
+        for row in page.find("^onceward: first$")
+    ]
     group = [Bar(label, rate(row), f"{rate(row):,.0f}", kind) for label, row, kind in rows]
-    return bars("First calls per second, SQLite",
-                "Intent and result each synced to disk. Callers that wait together share a commit.", [("", group)])
+    return bars(
+        "First calls per second, SQLite",
+        "Intent and result each synced to disk. Callers that wait together share a commit.",
+        [("", group)],
+    )
 
 
 def peer(row):
@@ -155,9 +169,14 @@ def peers(page):
         rows = page.find(r"^(agent-effects|agent-once|effect-log) ", callers=callers)
         rows += page.find(r"^(DBOS|Powertools) .*first$", callers=callers)
         groups.append((name, [peer(row) for row in rows]))
-    return bars("First calls: Onceward's rate divided by the peer's",
-                "Each pair is of one run on one engine; the scale is logarithmic. "
-                "Dashed: the peer answers before its data is synced.", groups, scale=math.log10, zero_is="1 ×")
+    return bars(
+        "First calls: Onceward's rate divided by the peer's",
+        "Each pair is of one run on one engine; the scale is logarithmic. "
+        "Dashed: the peer answers before its data is synced.",
+        groups,
+        scale=math.log10,
+        zero_is="1 ×",
+    )
 
 
 def servers(page):
@@ -169,53 +188,87 @@ def servers(page):
         found = [(limit, raw, "other"), ("Onceward", ours, "ours"), (other, theirs, "other")]
         return engine, [Bar(label, rate(row), f"{rate(row):,.0f}", kind) for label, row, kind in found]
 
-    return bars("First calls per second on servers, 64 callers",
-                "Servers and clients share two cores. PostgreSQL with fsync, Redis with appendfsync always.",
-                [group("PostgreSQL", "DBOS"), group("Redis", "Powertools")])
+    return bars(
+        "First calls per second on servers, 64 callers",
+        "Servers and clients share two cores. PostgreSQL with fsync, Redis with appendfsync always.",
+        [group("PostgreSQL", "DBOS"), group("Redis", "Powertools")],
+    )
 
 
 def growth(page):
     rows = page.find(r"^10\^\d+$")
-    column = lambda start: next(name for name in rows[0] if name.startswith(start) and "p50" in name)
+
+    def column(start):
+        return next(name for name in rows[0] if name.startswith(start) and "p50" in name)
+
     lines = [("a", "first call", column("first")), ("b", "replay from the file", column("replay"))]
-    power = lambda row: int(row["records"].removeprefix("10^"))
+
+    def power(row):
+        return int(row["records"].removeprefix("10^"))
+
     powers = [power(row) for row in rows]
     left, right, top, bottom = 120, WIDTH - 220, 84, 330
-    x = lambda value: left + (value - powers[0]) / (powers[-1] - powers[0]) * (right - left)
-    y = lambda value: bottom - math.log10(value) / 3 * (bottom - top)
+
+    def x(value):
+        return left + (value - powers[0]) / (powers[-1] - powers[0]) * (right - left)
+
+    def y(value):
+        return bottom - math.log10(value) / 3 * (bottom - top)
+
     parts = []
     for tick in (1, 10, 100, 1000):
-        parts += [f'<path class="grid" d="M{left} {y(tick):.1f}H{right}"/>',
-                  text(left - 34, y(tick) + 5, f"{tick:,} µs", "note", "end")]
+        parts += [
+            f'<path class="grid" d="M{left} {y(tick):.1f}H{right}"/>',
+            text(left - 34, y(tick) + 5, f"{tick:,} µs", "note", "end"),
+        ]
     for each in powers:
-        parts.append(text(x(each), bottom + 24, f"{10 ** each:,}", "note", "middle"))
+        parts.append(text(x(each), bottom + 24, f"{10**each:,}", "note", "middle"))
     parts.append(text((left + right) / 2, bottom + 48, "records in the ledger", "note", "middle"))
     for kind, label, name in lines:
         points = [(x(power(row)), y(number(row[name])), row[name]) for row in rows]
         parts.append(f'<path class="line {kind}" d="M' + "L".join(f"{px:.1f} {py:.1f}" for px, py, _ in points) + '"/>')
         for px, py, shown in points:
-            parts += [f'<circle class="dot {kind}" cx="{px:.1f}" cy="{py:.1f}" r="4"/>',
-                      text(px, py - 12, shown, anchor="middle")]
+            parts += [
+                f'<circle class="dot {kind}" cx="{px:.1f}" cy="{py:.1f}" r="4"/>',
+                text(px, py - 12, shown, anchor="middle"),
+            ]
         parts.append(text(right + 26, points[-1][1] + 5, label))
-    return picture("How the cost of a call grows, SQLite",
-                   "Median time of one call with one caller; both scales are logarithmic.", bottom + 66, parts)
+    return picture(
+        "How the cost of a call grows, SQLite",
+        "Median time of one call with one caller; both scales are logarithmic.",
+        bottom + 66,
+        parts,
+    )
 
 
 def serve(page):
     def group(kind, name):
         rows = [row for row in page.find(rf"^{kind}: ") if "what" in row]
-        label = lambda row: row["what"].removeprefix(f"{kind}: ").removeprefix("once serve, ")
-        kind_of = lambda row: "ours" if re.search("once serve|layer", row["what"]) else "other"
+
+        def label(row):
+            return row["what"].removeprefix(f"{kind}: ").removeprefix("once serve, ")
+
+        def kind_of(row):
+            return "ours" if re.search("once serve|layer", row["what"]) else "other"
+
         return name, [Bar(label(row), rate(row), f"{rate(row):,.0f}", kind_of(row)) for row in rows]
 
-    return bars("Requests per second through once serve, 64 connections",
-                "The load generator, the server and the API behind it share two cores; the scale is logarithmic.",
-                [group("replay", "Replays"), group("first", "Durable first calls")],
-                scale=lambda value: math.log10(value / 100), zero_is="100")
+    return bars(
+        "Requests per second through once serve, 64 connections",
+        "The load generator, the server and the API behind it share two cores; the scale is logarithmic.",
+        [group("replay", "Replays"), group("first", "Durable first calls")],
+        scale=lambda value: math.log10(value / 100),
+        zero_is="100",
+    )
 
 
-PLOTS = {"bench-sqlite.svg": sqlite, "bench-peers.svg": peers, "bench-servers.svg": servers, "bench-growth.svg": growth,
-         "bench-serve.svg": serve}
+PLOTS = {
+    "bench-sqlite.svg": sqlite,
+    "bench-peers.svg": peers,
+    "bench-servers.svg": servers,
+    "bench-growth.svg": growth,
+    "bench-serve.svg": serve,
+}
 
 
 def drawn():

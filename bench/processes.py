@@ -26,7 +26,9 @@ def arguments():
     parser.add_argument("--processes", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--once", required=True, help="the program `once`")
-    parser.add_argument("--onceward", default="", help="the benchmark `processes` of onceward-store; empty: leave it out")
+    parser.add_argument(
+        "--onceward", default="", help="the benchmark `processes` of onceward-store; empty: leave it out"
+    )
     parser.add_argument("--agent-once", default="", help="its command; empty: leave it out")
     parser.add_argument("--agent-effects", default="", help="its program; empty: leave it out")
     parser.add_argument("--python", default="", help="a Python with this repository's package; empty: leave it out")
@@ -81,7 +83,14 @@ class Server:
     """A `once serve` on a Unix socket. With `kills`, it is killed without warning and started again every 0.4 seconds."""
 
     def __init__(self, options, folder, kills):
-        self.command = [options.once, "--ledger", f"sqlite:{folder}/onceward.db", "serve", "--socket", f"{folder}/once.sock"]
+        self.command = [
+            options.once,
+            "--ledger",
+            f"sqlite:{folder}/onceward.db",
+            "serve",
+            "--socket",
+            f"{folder}/once.sock",
+        ]
         self.kills, self.killed, self.ends = kills, 0, threading.Event()
 
     def __enter__(self):
@@ -130,8 +139,13 @@ def restate(options):
     """One load generator with as many connections: its client costs less than processes do."""
     with serve.restate(options) as url:
         line = serve.wrk(options, url, "first", "/charges/create", connections=options.processes)
-    return {"peer": f"Restate {serve.RESTATE_VERSION}", "mode": "first", "processes": options.processes,
-            "operations": line["requests"], **line}
+    return {
+        "peer": f"Restate {serve.RESTATE_VERSION}",
+        "mode": "first",
+        "processes": options.processes,
+        "operations": line["requests"],
+        **line,
+    }
 
 
 def main():
@@ -155,9 +169,15 @@ def main():
             line = {**one(), "round": round_, "load": float(Path("/proc/loadavg").read_text().split()[0])}
             measured.append(line)
             print(json.dumps(line), flush=True)
-    rate = lambda name: statistics.median(line["per_second"] for line in measured if line["peer"] == name)
+
+    def rate(name):
+        return statistics.median(line["per_second"] for line in measured if line["peer"] == name)
+
     socket = rate("onceward, socket" if options.onceward else "onceward in Python, socket")
-    print(f"\n| {options.processes} processes, first calls | per second | p50 µs | errors | the socket is |", file=sys.stderr)
+    print(
+        f"\n| {options.processes} processes, first calls | per second | p50 µs | errors | the socket is |",
+        file=sys.stderr,
+    )
     print("|---|---|---|---|---|", file=sys.stderr)
     for name in dict.fromkeys(line["peer"] for line in measured):
         own = [line for line in measured if line["peer"] == name]

@@ -1,8 +1,8 @@
 """Folds the measurements of bench/run into the tables of BENCHMARKS.md: medians over rounds, and ratios of one run.
 
-    bench/report.py RESULTS     print the tables
-    bench/report.py --plots     draw the tables of BENCHMARKS.md into docs/bench-*.svg
-    bench/report.py --check     fail if those pictures do not show what BENCHMARKS.md says
+bench/report.py RESULTS     print the tables
+bench/report.py --plots     draw the tables of BENCHMARKS.md into docs/bench-*.svg
+bench/report.py --check     fail if those pictures do not show what BENCHMARKS.md says
 """
 
 import json
@@ -30,9 +30,10 @@ def speed(folder):
     peers = [one for one in lines(folder / "peers.jsonl") if one["mode"] == "first"]
     if not measured:
         return
-    of = lambda peer, mode, callers: [
-        one for one in measured if (one["peer"], one["mode"], one["callers"]) == (peer, mode, callers)
-    ]
+
+    def of(peer, mode, callers):
+        return [one for one in measured if (one["peer"], one["mode"], one["callers"]) == (peer, mode, callers)]
+
     bare = median(of("bare", "first", 1), "per_second")
     print("| what | callers | a second | p50 µs | p99 µs | beside bare SQLite |")
     print("|---|---|---|---|---|---|")
@@ -40,16 +41,20 @@ def speed(folder):
         rounds = of(peer, mode, callers)
         rate = median(rounds, "per_second")
         ratio = f"{rate / bare:.2f} ×" if mode == "first" else ""
-        print(f"| {peer}: {mode} | {callers} | {number(rate)} | {number(median(rounds, 'p50_us'))} "
-              f"| {number(median(rounds, 'p99_us'))} | {ratio} |")
+        print(
+            f"| {peer}: {mode} | {callers} | {number(rate)} | {number(median(rounds, 'p50_us'))} "
+            f"| {number(median(rounds, 'p99_us'))} | {ratio} |"
+        )
     print()
     print("| peer, first call | callers | a second | p50 µs | p99 µs | syncs a call | Onceward is |")
     print("|---|---|---|---|---|---|---|")
     for one in peers:
         ours = median(of("onceward", "first", one["callers"]), "per_second")
         name = one["peer"] + (f" ({one['note']})" if one.get("note") else "")
-        print(f"| {name} {one['version']} | {one['callers']} | {number(one['per_second'])} | {number(one['p50_us'])} "
-              f"| {number(one['p99_us'])} | {one['syncs']} | {ours / one['per_second']:.1f} × |")
+        print(
+            f"| {name} {one['version']} | {one['callers']} | {number(one['per_second'])} | {number(one['p50_us'])} "
+            f"| {number(one['p99_us'])} | {one['syncs']} | {ours / one['per_second']:.1f} × |"
+        )
     print()
 
 
@@ -68,12 +73,20 @@ def fleet(folder):
         rounds = [one for one in measured if (one["peer"], one["mode"], one["callers"]) == (peer, mode, callers)]
         engine = peer.rsplit(" ", 1)[-1].lower()
         # The best of the ways in which the same rows can be written by hand.
-        raw = max((rate for (other, how, many), rate in rates.items()
-                   if other.startswith(f"{engine} raw") and how == mode and many == callers), default=None)
+        raw = max(
+            (
+                rate
+                for (other, how, many), rate in rates.items()
+                if other.startswith(f"{engine} raw") and how == mode and many == callers
+            ),
+            default=None,
+        )
         ratio = f"{rates[peer, mode, callers] / raw:.2f} ×" if raw and "raw" not in peer else ""
         name = f"{peer} {rounds[0]['version']}" if "version" in rounds[0] else peer
-        print(f"| {name}: {mode} | {callers} | {number(rates[peer, mode, callers])} "
-              f"| {number(median(rounds, 'p50_us'))} | {number(median(rounds, 'p99_us'))} | {ratio} |")
+        print(
+            f"| {name}: {mode} | {callers} | {number(rates[peer, mode, callers])} "
+            f"| {number(median(rounds, 'p50_us'))} | {number(median(rounds, 'p99_us'))} | {ratio} |"
+        )
     print()
 
 

@@ -107,8 +107,16 @@ def folder_in(options):
 def serve_command(options, folder, port, upstream=None, rules=""):
     policy = folder / "onceward.toml"
     policy.write_text(f'[upstream.bank]\nurl = "{upstream}"\nallow_private = true\n{rules}' if upstream else "")
-    return [options.once, "--config", str(policy), "--ledger", f"sqlite:{folder}/once.db", "serve",
-            "--listen", f"{HOST}:{port}"]
+    return [
+        options.once,
+        "--config",
+        str(policy),
+        "--ledger",
+        f"sqlite:{folder}/once.db",
+        "serve",
+        "--listen",
+        f"{HOST}:{port}",
+    ]
 
 
 def private(folder):
@@ -130,14 +138,33 @@ def once_serve(options, upstream=None, rules=""):
 def restate(options):
     with folder_in(options) as folder:
         ingress, admin, node, service = (free_port() for _ in range(4))
-        environment = {**private(folder), "RESTATE_INGRESS__BIND_PORT": str(ingress),
-                       "RESTATE_ADMIN__BIND_PORT": str(admin), "RESTATE_DISABLE_TELEMETRY": "true",
-                       "RESTATE_LOG_FILTER": "off"}
+        environment = {
+            **private(folder),
+            "RESTATE_INGRESS__BIND_PORT": str(ingress),
+            "RESTATE_ADMIN__BIND_PORT": str(admin),
+            "RESTATE_DISABLE_TELEMETRY": "true",
+            "RESTATE_LOG_FILTER": "off",
+        }
         handler = ["node", str(options.restate / "restate.mjs"), str(service)]
-        server = [str(options.restate / RESTATE), "--no-logo", "--base-dir", str(folder), "--node-name", "bench",
-                  "--listen-mode", "tcp", "--bind-ip", HOST, "--bind-port", str(node)]
-        quiet = {"env": {**environment, "RESTATE_LOGGING": "ERROR"}, "stdout": subprocess.DEVNULL,
-                 "stderr": subprocess.DEVNULL}
+        server = [
+            str(options.restate / RESTATE),
+            "--no-logo",
+            "--base-dir",
+            str(folder),
+            "--node-name",
+            "bench",
+            "--listen-mode",
+            "tcp",
+            "--bind-ip",
+            HOST,
+            "--bind-port",
+            str(node),
+        ]
+        quiet = {
+            "env": {**environment, "RESTATE_LOGGING": "ERROR"},
+            "stdout": subprocess.DEVNULL,
+            "stderr": subprocess.DEVNULL,
+        }
         with running(handler, **quiet), running(server, **quiet):
             wait_for(admin, "/health")
             until = time.monotonic() + 30
@@ -198,12 +225,20 @@ def fill_api(url):
 def wrk(options, url, mode, target, body=CHARGE, connections=CONNECTIONS, header=None, headers=None):
     # The ledger API has the key in its body alone, but the requests are of one length.
     header = header or ("Idempotency-Key" if body == CHARGE else "X-Request-Key")
-    environment = {**os.environ, "MODE": mode, "TARGET": target, "BODY": body, "HEADER": header,
-                   "KEYS": str(KEYS), "THREADS": "1"}
+    environment = {
+        **os.environ,
+        "MODE": mode,
+        "TARGET": target,
+        "BODY": body,
+        "HEADER": header,
+        "KEYS": str(KEYS),
+        "THREADS": "1",
+    }
     more = [word for name, value in (headers or {}).items() for word in ("-H", f"{name}: {value}")]
     command = ["wrk", "-t1", f"-c{connections}", f"-d{options.seconds}s", *more, "-s", str(SCRIPT), url]
-    output = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True,
-                            timeout=options.seconds + 30).stdout
+    output = subprocess.run(
+        command, env=environment, check=True, stdout=subprocess.PIPE, text=True, timeout=options.seconds + 30
+    ).stdout
     return json.loads(output.splitlines()[-1])
 
 
@@ -294,8 +329,11 @@ def start(options):
             with running(command, env=private(folder), stderr=subprocess.DEVNULL):
                 wait_for(port, "/healthz", pause=0.0005)
                 took.append((time.monotonic() - begun) * 1e3)
-    return {"new_ms": round(took[0], 1), "p50_ms": round(statistics.median(took[1:]), 1),
-            "max_ms": round(max(took[1:]), 1)}
+    return {
+        "new_ms": round(took[0], 1),
+        "p50_ms": round(statistics.median(took[1:]), 1),
+        "max_ms": round(max(took[1:]), 1),
+    }
 
 
 MEASURED = {
@@ -335,8 +373,11 @@ def tables(measured):
         rate, errors = median(what, "per_second"), sum(line["errors"] for line in measured if line["what"] == what)
         compared = base(what)
         ratio = f"{rate / median(compared, 'per_second'):.2f} × {compared.split(': ')[1]}" if compared in names else ""
-        print(f"| {what} | {rate:,.0f} | {median(what, 'p50_us'):,.0f} | {median(what, 'p99_us'):,.0f} "
-              f"| {errors} | {ratio} |", file=sys.stderr)
+        print(
+            f"| {what} | {rate:,.0f} | {median(what, 'p50_us'):,.0f} | {median(what, 'p99_us'):,.0f} "
+            f"| {errors} | {ratio} |",
+            file=sys.stderr,
+        )
 
 
 def main():

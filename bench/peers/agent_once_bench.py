@@ -1,7 +1,8 @@
 """Measures agent-once on SQLite with its default settings: one connection a thread, made by the package."""
 
-import bench
 from once import Once
+
+import bench
 
 options = bench.arguments().parse_args()
 action = bench.Action()

@@ -1,7 +1,8 @@
 """Measures DBOS on PostgreSQL: one workflow a key, the effect as its one step, with its default settings."""
 
-import bench
 from dbos import DBOS, SetWorkflowID
+
+import bench
 
 parser = bench.arguments()
 parser.add_argument("--url", required=True, help="an empty PostgreSQL database")

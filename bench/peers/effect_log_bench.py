@@ -8,8 +8,9 @@ run  one execution for the whole run, as in its README, shared by all callers. A
      in the same order.
 """
 
-import bench
 from effect_log import EffectKind, EffectLog, ToolDef
+
+import bench
 
 parser = bench.arguments()
 parser.add_argument("--log", choices=["key", "run"], default="key")

@@ -1,7 +1,8 @@
 """Measures exactly-once on SQLite with its default settings. It does not sync each call: synchronous=NORMAL."""
 
-import bench
 from exactly_once import Store, once
+
+import bench
 
 options = bench.arguments().parse_args()
 action = bench.Action()

@@ -1,7 +1,8 @@
 """Measures idempotent-tools on SQLite with its default settings."""
 
-import bench
 from idempotent_tools import SQLiteBackend, idempotent
+
+import bench
 
 options = bench.arguments().parse_args()
 action = bench.Action()

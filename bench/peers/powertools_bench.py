@@ -1,9 +1,10 @@
 """Measures AWS Lambda Powertools' idempotency on Redis, with its default settings."""
 
-import bench
 import redis
 from aws_lambda_powertools.utilities.idempotency import IdempotencyConfig, idempotent_function
 from aws_lambda_powertools.utilities.idempotency.persistence.redis import RedisCachePersistenceLayer
+
+import bench
 
 parser = bench.arguments()
 parser.add_argument("--port", type=int, required=True, help="of a Redis on this machine")

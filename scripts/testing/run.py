@@ -344,7 +344,9 @@ class State:
         while not ended.wait(1 if terminal else SHOWN_EVERY):
             line = f"{clock(time.monotonic() - STARTED)}  " + ", ".join(map(progress, list(self.running)))
             line += f"; {len(self.waiting)} parts wait" if self.waiting else ""
-            print(f"\r{line[:150]:150}" if terminal else line, end="" if terminal else "\n", file=sys.stderr, flush=True)
+            print(
+                f"\r{line[:150]:150}" if terminal else line, end="" if terminal else "\n", file=sys.stderr, flush=True
+            )
 
 
 def progress(name):

@@ -24,7 +24,9 @@ AMBIGUOUS = {
     "a space before the colon": LINE + b"Host: %h\r\nTransfer-Encoding : chunked\r\n\r\n0\r\n\r\n" + SMUGGLED,
     "a folded header": LINE + b"Host: %h\r\nTransfer-Encoding:\r\n chunked\r\n\r\n0\r\n\r\n" + SMUGGLED,
     "an encoding before chunked": LINE + b"Host: %h\r\nTransfer-Encoding: x, chunked\r\n\r\n0\r\n\r\n" + SMUGGLED,
-    "chunked before an encoding": LINE + b"Host: %h\r\nTransfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n" + SMUGGLED,
+    "chunked before an encoding": LINE
+    + b"Host: %h\r\nTransfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n"
+    + SMUGGLED,
     "two transfer encodings": LINE + b"Host: %h\r\n" + CHUNKED + b"Transfer-Encoding: x\r\n\r\n0\r\n\r\n" + SMUGGLED,
     "a vertical tab in the encoding": LINE + b"Host: %h\r\nTransfer-Encoding: \x0bchunked\r\n\r\n0\r\n\r\n" + SMUGGLED,
     "a bare line feed": LINE + b"Host: %h\nContent-Length: 0\n\n" + SMUGGLED,
@@ -38,8 +40,10 @@ AMBIGUOUS = {
     "an absolute target of another host": b"POST http://other/gw/counted/one HTTP/1.1\r\nHost: %h\r\nContent-Length: 0\r\n\r\n",
     "two hosts": LINE + b"Host: %h\r\nHost: other\r\nContent-Length: 0\r\n\r\n",
     "no host": LINE + b"Content-Length: 0\r\n\r\n",
-    "an upgrade to another protocol": LINE + b"Host: %h\r\nConnection: upgrade\r\nUpgrade: h2c\r\nContent-Length: 0\r\n\r\n",
-    "a header that connection names": LINE + b"Host: %h\r\nConnection: authorization\r\nAuthorization: Bearer x\r\nContent-Length: 0\r\n\r\n",
+    "an upgrade to another protocol": LINE
+    + b"Host: %h\r\nConnection: upgrade\r\nUpgrade: h2c\r\nContent-Length: 0\r\n\r\n",
+    "a header that connection names": LINE
+    + b"Host: %h\r\nConnection: authorization\r\nAuthorization: Bearer x\r\nContent-Length: 0\r\n\r\n",
     "a method with a space": b"POST X /gw/counted/one HTTP/1.1\r\nHost: %h\r\nContent-Length: 0\r\n\r\n",
     "dots that leave the upstream": b"POST /gw/counted/../../v1/operations HTTP/1.1\r\nHost: %h\r\nContent-Length: 0\r\n\r\n",
     "encoded dots that leave the upstream": b"POST /gw/counted/%2e%2e/%2e%2e/v1/operations HTTP/1.1\r\nHost: %h\r\nContent-Length: 0\r\n\r\n",

@@ -183,7 +183,9 @@ def a_stream_with_a_smaller_number(address):
         return c.ends_with()
 
 
-@case("5.1.2", {"RST_STREAM REFUSED_STREAM", "RST_STREAM PROTOCOL_ERROR", "GOAWAY PROTOCOL_ERROR", "no limit", "closed"})
+@case(
+    "5.1.2", {"RST_STREAM REFUSED_STREAM", "RST_STREAM PROTOCOL_ERROR", "GOAWAY PROTOCOL_ERROR", "no limit", "closed"}
+)
 def more_streams_than_the_server_allows(address):
     with Connection(address) as c:
         limit = limit_of(c)
@@ -413,7 +415,10 @@ def a_continuation_on_stream_zero(address):
         return c.ends_with()
 
 
-@case("6.10", {"GOAWAY ENHANCE_YOUR_CALM", "RST_STREAM REFUSED_STREAM", "status 431", "RST_STREAM PROTOCOL_ERROR", *PROTOCOL})
+@case(
+    "6.10",
+    {"GOAWAY ENHANCE_YOUR_CALM", "RST_STREAM REFUSED_STREAM", "status 431", "RST_STREAM PROTOCOL_ERROR", *PROTOCOL},
+)
 def endless_continuations(address):
     with Connection(address) as c:
         c.request(1, flags=END_STREAM)

@@ -40,9 +40,7 @@ def run(rig):
 
 def _row(case, direct, through, policy):
     """In `auto` nothing may differ. In `strict` a repeat is a replay: differences are printed and explained."""
-    other = sorted(
-        check for check in direct.keys() | through.keys() if direct.get(check) != through.get(check)
-    )
+    other = sorted(check for check in direct.keys() | through.keys() if direct.get(check) != through.get(check))
     for check in other:
         print(f"  {case}: {check}: {direct.get(check)} became {through.get(check)}", file=sys.stderr)
     holds = not set(other) - (EXPLAINED if policy == "strict" else set())

@@ -61,9 +61,7 @@ class Fleet:
 
 def run(rig):
     calls = 1000
-    yield _case(
-        rig, "with keys, two agents", calls // 2, agents=2, key=KEY, victims=["client", "proxy", "server"]
-    )
+    yield _case(rig, "with keys, two agents", calls // 2, agents=2, key=KEY, victims=["client", "proxy", "server"])
     yield _case(rig, "without keys, one agent", calls // 2, agents=1, key=None, victims=["proxy", "server"])
 
 

@@ -169,7 +169,7 @@ class Case:
         name = self.scenario.name + (f" ({self.resumption.name})" if self.resumption else "")
         try:
             direct, through = self.rig.beside(self.trial, front=self.proxy)
-        except Exception as error:  # noqa: BLE001 - whatever it was, it is shown and counts as a failure
+        except Exception as error:
             print(f"{self.host.title}: {name}: {type(error).__name__}: {error}", file=sys.stderr)
             return Result(self.host, name, self.scenario, None, None, [str(error)])
         faults = list(_faults(self.host, self.scenario, direct, through))

@@ -67,8 +67,12 @@ def main():
     seconds = str(int(now.timestamp()))
 
     header = lambda name: lambda signed: signed["headers"][name]  # noqa: E731
-    theirs("stripe", "stripe", lambda signed, body: WebhookSignature.verify_header(
-        body, header("stripe-signature")(signed), PLAIN, 300), secret=PLAIN)
+    theirs(
+        "stripe",
+        "stripe",
+        lambda signed, body: WebhookSignature.verify_header(body, header("stripe-signature")(signed), PLAIN, 300),
+        secret=PLAIN,
+    )
     mac = WebhookSignature._compute_signature(f"{seconds}.{BODY}", PLAIN)
     ours("stripe", "stripe", {"Stripe-Signature": f"t={seconds},v1={mac}"})
 
@@ -81,8 +85,12 @@ def main():
         ours(name, preset, headers, secret=SECRET)
 
     client = OpenAI(api_key="none", webhook_secret=SECRET)
-    theirs("openai", "openai", lambda signed, body: client.webhooks.verify_signature(body, signed["headers"]) or True,
-           secret=SECRET)
+    theirs(
+        "openai",
+        "openai",
+        lambda signed, body: client.webhooks.verify_signature(body, signed["headers"]) or True,
+        secret=SECRET,
+    )
 
     slack = SignatureVerifier(PLAIN)
     theirs("slack_sdk", "slack", lambda signed, body: slack.is_valid_request(body, signed["headers"]), secret=PLAIN)
@@ -97,24 +105,48 @@ def main():
     other = {**FIELDS, "Body": "cafe"}
     row("twilio", "refuses it with another form", holds(lambda: twilio.validate(URL, other, check(signed))), False)
     signed = ask(sign="twilio", secret=PLAIN, headers={"content-type": "application/json"}, body=BODY)
-    row("twilio", "accepts JSON that Onceward signs",
-        holds(lambda: twilio.validate(signed["url"], BODY, check(signed))))
+    row(
+        "twilio", "accepts JSON that Onceward signs", holds(lambda: twilio.validate(signed["url"], BODY, check(signed)))
+    )
     mac = twilio.compute_signature(URL, FIELDS)
     ours("twilio", "twilio", {**form, "X-Twilio-Signature": mac}, body=FORM)
 
-    theirs("square", "square", lambda signed, body: verify_square(
-        request_body=body, signature_header=header("x-square-hmacsha256-signature")(signed), signature_key=PLAIN,
-        notification_url=URL), secret=PLAIN)
+    theirs(
+        "square",
+        "square",
+        lambda signed, body: verify_square(
+            request_body=body,
+            signature_header=header("x-square-hmacsha256-signature")(signed),
+            signature_key=PLAIN,
+            notification_url=URL,
+        ),
+        secret=PLAIN,
+    )
 
     sendgrid = EventWebhook()
     prefix = "x-twilio-email-event-webhook"
-    theirs("sendgrid", "sendgrid", lambda signed, body: sendgrid.verify_signature(
-        body, header(f"{prefix}-signature")(signed), header(f"{prefix}-timestamp")(signed),
-        sendgrid.convert_public_key_to_ecdsa(signed["made"]["key"])), body='[{"sg_event_id":"a"}]\r\n')
+    theirs(
+        "sendgrid",
+        "sendgrid",
+        lambda signed, body: sendgrid.verify_signature(
+            body,
+            header(f"{prefix}-signature")(signed),
+            header(f"{prefix}-timestamp")(signed),
+            sendgrid.convert_public_key_to_ecdsa(signed["made"]["key"]),
+        ),
+        body='[{"sg_event_id":"a"}]\r\n',
+    )
 
-    theirs("discord-interactions", "discord", lambda signed, body: verify_key(
-        body.encode(), header("x-signature-ed25519")(signed), header("x-signature-timestamp")(signed),
-        signed["made"]["key"]))
+    theirs(
+        "discord-interactions",
+        "discord",
+        lambda signed, body: verify_key(
+            body.encode(),
+            header("x-signature-ed25519")(signed),
+            header("x-signature-timestamp")(signed),
+            signed["made"]["key"],
+        ),
+    )
 
 
 main()

@@ -18,7 +18,7 @@ async def main(command, tool, arguments, timeout):
     try:
         result = await client.call_tool_result(tool, arguments)
         answer = {"ok": not result.is_error, "text": result.content}
-    except Exception as error:  # noqa: BLE001 - whatever the agent would see
+    except Exception as error:
         answer = {"ok": False, "text": str(error)}
     await client.disconnect()
     return answer

@@ -22,7 +22,7 @@ async def main(command, tool, arguments, timeout):
         try:
             result = await client.call_tool(tool, arguments)
             return {"ok": True, "text": str(result.content)}
-        except Exception as error:  # noqa: BLE001 - whatever the agent would see
+        except Exception as error:
             return {"ok": False, "text": f"{type(error).__name__}: {error}"}
 
 

@@ -25,17 +25,13 @@ class Scripted(Model):
 
     async def get_response(self, system_instructions, input, *rest, **more):
         told = [
-            item["output"]
-            for item in input
-            if isinstance(item, dict) and item.get("type") == "function_call_output"
+            item["output"] for item in input if isinstance(item, dict) and item.get("type") == "function_call_output"
         ]
         if not told:
             return ModelResponse(output=[self.call], usage=Usage(), response_id=None)
         self.told = told[0]
         said = ResponseOutputText(type="output_text", text="done", annotations=[])
-        message = ResponseOutputMessage(
-            id="m1", type="message", role="assistant", status="completed", content=[said]
-        )
+        message = ResponseOutputMessage(id="m1", type="message", role="assistant", status="completed", content=[said])
         return ModelResponse(output=[message], usage=Usage(), response_id=None)
 
     def stream_response(self, *rest, **more):

@@ -44,7 +44,10 @@ fn no_test_waits_for_the_clock() {
             broken.extend(lines.chain([format!("{path}: {allowed} are in the list")]));
         }
     }
-    none(broken, "a test waits for an event (`eventually`, a gate, a clock that it steps), not for the clock");
+    none(
+        broken,
+        "a test waits for an event (`eventually`, a gate, a clock that it steps), not for the clock",
+    );
 }
 
 #[test]

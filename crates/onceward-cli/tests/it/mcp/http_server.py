@@ -82,7 +82,7 @@ class Server(BaseHTTPRequestHandler):
         if params["name"] == "look":
             return self.message(200, {**answer, "result": text(effects())})
         if args.get("reject"):
-            words = "Invalid arguments for tool %s: bad" % params["name"]
+            words = "Invalid arguments for tool {}: bad".format(params["name"])
             return self.message(400, {**answer, "error": {"code": -32602, "message": words}})
         line = json.dumps(args, sort_keys=True)
         note("effects", line)

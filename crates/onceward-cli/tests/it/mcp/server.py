@@ -79,7 +79,7 @@ def call(id, params):
         with open("value", "w") as file:
             file.write(args["value"])
     if args.get("reject"):
-        return answer(id, error={"code": -32602, "message": "Invalid arguments for tool %s: bad" % name})
+        return answer(id, error={"code": -32602, "message": "Invalid arguments for tool {}: bad".format(name)})
     line = json.dumps({"tool": name, **args}, sort_keys=True) + "\n"
     with open("effects", "a") as file:
         file.write(line)
@@ -105,7 +105,7 @@ def call(id, params):
     if args.get("error"):
         return answer(id, error={"code": -32603, "message": "broke after the effect"})
     if args.get("garbage"):
-        return send('{"jsonrpc":"2.0","id":%s,"result":{' % json.dumps(id))
+        return send('{{"jsonrpc":"2.0","id":{},"result":{{'.format(json.dumps(id)))
     if args.get("rpc_error"):
         code, words, *data = args["rpc_error"]
         return answer(id, error={"code": code, "message": words, **({"data": data[0]} if data else {})})

@@ -21,9 +21,10 @@ impl Model {
     fn start() -> Self {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/models/model.py");
         let mut process = Command::new("python3").arg(script).stdout(Stdio::piped()).spawn().unwrap();
-        let mut port = String::new();
-        BufReader::new(process.stdout.take().unwrap()).read_line(&mut port).unwrap();
-        Self { process, url: format!("http://127.0.0.1:{}", port.trim()) }
+        let mut ports = String::new();
+        BufReader::new(process.stdout.take().unwrap()).read_line(&mut ports).unwrap();
+        let ports: Vec<u16> = serde_json::from_str(&ports).unwrap();
+        Self { process, url: format!("http://127.0.0.1:{}", ports[0]) }
     }
 }
 
