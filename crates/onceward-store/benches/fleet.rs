@@ -17,9 +17,9 @@ use std::time::{Duration, Instant};
 use common::{Figures, ROUND, call, fill, many_callers, operation, print_line, timed};
 use futures_util::future::join_all;
 use onceward::{Begun, Effect, Ending, Filter, Ledger, Outcome, State};
-use onceward_harness::{Postgres, Redis, RedisCluster};
 use onceward_store::postgres::{PostgresOptions, PostgresStore};
 use onceward_store::{IfMissing, StoreUrl};
+use onceward_testkit::{Postgres, Redis, RedisCluster};
 use tokio::runtime::Builder;
 
 /// How many connections to PostgreSQL the raw writers use. The best result counts.
@@ -27,7 +27,7 @@ const WAYS: [usize; 3] = [1, 4, 16];
 
 fn main() {
     // Syncs are what it measures.
-    onceward_harness::on_disk();
+    onceward_testkit::on_disk();
     let only = std::env::var("BENCH_ONLY").unwrap_or_default();
     let number =
         |name: &str, default| std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default);

@@ -8,8 +8,8 @@ use tokio_postgres::{Client, NoTls};
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let given = std::env::args().nth(1);
-    let server = given.is_none().then(onceward_harness::Postgres::start);
-    let url = given.or_else(|| server.as_ref().map(onceward_harness::Postgres::url)).unwrap_or_default();
+    let server = given.is_none().then(onceward_testkit::Postgres::start);
+    let url = given.or_else(|| server.as_ref().map(onceward_testkit::Postgres::url)).unwrap_or_default();
     let mut database = connect(&url).await?;
     database.batch_execute("CREATE TABLE IF NOT EXISTS transfer (account text, amount bigint)").await?;
     let ledger = AtomicLedger::open(&mut database, "onceward").await?;

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use onceward::{Blocking, Code, Error, Ledger, Operation, Receipt};
-use onceward_harness::Postgres;
+use onceward_testkit::Postgres;
 
 /// How many processes of the old build write, and how many threads each has.
 const PROCESSES: usize = 4;

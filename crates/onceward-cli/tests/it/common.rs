@@ -27,7 +27,7 @@ pub(crate) struct Bench {
 
 impl Drop for Bench {
     fn drop(&mut self) {
-        self.folder.take().into_iter().for_each(onceward_harness::leave);
+        self.folder.take().into_iter().for_each(onceward_testkit::leave);
     }
 }
 
@@ -44,7 +44,7 @@ pub(crate) type Listing = BTreeMap<PathBuf, (u32, Vec<u8>)>;
 
 impl Bench {
     pub(crate) fn new() -> Self {
-        Self { folder: Some(onceward_harness::scratch()) }
+        Self { folder: Some(onceward_testkit::scratch()) }
     }
 
     /// A bench on a disk, where that is said. Others are in memory.
@@ -321,7 +321,7 @@ pub(crate) fn started_by(process: u32) -> Vec<Seen> {
     seen
 }
 
-pub(crate) use onceward_harness::eventually;
+pub(crate) use onceward_testkit::eventually;
 
 /// Tries a time limit, and longer ones on a machine that is too busy for it, until the command has begun in time.
 pub(crate) fn in_enough_time<T>(attempt: impl Fn(&'static str) -> Option<T>) -> T {

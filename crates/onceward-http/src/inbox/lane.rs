@@ -340,7 +340,7 @@ impl Lane {
 mod tests {
     use futures_util::FutureExt;
     use onceward::{ManualClock, MemoryStore, Operation};
-    use onceward_harness::Stepped;
+    use onceward_testkit::Stepped;
 
     use super::*;
 

@@ -1,16 +1,16 @@
 //! A server in this process, asked without a network.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
 use axum::http::{Method, Request, StatusCode};
 use http_body_util::BodyExt;
 use onceward::{Policy, Store};
-use onceward_harness::Stepped;
 use onceward_http::tenants::{TokenHash, new_token};
 use onceward_http::{App, Config};
+use onceward_testkit::Stepped;
 use serde_json::Value;
 use tower::ServiceExt;
 
@@ -130,25 +130,10 @@ pub(crate) fn tenant(name: &str, more: &str) -> (String, String) {
     (format!("[tenant.{name}]\ntokens = [\"{hash}\"]\n{more}\n"), token)
 }
 
+pub(crate) use onceward_testkit::{found, until};
+
 /// How long a test waits for what must come. A loaded machine needs seconds.
 const PATIENCE: Duration = Duration::from_secs(120);
-
-/// Waits until that holds.
-pub(crate) async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
-    found(what, async || holds().await.then_some(())).await;
-}
-
-/// Waits until there is a value.
-pub(crate) async fn found<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
-    let begun = Instant::now();
-    loop {
-        if let Some(found) = look().await {
-            return found;
-        }
-        assert!(begun.elapsed() < PATIENCE, "it did not happen: {what}");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-}
 
 /// What must come, and comes soon.
 pub(crate) async fn soon<T>(future: impl Future<Output = T>) -> T {

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use onceward::Policy;
-use onceward_harness::Stepped;
 use onceward_http::server::{Listener, Tls, UnixSocket, serve_all};
 use onceward_http::{App, Config};
+use onceward_testkit::Stepped;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::process::Command;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::common::{Server, tenant};
 use axum::http::Method;
 use onceward::{MemoryStore, OperationId};
-use onceward_harness::Stepped;
+use onceward_testkit::Stepped;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 

@@ -4,8 +4,8 @@ use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
 
 use onceward::{Ledger, MemoryStore};
-use onceward_harness::Stepped;
 use onceward_mcp::{HostScope, Options, Proxy, Streams, fuzz};
+use onceward_testkit::Stepped;
 use proptest::prelude::*;
 
 /// A stream that stores what is written to it.

@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use onceward::{Ledger, MemoryStore, Policy};
-use onceward_harness::Stepped;
 use onceward_mcp::{Asking, Exposure, Guess, HostScope, Options, Proxy, Slow, Streams, Trust};
+use onceward_testkit::Stepped;
 use serde_json::{Value, json};
 
 const SCHEDULES: u64 = 2_000;

@@ -38,7 +38,7 @@ mod sqlite {
 
     impl Bank {
         fn new() -> Self {
-            let bank = Self { folder: onceward_harness::scratch() };
+            let bank = Self { folder: onceward_testkit::scratch() };
             let wal = "PRAGMA journal_mode = wal; CREATE TABLE transfer (amount INTEGER)";
             bank.connect().execute_batch(wal).unwrap();
             bank
@@ -174,7 +174,7 @@ mod sqlite {
         let brief = transfer(1).terms(terms);
         ledger.run(&mut connection, &brief, |transaction, _| insert(transaction)).unwrap();
         for _ in 0..2 {
-            onceward_harness::eventually("the retention of a millisecond is over", || {
+            onceward_testkit::eventually("the retention of a millisecond is over", || {
                 let transaction = connection.transaction().unwrap();
                 let swept = ledger.sweep(&transaction).unwrap();
                 transaction.commit().unwrap();
@@ -190,9 +190,9 @@ mod postgres {
     use super::{
         Code, Done, Failure, Filter, REDACTED, State, Store, keys, redacted_transfer, transfer, with_secrets,
     };
-    use onceward_harness::Postgres;
     use onceward_store::postgres::atomic::{AtomicBegun, AtomicLedger};
     use onceward_store::postgres::{PostgresOptions, PostgresStore};
+    use onceward_testkit::Postgres;
     use tokio_postgres::{Client, NoTls, Transaction};
 
     /// A database with a table of transfers, and the schema of a ledger in it.
@@ -232,7 +232,7 @@ mod postgres {
         fn await_waiting(&self, count: usize) {
             let waiting = "select count(distinct pid) from pg_locks where not granted";
             let count = count.to_string();
-            onceward_harness::eventually("the others wait", || self.server.sql(waiting) == count);
+            onceward_testkit::eventually("the others wait", || self.server.sql(waiting) == count);
         }
     }
 

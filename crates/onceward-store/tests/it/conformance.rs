@@ -15,7 +15,7 @@ struct Ledgers {
 
 impl Ledgers {
     fn fresh(&self) -> SqliteOptions {
-        let folder = onceward_harness::scratch();
+        let folder = onceward_testkit::scratch();
         let options = SqliteOptions::new(folder.path().join("once.db"));
         self.folders.borrow_mut().push(folder);
         options

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use crate::served::{Files, Over, open};
 use onceward::{MemoryStore, Store, conformance};
-use onceward_harness::Postgres;
 use onceward_store::SystemClock;
 use onceward_store::postgres::{PostgresOptions, PostgresStore};
 use onceward_store::sqlite::SqliteStore;
+use onceward_testkit::Postgres;
 
 /// With a time limit that a busy machine does not reach.
 fn remote(url: &str) -> Arc<dyn Store> {

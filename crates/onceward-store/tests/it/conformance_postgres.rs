@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use onceward::{Store, conformance};
-use onceward_harness::Postgres;
 use onceward_store::postgres::{PostgresOptions, PostgresStore};
+use onceward_testkit::Postgres;
 
 /// With a time limit that a busy machine does not reach.
 fn open(url: &str) -> Arc<dyn Store> {

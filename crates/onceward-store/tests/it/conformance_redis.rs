@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use onceward::{Store, conformance};
-use onceward_harness::{Redis, RedisCluster};
 use onceward_store::redis::{RedisOptions, RedisStore};
+use onceward_testkit::{Redis, RedisCluster};
 
 /// With time limits that a busy machine does not reach.
 fn open(url: &str) -> Arc<dyn Store> {

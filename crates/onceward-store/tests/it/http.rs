@@ -13,9 +13,9 @@ use axum::response::{IntoResponse, Response};
 use onceward::{
     Begun, Blocking, Class, Code, Ending, Error, Ledger, Operation, Outcome, ProbeAnswer, State, Store, Terms,
 };
-use onceward_harness::{Relay, eventually};
 use onceward_store::sqlite::{SqliteOptions, SqliteStore};
 use onceward_store::{Backend, HttpOptions, HttpStore, IfMissing, Overwrite, StoreUrl, Verdict};
+use onceward_testkit::{Relay, eventually};
 
 fn pay() -> Operation {
     Operation::new("pay").key("order-7")
@@ -163,7 +163,7 @@ fn a_late_ending_of_a_client_settles_the_doubt() {
 fn an_attempt_outlives_the_server() {
     let files = Files::default();
     let options = files.fresh();
-    let folder = onceward_harness::scratch();
+    let folder = onceward_testkit::scratch();
     let socket = folder.path().join("once.sock");
     let first = Served::at(SqliteStore::open(options.clone()).unwrap(), &socket);
     let remote = Ledger::new(open(&first.url));
@@ -284,7 +284,7 @@ fn an_intent_that_was_put_in_doubt_before_its_reply_is_withdrawn_and_begun_again
 #[test]
 fn another_ledger_behind_the_same_address_is_noticed() {
     let files = Files::default();
-    let folder = onceward_harness::scratch();
+    let folder = onceward_testkit::scratch();
     let socket = folder.path().join("once.sock");
     let first = Served::at(SqliteStore::open(files.fresh()).unwrap(), &socket);
     let ledger = Ledger::new(open(&first.url));
@@ -352,7 +352,7 @@ fn a_token_is_sent_and_never_shown() {
         sent.send(token.map(|token| token.to_str().unwrap().to_owned())).unwrap();
         StatusCode::UNAUTHORIZED.into_response()
     });
-    let folder = onceward_harness::scratch();
+    let folder = onceward_testkit::scratch();
     let file = folder.path().join("token");
     std::fs::write(&file, "S3CRET-2\n").unwrap();
     let place = server.url.strip_prefix("http://").unwrap();
@@ -469,7 +469,7 @@ fn a_server_is_checked_by_its_certificate_and_its_name() {
     use tokio_rustls::rustls::pki_types::pem::PemObject;
     use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
     use tokio_rustls::rustls::{ServerConfig, crypto::ring};
-    let (folder, certificates) = (onceward_harness::scratch(), crate::served::certificates());
+    let (folder, certificates) = (onceward_testkit::scratch(), crate::served::certificates());
     let file = |name: &str| certificates.join(name);
     let store = SqliteStore::open(SqliteOptions::new(folder.path().join("once.db"))).unwrap();
     let app = onceward_http::App::new(store, onceward_http::Config::default()).unwrap();

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use crate::watch::patient;
 use crate::wire::Wire;
 use onceward::{Blocking, Code, Failure, Filter, Ledger, Operation, Receipt, State, Store, Swap, WriteMode};
-use onceward_harness::{Postgres, Relay, eventually};
 use onceward_store::Backend;
 use onceward_store::postgres::{PostgresOptions, PostgresStore};
+use onceward_testkit::{Postgres, Relay, eventually};
 
 /// More than ten times the time limit of these stores, for a machine that is busy.
 const SOON: Duration = Duration::from_secs(60);

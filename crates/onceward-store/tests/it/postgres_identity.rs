@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::watch::patient;
 use onceward::{Blocking, Code, Error, Fence, Ledger, Operation, Receipt, Store};
-use onceward_harness::{Dump, Postgres, eventually};
 use onceward_store::postgres::{PostgresOptions, PostgresStore};
 use onceward_store::{Backend, Verdict};
+use onceward_testkit::{Dump, Postgres, eventually};
 
 /// Counts how often each key took effect.
 #[derive(Default)]
@@ -289,9 +289,9 @@ fn a_server_that_only_restarts_is_trusted_even_if_records_were_deleted() {
          and state = 'idle' and query_start > '{begun}'",
         schema(&url)
     );
-    onceward_harness::eventually("the store looks again", || server.sql(&looked) != "0");
+    onceward_testkit::eventually("the store looks again", || server.sql(&looked) != "0");
     // The next question on the same connection is asked when the store has read what it found.
-    onceward_harness::eventually("the store goes on", || server.sql(&looked) == "0");
+    onceward_testkit::eventually("the store goes on", || server.sql(&looked) == "0");
     server.stop();
     server.start_again();
     world.pay(&ledger, "after-all").unwrap();
@@ -300,7 +300,7 @@ fn a_server_that_only_restarts_is_trusted_even_if_records_were_deleted() {
 #[test]
 fn another_server_in_its_place_is_detected() {
     let (first, second, world) = (Postgres::start(), Postgres::start(), World::default());
-    let relay = onceward_harness::Relay::to(first.port());
+    let relay = onceward_testkit::Relay::to(first.port());
     let url = first.fresh();
     let through = url.replace(&format!(":{}/", first.port()), &format!(":{}/", relay.port()));
     let store = open(&through);
@@ -342,7 +342,7 @@ fn a_former_primary_that_comes_back_is_not_written() {
 fn a_store_that_has_seen_a_promoted_server_never_returns_to_the_former_primary() {
     let (primary, world) = (Postgres::start(), World::default());
     let mut standby = primary.standby("second");
-    let relay = onceward_harness::Relay::to(primary.port());
+    let relay = onceward_testkit::Relay::to(primary.port());
     let url = primary.fresh().replace(&format!(":{}/", primary.port()), &format!(":{}/", relay.port()));
     let store = open(&format!("{url}&standby=async&timeout=20s"));
     let ledger = ledger(&store);

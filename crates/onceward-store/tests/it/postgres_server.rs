@@ -6,9 +6,9 @@ use std::sync::Arc;
 use crate::watch::patient;
 use crate::wire::Wire;
 use onceward::{Blocking, Filter, Ledger, Operation, Receipt, Store};
-use onceward_harness::{Postgres, Relay, eventually};
 use onceward_store::postgres::{PostgresOptions, PostgresStore};
 use onceward_store::{Backend, Verdict};
+use onceward_testkit::{Postgres, Relay, eventually};
 
 fn try_open(url: &str) -> Result<Arc<PostgresStore>, onceward::StoreError> {
     PostgresStore::open(PostgresOptions::parse(&patient(url)).unwrap())

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::process::Command;
 
 use onceward::{Ledger, Operation};
-use onceward_harness::Postgres;
 use onceward_store::postgres::{PostgresOptions, PostgresStore};
+use onceward_testkit::Postgres;
 
 /// Creates a certificate authority, and a certificate for this machine.
 fn certificates(folder: &Path) {
@@ -40,7 +40,7 @@ fn server() -> (Postgres, tempfile::TempDir) {
     }
     drop(server.sql("select pg_reload_conf()"));
     // Connections opened after the server has read the certificates.
-    onceward_harness::eventually("the server takes its certificate", || server.sql("show ssl") == "on");
+    onceward_testkit::eventually("the server takes its certificate", || server.sql("show ssl") == "on");
     (server, folder)
 }
 

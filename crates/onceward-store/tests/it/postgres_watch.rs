@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use crate::watch::{eventually, patient, pay};
 use onceward::{Blocking, Code, Ledger, Store};
-use onceward_harness::Postgres;
 use onceward_store::postgres::{PostgresOptions, PostgresStore};
+use onceward_testkit::Postgres;
 
 /// How often a store looks at its server here.
 const LOOK: Duration = Duration::from_millis(50);

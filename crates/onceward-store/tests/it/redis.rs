@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use crate::watch::patient;
 use onceward::{Blocking, Code, Error, Failure, Ledger, Operation, Receipt, Store, Terms};
-use onceward_harness::{Redis, RedisCluster, Relay, eventually};
 use onceward_store::redis::{RedisOptions, RedisStore};
 use onceward_store::{Backend, IfMissing, StoreUrl, Verdict};
+use onceward_testkit::{Redis, RedisCluster, Relay, eventually};
 
 /// More than ten times the time limit of these stores, for a machine that is busy.
 const SOON: Duration = Duration::from_secs(60);

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::watch::patient;
 use onceward::{Blocking, Code, Error, Failure, Fence, Ledger, Operation, Receipt, Store, StoreError};
-use onceward_harness::{Redis, RedisCluster, eventually};
 use onceward_store::StoreUrl;
 use onceward_store::redis::{RedisOptions, RedisStore};
+use onceward_testkit::{Redis, RedisCluster, eventually};
 
 fn open(url: &str) -> Result<Arc<RedisStore>, StoreError> {
     RedisStore::open(RedisOptions::parse(&patient(url)).unwrap())
@@ -257,7 +257,7 @@ fn an_older_state_of_the_same_ledger_is_detected() {
 fn an_older_state_is_noticed_even_after_other_processes_have_written_more_than_was_lost() {
     for lost in [1, 20] {
         let mut server = Redis::start();
-        let relay = onceward_harness::Relay::to(server.port());
+        let relay = onceward_testkit::Relay::to(server.port());
         let direct = format!("{}&shards=2&timeout=20s", server.fresh());
         let through = direct.replace(&format!(":{}", server.port()), &format!(":{}", relay.port()));
         let (before, world) = (ledger(&through), World::default());
@@ -330,7 +330,7 @@ fn a_server_that_only_restarts_is_trusted_even_if_records_were_deleted() {
 #[test]
 fn a_promoted_replica_that_lacks_acknowledged_writes_is_detected() {
     let mut primary = Redis::start();
-    let relay = onceward_harness::Relay::to(primary.port());
+    let relay = onceward_testkit::Relay::to(primary.port());
     let mut replica = primary.replica_through(&relay);
     // The URL says not to wait for replicas.
     let url = format!(

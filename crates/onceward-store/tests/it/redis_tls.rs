@@ -5,8 +5,8 @@ use std::path::Path;
 use std::process::Command;
 
 use onceward::{Ledger, Operation};
-use onceward_harness::Redis;
 use onceward_store::redis::{RedisOptions, RedisStore};
+use onceward_testkit::Redis;
 
 /// Creates a certificate authority, and a certificate for this machine.
 fn certificates(folder: &Path) {

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use crate::watch::{eventually, patient, pay};
 use onceward::{Blocking, Code, Filter, Ledger, Record, State, Store, WriteMode};
-use onceward_harness::{Redis, Relay, Sentinels};
 use onceward_store::redis::{RedisOptions, RedisStore};
 use onceward_store::{Backend, Verdict};
+use onceward_testkit::{Redis, Relay, Sentinels};
 
 /// How often a store looks at its server here.
 const LOOK: std::time::Duration = std::time::Duration::from_millis(50);

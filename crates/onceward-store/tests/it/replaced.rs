@@ -20,7 +20,7 @@ struct Fixture {
 
 impl Fixture {
     fn new() -> Self {
-        Self { folder: onceward_harness::scratch(), effects: AtomicU32::new(0) }
+        Self { folder: onceward_testkit::scratch(), effects: AtomicU32::new(0) }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -224,7 +224,7 @@ fn a_log_that_is_gone_or_older_is_noticed() {
         let fixture = Fixture::new();
         let ledger = fixture.ledger();
         fixture.pay(&ledger, "a").unwrap();
-        let moved = onceward_harness::scratch();
+        let moved = onceward_testkit::scratch();
         let take = |name: &str| std::fs::copy(fixture.path(name), moved.path().join(name)).unwrap();
         take("once.db");
         if older {
@@ -420,7 +420,7 @@ fn version_1(path: &Path) -> Connection {
     connection.pragma_update(None, "application_id", 0x4f4e_4345).unwrap();
     connection.pragma_update(None, "user_version", 1).unwrap();
     connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).unwrap();
-    let scratch = onceward_harness::scratch();
+    let scratch = onceward_testkit::scratch();
     let other = SqliteStore::open(SqliteOptions::new(scratch.path().join("x.db"))).unwrap();
     let ledger = Ledger::new(other).blocking();
     let operation = Operation::new("pay").key("a");

@@ -8,11 +8,11 @@ use onceward::{
     Attempt, Blocking, Code, Error, Failure, Filter, Happened, Ledger, MemoryStore, Operation, Outcome,
     Record, State, Store, Swap, Verdict, conformance,
 };
-use onceward_harness::{Postgres, Redis};
 use onceward_store::seal::new_key;
 use onceward_store::seal::{Keys, Sealed};
 use onceward_store::sqlite::{SqliteOptions, SqliteStore};
 use onceward_store::{Backend, IfMissing, StoreUrl, SystemClock};
+use onceward_testkit::{Postgres, Redis};
 
 fn keys() -> Keys {
     Keys::parse(&new_key().unwrap()).unwrap()
@@ -34,7 +34,7 @@ struct File {
 
 impl File {
     fn new() -> Self {
-        let folder = onceward_harness::scratch();
+        let folder = onceward_testkit::scratch();
         let url = format!("sqlite:{}", folder.path().join("once.db").display());
         Self { folder, url }
     }
@@ -166,7 +166,7 @@ fn a_sealed_store_conforms() {
     let keys = keys();
     let folders = std::cell::RefCell::new(Vec::new());
     let sqlite = || -> Arc<dyn Store> {
-        let folder = onceward_harness::scratch();
+        let folder = onceward_testkit::scratch();
         let store = SqliteStore::open(SqliteOptions::new(folder.path().join("once.db"))).unwrap();
         folders.borrow_mut().push(folder);
         Arc::new(Sealed::around(store, keys.clone()))
@@ -312,7 +312,7 @@ fn a_clear_text_ledger_is_sealed_as_its_records_change() {
 
 #[test]
 fn a_key_file_must_be_private_and_contain_keys() {
-    let folder = onceward_harness::scratch();
+    let folder = onceward_testkit::scratch();
     let file = folder.path().join("once.key");
     let write = |text: &str, mode: u32| {
         std::fs::write(&file, text).unwrap();

@@ -54,18 +54,18 @@ impl Served {
             serve_all(listeners, app, DRAIN, std::future::pending()).await;
         });
         let url = format!("https://localhost:{port}?ca={}", file("ca.pem").display());
-        Self { url, runtime: Some(runtime), _folder: onceward_harness::scratch() }
+        Self { url, runtime: Some(runtime), _folder: onceward_testkit::scratch() }
     }
 
     /// The same on a socket whose earlier server is gone.
     pub(crate) fn at(store: Arc<dyn Store>, socket: &Path) -> Self {
         drop(std::fs::remove_file(socket));
-        Self::on(socket, routes(store), onceward_harness::scratch())
+        Self::on(socket, routes(store), onceward_testkit::scratch())
     }
 
     /// Serves these routes.
     pub(crate) fn of(routes: Router, over: Over) -> Self {
-        let folder = onceward_harness::scratch();
+        let folder = onceward_testkit::scratch();
         if over == Over::Unix {
             let socket = folder.path().join("once.sock");
             return Self::on(&socket, routes, folder);
@@ -102,7 +102,7 @@ fn routes(store: Arc<dyn Store>) -> Router {
 pub(crate) fn certificates() -> &'static Path {
     static FOLDER: OnceLock<TempDir> = OnceLock::new();
     let folder = FOLDER.get_or_init(|| {
-        let folder = onceward_harness::scratch();
+        let folder = onceward_testkit::scratch();
         for words in [
             "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=authority \
              -keyout ca.key -out ca.pem",
@@ -139,7 +139,7 @@ pub(crate) struct Files {
 impl Files {
     /// A new ledger in a file.
     pub(crate) fn fresh(&self) -> SqliteOptions {
-        let folder = onceward_harness::scratch();
+        let folder = onceward_testkit::scratch();
         let options = SqliteOptions::new(folder.path().join("once.db"));
         self.folders.borrow_mut().push(folder);
         options

@@ -20,7 +20,7 @@ struct Fixture {
 
 impl Fixture {
     fn new() -> Self {
-        Self { folder: onceward_harness::scratch() }
+        Self { folder: onceward_testkit::scratch() }
     }
 
     fn options(&self) -> SqliteOptions {

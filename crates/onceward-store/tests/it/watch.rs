@@ -8,8 +8,8 @@ use onceward::{
     Begun, Blocking, Class, Code, Error, Filter, Ledger, Operation, OperationId, ProbeAnswer, Receipt, State,
     Terms,
 };
-pub(crate) use onceward_harness::eventually;
 use onceward_store::{Backend, Verdict};
+pub(crate) use onceward_testkit::eventually;
 use tokio::sync::Notify;
 
 const HOUR_S: i64 = 3_600;

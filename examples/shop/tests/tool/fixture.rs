@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -11,7 +11,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 /// How long anything may take before a test gives up.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(180);
 
 /// The program under test.
 pub(crate) fn program() -> &'static Path {
@@ -89,15 +89,7 @@ impl Fixture {
 
     /// Waits until something is so.
     pub(crate) fn wait_for(&self, is_so: impl Fn() -> bool) {
-        let begun = Instant::now();
-        while !is_so() {
-            assert!(
-                begun.elapsed() < PATIENCE,
-                "waited for {PATIENCE:?} in {}",
-                self.folder.path().display()
-            );
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        onceward_testkit::eventually(&format!("it is so in {}", self.folder.path().display()), is_so);
     }
 
     /// Waits until the ledger holds an operation that runs.

@@ -2,7 +2,7 @@
 
 use insta::assert_snapshot;
 use onceward::{Ledger, Operation};
-use onceward_harness::{Postgres, Redis, RedisCluster};
+use onceward_testkit::{Postgres, Redis, RedisCluster};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 

@@ -5,7 +5,7 @@ use std::process::Command;
 use insta::assert_snapshot;
 use nix::sys::signal::Signal;
 use onceward::{Ledger, OperationId};
-use onceward_harness::{Postgres, Redis, faketime};
+use onceward_testkit::{Postgres, Redis, faketime};
 
 use crate::common::{Bench, COUNTED, HELD, Running, Said, eventually};
 

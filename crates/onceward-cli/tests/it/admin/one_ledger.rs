@@ -221,7 +221,7 @@ fn a_backup_replaces_only_what_it_may() {
 #[test]
 fn a_ledger_on_a_server_is_backed_up_by_the_server() {
     let bench = Bench::new();
-    let url = onceward_harness::Redis::shared().fresh();
+    let url = onceward_testkit::Redis::shared().fresh();
     bench.once(&counted("a", &["--ledger", &url])).exits(0);
     let said = bench.once(&["backup", "copy", "--ledger", &url]).exits(2).err();
     assert!(said.contains("backed up by the server's own tools"), "{said}");

@@ -1,6 +1,6 @@
 //! A secret is found nowhere it should not be.
 
-use onceward_harness::Redis;
+use onceward_testkit::Redis;
 
 use crate::common::{Bench, Said, eventually, started_by};
 

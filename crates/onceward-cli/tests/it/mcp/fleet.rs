@@ -1,6 +1,6 @@
 //! Proxies that share a ledger on a server: PostgreSQL and Redis.
 
-use onceward_harness::{Postgres, Redis};
+use onceward_testkit::{Postgres, Redis};
 use serde_json::json;
 
 use crate::common::{Bench, eventually};

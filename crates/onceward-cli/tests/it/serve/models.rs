@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use onceward_harness::{Postgres, Redis};
+use onceward_testkit::{Postgres, Redis};
 use serde_json::{Value, json};
 
 use crate::common::Bench;

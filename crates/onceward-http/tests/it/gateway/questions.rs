@@ -2,7 +2,7 @@
 
 use hyper::{Method, StatusCode};
 use onceward::{Clock, State, Verification};
-use onceward_harness::Stepped;
+use onceward_testkit::Stepped;
 
 use crate::common::found;
 use crate::gateway::rig::Rig;

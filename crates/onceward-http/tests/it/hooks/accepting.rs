@@ -1,8 +1,8 @@
 //! What is accepted, what is a duplicate, and what is not believed.
 
 use onceward::{ALIAS_NAME, Clock, State};
-use onceward_harness::Stepped;
 use onceward_http::inbox::{Outside, Trial, record};
+use onceward_testkit::Stepped;
 use serde_json::json;
 
 use super::rig::{Handler, Rig, Vendor, preset_of};

@@ -8,7 +8,7 @@ use onceward::{
     Barrier, Begin, Clock, Counts, Filter, Identity, Inherit, Listed, Liveness, LivenessSource, OperationId,
     Owner, OwnerLock, Record, Store, StoreError, Swap, WriteMode,
 };
-use onceward_harness::Stepped;
+use onceward_testkit::Stepped;
 use serde_json::json;
 
 use super::rig::{Handler, Rig, Vendor};

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use onceward::Fence;
-use onceward_harness::{Postgres, Redis, RedisCluster};
 use onceward_store::{IfMissing, Overwrite, StoreUrl};
+use onceward_testkit::{Postgres, Redis, RedisCluster};
 
 use crate::Trouble;
 use crate::args::BackEnd;

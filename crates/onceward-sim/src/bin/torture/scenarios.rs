@@ -31,7 +31,7 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use onceward_harness::Redis;
+use onceward_testkit::Redis;
 
 use crate::Trouble;
 use crate::args::{Args, Scenario};
@@ -44,7 +44,7 @@ const AT_ONCE: usize = 6;
 /// Runs the chosen scenarios and prints the figures.
 pub(crate) fn run_all(args: &Args) -> ExitCode {
     // Faults of the disk are a part of it.
-    onceward_harness::on_disk();
+    onceward_testkit::on_disk();
     let bench = match Bench::new(args) {
         Ok(bench) => bench,
         Err(trouble) => {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use onceward_harness::faketime;
+use onceward_testkit::faketime;
 
 use crate::Trouble;
 use crate::bench::{Bench, Case};

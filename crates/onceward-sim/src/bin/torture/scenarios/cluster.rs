@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use onceward_harness::RedisCluster;
 use onceward_sim::random::Random;
+use onceward_testkit::RedisCluster;
 
 use crate::Trouble;
 use crate::args::Args;

@@ -6,8 +6,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use onceward_harness::{Postgres, Redis, Relay};
 use onceward_sim::random::Random;
+use onceward_testkit::{Postgres, Redis, Relay};
 
 use crate::Trouble;
 use crate::args::{Args, BackEnd};

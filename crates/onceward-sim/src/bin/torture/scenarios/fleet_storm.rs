@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
-use onceward_harness::{LedgerServer, Postgres, Redis, RedisCluster};
+use onceward_testkit::{LedgerServer, Postgres, Redis, RedisCluster};
 
 use crate::Trouble;
 use crate::args::{Args, BackEnd};

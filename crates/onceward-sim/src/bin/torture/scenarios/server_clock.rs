@@ -4,7 +4,7 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use onceward_harness::{Postgres, Redis};
+use onceward_testkit::{Postgres, Redis};
 
 use super::in_parallel;
 use crate::Trouble;

@@ -4,7 +4,7 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use onceward_harness::{Postgres, Redis, Relay};
+use onceward_testkit::{Postgres, Redis, Relay};
 
 use super::{in_parallel, wait_until_online};
 use crate::Trouble;

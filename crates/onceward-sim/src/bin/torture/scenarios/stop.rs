@@ -7,8 +7,8 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use onceward::{Code, Failure, Ledger, Operation};
-use onceward_harness::{Postgres, Redis};
 use onceward_sim::random::Random;
+use onceward_testkit::{Postgres, Redis};
 use serde_json::Value;
 
 use crate::Trouble;

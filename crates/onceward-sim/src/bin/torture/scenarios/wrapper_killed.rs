@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
-use onceward_harness::{Postgres, Redis};
+use onceward_testkit::{Postgres, Redis};
 
 use super::in_parallel;
 use crate::Trouble;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use onceward_harness::{Dump, Postgres, Redis, Relay};
+use onceward_testkit::{Dump, Postgres, Redis, Relay};
 
 use crate::Trouble;
 use crate::args::BackEnd;

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use onceward_harness::{LedgerServer, Postgres, Redis, RedisCluster, Relay};
+use onceward_testkit::{LedgerServer, Postgres, Redis, RedisCluster, Relay};
 
 use crate::Trouble;
 use crate::args::BackEnd;

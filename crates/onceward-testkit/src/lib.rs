@@ -2,7 +2,7 @@
 //! the test; and a clock that the test steps.
 //!
 //! ```no_run
-//! let server = onceward_harness::Postgres::start();
+//! let server = onceward_testkit::Postgres::start();
 //! let url = server.fresh(); // the URL of a new, empty ledger
 //! ```
 //!
@@ -30,7 +30,7 @@ mod sentinel;
 mod stepped;
 
 pub use cluster::RedisCluster;
-pub use home::{eventually, leave, on_disk, scratch};
+pub use home::{eventually, found, leave, on_disk, scratch, until};
 pub use ledger_server::LedgerServer;
 pub use pgbouncer::PgBouncer;
 pub use postgres::{Dump, Postgres};

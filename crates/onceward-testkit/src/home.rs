@@ -53,7 +53,7 @@ struct SpawnRequest {
 
 impl Home {
     fn make() -> Self {
-        let made = tempfile::Builder::new().prefix("onceward-harness-").tempdir_in(place());
+        let made = tempfile::Builder::new().prefix("onceward-testkit-").tempdir_in(place());
         let folder = must(made, "cannot create a folder for the servers").keep();
         // PostgreSQL may run as another user, which needs access to the folder.
         let open = std::fs::Permissions::from_mode(0o755);
@@ -280,5 +280,28 @@ pub fn eventually(what: &str, mut so: impl FnMut() -> bool) {
     while !so() {
         assert!(begun.elapsed() < TIMEOUT, "waited {} s until {what}", TIMEOUT.as_secs());
         std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// The same on a runtime.
+///
+/// # Panics
+/// If it does not become so in time.
+pub async fn until(what: &str, mut so: impl AsyncFnMut() -> bool) {
+    found(what, async || so().await.then_some(())).await;
+}
+
+/// Waits until there is a value.
+///
+/// # Panics
+/// If there is none in time.
+pub async fn found<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
+    let begun = Instant::now();
+    loop {
+        if let Some(found) = look().await {
+            return found;
+        }
+        assert!(begun.elapsed() < TIMEOUT, "waited {} s until {what}", TIMEOUT.as_secs());
+        tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }

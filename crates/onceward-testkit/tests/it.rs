@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use onceward_harness::{Postgres, Redis, RedisCluster, Relay, eventually};
+use onceward_testkit::{Postgres, Redis, RedisCluster, Relay, eventually};
 
 /// Sends inline commands to Redis and reads this many lines of the reply, with a timeout.
 fn ask(stream: &mut TcpStream, commands: &str, lines: usize) -> std::io::Result<String> {
