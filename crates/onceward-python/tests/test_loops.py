@@ -51,29 +51,28 @@ def test_trio(ledger: Ledger) -> None:
 GEVENT = """
 from gevent import monkey
 monkey.patch_all()
-import sys, time
+import sys
 import gevent
+from gevent.event import Event
 from onceward import Ledger
 
 ledger = Ledger(sys.argv[1])
-runs, ticks = [], []
+runs, ticked = [], Event()
 
+# It ends when others have had their turn, which those who wait for it must not take from them.
 @ledger.once(name="slow")
 def slow():
     runs.append(1)
-    gevent.sleep(0.6)
-    return 7
+    return 7 if ticked.wait(50) else 0
 
 def tick():
-    while len(ticks) < 40:
-        ticks.append(time.monotonic())
-        gevent.sleep(0.02)
+    for _ in range(40):
+        gevent.sleep(0.01)
+    ticked.set()
 
-ticker = gevent.spawn(tick)
 callers = [gevent.spawn(slow) for _ in range(4)]
-gevent.joinall([*callers, ticker], raise_error=True)
-longest = max(after - before for before, after in zip(ticks, ticks[1:]))
-print([caller.value for caller in callers], len(runs), longest < 0.5)
+gevent.joinall([*callers, gevent.spawn(tick)], raise_error=True)
+print([caller.value for caller in callers], len(runs))
 """
 
 
@@ -82,7 +81,7 @@ def test_gevent(tmp_path: Path) -> None:
         [sys.executable, "-c", GEVENT, str(tmp_path / "agent.db")],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
-    assert done.stdout == "[7, 7, 7, 7] 1 True\n", done.stderr
+    assert done.stdout == "[7, 7, 7, 7] 1\n", done.stderr

@@ -152,7 +152,7 @@ def killed_then(bench: Bench, when: str, how: str, probe: Any = None) -> str:
     except InDoubt:
         said = "in doubt"
     # A lease would be fifteen seconds; the kernel knows at once, however busy the machine is.
-    slow = time.monotonic() - started > 3
+    slow = time.monotonic() - started > 14
     return f"{len(bench.effects())} effect, {said}{', slowly' if slow else ''}"
 
 

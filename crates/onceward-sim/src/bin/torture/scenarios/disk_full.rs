@@ -9,6 +9,7 @@ use crate::call::{Call, Class};
 use crate::downstream;
 use crate::judge::{self, state_of};
 use crate::mount::Mount;
+use crate::process::PATIENCE;
 use crate::report::Tally;
 
 /// More than the space left on a full disk, so that the outcome cannot be written.
@@ -111,7 +112,7 @@ impl Disk<'_> {
 
     /// The final write is retried for a second and a half.
     fn cleared_in_time(&self, round: u32) -> Result<(), Trouble> {
-        let what = format!("{}: full before the outcome, cleared after 700 ms", self.kind);
+        let what = format!("{}: full before the outcome, cleared soon after", self.kind);
         let case = self.case(&format!("cleared-{round}"))?;
         Call::new("other").run(self.bench, &case)?;
         let call = Call::new("filling")
@@ -119,10 +120,10 @@ impl Disk<'_> {
             .environment(downstream::PRINT_BYTES, OUTPUT_BYTES);
         let wrapper = call.start(self.bench, &case)?;
         let begun = std::time::Instant::now();
-        while std::fs::metadata(&case.effects)?.len() < 60 && begun.elapsed() < Duration::from_secs(10) {
+        while std::fs::metadata(&case.effects)?.len() < 60 && begun.elapsed() < PATIENCE {
             std::thread::sleep(Duration::from_millis(1));
         }
-        std::thread::sleep(Duration::from_millis(700));
+        std::thread::sleep(Duration::from_millis(100));
         remove(&self.filler());
         let ended = crate::call::Ended::from(wrapper.wait_with_output()?);
         self.tally.expect(ended.code == Some(0), || format!("{what}: {}", ended.words()));
@@ -155,4 +156,7 @@ impl Disk<'_> {
 fn remove(file: &Path) {
     // It may not exist.
     drop(std::fs::remove_file(file));
+    // A journal gives the room back when it is written.
+    let folder = file.parent().map(std::fs::File::open);
+    drop(folder.and_then(Result::ok).map(|folder| folder.sync_all()));
 }
