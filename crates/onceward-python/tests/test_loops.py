@@ -59,7 +59,7 @@ from onceward import Ledger
 ledger = Ledger(sys.argv[1])
 runs, ticked = [], Event()
 
-# It ends when others have had their turn, which those who wait for it must not take from them.
+# It ends when others have had their turn: a caller that waits for it must not block them.
 @ledger.once(name="slow")
 def slow():
     runs.append(1)
