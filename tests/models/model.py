@@ -26,7 +26,7 @@ import sys
 import uuid
 from collections import Counter
 
-STALL_SECONDS = 30
+STALL_SECONDS = 120
 # Nothing waits this long: the clients have left, or the run ends.
 LATEST_SECONDS = 600
 

@@ -59,7 +59,7 @@ class Gateway(kit.Serve):
     def __init__(self, once, url, home=None):
         # Silence within an answer for this long means that it is broken. An answer that is not held back is silent for
         # less than a tenth of it, also on a busy machine.
-        section = f'url = "{url}"\nallow_private = true\nidle = "3s"\nbackoff = "50ms"\n'
+        section = f'url = "{url}"\nallow_private = true\nidle = "10s"\nbackoff = "50ms"\n'
         names = sorted({upstream for _, upstream in SDKS.values()})
         config = "".join(f"[upstream.{name}]\n{section}\n" for name in names)
         super().__init__(once, config, home, listen=f"127.0.0.1:{kit.free_port()}")
