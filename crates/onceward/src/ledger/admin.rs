@@ -137,7 +137,15 @@ impl Ledger {
                 return Err(Error::WrongState { action: "delivering", record });
             };
             if next.version == record.version {
-                return Ok(record);
+                // The delivery that the caller knows of may have been taken back since.
+                let Some(stored) = self.store().load(&known.id).await? else {
+                    return Err(Error::NotFound { id: known.id.to_string() });
+                };
+                if stored.version == record.version {
+                    return Ok(record);
+                }
+                record = stored;
+                continue;
             }
             // A blocking caller is about to exit, so it does not wait for another write to share.
             let mode =

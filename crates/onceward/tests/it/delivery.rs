@@ -28,6 +28,11 @@ fn the_first_sure_delivery_counts_and_can_be_taken_back() {
     let taken_back = bench.wait(ledger.take_delivery_back(&id(&pay())));
     assert_eq!(taken_back.expect("not taken after all").detail.delivered_ms, None);
     assert_eq!(bench.run(&pay()).expect("a replay").data(), receipt.data());
+    // The replay is delivered. Its caller read the record before the first delivery was taken back.
+    let again = bench.wait(ledger.note_delivery(&same, 5_000));
+    assert_eq!(again.expect("it is done").detail.delivered_ms, Some(5_000));
+    let (stored, _) = bench.wait(ledger.find(&id(&pay()))).expect("it is there");
+    assert_eq!(stored.detail.delivered_ms, Some(5_000));
 }
 
 #[test]
