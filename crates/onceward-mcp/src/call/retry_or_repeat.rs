@@ -2,6 +2,7 @@
 //! whether the first answer was delivered.
 
 use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -19,6 +20,8 @@ const TOGETHER_MS: i64 = 500;
 /// The same for calls to which the host gives different ids. No host gives up a call and repeats it under another id
 /// sooner.
 const NAMED_TOGETHER_MS: i64 = 2_500;
+/// How many locks the actions share.
+const CHOOSING: usize = 64;
 
 /// How many occurrences before the newest may be open. Only parallel calls leave more than one open.
 const MOST_OPEN: u64 = 32;
@@ -44,6 +47,8 @@ pub(crate) struct CallMemory {
     call_ids: Cache<String, OperationId>,
     /// Calls in flight in this process.
     in_flight: Mutex<HashMap<OperationId, Vec<InFlight>>>,
+    /// Held while the occurrence of a call is chosen: equal calls are judged one after the other. Actions share locks.
+    choosing: [tokio::sync::Mutex<()>; CHOOSING],
 }
 
 /// The record of an occurrence, if there is one, and its effective state.
@@ -110,6 +115,7 @@ impl Default for CallMemory {
             taken_back: Mutex::default(),
             call_ids: Cache::new(MEMORY),
             in_flight: Mutex::default(),
+            choosing: std::array::from_fn(|_| tokio::sync::Mutex::default()),
         }
     }
 }
@@ -203,11 +209,12 @@ impl CallMemory {
         action: Intent,
         facts: &CallFacts<'_>,
     ) -> Result<Occurrence, Error> {
-        let says_retry = self.seen_call(facts.call_id, &action.id) || facts.says_retry;
         if facts.waiter.channel != ONE_STREAM && self.is_in_flight(&action.id) {
             // A disconnect is noticed a little after the next request of the client.
             time::sleep(ledger.clock(), HANG_UP).await;
         }
+        let _alone = self.choosing(&action.id).lock().await;
+        let says_retry = self.seen_call(facts.call_id, &action.id) || facts.says_retry;
         let hint = self.newest.get(&action.id);
         let mut newest = self.judged(|| ledger.newest_of(&action, hint), facts, ledger).await?;
         let latest = newest.number;
@@ -333,6 +340,12 @@ impl CallMemory {
         places.find_map(|place| place).or_else(|| open.iter().position(ended))
     }
 
+    fn choosing(&self, action: &OperationId) -> &tokio::sync::Mutex<()> {
+        let mut hasher = DefaultHasher::new();
+        action.hash(&mut hasher);
+        &self.choosing[hasher.finish() as usize % CHOOSING]
+    }
+
     fn is_in_flight(&self, action: &OperationId) -> bool {
         lock(&self.in_flight).contains_key(action)
     }
@@ -348,6 +361,11 @@ impl CallMemory {
     ) -> (u64, bool) {
         let mut in_flight = lock(&self.in_flight);
         let all = in_flight.entry(action.clone()).or_default();
+        if let Some(same) =
+            all.iter().find(|flight| flight.call_id.is_some() && flight.call_id.as_deref() == facts.call_id)
+        {
+            number = same.number;
+        }
         loop {
             let mut same = all.iter().filter(|flight| flight.number == number).peekable();
             let joins = same.peek().is_some();
@@ -439,6 +457,29 @@ mod tests {
         memory.taken_back(&id);
         memory.delivery_written(&id, 7);
         assert!(lock(&memory.delivered).is_empty() && lock(&memory.taken_back).is_empty());
+    }
+
+    #[test]
+    fn a_call_repeated_under_its_id_joins_the_one_with_that_id() {
+        let (memory, action) = (CallMemory::default(), OperationId::of("s", "n", "k"));
+        let reserve = |id: &str, call_id, may_part| {
+            let waiter = Waiter::new(id, Caller::default(), ONE_STREAM, 0, Vec::new());
+            let facts = CallFacts {
+                waiter: &waiter,
+                class: Class::Once,
+                guessed: false,
+                says_retry: false,
+                call_id: Some(call_id),
+            };
+            memory.reserve(&action, (1, 1), may_part, &facts)
+        };
+        assert_eq!(reserve("1", "toolu_1", true), (1, false));
+        assert_eq!(reserve("2", "toolu_2", true), (2, false));
+        assert_eq!(
+            reserve("3", "toolu_2", false),
+            (2, true),
+            "not the first one, although only that is written"
+        );
     }
 
     #[test]

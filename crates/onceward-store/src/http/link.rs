@@ -163,12 +163,12 @@ impl Link {
         body: Bytes,
         until: Instant,
     ) -> Result<R, StoreError> {
-        let mut pause = PAUSES.0;
+        let (mut pause, mut said) = (PAUSES.0, None);
         loop {
             let why = match self.send(name, body.clone(), until).await {
                 Ok(bytes) => return self.decode(&bytes),
                 Err(SendError::Final(error)) => return Err(error),
-                Err(SendError::NotSent(why) | SendError::MaybeSent(why)) => why,
+                Err(SendError::NotSent(why) | SendError::MaybeSent(why)) => reason(&mut said, why, until),
             };
             self.pause(&mut pause, until).await.map_err(|()| self.unavailable(&why))?;
         }
@@ -181,13 +181,13 @@ impl Link {
         body: &Bytes,
         until: Instant,
     ) -> Result<R, Unanswered> {
-        let mut pause = PAUSES.0;
+        let (mut pause, mut said) = (PAUSES.0, None);
         loop {
             let why = match self.send(name, body.clone(), until).await {
                 Ok(bytes) => return self.decode(&bytes).map_err(Unanswered::Error),
                 Err(SendError::Final(error)) => return Err(Unanswered::Error(error)),
                 Err(SendError::MaybeSent(why)) => return Err(Unanswered::Lost(why)),
-                Err(SendError::NotSent(why)) => why,
+                Err(SendError::NotSent(why)) => reason(&mut said, why, until),
             };
             let over = |()| Unanswered::Error(self.unavailable(&why));
             self.pause(&mut pause, until).await.map_err(over)?;
@@ -311,6 +311,17 @@ async fn handshake(stream: impl Read + Write + Send + Unpin + 'static) -> io::Re
     // The error of a connection is that of its requests.
     tokio::spawn(async move { drop(connection.await) });
     Ok(sender)
+}
+
+/// The reason to give when the time is over: what the server said last, rather than that the last try came too late.
+fn reason(said: &mut Option<String>, why: String, until: Instant) -> String {
+    if Instant::now() >= until
+        && let Some(said) = said.take()
+    {
+        return said;
+    }
+    *said = Some(why.clone());
+    why
 }
 
 /// An error and its causes, in words.

@@ -263,7 +263,7 @@ fn an_intent_that_was_put_in_doubt_before_its_reply_is_withdrawn_and_begun_again
     let options = files.fresh();
     let server = Served::start(SqliteStore::open(options.clone()).unwrap(), Over::Tcp);
     let relay = Relay::to(server.url.rsplit_once(':').unwrap().1.parse().unwrap());
-    let remote = Ledger::new(open(&format!("http://127.0.0.1:{}?timeout=5s", relay.port()))).blocking();
+    let remote = Ledger::new(open(&format!("http://127.0.0.1:{}?timeout=20s", relay.port()))).blocking();
     let local = Ledger::new(SqliteStore::open(options).unwrap());
     std::thread::scope(|scope| {
         relay.drop_reply_and_stall();
@@ -301,7 +301,7 @@ fn another_ledger_behind_the_same_address_is_noticed() {
 fn nothing_runs_while_the_server_is_gone() {
     let files = Files::default();
     let server = Served::start(SqliteStore::open(files.fresh()).unwrap(), Over::Unix);
-    let ledger = Ledger::new(open(&format!("{}?timeout=300ms", server.url))).blocking();
+    let ledger = Ledger::new(open(&format!("{}?timeout=10s", server.url))).blocking();
     drop(server);
     let refused = run_nothing(&ledger, pay()).unwrap_err();
     assert_eq!(refused.code(), Code::LedgerUnavailable);
@@ -334,7 +334,7 @@ fn a_refusal_says_what_to_do() {
         (StatusCode::SERVICE_UNAVAILABLE, "503"),
     ] {
         let server = status(code);
-        let said = refusal(&format!("{}?timeout=2s", server.url));
+        let said = refusal(&format!("{}?timeout=10s", server.url));
         assert!(said.contains(words) && said.contains(&server.url), "{code}: {said}");
     }
     let newer = answering(|_| (StatusCode::BAD_REQUEST, [("once-store", "2")]).into_response());
@@ -492,7 +492,7 @@ fn a_server_is_checked_by_its_certificate_and_its_name() {
         port
     };
     let port = serve("server");
-    let url = |host: &str, ca: &str| format!("https://{host}:{port}?timeout=2s&ca={}", file(ca).display());
+    let url = |host: &str, ca: &str| format!("https://{host}:{port}?timeout=20s&ca={}", file(ca).display());
     let ledger = Ledger::new(open(&url("localhost", "ca.pem"))).blocking();
     ledger.run(pay(), |attempt| Ok(attempt.dispatch()?.created(&1))).unwrap();
     assert!(run_nothing(&ledger, pay()).unwrap().replayed());
@@ -502,7 +502,7 @@ fn a_server_is_checked_by_its_certificate_and_its_name() {
     }
     // The certificate of an authority is not that of a server.
     let port = serve("other");
-    let said = refusal(&format!("https://localhost:{port}?timeout=2s&ca={}", file("other.pem").display()));
+    let said = refusal(&format!("https://localhost:{port}?timeout=20s&ca={}", file("other.pem").display()));
     assert!(said.contains("(CA:TRUE)") && said.contains("CA:FALSE"), "{said}");
     assert!(!said.contains("is running"), "{said}");
     let missing = refusal(&format!("https://localhost:{port}?ca=/nothing.pem"));

@@ -145,7 +145,7 @@ fn reset_connections_are_reopened() {
 #[test]
 fn nothing_runs_while_the_server_is_down() {
     let mut server = Redis::start();
-    let ledger = ledger(&format!("{}&timeout=5s", server.fresh()));
+    let ledger = ledger(&format!("{}&timeout=20s", server.fresh()));
     let world = World::default();
     world.pay(&ledger, "a").unwrap();
     server.kill();
@@ -164,7 +164,7 @@ fn nothing_runs_while_the_server_is_down() {
 fn a_silent_server_times_out() {
     let server = Redis::start();
     let relay = Relay::to(server.port());
-    let ledger = ledger(&through(&relay, "prefix=silent&timeout=5s"));
+    let ledger = ledger(&through(&relay, "prefix=silent&timeout=20s"));
     let world = World::default();
     world.pay(&ledger, "a").unwrap();
     relay.stall();
@@ -183,7 +183,7 @@ fn a_write_counts_only_if_the_replica_has_it() {
     let relay = Relay::to(primary.port());
     let _replica = primary.replica_through(&relay);
     // Detected automatically: the primary has a replica.
-    let url = format!("{}&wait_timeout=2s&timeout=10s", primary.fresh());
+    let url = format!("{}&wait_timeout=10s&timeout=30s", primary.fresh());
     let (ledger, world) = (ledger(&url), World::default());
     world.pay(&ledger, "a").unwrap();
     relay.stall();
@@ -208,7 +208,7 @@ fn a_ledger_that_its_replica_lacks_is_not_opened() {
     let primary = Redis::start();
     let relay = Relay::to(primary.port());
     let _replica = primary.replica_through(&relay);
-    let url = format!("{}&wait_timeout=2s&timeout=10s", primary.fresh());
+    let url = format!("{}&wait_timeout=10s&timeout=30s", primary.fresh());
     relay.stall();
     let error = onceward_store::open(&url).err().unwrap();
     assert!(error.to_string().contains("0 of 1 replicas"), "{error}");
@@ -220,7 +220,7 @@ fn a_ledger_that_its_replica_lacks_is_not_opened() {
 fn former_replicas_are_required_unless_the_url_says_otherwise() {
     let primary = Redis::start();
     let replica = primary.replica();
-    let url = format!("{}&wait_timeout=2s&timeout=10s", primary.fresh());
+    let url = format!("{}&wait_timeout=10s&timeout=30s", primary.fresh());
     let world = World::default();
     world.pay(&ledger(&url), "a").unwrap();
     drop(replica);
@@ -235,7 +235,7 @@ fn after_a_failover_everything_acknowledged_is_there() {
     let mut primary = Redis::start();
     let mut replica = primary.replica();
     let url = format!(
-        "redis://127.0.0.1:{},127.0.0.1:{}?prefix=failover&wait_timeout=2s&timeout=10s",
+        "redis://127.0.0.1:{},127.0.0.1:{}?prefix=failover&wait_timeout=10s&timeout=30s",
         primary.port(),
         replica.port()
     );
@@ -347,7 +347,7 @@ fn a_replica_and_the_wrong_kind_of_server_are_refused() {
     let replica = primary.replica();
     assert!(refused(&replica.fresh()).contains("name its primary"));
     assert!(refused(&primary.fresh().replace("redis://", "redis+cluster://")).contains("write redis://"));
-    let absent = format!("redis://127.0.0.1:{}?timeout=300ms", Relay::to(1).port());
+    let absent = format!("redis://127.0.0.1:{}?timeout=10s", Relay::to(1).port());
     assert!(refused(&absent).contains("cannot be used"), "{}", refused(&absent));
 }
 
@@ -392,7 +392,7 @@ fn many_threads_share_batches_and_lose_nothing() {
 #[test]
 fn a_shard_of_a_cluster_can_move() {
     let cluster = RedisCluster::start();
-    let ledger = ledger(&format!("{}&shards=1&timeout=5s", cluster.fresh()));
+    let ledger = ledger(&format!("{}&shards=1&timeout=20s", cluster.fresh()));
     let world = World::default();
     for key in 0..10 {
         world.pay(&ledger, &key.to_string()).unwrap();
@@ -431,7 +431,7 @@ fn a_shard_of_a_cluster_can_move() {
 #[test]
 fn a_cluster_whose_primary_is_gone_is_used_by_its_replica() {
     let mut cluster = RedisCluster::start();
-    let ledger = ledger(&format!("{}&wait=0&timeout=3s", cluster.fresh()));
+    let ledger = ledger(&format!("{}&wait=0&timeout=20s", cluster.fresh()));
     let world = World::default();
     for key in 0..30 {
         world.pay(&ledger, &key.to_string()).unwrap();

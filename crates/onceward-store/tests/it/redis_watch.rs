@@ -25,7 +25,7 @@ fn ledger(url: &str) -> Blocking {
 fn a_new_replica_must_confirm_at_once() {
     let primary = Redis::start();
     let relay = Relay::to(primary.port());
-    let url = format!("{}&wait_timeout=2s&timeout=10s", primary.fresh());
+    let url = format!("{}&wait_timeout=10s&timeout=30s", primary.fresh());
     let ledger = ledger(&url);
     pay(&ledger, "before").unwrap();
     let _replica = primary.replica_through(&relay);
@@ -44,7 +44,7 @@ fn a_new_replica_must_confirm_at_once() {
 #[test]
 fn a_replica_that_is_still_loading_its_first_copy_counts() {
     let primary = Redis::start();
-    let url = format!("{}&wait_timeout=2s&timeout=10s", primary.fresh());
+    let url = format!("{}&wait_timeout=10s&timeout=30s", primary.fresh());
     let ledger = ledger(&url);
     for key in 0..20 {
         pay(&ledger, &key.to_string()).unwrap();
@@ -64,7 +64,7 @@ fn a_replica_that_is_still_loading_its_first_copy_counts() {
 #[test]
 fn a_client_that_only_fetches_a_copy_is_not_a_replica() {
     let primary = Redis::start();
-    let ledger = ledger(&format!("{}&wait_timeout=2s&timeout=10s", primary.fresh()));
+    let ledger = ledger(&format!("{}&wait_timeout=10s&timeout=30s", primary.fresh()));
     pay(&ledger, "before").unwrap();
     let port = primary.port().to_string();
     assert_eq!(primary.cli(&["CONFIG", "SET", "rdb-key-save-delay", "20000"]), "OK");
@@ -144,7 +144,7 @@ fn after_a_failover_the_sentinels_report_the_new_primary() {
     let mut primary = Redis::start();
     let (replica, another) = (primary.replica(), primary.replica());
     let sentinels = Sentinels::start(&primary, 2);
-    let url = format!("{}&wait=1&wait_timeout=2s&timeout=10s", sentinels.url("sentinel"));
+    let url = format!("{}&wait=1&wait_timeout=10s&timeout=30s", sentinels.url("sentinel"));
     let ledger = ledger(&url);
     for key in 0..20 {
         pay(&ledger, &key.to_string()).unwrap();
