@@ -186,8 +186,9 @@ def keep(name, command, environment):
 class Result:
     """What became of a part."""
 
-    def __init__(self, part, seconds, status, left):
-        self.part, self.seconds, self.log = part, seconds, LOGS / f"{part.name}.log"
+    def __init__(self, part, seconds, processor, status, left):
+        self.part, self.seconds, self.processor = part, seconds, processor
+        self.log = LOGS / f"{part.name}.log"
         text = re.sub(r"\x1b\[[0-9;]*m", "", self.log.read_text(errors="replace"))
         self.passed, self.failed = counted(text)
         self.broken = [*failures(part, text), *left]
@@ -255,7 +256,7 @@ def run(part, folder, condition, more, state):
     home.mkdir(parents=True)
     mark = f"{os.getpid()}-{part.name}"
     environment = private(place, home, mark)
-    begun, status, left = time.monotonic(), 0, []
+    begun, processor, status, left = time.monotonic(), 0, 0, []
     state.begin(part)
     cores = {min(os.sched_getaffinity(0))} if condition == "one core" else os.sched_getaffinity(0)
     with (LOGS / f"{part.name}.log").open("w") as log:
@@ -268,16 +269,19 @@ def run(part, folder, condition, more, state):
                 command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 start_new_session=True, preexec_fn=lambda: os.sched_setaffinity(0, cores),
             )  # fmt: skip
-            try:
-                status |= process.wait(part.limit - (time.monotonic() - begun))
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+            late = threading.Timer(part.limit - (time.monotonic() - begun), os.killpg, (process.pid, signal.SIGKILL))
+            late.start()
+            _, ended, used = os.wait4(process.pid, 0)
+            late.cancel()
+            process.returncode = os.waitstatus_to_exitcode(ended)
+            status |= process.returncode
+            processor += used.ru_utime + used.ru_stime
+            if late.finished.is_set() and time.monotonic() - begun >= part.limit:
                 left.append(f"{part.name}: it was stopped after {part.limit // 60} minutes")
                 break
     left += leftovers(part, place, home, mark)
     state.end(part)
-    return Result(part, time.monotonic() - begun, status, left)
+    return Result(part, time.monotonic() - begun, processor, status, left)
 
 
 def private(place, home, mark):
@@ -365,9 +369,10 @@ def progress(name):
 def report(results, options):
     """One table, what failed, and what was slow."""
     width = max(len(result.part.name) for result in results)
-    print(f"\n{'part':{width}}  passed  failed    time")
+    print(f"\n{'part':{width}}  passed  failed    time  processor")
     for result in results:
-        print(f"{result.part.name:{width}} {result.passed:7} {result.failed:7} {clock(result.seconds):>7}")
+        times = f"{clock(result.seconds):>7} {clock(result.processor):>10}"
+        print(f"{result.part.name:{width}} {result.passed:7} {result.failed:7} {times}")
     for result in results:
         if result.failed:
             print(f"\n== {result.part.name} failed: {result.log}    scripts/{script(options)} {result.part.name}")

@@ -50,15 +50,15 @@ def test_a_lease_is_kept_while_the_function_runs(shared: Ledger) -> None:
     """The function runs longer than its lease and blocks its thread: no other caller overtakes it."""
     runs: list[int] = []
 
-    @shared.once(lease=0.6)
+    @shared.once(lease=5)
     def slow() -> int:
         runs.append(1)
-        time.sleep(1.8)  # time is the subject: three leases
+        time.sleep(9)  # time is the subject: almost two leases
         return len(runs)
 
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(slow)
-        time.sleep(1.2)  # time is the subject: two leases
+        time.sleep(7)  # time is the subject: more than a lease
         second = pool.submit(slow)
         assert first.result() == second.result() == 1
 
@@ -66,16 +66,16 @@ def test_a_lease_is_kept_while_the_function_runs(shared: Ledger) -> None:
 def test_a_lease_is_kept_while_a_coroutine_blocks_its_loop(shared: Ledger) -> None:
     runs: list[int] = []
 
-    @shared.once(name="slow", lease=0.6)
+    @shared.once(name="slow", lease=5)
     async def slow() -> int:
         runs.append(1)
-        time.sleep(1.8)  # time is the subject: three leases
+        time.sleep(9)  # time is the subject: almost two leases
         return len(runs)
 
     other: list[object] = []
 
     def from_another_thread() -> None:
-        time.sleep(1.2)  # time is the subject: two leases
+        time.sleep(7)  # time is the subject: more than a lease
         other.append(asyncio.run(slow()))
 
     thread = threading.Thread(target=from_another_thread)
