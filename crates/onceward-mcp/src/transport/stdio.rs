@@ -401,7 +401,7 @@ impl Proxy {
 
     fn is_for_us(&self, item: &str) -> bool {
         Head::parse(item).is_some_and(|head| {
-            head.is_response() && head.id.is_some_and(|id| self.upstream.is_ours(&Id::of(id)))
+            head.is_response() && head.id.is_some_and(|id| self.upstream.was_given(&Id::of(id)))
         })
     }
 

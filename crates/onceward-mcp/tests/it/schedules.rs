@@ -14,7 +14,8 @@ use onceward_mcp::{Asking, Exposure, Guess, HostScope, Options, Proxy, Slow, Str
 use onceward_testkit::Stepped;
 use serde_json::{Value, json};
 
-const SCHEDULES: u64 = 2_000;
+/// How many schedules are followed, unless `ONCE_SCHEDULES` says otherwise.
+const SCHEDULES: u64 = 1_000;
 const STEPS: usize = 8;
 /// How many schedules are followed at once: each passes its steps from thread to thread, and mostly waits for a turn.
 const AT_ONCE: usize = 16;
@@ -583,15 +584,13 @@ fn follow(seed: u64, runtime: &tokio::runtime::Handle) {
 fn no_unwanted_effect_and_no_wanted_one_lost() {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_time().build().unwrap();
+    let last = std::env::var("ONCE_SCHEDULES").map_or(SCHEDULES, |last| last.parse().unwrap());
     let next = AtomicU64::new(1);
     std::thread::scope(|scope| {
         for _ in 0..AT_ONCE {
             scope.spawn(|| {
-                loop {
-                    let seed = next.fetch_add(1, Ordering::SeqCst);
-                    if seed > SCHEDULES {
-                        return;
-                    }
+                while let Some(seed) = Some(next.fetch_add(1, Ordering::SeqCst)).filter(|seed| *seed <= last)
+                {
                     follow(seed, runtime.handle());
                 }
             });

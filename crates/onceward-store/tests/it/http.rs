@@ -263,7 +263,7 @@ fn an_intent_that_was_put_in_doubt_before_its_reply_is_withdrawn_and_begun_again
     let options = files.fresh();
     let server = Served::start(SqliteStore::open(options.clone()).unwrap(), Over::Tcp);
     let relay = Relay::to(server.url.rsplit_once(':').unwrap().1.parse().unwrap());
-    let remote = Ledger::new(open(&format!("http://127.0.0.1:{}?timeout=20s", relay.port()))).blocking();
+    let remote = Ledger::new(open(&format!("http://127.0.0.1:{}?timeout=10s", relay.port()))).blocking();
     let local = Ledger::new(SqliteStore::open(options).unwrap());
     std::thread::scope(|scope| {
         relay.drop_reply_and_stall();
@@ -492,7 +492,7 @@ fn a_server_is_checked_by_its_certificate_and_its_name() {
         port
     };
     let port = serve("server");
-    let url = |host: &str, ca: &str| format!("https://{host}:{port}?timeout=20s&ca={}", file(ca).display());
+    let url = |host: &str, ca: &str| format!("https://{host}:{port}?timeout=10s&ca={}", file(ca).display());
     let ledger = Ledger::new(open(&url("localhost", "ca.pem"))).blocking();
     ledger.run(pay(), |attempt| Ok(attempt.dispatch()?.created(&1))).unwrap();
     assert!(run_nothing(&ledger, pay()).unwrap().replayed());
@@ -502,7 +502,7 @@ fn a_server_is_checked_by_its_certificate_and_its_name() {
     }
     // The certificate of an authority is not that of a server.
     let port = serve("other");
-    let said = refusal(&format!("https://localhost:{port}?timeout=20s&ca={}", file("other.pem").display()));
+    let said = refusal(&format!("https://localhost:{port}?timeout=10s&ca={}", file("other.pem").display()));
     assert!(said.contains("(CA:TRUE)") && said.contains("CA:FALSE"), "{said}");
     assert!(!said.contains("is running"), "{said}");
     let missing = refusal(&format!("https://localhost:{port}?ca=/nothing.pem"));

@@ -214,7 +214,7 @@ fn lost_replies_under_load_neither_lose_nor_repeat_an_effect() {
 #[test]
 fn a_stopped_server_is_reported_in_time_and_found_again() {
     let mut server = Postgres::start();
-    let store = open(&format!("{}&timeout=20s", server.fresh()));
+    let store = open(&format!("{}&timeout=10s", server.fresh()));
     let ledger = ledger(&store);
     pay(&ledger, "a").unwrap();
     server.stop();
@@ -233,7 +233,7 @@ fn a_stopped_server_is_reported_in_time_and_found_again() {
 fn a_network_partition_is_reported_in_time_and_its_end_noticed() {
     let server = Postgres::shared();
     let relay = Relay::to(server.port());
-    let store = open(&format!("{}&timeout=20s", via(&server.fresh(), server.port(), relay.port())));
+    let store = open(&format!("{}&timeout=10s", via(&server.fresh(), server.port(), relay.port())));
     let ledger = ledger(&store);
     pay(&ledger, "a").unwrap();
     relay.stall();

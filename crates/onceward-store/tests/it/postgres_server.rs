@@ -174,7 +174,7 @@ fn a_silent_primary_does_not_hide_a_promoted_standby() {
     let relay = Relay::to(primary.port());
     let hosts = format!("127.0.0.1:{},127.0.0.1:{}", relay.port(), standby.port());
     let url = primary.fresh().replace(&format!("127.0.0.1:{}", primary.port()), &hosts);
-    let store = open(&format!("{url}&timeout=20s"));
+    let store = open(&format!("{url}&timeout=10s"));
     let ledger = ledger(&store);
     pay(&ledger, "before").unwrap();
     relay.stall();
@@ -188,7 +188,7 @@ fn a_write_that_the_standby_did_not_confirm_is_not_reported_as_written() {
     let server = Postgres::start();
     let mut standby = server.standby("second");
     server.synchronous("second");
-    let store = open(&format!("{}&timeout=20s&connections=1", server.fresh()));
+    let store = open(&format!("{}&timeout=10s&connections=1", server.fresh()));
     let ledger = ledger(&store);
     pay(&ledger, "a").unwrap();
     standby.kill();
@@ -347,7 +347,7 @@ fn writes_that_a_trigger_suppresses_are_reported_and_not_retried_without_end() {
     let server = Postgres::shared();
     let url = server.fresh();
     let schema = url.split_once("schema=").unwrap().1;
-    let ledger = ledger(&open(&format!("{url}&timeout=20s")));
+    let ledger = ledger(&open(&format!("{url}&timeout=10s")));
     let nothing = format!(
         "create function {schema}.nothing() returns trigger language plpgsql as 'begin return null; end'"
     );

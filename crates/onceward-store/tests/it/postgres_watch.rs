@@ -103,7 +103,7 @@ fn a_newer_schema_version_stops_an_open_store() {
 #[test]
 fn a_store_waits_for_a_server_that_became_read_only() {
     let server = Postgres::start();
-    let store = open(&format!("{}&timeout=20s", server.fresh()));
+    let store = open(&format!("{}&timeout=10s", server.fresh()));
     let ledger = ledger(&store);
     pay(&ledger, "a").unwrap();
     set(&server, "default_transaction_read_only = on");

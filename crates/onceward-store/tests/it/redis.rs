@@ -145,7 +145,7 @@ fn reset_connections_are_reopened() {
 #[test]
 fn nothing_runs_while_the_server_is_down() {
     let mut server = Redis::start();
-    let ledger = ledger(&format!("{}&timeout=20s", server.fresh()));
+    let ledger = ledger(&format!("{}&timeout=10s", server.fresh()));
     let world = World::default();
     world.pay(&ledger, "a").unwrap();
     server.kill();
@@ -164,7 +164,7 @@ fn nothing_runs_while_the_server_is_down() {
 fn a_silent_server_times_out() {
     let server = Redis::start();
     let relay = Relay::to(server.port());
-    let ledger = ledger(&through(&relay, "prefix=silent&timeout=20s"));
+    let ledger = ledger(&through(&relay, "prefix=silent&timeout=10s"));
     let world = World::default();
     world.pay(&ledger, "a").unwrap();
     relay.stall();
@@ -392,7 +392,7 @@ fn many_threads_share_batches_and_lose_nothing() {
 #[test]
 fn a_shard_of_a_cluster_can_move() {
     let cluster = RedisCluster::start();
-    let ledger = ledger(&format!("{}&shards=1&timeout=20s", cluster.fresh()));
+    let ledger = ledger(&format!("{}&shards=1&timeout=10s", cluster.fresh()));
     let world = World::default();
     for key in 0..10 {
         world.pay(&ledger, &key.to_string()).unwrap();
@@ -431,7 +431,7 @@ fn a_shard_of_a_cluster_can_move() {
 #[test]
 fn a_cluster_whose_primary_is_gone_is_used_by_its_replica() {
     let mut cluster = RedisCluster::start();
-    let ledger = ledger(&format!("{}&wait=0&timeout=20s", cluster.fresh()));
+    let ledger = ledger(&format!("{}&wait=0&timeout=10s", cluster.fresh()));
     let world = World::default();
     for key in 0..30 {
         world.pay(&ledger, &key.to_string()).unwrap();

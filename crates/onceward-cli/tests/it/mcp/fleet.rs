@@ -102,7 +102,7 @@ fn a_lock_holds_across_proxies() {
 fn without_the_ledgers_server_nothing_is_forwarded() {
     let mut postgres = Postgres::start();
     let mut redis = Redis::start();
-    let urls = [postgres.fresh(), redis.fresh()].map(|url| format!("{url}&timeout=20s"));
+    let urls = [postgres.fresh(), redis.fresh()].map(|url| format!("{url}&timeout=10s"));
     let benches = [Bench::new(), Bench::new()];
     let mut sessions: Vec<Session> = benches.iter().zip(&urls).map(|(bench, url)| on(bench, url)).collect();
     for session in &mut sessions {
