@@ -30,7 +30,7 @@ impl RedisCluster {
     /// Starts a cluster with this many masters.
     #[must_use]
     pub fn start_of(masters: usize, settings: &[(&str, &str)]) -> Self {
-        let mut all = vec![("cluster-enabled", "yes"), ("cluster-node-timeout", "2000")];
+        let mut all = vec![("cluster-enabled", "yes"), ("cluster-node-timeout", "15000")];
         all.extend_from_slice(settings);
         let nodes: Vec<Redis> = (0..masters).map(|_| Redis::start_with(&all)).collect();
         for (number, node) in nodes.iter().enumerate() {
@@ -50,7 +50,7 @@ impl RedisCluster {
     /// Starts a cluster of six nodes: each master has a replica that takes over when the master is gone.
     #[must_use]
     pub fn start_with_replicas() -> Self {
-        let settings = [("cluster-node-timeout", "1000"), ("cluster-allow-replica-migration", "no")];
+        let settings = [("cluster-node-timeout", "5000"), ("cluster-allow-replica-migration", "no")];
         let mut cluster = Self::start_with(&settings);
         let mut all = vec![("cluster-enabled", "yes")];
         all.extend_from_slice(&settings);

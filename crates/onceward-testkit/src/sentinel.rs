@@ -59,8 +59,8 @@ fn sentinel(primary: u16) -> Server {
             "protected-mode no".to_owned(),
             format!("dir {}", folder.display()),
             format!("sentinel monitor main 127.0.0.1 {primary} {QUORUM}"),
-            "sentinel down-after-milliseconds main 1000".to_owned(),
-            "sentinel failover-timeout main 6000".to_owned(),
+            "sentinel down-after-milliseconds main 5000".to_owned(),
+            "sentinel failover-timeout main 30000".to_owned(),
         ];
         let file = folder.join("sentinel.conf");
         must(std::fs::write(&file, lines.join("\n") + "\n"), "cannot write sentinel.conf");

@@ -436,7 +436,7 @@ fn a_cluster_whose_primary_is_gone_is_used_by_its_replica() {
     for key in 0..30 {
         world.pay(&ledger, &key.to_string()).unwrap();
     }
-    let replica = Redis::start_with(&[("cluster-enabled", "yes"), ("cluster-node-timeout", "1000")]);
+    let replica = Redis::start_with(&[("cluster-enabled", "yes"), ("cluster-node-timeout", "15000")]);
     let (port, primary_id) =
         (cluster.nodes()[0].port().to_string(), cluster.nodes()[0].cli(&["CLUSTER", "MYID"]));
     assert_eq!(replica.cli(&["CLUSTER", "MEET", "127.0.0.1", &port]), "OK");
