@@ -59,6 +59,8 @@ def main():
     options = arguments()
     parts = [Part(name, about) for name, about in table().items() if name in options.parts]
     LOGS.mkdir(parents=True, exist_ok=True)
+    for old in LOGS.glob("run-*"):
+        shutil.rmtree(old)
     build(options.tier, parts)
     runs = []
     for number in range(options.repeat):
@@ -68,6 +70,10 @@ def main():
         report(results, options)
         if options.repeat > 1:
             summary(runs, options.repeat)
+            kept = LOGS / f"run-{number + 1}"
+            for result in (result for result in results if result.failed):
+                kept.mkdir(exist_ok=True)
+                shutil.copy(result.log, kept)
     failed = sum(result.failed for _, results in runs for result in results)
     print(f"\n{sum(result.passed for _, results in runs for result in results)} passed, {failed} failed")
     return 1 if failed else 0

@@ -141,7 +141,7 @@ fn anything_but_a_regular_file_is_refused_at_once() {
     assert!(refusal(&path).contains("named pipe"), "{}", refusal(&path));
     symlink("loop", folder.path().join("loop")).unwrap();
     assert!(refusal(folder.path().join("loop")).contains("loop"), "{}", refusal(folder.path().join("loop")));
-    assert!(begun.elapsed() < Duration::from_secs(10), "opening does not wait for a pipe");
+    assert!(begun.elapsed() < Duration::from_secs(60), "opening does not wait for a pipe");
 }
 
 #[test]

@@ -138,12 +138,12 @@ fn an_asynchronous_standby_must_be_allowed_explicitly() {
     refused(&url, "standby=async");
     refused(&standby.fresh(), "standby or read-only");
     let allowed = open(&format!("{url}&standby=async"));
-    assert_eq!(found(&allowed, "standbys").0, Verdict::Bad);
+    eventually("the standby is seen", || found(&allowed, "standbys").0 == Verdict::Bad);
     server.synchronous("second");
     let store = open(&url);
     pay(&ledger(&store), "a").unwrap();
-    let (verdict, said) = found(&store, "standbys");
-    assert_eq!((verdict, said.as_str()), (Verdict::Good, "1 connected, all confirm each write"));
+    let good = (Verdict::Good, "1 connected, all confirm each write".to_owned());
+    eventually("the standby confirms", || found(&store, "standbys") == good);
 }
 
 #[test]

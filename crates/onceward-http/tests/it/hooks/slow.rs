@@ -1,7 +1,7 @@
 //! A ledger that is slow: nothing is acknowledged before it is durable, and the sender gets an answer in time.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use onceward::{
@@ -19,6 +19,17 @@ struct Slow {
     inner: Arc<dyn Store>,
     is_slow: AtomicBool,
     gate: tokio::sync::RwLock<()>,
+    /// How many writes have come to the gate.
+    came: AtomicUsize,
+}
+
+impl Slow {
+    async fn wait(&self) {
+        if self.is_slow.load(Ordering::Acquire) {
+            self.came.fetch_add(1, Ordering::AcqRel);
+            drop(self.gate.read().await);
+        }
+    }
 }
 
 #[async_trait]
@@ -44,9 +55,7 @@ impl Store for Slow {
     }
 
     async fn swap(&self, expected: Option<u64>, record: Record, mode: WriteMode) -> Result<Swap, StoreError> {
-        if self.is_slow.load(Ordering::Acquire) {
-            drop(self.gate.read().await);
-        }
+        self.wait().await;
         self.inner.swap(expected, record, mode).await
     }
 
@@ -56,9 +65,7 @@ impl Store for Slow {
         record: Record,
         mode: WriteMode,
     ) -> Result<Begin, StoreError> {
-        if self.is_slow.load(Ordering::Acquire) {
-            drop(self.gate.read().await);
-        }
+        self.wait().await;
         self.inner.begin(expected, record, mode).await
     }
 
@@ -114,7 +121,12 @@ async fn a_slow_ledger_gets_503_before_the_vendor_gives_up_and_its_event_is_not_
     let file = format!("sqlite:{}", folder.path().join("once.db").display());
     let clock = Stepped::new();
     let inner = clock.on(onceward_store::open(&file).unwrap());
-    let slow = Arc::new(Slow { inner, is_slow: AtomicBool::new(true), gate: tokio::sync::RwLock::default() });
+    let slow = Arc::new(Slow {
+        inner,
+        is_slow: AtomicBool::new(true),
+        gate: tokio::sync::RwLock::default(),
+        came: AtomicUsize::new(0),
+    });
     let policy = format!(
         "[hook.standard]\npreset = \"standard-webhooks\"\nsecrets = [\"$SECRET\"]\n[hook.standard.handler.app]\nurl = \
          \"{url}\"\n"
@@ -123,7 +135,8 @@ async fn a_slow_ledger_gets_503_before_the_vendor_gives_up_and_its_event_is_not_
     let event = Vendor::new("standard").event("msg_1", &json!({"n": 1}));
     let held = slow.gate.write().await;
     let (answer, ()) = tokio::join!(rig.deliver("standard", &event), async {
-        until("it waits for the ledger", async || rig.clock.sleepers(2_500) == 1).await;
+        let waits = async || rig.clock.sleepers(2_500) == 1 && slow.came.load(Ordering::Acquire) == 1;
+        until("it waits for the ledger", waits).await;
         rig.clock.step(2_500);
     });
     assert_eq!(answer.status, 503, "{}", answer.text);

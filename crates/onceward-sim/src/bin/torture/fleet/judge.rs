@@ -71,20 +71,17 @@ struct Known {
     alarm: bool,
 }
 
-/// The URL with a long time limit, for checks: they must not fail because the machine is busy.
+/// The URL with a long time limit, for what must not fail because the machine is busy.
 pub(crate) fn patient(url: &str) -> String {
-    let is_limit = |option: &&str| option.starts_with("timeout=");
-    match url.split_once('?') {
-        Some((base, options)) if options.split('&').any(|option| is_limit(&option)) => {
-            let others: String = options
-                .split('&')
-                .filter(|option| !is_limit(option))
-                .map(|option| format!("&{option}"))
-                .collect();
-            format!("{base}?timeout=60s{others}")
-        }
-        Some(_) | None => url.to_owned(),
+    if url.starts_with("sqlite:") {
+        return url.to_owned();
     }
+    let (base, options) = url.split_once('?').unwrap_or((url, ""));
+    let mut all = vec!["timeout=60s"];
+    for option in options.split('&').filter(|option| !option.is_empty() && !option.starts_with("timeout=")) {
+        all.push(if option.starts_with("wait_timeout=") { "wait_timeout=30s" } else { option });
+    }
+    format!("{base}?{}", all.join("&"))
 }
 
 /// Checks every operation after all calls have ended. `heard` is in the order of each caller.

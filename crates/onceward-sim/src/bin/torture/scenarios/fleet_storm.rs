@@ -12,12 +12,12 @@ use crate::Trouble;
 use crate::args::{Args, BackEnd};
 use crate::bench::{Bench, Case, progress};
 use crate::downstream;
-use crate::fleet::id_of;
+use crate::fleet::{id_of, patient};
 use crate::member;
 use crate::report::{Rule, Tally};
 
 const KEYS: u64 = 2_000;
-const SHORT_KEYS: u64 = 100;
+const SHORT_KEYS: u64 = 50;
 const ALL: [BackEnd; 5] =
     [BackEnd::Sqlite, BackEnd::Postgres, BackEnd::Redis, BackEnd::RedisCluster, BackEnd::Http];
 
@@ -53,7 +53,7 @@ struct Storm<'a> {
 
 impl Storm<'_> {
     fn run(&self, url: &str) -> Result<(), Trouble> {
-        let begun = Instant::now();
+        let (begun, url) = (Instant::now(), &patient(url));
         progress(&format!("fleet-storm on {}", self.back_end.name()));
         let started: Result<Vec<(Child, PathBuf)>, Trouble> =
             (0..self.processes).map(|number| self.start(url, number)).collect();
