@@ -33,7 +33,7 @@ from counting import AFTER, BEFORE, REFUSED, RETRIED, Rpc, Server
 
 from onceward import Failed, InDoubt, Ledger, NotDispatched, OncewardError, current_operation, failures
 
-WAIT_S = 0.5
+WAIT_S = 3
 Step = tuple[str, str]
 
 
@@ -77,7 +77,7 @@ def by_httpx_async(url: str) -> None:
 
 def by_aiohttp(url: str) -> None:
     async def send() -> None:
-        timeout = aiohttp.ClientTimeout(total=5, sock_read=WAIT_S)
+        timeout = aiohttp.ClientTimeout(total=60, sock_read=WAIT_S)
         async with aiohttp.ClientSession(timeout=timeout) as session, session.post(url, data=b"x") as response:
             response.raise_for_status()
             await response.read()
@@ -87,7 +87,7 @@ def by_aiohttp(url: str) -> None:
 
 def by_aiohttp_on_a_kept_connection(url: str) -> None:
     async def send() -> None:
-        timeout = aiohttp.ClientTimeout(total=5, sock_read=WAIT_S)
+        timeout = aiohttp.ClientTimeout(total=60, sock_read=WAIT_S)
         async with aiohttp.ClientSession(timeout=timeout) as session:
             for _ in range(2):
                 async with session.delete(url) as response:
@@ -143,7 +143,7 @@ SLOW = ("boto3", "stripe")
 def by_grpc(target: str, run: str, how: str) -> None:
     with grpc.insecure_channel(target) as channel:
         call = channel.unary_unary(f"/{run}/{how}", request_serializer=bytes, response_deserializer=bytes)
-        call(b"x", timeout=5)
+        call(b"x", timeout=30)
 
 
 def perform(step: Step, run: str, server: Server, rpc: Rpc) -> None:

@@ -30,7 +30,8 @@ from loopback import http as http_answer
 from onceward import Failed, InDoubt, Ledger, OncewardError
 from onceward.failures import TABLE, classify
 
-WAIT_S = 0.2
+# How long a client waits for an answer, and for one that never comes.
+WAIT_S, SILENCE_S = 60.0, 2.0
 
 
 def by_requests(port: int) -> None:
@@ -70,7 +71,7 @@ def by_http_client(port: int) -> None:
 
 def by_aiohttp(port: int) -> None:
     async def post() -> None:
-        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5, sock_read=WAIT_S)) as session:
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60, sock_read=WAIT_S)) as session:
             async with session.post(f"http://127.0.0.1:{port}/", data=b"x") as response:
                 response.raise_for_status()
 
@@ -125,6 +126,8 @@ ALL = [*HTTP, by_urllib3_with_retries, by_boto3, by_smtplib, by_stripe, by_socke
 
 def outcome(ledger: Ledger, send: Callable[[int], None], how: str, answer: bytes = b"") -> OncewardError:
     """What the ledger records for a call that ends in this way."""
+    global WAIT_S
+    WAIT_S = SILENCE_S if how == "silence" else 60.0
     with failing(how, answer) as port:
         guarded = ledger.once(name=send.__name__, volatile=["port"])(send)
         with pytest.raises(OncewardError) as ended:

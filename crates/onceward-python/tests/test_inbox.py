@@ -59,7 +59,7 @@ def test_each_event_is_handled_once(server: OnceServe) -> None:
     for n in range(3):
         assert send(server.url, f"msg_{n}", {"type": "order", "n": n}) == "accepted"
         assert send(server.url, f"msg_{n}", {"type": "order", "n": n}) == "duplicate"
-    seen = [(event.id, event.type, event.json()["n"]) for event in inbox.receive("orders", timeout=1)]
+    seen = [(event.id, event.type, event.json()["n"]) for event in inbox.receive("orders", timeout=5)]
     assert seen == [("msg_0", "order", 0), ("msg_1", "order", 1), ("msg_2", "order", 2)]
     assert list(inbox.receive("orders", timeout=0.2)) == []
 
@@ -68,15 +68,15 @@ def test_a_failure_and_an_exception_bring_the_event_again_under_the_same_key(ser
     inbox = Inbox(server.url)
     send(server.url, "msg_1", {"n": 1})
     keys: list[tuple[int, str]] = []
-    for event in inbox.receive("orders", timeout=5):
+    for event in inbox.receive("orders", timeout=60):
         keys.append((event.attempt, event.idempotency_key))
         event.fail("the database was locked")
         break
     with pytest.raises(ZeroDivisionError):
-        for event in inbox.receive("orders", timeout=5):
+        for event in inbox.receive("orders", timeout=60):
             keys.append((event.attempt, event.idempotency_key))
             raise ZeroDivisionError
-    for event in inbox.receive("orders", timeout=5):
+    for event in inbox.receive("orders", timeout=60):
         keys.append((event.attempt, event.idempotency_key))
         event.ack()
         break
@@ -86,6 +86,6 @@ def test_a_failure_and_an_exception_bring_the_event_again_under_the_same_key(ser
 
 def test_what_cannot_be_fetched_is_refused(server: OnceServe) -> None:
     with pytest.raises(InvalidInput):
-        next(iter(Inbox(server.url).receive("nothing", timeout=1)))
+        next(iter(Inbox(server.url).receive("nothing", timeout=30)))
     with pytest.raises(InvalidInput):
         Inbox("once.db")
