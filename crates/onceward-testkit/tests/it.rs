@@ -163,15 +163,17 @@ fn a_dropped_reply_is_one_whose_request_was_carried_out() {
 
 #[test]
 fn nothing_is_left_of_a_test_that_was_killed() {
-    if std::env::var_os("HARNESS_VICTIM").is_some() {
+    if std::env::var_os("TESTKIT_VICTIM").is_some() {
         let (postgres, redis) = (Postgres::start(), Redis::start());
         println!("victim {} {} {}", postgres.port(), redis.port(), postgres.folder().display());
-        std::thread::sleep(Duration::from_secs(60));
+        // It is killed meanwhile; this ends with its parent at the latest.
+        std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
         return;
     }
     let mut victim = Command::new(std::env::current_exe().unwrap());
     victim.args(["--exact", "nothing_is_left_of_a_test_that_was_killed", "--nocapture"]);
-    let mut victim = victim.env("HARNESS_VICTIM", "1").stdout(Stdio::piped()).spawn().unwrap();
+    victim.env("TESTKIT_VICTIM", "1").stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut victim = victim.spawn().unwrap();
     let lines = BufReader::new(victim.stdout.take().unwrap()).lines();
     let said = lines.map_while(Result::ok).find_map(|line| {
         let (_, words) = line.split_once("victim ")?;
