@@ -21,10 +21,10 @@ if sys.version_info < (3, 11):
 
 from .install import install  # noqa: E402
 from .kills import judged, torment  # noqa: E402
-from .processes import Serve, environment, execute, folder, free_port, launch, until  # noqa: E402
+from .processes import Serve, environment, execute, folder, free_port, launch, listens, until  # noqa: E402
 from .session import Rig, Row, Session, descendants, main, options_of, target  # noqa: E402
 
 __all__ = [
     "ROOT", "Rig", "Row", "Serve", "Session", "descendants", "environment", "execute", "folder", "free_port", "install",
-    "judged", "launch", "main", "options_of", "target", "torment", "until",
+    "judged", "launch", "listens", "main", "options_of", "target", "torment", "until",
 ]  # fmt: skip

@@ -1,5 +1,6 @@
 """Programs with a home of their own, waiting for events, free ports, and `once serve`."""
 
+import contextlib
 import json
 import os
 import random
@@ -61,6 +62,13 @@ def free_port():
                 return port
             except OSError:
                 continue
+
+
+def listens(port):
+    """Whether a server accepts connections there."""
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+        return True
+    return False
 
 
 class Serve:

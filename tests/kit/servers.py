@@ -4,11 +4,10 @@ import contextlib
 import os
 import pwd
 import shutil
-import socket
 import subprocess
 from pathlib import Path
 
-from .processes import environment, folder, free_port, until
+from .processes import environment, folder, free_port, listens, until
 
 
 @contextlib.contextmanager
@@ -52,14 +51,8 @@ def redis():
     command += ["--appendfsync", "always", "--maxmemory-policy", "noeviction", "--dir", str(home)]
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment(home))
     try:
-        until("Redis listens", lambda: _listens(port))
+        until("Redis listens", lambda: listens(port))
         yield f"redis://127.0.0.1:{port}/0"
     finally:
         server.terminate()
         server.wait(60)
-
-
-def _listens(port):
-    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-        return True
-    return False

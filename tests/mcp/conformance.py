@@ -10,7 +10,6 @@ import functools
 import itertools
 import json
 import re
-import socket
 import subprocess
 import sys
 
@@ -83,17 +82,11 @@ def _by_http(rig, revision, policy):
 def _running(command, port, environment):
     process = kit.launch(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        kit.until("the server listens", lambda: _listens(port))
+        kit.until("the server listens", lambda: kit.listens(port))
         yield
     finally:
         process.terminate()
         process.wait(60)
-
-
-def _listens(port):
-    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-        return True
-    return False
 
 
 def _suite(rig, url, revision):
