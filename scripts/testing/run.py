@@ -35,6 +35,8 @@ BUILD = ["cargo", "build", "--locked", "--workspace", "--all-features", "--all-t
 RELEASED = ["-p", "onceward-cli", "-p", "onceward-sim", "-p", "shop", "--bins"]
 # Parts that run at the same time. Most of what they do is waiting.
 BESIDE = 3
+# What the folders of the parts begin with.
+FOLDERS = f"{tempfile.gettempdir()}/once-{os.getpid()}-"
 # The conditions of repeated runs, in turn.
 CONDITIONS = ["quiet", "busy", "one core"]
 BUSY_LOOPS = 16
@@ -62,6 +64,8 @@ def main():
     for old in LOGS.glob("run-*"):
         shutil.rmtree(old)
     build(options.tier, parts)
+    for ends in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(ends, interrupted)
     runs = []
     for number in range(options.repeat):
         condition = CONDITIONS[number % len(CONDITIONS)]
@@ -225,7 +229,7 @@ def failures(part, text):
 
 def test(parts, condition, more):
     """Runs the parts under a condition and returns their results in the order of the table."""
-    with tempfile.TemporaryDirectory(prefix="once-", ignore_cleanup_errors=True) as folder, load(condition):
+    with tempfile.TemporaryDirectory(prefix=Path(FOLDERS).name, ignore_cleanup_errors=True) as folder, load(condition):
         # PostgreSQL refuses to run as root, and its user must reach its folders.
         Path(folder).chmod(0o755)
         state = State(parts, condition)
@@ -246,7 +250,9 @@ def test(parts, condition, more):
 @contextlib.contextmanager
 def load(condition):
     """Busy loops beside the tests, if the condition says so."""
-    loops = [subprocess.Popen(["sh", "-c", "while :; do :; done"]) for _ in range(BUSY_LOOPS * (condition == "busy"))]
+    environment = {**os.environ, "ONCE_TEST_PART": f"{os.getpid()}-load"}
+    loop = ["sh", "-c", "while :; do :; done"]
+    loops = [subprocess.Popen(loop, env=environment) for _ in range(BUSY_LOOPS * (condition == "busy"))]
     try:
         yield
     finally:
@@ -260,7 +266,7 @@ def run(part, folder, condition, more, state):
     place = folder / part.name
     home = place / "home"
     home.mkdir(parents=True)
-    mark = f"{os.getpid()}-{part.name}"
+    mark = f"{os.getpid()}-{part.name}\0"
     environment = private(place, home, mark)
     begun, processor, status, left = time.monotonic(), 0, 0, []
     state.begin(part)
@@ -300,7 +306,7 @@ def private(place, home, mark):
         "RUSTUP_HOME": os.environ.get("RUSTUP_HOME", str(user / ".rustup")),
         "UV_CACHE_DIR": os.environ.get("UV_CACHE_DIR", str(user / ".cache/uv")),
     }
-    own = {"HOME": str(home), "TMPDIR": str(place), "PATH": path, "ONCE_TEST_PART": mark, "NO_COLOR": "1"}
+    own = {"HOME": str(home), "TMPDIR": str(place), "PATH": path, "ONCE_TEST_PART": mark.rstrip("\0"), "NO_COLOR": "1"}
     own |= {"PYTHONDONTWRITEBYTECODE": "1", "CARGO_TARGET_DIR": str(TARGET), "RUSTC_WORKSPACE_WRAPPER": "clippy-driver"}
     return {**os.environ, **kept, **own}
 
@@ -321,15 +327,28 @@ def leftovers(part, place, home, mark):
 
 
 def processes(place, mark):
-    """The processes that a part started, or that use its folder."""
+    """The processes that a part started, or that use its folder. A mark without its end stands for all parts."""
     found = {}
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            started = f"ONCE_TEST_PART={mark}\0".encode() in (entry / "environ").read_bytes() + b"\0"
+            started = f"ONCE_TEST_PART={mark}".encode() in (entry / "environ").read_bytes() + b"\0"
             if command and (started or str(place) in command):
                 found[int(entry.name)] = command[:100]
     return found
+
+
+def interrupted(number, _frame):
+    """Ctrl-C, or the end of a job: what the parts have started ends too."""
+    while alive := processes(FOLDERS, f"{os.getpid()}-"):
+        for pid in alive:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.2)
+    for folder in Path(tempfile.gettempdir()).glob(f"{Path(FOLDERS).name}*"):
+        shutil.rmtree(folder, ignore_errors=True)
+    say("interrupted; every process of the tests has been stopped")
+    os._exit(128 + number)
 
 
 class State:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 # Only a program that hangs takes this long, also on a machine that is a hundred times slower than usual.
 PATIENCE = 900
+RESERVED = []  # one socket for each port that this process has reserved
 
 
 def folder(name="home"):
@@ -52,16 +53,21 @@ def until(what, holds, seconds=PATIENCE, pause=0.02):
 def free_port():
     """A port for a program that cannot choose one (0), or that must have the same one again after a kill.
 
-    The kernel gives none of these to a connection, so no client takes it while the program is down.
+    The kernel gives none of these to a connection, and no other test takes it while the program is down: the name of a
+    socket, which Rust's `onceward-testkit` uses as well, reserves it for as long as this process lives.
     """
     while True:
-        port = random.SystemRandom().randrange(15_000, 32_000)
-        with socket.socket() as probe:
-            try:
+        port = random.SystemRandom().randrange(10_300, 22_000)
+        reserved = socket.socket(socket.AF_UNIX)
+        try:
+            reserved.bind(f"\0onceward-port-{port}")
+            with socket.socket() as probe:
                 probe.bind(("127.0.0.1", port))
-                return port
-            except OSError:
-                continue
+        except OSError:
+            reserved.close()
+            continue
+        RESERVED.append(reserved)
+        return port
 
 
 def listens(port):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import random
 import shutil
 import socket
 import subprocess
@@ -14,10 +15,24 @@ from pathlib import Path
 READY_S = 30.0
 
 
+RESERVED: list[socket.socket] = []
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that nothing listens on until the caller does. The kernel gives it to no connection, and no other test takes
+    it: the name of a socket, which Rust's `onceward-testkit` uses as well, reserves it while this process lives."""
+    while True:
+        port = random.SystemRandom().randrange(10_300, 22_000)
+        reserved = socket.socket(socket.AF_UNIX)
+        try:
+            reserved.bind(f"\0onceward-port-{port}")
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", port))
+        except OSError:
+            reserved.close()
+            continue
+        RESERVED.append(reserved)
+        return port
 
 
 def wait_for(port: int, process: subprocess.Popen[bytes], log: Path) -> None:

@@ -9,7 +9,9 @@
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::TcpListener;
+use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -256,18 +258,29 @@ pub(crate) fn run(command: &mut Command) -> String {
     String::from_utf8_lossy(stdout).trim_end().to_owned()
 }
 
-/// A port that is free now, together with its bus port.
-pub(crate) fn free_port() -> u16 {
+/// A port that no other test takes, also while nothing listens on it: a server that is stopped for a while comes back
+/// to its own port.
+#[derive(Debug)]
+pub(crate) struct Port {
+    pub(crate) number: u16,
+    /// Other processes see it too. It ends with this value, or with this process.
+    _reserved: UnixListener,
+}
+
+/// Reserves a port that is free now, together with its bus port.
+pub(crate) fn reserve_port() -> Port {
     let free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
     let span = PORTS.end - PORTS.start;
     // Bounded: the range is never that full on a sane machine.
     for _ in 0..1_000 {
         let port = PORTS.start + RandomState::new().build_hasher().finish() % span;
-        if let Ok(port) = u16::try_from(port)
-            && free(port)
-            && free(port + BUS)
+        if let Ok(number) = u16::try_from(port)
+            && let Ok(reserved) = SocketAddr::from_abstract_name(format!("onceward-port-{number}"))
+                .and_then(|name| UnixListener::bind_addr(&name))
+            && free(number)
+            && free(number + BUS)
         {
-            return port;
+            return Port { number, _reserved: reserved };
         }
     }
     panic!("no free port was found between {} and {}", PORTS.start, PORTS.end)

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use nix::sys::socket::{setsockopt, sockopt};
 
-use crate::home::{self, must};
+use crate::home::{self, Port, must};
 
 /// How often blocked connections check for a change of mode.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
@@ -16,7 +16,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// A listener on a free port that forwards its connections to a server until it is cut.
 #[derive(Debug)]
 pub struct Relay {
-    port: u16,
+    port: Port,
     shared: Arc<Shared>,
 }
 
@@ -54,11 +54,11 @@ impl Relay {
     /// A relay to a server's port.
     #[must_use]
     pub fn to(port: u16) -> Self {
-        let own = home::free_port();
+        let own = home::reserve_port();
         let shared = Arc::new(Shared {
             target: AtomicU16::new(port),
             mode: Mutex::new(Mode::Open),
-            listener: Mutex::new(Some(listen(own))),
+            listener: Mutex::new(Some(listen(own.number))),
             connections: AtomicUsize::new(0),
             drop_next_reply: AtomicBool::new(false),
             stall_then: AtomicBool::new(false),
@@ -72,7 +72,7 @@ impl Relay {
     /// The port that it listens on.
     #[must_use]
     pub fn port(&self) -> u16 {
-        self.port
+        self.port.number
     }
 
     /// Forwards new connections to this port.
@@ -94,7 +94,7 @@ impl Relay {
 
     /// Forwards everything again.
     pub fn mend(&self) {
-        self.shared.listener().get_or_insert_with(|| listen(self.port));
+        self.shared.listener().get_or_insert_with(|| listen(self.port.number));
         self.shared.set(Mode::Open);
     }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::home::{self, must};
+use crate::home::{self, Port, must};
 
 /// The name of a server's log in its folder.
 const LOG: &str = "log";
@@ -20,7 +20,7 @@ const TRIES: usize = 5;
 pub struct Server {
     process: Option<Child>,
     folder: PathBuf,
-    port: u16,
+    port: Port,
 }
 
 impl Server {
@@ -34,8 +34,8 @@ impl Server {
     ) -> Self {
         let mut words = String::new();
         for _ in 0..TRIES {
-            let port = home::free_port();
-            let process = Some(spawn(command(port), folder));
+            let port = home::reserve_port();
+            let process = Some(spawn(command(port.number), folder));
             let mut server = Self { process, folder: folder.to_owned(), port };
             if server.wait_until_ready(&ready) {
                 return server;
@@ -57,7 +57,7 @@ impl Server {
     /// Its port.
     #[must_use]
     pub fn port(&self) -> u16 {
-        self.port
+        self.port.number
     }
 
     /// The folder with its data and its log.
@@ -107,7 +107,7 @@ impl Server {
     /// Waits until it is ready. Returns `false` if it exits first, for example because its port is taken.
     #[track_caller]
     fn wait_until_ready(&mut self, ready: impl Fn(u32, u16) -> bool) -> bool {
-        let (begun, port) = (Instant::now(), self.port);
+        let (begun, port) = (Instant::now(), self.port.number);
         loop {
             if !self.is_running() {
                 return false;

@@ -27,7 +27,7 @@ const HANDLES: usize = 2;
 const THREADS: usize = 3;
 /// Long enough that a full disk is soon noticed.
 const RESULT_BYTES: usize = 3_000;
-/// While nothing can be written, calls fail at once; the pause avoids thousands of them.
+/// Calls that fail do so at once; the pause avoids thousands of them.
 const PAUSE: Duration = Duration::from_millis(5);
 /// More keys than any thread can process.
 const KEYS: u64 = 20_000;
@@ -188,6 +188,8 @@ fn work(caller: &Caller, number: usize, scene: &Scene) -> Vec<CallerReply> {
         });
         if one.is_unavailable() {
             told.once(&scene.told);
+        }
+        if !one.is_done() {
             std::thread::sleep(PAUSE);
         }
         if one.is_done() && begun == Moment::Back {
