@@ -35,8 +35,8 @@ BUILD = ["cargo", "build", "--locked", "--workspace", "--all-features", "--all-t
 RELEASED = ["-p", "onceward-cli", "-p", "onceward-sim", "-p", "shop", "--bins"]
 # Parts that run at the same time. Most of what they do is waiting.
 BESIDE = 3
-# What the folders of the parts begin with.
-FOLDERS = f"{tempfile.gettempdir()}/once-{os.getpid()}-"
+# What the folders of the parts begin with. Short, because the path of a socket must be.
+FOLDERS = f"{tempfile.gettempdir()}/{os.getpid()}-"
 # The conditions of repeated runs, in turn.
 CONDITIONS = ["quiet", "busy", "one core"]
 BUSY_LOOPS = 16
@@ -346,6 +346,8 @@ def interrupted(number, _frame):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.2)
     for folder in Path(tempfile.gettempdir()).glob(f"{Path(FOLDERS).name}*"):
+        for place in re.findall(rf" ({re.escape(str(folder))}/\S+) ", Path("/proc/mounts").read_text()):
+            subprocess.run(["umount", "-l", place], check=False)
         shutil.rmtree(folder, ignore_errors=True)
     say("interrupted; every process of the tests has been stopped")
     os._exit(128 + number)

@@ -19,8 +19,11 @@ RESERVED: list[socket.socket] = []
 
 
 def free_port() -> int:
-    """A port that nothing listens on until the caller does. The kernel gives it to no connection, and no other test takes
-    it: the name of a socket, which Rust's `onceward-testkit` uses as well, reserves it while this process lives."""
+    """A port that nothing listens on until the caller does.
+
+    The kernel gives it to no connection, and no other test takes it: the name of a socket, which Rust's
+    `onceward-testkit` uses as well, reserves it while this process lives.
+    """
     while True:
         port = random.SystemRandom().randrange(10_300, 22_000)
         reserved = socket.socket(socket.AF_UNIX)
