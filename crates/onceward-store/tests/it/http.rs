@@ -433,7 +433,9 @@ fn large_results_and_replay_counts_arrive() {
     ledger.run(pay(), |attempt| Ok(attempt.dispatch()?.created(&large))).unwrap();
     let receipt = run_nothing(&ledger, pay()).unwrap();
     assert_eq!(receipt.data().map(str::len), Some(large.len() + 2));
-    // A listing has the counts, and not the results' bodies.
+    let small = || Operation::new("pay").key("small");
+    ledger.run(small(), |attempt| Ok(attempt.dispatch()?.created(&1))).unwrap();
+    run_nothing(&ledger, small()).unwrap();
     let filter = onceward::Filter { limit: 1, ..onceward::Filter::default() };
     eventually("the count arrives", || {
         pollster::block_on(store.list(&filter)).unwrap()[0].record.replays > 0
