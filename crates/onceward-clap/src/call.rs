@@ -127,8 +127,8 @@ fn choose<C: Mutating<D>, D: Danger>(
             // Such a command looks before it acts, so it runs whenever there is something to do.
             let converges = wanted.intent.terms.class == Class::Idempotent;
             if converges && wanted.rule == RepeatRule::Retry(State::Done) && is_needed::<C, D>(call) {
-                let (newest, _) = ledger.newest_of(&intent, None)?;
-                return Ok(Wanted { intent: intent.at_occurrence(newest + 1)?, rule: RepeatRule::Repeat });
+                let next = ledger.occurrences(&intent)?.next_number();
+                return Ok(Wanted { intent: intent.at_occurrence(next)?, rule: RepeatRule::Repeat });
             }
             Ok(wanted)
         }

@@ -51,7 +51,6 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use hyper::{Method, StatusCode, header};
 use onceward::{Happened, InvalidInput, Policy, Problem};
-use quick_cache::sync::Cache;
 
 use crate::App;
 use crate::headers;
@@ -79,8 +78,6 @@ use upstream::Upstream;
 const PREFIX: &str = "/gw/";
 /// What the host name of an upstream ends with.
 const LOCAL: &str = ".localhost";
-/// The most actions that are remembered in memory. For a forgotten one the ledger is asked again.
-const MEMORY: usize = 10_000;
 
 /// The configured upstreams, and the calls that this process makes to them.
 pub(crate) struct Gateway {
@@ -93,8 +90,6 @@ pub(crate) struct Gateway {
     turns: Turns,
     /// The clients that wait for answers.
     readers: Arc<Readers>,
-    /// For each action, the first occurrence that may not be over.
-    over_before: Cache<Place, u64>,
     /// The requests that were answered with a stored answer.
     replays: Replays,
     /// The answers of models that are growing.
@@ -134,7 +129,6 @@ impl Gateway {
                 keys_in_use: KeysInUse::default(),
                 turns: Turns::default(),
                 readers: Arc::default(),
-                over_before: Cache::new(MEMORY),
                 replays: Replays::default(),
                 generations: models::Generations::default(),
                 boards: models::Boards::default(),

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use onceward::atomic::{self, Step};
-use onceward::{Ending, Error, Failure, KeyOrigin, Outcome, Ran, Redaction};
+use onceward::{Ending, Error, Failure, KeyOrigin, OperationId, Outcome, Ran, Redaction};
 use onceward_store::seal::{self, Keys};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -89,12 +89,16 @@ impl Written {
         text(&*self.sealed()?)
     }
 
-    /// The record as the columns of a row: scope, name, key, origin, state, version, attempt, created_ms, updated_ms,
-    /// detail and outcome.
+    /// The record as the columns of a row: kind, action, number, open_until, scope, name, key, origin, state, version,
+    /// attempt, created_ms, updated_ms, detail and outcome.
     #[getter]
     fn columns<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let record = &*self.sealed()?;
         let row = PyDict::new(py);
+        row.set_item("kind", record.kind.as_str())?;
+        row.set_item("action", record.action.as_ref().map(OperationId::as_str))?;
+        row.set_item("number", record.number)?;
+        row.set_item("open_until", record.action.as_ref().and_then(|_| record.open_until_ms()))?;
         row.set_item("scope", &record.scope)?;
         row.set_item("name", &record.name)?;
         row.set_item("key", &record.key.text)?;

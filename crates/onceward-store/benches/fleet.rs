@@ -262,7 +262,7 @@ fn raw_redis(url: &str, callers: usize) -> Figures {
     assert_eq!((sample.begun.state, sample.ended.state), (State::Running, State::Done));
     let (key, begun) = values.remove(0);
     let (_, ended) = values.remove(0);
-    let shards: Vec<String> = (0..64).map(|shard| format!("{{{prefix}:{shard}}}v2")).collect();
+    let shards: Vec<String> = (0..64).map(|shard| format!("{{{prefix}:{shard}}}v3")).collect();
     assert!(shards.iter().any(|shard| key == format!("{shard}:{id}")), "{key}");
     let versions = (sample.begun.version.to_string(), sample.ended.version.to_string());
     let sha: String = redis::cmd("SCRIPT")

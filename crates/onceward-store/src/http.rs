@@ -28,8 +28,9 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use bytes::Bytes;
 use onceward::wire::{
-    self, ApplyReply, ApplyRequest, Barriers, ChangedRequest, DeleteRequest, Deleted, DueReply, DueRequest,
-    Empty, Hello, ListReply, LivenessReply, Load, Loaded, Message, ResumeRequest, SwapReply, SwapRequest,
+    self, ApplyReply, ApplyRequest, Barriers, ChangedRequest, DeleteRequest, Deleted, DueRequest, Empty,
+    Hello, ListReply, LivenessReply, Load, Loaded, Message, OccurrencesRequest, RecordsReply, ResumeRequest,
+    SwapReply, SwapRequest,
 };
 use onceward::{
     Applied, Barrier, Begin, Change, Clock, Counts, Filter, Identity, Inherit, Listed, Liveness,
@@ -328,6 +329,12 @@ impl Store for HttpStore {
         Ok(applied)
     }
 
+    async fn occurrences(&self, action: &OperationId, now_ms: i64) -> Result<Vec<Record>, StoreError> {
+        let asked = OccurrencesRequest { action: action.clone(), now_ms };
+        let RecordsReply { records } = self.read(wire::OCCURRENCES, &asked).await?;
+        Ok(records)
+    }
+
     async fn list(&self, filter: &Filter) -> Result<Vec<Listed>, StoreError> {
         let mut page = filter.clone();
         let mut all = Vec::new();
@@ -344,7 +351,7 @@ impl Store for HttpStore {
     }
 
     async fn due(&self, now_ms: i64, limit: usize) -> Result<Vec<Record>, StoreError> {
-        let DueReply { records } = self.read(wire::DUE, &DueRequest { now_ms, limit }).await?;
+        let RecordsReply { records } = self.read(wire::DUE, &DueRequest { now_ms, limit }).await?;
         Ok(records)
     }
 

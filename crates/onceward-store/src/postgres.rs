@@ -7,7 +7,7 @@
 //!
 //! # Layout
 //! - [`options`](PostgresOptions): the URL options. `tls`: TLS setup. `link`: one connection.
-//! - `check`: checks that the server keeps what it acknowledges. `schema`: tables and migrations. `rows`: conversion
+//! - `check`: checks that the server keeps what it acknowledges. `schema`: the tables. `rows`: conversion
 //!   between records and rows.
 //! - `identity`: which ledger this is, and whether it was replaced.
 //! - `queue` and `pool`: the jobs waiting for the server, and the connections that send them. `fault`: error
@@ -39,7 +39,7 @@ use async_trait::async_trait;
 use onceward::{
     Applied, Barrier, Begin, Change, Clock, Counts, Filter, Identity, Inherit, Listed, Liveness,
     LivenessSource, OperationId, Owner, OwnerLock, Record, State, Store, StoreError, Swap, Watchers,
-    WriteMode,
+    WriteMode, open_or_newest,
 };
 use tokio::sync::{oneshot, watch};
 
@@ -157,18 +157,6 @@ impl PostgresStore {
         }
     }
 
-    /// Reports a missing index, as in a ledger created by an older build.
-    fn check_indexes(&self) -> Result<Option<Finding>, StoreError> {
-        let shared = Arc::clone(&self.shared);
-        let schema = shared.options.schema.clone();
-        let there = self.runtime.wait_for(async move {
-            let link = Link::connect(&shared.options, None).await?;
-            schema::has_key_index(&link.client, &shared.options.schema).await
-        })?;
-        let add = format!("CREATE INDEX operation_key_idx ON \"{schema}\".operation (key)");
-        Ok((!there).then(|| Finding::look("indexes", format!("lookups by key are slow; run {add}"))))
-    }
-
     /// Reports whether notifications are delivered. Waits up to two seconds to find out.
     fn check_notifications(&self) -> Finding {
         const WHAT: &str = "notifications";
@@ -275,7 +263,6 @@ impl Backend for PostgresStore {
             "schema",
             format!("{:?}, version {SCHEMA_VERSION}", self.shared.options.schema),
         ));
-        findings.extend(self.check_indexes()?);
         findings.push(self.check_notifications());
         let (open, most) = (self.pool.connections(), self.shared.options.connections);
         findings.push(Finding::good(
@@ -399,6 +386,12 @@ impl Store for PostgresStore {
             }
         }
         failed.map_or(Ok(applied), Err)
+    }
+
+    async fn occurrences(&self, action: &OperationId, now_ms: i64) -> Result<Vec<Record>, StoreError> {
+        let query = rows::occurrences(&self.shared.options.schema, action, now_ms);
+        let found = rows::decode_list(&self.ask(|reply| PoolJob::Query { query, reply }).await?)?;
+        Ok(open_or_newest(found.into_iter().map(|listed| listed.record).collect(), now_ms))
     }
 
     async fn list(&self, filter: &Filter) -> Result<Vec<Listed>, StoreError> {

@@ -144,6 +144,14 @@ impl RedisStore {
             entry::indexed_scope(&record.scope).into_bytes(),
             keys.channel().as_bytes().to_vec(),
             record.key.text.as_bytes().to_vec(),
+            record.action.as_ref().map(OperationId::to_string).unwrap_or_default().into_bytes(),
+            record
+                .number
+                .filter(|number| *number > 1)
+                .map(|number| number.to_string())
+                .unwrap_or_default()
+                .into_bytes(),
+            entry::open_until(record).into_bytes(),
         ];
         let barriers: Vec<Vec<u8>> = match writing {
             Writing::Begin => stopping_scopes(&record.scope).map(|scope| scope.as_bytes().to_vec()).collect(),
@@ -342,6 +350,10 @@ impl Store for RedisStore {
             Ok(if written { Applied::Written } else { Applied::Conflict })
         });
         join_all(changes).await.into_iter().collect()
+    }
+
+    async fn occurrences(&self, action: &OperationId, now_ms: i64) -> Result<Vec<Record>, StoreError> {
+        listing::occurrences(self.topology(), action, now_ms).await
     }
 
     async fn list(&self, filter: &Filter) -> Result<Vec<Listed>, StoreError> {

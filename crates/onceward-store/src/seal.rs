@@ -127,6 +127,11 @@ impl Store for Sealed {
         self.inner.apply(changes, mode).await
     }
 
+    async fn occurrences(&self, action: &OperationId, now_ms: i64) -> Result<Vec<Record>, StoreError> {
+        let found = self.inner.occurrences(action, now_ms).await?;
+        Ok(found.into_iter().map(|record| self.open(record)).collect())
+    }
+
     async fn list(&self, filter: &Filter) -> Result<Vec<Listed>, StoreError> {
         let listed = self.inner.list(filter).await?;
         Ok(listed.into_iter().map(|one| Listed { record: self.open(one.record), ..one }).collect())

@@ -5,7 +5,7 @@
 //! A held lock means that the owner is alive or may resume. So no leases are needed.
 //!
 //! # Layout
-//! - [`options`](SqliteOptions): the URL options. `schema`: tables and migrations. `rows`: conversion between records
+//! - [`options`](SqliteOptions): the URL options. `schema`: the tables. `rows`: conversion between records
 //!   and rows.
 //! - `identity`: one ledger, whatever path leads to it. `upkeep`: backups, and returning free space.
 //! - `live`: the locks, and the counter of changes to finished records. `header`: which ledger a `…-live` file
@@ -356,15 +356,19 @@ impl Store for SqliteStore {
             .collect())
     }
 
+    async fn occurrences(&self, action: &OperationId, now_ms: i64) -> Result<Vec<Record>, StoreError> {
+        // The search that precedes a first call: few rows, and they are in the writer's page cache.
+        let find = |connection: &Connection| rows::occurrences(connection, action, now_ms);
+        match self.writer.try_read(find) {
+            Some(found) => found,
+            None => self.shared.read(find),
+        }
+    }
+
     async fn list(&self, filter: &Filter) -> Result<Vec<Listed>, StoreError> {
         // Only results are replayed, so what is not settled has no tally.
         if !is_open_only(filter) {
             self.writer.write_tallies();
-        } else if filter.fingerprint.is_some()
-            && let Some(found) = self.writer.try_read(|connection| rows::list(connection, filter))
-        {
-            // The search that precedes a first call: few rows, and they are in the writer's page cache.
-            return found;
         }
         self.shared.read(|connection| rows::list(connection, filter))
     }

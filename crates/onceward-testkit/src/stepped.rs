@@ -198,6 +198,10 @@ impl Store for OnClock {
         self.store.apply(changes, mode).await
     }
 
+    async fn occurrences(&self, action: &OperationId, now_ms: i64) -> Result<Vec<Record>, StoreError> {
+        self.store.occurrences(action, now_ms).await
+    }
+
     async fn list(&self, filter: &Filter) -> Result<Vec<Listed>, StoreError> {
         self.store.list(filter).await
     }

@@ -10,7 +10,7 @@ use crate::facts::{Ending, Verdict};
 use crate::identity::Identity;
 use crate::key::OperationId;
 use crate::ledger::{
-    Begun, Call, Cancelled, Edited, Found, Imported, Lease, Ledger, Left, Plan, Receipt, Stopped,
+    Begun, Call, Cancelled, Edited, Imported, Lease, Ledger, Left, Occurrences, Plan, Receipt, Stopped,
     SweepReport, ToUndo, UndoStart, Undoing, Wanted,
 };
 use crate::operation::{Intent, Operation};
@@ -182,7 +182,7 @@ blocking! {
     settle_attempt(id: &OperationId, attempt: u32, verdict: Verdict, outcome: Outcome) -> Arc<Record>;
     note_doubt(id: &OperationId) -> Arc<Record>;
     record_verification(id: &OperationId, verification: Verification, reason: Option<String>) -> Arc<Record>;
-    note_delivery(known: &Arc<Record>, delivered_ms: i64) -> Arc<Record>;
+    note_delivery(known: &Arc<Record>, counts_from_ms: i64) -> Arc<Record>;
     take_delivery_back(id: &OperationId) -> Arc<Record>;
     cancel(id: &OperationId) -> Cancelled;
     held(scope: Option<&str>) -> Vec<Record>;
@@ -207,7 +207,5 @@ blocking! {
     record_doubts() -> u64;
     wanted(operation: Operation) -> Wanted;
     wanted_by_delivery(action: Intent) -> Wanted;
-    open_occurrences(action: &Intent) -> Vec<(u64, Record, State)>;
-    newest_occurrence(operation: &Operation, hint: Option<u64>) -> (u64, Found);
-    newest_of(action: &Intent, hint: Option<u64>) -> (u64, Found);
+    occurrences(action: &Intent) -> Occurrences;
 }

@@ -53,8 +53,7 @@ impl fmt::Display for BranchPoint {
     }
 }
 
-/// What a scope continues, as its ledger records it: in a record that is not an operation, but another name of the
-/// operation at the branch point (see [`crate::record::ALIAS_NAME`]), so lists and counts leave it out.
+/// What a scope continues, as its ledger records it: in a marker, which lists and counts leave out.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Branch {
     #[serde(flatten)]

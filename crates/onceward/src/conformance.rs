@@ -26,6 +26,7 @@ mod apply;
 mod list;
 mod due;
 mod changed;
+mod occurrences;
 mod owner_lock;
 mod result;
 mod stop;
@@ -124,6 +125,7 @@ const GROUPS: &[(&str, &[Case])] = &[
     ("stop", stop::CASES),
     ("delete", delete::CASES),
     ("apply", apply::CASES),
+    ("occurrences", occurrences::CASES),
     ("list", list::CASES),
     ("due and counts", due::CASES),
     ("changed", changed::CASES),

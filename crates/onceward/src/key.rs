@@ -8,6 +8,7 @@ use sha2::{Digest, Sha256};
 
 use crate::invalid::InvalidInput;
 use crate::json::{self, Json, Pointer};
+use crate::kind::Kind;
 use crate::secret::Secret;
 
 /// The maximum length of a key, scope or name, in characters.
@@ -28,17 +29,28 @@ impl OperationId {
     /// The id of the operation (scope, name, key).
     #[must_use]
     pub fn of(scope: &str, name: &str, key: &str) -> Self {
-        Self::of_parts([Some(scope), Some(name), Some(key)])
+        Self::of_parts(&[Some(scope), Some(name), Some(key)])
+    }
+
+    /// The id of a record of this kind. Records of different kinds never share an id.
+    #[must_use]
+    pub fn of_kind(kind: Kind, scope: &str, name: &str, key: &str) -> Self {
+        match kind {
+            Kind::Operation => Self::of(scope, name, key),
+            Kind::Alias | Kind::Event | Kind::Guard | Kind::Marker => {
+                Self::of_parts(&[Some(kind.as_str()), Some(scope), Some(name), Some(key)])
+            }
+        }
     }
 
     /// The id of an operation that is identified by its scope and key alone, because the caller did not choose its
     /// name.
     #[must_use]
     pub fn unnamed(scope: &str, key: &str) -> Self {
-        Self::of_parts([Some(scope), None, Some(key)])
+        Self::of_parts(&[Some(scope), None, Some(key)])
     }
 
-    fn of_parts(parts: [Option<&str>; 3]) -> Self {
+    fn of_parts(parts: &[Option<&str>]) -> Self {
         let mut identity = String::with_capacity(parts.iter().flatten().map(|part| part.len() + 8).sum());
         let mut lead = '[';
         for part in parts {
@@ -190,34 +202,50 @@ impl Key {
     }
 }
 
-/// Which repetition of the same action is requested; 1 by default.
+/// Which repetition of the same action is requested; the first by default. The ledger's numbers and the callers' labels
+/// are separate: no label is the number of an automatic repetition, even if it consists of digits.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Occurrence(String);
+pub enum Occurrence {
+    /// Counted by the ledger: 1, 2, 3, …
+    Number(u64),
+    /// Named by the caller.
+    Label(String),
+}
 
 impl Occurrence {
-    /// A number, or any label of visible characters.
+    /// The first (`1`), or any label of visible characters.
     ///
     /// # Errors
     /// When it is empty, too long, or contains a control character.
     pub fn parse(label: &str) -> Result<Self, InvalidInput> {
-        name_like("occurrence", label).map(|()| Self(label.to_owned()))
+        name_like("occurrence", label)?;
+        Ok(if label == "1" { Self::default() } else { Self::Label(label.to_owned()) })
     }
 
     fn to_json(&self) -> Json {
-        let number = !self.0.starts_with('0') && self.0.bytes().all(|b| b.is_ascii_digit());
-        if number { Json::Number(self.0.clone()) } else { Json::String(self.0.clone()) }
+        let number = |number: &str| Json::Number(number.to_owned());
+        let is_number = |text: &str| !text.starts_with('0') && text.bytes().all(|b| b.is_ascii_digit());
+        match self {
+            Self::Number(1) => number("1"),
+            Self::Number(more) => Json::object([("repeat".to_owned(), number(&more.to_string()))]),
+            Self::Label(label) if is_number(label) => number(label),
+            Self::Label(label) => Json::String(label.clone()),
+        }
     }
 }
 
 impl Default for Occurrence {
     fn default() -> Self {
-        Self("1".to_owned())
+        Self::Number(1)
     }
 }
 
 impl fmt::Display for Occurrence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        match self {
+            Self::Number(number) => number.fmt(f),
+            Self::Label(label) => f.write_str(label),
+        }
     }
 }
 

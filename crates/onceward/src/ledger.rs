@@ -24,7 +24,7 @@ pub use claim::{Claim, Lease};
 pub use held::Edited;
 pub use import::Imported;
 pub use receipt::Receipt;
-pub use repeat::{Found, Wanted};
+pub use repeat::{Occurrences, Wanted};
 pub use stop::Stopped;
 pub(crate) use stop::{stopped, stopped_error};
 pub use undo::{ToUndo, UndoStart, Undoing};
@@ -36,6 +36,7 @@ use crate::decide::{self, Decision, Refusal};
 use crate::error::{Error, clip};
 use crate::facts::{Liveness, Ran, Verdict};
 use crate::identity::Identity;
+use crate::kind::Kind;
 use crate::operation::{Intent, Operation};
 use crate::record::{Class, Outcome, Owner, Record, State, Verification};
 use crate::store::{
@@ -281,8 +282,8 @@ impl Ledger {
     /// that yet. Everything that reads records sees them like this.
     pub(crate) fn through_fence(&self, record: Record) -> Record {
         match self.store.identity().fence.as_ref() {
-            // The event of a webhook keeps its content while it is staged. It is not an attempt at anything.
-            _ if record.is_alias() || (record.state == State::Staged && record.outcome.is_some()) => record,
+            // The event of a webhook is not an attempt at anything.
+            _ if record.kind != Kind::Operation => record,
             Some(fence) if fence.covers(Some(&record), self.now_ms()) => transition::outdated(&record, fence),
             Some(_) | None => record,
         }

@@ -48,6 +48,7 @@ mod identity;
 mod secret;
 mod json;
 mod key;
+mod kind;
 mod operation;
 mod policy;
 mod redact;
@@ -99,9 +100,10 @@ pub use key::{
     Fingerprint, Key, KeyOrigin, MAX_FIELDS, MAX_NAME, Occurrence, OperationId, field_digests,
     fields_that_differ, mask_prefix, name_like, select,
 };
+pub use kind::Kind;
 pub use ledger::{
-    Begun, Call, Cancelled, Claim, Edited, Found, Imported, Lease, Ledger, Left, Plan, ProbeAnswer, Receipt,
-    Stopped, SweepReport, ToUndo, UndoStart, Undoing, Wanted,
+    Begun, Call, Cancelled, Claim, Edited, Imported, Lease, Ledger, Left, Occurrences, Plan, ProbeAnswer,
+    Receipt, Stopped, SweepReport, ToUndo, UndoStart, Undoing, Wanted,
 };
 pub use memory::{ManualClock, MemoryStore};
 pub use next_step::{Choice, Guidance, NextStep, Surface};
@@ -112,16 +114,17 @@ pub use policy::{
     suggestion,
 };
 pub use record::{
-    ALIAS_NAME, Class, Compensation, CompensationKind, Detail, DoubleEffect, Downstream, Effect, Held,
-    HeldBy, INBOX_SCOPE, MAX_HISTORY, MAX_REQUEST, MAX_RESULT, Outcome, Owner, Past, ProgramUndo, Record,
-    State, UndoEvidence, Undone, Usage, Verification, check_compensation,
+    Class, Compensation, CompensationKind, Delivered, Detail, DoubleEffect, Downstream, Effect, Held, HeldBy,
+    MAX_HISTORY, MAX_REQUEST, MAX_RESULT, Outcome, Owner, Past, ProgramUndo, Record, State, UndoEvidence,
+    Undone, Usage, Verification, check_compensation,
 };
 pub use redact::{Edit, REPLACEMENT as REDACTED, Redaction};
 pub use secret::Secret;
 pub use settlement::{Continued, Fate, Part, Settlement, SettlementLine, Sums, Tokens};
 pub use store::{
     Applied, Begin, Change, Clock, Counts, Cursor, Dispatch, Filter, IfMissing, Inherit, Listed,
-    LivenessSource, OwnerLock, Store, StoreError, Swap, WriteMode, Writing, after_prefix,
+    LivenessSource, MOST_OPEN, OwnerLock, Store, StoreError, Swap, WriteMode, Writing, after_prefix,
+    open_or_newest,
 };
 pub use template::{FieldValue, Piece, Template, field, fill_json};
 pub use time::{rfc3339, span_in_words};

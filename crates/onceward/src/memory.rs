@@ -12,8 +12,8 @@ use crate::identity::Identity;
 use crate::key::OperationId;
 use crate::record::{Owner, Record};
 use crate::store::{
-    Begin, Clock, Counts, Cursor, Dispatch, Filter, Inherit, Listed, LivenessSource, OwnerLock, Store,
-    StoreError, Swap, WriteMode,
+    Begin, Clock, Counts, Cursor, Dispatch, Filter, Inherit, Listed, LivenessSource, MOST_OPEN, OwnerLock,
+    Store, StoreError, Swap, WriteMode, open_or_newest,
 };
 use crate::watchers::Watchers;
 
@@ -173,6 +173,17 @@ impl<C: Clock> Store for MemoryStore<C> {
         };
         self.watchers.notify(id);
         Ok(deleted)
+    }
+
+    async fn occurrences(&self, action: &OperationId, now_ms: i64) -> Result<Vec<Record>, StoreError> {
+        let table = self.table();
+        let all = || {
+            table.order.values().filter_map(|id| table.load(id)).filter(|record| record.action() == action)
+        };
+        let is_open = |record: &Arc<Record>| record.open_until_ms().is_some_and(|until_ms| until_ms > now_ms);
+        let newest = all().filter(|record| record.number.is_some()).max_by_key(|record| record.number);
+        let found = all().filter(is_open).take(MOST_OPEN).chain(newest);
+        Ok(open_or_newest(found.map(|record| without_body(&record)).collect(), now_ms))
     }
 
     async fn list(&self, filter: &Filter) -> Result<Vec<Listed>, StoreError> {

@@ -1,20 +1,22 @@
 //! What a caller requests, and the intent computed from it.
 
+mod intent;
 mod same;
 #[cfg(test)]
 mod tests;
 
-use std::borrow::Cow;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::error::Error;
 use crate::invalid::InvalidInput;
 use crate::json::{Json, Pointer};
 use crate::key::{self, Fingerprint, Key, KeyOrigin, Occurrence, OperationId};
-use crate::policy::{Hold, KeyPolicy, Terms};
-use crate::record::{Class, Compensation, Held, HeldBy, Record};
+use crate::kind::Kind;
+use crate::policy::{KeyPolicy, Terms};
+use crate::record::{Class, Compensation, Held, HeldBy};
 use crate::secret::Secret;
+pub use intent::Intent;
+use intent::{KeyBasis, id_of};
 
 /// The scope of calls that give none.
 pub const DEFAULT_SCOPE: &str = "default";
@@ -32,6 +34,7 @@ pub const DEFAULT_SCOPE: &str = "default";
 /// ```
 #[derive(Debug, Clone)]
 pub struct Operation {
+    kind: Kind,
     name: String,
     naming: Naming,
     scope: String,
@@ -80,6 +83,7 @@ impl Operation {
     #[must_use]
     pub fn new(name: impl Into<String>) -> Self {
         Self {
+            kind: Kind::Operation,
             name: name.into(),
             naming: Naming::Chosen,
             scope: DEFAULT_SCOPE.to_owned(),
@@ -110,6 +114,12 @@ impl Operation {
     #[must_use]
     pub fn unnamed(name: impl Into<String>) -> Self {
         Self { naming: Naming::Incidental, ..Self::new(name) }
+    }
+
+    /// A record of this kind. Everything that is not an operation belongs to a surface, which looks after it.
+    #[must_use]
+    pub fn of_kind(kind: Kind, name: impl Into<String>) -> Self {
+        Self { kind, ..Self::new(name) }
     }
 
     /// Its name.
@@ -300,9 +310,8 @@ impl Operation {
         }
     }
 
-    /// The same as a ledger with this secret stores it: see [`Intent::keyed_with`].
-    pub(crate) fn intent_for(mut self, secret: Option<&Secret>) -> Result<Intent, Error> {
-        self.complete_terms();
+    /// What is not as it must be: everything at once.
+    fn checked(&self) -> Result<Checked, InvalidInput> {
         let mut problems = Vec::new();
         let mut note = |result: Result<(), InvalidInput>| {
             if let Err(invalid) = result {
@@ -322,11 +331,22 @@ impl Operation {
         note(occurrence.as_ref().map(|_| ()).map_err(Clone::clone));
         let given = self.key.as_deref().map(Key::given).transpose();
         note(given.as_ref().map(|_| ()).map_err(Clone::clone));
-        if let Some(invalid) = InvalidInput::all(problems) {
-            return Err(invalid.into());
+        match InvalidInput::all(problems) {
+            Some(invalid) => Err(invalid),
+            None => Ok(Checked {
+                key_fields: key_fields?,
+                volatile: volatile?,
+                occurrence: occurrence?.unwrap_or_default(),
+                given: given?,
+            }),
         }
-        let (input, key_fields, volatile, occurrence, given) =
-            (self.input?, key_fields?, volatile?, occurrence?, given?);
+    }
+
+    /// The same as a ledger with this secret stores it: see [`Intent::keyed_with`].
+    pub(crate) fn intent_for(mut self, secret: Option<&Secret>) -> Result<Intent, Error> {
+        self.complete_terms();
+        let Checked { key_fields, volatile, occurrence, given } = self.checked()?;
+        let input = self.input?;
         if given.is_none() && self.terms.keys == KeyPolicy::Keyed {
             return Err(Error::KeyMissing { name: self.name });
         }
@@ -345,13 +365,24 @@ impl Operation {
                     .map_or_else(|| canonical.as_str().into(), |chosen| chosen.canonical().into()),
             ),
         };
-        let mut key = basis.key(&self.name, &occurrence.unwrap_or_default())?;
+        let mut key = basis.key(&self.name, &occurrence)?;
         let mut fingerprint = Fingerprint::of(&canonical);
+        let first = basis.first(&self.name, selected.as_ref(), &canonical);
+        let mut first = first.filter(|_| self.kind.is_operation() || key.origin == KeyOrigin::Derived);
         if let Some(secret) = secret {
             (key, fingerprint) = (key.keyed(secret), fingerprint.keyed(secret));
+            first = first.map(|first| first.keyed(secret));
         }
+        let id = id_of(self.kind, self.naming, &self.scope, &self.name, &key);
+        let number = match (key.origin, occurrence) {
+            (KeyOrigin::Derived, Occurrence::Number(number)) => Some(number),
+            (KeyOrigin::Derived, Occurrence::Label(_)) | (KeyOrigin::Given, _) => None,
+        };
         Ok(Intent {
-            id: id_of(self.naming, &self.scope, &self.name, &key),
+            action: first,
+            number,
+            id,
+            kind: self.kind,
             basis,
             naming: self.naming,
             scope_origin: self.scope_origin,
@@ -376,199 +407,12 @@ impl Operation {
     }
 }
 
-/// An operation with its identity computed: the input of [`crate::decide`].
-///
-/// ```
-/// use onceward::Operation;
-///
-/// let ship = || Operation::new("ship").scope("tenant-1").input(serde_json::json!({"order": 7}));
-/// let (first, again) = (ship().intent()?, ship().occurrence("2").intent()?);
-/// assert_eq!(first.id, ship().intent()?.id, "a retry is the same operation");
-/// assert_ne!(first.id, again.id, "another occurrence is another operation");
-/// # Ok::<(), onceward::Error>(())
-/// ```
-#[derive(Debug, Clone)]
-pub struct Intent {
-    /// Derived from scope, name and key.
-    pub id: OperationId,
-    /// The namespace of the key: calls in the same scope share keys.
-    pub scope: String,
-    /// Who chose the scope.
-    pub scope_origin: ScopeOrigin,
-    /// The operation's name.
-    pub name: String,
-    /// The key that identifies this operation among those with the same scope and name.
-    pub key: Key,
-    /// The hash of all inputs that are not volatile.
-    pub fingerprint: Fingerprint,
-    /// Its times, limits and rules.
-    pub terms: Terms,
-    pub(crate) probe: Option<String>,
-    pub(crate) probe_no: Vec<i32>,
-    pub(crate) verify: Option<String>,
-    pub(crate) undo: Option<Compensation>,
-    pub(crate) undoes: Option<OperationId>,
-    pub(crate) folder: Option<String>,
-    pub(crate) command: Option<String>,
-    downstream_key: Option<String>,
-    pub(crate) trace_parent: Option<String>,
-    held: Held,
-    /// Shared by all copies.
-    input: Arc<Json>,
-    basis: KeyBasis,
-    naming: Naming,
-    secret: Option<Secret>,
-}
-
-/// What the keys of all occurrences of an action are computed from.
-#[derive(Debug, Clone)]
-enum KeyBasis {
-    /// The key that the caller gave.
-    Given(Arc<str>),
-    /// The canonical text of the inputs that identify the action.
-    Inputs(Arc<str>),
-}
-
-impl KeyBasis {
-    fn key(&self, name: &str, occurrence: &Occurrence) -> Result<Key, InvalidInput> {
-        match self {
-            Self::Inputs(selected) => Ok(Key::derived(name, selected, occurrence)),
-            Self::Given(key) if *occurrence == Occurrence::default() => Key::given(key),
-            // A repeat under a given key gets a key that shows which key it comes from.
-            Self::Given(key) => Key::given(&format!("{key}#{occurrence}")),
-        }
-    }
-}
-
-fn id_of(naming: Naming, scope: &str, name: &str, key: &Key) -> OperationId {
-    match (naming, key.origin) {
-        (Naming::Incidental, KeyOrigin::Given) => OperationId::unnamed(scope, &key.text),
-        (Naming::Chosen | Naming::Incidental, _) => OperationId::of(scope, name, &key.text),
-    }
-}
-
-impl Intent {
-    /// The intent as a ledger with this secret stores it: derived key, fingerprint and field digests are keyed
-    /// hashes, so that no input can be guessed from them. Does nothing if the intent is already keyed.
-    #[must_use]
-    pub fn keyed_with(mut self, secret: Option<&Secret>) -> Self {
-        let (None, Some(secret)) = (&self.secret, secret) else { return self };
-        self.fingerprint = self.fingerprint.keyed(secret);
-        self.key = self.key.keyed(secret);
-        self.id = id_of(self.naming, &self.scope, &self.name, &self.key);
-        self.secret = Some(secret.clone());
-        self
-    }
-
-    /// The same without a copy, if there is nothing to do.
-    pub(crate) fn keyed_form(&self, secret: Option<&Secret>) -> Cow<'_, Self> {
-        match (&self.secret, secret) {
-            (None, Some(_)) => Cow::Owned(self.clone().keyed_with(secret)),
-            (_, None) | (Some(_), Some(_)) => Cow::Borrowed(self),
-        }
-    }
-
-    /// Another occurrence of the same action. The inputs are not parsed again.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] if a given key becomes too long.
-    pub fn at_occurrence(mut self, number: u64) -> Result<Self, Error> {
-        (self.id, self.key) = self.id_and_key_at(number)?;
-        Ok(self)
-    }
-
-    /// The same action in another scope.
-    pub(crate) fn in_scope(mut self, scope: &str) -> Self {
-        scope.clone_into(&mut self.scope);
-        self.id = id_of(self.naming, &self.scope, &self.name, &self.key);
-        self
-    }
-
-    /// The id that includes the name, if the current id does not.
-    pub(crate) fn legacy_id(&self) -> Option<OperationId> {
-        let named = OperationId::of(&self.scope, &self.name, &self.key.text);
-        (self.id != named).then_some(named)
-    }
-
-    pub(crate) fn id_and_key_at(&self, number: u64) -> Result<(OperationId, Key), Error> {
-        let key = self.basis.key(&self.name, &Occurrence::parse(&number.to_string())?)?;
-        let key = self.secret.as_ref().map_or(key.clone(), |secret| key.keyed(secret));
-        Ok((id_of(self.naming, &self.scope, &self.name, &key), key))
-    }
-
-    /// The intent of a held operation, taken from its record: for a process that executes it from its stored request.
-    /// Identity, class, budget, probe and check are the record's own; the other terms are the given ones.
-    #[must_use]
-    pub fn of_held(record: &Record, terms: Terms, secret: Option<&Secret>) -> Self {
-        let detail = &record.detail;
-        let terms = Terms {
-            hold: Hold::No,
-            class: detail.class,
-            max_attempts: detail.max_attempts,
-            retention_ms: detail.retention_ms,
-            tombstone_ms: detail.tombstone_ms,
-            quarantine_ms: detail.quarantine_ms,
-            ..terms
-        };
-        Self {
-            id: record.id.clone(),
-            scope: record.scope.clone(),
-            scope_origin: ScopeOrigin::Explicit,
-            name: record.name.clone(),
-            key: record.key.clone(),
-            fingerprint: detail.fingerprint.clone(),
-            terms,
-            probe: detail.probe.clone(),
-            probe_no: detail.probe_no.clone(),
-            verify: detail.verify.clone(),
-            folder: detail.folder.clone(),
-            command: detail.command.clone(),
-            undo: detail.undo.clone(),
-            undoes: detail.undoes.clone(),
-            downstream_key: None,
-            trace_parent: detail.trace_parent.clone(),
-            held: Held::by_policy(),
-            input: Arc::new(Json::empty()),
-            basis: KeyBasis::Given(record.key.text.as_str().into()),
-            naming: Naming::Chosen,
-            // The record's hashes are keyed already.
-            secret: secret.cloned(),
-        }
-    }
-
-    /// How the operation is held, except for the time.
-    pub(crate) fn held(&self) -> Held {
-        self.held.clone()
-    }
-
-    /// A digest of each input field. With a secret, the names are digests too.
-    #[must_use]
-    pub fn fields(&self) -> BTreeMap<String, String> {
-        key::field_digests(&self.id, &self.input, self.secret.as_ref())
-    }
-
-    /// The fields in which this call differs from one with these digests.
-    #[must_use]
-    pub fn fields_that_differ(&self, stored: &BTreeMap<String, String>) -> Vec<String> {
-        let names = key::field_names(&self.id, &self.input, self.secret.as_ref());
-        let differing = key::fields_that_differ(stored, &self.fields());
-        let known = |field: String| match (names.get(&field), &self.secret) {
-            (Some(name), _) => name.clone(),
-            (None, None) => field,
-            (None, Some(_)) => "a field that this call does not have".to_owned(),
-        };
-        let mut fields: Vec<String> = differing.into_iter().map(known).collect();
-        fields.sort();
-        fields.dedup();
-        fields
-    }
-
-    /// The key for a downstream that deduplicates: derived from the operation's own key unless the caller set one, and
-    /// the same for every attempt.
-    #[must_use]
-    pub fn downstream_key(&self) -> String {
-        self.downstream_key.clone().unwrap_or_else(|| self.id.as_str().to_owned())
-    }
+/// The parts of an operation that are read from texts.
+struct Checked {
+    key_fields: Vec<Pointer>,
+    volatile: Vec<Pointer>,
+    occurrence: Occurrence,
+    given: Option<Key>,
 }
 
 /// Whether a text is a `traceparent` of version 00 of W3C Trace Context: version, trace, span and flags in hex.

@@ -1,6 +1,7 @@
 //! The stored form of an operation.
 
 mod check;
+mod delivery;
 mod held;
 mod undo;
 mod whole;
@@ -16,18 +17,13 @@ pub(crate) use self::undo::evidence_in_words;
 pub use self::undo::{Compensation, CompensationKind, ProgramUndo, UndoEvidence, Undone, check_compensation};
 use crate::invalid::InvalidInput;
 use crate::key::{Fingerprint, Key, OperationId};
+use crate::kind::Kind;
 
+pub use delivery::Delivered;
 pub use held::{Held, HeldBy, MAX_REQUEST};
 
 /// The largest result that is stored, in bytes.
 pub const MAX_RESULT: usize = 16 * 1024 * 1024;
-
-/// The name of records that are not operations, but further keys of one. Lookups resolve them to their operation, and
-/// listings and counts leave them out.
-pub const ALIAS_NAME: &str = "another key of an operation";
-
-/// What the scopes of webhook inboxes begin with; the name of the source follows.
-pub const INBOX_SCOPE: &str = "hooks~";
 
 /// How many finished attempts a record keeps.
 pub const MAX_HISTORY: usize = 16;
@@ -253,6 +249,15 @@ impl_words!(State from Self::ALL, Class from Self::ALL, Effect from Self::REAL,
 pub struct Record {
     /// Derived from scope, name and key.
     pub id: OperationId,
+    /// The action that this is an occurrence of, unless its id is the same: see [`Record::action`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub action: Option<OperationId>,
+    /// The number of the occurrence, if the ledger counts them: not with a given key or a label.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub number: Option<u64>,
+    /// What the record is.
+    #[serde(default, skip_serializing_if = "Kind::is_operation")]
+    pub kind: Kind,
     /// The namespace of the key: calls in the same scope share keys.
     pub scope: String,
     /// The operation's name.
@@ -360,10 +365,9 @@ pub struct Detail {
     /// The alarm: set when more than one attempt had, or may have had, an effect.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub double_effect: Option<DoubleEffect>,
-    /// When the answer counts as delivered, if a surface tracks delivery. A time in the future means that the
-    /// caller may have given up before the answer was ready.
+    /// What is known about the delivery of the answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub delivered_ms: Option<i64>,
+    pub delivered: Option<Delivered>,
     /// How it is or was held back before its first attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held: Option<Box<Held>>,
@@ -388,27 +392,17 @@ pub struct Owner {
 }
 
 impl Record {
-    /// Whether this is not an operation, but one more key of one.
-    #[must_use]
-    pub fn is_alias(&self) -> bool {
-        self.name == ALIAS_NAME
-    }
-
-    /// Whether this is not an operation, but an event of a webhook inbox: it is named like its source. Its deliveries
-    /// are the operations, and a stop does not cancel it.
-    #[must_use]
-    pub fn is_event(&self) -> bool {
-        self.detail.held.is_none() && self.scope.strip_prefix(INBOX_SCOPE) == Some(self.name.as_str())
-    }
-
-    /// The operation that this record is another key of.
+    /// The operation or event that this record is another key of.
     #[must_use]
     pub fn alias_of(&self) -> Option<OperationId> {
         #[derive(Deserialize)]
         struct Alias {
             alias_of: OperationId,
         }
-        let data = self.outcome.as_ref().filter(|_| self.is_alias())?.data.as_ref()?;
+        let data = match self.kind {
+            Kind::Alias | Kind::Guard | Kind::Marker => self.outcome.as_ref()?.data.as_ref()?,
+            Kind::Operation | Kind::Event => return None,
+        };
         serde_json::from_str::<Alias>(data.get()).ok().map(|alias| alias.alias_of)
     }
 }

@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use crate::barrier::Barrier;
 use crate::branch::Branch;
+use crate::kind::Kind;
 use crate::record::{DoubleEffect, Effect, Record, State, Usage, Verification};
 use crate::time::rfc3339;
 
@@ -304,7 +305,7 @@ impl Settlement {
     /// Adds an operation in its effective state. A compensation is no intent of its own: it shows in the fate of the
     /// operation that it takes back. Nor is an event: its deliveries are.
     pub fn add(&mut self, record: &Record, state: State) {
-        if record.is_event() {
+        if record.kind == Kind::Event {
             self.events_waiting += u64::from(state == State::Staged);
             return;
         }

@@ -10,6 +10,7 @@ use crate::barrier::Barrier;
 use crate::facts::Liveness;
 use crate::identity::Identity;
 use crate::key::{Fingerprint, OperationId};
+use crate::kind::Kind;
 use crate::record::{Owner, Record, State};
 use crate::text::masked_in;
 
@@ -222,6 +223,8 @@ pub struct Filter {
     pub since_ms: Option<i64>,
     /// Only records created before this time.
     pub until_ms: Option<i64>,
+    /// Only records of one of these kinds; empty for all.
+    pub kinds: Vec<Kind>,
     /// Only records with one of these stored states; empty for all.
     pub states: Vec<State>,
     /// Only records created before this cursor. A listing returns one with each record.
@@ -242,6 +245,7 @@ impl Filter {
             && self.id_prefix.as_ref().is_none_or(|prefix| record.id.as_str().starts_with(prefix))
             && self.since_ms.is_none_or(|since| record.created_ms >= since)
             && self.until_ms.is_none_or(|until| record.created_ms < until)
+            && (self.kinds.is_empty() || self.kinds.contains(&record.kind))
             && (self.states.is_empty() || self.states.contains(&record.state))
     }
 }
@@ -260,6 +264,25 @@ pub fn after_prefix(prefix: &str) -> Option<String> {
     }
     None
 }
+
+/// Of some occurrences of one action, each of them once: those that are open after this time, and the newest. For
+/// stores whose indexes find more.
+#[must_use]
+pub fn open_or_newest(mut found: Vec<Record>, now_ms: i64) -> Vec<Record> {
+    found.sort_by(|one, other| (one.number, &one.id).cmp(&(other.number, &other.id)));
+    found.dedup_by(|one, other| one.id == other.id);
+    let newest = found.iter().filter_map(|record| record.number).max();
+    let mut open = 0;
+    found.retain(|record| {
+        let is_open = record.open_until_ms().is_some_and(|until_ms| until_ms > now_ms);
+        open += usize::from(is_open);
+        (is_open && open <= MOST_OPEN) || (record.number.is_some() && record.number == newest)
+    });
+    found
+}
+
+/// The most open occurrences of one action that a store returns. Only parallel calls leave more than one open.
+pub const MOST_OPEN: usize = 64;
 
 /// A position in a listing, opaque to callers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -357,6 +380,11 @@ pub trait Store: Send + Sync {
         }
         Ok(applied)
     }
+
+    /// The occurrences of an action that an equal call may refer to, in any order and without the bodies of their
+    /// results: those that are open after `now_ms` ([`Record::open_until_ms`]), up to [`MOST_OPEN`] of them, and the
+    /// one with the highest number. The cost must not depend on the number of records, or of occurrences that are over.
+    async fn occurrences(&self, action: &OperationId, now_ms: i64) -> Result<Vec<Record>, StoreError>;
 
     /// The records that match the filter, newest first.
     async fn list(&self, filter: &Filter) -> Result<Vec<Listed>, StoreError>;

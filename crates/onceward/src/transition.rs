@@ -12,10 +12,12 @@ use self::ending::end;
 use crate::decide::effective_state;
 use crate::facts::{Ending, Liveness, Verdict};
 use crate::identity::Fence;
+use crate::kind::Kind;
 use crate::operation::Intent;
 use crate::policy::Hold;
 use crate::record::{
-    Detail, Downstream, Held, MAX_HISTORY, MAX_RESULT, Outcome, Owner, Past, Record, State, Verification,
+    Delivered, Detail, Downstream, Held, MAX_HISTORY, MAX_RESULT, Outcome, Owner, Past, Record, State,
+    Verification,
 };
 
 /// The result of cancelling an operation.
@@ -79,7 +81,7 @@ impl Detail {
             ended: Some(ended),
             late: None,
             double_effect: self.double_effect,
-            delivered_ms: None,
+            delivered: None,
             held: None,
         }
     }
@@ -140,7 +142,10 @@ impl Record {
 #[must_use]
 pub fn stage(intent: &Intent, now_ms: i64) -> Record {
     Record {
+        action: Some(intent.action()).filter(|action| *action != intent.id),
         id: intent.id.clone(),
+        number: intent.number,
+        kind: intent.kind,
         scope: intent.scope.clone(),
         name: intent.name.clone(),
         key: intent.key.clone(),
@@ -177,7 +182,7 @@ pub fn stage(intent: &Intent, now_ms: i64) -> Record {
             ended: None,
             late: None,
             double_effect: None,
-            delivered_ms: None,
+            delivered: None,
             held: None,
         },
         outcome: None,
@@ -245,7 +250,7 @@ pub fn start(found: Option<&Record>, intent: &Intent, owner: Owner, now_ms: i64)
     detail.quarantine_until_ms = None;
     detail.silent = false;
     detail.ended = None;
-    detail.delivered_ms = None;
+    detail.delivered = None;
     // The downstream counts its window from the first time it sees the key, so a retry does not extend it.
     if intent.terms.class == crate::Class::Keyed && detail.downstream.is_none() {
         detail.downstream = Some(Downstream {
@@ -413,7 +418,7 @@ pub(crate) fn cancelled(record: &Record, outcome: Outcome, now_ms: i64) -> Recor
 pub fn cancel(record: &Record, liveness: Liveness, now_ms: i64) -> Cancelling {
     match effective_state(record, liveness, now_ms) {
         // An event that was acknowledged has happened; only its deliveries can be cancelled.
-        State::Staged if record.is_event() => Cancelling::TooLate,
+        State::Staged if record.kind == Kind::Event => Cancelling::TooLate,
         State::Staged | State::Failed => {
             let outcome = record.outcome.clone().unwrap_or_else(|| Outcome::because(None));
             Cancelling::Cancelled(record.settle_as(State::Cancelled, outcome, now_ms))
@@ -454,21 +459,20 @@ pub fn verified(
     Some(Record { due_ms, outcome: Some(outcome), ..record.next(state, now_ms) })
 }
 
-/// The record with the delivery of its answer: the time from which it counts as delivered, or `None` if the answer
-/// was not received after all. Returns `None` if there is no answer to deliver.
+/// The record with the delivery of its answer, or without one if the answer was not received after all. Returns `None`
+/// if there is no answer to deliver.
 #[must_use]
-pub fn delivered(record: &Record, delivered_ms: Option<i64>) -> Option<Record> {
+pub fn delivered(record: &Record, delivered: Option<Delivered>) -> Option<Record> {
     if !matches!(record.state, State::Done | State::Failed) {
         return None;
     }
-    // If several callers waited, the first one that certainly received the answer decides.
-    let known = record.detail.delivered_ms;
-    let delivered_ms = delivered_ms.map(|at| known.map_or(at, |known| known.min(at)));
-    if known == delivered_ms {
+    let known = record.detail.delivered;
+    let delivered = delivered.map(|now| known.map_or(now, |known| known.surer(now)));
+    if known == delivered {
         return Some(record.clone());
     }
     let mut next = Record { due_ms: record.due_ms, ..record.next(record.state, record.updated_ms) };
-    next.detail.delivered_ms = delivered_ms;
+    next.detail.delivered = delivered;
     Some(next)
 }
 

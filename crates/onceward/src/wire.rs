@@ -33,7 +33,7 @@ use crate::store::{
 use crate::text;
 
 /// The version of this protocol. Both sides send it in [`VERSION_HEADER`], and refuse every other one.
-pub const VERSION: &str = "1";
+pub const VERSION: &str = "2";
 /// The path under which the messages are served.
 pub const ROOT: &str = "/v1/store/";
 /// The header with the version of the protocol. A reply without it does not come from a ledger's server.
@@ -71,9 +71,11 @@ pub const BARRIERS: &str = "barriers";
 pub const DELETE: &str = "delete";
 /// [`ApplyRequest`], answered by [`ApplyReply`].
 pub const APPLY: &str = "apply";
+/// [`OccurrencesRequest`], answered by [`RecordsReply`].
+pub const OCCURRENCES: &str = "occurrences";
 /// [`Filter`], answered by [`ListReply`].
 pub const LIST: &str = "list";
-/// [`DueRequest`], answered by [`DueReply`].
+/// [`DueRequest`], answered by [`RecordsReply`].
 pub const DUE: &str = "due";
 /// [`Filter`], answered by [`Counts`].
 pub const COUNTS: &str = "counts";
@@ -247,10 +249,19 @@ pub struct DueRequest {
     pub limit: usize,
 }
 
-/// What is due.
+/// Asks for the occurrences of an action.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OccurrencesRequest {
+    /// The action.
+    pub action: OperationId,
+    /// The ledger's time.
+    pub now_ms: i64,
+}
+
+/// Some records: what is due, most overdue first, or the occurrences of an action.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct DueReply {
-    /// The records, most overdue first, without bodies.
+pub struct RecordsReply {
+    /// The records, without bodies.
     pub records: Vec<Record>,
 }
 
@@ -365,6 +376,7 @@ impl_without_records!(
     ApplyReply,
     Filter,
     DueRequest,
+    OccurrencesRequest,
     Counts,
     ChangedRequest,
     Owner,
@@ -402,7 +414,7 @@ impl_with_records! {
     ApplyRequest: self => self.changes.iter().filter_map(record_of), self.changes.iter_mut().filter_map(record_mut);
     ListReply: self =>
         self.listed.iter().map(|listed| &listed.record), self.listed.iter_mut().map(|listed| &mut listed.record);
-    DueReply: self => self.records.iter(), self.records.iter_mut();
+    RecordsReply: self => self.records.iter(), self.records.iter_mut();
 }
 
 impl SwapReply {

@@ -33,6 +33,7 @@ use files::{Entry, Folder};
 use onceward::{
     Barrier, Begin, Clock, Counts, Cursor, Filter, Identity, Inherit, Listed, Liveness, LivenessSource,
     OperationId, Owner, OwnerLock, RANDOM_BYTES, Record, Store, StoreError, Swap, Watchers, WriteMode,
+    open_or_newest,
 };
 
 /// How long a waiting caller sleeps before it reads the record again: changes by other processes wake no one.
@@ -199,6 +200,12 @@ impl Store for FolderStore {
         }
         self.watchers.notify(id);
         Ok(true)
+    }
+
+    async fn occurrences(&self, action: &OperationId, now_ms: i64) -> Result<Vec<Record>, StoreError> {
+        let of_action = |entry: &Entry| entry.record.action() == action;
+        let all = self.entries()?.into_iter().filter(of_action).map(Entry::without_body);
+        Ok(open_or_newest(all.collect(), now_ms))
     }
 
     async fn list(&self, filter: &Filter) -> Result<Vec<Listed>, StoreError> {

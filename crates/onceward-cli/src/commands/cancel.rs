@@ -17,7 +17,7 @@ pub(super) fn run(context: &Context, args: &ChangeArgs) -> Ended {
     let id = context.operation(&ledger, &args.operation)?;
     let (record, state) = ledger.find(&id)?;
     let (would, text) = match state {
-        State::Staged if record.is_event() => {
+        State::Staged if record.kind == onceward::Kind::Event => {
             return Err(Error::WrongState { action: "cancelling", record }.into());
         }
         State::Staged | State::Failed => ("would_update", "would cancel it; it has had no effect"),

@@ -127,7 +127,9 @@ fn count(ledger: &Blocking, mut filter: Filter, scope: &str, limit: usize) -> Re
         filter.before = page.last().map(|(listed, _)| listed.cursor);
         for (listed, state) in page {
             // The settlement says how many events wait.
-            if !onceward::is_in_scope(&listed.record.scope, scope) || listed.record.is_event() {
+            if !onceward::is_in_scope(&listed.record.scope, scope)
+                || listed.record.kind == onceward::Kind::Event
+            {
                 continue;
             }
             *tally.totals.entry(state).or_default() += 1;

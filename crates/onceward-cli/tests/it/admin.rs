@@ -7,6 +7,7 @@ mod dry_runs;
 mod fleet;
 mod help;
 mod hostile;
+mod kinds;
 mod show;
 mod stop;
 mod export;

@@ -18,9 +18,9 @@ use axum::response::Response;
 use axum::routing::post;
 use futures_util::future::join_all;
 use onceward::wire::{
-    self, ApplyReply, ApplyRequest, Barriers, ChangedRequest, DeleteRequest, Deleted, DueReply, DueRequest,
-    Empty, Hello, ListReply, LivenessReply, Load, Loaded, Problem, ResumeRequest, SwapReply, SwapRequest,
-    Swapped, SwapsReply, SwapsRequest, Tallies,
+    self, ApplyReply, ApplyRequest, Barriers, ChangedRequest, DeleteRequest, Deleted, DueRequest, Empty,
+    Hello, ListReply, LivenessReply, Load, Loaded, OccurrencesRequest, Problem, RecordsReply, ResumeRequest,
+    SwapReply, SwapRequest, Swapped, SwapsReply, SwapsRequest, Tallies,
 };
 use onceward::{Barrier, Filter, Identity, Owner, Store, StoreError, WriteMode, Writing};
 
@@ -49,6 +49,7 @@ pub(super) fn router() -> Router<Arc<App>> {
         .route(&path(wire::BARRIERS), post(barriers))
         .route(&path(wire::DELETE), post(delete))
         .route(&path(wire::APPLY), post(apply))
+        .route(&path(wire::OCCURRENCES), post(occurrences))
         .route(&path(wire::LIST), post(list))
         .route(&path(wire::DUE), post(due))
         .route(&path(wire::COUNTS), post(counts))
@@ -128,6 +129,11 @@ async fn apply(Asked { store, message }: Asked<ApplyRequest>) -> Response {
     reply(&*store, applied.map(|applied| ApplyReply { applied }))
 }
 
+async fn occurrences(Asked { store, message }: Asked<OccurrencesRequest>) -> Response {
+    let found = store.occurrences(&message.action, message.now_ms).await;
+    reply(&*store, found.map(|records| RecordsReply { records }))
+}
+
 async fn list(Asked { store, message }: Asked<Filter>) -> Response {
     let wanted = message.limit;
     let filter = Filter { limit: wanted.min(MAX_PAGE), ..message };
@@ -151,7 +157,7 @@ async fn list(Asked { store, message }: Asked<Filter>) -> Response {
 
 async fn due(Asked { store, message }: Asked<DueRequest>) -> Response {
     let due = store.due(message.now_ms, message.limit.min(MAX_DUE)).await;
-    reply(&*store, due.map(|records| DueReply { records }))
+    reply(&*store, due.map(|records| RecordsReply { records }))
 }
 
 async fn counts(Asked { store, message }: Asked<Filter>) -> Response {

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use data_encoding::HEXLOWER;
 use onceward::transition::{finish, later, start};
 use onceward::{
-    ALIAS_NAME, Class, Effect, Ending, Error, Fingerprint, Intent, KeyPolicy, MAX_NAME, OnExpired, Operation,
+    Class, Effect, Ending, Error, Fingerprint, Intent, KeyPolicy, MAX_NAME, OnExpired, Operation,
     OperationId, Outcome, Owner, Ran, Record, RepeatRule, State, Swap, WriteMode,
 };
 use serde_json::value::RawValue;
@@ -21,6 +21,9 @@ use super::readers::{Place, Reader};
 use super::turns::Turn;
 use super::{Gateway, lock};
 use crate::tenants::Tenant;
+
+/// The name of the records of callers' keys.
+const KEY_NAME: &str = "key";
 
 /// A request, its tenant, and what this process knows.
 pub(crate) struct Asker<'a> {
@@ -103,14 +106,13 @@ pub(crate) async fn resolve(
         true => Named::Exact(ledger.intent(operation.key(&key))?),
         false => Named::Action(ledger.intent(operation)?),
     };
-    let mut given = match &named {
+    let given = match &named {
         Named::Exact(intent) => intent.clone(),
         Named::Action(action) => action.clone().under_key(&key)?,
     };
     // A key belongs to one request of its upstream, whatever its method and path are.
-    given.scope = key_scope(asker.upstream, &given.scope);
-    ALIAS_NAME.clone_into(&mut given.name);
-    given.id = OperationId::of(&given.scope, &given.name, &given.key.text);
+    let keys = key_scope(asker.upstream, &given.scope);
+    let given = given.as_alias(&keys, KEY_NAME);
     let used = KeyInUse::enter(&asker.gateway.keys_in_use, asker.place(&given.id), &given.fingerprint);
     if let Some(known) = by_key(asker, &given, &named).await? {
         return Ok(known);

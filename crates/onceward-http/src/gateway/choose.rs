@@ -21,8 +21,6 @@ use super::readers::Seen;
 use super::turns::Turn;
 use crate::time;
 
-/// How many occurrences before the newest may be open. Only parallel requests leave more than one open.
-const MOST_OPEN: u64 = 32;
 /// How long a gateway may take to record that an answer was delivered.
 const NOTE_MS: i64 = 2_000;
 /// How long it may take to notice that a client closed its connection.
@@ -72,7 +70,6 @@ enum Choice {
 
 /// An occurrence of the action.
 struct Occurrence {
-    number: u64,
     record: Arc<Record>,
     state: State,
     status: Status,
@@ -93,11 +90,10 @@ enum Status {
     Unknown,
 }
 
-/// All occurrences that are not over, oldest first, and the newest.
+/// All occurrences that are not over, oldest first.
 struct Occurrences {
-    /// The number of the newest occurrence, or of the first if there is none.
-    newest: u64,
-    is_known: bool,
+    /// The number of the next one.
+    next: u64,
     open: Vec<Occurrence>,
     /// Whether an answer was written a moment ago, and its client may just be leaving without it.
     is_unconfirmed: bool,
@@ -106,61 +102,27 @@ struct Occurrences {
 impl Occurrences {
     async fn read(asker: &Asker<'_>, action: &Intent) -> Result<Self, Error> {
         let ledger = &asker.tenant.ledger;
-        let (newest, found) = ledger.newest_of(action, None).await?;
-        let Some((record, state)) = found else {
-            let open = Self::across_a_gap(asker, action, &[]).await?;
-            return Ok(Self { newest, is_known: false, open, is_unconfirmed: false });
+        let found = ledger.occurrences(action).await?;
+        let one = |(_, (record, state)): (u64, &(Arc<Record>, State))| {
+            Occurrence::new(asker, Arc::clone(record), *state)
         };
-        let place = asker.place(&action.id);
-        let over_before = &asker.gateway.over_before;
-        let first = over_before.get(&place).unwrap_or(1).max(newest.saturating_sub(MOST_OPEN)).min(newest);
-        let mut open = Vec::new();
-        for number in first..newest {
-            match ledger.find(&action.clone().at_occurrence(number)?.id).await {
-                Ok((record, state)) => open.push(Occurrence::new(asker, number, record, state)),
-                Err(Error::NotFound { .. }) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        open.push(Occurrence::new(asker, newest, record, state));
+        let mut open: Vec<Occurrence> = found.numbered().map(one).collect();
         for one in &mut open {
             one.look_behind_the_name(asker).await?;
         }
         let readers = &asker.gateway.readers;
-        let is_unconfirmed =
-            |one: &Occurrence| readers.is_unconfirmed(&asker.place(&one.record.id), ledger.clock());
-        let undecided = open.iter().find(|one| one.status != Status::Over || is_unconfirmed(one));
-        over_before.insert(place, undecided.map_or(newest + 1, |oldest| oldest.number));
-        let is_unconfirmed = open.iter().any(|one| one.status == Status::Over && is_unconfirmed(one));
+        let is_unconfirmed = open.iter().any(|one| {
+            let place = asker.place(&one.record.id);
+            one.status == Status::Over && readers.is_unconfirmed(&place, ledger.clock())
+        });
         open.retain(|one| one.status != Status::Over);
-        if open.iter().all(|one| one.status == Status::ToldFailure) {
-            open.extend(Self::across_a_gap(asker, action, &open).await?);
-        }
-        Ok(Self { newest, is_known: true, open, is_unconfirmed })
+        Ok(Self { next: found.next_number(), open, is_unconfirmed })
     }
 
-    /// Occurrences that are running or in doubt, although earlier ones were forgotten or have expired.
-    async fn across_a_gap(
-        asker: &Asker<'_>,
-        action: &Intent,
-        known: &[Occurrence],
-    ) -> Result<Vec<Occurrence>, Error> {
-        let found = asker.tenant.ledger.open_occurrences(action).await?;
-        let is_new = |number: u64| known.iter().all(|one| one.number != number);
-        let found = found.into_iter().filter(|(number, ..)| is_new(*number));
-        Ok(found
-            .map(|(number, record, state)| Occurrence::new(asker, number, record.into(), state))
-            .collect())
-    }
-
-    /// The number of the next occurrence, and why it is one.
-    fn next(&self) -> (u64, RepeatRule) {
-        // Occurrences are numbered without gaps, so that the newest is found.
-        match (self.is_known, self.open.is_empty()) {
-            (true, _) => (self.newest + 1, RepeatRule::Repeat),
-            (false, false) => (self.newest, RepeatRule::Repeat),
-            (false, true) => (self.newest, RepeatRule::First),
-        }
+    /// The next occurrence, and why it is one.
+    fn next(&self, action: &Intent) -> Result<(Intent, RepeatRule), Error> {
+        let rule = if self.next == 1 { RepeatRule::First } else { RepeatRule::Repeat };
+        Ok((action.clone().at_occurrence(self.next)?, rule))
     }
 
     /// The occurrence that the request retries: one in doubt, then the oldest.
@@ -170,7 +132,7 @@ impl Occurrences {
     }
 
     fn newest(&self, can_be: impl Fn(&Occurrence) -> bool) -> Option<&Occurrence> {
-        self.open.iter().filter(|one| can_be(one)).max_by_key(|one| one.number)
+        self.open.iter().filter(|one| can_be(one)).max_by_key(|one| one.record.number)
     }
 
     /// The occurrence that a request with a new key retries. An answer that was delivered, or that a client here waits
@@ -198,14 +160,14 @@ impl Occurrences {
 }
 
 impl Occurrence {
-    fn new(asker: &Asker<'_>, number: u64, record: Arc<Record>, state: State) -> Self {
+    fn new(asker: &Asker<'_>, record: Arc<Record>, state: State) -> Self {
         let place = asker.place(&record.id);
         let readers = &asker.gateway.readers;
         let delivered = readers.delivered_ms(&place, &record);
         let now_ms = asker.tenant.ledger.clock_ms();
         let seen = readers.of(&place);
         let status = status(&record, state, delivered, seen, now_ms);
-        Self { number, record, state, status }
+        Self { record, state, status }
     }
 
     /// If the record is another name of an operation that another gateway executes, its client may be there. The same
@@ -218,9 +180,9 @@ impl Occurrence {
         let Some(of) = self.record.alias_of() else { return Ok(()) };
         match asker.tenant.ledger.find(&of).await {
             Ok((record, state)) => {
-                let of = Self::new(asker, self.number, record, state);
+                let of = Self::new(asker, record, state);
                 let now_ms = asker.tenant.ledger.clock_ms();
-                let is_noted = of.record.detail.delivered_ms.is_some_and(|at_ms| now_ms - at_ms < NOTE_MS);
+                let is_noted = of.record.delivered_ms().is_some_and(|at_ms| now_ms - at_ms < NOTE_MS);
                 if of.status == Status::Unknown || is_noted {
                     self.status = Status::Unknown;
                 }
@@ -263,11 +225,8 @@ pub(crate) async fn without_key(asker: &Asker<'_>, action: Intent) -> Result<(In
     let all = Occurrences::read(asker, &action).await?;
     let retried = all.retried(|one| matches!(one.status, Status::Unanswered | Status::ToldFailure));
     Ok(match retried.or_else(|| all.open.last()) {
-        Some(one) => (action.at_occurrence(one.number)?, RepeatRule::Retry(one.state)),
-        None => {
-            let (number, rule) = all.next();
-            (action.at_occurrence(number)?, rule)
-        }
+        Some(one) => (action.at_record(&one.record), RepeatRule::Retry(one.state)),
+        None => all.next(&action)?,
     })
 }
 
@@ -321,7 +280,7 @@ pub(crate) async fn decide<K, F: Future<Output = Result<Option<K>, Error>>>(
 async fn with_key(asker: &Asker<'_>, action: &Intent, retries: Retries) -> Result<Choice, Error> {
     let all = Occurrences::read(asker, action).await?;
     if let Some(one) = all.retried_by(retries) {
-        return Ok(Choice::Same(action.clone().at_occurrence(one.number)?, one.state));
+        return Ok(Choice::Same(action.clone().at_record(&one.record), one.state));
     }
     if let Some(one) = all.retried(|one| one.status == Status::Unknown) {
         return Ok(Choice::Undecided(Arc::clone(&one.record)));
@@ -330,12 +289,11 @@ async fn with_key(asker: &Asker<'_>, action: &Intent, retries: Retries) -> Resul
     let failed = all.open.iter().rfind(|one| one.status == Status::ToldFailure);
     if let Some(last) = failed.filter(|_| spent >= action.terms.max_attempts) {
         // The budget is spent by requests with other keys.
-        let mut intent = action.clone().at_occurrence(last.number)?;
+        let mut intent = action.clone().at_record(&last.record);
         intent.terms.max_attempts = last.record.spent_attempts();
         return Ok(Choice::Same(intent, last.state));
     }
-    let (number, rule) = all.next();
-    let mut intent = action.clone().at_occurrence(number)?;
+    let (mut intent, rule) = all.next(action)?;
     intent.terms.max_attempts -= spent;
     let is_beside = all.is_unconfirmed || all.open.iter().any(|one| one.status == Status::Waited);
     Ok(if is_beside { Choice::Beside(intent, rule) } else { Choice::New(intent, rule) })

@@ -135,7 +135,7 @@ impl Note {
         let runtime = tokio::runtime::Handle::try_current().ok()?;
         // The client's next request may be faster than the write.
         self.readers.delivering(&self.place, self.record.attempt, at_ms);
-        if self.record.detail.delivered_ms.is_some_and(|known_ms| known_ms <= at_ms) {
+        if self.record.delivered_ms().is_some_and(|known_ms| known_ms <= at_ms) {
             return Some(Writing::NotNeeded);
         }
         let note = self.clone();

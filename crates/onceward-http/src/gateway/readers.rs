@@ -97,7 +97,7 @@ impl Readers {
         if lock(&self.taken_back).contains(place) {
             return None;
         }
-        self.noted_ms(place, record.attempt).into_iter().chain(record.detail.delivered_ms).min()
+        self.noted_ms(place, record.attempt).into_iter().chain(record.delivered_ms()).min()
     }
 
     /// When the answer of this attempt counts as delivered, if this process delivered it.

@@ -101,7 +101,7 @@ impl Replays {
     ) {
         let (record, stored) = (receipt.record(), receipt.body());
         let is_final = receipt.replayed()
-            && record.detail.delivered_ms.is_some()
+            && record.detail.delivered.is_some()
             && record.outcome.as_ref().is_some_and(|outcome| outcome.verified != Some(Verification::Pending));
         let stored = stored.filter(|stored| is_final && stored.len() <= LARGEST).and_then(Reply::decode);
         let Some(reply) = stored.filter(|reply| reply.trailers.is_none()) else { return };

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use onceward::{
-    Cursor, Error, Filter, InvalidInput, Ledger, OperationId, Outcome, Record, State, Store, Swap, Terms,
-    Verdict, WriteMode, rfc3339,
+    Cursor, Error, Filter, InvalidInput, Kind, Ledger, OperationId, Outcome, Record, State, Store, Swap,
+    Terms, Verdict, WriteMode, rfc3339,
 };
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -168,7 +168,7 @@ impl Events {
         let mut filter = Filter {
             scope: wanted.source.as_deref().map(record::scope),
             scope_prefix: wanted.source.is_none().then(|| SCOPE_PREFIX.to_owned()),
-            name: wanted.source.clone(),
+            kinds: vec![Kind::Event],
             since_ms: wanted.since_ms,
             before: wanted.before,
             limit: PAGE,
@@ -206,6 +206,7 @@ impl Events {
             scope_prefix: wanted.source.is_none().then(|| SCOPE_PREFIX.to_owned()),
             // An attempt whose owner is gone is in doubt, even if that has not been recorded.
             states: vec![State::Failed, State::InDoubt, State::Running],
+            kinds: vec![Kind::Operation],
             since_ms: wanted.since_ms,
             before: wanted.before,
             limit: PAGE,
@@ -265,6 +266,7 @@ impl Events {
             let filter = Filter {
                 scope_prefix: Some(SCOPE_PREFIX.to_owned()),
                 key: Some(key),
+                kinds: vec![Kind::Event],
                 limit: PAGE,
                 ..Filter::default()
             };

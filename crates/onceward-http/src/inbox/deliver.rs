@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use onceward::transition::later;
-use onceward::{ALIAS_NAME, Begun, Claim, Class, Code, Error, InvalidInput, OperationId, Record, State};
+use onceward::{Begun, Claim, Class, Code, Error, InvalidInput, Kind, OperationId, Record, State};
 use tokio::sync::Semaphore;
 
 use super::config::HandlerConfig;
@@ -119,9 +119,9 @@ async fn lead(hook: Arc<Hook>, handler: Arc<Handler>, app: Option<Arc<App>>) {
 async fn leadership(hook: &Hook, handler: &Handler) -> Result<Claim, Error> {
     let mut terms = handler.terms.clone();
     (terms.class, terms.max_attempts, terms.wait_ms) = (Class::Idempotent, 1 << 30, LEADER_MS);
-    let leader = onceward::Operation::new(ALIAS_NAME)
+    let leader = onceward::Operation::of_kind(Kind::Marker, "leader")
         .scope(record::scope(hook.name()))
-        .key(format!("leader:{}", handler.name))
+        .key(handler.name.clone())
         .terms(terms);
     let intent = hook.ledger().intent(leader)?;
     match hook.ledger().begin_undispatched(&intent).await? {

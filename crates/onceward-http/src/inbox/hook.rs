@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use data_encoding::HEXLOWER;
 use onceward::{
-    Cursor, Error, Filter, InvalidInput, Ledger, Operation, OperationId, Policy, Record, State, Swap, Terms,
-    WriteMode,
+    Cursor, Error, Filter, InvalidInput, Kind, Ledger, Operation, OperationId, Policy, Record, State, Swap,
+    Terms, WriteMode,
 };
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -281,6 +281,7 @@ impl Hook {
             scope: Some(record::scope(self.name())),
             name: Some(self.name().to_owned()),
             states: vec![State::Staged],
+            kinds: vec![Kind::Event],
             limit: PAGE,
             until_ms,
             ..Filter::default()

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use data_encoding::HEXLOWER;
 use onceward::transition::{later, stage};
 use onceward::{
-    ALIAS_NAME, Effect, Error, Intent, Key, Ledger, Operation, OperationId, Outcome, Record, State, Terms,
+    Effect, Error, Intent, Key, Kind, Ledger, Operation, OperationId, Outcome, Record, State, Terms,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -22,7 +22,7 @@ use sha2::{Digest, Sha256};
 use super::Event;
 
 /// What the scopes of all inboxes begin with. Callers of the API cannot choose a scope that begins so.
-pub const SCOPE_PREFIX: &str = onceward::INBOX_SCOPE;
+pub const SCOPE_PREFIX: &str = "hooks~";
 
 /// The scope of a source's events and deliveries.
 #[must_use]
@@ -178,7 +178,7 @@ pub fn digest_key(digest: &[u8; 32]) -> String {
 /// The id of the record of an event with this key.
 #[must_use]
 pub fn event_id(source: &str, key: &str) -> OperationId {
-    OperationId::of(&scope(source), source, key)
+    OperationId::of_kind(Kind::Event, &scope(source), source, key)
 }
 
 /// The record of an event that is to be delivered, under this key; if no handler wants it, of one that is done.
@@ -193,7 +193,7 @@ pub fn event(
     event: &Event,
     data: &EventData,
 ) -> Result<Record, Error> {
-    let operation = Operation::new(source)
+    let operation = Operation::of_kind(Kind::Event, source)
         .scope(scope(source))
         .key(key)
         .input(serde_json::json!({ "digest": data.digest }))
@@ -237,9 +237,8 @@ pub fn delivered(record: &Record, data: &EventData, now_ms: i64) -> Option<Recor
 pub fn undelivered(record: &Record, data: &EventData, now_ms: i64) -> Option<Record> {
     let outcome = record.outcome.as_ref().filter(|outcome| outcome.body.is_some())?;
     match record.state {
-        // Earlier versions cancelled events when their source was stopped.
-        State::Staged | State::Done | State::Cancelled => {}
-        State::Running | State::Failed | State::InDoubt | State::Expired => return None,
+        State::Staged | State::Done => {}
+        State::Running | State::Failed | State::InDoubt | State::Cancelled | State::Expired => return None,
     }
     let outcome = Some(Outcome { data: data.raw(), ..outcome.clone() });
     let (version, attempt) = (record.version + 1, 0);
@@ -259,7 +258,8 @@ pub fn undelivered(record: &Record, data: &EventData, now_ms: i64) -> Option<Rec
 /// # Errors
 /// If the source's name is too long for a scope.
 pub fn guard(ledger: &Ledger, source: &str, kept: Kept, event: &Event) -> Result<Intent, Error> {
-    let operation = Operation::new(ALIAS_NAME).scope(scope(source)).key(digest_key(&event.digest));
+    let operation =
+        Operation::of_kind(Kind::Guard, source).scope(scope(source)).key(digest_key(&event.digest));
     let mut intent = ledger.intent(operation)?;
     intent.terms.keep_results_for(kept.id_ms.max(1));
     intent.terms.tombstone_ms = 0;

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use futures_util::FutureExt;
 use onceward::mask_prefix;
 use onceward::{
-    Applied, Barrier, Begin, Change, Clock, Counts, Filter, Identity, Inherit, Listed, Liveness,
+    Applied, Barrier, Begin, Change, Clock, Counts, Filter, Identity, Inherit, Kind, Listed, Liveness,
     LivenessSource, OperationId, Owner, OwnerLock, Record, Store, StoreError, Swap, WriteMode,
 };
 
@@ -57,19 +57,22 @@ impl TenantStore {
     /// The record as it is stored. Its id must be that of its scope, name and key: an id that a caller chose could be
     /// made to hit the record of another tenant.
     fn stored(&self, record: Record) -> Result<Record, StoreError> {
-        let Record { scope, name, key, id, .. } = &record;
-        if *id != OperationId::of(scope, name, &key.text) && *id != OperationId::unnamed(scope, &key.text) {
+        let Record { scope, name, key, id, kind, .. } = &record;
+        let is_unnamed = *kind == Kind::Operation && *id == OperationId::unnamed(scope, &key.text);
+        if *id != OperationId::of_kind(*kind, scope, name, &key.text) && !is_unnamed {
             let what = format!("{id} is not the id of the record's scope, name and key; nothing was written");
             return Err(StoreError::Unusable { what });
         }
         let (id, scope) = (self.stored_id(id), self.stored_scope(scope));
-        Ok(Record { id, scope, ..record })
+        let action = record.action.as_ref().map(|action| self.stored_id(action));
+        Ok(Record { id, action, scope, ..record })
     }
 
     /// The record as the tenant sees it; `None` if it belongs to another one.
     fn seen(&self, record: Record) -> Option<Record> {
         let scope = record.scope.strip_prefix(&self.prefix)?.to_owned();
-        Some(Record { id: record.id.masked(&self.mask), scope, ..record })
+        let action = record.action.map(|action| action.masked(&self.mask));
+        Some(Record { id: record.id.masked(&self.mask), action, scope, ..record })
     }
 
     fn seen_shared(&self, record: Arc<Record>) -> Option<Arc<Record>> {
@@ -203,6 +206,11 @@ impl Store for TenantStore {
             applied[place] = result;
         }
         Ok(applied)
+    }
+
+    async fn occurrences(&self, action: &OperationId, now_ms: i64) -> Result<Vec<Record>, StoreError> {
+        let found = self.inner.occurrences(&self.stored_id(action), now_ms).await?;
+        Ok(found.into_iter().filter_map(|record| self.seen(record)).collect())
     }
 
     async fn list(&self, filter: &Filter) -> Result<Vec<Listed>, StoreError> {

@@ -363,7 +363,7 @@ impl ProxyState {
             (None, _) => self.repeat(),
             (Some(_), false) => Repeat::CallAgain { after: reached.others_open },
             (Some(record), true) => {
-                let closed_until = record.detail.delivered_ms.filter(|until| *until > now_ms);
+                let closed_until = record.delivered_ms().filter(|until| *until > now_ms);
                 let later = onceward::transition::later(now_ms, self.options.window_ms);
                 Repeat::CallAfter(closed_until.unwrap_or(later))
             }

@@ -6,7 +6,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use onceward::{Class, Error, Intent, Ledger, OnFailure, OperationId, Record, State};
+use onceward::{Class, Error, Intent, Ledger, Occurrences, OnFailure, OperationId, Record, State};
 use onceward_http::time;
 use quick_cache::sync::Cache;
 
@@ -23,16 +23,11 @@ const NAMED_TOGETHER_MS: i64 = 2_500;
 /// How many locks the actions share.
 const CHOOSING: usize = 64;
 
-/// How many occurrences before the newest may be open. Only parallel calls leave more than one open.
-const MOST_OPEN: u64 = 32;
-
 /// How long it may take to notice that a connection was closed.
 const HANG_UP: Duration = Duration::from_millis(100);
 
 /// What is remembered about calls apart from the ledger.
 pub(crate) struct CallMemory {
-    /// The newest known occurrence of each action.
-    newest: Cache<OperationId, u64>,
     /// For each action, the first occurrence that may not be over.
     over_before: Cache<OperationId, u64>,
     /// Deliveries that are being recorded.
@@ -51,21 +46,13 @@ pub(crate) struct CallMemory {
     choosing: [tokio::sync::Mutex<()>; CHOOSING],
 }
 
-/// The record of an occurrence, if there is one, and its effective state.
-type Found = Option<(Arc<Record>, State)>;
-
 /// An occurrence of an action.
 struct Judged {
     number: u64,
-    found: Found,
+    record: Arc<Record>,
+    state: State,
     /// Whether the same call now means a new occurrence.
     is_over: bool,
-}
-
-impl Judged {
-    fn state(&self) -> Option<State> {
-        self.found.as_ref().map(|(_, state)| *state)
-    }
 }
 
 /// Whether a caller has received the answer that an operation is done.
@@ -107,7 +94,6 @@ pub(crate) struct CallFacts<'a> {
 impl Default for CallMemory {
     fn default() -> Self {
         Self {
-            newest: Cache::new(MEMORY),
             over_before: Cache::new(MEMORY),
             delivered: Mutex::default(),
             read: Cache::new(MEMORY),
@@ -190,7 +176,7 @@ impl CallMemory {
         if self.refused.get(&record.id).is_some() {
             return false;
         }
-        let written = record.detail.delivered_ms;
+        let written = record.delivered_ms();
         let here = lock(&self.delivered).get(&record.id).copied();
         match written.into_iter().chain(here).min() {
             None => false,
@@ -215,26 +201,35 @@ impl CallMemory {
         }
         let _alone = self.choosing(&action.id).lock().await;
         let says_retry = self.seen_call(facts.call_id, &action.id) || facts.says_retry;
-        let hint = self.newest.get(&action.id);
-        let mut newest = self.judged(|| ledger.newest_of(&action, hint), facts, ledger).await?;
-        let latest = newest.number;
-        let mut open = self.open_before(ledger, &action, &mut newest, facts).await?;
+        let mut all = self.judged(|| ledger.occurrences(&action), facts, ledger).await?;
+        let mut newest = all.pop();
+        let latest = newest.as_ref().map_or(0, |newest| newest.number);
+        let first = self.over_before.get(&action.id).unwrap_or(1);
+        all.retain(|one| one.number >= first);
+        let mut open = self.open_before(all, newest.as_mut());
+        let over_before = match (open.first(), &newest) {
+            (Some(oldest), _) => oldest.number,
+            (None, Some(newest)) => newest.number + u64::from(newest.is_over),
+            (None, None) => 1,
+        };
+        self.over_before.insert(action.id.clone(), over_before);
         let earlier = self.pick(&action.id, &open).map(|at| open.remove(at));
         let others_open = match &earlier {
-            Some(_) => open.len() + usize::from(newest.found.is_some() && !newest.is_over),
+            Some(_) => open.len() + usize::from(newest.as_ref().is_some_and(|newest| !newest.is_over)),
             None => 0,
         };
-        let Judged { number: base, found, is_over } = earlier.unwrap_or(newest);
+        let found = earlier.or(newest);
         // Any request other than the same call shows that earlier slow answers were read.
         for id in
-            facts.waiter.unread.iter().filter(|id| found.as_ref().is_none_or(|(record, _)| record.id != **id))
+            facts.waiter.unread.iter().filter(|id| found.as_ref().is_none_or(|found| found.record.id != **id))
         {
             self.note_read(id.clone());
         }
         let mut may_part = true;
+        let base = found.as_ref().map_or(1, |found| found.number);
         let (number, runs, on_failure) = match found {
-            None => (base, false, None),
-            Some((record, state)) => {
+            None => (1, false, None),
+            Some(Judged { record, state, is_over, .. }) => {
                 let same = says_retry || !is_over;
                 let replay = state == State::Running || (state == State::Failed && has_answer(&record));
                 // A call parallel to one that is in doubt, or whose answer was lost, is its retry.
@@ -246,7 +241,6 @@ impl CallMemory {
             }
         };
         let (number, joins) = self.reserve(&action.id, (number, latest), may_part && !says_retry, facts);
-        self.newest.insert(action.id.clone(), number.max(latest));
         let id = action.id.clone();
         let mut intent = action.at_occurrence(number)?;
         let on_failure = if joins { Some(OnFailure::Replay) } else { on_failure.filter(|_| number == base) };
@@ -255,75 +249,53 @@ impl CallMemory {
         Ok(Occurrence { intent, joined, action: Some(id), others_open })
     }
 
-    /// Reads an occurrence and decides whether it is over. The memory forgets a delivery once it is recorded, so a
-    /// record that was read before and checked after that seems undelivered. Therefore a record that seems
-    /// undelivered is read again.
+    /// Reads the occurrences of an action, oldest first, and decides which of them are over. The memory forgets a
+    /// delivery once it is recorded, so a record that was read before and checked after that seems undelivered.
+    /// Therefore a record that seems undelivered is read again.
     async fn judged<F>(
         &self,
         read: impl Fn() -> F + Send + Sync,
         facts: &CallFacts<'_>,
         clock: &Ledger,
-    ) -> Result<Judged, Error>
+    ) -> Result<Vec<Judged>, Error>
     where
-        F: Future<Output = Result<(u64, Found), Error>> + Send,
+        F: Future<Output = Result<Occurrences, Error>> + Send,
     {
-        let judged = self.judge(read().await?, facts, clock.clock_ms());
-        match judged.state() {
-            Some(State::Done | State::Failed) if !judged.is_over => {
-                Ok(self.judge(read().await?, facts, clock.clock_ms()))
-            }
-            Some(_) | None => Ok(judged),
+        let all = self.judge(&read().await?, facts, clock.clock_ms());
+        let seems_undelivered =
+            |one: &Judged| !one.is_over && matches!(one.state, State::Done | State::Failed);
+        if all.iter().any(seems_undelivered) {
+            return Ok(self.judge(&read().await?, facts, clock.clock_ms()));
         }
+        Ok(all)
     }
 
-    fn judge(&self, (number, found): (u64, Found), facts: &CallFacts<'_>, now_ms: i64) -> Judged {
-        let is_over =
-            found.as_ref().is_some_and(|(record, state)| self.is_over(record, *state, facts, now_ms));
-        Judged { number, found, is_over }
+    fn judge(&self, found: &Occurrences, facts: &CallFacts<'_>, now_ms: i64) -> Vec<Judged> {
+        let one = |(number, (record, state)): (u64, &(Arc<Record>, State))| {
+            let is_over = self.is_over(record, *state, facts, now_ms);
+            Judged { number, record: Arc::clone(record), state: *state, is_over }
+        };
+        found.numbered().map(one).collect()
     }
 
     /// The occurrences before the newest that are not over, oldest first.
-    async fn open_before(
-        &self,
-        ledger: &Ledger,
-        action: &Intent,
-        newest: &mut Judged,
-        facts: &CallFacts<'_>,
-    ) -> Result<Vec<Judged>, Error> {
-        let first = newest.number.saturating_sub(MOST_OPEN).max(1);
-        let first = self.over_before.get(&action.id).map_or(first, |known| known.max(first));
-        let (mut open, mut was_told) = (Vec::new(), false);
-        for number in first..newest.number {
-            let id = action.clone().at_occurrence(number)?.id;
-            let read = || async {
-                match ledger.find(&id).await {
-                    Ok(found) => Ok((number, Some(found))),
-                    Err(Error::NotFound { .. }) => Ok((number, None)),
-                    Err(error) => Err(error),
-                }
-            };
-            let judged = self.judged(read, facts, ledger).await?;
-            was_told |= self.is_closed(&judged) == Some(Told::Yes);
-            open.extend(Some(judged).filter(|judged| judged.found.is_some() && !judged.is_over));
-        }
+    fn open_before(&self, mut all: Vec<Judged>, newest: Option<&mut Judged>) -> Vec<Judged> {
+        let was_told = all.iter().any(|judged| self.is_closed(judged) == Some(Told::Yes));
+        all.retain(|judged| !judged.is_over);
         // One answer says that parallel calls are done. After it, the same call runs.
         if was_told {
-            open.retain(|judged| self.is_closed(judged) != Some(Told::No));
-            newest.is_over |= self.is_closed(newest) == Some(Told::No);
+            all.retain(|judged| self.is_closed(judged) != Some(Told::No));
+            if let Some(newest) = newest {
+                newest.is_over |= self.is_closed(newest) == Some(Told::No);
+            }
         }
-        let over_before = match open.first() {
-            Some(oldest) => oldest.number,
-            None if newest.is_over => newest.number + 1,
-            None => newest.number,
-        };
-        self.over_before.insert(action.id.clone(), over_before);
-        Ok(open)
+        all
     }
 
     /// Whether a caller knows of an occurrence that is done without a result of its own. `None` if it is not.
     fn is_closed(&self, judged: &Judged) -> Option<Told> {
-        let (record, _) = judged.found.as_ref().filter(|(record, _)| is_closed(record))?;
-        let is_told = record.detail.delivered_ms.is_some() || lock(&self.delivered).contains_key(&record.id);
+        let record = Some(&judged.record).filter(|record| is_closed(record))?;
+        let is_told = record.detail.delivered.is_some() || lock(&self.delivered).contains_key(&record.id);
         Some(if is_told { Told::Yes } else { Told::No })
     }
 
@@ -333,8 +305,8 @@ impl CallMemory {
         let in_flight = lock(&self.in_flight);
         let all = in_flight.get(action).map(Vec::as_slice).unwrap_or_default();
         let waits = |one: &Judged| all.iter().any(|call| call.number == one.number && !call.waiter.is_gone());
-        let in_doubt = |one: &Judged| one.state() == Some(State::InDoubt);
-        let ended = |one: &Judged| one.state() != Some(State::Running);
+        let in_doubt = |one: &Judged| one.state == State::InDoubt;
+        let ended = |one: &Judged| one.state != State::Running;
         let mut places =
             [open.iter().position(in_doubt), open.iter().position(|one| !waits(one))].into_iter();
         places.find_map(|place| place).or_else(|| open.iter().position(ended))
@@ -491,15 +463,15 @@ mod tests {
             let count = async |attempt: Attempt| Ok(attempt.dispatch()?.created(&1));
             ledger.call(action.clone()).run(count).await.unwrap();
             let memory = CallMemory::default();
-            let (_, found) = ledger.newest_of(&action, None).await.unwrap();
-            let (record, _) = found.unwrap();
+            let found = ledger.occurrences(&action).await.unwrap();
+            let (record, _) = found.newest().unwrap();
             let at_ms = ledger.clock_ms();
             memory.delivering(&record.id, at_ms);
             let is_first = AtomicBool::new(true);
             let read = || async {
-                let read = ledger.newest_of(&action, None).await;
+                let read = ledger.occurrences(&action).await;
                 if is_first.swap(false, Ordering::SeqCst) {
-                    ledger.note_delivery(&record, at_ms).await?;
+                    ledger.note_delivery(record, at_ms).await?;
                     memory.delivery_written(&record.id, at_ms);
                 }
                 read
@@ -512,7 +484,7 @@ mod tests {
                 says_retry: false,
                 call_id: None,
             };
-            assert!(memory.judged(read, &facts, &ledger).await.unwrap().is_over);
+            assert!(memory.judged(read, &facts, &ledger).await.unwrap()[0].is_over);
         });
     }
 }

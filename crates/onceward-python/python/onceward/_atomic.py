@@ -255,9 +255,9 @@ class _Sqlite:
 class _Postgres:
     """The ledger's schema, which must be in the caller's database, so that both see the same transaction."""
 
-    NEW = tuple("id scope name key origin state version attempt created_ms updated_ms due_ms detail outcome".split())
-    OLD = ("id", "expected", "state", "version", "attempt", "created_ms", "updated_ms", "due_ms", "detail", "outcome")
-    WHOLE = frozenset({"version", "attempt", "created_ms", "updated_ms", "due_ms", "expected"})
+    OLD = tuple("id expected open_until state version attempt created_ms updated_ms due_ms detail outcome".split())
+    NEW = ("id", "kind", "action", "number", "open_until", "scope", "name", "key", "origin", *OLD[3:])
+    WHOLE = frozenset("number open_until version attempt created_ms updated_ms due_ms expected".split())
 
     def __init__(self, connection: Any, ledger: Ledger) -> None:
         if not ledger.url.startswith(("postgres:", "postgresql:")):
@@ -321,7 +321,7 @@ class _Postgres:
 
     def load(self, id: str) -> str | None:
         columns = [*self.NEW[1:], "replays"]
-        question = f'SELECT {", ".join(columns)} FROM "{self.schema}".load_2(%s::text[])'
+        question = f'SELECT {", ".join(columns)} FROM "{self.schema}".load(%s::text[])'
         cells = self.connection.execute(question, ([id],)).fetchone()
         return _whole(id, dict(zip(columns, cells, strict=True))) if cells else None
 
@@ -335,7 +335,7 @@ class _Postgres:
         scopes = _scopes(step.columns["scope"]) if step.columns["state"] == "running" else []
         values += [[step.id] * len(scopes), scopes]
         places += ["%s::text[]", "%s::text[]"]
-        change = f'SELECT written, detail FROM "{self.schema}".swap_3(NULL, false, %s, NULL, NULL, {", ".join(places)})'
+        change = f'SELECT written, detail FROM "{self.schema}".swap(NULL, false, %s, NULL, NULL, {", ".join(places)})'
         try:
             written, barriers = self.connection.execute(change, [self.opened, *values]).fetchone()
         except Exception as error:
@@ -367,7 +367,7 @@ def _scopes(scope: str) -> list[str]:
 
 def _whole(id: str, row: Mapping[str, Any]) -> str:
     """The record as JSON text. Detail and outcome keep their stored text."""
-    names = ("scope", "name", "version", "state", "attempt", "created_ms", "updated_ms", "due_ms", "replays")
-    plain = {name: row[name] for name in names}
+    names = "kind action number scope name version state attempt created_ms updated_ms due_ms replays".split()
+    plain = {name: row[name] for name in names if row[name] is not None}
     plain |= {"id": id, "key": {"text": row["key"], "origin": row["origin"]}}
     return f'{json.dumps(plain)[:-1]}, "detail": {row["detail"]}, "outcome": {row["outcome"] or "null"}}}'

@@ -225,6 +225,10 @@ impl Store for FaultyStore {
         self.carry(deleted).await
     }
 
+    async fn occurrences(&self, action: &OperationId, now_ms: i64) -> Result<Vec<Record>, StoreError> {
+        self.carry(self.inner.occurrences(action, now_ms)).await
+    }
+
     async fn list(&self, filter: &Filter) -> Result<Vec<Listed>, StoreError> {
         self.carry(self.inner.list(filter)).await
     }

@@ -17,9 +17,8 @@ pub(super) enum Fault {
     Replaced,
 }
 
-/// The error codes of the ledger's own functions: the ledger was replaced, or a newer version has migrated it.
+/// The error code of the ledger's own functions: the ledger was replaced.
 const REPLACED: &str = "OW001";
-const MIGRATED: &str = "OW002";
 
 /// The errors of a statement whose table or function no longer exists.
 const GONE: [&SqlState; 3] =
@@ -75,7 +74,6 @@ pub(super) fn explain(error: Error) -> StoreError {
             unusable(format!("{said}; create the database first"))
         }
         Some(code) if code.code() == REPLACED => StoreError::replaced(&said),
-        Some(code) if code.code() == MIGRATED => unusable(said.clone()),
         Some(code) if GONE.contains(&code) => StoreError::replaced(&format!("its tables are gone: {said}")),
         Some(code) if *code == SqlState::DISK_FULL => because("the server's disk is full; make room"),
         Some(code) if *code == SqlState::TOO_MANY_CONNECTIONS => {

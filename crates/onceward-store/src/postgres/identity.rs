@@ -119,12 +119,12 @@ impl Found {
         format!("{} {}", self.ledger, self.place)
     }
 
-    /// Refuses a ledger that a newer version has migrated.
-    pub(super) fn refuse_newer(&self, options: &PostgresOptions) -> Result<(), StoreError> {
-        if self.schema <= SCHEMA_VERSION {
+    /// Refuses a ledger that another version has created in place of the one that was opened.
+    pub(super) fn refuse_another_version(&self, options: &PostgresOptions) -> Result<(), StoreError> {
+        if self.schema == SCHEMA_VERSION {
             return Ok(());
         }
-        Err(schema::newer(&options.schema, self.schema))
+        Err(schema::another_version(&options.schema, self.schema))
     }
 
     /// Refuses a ledger with tables that a crash of the server empties.
@@ -234,7 +234,7 @@ impl LedgerStatus {
             return Err(self.mark_replaced(&seen));
         }
         server.refuse_read_only()?;
-        let fit = server.refuse(options).and_then(|()| found.refuse_newer(options));
+        let fit = server.refuse(options).and_then(|()| found.refuse_another_version(options));
         match fit.and_then(|()| found.refuse_unlogged()).and_then(|()| found.refuse_unguarded()) {
             Ok(()) => self.clear_unsafe(),
             Err(unfit) => self.refuse(Refusal::UnsafeSettings(unfit.to_string())),

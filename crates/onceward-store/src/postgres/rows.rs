@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use onceward::{
-    Barrier, Counts, Cursor, DEFAULT_SCOPE, Detail, Filter, Key, KeyOrigin, Listed, OperationId, Outcome,
-    Record, State, StoreError, after_prefix, stopping_scopes,
+    Barrier, Counts, Cursor, DEFAULT_SCOPE, Detail, Filter, Key, KeyOrigin, Listed, MOST_OPEN, OperationId,
+    Outcome, Record, State, StoreError, after_prefix, stopping_scopes,
 };
 use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
@@ -14,7 +14,7 @@ use crate::writing::Writing;
 
 /// The columns of a record's row. Its body follows them where it is requested.
 const COLUMNS: &str = "id, place, version, attempt, created_ms, updated_ms, due_ms, replays, state, origin, scope, \
-                       name, key, detail, outcome";
+                       name, key, detail, outcome, kind, action, number";
 
 /// The position of `detail` among them.
 const DETAIL: usize = 13;
@@ -44,19 +44,21 @@ impl Statements {
             Statement { text: format!("SELECT * FROM \"{schema}\".{name}({})", values.join(", ")), types }
         };
         let mut swap = vec![Type::INT4, Type::BOOL, Type::TEXT, Type::INT8, Type::TEXT];
-        swap.extend(std::iter::repeat_n(t.clone(), 6).chain(std::iter::repeat_n(n.clone(), 5)));
+        swap.extend([t.clone(), t.clone(), t.clone(), n.clone(), n.clone()]);
+        swap.extend(std::iter::repeat_n(t.clone(), 5).chain(std::iter::repeat_n(n.clone(), 5)));
         swap.extend([t.clone(), t.clone(), Type::BYTEA_ARRAY]);
-        swap.extend([t.clone(), n.clone(), t.clone()].into_iter().chain(std::iter::repeat_n(n.clone(), 5)));
+        swap.extend([t.clone(), n.clone(), n.clone(), t.clone()]);
+        swap.extend(std::iter::repeat_n(n.clone(), 5));
         swap.extend([t.clone(), t.clone(), Type::BYTEA_ARRAY, t.clone(), t.clone()]);
         Self {
-            swap: call("swap_3", swap),
-            delete: call("drop_2", vec![Type::INT4, Type::TEXT, t.clone(), n.clone()]),
+            swap: call("swap", swap),
+            delete: call("remove", vec![Type::INT4, Type::TEXT, t.clone(), n.clone()]),
             load: Statement {
-                text: format!("SELECT {COLUMNS}, body FROM \"{schema}\".load_2($1)"),
+                text: format!("SELECT {COLUMNS}, body FROM \"{schema}\".load($1)"),
                 types: vec![t.clone()],
             },
-            watch: call("watch_2", vec![Type::INT4, t.clone(), n.clone()]),
-            tally: call("tally_2", vec![Type::INT4, t, n]),
+            watch: call("watch", vec![Type::INT4, t.clone(), n.clone()]),
+            tally: call("tally", vec![Type::INT4, t, n]),
         }
     }
 }
@@ -89,6 +91,10 @@ pub(super) struct Changes<'a> {
 struct Columns<'a> {
     id: Vec<&'a str>,
     expected: Vec<i64>,
+    kind: Vec<&'static str>,
+    action: Vec<Option<&'a str>>,
+    number: Vec<Option<i64>>,
+    open_until: Vec<Option<i64>>,
     scope: Vec<&'a str>,
     name: Vec<&'a str>,
     key: Vec<&'a str>,
@@ -127,12 +133,17 @@ impl<'a> Changes<'a> {
         match expected {
             Some(expected) => columns.expected.push(signed(expected)),
             None => {
+                columns.kind.push(record.kind.as_str());
+                columns.action.push(record.action.as_ref().map(OperationId::as_str));
+                columns.number.push(record.number.map(signed));
                 columns.scope.push(&record.scope);
                 columns.name.push(&record.name);
                 columns.key.push(&record.key.text);
                 columns.origin.push(origin(record.key.origin));
             }
         }
+        // The first occurrence is found by its id, so it is in no index.
+        columns.open_until.push(record.action.as_ref().and_then(|_| record.open_until_ms()));
         columns.state.push(record.state.as_str());
         columns.version.push(signed(record.version));
         columns.attempt.push(i64::from(record.attempt));
@@ -155,6 +166,10 @@ impl<'a> Changes<'a> {
             &terms.seen,
             &terms.clock,
             &new.id,
+            &new.kind,
+            &new.action,
+            &new.number,
+            &new.open_until,
             &new.scope,
             &new.name,
             &new.key,
@@ -170,6 +185,7 @@ impl<'a> Changes<'a> {
             &new.body,
             &old.id,
             &old.expected,
+            &old.open_until,
             &old.state,
             &old.version,
             &old.attempt,
@@ -232,7 +248,7 @@ pub(super) fn record(row: &Row, at: usize, body: Body) -> Result<Record, StoreEr
     let outcome = cell::<Option<&str>>(row, at + 14)?.map(serde_json::from_str::<Outcome>).transpose();
     let mut outcome = outcome.map_err(damaged)?;
     if let (Body::Included, Some(outcome)) = (body, &mut outcome) {
-        outcome.body = cell::<Option<&[u8]>>(row, at + 15)?.map(Into::into);
+        outcome.body = cell::<Option<&[u8]>>(row, at + 18)?.map(Into::into);
     }
     Ok(Record {
         id: OperationId::parse(text(0)?).map_err(damaged)?,
@@ -251,6 +267,9 @@ pub(super) fn record(row: &Row, at: usize, body: Body) -> Result<Record, StoreEr
         },
         detail: serde_json::from_str::<Detail>(text(DETAIL)?).map_err(damaged)?,
         outcome,
+        kind: text(15)?.parse().map_err(damaged)?,
+        action: cell::<Option<&str>>(row, at + 16)?.map(OperationId::parse).transpose().map_err(damaged)?,
+        number: cell::<Option<i64>>(row, at + 17)?.map(i64::unsigned_abs),
     })
 }
 
@@ -296,6 +315,14 @@ pub(super) fn list(schema: &str, filter: &Filter) -> Query {
     Query { statement: Statement { text, types: all.types }, values: all.values }
 }
 
+/// The query for the occurrences of an action that may be open, and the newest.
+pub(super) fn occurrences(schema: &str, action: &OperationId, now_ms: i64) -> Query {
+    let text = format!("SELECT {COLUMNS} FROM \"{schema}\".occurrences($1, $2, $3)");
+    let most = i64::try_from(MOST_OPEN).unwrap_or(i64::MAX);
+    let statement = Statement { text, types: vec![Type::TEXT, Type::INT8, Type::INT8] };
+    Query { statement, values: vec![Box::new(action.as_str().to_owned()), Box::new(now_ms), Box::new(most)] }
+}
+
 /// A filter as SQL conditions, without its states and its cursor.
 struct Conditions {
     texts: Vec<String>,
@@ -336,6 +363,10 @@ impl Conditions {
             // Ids are ASCII and compared bytewise, so those with the prefix lie between it and its successor.
             all.add("id >=", Box::new(prefix.clone()), Type::TEXT);
             all.add("id <", Box::new(format!("{prefix}\u{7f}")), Type::TEXT);
+        }
+        if !filter.kinds.is_empty() {
+            let words: Vec<String> = filter.kinds.iter().map(|kind| format!("'{kind}'")).collect();
+            all.texts.push(format!("kind IN ({})", words.join(", ")));
         }
         if let Some(since_ms) = filter.since_ms {
             all.add("created_ms >=", Box::new(since_ms), Type::INT8);

@@ -1,4 +1,4 @@
-//! Creating and migrating the tables. An advisory lock serializes processes that start at the same time.
+//! Creating the tables. An advisory lock serializes processes that start at the same time.
 
 use onceward::{Identity, RANDOM_BYTES, StoreError};
 use tokio_postgres::types::{ToSql, Type};
@@ -9,13 +9,12 @@ use super::identity::Found;
 use super::options::PostgresOptions;
 
 /// The schema version that this build writes.
-pub const SCHEMA_VERSION: i64 = 3;
+pub const SCHEMA_VERSION: i64 = 4;
 
-/// The migrations, each from one version to the next.
-const MIGRATIONS: [&str; SCHEMA_VERSION as usize] =
-    [include_str!("schema.sql"), include_str!("schema_2.sql"), include_str!("schema_3.sql")];
+/// The tables and functions.
+const TABLES: &str = include_str!("schema.sql");
 
-/// The advisory lock for creating or migrating a ledger in this database: `once` in ASCII.
+/// The advisory lock for creating a ledger in this database: `once` in ASCII.
 const SETUP_LOCK: i64 = 0x6f6e_6365;
 
 /// The class of the advisory locks that a begin shares and a stop waits for: `stop` in ASCII.
@@ -39,7 +38,7 @@ const META: &str =
 const OPERATION: &str =
     "SELECT EXISTS (SELECT FROM pg_catalog.pg_tables WHERE schemaname = $1 AND tablename = 'operation')";
 
-/// Creates the ledger or migrates it to this version, and reads what its tables say. Concurrent callers wait.
+/// Creates the ledger if there is none, and reads what its tables say. Concurrent callers wait.
 pub(super) async fn prepare(client: &mut Client, options: &PostgresOptions) -> Result<Found, StoreError> {
     let found = version(client, options).await?;
     if found.is_none() {
@@ -48,8 +47,8 @@ pub(super) async fn prepare(client: &mut Client, options: &PostgresOptions) -> R
     if found.is_some() {
         refuse_owner(client, options).await?;
     }
-    if found != Some(SCHEMA_VERSION) {
-        migrate(client, options).await?;
+    if found.is_none() {
+        create(client, options).await?;
         refuse_owner(client, options).await?;
     }
     check_partitions(client, options).await?;
@@ -59,48 +58,29 @@ pub(super) async fn prepare(client: &mut Client, options: &PostgresOptions) -> R
     Ok(found)
 }
 
-/// Creates or migrates the ledger in one transaction.
-async fn migrate(client: &mut Client, options: &PostgresOptions) -> Result<(), StoreError> {
+/// Creates the ledger in one transaction.
+async fn create(client: &mut Client, options: &PostgresOptions) -> Result<(), StoreError> {
     let transaction = client.transaction().await.map_err(explain)?;
     let lock = format!("SET LOCAL lock_timeout = '60s'; SELECT pg_advisory_xact_lock({SETUP_LOCK})");
     transaction.batch_execute(&lock).await.map_err(explain)?;
-    let schema = &options.schema;
-    let found = match version(&transaction, options).await? {
+    if version(&transaction, options).await?.is_some() {
         // Another process was faster.
-        Some(SCHEMA_VERSION) => return Ok(()),
-        found => found,
-    };
+        return Ok(());
+    }
+    let schema = &options.schema;
     let there = exists(&transaction, SCHEMA, schema).await?;
     if !there {
         let create = format!("CREATE SCHEMA \"{schema}\"");
         transaction.batch_execute(&create).await.map_err(explain)?;
     }
-    // Writers of the old version wait during the migration, so it waits for locks no longer than they do.
-    let wait = format!("SET LOCAL lock_timeout = '{}ms'", options.timeout.as_millis());
-    transaction.batch_execute(&wait).await.map_err(explain)?;
-    for migration in MIGRATIONS.iter().skip(usize::try_from(found.unwrap_or(0)).unwrap_or(0)) {
-        transaction.batch_execute(&fill_in(migration, options)).await.map_err(explain)?;
-    }
-    if found.is_none() {
-        let partitions = options.partitions.unwrap_or(0).to_string();
-        note(&transaction, schema, "partitions", &partitions).await?;
-    }
+    transaction.batch_execute(&fill_in(TABLES, options)).await.map_err(explain)?;
+    let partitions = options.partitions.unwrap_or(0).to_string();
+    note(&transaction, schema, "partitions", &partitions).await?;
     note(&transaction, schema, "schema", &SCHEMA_VERSION.to_string()).await?;
-    if let Some(identity) = new_identity(found)? {
-        note_identity(&transaction, schema, &identity).await?;
-    }
-    transaction.commit().await.map_err(explain)
-}
-
-/// The identity of a new ledger, or of one that version 1 created, whose hashes are not keyed and stay so.
-fn new_identity(found: Option<i64>) -> Result<Option<Identity>, StoreError> {
     let mut random = [0; RANDOM_BYTES];
     getrandom::fill(&mut random).map_err(|error| StoreError::because("no random numbers", error))?;
-    Ok(match found {
-        None => Some(Identity::fresh(&random)),
-        Some(1) => Some(Identity::unkeyed(&random[..16])),
-        Some(_) => None,
-    })
+    note_identity(&transaction, schema, &Identity::fresh(&random)).await?;
+    transaction.commit().await.map_err(explain)
 }
 
 async fn note_identity(
@@ -172,7 +152,7 @@ async fn refuse_owner(client: &impl GenericClient, options: &PostgresOptions) ->
     })
 }
 
-/// The version of the existing ledger. Refuses a newer one.
+/// The version of the existing ledger. Refuses another one.
 async fn version(client: &impl GenericClient, options: &PostgresOptions) -> Result<Option<i64>, StoreError> {
     let schema = &options.schema;
     let found = exists(client, META, schema).await?;
@@ -181,8 +161,8 @@ async fn version(client: &impl GenericClient, options: &PostgresOptions) -> Resu
     }
     let text = note_of(client, schema, "schema").await?;
     match text.as_deref().map(str::parse) {
-        Some(Ok(version)) if version <= SCHEMA_VERSION => Ok(Some(version)),
-        Some(Ok(version)) => Err(newer(schema, version)),
+        Some(Ok(SCHEMA_VERSION)) => Ok(Some(SCHEMA_VERSION)),
+        Some(Ok(version)) => Err(another_version(schema, version)),
         None if exists(client, OPERATION, schema).await? => {
             Err(StoreError::replaced("its table meta was emptied"))
         }
@@ -194,12 +174,13 @@ async fn version(client: &impl GenericClient, options: &PostgresOptions) -> Resu
     }
 }
 
-/// The error for a ledger that a newer version has created or migrated.
-pub(super) fn newer(schema: &str, version: i64) -> StoreError {
+/// The error for a ledger of another version.
+pub(super) fn another_version(schema: &str, version: i64) -> StoreError {
     StoreError::Unusable {
         what: format!(
-            "the schema {schema:?} was written by a newer version of Onceward (schema {version}, this version supports \
-             {SCHEMA_VERSION}); use that version"
+            "the schema {schema:?} was written by another version of Onceward (schema {version}, this version has \
+             {SCHEMA_VERSION}). Use that version; or take its records over: `once export` there, `once import` here \
+             into a new ledger (schema=NAME)"
         ),
     }
 }
@@ -227,19 +208,12 @@ async fn note_of(
     rows.first().map(|row| row.try_get(0)).transpose().map_err(explain)
 }
 
-/// Whether keys are indexed. Ledgers created by an older build lack the index.
-pub(super) async fn has_key_index(client: &impl GenericClient, schema: &str) -> Result<bool, StoreError> {
-    const INDEX: &str = "SELECT EXISTS (SELECT FROM pg_catalog.pg_indexes WHERE schemaname = $1 AND indexname = \
-                         'operation_key_idx')";
-    exists(client, INDEX, schema).await
-}
-
 async fn exists(client: &impl GenericClient, question: &str, name: &str) -> Result<bool, StoreError> {
     let rows = client.query_typed(question, &[(&name, Type::TEXT)]).await.map_err(explain)?;
     rows.first().map_or(Ok(false), |row| row.try_get(0)).map_err(explain)
 }
 
-fn fill_in(migration: &str, options: &PostgresOptions) -> String {
+fn fill_in(tables: &str, options: &PostgresOptions) -> String {
     let schema = format!("\"{}\"", options.schema);
     let (shape, partitions) = match options.partitions {
         None => (STORAGE.to_owned(), String::new()),
@@ -253,7 +227,7 @@ fn fill_in(migration: &str, options: &PostgresOptions) -> String {
             ("PARTITION BY HASH (id)".to_owned(), (0..count).map(partition).collect())
         }
     };
-    migration
+    tables
         .replace("{shape}", &shape)
         .replace("{partitions}", &partitions)
         .replace("{settings}", SETTINGS)

@@ -45,7 +45,7 @@ async fn drain(link: &mut Link, shared: &Shared, scope: &str) -> Result<(), toki
     let transaction = link.client.transaction().await?;
     let patience = format!("SET LOCAL lock_timeout = '{}ms'", shared.options.timeout.as_millis());
     transaction.batch_execute(&patience).await?;
-    let lock = format!("SELECT pg_advisory_xact_lock({}, \"{name}\".stop_slot_3($1))", schema::STOP_LOCK);
+    let lock = format!("SELECT pg_advisory_xact_lock({}, \"{name}\".stop_slot($1))", schema::STOP_LOCK);
     transaction.query_typed(&lock, &[(&scope, Type::TEXT)]).await?;
     transaction.commit().await
 }

@@ -15,7 +15,7 @@ if tonumber(writes) < tonumber(ARGV[5]) then
 end
 
 local value = redis.call('GET', record) or ''
-local version, state, scope = string.match(value, '^.%d+. (%d+) (%S+) %S* ([^\n]*)\n')
+local index, version, state, scope = string.match(value, '^.%d+.(.) (%d+) (%S+) %S* ([^\n]*)\n')
 if version ~= expected then
     return 0
 end
@@ -30,8 +30,15 @@ if key then
 end
 redis.call('ZREM', shard .. ':lookup', id)
 
+-- The action is the second member, if the record has one.
+local action = string.match(value, '\n{"id":"[^"]*","action":"(op_%w+)"')
+if action then
+    redis.call('ZREM', shard .. ':open:' .. action, id)
+    redis.call('ZREM', shard .. ':numbers:' .. action, id)
+end
+
 redis.call('DEL', record, body)
-redis.call('ZREM', shard .. ':' .. state, id)
+redis.call('ZREM', shard .. ':' .. index .. state, id)
 redis.call('ZREM', shard .. ':due', id)
 if scope ~= '' then
     redis.call('ZREM', shard .. ':scope:' .. scope, id)

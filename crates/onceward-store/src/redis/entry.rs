@@ -1,16 +1,16 @@
 //! Records as the server stores them: a header line that the scripts read, and the record as JSON.
 //!
 //! ```text
-//! -0000000003- 2 done 1763251200000 \n{"id":"op_…","scope":"default",…}
+//! -0000000003-= 2 done 1763251200000 \n{"id":"op_…","scope":"default",…}
 //! ```
-//! The header has `w` if a caller waits for a change, the replay tally, `b` if there is a body, the version, the
-//! state, the due time, and the scope unless it is the default one. The body has its own key, so that listings do not
-//! load it.
+//! The header has `w` if a caller waits for a change, the replay tally, `b` if there is a body, `=` if listings show
+//! such a record and `~` if they do not, the version, the state, the due time, and the scope unless it is the default
+//! one. The body has its own key, so that listings do not load it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 
-use onceward::{DEFAULT_SCOPE, OperationId, Record, State, StoreError};
+use onceward::{DEFAULT_SCOPE, Kind, OperationId, Record, State, StoreError};
 
 use super::options::MAX_SHARDS;
 
@@ -51,14 +51,14 @@ impl Keys {
         u16::try_from(bits % u32::from(self.shards().max(1))).unwrap_or_default()
     }
 
-    /// The hash tag of a shard. Keys of the first format begin with it and a colon.
+    /// The hash tag of a shard.
     pub(super) fn tag(&self, shard: u16) -> String {
         format!("{{{}:{shard}}}", self.prefix)
     }
 
     /// The prefix of a shard's keys. No key has exactly this name.
     pub(super) fn root(&self, shard: u16) -> String {
-        format!("{{{}:{shard}}}v2", self.prefix)
+        format!("{{{}:{shard}}}v3", self.prefix)
     }
 
     /// The hash with the ledger's mark as its only field and the number of the shard's writes as its value.
@@ -71,9 +71,9 @@ impl Keys {
         format!("{}:{id}", self.root(self.shard(id)))
     }
 
-    /// The ids of a shard in that state, ordered by position.
-    pub(super) fn in_state(&self, shard: u16, state: State) -> String {
-        format!("{}:{state}", self.root(shard))
+    /// The ids of a shard in that state, ordered by position: of records that listings show, or of the others.
+    pub(super) fn in_state(&self, shard: u16, listed: Listing, state: State) -> String {
+        format!("{}:{}{state}", self.root(shard), listed.mark())
     }
 
     /// The ids of a shard with that scope. The default scope has no index.
@@ -101,8 +101,8 @@ impl Keys {
         format!("{}:mark", self.root(shard))
     }
 
-    /// The ledger's own key. It is in the first shard, which every ledger has, under the name from the first format,
-    /// so that an older build finds it and refuses.
+    /// The ledger's own key. It is in the first shard, which every ledger has, and has the same name in every format,
+    /// so that another version finds it and refuses.
     pub(super) fn meta(&self) -> String {
         format!("{}:ledger", self.tag(0))
     }
@@ -110,6 +110,29 @@ impl Keys {
     /// The channel on which changes are published.
     pub(super) fn channel(&self) -> &str {
         &self.prefix
+    }
+}
+
+/// Whether listings show a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Listing {
+    Shown,
+    Hidden,
+}
+
+impl Listing {
+    pub(super) const ALL: [Self; 2] = [Self::Shown, Self::Hidden];
+
+    pub(super) fn of(kind: Kind) -> Self {
+        if kind.is_listed() { Self::Shown } else { Self::Hidden }
+    }
+
+    /// The character in the header of a record and in the names of its indexes.
+    fn mark(self) -> char {
+        match self {
+            Self::Shown => '=',
+            Self::Hidden => '~',
+        }
     }
 }
 
@@ -147,6 +170,15 @@ fn one_line(text: &str) -> String {
     text.replace(char::is_control, "\u{fffd}")
 }
 
+/// Until when an occurrence is open, as a score; empty if it is over, or found by its id.
+pub(super) fn open_until(record: &Record) -> String {
+    match record.action.as_ref().and_then(|_| record.open_until_ms()) {
+        Some(i64::MAX) => "+inf".to_owned(),
+        Some(until_ms) => until_ms.to_string(),
+        None => String::new(),
+    }
+}
+
 /// The body of a record's result.
 pub(super) fn body(record: &Record) -> Option<&[u8]> {
     record.outcome.as_ref()?.body.as_deref()
@@ -156,9 +188,10 @@ pub(super) fn body(record: &Record) -> Option<&[u8]> {
 pub(super) fn encode(record: &Record) -> Result<Vec<u8>, StoreError> {
     let due = record.due_ms.map(|due| due.to_string()).unwrap_or_default();
     let mut value = format!(
-        "-{:010}{} {} {} {due} {}\n",
+        "-{:010}{}{} {} {} {due} {}\n",
         record.replays.min(MAX_REPLAYS),
         if body(record).is_some() { 'b' } else { '-' },
+        Listing::of(record.kind).mark(),
         record.version,
         record.state,
         indexed_scope(&record.scope),
@@ -202,7 +235,7 @@ pub(super) fn same(one: &[u8], other: &[u8]) -> bool {
 
 /// The version in a value.
 pub(super) fn version(value: &[u8]) -> Option<u64> {
-    let head = value.get(CONTENT_AT + 2..)?;
+    let head = value.get(CONTENT_AT + 3..)?;
     let digits = head.split(|byte| *byte == b' ').next()?;
     std::str::from_utf8(digits).ok()?.parse().ok()
 }
@@ -228,8 +261,8 @@ mod tests {
 
     #[test]
     fn the_version_is_read_from_a_value() {
-        assert_eq!(version(b"-0000000003- 17 done 5 \n{}"), Some(17));
-        assert!(same(b"w0000000009- 1 done  \n{}", b"-0000000000- 1 done  \n{}"));
-        assert!(!same(b"w0000000009- 1 done  \n{}", b"-0000000000b 1 done  \n{}"));
+        assert_eq!(version(b"-0000000003-= 17 done 5 \n{}"), Some(17));
+        assert!(same(b"w0000000009-= 1 done  \n{}", b"-0000000000-= 1 done  \n{}"));
+        assert!(!same(b"w0000000009-= 1 done  \n{}", b"-0000000000b= 1 done  \n{}"));
     }
 }

@@ -2,12 +2,12 @@
 //!
 //! Each shard stores the ledger's mark (name and epoch) and counts its writes, and every write compares both. So the
 //! next write detects a shard that was emptied, restored from a backup, or taken over by a replica that lacks writes,
-//! whichever server it is on. Creating a ledger, migrating it and raising its epoch take several steps. They begin
+//! whichever server it is on. Creating a ledger and raising its epoch take several steps. They begin
 //! with a note in the ledger's own key, and any store that opens a ledger with such a note completes them.
 
 use std::sync::Arc;
 
-use onceward::{Identity, RANDOM_BYTES, State, StoreError};
+use onceward::{Identity, RANDOM_BYTES, StoreError};
 use redis::Value;
 
 use super::cluster::{Topology, Unanswered};
@@ -19,17 +19,12 @@ use crate::remote::Mark;
 use crate::{IfMissing, no_ledger};
 
 /// The version of the data format.
-pub(super) const FORMAT: &str = "2";
-/// The format before shards had an identity.
-const FIRST_FORMAT: &str = "1";
-/// How often to retry while another process creates or migrates the ledger.
+pub(super) const FORMAT: &str = "3";
+/// How often to retry while another process creates the ledger.
 const TRIES: usize = 8;
 
-/// The note in a ledger that is being created.
+/// The note in a ledger that is being created. While the epoch is raised, the note is the previous mark of the shards.
 const NEW: &str = "new";
-/// The note in a ledger of the first format that is being migrated. While the epoch is raised, the note is the
-/// previous mark of the shards.
-const MIGRATED: &str = "v1";
 
 /// The content of the ledger's own key.
 #[derive(Debug, Clone)]
@@ -40,11 +35,10 @@ pub(super) struct Found {
     pub(super) wait: u32,
     /// The stored text, for comparison.
     pub(super) clock: String,
-    lookup: String,
     making: String,
 }
 
-const FIELDS: [&str; 7] = ["format", "shards", "identity", "wait", "clock", "lookup", "making"];
+const FIELDS: [&str; 6] = ["format", "shards", "identity", "wait", "clock", "making"];
 
 impl Found {
     /// The time that has certainly passed.
@@ -73,8 +67,7 @@ pub(super) fn parse(value: &Value) -> Option<Found> {
         identity: field(2),
         wait: field(3).parse().unwrap_or_default(),
         clock: field(4),
-        lookup: field(5),
-        making: field(6),
+        making: field(5),
     };
     (!found.format.is_empty()).then_some(found)
 }
@@ -106,11 +99,12 @@ pub(super) async fn open(
     for _ in 0..TRIES {
         match &found {
             None => make(topology).await?,
-            Some(ledger) if ledger.format == FIRST_FORMAT => begin_migration(topology, ledger.wait).await?,
             Some(ledger) if ledger.format != FORMAT => {
                 let format = &ledger.format;
                 return Err(foreign(&format!(
-                    "the ledger has the format {format:?} of a newer version; update this program"
+                    "the ledger has the format {format:?} of another version of Onceward (this version has \
+                     {FORMAT:?}). Use that version; or take its records over: `once export` there, `once import` here \
+                     into a new ledger (prefix=NAME)"
                 )));
             }
             Some(ledger) => {
@@ -140,7 +134,7 @@ pub(super) async fn set(
     if from == to {
         return Ok(());
     }
-    adopt_all(topology, &to, &from, &[]).await?;
+    adopt_all(topology, &to, &from).await?;
     amend(topology, ("mark", &to), &[("making", "")]).await.map(drop)
 }
 
@@ -172,32 +166,23 @@ async fn make(topology: &Arc<Topology>) -> Result<(), StoreError> {
         });
     }
     let identity = Identity::fresh(&random()?);
-    // Every record of a new ledger is in the look-up indexes.
-    begin(topology, ("format", ""), &identity, &[("lookup", "1"), ("making", NEW)]).await
-}
-
-async fn begin_migration(topology: &Arc<Topology>, wait: u32) -> Result<(), StoreError> {
-    let identity = Identity::unkeyed(&random()?[..16]);
-    let more = [("making", MIGRATED), ("wait", &wait.to_string())];
-    begin(topology, ("format", FIRST_FORMAT), &identity, &more).await
+    begin(topology, &identity).await
 }
 
 /// Writes the ledger's own key, unless another process has.
-async fn begin(
-    topology: &Arc<Topology>,
-    expected: (&str, &str),
-    identity: &Identity,
-    more: &[(&str, &str)],
-) -> Result<(), StoreError> {
+async fn begin(topology: &Arc<Topology>, identity: &Identity) -> Result<(), StoreError> {
     let written = serde_json::to_string(identity)
         .map_err(|error| StoreError::because("the ledger's identity cannot be written", error))?;
     let (mark, shards) = (identity.mark(), topology.options.shards.to_string());
-    let mut changes = vec![("format", FORMAT), ("identity", &written), ("mark", &mark)];
-    if expected.1.is_empty() {
-        changes.extend([("shards", shards.as_str()), ("wait", "0")]);
-    }
-    changes.extend(more);
-    amend(topology, expected, &changes).await.map(drop)
+    let changes = [
+        ("format", FORMAT),
+        ("identity", &written),
+        ("mark", &mark),
+        ("shards", &shards),
+        ("wait", "0"),
+        ("making", NEW),
+    ];
+    amend(topology, ("format", ""), &changes).await.map(drop)
 }
 
 /// Checks that all shards are part of the ledger, and completes what was begun.
@@ -207,16 +192,10 @@ async fn join(topology: &Arc<Topology>, found: &Found) -> Result<Identity, Store
     topology.keys.set_shards(shards.ok_or_else(|| foreign(unknown))?);
     let identity = found.identity()?;
     let mark = identity.mark();
-    topology.terms.lookup.get_or_init(|| found.lookup == "1");
     match found.making.as_str() {
         "" => check_all(topology, &mark).await?,
         making => {
-            let states = State::ALL.map(|state| state.to_string());
-            match making {
-                NEW => adopt_all(topology, &mark, "", &[]).await?,
-                MIGRATED => adopt_all(topology, &mark, "", &states).await?,
-                from => adopt_all(topology, &mark, from, &[]).await?,
-            }
+            adopt_all(topology, &mark, if making == NEW { "" } else { making }).await?;
             amend(topology, ("mark", &mark), &[("making", "")]).await?;
         }
     }
@@ -261,25 +240,15 @@ async fn marks(topology: &Arc<Topology>, shards: u16) -> Result<Vec<Option<Strin
     Ok(answers.iter().map(first).collect())
 }
 
-/// Sets the mark of every shard that has `from`. Shards of the first format are moved to their new key names, for
-/// which all `states` of records are needed.
-async fn adopt_all(
-    topology: &Arc<Topology>,
-    mark: &str,
-    from: &str,
-    states: &[String],
-) -> Result<(), StoreError> {
+/// Sets the mark of every shard that has `from`.
+async fn adopt_all(topology: &Arc<Topology>, mark: &str, from: &str) -> Result<(), StoreError> {
     let empty = match topology.options.emptied {
         Emptied::Accept => marks(topology, topology.keys.shards()).await?,
         Emptied::Refuse => Vec::new(),
     };
     let commands = (0..topology.keys.shards()).map(|shard| {
         let is_empty = empty.get(usize::from(shard)).is_some_and(Option::is_none);
-        let mut words = vec![mark.to_owned(), if is_empty { String::new() } else { from.to_owned() }];
-        if !states.is_empty() {
-            words.push(topology.keys.tag(shard));
-            words.extend_from_slice(states);
-        }
+        let words = [mark.to_owned(), if is_empty { String::new() } else { from.to_owned() }];
         Command::script(shard, Script::Adopt)
             .keys([topology.keys.root(shard)])
             .arguments(words.into_iter().map(String::into_bytes))

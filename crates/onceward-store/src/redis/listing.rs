@@ -6,12 +6,16 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use onceward::{Counts, Cursor, DEFAULT_SCOPE, Filter, Listed, OperationId, Record, State, StoreError};
+use onceward::{
+    Counts, Cursor, DEFAULT_SCOPE, Filter, Kind, Listed, MOST_OPEN, OperationId, Record, State, StoreError,
+    open_or_newest,
+};
 use redis::Value;
 
 use super::cluster::Topology;
-use super::entry::{self, Keys};
-use super::node::Command;
+use super::entry::{self, Keys, Listing};
+use super::node::{Command, Confirm};
+use super::options::Layout;
 use super::scripts::Script;
 use super::settings::text;
 
@@ -25,7 +29,7 @@ const SHORTEST_PREFIX: usize = "op_xxx".len();
 
 /// The records that match the filter, newest first.
 pub(super) async fn list(topology: &Arc<Topology>, filter: &Filter) -> Result<Vec<Listed>, StoreError> {
-    if let Some(part) = Part::of(topology, filter) {
+    if let Some(part) = Part::of(filter) {
         let mut listed = look_up(topology, filter, &part).await?;
         listed.truncate(filter.limit);
         return Ok(listed);
@@ -45,6 +49,40 @@ pub(super) async fn list(topology: &Arc<Topology>, filter: &Filter) -> Result<Ve
         }
     }
     Ok(listed)
+}
+
+/// The occurrences of an action that are open after this time, and the newest.
+pub(super) async fn occurrences(
+    topology: &Arc<Topology>,
+    action: &OperationId,
+    now_ms: i64,
+) -> Result<Vec<Record>, StoreError> {
+    let keys = &topology.keys;
+    let roots: Vec<String> = (0..keys.shards()).map(|shard| keys.root(shard)).collect();
+    let arguments = [action.to_string(), now_ms.to_string(), MOST_OPEN.to_string()].map(String::into_bytes);
+    let ask = |shard: usize, roots: &[String]| {
+        Command::script(u16::try_from(shard).unwrap_or_default(), Script::Occurrences)
+            .keys(roots.iter().cloned())
+            .arguments(arguments.clone())
+            .confirm(Confirm::Required)
+    };
+    // Occurrences may be in any shard. In a cluster, one command has keys of one shard.
+    let commands = match topology.options.layout {
+        Layout::Standalone { .. } => vec![ask(0, &roots)],
+        Layout::Cluster => {
+            roots.iter().enumerate().map(|(shard, root)| ask(shard, std::slice::from_ref(root))).collect()
+        }
+    };
+    let mut found = Vec::new();
+    for answer in topology.read_all(commands).await? {
+        let Value::Array(values) = answer else { continue };
+        for value in values {
+            if let Value::BulkString(value) = value {
+                found.push(entry::decode_bare(&value)?);
+            }
+        }
+    }
+    Ok(open_or_newest(found, now_ms))
 }
 
 /// Up to `limit` records that are due, the longest overdue first.
@@ -72,17 +110,18 @@ pub(super) async fn counts(topology: &Arc<Topology>, filter: &Filter) -> Result<
     // The cursor and the limit do not apply to counts.
     let whole = Filter { before: None, limit: MAX_FETCH, ..filter.clone() };
     let mut counts = Counts::new();
-    if let Some(part) = Part::of(topology, &whole) {
+    if let Some(part) = Part::of(&whole) {
         for listed in look_up(topology, &whole, &part).await? {
             *counts.entry(listed.record.state).or_default() += 1;
         }
         return Ok(counts);
     }
     let Filter { scope, scope_prefix, name, key, fingerprint, id_prefix, .. } = &whole;
-    let Filter { since_ms, until_ms, states, before: _, limit: _, .. } = &whole;
+    let Filter { since_ms, until_ms, states, kinds, before: _, limit: _, .. } = &whole;
     let texts = [scope, scope_prefix, name, key, id_prefix].into_iter().all(Option::is_none);
-    if texts && fingerprint.is_none() && since_ms.is_none() && until_ms.is_none() {
-        counts = count_states(topology).await?;
+    let by_index = kinds.is_empty() || kinds.as_slice() == Kind::LISTED;
+    if by_index && texts && fingerprint.is_none() && since_ms.is_none() && until_ms.is_none() {
+        counts = count_states(topology, &listings(kinds)).await?;
         counts.retain(|state, _| states.is_empty() || states.contains(state));
         return Ok(counts);
     }
@@ -101,11 +140,12 @@ pub(super) async fn counts(topology: &Arc<Topology>, filter: &Filter) -> Result<
 }
 
 /// The total number of records in each state.
-async fn count_states(topology: &Arc<Topology>) -> Result<Counts, StoreError> {
+async fn count_states(topology: &Arc<Topology>, listings: &[Listing]) -> Result<Counts, StoreError> {
     let keys = &topology.keys;
-    let commands = (0..keys.shards())
-        .map(|shard| {
-            let indexes = State::ALL.map(|state| keys.in_state(shard, state));
+    let each = (0..keys.shards()).flat_map(|shard| listings.iter().map(move |listing| (shard, *listing)));
+    let commands = each
+        .map(|(shard, listing)| {
+            let indexes = State::ALL.map(|state| keys.in_state(shard, listing, state));
             Command::script(shard, Script::Counts).keys(indexes).unconfirmed()
         })
         .collect();
@@ -130,10 +170,7 @@ struct Part {
 
 impl Part {
     /// The range that contains all matches of the filter; `None` if scanning all records is better or necessary.
-    fn of(topology: &Arc<Topology>, filter: &Filter) -> Option<Self> {
-        if topology.terms.lookup.get() != Some(&true) {
-            return None;
-        }
+    fn of(filter: &Filter) -> Option<Self> {
         match (&filter.key, &filter.id_prefix) {
             // Keys and ids are visible ASCII. A space sorts before all of it, and an exclamation mark right after the
             // space.
@@ -151,7 +188,7 @@ async fn look_up(topology: &Arc<Topology>, filter: &Filter, part: &Part) -> Resu
     let keys = &topology.keys;
     let commands = (0..keys.shards())
         .map(|shard| {
-            let indexes = State::ALL.map(|state| keys.in_state(shard, state));
+            let indexes = in_states(keys, shard, &Listing::ALL, &[]);
             Command::script(shard, Script::Lookup)
                 .keys([keys.lookup(shard)].into_iter().chain(indexes))
                 .arguments([part.from.clone().into_bytes(), part.to.clone().into_bytes()])
@@ -288,12 +325,22 @@ impl Run {
 fn indexes(keys: &Keys, shard: u16, filter: &Filter) -> Vec<String> {
     match &filter.scope {
         Some(scope) if scope != DEFAULT_SCOPE => vec![keys.of_scope(shard, scope)],
-        Some(_) | None => {
-            let states = State::ALL.into_iter();
-            let wanted = states.filter(|state| filter.states.is_empty() || filter.states.contains(state));
-            wanted.map(|state| keys.in_state(shard, state)).collect()
-        }
+        Some(_) | None => in_states(keys, shard, &listings(&filter.kinds), &filter.states),
     }
+}
+
+/// The indexes of these states, or of all.
+fn in_states(keys: &Keys, shard: u16, listings: &[Listing], states: &[State]) -> Vec<String> {
+    let wanted = || State::ALL.into_iter().filter(|state| states.is_empty() || states.contains(state));
+    let of =
+        |listing: &Listing| wanted().map(|state| keys.in_state(shard, *listing, state)).collect::<Vec<_>>();
+    listings.iter().flat_map(of).collect()
+}
+
+/// The indexes that have records of these kinds, or of any.
+fn listings(kinds: &[Kind]) -> Vec<Listing> {
+    let has = |listing: &Listing| kinds.is_empty() || kinds.iter().any(|kind| Listing::of(*kind) == *listing);
+    Listing::ALL.into_iter().filter(has).collect()
 }
 
 /// The bound of the next run of a shard, in the server's syntax.

@@ -108,9 +108,6 @@ struct NodeRequest {
 pub(super) struct Terms {
     /// How many replicas must confirm a write.
     pub(super) wait: AtomicU32,
-    /// Whether all records are in the look-up indexes. In a ledger created by an older build, earlier records are
-    /// not.
-    pub(super) lookup: OnceLock<bool>,
     /// The ledger's mark, which every write compares.
     pub(super) mark: OnceLock<String>,
     /// Whether something was written since this was last read.
@@ -128,7 +125,6 @@ impl Default for Terms {
     fn default() -> Self {
         Self {
             wait: AtomicU32::default(),
-            lookup: OnceLock::default(),
             mark: OnceLock::default(),
             wrote: AtomicBool::default(),
             writes: (0..MAX_SHARDS).map(|_| AtomicU64::new(0)).collect(),

@@ -23,11 +23,13 @@ pub(super) enum Script {
     Lookup,
     /// Sets or lifts a barrier.
     Stop,
+    /// The occurrences of an action.
+    Occurrences,
 }
 
 impl Script {
     /// All scripts, in the order in which a connection loads them.
-    pub(super) const ALL: [Self; 10] = [
+    pub(super) const ALL: [Self; 11] = [
         Self::Amend,
         Self::Adopt,
         Self::Swap,
@@ -38,6 +40,7 @@ impl Script {
         Self::Counts,
         Self::Lookup,
         Self::Stop,
+        Self::Occurrences,
     ];
 
     /// The position in [`Script::ALL`].
@@ -53,6 +56,7 @@ impl Script {
             Self::Counts => 7,
             Self::Lookup => 8,
             Self::Stop => 9,
+            Self::Occurrences => 10,
         }
     }
 
@@ -69,6 +73,7 @@ impl Script {
             Self::Counts => include_str!("counts.lua"),
             Self::Lookup => include_str!("lookup.lua"),
             Self::Stop => include_str!("stop.lua"),
+            Self::Occurrences => include_str!("occurrences.lua"),
         }
     }
 }

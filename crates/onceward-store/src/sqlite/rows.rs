@@ -3,22 +3,27 @@
 use std::sync::Arc;
 
 use onceward::{
-    Barrier, Counts, Cursor, DEFAULT_SCOPE, Detail, Filter, Key, KeyOrigin, Listed, OperationId, Outcome,
-    Record, State, after_prefix, stopping_scopes,
+    Barrier, Counts, Cursor, DEFAULT_SCOPE, Detail, Filter, Key, KeyOrigin, Listed, MOST_OPEN, OperationId,
+    Outcome, Record, State, after_prefix, open_or_newest, stopping_scopes,
 };
 use rusqlite::types::{Type, Value};
 use rusqlite::{Connection, OptionalExtension, Row, params, params_from_iter};
 
-const COLUMNS: &str = "row, id, scope, name, key, origin, state, version, attempt, created_ms, updated_ms, due_ms, \
-                       replays, has_body, detail, outcome";
+/// The columns of a record, as literal text: statements that are sent often are constants.
+macro_rules! columns {
+    () => {
+        "row, id, scope, name, key, origin, state, version, attempt, created_ms, updated_ms, due_ms, replays, \
+         has_body, detail, outcome, kind, action, number"
+    };
+}
+const COLUMNS: &str = columns!();
 
 /// The barrier of exactly one scope.
 const BARRIER: &str = "SELECT scope, since_ms, reason FROM stopped WHERE scope = ?1";
 
 /// Loads the record with that id, including the body of its result.
 pub(super) fn load(connection: &Connection, id: &OperationId) -> rusqlite::Result<Option<Record>> {
-    const LOAD: &str = "SELECT row, id, scope, name, key, origin, state, version, attempt, created_ms, updated_ms, \
-                        due_ms, replays, has_body, detail, outcome FROM operations WHERE slot = ?1 AND id = ?2";
+    const LOAD: &str = concat!("SELECT ", columns!(), " FROM operations WHERE slot = ?1 AND id = ?2");
     let found = connection
         .prepare_cached(LOAD)?
         .query_row(params![slot(id), id.as_str()], |row| {
@@ -79,8 +84,8 @@ pub(super) fn insert(connection: &Connection, entry: &Entry) -> rusqlite::Result
     let inserted = connection
         .prepare_cached(
             "INSERT INTO operations (slot, id, scope, name, key, origin, state, version, attempt, created_ms, \
-             updated_ms, due_ms, has_body, detail, outcome, agenda) \
-             SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16 \
+             updated_ms, due_ms, has_body, detail, outcome, agenda, open_until, kind, action, number) \
+             SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20 \
              WHERE NOT EXISTS (SELECT 1 FROM operations WHERE slot = ?1 AND id = ?2)",
         )?
         .execute(params![
@@ -103,6 +108,10 @@ pub(super) fn insert(connection: &Connection, entry: &Entry) -> rusqlite::Result
             detail,
             outcome,
             agenda(record),
+            open_until(record),
+            record.kind.as_str(),
+            record.action.as_ref().map(OperationId::as_str),
+            record.number.map(signed),
         ])?;
     if inserted == 1 {
         put_body(connection, record)?;
@@ -131,12 +140,12 @@ pub(super) fn update(
         .prepare_cached(match touch {
             Touch::Unfinished => {
                 "UPDATE operations SET state = ?4, version = ?5, attempt = ?6, created_ms = ?7, updated_ms = ?8, \
-                 due_ms = ?9, has_body = ?10, detail = ?11, outcome = ?12, agenda = ?13 \
+                 due_ms = ?9, has_body = ?10, detail = ?11, outcome = ?12, agenda = ?13, open_until = ?14 \
                  WHERE slot = ?1 AND id = ?2 AND version = ?3 AND state <> 'done'"
             }
             Touch::Any => {
                 "UPDATE operations SET state = ?4, version = ?5, attempt = ?6, created_ms = ?7, updated_ms = ?8, \
-                 due_ms = ?9, has_body = ?10, detail = ?11, outcome = ?12, agenda = ?13 \
+                 due_ms = ?9, has_body = ?10, detail = ?11, outcome = ?12, agenda = ?13, open_until = ?14 \
                  WHERE slot = ?1 AND id = ?2 AND version = ?3"
             }
         })?
@@ -154,6 +163,7 @@ pub(super) fn update(
             detail,
             outcome,
             agenda(record),
+            open_until(record),
         ])?;
     if updated == 1 && *replaces == Replaces::Unknown {
         match body(record) {
@@ -283,6 +293,27 @@ pub(super) fn list(connection: &Connection, filter: &Filter) -> rusqlite::Result
     rows.collect()
 }
 
+/// The occurrences of an action that may be open, and the newest, without the bodies of their results.
+pub(super) fn occurrences(
+    connection: &Connection,
+    action: &OperationId,
+    now_ms: i64,
+) -> rusqlite::Result<Vec<Record>> {
+    const FIND: &str = concat!(
+        "SELECT ",
+        columns!(),
+        " FROM operations WHERE slot = ?1 AND id = ?2 UNION ALL SELECT * FROM (SELECT ",
+        columns!(),
+        " FROM operations WHERE action = ?2 AND open_until > ?3 LIMIT ?4) UNION ALL SELECT * FROM (SELECT ",
+        columns!(),
+        " FROM operations WHERE action = ?2 AND number > 1 ORDER BY number DESC LIMIT 1)"
+    );
+    let mut statement = connection.prepare_cached(FIND)?;
+    let limit = i64::try_from(MOST_OPEN).unwrap_or(i64::MAX);
+    let rows = statement.query_map(params![slot(action), action.as_str(), now_ms, limit], record)?;
+    Ok(open_or_newest(rows.collect::<rusqlite::Result<_>>()?, now_ms))
+}
+
 /// Up to `limit` records that are due, the longest overdue first, without the bodies of their results.
 pub(super) fn due(connection: &Connection, now_ms: i64, limit: usize) -> rusqlite::Result<Vec<Record>> {
     let text = format!("SELECT {COLUMNS} FROM operations WHERE agenda <= ?1 ORDER BY agenda, row LIMIT ?2");
@@ -354,6 +385,10 @@ impl Conditions {
         if let Some(until_ms) = filter.until_ms {
             all.add("created_ms <", until_ms.into());
         }
+        if !filter.kinds.is_empty() {
+            let words: Vec<String> = filter.kinds.iter().map(|kind| format!("'{kind}'")).collect();
+            all.texts.push(format!("kind IN ({})", words.join(", ")));
+        }
         all.in_states(&filter.states);
         Some(all)
     }
@@ -422,6 +457,12 @@ fn record(row: &Row<'_>) -> rusqlite::Result<Record> {
         replays: unsigned(row, 12)?,
         detail: from_json::<Detail>(14, row.get_ref(14)?.as_str()?)?,
         outcome,
+        kind: row.get_ref(16)?.as_str()?.parse().map_err(|error| damaged(16, error))?,
+        action: match row.get_ref(17)?.as_str_or_null().map_err(|error| damaged(17, error))? {
+            Some(id) => Some(OperationId::parse(id).map_err(|error| damaged(17, error))?),
+            None => None,
+        },
+        number: row.get::<_, Option<i64>>(18)?.map(i64::unsigned_abs),
     })
 }
 
@@ -431,6 +472,11 @@ const NOT_SETTLED: i64 = i64::MAX - 1;
 /// The position of an operation in the index of what is due.
 fn agenda(record: &Record) -> i64 {
     record.due_ms.map_or(NOT_SETTLED, |due_ms| due_ms.min(NOT_SETTLED - 1))
+}
+
+/// Until when an occurrence is open. The first one is found by its id, so it is in no index.
+fn open_until(record: &Record) -> Option<i64> {
+    record.action.as_ref().and_then(|_| record.open_until_ms())
 }
 
 /// The prefixes of derived keys.

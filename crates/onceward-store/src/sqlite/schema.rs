@@ -18,7 +18,7 @@ use super::options::{SqliteOptions, Sync};
 use crate::clock::Mark;
 
 /// The schema version that this build writes.
-pub const SCHEMA_VERSION: i64 = 3;
+pub const SCHEMA_VERSION: i64 = 4;
 
 /// Older versions of SQLite can damage a file that several connections write (the WAL-reset race).
 pub(super) const SQLITE_FLOOR: i32 = 3_051_003;
@@ -26,12 +26,8 @@ pub(super) const SQLITE_FLOOR: i32 = 3_051_003;
 /// `ONCE` in ASCII: marks the file as a ledger.
 const APPLICATION_ID: i64 = 0x4f4e_4345;
 
-/// The migrations, each from one version to the next.
-const MIGRATIONS: [&str; SCHEMA_VERSION as usize] =
-    [include_str!("schema.sql"), include_str!("schema-2.sql"), include_str!("schema-3.sql")];
-
-/// The number of random bytes in the name of a ledger without a secret.
-const UNKEYED_BYTES: usize = 16;
+/// The tables.
+const SCHEMA: &str = include_str!("schema.sql");
 
 /// The maximum size of a connection's page cache.
 const PAGE_CACHE_KIB: i64 = 32 * 1024;
@@ -68,7 +64,7 @@ pub(super) fn refuse_foreign(path: &Path, live: &Path) -> Result<(), StoreError>
     check_version(path, number(68), number(60), 1).map(|_| ())
 }
 
-/// Opens the database for writing. Creates or migrates it if needed.
+/// Opens the database for writing. Creates it if needed.
 pub(super) fn open_for_writing(options: &SqliteOptions, live: &Arc<Live>) -> Result<Connection, StoreError> {
     live.check_log()?;
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -81,7 +77,7 @@ pub(super) fn open_for_writing(options: &SqliteOptions, live: &Arc<Live>) -> Res
         let _setup = live.setup_lock()?;
         if !is_current(&connection, &options.path)? {
             use_write_ahead_log(&connection, &options.path)?;
-            migrate(&connection, &options.path)?;
+            create(&connection, &options.path)?;
         }
     }
     // The connection has read the database, so its log is open.
@@ -192,8 +188,8 @@ impl LedgerRow {
     pub(super) fn refusal(&self, path: &Path, mark: &str) -> Option<StoreError> {
         if self.version != SCHEMA_VERSION {
             let what = format!(
-                "{} was migrated to schema {} by a newer version of Onceward while this program had it open (it \
-                 supports {SCHEMA_VERSION}); restart the program with that version",
+                "{} was written by another version of Onceward (schema {}, this version has {SCHEMA_VERSION}) while \
+                 this program had it open; restart the program with that version",
                 path.display(),
                 self.version
             );
@@ -306,10 +302,10 @@ fn check_version(path: &Path, application: i64, version: i64, tables: i64) -> Re
     let unusable = |what: String| Err(StoreError::Unusable { what });
     match (application, version, tables) {
         (APPLICATION_ID, SCHEMA_VERSION, _) => Ok(true),
-        (APPLICATION_ID, 0..SCHEMA_VERSION, _) | (0, 0, 0) => Ok(false),
-        (APPLICATION_ID, newer, _) => unusable(format!(
-            "{} was written by a newer version of Onceward (schema {newer}, this version supports {SCHEMA_VERSION}); \
-             use that version",
+        (APPLICATION_ID | 0, 0, 0) => Ok(false),
+        (APPLICATION_ID, other, _) => unusable(format!(
+            "{} was written by another version of Onceward (schema {other}, this version has {SCHEMA_VERSION}). Use \
+             that version; or take its records over: `once export` there, `once import` here into a new ledger",
             path.display()
         )),
         (_, _, _) => unusable(format!(
@@ -361,44 +357,31 @@ fn journal_mode(connection: &Connection, path: &Path) -> Result<String, StoreErr
     mode.map_err(|error| explain(path, error))
 }
 
-fn migrate(connection: &Connection, path: &Path) -> Result<(), StoreError> {
+fn create(connection: &Connection, path: &Path) -> Result<(), StoreError> {
     let mut random = [0; RANDOM_BYTES];
     getrandom::fill(&mut random).map_err(|error| StoreError::because("no random numbers", error))?;
-    upgrade(connection, &random).map_err(|error| explain(path, error))
+    write_schema(connection, &Identity::fresh(&random)).map_err(|error| explain(path, error))
 }
 
-fn upgrade(connection: &Connection, random: &[u8; RANDOM_BYTES]) -> rusqlite::Result<()> {
+fn write_schema(connection: &Connection, identity: &Identity) -> rusqlite::Result<()> {
     connection.execute_batch("BEGIN IMMEDIATE")?;
-    let upgrade = || {
+    let write = || {
+        // Another process may have been faster.
         let version: i64 = connection.query_row("PRAGMA user_version", [], |row| row.get(0))?;
-        for migration in MIGRATIONS.iter().skip(usize::try_from(version).unwrap_or(0)) {
-            connection.execute_batch(migration)?;
-        }
-        let new = match version {
-            0 => Some(Identity::fresh(random)),
-            // Its existing hashes use no secret, and must stay comparable.
-            1 => Some(Identity::unkeyed(&random[..UNKEYED_BYTES])),
-            _ => None,
-        };
-        if let Some(identity) = new {
+        if version == 0 {
+            connection.execute_batch(SCHEMA)?;
             connection.execute(
                 "INSERT INTO ledger (one, version, mark, identity, count) VALUES (1, ?1, '', '', 0)",
                 [SCHEMA_VERSION],
             )?;
             connection.execute("INSERT INTO twin (one, count) VALUES (1, 0)", [])?;
-            set_identity(connection, &identity)?;
-        } else {
-            // The same identity, written again: the new state of the file has a higher count.
-            let text: String = connection.query_row("SELECT identity FROM ledger", [], |row| row.get(0))?;
-            let identity = serde_json::from_str(&text)
-                .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))?;
-            set_identity(connection, &identity)?;
+            set_identity(connection, identity)?;
+            connection.pragma_update(None, "application_id", APPLICATION_ID)?;
+            connection.pragma_update(None, "user_version", SCHEMA_VERSION)?;
         }
-        connection.pragma_update(None, "application_id", APPLICATION_ID)?;
-        connection.pragma_update(None, "user_version", SCHEMA_VERSION)?;
         connection.execute_batch("COMMIT")
     };
-    upgrade().inspect_err(|_| {
+    write().inspect_err(|_| {
         // Report the first error. A failed rollback does not change it.
         drop(connection.execute_batch("ROLLBACK"));
     })?;

@@ -377,61 +377,21 @@ fn a_ledger_that_should_exist_is_not_created() {
     drop(open(&format!("{url}&create=no")));
 }
 
-/// A ledger as version 1 created it, with one finished operation.
-fn version_1(server: &Postgres, url: &str, partitions: u32) {
-    let name = schema(url);
-    let shape = if partitions > 0 { "PARTITION BY HASH (id)" } else { "" };
-    let parts: String = (0..partitions)
-        .map(|n| {
-            format!(
-                "CREATE TABLE {name}.operation_{n} PARTITION OF {name}.operation FOR VALUES WITH (MODULUS \
-                 {partitions}, REMAINDER {n});"
-            )
-        })
-        .collect();
-    let made = include_str!("../../src/postgres/schema.sql")
-        .replace("{schema}", name)
-        .replace("{shape}", shape)
-        .replace("{partitions}", &parts)
-        .replace("{settings}", "")
-        .replace("{channel}", &format!("onceward:{name}"));
-    server.restore(&format!(
-        "CREATE SCHEMA {name}; {made} INSERT INTO {name}.meta VALUES ('schema', '1'), ('partitions', '{partitions}')"
-    ));
-}
-
 #[test]
-fn a_ledger_of_version_1_is_migrated_and_its_writers_are_stopped() {
-    let (server, world) = (Postgres::shared(), World::default());
-    for partitions in [0, 2] {
+fn a_ledger_of_another_version_is_left_alone() {
+    let server = Postgres::shared();
+    for version in ["3", "99"] {
         let url = server.fresh();
-        version_1(server, &url, partitions);
+        drop(open(&url));
         let name = schema(&url);
-        let gate = std::sync::Barrier::new(8);
-        std::thread::scope(|scope| {
-            for number in 0..8 {
-                let (url, gate, world) = (&url, &gate, &world);
-                scope.spawn(move || {
-                    gate.wait();
-                    world.pay(&ledger(&open(url)), &number.to_string()).unwrap();
-                });
-            }
-        });
-        assert_eq!(server.sql(&format!("select value from {name}.meta where name = 'schema'")), "3");
-        let store = open(&url);
-        assert!(store.identity().secret.is_none(), "its hashes stay as they are");
-        let old_write = format!(
-            "do $$ begin begin perform {name}.tally_1(1, array['a'], array[1]); exception when sqlstate 'OW002' then \
-             return; end; raise exception 'it was written'; end $$"
+        drop(server.sql(&format!("update {name}.meta set value = '{version}' where name = 'schema'")));
+        let refused = try_open(&url).err().unwrap().to_string();
+        assert!(
+            refused.contains(&format!("schema {version}")) && refused.contains("once export"),
+            "{refused}"
         );
-        drop(server.sql(&old_write));
-        let bodies = format!(
-            "select count(*) from pg_proc where pronamespace = '{name}'::regnamespace and proname like '%\\_1' and \
-             prosrc like '%newer version%'"
-        );
-        assert_eq!(server.sql(&bodies), "5", "every function of version 1 refuses");
-        drop(server.sql(&format!("truncate {name}.operation")));
-        world.is_refused(&ledger(&store), 0..1);
+        let stays = format!("select value from {name}.meta where name = 'schema'");
+        assert_eq!(server.sql(&stays), version);
     }
 }
 
@@ -447,32 +407,12 @@ fn a_ledger_of_a_role_that_is_not_trusted_is_refused() {
     let url = server.fresh();
     drop(open(&url));
     let give = format!(
-        "grant create on schema {0} to mallory; alter function {0}.drop_2 owner to mallory",
+        "grant create on schema {0} to mallory; alter function {0}.remove owner to mallory",
         schema(&url)
     );
     drop(server.sql(&give));
     assert!(try_open(&url).err().unwrap().to_string().contains("mallory"));
     drop(open(&format!("{url}&owner=mallory")));
-}
-
-#[test]
-fn a_ledger_of_version_2_is_migrated_and_keeps_everything() {
-    let (server, world) = (Postgres::shared(), World::default());
-    let url = server.fresh();
-    let (store, name) = (open(&url), schema(&url));
-    let identity = store.identity().clone();
-    world.pay_all(&ledger(&store), 0..3);
-    drop(store);
-    drop(server.sql(&format!(
-        "drop function {name}.swap_3; drop function {name}.stop_slot_3; drop table {name}.stopped; delete from \
-         {name}.meta where name = 'stops'; update {name}.meta set value = '2' where name = 'schema'"
-    )));
-    let store = open(&url);
-    assert_eq!(*store.identity(), identity);
-    let ledger = ledger(&store);
-    assert!(world.pay(&ledger, "1").unwrap().replayed());
-    ledger.stop("default", None).unwrap();
-    assert_eq!(world.pay(&ledger, "new").unwrap_err().code(), onceward::Code::Stopped);
 }
 
 #[test]

@@ -65,7 +65,7 @@ fn a_newer_ledger_and_a_foreign_schema_are_left_alone() {
     let schema = url.split_once("schema=").unwrap().1;
     drop(open(&url));
     drop(server.sql(&format!("update {schema}.meta set value = '99' where name = 'schema'")));
-    refused(&url, "newer version");
+    refused(&url, "another version");
     drop(server.sql("create schema foreign_one; create table foreign_one.meta (name text, value text)"));
     refused(&format!("{}?schema=foreign_one", server.url()), "another program");
     drop(server.sql("create schema foreign_two; create table foreign_two.operation (x int)"));
@@ -196,7 +196,7 @@ fn a_write_that_the_standby_did_not_confirm_is_not_reported_as_written() {
         let paying = scope.spawn(|| pay(&ledger, "b"));
         // An operator cancels the commit that waits. The server then reports a success with a warning.
         let cancel = "select count(pg_cancel_backend(pid)) from pg_stat_activity \
-                      where wait_event = 'SyncRep' and query like '%swap_3%'";
+                      where wait_event = 'SyncRep' and query like '%swap%'";
         eventually("a commit waits for the standby", || server.sql(cancel) != "0");
         let refused = paying.join().unwrap().unwrap_err();
         assert_eq!(refused.code(), onceward::Code::LedgerUnavailable, "{refused}");
@@ -253,8 +253,8 @@ fn listings_of_a_large_ledger_use_an_index() {
     let store = open(&url);
     let schema = url.split_once("schema=").unwrap().1;
     drop(server.sql(&format!(
-        "insert into {schema}.operation (id, version, attempt, created_ms, updated_ms, due_ms, state, origin, scope, \
-         name, key, detail) select 'op_' || translate(md5(i::text), '0189', 'wxyz'), 1, 1, i, i, i, case when i % \
+        "insert into {schema}.operation (id, version, attempt, created_ms, updated_ms, due_ms, kind, state, origin, scope, \
+         name, key, detail) select 'op_' || translate(md5(i::text), '0189', 'wxyz'), 1, 1, i, i, i, 'operation', case when i % \
          10000 = 0 then 'running' when i % 10000 = 1 then 'failed' else 'done' end, 'given', 's' || i % 1000, 'n', \
          'k', '{{\"fingerprint\":\"f1_aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\",\"class\":\"once\",\"max_attempts\":1,\
          \"retention_ms\":1,\"tombstone_ms\":1}}' from generate_series(1, 100000) as i; analyze {schema}.operation"

@@ -403,7 +403,7 @@ fn a_shard_of_a_cluster_can_move() {
         world.pay(&ledger, &key.to_string()).unwrap();
     }
     let tag = cluster.nodes().iter().find_map(|node| {
-        let keys = node.cli(&["KEYS", "*:done"]);
+        let keys = node.cli(&["KEYS", "*:=done"]);
         (!keys.is_empty()).then(|| (node, keys.lines().next().unwrap().to_owned()))
     });
     let (from, key) = tag.unwrap();

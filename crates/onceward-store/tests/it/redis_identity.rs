@@ -1,4 +1,4 @@
-//! A ledger on Redis that was emptied, replaced, restored to an older state or migrated is detected by the write
+//! A ledger on Redis that was emptied, replaced or restored to an older state is detected by the write
 //! itself, in open stores and in new ones.
 
 use std::sync::Arc;
@@ -141,7 +141,7 @@ fn a_shard_without_the_ledgers_mark_is_never_filled_in() {
     for key in 0..40 {
         world.pay(&before, key).unwrap();
     }
-    let key = format!("{{{}:2}}v2:ledger", prefix(&url));
+    let key = format!("{{{}:2}}v3:ledger", prefix(&url));
     assert_eq!(server.cli(&["DEL", &key]), "1");
     is_replaced(&url);
     is_replaced(&format!("{url}&create=no"));
@@ -190,7 +190,7 @@ fn a_partially_raised_epoch_is_completed_by_the_next_open() {
     let said = server.cli(&["HSET", &meta, "identity", &json, "mark", &next.mark(), "making", &from]);
     assert_eq!(said, "1");
     for shard in 0..2 {
-        let key = format!("{{{}:{shard}}}v2:ledger", prefix(&url));
+        let key = format!("{{{}:{shard}}}v3:ledger", prefix(&url));
         let writes = server.cli(&["HGET", &key, &from]);
         assert_eq!(server.cli(&["HDEL", &key, &from]), "1");
         assert_eq!(server.cli(&["HSET", &key, &next.mark(), &writes]), "1");
@@ -208,7 +208,7 @@ fn a_partially_created_ledger_is_completed_by_the_next_open() {
     let server = Redis::start();
     let url = format!("{}&shards=4", server.fresh());
     drop(store(&url));
-    let root = |shard: usize| format!("{{{}:{shard}}}v2:ledger", prefix(&url));
+    let root = |shard: usize| format!("{{{}:{shard}}}v3:ledger", prefix(&url));
     assert_eq!(server.cli(&["DEL", &root(1), &root(3)]), "2");
     assert_eq!(server.cli(&["HSET", &format!("{{{}:0}}:ledger", prefix(&url)), "making", "new"]), "1");
     let (ledger, world) = (ledger(&url), World::default());
@@ -340,7 +340,7 @@ fn a_promoted_replica_that_lacks_acknowledged_writes_is_detected() {
     );
     let (ledger, world) = (ledger(&url), World::default());
     world.pay(&ledger, "a").unwrap();
-    eventually("the replica has it", || !replica.cli(&["KEYS", "*v2:op_*"]).is_empty());
+    eventually("the replica has it", || !replica.cli(&["KEYS", "*v3:op_*"]).is_empty());
     relay.stall();
     world.pay(&ledger, "b").unwrap();
     primary.kill();
@@ -357,99 +357,21 @@ fn a_promoted_replica_that_lacks_acknowledged_writes_is_detected() {
     assert_eq!(code(world.pay(&ledger, "d")), Code::LedgerReplaced);
 }
 
-/// A ledger of the first format, created by its own scripts.
-struct First<'a> {
-    server: &'a Redis,
-    prefix: String,
-}
-
-impl First<'_> {
-    const OPEN: &'static str = include_str!("redis_v1/open.lua");
-    const SWAP: &'static str = include_str!("redis_v1/swap.lua");
-
-    fn open(&self) -> String {
-        let meta = format!("{{{}:0}}:ledger", self.prefix);
-        self.server.cli(&["EVAL", Self::OPEN, "1", &meta, "1", "4", "0123456789abcdef", "0"])
-    }
-
-    /// What a store of that build sends.
-    fn swap(&self, record: &onceward::Record, expected: &str) -> String {
-        let shard = shard_of(record.id.as_str(), 4);
-        let root = format!("{{{}:{shard}}}", self.prefix);
-        let name = format!("{root}:{}", record.id);
-        let scope = if record.scope == "default" { "" } else { &record.scope };
-        let due = record.due_ms.map(|due| due.to_string()).unwrap_or_default();
-        let json = serde_json::to_string(record).unwrap();
-        let value = format!("-0000000000- {} {} {due} {scope}\n{json}", record.version, record.state);
-        let body = format!("{name}:body");
-        let keys = ["EVAL", Self::SWAP, "3", &name, &body, &root];
-        let words = [record.id.as_str(), expected, &value, scope, &self.prefix, &record.key.text];
-        self.server.cli(&[&keys[..], &words[..]].concat())
-    }
-}
-
-fn shard_of(id: &str, shards: u32) -> u32 {
-    let bits = id.bytes().rev().take(6).fold(0_u32, |bits, digit| {
-        let value = if digit.is_ascii_lowercase() { digit - b'a' } else { digit - b'2' + 26 };
-        (bits << 5) | u32::from(value)
-    });
-    bits % shards
-}
-
 #[test]
-fn a_ledger_of_the_first_format_is_migrated_and_its_writers_stop() {
+fn a_ledger_of_another_format_is_left_alone() {
     let server = Redis::start();
-    let records: Vec<onceward::Record> = {
-        let url = format!("{}&shards=4", server.fresh());
-        let (ledger, world) = (ledger(&url), World::default());
-        (0..40)
-            .map(|key| {
-                let operation = Operation::new("pay").key(key.to_string());
-                let operation = if key % 2 == 0 { operation.scope("tenant one") } else { operation };
-                let receipt = ledger.run(operation, |attempt| {
-                    world.effects.fetch_add(1, Ordering::SeqCst);
-                    Ok::<_, Failure>(attempt.dispatch()?.created(&key))
-                });
-                onceward::Record::clone(receipt.unwrap().record())
-            })
-            .collect()
-    };
-    let first = First { server: &server, prefix: "first".to_owned() };
-    assert!(first.open().contains("0123456789abcdef"));
-    // One operation is held back: the old store begins it after the migration.
-    let (kept, written) = records.split_last().unwrap();
-    for record in written {
-        assert_eq!(first.swap(record, ""), "1");
+    for format in ["1", "2", "99"] {
+        let url = server.fresh();
+        drop(store(&url));
+        let prefix =
+            url.rsplit_once("prefix=").map_or("once", |(_, rest)| rest.split('&').next().unwrap_or(rest));
+        let meta = format!("{{{prefix}:0}}:ledger");
+        assert_eq!(server.cli(&["HSET", &meta, "format", format]), "0");
+        let refused =
+            StoreUrl::parse(&url).unwrap().open(onceward::IfMissing::Create).err().unwrap().to_string();
+        assert!(refused.contains(&format!("{format:?}")) && refused.contains("once export"), "{refused}");
+        assert_eq!(server.cli(&["HGET", &meta, "format"]), format);
     }
-    let url = format!("{}?prefix=first", server.url());
-    let (kept_by, world) = (store(&url), World::default());
-    let after = Ledger::new(Arc::clone(&kept_by) as Arc<dyn Store>).blocking();
-    assert_eq!(kept_by.identity().secret, None, "its hashes stay as they are");
-    let listed = |scope: Option<&str>| {
-        let filter = onceward::Filter { scope: scope.map(str::to_owned), limit: 100, ..Default::default() };
-        pollster::block_on(kept_by.list(&filter)).unwrap().len()
-    };
-    assert_eq!((listed(None), listed(Some("tenant one"))), (39, 20));
-    for record in written {
-        let found = pollster::block_on(kept_by.load(&record.id)).unwrap().unwrap();
-        assert_eq!((found.version, found.state), (record.version, record.state));
-    }
-    world.pay(&after, "new").unwrap();
-    // An old store that is still open gets an error, and nothing that it begins is written to the new keys.
-    let said = first.swap(kept, "");
-    assert!(said.contains("WRONGTYPE"), "{said}");
-    let said = first.swap(
-        &onceward::Record { version: kept.version + 1, due_ms: Some(5), ..kept.clone() },
-        &kept.version.to_string(),
-    );
-    assert!(said.contains("WRONGTYPE"), "{said}");
-    assert_eq!(listed(None), 40);
-    // It cannot change a migrated record either.
-    let said =
-        first.swap(&onceward::Record { version: 99, ..written[0].clone() }, &written[0].version.to_string());
-    assert_eq!(said.trim(), "");
-    // A newly started old build finds a format that it does not know.
-    assert!(first.open().starts_with("2\n"), "{}", first.open());
 }
 
 #[test]

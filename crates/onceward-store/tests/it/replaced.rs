@@ -2,7 +2,7 @@
 //! alone.
 
 use std::os::unix::fs::{PermissionsExt, symlink};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -410,76 +410,6 @@ fn a_url_can_forbid_creating_a_ledger() {
     drop(fixture.ledger());
     StoreUrl::parse(&url).unwrap().open(IfMissing::Create).unwrap();
     assert!(StoreUrl::parse("sqlite:x.db?create=perhaps").is_err());
-}
-
-/// A ledger as version 1 left it, with one finished operation.
-fn version_1(path: &Path) -> Connection {
-    let connection = Connection::open(path).unwrap();
-    connection.execute_batch("PRAGMA journal_mode = wal").unwrap();
-    connection.execute_batch(include_str!("../../src/sqlite/schema.sql")).unwrap();
-    connection.pragma_update(None, "application_id", 0x4f4e_4345).unwrap();
-    connection.pragma_update(None, "user_version", 1).unwrap();
-    connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).unwrap();
-    let scratch = onceward_testkit::scratch();
-    let other = SqliteStore::open(SqliteOptions::new(scratch.path().join("x.db"))).unwrap();
-    let ledger = Ledger::new(other).blocking();
-    let operation = Operation::new("pay").key("a");
-    let receipt = ledger.run(operation.clone(), |attempt| Ok(attempt.dispatch()?.created(&"a"))).unwrap();
-    drop(ledger);
-    let id = &receipt.record().id;
-    // The hashes of version 1 had no secret.
-    let plain = onceward::transition::stage(&operation.intent().unwrap(), 1);
-    let shell = Connection::open(scratch.path().join("x.db")).unwrap();
-    shell.execute("ATTACH ?1 AS old", [path.to_str().unwrap()]).unwrap();
-    shell.execute("INSERT INTO old.operation SELECT * FROM operations", []).unwrap();
-    shell
-        .execute(
-            "UPDATE old.operation SET detail = json_set(detail, '$.fingerprint', ?1) WHERE id = ?2",
-            (serde_json::to_value(&plain.detail.fingerprint).unwrap().as_str().unwrap(), id.as_str()),
-        )
-        .unwrap();
-    connection
-}
-
-#[test]
-fn a_ledger_of_version_1_gets_an_identity_and_its_old_writers_stop() {
-    let fixture = Fixture::new();
-    let old = version_1(&fixture.database());
-    let mut write = old.prepare("UPDATE operation SET replays = replays + 1").unwrap();
-    write.execute([]).unwrap();
-    let ledger = fixture.ledger();
-    let identity = ledger.identity().clone();
-    assert!(identity.name.starts_with("l_") && identity.secret.is_none(), "{identity:?}");
-    fixture.pay(&ledger, "a").unwrap();
-    assert_eq!(fixture.effects(), 0, "it was done before");
-    assert!(write.execute([]).is_err(), "an old program still writes");
-    fixture.pay(&ledger, "b").unwrap();
-    drop(write);
-    drop((old, ledger));
-    assert_eq!(*fixture.ledger().identity(), identity);
-}
-
-#[test]
-fn a_ledger_of_version_2_is_migrated_and_keeps_everything() {
-    let fixture = Fixture::new();
-    let ledger = fixture.ledger();
-    let identity = ledger.identity().clone();
-    fixture.pay(&ledger, "a").unwrap();
-    drop(ledger);
-    let shell = Connection::open(fixture.database()).unwrap();
-    shell
-        .execute_batch("DROP TABLE stopped; UPDATE ledger SET version = 2; PRAGMA user_version = 2")
-        .unwrap();
-    shell.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).unwrap();
-    drop(shell);
-    let ledger = fixture.ledger();
-    assert_eq!(*ledger.identity(), identity);
-    fixture.pay(&ledger, "a").unwrap();
-    assert_eq!(fixture.effects(), 1, "it was done before");
-    ledger.stop("default", None).unwrap();
-    assert_eq!(fixture.pay(&ledger, "b").unwrap_err().code(), onceward::Code::Stopped);
-    drop(ledger);
-    assert_eq!(fixture.ledger().barriers().unwrap().len(), 1, "the barrier is kept");
 }
 
 #[test]

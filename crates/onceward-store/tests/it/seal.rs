@@ -227,7 +227,7 @@ fn a_value_that_cannot_be_opened_is_written_back_unchanged() {
         ledger.note_delivery(&known, now_ms).unwrap();
     }
     let ledger = file.ledger(Some(&keys));
-    assert!(record(&ledger, "k1").detail.delivered_ms.is_some());
+    assert!(record(&ledger, "k1").detail.delivered.is_some());
     assert_eq!(again(&ledger, "k1").unwrap(), result("s3cret"));
 }
 

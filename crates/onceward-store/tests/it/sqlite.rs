@@ -7,8 +7,8 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use onceward::{
-    Blocking, Failure, Filter, Inherit, Ledger, Liveness, Operation, Owner, Record, State, Store, StoreError,
-    Swap, Verdict, WriteMode,
+    Blocking, Delivered, Failure, Filter, Inherit, Ledger, Liveness, Operation, Owner, Record, State, Store,
+    StoreError, Swap, Verdict, WriteMode,
 };
 use onceward_store::Backend;
 use onceward_store::sqlite::{SqliteOptions, SqliteStore, Sync};
@@ -93,12 +93,17 @@ fn every_commit_is_synced_unless_asked_otherwise() {
 }
 
 #[test]
-fn a_newer_file_and_a_foreign_one_are_left_alone() {
-    let newer = Fixture::new();
-    drop(newer.store());
-    newer.shell().pragma_update(None, "user_version", 99).unwrap();
-    let refused = SqliteStore::open(newer.options()).err().unwrap().to_string();
-    assert!(refused.contains("newer version"), "{refused}");
+fn a_file_of_another_version_and_a_foreign_one_are_left_alone() {
+    for version in [3, 99] {
+        let other = Fixture::new();
+        drop(other.store());
+        other.shell().pragma_update(None, "user_version", version).unwrap();
+        let refused = SqliteStore::open(other.options()).err().unwrap().to_string();
+        assert!(
+            refused.contains(&format!("schema {version}")) && refused.contains("once export"),
+            "{refused}"
+        );
+    }
 
     let foreign = Fixture::new();
     foreign.shell().execute_batch("CREATE TABLE theirs (x)").unwrap();
@@ -123,7 +128,7 @@ fn a_change_of_one_record_leaves_the_others_in_the_cache() {
     let cached = |id| pollster::block_on(store.load_cached(id)).unwrap();
     assert_eq!(cached(&kept.id).map(|record| record.version), Some(kept.version));
     let noted = cached(&changed.id).expect("what was written is cached as well");
-    assert_eq!(noted.detail.delivered_ms, Some(1));
+    assert_eq!(noted.delivered_ms(), Some(1));
 }
 
 #[test]
@@ -295,7 +300,7 @@ fn many_threads_share_commits_and_lose_nothing() {
 
 /// The next version of a finished record, with a delivery note.
 fn noted(record: &Record) -> Record {
-    onceward::transition::delivered(record, Some(7)).unwrap()
+    onceward::transition::delivered(record, Some(Delivered { at_ms: 7, same_until_ms: None })).unwrap()
 }
 
 /// A deferred write that waits for another commit. It does so for some milliseconds only, which a busy machine may
@@ -344,7 +349,7 @@ fn a_deferred_write_is_written_when_idle_and_on_close() {
     let ledger = Ledger::new(Arc::<SqliteStore>::clone(&store)).blocking();
     let found = |key: &str| {
         let id = Operation::new("pay").key(key).intent().unwrap().id;
-        pollster::block_on(fixture.store().load(&id)).unwrap().unwrap().detail.delivered_ms
+        pollster::block_on(fixture.store().load(&id)).unwrap().unwrap().delivered_ms()
     };
     let record = Arc::clone(pay(&ledger, "a").unwrap().record());
     pollster::block_on(store.swap(Some(record.version), noted(&record), WriteMode::Deferred)).unwrap();
@@ -352,7 +357,7 @@ fn a_deferred_write_is_written_when_idle_and_on_close() {
     // A conflict is reported as usual.
     let late =
         pollster::block_on(store.swap(Some(record.version), noted(&record), WriteMode::Deferred)).unwrap();
-    assert!(matches!(late, Swap::Conflict(Some(newer)) if newer.detail.delivered_ms == Some(7)));
+    assert!(matches!(late, Swap::Conflict(Some(newer)) if newer.delivered_ms() == Some(7)));
     // Also while the writer's thread rests after a commit.
     let other = Ledger::new(Arc::<SqliteStore>::clone(&store));
     let done = |attempt: onceward::Attempt| async move { Ok::<_, Failure>(attempt.dispatch()?.created(&1)) };
@@ -367,22 +372,20 @@ fn a_deferred_write_is_written_when_idle_and_on_close() {
 }
 
 #[test]
-fn an_open_operation_of_another_process_is_found_by_its_fingerprint() {
+fn an_open_operation_of_another_process_is_found_by_its_action() {
     let fixture = Fixture::new();
     let (here, there) = (fixture.store(), fixture.ledger());
     let pays = |to: u64| Operation::new("pay").input(serde_json::json!({"to": to}));
-    let open = |to: u64| {
-        let print = there.intent(pays(to)).unwrap().fingerprint;
-        let states = vec![State::Running, State::InDoubt];
-        let filter = Filter { fingerprint: Some(print), states, limit: 10, ..Filter::default() };
-        let found = pollster::block_on(here.list(&filter)).unwrap();
-        found.into_iter().map(|listed| listed.record.name).collect::<Vec<_>>()
+    let found = |to: u64| {
+        let action = there.intent(pays(to)).unwrap().action();
+        let found = pollster::block_on(here.occurrences(&action, 1)).unwrap();
+        found.into_iter().map(|record| record.state).collect::<Vec<_>>()
     };
-    assert!(open(1).is_empty());
+    assert!(found(1).is_empty());
     let receipt = there.run(pays(1), |attempt| {
-        assert_eq!((open(1), open(2)), (vec!["pay".to_owned()], Vec::new()));
+        assert_eq!((found(1), found(2)), (vec![State::Running], Vec::new()));
         Ok(attempt.dispatch()?.created(&1))
     });
     receipt.unwrap();
-    assert!(open(1).is_empty(), "it is done");
+    assert_eq!(found(1), [State::Done]);
 }

@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::facts::{Liveness, Verdict};
 use crate::key::OperationId;
 use crate::operation::Intent;
-use crate::record::{Outcome, Record, State, Verification};
+use crate::record::{Delivered, Outcome, Record, State, Verification};
 use crate::store::{Applied, Begin, Change, Counts, Filter, Swap, WriteMode};
 use crate::transition::{self, Ageing, Cancelling};
 
@@ -130,10 +130,19 @@ impl Ledger {
     ///
     /// # Errors
     /// [`Error::WrongState`] if there is no answer, and the ledger's own errors.
-    pub async fn note_delivery(&self, known: &Arc<Record>, delivered_ms: i64) -> Result<Arc<Record>, Error> {
+    pub async fn note_delivery(
+        &self,
+        known: &Arc<Record>,
+        counts_from_ms: i64,
+    ) -> Result<Arc<Record>, Error> {
+        let now_ms = self.now_ms();
+        let delivered = Delivered {
+            at_ms: counts_from_ms.min(now_ms),
+            same_until_ms: Some(counts_from_ms).filter(|until_ms| *until_ms > now_ms),
+        };
         let mut record = Arc::clone(known);
         loop {
-            let Some(next) = transition::delivered(&record, Some(delivered_ms)) else {
+            let Some(next) = transition::delivered(&record, Some(delivered)) else {
                 return Err(Error::WrongState { action: "delivering", record });
             };
             if next.version == record.version {

@@ -6,12 +6,13 @@ use crate::barrier::is_in_scope;
 use crate::branch::{Branch, BranchPoint};
 use crate::error::Error;
 use crate::invalid::InvalidInput;
+use crate::kind::Kind;
 use crate::operation::{DEFAULT_SCOPE, Intent, Operation};
-use crate::record::{ALIAS_NAME, Class, Record};
+use crate::record::{Class, Record};
 use crate::settlement::{Continued, Fate, SettlementLine};
 
-/// The key of the record that says what a scope continues.
-const KEY: &str = "once:branch";
+/// The name and key of the record that says what a scope continues.
+const BRANCH: &str = "branch";
 /// How many branches a scope may be away from the first one.
 const MOST_ANCESTORS: usize = 64;
 
@@ -105,9 +106,9 @@ impl Ledger {
     /// Records what a scope continues.
     async fn record_branch(&self, scope: &str, point: &BranchPoint) -> Result<Branch, Error> {
         let branch = self.located(scope, point).await?;
-        let record = Operation::new(ALIAS_NAME)
+        let record = Operation::of_kind(Kind::Marker, BRANCH)
             .scope(scope)
-            .key(KEY)
+            .key(BRANCH)
             .input(serde_json::json!({"continues": point.to_string()}))
             .class(Class::Idempotent);
         let noted = self.run(record, |_| std::future::ready(Ok(Done::noop("a branch", &branch)))).await;
@@ -169,7 +170,7 @@ impl Ledger {
 
     /// What a scope continues, if it is a branch.
     async fn branch_of(&self, scope: &str) -> Result<Option<Branch>, Error> {
-        let intent = self.intent(Operation::new(ALIAS_NAME).scope(scope).key(KEY))?;
+        let intent = self.intent(Operation::of_kind(Kind::Marker, BRANCH).scope(scope).key(BRANCH))?;
         let found = self.store().load(&intent.id).await?;
         let Some(record) = found else { return Ok(None) };
         let data = record.outcome.as_ref().and_then(|outcome| outcome.data.as_ref());

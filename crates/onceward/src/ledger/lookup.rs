@@ -7,7 +7,8 @@ use crate::barrier::is_in_scope;
 use crate::decide;
 use crate::error::Error;
 use crate::key::OperationId;
-use crate::record::{ALIAS_NAME, Record, State};
+use crate::kind::Kind;
+use crate::record::{Record, State};
 use crate::store::{Counts, Filter, Listed};
 
 /// The stored states that may be outdated after a restore.
@@ -56,9 +57,11 @@ impl Ledger {
         if filter.states.contains(&State::Expired) {
             written.states.extend([State::Done, State::Failed, State::Cancelled]);
         }
+        written.kinds = Kind::LISTED.to_vec();
         // The record of a further key has a name and state of its own.
         if filter.key.is_some() {
             (written.name, written.states) = (None, Vec::new());
+            written.kinds.push(Kind::Alias);
         }
         let mut seen: Vec<(Listed, State)> = Vec::new();
         loop {
@@ -66,9 +69,6 @@ impl Ledger {
             let full = page.len() == written.limit;
             for listed in page {
                 written.before = Some(listed.cursor);
-                if listed.record.is_alias() && filter.key.is_none() {
-                    continue;
-                }
                 let Some(listed) = self.resolved(listed).await? else { continue };
                 let is_known = seen.iter().any(|(known, _)| known.record.id == listed.record.id);
                 if is_known || filter.name.as_ref().is_some_and(|name| *name != listed.record.name) {
@@ -95,7 +95,8 @@ impl Ledger {
     /// When the ledger cannot be read.
     pub async fn lookup(&self, word: &str, scope: Option<&str>, limit: usize) -> Result<Vec<Listed>, Error> {
         // Gateways and proxies separate the callers of a scope, and keep their keys elsewhere.
-        let all = Filter { scope_prefix: scope.map(str::to_owned), limit, ..Filter::default() };
+        let kinds = vec![Kind::Operation, Kind::Event, Kind::Alias];
+        let all = Filter { scope_prefix: scope.map(str::to_owned), limit, kinds, ..Filter::default() };
         let mut found = Vec::new();
         if word.strip_prefix("op_").is_some_and(|digits| !digits.is_empty()) {
             let by_id = Filter { id_prefix: Some(word.to_owned()), ..all.clone() };
@@ -104,7 +105,7 @@ impl Ledger {
         let by_key = Filter { key: Some(word.to_owned()), ..all };
         found.extend(self.store().list(&by_key).await?);
         if scope.is_some() {
-            let aliases = Filter { scope_prefix: None, name: Some(ALIAS_NAME.to_owned()), ..by_key };
+            let aliases = Filter { scope_prefix: None, kinds: vec![Kind::Alias], ..by_key };
             found.extend(self.store().list(&aliases).await?);
         }
         let mut resolved: Vec<Listed> = Vec::new();
@@ -124,7 +125,7 @@ impl Ledger {
     /// The operation that a listed record is about: itself, or the one that it is another key of. `None` if that one
     /// was forgotten.
     pub(super) async fn resolved(&self, listed: Listed) -> Result<Option<Listed>, Error> {
-        if !listed.record.is_alias() {
+        if listed.record.kind != Kind::Alias {
             return Ok(Some(listed));
         }
         let Some(id) = listed.record.alias_of() else { return Ok(None) };
@@ -145,14 +146,9 @@ impl Ledger {
     /// # Errors
     /// When the ledger cannot be read.
     pub async fn totals(&self, filter: &Filter) -> Result<Counts, Error> {
-        let all = Filter { states: Vec::new(), before: None, ..filter.clone() };
+        let kinds = Kind::LISTED.to_vec();
+        let all = Filter { states: Vec::new(), before: None, kinds, ..filter.clone() };
         let mut counts = self.store().counts(&all).await?;
-        if all.name.is_none() {
-            let aliases = Filter { name: Some(ALIAS_NAME.to_owned()), ..all.clone() };
-            for (state, aliases) in self.store().counts(&aliases).await? {
-                counts.entry(state).and_modify(|count| *count = count.saturating_sub(aliases));
-            }
-        }
         let mut states = vec![State::Running];
         if self.identity().fence.is_some() {
             states.extend(OUTDATED.into_iter().filter(|state| *state != State::Running));
@@ -168,10 +164,7 @@ impl Ledger {
                 let liveness = self.liveness(Some(&seen)).await?;
                 let state = decide::effective_state(&seen, liveness, self.now_ms());
                 // An expired result counts under its stored state.
-                if state != stored
-                    && !seen.is_alias()
-                    && (stored == State::Running || state == State::InDoubt)
-                {
+                if state != stored && (stored == State::Running || state == State::InDoubt) {
                     let left = counts.get(&stored).copied().unwrap_or(0);
                     counts.insert(stored, left.saturating_sub(1));
                     *counts.entry(state).or_default() += 1;

@@ -8,6 +8,7 @@ use crate::decide::{self, Refusal};
 use crate::error::Error;
 use crate::facts::Ran;
 use crate::key::OperationId;
+use crate::kind::Kind;
 use crate::operation::Operation;
 use crate::record::{Record, State};
 use crate::settlement::{Part, Settlement};
@@ -211,7 +212,7 @@ impl Ledger {
         self.each_in_scope(scope, states, |listed, _| {
             // A compensation takes back what the run did; stopping it would leave it in doubt. An event is not an
             // operation: it waits until the scope is resumed.
-            if listed.record.detail.undoes.is_none() && !listed.record.is_event() {
+            if listed.record.detail.undoes.is_none() && listed.record.kind == Kind::Operation {
                 found.push(listed.record.id);
             }
         })

@@ -8,6 +8,7 @@ use crate::error::Error;
 use crate::facts::{Ending, Happened};
 use crate::invalid::InvalidInput;
 use crate::key::{MAX_NAME, OperationId};
+use crate::kind::Kind;
 use crate::operation::{Intent, Operation};
 use crate::policy::Hold;
 use crate::record::{Outcome, Record, State, UndoEvidence, Verification, check_compensation};
@@ -102,7 +103,7 @@ impl Ledger {
                 }
                 let record = &listed.record;
                 let is_meant = is_in_scope(&record.scope, scope) && record.created_ms > after_ms;
-                if !is_meant || record.is_alias() || record.is_event() {
+                if !is_meant || record.kind != Kind::Operation {
                     continue;
                 }
                 let reversal = Reversal::of(&listed.record, state);

@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
-use super::{Intent, KeyBasis, id_of};
+use super::Naming;
+use super::intent::{Intent, KeyBasis};
 use crate::error::Error;
 use crate::json::Json;
 use crate::key::Key;
+use crate::kind::Kind;
 
 impl Intent {
     /// The same action under a key that its caller gives.
@@ -15,8 +17,19 @@ impl Intent {
     pub fn under_key(mut self, key: &str) -> Result<Self, Error> {
         self.key = Key::given(key)?;
         self.basis = KeyBasis::Given(self.key.text.as_str().into());
-        self.id = id_of(self.naming, &self.scope, &self.name, &self.key);
+        self.id = self.id_with(&self.key);
+        self.number = None;
         Ok(self)
+    }
+
+    /// The record of the operation's key as one more key of it, in a scope of such keys.
+    #[must_use]
+    pub fn as_alias(self, scope: &str, name: &str) -> Self {
+        let mut alias =
+            Self { kind: Kind::Alias, naming: Naming::Chosen, action: None, number: None, ..self };
+        (alias.scope, alias.name) = (scope.to_owned(), name.to_owned());
+        alias.id = alias.id_with(&alias.key);
+        alias
     }
 
     /// The same action without its inputs, so that its record has no digests of them.

@@ -26,8 +26,9 @@ fn an_action_under_a_key_is_the_operation_with_that_key() {
         let same = action().intent_for(secret).unwrap().under_key("k").unwrap();
         assert_eq!((&same.id, &same.key, &same.fingerprint), (&given.id, &given.key, &given.fingerprint));
         assert_eq!(same.fields(), given.fields());
-        let second = (same.at_occurrence(2).unwrap().id, given.at_occurrence(2).unwrap().id);
-        assert_eq!(second.0, second.1);
+        assert_eq!(same.action(), given.action());
+        assert_eq!(given.action(), action().intent_for(secret).unwrap().id, "an equal call without a key");
+        assert!(given.at_occurrence(2).is_err(), "its key stands for one operation");
     }
     assert!(action().intent().unwrap().under_key("not a key").is_err());
 }

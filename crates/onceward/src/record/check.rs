@@ -3,6 +3,7 @@
 use super::{Held, MAX_HISTORY, MAX_REQUEST, Outcome, Record, State};
 use crate::invalid::InvalidInput;
 use crate::key::{self, Key, KeyOrigin, MAX_FIELDS, OperationId};
+use crate::kind::Kind;
 use crate::record::MAX_RESULT;
 
 /// The maximum version and attempt of an imported record: far more than any real record has, with room to count on in
@@ -67,8 +68,9 @@ impl Record {
     }
 
     fn check_id(&self, id: &OperationId, scope: &str) -> Result<(), InvalidInput> {
-        let named = OperationId::of(scope, &self.name, &self.key.text);
-        if *id == named || *id == OperationId::unnamed(scope, &self.key.text) {
+        let named = OperationId::of_kind(self.kind, scope, &self.name, &self.key.text);
+        if *id == named || (self.kind, id) == (Kind::Operation, &OperationId::unnamed(scope, &self.key.text))
+        {
             return Ok(());
         }
         Err(InvalidInput::new(format!(
@@ -78,6 +80,16 @@ impl Record {
     }
 
     fn check_numbers(&self, wrong: &mut impl FnMut(bool, &str)) {
+        let is_first = self.number == Some(1);
+        wrong(self.number == Some(0), "the occurrences of an action are counted from 1");
+        wrong(
+            is_first && self.action.is_some(),
+            "the first occurrence of an action has the id of the action",
+        );
+        wrong(
+            self.number.is_some() && self.key.origin == KeyOrigin::Given,
+            "an operation with a given key has no number",
+        );
         let detail = &self.detail;
         wrong(!(1..=MAX_VERSION).contains(&self.version), "the version is out of range");
         wrong(self.attempt > MAX_ATTEMPT, "the number of the attempt is out of range");
@@ -92,7 +104,8 @@ impl Record {
             self.due_ms,
             detail.quarantine_until_ms,
             detail.cancel_requested_ms,
-            detail.delivered_ms,
+            detail.delivered.map(|delivered| delivered.at_ms),
+            detail.delivered.and_then(|delivered| delivered.same_until_ms),
             undone_ms,
         ];
         let held = detail.held.iter().flat_map(|held| [held.until_ms, held.released_ms]).flatten();

@@ -12,27 +12,27 @@ fn the_first_sure_delivery_counts_and_can_be_taken_back() {
     let refused = bench.wait(ledger.take_delivery_back(&id(&pay())));
     assert_eq!(refused.expect_err("there is nothing").code(), Code::NotFound);
     let receipt = bench.run(&pay()).expect("it runs");
-    assert_eq!(receipt.record().detail.delivered_ms, None);
+    assert_eq!(receipt.record().delivered_ms(), None);
     let before = Arc::clone(receipt.record());
     // A caller that records the delivery may hold an outdated version.
     let note = |at| bench.wait(ledger.note_delivery(&before, at));
     let after = note(9_000).expect("it is done");
-    assert_eq!(after.detail.delivered_ms, Some(9_000));
+    assert_eq!(after.delivered_ms(), Some(9_000));
     assert_eq!(
         (after.due_ms, after.updated_ms, after.state),
         (before.due_ms, before.updated_ms, before.state)
     );
-    assert_eq!(note(5_000).expect("sooner").detail.delivered_ms, Some(5_000));
+    assert_eq!(note(5_000).expect("sooner").delivered_ms(), Some(5_000));
     let same = note(7_000).expect("later changes nothing");
-    assert_eq!((same.detail.delivered_ms, same.version), (Some(5_000), after.version + 1));
+    assert_eq!((same.delivered_ms(), same.version), (Some(5_000), after.version + 1));
     let taken_back = bench.wait(ledger.take_delivery_back(&id(&pay())));
-    assert_eq!(taken_back.expect("not taken after all").detail.delivered_ms, None);
+    assert_eq!(taken_back.expect("not taken after all").delivered_ms(), None);
     assert_eq!(bench.run(&pay()).expect("a replay").data(), receipt.data());
     // The replay is delivered. Its caller read the record before the first delivery was taken back.
     let again = bench.wait(ledger.note_delivery(&same, 5_000));
-    assert_eq!(again.expect("it is done").detail.delivered_ms, Some(5_000));
+    assert_eq!(again.expect("it is done").delivered_ms(), Some(5_000));
     let (stored, _) = bench.wait(ledger.find(&id(&pay()))).expect("it is there");
-    assert_eq!(stored.detail.delivered_ms, Some(5_000));
+    assert_eq!(stored.delivered_ms(), Some(5_000));
 }
 
 #[test]
@@ -42,9 +42,9 @@ fn a_failure_is_delivered_too_and_the_next_attempt_is_not() {
     bench.ledger.run(pay(), |_| Err(Failure::no_effect("declined"))).expect_err("it fails");
     let (found, _) = bench.wait(ledger.find(&id(&pay()))).expect("it is there");
     let failed = bench.wait(ledger.note_delivery(&found, 1)).expect("it ended");
-    assert_eq!(failed.detail.delivered_ms, Some(1));
+    assert_eq!(failed.delivered_ms(), Some(1));
     let receipt = bench.run(&pay()).expect("the next attempt");
-    assert_eq!(receipt.record().detail.delivered_ms, None);
+    assert_eq!(receipt.record().delivered_ms(), None);
 }
 
 #[test]

@@ -103,17 +103,17 @@ proptest! {
     }
 
     #[test]
-    fn an_occurrence_that_is_asked_for_later_is_the_one_that_was_asked_for_at_once(a in said(), number in 1_u64..40) {
-        let at_once = Said { occurrence: None, ..a.clone() };
-        let mut operation =
-            if a.chosen_name { Operation::new(a.name) } else { Operation::unnamed(a.name) }.scope(a.scope);
-        operation = operation.input(serde_json::json!({"argv": a.input})).occurrence(number.to_string());
-        if let Some(key) = a.key {
-            operation = operation.key(key);
-        }
-        let said = operation.intent().map(|intent| (intent.id, intent.key));
-        let later = at_once.intent().at_occurrence(number).map(|intent| (intent.id, intent.key));
-        prop_assert_eq!(said.ok(), later.ok());
+    fn a_number_of_the_ledger_is_no_label_of_a_caller(a in said(), number in 2_u64..40, label in 2_u64..40) {
+        let first = Said { occurrence: None, key: None, ..a };
+        let operation =
+            if first.chosen_name { Operation::new(first.name) } else { Operation::unnamed(first.name) };
+        let operation = operation.scope(first.scope).input(serde_json::json!({"argv": first.input}));
+        let labelled = operation.occurrence(label.to_string()).intent().unwrap();
+        let counted = first.intent().at_occurrence(number).unwrap();
+        prop_assert_ne!(&labelled.id, &counted.id);
+        prop_assert_eq!((labelled.number, counted.number), (None, Some(number)));
+        let action = first.intent().id;
+        prop_assert_eq!((labelled.action(), counted.action()), (action.clone(), action));
     }
 }
 

@@ -17,7 +17,7 @@ fn wanted(bench: &Bench, operation: &Operation) -> Wanted {
 }
 
 fn occurrence(number: u64) -> OperationId {
-    crate::common::id(&mail().occurrence(number.to_string()))
+    mail().intent().and_then(|first| first.at_occurrence(number)).expect("a valid operation").id
 }
 
 /// Which occurrence an equal call refers to now, and by which rule.
@@ -137,14 +137,13 @@ fn a_call_beside_its_twin_is_the_same_operation() {
 }
 
 #[test]
-fn what_an_older_version_recorded_under_a_key_and_a_file_name_is_found() {
+fn a_label_is_never_the_number_of_an_automatic_repetition() {
     let bench = Bench::new();
-    let older = Operation::new("pay.sh").key("order-42");
-    bench.run(&older).expect("it runs");
-    let newer = Operation::unnamed("pay.sh").key("order-42");
-    let wanted = bench.wait(bench.ledger.ledger().wanted(newer)).expect("an operation");
-    assert_eq!(wanted.intent.id, older.intent().expect("an operation").id);
-    let other = Operation::unnamed("sh").key("order-43");
-    let wanted = bench.wait(bench.ledger.ledger().wanted(other.clone())).expect("an operation");
-    assert_eq!(wanted.intent.id, other.intent().expect("an operation").id);
+    bench.run(&mail().occurrence("2")).expect("it runs");
+    assert_eq!(next(&bench), (1, RepeatRule::First), "nobody has asked for the action itself");
+    for number in 1..=2 {
+        make(&bench, |attempt| Ok(attempt.dispatch()?.created(&1)));
+        deliver(&bench, number, crate::common::NOW_MS);
+    }
+    assert_eq!((next(&bench), bench.records()), ((3, RepeatRule::Repeat), 3));
 }

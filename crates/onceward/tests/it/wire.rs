@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use onceward::wire::{self, ApplyRequest, DueReply, ListReply, Loaded, SwapReply, SwapRequest};
+use onceward::wire::{self, ApplyRequest, ListReply, Loaded, RecordsReply, SwapReply, SwapRequest};
 use onceward::{
     Change, Cursor, Ending, Listed, Operation, OperationId, Outcome, Owner, Record, WriteMode, transition,
 };
@@ -89,8 +89,8 @@ proptest! {
     #[test]
     fn many_records_keep_their_own_bodies(found in proptest::collection::vec(records(), 0..5)) {
         let shown: Vec<&Record> = found.iter().collect();
-        let due = DueReply { records: found.clone() };
-        let read: DueReply = wire::decode(&wire::encode(&due).unwrap()).unwrap();
+        let due = RecordsReply { records: found.clone() };
+        let read: RecordsReply = wire::decode(&wire::encode(&due).unwrap()).unwrap();
         prop_assert_eq!(alls(&read.records.iter().collect::<Vec<_>>()), alls(&shown));
 
         let page = found.iter().map(|record| Listed { cursor: Cursor(7), record: record.clone() });

@@ -78,12 +78,12 @@ fn a_newer_ledger_is_not_understood() {
     let bench = Bench::new();
     bench.with_newer_ledger();
     assert_snapshot!(refused_in(&bench, 12, &RUN), @r"
-    once: LEDGER_UNAVAILABLE the ledger cannot be used: once.db was written by a newer version of Onceward (schema 99, this version supports 3); use that version; nothing was run
+    once: LEDGER_UNAVAILABLE the ledger cannot be used: once.db was written by another version of Onceward (schema 99, this version has 4). Use that version; or take its records over: `once export` there, `once import` here into a new ledger; nothing was run
     once: happened: unknown, ran: no, retryable: no
     once: next: once --ledger sqlite:…/once.db doctor
     ");
     assert_snapshot!(refused_in(&bench, 12, &["gc"]), @r"
-    once: LEDGER_UNAVAILABLE the ledger cannot be used: once.db was written by a newer version of Onceward (schema 99, this version supports 3); use that version; nothing was run
+    once: LEDGER_UNAVAILABLE the ledger cannot be used: once.db was written by another version of Onceward (schema 99, this version has 4). Use that version; or take its records over: `once export` there, `once import` here into a new ledger; nothing was run
     once: next: once --ledger sqlite:…/once.db doctor
     ");
 }

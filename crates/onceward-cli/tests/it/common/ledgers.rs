@@ -61,10 +61,11 @@ impl Bench {
         connection
             .execute_batch(
                 "WITH RECURSIVE n(i) AS (SELECT 2 UNION ALL SELECT i + 1 FROM n WHERE i < 2000)
-                 INSERT INTO operations (row, slot, id, scope, name, key, origin, state, version, attempt,
+                 INSERT INTO operations (row, slot, id, kind, number, scope, name, key, origin, state, version, attempt,
                    created_ms, updated_ms, due_ms, agenda, detail, outcome)
                  SELECT i, slot + i, substr(id, 1, 19) || replace(replace(replace(replace(
-                     printf('%016d', i), '0', 'a'), '1', 'b'), '8', 'c'), '9', 'd'), scope, name, key, origin, state, version, attempt,
+                     printf('%016d', i), '0', 'a'), '1', 'b'), '8', 'c'), '9', 'd'),
+                   kind, number, scope, name, key, origin, state, version, attempt,
                    created_ms, updated_ms, due_ms, agenda, detail, outcome FROM operations, n WHERE row = 1",
             )
             .unwrap();

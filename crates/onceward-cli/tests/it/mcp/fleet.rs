@@ -38,10 +38,7 @@ fn two_proxies_run_the_same_call_once_and_both_are_answered() {
         let [mut first, second] = sessions;
         second.leave();
         eventually("the delivery is noted", || {
-            bench
-                .json(&["show", &newest(&bench, &url), "--ledger", &url])
-                .to_string()
-                .contains("delivered_ms")
+            bench.json(&["show", &newest(&bench, &url), "--ledger", &url]).to_string().contains("delivered")
         });
         assert_eq!(
             first.call(2, "count", &json!({"hold": "go"}))["structuredContent"]["run"],

@@ -13,8 +13,8 @@ use bytes::{Bytes, BytesMut};
 use hyper::{HeaderMap, StatusCode};
 use onceward::transition::{finish, start};
 use onceward::{
-    ALIAS_NAME, Clock, Effect, Ending, Error, Intent, Operation, OperationId, Outcome, Owner, Ran, Record,
-    State, Swap, WriteMode,
+    Clock, Effect, Ending, Error, Intent, Kind, Operation, OperationId, Outcome, Owner, Ran, Record, State,
+    Swap, WriteMode,
 };
 use serde::{Deserialize, Serialize};
 
@@ -66,8 +66,7 @@ impl<'a> Note<'a> {
     }
 
     fn intent(&self) -> Result<Intent, Error> {
-        // It is not an operation, so it is not listed as one.
-        let operation = Operation::new(ALIAS_NAME).scope(SCOPE).key(self.key.clone());
+        let operation = Operation::of_kind(Kind::Marker, "answer").scope(SCOPE).key(self.key.clone());
         let mut intent = self.tenant.ledger.intent(operation)?;
         intent.terms.keep_results_for(KEPT_MS);
         intent.terms.tombstone_ms = 0;

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use onceward::transition::later;
-use onceward::{ALIAS_NAME, Error, Intent, InvalidInput, Json, Operation, Ran, Record, RepeatRule, State};
+use onceward::{Error, Intent, InvalidInput, Json, Kind, Operation, Ran, Record, RepeatRule, State};
 
 use super::super::aliases::{self, Asker, Written};
 use super::super::choose::{self, Decided, Retries};
@@ -21,8 +21,6 @@ use crate::headers::{self, KEY};
 
 /// For how long a retry that an SDK reports finds the call before it, if the SDK does not say how long it waits.
 const RETRY_WINDOW: Duration = Duration::from_secs(660);
-/// The most equal calls of one run.
-const MOST_POSITIONS: u64 = 10_000;
 
 /// The operation of a call.
 pub(crate) struct Chosen {
@@ -138,8 +136,7 @@ async fn new_sample(call: &ModelCall, asker: &Asker<'_>, action: &Intent) -> Res
     }
     let ledger = &asker.tenant.ledger;
     let turn = asker.gateway.turns.take(asker.place(&action.id)).await;
-    let (newest, found) = ledger.newest_of(action, None).await?;
-    let number = if found.is_some() { newest + 1 } else { newest };
+    let number = ledger.occurrences(action).await?.next_number();
     let intent = ledger.keyed(action.clone()).at_occurrence(number)?;
     Ok(Chosen::new(intent, RepeatRule::Repeat, turn))
 }
@@ -156,13 +153,13 @@ async fn in_run(
     let ledger = &asker.tenant.ledger;
     // A position is another name of its operation, so it is not listed as one.
     let input = with_members(call, [("run", Json::from(run)), ("upstream", Json::from(asker.upstream))]);
-    let position = Operation::new(ALIAS_NAME).input(input).terms(call.terms()?);
+    let position = Operation::of_kind(Kind::Alias, "position").input(input).terms(call.terms()?);
     let position = call.in_scope(position, Some(scope))?;
     let position = ledger.keyed(ledger.intent(position)?);
     let intent = ledger.keyed(ledger.intent(operation)?);
     loop {
         let chosen = by_delivery(call, asker, &position, Retries::Newest).await?;
-        let intent = intent.clone().at_occurrence(number_of(&position, &chosen.intent)?)?;
+        let intent = intent.clone().at_occurrence(chosen.intent.number.unwrap_or(1))?;
         if call.wishes.dry_run {
             return Ok(Chosen { intent, ..chosen });
         }
@@ -177,15 +174,6 @@ async fn in_run(
         let (record, _) = ledger.find(&chosen.intent.id).await?;
         return Ok(Chosen { intent, position: Some(record), meant: Meant::This, ..chosen });
     }
-}
-
-/// The number of a position among those of the equal calls of its run.
-fn number_of(first: &Intent, position: &Intent) -> Result<u64, Error> {
-    let is_it = |number: &u64| first.clone().at_occurrence(*number).is_ok_and(|one| one.id == position.id);
-    (1..=MOST_POSITIONS).find(is_it).ok_or_else(|| {
-        let why = format!("one run makes more than {MOST_POSITIONS} equal calls; use Once-Occurrence");
-        InvalidInput::new(why).into()
-    })
 }
 
 /// A call that this one can be the retry of, or a new sample.

@@ -65,7 +65,7 @@ async fn attempts_of_gateways_that_were_killed_do_not_lock_the_call() {
         // What is left of a call whose gateway was killed in its third attempt.
         change(&rig, |record| {
             (record.state, record.due_ms, record.outcome) = (State::InDoubt, None, None);
-            record.detail.delivered_ms = None;
+            record.detail.delivered = None;
         })
         .await;
         let got = ask(&rig, key, ASK).await;

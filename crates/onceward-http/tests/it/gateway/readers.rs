@@ -427,8 +427,7 @@ async fn a_connection_that_is_reset_after_the_answer_did_not_deliver_it() {
     client.readable().await.unwrap();
     rig.delivered().await;
     drop(client);
-    until("the delivery is taken back", async || rig.operations().await[0].detail.delivered_ms.is_none())
-        .await;
+    until("the delivery is taken back", async || rig.operations().await[0].detail.delivered.is_none()).await;
     let retry = pay(&rig, "b").await;
     assert_eq!((retry.header("idempotent-replayed"), vendor.effects()), (Some("true"), 1));
     // A client that has read its answer closes its connection without a reset.

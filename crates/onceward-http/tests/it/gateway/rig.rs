@@ -96,7 +96,10 @@ impl Rig {
     /// The operations, without further keys.
     pub(crate) async fn operations(&self) -> Vec<Record> {
         let all = self.store.list(&Filter { limit: 1_000, ..Filter::default() }).await.unwrap();
-        all.into_iter().map(|listed| listed.record).filter(|record| !record.is_alias()).collect()
+        all.into_iter()
+            .map(|listed| listed.record)
+            .filter(|record| record.kind == onceward::Kind::Operation)
+            .collect()
     }
 
     pub(crate) async fn states(&self) -> Vec<State> {
@@ -107,7 +110,7 @@ impl Rig {
     pub(crate) async fn delivered(&self) {
         until("every answer is noted as delivered", async || {
             let all = self.operations().await;
-            all.iter().all(|record| record.state != State::Done || record.detail.delivered_ms.is_some())
+            all.iter().all(|record| record.state != State::Done || record.detail.delivered.is_some())
         })
         .await;
     }
@@ -115,7 +118,7 @@ impl Rig {
     /// How many keys and notes are recorded beside the operations.
     pub(crate) async fn aliases(&self) -> usize {
         let all = self.store.list(&Filter { limit: 1_000, ..Filter::default() }).await.unwrap();
-        all.iter().filter(|listed| listed.record.is_alias()).count()
+        all.iter().filter(|listed| listed.record.kind != onceward::Kind::Operation).count()
     }
 
     /// The same while time passes, a tenth of a second at a time.

@@ -126,7 +126,7 @@ async fn retries_of_two_failures_at_two_gateways_are_two_samples() {
             });
         assert_eq!([one.status.as_u16(), two.status.as_u16()], [429, 429]);
         until("both failures are known to be delivered", async || {
-            rig.operations().await.iter().all(|record| record.detail.delivered_ms.is_some())
+            rig.operations().await.iter().all(|record| record.detail.delivered.is_some())
         })
         .await;
         let (one, two, ()) =

@@ -1,6 +1,6 @@
 //! What is accepted, what is a duplicate, and what is not believed.
 
-use onceward::{ALIAS_NAME, Clock, State};
+use onceward::{Clock, Kind, State};
 use onceward_http::inbox::{Outside, Trial, record};
 use onceward_testkit::Stepped;
 use serde_json::json;
@@ -286,7 +286,7 @@ async fn a_redelivery_repairs_an_event_that_was_half_written() {
     assert_eq!(rig.deliver("github", &first).await.result(), "accepted");
     rig.event_when("github", "guid-1", "done").await;
     // As if only the guard had been written.
-    for lost in rig.records().await.iter().filter(|record| record.name != ALIAS_NAME) {
+    for lost in rig.records().await.iter().filter(|record| record.kind != Kind::Guard) {
         assert!(rig.store.delete(&lost.id, lost.version, onceward::WriteMode::Async).await.unwrap());
     }
     let other = rig.deliver("github", &vendor.event("guid-2", &body)).await;

@@ -85,6 +85,10 @@ impl Store for Slow {
         self.inner.delete(id, expected, mode).await
     }
 
+    async fn occurrences(&self, action: &OperationId, now_ms: i64) -> Result<Vec<Record>, StoreError> {
+        self.inner.occurrences(action, now_ms).await
+    }
+
     async fn list(&self, filter: &Filter) -> Result<Vec<Listed>, StoreError> {
         self.inner.list(filter).await
     }

@@ -26,6 +26,9 @@ pub(crate) enum Fault {
     ForgetsDeletes,
     DeletesAnyVersion,
     SaysNoToEveryDelete,
+    OccurrencesForgetTheNewest,
+    OccurrencesForgetTheOpen,
+    OccurrencesOfEveryAction,
     ListsOldestFirst,
     ListsByLastChange,
     ListIgnoresScope,
@@ -259,6 +262,22 @@ impl Store for Broken {
             Fault::SaysNoToEveryDelete => self.inner.delete(id, expected, mode).await.map(|_| false),
             _ => self.inner.delete(id, expected, mode).await,
         }
+    }
+
+    async fn occurrences(&self, action: &OperationId, now_ms: i64) -> Result<Vec<Record>, StoreError> {
+        let mut found = self.inner.occurrences(action, now_ms).await?;
+        let newest = found.iter().filter_map(|record| record.number).max();
+        let is_open = |record: &Record| record.open_until_ms().is_some_and(|until_ms| until_ms > now_ms);
+        match self.fault {
+            Fault::OccurrencesForgetTheNewest => found.retain(is_open),
+            Fault::OccurrencesForgetTheOpen => found.retain(|record| record.number == newest),
+            Fault::OccurrencesOfEveryAction => {
+                let all = self.inner.list(&Filter { limit: 100, ..Filter::default() }).await?;
+                found.extend(all.into_iter().map(|listed| listed.record).filter(is_open));
+            }
+            _ => {}
+        }
+        Ok(found)
     }
 
     async fn list(&self, filter: &Filter) -> Result<Vec<Listed>, StoreError> {

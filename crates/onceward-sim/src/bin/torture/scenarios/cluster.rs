@@ -96,7 +96,7 @@ fn stage(cluster: &mut RedisCluster, url: &str, random: &mut Random, tally: &Tal
     let to = (from + 1) % pairs.len();
     let (from, to) = (pairs[from].0, pairs[to].0);
     let prefix = url.split("prefix=").nth(1).and_then(|rest| rest.split('&').next()).unwrap_or_default();
-    let shards = cluster.nodes()[from].cli(&["KEYS", &format!("{{{prefix}:*v2:ledger")]);
+    let shards = cluster.nodes()[from].cli(&["KEYS", &format!("{{{prefix}:*v3:ledger")]);
     for shard in shards.lines().take(MOVED) {
         cluster.move_slot_of(shard, from, to);
         tally.faults(1);

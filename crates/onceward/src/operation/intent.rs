@@ -1,0 +1,245 @@
+//! The intent: an operation whose identity is computed.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::{Naming, ScopeOrigin};
+use crate::error::Error;
+use crate::invalid::InvalidInput;
+use crate::json::Json;
+use crate::key::{self, Fingerprint, Key, KeyOrigin, Occurrence, OperationId};
+use crate::kind::Kind;
+use crate::policy::{Hold, Terms};
+use crate::record::{Compensation, Held, Record};
+use crate::secret::Secret;
+
+/// An operation with its identity computed: the input of [`crate::decide`].
+///
+/// ```
+/// use onceward::Operation;
+///
+/// let ship = || Operation::new("ship").scope("tenant-1").input(serde_json::json!({"order": 7}));
+/// let (first, again) = (ship().intent()?, ship().occurrence("2").intent()?);
+/// assert_eq!(first.id, ship().intent()?.id, "a retry is the same operation");
+/// assert_ne!(first.id, again.id, "another occurrence is another operation");
+/// # Ok::<(), onceward::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct Intent {
+    /// Derived from scope, name and key.
+    pub id: OperationId,
+    /// What the record is.
+    pub kind: Kind,
+    /// The number of the occurrence, if the ledger counts them: not with a given key or a label.
+    pub number: Option<u64>,
+    /// The namespace of the key: calls in the same scope share keys.
+    pub scope: String,
+    /// Who chose the scope.
+    pub scope_origin: ScopeOrigin,
+    /// The operation's name.
+    pub name: String,
+    /// The key that identifies this operation among those with the same scope and name.
+    pub key: Key,
+    /// The hash of all inputs that are not volatile.
+    pub fingerprint: Fingerprint,
+    /// Its times, limits and rules.
+    pub terms: Terms,
+    pub(crate) probe: Option<String>,
+    pub(crate) probe_no: Vec<i32>,
+    pub(crate) verify: Option<String>,
+    pub(crate) undo: Option<Compensation>,
+    pub(crate) undoes: Option<OperationId>,
+    pub(crate) folder: Option<String>,
+    pub(crate) command: Option<String>,
+    pub(super) downstream_key: Option<String>,
+    pub(crate) trace_parent: Option<String>,
+    pub(super) held: Held,
+    /// Shared by all copies.
+    pub(super) input: Arc<Json>,
+    pub(super) basis: KeyBasis,
+    pub(super) naming: Naming,
+    pub(super) secret: Option<Secret>,
+    /// The key of the first occurrence of the action; `None` if the action is known by its given key alone.
+    pub(super) action: Option<Key>,
+}
+
+/// What the keys of all occurrences of an action are computed from.
+#[derive(Debug, Clone)]
+pub(super) enum KeyBasis {
+    /// The key that the caller gave.
+    Given(Arc<str>),
+    /// The canonical text of the inputs that identify the action.
+    Inputs(Arc<str>),
+}
+
+impl KeyBasis {
+    pub(super) fn key(&self, name: &str, occurrence: &Occurrence) -> Result<Key, InvalidInput> {
+        match self {
+            Self::Inputs(selected) => Ok(Key::derived(name, selected, occurrence)),
+            // A repeat under a given key gets a key that shows which key it comes from.
+            Self::Given(key) => match occurrence {
+                Occurrence::Number(1) => Key::given(key),
+                Occurrence::Number(_) => Err(InvalidInput::new("a given key stands for one operation")),
+                Occurrence::Label(label) => Key::given(&format!("{key}#{label}")),
+            },
+        }
+    }
+}
+
+impl KeyBasis {
+    /// What all occurrences of the action, and equal calls with other keys, have in common: the derived key of the
+    /// first one. `None` for a key without inputs, which says nothing about them.
+    pub(super) fn first(&self, name: &str, selected: Option<&Json>, canonical: &str) -> Option<Key> {
+        let derived = |text: &str| Some(Key::derived(name, text, &Occurrence::default()));
+        match (self, selected) {
+            (Self::Inputs(selected), _) => derived(selected),
+            (Self::Given(_), _) if canonical == "{}" => None,
+            (Self::Given(_), Some(selected)) => derived(&selected.canonical()),
+            (Self::Given(_), None) => derived(canonical),
+        }
+    }
+}
+
+pub(super) fn id_of(kind: Kind, naming: Naming, scope: &str, name: &str, key: &Key) -> OperationId {
+    match (naming, key.origin) {
+        (Naming::Incidental, KeyOrigin::Given) => OperationId::unnamed(scope, &key.text),
+        (Naming::Chosen | Naming::Incidental, _) => OperationId::of_kind(kind, scope, name, &key.text),
+    }
+}
+
+impl Intent {
+    /// The intent as a ledger with this secret stores it: derived key, fingerprint and field digests are keyed
+    /// hashes, so that no input can be guessed from them. Does nothing if the intent is already keyed.
+    #[must_use]
+    pub fn keyed_with(mut self, secret: Option<&Secret>) -> Self {
+        let (None, Some(secret)) = (&self.secret, secret) else { return self };
+        self.fingerprint = self.fingerprint.keyed(secret);
+        self.key = self.key.keyed(secret);
+        self.action = self.action.map(|first| first.keyed(secret));
+        self.id = self.id_with(&self.key);
+        self.secret = Some(secret.clone());
+        self
+    }
+
+    pub(super) fn id_with(&self, key: &Key) -> OperationId {
+        id_of(self.kind, self.naming, &self.scope, &self.name, key)
+    }
+
+    /// The id of the action: the same for all its occurrences, and for equal calls with other keys.
+    #[must_use]
+    pub fn action(&self) -> OperationId {
+        self.action.as_ref().map_or_else(|| self.id.clone(), |first| self.id_with(first))
+    }
+
+    /// The same without a copy, if there is nothing to do.
+    pub(crate) fn keyed_form(&self, secret: Option<&Secret>) -> Cow<'_, Self> {
+        match (&self.secret, secret) {
+            (None, Some(_)) => Cow::Owned(self.clone().keyed_with(secret)),
+            (_, None) | (Some(_), Some(_)) => Cow::Borrowed(self),
+        }
+    }
+
+    /// Another occurrence of the same action. The inputs are not parsed again.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if a given key becomes too long.
+    pub fn at_occurrence(mut self, number: u64) -> Result<Self, Error> {
+        let key = self.basis.key(&self.name, &Occurrence::Number(number))?;
+        self.key = self.secret.as_ref().map_or(key.clone(), |secret| key.keyed(secret));
+        self.id = self.id_with(&self.key);
+        self.number = Some(number).filter(|_| self.key.origin == KeyOrigin::Derived);
+        Ok(self)
+    }
+
+    /// The occurrence that this record is.
+    #[must_use]
+    pub fn at_record(mut self, record: &Record) -> Self {
+        (self.id, self.key, self.number) = (record.id.clone(), record.key.clone(), record.number);
+        self
+    }
+
+    /// The same action in another scope.
+    pub(crate) fn in_scope(mut self, scope: &str) -> Self {
+        scope.clone_into(&mut self.scope);
+        self.id = self.id_with(&self.key);
+        self
+    }
+
+    /// The intent of a held operation, taken from its record: for a process that executes it from its stored request.
+    /// Identity, class, budget, probe and check are the record's own; the other terms are the given ones.
+    #[must_use]
+    pub fn of_held(record: &Record, terms: Terms, secret: Option<&Secret>) -> Self {
+        let detail = &record.detail;
+        let terms = Terms {
+            hold: Hold::No,
+            class: detail.class,
+            max_attempts: detail.max_attempts,
+            retention_ms: detail.retention_ms,
+            tombstone_ms: detail.tombstone_ms,
+            quarantine_ms: detail.quarantine_ms,
+            ..terms
+        };
+        Self {
+            id: record.id.clone(),
+            kind: record.kind,
+            number: record.number,
+            scope: record.scope.clone(),
+            scope_origin: ScopeOrigin::Explicit,
+            name: record.name.clone(),
+            key: record.key.clone(),
+            fingerprint: detail.fingerprint.clone(),
+            terms,
+            probe: detail.probe.clone(),
+            probe_no: detail.probe_no.clone(),
+            verify: detail.verify.clone(),
+            folder: detail.folder.clone(),
+            command: detail.command.clone(),
+            undo: detail.undo.clone(),
+            undoes: detail.undoes.clone(),
+            downstream_key: None,
+            trace_parent: detail.trace_parent.clone(),
+            held: Held::by_policy(),
+            input: Arc::new(Json::empty()),
+            basis: KeyBasis::Given(record.key.text.as_str().into()),
+            naming: Naming::Chosen,
+            // The record's hashes are keyed already.
+            secret: secret.cloned(),
+            action: None,
+        }
+    }
+
+    /// How the operation is held, except for the time.
+    pub(crate) fn held(&self) -> Held {
+        self.held.clone()
+    }
+
+    /// A digest of each input field. With a secret, the names are digests too.
+    #[must_use]
+    pub fn fields(&self) -> BTreeMap<String, String> {
+        key::field_digests(&self.id, &self.input, self.secret.as_ref())
+    }
+
+    /// The fields in which this call differs from one with these digests.
+    #[must_use]
+    pub fn fields_that_differ(&self, stored: &BTreeMap<String, String>) -> Vec<String> {
+        let names = key::field_names(&self.id, &self.input, self.secret.as_ref());
+        let differing = key::fields_that_differ(stored, &self.fields());
+        let known = |field: String| match (names.get(&field), &self.secret) {
+            (Some(name), _) => name.clone(),
+            (None, None) => field,
+            (None, Some(_)) => "a field that this call does not have".to_owned(),
+        };
+        let mut fields: Vec<String> = differing.into_iter().map(known).collect();
+        fields.sort();
+        fields.dedup();
+        fields
+    }
+
+    /// The key for a downstream that deduplicates: derived from the operation's own key unless the caller set one, and
+    /// the same for every attempt.
+    #[must_use]
+    pub fn downstream_key(&self) -> String {
+        self.downstream_key.clone().unwrap_or_else(|| self.id.as_str().to_owned())
+    }
+}
