@@ -232,6 +232,7 @@ def test(parts, condition, more):
     with tempfile.TemporaryDirectory(prefix=Path(FOLDERS).name, ignore_cleanup_errors=True) as folder, load(condition):
         # PostgreSQL refuses to run as root, and its user must reach its folders.
         Path(folder).chmod(0o755)
+        memory = segments()
         state = State(parts, condition)
         ended = threading.Event()
         shown = threading.Thread(target=state.show, args=(ended,))
@@ -244,7 +245,16 @@ def test(parts, condition, more):
         finally:
             ended.set()
             shown.join()
+    if left := segments() - memory:
+        results[-1].broken.append(f"the tests left {len(left)} segments of shared memory: ipcs -m")
+        results[-1].failed += 1
     return results
+
+
+def segments():
+    """The segments of shared memory that no process uses. The machine has room for a few thousand."""
+    lines = Path("/proc/sysvipc/shm").read_text().splitlines()[1:]
+    return {line.split()[1] for line in lines if line.split()[6] == "0"}
 
 
 @contextlib.contextmanager

@@ -60,8 +60,10 @@ impl Home {
         // PostgreSQL may run as another user, which needs access to the folder.
         let open = std::fs::Permissions::from_mode(0o755);
         must(std::fs::set_permissions(&folder, open), "cannot open the servers' folder");
-        let remove =
-            "cat >/dev/null; for i in 1 2 3 4 5 6 7 8 9 10; do rm -rf \"$1\" && exit; sleep 0.2; done";
+        // A PostgreSQL that was killed leaves a segment of shared memory. The machine has room for a few thousand.
+        let remove = "cat >/dev/null; \
+             for lock in \"$1\"/*/data/postmaster.pid; do ipcrm -m \"$(sed -n '7s/.* //p' \"$lock\")\"; done; \
+             for i in 1 2 3 4 5 6 7 8 9 10; do rm -rf \"$1\" && exit; sleep 0.2; done";
         let mut keeper = Command::new("sh");
         keeper.args(["-c", remove, "sh"]).arg(&folder).process_group(0);
         keeper.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());

@@ -149,9 +149,18 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.kill();
         if !self.folder.as_os_str().is_empty() {
+            remove_memory(&self.folder.join("data/postmaster.pid"));
             // Anything that cannot be removed now is removed with the process.
             drop(std::fs::remove_dir_all(&self.folder));
         }
+    }
+}
+
+/// Removes the shared memory that a killed PostgreSQL leaves, if this is its lock file. Starting it again would too.
+fn remove_memory(lock: &Path) {
+    let text = std::fs::read_to_string(lock).unwrap_or_default();
+    if let Some(id) = text.lines().nth(6).and_then(|line| line.split_whitespace().last()) {
+        drop(Command::new("ipcrm").args(["-m", id]).output());
     }
 }
 
