@@ -16,4 +16,5 @@ mod repeats;
 mod replay;
 mod stdin;
 mod stopping;
+mod synced;
 mod times;
