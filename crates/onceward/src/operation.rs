@@ -1,7 +1,6 @@
 //! What a caller requests, and the intent computed from it.
 
 mod intent;
-mod same;
 #[cfg(test)]
 mod tests;
 

@@ -140,7 +140,7 @@ fn a_call_beside_its_twin_is_the_same_operation() {
 fn a_label_is_never_the_number_of_an_automatic_repetition() {
     let bench = Bench::new();
     bench.run(&mail().occurrence("2")).expect("it runs");
-    assert_eq!(next(&bench), (1, RepeatRule::First), "nobody has asked for the action itself");
+    assert_eq!(next(&bench), (1, RepeatRule::First), "no call has asked for the action itself");
     for number in 1..=2 {
         make(&bench, |attempt| Ok(attempt.dispatch()?.created(&1)));
         deliver(&bench, number, crate::common::NOW_MS);
