@@ -130,7 +130,9 @@ async fn apply(Asked { store, message }: Asked<ApplyRequest>) -> Response {
 }
 
 async fn occurrences(Asked { store, message }: Asked<OccurrencesRequest>) -> Response {
-    let found = store.occurrences(&message.action, message.now_ms).await;
+    // A caller's clock that is ahead must not make an occurrence seem over.
+    let now_ms = message.now_ms.min(store.clock().now_ms());
+    let found = store.occurrences(&message.action, now_ms).await;
     reply(&*store, found.map(|records| RecordsReply { records }))
 }
 
