@@ -320,3 +320,18 @@ pub async fn found<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_is_reserved_while_nothing_listens_on_it() {
+        let port = reserve_port();
+        let name = SocketAddr::from_abstract_name(format!("onceward-port-{}", port.number)).unwrap();
+        assert!(TcpListener::bind(("127.0.0.1", port.number)).is_ok(), "nothing listens");
+        assert!(UnixListener::bind_addr(&name).is_err(), "it is reserved");
+        drop(port);
+        assert!(UnixListener::bind_addr(&name).is_ok(), "it is free again");
+    }
+}
