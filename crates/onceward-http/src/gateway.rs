@@ -55,7 +55,7 @@ use onceward::{Happened, InvalidInput, Policy, Problem};
 use crate::App;
 use crate::headers;
 use crate::observe::{self, CallSurface};
-use crate::server::socket::Peer;
+use crate::socket::Peer;
 use crate::tenants::{self, Tenant};
 use aliases::KeysInUse;
 use config::UpstreamConfig;

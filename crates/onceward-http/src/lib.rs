@@ -12,14 +12,15 @@
 //!   forwards requests: which headers, who calls, what a status proves, and event streams. They are built without the
 //!   feature `serve` too.
 //! - [`layer`]: the same rules as a `tower::Layer`, for people who write an API.
-//! - [`connections`], [`held`], [`intake`], [`limits`], [`host`]: what every listener of Onceward shares. [`time`]: the
-//!   ledger's time. They are built without the feature `serve` too.
+//! - [`connections`], [`held`], [`intake`], [`limits`], [`host`], [`socket`]: what every listener of Onceward shares.
+//!   [`time`]: the ledger's time. They are built without the feature `serve` too.
 
 pub mod connections;
 pub mod held;
 pub mod host;
 pub mod intake;
 pub mod limits;
+pub mod socket;
 pub mod time;
 
 #[cfg(feature = "serve")]

@@ -7,7 +7,6 @@
 mod connection;
 mod listener;
 mod resets;
-pub(crate) mod socket;
 mod tls;
 mod unix;
 

@@ -6,6 +6,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use onceward::{Class, InvalidInput, Ledger, OperationId, Verification};
+use onceward_http::socket::Peer;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
@@ -181,9 +182,9 @@ impl ProxyState {
     }
 
     /// The waiter of a new guarded call. Whether earlier answers were read depends on what it requests.
-    pub(crate) fn waiter(&self, id: &str, caller: Caller, channel: u64) -> Arc<Waiter> {
+    pub(crate) fn waiter(&self, id: &str, caller: Caller, channel: u64, peer: Peer) -> Arc<Waiter> {
         let unread = self.waiters.note_request_from(&caller);
-        Waiter::new(id, caller, channel, self.ledger.clock_ms(), unread)
+        Waiter::new(id, caller, channel, self.ledger.clock_ms(), unread, peer)
     }
 
     /// Learns the tools from an answer to `tools/list`. Returns the answer for the client.

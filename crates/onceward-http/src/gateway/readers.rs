@@ -14,7 +14,7 @@ use quick_cache::sync::Cache;
 
 use super::lock;
 use crate::held::Held;
-use crate::server::socket::Peer;
+use crate::socket::Peer;
 use crate::time;
 
 /// The most operations that are remembered after their clients left.

@@ -19,11 +19,11 @@ use tower::ServiceExt;
 
 use super::listener::{Accepted, Stream};
 use super::resets::{Resettable, Socket};
-use super::socket::{Peer, Shared};
 use crate::App;
 use crate::connections::{Link, RequestBody, ResponseBody};
 use crate::gateway::{self, Entrance, Receipts};
 use crate::limits::{Limits, Reach};
+use crate::socket::{Peer, Shared};
 use crate::{host, inbox, problem};
 
 /// The read buffer of a connection of HTTP/1.1, which also limits the head of a request.

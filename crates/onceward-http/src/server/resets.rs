@@ -12,7 +12,7 @@ use hyper_util::rt::TokioIo;
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::server::TlsStream;
 
-use super::socket::Shared;
+use crate::socket::Shared;
 
 /// A socket that can tell whether it was reset. If the client closed its side before that, no read or write fails.
 pub(super) trait Socket {

@@ -413,6 +413,7 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use onceward::{Attempt, ManualClock, MemoryStore, Operation};
+    use onceward_http::socket::Peer;
 
     use super::*;
     use crate::call::waiters::Caller;
@@ -435,7 +436,7 @@ mod tests {
     fn a_call_repeated_under_its_id_joins_the_one_with_that_id() {
         let (memory, action) = (CallMemory::default(), OperationId::of("s", "n", "k"));
         let reserve = |id: &str, call_id, may_part| {
-            let waiter = Waiter::new(id, Caller::default(), ONE_STREAM, 0, Vec::new());
+            let waiter = Waiter::new(id, Caller::default(), ONE_STREAM, 0, Vec::new(), Peer::default());
             let facts = CallFacts {
                 waiter: &waiter,
                 class: Class::Once,
@@ -476,7 +477,7 @@ mod tests {
                 }
                 read
             };
-            let waiter = Waiter::new("1", Caller::default(), ONE_STREAM, at_ms, Vec::new());
+            let waiter = Waiter::new("1", Caller::default(), ONE_STREAM, at_ms, Vec::new(), Peer::default());
             let facts = CallFacts {
                 waiter: &waiter,
                 class: Class::Once,

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use onceward::OperationId;
+use onceward_http::socket::Peer;
 use quick_cache::sync::Cache;
 
 use crate::sync::lock;
@@ -42,6 +43,10 @@ pub(crate) struct Waiter {
     pub(crate) channel: u64,
     /// Slow answers that its client was sent before and may not have read.
     pub(crate) unread: Vec<OperationId>,
+    /// Its connection, if it has one of its own.
+    peer: Peer,
+    /// Whether its answer is on its way. A client that closes its connection after that has read it.
+    answered: AtomicBool,
     gone: AtomicBool,
 }
 
@@ -52,6 +57,7 @@ impl Waiter {
         channel: u64,
         since_ms: i64,
         unread: Vec<OperationId>,
+        peer: Peer,
     ) -> Arc<Self> {
         Arc::new(Self {
             id: Id::of(id_text),
@@ -60,13 +66,25 @@ impl Waiter {
             caller,
             channel,
             unread,
+            peer,
+            answered: AtomicBool::new(false),
             gone: AtomicBool::new(false),
         })
     }
 
-    /// Whether the client cancelled it or left.
+    /// Whether the client cancelled it or left before its answer.
     pub(crate) fn is_gone(&self) -> bool {
-        self.gone.load(Ordering::SeqCst)
+        let has_left = || !self.answered.load(Ordering::SeqCst) && self.peer.is_gone();
+        self.gone.load(Ordering::SeqCst) || has_left()
+    }
+
+    /// Notes that its answer is sent now. Returns whether the client is there to read it.
+    pub(crate) fn begin_answer(&self) -> bool {
+        if self.peer.is_gone() {
+            self.leave();
+        }
+        self.answered.store(true, Ordering::SeqCst);
+        !self.is_gone()
     }
 
     /// Notes that the client cancelled it or left.
@@ -244,7 +262,7 @@ mod tests {
     use super::*;
 
     fn answered(waiters: &Waiters, id: &str, source: AnswerSource, at_ms: i64) {
-        let waiter = Waiter::new(id, Caller::default(), 0, 0, Vec::new());
+        let waiter = Waiter::new(id, Caller::default(), 0, 0, Vec::new(), Peer::default());
         let operation = OperationId::of("s", "n", id);
         waiters.remember_answer(Answered { waiter, operation, at_ms, source, slow: false });
     }

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use onceward::Ledger;
+use onceward_http::socket::Peer;
 use onceward_http::time;
 use tokio::runtime::Handle;
 
@@ -155,8 +156,14 @@ impl Proxy {
                 if proxy.ready.load(Ordering::SeqCst) {
                     // Not a request of the client: it is no evidence that the client has read its answers.
                     let now_ms = proxy.state.ledger.clock_ms();
-                    let waiter =
-                        Waiter::new(held::RELEASED_ID, Caller::default(), ONE_STREAM, now_ms, Vec::new());
+                    let waiter = Waiter::new(
+                        held::RELEASED_ID,
+                        Caller::default(),
+                        ONE_STREAM,
+                        now_ms,
+                        Vec::new(),
+                        Peer::default(),
+                    );
                     let state = Arc::clone(&proxy.state);
                     let transport: Arc<dyn CallTransport> = Arc::new(StdioTransport::new(proxy, waiter));
                     state.release_due(&transport).await;
@@ -363,7 +370,7 @@ impl Proxy {
             self.pass_request(call.id(), head, head.text.as_bytes());
             return;
         }
-        let waiter = self.state.waiter(call.id(), Caller::default(), ONE_STREAM);
+        let waiter = self.state.waiter(call.id(), Caller::default(), ONE_STREAM, Peer::default());
         self.state.take(call, Arc::new(StdioTransport::new(Arc::clone(self), waiter)));
     }
 

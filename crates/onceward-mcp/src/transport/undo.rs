@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use onceward::{Error, Intent, InvalidInput, Ledger, Receipt};
+use onceward_http::socket::Peer;
 use tokio::runtime::Handle;
 
 use crate::call::undo::{UNDO_ID, UndoCall, UndoRules};
@@ -118,7 +119,7 @@ impl UndoServer {
 
     fn transport(&self) -> Arc<dyn CallTransport> {
         let now_ms = self.state.ledger.clock_ms();
-        let waiter = Waiter::new(UNDO_ID, Caller::default(), ONE_STREAM, now_ms, Vec::new());
+        let waiter = Waiter::new(UNDO_ID, Caller::default(), ONE_STREAM, now_ms, Vec::new(), Peer::default());
         match &self.server {
             Server::Streams(proxy) => Arc::new(StdioTransport::new(Arc::clone(proxy), waiter)),
             Server::Http(visit) => {

@@ -324,6 +324,24 @@ impl CallTransport for HttpTransport {
     }
 
     async fn answer(&self, answer: CallAnswer) -> Delivered {
+        let is_there = self.waiter.begin_answer();
+        let delivered = self.send_answer(answer).await;
+        if is_there { delivered } else { Delivered::No }
+    }
+
+    async fn announce(&self, method: &'static str) {
+        self.gate.notifications.tell(&self.waiter.caller, method);
+    }
+
+    fn tell(&self, line: &[u8]) {
+        if !self.waiter.is_gone() {
+            self.outlet.try_event(Event::of(line));
+        }
+    }
+}
+
+impl HttpTransport {
+    async fn send_answer(&self, answer: CallAnswer) -> Delivered {
         let held = lock(&self.held).take();
         match (answer, held) {
             (CallAnswer::FromServer(line), Some(HeldReply::Message(head))) => {
@@ -346,16 +364,6 @@ impl CallTransport for HttpTransport {
             }
             (CallAnswer::FromProxy(text), _) => self.answer_from_proxy(text).await,
             (CallAnswer::Held | CallAnswer::Nothing, _) => self.outlet.end().await,
-        }
-    }
-
-    async fn announce(&self, method: &'static str) {
-        self.gate.notifications.tell(&self.waiter.caller, method);
-    }
-
-    fn tell(&self, line: &[u8]) {
-        if !self.waiter.is_gone() {
-            self.outlet.try_event(Event::of(line));
         }
     }
 }

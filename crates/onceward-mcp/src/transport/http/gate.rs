@@ -10,6 +10,7 @@ use hyper::http::request::Parts;
 use hyper::{Method, Request, Response, StatusCode};
 use onceward::{Code, Happened, Ledger};
 use onceward_http::intake::{Intake, Refused};
+use onceward_http::socket::Peer;
 use onceward_http::{Reach, host};
 use tokio::runtime::Handle;
 
@@ -267,7 +268,8 @@ impl Gate {
             call.trace_parent = headers::only(&head.headers, "traceparent").map(str::to_owned);
         }
         let caller = self.principal(head, &call).await;
-        let waiter = self.state.waiter(call.id(), caller, self.number());
+        let peer = head.extensions.get::<Peer>().cloned().unwrap_or_default();
+        let waiter = self.state.waiter(call.id(), caller, self.number(), peer);
         let (outlet, response) = Outlet::new(Arc::clone(&waiter));
         let mut presence = Presence(Some(Arc::clone(&waiter)));
         let transport = HttpTransport::new(Arc::clone(self), head.clone(), body, waiter, outlet);

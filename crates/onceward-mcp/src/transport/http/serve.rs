@@ -13,6 +13,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use onceward_http::Reach;
 use onceward_http::connections::{Connections, Link, RequestBody, ResponseBody};
+use onceward_http::socket::Shared;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError, watch};
 use tokio::task::JoinSet;
@@ -124,11 +125,14 @@ async fn connection(
     match stream.set_nodelay(true) {
         Ok(()) | Err(_) => {}
     }
+    let stream = Shared::new(stream);
+    let peer = stream.peer();
     let patience = Duration::from_millis(gate.limits().transport.header_ms);
     let service = service_fn(move |request: Request<Incoming>| {
-        let (gate, exchange) = (Arc::clone(&gate), link.exchange());
+        let (gate, exchange, peer) = (Arc::clone(&gate), link.exchange(), peer.clone());
         async move {
-            let request = request.map(|body| RequestBody::new(body, &exchange));
+            let mut request = request.map(|body| RequestBody::new(body, &exchange));
+            request.extensions_mut().insert(peer);
             let response = gate.handle(request, reach).await;
             Ok::<_, Infallible>(response.map(|body| ResponseBody::new(body, &exchange)))
         }

@@ -14,12 +14,13 @@ use tokio::net::{TcpStream, UnixStream};
 
 /// The client at the other end of a connection. Every request has it as an extension.
 #[derive(Clone, Default)]
-pub(crate) struct Peer(Option<Weak<dyn AsFd + Send + Sync>>);
+pub struct Peer(Option<Weak<dyn AsFd + Send + Sync>>);
 
 impl Peer {
     /// Whether the client has closed or reset the connection. The kernel is asked now: the task of the connection may
     /// not have run since. `false` if there is no connection to look at.
-    pub(crate) fn is_gone(&self) -> bool {
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
         let Some(socket) = &self.0 else { return false };
         let Some(socket) = socket.upgrade() else { return true };
         let mut sockets = [PollFd::new(&socket, PollFlags::RDHUP)];
@@ -31,31 +32,41 @@ impl Peer {
 }
 
 /// A socket that a [`Peer`] can look at for as long as its connection lives.
-pub(super) struct Shared<S>(Arc<S>);
+pub struct Shared<S>(Arc<S>);
 
 impl<S: AsFd + Send + Sync + 'static> Shared<S> {
-    pub(super) fn new(socket: S) -> Self {
+    /// Shares a socket with the peers that look at it.
+    pub fn new(socket: S) -> Self {
         Self(Arc::new(socket))
     }
 
-    pub(super) fn peer(&self) -> Peer {
+    /// The client at the other end.
+    #[must_use]
+    pub fn peer(&self) -> Peer {
         let socket: Arc<dyn AsFd + Send + Sync> = Arc::clone(&self.0) as _;
         Peer(Some(Arc::downgrade(&socket)))
     }
 }
 
 impl<S> Shared<S> {
-    pub(super) fn get(&self) -> &S {
+    /// The socket itself.
+    #[must_use]
+    pub fn get(&self) -> &S {
         &self.0
     }
 }
 
 /// What both kinds of sockets can do without being owned.
-pub(super) trait Stream {
+pub trait Stream {
+    /// Waits until it can be read.
     fn poll_readable(&self, context: &mut Context<'_>) -> Poll<Result<(), Error>>;
+    /// Waits until it can be written.
     fn poll_writable(&self, context: &mut Context<'_>) -> Poll<Result<(), Error>>;
+    /// Reads what is there.
     fn read_some(&self, buffer: &mut ReadBuf<'_>) -> Result<usize, Error>;
+    /// Writes what there is room for.
     fn write_some(&self, buffers: &[IoSlice<'_>]) -> Result<usize, Error>;
+    /// Ends the stream to the client.
     fn shut_down(&self) -> Result<(), Error>;
 }
 
