@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 
 use crate::served::{Files, Over, Served, open};
+use crate::watch::patient;
 use axum::Router;
 use axum::extract::Request;
 use axum::http::StatusCode;
@@ -31,7 +32,7 @@ fn both(files: &Files, over: Over) -> (SqliteOptions, Ledger, Ledger) {
     let options = files.fresh();
     let url = files.serve(SqliteStore::open(options.clone()).unwrap(), over);
     let local = Ledger::new(SqliteStore::open(options.clone()).unwrap());
-    (options, local, Ledger::new(open(&url)))
+    (options, local, Ledger::new(open(&patient(&url))))
 }
 
 /// Begins an attempt and leaves it running.

@@ -135,6 +135,7 @@ fn an_asynchronous_standby_must_be_allowed_explicitly() {
     let server = Postgres::start();
     let standby = server.standby("second");
     let url = server.fresh();
+    eventually("the standby is connected", || server.sql("select count(*) from pg_stat_replication") == "1");
     refused(&url, "standby=async");
     refused(&standby.fresh(), "standby or read-only");
     let allowed = open(&format!("{url}&standby=async"));
