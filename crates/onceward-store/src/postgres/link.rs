@@ -8,7 +8,7 @@ use std::time::Duration;
 use onceward::StoreError;
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinSet};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::timeout;
 use tokio_postgres::error::Severity;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{AsyncMessage, Client, Config, Row};
@@ -120,8 +120,9 @@ impl Link {
         }
     }
 
-    /// Connects to all hosts concurrently, because the primary can only be determined after asking all of them. Once
-    /// one has answered, silent hosts get only a short time more.
+    /// Connects to all hosts concurrently, because the primary can only be determined after asking all of them. A host
+    /// that is silent gets its whole share of the time: it may have been promoted, and be slow. Then another one that
+    /// still accepts writes is the former primary.
     async fn all(options: &PostgresOptions) -> Result<Vec<(Self, Server)>, StoreError> {
         let share = share_of(options);
         let mut asked = JoinSet::new();
@@ -137,21 +138,13 @@ impl Link {
                 timeout(share, introduced).await.unwrap_or_else(|_| Err(no_answer(&options)))
             });
         }
-        let (mut found, mut until) = (Vec::new(), None);
+        let mut found = Vec::new();
         let mut failed = StoreError::unavailable("the URL names no host");
-        loop {
-            let next = match until {
-                None => asked.join_next().await,
-                Some(until) => timeout_at(until, asked.join_next()).await.unwrap_or(None),
-            };
+        while let Some(next) = asked.join_next().await {
             match next {
-                Some(Ok(Ok(pair))) => {
-                    found.push(pair);
-                    until = until.or(Some(Instant::now() + LEAST_SHARE));
-                }
-                Some(Ok(Err(error))) => failed = error,
-                Some(Err(_)) => {}
-                None => break,
+                Ok(Ok(pair)) => found.push(pair),
+                Ok(Err(error)) => failed = error,
+                Err(_) => {}
             }
         }
         if found.is_empty() { Err(failed) } else { Ok(found) }
