@@ -3,8 +3,9 @@
 use std::sync::{Arc, Mutex};
 
 use onceward::{
-    Answer, Attempt, Blocking, Call, Class, Decision, Done, Effect, Error, ErrorView, Failure, Inherit,
-    Intent, KeyPolicy, Operation, Preview, ProbeAnswer, Ran, Receipt, Record, RepeatRule, State, Wanted,
+    Answer, Attempt, Blocking, Call, Class, Decision, Done, Effect, Error, ErrorView, Evidence, Failure,
+    Inherit, Intent, KeyPolicy, Operation, Preview, ProbeAnswer, Ran, Receipt, Record, RepeatRule, State,
+    Wanted,
 };
 
 use crate::command::{Danger, Mutating, World};
@@ -229,7 +230,8 @@ where
             Supervised::StoppedBefore(stop) => {
                 // The ledger says what a request to stop means for the next call.
                 *lock(&stopped) = Some(stop).filter(|stop| *stop != Stop::Requested);
-                Err(Failure::no_effect(format!("{stop} before anything was sent")).stopped())
+                let reason = format!("{stop} before anything was sent");
+                Err(Failure::no_effect(Evidence::NotStarted, reason).stopped())
             }
             Supervised::StoppedAfter(stop) => {
                 std::process::exit(i32::from(unfinished(intent, number, stop)));

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use onceward::Failure;
+use onceward::{Evidence, Failure};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -216,13 +216,15 @@ impl Fault {
     /// The failure for the ledger, given whether the work was dispatched.
     pub(crate) fn into_failure(self, dispatched: bool) -> Failure {
         let kept = serde_json::value::to_raw_value(&self.kept()).ok().map(Arc::from);
-        let certain = match self.certainty {
-            Certainty::NoEffect => true,
-            Certainty::InDoubt => false,
-            Certainty::ByDispatch => !dispatched,
+        let evidence = match self.certainty {
+            Certainty::NoEffect | Certainty::ByDispatch if !dispatched => Some(Evidence::NotStarted),
+            Certainty::NoEffect => Some(Evidence::declared("the author of the command")),
+            Certainty::InDoubt | Certainty::ByDispatch => None,
         };
-        let failure =
-            if certain { Failure::no_effect(self.message) } else { Failure::in_doubt(self.message) };
+        let failure = match evidence {
+            Some(evidence) => Failure::no_effect(evidence, self.message),
+            None => Failure::in_doubt(self.message),
+        };
         failure.with(kept, None)
     }
 }

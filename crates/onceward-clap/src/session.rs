@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use etcetera::BaseStrategy;
 use onceward::{
     Blocking, Class, Error, IfMissing, InvalidInput, Ledger, Operation, Policy, Redaction, Settings,
-    StoreError, Surface, text,
+    StoreError, Surface, Word, text,
 };
 use serde::Serialize;
 
@@ -187,13 +187,13 @@ impl<W: World> Session<W> {
         Envelope::failed(error, &self.surface)
     }
 
-    /// Who settles a doubt through this surface, and what to note where they say nothing.
-    pub(crate) fn settler(&self) -> (&'static str, &'static str) {
+    /// Who settles a doubt through this surface.
+    pub(crate) fn settler(&self) -> Word {
         match self.surface {
             Surface::Shell { .. } | Surface::Python | Surface::Http | Surface::McpPerson { .. } => {
-                ("hand", "settled by hand")
+                Word::person(self.tool)
             }
-            Surface::McpAgent => ("agent", "settled by an agent"),
+            Surface::McpAgent => Word::agent(self.tool),
         }
     }
 

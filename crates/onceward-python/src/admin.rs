@@ -76,7 +76,7 @@ impl Handle {
 
     /// Settles an operation in doubt, as `done` (with a result as JSON text) or `failed`.
     /// `policy` is TOML and says what is redacted.
-    #[pyo3(signature = (id, verdict, *, json, reason, by, policy=None))]
+    #[pyo3(signature = (id, verdict, *, json, reason, by, speaker, policy=None))]
     #[expect(clippy::too_many_arguments, reason = "it is called from one place")]
     fn settle(
         &self,
@@ -86,6 +86,7 @@ impl Handle {
         json: Option<String>,
         reason: Option<String>,
         by: String,
+        speaker: &str,
         policy: Option<&str>,
     ) -> PyResult<Record> {
         let id = parsed(py, id)?;
@@ -101,22 +102,32 @@ impl Handle {
         };
         let data = json.map(wire::raw).transpose()?;
         let unavailable = data.is_none() && verdict == Verdict::Done;
-        let outcome = Outcome { data, unavailable, settled_by: Some(by), ..Outcome::because(reason) };
+        let outcome = Outcome { data, unavailable, ..Outcome::because(None) };
+        let word = wire::word(speaker, by)?.note(reason);
         let policy = policy.map(Policy::parse).transpose();
         let policy = policy.map_err(|invalid| error::not_done(py, &invalid.into()))?;
         let work = |opened: Arc<crate::handle::Opened>| async move {
             let (record, _) = opened.ledger.find(&id).await?;
             let settings = policy.map(|policy| policy.settings(&record.name)).transpose()?;
-            let outcome = settings.unwrap_or_default().terms.redact.outcome(outcome);
-            opened.blocking.settle(&id, verdict, outcome).await
+            let redact = settings.unwrap_or_default().terms.redact;
+            opened.blocking.settle(&id, verdict, redact.word(word), redact.outcome(outcome)).await
         };
         self.administer(py, work).map(settled)
     }
 
     /// Asks an operation to stop; returns whether it will definitely not happen.
-    fn cancel(&self, py: Python<'_>, id: &str) -> PyResult<(bool, Record)> {
-        let id = parsed(py, id)?;
-        let cancelled = self.administer(py, |opened| async move { opened.blocking.cancel(&id).await })?;
+    #[pyo3(signature = (id, *, reason, by, speaker))]
+    fn cancel(
+        &self,
+        py: Python<'_>,
+        id: &str,
+        reason: Option<String>,
+        by: String,
+        speaker: &str,
+    ) -> PyResult<(bool, Record)> {
+        let (id, word) = (parsed(py, id)?, wire::word(speaker, by)?.note(reason));
+        let cancelled =
+            self.administer(py, |opened| async move { opened.blocking.cancel(&id, &word).await })?;
         Ok(match cancelled {
             Cancelled::Certain(record) => (true, settled(record)),
             Cancelled::Requested(record) => (false, settled(record)),
@@ -133,9 +144,17 @@ impl Handle {
     }
 
     /// Releases a held operation before its time. Starts nothing.
-    fn release(&self, py: Python<'_>, id: &str, by: &str) -> PyResult<Record> {
-        let id = parsed(py, id)?;
-        self.administer(py, |opened| async move { opened.blocking.release(&id, by).await }).map(settled)
+    #[pyo3(signature = (id, *, reason, by, speaker))]
+    fn release(
+        &self,
+        py: Python<'_>,
+        id: &str,
+        reason: Option<String>,
+        by: String,
+        speaker: &str,
+    ) -> PyResult<Record> {
+        let (id, word) = (parsed(py, id)?, wire::word(speaker, by)?.note(reason));
+        self.administer(py, |opened| async move { opened.blocking.release(&id, &word).await }).map(settled)
     }
 
     /// Marks an operation before its compensation begins.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use onceward::{Attempt, Done, Error, Failure, Intent, Ledger, ProbeAnswer, Receipt, Verification};
+use onceward::{Attempt, Done, Error, Evidence, Failure, Intent, Ledger, ProbeAnswer, Receipt, Verification};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
@@ -238,7 +238,8 @@ fn finish_abandoned(mut running: Running, mailbox: &Mutex<Mailbox>) {
         let asked = lock_mailbox(mailbox).request.take();
         match asked {
             Some(Request::Execute(_)) => {
-                let failure = Failure::no_effect("it was cancelled before it began").stopped();
+                let failure =
+                    Failure::no_effect(Evidence::NotStarted, "it was cancelled before it began").stopped();
                 lock_mailbox(mailbox).reply = Some(PythonReply::Executed(Err(failure)));
             }
             Some(Request::Probe(_) | Request::Verify) => return,

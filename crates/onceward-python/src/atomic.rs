@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use onceward::atomic::{self, Step};
-use onceward::{Ending, Error, Failure, KeyOrigin, OperationId, Outcome, Ran, Redaction};
+use onceward::{Ending, Error, Evidence, Failure, KeyOrigin, OperationId, Outcome, Ran, Redaction};
 use onceward_store::seal::{self, Keys};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -148,7 +148,10 @@ impl Written {
 
     /// The exception for an effect that failed: the transaction is rolled back, and nothing is recorded.
     fn failed(&self, py: Python<'_>, reason: String) -> Py<PyAny> {
-        let failed = atomic::failed(self.record.clone(), Failure::no_effect(reason));
+        let failed = atomic::failed(
+            self.record.clone(),
+            Failure::no_effect(Evidence::refused("the transaction was rolled back"), reason),
+        );
         error::of(py, &failed).into_value(py).into_any()
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use onceward::{Ending, Outcome};
+use onceward::Ending;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
@@ -66,14 +66,14 @@ impl Claim {
         self.finish(py, ending, value)
     }
 
-    /// It definitely did not happen. Raises `Failed`.
-    fn failed(&self, py: Python<'_>, reason: String) -> PyResult<Receipt> {
-        self.finish(py, Ending::Failed(Outcome::because(Some(reason))), None)
+    /// It definitely did not happen, by this evidence. Raises `Failed`.
+    fn failed(&self, py: Python<'_>, evidence: &str, reason: String) -> PyResult<Receipt> {
+        self.finish(py, Ending::failed(wire::evidence(evidence)?, reason), None)
     }
 
     /// It is unknown whether it happened. Raises `InDoubt`.
     fn in_doubt(&self, py: Python<'_>, reason: String) -> PyResult<Receipt> {
-        self.finish(py, Ending::InDoubt(Outcome::because(Some(reason))), None)
+        self.finish(py, Ending::in_doubt(reason), None)
     }
 }
 

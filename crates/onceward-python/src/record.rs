@@ -94,8 +94,14 @@ impl Record {
 
     /// Who settled it, if it was not its own attempt.
     #[getter]
-    fn settled_by(&self) -> Option<&str> {
-        self.record.outcome.as_ref()?.settled_by.as_deref()
+    fn settled_by(&self) -> Option<String> {
+        self.record.outcome.as_ref()?.settled_by.as_ref().map(ToString::to_string)
+    }
+
+    /// Why it is certain that nothing happened, if it failed.
+    #[getter]
+    fn evidence(&self) -> Option<String> {
+        self.record.outcome.as_ref()?.evidence.as_ref().map(ToString::to_string)
     }
 
     /// `possible` or `certain`, if more than one attempt had an effect.
@@ -114,7 +120,7 @@ impl Record {
         let undone = PyDict::new(py);
         undone.set_item("by", mark.by.as_str())?;
         undone.set_item("evidence", mark.evidence.as_str())?;
-        undone.set_item("settled_by", mark.settled_by.as_deref())?;
+        undone.set_item("settled_by", mark.settled_by.as_ref().map(ToString::to_string))?;
         undone.set_item("gone", mark.evidence.is_gone())?;
         Ok(Some(undone))
     }
@@ -178,7 +184,7 @@ impl Record {
         said.set_item("until", held.until_ms.map(rfc3339))?;
         said.set_item("by", held.by.as_str())?;
         said.set_item("surface", &held.surface)?;
-        said.set_item("released_by", &held.released_by)?;
+        said.set_item("released_by", held.released.as_ref().map(ToString::to_string))?;
         Ok(Some(said))
     }
 

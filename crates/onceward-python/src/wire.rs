@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use onceward::{Attempt, Dispatched, Done, Effect, Failure, Outcome, ProbeAnswer, Verification};
+use onceward::{
+    Attempt, Dispatched, Done, Effect, Evidence, Failure, Outcome, ProbeAnswer, Verification, Word,
+};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use serde_json::value::RawValue;
@@ -19,7 +21,8 @@ pub(crate) struct Report {
 }
 
 /// `("done", effect, json | None, value, reason | None)`, or
-/// `("failed" | "in_doubt" | "timed_out", reason, exception | None, whether the call may try again)`.
+/// `("in_doubt" | "timed_out" | evidence, reason, exception | None, whether the call may try again)`. The words for
+/// evidence that nothing happened are those of [`evidence`].
 pub(crate) fn attempt(said: &Bound<'_, PyAny>, attempt: &Attempt, token: &Token) -> PyResult<Report> {
     let word: String = said.get_item(0)?.extract()?;
     if word == "done" {
@@ -34,14 +37,24 @@ pub(crate) fn attempt(said: &Bound<'_, PyAny>, attempt: &Attempt, token: &Token)
     }
     let (_, reason, cause, again): (String, String, Option<Bound<'_, PyAny>>, bool) = said.extract()?;
     let failure = match word.as_str() {
-        "failed" => Failure::no_effect(reason),
         "in_doubt" => Failure::in_doubt(reason),
         "timed_out" => Failure::timed_out(reason),
-        _ => return Err(not_understood(&word)),
+        word => Failure::no_effect(evidence(word)?, reason),
     };
     // Ctrl-C, an exit, a cancelled task or a scheduler's own exception ends the call, however many tries are left.
     let failure = if again { failure } else { failure.stopped() };
     Ok(Report { result: Err(failure), own: None, cause: cause.map(Bound::unbind) })
+}
+
+/// Why it is certain that nothing happened: `not_started`, `not_sent`, `refused` or `declared`.
+pub(crate) fn evidence(word: &str) -> PyResult<Evidence> {
+    match word {
+        "not_started" => Ok(Evidence::NotStarted),
+        "not_sent" => Ok(Evidence::NotSent),
+        "refused" => Ok(Evidence::refused("as the client's exception shows")),
+        "declared" => Ok(Evidence::declared("the author of the function")),
+        _ => Err(not_understood(word)),
+    }
 }
 
 /// `("yes", json | None)`, `("no", None)` or `("cannot_tell", reason)`.
@@ -62,6 +75,16 @@ pub(crate) fn probe(said: &Bound<'_, PyAny>) -> PyResult<ProbeAnswer> {
 pub(crate) fn check(said: &Bound<'_, PyAny>) -> PyResult<(Verification, String)> {
     let (word, reason): (String, String) = said.extract()?;
     Ok((word.parse().map_err(|_| not_understood(&word))?, reason))
+}
+
+/// Who says something about an operation: a `person`, an `agent` or a `program`.
+pub(crate) fn word(speaker: &str, name: String) -> PyResult<Word> {
+    match speaker {
+        "person" => Ok(Word::person(name)),
+        "agent" => Ok(Word::agent(name)),
+        "program" => Ok(Word::program(name)),
+        _ => Err(PyValueError::new_err(format!("{speaker:?} is not one of person, agent, program"))),
+    }
 }
 
 /// A success, for a claim.

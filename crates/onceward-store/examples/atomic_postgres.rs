@@ -1,7 +1,7 @@
 //! An exactly-once effect in your own PostgreSQL database: the record and the row are committed together or not at
 //! all. Takes a URL (`postgres://user@host/database`), or starts its own server.
 
-use onceward::{Failure, Operation};
+use onceward::{Operation, atomic};
 use onceward_store::postgres::atomic::{AtomicBegun, AtomicLedger};
 use tokio_postgres::{Client, NoTls};
 
@@ -29,7 +29,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     for _ in ["first call", "retry", "retry of the retry"] {
         let receipt = ledger
             .run(&mut database, &transfer, async |transaction, claim| {
-                transaction.execute(insert, &[]).await.map_err(Failure::no_effect)?;
+                transaction.execute(insert, &[]).await.map_err(atomic::rolled_back)?;
                 Ok(claim.dispatch().created(&serde_json::json!({"transfer": 1})))
             })
             .await?;

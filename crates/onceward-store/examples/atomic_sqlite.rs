@@ -1,6 +1,6 @@
 //! An exactly-once effect in your own SQLite database: the record and the row are committed together or not at all.
 
-use onceward::{Failure, Operation};
+use onceward::{Operation, atomic};
 use onceward_store::sqlite::atomic::{AtomicBegun, AtomicLedger};
 use rusqlite::{Connection, TransactionBehavior};
 
@@ -24,7 +24,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     // Called three times, done once.
     for call in ["first call", "retry", "retry of the retry"] {
         let receipt = ledger.run(&mut database, &transfer, |transaction, claim| {
-            transaction.execute("INSERT INTO transfer VALUES ('a1', 100)", []).map_err(Failure::no_effect)?;
+            transaction
+                .execute("INSERT INTO transfer VALUES ('a1', 100)", [])
+                .map_err(atomic::rolled_back)?;
             Ok(claim.dispatch().created(&serde_json::json!({"transfer": transaction.last_insert_rowid()})))
         })?;
         assert_eq!(receipt.replayed(), call != "first call");

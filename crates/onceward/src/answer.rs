@@ -18,6 +18,7 @@ use crate::record::{Class, Effect, Held, Record, State, UndoEvidence, Verificati
 use crate::text;
 use crate::time::rfc3339;
 use crate::transition;
+use crate::word::WordView;
 use words::{effect_of, held_sentence, hold_in_words, real_state, replay_in_words, title, warnings};
 
 /// The contract's envelope.
@@ -82,9 +83,12 @@ pub struct OperationView {
     /// What the operation changed when it ran.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub original_effect: Option<Effect>,
-    /// Who or what settled it, if not its own attempt.
+    /// Who or what settled or cancelled it, if not its own attempt.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub settled_by: Option<String>,
+    pub settled_by: Option<WordView>,
+    /// Why it is certain that nothing happened, if its own attempt failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub evidence: Option<String>,
     /// The result of the check.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verified: Option<&'static str>,
@@ -112,7 +116,7 @@ pub struct UndoneView {
     pub evidence: UndoEvidence,
     /// Who or what said that the compensation succeeded, if that is the evidence and it was not its own answer.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub settled_by: Option<String>,
+    pub settled_by: Option<WordView>,
     /// Since when.
     pub at: String,
 }
@@ -132,7 +136,7 @@ pub struct HeldView {
     pub surface: String,
     /// Who released it, if it has not started yet.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub released_by: Option<String>,
+    pub released_by: Option<WordView>,
     /// Whether another process can execute it, because its request is stored.
     pub stored: bool,
 }
@@ -542,13 +546,17 @@ impl OperationView {
             attempt: record.attempt,
             replayed: ran == Ran::No && state == State::Done,
             original_effect: outcome.and_then(|outcome| outcome.effect),
-            settled_by: outcome.and_then(|outcome| outcome.settled_by.clone()),
+            settled_by: outcome.and_then(|outcome| outcome.settled_by.as_deref()).map(WordView::of),
+            evidence: outcome
+                .filter(|outcome| outcome.settled_by.is_none())
+                .and_then(|outcome| outcome.evidence.as_ref())
+                .map(ToString::to_string),
             verified: outcome.and_then(|outcome| outcome.verified).map(Verification::as_str),
             expires_at: record.due_ms.map(rfc3339),
             undone: record.detail.undone.as_ref().map(|mark| UndoneView {
                 by: mark.by.to_string(),
                 evidence: mark.evidence,
-                settled_by: mark.settled_by.clone(),
+                settled_by: mark.settled_by.as_ref().map(WordView::of),
                 at: rfc3339(mark.at_ms),
             }),
             undoes: record.detail.undoes.as_ref().map(ToString::to_string),
@@ -564,7 +572,7 @@ impl HeldView {
             since: rfc3339(record.created_ms),
             by: held.by.as_str(),
             surface: held.surface.clone(),
-            released_by: held.released_by.clone(),
+            released_by: held.released.as_ref().map(WordView::of),
             stored: held.request.is_some(),
         }
     }

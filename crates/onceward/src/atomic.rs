@@ -11,6 +11,7 @@ use crate::attempt::{Dispatched, Done, Failure};
 use crate::barrier::Barrier;
 use crate::decide::{self, Decision};
 use crate::error::Error;
+use crate::evidence::Evidence;
 use crate::facts::{Ending, Liveness, Ran};
 use crate::invalid::InvalidInput;
 use crate::ledger::{Receipt, in_doubt_error, refusal_error, require_readable, stopped_error};
@@ -109,6 +110,11 @@ pub fn finish(record: &Record, ending: Ending, redact: &Redaction, now_ms: i64) 
 #[must_use]
 pub fn receipt(record: Record) -> Receipt {
     Receipt::new(Arc::new(record), Ran::Yes)
+}
+
+/// The failure of an effect in the record's own transaction, which is rolled back.
+pub fn rolled_back(error: impl ToString) -> Failure {
+    Failure::no_effect(Evidence::refused("the transaction was rolled back"), error)
 }
 
 /// The error for a failed effect, once the transaction is rolled back: nothing happened, and nothing is recorded.

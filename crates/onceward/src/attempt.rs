@@ -8,6 +8,7 @@ use futures_util::future::{Either, select};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
+use crate::evidence::Evidence;
 use crate::facts::Ending;
 use crate::key::OperationId;
 use crate::record::{Effect, Outcome, Record, State, Usage};
@@ -182,7 +183,8 @@ impl Attempt {
     /// other callers may already treat this attempt as one without effect.
     pub fn dispatch(&self) -> Result<Dispatched, Failure> {
         if self.is_cancel_requested() {
-            return Err(Failure::no_effect("it was asked to stop before anything was sent").stopped());
+            let reason = "it was asked to stop before anything was sent";
+            return Err(Failure::no_effect(Evidence::NotStarted, reason).stopped());
         }
         self.note_dispatched()
     }
@@ -194,10 +196,12 @@ impl Attempt {
     pub fn note_dispatched(&self) -> Result<Dispatched, Failure> {
         if let Some(lock) = &self.lock {
             let Some(lock) = lock.upgrade() else {
-                return Err(Failure::no_effect("the attempt has ended, so nothing was sent"));
+                let reason = "the attempt has ended, so nothing was sent";
+                return Err(Failure::no_effect(Evidence::NotStarted, reason));
             };
             lock.note_dispatch(Dispatch::Begun).map_err(|error| {
-                Failure::no_effect(format!("the dispatch could not be noted, so nothing was sent: {error}"))
+                let reason = format!("the dispatch could not be noted, so nothing was sent: {error}");
+                Failure::no_effect(Evidence::NotStarted, reason)
             })?;
         }
         Ok(Dispatched(()))
@@ -230,13 +234,13 @@ pub(crate) fn ending(result: Result<Done, Failure>) -> (Ending, EndingKind) {
         Err(Failure { certainty, reason, data, body, usage, retry }) => {
             let usage = usage.map(|usage| *usage);
             let outcome = Outcome { data, body, usage, ..Outcome::because(Some(reason)) };
-            let kind = match (certainty, retry) {
+            let kind = match (&certainty, retry) {
                 (Certainty::TimedOut, _) => EndingKind::TimedOut,
-                (Certainty::NoEffect | Certainty::InDoubt, Retry::Forbidden) => EndingKind::Stopped,
-                (Certainty::NoEffect | Certainty::InDoubt, Retry::Allowed) => EndingKind::Normal,
+                (Certainty::NoEffect(_) | Certainty::InDoubt, Retry::Forbidden) => EndingKind::Stopped,
+                (Certainty::NoEffect(_) | Certainty::InDoubt, Retry::Allowed) => EndingKind::Normal,
             };
             match certainty {
-                Certainty::NoEffect => (Ending::Failed(outcome), kind),
+                Certainty::NoEffect(evidence) => (Ending::Failed(evidence, outcome), kind),
                 Certainty::InDoubt | Certainty::TimedOut => (Ending::InDoubt(outcome), kind),
             }
         }
@@ -338,10 +342,11 @@ impl Done {
 ///
 /// ```
 /// use std::sync::Arc;
-/// use onceward::{Error, Failure, Happened, Ledger, ManualClock, MemoryStore, Operation};
+/// use onceward::{Error, Evidence, Failure, Happened, Ledger, ManualClock, MemoryStore, Operation};
 ///
 /// let ledger = Ledger::new(Arc::new(MemoryStore::new(ManualClock::at(0)))).blocking();
-/// let refused = ledger.run(Operation::new("charge"), |_| Err(Failure::no_effect("the card was declined")));
+/// let declined = Evidence::refused("402: the card was declined");
+/// let refused = ledger.run(Operation::new("charge"), |_| Err(Failure::no_effect(declined.clone(), "declined")));
 /// assert_eq!(refused.unwrap_err().happened(), Some(Happened::No));
 ///
 /// // Any other error leaves the operation in doubt, and a retry does not run it.
@@ -366,35 +371,27 @@ enum Retry {
     Forbidden,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 enum Certainty {
-    NoEffect,
+    NoEffect(Evidence),
     InDoubt,
     TimedOut,
 }
 
 impl Failure {
-    /// It certainly had no effect: the next call may try again.
-    pub fn no_effect(reason: impl ToString) -> Self {
-        let reason = reason.to_string();
-        Self {
-            certainty: Certainty::NoEffect,
-            reason,
-            data: None,
-            body: None,
-            usage: None,
-            retry: Retry::Allowed,
-        }
+    /// It certainly had no effect, by this evidence: the next call may try again.
+    pub fn no_effect(evidence: Evidence, reason: impl ToString) -> Self {
+        Self::new(Certainty::NoEffect(evidence), reason)
     }
 
     /// It is unknown whether it took effect: the ledger does not run it again on its own.
     pub fn in_doubt(reason: impl ToString) -> Self {
-        Self { certainty: Certainty::InDoubt, ..Self::no_effect(reason) }
+        Self::new(Certainty::InDoubt, reason)
     }
 
     /// It took too long, and it is unknown whether it took effect.
     pub fn timed_out(reason: impl ToString) -> Self {
-        Self { certainty: Certainty::TimedOut, ..Self::no_effect(reason) }
+        Self::new(Certainty::TimedOut, reason)
     }
 
     /// The attempt was asked to end after its dispatch, and no answer came in time. `sent_to` is who did not answer.
@@ -402,6 +399,11 @@ impl Failure {
         let seconds = STOP_GRACE_MS / 1_000;
         let why = format!("it was asked to stop, and {sent_to} gave no answer within {seconds} s");
         Self::in_doubt(why).stopped()
+    }
+
+    fn new(certainty: Certainty, reason: impl ToString) -> Self {
+        let reason = reason.to_string();
+        Self { certainty, reason, data: None, body: None, usage: None, retry: Retry::Allowed }
     }
 
     /// The call was interrupted: it does not retry, even if it has retries left.
@@ -415,6 +417,15 @@ impl Failure {
     #[must_use]
     pub fn reason(&self) -> &str {
         &self.reason
+    }
+
+    /// Why it certainly had no effect. `None` if that is unknown.
+    #[must_use]
+    pub fn evidence(&self) -> Option<&Evidence> {
+        match &self.certainty {
+            Certainty::NoEffect(evidence) => Some(evidence),
+            Certainty::InDoubt | Certainty::TimedOut => None,
+        }
     }
 
     /// Stores what the attempt used, if it called a model.

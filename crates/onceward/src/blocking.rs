@@ -19,6 +19,7 @@ use crate::record::{Outcome, Record, State, Verification};
 use crate::settlement::Settlement;
 use crate::store::{Clock, Counts, Filter, Listed, LivenessSource};
 use crate::undo::{UndoLine, UndoOutcome, UndoStep};
+use crate::word::Word;
 
 /// A ledger for threads that may block.
 ///
@@ -178,15 +179,21 @@ blocking! {
     totals(filter: &Filter) -> Counts;
     counts() -> Counts;
     wait(id: &OperationId, timeout_ms: u64) -> (Arc<Record>, State);
-    settle(id: &OperationId, verdict: Verdict, outcome: Outcome) -> Arc<Record>;
-    settle_attempt(id: &OperationId, attempt: u32, verdict: Verdict, outcome: Outcome) -> Arc<Record>;
+    settle(id: &OperationId, verdict: Verdict, word: Word, outcome: Outcome) -> Arc<Record>;
+    settle_attempt(
+        id: &OperationId,
+        attempt: u32,
+        verdict: Verdict,
+        word: Word,
+        outcome: Outcome
+    ) -> Arc<Record>;
     note_doubt(id: &OperationId) -> Arc<Record>;
     record_verification(id: &OperationId, verification: Verification, reason: Option<String>) -> Arc<Record>;
     note_delivery(known: &Arc<Record>, counts_from_ms: i64) -> Arc<Record>;
     take_delivery_back(id: &OperationId) -> Arc<Record>;
-    cancel(id: &OperationId) -> Cancelled;
+    cancel(id: &OperationId, word: &Word) -> Cancelled;
     held(scope: Option<&str>) -> Vec<Record>;
-    release(id: &OperationId, by: &str) -> Arc<Record>;
+    release(id: &OperationId, word: &Word) -> Arc<Record>;
     edit(id: &OperationId, replacement: Operation, hold: Option<Hold>) -> Edited;
     stop(scope: &str, reason: Option<String>) -> Stopped;
     wait_for_scope(scope: &str, timeout_ms: u64) -> Vec<OperationId>;

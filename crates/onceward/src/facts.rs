@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::evidence::Evidence;
 use crate::record::{Outcome, State};
 
 /// Whether the operation's effect happened, no matter which call ran it.
@@ -66,13 +67,25 @@ pub enum Liveness {
 pub enum Ending {
     /// It happened.
     Done(Outcome),
-    /// It definitely did not happen.
-    Failed(Outcome),
+    /// It definitely did not happen, by this evidence.
+    Failed(Evidence, Outcome),
     /// It is unknown whether it happened.
     InDoubt(Outcome),
 }
 
-/// A statement about an operation in doubt.
+impl Ending {
+    /// The attempt certainly had no effect, by this evidence and for this reason.
+    pub fn failed(evidence: Evidence, reason: impl Into<String>) -> Self {
+        Self::Failed(evidence, Outcome::because(Some(reason.into())))
+    }
+
+    /// It is unknown whether the attempt had an effect, for this reason.
+    pub fn in_doubt(reason: impl Into<String>) -> Self {
+        Self::InDoubt(Outcome::because(Some(reason.into())))
+    }
+}
+
+/// What someone found out about an operation in doubt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// It happened.

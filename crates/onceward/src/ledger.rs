@@ -38,11 +38,12 @@ use crate::facts::{Liveness, Ran, Verdict};
 use crate::identity::Identity;
 use crate::kind::Kind;
 use crate::operation::{Intent, Operation};
-use crate::record::{Class, Outcome, Owner, Record, State, Verification};
+use crate::record::{Class, Owner, Record, State, Verification};
 use crate::store::{
     Begin, Clock, Dispatch, Inherit, LivenessSource, OwnerLock, Store, StoreError, Swap, WriteMode,
 };
 use crate::transition;
+use crate::word::Word;
 use renewals::Renewals;
 use unanswered::Unanswered;
 
@@ -426,8 +427,9 @@ impl Ledger {
         match answer {
             ProbeAnswer::Yes(outcome) => {
                 let outcome = intent.terms.redact.outcome(outcome);
-                let outcome = Outcome { settled_by: Some("probe".to_owned()), ..outcome };
-                if let Some(next) = transition::settle(record, liveness, Verdict::Done, outcome, now_ms) {
+                let verdict = Verdict::Done;
+                let settled = transition::settle(record, liveness, verdict, Word::probe(), outcome, now_ms);
+                if let Some(next) = settled {
                     self.store.swap(Some(record.version), next, self.mode).await?;
                 }
                 Ok(None)

@@ -37,6 +37,9 @@
 //! # Features
 //! - `conformance`: the test suite for back ends (`onceward::conformance`). Off by default.
 
+mod witness;
+mod evidence;
+mod word;
 mod record;
 mod facts;
 // Pure functions, public for the tests of other crates of this workspace; they may change in any release.
@@ -59,7 +62,6 @@ mod settlement;
 pub mod sealed;
 mod memory;
 mod watchers;
-mod witness;
 mod ledger;
 mod undo;
 pub mod atomic;
@@ -92,6 +94,7 @@ pub use blocking::Blocking;
 pub use branch::BranchPoint;
 pub use decide::{Decision, Refusal};
 pub use error::{Code, Error};
+pub use evidence::{Evidence, Settled};
 pub use facts::{Ending, Happened, Liveness, Ran, RepeatRule, Verdict};
 pub use identity::{Fence, Identity, MAX_EPOCH, RANDOM_BYTES};
 pub use invalid::InvalidInput;
@@ -131,4 +134,5 @@ pub use time::{rfc3339, span_in_words};
 pub use told::Told;
 pub use undo::{EffectNow, Reversal, UndoLine, UndoOutcome, UndoReport, UndoResult, UndoStep, sort_for_undo};
 pub use watchers::Watchers;
-pub use witness::{WITNESS, witness_token, witness_variable};
+pub use witness::{WITNESS, Witness, Witnessed, witness_token, witness_variable};
+pub use word::{Speaker, Word, WordView};

@@ -3,6 +3,7 @@
 mod check;
 mod delivery;
 mod held;
+mod outcome;
 mod undo;
 mod whole;
 
@@ -11,16 +12,18 @@ use std::fmt;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
 
 pub(crate) use self::undo::evidence_in_words;
 pub use self::undo::{Compensation, CompensationKind, ProgramUndo, UndoEvidence, Undone, check_compensation};
+use crate::evidence::Evidence;
 use crate::invalid::InvalidInput;
 use crate::key::{Fingerprint, Key, OperationId};
 use crate::kind::Kind;
+use crate::word::Word;
 
 pub use delivery::Delivered;
 pub use held::{Held, HeldBy, MAX_REQUEST};
+pub use outcome::Outcome;
 
 /// The largest result that is stored, in bytes.
 pub const MAX_RESULT: usize = 16 * 1024 * 1024;
@@ -431,6 +434,12 @@ pub struct Past {
     /// Why, in words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// Why it is certain that the attempt had no effect, if it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub evidence: Option<Evidence>,
+    /// Who settled it, if not the attempt itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub settled_by: Option<Box<Word>>,
     /// What the attempt used, if it called a model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
@@ -469,102 +478,6 @@ pub enum DoubleEffect {
     Possible,
     /// Two attempts had an effect.
     Certain,
-}
-
-/// How an operation ended.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Outcome {
-    /// What the operation changed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub effect: Option<Effect>,
-    /// Why, in words, for a failure, a doubt or a `noop`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reason: Option<String>,
-    /// The result of the check.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub verified: Option<Verification>,
-    /// Who settled it, if not its own attempt.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub settled_by: Option<String>,
-    /// The result, as the JSON text that was reported.
-    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
-    pub data: Option<Arc<RawValue>>,
-    /// What a surface needs to repeat its answer byte for byte (output, headers). Stored beside the JSON, not
-    /// in it.
-    #[serde(skip)]
-    pub body: Option<Arc<[u8]>>,
-    /// Whether the result was too large to store.
-    #[serde(default, skip_serializing_if = "is_false")]
-    pub unavailable: bool,
-    /// What the attempt used, if it called a model.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub usage: Option<Usage>,
-    /// Whether the store says that there was a body, and has none. Only [`Outcome::set_body`] sets it.
-    #[serde(skip)]
-    pub lost: bool,
-}
-
-impl PartialEq for Outcome {
-    fn eq(&self, other: &Self) -> bool {
-        fn text(outcome: &Outcome) -> Option<&str> {
-            outcome.data.as_ref().map(|data| data.get())
-        }
-        (self.effect, &self.reason, self.verified, &self.settled_by, &self.body, self.unavailable)
-            == (
-                other.effect,
-                &other.reason,
-                other.verified,
-                &other.settled_by,
-                &other.body,
-                other.unavailable,
-            )
-            && self.usage == other.usage
-            && text(self) == text(other)
-    }
-}
-
-impl Outcome {
-    /// An outcome with this effect and nothing else.
-    #[must_use]
-    pub fn with_effect(effect: Effect) -> Self {
-        Self { effect: Some(effect), ..Self::because(None) }
-    }
-
-    /// An outcome with only a reason.
-    #[must_use]
-    pub fn because(reason: Option<String>) -> Self {
-        Self {
-            effect: None,
-            reason,
-            verified: None,
-            settled_by: None,
-            usage: None,
-            data: None,
-            body: None,
-            unavailable: false,
-            lost: false,
-        }
-    }
-
-    /// Sets the body that a store found for an outcome that was written with one. A body that has gone since is a
-    /// result that is unavailable, and not an empty one.
-    pub fn set_body(&mut self, found: Option<Arc<[u8]>>) {
-        self.lost = found.is_none();
-        self.unavailable |= self.lost;
-        self.body = found;
-    }
-
-    /// The size of the result, in bytes.
-    #[must_use]
-    pub fn size(&self) -> usize {
-        self.data.as_ref().map_or(0, |data| data.get().len())
-            + self.body.as_ref().map_or(0, |body| body.len())
-    }
-}
-
-/// A result of `null` counts as a result.
-fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Arc<RawValue>>, D::Error> {
-    Box::<RawValue>::deserialize(deserializer).map(|data| Some(data.into()))
 }
 
 fn no_fields(fields: &Arc<BTreeMap<String, String>>) -> bool {

@@ -16,6 +16,7 @@ use serde_json::value::RawValue;
 use crate::facts::Ending;
 use crate::invalid::InvalidInput;
 use crate::record::Outcome;
+use crate::word::Word;
 
 /// What a match is stored as.
 pub const REPLACEMENT: &str = "[redacted]";
@@ -72,7 +73,7 @@ impl Redaction {
         }
         match ending {
             Ending::Done(outcome) => Ending::Done(self.outcome(outcome)),
-            Ending::Failed(outcome) => Ending::Failed(self.outcome(outcome)),
+            Ending::Failed(evidence, outcome) => Ending::Failed(evidence, self.outcome(outcome)),
             Ending::InDoubt(outcome) => Ending::InDoubt(self.outcome(outcome)),
         }
     }
@@ -81,6 +82,7 @@ impl Redaction {
     #[must_use]
     pub fn outcome(&self, mut outcome: Outcome) -> Outcome {
         outcome.reason = outcome.reason.map(|reason| self.text(&reason).into_owned());
+        outcome.settled_by = outcome.settled_by.map(|word| Box::new(self.word(*word)));
         if let Some(data) = &outcome.data
             && let Cow::Owned(redacted) = self.json(data.get())
         {
@@ -89,6 +91,13 @@ impl Redaction {
             outcome.unavailable |= outcome.data.is_none();
         }
         outcome
+    }
+
+    /// What someone said, as it is stored.
+    #[must_use]
+    pub fn word(&self, word: Word) -> Word {
+        let note = word.note.as_deref().map(|note| self.text(note).into_owned());
+        Word { note, ..word }
     }
 
     /// The text without matches of the patterns.

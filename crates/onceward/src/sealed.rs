@@ -10,6 +10,7 @@ use std::sync::Arc;
 use serde_json::value::RawValue;
 
 use crate::record::{Outcome, Record};
+use crate::word::Word;
 
 /// The prefix of every sealed value; the key's id and a colon follow.
 pub const PREFIX: &str = "sealed:1:";
@@ -64,7 +65,8 @@ impl Outcome {
     /// Its reason, if one was given.
     #[must_use]
     pub fn reason(&self) -> Option<&str> {
-        let reason = self.reason.as_deref()?;
+        let note = || self.settled_by.as_ref()?.note.as_deref();
+        let reason = self.reason.as_deref().or_else(note)?;
         Some(if key_of(reason).is_some() { UNREADABLE } else { reason })
     }
 
@@ -73,6 +75,7 @@ impl Outcome {
             (self.data, self.body, self.unavailable) = (None, None, true);
         }
         self.reason.iter_mut().for_each(mask);
+        self.settled_by.iter_mut().flat_map(|word| word.texts_mut()).for_each(mask);
     }
 }
 
@@ -92,6 +95,10 @@ impl Record {
         detail.undo.iter_mut().for_each(|undo| mask(&mut undo.text));
         detail.held.iter_mut().filter_map(|held| held.request.as_mut()).for_each(mask);
         detail.history.iter_mut().filter_map(|past| past.reason.as_mut()).for_each(mask);
+        let released = detail.held.iter_mut().filter_map(|held| held.released.as_mut());
+        let words =
+            detail.history.iter_mut().filter_map(|past| past.settled_by.as_deref_mut()).chain(released);
+        words.flat_map(Word::texts_mut).for_each(mask);
         detail.late.iter_mut().chain(&mut record.outcome).for_each(Outcome::mask);
         Cow::Owned(record)
     }
@@ -114,7 +121,11 @@ impl Record {
         let texts = texts.chain(detail.held.iter().map(|held| &held.request));
         let mut outcomes = self.outcome.iter().chain(&detail.late);
         let undo = detail.undo.iter().map(|undo| &undo.text);
-        texts.flatten().chain(undo).any(|text| key_of(text).is_some())
+        let words = detail.history.iter().filter_map(|past| past.settled_by.as_deref());
+        let words = words.chain(outcomes.clone().filter_map(|outcome| outcome.settled_by.as_deref()));
+        let words = words.chain(detail.held.iter().filter_map(|held| held.released.as_ref()));
+        let words = words.flat_map(Word::texts);
+        texts.flatten().chain(undo).chain(words).any(|text| key_of(text).is_some())
             || outcomes.any(|outcome| {
                 outcome.sealed_with().is_some() || outcome.reason.as_deref().and_then(key_of).is_some()
             })

@@ -439,8 +439,9 @@ fn evidence(record: &Record, fate: Fate) -> String {
             format!("done; {} takes it back, and it is not known whether it has", mark.by)
         };
     }
-    if let Some(who) = record.outcome.as_ref().and_then(|outcome| outcome.settled_by.as_deref()) {
-        return because(who.to_owned());
+    if let Some(who) = record.outcome.as_ref().and_then(|outcome| outcome.settled_by.as_ref()) {
+        let is_cancelled = fate == Fate::Cancelled;
+        return because(if is_cancelled { format!("cancelled by {who}") } else { who.to_string() });
     }
     match fate {
         Fate::Unchanged => format!("the answer of attempt {attempt}: it changed nothing"),

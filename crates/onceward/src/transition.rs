@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use self::ending::end;
 use crate::decide::effective_state;
+use crate::evidence::Evidence;
 use crate::facts::{Ending, Liveness, Verdict};
 use crate::identity::Fence;
 use crate::kind::Kind;
@@ -19,6 +20,7 @@ use crate::record::{
     Delivered, Detail, Downstream, Held, MAX_HISTORY, MAX_RESULT, Outcome, Owner, Past, Record, State,
     Verification,
 };
+use crate::word::{Speaker, Word};
 
 /// The result of cancelling an operation.
 #[derive(Debug, Clone)]
@@ -132,7 +134,9 @@ impl Record {
     fn remember(&mut self, attempt: u32, ended: State, outcome: Option<&Outcome>, at_ms: i64) {
         let reason = outcome.and_then(|outcome| outcome.reason.clone());
         let usage = outcome.and_then(|outcome| outcome.usage.clone());
-        self.detail.history.push(Past { attempt, ended, at_ms, reason, usage });
+        let evidence = outcome.and_then(|outcome| outcome.evidence.clone());
+        let settled_by = outcome.and_then(|outcome| outcome.settled_by.clone());
+        self.detail.history.push(Past { attempt, ended, at_ms, reason, evidence, settled_by, usage });
         let surplus = self.detail.history.len().saturating_sub(MAX_HISTORY);
         self.detail.history.drain(..surplus);
     }
@@ -208,16 +212,15 @@ pub fn hold(found: Option<&Record>, intent: &Intent, now_ms: i64) -> Record {
     record
 }
 
-/// The record released before its time, by this person or program. Unchanged if it may start already; `None` if it
-/// is not held.
+/// The record released before its time, on this word. Unchanged if it may start already; `None` if it is not held.
 #[must_use]
-pub fn release(record: &Record, by: &str, now_ms: i64) -> Option<Record> {
+pub fn release(record: &Record, word: &Word, now_ms: i64) -> Option<Record> {
     let held = record.held()?;
     if held.may_start(now_ms) {
         return Some(record.clone());
     }
     let mut next = record.next(State::Staged, now_ms);
-    let held = Held { released_ms: Some(now_ms), released_by: Some(by.to_owned()), ..held.clone() };
+    let held = Held { released: Some(word.clone().at(now_ms)), ..held.clone() };
     next.detail.held = Some(Box::new(held));
     Some(next)
 }
@@ -357,37 +360,45 @@ pub fn renew(record: &Record, attempt: u32, token: u64, lease_until_ms: i64, now
 pub fn withdraw(record: &Record, token: u64, now_ms: i64) -> Option<Record> {
     let open = matches!(record.state, State::Running | State::InDoubt);
     record.detail.owner.filter(|owner| open && owner.token == token)?;
-    let reason = "its intent was written and the reply was lost, so nothing was run".to_owned();
-    Some(end(
-        record,
-        ending::including_earlier_attempts(record, Ending::Failed(Outcome::because(Some(reason)))),
-        now_ms,
-    ))
+    let reason = "its intent was written and the reply was lost, so nothing was run";
+    Some(not_started(record, reason, now_ms))
 }
 
 /// The record marked as in doubt, because its owner is gone or has not renewed its lease. If an overtaken attempt has
 /// reported a success meanwhile, that success settles it.
 #[must_use]
 pub fn doubt(record: &Record, liveness: Liveness, now_ms: i64) -> Record {
-    let reason = match liveness {
-        Liveness::NeverDispatched => {
-            let outcome = Outcome::because(Some("its owner ended before anything was dispatched".to_owned()));
-            return end(record, ending::including_earlier_attempts(record, Ending::Failed(outcome)), now_ms);
-        }
-        Liveness::Gone | Liveness::Alive => "its owner ended before it reported back",
-        Liveness::Unknown => "its owner has been silent for longer than its lease",
-    };
-    let mut next = end(record, Ending::InDoubt(Outcome::because(Some(reason.to_owned()))), now_ms);
+    let reason = silence(liveness);
+    if liveness == Liveness::NeverDispatched {
+        return not_started(record, reason, now_ms);
+    }
+    let mut next = end(record, Ending::in_doubt(reason), now_ms);
     next.detail.silent = next.state == State::InDoubt && liveness == Liveness::Unknown;
     next
 }
 
-/// The record with the doubt settled, by hand, by a probe or by a policy. `None` if it is not in doubt.
+/// Why an attempt that has not reported back is not running.
+fn silence(liveness: Liveness) -> &'static str {
+    match liveness {
+        Liveness::NeverDispatched => "its owner ended before anything was dispatched",
+        Liveness::Gone | Liveness::Alive => "its owner ended before it reported back",
+        Liveness::Unknown => "its owner has been silent for longer than its lease",
+    }
+}
+
+/// The record of an attempt that ended before its dispatch.
+fn not_started(record: &Record, reason: &str, now_ms: i64) -> Record {
+    let ending = Ending::failed(Evidence::NotStarted, reason);
+    end(record, ending::including_earlier_attempts(record, ending), now_ms)
+}
+
+/// The record with the doubt settled on this word. The word keeps why there was a doubt. `None` if it is not in doubt.
 #[must_use]
 pub fn settle(
     record: &Record,
     liveness: Liveness,
     verdict: Verdict,
+    word: Word,
     outcome: Outcome,
     now_ms: i64,
 ) -> Option<Record> {
@@ -395,9 +406,16 @@ pub fn settle(
     if record.state != State::InDoubt && effective_state(record, liveness, now_ms) != State::InDoubt {
         return None;
     }
+    let evidence = match word.by {
+        Speaker::Probe => Evidence::ProbeSaysNo,
+        Speaker::Person | Speaker::Agent | Speaker::Program => Evidence::said(),
+    };
+    let known = record.outcome.as_ref().and_then(|outcome| outcome.reason.clone());
+    let doubt = known.or_else(|| (record.state == State::Running).then(|| silence(liveness).to_owned()));
+    let outcome = Outcome { settled_by: Some(Box::new(Word { doubt, ..word.at(now_ms) })), ..outcome };
     let ending = match verdict {
         Verdict::Done => Ending::Done(outcome),
-        Verdict::Failed => Ending::Failed(outcome),
+        Verdict::Failed => Ending::Failed(evidence, outcome),
     };
     let mut next = end(record, ending, now_ms);
     // The observed effect may be that of the overtaken attempt that reported its success.
@@ -413,14 +431,15 @@ pub(crate) fn cancelled(record: &Record, outcome: Outcome, now_ms: i64) -> Recor
     record.settle_as(State::Cancelled, outcome, now_ms)
 }
 
-/// Decides what cancelling the operation does.
+/// Decides what cancelling the operation does, on this word.
 #[must_use]
-pub fn cancel(record: &Record, liveness: Liveness, now_ms: i64) -> Cancelling {
+pub fn cancel(record: &Record, liveness: Liveness, word: &Word, now_ms: i64) -> Cancelling {
     match effective_state(record, liveness, now_ms) {
         // An event that was acknowledged has happened; only its deliveries can be cancelled.
         State::Staged if record.kind == Kind::Event => Cancelling::TooLate,
         State::Staged | State::Failed => {
-            let outcome = record.outcome.clone().unwrap_or_else(|| Outcome::because(None));
+            let known = record.outcome.clone().unwrap_or_else(|| Outcome::because(None));
+            let outcome = Outcome { settled_by: Some(Box::new(word.clone().at(now_ms))), ..known };
             Cancelling::Cancelled(record.settle_as(State::Cancelled, outcome, now_ms))
         }
         State::Running => {

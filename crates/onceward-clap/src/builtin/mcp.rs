@@ -163,6 +163,7 @@ impl Server<'_> {
                 "destructiveHint": facts.danger == DangerLevel::Destructive,
                 "idempotentHint": true,
             },
+            "_meta": {message::WITNESS: true},
         })
     }
 
@@ -177,6 +178,7 @@ impl Server<'_> {
             Ok(None) => {}
             Ok(Some(envelope)) => {
                 self.answered.answer(&request.id, &envelope, begun);
+                let envelope = message::witnessed(envelope, &request.params);
                 self.send_as(request, "result", &message::tool_result(envelope, request.era));
             }
             Err(error) => self.reply(request, Err(error)),

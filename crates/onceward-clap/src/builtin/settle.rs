@@ -115,14 +115,11 @@ fn try_settle<W: World>(session: &Session<W>, args: &SettleArgs) -> Result<Envel
         let changes = Some(vec![format!("would settle {} as {word}", record.id)]);
         return Ok(Envelope { answer: Answer { changes, ..would.answer }, ..would });
     }
-    let (settled_by, otherwise) = session.settler();
-    let reason = args.note.clone().unwrap_or_else(|| otherwise.to_owned());
-    let data = data.map(Arc::from);
-    let outcome =
-        Outcome { effect, data, settled_by: Some(settled_by.to_owned()), ..Outcome::because(Some(reason)) };
-    let outcome = session.redaction(&record.name)?.outcome(outcome);
+    let outcome = Outcome { effect, data: data.map(Arc::from), ..Outcome::because(None) };
+    let redact = session.redaction(&record.name)?;
+    let (outcome, said) = (redact.outcome(outcome), redact.word(session.settler().note(args.note.clone())));
     // The finding is about this attempt: another one may have begun since.
-    let record = match ledger.settle_attempt(&record.id, record.attempt, verdict, outcome) {
+    let record = match ledger.settle_attempt(&record.id, record.attempt, verdict, said, outcome) {
         // Another caller was faster, and found the same.
         Err(Error::WrongState { record, .. }) if is_settled_as(&record, record.state, word) => {
             return Ok(answer(&record, word, "noop", format!("it is {word} already; nothing was changed")));

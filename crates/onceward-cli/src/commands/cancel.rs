@@ -6,6 +6,7 @@ use onceward::decide::seen_as;
 use onceward::{Cancelled, Error, State};
 
 use super::listing::Line;
+use super::settle::person;
 use crate::answer;
 use crate::cli::ChangeArgs;
 use crate::context::{Context, IfMissing};
@@ -32,7 +33,7 @@ pub(super) fn run(context: &Context, args: &ChangeArgs) -> Ended {
         return Ok(ExitCode::SUCCESS);
     }
     let effect = if state == State::Cancelled { "noop" } else { "updated" };
-    match ledger.cancel(&id)? {
+    match ledger.cancel(&id, &person("once cancel"))? {
         Cancelled::Certain(record) => {
             answer::success(context.global.json, effect, &Line::of(&record, record.state), || {
                 format!("{id} is {}: it has had no effect and will have none", styled(BOLD, "cancelled"))

@@ -56,7 +56,7 @@ fn text(held: &[Record], now_ms: i64) -> String {
         .iter()
         .filter_map(|record| {
             let held = record.held()?;
-            let until = match (held.released_ms, held.until_ms) {
+            let until = match (&held.released, held.until_ms) {
                 (Some(_), _) => "released".to_owned(),
                 (None, Some(until_ms)) if until_ms <= now_ms => "due".to_owned(),
                 (None, Some(until_ms)) => rfc3339(until_ms),

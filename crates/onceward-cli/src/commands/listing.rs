@@ -4,7 +4,7 @@ use anstyle::Style;
 use onceward::sealed::shown;
 use onceward::{
     Blocking, DoubleEffect, Error, Filter, Held, KeyOrigin, Listed, OperationView, Ran, Record, State,
-    Verification, rfc3339,
+    Verification, Word, rfc3339,
 };
 use serde::Serialize;
 
@@ -126,7 +126,7 @@ pub(super) fn table(listed: &[(&Record, State)], heading: Heading, now_ms: i64) 
     }
     if deciders {
         add("SAID BY", Fit::Cut(8), &|record, _| {
-            plain(settled_by(record).unwrap_or("the attempt").to_owned())
+            plain(settled_by(record).map_or_else(|| "the attempt".to_owned(), ToString::to_string))
         });
     }
     if reasons {
@@ -174,7 +174,7 @@ fn effect(record: &Record, state: State) -> &'static str {
     }
 }
 
-fn settled_by(record: &Record) -> Option<&str> {
+fn settled_by(record: &Record) -> Option<&Word> {
     record.outcome.as_ref()?.settled_by.as_deref()
 }
 
@@ -205,7 +205,7 @@ pub(super) fn reason(record: &Record, state: State) -> String {
 
 /// Until when and by whom an operation is held, in words.
 pub(super) fn held(held: &Held) -> String {
-    match (&held.released_by, held.until_ms) {
+    match (&held.released, held.until_ms) {
         (Some(who), _) => format!("released by {who}, not started yet"),
         (None, Some(until_ms)) => format!("held until {} by the {}", rfc3339(until_ms), held.by.as_str()),
         (None, None) => format!("held by the {} until it is released", held.by.as_str()),

@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use super::listing::Line;
 use super::run::held::{self, HeldCommand, Print, Released};
+use super::settle::person;
 use crate::answer;
 use crate::cli::{OperationArg, ReleaseArgs};
 use crate::context::{Context, IfMissing};
@@ -29,12 +30,6 @@ pub(super) fn run(context: &Context, args: &ReleaseArgs) -> Ended {
         }
         None => due(context, &ledger, args),
     }
-}
-
-/// Who releases: the user of this process.
-fn releaser() -> String {
-    let user = nix::unistd::User::from_uid(nix::unistd::geteuid()).ok().flatten();
-    user.map_or_else(|| "a person".to_owned(), |user| user.name)
 }
 
 /// Releases one operation. The command of `once run` is shown, and runs now.
@@ -73,7 +68,7 @@ fn one(context: &Context, ledger: &Blocking, args: &ReleaseArgs, id: &OperationI
         });
         return Ok(ExitCode::SUCCESS);
     }
-    let record = ledger.release(id, &releaser())?;
+    let record = ledger.release(id, &person("once release"))?;
     let Some(command) = command else {
         answer::success(json, "updated", &Line::of(&record, record.state), || {
             format!("{id} is {}: {}", styled(BOLD, "released"), starter(&record))

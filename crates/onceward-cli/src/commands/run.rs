@@ -24,7 +24,7 @@ use std::time::Duration;
 use clap::Args;
 use onceward::{
     Attempt, Blocking, Decision, Error, HeldBy, Hold, Inherit, Intent, LivenessSource, Operation, Outcome,
-    Refusal, RepeatRule, Settings, Verdict, Wanted,
+    Refusal, RepeatRule, Settings, Verdict, Wanted, Witness, Word,
 };
 
 use super::ask::{self, Question};
@@ -154,11 +154,9 @@ fn run_again(ledger: &Blocking, intent: &Intent) -> Result<(), CommandError> {
     if is_stopped || record.spent_attempts() >= intent.terms.max_attempts {
         return Ok(());
     }
-    let outcome = Outcome {
-        settled_by: Some("the caller (--again)".to_owned()),
-        ..Outcome::because(Some("the caller said to run it again".to_owned()))
-    };
-    let settled = ledger.ledger().settle_attempt(&record.id, record.attempt, Verdict::Failed, outcome);
+    let word = Word::program("the caller (--again)").note("the caller said to run it again".to_owned());
+    let (attempt, outcome) = (record.attempt, Outcome::because(None));
+    let settled = ledger.ledger().settle_attempt(&record.id, attempt, Verdict::Failed, word, outcome);
     match ledger.wait_for(settled) {
         // Another caller settled it first; the call uses that finding.
         Ok(_) | Err(Error::NotFound { .. } | Error::WrongState { .. }) => Ok(()),
@@ -213,10 +211,11 @@ impl Run<'_> {
                 environment,
                 folder: None,
                 variables: &[],
+                witness: new_witness(),
             };
             let sent = attempt.dispatch()?;
             (self.begins)();
-            judge.ending(child.run(&attempt, self.ledger, delivery), sent, &token(&attempt))
+            judge.ending(child.run(&attempt, self.ledger, delivery), sent, child.witness.as_ref())
         });
         child::outcome_is_recorded();
         delivery.finish_output((settings.timeout_ms > 0).then(|| Duration::from_millis(settings.timeout_ms)));
@@ -318,9 +317,11 @@ pub(crate) fn line(command: &[OsString]) -> String {
     command.iter().map(|word| quoted(&word.to_string_lossy())).collect::<Vec<_>>().join(" ")
 }
 
-/// What the program of an attempt prints in its envelope, if it is the one that was started.
-fn token(attempt: &Attempt) -> String {
-    format!("{}/{}", attempt.operation(), attempt.number())
+/// What the program of an attempt prints in its envelope, if it is the one that was started. Without random numbers, no
+/// envelope is believed.
+fn new_witness() -> Option<Witness> {
+    let mut random = [0; 16];
+    getrandom::fill(&mut random).ok().map(|()| Witness::new(random))
 }
 
 /// Variables that describe the attempt, so that the command can pass the key on.

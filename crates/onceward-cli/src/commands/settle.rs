@@ -6,7 +6,7 @@ use std::sync::Arc;
 use onceward::decide::seen_as;
 use onceward::text::one_line;
 use onceward::{
-    Blocking, Class, Effect, Error, Json, Outcome, ProbeAnswer, Ran, Record, State, Verdict, rfc3339,
+    Blocking, Class, Effect, Error, Json, Outcome, ProbeAnswer, Ran, Record, State, Verdict, Word, rfc3339,
     span_in_words,
 };
 use serde::Serialize;
@@ -69,9 +69,10 @@ pub(super) fn run(context: &Context, args: &SettleArgs) -> Ended {
         }
         (None, None) => return Err(CommandError::invalid("no finding given; give --as or --probe")),
     };
-    let (verdict, mut outcome) = finding.verdict(context, &ledger, &record, state)?;
+    let Found { verdict, word, mut outcome } = finding.found(context, &ledger, &record, state)?;
     outcome.data = data;
-    let outcome = context.policy.settings(&record.name)?.terms.redact.outcome(outcome);
+    let redact = context.policy.settings(&record.name)?.terms.redact;
+    let (outcome, said) = (redact.outcome(outcome), redact.word(word));
     let word = if verdict == Verdict::Done { State::Done } else { State::Failed };
     let shown = |record: &Record| Settled {
         line: Line::of(record, word),
@@ -82,7 +83,7 @@ pub(super) fn run(context: &Context, args: &SettleArgs) -> Ended {
         answer::success(json, "would_update", &shown(&record), || text);
         return Ok(ExitCode::SUCCESS);
     }
-    let record = ledger.settle_attempt(&id, record.attempt, verdict, outcome)?;
+    let record = ledger.settle_attempt(&id, record.attempt, verdict, said, outcome)?;
     answer::success(json, "updated", &shown(&record), || {
         let meaning = if word == State::Done { "retries get its result" } else { "the next call runs it" };
         format!("{id} is {}: {meaning}", styled(BOLD, word))
@@ -109,23 +110,31 @@ enum Finding<'a> {
     Probe { question: &'a Question, early: Early },
 }
 
+/// What was found, and who says so.
+struct Found {
+    verdict: Verdict,
+    word: Word,
+    outcome: Outcome,
+}
+
 impl Finding<'_> {
-    fn verdict(
+    fn found(
         self,
         context: &Context,
         ledger: &Blocking,
         record: &Arc<Record>,
         state: State,
-    ) -> Result<(Verdict, Outcome), CommandError> {
+    ) -> Result<Found, CommandError> {
         match self {
-            Self::Person { verdict: SettleAs::Done, note, tool } => {
-                Ok((Verdict::Done, by_hand(note, tool, Some(Effect::Updated))))
-            }
-            Self::Person { verdict: SettleAs::Failed, note, tool } => {
-                Ok((Verdict::Failed, by_hand(note, tool, None)))
+            Self::Person { verdict, note, tool } => {
+                let (verdict, outcome) = match verdict {
+                    SettleAs::Done => (Verdict::Done, Outcome::with_effect(Effect::Updated)),
+                    SettleAs::Failed => (Verdict::Failed, Outcome::because(None)),
+                };
+                Ok(Found { verdict, word: person(tool).note(note), outcome })
             }
             Self::Probe { question, early } => {
-                Asking { context, ledger, early, question }.verdict(record, state)
+                Asking { context, ledger, early, question }.found(record, state)
             }
         }
     }
@@ -181,9 +190,10 @@ fn settled(
     state: State,
     finding: Finding<'_>,
 ) -> Result<Arc<Record>, CommandError> {
-    let (verdict, outcome) = finding.verdict(context, ledger, record, state)?;
-    let outcome = context.policy.settings(&record.name)?.terms.redact.outcome(outcome);
-    let settled = ledger.ledger().settle_attempt(&record.id, record.attempt, verdict, outcome);
+    let Found { verdict, word, outcome } = finding.found(context, ledger, record, state)?;
+    let redact = context.policy.settings(&record.name)?.terms.redact;
+    let (outcome, word) = (redact.outcome(outcome), redact.word(word));
+    let settled = ledger.ledger().settle_attempt(&record.id, record.attempt, verdict, word, outcome);
     Ok(ledger.wait_for(settled)?)
 }
 
@@ -209,10 +219,10 @@ fn settled_before(args: &SettleArgs, record: Arc<Record>, state: State, now_ms: 
         return Err(Error::WrongState { action: "settling", record: seen_as(record, state) }.into());
     }
     let ago = span_in_words(now_ms - record.updated_ms);
-    let by = record.outcome.as_ref().and_then(|outcome| outcome.settled_by.as_deref());
+    let by = record.outcome.as_ref().and_then(|outcome| outcome.settled_by.as_ref());
     let by = by.map_or_else(
         || format!("by the answer of attempt {}", record.attempt),
-        |by| format!("settled by {}", one_line(by)),
+        |by| format!("settled by {by}"),
     );
     let reason = format!("{} is {ended} already, {ago} ago, {by}", record.id);
     let lost = args.note.is_some() || args.data.is_some();
@@ -261,7 +271,7 @@ struct Asking<'a> {
 impl Asking<'_> {
     /// The probe's answer. Its "no" counts only when nothing of the attempt can still be in flight, or with
     /// --force.
-    fn verdict(&self, record: &Arc<Record>, state: State) -> Result<(Verdict, Outcome), CommandError> {
+    fn found(&self, record: &Arc<Record>, state: State) -> Result<Found, CommandError> {
         // The quarantine begins when the doubt is recorded.
         let record = &self.ledger.note_doubt(&record.id)?;
         if !self.context.global.json {
@@ -272,19 +282,16 @@ impl Asking<'_> {
             record.detail.class = class;
             CommandError::from(Error::InDoubt { record: Arc::new(record), reason, ran: Ran::No })
         };
-        let (verdict, outcome, settled_by) =
-            match ask::probe(self.question, record, &self.context.environment(PassLedger::No)) {
-                ProbeAnswer::Yes(outcome) => (Verdict::Done, outcome, "the probe".to_owned()),
-                ProbeAnswer::No => {
-                    let by = self.who_says_no(record).map_err(|why| in_doubt(record.detail.class, why))?;
-                    let reason = "the probe found that it did not happen".to_owned();
-                    (Verdict::Failed, Outcome::because(Some(reason)), by)
-                }
-                // Asking again would get the same answer, so the next step is to check by hand and record the
-                // finding.
-                ProbeAnswer::CannotTell(reason) => return Err(in_doubt(Class::Once, reason)),
-            };
-        Ok((verdict, Outcome { settled_by: Some(settled_by), ..outcome }))
+        match ask::probe(self.question, record, &self.context.environment(PassLedger::No)) {
+            ProbeAnswer::Yes(outcome) => Ok(Found { verdict: Verdict::Done, word: Word::probe(), outcome }),
+            ProbeAnswer::No => {
+                let word = self.who_says_no(record).map_err(|why| in_doubt(record.detail.class, why))?;
+                let reason = "the probe found that it did not happen".to_owned();
+                Ok(Found { verdict: Verdict::Failed, word, outcome: Outcome::because(Some(reason)) })
+            }
+            // Asking again would get the same answer, so the next step is to check by hand and record the finding.
+            ProbeAnswer::CannotTell(reason) => Err(in_doubt(Class::Once, reason)),
+        }
     }
 
     /// How to have a "no" count now.
@@ -302,14 +309,15 @@ impl Asking<'_> {
     }
 
     /// Who is recorded as the source of a "no" that counts now, or why it does not count yet.
-    fn who_says_no(&self, record: &Record) -> Result<String, String> {
+    fn who_says_no(&self, record: &Record) -> Result<Word, String> {
         let now_ms = self.ledger.clock_ms();
         match record.detail.quarantine_until_ms.filter(|until| now_ms < *until) {
-            None => Ok("the probe".to_owned()),
-            Some(_) if self.early == Early::Counts => Ok(format!(
-                "the probe, whose \"no\" was accepted before the quarantine was over (once settle --force{})",
-                user()
-            )),
+            None => Ok(Word::probe()),
+            // The person who accepts an early "no" says so, not the probe.
+            Some(_) if self.early == Early::Counts => {
+                let why = "accepted the probe's \"no\" before the quarantine was over";
+                Ok(person("once settle --force").note(why.to_owned()))
+            }
             Some(until) => Err(format!(
                 "the probe found no effect, but a request of attempt {} may still be in flight; \
                  a \"no\" counts from {} \
@@ -329,12 +337,9 @@ impl AskedProbe {
     }
 }
 
-fn by_hand(note: Option<String>, tool: &str, effect: Option<Effect>) -> Outcome {
-    let settled_by = Some(format!("a person ({tool}{})", user()));
-    Outcome { effect, settled_by, ..Outcome::because(note) }
-}
-
-fn user() -> String {
+/// The word of the person who uses this command.
+pub(super) fn person(tool: &str) -> Word {
     let user = nix::unistd::User::from_uid(nix::unistd::getuid()).ok().flatten();
-    user.map(|user| format!(", user {}", user.name)).unwrap_or_default()
+    let user = user.map(|user| format!(", user {}", user.name)).unwrap_or_default();
+    Word::person(format!("{tool}{user}"))
 }

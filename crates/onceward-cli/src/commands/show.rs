@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use onceward::decide::seen_as;
 use onceward::{
-    Error, Liveness, Outcome, Ran, Record, State, Store, Surface, UndoEvidence, rfc3339, span_in_words,
+    Error, Liveness, Outcome, Ran, Record, State, Store, Surface, UndoEvidence, Word, WordView, rfc3339,
+    span_in_words,
 };
 use onceward_store::Backend;
 use serde::Serialize;
@@ -47,7 +48,10 @@ struct HowItEnded<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     verified: Option<onceward::Verification>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    settled_by: Option<&'a str>,
+    settled_by: Option<WordView>,
+    /// Why it is certain that nothing happened.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    evidence: Option<&'a onceward::Evidence>,
     #[serde(skip_serializing_if = "Option::is_none")]
     data: Option<Arc<RawValue>>,
     /// The command that prints a result that is too long for this answer.
@@ -91,7 +95,8 @@ fn ended<'a>(record: &Record, outcome: &'a Outcome, surface: &Surface) -> HowItE
         effect: outcome.effect,
         reason: outcome.reason.as_deref(),
         verified: outcome.verified,
-        settled_by: outcome.settled_by.as_deref(),
+        settled_by: outcome.settled_by.as_deref().map(WordView::of),
+        evidence: outcome.evidence.as_ref(),
         data,
         all,
         unavailable: outcome.unavailable,
@@ -223,6 +228,17 @@ fn way_out(record: &Record, state: State, now_ms: i64, surface: &Surface) -> Vec
     lines
 }
 
+/// Who settled or cancelled it, when, and why.
+fn said(word: &Word, line: &mut impl FnMut(&str, String)) {
+    line("said by", format!("{word}, at {}", rfc3339(word.at_ms)));
+    if let Some(note) = &word.note {
+        line("note", one_line(note));
+    }
+    if let Some(doubt) = &word.doubt {
+        line("doubt", format!("before that: {}", one_line(doubt)));
+    }
+}
+
 fn how_it_ended(record: &Record, outcome: &Outcome, surface: &Surface, line: &mut impl FnMut(&str, String)) {
     if let Some(effect) = outcome.effect {
         line("effect", effect.to_string());
@@ -233,12 +249,13 @@ fn how_it_ended(record: &Record, outcome: &Outcome, surface: &Surface, line: &mu
     if let Some(reason) = &outcome.reason {
         line("reason", one_line(reason));
     }
-    match &outcome.settled_by {
-        Some(by) => line("evidence", format!("settled by {}", one_line(by))),
-        None if matches!(record.state, State::Done | State::Failed) => {
+    match (&outcome.settled_by, &outcome.evidence) {
+        (Some(word), _) => said(word, line),
+        (None, Some(evidence)) => line("evidence", one_line(&evidence.to_string())),
+        (None, None) if record.state == State::Done => {
             line("evidence", format!("the answer of attempt {}", record.attempt));
         }
-        None => {}
+        (None, None) => {}
     }
     let Some(summary) = output::summary(record) else {
         if let Some(data) = &outcome.data {

@@ -116,7 +116,8 @@ mod tests {
     use std::sync::Arc;
 
     use onceward::{
-        Blocking, Effect, Failure, Ledger, ManualClock, MemoryStore, OnFailure, Operation, Outcome, Terms,
+        Blocking, Effect, Evidence, Failure, Ledger, ManualClock, MemoryStore, OnFailure, Operation, Outcome,
+        Terms,
     };
 
     use super::*;
@@ -139,8 +140,10 @@ mod tests {
                 let sent = attempt.dispatch()?;
                 match ending {
                     Ok(output) => Ok(sent.done(Effect::Created, &()).usage(usage(output))),
-                    Err(Some(output)) => Err(Failure::no_effect("no").usage(usage(output))),
-                    Err(None) => Err(Failure::no_effect("no")),
+                    Err(Some(output)) => {
+                        Err(Failure::no_effect(Evidence::NotSent, "no").usage(usage(output)))
+                    }
+                    Err(None) => Err(Failure::no_effect(Evidence::NotSent, "no")),
                 }
             });
             match result {
@@ -190,10 +193,16 @@ mod tests {
     #[test]
     fn a_late_answer_belongs_to_the_attempt_that_gave_it() {
         let mut record = Record::clone(&call(&ledger(), "x", vec![Err(None), Ok(7)]));
-        record.detail.history = vec![
-            Past { attempt: 1, ended: State::InDoubt, at_ms: 0, reason: None, usage: None },
-            Past { attempt: 1, ended: State::Done, at_ms: 1, reason: None, usage: Some(usage(5)) },
-        ];
+        let past = |ended, usage| Past {
+            attempt: 1,
+            ended,
+            at_ms: 0,
+            reason: None,
+            evidence: None,
+            settled_by: None,
+            usage,
+        };
+        record.detail.history = vec![past(State::InDoubt, None), past(State::Done, Some(usage(5)))];
         record.outcome = Some(Outcome { usage: Some(usage(5)), ..Outcome::with_effect(Effect::Created) });
         let expected = vec![(1, Role::Answer, Some(5)), (2, Role::Wasted, None)];
         assert_eq!(shape(&record, State::Done), expected);

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use onceward::decide::seen_as;
-use onceward::{Blocking, Error, Outcome, Ran, Record, State, Verdict, Verification};
+use onceward::{Blocking, Error, Outcome, Ran, Record, State, Verdict, Verification, Word};
 
 use super::ask::{self, Question};
 use super::listing::Line;
@@ -81,10 +81,10 @@ fn confirm(
 ) -> Result<Arc<Record>, CommandError> {
     let outcome = Outcome {
         verified: Some(Verification::Confirmed),
-        settled_by: Some(format!("the check `{check}`")),
         reason: Some("the check refuted it first and confirmed it later".to_owned()),
         ..outcome
     };
-    let settled = ledger.ledger().settle_attempt(&record.id, record.attempt, Verdict::Done, outcome);
+    let word = Word::program(format!("the check `{check}`"));
+    let settled = ledger.ledger().settle_attempt(&record.id, record.attempt, Verdict::Done, word, outcome);
     Ok(ledger.wait_for(settled)?)
 }

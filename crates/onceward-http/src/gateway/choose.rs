@@ -329,7 +329,9 @@ mod tests {
     fn a_minute_after_a_certain_failure_the_budget_is_whole_again() {
         let store = Arc::new(MemoryStore::new(ManualClock::at(1_000)));
         let ledger = Ledger::new(store).blocking();
-        let failed = ledger.run(Operation::new("pay").key("k"), |_| Err(Failure::no_effect("down")));
+        let failed = ledger.run(Operation::new("pay").key("k"), |_| {
+            Err(Failure::no_effect(onceward::Evidence::NotSent, "down"))
+        });
         let record = Arc::clone(failed.unwrap_err().record().unwrap());
         assert_eq!((refilled(&record, 1_000), refilled(&record, 61_000)), (0, 0));
         assert_eq!(refilled(&record, 61_001), record.spent_attempts());

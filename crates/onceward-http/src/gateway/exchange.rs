@@ -9,7 +9,7 @@ use hyper::header::{self, HeaderValue};
 use hyper::http::response::Parts;
 use hyper::{HeaderMap, StatusCode};
 use onceward::transition::later;
-use onceward::{Attempt, Class, Clock, Done, Failure};
+use onceward::{Attempt, Class, Clock, Done, Evidence, Failure};
 use serde_json::value::RawValue;
 use tokio::sync::watch;
 
@@ -134,13 +134,13 @@ impl Exchange {
         let was_begun = self.begun.send_replace(true);
         if !was_begun && self.reader.is_gone() {
             // Its client may have repeated it already. A repetition refers to this operation, and sends it.
-            return Err(Failure::no_effect(LEFT).stopped());
+            return Err(Failure::no_effect(Evidence::NotStarted, LEFT).stopped());
         }
         let ours = self.tenant.downstream_key(attempt.operation());
         let request = match &self.ruling.key {
             Some(place) if !self.is_signed => {
                 let request = self.request.with_key(place, &formatted(&ours, place));
-                Arc::new(request.map_err(|why| Failure::no_effect(why).stopped())?)
+                Arc::new(request.map_err(|why| Failure::no_effect(Evidence::NotStarted, why).stopped())?)
             }
             Some(_) | None => Arc::clone(&self.request),
         };
@@ -207,18 +207,20 @@ impl Exchange {
         let never_left = !sent_before && watch.get().is_some_and(|watch| !watch.is_connected());
         match ended {
             Some(Some(Ok(received))) => Ok(received),
-            Some(Some(Err(SendError::NotSent(why)))) if !sent_before => Err(Failure::no_effect(why)),
+            Some(Some(Err(SendError::NotSent(why)))) if !sent_before => {
+                Err(Failure::no_effect(Evidence::NotSent, why))
+            }
             Some(Some(Err(SendError::NotSent(why) | SendError::MaybeSent(why)))) => {
                 Err(Failure::in_doubt(why))
             }
             Some(None) if never_left => {
                 let why = format!("the connection to the upstream was not ready within {patience:?}");
-                Err(Failure::no_effect(why))
+                Err(Failure::no_effect(Evidence::NotSent, why))
             }
             Some(None) => Err(Failure::timed_out(format!("the upstream did not answer within {patience:?}"))),
             None if never_left => {
-                Err(Failure::no_effect("it was asked to stop before it was connected to the upstream")
-                    .stopped())
+                let why = "it was asked to stop before it was connected to the upstream";
+                Err(Failure::no_effect(Evidence::NotSent, why).stopped())
             }
             None => Err(Failure::stopped_unanswered("the upstream")),
         }
@@ -244,12 +246,12 @@ impl Exchange {
                 let reason = format!("the upstream's final answer is status {status}");
                 match self.on_final {
                     OnFinal::Store => Ok(Done::noop(reason, &data).body(body)),
-                    OnFinal::Fail => Err(Failure::no_effect(reason).with(data, Some(body)).stopped()),
+                    OnFinal::Fail => Err(refused(status, reason).with(data, Some(body)).stopped()),
                 }
             }
             Verdict::Rejected => {
                 let reason = format!("the upstream rejected the request with status {status}");
-                Err(Failure::no_effect(reason).with(data, Some(body)).stopped())
+                Err(refused(status, reason).with(data, Some(body)).stopped())
             }
             Verdict::InFlight => {
                 live.is_in_flight = true;
@@ -352,6 +354,11 @@ pub(crate) fn with_trailers(original: &HeaderMap, mut passed: HeaderMap) -> Head
         passed.append(header::TRAILER, names.clone());
     }
     passed
+}
+
+/// A rejection that the vendor's preset or HTTP documents as made before execution.
+fn refused(status: u16, reason: String) -> Failure {
+    Failure::no_effect(Evidence::refused(format!("status {status}, by the rules of the upstream")), reason)
 }
 
 #[cfg(test)]

@@ -28,8 +28,8 @@ use axum::response::Response;
 use hyper::header::{HeaderName, HeaderValue};
 use hyper::{HeaderMap, StatusCode};
 use onceward::{
-    Class, Effect, Error, Failure, Intent, InvalidInput, Json, Ledger, OnFailure, Operation, Preview, Ran,
-    Receipt, Record, State, Terms,
+    Class, Effect, Error, Evidence, Failure, Intent, InvalidInput, Json, Ledger, OnFailure, Operation,
+    Preview, Ran, Receipt, Record, State, Terms,
 };
 
 use super::content::Request;
@@ -369,7 +369,8 @@ async fn elsewhere(
 ) -> Result<Receipt, Error> {
     answer.receive().await?;
     // It is done, so nothing is attempted here.
-    let never = |_| std::future::ready(Err(Failure::no_effect("the answer has gone").stopped()));
+    let gone = || Failure::no_effect(Evidence::NotStarted, "the answer has gone").stopped();
+    let never = |_| std::future::ready(Err(gone()));
     let receipt = ledger.call(intent).run(never).await?;
     if let Some(reply) = receipt.body().and_then(Reply::decode) {
         generation.complete(&reply.body);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use onceward::{
     Cursor, Error, Filter, InvalidInput, Kind, Ledger, OperationId, Outcome, Record, State, Store, Swap,
-    Terms, Verdict, WriteMode, rfc3339,
+    Terms, Verdict, Word, WriteMode, rfc3339,
 };
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -391,11 +391,9 @@ impl Events {
             .into());
         }
         for doubt in doubts.into_iter().filter(|_| again == Again::Yes) {
-            let outcome = Outcome {
-                settled_by: Some(who.to_owned()),
-                ..Outcome::because(Some("it was said not to have happened, and retried".to_owned()))
-            };
-            match self.ledger.settle(&OperationId::parse(&doubt.operation)?, Verdict::Failed, outcome).await {
+            let id = OperationId::parse(&doubt.operation)?;
+            let word = Word::program(who).note("it was said not to have happened, and retried".to_owned());
+            match self.ledger.settle(&id, Verdict::Failed, word, Outcome::because(None)).await {
                 // Another process has settled it or tries it again.
                 Ok(_) | Err(Error::WrongState { .. } | Error::NotFound { .. }) => {}
                 Err(error) => return Err(error),

@@ -12,7 +12,8 @@ use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body::{Body, Frame};
 use http_body_util::BodyExt;
 use onceward::{
-    ApiProblem, Attempt, Dispatched, Done, Effect, Error, Failure, Happened, Operation, Ran, Receipt,
+    ApiProblem, Attempt, Dispatched, Done, Effect, Error, Evidence, Failure, Happened, Operation, Ran,
+    Receipt,
 };
 use tokio::sync::oneshot;
 use tower::{Service, ServiceExt};
@@ -334,7 +335,10 @@ where
         match (happened, kept.kept) {
             (Happened::Yes, Some(body)) => Ok(sent.done(self.effect, &head).body(body.freeze().to_vec())),
             (Happened::Yes, None) => Ok(sent.done_without_result(self.effect)),
-            (Happened::No, _) => Err(Failure::no_effect(format!("the application answered {status}"))),
+            (Happened::No, _) => {
+                let by = Evidence::declared(format!("the application, with status {status}"));
+                Err(Failure::no_effect(by, format!("the application answered {status}")))
+            }
             (Happened::Unknown, _) => Err(Failure::in_doubt(format!("the application answered {status}"))),
         }
     }

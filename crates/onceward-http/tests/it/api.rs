@@ -65,8 +65,10 @@ async fn the_first_result_of_an_attempt_is_final() {
     assert_eq!(refused["happened"], "yes");
     let noop = report(&begun, json!({"effect": "noop", "data": {"r": "first"}}));
     server.post(&path(&begun, "finish"), noop).await.problem(422, "WRONG_STATE");
-    for verb in ["fail", "doubt"] {
-        let report = report(&begun, json!({"reason": "no"}));
+    for (verb, said) in
+        [("fail", json!({"reason": "no", "evidence": "refused"})), ("doubt", json!({"reason": "no"}))]
+    {
+        let report = report(&begun, said);
         let refused = server.post(&path(&begun, verb), report).await.problem(422, "WRONG_STATE");
         assert!(refused["message"].as_str().unwrap().contains("reported its success"), "{refused}");
     }
@@ -80,7 +82,7 @@ async fn an_attempt_may_correct_a_doubt_a_failure_and_a_settlement() {
     let server = Server::new("");
     for (key, verb, body) in [
         ("1", "doubt", json!({"reason": "timeout"})),
-        ("2", "fail", json!({"reason": "refused"})),
+        ("2", "fail", json!({"reason": "refused", "evidence": "refused"})),
         ("3", "settle", json!({"verdict": "done", "evidence": "seen"})),
     ] {
         let pay = json!({"name": "pay", "key": key});
@@ -215,9 +217,12 @@ async fn a_report_with_a_wrong_token_or_attempt_is_refused() {
     let server = Server::new("");
     let begun = server.post("/v1/operations", json!({"name": "pay", "key": "1"})).await.is(201);
     let other = server.post("/v1/operations", json!({"name": "pay", "key": "2"})).await.is(201);
-    let reason = json!({"reason": "declined"});
     for verb in ["renew", "dispatch", "finish", "fail", "doubt"] {
-        let more = if matches!(verb, "fail" | "doubt") { reason.clone() } else { json!({}) };
+        let more = match verb {
+            "fail" => json!({"reason": "declined", "evidence": "refused"}),
+            "doubt" => json!({"reason": "declined"}),
+            _ => json!({}),
+        };
         for wrong in [
             json!({"attempt": 1, "token": other["token"]}),
             json!({"attempt": 2, "token": begun["token"]}),
@@ -242,8 +247,12 @@ async fn a_failure_is_retried_within_its_budget() {
     for attempt in 1..=2 {
         let begun = server.post("/v1/operations", pay.clone()).await.is(201);
         assert_eq!(begun["attempt"], attempt);
-        let failed =
-            server.post(&path(&begun, "fail"), report(&begun, json!({"reason": "card declined"}))).await;
+        let failed = server
+            .post(
+                &path(&begun, "fail"),
+                report(&begun, json!({"reason": "card declined", "evidence": "refused"})),
+            )
+            .await;
         assert_eq!(failed.is(200)["happened"], "no");
     }
     let problem = server.post("/v1/operations", pay).await.problem(424, "BUDGET_EXHAUSTED");
@@ -268,15 +277,20 @@ async fn a_doubt_is_settled_with_evidence() {
     server.post(&settle, json!({"verdict": "maybe", "evidence": "x"})).await.problem(400, "INVALID_INPUT");
     let other = json!({"verdict": "done", "evidence": "seen", "attempt": 2});
     server.post(&settle, other).await.problem(422, "WRONG_STATE");
-    let found =
-        json!({"verdict": "done", "evidence": "it is on the statement", "by": "maria", "data": {"id": 7}});
+    let found = json!({"verdict": "done", "evidence": "it is on the statement", "by": "maria",
+        "speaker": "person", "data": {"id": 7}});
     let settled = server.post(&settle, found.clone()).await.is(200);
-    assert_eq!((&settled["state"], &settled["settled_by"]), (&json!("done"), &json!("maria")));
+    let said = &settled["settled_by"];
+    assert_eq!(
+        (&settled["state"], &said["by"], &said["name"]),
+        (&json!("done"), &json!("person"), &json!("maria"))
+    );
+    assert_eq!(said["doubt"], "the reply was lost");
     let before = server.get(settle.trim_end_matches("/settle")).await.is(200);
     let again = json!({"verdict": "done", "evidence": "seen", "by": "ben", "data": {"id": 8}});
     for same in [found, again] {
         let same = server.post(&settle, same).await.is(200);
-        assert_eq!((&same["settled_by"], &same["data"]), (&json!("maria"), &json!({"id": 7})));
+        assert_eq!((&same["settled_by"]["name"], &same["data"]), (&json!("maria"), &json!({"id": 7})));
         assert_eq!(same["updated_at"], before["updated_at"]);
         assert!(same["warnings"][0].as_str().unwrap().contains("settled before"), "{same}");
     }
@@ -369,7 +383,10 @@ async fn a_running_operation_is_asked_to_stop() {
     let refused = refused.problem(422, "WRONG_STATE");
     assert!(refused["detail"].as_str().unwrap().contains("asked to stop"), "{refused}");
     server
-        .post(&path(&begun, "fail"), report(&begun, json!({"reason": "stopped before sending"})))
+        .post(
+            &path(&begun, "fail"),
+            report(&begun, json!({"reason": "stopped before sending", "evidence": "not_started"})),
+        )
         .await
         .is(200);
     let cancelled = server.post(&path(&begun, "cancel"), json!({})).await.is(200);

@@ -303,7 +303,8 @@ async fn an_attempt_that_was_never_given_is_not_a_doubt() {
     second.write_all(begin(server.address, r#"{"name":"pay","key":"1"}"#).as_bytes()).await.unwrap();
     until("the second caller waits", async || server.clock.sleepers(20) == 1).await;
     drop(second);
-    let body = format!("{{\"attempt\":1,\"token\":\"{token}\",\"reason\":\"declined\"}}");
+    let body =
+        format!("{{\"attempt\":1,\"token\":\"{token}\",\"reason\":\"declined\",\"evidence\":\"refused\"}}");
     let url = format!("http://{}/v1/operations/{id}", server.address);
     let (ok, failed) = curl(&["--json", &body, &format!("{url}/fail")]).await;
     assert!(ok && failed.contains("\"state\":\"failed\""), "{failed}");

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use onceward::{
     Change, Clock, Effect, Ending, Filter, Identity, Ledger, MemoryStore, Operation, OperationId, Outcome,
-    Record, State, Store, StoreError, Swap, WriteMode, conformance,
+    Record, State, Store, StoreError, Swap, Word, WriteMode, conformance,
 };
 use onceward_http::tenants::TenantStore;
 use proptest::prelude::*;
@@ -227,10 +227,13 @@ fn act(store: &Arc<dyn Store>, ids: &[OperationId], step: &Step) {
         }
         Step::Settle { id: index } => {
             let outcome = Outcome::with_effect(Effect::Created);
-            let settled = ledger.ledger().settle(id(index), onceward::Verdict::Done, outcome);
+            let settled =
+                ledger.ledger().settle(id(index), onceward::Verdict::Done, Word::person("ada"), outcome);
             drop(ledger.wait_for(settled));
         }
-        Step::Cancel { id: index } => drop(ledger.wait_for(ledger.ledger().cancel(id(index)))),
+        Step::Cancel { id: index } => {
+            drop(ledger.wait_for(ledger.ledger().cancel(id(index), &Word::person("ada"))))
+        }
         Step::Forget { id: index } => drop(ledger.wait_for(ledger.ledger().forget(id(index)))),
         Step::Delete { id: index, version } => {
             drop(pollster::block_on(store.delete(id(index), u64::from(*version), WriteMode::Blocking)));

@@ -95,7 +95,11 @@ impl Caller {
                 let mut body = json!({"attempt": attempt, "token": token});
                 match what {
                     "finish" => body["data"] = json!(own("result")),
-                    "fail" | "doubt" => body["reason"] = json!(own("reason")),
+                    "fail" => {
+                        body["reason"] = json!(own("reason"));
+                        body["evidence"] = json!("refused");
+                    }
+                    "doubt" => body["reason"] = json!(own("reason")),
                     _ => {}
                 }
                 (format!("/v1/operations/{}/{what}", id(index)), Some(body))

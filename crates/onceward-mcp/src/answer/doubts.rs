@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use onceward::{Class, Error, Filter, InvalidInput, OperationId, Outcome, Record, State, Verdict};
+use onceward::{Class, Error, Filter, InvalidInput, OperationId, Outcome, Record, State, Verdict, Word};
 use serde_json::{Value, json};
 
 use crate::answer::text::{SHORT_ID, ago, failure, response, success};
@@ -227,7 +227,6 @@ impl ProxyState {
             let settings = settings.map(|rules| rules.settings);
             let effect = settings.as_ref().map(|settings| settings.effect);
             let effect = effect.filter(|_| verdict == Verdict::Done);
-            let settled_by = Some("the agent".to_owned());
             let redact = settings.map(|settings| settings.terms.redact).unwrap_or_default();
             let evidence = redact.text(evidence.trim()).into_owned();
             if is_about_earlier(&record, &evidence) {
@@ -235,8 +234,9 @@ impl ProxyState {
                            again, then say what you see now";
                 return Err(InvalidInput::new(why).into());
             }
-            let outcome = Outcome { effect, settled_by, ..Outcome::because(Some(evidence)) };
-            self.ledger.settle_attempt(id, record.attempt, verdict, outcome).await?;
+            let outcome = Outcome { effect, ..Outcome::because(None) };
+            let word = Word::agent(AGENT).note(evidence);
+            self.ledger.settle_attempt(id, record.attempt, verdict, word, outcome).await?;
         }
         let then = match verdict {
             Verdict::Done => "It counts as done: the same call is not run again.",
@@ -249,11 +249,14 @@ impl ProxyState {
     }
 }
 
+/// The name under which an agent's word is recorded.
+const AGENT: &str = "through once_settle";
+
 /// Whether these words settled an earlier attempt. A client that blindly repeats its request to settle has not looked
 /// since.
 fn is_about_earlier(record: &Record, evidence: &str) -> bool {
     let mut earlier = record.detail.history.iter().filter(|past| past.attempt < record.attempt);
-    earlier.any(|past| past.reason.as_deref() == Some(evidence))
+    earlier.any(|past| past.settled_by.as_ref().and_then(|word| word.note.as_deref()) == Some(evidence))
 }
 
 fn definition(name: &str) -> Value {

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use onceward::{
-    Attempt, Class, Done, Error, Failure, Intent, Outcome, ProbeAnswer, Receipt, Settings, ToolQuestion,
-    Verification,
+    Attempt, Class, Done, Error, Evidence, Failure, Intent, Outcome, ProbeAnswer, Receipt, Settings,
+    ToolQuestion, Verification, Witness,
 };
 use tokio::sync::Semaphore;
 
@@ -113,7 +113,9 @@ impl ProxyState {
     /// Sends the call to the server and waits for its answer without a time limit. If the attempt is asked to stop,
     /// the server gets a cancellation and a grace period to answer.
     async fn attempt(&self, job: &GuardedCall, attempt: Attempt) -> Result<Done, Failure> {
-        let request = outgoing(job, &attempt);
+        let listing = || lock(&self.catalogue).listing(&job.call.tool);
+        let witness = listing().filter(|listing| listing.takes_witness).and_then(|_| new_witness());
+        let request = outgoing(job, &attempt, witness.as_ref());
         let sent = attempt.dispatch()?;
         job.sent.store(true, Ordering::SeqCst);
         let asked =
@@ -122,7 +124,8 @@ impl ProxyState {
         let reply = match reply {
             Ok(reply) => reply,
             Err(SendError::NotSent(reason)) => {
-                return Err(Failure::no_effect(format!("it could not be sent to the server: {reason}")));
+                let reason = format!("it could not be sent to the server: {reason}");
+                return Err(Failure::no_effect(Evidence::NotSent, reason));
             }
             Err(SendError::MaybeSent(reason)) => {
                 return Err(Failure::in_doubt(format!("sending it to the server broke off: {reason}")));
@@ -131,14 +134,16 @@ impl ProxyState {
         let (server_answer, ending) = match reply {
             ServerReply::Answer(line) => {
                 let (tool, arguments) = (&job.call.tool, job.call.arguments());
-                let listing = || lock(&self.catalogue).listing(tool);
-                let called = Called { tool, arguments, listing: &listing };
+                let called = Called { tool, arguments, listing: &listing, witness: witness.as_ref() };
                 let aim = if attempt.is_compensation() { Aim::Undo } else { Aim::Effect };
                 let ended = ending(&line, &called, &job.rules, aim, sent);
                 job.denied.store(ended.denies, Ordering::SeqCst);
                 (CallAnswer::FromServer(line), ended.outcome)
             }
-            ServerReply::Rejected(reason) => (CallAnswer::Held, Err(Failure::no_effect(reason))),
+            ServerReply::Rejected(reason) => {
+                let rule = Evidence::refused("a status of the transport, before the call was read");
+                (CallAnswer::Held, Err(Failure::no_effect(rule, reason)))
+            }
             ServerReply::Unclear(reason) => (CallAnswer::Held, Err(Failure::in_doubt(reason))),
             ServerReply::Over(reason) => return Err(Failure::in_doubt(reason)),
         };
@@ -170,20 +175,30 @@ impl ProxyState {
     }
 }
 
-/// The request as it is sent. A tool that honours keys gets ours.
-fn outgoing(job: &GuardedCall, attempt: &Attempt) -> Request {
+/// A new witness. Without random numbers there is none, and no tool is believed.
+fn new_witness() -> Option<Witness> {
+    let mut random = [0; 16];
+    getrandom::fill(&mut random).ok().map(|()| Witness::new(random))
+}
+
+/// The request as it is sent. A tool that honours keys gets ours, and one that is an Onceward itself gets the witness.
+fn outgoing(job: &GuardedCall, attempt: &Attempt, witness: Option<&Witness>) -> Request {
     let request = |line: &Arc<String>, id_place: &std::ops::Range<usize>| Request {
         line: Arc::clone(line),
         id_place: id_place.clone(),
         origin: Origin::Caller,
     };
-    if job.rules.class != Class::Keyed {
+    if job.rules.class != Class::Keyed && witness.is_none() {
         return request(&job.call.line, &job.call.id_place);
     }
     let Some(mut call) = Head::parse(&job.call.line).as_ref().and_then(ToolCall::parse) else {
         return request(&job.call.line, &job.call.id_place);
     };
+    if let Some(witness) = witness {
+        call.put_meta(&format!("{PREFIX}witness"), witness.as_str());
+    }
     match &job.rules.settings.tool.key_argument {
+        _ if job.rules.class != Class::Keyed => {}
         Some(argument) => call.put_argument(argument, attempt.downstream_key()),
         None => call.put_meta(&format!("{PREFIX}key"), attempt.downstream_key()),
     }

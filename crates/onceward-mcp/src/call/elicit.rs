@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use onceward::{Error, InvalidInput, OperationId, Outcome, Record, Verdict, rfc3339};
+use onceward::{Error, InvalidInput, OperationId, Outcome, Record, Verdict, Word, rfc3339};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
@@ -154,8 +154,8 @@ impl ProxyState {
     ) -> Result<Elicited, Error> {
         let decided = match verdict {
             HumanVerdict::Settle(verdict) => return self.settle_by_human(job, id, attempt, verdict).await,
-            HumanVerdict::Send => self.ledger.release(id, HUMAN).await.map(drop),
-            HumanVerdict::Cancel => self.ledger.cancel(id).await.map(drop),
+            HumanVerdict::Send => self.ledger.release(id, &Word::person(HUMAN)).await.map(drop),
+            HumanVerdict::Cancel => self.ledger.cancel(id, &Word::person(HUMAN)).await.map(drop),
         };
         match decided {
             // Another person may have decided meanwhile; the call finds out.
@@ -171,14 +171,9 @@ impl ProxyState {
         attempt: u32,
         verdict: Verdict,
     ) -> Result<Elicited, Error> {
-        let reason = match verdict {
-            Verdict::Done => "the human says that it happened",
-            Verdict::Failed => "the human says that it did not happen",
-        };
         let effect = (verdict == Verdict::Done).then_some(job.rules.settings.effect);
-        let settled_by = Some(HUMAN.to_owned());
-        let outcome = Outcome { effect, settled_by, ..Outcome::because(Some(reason.to_owned())) };
-        match self.ledger.settle_attempt(id, attempt, verdict, outcome).await {
+        let outcome = Outcome { effect, ..Outcome::because(None) };
+        match self.ledger.settle_attempt(id, attempt, verdict, Word::person(HUMAN), outcome).await {
             Ok(_) | Err(Error::WrongState { .. }) => Ok(Elicited::Settled),
             Err(error) => Err(error),
         }

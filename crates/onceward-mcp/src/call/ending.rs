@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
-use onceward::{Dispatched, Done, Effect, Failure, OnToolError, Settings, Told};
+use onceward::{
+    Dispatched, Done, Effect, Evidence, Failure, OnToolError, Settings, Told, Witness, Witnessed,
+};
 use serde_json::value::RawValue;
 
 use crate::call::question;
-use crate::call::rejections::{Called, Evidence, evidence, has_no_tools};
+use crate::call::rejections::{Called, Proof, has_no_tools, proof};
 use crate::tools::rules::ToolRules;
 use crate::wire::message::Head;
 use crate::wire::raw::{self, Object};
@@ -66,7 +68,8 @@ pub(crate) fn ending(
         None | Some("\"complete\"") => {}
         Some("\"input_required\"") => {
             let why = "the server asked for input before it acted";
-            return plain(Err(Failure::no_effect(why).with(kept, None)));
+            let rule = Evidence::refused("MCP: a result of the type input_required");
+            return plain(Err(Failure::no_effect(rule, why).with(kept, None)));
         }
         Some("\"task\"") if task_of(text).is_some() => {}
         Some(_) => return doubt("the server's answer is a kind of result that is not known here"),
@@ -75,19 +78,19 @@ pub(crate) fn ending(
         return doubt("the server's answer is a task without an id");
     }
     // The answer of a tool or a proxy that is an Onceward itself says whether the effect happened.
-    let told = own_word(&result).map(|told| match aim {
-        Aim::Effect => told,
-        Aim::Undo => told.of_compensation(),
-    });
+    let told = own_word(&result, called.witness);
+    let told = told.map(|(told, own)| (if aim == Aim::Undo { told.of_compensation() } else { told }, own));
     let unchanged = match told {
-        Some(Told::NoEffect(said)) => {
-            return plain(Err(Failure::no_effect(format!("the tool {said}")).with(kept, None)));
+        Some((Told::NoEffect(said), Some(own))) => {
+            let failure = Failure::no_effect(Evidence::OwnWord(own), format!("the tool {said}"));
+            return plain(Err(failure.with(kept, None)));
         }
+        Some((Told::NoEffect(said), None)) => return doubt(&format!("the tool {said}, but {UNPROVEN}")),
         // It may take a person to release it, so another try now tells nothing new.
-        Some(Told::InDoubt(said)) => {
+        Some((Told::InDoubt(said), _)) => {
             return plain(Err(Failure::in_doubt(format!("the tool {said}")).with(kept, None).stopped()));
         }
-        Some(Told::Unchanged(_)) => true,
+        Some((Told::Unchanged(_), _)) => true,
         None => false,
     };
     match result.get("isError") {
@@ -119,12 +122,20 @@ pub(crate) enum Aim {
     Undo,
 }
 
-/// What a tool says about its effect in the contract's envelope: in its structured content, or in the note of another
-/// proxy. The worse of the two counts.
-fn own_word(result: &Object<'_>) -> Option<Told> {
+/// Why an envelope without the witness does not count.
+const UNPROVEN: &str = "nothing shows that this is about all that it did";
+
+/// What a tool says about its effect in the contract's envelope, in its structured content or in the note of another
+/// proxy, and whether the witness shows that it is its own word. The worse of the two counts.
+fn own_word(result: &Object<'_>, witness: Option<&Witness>) -> Option<(Told, Option<Witnessed>)> {
     let note = result.object("_meta").and_then(|meta| meta.get(&format!("{PREFIX}effect")));
     let told = [result.get("structuredContent"), note].into_iter().flatten();
-    told.filter_map(|envelope| Told::by_envelope(envelope.as_bytes())).max()
+    told.filter_map(|text| {
+        let shown = Object::parse(text).and_then(|envelope| envelope.string("witness"));
+        let own = witness.and_then(|witness| witness.confirms(shown.as_deref()));
+        Some((Told::by_envelope(text.as_bytes())?, own))
+    })
+    .max_by(|one, other| one.0.cmp(&other.0))
 }
 
 /// A result with `isError`. SDKs create one for every exception, so it alone proves nothing.
@@ -136,15 +147,14 @@ fn of_tool_error(
     kept: Option<Arc<RawValue>>,
 ) -> Ended {
     let said = shortened(words, "the tool gave no reason");
-    let failure = match (evidence(words, called), rules.settings.tool.on_tool_error) {
-        (Some(Evidence::Ran), _) => return ran_without_result(&rules.settings, sent),
-        (Some(Evidence::NotRun), _) => {
-            Failure::no_effect(format!("the server's SDK rejected the input before the tool ran: {said}"))
-        }
+    let failure = match (proof(words, called), rules.settings.tool.on_tool_error) {
+        (Some(Proof::Ran), _) => return ran_without_result(&rules.settings, sent),
+        (Some(Proof::NotRun), _) => rejected(&said),
         (None, OnToolError::NoEffect) => {
-            Failure::no_effect(format!("failed without effect, as the policy takes the tool's word: {said}"))
+            let reason = format!("failed without effect, as the policy takes the tool's word: {said}");
+            Failure::no_effect(Evidence::declared("on_tool_error"), reason)
         }
-        (None, OnToolError::InDoubt) => unexplained(rules, "the tool answered with an error", &said),
+        (None, OnToolError::InDoubt) => Failure::in_doubt(format!("the tool answered with an error: {said}")),
     };
     Ended { outcome: Err(failure.with(kept, None)), denies: false }
 }
@@ -154,29 +164,27 @@ fn of_error(error: &str, called: &Called<'_>, rules: &ToolRules, sent: Dispatche
     let words = Object::parse(error).and_then(|error| error.string("message")).unwrap_or_default();
     let said = shortened(&words, "no message");
     let code = code_of(error);
-    let known = evidence(&words, called);
+    let known = proof(&words, called);
     let failure = match code {
-        _ if known == Some(Evidence::Ran) => return ran_without_result(&rules.settings, sent),
-        Some(code) if REJECTED.contains(&code) && known == Some(Evidence::NotRun) => {
-            Failure::no_effect(format!("the server's SDK rejected the input before the tool ran: {said}"))
-        }
+        _ if known == Some(Proof::Ran) => return ran_without_result(&rules.settings, sent),
+        Some(code) if REJECTED.contains(&code) && known == Some(Proof::NotRun) => rejected(&said),
         Some(-32601) if has_no_tools(&words, called) => {
-            Failure::no_effect(format!("the server has no tools: {said}"))
+            let rule = Evidence::refused("MCP: -32601 of a server that lists no tools");
+            Failure::no_effect(rule, format!("the server has no tools: {said}"))
         }
         Some(URL_NEEDED) if asks_for_url(error) => {
-            Failure::no_effect(format!("the server asked for input before it acted: {said}"))
+            let rule = Evidence::refused("MCP: -32042, an address must be visited first");
+            Failure::no_effect(rule, format!("the server asked for input before it acted: {said}"))
         }
-        Some(_) | None => unexplained(rules, "the server answered with an error", &said),
+        Some(_) | None => Failure::in_doubt(format!("the server answered with an error: {said}")),
     };
     Ended { outcome: Err(failure), denies: false }
 }
 
-/// An error that does not reveal the effect. A tool that is guessed to be read-only has none.
-fn unexplained(rules: &ToolRules, what: &str, said: &str) -> Failure {
-    if rules.guessed {
-        return Failure::no_effect(format!("{what}, and by its name the tool only reads (a guess): {said}"));
-    }
-    Failure::in_doubt(format!("{what}: {said}"))
+/// The server's SDK rejected the arguments, in words that it writes before it calls the tool.
+fn rejected(said: &str) -> Failure {
+    let reason = format!("the server's SDK rejected the input before the tool ran: {said}");
+    Failure::no_effect(Evidence::refused("the SDK's validation of the arguments"), reason)
 }
 
 /// The tool ran, but its result cannot be used.
@@ -224,9 +232,14 @@ mod tests {
             .unwrap()
     }
 
+    fn witness() -> Witness {
+        Witness::new([7; 16])
+    }
+
     fn outcome_of(line: &str, rules: &ToolRules) -> String {
-        let listing = || Some(Listing { input: "{}".to_owned(), has_output: true });
-        let called = Called { tool: "pay", arguments: "[]", listing: &listing };
+        let listing = || Some(Listing { input: "{}".to_owned(), has_output: true, takes_witness: true });
+        let witness = witness();
+        let called = Called { tool: "pay", arguments: "[]", listing: &listing, witness: Some(&witness) };
         let ended = ending(line.as_bytes(), &called, rules, Aim::Effect, onceward::atomic::dispatch());
         match ended.outcome {
             Ok(_) if ended.denies => "done, denied".to_owned(),
@@ -306,7 +319,13 @@ mod tests {
         let rules = tool_rules("");
         let said = |ok: bool, effect: &str, happened: &str, ran: bool| {
             let (ok, ran) = (serde_json::Value::from(ok), serde_json::Value::from(ran));
-            serde_json::json!({"ok": ok, "effect": effect, "happened": happened, "ran": ran})
+            let witness = witness().as_str().to_owned();
+            serde_json::json!({"ok": ok, "effect": effect, "happened": happened, "ran": ran, "witness": witness})
+        };
+        let unsigned = |envelope: &serde_json::Value| {
+            let mut envelope = envelope.clone();
+            envelope["witness"] = "another".into();
+            envelope
         };
         let of_tool = |envelope| serde_json::json!({"structuredContent": envelope, "isError": false});
         let of_proxy =
@@ -323,7 +342,11 @@ mod tests {
             (of_tool(held.clone()), "InDoubt"),
             (of_proxy(held.clone()), "InDoubt"),
             (of_tool(planned.clone()), "NoEffect"),
-            (of_proxy(planned), "NoEffect"),
+            (of_proxy(planned.clone()), "NoEffect"),
+            // A tool that passes on what a server told it does not know the witness.
+            (of_tool(unsigned(&planned)), "InDoubt"),
+            (of_proxy(unsigned(&planned)), "InDoubt"),
+            (failed(&of_tool(unsigned(&refused))), "InDoubt"),
             (of_tool(unknown), "InDoubt"),
             (failed(&of_tool(refused)), "NoEffect"),
             (of_tool(said(true, "noop", "no", true)), "done"),
@@ -341,7 +364,7 @@ mod tests {
         }
         let read =
             serde_json::json!({"id": 1, "result": of_tool(said(true, "noop", "no", true))}).to_string();
-        let called = Called { tool: "pay", arguments: "[]", listing: &|| None };
+        let called = Called { tool: "pay", arguments: "[]", listing: &|| None, witness: None };
         let ended = ending(read.as_bytes(), &called, &rules, Aim::Undo, onceward::atomic::dispatch());
         assert!(ended.outcome.is_err(), "a read takes nothing back");
     }

@@ -2,7 +2,7 @@
 //! completes.
 
 use onceward::{
-    Begun, Class, Ending, Error, Json, Ledger, OnExpired, OnFailure, Operation, Outcome, State, Terms,
+    Begun, Class, Ending, Error, Evidence, Json, Ledger, OnExpired, OnFailure, Operation, State, Terms,
 };
 
 /// The scope of all locks.
@@ -41,7 +41,7 @@ pub(crate) async fn holding<T>(
         }
     };
     let output = claim.keep_alive(work).await;
-    match claim.finish(Ending::Failed(Outcome::because(Some("released".to_owned())))).await {
+    match claim.finish(Ending::failed(Evidence::NotStarted, "released")).await {
         Err(error) if error.record().is_some_and(|record| record.state == State::Running) => Err(error),
         // The work is done, whatever the release returned. An owner that is gone holds nothing.
         Ok(_) | Err(_) => Ok(output),

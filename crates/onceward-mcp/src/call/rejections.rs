@@ -6,17 +6,18 @@
 use crate::tools::rules::Listing;
 use crate::tools::satisfied;
 use crate::wire::raw;
+use onceward::Witness;
 
 /// What a known text proves about the effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Evidence {
+pub(crate) enum Proof {
     /// The SDK rejected the input: the tool was not called.
     NotRun,
     /// The SDK rejected the output: the tool was called and returned.
     Ran,
 }
 
-use Evidence::{NotRun, Ran};
+use Proof::{NotRun, Ran};
 
 /// The call that an answer belongs to.
 pub(crate) struct Called<'a> {
@@ -25,6 +26,8 @@ pub(crate) struct Called<'a> {
     pub(crate) arguments: &'a str,
     /// What the server lists about the tool; `None` if it does not list it.
     pub(crate) listing: &'a (dyn Fn() -> Option<Listing> + Sync),
+    /// What the tool was given to show that an envelope is its own.
+    pub(crate) witness: Option<&'a Witness>,
 }
 
 /// SDKs that validate arguments by the listed schema and by nothing else. Their texts are not evidence if the
@@ -36,7 +39,7 @@ const BY_SCHEMA: [&str; 5] = ["Python SDK", "Go SDK", "Go SDK before 1.0", "mcp-
 const NO_TOOLS: [&str; 2] = ["Method not found", "Method not found: tools/call"];
 
 /// SDK, evidence, text. `{tool}` is the tool's name, `#` a number, `*` any text.
-const TEXTS: &[(&str, Evidence, &str)] = &[
+const TEXTS: &[(&str, Proof, &str)] = &[
     ("TypeScript SDK", NotRun, "Input validation error: Invalid arguments for tool {tool}: *"),
     ("TypeScript SDK before 1.21", NotRun, "Invalid arguments for tool {tool}: *"),
     ("TypeScript SDK", NotRun, "Tool {tool} not found"),
@@ -94,7 +97,7 @@ const TEXTS: &[(&str, Evidence, &str)] = &[
 const CODE_PREFIX: &str = "MCP error -32602: ";
 
 /// What an error text proves about the effect, if it is a known one that fits the call.
-pub(crate) fn evidence(text: &str, called: &Called<'_>) -> Option<Evidence> {
+pub(crate) fn proof(text: &str, called: &Called<'_>) -> Option<Proof> {
     let text = text.trim();
     let text = text.strip_prefix(CODE_PREFIX).unwrap_or(text);
     let (sdk, says, _) = TEXTS.iter().find(|(_, _, pattern)| fits(pattern, text, called.tool))?;
@@ -141,12 +144,13 @@ mod tests {
 
     const INPUT: &str =
         r#"{"type":"object","properties":{"amount":{"type":"integer"}},"required":["amount"]}"#;
-    const LISTED: fn() -> Option<Listing> = || Some(Listing { input: INPUT.to_owned(), has_output: true });
+    const LISTED: fn() -> Option<Listing> =
+        || Some(Listing { input: INPUT.to_owned(), has_output: true, takes_witness: false });
     const WITHOUT_OUTPUT: fn() -> Option<Listing> =
-        || Some(Listing { input: INPUT.to_owned(), has_output: false });
+        || Some(Listing { input: INPUT.to_owned(), has_output: false, takes_witness: false });
 
     fn called<'a>(tool: &'a str, arguments: &'a str, listing: &'a List) -> Called<'a> {
-        Called { tool, arguments, listing }
+        Called { tool, arguments, listing, witness: None }
     }
 
     #[test]
@@ -184,10 +188,10 @@ mod tests {
             ("fetch failed: UND_ERR_HEADERS_TIMEOUT", None),
             ("", None),
         ] {
-            assert_eq!(evidence(text, &called("pay", "{}", &LISTED)), expected, "{text}");
+            assert_eq!(proof(text, &called("pay", "{}", &LISTED)), expected, "{text}");
         }
-        assert_eq!(evidence("Unknown tool: a*b", &called("a*b", "{}", &LISTED)), Some(NotRun));
-        let unknown = evidence("Unknown tool: anything", &called("*", "{}", &LISTED));
+        assert_eq!(proof("Unknown tool: a*b", &called("a*b", "{}", &LISTED)), Some(NotRun));
+        let unknown = proof("Unknown tool: anything", &called("*", "{}", &LISTED));
         assert_eq!(unknown, None, "a name is no pattern");
     }
 
@@ -205,15 +209,15 @@ mod tests {
             ("1 validation error for call[pay]\namount\n  Value error, too much", Some(NotRun)),
             ("Unknown tool: pay", Some(NotRun)),
         ] {
-            assert_eq!(evidence(text, &valid), expected, "{text}");
+            assert_eq!(proof(text, &valid), expected, "{text}");
         }
         let output = "Output validation error: 'id' is a required property";
-        assert_eq!(evidence(output, &called("pay", "{}", &WITHOUT_OUTPUT)), None);
-        assert_eq!(evidence(output, &called("pay", "{}", &|| None)), None);
+        assert_eq!(proof(output, &called("pay", "{}", &WITHOUT_OUTPUT)), None);
+        assert_eq!(proof(output, &called("pay", "{}", &|| None)), None);
         let input = "Input validation error: 'amount' is a required property";
-        assert_eq!(evidence(input, &called("pay", "{}", &|| None)), Some(NotRun));
+        assert_eq!(proof(input, &called("pay", "{}", &|| None)), Some(NotRun));
         assert!(has_no_tools("Method not found", &called("pay", "{}", &|| None)));
         assert!(!has_no_tools("Method not found", &called("pay", "{}", &LISTED)));
-        assert_eq!(evidence("Method not found", &called("pay", "{}", &|| None)), None);
+        assert_eq!(proof("Method not found", &called("pay", "{}", &|| None)), None);
     }
 }

@@ -1,12 +1,13 @@
 //! Classifies tools, and remembers what the server lists.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use onceward::{Class, InvalidInput, KeyPolicy, OnToolError, Policy, Settings};
 
 use crate::tools::guess;
 use crate::tools::mirrored::{Mirrored, mirrored};
 use crate::wire::raw::{self, Object};
+use crate::wire::tool_call::PREFIX;
 use crate::wire::tool_call::{DRY_ARGUMENT, KEY_ARGUMENT, is_dry_run};
 
 /// What a server says about one of its tools.
@@ -160,6 +161,8 @@ pub(crate) struct Listing {
     pub(crate) input: String,
     /// Whether it has an output schema.
     pub(crate) has_output: bool,
+    /// Whether it is an Onceward itself, and repeats the witness of an attempt in its answer.
+    pub(crate) takes_witness: bool,
 }
 
 /// The tools that a server has listed.
@@ -173,6 +176,8 @@ pub(crate) struct Catalogue {
     input: BTreeMap<String, String>,
     /// The output schemas.
     output: BTreeMap<String, String>,
+    /// The tools that repeat a witness.
+    witnessed: BTreeSet<String>,
     listed: bool,
 }
 
@@ -215,7 +220,8 @@ impl Catalogue {
     /// What the server lists about the tool's values. `None` if it does not list the tool.
     pub(crate) fn listing(&self, tool: &str) -> Option<Listing> {
         let input = self.input.get(tool)?.clone();
-        Some(Listing { input, has_output: self.output.contains_key(tool) })
+        let (has_output, takes_witness) = (self.output.contains_key(tool), self.witnessed.contains(tool));
+        Some(Listing { input, has_output, takes_witness })
     }
 
     /// All tools.
@@ -241,6 +247,11 @@ impl Catalogue {
             match tool.get("outputSchema") {
                 Some(schema) => drop(self.output.insert(name.clone(), schema.to_owned())),
                 None => drop(self.output.remove(&name)),
+            }
+            let takes_witness = format!("{PREFIX}witness");
+            match tool.object("_meta").and_then(|meta| meta.get(&takes_witness)) {
+                Some("true") => drop(self.witnessed.insert(name.clone())),
+                Some(_) | None => drop(self.witnessed.remove(&name)),
             }
             let description = tool.string("description").unwrap_or_default();
             let reads = guess::reads(&name, &description, &own);

@@ -168,7 +168,7 @@ class _Elsewhere:
         if not self.seen and not self._trace.goes_on:
             return False
         known = guard.known_failures
-        return judge(error, self._trace, no_effect=guard.no_effect, known_failures=known) != "no_effect"
+        return judge(error, self._trace, no_effect=guard.no_effect, known_failures=known) in ("in_doubt", "timed_out")
 
 
 class _Sqlite:

@@ -13,7 +13,7 @@ from ._guard import in_words
 from ._onceward import Claim
 from ._operation import Operation, _current
 from .errors import OncewardError
-from .failures import judge
+from .failures import is_certain, judge
 
 if TYPE_CHECKING:
     from ._onceward import AsyncCall, Handle, Spec
@@ -56,8 +56,10 @@ class Dedupe:
             return
         # The block's exception propagates; the record says how the event ended.
         with suppress(OncewardError):
-            end = claim.failed if word == "failed" else claim.in_doubt
-            end(in_words(error))
+            if word == "in_doubt":
+                claim.in_doubt(in_words(error))
+            else:
+                claim.failed(word, in_words(error))
 
     async def __aenter__(self) -> Dedupe:
         from . import _loop
@@ -120,7 +122,7 @@ class Dedupe:
                 known_failures=self._actors["known_failures"],
                 marked=self._operation.marked,
             )
-            word = "failed" if verdict == "no_effect" else "in_doubt"
+            word = verdict if is_certain(verdict) else "in_doubt"
         self._operation.over = True
         with suppress(ValueError):
             _current.reset(self._tokens[0])

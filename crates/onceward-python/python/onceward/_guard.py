@@ -13,7 +13,7 @@ from . import _codec, _results, _watch
 from ._onceward import Attempt, Handle, Plan, Receipt, Spec
 from ._operation import Operation, _current
 from .errors import Failed, Held, InProgress, InvalidInput, KeyMissing, OncewardError, as_raised, is_control_flow
-from .failures import judge
+from .failures import Verdict, judge
 
 # How an attempt ended, as a tuple for the native module: see `wire.rs`.
 Report = tuple[object, ...]
@@ -195,7 +195,7 @@ class Guard:
         try:
             operation, trace, *tokens = self._begin(attempt)
         except OncewardError as error:
-            return ("failed", f"it was not begun: {error}", error, True)
+            return ("not_started", f"it was not begun: {error}", error, True)
         try:
             value = self.function(*args, **(kwargs or {}))
         except BaseException as error:
@@ -213,7 +213,7 @@ class Guard:
             operation, trace, *tokens = self._begin(attempt)
         except OncewardError as error:
             stopper.end()
-            return ("failed", f"it was not begun: {error}", error, True)
+            return ("not_started", f"it was not begun: {error}", error, True)
         try:
             _watch.check_loop()
             value = self.function(*args, **(kwargs or {}))
@@ -253,7 +253,7 @@ class Guard:
 
     def _failure(self, error: BaseException, operation: Operation, trace: _watch.Trace) -> Report:
         if self.marked and not operation.left and not trace.goes_on and not trace.changed_elsewhere:
-            verdict = "no_effect"
+            verdict: Verdict = "declared"
         else:
             verdict = judge(
                 error,
@@ -262,8 +262,7 @@ class Guard:
                 known_failures=self.known_failures,
                 marked=operation.marked or self.marked,
             )
-        kind = {"no_effect": "failed", "in_doubt": "in_doubt", "timed_out": "timed_out"}[verdict]
-        return (kind, in_words(error), error, not is_control_flow(error))
+        return (verdict, in_words(error), error, not is_control_flow(error))
 
     # Probes and checks.
 

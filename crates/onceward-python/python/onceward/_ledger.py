@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from ._once import ByPlan, ByReceipt, ByValue, OnceFunction
     from ._options import CallOptions, Options, Terms
 
+Speaker = Literal["person", "agent", "program"]
+"""Who speaks when an operation is settled, released or cancelled. It is recorded."""
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -243,30 +246,37 @@ class Ledger:
         return self._handle.show(id)
 
     def settle(
-        self, id: str, verdict: Literal["done", "failed"], *, result: object = None, reason: str | None = None
+        self,
+        id: str,
+        verdict: Literal["done", "failed"],
+        *,
+        result: object = None,
+        reason: str | None = None,
+        speaker: Speaker = "program",
     ) -> Record:
-        """Settles an operation in doubt: it is done (with that result), or it failed without effect."""
-        import getpass
+        """Settles an operation in doubt: it is done (with that result), or it failed without effect.
 
+        Who said so is kept: `speaker` is what this process speaks for.
+        """
         from ._json import dumps
 
         json = dumps(result) if verdict == "done" and result is not None else None
-        by = getpass.getuser()
-        return self._handle.settle(id, verdict, json=json, reason=reason, by=by, policy=self._policy)
+        return self._handle.settle(
+            id, verdict, json=json, reason=reason, by=_user(), speaker=speaker, policy=self._policy
+        )
 
-    def cancel(self, id: str) -> bool:
-        """Asks an operation to stop. True: it will definitely not happen."""
-        return self._handle.cancel(id)[0]
+    def cancel(self, id: str, *, reason: str | None = None, speaker: Speaker = "program") -> bool:
+        """Asks an operation to stop. True: it will definitely not happen. Equal calls get the reason."""
+        return self._handle.cancel(id, reason=reason, by=_user(), speaker=speaker)[0]
 
     def held(self, *, scope: str | None = None) -> list[Record]:
         """The operations that are held back, oldest first. `record.held` says until when and by whom."""
         return self._handle.held(scope=scope)
 
-    def release(self, id: str | Record) -> Record:
+    def release(self, id: str | Record, *, reason: str | None = None, speaker: Speaker = "program") -> Record:
         """Releases a held operation before its time. The next `release_due`, or the same call again, starts it."""
-        import getpass
-
-        return self._handle.release(id if isinstance(id, str) else id.id, getpass.getuser())
+        id = id if isinstance(id, str) else id.id
+        return self._handle.release(id, reason=reason, by=_user(), speaker=speaker)
 
     def release_due(self, *, scope: str | None = None) -> list[Released]:
         """Runs the held calls whose time has come, or that were released, of functions that this ledger object guards.
@@ -389,6 +399,12 @@ def _reopened(url: str, policy: str | None, nfc: bool) -> Ledger:
     ledger = Ledger(url, nfc=nfc)
     ledger._policy = policy
     return ledger
+
+
+def _user() -> str:
+    import getpass
+
+    return getpass.getuser()
 
 
 def _url(place: str | bytes | os.PathLike[str]) -> str:

@@ -17,7 +17,8 @@ from .errors import Failed, InvalidInput, KeyMissing, NotDispatched, OncewardErr
 if TYPE_CHECKING:
     from ._watch import Trace
 
-Verdict = Literal["no_effect", "in_doubt", "timed_out"]
+Verdict = Literal["not_started", "not_sent", "refused", "declared", "in_doubt", "timed_out"]
+"""Why a failure certainly had no effect, or that it may have had one."""
 Evidence = Literal["unsent", "rejected", "vendor", "before_data", "mail", "rpc", "in_doubt", "timed_out"]
 
 UNSENT: Final = "unsent"
@@ -173,20 +174,26 @@ def judge(
     `marked` says that the function declared its dispatch: then only its own declaration counts.
     """
     if isinstance(error, NotDispatched) or (no_effect and isinstance(error, no_effect)):
-        return "no_effect"
+        return "declared"
     # Frameworks wrap what a tool raises.
     error = getattr(error, "__onceward_about__", None) or error
     if isinstance(error, NotDispatched) or (no_effect and isinstance(error, no_effect)):
-        return "no_effect"
+        return "declared"
     if isinstance(error, OncewardError):
         # From an inner guarded call, which did nothing. Neither did this one, if nothing else was sent.
         nothing = isinstance(error, (Failed, InvalidInput, KeyMissing)) and error.happened in ("no", None)
-        return "no_effect" if nothing and not marked and trace.quiet and counts(known_failures) else "in_doubt"
+        return "not_sent" if nothing and not marked and trace.quiet and counts(known_failures) else "in_doubt"
     evidence = classify(error)
     if evidence == TIMED_OUT:
         return "timed_out"
-    proven = evidence is not None and counts(known_failures) and not marked and _proves(evidence, error, trace)
-    return "no_effect" if proven else "in_doubt"
+    if evidence is None or not counts(known_failures) or marked or not _proves(evidence, error, trace):
+        return "in_doubt"
+    return "not_sent" if evidence in (UNSENT, BEFORE_DATA) else "refused"
+
+
+def is_certain(verdict: Verdict) -> bool:
+    """Whether there was certainly no effect."""
+    return verdict not in ("in_doubt", "timed_out")
 
 
 def counts(known_failures: bool | None) -> bool:

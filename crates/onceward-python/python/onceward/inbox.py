@@ -78,7 +78,7 @@ class Event:
 
     def fail(self, reason: str) -> None:
         """Say that the event certainly had no effect. It is delivered again after a pause."""
-        self._end("fail", {"reason": reason})
+        self._end("fail", {"reason": reason, "evidence": "declared"})
 
     def doubt(self, reason: str) -> None:
         """Say that it is unknown whether the event had an effect. The handler's class decides what follows."""

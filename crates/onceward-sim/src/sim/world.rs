@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use onceward::{
     Attempt, BranchPoint, Call, Cancelled, Class, Clock, Compensation, CompensationKind, DEFAULT_SCOPE, Done,
-    Effect, EffectNow, Error, Failure, Hold, Intent, Ledger, Operation, OperationId, Outcome, ProbeAnswer,
-    Record, Reversal, Terms, UndoOutcome, Verdict,
+    Effect, EffectNow, Error, Evidence, Failure, Hold, Intent, Ledger, Operation, OperationId, Outcome,
+    ProbeAnswer, Record, Reversal, Terms, UndoOutcome, Verdict, Word,
 };
 
 use super::clock::VirtualClock;
@@ -269,7 +269,7 @@ impl World {
         self.note_if_early(&attempt);
         self.nap().await;
         if self.chance(50) {
-            return Err(Failure::no_effect("refused"));
+            return Err(Failure::no_effect(Evidence::refused("the world refuses it"), "refused"));
         }
         // If this fails, nothing must be sent.
         let sent = attempt.dispatch()?;
@@ -435,8 +435,8 @@ async fn administer(ledger: &Ledger, world: &World, id: &OperationId) {
     if let Ok((record, _)) = ledger.find(id).await
         && let Some(verdict) = world.finding(id.as_str())
     {
-        let outcome = Outcome { settled_by: Some("person".to_owned()), ..Outcome::because(None) };
-        let settled = ledger.settle_attempt(id, record.attempt, verdict, outcome).await;
+        let (word, outcome) = (Word::person("ada"), Outcome::because(None));
+        let settled = ledger.settle_attempt(id, record.attempt, verdict, word, outcome).await;
         world.inner().settled += u64::from(settled.is_ok());
     }
     drop(ledger.sweep(|_| ()).await);
@@ -449,7 +449,7 @@ async fn hold_back_or_cancel(ledger: &Ledger, world: &World, intent: &Intent) {
         drop(ledger.stage(intent).await);
     }
     if world.chance(100) {
-        let cancelled = ledger.cancel(&intent.id).await;
+        let cancelled = ledger.cancel(&intent.id, &Word::person("ada")).await;
         world.inner().cancelled += u64::from(matches!(cancelled, Ok(Cancelled::Certain(_))));
     }
 }
@@ -460,11 +460,11 @@ async fn release_or_cancel(ledger: &Ledger, world: &World, intent: &Intent) {
     if world.chance(250) {
         // Noted first: the release may be written although its reply is lost.
         world.inner().released.insert(intent.id.to_string());
-        let released = ledger.release(&intent.id, "person").await;
+        let released = ledger.release(&intent.id, &Word::person("ada")).await;
         world.inner().releases += u64::from(released.is_ok());
     }
     if world.chance(40) {
-        let cancelled = ledger.cancel(&intent.id).await;
+        let cancelled = ledger.cancel(&intent.id, &Word::person("ada")).await;
         world.inner().cancelled += u64::from(matches!(cancelled, Ok(Cancelled::Certain(_))));
     }
 }

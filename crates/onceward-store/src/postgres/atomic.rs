@@ -32,7 +32,7 @@ const TRIES: usize = 16;
 /// A ledger whose records are written in the caller's transactions.
 ///
 /// ```no_run
-/// use onceward::{Failure, Operation};
+/// use onceward::{Operation, atomic};
 /// use onceward_store::postgres::atomic::AtomicLedger;
 ///
 /// # async fn transfer(client: &mut tokio_postgres::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -41,7 +41,7 @@ const TRIES: usize = 16;
 /// let receipt = ledger
 ///     .run(client, &transfer, async |transaction, claim| {
 ///         let insert = "INSERT INTO transfer VALUES ('a1', 100)";
-///         transaction.execute(insert, &[]).await.map_err(Failure::no_effect)?;
+///         transaction.execute(insert, &[]).await.map_err(atomic::rolled_back)?;
 ///         Ok(claim.dispatch().created(&"a1"))
 ///     })
 ///     .await?;

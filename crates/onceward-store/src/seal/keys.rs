@@ -11,7 +11,7 @@ use chacha20poly1305::aead::{Aead, KeyInit, Payload};
 use chacha20poly1305::{Key as KeyBytes, XChaCha20Poly1305, XNonce};
 use data_encoding::{BASE32_NOPAD, BASE64, BASE64_NOPAD, BASE64URL_NOPAD, HEXLOWER_PERMISSIVE};
 use onceward::sealed::{KEY_DIGITS, KEY_PREFIX, PREFIX, parts, text_of};
-use onceward::{InvalidInput, OperationId, Outcome, Record, StoreError};
+use onceward::{InvalidInput, OperationId, Outcome, Record, StoreError, Word};
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
 
@@ -145,7 +145,7 @@ impl Keys {
     }
 
     fn seal_outcome(&self, id: &OperationId, outcome: &mut Outcome) -> Result<(), StoreError> {
-        if let Some(reason) = &mut outcome.reason {
+        for reason in reasons(outcome) {
             *reason = self.seal_text(id, Part::Reason, reason)?;
         }
         if let Some(data) = &mut outcome.data {
@@ -170,10 +170,10 @@ impl Keys {
     }
 
     fn open_outcome(&self, id: &OperationId, outcome: &mut Outcome) {
-        if let Some(reason) = &mut outcome.reason
-            && let Some(opened) = self.open_text(id, Part::Reason, reason)
-        {
-            *reason = opened;
+        for reason in reasons(outcome) {
+            if let Some(opened) = self.open_text(id, Part::Reason, reason) {
+                *reason = opened;
+            }
         }
         if let Some(data) = &mut outcome.data
             && let Some(opened) = text_of(data).and_then(|text| self.open_text(id, Part::Data, text))
@@ -284,11 +284,22 @@ fn texts(detail: &mut onceward::Detail) -> impl Iterator<Item = (Part, &mut Stri
         (Part::Command, &mut detail.command),
         (Part::Folder, &mut detail.folder),
     ];
-    let past = detail.history.iter_mut().map(|past| (Part::Reason, &mut past.reason));
+    let past = detail.history.iter_mut().flat_map(|past| {
+        past.reason.iter_mut().chain(past.settled_by.iter_mut().flat_map(|word| word.texts_mut()))
+    });
+    let held = detail.held.iter_mut().flat_map(|held| {
+        let released = held.released.iter_mut().flat_map(Word::texts_mut);
+        let request = held.request.iter_mut().map(|request| (Part::Request, request));
+        request.chain(released.map(|text| (Part::Reason, text)))
+    });
     let undo = detail.undo.as_mut().map(|undo| (Part::Undo, &mut undo.text));
-    let request = detail.held.iter_mut().map(|held| (Part::Request, &mut held.request));
-    let own = own.into_iter().chain(past).chain(request);
-    own.filter_map(|(part, text)| Some((part, text.as_mut()?))).chain(undo)
+    let own = own.into_iter().filter_map(|(part, text)| Some((part, text.as_mut()?)));
+    own.chain(past.map(|text| (Part::Reason, text))).chain(held).chain(undo)
+}
+
+/// Why an outcome is what it is, and what someone said about it.
+fn reasons(outcome: &mut Outcome) -> impl Iterator<Item = &mut String> {
+    outcome.reason.iter_mut().chain(outcome.settled_by.iter_mut().flat_map(|word| word.texts_mut()))
 }
 
 /// The associated data of a value: moved to another operation or another part, it cannot be opened.

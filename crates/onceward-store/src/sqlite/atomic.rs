@@ -37,7 +37,7 @@ const SWEEP: i64 = 500;
 /// A ledger whose records are written in the caller's transactions.
 ///
 /// ```
-/// use onceward::{Failure, Operation};
+/// use onceward::{Operation, atomic};
 /// use onceward_store::sqlite::atomic::AtomicLedger;
 /// use rusqlite::Connection;
 ///
@@ -48,7 +48,7 @@ const SWEEP: i64 = 500;
 /// for _ in 0..2 {
 ///     let receipt = ledger.run(&mut database, &transfer, |transaction, claim| {
 ///         let insert = "INSERT INTO transfer VALUES ('a1', 100)";
-///         transaction.execute(insert, []).map_err(Failure::no_effect)?;
+///         transaction.execute(insert, []).map_err(atomic::rolled_back)?;
 ///         Ok(claim.dispatch().created(&"a1"))
 ///     })?;
 ///     assert_eq!(receipt.data(), Some(r#""a1""#));

@@ -1,6 +1,7 @@
 //! Record and effect in one transaction: exactly one effect, whatever is interrupted and however many callers there
 //! are.
 
+use onceward::atomic::rolled_back;
 use onceward::{Code, Done, Failure, Filter, Operation, Redaction, State, Store, Terms};
 use onceward_store::seal::Keys;
 use onceward_store::seal::new_key;
@@ -28,7 +29,9 @@ fn keys() -> Keys {
 }
 
 mod sqlite {
-    use super::{Code, Done, Failure, REDACTED, keys, redacted_transfer, transfer, with_secrets};
+    use super::{
+        Code, Done, Failure, REDACTED, keys, redacted_transfer, rolled_back, transfer, with_secrets,
+    };
     use onceward_store::sqlite::atomic::{AtomicBegun, AtomicLedger};
     use rusqlite::{Connection, Transaction, TransactionBehavior};
 
@@ -56,7 +59,7 @@ mod sqlite {
     }
 
     fn insert(transaction: &Transaction<'_>) -> Result<Done, Failure> {
-        transaction.execute("INSERT INTO transfer VALUES (1)", []).map_err(Failure::no_effect)?;
+        transaction.execute("INSERT INTO transfer VALUES (1)", []).map_err(rolled_back)?;
         Ok(onceward::atomic::dispatch().created(&serde_json::json!({"id": 1})).body(*b"\0body"))
     }
 
@@ -121,7 +124,7 @@ mod sqlite {
         assert_eq!(bank.transfers(), 0);
         let failed = ledger.run(&mut connection, &transfer(1), |transaction, _| {
             insert(transaction)?;
-            Err(Failure::no_effect("declined"))
+            Err(rolled_back("declined"))
         });
         assert_eq!((failed.unwrap_err().code(), bank.transfers()), (Code::Failed, 0));
         let receipt =
@@ -188,7 +191,8 @@ mod sqlite {
 
 mod postgres {
     use super::{
-        Code, Done, Failure, Filter, REDACTED, State, Store, keys, redacted_transfer, transfer, with_secrets,
+        Code, Done, Failure, Filter, REDACTED, State, Store, keys, redacted_transfer, rolled_back, transfer,
+        with_secrets,
     };
     use onceward_store::postgres::atomic::{AtomicBegun, AtomicLedger};
     use onceward_store::postgres::{PostgresOptions, PostgresStore};
@@ -220,7 +224,7 @@ mod postgres {
 
         async fn insert(&self, transaction: &Transaction<'_>) -> Result<Done, Failure> {
             let insert = format!("insert into transfer_{} values (1)", self.schema);
-            transaction.execute(&insert, &[]).await.map_err(Failure::no_effect)?;
+            transaction.execute(&insert, &[]).await.map_err(rolled_back)?;
             Ok(onceward::atomic::dispatch().created(&serde_json::json!({"id": 1})).body(*b"\0body"))
         }
 
@@ -312,7 +316,7 @@ mod postgres {
             let (mut client, ledger) = bank.connect().await;
             let declined = async |transaction: &Transaction<'_>, _: &_| {
                 bank.insert(transaction).await?;
-                Err(Failure::no_effect("declined"))
+                Err(rolled_back("declined"))
             };
             let failed = ledger.run(&mut client, &transfer(1), declined).await.unwrap_err();
             assert_eq!((failed.code(), bank.transfers().as_str()), (Code::Failed, "0"));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use onceward::{
     Attempt, Blocking, Code, Error, Failure, Filter, Happened, Ledger, MemoryStore, Operation, Outcome,
-    Record, State, Store, Swap, Verdict, conformance,
+    Record, State, Store, Swap, Verdict, Word, conformance,
 };
 use onceward_store::seal::new_key;
 use onceward_store::seal::{Keys, Sealed};
@@ -83,8 +83,8 @@ fn fill(ledger: &Blocking, store: &dyn Store, secret: &str) {
     let doubtful = |_: Attempt| -> Result<_, Failure> { Err(Failure::in_doubt(secret)) };
     ledger.run(pay("doubt"), doubtful).unwrap_err();
     let doubt = record(ledger, "doubt");
-    let outcome = Outcome::because(Some(format!("seen: {secret}")));
-    ledger.settle(&doubt.id, Verdict::Failed, outcome).unwrap();
+    let word = Word::person("ada").note(format!("seen: {secret}"));
+    ledger.settle(&doubt.id, Verdict::Failed, word, Outcome::because(None)).unwrap();
     // A second attempt records the reason of the first.
     ledger.run(pay("doubt"), doubtful).unwrap_err();
     let mut full = record(ledger, "done");
@@ -242,7 +242,7 @@ fn an_operation_in_doubt_is_settled_without_the_key() {
     assert_eq!(error.code(), Code::InDoubt);
     assert!(!error.to_string().contains("sealed:1:"), "{error}");
     let id = record(&ledger, "k1").id;
-    ledger.settle(&id, Verdict::Failed, Outcome::because(None)).unwrap();
+    ledger.settle(&id, Verdict::Failed, Word::person("ada"), Outcome::because(None)).unwrap();
     done(&ledger, "k1", "second");
     let seen = record(&file.ledger(Some(&keys)), "k1");
     assert_eq!(seen.state, State::Done);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use onceward::{
     Blocking, Delivered, Failure, Filter, Inherit, Ledger, Liveness, Operation, Owner, Record, State, Store,
-    StoreError, Swap, Verdict, WriteMode,
+    StoreError, Swap, Verdict, Word, WriteMode,
 };
 use onceward_store::Backend;
 use onceward_store::sqlite::{SqliteOptions, SqliteStore, Sync};
@@ -195,7 +195,8 @@ fn an_attempt_that_dispatched_is_in_doubt() {
     assert!(died.is_err());
     assert_eq!(ledger.find(&id).unwrap().1, State::InDoubt);
     assert!(pay(&ledger, "a").is_err());
-    let settled = ledger.ledger().settle(&id, Verdict::Failed, onceward::Outcome::because(None));
+    let settled =
+        ledger.ledger().settle(&id, Verdict::Failed, Word::person("ada"), onceward::Outcome::because(None));
     ledger.wait_for(settled).unwrap();
     assert!(pay(&ledger, "a").is_ok());
 }

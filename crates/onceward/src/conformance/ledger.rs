@@ -6,6 +6,7 @@ use super::bench::{Bench, Problem, Verdict, ensure, equal, intent};
 use super::{Case, cases};
 use crate::attempt::{Attempt, Done, Failure};
 use crate::error::{Code, Error};
+use crate::evidence::Evidence;
 use crate::facts::Ending;
 use crate::facts::Verdict as Said;
 use crate::ledger::{Begun, Claim, ProbeAnswer, Receipt};
@@ -13,6 +14,7 @@ use crate::operation::Operation;
 use crate::policy::{Hold, Terms};
 use crate::record::{Class, Effect, HeldBy, Outcome, State};
 use crate::store::LivenessSource;
+use crate::word::Word;
 
 pub(super) const CASES: &[Case] = cases![
     an_operation_runs_once_and_is_replayed,
@@ -128,7 +130,7 @@ fn another_scope_is_another_operation(bench: &Bench) -> Verdict {
 
 fn a_certain_failure_can_be_tried_again(bench: &Bench) -> Verdict {
     let ledger = bench.ledger();
-    refused(ledger.run(pay(), |_| Err(Failure::no_effect("declined"))), Code::Failed)?;
+    refused(ledger.run(pay(), |_| Err(Failure::no_effect(Evidence::NotSent, "declined"))), Code::Failed)?;
     let second = ledger.run(pay(), |attempt| paid(&attempt, 1))?;
     equal!(second.record().attempt, 2, "the attempt");
     Ok(())
@@ -158,8 +160,7 @@ fn what_is_in_doubt_can_be_settled(bench: &Bench) -> Verdict {
     abandoned(bench, &operation)?;
     let ledger = bench.ledger();
     let id = intent(&operation)?.id;
-    let outcome = Outcome { settled_by: Some("me".to_owned()), ..Outcome::with_effect(Effect::Created) };
-    ledger.settle(&id, Said::Done, outcome)?;
+    ledger.settle(&id, Said::Done, Word::person("me"), Outcome::with_effect(Effect::Created))?;
     let receipt = ledger.run(operation, must_not_run)?;
     ensure!(
         receipt.replayed() && receipt.original_effect() == Effect::Created,
@@ -268,7 +269,7 @@ fn what_is_held_runs_when_it_is_released(bench: &Bench) -> Verdict {
     let listed = ledger.held(None)?;
     equal!(listed.len(), 1, "held operations");
     equal!(listed[0].held_request(), Some("{\"to\":\"alice\"}"), "the stored request");
-    ledger.release(&listed[0].id, "a person")?;
+    ledger.release(&listed[0].id, &Word::person("me"))?;
     let receipt = ledger.run(held, |attempt| paid(&attempt, 1))?;
     equal!((receipt.replayed(), receipt.record().attempt), (false, 1), "the attempt after the release");
     let found = bench.find(&listed[0].id)?;
@@ -279,7 +280,7 @@ fn what_is_held_runs_when_it_is_released(bench: &Bench) -> Verdict {
 fn what_is_cancelled_is_not_run(bench: &Bench) -> Verdict {
     let ledger = bench.ledger();
     let staged = ledger.stage(&intent(&pay())?)?;
-    ledger.cancel(&staged.id)?;
+    ledger.cancel(&staged.id, &Word::person("me"))?;
     refused(ledger.run(pay(), must_not_run), Code::Cancelled)
 }
 

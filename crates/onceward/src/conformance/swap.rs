@@ -7,10 +7,12 @@ use super::bench::{
     Bench, Verdict, conflict, done, ensure, equal, in_state, next, same, staged, wait, written,
 };
 use super::{Case, cases};
+use crate::evidence::Evidence;
 use crate::record::{
-    Class, DoubleEffect, Downstream, Effect, Outcome, Owner, Past, Record, State, Usage, Verification,
+    Class, DoubleEffect, Downstream, Effect, Held, Outcome, Owner, Past, Record, State, Usage, Verification,
 };
 use crate::store::WriteMode;
+use crate::word::Word;
 
 pub(super) const CASES: &[Case] = cases![
     nothing_is_found_in_an_empty_store,
@@ -177,7 +179,8 @@ fn full(key: &str) -> Result<Record, super::bench::Problem> {
         effect: Some(Effect::Deleted),
         reason: Some("because".to_owned()),
         verified: Some(Verification::Pending),
-        settled_by: Some("probe".to_owned()),
+        evidence: Some(Evidence::refused("RFC 6750: 401")),
+        settled_by: Some(Box::new(Word::person("ada").note("looked \u{1F6D1} \\".to_owned()))),
         data: Some(data.into()),
         body: Some(b"body".as_slice().into()),
         unavailable: true,
@@ -198,11 +201,15 @@ fn full(key: &str) -> Result<Record, super::bench::Problem> {
         ended: State::Failed,
         at_ms: 8,
         reason: Some("no".to_owned()),
+        evidence: Some(Evidence::ProbeSaysNo),
+        settled_by: Some(Box::new(Word::agent("bob"))),
         usage: Some(used()),
     }];
     detail.cancel_requested_ms = Some(9);
     detail.quarantine_until_ms = Some(10);
     detail.late = Some(outcome);
+    let released = Some(Word::person("ada").note("fine".to_owned()));
+    detail.held = Some(Box::new(Held { released, ..Held::by_policy() }));
     detail.double_effect = Some(DoubleEffect::Possible);
     Ok(record)
 }

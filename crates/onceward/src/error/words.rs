@@ -108,7 +108,7 @@ pub(super) fn settled_by(record: &Record) -> String {
     let Some(outcome) = &record.outcome else { return String::new() };
     let Some(who) = &outcome.settled_by else { return String::new() };
     let why = outcome.reason().map(|why| format!(": {}", text::one_line(why))).unwrap_or_default();
-    format!(", settled by {}{why}", text::one_line(who))
+    format!(", settled by {who}{why}")
 }
 
 /// Which operation replaced a cancelled one.

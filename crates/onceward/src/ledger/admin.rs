@@ -11,6 +11,7 @@ use crate::operation::Intent;
 use crate::record::{Delivered, Outcome, Record, State, Verification};
 use crate::store::{Applied, Begin, Change, Counts, Filter, Swap, WriteMode};
 use crate::transition::{self, Ageing, Cancelling};
+use crate::word::Word;
 
 /// How many records one step of a sweep processes.
 const SWEEP_BATCH: usize = 2_000;
@@ -53,7 +54,8 @@ impl SweepReport {
 }
 
 impl Ledger {
-    /// Settles an operation in doubt.
+    /// Settles an operation in doubt on someone's word, which is kept with it. The outcome has the effect and the
+    /// result, if they are known.
     ///
     /// # Errors
     /// [`Error::WrongState`] if it is not in doubt, and the ledger's own errors.
@@ -61,11 +63,12 @@ impl Ledger {
         &self,
         id: &OperationId,
         verdict: Verdict,
+        word: Word,
         outcome: Outcome,
     ) -> Result<Arc<Record>, Error> {
         let settled = self
             .change(id, "settling", |record, liveness, now_ms| {
-                transition::settle(record, liveness, verdict, outcome.clone(), now_ms)
+                transition::settle(record, liveness, verdict, word.clone(), outcome.clone(), now_ms)
             })
             .await?;
         self.note_settled_compensation(&settled).await?;
@@ -82,12 +85,14 @@ impl Ledger {
         id: &OperationId,
         attempt: u32,
         verdict: Verdict,
+        word: Word,
         outcome: Outcome,
     ) -> Result<Arc<Record>, Error> {
         let settled = self
             .change(id, "settling", |record, liveness, now_ms| {
-                let same = record.attempt == attempt;
-                same.then(|| transition::settle(record, liveness, verdict, outcome.clone(), now_ms)).flatten()
+                let (word, outcome) = (word.clone(), outcome.clone());
+                let settled = || transition::settle(record, liveness, verdict, word, outcome, now_ms);
+                (record.attempt == attempt).then(settled).flatten()
             })
             .await?;
         self.note_settled_compensation(&settled).await?;
@@ -175,15 +180,15 @@ impl Ledger {
         self.change(id, "delivering", |record, _, _| transition::delivered(record, None)).await
     }
 
-    /// Asks an operation to stop, and returns whether it has.
+    /// Cancels an operation on someone's word, which equal calls get as the reason. One that runs is asked to stop.
     ///
     /// # Errors
     /// [`Error::WrongState`] if it happened or may have happened, and the ledger's own errors.
-    pub async fn cancel(&self, id: &OperationId) -> Result<Cancelled, Error> {
+    pub async fn cancel(&self, id: &OperationId, word: &Word) -> Result<Cancelled, Error> {
         let mut certain = false;
         let record = self
             .change(id, "cancelling", |record, liveness, now_ms| {
-                match transition::cancel(record, liveness, now_ms) {
+                match transition::cancel(record, liveness, word, now_ms) {
                     Cancelling::Cancelled(next) => {
                         certain = true;
                         Some(next)

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::{Begun, Ledger, Receipt};
 use crate::attempt::{Attempt, Done, EndingKind, Failure, ending};
 use crate::error::{Code, Error};
+use crate::evidence::Evidence;
 use crate::facts::{Ending, Ran};
 use crate::operation::Intent;
 use crate::policy::OnFailure;
@@ -187,13 +188,13 @@ where
     let (ending, _) = ending(act(attempt).await);
     // A read never has an effect, even if it is unknown how it ended.
     let ending = match ending {
-        Ending::InDoubt(outcome) => Ending::Failed(outcome),
-        Ending::Done(_) | Ending::Failed(_) => ending,
+        Ending::InDoubt(outcome) => Ending::Failed(Evidence::declared("class read"), outcome),
+        Ending::Done(_) | Ending::Failed(..) => ending,
     };
     let record = Arc::new(transition::finish(&record, record.attempt, ending.clone(), ledger.now_ms()));
     match ending {
         Ending::Done(_) => Ok(Receipt::new(record, Ran::Yes)),
-        Ending::Failed(outcome) | Ending::InDoubt(outcome) => {
+        Ending::Failed(_, outcome) | Ending::InDoubt(outcome) => {
             let reason = outcome.reason.unwrap_or_else(|| "it failed".to_owned());
             Err(Error::Failed { record, reason, ran: Ran::Yes })
         }

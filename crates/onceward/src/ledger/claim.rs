@@ -194,7 +194,7 @@ impl Ledger {
 fn contradiction(ending: &Ending) -> &'static str {
     match ending {
         Ending::Done(_) => "replacing the result that this attempt has already reported",
-        Ending::Failed(_) => "reporting a failure after this attempt has reported its success",
+        Ending::Failed(..) => "reporting a failure after this attempt has reported its success",
         Ending::InDoubt(_) => "reporting a doubt after this attempt has reported its success",
     }
 }
@@ -203,8 +203,8 @@ fn contradiction(ending: &Ending) -> &'static str {
 fn happened(ending: &Ending, record: &Record) -> Happened {
     match ending {
         Ending::Done(_) => Happened::Yes,
-        Ending::Failed(_) if !record.earlier_attempt_in_doubt() => Happened::No,
-        Ending::Failed(_) | Ending::InDoubt(_) => Happened::Unknown,
+        Ending::Failed(..) if !record.earlier_attempt_in_doubt() => Happened::No,
+        Ending::Failed(..) | Ending::InDoubt(_) => Happened::Unknown,
     }
 }
 
@@ -225,7 +225,7 @@ fn answer(record: Arc<Record>, ending: Ending, kind: EndingKind) -> Result<Recei
             let record = Record { outcome: Some(outcome), ..Record::clone(&record) };
             Ok(Receipt::new(Arc::new(record), Ran::Yes))
         }
-        Ending::Failed(outcome) => Err(match record.state {
+        Ending::Failed(_, outcome) => Err(match record.state {
             // This attempt had no effect, but the one that overtook it may have.
             State::Running => Error::InProgress { record, ran: Ran::Yes },
             State::InDoubt => {

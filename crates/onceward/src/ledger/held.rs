@@ -12,6 +12,7 @@ use crate::policy::{Hold, Terms};
 use crate::record::{Class, Outcome, Record, State};
 use crate::store::{Begin, Filter, Swap};
 use crate::transition;
+use crate::word::Word;
 
 /// How many held operations are read at once.
 const PAGE: usize = 500;
@@ -78,7 +79,7 @@ impl Ledger {
     ///
     /// # Errors
     /// [`Error::NotFound`]; [`Error::WrongState`] if it is not held any more.
-    pub async fn release(&self, id: &OperationId, by: &str) -> Result<Arc<Record>, Error> {
+    pub async fn release(&self, id: &OperationId, word: &Word) -> Result<Arc<Record>, Error> {
         self.change(id, "releasing", |record, _, now_ms| match record.state {
             State::Failed if record.held_request().is_some() => Some(record.clone()),
             State::Staged
@@ -87,7 +88,7 @@ impl Ledger {
             | State::Failed
             | State::InDoubt
             | State::Cancelled
-            | State::Expired => transition::release(record, by, now_ms),
+            | State::Expired => transition::release(record, word, now_ms),
         })
         .await
     }

@@ -14,6 +14,7 @@ use crate::record::{Record, State};
 use crate::settlement::{Part, Settlement};
 use crate::store::{Filter, Listed};
 use crate::transition::{self, Cancelling};
+use crate::word::Word;
 
 /// How many records one page of a listing has.
 const PAGE: usize = 500;
@@ -60,8 +61,9 @@ impl Ledger {
         let barrier = Barrier::new(scope, reason, self.now_ms());
         let barrier = self.store().stop(&barrier).await?;
         let mut stopped = Stopped { barrier, cancelled: Vec::new(), asked: Vec::new() };
+        let word = Word::program("a stop of the scope").note(stopped.barrier.reason.clone());
         for id in self.unfinished(scope).await? {
-            match self.end_if_open(&id).await {
+            match self.end_if_open(&id, &word).await {
                 Ok(State::Cancelled) => stopped.cancelled.push(id),
                 Ok(State::Running) => stopped.asked.push(id),
                 // It has ended meanwhile: its record says what became of it.
@@ -178,13 +180,13 @@ impl Ledger {
 
     /// Cancels an operation that is held back, asks the owner of a running one to end it, and records the doubt about
     /// one whose owner is gone. Leaves every other record unchanged. Returns the state that this led to.
-    async fn end_if_open(&self, id: &OperationId) -> Result<State, Error> {
+    async fn end_if_open(&self, id: &OperationId, word: &Word) -> Result<State, Error> {
         let mut led_to = State::Staged;
         self.change(id, "stopping", |record, liveness, now_ms| {
             let state = decide::effective_state(record, liveness, now_ms);
             led_to = state;
             Some(match state {
-                State::Staged | State::Running => match transition::cancel(record, liveness, now_ms) {
+                State::Staged | State::Running => match transition::cancel(record, liveness, word, now_ms) {
                     Cancelling::Cancelled(next) => {
                         led_to = State::Cancelled;
                         next

@@ -5,16 +5,18 @@ use std::sync::Arc;
 use super::{Begun, Claim, Ledger};
 use crate::barrier::is_in_scope;
 use crate::error::Error;
+use crate::evidence::Evidence;
 use crate::facts::{Ending, Happened};
 use crate::invalid::InvalidInput;
 use crate::key::{MAX_NAME, OperationId};
 use crate::kind::Kind;
 use crate::operation::{Intent, Operation};
 use crate::policy::Hold;
-use crate::record::{Outcome, Record, State, UndoEvidence, Verification, check_compensation};
+use crate::record::{Record, State, UndoEvidence, Verification, check_compensation};
 use crate::store::Filter;
 use crate::transition;
 use crate::undo::{Reversal, UndoLine, UndoOutcome, UndoStep, sort_for_undo};
+use crate::word::Word;
 
 /// How many records one step of a plan reads.
 const PAGE: usize = 500;
@@ -307,13 +309,13 @@ impl Ledger {
             Ok(_) => Ok(Begun::Execute(claim)),
             Err(error) => {
                 let reason = format!("the operation could not be marked, so nothing was sent: {error}");
-                claim.finish(Ending::Failed(Outcome::because(Some(reason)))).await.map(Begun::Replay)
+                claim.finish(Ending::failed(Evidence::NotStarted, reason)).await.map(Begun::Replay)
             }
         }
     }
 }
 
 /// Who or what settled an operation, if not its own answer.
-fn settler(record: &Record) -> Option<String> {
-    record.outcome.as_ref()?.settled_by.clone()
+fn settler(record: &Record) -> Option<Word> {
+    record.outcome.as_ref()?.settled_by.as_deref().cloned()
 }

@@ -1,6 +1,7 @@
 //! Checks whether this program could have written a record. Records from a file are checked like calls.
 
 use super::{Held, MAX_HISTORY, MAX_REQUEST, Outcome, Record, State};
+use crate::evidence::Evidence;
 use crate::invalid::InvalidInput;
 use crate::key::{self, Key, KeyOrigin, MAX_FIELDS, OperationId};
 use crate::kind::Kind;
@@ -55,6 +56,7 @@ impl Record {
         };
         self.check_numbers(&mut wrong);
         self.check_state(&mut wrong);
+        self.check_evidence(&mut wrong);
         self.check_detail(&mut wrong);
         InvalidInput::all(problems).map_or(Ok(()), Err)
     }
@@ -108,7 +110,11 @@ impl Record {
             detail.delivered.and_then(|delivered| delivered.same_until_ms),
             undone_ms,
         ];
-        let held = detail.held.iter().flat_map(|held| [held.until_ms, held.released_ms]).flatten();
+        let held = detail
+            .held
+            .iter()
+            .flat_map(|held| [held.until_ms, held.released.as_ref().map(|word| word.at_ms)])
+            .flatten();
         let past = detail.history.iter().map(|past| past.at_ms);
         let times = [self.created_ms, self.updated_ms]
             .into_iter()
@@ -146,7 +152,7 @@ impl Record {
             State::Staged => (Some(false), None),
             State::Running => (Some(true), Some(false)),
             State::Done | State::InDoubt => (Some(true), Some(true)),
-            State::Failed => (Some(true), None),
+            State::Failed => (Some(true), Some(true)),
             State::Cancelled | State::Expired => (None, None),
         };
         wrong(
@@ -156,6 +162,21 @@ impl Record {
         wrong(
             outcome.is_some_and(|needed| needed != self.outcome.is_some()),
             "the state contradicts the outcome",
+        );
+    }
+
+    /// A failure says that nothing happened, so it has the evidence for it.
+    fn check_evidence(&self, wrong: &mut impl FnMut(bool, &str)) {
+        let has_evidence = |evidence: Option<&Evidence>| evidence.is_some();
+        let outcome = self.outcome.as_ref().and_then(|outcome| outcome.evidence.as_ref());
+        wrong(
+            (self.state == State::Failed) && !has_evidence(outcome),
+            "a failed record has no evidence that nothing happened",
+        );
+        let past = self.detail.history.iter().filter(|past| past.ended == State::Failed);
+        wrong(
+            !past.map(|past| past.evidence.as_ref()).all(has_evidence),
+            "a failed attempt has no evidence that nothing happened",
         );
     }
 

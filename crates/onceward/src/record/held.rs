@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Record, State};
 use crate::invalid::InvalidInput;
+use crate::word::Word;
 
 /// The largest request that is stored with a held operation, in bytes.
 pub const MAX_REQUEST: usize = 4 * 1024 * 1024;
@@ -18,12 +19,9 @@ pub struct Held {
     pub surface: String,
     /// Who said that it is held: `caller` or `policy`.
     pub by: HeldBy,
-    /// When it was released before its time.
+    /// Who released it before its time, when, and why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub released_ms: Option<i64>,
-    /// Who released it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub released_by: Option<String>,
+    pub released: Option<Word>,
     /// What another process needs to execute it, as JSON in the form of its surface. It is deleted by the write that
     /// records that it was sent, may have been sent, or never will be. Without a request, only a call by its caller can
     /// execute it.
@@ -57,7 +55,7 @@ impl Held {
     pub(crate) fn by_policy() -> Self {
         let surface = "library".to_owned();
         let by = HeldBy::Policy;
-        Self { until_ms: None, surface, by, released_ms: None, released_by: None, request: None }
+        Self { until_ms: None, surface, by, released: None, request: None }
     }
 
     /// Checks that the request is not too large to be stored.
@@ -74,7 +72,7 @@ impl Held {
     /// Whether it may start: it was released, or its time has come.
     #[must_use]
     pub fn may_start(&self, now_ms: i64) -> bool {
-        self.released_ms.is_some() || self.until_ms.is_some_and(|until_ms| until_ms <= now_ms)
+        self.released.is_some() || self.until_ms.is_some_and(|until_ms| until_ms <= now_ms)
     }
 }
 

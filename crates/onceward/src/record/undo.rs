@@ -1,11 +1,14 @@
 //! How an operation can be taken back, and whether it was.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 use super::Class;
 use crate::invalid::InvalidInput;
 use crate::key::OperationId;
 use crate::text::one_line;
+use crate::word::Word;
 
 /// What takes an operation back. It is stored with the intent, and its values come from the stored result.
 ///
@@ -100,7 +103,7 @@ pub struct Undone {
     pub evidence: UndoEvidence,
     /// Who or what said that the compensation succeeded, if that is the evidence and it was not its own answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub settled_by: Option<String>,
+    pub settled_by: Option<Word>,
     /// The attempt of the compensation that marked the operation last, before its dispatch; 0 if none has. An attempt
     /// that had no effect withdraws only its own mark and older ones.
     pub round: u32,
@@ -110,17 +113,16 @@ impl Undone {
     /// The evidence in words.
     #[must_use]
     pub fn evidence_in_words(&self) -> String {
-        evidence_in_words(self.evidence, self.settled_by.as_deref())
+        evidence_in_words(self.evidence, self.settled_by.as_ref())
     }
 }
 
-pub(crate) fn evidence_in_words(evidence: UndoEvidence, settled_by: Option<&str>) -> String {
+pub(crate) fn evidence_in_words(evidence: UndoEvidence, settled_by: Option<&impl fmt::Display>) -> String {
     match (evidence, settled_by) {
         (UndoEvidence::Probe, _) => "the probe confirms that the effect is gone".to_owned(),
         (UndoEvidence::Compensation, None) => "the compensation reported success".to_owned(),
         (UndoEvidence::Compensation, Some(who)) => {
-            let who = if who == "probe" { "the probe" } else { who };
-            format!("the compensation was settled as done by {}", one_line(who))
+            format!("the compensation was settled as done by {who}")
         }
         (UndoEvidence::Pending, _) => "it is not known whether the effect is gone".to_owned(),
     }

@@ -2,6 +2,7 @@
 
 use super::{later, without_oversized_result};
 use crate::Class;
+use crate::evidence::Evidence;
 use crate::facts::Ending;
 use crate::record::{DoubleEffect, Outcome, Record, State};
 
@@ -74,10 +75,10 @@ fn another_succeeded(record: &Record, attempt: u32) -> bool {
 /// earlier one.
 pub(super) fn including_earlier_attempts(record: &Record, ending: Ending) -> Ending {
     match ending {
-        Ending::Failed(outcome) if record.detail.late.is_none() && record.earlier_attempt_in_doubt() => {
+        Ending::Failed(_, outcome) if record.detail.late.is_none() && record.earlier_attempt_in_doubt() => {
             Ending::InDoubt(outcome)
         }
-        Ending::Done(_) | Ending::Failed(_) | Ending::InDoubt(_) => ending,
+        Ending::Done(_) | Ending::Failed(..) | Ending::InDoubt(_) => ending,
     }
 }
 
@@ -92,13 +93,13 @@ pub(super) fn end(record: &Record, ending: Ending, now_ms: i64) -> Record {
             next
         }
         // It had no effect, but the previous attempt reported a success late: one effect in total.
-        (Ending::Failed(_), Some(late)) => {
+        (Ending::Failed(..), Some(late)) => {
             let mut next = record.settle_as(State::Done, late, now_ms);
             next.all_clear();
             next
         }
         (Ending::InDoubt(_), Some(late)) => record.settle_as(State::Done, late, now_ms),
-        (Ending::Failed(outcome), None) => record.settle_as(State::Failed, outcome, now_ms),
+        (Ending::Failed(evidence, outcome), None) => record.failed(evidence, outcome, now_ms),
         (Ending::InDoubt(outcome), None) => return in_doubt(record, outcome, now_ms),
     };
     next.detail.owner = None;
@@ -130,10 +131,10 @@ fn end_settled(record: &Record, ending: Ending, now_ms: i64) -> Record {
             }
             next
         }
-        Ending::Failed(outcome) if record.state == State::Failed => {
-            record.settle_as(State::Failed, outcome, now_ms)
+        Ending::Failed(evidence, outcome) if record.state == State::Failed => {
+            record.failed(evidence, outcome, now_ms)
         }
-        Ending::Failed(_) => {
+        Ending::Failed(..) => {
             let mut next = note(record, record.attempt, ending, now_ms);
             // It had no effect, so the success that settled the operation was the only one.
             if another {
@@ -153,7 +154,7 @@ fn end_overtaken(record: &Record, attempt: u32, ending: Ending, now_ms: i64) -> 
         }
         Ending::Done(outcome) => late_success(record, outcome.clone(), now_ms),
         Ending::InDoubt(outcome) if rests_on_a_probe(record) => in_doubt(record, outcome.clone(), now_ms),
-        Ending::Failed(_) | Ending::InDoubt(_) => return note(record, attempt, ending, now_ms),
+        Ending::Failed(..) | Ending::InDoubt(_) => return note(record, attempt, ending, now_ms),
     };
     let (ended, outcome) = ending.parts();
     next.remember(attempt, ended, Some(&outcome), now_ms);
@@ -218,13 +219,18 @@ impl Ending {
     fn parts(self) -> (State, Outcome) {
         match self {
             Self::Done(outcome) => (State::Done, outcome),
-            Self::Failed(outcome) => (State::Failed, outcome),
+            Self::Failed(evidence, outcome) => (State::Failed, outcome.proven_by(evidence)),
             Self::InDoubt(outcome) => (State::InDoubt, outcome),
         }
     }
 }
 
 impl Record {
+    /// The next version, failed with this evidence.
+    fn failed(&self, evidence: Evidence, outcome: Outcome, now_ms: i64) -> Self {
+        self.settle_as(State::Failed, outcome.proven_by(evidence), now_ms)
+    }
+
     /// Notes that the result is the newest attempt's own, where the history has the success of another attempt: what
     /// the newest one has reported is final too. What it used is part of the result.
     fn remember_success(&mut self, now_ms: i64) {

@@ -4,6 +4,7 @@ use crate::decide::effective_state;
 use crate::facts::Liveness;
 use crate::key::OperationId;
 use crate::record::{Record, State, UndoEvidence, Undone};
+use crate::word::Word;
 
 /// The record with the mark that `by` begins to take it back. `None` if it is not done, or if it is taken back already
 /// or by another operation.
@@ -39,14 +40,14 @@ pub fn begin_undo_attempt(record: &Record, by: &OperationId, attempt: u32, now_m
 pub fn undone(
     record: &Record,
     by: &OperationId,
-    (evidence, settled_by): (UndoEvidence, Option<String>),
+    (evidence, settled_by): (UndoEvidence, Option<Word>),
     now_ms: i64,
 ) -> Option<Record> {
     let mark = record.detail.undone.as_ref().filter(|mark| mark.by == *by)?;
     if evidence <= mark.evidence {
         return Some(record.clone());
     }
-    let settled_by = settled_by.filter(|_| evidence == UndoEvidence::Compensation);
+    let settled_by = settled_by.filter(|_| evidence == UndoEvidence::Compensation).map(Word::without_texts);
     Some(record.marked(Some(Undone { evidence, settled_by, at_ms: now_ms, ..mark.clone() })))
 }
 

@@ -132,7 +132,7 @@ impl UndoLine {
             command: None,
             by: mark.map(|mark| mark.by.to_string()),
             evidence: mark.map(|mark| mark.evidence),
-            settled_by: mark.and_then(|mark| mark.settled_by.clone()),
+            settled_by: mark.and_then(|mark| mark.settled_by.as_ref()).map(ToString::to_string),
             reason,
         }
     }
@@ -165,7 +165,7 @@ impl UndoLine {
             self.command.as_deref().map(|command| format!("  `{}`", one_line(command))).unwrap_or_default();
         let why = match (self.evidence, &self.reason) {
             (Some(evidence @ (UndoEvidence::Probe | UndoEvidence::Compensation)), _) => {
-                format!("  {}", evidence_in_words(evidence, self.settled_by.as_deref()))
+                format!("  {}", evidence_in_words(evidence, self.settled_by.as_ref()))
             }
             (Some(UndoEvidence::Pending) | None, Some(reason)) => format!("  {}", one_line(reason)),
             (Some(UndoEvidence::Pending) | None, None) => String::new(),

@@ -2,8 +2,8 @@
 
 use crate::common::{Bench, NOW_MS, id, left_in_doubt, pay, terms};
 use onceward::{
-    Cancelled, Class, Clock, Code, Effect, Ending, Failure, Filter, Happened, OnExpired, Operation, Outcome,
-    State, SweepReport, Verification,
+    Cancelled, Class, Clock, Code, Effect, Ending, Evidence, Failure, Filter, Happened, OnExpired, Operation,
+    Outcome, State, SweepReport, Verification, Word,
 };
 
 const DAY_MS: i64 = 24 * 60 * 60 * 1_000;
@@ -13,7 +13,10 @@ fn derived() -> Operation {
 }
 
 fn fail(bench: &Bench, operation: &Operation) {
-    bench.ledger.run(operation.clone(), |_| Err(Failure::no_effect("declined"))).expect_err("it fails");
+    bench
+        .ledger
+        .run(operation.clone(), |_| Err(Failure::no_effect(Evidence::NotSent, "declined")))
+        .expect_err("it fails");
 }
 
 fn stage(bench: &Bench, operation: &Operation) -> Result<onceward::State, Code> {
@@ -38,26 +41,30 @@ fn what_is_staged_waits_for_its_call() {
 fn what_is_staged_can_be_aborted() {
     let bench = Bench::new();
     stage(&bench, &pay()).expect("it is staged");
-    let cancelled = bench.wait(bench.ledger.ledger().cancel(&id(&pay()))).expect("it is cancelled");
+    let cancelled =
+        bench.wait(bench.ledger.ledger().cancel(&id(&pay()), &Word::person("ada"))).expect("it is cancelled");
     assert!(matches!(cancelled, Cancelled::Certain(_)));
     assert_eq!(bench.refused(&pay()), Code::Cancelled);
 }
 
 #[test]
 fn cancelling_in_every_state() {
-    let cancel = |bench: &Bench| match bench.wait(bench.ledger.ledger().cancel(&id(&pay()))) {
-        Ok(Cancelled::Certain(record)) => format!("certain, {}", record.state),
-        Ok(Cancelled::Requested(record)) => format!("requested, {}", record.state),
-        Err(error) => {
-            format!("{}, happened: {}", error.code(), error.happened().map_or("-", Happened::as_str))
-        }
-    };
+    let cancel =
+        |bench: &Bench| match bench.wait(bench.ledger.ledger().cancel(&id(&pay()), &Word::person("ada"))) {
+            Ok(Cancelled::Certain(record)) => format!("certain, {}", record.state),
+            Ok(Cancelled::Requested(record)) => format!("requested, {}", record.state),
+            Err(error) => {
+                format!("{}, happened: {}", error.code(), error.happened().map_or("-", Happened::as_str))
+            }
+        };
     let bench = Bench::new();
     assert_eq!(cancel(&bench), "NOT_FOUND, happened: -");
     let claim = bench.begin(&pay());
     assert_eq!(cancel(&bench), "requested, running");
     assert_eq!(bench.found(&pay()).detail.cancel_requested_ms, Some(NOW_MS), "its owner can see it");
-    bench.wait(claim.finish(Ending::Failed(Outcome::because(None)))).expect_err("it stopped");
+    bench
+        .wait(claim.finish(Ending::Failed(Evidence::NotSent, Outcome::because(None))))
+        .expect_err("it stopped");
     assert_eq!(cancel(&bench), "certain, cancelled");
     assert_eq!(cancel(&bench), "certain, cancelled", "cancelling twice is cancelling");
     assert_eq!(bench.refused(&pay()), Code::Cancelled);
@@ -261,7 +268,9 @@ fn waiting_ends_with_the_operation_or_with_the_time() {
 fn an_attempt_can_be_asked_to_stop_while_it_works() {
     let bench = Bench::new();
     let result = bench.ledger.run(pay().class(Class::Once), |attempt| {
-        bench.wait(bench.ledger.ledger().cancel(&id(&pay()))).expect("it is asked to stop");
+        bench
+            .wait(bench.ledger.ledger().cancel(&id(&pay()), &Word::person("ada")))
+            .expect("it is asked to stop");
         Ok(attempt.dispatch()?.created(&1))
     });
     assert_eq!(result.expect("its own ending says what happened").record().state, State::Done);

@@ -4,8 +4,8 @@ use crate::common::table::Table;
 use crate::common::{NOW_MS, combinations, intent, record};
 use onceward::transition::{self, later};
 use onceward::{
-    Class, DoubleEffect, Downstream, Ending, Intent, KeyOrigin, Liveness, MAX_HISTORY, MAX_RESULT, Outcome,
-    Owner, Past, Record, State,
+    Class, DoubleEffect, Downstream, Ending, Evidence, Intent, KeyOrigin, Liveness, MAX_HISTORY, MAX_RESULT,
+    Outcome, Owner, Past, Record, State,
 };
 
 const OWNER: Owner = Owner { token: 77, lease_until_ms: NOW_MS + 300 };
@@ -88,6 +88,8 @@ fn the_attempt_before_is_remembered_with_its_reason() {
         ended: State::Failed,
         at_ms: failed.updated_ms,
         reason: Some("declined".to_owned()),
+        evidence: None,
+        settled_by: None,
         usage: None,
     };
     assert_eq!(after.detail.history.last(), Some(&past));
@@ -97,6 +99,8 @@ fn the_attempt_before_is_remembered_with_its_reason() {
         ended: State::InDoubt,
         at_ms: NOW_MS,
         reason: Some("its owner was gone".to_owned()),
+        evidence: None,
+        settled_by: None,
         usage: None,
     };
     assert_eq!(gone.detail.history.last(), Some(&past));
@@ -119,7 +123,12 @@ fn a_history_keeps_its_newest() {
     let mut record = before("failed", &intent);
     for _ in 0..40 {
         record = transition::start(Some(&record), &intent, OWNER, NOW_MS);
-        record = transition::finish(&record, record.attempt, Ending::Failed(Outcome::because(None)), NOW_MS);
+        record = transition::finish(
+            &record,
+            record.attempt,
+            Ending::Failed(Evidence::NotSent, Outcome::because(None)),
+            NOW_MS,
+        );
         record.due_ms = Some(NOW_MS + 1);
     }
     let attempts: Vec<u32> = record.detail.history.iter().map(|past| past.attempt).collect();

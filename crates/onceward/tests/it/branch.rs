@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use crate::common::NOW_MS;
 use onceward::{
-    Attempt, Blocking, BranchPoint, Code, Error, Failure, ManualClock, MemoryStore, Operation, OperationId,
-    Outcome, Receipt, UndoEvidence, UndoOutcome, Verdict,
+    Attempt, Blocking, BranchPoint, Code, Error, Evidence, Failure, ManualClock, MemoryStore, Operation,
+    OperationId, Outcome, Receipt, UndoEvidence, UndoOutcome, Verdict, Word,
 };
 
 struct Run {
@@ -71,7 +71,7 @@ fn only_what_had_an_effect_or_may_have_one_is_inherited() {
         let operation = Operation::new("send_mail").scope("a").key(key);
         run.ledger.run(operation, |_| Err(failure.clone())).unwrap_err();
     };
-    ends("failed", Failure::no_effect("refused"));
+    ends("failed", Failure::no_effect(Evidence::NotSent, "refused"));
     ends("doubtful", Failure::in_doubt("reset"));
     let held = Operation::new("send_mail").scope("a").key("held");
     run.ledger.stage(&run.ledger.intent(held).unwrap()).unwrap();
@@ -82,7 +82,9 @@ fn only_what_had_an_effect_or_may_have_one_is_inherited() {
     let doubt = run.again("b", "doubtful", &point).unwrap_err();
     assert_eq!(doubt.code(), Code::InDoubt, "the branch must not repeat it");
     let id = doubt.record().unwrap().id.clone();
-    run.ledger.settle(&id, Verdict::Failed, Outcome::because(Some("looked".to_owned()))).unwrap();
+    run.ledger
+        .settle(&id, Verdict::Failed, Word::person("ada"), Outcome::because(Some("looked".to_owned())))
+        .unwrap();
     assert!(!run.replays("b", "doubtful", &point), "it did not happen");
 }
 

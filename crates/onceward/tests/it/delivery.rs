@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::common::{Bench, id, pay};
-use onceward::{Code, Failure, Operation, RepeatRule, State};
+use onceward::{Code, Evidence, Failure, Operation, RepeatRule, State};
 
 #[test]
 fn the_first_sure_delivery_counts_and_can_be_taken_back() {
@@ -39,7 +39,10 @@ fn the_first_sure_delivery_counts_and_can_be_taken_back() {
 fn a_failure_is_delivered_too_and_the_next_attempt_is_not() {
     let bench = Bench::new();
     let ledger = bench.ledger.ledger();
-    bench.ledger.run(pay(), |_| Err(Failure::no_effect("declined"))).expect_err("it fails");
+    bench
+        .ledger
+        .run(pay(), |_| Err(Failure::no_effect(Evidence::NotSent, "declined")))
+        .expect_err("it fails");
     let (found, _) = bench.wait(ledger.find(&id(&pay()))).expect("it is there");
     let failed = bench.wait(ledger.note_delivery(&found, 1)).expect("it ended");
     assert_eq!(failed.delivered_ms(), Some(1));

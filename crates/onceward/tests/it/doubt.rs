@@ -1,7 +1,9 @@
 //! How operations get into doubt, and how people settle them.
 
 use crate::common::{Bench, NOW_MS, id, left_in_doubt, once, pay, short_lease, terms};
-use onceward::{Answer, Class, Clock, Code, Decision, Effect, Ending, Outcome, State, Verdict};
+use onceward::{
+    Answer, Class, Clock, Code, Decision, Effect, Ending, Outcome, Speaker, State, Verdict, Word,
+};
 
 #[test]
 fn a_dropped_claim_is_in_doubt_at_once_where_the_kernel_sees_it() {
@@ -150,7 +152,8 @@ fn what_was_settled_is_not_taken_back() {
     bench.clock.advance(1_000);
     assert_eq!(bench.refused(&operation), Code::InDoubt);
     let id = bench.found(&operation).id.clone();
-    let settled = bench.ledger.ledger().settle(&id, Verdict::Failed, Outcome::because(None));
+    let settled =
+        bench.ledger.ledger().settle(&id, Verdict::Failed, Word::person("ada"), Outcome::because(None));
     bench.wait(settled).expect("it is settled");
     bench.wait(lease.renew());
     assert_eq!(bench.state_of(&operation), State::Failed);
@@ -219,7 +222,12 @@ fn a_person_settles_a_doubt_whose_lock_is_still_held() {
         let bench = Bench::new();
         let claim = bench.begin(&pay());
         left_in_doubt(&bench, &claim);
-        let settled = bench.wait(bench.ledger.ledger().settle(&id(&pay()), verdict, Outcome::because(None)));
+        let settled = bench.wait(bench.ledger.ledger().settle(
+            &id(&pay()),
+            verdict,
+            Word::person("ada"),
+            Outcome::because(None),
+        ));
         let settled = settled.expect("a person may know better");
         assert_eq!((settled.state.is_settled(), settled.detail.owner), (true, None), "{verdict:?}");
         assert_eq!(bench.state_of(&pay()), settled.state, "{verdict:?}: the lock does not count any more");
@@ -230,30 +238,54 @@ fn a_person_settles_a_doubt_whose_lock_is_still_held() {
 fn a_person_does_not_settle_a_running_attempt() {
     let bench = Bench::new();
     let _claim = bench.begin(&pay());
-    let settled =
-        bench.wait(bench.ledger.ledger().settle(&id(&pay()), Verdict::Done, Outcome::because(None)));
+    let settled = bench.wait(bench.ledger.ledger().settle(
+        &id(&pay()),
+        Verdict::Done,
+        Word::person("ada"),
+        Outcome::because(None),
+    ));
     assert_eq!(settled.expect_err("its own ending will say").code(), Code::WrongState);
 }
 
 #[test]
 fn a_person_settles_the_doubt() {
-    let by =
-        |who: &str| Outcome { settled_by: Some(who.to_owned()), ..Outcome::with_effect(Effect::Created) };
     let bench = Bench::new();
     drop(bench.begin(&pay()));
     let ledger = bench.ledger.ledger();
-    let settled = bench.wait(ledger.settle(&id(&pay()), Verdict::Done, by("ada"))).expect("there is a doubt");
+    let settled = bench
+        .wait(ledger.settle(
+            &id(&pay()),
+            Verdict::Done,
+            Word::person("ada"),
+            Outcome::with_effect(Effect::Created),
+        ))
+        .expect("there is a doubt");
     assert_eq!(settled.state, State::Done);
     assert!(bench.ask(&pay()).expect("it is replayed").replayed());
     let error = bench
-        .wait(ledger.settle(&id(&pay()), Verdict::Failed, by("bob")))
+        .wait(ledger.settle(
+            &id(&pay()),
+            Verdict::Failed,
+            Word::person("ada"),
+            Outcome::with_effect(Effect::Created),
+        ))
         .expect_err("there is none any more");
     assert_eq!((error.code(), error.happened()), (Code::WrongState, Some(onceward::Happened::Yes)));
 
     let bench = Bench::new();
     drop(bench.begin(&pay()));
     bench
-        .wait(bench.ledger.ledger().settle(&id(&pay()), Verdict::Failed, by("ada")))
+        .wait(bench.ledger.ledger().settle(
+            &id(&pay()),
+            Verdict::Failed,
+            Word::person("ada"),
+            Outcome::with_effect(Effect::Created),
+        ))
         .expect("there is a doubt");
-    assert_eq!(bench.run(&pay()).expect("it runs again").record().attempt, 2);
+    let again = bench.run(&pay()).expect("it runs again");
+    let past = &again.record().detail.history[0];
+    let word = past.settled_by.as_ref().expect("the next attempt does not erase who settled the first");
+    assert_eq!((again.record().attempt, past.ended, word.by), (2, State::Failed, Speaker::Person));
+    assert_eq!((word.name.as_str(), word.at_ms), ("ada", NOW_MS));
+    assert_eq!(word.doubt.as_deref(), Some("its owner ended before it reported back"));
 }

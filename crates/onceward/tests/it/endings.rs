@@ -5,7 +5,7 @@ use crate::common::ended::{STATES, alarm, ended_record, outcome, result, sound};
 use crate::common::table::Table;
 use crate::common::{NOW_MS, combinations};
 use onceward::transition::{self, Report};
-use onceward::{Ending, Happened, Record, State};
+use onceward::{Ending, Evidence, Happened, Record, State};
 
 const ENDINGS: &[&str] = &["done", "failed", "in_doubt"];
 
@@ -238,7 +238,7 @@ fn a_settled_operation_has_no_owner_and_no_quarantine() {
 fn said(ending: &str) -> Ending {
     match ending {
         "done" => Ending::Done(outcome("ending")),
-        "failed" => Ending::Failed(outcome("ending")),
+        "failed" => Ending::Failed(Evidence::NotSent, outcome("ending")),
         _ => Ending::InDoubt(outcome("ending")),
     }
 }

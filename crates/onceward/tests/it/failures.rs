@@ -1,12 +1,15 @@
 //! Failures: which are certain, when they are retried, and when retrying stops.
 
 use crate::common::{Bench, NOW_MS, once, pay, terms};
-use onceward::{Answer, Clock, Code, Failure, Happened, OnFailure, State};
+use onceward::{Answer, Clock, Code, Evidence, Failure, Happened, OnFailure, State};
 
 #[test]
 fn a_certain_failure_is_tried_again_by_the_next_call() {
     let bench = Bench::new();
-    let error = bench.ledger.run(pay(), |_| Err(Failure::no_effect("declined"))).expect_err("it fails");
+    let error = bench
+        .ledger
+        .run(pay(), |_| Err(Failure::no_effect(Evidence::NotSent, "declined")))
+        .expect_err("it fails");
     assert_eq!((error.code(), error.retryable(), error.happened()), (Code::Failed, true, Some(Happened::No)));
     assert_eq!(error.to_string(), "declined");
     let receipt = bench.run(&pay()).expect("it runs");
@@ -24,7 +27,7 @@ fn one_call_tries_again_with_pauses_that_double() {
         let receipt = bench.ledger.run(operation.clone(), |attempt| {
             begun_ms.push(bench.clock.now_ms() - NOW_MS);
             if attempt.number() < 4 {
-                Err(Failure::no_effect("busy"))
+                Err(Failure::no_effect(Evidence::NotSent, "busy"))
             } else {
                 Ok(attempt.dispatch()?.created(&1))
             }
@@ -38,7 +41,10 @@ fn one_call_tries_again_with_pauses_that_double() {
 fn a_pause_between_tries_has_a_limit() {
     let bench = Bench::new();
     let operation = pay().terms(terms(|terms| (terms.retries, terms.backoff_ms) = (3, 50_000)));
-    bench.ledger.run(operation, |_| Err(Failure::no_effect("busy"))).expect_err("it fails");
+    bench
+        .ledger
+        .run(operation, |_| Err(Failure::no_effect(Evidence::NotSent, "busy")))
+        .expect_err("it fails");
     assert_eq!(bench.clock.now_ms() - NOW_MS, 50_000 + 60_000 + 60_000);
 }
 
@@ -61,7 +67,7 @@ fn a_call_that_was_broken_off_does_not_try_again_by_itself() {
     let operation = pay().terms(terms(|terms| terms.retries = 3));
     let error = bench.ledger.run(operation.clone(), |_| {
         tries += 1;
-        Err(Failure::no_effect("interrupted").stopped())
+        Err(Failure::no_effect(Evidence::NotSent, "interrupted").stopped())
     });
     let error = error.expect_err("it fails");
     assert_eq!((error.code(), error.retryable(), tries), (Code::Failed, true, 1));
@@ -73,8 +79,12 @@ fn a_call_that_was_broken_off_does_not_try_again_by_itself() {
 fn a_budget_that_is_spent_refuses_and_says_so_before() {
     let bench = Bench::new();
     let operation = pay().terms(terms(|terms| terms.max_attempts = 2));
-    let fail =
-        || bench.ledger.run(operation.clone(), |_| Err(Failure::no_effect("busy"))).expect_err("it fails");
+    let fail = || {
+        bench
+            .ledger
+            .run(operation.clone(), |_| Err(Failure::no_effect(Evidence::NotSent, "busy")))
+            .expect_err("it fails")
+    };
     assert!(fail().retryable(), "one attempt is left");
     assert!(!fail().retryable(), "none is left");
     let error = bench.ask(&operation).expect_err("it is refused");
@@ -86,8 +96,9 @@ fn a_failure_is_replayed_where_the_policy_says_so() {
     let bench = Bench::new();
     let operation = pay().terms(terms(|terms| terms.on_failure = OnFailure::Replay));
     let data = serde_json::value::to_raw_value(&"why").ok().map(std::sync::Arc::from);
-    let first =
-        bench.ledger.run(operation.clone(), |_| Err(Failure::no_effect("declined").with(data.clone(), None)));
+    let first = bench.ledger.run(operation.clone(), |_| {
+        Err(Failure::no_effect(Evidence::NotSent, "declined").with(data.clone(), None))
+    });
     first.expect_err("it fails");
     let answer = Answer::failed(&bench.ask(&operation).expect_err("the failure is replayed"), &once());
     let error = answer.error.expect("an error");

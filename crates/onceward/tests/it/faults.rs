@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex};
 use crate::common::{Bench, NOW_MS, once, pay, terms};
 use async_trait::async_trait;
 use onceward::{
-    Answer, Barrier, Begin, Class, Clock, Code, Counts, Failure, Filter, Happened, Identity, Inherit, Listed,
-    Liveness, LivenessSource, ManualClock, MemoryStore, OperationId, Owner, OwnerLock, Ran, Record, State,
-    Store, StoreError, Swap, WriteMode,
+    Answer, Barrier, Begin, Class, Clock, Code, Counts, Evidence, Failure, Filter, Happened, Identity,
+    Inherit, Listed, Liveness, LivenessSource, ManualClock, MemoryStore, OperationId, Owner, OwnerLock, Ran,
+    Record, State, Store, StoreError, Swap, WriteMode,
 };
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -211,7 +211,10 @@ fn an_ending_is_written_again_until_it_is_there() {
 #[test]
 fn a_failure_whose_reply_was_lost_is_one_failure() {
     let bench = bench(&[Well, ReplyLost]);
-    let error = bench.ledger.run(pay(), |_| Err(Failure::no_effect("declined"))).expect_err("it fails");
+    let error = bench
+        .ledger
+        .run(pay(), |_| Err(Failure::no_effect(Evidence::NotSent, "declined")))
+        .expect_err("it fails");
     assert_eq!(error.code(), Code::Failed);
     assert!(
         bench.found(&pay()).detail.history.is_empty(),
@@ -241,7 +244,7 @@ fn an_ending_that_cannot_be_written_is_reported_and_leaves_a_doubt() {
 fn a_second_try_that_cannot_be_written_does_not_hide_the_first_one() {
     type Fail = fn(&str) -> Failure;
     let cases: [(Fail, Code, Happened); 3] = [
-        (|why| Failure::no_effect(why), Code::Failed, Happened::No),
+        (|why| Failure::no_effect(Evidence::NotSent, why), Code::Failed, Happened::No),
         (|why| Failure::in_doubt(why), Code::InDoubt, Happened::Unknown),
         (|why| Failure::timed_out(why), Code::Timeout, Happened::Unknown),
     ];

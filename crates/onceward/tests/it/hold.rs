@@ -5,9 +5,9 @@ use crate::common::table::Table;
 use crate::common::{Bench, NOW_MS, combinations, id, intent, pay, record, terms};
 use onceward::transition::{self, Cancelling};
 use onceward::{
-    Cancelled, Clock, Code, Compensation, CompensationKind, Decision, Ending, Failure, Happened, Held,
-    HeldBy, Hold, KeyOrigin, Liveness, MAX_REQUEST, OnExpired, Operation, Outcome, Owner, Ran, Record, State,
-    Terms, decide,
+    Cancelled, Clock, Code, Compensation, CompensationKind, Decision, Ending, Evidence, Failure, Happened,
+    Held, HeldBy, Hold, KeyOrigin, Liveness, MAX_REQUEST, OnExpired, Operation, Outcome, Owner, Ran, Record,
+    State, Terms, Word, decide,
 };
 
 const MINUTES_10: i64 = 600_000;
@@ -25,8 +25,7 @@ fn hold(until_ms: Option<i64>, released: bool) -> Option<Box<Held>> {
         until_ms,
         surface: "run".to_owned(),
         by: HeldBy::Policy,
-        released_ms: released.then_some(NOW_MS - 1),
-        released_by: released.then(|| "alice".to_owned()),
+        released: released.then(|| Word::person("alice")),
         request: Some("{}".to_owned()),
     }))
 }
@@ -114,13 +113,14 @@ fn what_a_release_does() {
             "due" => hold(Some(NOW_MS), false),
             _ => hold(None, true),
         };
-        let seen = match transition::release(&before, "bob", NOW_MS) {
+        let seen = match transition::release(&before, &Word::person("bob"), NOW_MS) {
             None => "refused",
             Some(after) if after.version == before.version => "unchanged",
             Some(after) => {
                 sound(&before, &after);
                 let held = after.held().expect("it is still staged");
-                assert_eq!((held.released_ms, held.released_by.as_deref()), (Some(NOW_MS), Some("bob")));
+                let word = held.released.as_ref().expect("it is released");
+                assert_eq!((word.at_ms, word.name.as_str()), (NOW_MS, "bob"));
                 assert!(held.may_start(NOW_MS) && held.request.is_some());
                 "released"
             }
@@ -140,15 +140,21 @@ fn which_events_delete_the_stored_request() {
     let running = transition::start(Some(&staged), &intent(KeyOrigin::Given), owner, NOW_MS);
     let ended = |ending: Ending| transition::finish(&running, 1, ending, NOW_MS);
     let because = || Outcome::because(None);
-    let Cancelling::Cancelled(cancelled) = transition::cancel(&staged, Liveness::Gone, NOW_MS) else {
+    let Cancelling::Cancelled(cancelled) =
+        transition::cancel(&staged, Liveness::Gone, &Word::person("ada"), NOW_MS)
+    else {
         panic!("it is not running");
     };
-    let failed = ended(Ending::Failed(because()));
+    let failed = ended(Ending::Failed(Evidence::NotSent, because()));
     let again = transition::start(Some(&failed), &intent(KeyOrigin::Given), owner, NOW_MS);
     let stored = |record: &Record| record.detail.held.as_ref().is_some_and(|held| held.request.is_some());
     for (what, record, keeps) in [
         ("held", &staged, true),
-        ("released", &transition::release(&staged, "bob", NOW_MS - 1).expect("it is held"), true),
+        (
+            "released",
+            &transition::release(&staged, &Word::person("bob"), NOW_MS - 1).expect("it is held"),
+            true,
+        ),
         ("running: a crash before the dispatch must not lose it", &running, true),
         ("failed: it was not sent", &failed, true),
         ("the next attempt", &again, true),
@@ -196,21 +202,28 @@ fn a_release_lets_it_start_and_a_cancel_ends_it_for_good() {
     assert_eq!(bench.refused(&approve()), Code::Held);
     bench.clock.advance(1_000 * MINUTES_10);
     assert_eq!(bench.refused(&approve()), Code::Held, "only a person releases it");
-    let released = bench.ledger.release(&id(&pay()), "bob").expect("it is held");
+    let released = bench.ledger.release(&id(&pay()), &Word::person("bob")).expect("it is held");
     assert_eq!(released.state, State::Staged, "a release starts nothing");
-    let again = bench.ledger.release(&id(&pay()), "alice").expect("releasing twice is releasing");
+    let again =
+        bench.ledger.release(&id(&pay()), &Word::person("alice")).expect("releasing twice is releasing");
     assert_eq!(again.version, released.version);
     bench.run(&approve()).expect("it was released");
-    assert_eq!(bench.ledger.release(&id(&pay()), "bob").expect_err("it ran").code(), Code::WrongState);
+    assert_eq!(
+        bench.ledger.release(&id(&pay()), &Word::person("bob")).expect_err("it ran").code(),
+        Code::WrongState
+    );
 
     let bench = Bench::new();
     bench.refused(&held_pay());
-    bench.ledger.release(&id(&pay()), "bob").expect("it is held");
-    let cancelled = bench.ledger.cancel(&id(&pay())).expect("it has not started");
+    bench.ledger.release(&id(&pay()), &Word::person("bob")).expect("it is held");
+    let cancelled = bench.ledger.cancel(&id(&pay()), &Word::person("ada")).expect("it has not started");
     assert!(matches!(cancelled, Cancelled::Certain(_)));
     bench.clock.advance(MINUTES_10);
     assert_eq!(bench.refused(&held_pay()), Code::Cancelled);
-    assert_eq!(bench.ledger.release(&id(&pay()), "bob").expect_err("too late").code(), Code::WrongState);
+    assert_eq!(
+        bench.ledger.release(&id(&pay()), &Word::person("bob")).expect_err("too late").code(),
+        Code::WrongState
+    );
 }
 
 /// Another process executes it, with nothing but the record.
@@ -218,14 +231,16 @@ fn a_release_lets_it_start_and_a_cancel_ends_it_for_good() {
 fn the_record_alone_is_enough_to_execute_it() {
     let bench = Bench::new();
     bench.refused(&held_pay());
-    let record = bench.ledger.release(&id(&pay()), "bob").expect("it is held");
+    let record = bench.ledger.release(&id(&pay()), &Word::person("bob")).expect("it is held");
     assert_eq!(record.held_request(), Some("{\"command\":[\"pay\"]}"));
     let intent = bench.ledger.held_intent(&record, Terms::default());
     let call = bench.ledger.call(intent.clone());
-    let failed = bench.ledger.run_call(call, |_| Err(Failure::no_effect("no network")));
+    let failed = bench.ledger.run_call(call, |_| Err(Failure::no_effect(Evidence::NotSent, "no network")));
     assert_eq!(failed.expect_err("it failed").code(), Code::Failed);
-    let record =
-        bench.ledger.release(&id(&pay()), "bob").expect("it was not sent, so it can be released again");
+    let record = bench
+        .ledger
+        .release(&id(&pay()), &Word::person("bob"))
+        .expect("it was not sent, so it can be released again");
     assert!(record.held_request().is_some());
     let call = bench.ledger.call(intent);
     let receipt =
@@ -345,7 +360,7 @@ fn a_record_that_is_held_passes_the_check_of_an_import() {
     let record = bench.found(&pay());
     assert_eq!((record.state, record.created_ms), (State::Staged, bench.clock.now_ms()));
     record.check().expect("this program wrote it");
-    bench.ledger.release(&id(&pay()), "bob").expect("it is held");
+    bench.ledger.release(&id(&pay()), &Word::person("bob")).expect("it is held");
     assert_eq!(bench.run(&rerun(Hold::Approve)).expect("it was released").record().attempt, 2);
 }
 

@@ -2,7 +2,8 @@
 
 use crate::common::{Bench, id, once, short_lease};
 use onceward::{
-    Answer, Claim, Class, Clock, Code, DoubleEffect, Effect, Ending, Operation, Outcome, Ran, State, Verdict,
+    Answer, Claim, Class, Clock, Code, DoubleEffect, Effect, Ending, Evidence, Operation, Outcome, Ran,
+    State, Verdict, Word,
 };
 
 fn done(data: &str) -> Ending {
@@ -48,7 +49,7 @@ fn an_overtaken_success_after_another_is_a_certain_double_effect() {
 fn an_overtaken_success_before_the_other_ends_is_kept_for_it() {
     let endings = [
         (done("fast"), Some(DoubleEffect::Certain), "\"fast\""),
-        (Ending::Failed(Outcome::because(None)), None, "\"slow\""),
+        (Ending::Failed(Evidence::NotSent, Outcome::because(None)), None, "\"slow\""),
         (Ending::InDoubt(Outcome::because(None)), Some(DoubleEffect::Possible), "\"slow\""),
     ];
     for (ending, alarm, data) in endings {
@@ -75,7 +76,7 @@ fn an_overtaken_success_settles_when_the_other_never_answers() {
 
 #[test]
 fn an_overtaken_failure_does_not_speak_for_the_operation() {
-    let failed = || Ending::Failed(Outcome::because(Some("declined".to_owned())));
+    let failed = || Ending::failed(Evidence::NotSent, "declined");
     let bench = Bench::blind();
     let (_, slow, fast) = overtaken(&bench);
     let error = bench.wait(slow.finish(failed())).expect_err("the other one still runs");
@@ -105,9 +106,11 @@ fn an_answer_after_a_person_settled_tells_the_truth() {
     bench.clock.advance(300);
     let failed = Outcome::because(Some("I think not".to_owned()));
     bench
-        .wait(bench.ledger.ledger().settle(&id(&operation), Verdict::Failed, failed))
+        .wait(bench.ledger.ledger().settle(&id(&operation), Verdict::Failed, Word::person("ada"), failed))
         .expect("there is a doubt");
-    bench.wait(bench.ledger.ledger().cancel(&id(&operation))).expect("it can be cancelled");
+    bench
+        .wait(bench.ledger.ledger().cancel(&id(&operation), &Word::person("ada")))
+        .expect("it can be cancelled");
     let receipt = bench.wait(claim.finish(done("late"))).expect("it happened after all");
     assert_eq!((receipt.record().state, receipt.data()), (State::Done, Some("\"late\"")));
 }

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crate::common::{Bench, NOW_MS, terms};
 use onceward::{
-    Class, Decision, Dispatch, Downstream, Effect, Error, Failure, Inherit, Intent, OnExpired, OnFailure,
-    Operation, Outcome, Owner, Preview, ProbeAnswer, Receipt, Record, Refusal, State, Swap, WriteMode,
-    transition,
+    Class, Decision, Dispatch, Downstream, Effect, Error, Evidence, Failure, Inherit, Intent, OnExpired,
+    OnFailure, Operation, Outcome, Owner, Preview, ProbeAnswer, Receipt, Record, Refusal, State, Swap,
+    WriteMode, transition,
 };
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -169,7 +169,7 @@ proptest! {
         }
         let result = bench.ledger.run_call(call, |attempt| {
             ran.store(attempt.number(), Ordering::SeqCst);
-            Err(Failure::no_effect("declined"))
+            Err(Failure::no_effect(Evidence::NotSent, "declined"))
         });
         let decided = decided(&result, ran.load(Ordering::SeqCst), probed.load(Ordering::SeqCst));
         prop_assert_eq!(Ok(plan.decision.clone()), decided);

@@ -2,8 +2,8 @@
 
 use crate::common::{Bench, NOW_MS, id, left_in_doubt, once, pay, short_lease, terms};
 use onceward::{
-    Answer, Claim, Class, Clock, Code, Effect, Ending, Error, Failure, NextStep, Operation, Outcome,
-    ProbeAnswer, Ran, Receipt, State, Verification,
+    Answer, Claim, Class, Clock, Code, Effect, Ending, Error, Evidence, Failure, NextStep, Operation,
+    Outcome, ProbeAnswer, Ran, Receipt, Speaker, State, Verification,
 };
 
 fn probed(bench: &Bench, operation: &Operation, answer: ProbeAnswer) -> Result<Receipt, Error> {
@@ -39,7 +39,7 @@ fn a_probes_yes_counts_at_once() {
         let receipt = probed(&bench, &short_lease(), yes).expect("it happened");
         assert_eq!((receipt.replayed(), receipt.original_effect()), (true, Effect::Updated), "{what}");
         let settled_by = receipt.record().outcome.as_ref().and_then(|outcome| outcome.settled_by.clone());
-        assert_eq!(settled_by.as_deref(), Some("probe"), "{what}");
+        assert_eq!(settled_by.map(|word| word.by), Some(Speaker::Probe), "{what}");
     }
 }
 
@@ -106,7 +106,7 @@ fn a_doubt_that_an_overtaken_attempt_reports_is_not_answered_by_the_probe_before
             if reports_first {
                 reports(&mut slept);
             }
-            Err(Failure::no_effect("refused"))
+            Err(Failure::no_effect(Evidence::NotSent, "refused"))
         });
         if !reports_first {
             assert_eq!(second.expect_err("refused").code(), Code::Failed);
@@ -177,6 +177,9 @@ fn a_failure_is_not_checked() {
         .ledger()
         .call(pay().intent().expect("a valid operation"))
         .verify(|_| async { panic!("there is nothing to check") });
-    let error = bench.ledger.run_call(call, |_| Err(Failure::no_effect("declined"))).expect_err("it fails");
+    let error = bench
+        .ledger
+        .run_call(call, |_| Err(Failure::no_effect(Evidence::NotSent, "declined")))
+        .expect_err("it fails");
     assert_eq!(error.code(), Code::Failed);
 }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use crate::common::{Bench, NOW_MS, pay, terms};
 use onceward::{
-    Class, Code, Error, Fence, Happened, Identity, Ledger, ManualClock, MemoryStore, Operation, ProbeAnswer,
-    State, Store,
+    Class, Code, Error, Evidence, Fence, Happened, Identity, Ledger, ManualClock, MemoryStore, Operation,
+    ProbeAnswer, State, Store, Word,
 };
 
 const RESTORED_MS: i64 = NOW_MS + 10_000;
@@ -81,8 +81,9 @@ fn what_is_done_in_the_backup_is_replayed_and_what_failed_there_is_in_doubt() {
     let done = restored.before.run(pay(), |attempt| async move { Ok(attempt.dispatch()?.created(&1)) });
     pollster::block_on(done).expect("it is done");
     let failed = pay().key("failed");
-    let run =
-        restored.before.run(failed.clone(), |_| async { Err(onceward::Failure::no_effect("declined")) });
+    let run = restored
+        .before
+        .run(failed.clone(), |_| async { Err(onceward::Failure::no_effect(Evidence::NotSent, "declined")) });
     pollster::block_on(run).expect_err("it failed");
     let bench = restored.restore();
     assert!(bench.ask(&pay()).expect("it is done").replayed());
@@ -93,8 +94,9 @@ fn what_is_done_in_the_backup_is_replayed_and_what_failed_there_is_in_doubt() {
 fn everything_that_reads_sees_the_doubt_before_a_call_records_it() {
     let restored = Restored::new();
     let failed = pay().key("failed");
-    let run =
-        restored.before.run(failed.clone(), |_| async { Err(onceward::Failure::no_effect("declined")) });
+    let run = restored
+        .before
+        .run(failed.clone(), |_| async { Err(onceward::Failure::no_effect(Evidence::NotSent, "declined")) });
     pollster::block_on(run).expect_err("it failed");
     let staged = restored.before.intent(pay().key("staged")).expect("a valid operation");
     pollster::block_on(restored.before.stage(&staged)).expect("it is staged");
@@ -130,7 +132,9 @@ fn everything_that_reads_sees_the_doubt_before_a_call_records_it() {
 
     // What is seen can be settled, and is then as it was settled.
     let outcome = onceward::Outcome::because(Some("it is in the books".to_owned()));
-    bench.wait(ledger.settle(&id, onceward::Verdict::Done, outcome)).expect("it is in doubt");
+    bench
+        .wait(ledger.settle(&id, onceward::Verdict::Done, Word::person("ada"), outcome))
+        .expect("it is in doubt");
     assert!(bench.ask(&failed).expect("it is done").replayed());
 }
 
@@ -140,9 +144,13 @@ fn a_lost_operation_can_be_settled_before_it_is_called() {
     let intent = bench.ledger.intent(pay()).expect("a valid operation");
     let outcome = || onceward::Outcome::because(None);
     let ledger = bench.ledger.ledger();
-    bench.wait(ledger.settle(&intent.id, onceward::Verdict::Failed, outcome())).expect_err("it is not known");
+    bench
+        .wait(ledger.settle(&intent.id, onceward::Verdict::Failed, Word::person("ada"), outcome()))
+        .expect_err("it is not known");
     bench.wait(ledger.note_lost(&intent)).expect("it is written");
-    bench.wait(ledger.settle(&intent.id, onceward::Verdict::Failed, outcome())).expect("it is in doubt");
+    bench
+        .wait(ledger.settle(&intent.id, onceward::Verdict::Failed, Word::person("ada"), outcome()))
+        .expect("it is in doubt");
     bench.wait(ledger.note_lost(&intent)).expect("there is nothing to write");
     assert!(!bench.run(&pay()).expect("it runs").replayed());
 }

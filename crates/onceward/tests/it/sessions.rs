@@ -1,7 +1,7 @@
 //! Scopes, names and expiry: who chose the scope or name decides what a key means and how long it lasts.
 
 use crate::common::{Bench, terms};
-use onceward::{Code, Error, Failure, Happened, OnExpired, Operation, State};
+use onceward::{Code, Error, Evidence, Failure, Happened, OnExpired, Operation, State};
 
 const DAY_MS: i64 = 24 * 60 * 60 * 1_000;
 
@@ -40,7 +40,10 @@ fn an_expired_key_of_a_session_is_refused_and_says_what_happened() {
         let done = mail().scope("run-7");
         let failed = mail().scope("run-8");
         bench.run(&done).expect("it runs");
-        bench.ledger.run(failed.clone(), |_| Err(Failure::no_effect("declined"))).expect_err("it fails");
+        bench
+            .ledger
+            .run(failed.clone(), |_| Err(Failure::no_effect(Evidence::NotSent, "declined")))
+            .expect_err("it fails");
         bench.clock.advance(30 * DAY_MS);
         if swept {
             sweep(&bench);

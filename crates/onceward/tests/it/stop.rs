@@ -9,8 +9,8 @@ use std::task::{Context, Waker};
 use crate::common::NOW_MS;
 use async_trait::async_trait;
 use onceward::{
-    Begun, Claim, Class, Clock, Code, Ending, Error, Failure, Fate, Happened, ManualClock, MemoryStore,
-    Operation, Outcome, Ran, Record, Settlement, State, transition,
+    Begun, Claim, Class, Clock, Code, Ending, Error, Evidence, Failure, Fate, Happened, ManualClock,
+    MemoryStore, Operation, Outcome, Ran, Record, Settlement, State, Word, transition,
 };
 use proptest::prelude::*;
 
@@ -28,7 +28,7 @@ fn a_stopped_scope_starts_nothing_and_replays_what_is_done() {
     let ledger = ledger();
     let send = |attempt: onceward::Attempt| Ok(attempt.dispatch()?.created(&"sent"));
     ledger.run(mail("a"), send).unwrap();
-    ledger.run(mail("b"), |_| Err(Failure::no_effect("declined"))).unwrap_err();
+    ledger.run(mail("b"), |_| Err(Failure::no_effect(Evidence::NotSent, "declined"))).unwrap_err();
     ledger.run(mail("c"), |_| Err(Failure::in_doubt("reset"))).unwrap_err();
     ledger.stop("run-7", Some("wrong list".to_owned())).unwrap();
     assert!(ledger.run(mail("a"), send).unwrap().replayed());
@@ -107,7 +107,7 @@ fn an_attempt_learns_that_its_scope_was_stopped_and_sends_nothing() {
     assert!(claim.attempt().is_cancel_requested(), "every view of the attempt knows");
     let refused = attempt.dispatch().expect_err("nothing is sent any more");
     assert_eq!(refused.reason(), "it was asked to stop before anything was sent");
-    let failed = Ending::Failed(Outcome::because(Some(refused.reason().to_owned())));
+    let failed = Ending::failed(Evidence::NotStarted, refused.reason());
     let error = ledger.wait_for(claim.finish(failed)).expect_err("it failed");
     assert_eq!((error.code(), error.happened(), error.ran()), (Code::Stopped, Some(Happened::No), Ran::Yes));
     assert!(error.to_string().ends_with("(wrong list); the attempt of this call had no effect"), "{error}");
@@ -122,9 +122,9 @@ fn an_attempt_learns_that_its_scope_was_stopped_and_sends_nothing() {
 fn an_attempt_learns_that_its_operation_was_cancelled() {
     let ledger = ledger();
     let claim = begun(&ledger, "a");
-    ledger.cancel(&claim.record().id).unwrap();
+    ledger.cancel(&claim.record().id, &Word::person("ada")).unwrap();
     assert!(ledger.wait_for(claim.attempt().check_cancel_requested()).unwrap());
-    let failed = Ending::Failed(Outcome::because(Some("interrupted".to_owned())));
+    let failed = Ending::failed(Evidence::NotSent, "interrupted");
     // The scope is not stopped, so a further attempt would not be refused.
     assert!(matches!(ledger.wait_for(claim.finish(failed)), Err(Error::Failed { .. })));
     // The next attempt was not asked to end.
@@ -188,7 +188,7 @@ fn a_call_that_was_asked_to_end_does_not_retry() {
     let error = ledger
         .run_call(ledger.call(intent), |attempt| {
             runs.fetch_add(1, Ordering::SeqCst);
-            ledger.cancel(attempt.operation())?;
+            ledger.cancel(attempt.operation(), &Word::person("ada"))?;
             assert!(ledger.wait_for(attempt.check_cancel_requested())?);
             Err(Failure::in_doubt("reset"))
         })

@@ -5,7 +5,7 @@ use crate::common::ended::{STATES, alarm, ended_record, outcome, result, sound};
 use crate::common::table::Table;
 use crate::common::{NOW_MS, combinations};
 use onceward::transition::{self, Ageing, Cancelling};
-use onceward::{Liveness, Record, State, Verdict, Verification};
+use onceward::{Liveness, Record, State, Verdict, Verification, Word};
 
 const LIVENESS: &[&str] = &["alive", "gone", "unsent", "quiet", "silent"];
 
@@ -31,7 +31,14 @@ fn how_a_verdict_changes_a_record() {
         let mut before = ended_record(found, "attempt", late);
         silence(&mut before, owner);
         let said = if verdict == "done" { Verdict::Done } else { Verdict::Failed };
-        let after = transition::settle(&before, liveness(owner), said, outcome("ending"), NOW_MS);
+        let after = transition::settle(
+            &before,
+            liveness(owner),
+            said,
+            Word::person("ada"),
+            outcome("ending"),
+            NOW_MS,
+        );
         let seen = after.as_ref().map_or("refused".to_owned(), |after| {
             sound(&before, after);
             format!("{} {} {}", after.state, result(after), alarm(after))
@@ -62,7 +69,7 @@ fn what_cancelling_does() {
         let [found, owner] = words;
         let mut before = ended_record(found, "attempt", "none");
         silence(&mut before, owner);
-        let seen = match transition::cancel(&before, liveness(owner), NOW_MS) {
+        let seen = match transition::cancel(&before, liveness(owner), &Word::person("ada"), NOW_MS) {
             Cancelling::Cancelled(after) => {
                 sound(&before, &after);
                 assert_eq!((after.state, after.due_ms), (State::Cancelled, Some(NOW_MS + 1_000)));
@@ -72,7 +79,8 @@ fn what_cancelling_does() {
                 sound(&before, &after);
                 let asked = (after.state, &after.outcome, after.detail.cancel_requested_ms);
                 assert_eq!(asked, (before.state, &before.outcome, Some(NOW_MS)), "a doubt stays one");
-                let Cancelling::Requested(again) = transition::cancel(&after, Liveness::Alive, NOW_MS + 5)
+                let Cancelling::Requested(again) =
+                    transition::cancel(&after, Liveness::Alive, &Word::person("ada"), NOW_MS + 5)
                 else {
                     panic!("it is still running");
                 };

@@ -7,9 +7,9 @@ use crate::common::{Bench, NOW_MS, combinations, intent, record};
 use onceward::decide::begin;
 use onceward::{
     Class, Code, Compensation, CompensationKind, Decision, DoubleEffect, Effect, EffectNow, Ending, Error,
-    Failure, Fate, Happened, KeyOrigin, Liveness, OnExpired, Operation, OperationId, Outcome, ProbeAnswer,
-    Ran, Record, Refusal, Reversal, State, StoreError, UndoEvidence, UndoOutcome, Undoing, Undone, Verdict,
-    Verification, transition,
+    Evidence, Failure, Fate, Happened, KeyOrigin, Liveness, OnExpired, Operation, OperationId, Outcome,
+    ProbeAnswer, Ran, Record, Refusal, Reversal, State, StoreError, UndoEvidence, UndoOutcome, Undoing,
+    Undone, Verdict, Verification, Word, transition,
 };
 
 const FOUND: &[&str] = &["staged", "running", "done", "failed", "in_doubt", "cancelled", "expired"];
@@ -244,7 +244,7 @@ fn a_compensation_that_had_no_effect_leaves_the_operation_standing() {
     let undoing = bench.ledger.begin_undo(&paid.id, Operation::undo_of(&paid)).unwrap();
     let failed = bench.ledger.run_call(bench.ledger.call(undoing.intent.clone()), |attempt| {
         attempt.dispatch()?;
-        Err(Failure::no_effect("the account is closed"))
+        Err(Failure::no_effect(Evidence::NotSent, "the account is closed"))
     });
     let outcome = UndoOutcome::of(failed.as_ref().map(|_| ()), &EffectNow::NotAsked);
     assert!(matches!(&outcome, UndoOutcome::NotUndone(why) if why.contains("account")));
@@ -269,7 +269,12 @@ fn a_compensation_that_a_person_settles_decides_about_the_operation() {
         bench.ledger.end_undo(&undoing, &outcome).unwrap();
         bench
             .ledger
-            .settle(&undoing.intent.id, verdict, Outcome::because(Some("looked".to_owned())))
+            .settle(
+                &undoing.intent.id,
+                verdict,
+                Word::person("ada"),
+                Outcome::because(Some("looked".to_owned())),
+            )
             .unwrap();
         let (record, _) = bench.ledger.find(&paid.id).unwrap();
         assert_eq!(
@@ -296,9 +301,9 @@ fn a_mark_that_a_failed_compensation_withdraws_is_set_again_before_the_next_atte
     let paid = pay(&bench, "order-1");
     let first = bench.ledger.begin_undo(&paid.id, Operation::undo_of(&paid)).unwrap();
     let second = bench.ledger.begin_undo(&paid.id, Operation::undo_of(&paid)).unwrap();
-    let failed = bench
-        .ledger
-        .run_call(bench.ledger.call(second.intent.clone()), |_| Err(Failure::no_effect("refused")));
+    let failed = bench.ledger.run_call(bench.ledger.call(second.intent.clone()), |_| {
+        Err(Failure::no_effect(Evidence::NotSent, "refused"))
+    });
     let outcome = UndoOutcome::of(failed.as_ref().map(|_| ()), &EffectNow::NotAsked);
     assert_eq!(bench.ledger.end_undo(&second, &outcome).unwrap().detail.undone, None);
     let result = bench.ledger.run_call(bench.ledger.call(first.intent.clone()), |attempt| {

@@ -2,8 +2,8 @@
 
 use crate::common::{Bench, left_in_doubt, terms};
 use onceward::{
-    Attempt, Code, Ending, Failure, KeyPolicy, Operation, OperationId, Outcome, RepeatRule, State, Verdict,
-    Wanted,
+    Attempt, Code, Ending, Evidence, Failure, KeyPolicy, Operation, OperationId, Outcome, RepeatRule, State,
+    Verdict, Wanted, Word,
 };
 
 const DAY_MS: i64 = 24 * 60 * 60 * 1_000;
@@ -76,7 +76,12 @@ fn what_runs_or_is_in_doubt_is_the_same_operation() {
     bench.clock.advance(1_000 * DAY_MS);
     assert_eq!(next(&bench), (1, RepeatRule::Retry(State::InDoubt)), "for as long as it is in doubt");
     bench
-        .wait(bench.ledger.ledger().settle(&occurrence(1), Verdict::Done, Outcome::because(None)))
+        .wait(bench.ledger.ledger().settle(
+            &occurrence(1),
+            Verdict::Done,
+            Word::person("ada"),
+            Outcome::because(None),
+        ))
         .expect("it is in doubt");
     assert_eq!(next(&bench), (1, RepeatRule::Retry(State::Done)), "no call has had its answer yet");
 }
@@ -84,7 +89,7 @@ fn what_runs_or_is_in_doubt_is_the_same_operation() {
 #[test]
 fn a_failure_is_tried_again_until_it_is_delivered() {
     let bench = Bench::new();
-    assert_eq!(make(&bench, |_| Err(Failure::no_effect("declined"))), State::Failed);
+    assert_eq!(make(&bench, |_| Err(Failure::no_effect(Evidence::NotSent, "declined"))), State::Failed);
     assert_eq!(next(&bench), (1, RepeatRule::Retry(State::Failed)));
     deliver(&bench, 1, crate::common::NOW_MS);
     assert_eq!(next(&bench), (2, RepeatRule::Repeat));
@@ -96,7 +101,7 @@ fn what_was_cancelled_or_has_expired_is_over() {
     let intent = mail().intent().expect("a valid operation");
     bench.wait(bench.ledger.ledger().stage(&intent)).expect("it is staged");
     assert_eq!(next(&bench), (1, RepeatRule::Retry(State::Staged)));
-    bench.wait(bench.ledger.ledger().cancel(&intent.id)).expect("it is cancelled");
+    bench.wait(bench.ledger.ledger().cancel(&intent.id, &Word::person("ada"))).expect("it is cancelled");
     assert_eq!(next(&bench), (2, RepeatRule::Repeat));
 
     let bench = Bench::new();

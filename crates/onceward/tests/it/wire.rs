@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use onceward::wire::{self, ApplyRequest, ListReply, Loaded, RecordsReply, SwapReply, SwapRequest};
 use onceward::{
-    Change, Cursor, Ending, Listed, Operation, OperationId, Outcome, Owner, Record, WriteMode, transition,
+    Change, Cursor, Ending, Evidence, Listed, Operation, OperationId, Outcome, Owner, Record, WriteMode,
+    transition,
 };
 use proptest::prelude::*;
 use serde_json::value::RawValue;
@@ -46,7 +47,9 @@ fn records() -> impl Strategy<Value = Record> {
             let mut record = match ended {
                 None => started,
                 Some((0, outcome)) => transition::finish(&started, 1, Ending::Done(outcome), now_ms),
-                Some((1, outcome)) => transition::finish(&started, 1, Ending::Failed(outcome), now_ms),
+                Some((1, outcome)) => {
+                    transition::finish(&started, 1, Ending::Failed(Evidence::NotSent, outcome), now_ms)
+                }
                 Some((_, outcome)) => transition::finish(&started, 1, Ending::InDoubt(outcome), now_ms),
             };
             record.detail.late = late.filter(|late| !late.lost);

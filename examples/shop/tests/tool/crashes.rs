@@ -84,7 +84,7 @@ fn a_command_with_a_probe_settles_itself() {
     );
     assert_eq!(shop.look(), after);
     let shown = shop.run(&format!("show {}", retry["operation"]["id"].as_str().unwrap())).json();
-    assert_eq!(shown["data"]["operation"]["settled_by"], "probe");
+    assert_eq!(shown["data"]["operation"]["settled_by"]["by"], "probe");
 }
 
 #[test]

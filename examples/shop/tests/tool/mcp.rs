@@ -243,7 +243,7 @@ fn what_is_in_doubt_is_looked_at_and_settled_here() {
     let (settle, arguments) = spelled(&doubt["error"]["options"][0]["command"]);
     let settled = client.call(&settle, arguments.clone())["structuredContent"].clone();
     assert_eq!(
-        (&settled["effect"], &settled["operation"]["settled_by"]),
+        (&settled["effect"], &settled["operation"]["settled_by"]["by"]),
         (&"updated".into(), &"agent".into())
     );
     assert_eq!(client.call(&settle, arguments)["structuredContent"]["effect"], "noop");

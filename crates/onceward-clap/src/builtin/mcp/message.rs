@@ -111,6 +111,19 @@ pub(super) fn legacy(mut result: Value) -> Value {
     result
 }
 
+/// In a listed tool: that it repeats a witness. In a call: the witness of the attempt.
+pub(super) const WITNESS: &str = "dev.onceward/witness";
+
+/// The envelope with the witness of the call. A proxy that guards this server believes only that.
+pub(super) fn witnessed(envelope: Box<RawValue>, params: &Value) -> Box<RawValue> {
+    let Some(witness) = params["_meta"].get(WITNESS).filter(|witness| witness.is_string()) else {
+        return envelope;
+    };
+    // As text, so that no digit of a number is lost.
+    let with = envelope.get().strip_suffix('}').map(|open| format!("{open},\"witness\":{witness}}}"));
+    with.and_then(|text| RawValue::from_string(text).ok()).unwrap_or(envelope)
+}
+
 /// The result of a call.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]

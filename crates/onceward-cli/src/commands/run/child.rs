@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
-use onceward::{Attempt, Blocking};
+use onceward::{Attempt, Blocking, Witness};
 use signal_hook::SigId;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::SignalsInfo;
@@ -50,6 +50,8 @@ pub(super) struct Child<'a> {
     pub(super) folder: Option<&'a Path>,
     /// More variables for the command; one without a value is not passed on.
     pub(super) variables: &'a [(&'static str, Option<String>)],
+    /// What the command shows that its envelope is its own.
+    pub(super) witness: Option<Witness>,
     pub(super) keeper: Option<Keeping>,
 }
 
@@ -198,7 +200,7 @@ impl Child<'_> {
         command.envs([family::process_of(&self.environment.name_of(attempt.operation()))]);
         let parent = i32::try_from(std::process::id()).unwrap_or_default();
         let witness = lookup::program_of(self.command)
-            .and_then(|program| onceward::witness_variable(parent, &super::token(attempt), &program));
+            .and_then(|program| onceward::witness_variable(parent, self.witness.as_ref()?, &program));
         match witness {
             Some(witness) => command.env(onceward::WITNESS, witness),
             None => command.env_remove(onceward::WITNESS),

@@ -4,7 +4,9 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::sync::Arc;
 
-use onceward::{Blocking, Error, Failure, Inherit, LivenessSource, ProbeAnswer, Receipt, Settings, Undoing};
+use onceward::{
+    Blocking, Error, Evidence, Failure, Inherit, LivenessSource, ProbeAnswer, Receipt, Settings, Undoing,
+};
 
 use super::child::{Child, Keeping, Relay};
 use super::delivery::Delivery;
@@ -67,10 +69,12 @@ impl Compensate<'_> {
         let nothing: Arc<[u8]> = Arc::new([]);
         let result = self.ledger.run_call(call, |attempt| {
             if words.is_empty() {
-                return Err(Failure::no_effect("the command of this compensation may not be run").stopped());
+                let reason = "the command of this compensation may not be run";
+                return Err(Failure::no_effect(Evidence::NotStarted, reason).stopped());
             }
             if let Some(why) = folder.and_then(ask::unsuitable) {
-                return Err(Failure::no_effect(format!("it could not be run: {why}")).stopped());
+                let reason = format!("it could not be run: {why}");
+                return Err(Failure::no_effect(Evidence::NotStarted, reason).stopped());
             }
             let child = Child {
                 command: &words,
@@ -82,10 +86,11 @@ impl Compensate<'_> {
                 environment,
                 folder,
                 variables: &variables,
+                witness: super::new_witness(),
             };
             let sent = attempt.dispatch()?;
             (self.begins)();
-            judge.ending(child.run(&attempt, self.ledger, &delivery), sent, &super::token(&attempt))
+            judge.ending(child.run(&attempt, self.ledger, &delivery), sent, child.witness.as_ref())
         });
         delivery.finish_output(None);
         (result, if delivery.is_broken() { Interrupted::Yes } else { Interrupted::No })

@@ -3,7 +3,10 @@
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
-use onceward::{Dispatched, Done, Effect, ExitRule, Failure, Policy, Settings, Told, span_in_words};
+use onceward::{
+    Dispatched, Done, Effect, Evidence, ExitRule, Failure, Policy, Settings, Told, Witness, Witnessed,
+    span_in_words,
+};
 use serde::Deserialize;
 
 use super::child::{Finished, Stopped};
@@ -27,7 +30,7 @@ pub(super) struct Judge<'a> {
 
 /// What an exit proves, and why.
 enum Proof {
-    NoEffect(String),
+    NoEffect(Evidence, String),
     InDoubt(String),
 }
 
@@ -46,25 +49,26 @@ impl<'a> Judge<'a> {
         Self { takes_back: true, ..self }
     }
 
-    /// What the end of the command says about its effect. `token` is what the program was given as its witness.
-    pub(super) fn ending(&self, finished: Finished, sent: Dispatched, token: &str) -> Result<Done, Failure> {
+    /// What the end of the command says about its effect. The witness is what the program was given.
+    pub(super) fn ending(
+        &self,
+        finished: Finished,
+        sent: Dispatched,
+        witness: Option<&Witness>,
+    ) -> Result<Done, Failure> {
         match finished {
             // Starting it again immediately would fail in the same way.
             Finished::NotStarted(Unstartable { reason, exit_code }) => {
-                Err(Failure::no_effect(reason).stopped().with(recording::exit_data(exit_code), None))
+                let failure = Failure::no_effect(Evidence::NotStarted, reason);
+                Err(failure.stopped().with(recording::exit_data(exit_code), None))
             }
             Finished::Ended { code, signal, stopped: Some(stopped), output } => {
                 Err(self.stopped(stopped, code, signal, output))
             }
             Finished::Ended { code: Some(0), stopped: None, output, .. } => {
-                let effect = match self.denial(&output, token) {
-                    Some(Told::NoEffect(why)) => {
-                        return Err(self.failed(0, Proof::NoEffect(why), output, token));
-                    }
-                    Some(Told::InDoubt(why)) => {
-                        return Err(self.failed(0, Proof::InDoubt(why), output, token));
-                    }
-                    Some(Told::Unchanged(_)) => Effect::Noop,
+                let effect = match self.denial(&output, witness) {
+                    Some(Denial::Proof(proof)) => return Err(self.failed(0, proof, output, witness)),
+                    Some(Denial::Unchanged) => Effect::Noop,
                     None => output.reported_effect().unwrap_or(self.settings.effect),
                 };
                 let (data, body) = output.into_parts(Some(0), &self.settings.terms.redact);
@@ -78,8 +82,8 @@ impl<'a> Judge<'a> {
                 })
             }
             Finished::Ended { code: Some(code), stopped: None, output, .. } => {
-                let proof = self.proof(code, &output, token);
-                Err(self.failed(code, proof, output, token))
+                let proof = self.proof(code, &output, witness);
+                Err(self.failed(code, proof, output, witness))
             }
             Finished::Ended { code: None, signal, stopped: None, output } => {
                 let (data, body) = output.into_parts(None, &self.settings.terms.redact);
@@ -89,41 +93,44 @@ impl<'a> Judge<'a> {
         }
     }
 
-    fn failed(&self, code: i32, proof: Proof, mut output: Recording, token: &str) -> Failure {
-        let said = Signature::read(&output).filter(|said| said.is_of(token)).and_then(|said| said.error);
+    fn failed(&self, code: i32, proof: Proof, mut output: Recording, witness: Option<&Witness>) -> Failure {
+        let own = Signature::read(&output).filter(|said| said.is_of(witness).is_some());
+        let said = own.and_then(|said| said.error);
         let is_hopeless = said.is_some_and(|error| error.retryable == Some(false));
         if is_hopeless {
             output.is_hopeless();
         }
         let (data, body) = output.into_parts(Some(code), &self.settings.terms.redact);
         match proof {
-            Proof::NoEffect(reason) if is_hopeless => Failure::no_effect(reason).stopped(),
-            Proof::NoEffect(reason) => Failure::no_effect(reason),
+            Proof::NoEffect(evidence, reason) if is_hopeless => {
+                Failure::no_effect(evidence, reason).stopped()
+            }
+            Proof::NoEffect(evidence, reason) => Failure::no_effect(evidence, reason),
             Proof::InDoubt(reason) => Failure::in_doubt(reason),
         }
         .with(data, body)
     }
 
     /// What a command says against its own exit code 0, in the contract's envelope.
-    fn denial(&self, output: &Recording, token: &str) -> Option<Told> {
-        let (told, speaker) = self.told(output, token)?;
-        if speaker == Speaker::Program {
-            return Some(told);
-        }
-        // The output of curl was written by a server.
-        if self.exit_rule().is_some() {
-            return None;
-        }
-        match told {
+    fn denial(&self, output: &Recording, witness: Option<&Witness>) -> Option<Denial> {
+        let doubt = |why| Some(Denial::Proof(Proof::InDoubt(why)));
+        match self.told(output, witness)? {
+            (Told::NoEffect(said), Some(own)) => {
+                Some(Denial::Proof(Proof::NoEffect(Evidence::OwnWord(own), said)))
+            }
+            (Told::InDoubt(said), Some(_)) => doubt(said),
+            (Told::Unchanged(_), Some(_)) => Some(Denial::Unchanged),
+            // The output of curl was written by a server.
+            (_, None) if self.exit_rule().is_some() => None,
             // It is the answer of one of the commands that it ran.
-            Told::NoEffect(said) => Some(Told::InDoubt(format!("{said}, but its exit code is 0"))),
-            Told::Unchanged(_) => None,
-            doubt @ Told::InDoubt(_) => Some(doubt),
+            (Told::NoEffect(said), None) => doubt(format!("{said}, but its exit code is 0")),
+            (Told::InDoubt(said), None) => doubt(said),
+            (Told::Unchanged(_), None) => None,
         }
     }
 
-    /// What an envelope on stdout says against a success, and who says it.
-    fn told(&self, output: &Recording, token: &str) -> Option<(Told, Speaker)> {
+    /// What an envelope on stdout says against a success, and whether the program that was started says it.
+    fn told(&self, output: &Recording, witness: Option<&Witness>) -> Option<(Told, Option<Witnessed>)> {
         let told = Told::by_envelope(&output.whole_stdout()?)?;
         let told = if self.takes_back { told.of_compensation() } else { told };
         let of_command = |said| format!("the command {said}");
@@ -132,8 +139,7 @@ impl<'a> Judge<'a> {
             Told::NoEffect(said) => Told::NoEffect(of_command(said)),
             Told::InDoubt(said) => Told::InDoubt(of_command(said)),
         };
-        let is_own = Signature::read(output).is_some_and(|signature| signature.is_of(token));
-        Some((told, if is_own { Speaker::Program } else { Speaker::Unknown }))
+        Some((told, Signature::read(output).and_then(|signature| signature.is_of(witness))))
     }
 
     /// The exit codes of the program: the policy's own, or those of a program of the system.
@@ -169,7 +175,7 @@ impl<'a> Judge<'a> {
         .with(data, body)
     }
 
-    fn proof(&self, code: i32, output: &Recording, token: &str) -> Proof {
+    fn proof(&self, code: i32, output: &Recording, witness: Option<&Witness>) -> Proof {
         let program = &self.program;
         if self.settings.doubt_exit.contains(&code) {
             return Proof::InDoubt(format!(
@@ -177,36 +183,39 @@ impl<'a> Judge<'a> {
             ));
         }
         if self.settings.no_effect_exits.contains(&code) {
-            return Proof::NoEffect(format!(
-                "the command failed with exit code {code}, declared to have no effect"
-            ));
+            let reason = format!("the command failed with exit code {code}, declared to have no effect");
+            return Proof::NoEffect(
+                Evidence::declared(format!("no_effect_exits or --fail-exit {code}")),
+                reason,
+            );
         }
-        let (told, speaker) = self.told(output, token).unzip();
-        let own = told.clone().filter(|_| speaker == Some(Speaker::Program));
-        match own {
-            Some(Told::NoEffect(said)) => return Proof::NoEffect(said),
-            Some(Told::InDoubt(said)) => return Proof::InDoubt(said),
+        let told = self.told(output, witness);
+        match told.clone() {
+            Some((Told::NoEffect(said), Some(own))) => return Proof::NoEffect(Evidence::OwnWord(own), said),
+            Some((Told::InDoubt(said), Some(_))) => return Proof::InDoubt(said),
             // Its exit code denies that it succeeded.
-            Some(Told::Unchanged(_)) | None => {}
+            Some((Told::Unchanged(_), _) | (_, None)) | None => {}
         }
         if let Some(rule) = self.exit_rule() {
             let configured = lookup::configured(program, &self.arguments);
             let known = self.arguments.iter().copied().chain(configured.iter().map(String::as_str));
             return if rule.proves_no_effect(code, &known.collect::<Vec<_>>()) {
-                Proof::NoEffect(format!(
-                    "{program} failed with exit code {code}, which means that it did nothing"
-                ))
+                Proof::NoEffect(
+                    Evidence::declared(format!("the table of exit codes: {program} {code}")),
+                    format!("{program} failed with exit code {code}, which means that it did nothing"),
+                )
             } else {
                 Proof::InDoubt(format!("{program} ended with exit code {code}"))
             };
         }
         if self.shell_gap == Some(code) {
-            return Proof::NoEffect(format!("the shell could not start the command (exit code {code})"));
+            let reason = format!("the shell could not start the command (exit code {code})");
+            return Proof::NoEffect(Evidence::NotStarted, reason);
         }
         match told {
-            Some(Told::NoEffect(said)) => Proof::InDoubt(format!("{said}, but {UNPROVEN}")),
-            Some(Told::InDoubt(said)) => Proof::InDoubt(said),
-            Some(Told::Unchanged(_)) | None => {
+            Some((Told::NoEffect(said), _)) => Proof::InDoubt(format!("{said}, but {UNPROVEN}")),
+            Some((Told::InDoubt(said), _)) => Proof::InDoubt(said),
+            Some((Told::Unchanged(_), _)) | None => {
                 Proof::InDoubt(format!("the command ended with exit code {code}"))
             }
         }
@@ -216,13 +225,12 @@ impl<'a> Judge<'a> {
 /// Why an envelope without the witness does not count.
 const UNPROVEN: &str = "nothing shows that this is about all that the command did";
 
-/// Who printed an envelope.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Speaker {
-    /// The program that was started: its envelope has the witness.
-    Program,
-    /// That program, or one that it ran.
-    Unknown,
+/// What an envelope says against the exit code 0.
+enum Denial {
+    /// It had no effect, or it is in doubt.
+    Proof(Proof),
+    /// It succeeded and changed nothing.
+    Unchanged,
 }
 
 /// The members of an envelope that say whose it is, and whether a retry makes sense.
@@ -246,8 +254,8 @@ impl Signature {
     }
 
     /// Whether the program that was started speaks, and not one that it ran.
-    fn is_of(&self, token: &str) -> bool {
-        self.witness.as_deref() == Some(token)
+    fn is_of(&self, witness: Option<&Witness>) -> Option<Witnessed> {
+        witness?.confirms(self.witness.as_deref())
     }
 }
 

@@ -346,7 +346,7 @@ fn what_is_said_of_a_doubt_is_redacted_too() {
     let outcome = bench.json(&["show", &id])["data"]["outcome"].clone();
     let expected = serde_json::json!({"id": 7, "token": "[redacted]", "url": "/a?k=[redacted]"});
     assert_eq!(
-        (&outcome["data"], &outcome["reason"]),
+        (&outcome["data"], &outcome["settled_by"]["note"]),
         (&expected, &serde_json::json!("seen with [redacted]"))
     );
     let check = format!("echo {CANARY} is missing; exit 10");

@@ -26,8 +26,10 @@ fn settled_as_done_its_result_is_replayed() {
         "{told}"
     );
     let shown = bench.json(&["show", &id])["data"]["outcome"].clone();
-    assert_eq!(shown["reason"], "seen on the statement");
-    assert!(shown["settled_by"].as_str().unwrap().starts_with("a person (once settle"), "{shown}");
+    let said = &shown["settled_by"];
+    assert_eq!((&said["by"], &said["note"]), (&json!("person"), &json!("seen on the statement")), "{shown}");
+    assert!(said["name"].as_str().unwrap().starts_with("once settle, user "), "{shown}");
+    assert_eq!(said["doubt"], "the command was killed by SIGKILL");
     let answer = bench.json(&[&DOUBTFUL[..], &["kill -9 $$"]].concat());
     assert_eq!(answer["data"], json!({"id": 42}));
 }
@@ -136,13 +138,14 @@ fn settled_by_its_probe() {
     assert!(said.contains("a \"no\" counts from TIME (in "), "{said}");
     let states = [&yes, &no, &unclear, &soon].map(|id| bench.state(id));
     assert_eq!(states, ["done", "failed", "in_doubt", "in_doubt"]);
-    assert_eq!(bench.json(&["show", &yes])["data"]["outcome"]["settled_by"], "the probe");
+    assert_eq!(bench.json(&["show", &yes])["data"]["outcome"]["settled_by"]["by"], "probe");
     assert_eq!(bench.json(&["settle", &yes, "--probe"])["effect"], "noop", "there is nothing left to ask");
     let asked = bench.json(&["settle", &soon, "--probe", "exit 10"]);
     assert_eq!(asked["error"]["code"], "IN_DOUBT");
     bench.once(&["settle", &soon, "--probe", "exit 10", "--force"]).exits(0);
     let by = bench.json(&["show", &soon])["data"]["outcome"]["settled_by"].clone();
-    assert!(by.as_str().unwrap().contains("before the quarantine was over (once settle --force"), "{by}");
+    assert_eq!(by["by"], "person", "who accepts an early answer of the probe says so");
+    assert!(by["note"].as_str().unwrap().contains("before the quarantine was over"), "{by}");
 }
 
 #[test]
@@ -201,7 +204,7 @@ fn a_refuted_success_can_be_checked_again() {
     assert_eq!(verify("0").exits(0).json()["effect"], "updated");
     let outcome = bench.json(&["show", &id])["data"]["outcome"].clone();
     assert_eq!(
-        (&outcome["verified"], &outcome["settled_by"]),
+        (&outcome["verified"], &outcome["settled_by"]["name"]),
         (&json!("confirmed"), &json!(format!("the check `{check}`")))
     );
     let replayed = bench.once(&["run", "--key", "done", "--", "sh", "-c", COUNTED]).exits(0);

@@ -35,7 +35,7 @@ fn accept(outcome: &str) -> Value {
 }
 
 fn settled_by(bench: &Bench) -> Value {
-    bench.json(&["show", &bench.newest()])["data"]["outcome"]["settled_by"].clone()
+    bench.json(&["show", &bench.newest()])["data"]["outcome"]["settled_by"]["name"].clone()
 }
 
 #[test]

@@ -49,7 +49,8 @@ fn an_agent_sees_what_is_in_doubt_and_settles_it_where_the_policy_lets_it() {
     );
     let told = session.call(9, "count", &json!({"n": 5, "error": true}));
     assert!(
-        told["isError"] == json!(false) && words(&told).contains("by the agent (look shows the line)"),
+        told["isError"] == json!(false)
+            && words(&told).contains("by an agent (through once_settle) (look shows the line)"),
         "{told}"
     );
     session.wait_for(CHANGED);

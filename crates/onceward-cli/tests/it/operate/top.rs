@@ -56,8 +56,8 @@ fn a_doubt_is_settled_with_evidence_from_the_keyboard() {
     assert!(said["text"].as_str().unwrap().contains("1 duplicates prevented"), "{said}");
     let record = bench.json(&["show", "lost", "--json"]);
     let outcome = &record["data"]["outcome"];
-    assert_eq!(outcome["reason"], "seen on the statement");
-    assert!(outcome["settled_by"].as_str().unwrap().starts_with("a person (once top"), "{outcome}");
+    assert_eq!(outcome["settled_by"]["note"], "seen on the statement");
+    assert!(outcome["settled_by"]["name"].as_str().unwrap().starts_with("once top"), "{outcome}");
 }
 
 #[test]

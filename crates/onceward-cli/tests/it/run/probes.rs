@@ -126,7 +126,7 @@ fn a_probe_runs_in_the_folder_of_its_call() {
     bench.once_in("calls", &args).exits(79);
     // Asked from another folder, and by the command that the answer gives to paste.
     let answer = bench.once_in("asks", &[&["--json"], &args[..]].concat()).exits(0).json();
-    assert_eq!((&answer["operation"]["settled_by"], &answer["ran"]), (&json!("probe"), &json!(false)));
+    assert_eq!((&answer["operation"]["settled_by"]["by"], &answer["ran"]), (&json!("probe"), &json!(false)));
     assert_eq!(bench.read("calls/runs").lines().count(), 1);
     assert!(!bench.path("asks/runs").exists());
 }
@@ -152,7 +152,7 @@ fn what_a_probe_settled_is_said_to_be_settled_by_it() {
     assert_eq!(said.out(), "", "the output of an attempt that was killed is not its result");
     assert!(!said.err().contains("err\n"), "{}", said.err());
     assert!(
-        said.err().contains("settled AGE ago by probe (the probe says that it happened"),
+        said.err().contains("settled AGE ago by the probe (the probe says that it happened"),
         "{}",
         said.err()
     );

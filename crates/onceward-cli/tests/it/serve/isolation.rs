@@ -142,7 +142,7 @@ fn what_only_one_tenant_has_is_not_there_for_the_other() {
         ("renew", attempt.clone()),
         ("dispatch", attempt.clone()),
         ("finish", with("data", json!(1))),
-        ("fail", with("reason", json!("x"))),
+        ("fail", json!({"attempt": 1, "token": acme["token"], "reason": "x", "evidence": "not_sent"})),
         ("doubt", with("reason", json!("x"))),
         ("settle", json!({"verdict": "done", "evidence": "x", "by": "x"})),
         ("cancel", json!({})),

@@ -157,8 +157,9 @@ impl Rig {
             let begun: serde_json::Value =
                 serde_json::from_str(begun.split_once("\r\n\r\n").unwrap().1).unwrap();
             let (id, token) = (begun["operation"]["id"].as_str().unwrap(), begun["token"].as_str().unwrap());
+            let evidence = if end == "fail" { r#","evidence":"refused""# } else { "" };
             let report = format!(
-                r#"{{"attempt":1,"token":"{token}","reason":"MAGICwordsare-reason","data":"MAGICwordsare-data"}}"#
+                r#"{{"attempt":1,"token":"{token}","reason":"MAGICwordsare-reason","data":"MAGICwordsare-data"{evidence}}}"#
             );
             assert!(json(&format!("/v1/operations/{id}/{end}"), &report).contains("200 OK"));
             json("/v1/operations", &begin);

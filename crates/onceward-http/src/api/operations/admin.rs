@@ -6,7 +6,7 @@ use axum::Json;
 use axum::extract::State as AppState;
 use axum::http::StatusCode;
 use onceward::Problem;
-use onceward::{Cancelled, Effect, Error, InvalidInput, Outcome, Record, State, Verdict};
+use onceward::{Cancelled, Effect, Error, InvalidInput, Outcome, Record, State, Verdict, Word};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
@@ -27,10 +27,34 @@ enum Finding {
     Failed,
 }
 
+/// Who says something about an operation.
+#[derive(Debug, Clone, Copy, Default, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+enum Who {
+    /// A person.
+    Person,
+    /// An agent.
+    Agent,
+    /// Another program.
+    #[default]
+    Program,
+}
+
+impl Who {
+    fn word(self, name: String) -> Word {
+        match self {
+            Self::Person => Word::person(name),
+            Self::Agent => Word::agent(name),
+            Self::Program => Word::program(name),
+        }
+    }
+}
+
 /// A settlement.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-#[schema(example = json!({"verdict": "done", "evidence": "the charge is in the dashboard", "by": "maria"}))]
+#[schema(example = json!({"verdict": "done", "evidence": "the charge is in the dashboard", "by": "maria",
+    "speaker": "person"}))]
 pub(crate) struct SettleRequest {
     /// What was found.
     verdict: Finding,
@@ -39,6 +63,9 @@ pub(crate) struct SettleRequest {
     evidence: String,
     /// Who found it out; `api` if absent.
     by: Option<String>,
+    /// What they are; a program if absent.
+    #[serde(default)]
+    speaker: Who,
     /// The attempt that the finding is about; the newest if absent.
     attempt: Option<u32>,
     /// What it changed, if it happened.
@@ -73,7 +100,7 @@ pub(super) async fn settle(
     Id(id): Id,
     JsonBody(request): JsonBody<SettleRequest>,
 ) -> Result<Json<OperationDetail>, ProblemResponse> {
-    let SettleRequest { verdict, evidence, by, attempt, effect, data } = request;
+    let SettleRequest { verdict, evidence, by, speaker, attempt, effect, data } = request;
     if evidence.trim().is_empty() {
         return Err(InvalidInput::new("evidence: say how it was found out").into());
     }
@@ -88,15 +115,11 @@ pub(super) async fn settle(
         Finding::Done => (Verdict::Done, effect.or(Some(settings.effect))),
         Finding::Failed => (Verdict::Failed, None),
     };
-    let outcome = Outcome {
-        effect,
-        settled_by: Some(by),
-        data: data.map(Arc::from),
-        ..Outcome::because(Some(evidence))
-    };
-    let outcome = settings.terms.redact.outcome(outcome);
+    let redact = &settings.terms.redact;
+    let outcome = redact.outcome(Outcome { effect, data: data.map(Arc::from), ..Outcome::because(None) });
+    let word = redact.word(speaker.word(by).note(evidence));
     let attempt = attempt.unwrap_or(record.attempt);
-    match tenant.ledger.settle_attempt(&id, attempt, verdict, outcome).await {
+    match tenant.ledger.settle_attempt(&id, attempt, verdict, word, outcome).await {
         Ok(record) => {
             app.leases.release(&(tenant.name.clone(), id), record.attempt);
             Ok(Json(OperationDetail::of(&record, record.state)))
@@ -144,7 +167,7 @@ pub(super) async fn cancel(
     tenant: Tenant,
     Id(id): Id,
 ) -> Result<(StatusCode, Json<OperationDetail>), ProblemResponse> {
-    let (status, record) = match tenant.ledger.cancel(&id).await? {
+    let (status, record) = match tenant.ledger.cancel(&id, &Word::program("api")).await? {
         Cancelled::Certain(record) => (StatusCode::OK, record),
         Cancelled::Requested(record) => (StatusCode::ACCEPTED, record),
     };
@@ -176,6 +199,6 @@ pub(super) async fn cancel(
     )
 )]
 pub(super) async fn release(tenant: Tenant, Id(id): Id) -> Result<Json<OperationDetail>, ProblemResponse> {
-    let record = tenant.ledger.release(&id, "api").await?;
+    let record = tenant.ledger.release(&id, &Word::program("api")).await?;
     Ok(Json(OperationDetail::of(&record, record.state)))
 }

@@ -7,7 +7,9 @@ use axum::Json;
 use axum::extract::State as AppState;
 use axum::http::HeaderMap;
 use onceward::decide::seen_as;
-use onceward::{Effect, Ending, Error, InvalidInput, LivenessSource, Outcome, Record, State, StoreError};
+use onceward::{
+    Effect, Ending, Error, Evidence, InvalidInput, LivenessSource, Outcome, Record, State, StoreError,
+};
 use onceward::{Problem, rfc3339};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -79,16 +81,61 @@ pub(crate) struct FinishRequest {
     reason: Option<String>,
 }
 
-/// A failure or a doubt.
+/// Why it is certain that an attempt had no effect. What is not in this list is in doubt.
+#[derive(Debug, Clone, Copy, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum NoEffect {
+    /// The attempt ended before it made its request.
+    NotStarted,
+    /// The request never left: no name, no connection, no TLS.
+    NotSent,
+    /// The other side refused it before executing it. The reason names the documented rule.
+    Refused,
+    /// The author of the program declares that this error means no effect. The reason says which.
+    Declared,
+}
+
+impl NoEffect {
+    /// The reason is not repeated here: it is the caller's own text, which may be sealed or redacted.
+    fn evidence(self) -> Evidence {
+        match self {
+            Self::NotStarted => Evidence::NotStarted,
+            Self::NotSent => Evidence::NotSent,
+            Self::Refused => Evidence::refused("as its caller reports"),
+            Self::Declared => Evidence::declared("by its caller"),
+        }
+    }
+}
+
+/// A failure.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct EndRequest {
+pub(crate) struct FailRequest {
     /// The number of the attempt.
     #[schema(minimum = 1)]
     attempt: u32,
     /// The token that its begin returned.
     token: String,
-    /// What went wrong, and for a failure the evidence that nothing happened.
+    /// Why it is certain that nothing happened.
+    evidence: NoEffect,
+    /// What went wrong.
+    #[schema(min_length = 1)]
+    reason: String,
+    /// What the attempt returned.
+    #[schema(value_type = Option<serde_json::Value>)]
+    data: Option<Box<RawValue>>,
+}
+
+/// A doubt.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct DoubtRequest {
+    /// The number of the attempt.
+    #[schema(minimum = 1)]
+    attempt: u32,
+    /// The token that its begin returned.
+    token: String,
+    /// What went wrong.
     #[schema(min_length = 1)]
     reason: String,
     /// What the attempt returned.
@@ -254,7 +301,7 @@ pub(super) async fn finish(
     tag = "attempts",
     operation_id = "fail",
     params(("id" = String, Path, description = "The operation")),
-    request_body = EndRequest,
+    request_body = FailRequest,
     responses(
         (status = 200, description = "Recorded: a retry may run it, within its budget", body = OperationDetail),
         (status = 400, description = "INVALID_INPUT: among others, a wrong token", body = Problem,
@@ -271,10 +318,11 @@ pub(super) async fn fail(
     tenant: Tenant,
     Id(id): Id,
     headers: HeaderMap,
-    JsonBody(request): JsonBody<EndRequest>,
+    JsonBody(request): JsonBody<FailRequest>,
 ) -> Result<Json<OperationDetail>, ProblemResponse> {
-    let (report, outcome) = request.parts()?;
-    end(app, tenant, id, &headers, report, Ending::Failed(outcome)).await
+    let FailRequest { attempt, token, evidence, reason, data } = request;
+    let ending = Ending::Failed(evidence.evidence(), outcome_of(reason, data)?);
+    end(app, tenant, id, &headers, (attempt, token), ending).await
 }
 
 /// Records that it is unknown whether an attempt had an effect.
@@ -284,7 +332,7 @@ pub(super) async fn fail(
     tag = "attempts",
     operation_id = "doubt",
     params(("id" = String, Path, description = "The operation")),
-    request_body = EndRequest,
+    request_body = DoubtRequest,
     responses(
         (status = 200, description = "Recorded: it stays in doubt until its class, a settlement or a late answer \
             resolves it", body = OperationDetail),
@@ -302,20 +350,18 @@ pub(super) async fn doubt(
     tenant: Tenant,
     Id(id): Id,
     headers: HeaderMap,
-    JsonBody(request): JsonBody<EndRequest>,
+    JsonBody(request): JsonBody<DoubtRequest>,
 ) -> Result<Json<OperationDetail>, ProblemResponse> {
-    let (report, outcome) = request.parts()?;
-    end(app, tenant, id, &headers, report, Ending::InDoubt(outcome)).await
+    let DoubtRequest { attempt, token, reason, data } = request;
+    let ending = Ending::InDoubt(outcome_of(reason, data)?);
+    end(app, tenant, id, &headers, (attempt, token), ending).await
 }
 
-impl EndRequest {
-    fn parts(self) -> Result<((u32, String), Outcome), InvalidInput> {
-        if self.reason.trim().is_empty() {
-            return Err(InvalidInput::new("reason: say what happened"));
-        }
-        let outcome = Outcome { data: self.data.map(Arc::from), ..Outcome::because(Some(self.reason)) };
-        Ok(((self.attempt, self.token), outcome))
+fn outcome_of(reason: String, data: Option<Box<RawValue>>) -> Result<Outcome, InvalidInput> {
+    if reason.trim().is_empty() {
+        return Err(InvalidInput::new("reason: say what happened"));
     }
+    Ok(Outcome { data: data.map(Arc::from), ..Outcome::because(Some(reason)) })
 }
 
 /// Writes an ending. It is written even if the client disconnects meanwhile.
@@ -337,11 +383,11 @@ async fn end(
             Ending::Done(outcome) => {
                 Ending::Done(Outcome { effect: outcome.effect.or(Some(settings.effect)), ..outcome })
             }
-            ending @ (Ending::Failed(_) | Ending::InDoubt(_)) => ending,
+            ending @ (Ending::Failed(..) | Ending::InDoubt(_)) => ending,
         };
         let outcome = match &ending {
             Ending::Done(_) => observe::Outcome::Done,
-            Ending::Failed(_) => observe::Outcome::Failed,
+            Ending::Failed(..) => observe::Outcome::Failed,
             Ending::InDoubt(_) => observe::Outcome::InDoubt,
         };
         let record = tenant.ledger.finish_attempt(&id, attempt, &ending).await?;

@@ -8,7 +8,7 @@ use axum::extract::State as AppState;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use onceward::{
-    Answer, Begun, Claim, Class, Effect, Ending, Error, Intent, InvalidInput, Ledger, Operation, Outcome,
+    Answer, Begun, Claim, Class, Effect, Ending, Error, Evidence, Intent, InvalidInput, Ledger, Operation,
     Preview, Ran, Receipt, State, Surface,
 };
 use onceward::{OperationView, Problem, rfc3339};
@@ -169,9 +169,8 @@ async fn begin_detached(
             ledger.begin(&intent).await
         };
         if let Err(Ok(Begun::Execute(claim))) = give.send(begun) {
-            let reason =
-                "the caller disconnected before it was given the attempt, so nothing was run".to_owned();
-            match claim.finish(Ending::Failed(Outcome::because(Some(reason)))).await {
+            let reason = "the caller disconnected before it was given the attempt, so nothing was run";
+            match claim.finish(Ending::failed(Evidence::NotStarted, reason)).await {
                 // An ending that could not be written leaves the operation in doubt.
                 Ok(_) | Err(_) => {}
             }

@@ -12,7 +12,7 @@ use hyper::body::{Body, Incoming};
 use hyper::header::{self, HeaderValue};
 use hyper::http::response::Parts;
 use hyper::{HeaderMap, StatusCode};
-use onceward::{Attempt, Dispatched, Done, Effect, Failure, Redaction, Usage};
+use onceward::{Attempt, Dispatched, Done, Effect, Evidence, Failure, Redaction, Usage};
 use serde_json::value::RawValue;
 
 use super::super::content::Request;
@@ -58,6 +58,9 @@ pub(crate) struct ModelRequest {
     pub(crate) generation: Arc<Generation>,
 }
 
+/// Why a call without an answer had no effect: it changes nothing at the provider, so it may be sampled again.
+const SAMPLED: &str = "a model call only produces an answer";
+
 /// Why an attempt has no answer, with what it used.
 struct Broken {
     why: String,
@@ -98,7 +101,7 @@ impl ModelRequest {
                         () = attempt.cancel_requested() => {}
                     }
                 }
-                let mut failure = Failure::no_effect(&broken.why);
+                let mut failure = Failure::no_effect(Evidence::declared(SAMPLED), &broken.why);
                 if let Some(reply) = broken.reply {
                     failure =
                         failure.with(status_data(reply.status), Some(reply.redacted(&self.redact).encode()));

@@ -10,7 +10,9 @@ use http_body_util::{BodyExt, Limited};
 use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::http::uri::PathAndQuery;
 use hyper::{HeaderMap, Method, StatusCode};
-use onceward::{Attempt, Done, Effect, Failure, Happened, InvalidInput, Json, Outcome, ProbeAnswer, Record};
+use onceward::{
+    Attempt, Done, Effect, Evidence, Failure, Happened, InvalidInput, Json, Outcome, ProbeAnswer, Record,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -125,7 +127,7 @@ impl Endpoint {
             (Some(Ok(_)), None) => return Err(Failure::in_doubt("the answer has no status")),
             (Some(Err(SendError::NotSent(why))), _) => {
                 handler.lane.failed();
-                return Err(Failure::no_effect(why));
+                return Err(Failure::no_effect(Evidence::NotSent, why));
             }
             (Some(Err(SendError::MaybeSent(why))), _) => {
                 handler.lane.failed();
@@ -136,7 +138,7 @@ impl Endpoint {
                 let patience = handler.timeout;
                 if watch.get().is_some_and(|watch| !watch.is_connected()) {
                     let why = format!("the connection to the handler was not ready within {patience:?}");
-                    return Err(Failure::no_effect(why));
+                    return Err(Failure::no_effect(Evidence::NotSent, why));
                 }
                 return Err(Failure::timed_out(format!("the handler did not answer within {patience:?}")));
             }
@@ -149,7 +151,9 @@ impl Endpoint {
             }
             Happened::No => {
                 handler.lane.answered();
-                Failure::no_effect(format!("the handler refused the event with status {number}"))
+                let rule = format!("status {number} of a handler");
+                let reason = format!("the handler refused the event with status {number}");
+                Failure::no_effect(Evidence::refused(rule), reason)
             }
             Happened::Unknown => {
                 handler.lane.failed();

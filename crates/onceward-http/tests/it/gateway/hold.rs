@@ -1,7 +1,7 @@
 //! A request that the policy holds back is not sent, its caller learns that, and it is sent once when it may be.
 
 use hyper::StatusCode;
-use onceward::{Ledger, State};
+use onceward::{Ledger, State, Word};
 
 use crate::gateway::rig::Rig;
 use crate::gateway::vendor::Vendor;
@@ -23,7 +23,7 @@ async fn a_held_request_is_sent_once_after_its_release_with_or_without_a_key() {
         let rig = rig.restarted().await;
         let ledger = Ledger::new(rig.store.clone());
         let held = ledger.held(None).await.unwrap();
-        ledger.release(&held[0].id, "maria").await.unwrap();
+        ledger.release(&held[0].id, &Word::person("maria")).await.unwrap();
         let sent = rig.post(CHARGE, headers, "amount=1").await;
         assert_eq!((sent.status, vendor.effects()), (StatusCode::OK, 1), "{headers:?}");
         if !headers.is_empty() {

@@ -1,7 +1,7 @@
 //! Keys: aliases, principals, scopes and restarts.
 
 use hyper::{Method, StatusCode};
-use onceward::State;
+use onceward::{State, Word};
 
 use crate::gateway::rig::Rig;
 use crate::gateway::vendor::{Act, Vendor};
@@ -52,7 +52,7 @@ async fn keys_of_a_call_in_doubt_stay_with_it_after_a_restart() {
     let found = rig.operations().await;
     let outcome = onceward::Outcome::because(Some("checked".to_owned()));
     let ledger = onceward::Ledger::new(rig.store.clone());
-    ledger.settle(&found[0].id, onceward::Verdict::Done, outcome).await.unwrap();
+    ledger.settle(&found[0].id, onceward::Verdict::Done, Word::person("ada"), outcome).await.unwrap();
     for key in ["a", "b", "c"] {
         let got = send(&rig, key).await;
         assert_eq!(
@@ -342,7 +342,7 @@ async fn an_equal_request_is_replayed_only_while_the_ledger_says_so() {
     ledger.record_verification(&id, refuted, Some("it is not there".to_owned())).await.unwrap();
     assert_eq!(send("Bearer a", "2", "100").await.status, StatusCode::FAILED_DEPENDENCY);
     let outcome = onceward::Outcome::because(Some("checked".to_owned()));
-    ledger.settle(&id, onceward::Verdict::Done, outcome).await.unwrap();
+    ledger.settle(&id, onceward::Verdict::Done, Word::person("ada"), outcome).await.unwrap();
     assert_eq!(send("Bearer a", "2", "100").await.status, StatusCode::GONE, "its answer is not known");
     ledger.forget(&id).await.unwrap();
     let again = send("Bearer a", "2", "100").await;

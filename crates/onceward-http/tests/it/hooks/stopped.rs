@@ -1,6 +1,6 @@
 //! What a stop of a source does to its events and deliveries.
 
-use onceward::{Error, Ledger, OperationId};
+use onceward::{Error, Ledger, OperationId, Word};
 use serde_json::json;
 
 use super::rig::{Handler, Rig, Vendor};
@@ -44,7 +44,7 @@ async fn a_stop_cancels_no_event_and_what_was_acknowledged_is_delivered_after_it
     assert!(settlement.sums.adds_up() && settlement.sums.running == 0, "{:?}", settlement.sums);
     let id = OperationId::parse(failed["operation"].as_str().unwrap()).unwrap();
     assert!(
-        matches!(ledger.cancel(&id).await, Err(Error::WrongState { .. })),
+        matches!(ledger.cancel(&id, &Word::person("ada")).await, Err(Error::WrongState { .. })),
         "an event cannot be cancelled"
     );
     let before = handler.got().len();

@@ -1,6 +1,6 @@
 //! Records of finished operations, and a textual summary of them.
 
-use onceward::{DoubleEffect, Effect, KeyOrigin, Outcome, Past, Record, State, Verification};
+use onceward::{DoubleEffect, Effect, Evidence, KeyOrigin, Outcome, Past, Record, State, Verification, Word};
 
 use super::{NOW_MS, intent, record};
 
@@ -37,13 +37,15 @@ pub(crate) fn ended_record(found: &str, settled_by: &str, late: &str) -> Record 
         State::Staged | State::Running | State::Expired => None,
     };
     if let ("hand", Some(outcome)) = (settled_by, &mut record.outcome) {
-        outcome.settled_by = Some("somebody".to_owned());
+        outcome.settled_by = Some(Word::person("ada").into());
     }
-    let past = |ended| Past { attempt: 3, ended, at_ms: 1, reason: None, usage: None };
-    record.detail.history =
-        vec![Past { attempt: 2, ended: State::Failed, at_ms: 0, reason: None, usage: None }];
+    let past = |attempt, ended: State| {
+        let evidence = (ended == State::Failed).then_some(Evidence::NotSent);
+        Past { attempt, ended, at_ms: 1, reason: None, evidence, settled_by: None, usage: None }
+    };
+    record.detail.history = vec![past(2, State::Failed)];
     if late == "late" || settled_by == "late" {
-        record.detail.history.push(past(State::Done));
+        record.detail.history.push(past(3, State::Done));
         record.detail.double_effect = Some(DoubleEffect::Possible);
     }
     if late == "late" {

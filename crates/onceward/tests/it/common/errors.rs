@@ -57,8 +57,7 @@ pub(crate) fn held(until_ms: Option<i64>) -> Arc<Record> {
         until_ms,
         surface: "run".to_owned(),
         by: HeldBy::Caller,
-        released_ms: None,
-        released_by: None,
+        released: None,
         request: None,
     }));
     Arc::new(record)
