@@ -27,7 +27,7 @@ pub enum Speaker {
 /// ```
 /// use onceward::Word;
 ///
-/// let word = Word::person("ada").note("the invoice is wrong");
+/// let word = Word::person("ada").note("the invoice is wrong".to_owned());
 /// assert_eq!(word.to_string(), "a person (ada)");
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
