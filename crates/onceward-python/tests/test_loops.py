@@ -40,8 +40,16 @@ def test_trio(ledger: Ledger) -> None:
             assert not event.new
         with pytest.raises((Failed, InDoubt)):
             await refused()
-        with trio.move_on_after(0.05):
-            await ledger.once(name="slow")(trio.sleep)(60)
+        began = trio.Event()
+
+        async def endless() -> None:
+            began.set()
+            await trio.sleep_forever()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ledger.once(name="slow")(endless))
+            await began.wait()
+            nursery.cancel_scope.cancel()
 
     trio.run(main)
     assert runs == [5] and seen == [5] * 5

@@ -122,16 +122,18 @@ def test_a_call_that_is_given_up_goes_on_and_is_replayed(ledger: Ledger) -> None
     charged: list[str] = []
 
     async def main() -> str:
-        go = asyncio.Event()
+        began, go = asyncio.Event(), asyncio.Event()
 
         async def charge(order: str) -> str:
             charged.append(order)
+            began.set()
             await go.wait()
             return "charged"
 
-        call = arun_tools(ledger.session("run-1"), asks(order="o"), {"charge": charge})
+        call = asyncio.ensure_future(arun_tools(ledger.session("run-1"), asks(order="o"), {"charge": charge}))
+        await began.wait()
         with pytest.raises(asyncio.TimeoutError):
-            await asyncio.wait_for(call, 0.2)
+            await asyncio.wait_for(call, 0.01)
         go.set()
         (result,) = await arun_tools(ledger.session("run-1"), asks(2, order="o"), {"charge": charge})
         return str(result["content"])
