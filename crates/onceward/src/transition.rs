@@ -66,11 +66,11 @@ impl Detail {
             undo: None,
             undone: self.undone.clone(),
             undoes: self.undoes.clone(),
-            // What an attempt used was paid for, even when its answer is gone.
+            // What an attempt used was paid for, even when its answer is gone; and what someone said is kept.
             history: self
                 .history
                 .iter()
-                .filter(|past| past.usage.is_some())
+                .filter(|past| past.usage.is_some() || past.settled_by.is_some())
                 .map(|past| Past { reason: None, ..past.clone() })
                 .collect(),
             cancel_requested_ms: None,
@@ -440,7 +440,12 @@ pub fn cancel(record: &Record, liveness: Liveness, word: &Word, now_ms: i64) -> 
         State::Staged | State::Failed => {
             let known = record.outcome.clone().unwrap_or_else(|| Outcome::because(None));
             let outcome = Outcome { settled_by: Some(Box::new(word.clone().at(now_ms))), ..known };
-            Cancelling::Cancelled(record.settle_as(State::Cancelled, outcome, now_ms))
+            let mut next = record.settle_as(State::Cancelled, outcome, now_ms);
+            // What someone said about the failed attempt stays known.
+            if let Some(said) = record.outcome.as_ref().filter(|outcome| outcome.settled_by.is_some()) {
+                next.remember(record.attempt, State::Failed, Some(said), record.updated_ms);
+            }
+            Cancelling::Cancelled(next)
         }
         State::Running => {
             // The doubt remains while a process that the attempt left behind is asked to stop.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use onceward::decide::seen_as;
 use onceward::{
-    Error, Liveness, Outcome, Ran, Record, State, Store, Surface, UndoEvidence, Word, WordView, rfc3339,
-    span_in_words,
+    Error, Liveness, Outcome, Past, Ran, Record, State, Store, Surface, UndoEvidence, Word, WordView,
+    rfc3339, span_in_words,
 };
 use onceward_store::Backend;
 use serde::Serialize;
@@ -176,11 +176,7 @@ pub(super) fn text(
         line("tokens", format!("attempt {attempt}: {used} ({}{})", role.as_str(), one_line(&model)));
     }
     for past in &detail.history {
-        let reason = past.reason.as_deref().map_or_else(|| "-".to_owned(), one_line);
-        line(
-            "before",
-            format!("attempt {} {}: {reason} ({})", past.attempt, past.ended, rfc3339(past.at_ms)),
-        );
+        line("before", past_in_words(past));
     }
     if let Some(alarm) = double_effect(record) {
         line("alarm", styled(RED.bold(), alarm));
@@ -226,6 +222,21 @@ fn way_out(record: &Record, state: State, now_ms: i64, surface: &Surface) -> Vec
     lines.push(format!("  {:<12} {}", "next", styled(YELLOW, next)));
     lines.extend(guidance.options.iter().map(|choice| format!("    {}: {}", choice.found, choice.command)));
     lines
+}
+
+/// How an earlier attempt ended, and who said so.
+fn past_in_words(past: &Past) -> String {
+    let why = match (&past.settled_by, &past.reason) {
+        (Some(word), _) => {
+            let text = |before: &str, text: &Option<String>| {
+                text.as_deref().map(|text| format!("{before}{}", one_line(text))).unwrap_or_default()
+            };
+            format!("settled by {word}{}{}", text(", ", &word.note), text("; before: ", &word.doubt))
+        }
+        (None, Some(reason)) => one_line(reason),
+        (None, None) => "-".to_owned(),
+    };
+    format!("attempt {} {}: {why} ({})", past.attempt, past.ended, rfc3339(past.at_ms))
 }
 
 /// Who settled or cancelled it, when, and why.

@@ -288,4 +288,28 @@ fn a_person_settles_the_doubt() {
     assert_eq!((again.record().attempt, past.ended, word.by), (2, State::Failed, Speaker::Person));
     assert_eq!((word.name.as_str(), word.at_ms), ("ada", NOW_MS));
     assert_eq!(word.doubt.as_deref(), Some("its owner ended before it reported back"));
+    bench.clock.advance(24 * 3_600_000);
+    bench.wait(bench.ledger.ledger().sweep(|_| ())).expect("it can be swept");
+    let tombstone = bench.found(&pay());
+    assert_eq!(tombstone.state, State::Expired);
+    assert_eq!(tombstone.detail.history[0].settled_by.as_ref().map(|word| word.name.as_str()), Some("ada"));
+}
+
+#[test]
+fn a_cancel_does_not_erase_who_settled_the_attempt() {
+    let bench = Bench::new();
+    drop(bench.begin(&pay()));
+    let ledger = bench.ledger.ledger();
+    let (ada, bob) = (Word::person("ada"), Word::person("bob").note("wrong customer".to_owned()));
+    let id = id(&pay());
+    let settled = ledger.settle(&id, Verdict::Failed, ada, Outcome::because(None));
+    bench.wait(settled).expect("there is a doubt");
+    bench.wait(ledger.cancel(&id, &bob)).expect("nothing happened");
+    let record = bench.found(&pay());
+    let cancelled_by = record.outcome.as_ref().and_then(|outcome| outcome.settled_by.as_ref());
+    assert_eq!(cancelled_by.map(|word| word.name.as_str()), Some("bob"));
+    assert_eq!(record.reason(), Some("wrong customer"));
+    let before = record.detail.history[0].settled_by.as_ref();
+    assert_eq!(before.map(|word| word.name.as_str()), Some("ada"));
+    record.check().expect("this program wrote it");
 }
