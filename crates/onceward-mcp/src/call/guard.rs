@@ -363,9 +363,9 @@ impl ProxyState {
             (None, _) => self.repeat(),
             (Some(_), false) => Repeat::CallAgain { after: reached.others_open },
             (Some(record), true) => {
-                let closed_until = record.delivered_ms().filter(|until| *until > now_ms);
+                // A time that has passed since the call was judged is still the one that the earlier answer named.
                 let later = onceward::transition::later(now_ms, self.options.window_ms);
-                Repeat::CallAfter(closed_until.unwrap_or(later))
+                Repeat::CallAfter(record.delivered_ms().unwrap_or(later))
             }
         };
         let schema = lock(&self.catalogue).output(&job.call.tool).map(str::to_owned);
