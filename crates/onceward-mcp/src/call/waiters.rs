@@ -267,6 +267,24 @@ mod tests {
         waiters.remember_answer(Answered { waiter, operation, at_ms, source, slow: false });
     }
 
+    #[tokio::test]
+    async fn a_client_that_leaves_before_its_answer_is_gone_and_one_that_leaves_after_it_is_not() {
+        let connected = || {
+            let (client, served) = tokio::net::UnixStream::pair().unwrap();
+            let served = onceward_http::socket::Shared::new(served);
+            let waiter = Waiter::new("1", Caller::default(), 0, 0, Vec::new(), served.peer());
+            (client, served, waiter)
+        };
+        let (client, _served, left) = connected();
+        assert!(!left.is_gone());
+        drop(client);
+        assert!(left.is_gone() && !left.begin_answer() && left.is_gone());
+        let (client, served, read) = connected();
+        assert!(read.begin_answer());
+        drop((client, served));
+        assert!(!read.is_gone(), "it closed its connection after its answer");
+    }
+
     #[test]
     fn a_late_cancellation_counts_only_if_it_can_have_crossed_the_answer() {
         let timeout = Some("McpError: MCP error -32001: Request timed out");

@@ -222,6 +222,23 @@ fn the_same_call_is_a_retry_until_the_client_goes_on_and_a_connection_is_a_scope
 }
 
 #[test]
+fn a_witness_is_repeated_in_the_envelope() {
+    let shop = Fixture::new();
+    let mut client = Client::of(shop.command());
+    let listed = client.ask("tools/list", json!({}));
+    let takes = |tool: &Value| tool["_meta"]["dev.onceward/witness"] == true;
+    let mail = listed["result"]["tools"].as_array().unwrap().iter().find(|tool| tool["name"] == "send-email");
+    assert!(mail.is_some_and(takes), "{listed}");
+    let mail = json!({"name": "send-email", "arguments": {"to": "ada@example.com", "subject": "Hello"},
+        "_meta": {"dev.onceward/witness": "w-1"}});
+    let answer = client.ask("tools/call", mail)["result"]["structuredContent"].clone();
+    assert_eq!((&answer["witness"], &answer["effect"]), (&"w-1".into(), &"created".into()), "{answer}");
+    let without = client.call("send-email", json!({"to": "bob@example.com", "subject": "Hello"}));
+    assert!(without["structuredContent"]["witness"].is_null(), "{without}");
+    assert_eq!(client.end(), 0);
+}
+
+#[test]
 fn what_is_in_doubt_is_looked_at_and_settled_here() {
     let shop = Fixture::new();
     let mut client = Client::of(shop.with("SHOP_TROUBLE", "lost-reply"));

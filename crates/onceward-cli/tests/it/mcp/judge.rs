@@ -405,6 +405,23 @@ fn parallel_calls_that_are_settled_as_done_are_closed_for_one_window() {
 }
 
 #[test]
+fn a_tool_is_believed_with_the_witness_of_the_attempt_and_only_then() {
+    let bench = Bench::new();
+    let mut session = Session::scoped(&bench);
+    let own = session.call(1, "inner", &json!({}));
+    assert_eq!(own["structuredContent"]["happened"], "no", "{own}");
+    assert_eq!(bench.state(&bench.newest()), "failed");
+    let shown = bench.json(&["show", &bench.newest()])["data"]["outcome"]["evidence"].clone();
+    assert!(shown["own_word"].is_null() && shown.is_object(), "{shown}");
+    // What an earlier attempt was given does not count for this one.
+    let old = own["structuredContent"]["witness"].clone();
+    session.call(2, "inner", &json!({"shows": old, "n": 2}));
+    assert_eq!(bench.state(&bench.newest()), "in_doubt");
+    let seen = bench.read("seen");
+    assert_eq!(seen.matches("dev.onceward/witness").count(), 2, "each attempt has one: {seen}");
+}
+
+#[test]
 fn a_read_that_was_given_up_is_not_replayed() {
     let bench = Bench::new();
     let mut session = Session::scoped(&bench);

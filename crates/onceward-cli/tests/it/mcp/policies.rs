@@ -14,6 +14,7 @@ fn explain_says_what_each_tool_is_and_why() {
     count      once        auto  it has no annotations
     exact      once        auto  it has no annotations
     get_thing  idempotent  auto  a guess: it says `get`
+    inner      once        auto  it has no annotations
     look       read        auto  readOnlyHint
     own        once        auto  it has no annotations
     put        idempotent  auto  idempotentHint
@@ -30,7 +31,7 @@ fn explain_says_what_each_tool_is_and_why() {
         .exits(0);
     assert!(bench.read("believed.toml").contains("\n[operation.\"shop/get_thing\"]\nclass = \"idempotent\""));
     let said = ["--config", "believed.toml", "mcp", "--explain", "--server", "shop", "--", "python3", SERVER];
-    assert_eq!(bench.once(&said).exits(0).out().matches("the policy says so").count(), 7);
+    assert_eq!(bench.once(&said).exits(0).out().matches("the policy says so").count(), 8);
     bench.once(&["mcp", "init", "--server", "shop", "--", "python3", SERVER]).exits(2);
 }
 

@@ -26,6 +26,7 @@ tools = [
         "inputSchema": {"type": "object"},
         "outputSchema": {"type": "object", "properties": {"result": {"type": "string"}}, "required": ["result"]},
     },
+    {"name": "inner", "_meta": {"dev.onceward/witness": True}, "inputSchema": {"type": "object"}},
     {
         "name": "exact",
         "inputSchema": {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]},
@@ -78,6 +79,10 @@ def call(id, params):
     if name == "put":
         with open("value", "w") as file:
             file.write(args["value"])
+    if name == "inner":
+        said = {"ok": False, "effect": "noop", "happened": "no", "ran": False}
+        shown = args.get("shows", params["_meta"]["dev.onceward/witness"])
+        return answer(id, result=text("no", isError=True, structuredContent={**said, "witness": shown}))
     if args.get("reject"):
         return answer(id, error={"code": -32602, "message": "Invalid arguments for tool {}: bad".format(name)})
     line = json.dumps({"tool": name, **args}, sort_keys=True) + "\n"

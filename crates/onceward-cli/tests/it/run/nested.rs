@@ -37,6 +37,24 @@ fn an_inner_doubt_is_a_doubt_at_every_level() {
     assert_eq!(states.as_array().unwrap().len(), 6);
 }
 
+/// A server that the command calls knows the idempotency key and can count the attempts.
+#[test]
+fn what_others_can_know_is_no_witness() {
+    let bench = Bench::new();
+    for (key, guess) in
+        ["$IDEMPOTENCY_KEY/$ONCE_ATTEMPT", "$ONCE_OPERATION/1", "$ONCE_KEY", "${ONCE_WITNESS%% *}"]
+            .into_iter()
+            .enumerate()
+    {
+        let envelope = format!(
+            r#"echo "{{\"ok\":false,\"effect\":\"noop\",\"happened\":\"no\",\"ran\":false,\"witness\":\"{guess}\"}}"; exit 1"#
+        );
+        let answer = bench.once(&["--json", "run", "--key", &key.to_string(), "--", "sh", "-c", &envelope]);
+        let answer = answer.exits(79).json();
+        assert_eq!((&answer["error"]["code"], &answer["happened"]), (&json!("IN_DOUBT"), &json!("unknown")));
+    }
+}
+
 #[test]
 fn an_inner_answer_in_json_is_taken_at_its_word() {
     let bench = Bench::new();
