@@ -141,6 +141,9 @@ mod tests {
         ] {
             assert!(!curl.proves_no_effect(7, &doubtful), "{doubtful:?}");
         }
+        for login in ["--anyauth", "--digest", "--negotiate", "--ntlm"] {
+            assert!(!curl.proves_no_effect(7, &[login, "-u", "a:b", "http://127.0.0.1:1/"]), "{login}");
+        }
         for code in [22, 28, 52, 55, 56] {
             assert!(!curl.proves_no_effect(code, &["http://127.0.0.1:1/"]), "{code}");
         }

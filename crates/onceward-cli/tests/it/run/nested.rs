@@ -55,6 +55,25 @@ fn what_others_can_know_is_no_witness() {
     }
 }
 
+/// `once release --due` ends with the exit code of one of the commands that it has run.
+#[test]
+fn a_release_that_ran_something_is_not_taken_for_wrong_usage() {
+    let bench = Bench::new();
+    let hold = |key: &str, exit: &str| {
+        let run = ["run", "--key", key, "--hold", "1ms", "--fail-exit", "2", "--", "sh", "-c"];
+        bench.once(&[&run[..], &[&format!("echo ran >> runs; exit {exit}")]].concat()).exits(0);
+    };
+    hold("a", "0");
+    hold("b", "2");
+    let outer = "once --json run --key outer -- once release --due --trust-commands";
+    let mut answer = json!(null);
+    eventually("both are due", || {
+        answer = bench.shell(outer).json();
+        bench.runs() >= 2
+    });
+    assert_eq!(answer["happened"], "unknown", "{answer}");
+}
+
 #[test]
 fn an_inner_answer_in_json_is_taken_at_its_word() {
     let bench = Bench::new();
