@@ -86,7 +86,7 @@ pub struct OperationView {
     /// Who or what settled or cancelled it, if not its own attempt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub settled_by: Option<WordView>,
-    /// Why it is certain that nothing happened, if its own attempt failed.
+    /// Why it is certain that nothing happened, if its last attempt failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub evidence: Option<String>,
     /// The result of the check.
@@ -548,8 +548,8 @@ impl OperationView {
             original_effect: outcome.and_then(|outcome| outcome.effect),
             settled_by: outcome.and_then(|outcome| outcome.settled_by.as_deref()).map(WordView::of),
             evidence: outcome
-                .filter(|outcome| outcome.settled_by.is_none())
                 .and_then(|outcome| outcome.evidence.as_ref())
+                .filter(|evidence| !evidence.is_someones_word())
                 .map(ToString::to_string),
             verified: outcome.and_then(|outcome| outcome.verified).map(Verification::as_str),
             expires_at: record.due_ms.map(rfc3339),

@@ -52,6 +52,12 @@ impl Evidence {
         Self::Declared(by.into())
     }
 
+    /// Whether someone's word is all there is: then [`crate::Outcome::settled_by`] says more.
+    #[must_use]
+    pub const fn is_someones_word(&self) -> bool {
+        matches!(self, Self::Said(_))
+    }
+
     pub(crate) fn said() -> Self {
         Self::Said(Settled(()))
     }

@@ -96,7 +96,7 @@ fn ended<'a>(record: &Record, outcome: &'a Outcome, surface: &Surface) -> HowItE
         reason: outcome.reason.as_deref(),
         verified: outcome.verified,
         settled_by: outcome.settled_by.as_deref().map(WordView::of),
-        evidence: outcome.evidence.as_ref(),
+        evidence: outcome.evidence.as_ref().filter(|evidence| !evidence.is_someones_word()),
         data,
         all,
         unavailable: outcome.unavailable,
@@ -159,6 +159,9 @@ pub(super) fn text(
         if let Some(request) = super::run::held::in_words(held) {
             line("would run", request);
         }
+    }
+    if let Some(word) = detail.held.as_ref().and_then(|held| held.released.as_ref()) {
+        line("released", format!("by {word}, at {}", rfc3339(word.at_ms)));
     }
     line("replays", record.replays.to_string());
     undo_lines(record, &mut line);
@@ -261,12 +264,16 @@ fn how_it_ended(record: &Record, outcome: &Outcome, surface: &Surface, line: &mu
         line("reason", one_line(reason));
     }
     match (&outcome.settled_by, &outcome.evidence) {
-        (Some(word), _) => said(word, line),
-        (None, Some(evidence)) => line("evidence", one_line(&evidence.to_string())),
+        (_, Some(evidence)) if !evidence.is_someones_word() => {
+            line("evidence", one_line(&evidence.to_string()));
+        }
         (None, None) if record.state == State::Done => {
             line("evidence", format!("the answer of attempt {}", record.attempt));
         }
-        (None, None) => {}
+        (_, Some(_) | None) => {}
+    }
+    if let Some(word) = &outcome.settled_by {
+        said(word, line);
     }
     let Some(summary) = output::summary(record) else {
         if let Some(data) = &outcome.data {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use onceward::{Class, DoubleEffect, Happened, Ran, Record, State};
+use onceward::{Class, DoubleEffect, Happened, Ran, Record, State, WordView};
 use onceward::{OperationView, rfc3339};
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -59,6 +59,12 @@ pub(crate) struct PastAttempt {
     at: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
+    /// Why it is certain that it had no effect.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    evidence: Option<String>,
+    /// Who settled it, if not the attempt itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    settled_by: Option<WordView>,
 }
 
 /// A page of operations, newest first.
@@ -132,6 +138,8 @@ impl OperationDetail {
             ended: past.ended,
             at: rfc3339(past.at_ms),
             reason: past.reason.clone(),
+            evidence: past.evidence.as_ref().map(ToString::to_string),
+            settled_by: past.settled_by.as_deref().map(WordView::of),
         });
         Self {
             summary: OperationSummary::of(record, state),
