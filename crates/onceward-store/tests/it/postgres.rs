@@ -58,15 +58,16 @@ fn a_first_call_takes_one_round_trip_and_its_end_another() {
     let (asked, begun) = wire.asked_by(|| ledger.begin(&intent).unwrap());
     assert_eq!(asked, 1, "to begin");
     let onceward::Begun::Execute(claim) = begun else { panic!("it is replayed") };
-    await_notifications(&store);
-    // From now on the statements are prepared, once, along with the first use.
-    pay(&ledger, "first").unwrap();
     let done = onceward::Ending::Done(onceward::Outcome::with_effect(onceward::Effect::Created));
     let (asked, _) = wire.asked_by(|| ledger.wait_for(claim.finish(done)).unwrap());
     assert_eq!(asked, 1, "to finish");
-    let (asked, receipt) = wire.asked_by(|| pay(&ledger, "a").unwrap());
-    assert!(receipt.replayed());
-    assert_eq!(asked, 0, "to replay a cached result");
+    await_notifications(&store);
+    // Where the server is slow, the cache may be out of use for a while.
+    eventually("a cached result is replayed without a request", || {
+        let (asked, receipt) = wire.asked_by(|| pay(&ledger, "a").unwrap());
+        assert!(receipt.replayed());
+        asked == 0
+    });
     let apart = Wire::to(server.port());
     let other = open(&apart.through(server.port(), server_url));
     let other_ledger = self::ledger(&other);
@@ -106,11 +107,11 @@ fn a_waiting_caller_is_notified_and_does_not_poll() {
     let receipt = std::thread::scope(|scope| {
         let waiting = scope.spawn(|| pay(&waiter, "a").unwrap());
         eventually("the caller waits to be notified", || server.sql(&watched) == "1");
-        // The listening connection is checked every two seconds. A polling caller would ask ten times a second.
-        let (before, waits) = (wire.asked(), Instant::now());
-        eventually("the connection is checked some times", || wire.asked() > before + 4);
-        let (asked, seconds) = (wire.asked() - before, waits.elapsed().as_secs());
-        assert!(seconds >= 3, "the server was asked {asked} times within {seconds} s");
+        // It reads the record once more, and then asks for nothing. A polling caller would ask ten times a second.
+        let (asked, checked) = (wire.asked(), wire.checked());
+        eventually("the listening connection is checked, every two seconds", || wire.checked() > checked + 1);
+        let asked = wire.asked() - asked;
+        assert!(asked < 10, "the caller asked {asked} times");
         let done = onceward::Ending::Done(onceward::Outcome::with_effect(onceward::Effect::Created));
         owner.wait_for(claim.finish(done)).unwrap();
         waiting.join().unwrap()
