@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use onceward::{
     Cancelled, Cursor, EffectNow, Error, Filter, Happened, InvalidInput, Operation, OperationId, Outcome,
-    Policy, State, UndoOutcome, Verdict,
+    Policy, Redaction, State, UndoOutcome, Verdict, Word,
 };
 use pyo3::prelude::*;
 
 use crate::error;
-use crate::handle::Handle;
+use crate::handle::{Handle, Opened};
 use crate::record::Record;
 use crate::wire;
 
@@ -103,20 +103,16 @@ impl Handle {
         let data = json.map(wire::raw).transpose()?;
         let unavailable = data.is_none() && verdict == Verdict::Done;
         let outcome = Outcome { data, unavailable, ..Outcome::because(None) };
-        let word = wire::word(speaker, by)?.note(reason);
-        let policy = policy.map(Policy::parse).transpose();
-        let policy = policy.map_err(|invalid| error::not_done(py, &invalid.into()))?;
-        let work = |opened: Arc<crate::handle::Opened>| async move {
-            let (record, _) = opened.ledger.find(&id).await?;
-            let settings = policy.map(|policy| policy.settings(&record.name)).transpose()?;
-            let redact = settings.unwrap_or_default().terms.redact;
+        let (word, policy) = (word(py, speaker, by, reason)?, parsed_policy(py, policy)?);
+        let work = |opened: Arc<Opened>| async move {
+            let redact = redaction(&opened, &id, policy).await?;
             opened.blocking.settle(&id, verdict, redact.word(word), redact.outcome(outcome)).await
         };
         self.administer(py, work).map(settled)
     }
 
-    /// Asks an operation to stop; returns whether it will definitely not happen.
-    #[pyo3(signature = (id, *, reason, by, speaker))]
+    /// Asks an operation to stop; returns whether it will definitely not happen. `policy` is as for `settle`.
+    #[pyo3(signature = (id, *, reason, by, speaker, policy=None))]
     fn cancel(
         &self,
         py: Python<'_>,
@@ -124,10 +120,15 @@ impl Handle {
         reason: Option<String>,
         by: String,
         speaker: &str,
+        policy: Option<&str>,
     ) -> PyResult<(bool, Record)> {
-        let (id, word) = (parsed(py, id)?, wire::word(speaker, by)?.note(reason));
-        let cancelled =
-            self.administer(py, |opened| async move { opened.blocking.cancel(&id, &word).await })?;
+        let (id, word) = (parsed(py, id)?, word(py, speaker, by, reason)?);
+        let policy = parsed_policy(py, policy)?;
+        let work = |opened: Arc<Opened>| async move {
+            let word = redaction(&opened, &id, policy).await?.word(word);
+            opened.blocking.cancel(&id, &word).await
+        };
+        let cancelled = self.administer(py, work)?;
         Ok(match cancelled {
             Cancelled::Certain(record) => (true, settled(record)),
             Cancelled::Requested(record) => (false, settled(record)),
@@ -137,14 +138,13 @@ impl Handle {
     /// The held operations, oldest first.
     #[pyo3(signature = (*, scope))]
     fn held(&self, py: Python<'_>, scope: Option<String>) -> PyResult<Vec<Record>> {
-        let work =
-            |opened: Arc<crate::handle::Opened>| async move { opened.ledger.held(scope.as_deref()).await };
+        let work = |opened: Arc<Opened>| async move { opened.ledger.held(scope.as_deref()).await };
         let held = self.administer(py, work)?;
         Ok(held.into_iter().map(|record| settled(Arc::new(record))).collect())
     }
 
-    /// Releases a held operation before its time. Starts nothing.
-    #[pyo3(signature = (id, *, reason, by, speaker))]
+    /// Releases a held operation before its time. Starts nothing. `policy` is as for `settle`.
+    #[pyo3(signature = (id, *, reason, by, speaker, policy=None))]
     fn release(
         &self,
         py: Python<'_>,
@@ -152,15 +152,21 @@ impl Handle {
         reason: Option<String>,
         by: String,
         speaker: &str,
+        policy: Option<&str>,
     ) -> PyResult<Record> {
-        let (id, word) = (parsed(py, id)?, wire::word(speaker, by)?.note(reason));
-        self.administer(py, |opened| async move { opened.blocking.release(&id, &word).await }).map(settled)
+        let (id, word) = (parsed(py, id)?, word(py, speaker, by, reason)?);
+        let policy = parsed_policy(py, policy)?;
+        let work = |opened: Arc<Opened>| async move {
+            let word = redaction(&opened, &id, policy).await?.word(word);
+            opened.blocking.release(&id, &word).await
+        };
+        self.administer(py, work).map(settled)
     }
 
     /// Marks an operation before its compensation begins.
     fn begin_undo(&self, py: Python<'_>, id: &str) -> PyResult<Undoing> {
         let id = parsed(py, id)?;
-        let work = |opened: Arc<crate::handle::Opened>| async move {
+        let work = |opened: Arc<Opened>| async move {
             let (record, _) = opened.ledger.find(&id).await?;
             opened.blocking.begin_undo(&id, Operation::undo_of(&record)).await
         };
@@ -190,9 +196,7 @@ impl Handle {
         };
         let outcome = UndoOutcome::of_end(happened, reason, &now);
         let undoing = undoing.0.clone();
-        let work = |opened: Arc<crate::handle::Opened>| async move {
-            opened.blocking.end_undo(&undoing, &outcome).await
-        };
+        let work = |opened: Arc<Opened>| async move { opened.blocking.end_undo(&undoing, &outcome).await };
         self.administer(py, work).map(settled)
     }
 
@@ -204,7 +208,7 @@ impl Handle {
         reason: Option<String>,
         timeout_ms: u64,
     ) -> PyResult<String> {
-        let work = |opened: Arc<crate::handle::Opened>| async move {
+        let work = |opened: Arc<Opened>| async move {
             opened.ledger.stop(&scope, reason).await?;
             opened.ledger.wait_for_scope(&scope, timeout_ms).await?;
             opened.ledger.settlement(&scope).await
@@ -214,13 +218,13 @@ impl Handle {
 
     /// Lets operations of the scope begin again; returns whether it was stopped.
     fn resume(&self, py: Python<'_>, scope: String) -> PyResult<bool> {
-        let work = |opened: Arc<crate::handle::Opened>| async move { opened.ledger.resume(&scope).await };
+        let work = |opened: Arc<Opened>| async move { opened.ledger.resume(&scope).await };
         Ok(self.administer(py, work)?.is_some())
     }
 
     /// The settlement of a scope as JSON.
     fn settlement(&self, py: Python<'_>, scope: String) -> PyResult<String> {
-        let work = |opened: Arc<crate::handle::Opened>| async move { opened.ledger.settlement(&scope).await };
+        let work = |opened: Arc<Opened>| async move { opened.ledger.settlement(&scope).await };
         wire::json(&self.administer(py, work)?)
     }
 
@@ -233,8 +237,7 @@ impl Handle {
     /// Waits until the operation is neither staged nor running, or the timeout is over.
     fn wait_for(&self, py: Python<'_>, id: &str, timeout_ms: u64) -> PyResult<Record> {
         let id = parsed(py, id)?;
-        let work =
-            |opened: Arc<crate::handle::Opened>| async move { opened.ledger.wait(&id, timeout_ms).await };
+        let work = |opened: Arc<Opened>| async move { opened.ledger.wait(&id, timeout_ms).await };
         let (record, state) = self.administer(py, work)?;
         Ok(Record::new(record, state))
     }
@@ -249,6 +252,31 @@ impl Handle {
 fn settled(record: Arc<onceward::Record>) -> Record {
     let state = record.state;
     Record::new(record, state)
+}
+
+/// Who says something about an operation, and why.
+fn word(py: Python<'_>, speaker: &str, name: String, reason: Option<String>) -> PyResult<Word> {
+    let word = match speaker {
+        "person" => Word::person(name),
+        "agent" => Word::agent(name),
+        "program" => Word::program(name),
+        other => {
+            let why = format!("{other:?} is not one of person, agent, program");
+            return Err(error::not_done(py, &InvalidInput::new(why).into()));
+        }
+    };
+    Ok(word.note(reason))
+}
+
+fn parsed_policy(py: Python<'_>, policy: Option<&str>) -> PyResult<Option<Policy>> {
+    policy.map(Policy::parse).transpose().map_err(|invalid| error::not_done(py, &invalid.into()))
+}
+
+/// What the policy redacts in the texts of this operation.
+async fn redaction(opened: &Opened, id: &OperationId, policy: Option<Policy>) -> Result<Redaction, Error> {
+    let (record, _) = opened.ledger.find(id).await?;
+    let settings = policy.map(|policy| policy.settings(&record.name)).transpose()?;
+    Ok(settings.unwrap_or_default().terms.redact)
 }
 
 pub(crate) fn parsed(py: Python<'_>, id: &str) -> PyResult<OperationId> {

@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use onceward::{
-    Attempt, Dispatched, Done, Effect, Evidence, Failure, Outcome, ProbeAnswer, Verification, Word,
-};
+use onceward::{Attempt, Dispatched, Done, Effect, Evidence, Failure, Outcome, ProbeAnswer, Verification};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use serde_json::value::RawValue;
@@ -75,16 +73,6 @@ pub(crate) fn probe(said: &Bound<'_, PyAny>) -> PyResult<ProbeAnswer> {
 pub(crate) fn check(said: &Bound<'_, PyAny>) -> PyResult<(Verification, String)> {
     let (word, reason): (String, String) = said.extract()?;
     Ok((word.parse().map_err(|_| not_understood(&word))?, reason))
-}
-
-/// Who says something about an operation: a `person`, an `agent` or a `program`.
-pub(crate) fn word(speaker: &str, name: String) -> PyResult<Word> {
-    match speaker {
-        "person" => Ok(Word::person(name)),
-        "agent" => Ok(Word::agent(name)),
-        "program" => Ok(Word::program(name)),
-        _ => Err(PyValueError::new_err(format!("{speaker:?} is not one of person, agent, program"))),
-    }
 }
 
 /// A success, for a claim.

@@ -169,3 +169,17 @@ def test_the_policy_holds_and_a_mistake_is_named(tmp_path: Path) -> None:
         ledger.once(hold="soon")(pay)
     with pytest.raises(InvalidInput):
         ledger.call("send", {}, lambda: None, hold=-1)
+
+
+def test_a_reason_for_a_release_or_a_cancel_is_redacted(tmp_path: Path) -> None:
+    policy = tmp_path / "onceward.toml"
+    policy.write_text('[defaults]\nredact = ["re:sk_[a-z]+"]\n')
+    with Ledger(tmp_path / "agent.db", policy=policy) as ledger:
+        for name in ("release", "cancel"):
+            with pytest.raises(Held) as error:
+                ledger.call(name, {}, lambda: None, hold="approve")
+            with pytest.raises(InvalidInput, match="not one of person, agent, program"):
+                getattr(ledger, name)(held_id(error), speaker="boss")
+            getattr(ledger, name)(held_id(error), reason=f"{name}: saw sk_abc", speaker="person")
+    stored = b"".join(file.read_bytes() for file in tmp_path.glob("agent.db*"))
+    assert b"release: saw [redacted]" in stored and b"cancel: saw [redacted]" in stored and b"sk_abc" not in stored

@@ -267,7 +267,7 @@ class Ledger:
 
     def cancel(self, id: str, *, reason: str | None = None, speaker: Speaker = "program") -> bool:
         """Asks an operation to stop. True: it will definitely not happen. Equal calls get the reason."""
-        return self._handle.cancel(id, reason=reason, by=_user(), speaker=speaker)[0]
+        return self._handle.cancel(id, reason=reason, by=_user(), speaker=speaker, policy=self._policy)[0]
 
     def held(self, *, scope: str | None = None) -> list[Record]:
         """The operations that are held back, oldest first. `record.held` says until when and by whom."""
@@ -276,7 +276,7 @@ class Ledger:
     def release(self, id: str | Record, *, reason: str | None = None, speaker: Speaker = "program") -> Record:
         """Releases a held operation before its time. The next `release_due`, or the same call again, starts it."""
         id = id if isinstance(id, str) else id.id
-        return self._handle.release(id, reason=reason, by=_user(), speaker=speaker)
+        return self._handle.release(id, reason=reason, by=_user(), speaker=speaker, policy=self._policy)
 
     def release_due(self, *, scope: str | None = None) -> list[Released]:
         """Runs the held calls whose time has come, or that were released, of functions that this ledger object guards.
