@@ -182,7 +182,7 @@ def judge(
     if isinstance(error, OncewardError):
         # From an inner guarded call, which did nothing. Neither did this one, if nothing else was sent.
         nothing = isinstance(error, (Failed, InvalidInput, KeyMissing)) and error.happened in ("no", None)
-        return "not_sent" if nothing and not marked and trace.quiet and counts(known_failures) else "in_doubt"
+        return "refused" if nothing and not marked and trace.quiet and counts(known_failures) else "in_doubt"
     evidence = classify(error)
     if evidence == TIMED_OUT:
         return "timed_out"
