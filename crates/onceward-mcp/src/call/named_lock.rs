@@ -41,7 +41,10 @@ pub(crate) async fn holding<T>(
         }
     };
     let output = claim.keep_alive(work).await;
-    match claim.finish(Ending::failed(Evidence::NotStarted, "released")).await {
+    match claim
+        .finish(Ending::failed(Evidence::declared("a lock has no effect of its own"), "released"))
+        .await
+    {
         Err(error) if error.record().is_some_and(|record| record.state == State::Running) => Err(error),
         // The work is done, whatever the release returned. An owner that is gone holds nothing.
         Ok(_) | Err(_) => Ok(output),
