@@ -14,7 +14,7 @@ use crate::time::rfc3339;
 pub enum Speaker {
     /// A person.
     Person,
-    /// An agent that the policy trusts.
+    /// An agent.
     Agent,
     /// The operation's probe.
     Probe,
@@ -131,13 +131,25 @@ impl WordView {
 /// Who it is, in words.
 impl fmt::Display for Word {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = one_line(&self.name);
-        match (self.by, name.is_empty()) {
-            (Speaker::Person, true) => f.write_str("a person"),
-            (Speaker::Person, false) => write!(f, "a person ({name})"),
-            (Speaker::Agent, true) => f.write_str("an agent"),
-            (Speaker::Agent, false) => write!(f, "an agent ({name})"),
-            (Speaker::Probe | Speaker::Program, _) => f.write_str(&name),
-        }
+        speaker_in_words(self.by, &self.name, f)
+    }
+}
+
+/// Who it is, in words.
+impl fmt::Display for WordView {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        speaker_in_words(self.by, &self.name, f)
+    }
+}
+
+fn speaker_in_words(by: Speaker, name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let name = one_line(name);
+    match (by, name.is_empty()) {
+        (Speaker::Person, true) => f.write_str("a person"),
+        (Speaker::Person, false) => write!(f, "a person ({name})"),
+        (Speaker::Agent, true) => f.write_str("an agent"),
+        (Speaker::Agent, false) => write!(f, "an agent ({name})"),
+        (Speaker::Program, true) => f.write_str("a program"),
+        (Speaker::Probe | Speaker::Program, _) => f.write_str(&name),
     }
 }

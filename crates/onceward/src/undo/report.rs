@@ -7,6 +7,7 @@ use crate::error::Code;
 use crate::key::OperationId;
 use crate::record::{Record, UndoEvidence, evidence_in_words};
 use crate::text::one_line;
+use crate::word::WordView;
 
 /// What became of one operation.
 #[derive(Debug, Clone, Serialize)]
@@ -32,7 +33,7 @@ pub struct UndoLine {
     pub evidence: Option<UndoEvidence>,
     /// Who or what said that the compensation succeeded, if not its own answer.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub settled_by: Option<String>,
+    pub settled_by: Option<Box<WordView>>,
     /// Why it was left alone, or why it was not taken back.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
@@ -132,7 +133,7 @@ impl UndoLine {
             command: None,
             by: mark.map(|mark| mark.by.to_string()),
             evidence: mark.map(|mark| mark.evidence),
-            settled_by: mark.and_then(|mark| mark.settled_by.as_ref()).map(ToString::to_string),
+            settled_by: mark.and_then(|mark| mark.settled_by.as_ref()).map(|word| WordView::of(word).into()),
             reason,
         }
     }

@@ -36,6 +36,8 @@ fn a_compensation_that_a_person_settled_says_so() {
     assert!(shown.contains(person) && !shown.contains("reported success"), "{shown}");
     let again = bench.once(&["undo", "hotel"]).exits(0).out();
     assert!(again.contains(person) && !again.contains("reported success"), "{again}");
+    let line = bench.json(&["undo", "hotel"])["data"]["steps"][0].clone();
+    assert_eq!(line["settled_by"]["by"], "person", "{line}");
     let refused = bench.once(&["run", "--scope", "trip", "--key", "hotel", "--", "sh", "-c", COUNTED]);
     assert!(refused.exits(4).err().contains(person));
     let undone = bench.json(&["show", "hotel"])["data"]["undone"].clone();
