@@ -395,6 +395,16 @@ pub struct Owner {
 }
 
 impl Record {
+    /// All that someone said about it and its earlier attempts.
+    pub(crate) fn words(&self) -> impl Iterator<Item = &Word> {
+        let Detail { history, held, late, undone, .. } = &self.detail;
+        let outcomes = self.outcome.iter().chain(late).filter_map(|outcome| outcome.settled_by.as_deref());
+        let past = history.iter().filter_map(|past| past.settled_by.as_deref());
+        let released = held.iter().filter_map(|held| held.released.as_ref());
+        let undone = undone.iter().filter_map(|mark| mark.settled_by.as_ref());
+        outcomes.chain(past).chain(released).chain(undone)
+    }
+
     /// The operation or event that this record is another key of.
     #[must_use]
     pub fn alias_of(&self) -> Option<OperationId> {

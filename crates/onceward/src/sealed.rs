@@ -121,10 +121,7 @@ impl Record {
         let texts = texts.chain(detail.held.iter().map(|held| &held.request));
         let mut outcomes = self.outcome.iter().chain(&detail.late);
         let undo = detail.undo.iter().map(|undo| &undo.text);
-        let words = detail.history.iter().filter_map(|past| past.settled_by.as_deref());
-        let words = words.chain(outcomes.clone().filter_map(|outcome| outcome.settled_by.as_deref()));
-        let words = words.chain(detail.held.iter().filter_map(|held| held.released.as_ref()));
-        let words = words.flat_map(Word::texts);
+        let words = self.words().flat_map(Word::texts);
         texts.flatten().chain(undo).chain(words).any(|text| key_of(text).is_some())
             || outcomes.any(|outcome| {
                 outcome.sealed_with().is_some() || outcome.reason.as_deref().and_then(key_of).is_some()

@@ -115,6 +115,11 @@ fn forgeries() -> Vec<Forgery> {
         ("attempts before", |r| r["detail"]["attempts_before"] = json!(9), "more attempts belong"),
         ("due doubt", |r| r["due_ms"] = json!(1), "a settled record, and no other, has a due time"),
         ("time", |r| r["created_ms"] = json!(i64::MAX), "a time is out of range"),
+        (
+            "time of a word",
+            |r| r["outcome"]["settled_by"] = json!({"by": "person", "name": "ada", "at_ms": i64::MAX}),
+            "a time is out of range",
+        ),
         ("no outcome", |r| r["outcome"] = json!(null), "the state contradicts the outcome"),
         ("fingerprint", |r| r["detail"]["fingerprint"] = json!("x"), "the fingerprint is malformed"),
         ("state", |r| r["state"] = json!("x\nonce: 1 operations imported"), "unknown variant"),
