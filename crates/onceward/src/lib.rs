@@ -134,5 +134,5 @@ pub use time::{rfc3339, span_in_words};
 pub use told::Told;
 pub use undo::{EffectNow, Reversal, UndoLine, UndoOutcome, UndoReport, UndoResult, UndoStep, sort_for_undo};
 pub use watchers::Watchers;
-pub use witness::{WITNESS, Witness, Witnessed, witness_token, witness_variable};
+pub use witness::{WITNESS, WITNESS_META, Witness, Witnessed, witness_token, witness_variable};
 pub use word::{Speaker, Word, WordView};

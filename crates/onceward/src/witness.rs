@@ -9,6 +9,9 @@ use serde::{Deserialize, Serialize};
 /// The variable with which `once run` recognises the program that it starts.
 pub const WITNESS: &str = "ONCE_WITNESS";
 
+/// The same over MCP, in `_meta`: of a listed tool, that it repeats a witness; of a call, the witness of the attempt.
+pub const WITNESS_META: &str = "dev.onceward/witness";
+
 /// The word by which a tool that is an Onceward itself shows that its envelope is the answer to this attempt. It is
 /// random and new for each attempt, and only the program that was started gets it. A server that the program calls, or
 /// another program, cannot know it.

@@ -163,7 +163,7 @@ impl Server<'_> {
                 "destructiveHint": facts.danger == DangerLevel::Destructive,
                 "idempotentHint": true,
             },
-            "_meta": {message::WITNESS: true},
+            "_meta": {onceward::WITNESS_META: true},
         })
     }
 

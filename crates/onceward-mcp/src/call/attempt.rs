@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use onceward::{
     Attempt, Class, Done, Error, Evidence, Failure, Intent, Outcome, ProbeAnswer, Receipt, Settings,
-    ToolQuestion, Verification, Witness,
+    ToolQuestion, Verification, WITNESS_META, Witness,
 };
 use tokio::sync::Semaphore;
 
@@ -195,7 +195,7 @@ fn outgoing(job: &GuardedCall, attempt: &Attempt, witness: Option<&Witness>) -> 
         return request(&job.call.line, &job.call.id_place);
     };
     if let Some(witness) = witness {
-        call.put_meta(&format!("{PREFIX}witness"), witness.as_str());
+        call.put_meta(WITNESS_META, witness.as_str());
     }
     match &job.rules.settings.tool.key_argument {
         _ if job.rules.class != Class::Keyed => {}

@@ -2,12 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use onceward::{Class, InvalidInput, KeyPolicy, OnToolError, Policy, Settings};
+use onceward::{Class, InvalidInput, KeyPolicy, OnToolError, Policy, Settings, WITNESS_META};
 
 use crate::tools::guess;
 use crate::tools::mirrored::{Mirrored, mirrored};
 use crate::wire::raw::{self, Object};
-use crate::wire::tool_call::PREFIX;
 use crate::wire::tool_call::{DRY_ARGUMENT, KEY_ARGUMENT, is_dry_run};
 
 /// What a server says about one of its tools.
@@ -248,8 +247,7 @@ impl Catalogue {
                 Some(schema) => drop(self.output.insert(name.clone(), schema.to_owned())),
                 None => drop(self.output.remove(&name)),
             }
-            let takes_witness = format!("{PREFIX}witness");
-            match tool.object("_meta").and_then(|meta| meta.get(&takes_witness)) {
+            match tool.object("_meta").and_then(|meta| meta.get(WITNESS_META)) {
                 Some("true") => drop(self.witnessed.insert(name.clone())),
                 Some(_) | None => drop(self.witnessed.remove(&name)),
             }

@@ -1,5 +1,6 @@
 //! The messages of MCP, of both eras: with the `initialize` handshake, and without any session.
 
+use onceward::WITNESS_META;
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::value::RawValue;
@@ -111,12 +112,9 @@ pub(super) fn legacy(mut result: Value) -> Value {
     result
 }
 
-/// In a listed tool: that it repeats a witness. In a call: the witness of the attempt.
-pub(super) const WITNESS: &str = "dev.onceward/witness";
-
 /// The envelope with the witness of the call. A proxy that guards this server believes only that.
 pub(super) fn witnessed(envelope: Box<RawValue>, params: &Value) -> Box<RawValue> {
-    let Some(witness) = params["_meta"].get(WITNESS).filter(|witness| witness.is_string()) else {
+    let Some(witness) = params["_meta"].get(WITNESS_META).filter(|witness| witness.is_string()) else {
         return envelope;
     };
     // As text, so that no digit of a number is lost.
