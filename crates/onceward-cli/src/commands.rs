@@ -22,6 +22,7 @@ mod man;
 pub(crate) mod mcp;
 mod new_key;
 mod output;
+mod person;
 mod release;
 mod report;
 mod restored;

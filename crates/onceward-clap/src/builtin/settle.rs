@@ -99,39 +99,39 @@ fn try_settle<W: World>(session: &Session<W>, args: &SettleArgs) -> Result<Envel
         None => None,
     };
     let (ledger, record, state) = find(session, &args.operation)?;
-    let (verdict, word, effect) = match args.verdict {
+    let (verdict, ended, effect) = match args.verdict {
         SettleAs::Done => (Verdict::Done, State::Done, Some(Effect::Updated)),
         SettleAs::Failed => (Verdict::Failed, State::Failed, None),
     };
-    if is_settled_as(&record, state, word) {
-        return Ok(answer(&record, word, "noop", format!("it is {word} already; nothing was changed")));
+    if is_settled_as(&record, state, ended) {
+        return Ok(answer(&record, ended, "noop", format!("it is {ended} already; nothing was changed")));
     }
     if state != State::InDoubt {
         let record = Arc::new(Record { state, ..Record::clone(&record) });
         return Err(Error::WrongState { action: "settling", record });
     }
     if args.dry_run {
-        let would = answer(&record, state, "would_update", format!("would settle it as {word}"));
-        let changes = Some(vec![format!("would settle {} as {word}", record.id)]);
+        let would = answer(&record, state, "would_update", format!("would settle it as {ended}"));
+        let changes = Some(vec![format!("would settle {} as {ended}", record.id)]);
         return Ok(Envelope { answer: Answer { changes, ..would.answer }, ..would });
     }
     let outcome = Outcome { effect, data: data.map(Arc::from), ..Outcome::because(None) };
     let redact = session.redaction(&record.name)?;
-    let (outcome, said) = (redact.outcome(outcome), redact.word(session.settler().note(args.note.clone())));
+    let (outcome, word) = (redact.outcome(outcome), redact.word(session.settler().note(args.note.clone())));
     // The finding is about this attempt: another one may have begun since.
-    let record = match ledger.settle_attempt(&record.id, record.attempt, verdict, said, outcome) {
+    let record = match ledger.settle_attempt(&record.id, record.attempt, verdict, word, outcome) {
         // Another caller was faster, and found the same.
-        Err(Error::WrongState { record, .. }) if is_settled_as(&record, record.state, word) => {
-            return Ok(answer(&record, word, "noop", format!("it is {word} already; nothing was changed")));
+        Err(Error::WrongState { record, .. }) if is_settled_as(&record, record.state, ended) => {
+            return Ok(answer(&record, ended, "noop", format!("it is {ended} already; nothing was changed")));
         }
         settled => settled?,
     };
-    let meaning = if word == State::Done { "retries get its result" } else { "the next call runs it" };
-    Ok(answer(&record, word, "updated", format!("{} is {word}: {meaning}", record.id)))
+    let meaning = if ended == State::Done { "retries get its result" } else { "the next call runs it" };
+    Ok(answer(&record, ended, "updated", format!("{} is {ended}: {meaning}", record.id)))
 }
 
-fn is_settled_as(record: &Record, state: State, word: State) -> bool {
-    state == word || (state == State::Expired && record.detail.ended == Some(word))
+fn is_settled_as(record: &Record, state: State, ended: State) -> bool {
+    state == ended || (state == State::Expired && record.detail.ended == Some(ended))
 }
 
 fn answer(record: &Record, state: State, effect: &'static str, reason: String) -> Envelope {

@@ -6,7 +6,7 @@ use onceward::decide::seen_as;
 use onceward::{Cancelled, Error, State};
 
 use super::listing::Line;
-use super::settle::person;
+use super::person::person;
 use crate::answer;
 use crate::cli::ChangeArgs;
 use crate::context::{Context, IfMissing};

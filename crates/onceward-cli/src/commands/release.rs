@@ -7,8 +7,8 @@ use onceward::{Answer, Blocking, Error, OperationId, Ran, Record, Release, State
 use serde::Serialize;
 
 use super::listing::Line;
+use super::person::person;
 use super::run::held::{self, HeldCommand, Print, Released};
-use super::settle::person;
 use crate::answer;
 use crate::cli::{OperationArg, ReleaseArgs};
 use crate::context::{Context, IfMissing};

@@ -13,6 +13,7 @@ use serde::Serialize;
 
 use super::ask::{self, Question};
 use super::listing::Line;
+use super::person::person;
 use super::stored::{self, Which};
 use crate::answer;
 use crate::cli::{SettleArgs, SettleAs};
@@ -72,21 +73,21 @@ pub(super) fn run(context: &Context, args: &SettleArgs) -> Ended {
     let Found { verdict, word, mut outcome } = finding.found(context, &ledger, &record, state)?;
     outcome.data = data;
     let redact = context.policy.settings(&record.name)?.terms.redact;
-    let (outcome, said) = (redact.outcome(outcome), redact.word(word));
-    let word = if verdict == Verdict::Done { State::Done } else { State::Failed };
+    let (outcome, word) = (redact.outcome(outcome), redact.word(word));
+    let ended = if verdict == Verdict::Done { State::Done } else { State::Failed };
     let shown = |record: &Record| Settled {
-        line: Line::of(record, word),
+        line: Line::of(record, ended),
         probe: question.as_ref().map(|question| AskedProbe::of(question, record)),
     };
     if args.dry.dry_run {
-        let text = format!("would_update: would settle {id} as {word}");
+        let text = format!("would_update: would settle {id} as {ended}");
         answer::success(json, "would_update", &shown(&record), || text);
         return Ok(ExitCode::SUCCESS);
     }
-    let record = ledger.settle_attempt(&id, record.attempt, verdict, said, outcome)?;
+    let record = ledger.settle_attempt(&id, record.attempt, verdict, word, outcome)?;
     answer::success(json, "updated", &shown(&record), || {
-        let meaning = if word == State::Done { "retries get its result" } else { "the next call runs it" };
-        format!("{id} is {}: {meaning}", styled(BOLD, word))
+        let meaning = if ended == State::Done { "retries get its result" } else { "the next call runs it" };
+        format!("{id} is {}: {meaning}", styled(BOLD, ended))
     });
     Ok(ExitCode::SUCCESS)
 }
@@ -335,11 +336,4 @@ impl AskedProbe {
     fn of(question: &Question, record: &Record) -> Self {
         Self { command: question.command.clone(), folder: record.detail.folder.clone() }
     }
-}
-
-/// The word of the person who uses this command.
-pub(super) fn person(tool: &str) -> Word {
-    let user = nix::unistd::User::from_uid(nix::unistd::getuid()).ok().flatten();
-    let user = user.map(|user| format!(", user {}", user.name)).unwrap_or_default();
-    Word::person(format!("{tool}{user}"))
 }
