@@ -185,11 +185,12 @@ fn one<C: Batch>(
         say(&session.output, envelope, &progress);
         exit
     };
+    let action = intent.clone();
     let executed = execute::<C::Item, Ordinary>(session, ledger, item, intent, rules.timeout_ms, &unfinished);
     if let Err(error @ Error::Unavailable(_)) = executed.result {
         return Err(error);
     }
-    Ok(executed.envelope(session, ledger, RepeatRule::Given))
+    Ok(executed.envelope(session, ledger, &action, RepeatRule::Given))
 }
 
 fn progress_line<W: World>(session: &Session<W>, progress: &Mutex<Progress>, envelope: &Envelope) {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use onceward::{
     Answer, Attempt, Blocking, Call, Class, Decision, Done, Effect, Error, ErrorView, Evidence, Failure,
     Inherit, Intent, KeyPolicy, Operation, Preview, ProbeAnswer, Ran, Receipt, Record, RepeatRule, State,
-    Wanted,
+    Wanted, delivered_by,
 };
 
 use crate::command::{Danger, Mutating, World};
@@ -28,14 +28,14 @@ pub(crate) enum Confirmed {
     No,
 }
 
-/// Runs a mutating command, or shows what it would do. Also returns the ledger if the delivery of the answer must
-/// be recorded: if delivery distinguishes a retry from a repeat, and the caller is not a server that knows more.
+/// Runs a mutating command, or shows what it would do. Also returns what must record the delivery of the answer, unless
+/// the caller is a server that knows more about it.
 pub(crate) fn mutate<C: Mutating<D>, D: Danger>(
     session: &Session<C::World>,
     command: C,
     flags: &MutatingFlags,
     confirmed: Confirmed,
-) -> (Envelope, Option<Blocking>) {
+) -> (Envelope, Option<Observed>) {
     let mut observed = None;
     let called = try_mutate::<C, D>(session, Arc::new(command), flags, confirmed, &mut observed);
     (called.unwrap_or_else(|error| session.failed(error)), observed)
@@ -46,7 +46,7 @@ fn try_mutate<C: Mutating<D>, D: Danger>(
     command: Arc<C>,
     flags: &MutatingFlags,
     confirmed: Confirmed,
-    observed: &mut Option<Blocking>,
+    observed: &mut Option<Observed>,
 ) -> Result<Envelope, Error> {
     let rules = session.rules(C::NAME, class_of::<C, D>(), C::TIMEOUT_MS, flags)?;
     let operation = session.operation(C::NAME, &*command, flags, &rules.settings)?;
@@ -68,22 +68,46 @@ fn try_mutate<C: Mutating<D>, D: Danger>(
     }
     let ledger = &session.ledger(onceward::IfMissing::Create)?;
     let wanted = choose::<C, D>(&call, ledger, intent)?;
-    if session.output.called_by == CalledBy::Shell && by_delivery(wanted.rule) {
-        *observed = Some(ledger.clone());
+    if session.output.called_by == CalledBy::Shell {
+        let window_ms = wanted.intent.terms.repeat_window_ms;
+        *observed = Some(Observed { ledger: ledger.clone(), answered: None, window_ms });
     }
+    let action = wanted.intent.clone();
     let unfinished = |intent: &Intent, attempt, stop| {
         let envelope = Envelope::in_doubt(intent, attempt, stop, &session.surface);
         session.output.answer(&envelope);
         envelope.exit
     };
     let executed = execute::<C, D>(session, ledger, &command, wanted.intent, rules.timeout_ms, &unfinished);
-    let mut envelope = executed.envelope(session, ledger, wanted.rule);
+    if let Some(observed) = observed {
+        observed.answered = delivered_by(&executed.result).cloned();
+    }
+    let mut envelope = executed.envelope(session, ledger, &action, wanted.rule);
     if envelope.is_replay() {
         let record = envelope.record.clone();
         let drift = record.and_then(|record| drift::<C, D>(session, &command, &rules, &record));
         envelope.answer.warnings.extend(drift);
     }
     Ok(with_time(envelope))
+}
+
+/// What records that the caller has the answer.
+pub(crate) struct Observed {
+    ledger: Blocking,
+    /// The record whose answer it is. An error of the framework's own is none.
+    answered: Option<Arc<Record>>,
+    window_ms: u64,
+}
+
+impl Observed {
+    /// The caller has the answer. If that cannot be recorded, a repeat is treated as a retry, and nothing runs twice.
+    pub(crate) fn note(self) {
+        let Self { ledger, answered, window_ms } = self;
+        if let Some(record) = answered {
+            let from_ms = record.answer_counts_from_ms(ledger.clock_ms(), window_ms);
+            drop(ledger.note_delivery(&record, from_ms));
+        }
+    }
 }
 
 /// A call whose operation is put together.
@@ -117,30 +141,20 @@ fn choose<C: Mutating<D>, D: Danger>(
     intent: Intent,
 ) -> Result<Wanted, Error> {
     let operation = call.operation;
-    let intent = ledger.keyed(intent);
     if operation.is_identified() {
-        return Ok(Wanted { intent, rule: RepeatRule::Given });
+        return ledger.identified(intent, RepeatRule::Given);
     }
     match operation.key_policy() {
-        KeyPolicy::Strict | KeyPolicy::Keyed => Ok(Wanted { intent, rule: RepeatRule::Strict }),
+        KeyPolicy::Strict | KeyPolicy::Keyed => ledger.identified(intent, RepeatRule::Strict),
         KeyPolicy::Auto => {
-            let wanted = ledger.wanted_by_delivery(intent.clone())?;
+            let wanted = ledger.wanted_by_content(intent.clone())?;
             // Such a command looks before it acts, so it runs whenever there is something to do.
             let converges = wanted.intent.terms.class == Class::Idempotent;
             if converges && wanted.rule == RepeatRule::Retry(State::Done) && is_needed::<C, D>(call) {
-                let next = ledger.occurrences(&intent)?.next_number();
-                return Ok(Wanted { intent: intent.at_occurrence(next)?, rule: RepeatRule::Repeat });
+                return ledger.occurrences(&intent)?.next(ledger.keyed(intent));
             }
             Ok(wanted)
         }
-    }
-}
-
-/// Whether delivery tells a retry from a repeat under this rule.
-fn by_delivery(rule: RepeatRule) -> bool {
-    match rule {
-        RepeatRule::Given | RepeatRule::Strict => false,
-        RepeatRule::First | RepeatRule::Retry(_) | RepeatRule::Repeat => true,
     }
 }
 
@@ -161,9 +175,12 @@ impl Executed {
         &self,
         session: &Session<W>,
         ledger: &Blocking,
+        action: &Intent,
         rule: RepeatRule,
     ) -> Envelope {
-        let envelope = Envelope::of(&self.result, rule, &session.surface, ledger.clock_ms());
+        let is_replay = self.result.as_ref().is_ok_and(Receipt::replayed);
+        let free = is_replay.then(|| ledger.free_label(action).ok()).flatten();
+        let envelope = Envelope::of(&self.result, rule, free.as_deref(), &session.surface, ledger.clock_ms());
         let Some(stop) = self.stopped else { return envelope };
         let stopped = Envelope::stopped(stop);
         let Answer { operation, ran, .. } = envelope.answer;

@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use clap::{ArgMatches, Args, Command, FromArgMatches};
-use onceward::{Class, Record};
+use onceward::Class;
 
 use crate::batch;
 use crate::call::{self, Confirmed, class_of, supervise_read};
@@ -166,7 +166,7 @@ impl<C: Mutating<D>, D: Danger> Entry<C::World> for MutatingEntry<C, D> {
     }
 
     fn run(&self, session: &mut Session<C::World>, matches: &ArgMatches) -> u8 {
-        let mut ledger = None;
+        let mut to_note = None;
         let mut change = || -> Result<Envelope, clap::Error> {
             let (command, flags) = (C::from_arg_matches(matches)?, MutatingFlags::from_arg_matches(matches)?);
             let confirmed = match D::LEVEL {
@@ -174,13 +174,12 @@ impl<C: Mutating<D>, D: Danger> Entry<C::World> for MutatingEntry<C, D> {
                 DangerLevel::Destructive | DangerLevel::Safe | DangerLevel::Mutating => Confirmed::No,
             };
             let (envelope, observed) = call::mutate::<C, D>(session, command, &flags, confirmed);
-            ledger = observed;
+            to_note = observed;
             Ok(envelope)
         };
-        let (delivered, exit) = answer(session, change());
-        if let (Some(ledger), Some(record)) = (ledger, delivered) {
-            // If the delivery cannot be recorded, a repeat is treated as a retry, and nothing runs twice.
-            drop(ledger.note_delivery(&record, ledger.clock_ms()));
+        let (delivery, exit) = answer(session, change());
+        if let (Some(observed), Delivery::Delivered) = (to_note, delivery) {
+            observed.note();
         }
         exit
     }
@@ -250,15 +249,9 @@ pub(crate) fn with<A: Args>(command: Command) -> Command {
     }
 }
 
-/// Prints the answer. Gives the exit code, and the operation whose answer the caller has now.
-fn answer<W: World>(
-    session: &Session<W>,
-    answered: Result<Envelope, clap::Error>,
-) -> (Option<Arc<Record>>, u8) {
+/// Prints the answer. Gives whether the caller has it, and the exit code.
+fn answer<W: World>(session: &Session<W>, answered: Result<Envelope, clap::Error>) -> (Delivery, u8) {
     let invalid = |error| Envelope::invalid(problem(&error, session.output.called_by));
     let envelope = answered.unwrap_or_else(invalid);
-    match session.output.answer(&envelope) {
-        Delivery::Delivered => (envelope.record, envelope.exit),
-        Delivery::NotDelivered => (None, envelope.exit),
-    }
+    (session.output.answer(&envelope), envelope.exit)
 }

@@ -61,10 +61,11 @@ impl Envelope {
     pub(crate) fn of(
         result: &Result<Receipt, Error>,
         rule: RepeatRule,
+        free: Option<&str>,
         surface: &Surface,
         now_ms: i64,
     ) -> Self {
-        let answer = Answer::of_wanted(result, rule, surface, now_ms);
+        let answer = Answer::of_wanted(result, rule, free, surface, now_ms);
         let (exit, record) = match result {
             Ok(receipt) => (0, Some(Arc::clone(receipt.record()))),
             Err(error) => (error.code().exit(), error.record().map(Arc::clone)),
@@ -78,7 +79,7 @@ impl Envelope {
 
     /// The ledger refused the call, or could not be used.
     pub(crate) fn failed(error: Error, surface: &Surface) -> Self {
-        Self::of(&Err(error), RepeatRule::Strict, surface, 0)
+        Self::of(&Err(error), RepeatRule::Strict, None, surface, 0)
     }
 
     /// An administrative command did not succeed.
@@ -235,7 +236,7 @@ mod tests {
     fn told(fault: fn() -> Fault, dispatched: bool) -> Envelope {
         let ledger = Ledger::new(Arc::new(MemoryStore::new(ManualClock::at(0)))).blocking();
         let result = ledger.run(Operation::new("shop sell"), |_| Err(fault().into_failure(dispatched)));
-        Envelope::of(&result, RepeatRule::Strict, &Surface::shell("shop"), 0)
+        Envelope::of(&result, RepeatRule::Strict, None, &Surface::shell("shop"), 0)
     }
 
     #[test]
@@ -267,7 +268,7 @@ mod tests {
         let fail = || {
             let sell = Operation::new("shop sell").terms(terms.clone());
             let result = ledger.run(sell, |_| Err(Fault::no_effect("declined").into_failure(true)));
-            Envelope::of(&result, RepeatRule::Strict, &Surface::shell("shop"), 0).answer.error.unwrap()
+            Envelope::of(&result, RepeatRule::Strict, None, &Surface::shell("shop"), 0).answer.error.unwrap()
         };
         let (first, last) = (fail(), fail());
         let again = Some("make the same call again; it is safe");

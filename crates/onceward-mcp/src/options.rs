@@ -42,9 +42,6 @@ pub struct Options {
     pub dry_run: bool,
     /// When a client may have given up silently.
     pub slow: Slow,
-    /// How long an operation that is known to be done without its result stays closed, and how long after a slow
-    /// answer the same call is a retry.
-    pub window_ms: u64,
     /// How long a call waits for the same call of another caller, and for a named lock.
     pub wait_ms: u64,
     /// How long calls may continue after the client is gone.
@@ -72,7 +69,6 @@ impl Options {
             exposure: Exposure::Hidden,
             dry_run: false,
             slow: Slow { ms: 4_000, every_client: false },
-            window_ms: 120_000,
             wait_ms: 600_000,
             drain_ms: 30_000,
             asking: Asking::Human,

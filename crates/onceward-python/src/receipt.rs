@@ -1,6 +1,6 @@
 //! Proof that an operation is done.
 
-use onceward::{Answer, Effect, Surface};
+use onceward::{Answer, Effect, RepeatRule, Surface};
 use pyo3::exceptions::{PyException, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -189,7 +189,7 @@ impl Receipt {
     }
 
     fn answer(&self) -> Answer {
-        Answer::of(&Ok(self.receipt.clone()), &Surface::Python, self.now_ms)
+        Answer::of_wanted(&Ok(self.receipt.clone()), RepeatRule::Given, None, &Surface::Python, self.now_ms)
     }
 }
 

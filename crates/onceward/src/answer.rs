@@ -221,26 +221,32 @@ impl Answer {
     #[must_use]
     pub fn of(result: &Result<Receipt, Error>, surface: &Surface, now_ms: i64) -> Self {
         match result {
-            Ok(receipt) => Self::done(receipt, surface, surface.repeat_hint(), now_ms),
+            Ok(receipt) => Self::done(receipt, surface, now_ms),
             Err(error) => Self::failed(error, surface),
         }
     }
 
-    /// The answer to a call, with the rule that distinguished it from a repeat.
+    /// The same for a call that this rule distinguished from a repeat: a replay says how to repeat the action on
+    /// purpose. `free` is a label that no call has used.
     #[must_use]
     pub fn of_wanted(
         result: &Result<Receipt, Error>,
         rule: RepeatRule,
+        free: Option<&str>,
         surface: &Surface,
         now_ms: i64,
     ) -> Self {
-        match result {
-            Ok(receipt) => Self::done(receipt, surface, surface.repeat_hint_under(rule), now_ms),
-            Err(error) => Self::failed(error, surface),
+        let mut answer = Self::of(result, surface, now_ms);
+        if let (Ok(receipt), Some(reason)) = (result, &mut answer.reason)
+            && receipt.ran() == Ran::No
+        {
+            reason.push_str(". ");
+            reason.push_str(&surface.repeat_hint(rule, free));
         }
+        answer
     }
 
-    fn done(receipt: &Receipt, surface: &Surface, hint: &str, now_ms: i64) -> Self {
+    fn done(receipt: &Receipt, surface: &Surface, now_ms: i64) -> Self {
         let record = receipt.record();
         let outcome = record.outcome.as_ref();
         let data = outcome.and_then(|outcome| outcome.data.clone());
@@ -251,7 +257,7 @@ impl Answer {
         }
         let reason = match ran {
             Ran::Yes => record.reason().map(str::to_owned),
-            Ran::No => Some(replay_in_words(record, hint, now_ms)),
+            Ran::No => Some(replay_in_words(record, now_ms)),
         };
         let mut warnings = warnings(record);
         if outcome.is_some_and(|outcome| outcome.unavailable) {

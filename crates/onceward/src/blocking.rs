@@ -6,7 +6,7 @@ use crate::attempt::{Attempt, Done, Failure};
 use crate::barrier::Barrier;
 use crate::branch::BranchPoint;
 use crate::error::Error;
-use crate::facts::{Ending, Verdict};
+use crate::facts::{Ending, RepeatRule, Verdict};
 use crate::identity::Identity;
 use crate::key::OperationId;
 use crate::ledger::{
@@ -213,6 +213,8 @@ blocking! {
     sweep_some() -> (SweepReport, Left);
     record_doubts() -> u64;
     wanted(operation: Operation) -> Wanted;
-    wanted_by_delivery(action: Intent) -> Wanted;
+    wanted_by_content(action: Intent) -> Wanted;
+    identified(intent: Intent, rule: RepeatRule) -> Wanted;
+    free_label(action: &Intent) -> String;
     occurrences(action: &Intent) -> Occurrences;
 }

@@ -20,7 +20,7 @@
 //! Every public item has one path: types are at the root of the crate, and functions that belong together are in a
 //! module. The source files:
 //! - `record`: what is stored, and the states. `facts`: what the others share. `decide`: what a call gets.
-//!   `transition`: how a record changes.
+//!   [`repeat`]: which operation an equal call refers to. `transition`: how a record changes.
 //! - `identity`, `secret`: the identity of a ledger. `json`, `key`: how an operation is identified. `operation`: what a
 //!   caller requests. `policy`: `onceward.toml`. `redact`: what is removed before a result is stored.
 //! - `store`: the interface to back ends. `memory`: its reference implementation. `watchers`: wakes waiting callers,
@@ -45,6 +45,7 @@ mod facts;
 // Pure functions, public for the tests of other crates of this workspace; they may change in any release.
 #[doc(hidden)]
 pub mod decide;
+pub mod repeat;
 #[doc(hidden)]
 pub mod transition;
 mod identity;
@@ -106,7 +107,7 @@ pub use key::{
 pub use kind::Kind;
 pub use ledger::{
     Begun, Call, Cancelled, Claim, Edited, Imported, Lease, Ledger, Left, Occurrences, Plan, ProbeAnswer,
-    Receipt, Stopped, SweepReport, ToUndo, UndoStart, Undoing, Wanted,
+    Receipt, Stopped, SweepReport, ToUndo, UndoStart, Undoing, Wanted, delivered_by,
 };
 pub use memory::{ManualClock, MemoryStore};
 pub use next_step::{Choice, Guidance, NextStep, Surface};

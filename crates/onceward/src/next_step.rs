@@ -208,34 +208,30 @@ impl Surface {
         matches!(self, Self::Shell { program, .. } if program != "once")
     }
 
-    /// How to repeat the same action on purpose.
+    /// How to repeat the same action on purpose, for a call that this rule distinguished from a repeat. `free` is a
+    /// label that no call has used.
     #[must_use]
-    pub fn repeat_hint(&self) -> &'static str {
-        match self {
-            Self::Shell { .. } => "To run it again on purpose, add --occurrence 2",
-            Self::Python => "To run it again on purpose, use .occurrence(2)",
-            Self::Http => "To run it again on purpose, send another key or occurrence",
-            Self::McpAgent | Self::McpPerson { .. } => {
-                "To run it again on purpose, make the same call once more"
-            }
-        }
-    }
-
-    /// The same, for a call that this rule distinguished from a repeat.
-    #[must_use]
-    pub fn repeat_hint_under(&self, rule: RepeatRule) -> &'static str {
-        match (rule, self) {
+    pub fn repeat_hint(&self, rule: RepeatRule, free: Option<&str>) -> String {
+        let hint = match (rule, self) {
             (RepeatRule::First | RepeatRule::Retry(_) | RepeatRule::Repeat, _) => {
                 "This call counts as a retry because the earlier answer was not delivered; to run it again on purpose, \
                  make the same call once more"
             }
+            (RepeatRule::Given | RepeatRule::Strict, Self::Shell { .. }) => {
+                let label = free.map_or_else(|| "LABEL".to_owned(), text::shell_word);
+                return format!("To run it again on purpose, add --occurrence {label}");
+            }
+            (RepeatRule::Given | RepeatRule::Strict, Self::Python) => {
+                "To run it again on purpose, use another .occurrence(…)"
+            }
+            (RepeatRule::Given | RepeatRule::Strict, Self::Http) => {
+                "To run it again on purpose, send another key or occurrence"
+            }
             (RepeatRule::Given | RepeatRule::Strict, Self::McpAgent | Self::McpPerson { .. }) => {
                 "To run it again on purpose, use another occurrence"
             }
-            (RepeatRule::Given | RepeatRule::Strict, Self::Shell { .. } | Self::Python | Self::Http) => {
-                self.repeat_hint()
-            }
-        }
+        };
+        hint.to_owned()
     }
 
     fn settle_in_words(&self) -> String {

@@ -105,6 +105,9 @@ pub struct Terms {
     pub quarantine_ms: u64,
     /// How long the downstream honours its key.
     pub downstream_window_ms: u64,
+    /// How long an equal call is the same one where it cannot be known whether the answer arrived, and after a
+    /// refusal.
+    pub repeat_window_ms: u64,
     /// How long a check is repeated before the result is "pending".
     pub verify_deadline_ms: u64,
     /// The pause between two checks.
@@ -411,6 +414,7 @@ struct Rule {
     release: Option<Release>,
     quarantine: Option<Span>,
     downstream_window: Option<Span>,
+    repeat_window: Option<Span>,
     timeout: Option<Span>,
     effect: Option<Effect>,
     probe: Option<Question>,
@@ -440,9 +444,9 @@ impl Rule {
     fn over(self, below: Self) -> Self {
         layered!(self, below: class, keys, key, volatile, lease, wait, retention, session_retention, tombstones,
                  attempts, retries, backoff, on_failure, on_expired, hold, release, quarantine, downstream_window,
-                 timeout, effect, probe, verify, undo, verify_deadline, verify_interval, no_effect_exits, doubt_exit,
-                 probe_no, store_command, max_output, redact, key_argument, on_tool_error, lock, concurrency,
-                 agents_settle)
+                 repeat_window, timeout, effect, probe, verify, undo, verify_deadline, verify_interval,
+                 no_effect_exits, doubt_exit, probe_no, store_command, max_output, redact, key_argument,
+                 on_tool_error, lock, concurrency, agents_settle)
     }
 
     /// The complete settings, with missing ones taken from `base`.
@@ -486,6 +490,7 @@ impl Rule {
                 hold: take!(hold, |s| s.terms.hold),
                 quarantine_ms: span!(quarantine, |s| s.terms.quarantine_ms),
                 downstream_window_ms: span!(downstream_window, |s| s.terms.downstream_window_ms),
+                repeat_window_ms: span!(repeat_window, |s| s.terms.repeat_window_ms),
                 verify_deadline_ms: span!(verify_deadline, |s| s.terms.verify_deadline_ms),
                 verify_interval_ms: span!(verify_interval, |s| s.terms.verify_interval_ms),
                 redact: take!(redact, |s| s.terms.redact.clone()),

@@ -128,6 +128,8 @@ impl Record {
             Self { due_ms, outcome: Some(without_oversized_result(outcome)), ..self.next(state, now_ms) };
         next.detail.quarantine_until_ms = None;
         next.detail.silent = false;
+        // What was delivered was another answer.
+        next.detail.delivered = None;
         next
     }
 
@@ -487,7 +489,7 @@ pub fn verified(
 /// if there is no answer to deliver.
 #[must_use]
 pub fn delivered(record: &Record, delivered: Option<Delivered>) -> Option<Record> {
-    if !matches!(record.state, State::Done | State::Failed) {
+    if !matches!(record.state, State::Done | State::Failed | State::Cancelled) {
         return None;
     }
     let known = record.detail.delivered;

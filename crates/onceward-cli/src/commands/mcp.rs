@@ -112,9 +112,6 @@ struct ServeArgs {
     /// a cancel [default: 4s, only for clients known to do so]
     #[arg(long, value_parser = cli::span, value_name = "TIME")]
     slow: Option<u64>,
-    /// How long after an answer --slow applies, and how long a call that is done but has no result is not run again
-    #[arg(long, default_value = "120s", value_parser = cli::span, value_name = "TIME")]
-    window: u64,
     /// Pass the ledger's URL with its password to the server, in ONCE_LEDGER
     #[arg(long, conflicts_with = "http")]
     pass_ledger: bool,
@@ -281,7 +278,6 @@ fn options(context: &Context, args: &ServeArgs, name: String, identity: String, 
         exposure: if args.expose_key { Exposure::Arguments } else { Exposure::Hidden },
         dry_run: args.dry_run,
         slow: Slow { ms: args.slow.unwrap_or(SLOW_MS), every_client: args.slow.is_some() },
-        window_ms: args.window,
         wait_ms: args.wait,
         drain_ms: args.drain,
         asking: if args.no_ask { Asking::Nobody } else { Asking::Human },

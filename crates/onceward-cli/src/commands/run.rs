@@ -24,7 +24,7 @@ use std::time::Duration;
 use clap::Args;
 use onceward::{
     Attempt, Blocking, Decision, Error, HeldBy, Hold, Inherit, Intent, LivenessSource, Operation, Outcome,
-    Refusal, RepeatRule, Settings, Verdict, Wanted, Witness, Word,
+    Refusal, Settings, Verdict, Wanted, Witness, Word, delivered_by,
 };
 
 use super::ask::{self, Question};
@@ -108,6 +108,7 @@ fn call(context: &Context, args: &RunArgs, show: respond::Show<'_>) -> Ended {
     operation.clone().intent()?;
     let ledger = context.ledger(IfMissing::Create)?;
     let Wanted { mut intent, rule } = ledger.wanted(operation)?;
+    let action = intent.clone();
     if let Some(point) = context.branch_point(&ledger, &intent.scope, args.identity.from.as_deref())? {
         intent = ledger.in_branch(intent, &point)?;
     }
@@ -133,11 +134,11 @@ fn call(context: &Context, args: &RunArgs, show: respond::Show<'_>) -> Ended {
         begins: &|| {},
     };
     let result = run.execute(intent, show, &delivery);
-    let shown = respond::answer(&run, &result, rule, show, &delivery);
-    if let Some(record) = shown.delivers.filter(|_| !matches!(rule, RepeatRule::Given | RepeatRule::Strict)) {
-        delivery.note(&ledger, &record);
+    let exit = respond::answer(&run, &result, (rule, Some(&action)), show, &delivery);
+    if let Some(record) = delivered_by(&result) {
+        delivery.note(&ledger, record, action.terms.repeat_window_ms);
     }
-    Ok(shown.exit)
+    Ok(exit)
 }
 
 /// Records the caller's statement that an attempt in doubt did not happen. Settles nothing if the call would be

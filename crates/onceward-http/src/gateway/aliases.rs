@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use data_encoding::HEXLOWER;
+use onceward::repeat::Identified;
 use onceward::transition::{finish, later, start};
 use onceward::{
     Class, Effect, Ending, Error, Fingerprint, Intent, KeyPolicy, MAX_NAME, OnExpired, Operation,
@@ -16,7 +17,7 @@ use onceward::{
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
 
-use super::choose::{self, Decided, Retries};
+use super::choose::{self, Decided};
 use super::readers::{Place, Reader};
 use super::turns::Turn;
 use super::{Gateway, lock};
@@ -97,8 +98,8 @@ pub(crate) async fn resolve(
             return Ok(Resolved::plain(wanted.intent, wanted.rule));
         }
         let action = ledger.intent(operation)?;
-        let (intent, rule) = choose::without_key(asker, action).await?;
-        return Ok(Resolved::plain(intent, rule));
+        let wanted = choose::without_key(asker, action).await?;
+        return Ok(Resolved::plain(wanted.intent, wanted.rule));
     };
     // An occurrence is part of the key, so the operation is exactly the one that the caller names.
     let is_exact = operation.is_identified() || keys != KeyPolicy::Auto;
@@ -155,8 +156,9 @@ async fn new_key(
     let action = named.intent();
     let until_ms = later(asker.tenant.ledger.clock_ms(), action.terms.wait_ms);
     let key_turn = asker.gateway.turns.take(asker.place(&given.id)).await;
+    let call = Identified::ByNewKey { attempts: action.terms.max_attempts };
     let mut is_first_look = true;
-    let decided = choose::decide(asker, action, Retries::Oldest, until_ms, || {
+    let decided = choose::decide(asker, action, call, until_ms, || {
         let of = used.of().map(|of| Resolved::plain(known(action.clone(), of), RepeatRule::Given));
         let has_waited = !std::mem::replace(&mut is_first_look, false);
         let (given, named) = (&given, &named);

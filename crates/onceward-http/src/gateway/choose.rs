@@ -1,19 +1,14 @@
-//! Decides whether a request with a new key, or with none, is the retry of an earlier request with the same content, or
-//! an intended repeat. Delivery is the evidence: a retry comes from a client that left without its answer.
+//! The two facts that [`repeat::choose`] needs about earlier equal requests: whether their clients are there, and
+//! whether they have their answers. A retry comes from a client that left without its answer.
 //!
-//! | the earlier operation | a new key | no key |
-//! |---|---|---|
-//! | its answer was delivered | new | new |
-//! | it failed, and that was delivered less than a minute ago | new, within the same budget | the same |
-//! | in doubt, and no client of this process waits for it | the same | the same |
-//! | a client of this process waits for it, or reads its answer | new | the same |
-//! | its client left this process without the answer | the same | the same |
-//! | another gateway executes it, or ended it a moment ago | undecided | the same |
+//! A client that waits at this gateway is there, one that closed its connection has left. What another gateway executes
+//! is unknown until that gateway has recorded the delivery, so a request with a new key waits for it.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use onceward::{Error, Intent, OperationId, Record, RepeatRule, State};
+use onceward::repeat::{self, Beside, Choice, Delivery, Earlier, EarlierCaller, Identified};
+use onceward::{Error, Intent, Occurrences, OperationId, Record, RepeatRule, State, Wanted};
 
 use super::aliases::Asker;
 use super::delivery::FAILURE_GRACE_MS;
@@ -31,19 +26,6 @@ const PAUSES: u32 = 5;
 /// The pauses between two looks at an operation of another gateway.
 const LOOK_AGAIN: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(200));
 
-/// Which earlier operations a request can be the retry of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Retries {
-    /// Those whose client left without the answer: one in doubt first, because its effect must not be repeated, then
-    /// the oldest.
-    Oldest,
-    /// The same, the newest first, or one that failed a moment ago: a repeated model call has no effect to be repeated.
-    Newest,
-    /// The same. The client says that it is a retry, so it can also be one of an operation that another gateway
-    /// executes for a client that may have left. That operation did not begin before this time.
-    Reported { since_ms: i64 },
-}
-
 /// What a request with a new key refers to, after the time that it takes to find out.
 pub(crate) enum Decided<K> {
     /// It is known from elsewhere.
@@ -56,164 +38,90 @@ pub(crate) enum Decided<K> {
     Undecided(Arc<Record>),
 }
 
-/// What a request with a new key refers to.
-enum Choice {
-    /// It is a retry of this operation, which is in this state.
-    Same(Intent, State),
-    /// It is a new operation.
-    New(Intent, RepeatRule),
-    /// It is a new operation beside others whose clients are waiting, or may just be leaving without their answer.
-    Beside(Intent, RepeatRule),
-    /// It is unknown whether the client of this operation is there.
-    Undecided(Arc<Record>),
-}
-
-/// An occurrence of the action.
-struct Occurrence {
-    record: Arc<Record>,
-    state: State,
-    status: Status,
-}
-
-/// Whether an equal request can be the retry of an occurrence.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Status {
-    /// Its answer was delivered, or it will have none.
-    Over,
-    /// It failed, and its client knows.
-    ToldFailure,
-    /// Its client does not have the answer, and does not wait for it.
-    Unanswered,
-    /// Its client waits for the answer or reads it.
-    Waited,
-    /// Its client may wait for the answer at another gateway.
-    Unknown,
-}
-
-/// All occurrences that are not over, oldest first.
-struct Occurrences {
-    /// The number of the next one.
-    next: u64,
-    open: Vec<Occurrence>,
+/// The earlier occurrences of an action, and what this process knows about their clients.
+struct Known {
+    found: Occurrences,
+    earlier: Vec<Earlier>,
     /// Whether an answer was written a moment ago, and its client may just be leaving without it.
     is_unconfirmed: bool,
 }
 
-impl Occurrences {
-    async fn read(asker: &Asker<'_>, action: &Intent) -> Result<Self, Error> {
-        let ledger = &asker.tenant.ledger;
-        let found = ledger.occurrences(action).await?;
-        let one = |(_, (record, state)): (u64, &(Arc<Record>, State))| {
-            Occurrence::new(asker, Arc::clone(record), *state)
-        };
-        let mut open: Vec<Occurrence> = found.numbered().map(one).collect();
-        for one in &mut open {
-            one.look_behind_the_name(asker).await?;
+impl Known {
+    async fn read(asker: &Asker<'_>, action: &Intent, call: Identified) -> Result<Self, Error> {
+        let found = asker.tenant.ledger.occurrences(action).await?;
+        let mut earlier = Vec::with_capacity(found.all.len());
+        let mut is_unconfirmed = false;
+        for (record, state) in &found.all {
+            let mut one = facts(asker, record, *state, call);
+            if let Some(of) = record.alias_of() {
+                one = behind_the_name(asker, one, &of, record, call).await?;
+            }
+            is_unconfirmed |= one.delivery == Delivery::Delivered
+                && asker
+                    .gateway
+                    .readers
+                    .is_unconfirmed(&asker.place(&record.id), asker.tenant.ledger.clock());
+            earlier.push(one);
         }
-        let readers = &asker.gateway.readers;
-        let is_unconfirmed = open.iter().any(|one| {
-            let place = asker.place(&one.record.id);
-            one.status == Status::Over && readers.is_unconfirmed(&place, ledger.clock())
-        });
-        open.retain(|one| one.status != Status::Over);
-        Ok(Self { next: found.next_number(), open, is_unconfirmed })
+        Ok(Self { found, earlier, is_unconfirmed })
     }
 
-    /// The next occurrence, and why it is one.
-    fn next(&self, action: &Intent) -> Result<(Intent, RepeatRule), Error> {
-        let rule = if self.next == 1 { RepeatRule::First } else { RepeatRule::Repeat };
-        Ok((action.clone().at_occurrence(self.next)?, rule))
-    }
-
-    /// The occurrence that the request retries: one in doubt, then the oldest.
-    fn retried(&self, can_be: impl Fn(&Occurrence) -> bool) -> Option<&Occurrence> {
-        let fitting = || self.open.iter().filter(|one| can_be(one));
-        fitting().find(|one| one.state == State::InDoubt).or_else(|| fitting().next())
-    }
-
-    fn newest(&self, can_be: impl Fn(&Occurrence) -> bool) -> Option<&Occurrence> {
-        self.open.iter().filter(|one| can_be(one)).max_by_key(|one| one.record.number)
-    }
-
-    /// The occurrence that a request with a new key retries. An answer that was delivered, or that a client here waits
-    /// for, belongs to that client, whatever the request reports: its own first try may never have arrived.
-    fn retried_by(&self, retries: Retries) -> Option<&Occurrence> {
-        let has = |status: Status| move |one: &Occurrence| one.status == status;
-        let newest =
-            || self.newest(has(Status::Unanswered)).or_else(|| self.newest(has(Status::ToldFailure)));
-        match retries {
-            Retries::Oldest => self.retried(has(Status::Unanswered)),
-            Retries::Newest => newest(),
-            Retries::Reported { since_ms } => newest().or_else(|| {
-                let is_running =
-                    |one: &Occurrence| (one.status, one.state) == (Status::Unknown, State::Running);
-                self.newest(|one| is_running(one) && one.record.created_ms >= since_ms)
-            }),
-        }
-    }
-
-    /// The attempts of occurrences that failed a moment ago.
-    fn failed_attempts(&self) -> u32 {
-        let failed = self.open.iter().filter(|one| one.status == Status::ToldFailure);
-        failed.map(|one| one.record.spent_attempts()).sum()
+    fn choose(&self, call: Identified) -> Choice {
+        repeat::choose(&self.earlier, call)
     }
 }
 
-impl Occurrence {
-    fn new(asker: &Asker<'_>, record: Arc<Record>, state: State) -> Self {
-        let place = asker.place(&record.id);
-        let readers = &asker.gateway.readers;
-        let delivered = readers.delivered_ms(&place, &record);
-        let now_ms = asker.tenant.ledger.clock_ms();
-        let seen = readers.of(&place);
-        let status = status(&record, state, delivered, seen, now_ms);
-        Self { record, state, status }
-    }
-
-    /// If the record is another name of an operation that another gateway executes, its client may be there. The same
-    /// if that operation was delivered a moment ago: the note about this name may follow.
-    async fn look_behind_the_name(&mut self, asker: &Asker<'_>) -> Result<(), Error> {
-        let seen = asker.gateway.readers.of(&asker.place(&self.record.id));
-        if (self.status, seen) != (Status::Unanswered, Seen::Unknown) {
-            return Ok(());
+/// What this process knows about the client of an earlier request.
+fn facts(asker: &Asker<'_>, record: &Record, state: State, call: Identified) -> Earlier {
+    let place = asker.place(&record.id);
+    let readers = &asker.gateway.readers;
+    let now_ms = asker.tenant.ledger.clock_ms();
+    let delivery = Delivery::at(readers.delivered_ms(&place, record), now_ms);
+    let has_just_ended = now_ms - record.updated_ms < NOTE_MS;
+    let caller = match (readers.of(&place), call) {
+        (Seen::Waiting, Identified::ByNewKey { .. } | Identified::AsSample { .. }) => EarlierCaller::Beside,
+        (Seen::Waiting, Identified::ByContent | Identified::AsRetry | Identified::ByOwnKey) => {
+            EarlierCaller::Unknown
         }
-        let Some(of) = self.record.alias_of() else { return Ok(()) };
-        match asker.tenant.ledger.find(&of).await {
-            Ok((record, state)) => {
-                let of = Self::new(asker, record, state);
-                let now_ms = asker.tenant.ledger.clock_ms();
-                let is_noted = of.record.delivered_ms().is_some_and(|at_ms| now_ms - at_ms < NOTE_MS);
-                if of.status == Status::Unknown || is_noted {
-                    self.status = Status::Unknown;
-                }
-                Ok(())
-            }
-            Err(Error::NotFound { .. }) => Ok(()),
-            Err(error) => Err(error),
-        }
-    }
+        (Seen::Left, _) => EarlierCaller::Left,
+        (Seen::Unknown, _) => match state {
+            // The gateway that executed it would have recorded the delivery by now.
+            State::Done | State::Failed if !has_just_ended => EarlierCaller::Left,
+            State::Staged
+            | State::Running
+            | State::Done
+            | State::Failed
+            | State::InDoubt
+            | State::Cancelled
+            | State::Expired => EarlierCaller::Unknown,
+        },
+    };
+    Earlier { caller, delivery, ..Earlier::of(record, state, now_ms) }
 }
 
-fn status(record: &Record, state: State, delivered: Option<i64>, seen: Seen, now_ms: i64) -> Status {
-    match (state, delivered, seen) {
-        (State::Cancelled | State::Expired, _, _) => Status::Over,
-        (State::Done | State::Failed, Some(at_ms), _) if at_ms <= now_ms => Status::Over,
-        (State::Failed, Some(_), _) => Status::ToldFailure,
-        // The client may have given up just when the answer was sent.
-        (State::Done, Some(_), _) => Status::Unanswered,
-        (State::Staged | State::Running | State::InDoubt | State::Done | State::Failed, _, Seen::Waiting) => {
-            Status::Waited
+/// The facts about a record that is another name of an operation. If another gateway executes that one, its client may
+/// be there. The same if that operation was delivered a moment ago: the note about this name may follow.
+async fn behind_the_name(
+    asker: &Asker<'_>,
+    name: Earlier,
+    of: &OperationId,
+    record: &Record,
+    call: Identified,
+) -> Result<Earlier, Error> {
+    let is_known = asker.gateway.readers.of(&asker.place(&record.id)) != Seen::Unknown;
+    if is_known || name.delivery == Delivery::Delivered {
+        return Ok(name);
+    }
+    match asker.tenant.ledger.find(of).await {
+        Ok((record, state)) => {
+            let now_ms = asker.tenant.ledger.clock_ms();
+            let is_noted = record.delivered_ms().is_some_and(|at_ms| now_ms - at_ms < NOTE_MS);
+            let is_unknown = is_noted || facts(asker, &record, state, call).is_undecided();
+            let caller = if is_unknown { EarlierCaller::Unknown } else { name.caller };
+            Ok(Earlier { caller, ..name })
         }
-        (State::Staged | State::InDoubt, _, _)
-        | (State::Running | State::Done | State::Failed, _, Seen::Left) => Status::Unanswered,
-        (State::Running, _, Seen::Unknown) => Status::Unknown,
-        (State::Done | State::Failed, None, Seen::Unknown) => {
-            if now_ms - record.updated_ms < NOTE_MS {
-                Status::Unknown
-            } else {
-                Status::Unanswered
-            }
-        }
+        Err(Error::NotFound { .. }) => Ok(name),
+        Err(error) => Err(error),
     }
 }
 
@@ -221,13 +129,14 @@ fn status(record: &Record, state: State, delivered: Option<i64>, seen: Seen, now
 ///
 /// # Errors
 /// The ledger cannot be read.
-pub(crate) async fn without_key(asker: &Asker<'_>, action: Intent) -> Result<(Intent, RepeatRule), Error> {
-    let all = Occurrences::read(asker, &action).await?;
-    let retried = all.retried(|one| matches!(one.status, Status::Unanswered | Status::ToldFailure));
-    Ok(match retried.or_else(|| all.open.last()) {
-        Some(one) => (action.at_record(&one.record), RepeatRule::Retry(one.state)),
-        None => all.next(&action)?,
-    })
+pub(crate) async fn without_key(asker: &Asker<'_>, action: Intent) -> Result<Wanted, Error> {
+    let known = Known::read(asker, &action, Identified::ByContent).await?;
+    match known.choose(Identified::ByContent) {
+        Choice::Same(place) | Choice::Undecided(place) | Choice::Spent(place) => {
+            Ok(known.found.same(action, place))
+        }
+        Choice::New { .. } => known.found.next(action),
+    }
 }
 
 /// The operation of a request with a new key. Waits while that is undecided, until then or until the client leaves.
@@ -238,7 +147,7 @@ pub(crate) async fn without_key(asker: &Asker<'_>, action: Intent) -> Result<(In
 pub(crate) async fn decide<K, F: Future<Output = Result<Option<K>, Error>>>(
     asker: &Asker<'_>,
     action: &Intent,
-    retries: Retries,
+    call: Identified,
     until_ms: i64,
     mut known: impl FnMut() -> F,
 ) -> Result<Decided<K>, Error> {
@@ -250,22 +159,37 @@ pub(crate) async fn decide<K, F: Future<Output = Result<Option<K>, Error>>>(
             return Ok(Decided::Known(known));
         }
         let turn = asker.gateway.turns.take(asker.place(&action.id)).await;
-        match with_key(asker, action, retries).await? {
-            Choice::Same(intent, state) => return Ok(Decided::Same(intent, state, turn)),
-            // If its client has just closed the connection, that may not be known yet.
-            Choice::Beside(..) if !has_waited => {
+        let all = Known::read(asker, action, call).await?;
+        let record = |place: usize| &all.found.all[place].0;
+        match all.choose(call) {
+            Choice::Same(place) => {
+                let (intent, state) = (action.clone().at_record(record(place)), all.found.all[place].1);
+                return Ok(Decided::Same(intent, state, turn));
+            }
+            // The budget is spent by requests with other keys.
+            Choice::Spent(place) => {
+                let mut intent = action.clone().at_record(record(place));
+                intent.terms.max_attempts = record(place).spent_attempts();
+                return Ok(Decided::Same(intent, all.found.all[place].1, turn));
+            }
+            // If the client of another one has just closed its connection, that may not be known yet.
+            Choice::New { beside, .. }
+                if !has_waited && (beside == Beside::Waiting || all.is_unconfirmed) =>
+            {
                 drop(turn);
                 has_waited = true;
                 for _ in 0..PAUSES {
                     time::sleep(clock, HANG_UP / PAUSES).await;
                 }
             }
-            Choice::New(intent, rule) | Choice::Beside(intent, rule) => {
+            Choice::New { spent, .. } => {
+                let Wanted { mut intent, rule } = all.found.next(action.clone())?;
+                intent.terms.max_attempts -= spent;
                 return Ok(Decided::New(intent, rule, turn));
             }
             // Nothing was sent for a client that left meanwhile, and nothing needs to be.
-            Choice::Undecided(record) if clock.now_ms() >= until_ms || asker.reader.is_gone() => {
-                return Ok(Decided::Undecided(record));
+            Choice::Undecided(place) if clock.now_ms() >= until_ms || asker.reader.is_gone() => {
+                return Ok(Decided::Undecided(Arc::clone(record(place))));
             }
             Choice::Undecided(_) => {
                 drop(turn);
@@ -274,29 +198,6 @@ pub(crate) async fn decide<K, F: Future<Output = Result<Option<K>, Error>>>(
             }
         }
     }
-}
-
-/// The operation of a request with a new key.
-async fn with_key(asker: &Asker<'_>, action: &Intent, retries: Retries) -> Result<Choice, Error> {
-    let all = Occurrences::read(asker, action).await?;
-    if let Some(one) = all.retried_by(retries) {
-        return Ok(Choice::Same(action.clone().at_record(&one.record), one.state));
-    }
-    if let Some(one) = all.retried(|one| one.status == Status::Unknown) {
-        return Ok(Choice::Undecided(Arc::clone(&one.record)));
-    }
-    let spent = all.failed_attempts();
-    let failed = all.open.iter().rfind(|one| one.status == Status::ToldFailure);
-    if let Some(last) = failed.filter(|_| spent >= action.terms.max_attempts) {
-        // The budget is spent by requests with other keys.
-        let mut intent = action.clone().at_record(&last.record);
-        intent.terms.max_attempts = last.record.spent_attempts();
-        return Ok(Choice::Same(intent, last.state));
-    }
-    let (mut intent, rule) = all.next(action)?;
-    intent.terms.max_attempts -= spent;
-    let is_beside = all.is_unconfirmed || all.open.iter().any(|one| one.status == Status::Waited);
-    Ok(if is_beside { Choice::Beside(intent, rule) } else { Choice::New(intent, rule) })
 }
 
 /// The attempts that no longer count against the budget of an operation that failed: all of them, when an equal
@@ -314,9 +215,10 @@ pub(crate) async fn budget_beside(
     action: &Intent,
     id: &OperationId,
 ) -> Result<u32, Error> {
-    let mut all = Occurrences::read(asker, action).await?;
-    all.open.retain(|one| one.record.id != *id);
-    Ok(action.terms.max_attempts.saturating_sub(all.failed_attempts()))
+    let all = Known::read(asker, action, Identified::ByContent).await?;
+    let others = all.found.all.iter().zip(&all.earlier).filter(|((record, _), _)| record.id != *id);
+    let spent = repeat::spent(others.map(|(_, one)| one));
+    Ok(action.terms.max_attempts.saturating_sub(spent))
 }
 
 #[cfg(test)]

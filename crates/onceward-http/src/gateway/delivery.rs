@@ -91,9 +91,14 @@ impl Delivery {
         Self { grace_ms: Some(FAILURE_GRACE_MS), ..self }
     }
 
+    /// An equal request after the delivery of this refusal gets it again, for this window.
+    pub(crate) fn of_refusal(self, window_ms: u64) -> Self {
+        Self { grace_ms: Some(i64::try_from(window_ms).unwrap_or(i64::MAX)), ..self }
+    }
+
     /// The response, which is noted as delivered when its last byte has been written to the connection.
     pub(crate) fn attach(self, response: Response) -> Response {
-        if !matches!(self.note.record.state, State::Done | State::Failed) {
+        if !matches!(self.note.record.state, State::Done | State::Failed | State::Cancelled) {
             return response;
         }
         let (head, body) = response.into_parts();
@@ -118,7 +123,7 @@ impl Delivery {
             0
         };
         let now_ms = clock.now_ms();
-        if let Some(writing) = note.at(now_ms + grace) {
+        if let Some(writing) = note.at(now_ms.saturating_add(grace)) {
             let grace_from = (grace > 0 && state == State::Done).then_some(now_ms);
             receipts.add(Receipt { note, writing, at_ms: now_ms, grace_from });
         }

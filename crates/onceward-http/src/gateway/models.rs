@@ -313,6 +313,10 @@ impl ModelCall {
         if let Error::BudgetExhausted { record, .. } = error {
             return reply::spent(record, Ran::No);
         }
+        if let Error::Cancelled { record } = error {
+            let window_ms = self.terms().map_or(0, |terms| terms.repeat_window_ms);
+            return self.delivery(record).of_refusal(window_ms).attach(reply::problem(error));
+        }
         let Error::Failed { record, ran, .. } = error else { return reply::problem(error) };
         let reply = record.outcome.as_ref().and_then(|outcome| Reply::decode(outcome.body.as_deref()?));
         let is_spent = record.spent_attempts() >= record.detail.max_attempts;

@@ -197,11 +197,19 @@ impl Mutation {
             resolved.intent.terms.wait_ms = 0;
         }
         let known = resolved.known_key.map(|key| (key, resolved.intent.clone()));
+        let new_key = resolved.alias.as_ref().map(|alias| alias.record.clone());
         let written = self.new_key_written(&exchange, resolved.alias, &id);
         let (result, written) = both(call(&ledger, &exchange, resolved.intent), written, || {
             if !begins || exchange.has_begun() { Rest::Awaited } else { Rest::Dropped }
         })
         .await;
+        let written = match (&result, new_key) {
+            // A held request keeps its key, although it does not begin yet.
+            (Err(Error::Held { .. }), Some(key)) => {
+                Some(aliases::write(&self.tenant, key, &id).await.map(drop))
+            }
+            _ => written,
+        };
         let is_anothers = matches!(result, Ok(_) | Err(Error::InProgress { .. } | Error::Failed { .. }));
         if begins && !exchange.has_begun() && is_anothers {
             return None;
@@ -209,7 +217,7 @@ impl Mutation {
         observe::ended(CallSurface::Gateway, &result, self.asked.elapsed(), Some(&self.metrics));
         // A key that could not be recorded must not be answered: its retry could be a new operation.
         let result = match (result, written) {
-            (Ok(_), Some(Err(error))) => return Some(reply::problem(&error)),
+            (Ok(_) | Err(Error::Held { .. }), Some(Err(error))) => return Some(reply::problem(&error)),
             (result, _) => result,
         };
         let receipt = result.as_ref().ok().cloned();
@@ -243,6 +251,10 @@ impl Mutation {
         let (record, ran) = match &result {
             Ok(receipt) => (Arc::clone(receipt.record()), receipt.ran()),
             Err(Error::Failed { record, ran, .. }) => (Arc::clone(record), *ran),
+            Err(error @ Error::Cancelled { record }) => {
+                let window_ms = exchange.ruling.terms.repeat_window_ms;
+                return self.delivery(record).of_refusal(window_ms).attach(reply::problem(error));
+            }
             Err(error) => {
                 if exchange.live().is_in_flight {
                     return in_flight(error);
@@ -262,7 +274,8 @@ impl Mutation {
         let stored = || record.outcome.as_ref().and_then(|outcome| Reply::decode(outcome.body.as_deref()?));
         let Some(reply) = live.or_else(stored) else {
             return match &result {
-                Ok(_) => self.delivery(&record).attach(reply::unavailable(&record)),
+                // This is not the result, so a retry is still the same request.
+                Ok(_) => reply::unavailable(&record),
                 Err(error) => self.delivery(&record).attach(reply::problem(error)),
             };
         };

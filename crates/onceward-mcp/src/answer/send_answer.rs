@@ -20,8 +20,11 @@ pub(crate) struct Response {
     pub(crate) delivers: Option<Arc<Record>>,
     /// Where the answer comes from.
     pub(crate) source: AnswerSource,
-    /// Whether the operation stays closed for a while: it is known to be done, but its result is not known.
+    /// Whether equal calls get this answer for a while: the operation is known to be done, but its result is not known,
+    /// or it was refused.
     pub(crate) closes: bool,
+    /// How long that is, and for how long an equal call is a retry if this answer may have come too late.
+    pub(crate) window_ms: u64,
     /// The call's id across sessions, if its scope is only a session.
     pub(crate) anywhere: Option<OperationId>,
     pub(crate) known: Known,
@@ -39,7 +42,15 @@ impl Response {
     }
 
     pub(crate) fn known(answer: CallAnswer, delivers: Option<Arc<Record>>) -> Self {
-        Self { answer, delivers, source: AnswerSource::Own, closes: false, anywhere: None, known: Known::Yes }
+        Self {
+            answer,
+            delivers,
+            source: AnswerSource::Own,
+            closes: false,
+            window_ms: 0,
+            anywhere: None,
+            known: Known::Yes,
+        }
     }
 }
 
@@ -98,16 +109,16 @@ impl ProxyState {
         let now_ms = self.ledger.clock_ms();
         let later = |ms| onceward::transition::later(now_ms, ms);
         if response.closes {
-            return Delivery { at_ms: later(self.options.window_ms), slow: false };
+            return Delivery { at_ms: later(response.window_ms), slow: false };
         }
         let waited_ms = u64::try_from(now_ms - waiter.since_ms).unwrap_or(0);
         let is_slow = response.source == AnswerSource::Own && waited_ms >= self.options.slow.ms;
         let doubtful_ms = if !is_slow {
             None
         } else if self.options.slow.every_client {
-            Some(self.options.window_ms)
+            Some(response.window_ms)
         } else if self.silent_client.load(Ordering::SeqCst) && !response.is_structured() {
-            Some(SILENT_RETRY_MS.min(self.options.window_ms))
+            Some(SILENT_RETRY_MS.min(response.window_ms))
         } else {
             None
         };

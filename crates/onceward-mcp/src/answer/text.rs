@@ -85,7 +85,6 @@ impl AnswerText<'_> {
         let record = receipt.record();
         let answer = Answer::of(&Ok(receipt.clone()), self.surface, self.now_ms);
         let said = answer.reason.as_deref().unwrap_or_default();
-        let said = said.trim_end_matches(self.surface.repeat_hint()).trim_end_matches(['.', ' ']);
         let (status, said) = match joined {
             true => (
                 "joined",

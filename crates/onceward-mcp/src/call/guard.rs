@@ -22,7 +22,8 @@ use crate::wire::message::Head;
 use crate::wire::raw;
 use crate::wire::tool_call::ToolCall;
 use onceward::{
-    Class, Error, Happened, Intent, InvalidInput, KeyPolicy, OperationId, Preview, Ran, Receipt, Surface,
+    Class, Error, Happened, Intent, InvalidInput, KeyPolicy, OperationId, Preview, Ran, Receipt, Record,
+    RepeatRule, Surface, delivered_by,
 };
 use onceward_http::time;
 
@@ -199,7 +200,7 @@ impl ProxyState {
         let all = format!("sessions~{}", waiter.caller.principal.as_deref().unwrap_or_default());
         let anywhere = OperationId::of(&all, &action.name, &action.key.text);
         let now_ms = self.ledger.clock_ms();
-        let after_ms = now_ms.saturating_sub_unsigned(self.options.window_ms);
+        let after_ms = now_ms.saturating_sub_unsigned(rules.settings.terms.repeat_window_ms);
         let open = self.orphans.scope_of(&anywhere, after_ms).filter(|open| *open != scope.name);
         let name = open.clone().unwrap_or(scope.name.clone());
         self.orphans.begin(anywhere.clone(), waiter, name.clone(), now_ms);
@@ -227,7 +228,13 @@ impl ProxyState {
             call_id: call.call_id.as_deref(),
         };
         let chosen = if call.key.is_some() || rules.keys != KeyPolicy::Auto {
-            Ok(Occurrence { intent: action, joined: false, action: None, others_open: 0 })
+            let wanted = self.ledger.identified(action, RepeatRule::Given).await;
+            wanted.map(|wanted| Occurrence {
+                intent: wanted.intent,
+                joined: false,
+                action: None,
+                others_open: 0,
+            })
         } else {
             self.memory.choose(&self.ledger, action, &facts).await
         };
@@ -307,14 +314,24 @@ impl ProxyState {
 
     /// The response for the result of a call.
     fn response_for(&self, job: &GuardedCall, reached: &Reached, ran: RunResult) -> Response {
-        let tool = &job.call.tool;
-        let noted = job.call.key.is_none() && job.rules.keys == KeyPolicy::Auto;
-        let ended = match &ran {
-            RunResult::Ended(Ok(receipt), _) => Some(Arc::clone(receipt.record())),
-            RunResult::Ended(Err(Error::Failed { record, .. }), _) => Some(Arc::clone(record)),
-            RunResult::Ended(Err(_), _) | RunResult::Asked(_) => None,
+        let delivers = match &ran {
+            RunResult::Ended(result, _) => delivered_by(result).cloned(),
+            RunResult::Asked(_) => None,
         };
-        let delivers = ended.filter(|_| noted);
+        let window_ms = job.rules.settings.terms.repeat_window_ms;
+        let response = self.response_with(job, reached, ran, delivers);
+        Response { window_ms, ..response }
+    }
+
+    /// The same, with the record whose answer it delivers.
+    fn response_with(
+        &self,
+        job: &GuardedCall,
+        reached: &Reached,
+        ran: RunResult,
+        delivers: Option<Arc<Record>>,
+    ) -> Response {
+        let tool = &job.call.tool;
         match ran {
             RunResult::Asked(question) => Response { known: Known::No, ..Response::from_proxy(question) },
             RunResult::Ended(Ok(receipt), None) => self.replay_response(job, &receipt, reached, delivers),
@@ -343,8 +360,9 @@ impl ProxyState {
             }
             RunResult::Ended(Err(error), None) => {
                 let response = self.refusal(tool, &error, &job.transport);
+                let closes = matches!(error, Error::Cancelled { .. });
                 let known = if error.happened() == Some(Happened::Unknown) { Known::No } else { Known::Yes };
-                Response { known, delivers, source: AnswerSource::Replay, ..response }
+                Response { known, delivers, closes, source: AnswerSource::Replay, ..response }
             }
         }
     }
@@ -355,16 +373,18 @@ impl ProxyState {
         job: &GuardedCall,
         receipt: &Receipt,
         reached: &Reached,
-        delivers: Option<Arc<onceward::Record>>,
+        delivers: Option<Arc<Record>>,
     ) -> Response {
         let now_ms = self.ledger.clock_ms();
         let closes = is_closed(receipt.record());
-        let repeat = match (&delivers, closes) {
+        let is_counted = job.call.key.is_none() && job.rules.keys == KeyPolicy::Auto;
+        let repeat = match (delivers.as_ref().filter(|_| is_counted), closes) {
             (None, _) => self.repeat(),
             (Some(_), false) => Repeat::CallAgain { after: reached.others_open },
             (Some(record), true) => {
                 // A time that has passed since the call was judged is still the one that the earlier answer named.
-                let later = onceward::transition::later(now_ms, self.options.window_ms);
+                let window_ms = job.rules.settings.terms.repeat_window_ms;
+                let later = onceward::transition::later(now_ms, window_ms);
                 Repeat::CallAfter(record.delivered_ms().unwrap_or(later))
             }
         };

@@ -1,11 +1,12 @@
-//! Decides whether a call is a retry or an intended repeat. Both are the same bytes on the wire; the difference is
-//! whether the first answer was delivered.
+//! The two facts that [`repeat::choose`] needs about earlier equal calls: whether their callers are there, and whether
+//! they have their answers. A retry and an intended repeat are the same bytes on the wire.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use onceward::repeat::{self, Choice, Delivery, Earlier, EarlierCaller, Identified};
 use onceward::{Class, Error, Intent, Ledger, Occurrences, OnFailure, OperationId, Record, State};
 use onceward_http::time;
 use quick_cache::sync::Cache;
@@ -28,8 +29,6 @@ const HANG_UP: Duration = Duration::from_millis(100);
 
 /// What is remembered about calls apart from the ledger.
 pub(crate) struct CallMemory {
-    /// For each action, the first occurrence that may not be over.
-    over_before: Cache<OperationId, u64>,
     /// Deliveries that are being recorded.
     delivered: Mutex<HashMap<OperationId, i64>>,
     /// Answers that the client read, however slow they were, because it continued after them.
@@ -38,35 +37,36 @@ pub(crate) struct CallMemory {
     refused: Cache<OperationId, ()>,
     /// Operations whose delivery is being revoked in the ledger, and how many tasks are doing so.
     taken_back: Mutex<HashMap<OperationId, usize>>,
-    /// The call for each id that a host gave.
-    call_ids: Cache<String, OperationId>,
+    /// The action and the operation of the call with each id that a host gave.
+    call_ids: Cache<String, (OperationId, OperationId)>,
     /// Calls in flight in this process.
     in_flight: Mutex<HashMap<OperationId, Vec<InFlight>>>,
     /// Held while the occurrence of a call is chosen: equal calls are judged one after the other. Actions share locks.
     choosing: [tokio::sync::Mutex<()>; CHOOSING],
 }
 
-/// An occurrence of an action.
-struct Judged {
-    number: u64,
-    record: Arc<Record>,
-    state: State,
-    /// Whether the same call now means a new occurrence.
-    is_over: bool,
-}
-
-/// Whether a caller has received the answer that an operation is done.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Told {
-    Yes,
-    No,
-}
-
 /// A call in flight.
 struct InFlight {
-    number: u64,
+    operation: OperationId,
+    /// The number of its occurrence, if the ledger counts it.
+    number: Option<u64>,
     waiter: Arc<Waiter>,
     call_id: Option<String>,
+}
+
+/// What the ledger and this process know about the earlier occurrences of an action. The places are the same in both.
+struct Known {
+    found: Occurrences,
+    earlier: Vec<Earlier>,
+    /// The number of the next occurrence.
+    next: u64,
+}
+
+/// The operation that was chosen for a call.
+struct Chosen {
+    intent: Intent,
+    /// Its record, if it has begun.
+    begun: Option<(Arc<Record>, State)>,
 }
 
 /// The occurrence that a call belongs to.
@@ -94,7 +94,6 @@ pub(crate) struct CallFacts<'a> {
 impl Default for CallMemory {
     fn default() -> Self {
         Self {
-            over_before: Cache::new(MEMORY),
             delivered: Mutex::default(),
             read: Cache::new(MEMORY),
             refused: Cache::new(MEMORY),
@@ -132,8 +131,6 @@ impl CallMemory {
         lock(&self.delivered).remove(id);
         self.read.remove(id);
         self.refused.insert(id.clone(), ());
-        // Its action is not known here.
-        self.over_before.clear();
     }
 
     /// Notes that the delivery is being revoked in the ledger.
@@ -162,33 +159,22 @@ impl CallMemory {
         self.read.insert(id, ());
     }
 
-    /// Whether the host used this id for the same call before.
-    fn seen_call(&self, call_id: Option<&str>, call: &OperationId) -> bool {
-        let Some(call_id) = call_id else { return false };
-        let before = self.call_ids.get(call_id);
-        if before.is_none() {
-            self.call_ids.insert(call_id.to_owned(), call.clone());
-        }
-        before.as_ref() == Some(call)
-    }
-
-    fn is_delivered(&self, record: &Record, class: Class, now_ms: i64) -> bool {
+    /// The delivery of an answer, by what is recorded and what is being recorded.
+    fn delivery(&self, record: &Record, class: Class, now_ms: i64) -> Delivery {
         if self.refused.get(&record.id).is_some() {
-            return false;
+            return Delivery::NotDelivered;
         }
-        let written = record.delivered_ms();
         let here = lock(&self.delivered).get(&record.id).copied();
-        match written.into_iter().chain(here).min() {
-            None => false,
-            // If repeating is harmless, an answer that may have come too late counts as received.
-            Some(_) if class == Class::Idempotent => true,
-            Some(at_ms) => at_ms <= now_ms || (self.read.get(&record.id).is_some() && !is_closed(record)),
+        let from_ms = record.delivered_ms().into_iter().chain(here).min();
+        let is_read = self.read.get(&record.id).is_some() && !is_closed(record);
+        // If repeating is harmless, an answer that may have come too late counts as received.
+        if from_ms.is_some() && (is_read || class == Class::Idempotent) {
+            return Delivery::Delivered;
         }
+        Delivery::at(from_ms, now_ms)
     }
 
-    /// Chooses the occurrence under the key policy `auto`: the newest one while it is running, in doubt or not
-    /// delivered, or if the caller says that this is a retry. Otherwise the next one. If an earlier one of several
-    /// parallel calls is still open, that one comes first.
+    /// Chooses the occurrence under the key policy `auto`, and adds the call to the calls in flight.
     pub(crate) async fn choose(
         &self,
         ledger: &Ledger,
@@ -200,116 +186,177 @@ impl CallMemory {
             time::sleep(ledger.clock(), HANG_UP).await;
         }
         let _alone = self.choosing(&action.id).lock().await;
-        let says_retry = self.seen_call(facts.call_id, &action.id) || facts.says_retry;
-        let mut all = self.judged(|| ledger.occurrences(&action), facts, ledger).await?;
-        let mut newest = all.pop();
-        let latest = newest.as_ref().map_or(0, |newest| newest.number);
-        let first = self.over_before.get(&action.id).unwrap_or(1);
-        all.retain(|one| one.number >= first);
-        let mut open = self.open_before(all, newest.as_mut());
-        let over_before = match (open.first(), &newest) {
-            (Some(oldest), _) => oldest.number,
-            (None, Some(newest)) => newest.number + u64::from(newest.is_over),
-            (None, None) => 1,
+        let known = self.known(|| ledger.occurrences(&action), &action.id, facts, ledger).await?;
+        let identified = if facts.says_retry { Identified::AsRetry } else { Identified::ByContent };
+        let chosen = match self.same_call(&action.id, facts.call_id) {
+            // The host has given this id before, so this is that call, however it ended.
+            Some(operation) => self.at_call(ledger, &action, &known, &operation).await?,
+            None => None,
         };
-        self.over_before.insert(action.id.clone(), over_before);
-        let earlier = self.pick(&action.id, &open).map(|at| open.remove(at));
-        let others_open = match &earlier {
-            Some(_) => open.len() + usize::from(newest.as_ref().is_some_and(|newest| !newest.is_over)),
-            None => 0,
-        };
-        let found = earlier.or(newest);
-        // Any request other than the same call shows that earlier slow answers were read.
-        for id in
-            facts.waiter.unread.iter().filter(|id| found.as_ref().is_none_or(|found| found.record.id != **id))
-        {
-            self.note_read(id.clone());
-        }
-        let mut may_part = true;
-        let base = found.as_ref().map_or(1, |found| found.number);
-        let (number, runs, on_failure) = match found {
-            None => (1, false, None),
-            Some(Judged { record, state, is_over, .. }) => {
-                let same = says_retry || !is_over;
-                let replay = state == State::Running || (state == State::Failed && has_answer(&record));
-                // A call parallel to one that is in doubt, or whose answer was lost, is its retry.
-                may_part = !same || state == State::Running;
-                match same {
-                    true => (base, state == State::Running, replay.then_some(OnFailure::Replay)),
-                    false => (latest + 1, false, None),
+        let Chosen { mut intent, begun } = match chosen {
+            Some(chosen) => chosen,
+            None => match repeat::choose(&known.earlier, identified) {
+                Choice::Same(place) | Choice::Undecided(place) | Choice::Spent(place) => {
+                    self.at_place(&action, &known, place)?
                 }
-            }
+                Choice::New { .. } => {
+                    Chosen { intent: action.clone().at_occurrence(known.next)?, begun: None }
+                }
+            },
         };
-        let (number, joins) = self.reserve(&action.id, (number, latest), may_part && !says_retry, facts);
-        let id = action.id.clone();
-        let mut intent = action.at_occurrence(number)?;
-        let on_failure = if joins { Some(OnFailure::Replay) } else { on_failure.filter(|_| number == base) };
-        intent.terms.on_failure = on_failure.unwrap_or(intent.terms.on_failure);
-        let joined = joins || (runs && number == base);
-        Ok(Occurrence { intent, joined, action: Some(id), others_open })
+        // Any request other than the same call shows that earlier slow answers were read.
+        let read = facts.waiter.unread.iter().filter(|id| **id != intent.id);
+        read.for_each(|id| self.note_read(id.clone()));
+        let joins = self.enter(&action.id, &intent, facts);
+        let runs = begun.as_ref().is_some_and(|(_, state)| *state == State::Running);
+        let has_failed =
+            |(record, state): &(Arc<Record>, State)| *state == State::Failed && has_answer(record);
+        if joins || runs || begun.as_ref().is_some_and(has_failed) {
+            intent.terms.on_failure = OnFailure::Replay;
+        }
+        let others_open = known.open_beside(&intent.id, begun.is_some());
+        Ok(Occurrence { intent, joined: joins || runs, action: Some(action.id), others_open })
     }
 
-    /// Reads the occurrences of an action, oldest first, and decides which of them are over. The memory forgets a
-    /// delivery once it is recorded, so a record that was read before and checked after that seems undelivered.
-    /// Therefore a record that seems undelivered is read again.
-    async fn judged<F>(
+    /// The operation of the call that the host gave this id, if it did so before for the same action.
+    fn same_call(&self, action: &OperationId, call_id: Option<&str>) -> Option<OperationId> {
+        let (of, operation) = self.call_ids.get(call_id?)?;
+        (of == *action).then_some(operation)
+    }
+
+    /// The operation of a call whose id is known, with its record if it has begun.
+    async fn at_call(
+        &self,
+        ledger: &Ledger,
+        action: &Intent,
+        known: &Known,
+        operation: &OperationId,
+    ) -> Result<Option<Chosen>, Error> {
+        if let Some(place) = known.place_of(operation) {
+            return self.at_place(action, known, place).map(Some);
+        }
+        let flying = lock(&self.in_flight).get(&action.id).and_then(|all| {
+            all.iter().find(|call| call.operation == *operation).and_then(|call| call.number)
+        });
+        if let Some(number) = flying {
+            return Ok(Some(Chosen { intent: action.clone().at_occurrence(number)?, begun: None }));
+        }
+        match ledger.find(operation).await {
+            Ok((record, state)) => {
+                let intent = action.clone().at_record(&record);
+                Ok(Some(Chosen { intent, begun: Some((record, state)) }))
+            }
+            Err(Error::NotFound { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The operation at a place, with its record if it has begun.
+    fn at_place(&self, action: &Intent, known: &Known, place: usize) -> Result<Chosen, Error> {
+        match known.found.all.get(place) {
+            Some((record, state)) => {
+                let begun = Some((Arc::clone(record), *state));
+                Ok(Chosen { intent: action.clone().at_record(record), begun })
+            }
+            None => {
+                let number = known.earlier[place].number.unwrap_or(1);
+                Ok(Chosen { intent: action.clone().at_occurrence(number)?, begun: None })
+            }
+        }
+    }
+
+    /// Reads the occurrences of an action, and adds what is known here. The memory forgets a delivery once it is
+    /// recorded, so a record that was read before and checked after that seems undelivered. Therefore a record that
+    /// seems undelivered is read again.
+    async fn known<F>(
         &self,
         read: impl Fn() -> F + Send + Sync,
+        action: &OperationId,
         facts: &CallFacts<'_>,
         clock: &Ledger,
-    ) -> Result<Vec<Judged>, Error>
+    ) -> Result<Known, Error>
     where
         F: Future<Output = Result<Occurrences, Error>> + Send,
     {
-        let all = self.judge(&read().await?, facts, clock.clock_ms());
-        let seems_undelivered =
-            |one: &Judged| !one.is_over && matches!(one.state, State::Done | State::Failed);
-        if all.iter().any(seems_undelivered) {
-            return Ok(self.judge(&read().await?, facts, clock.clock_ms()));
-        }
-        Ok(all)
-    }
-
-    fn judge(&self, found: &Occurrences, facts: &CallFacts<'_>, now_ms: i64) -> Vec<Judged> {
-        let one = |(number, (record, state)): (u64, &(Arc<Record>, State))| {
-            let is_over = self.is_over(record, *state, facts, now_ms);
-            Judged { number, record: Arc::clone(record), state: *state, is_over }
+        let known = self.with_facts(read().await?, action, facts, clock.clock_ms());
+        let seems_undelivered = |one: &Earlier| {
+            one.delivery == Delivery::NotDelivered && matches!(one.state, State::Done | State::Failed)
         };
-        found.numbered().map(one).collect()
+        if known.earlier.iter().any(seems_undelivered) {
+            return Ok(self.with_facts(read().await?, action, facts, clock.clock_ms()));
+        }
+        Ok(known)
     }
 
-    /// The occurrences before the newest that are not over, oldest first.
-    fn open_before(&self, mut all: Vec<Judged>, newest: Option<&mut Judged>) -> Vec<Judged> {
-        let was_told = all.iter().any(|judged| self.is_closed(judged) == Some(Told::Yes));
-        all.retain(|judged| !judged.is_over);
-        // One answer says that parallel calls are done. After it, the same call runs.
-        if was_told {
-            all.retain(|judged| self.is_closed(judged) != Some(Told::No));
-            if let Some(newest) = newest {
-                newest.is_over |= self.is_closed(newest) == Some(Told::No);
+    fn with_facts(
+        &self,
+        mut found: Occurrences,
+        action: &OperationId,
+        facts: &CallFacts<'_>,
+        now_ms: i64,
+    ) -> Known {
+        let in_flight = lock(&self.in_flight);
+        let flying = in_flight.get(action).map(Vec::as_slice).unwrap_or_default();
+        // An operation that may run again is not refused for ever because its attempts are spent.
+        let is_given_up = |record: &Record, state| {
+            state == State::InDoubt
+                && facts.class == Class::Idempotent
+                && record.spent_attempts() >= record.detail.max_attempts
+        };
+        let after_found = found.next_number();
+        found.all.retain(|(record, state)| !is_given_up(record, *state));
+        let mut earlier: Vec<Earlier> = Vec::with_capacity(found.all.len());
+        for (record, state) in &found.all {
+            let of = Earlier::of(record, *state, now_ms);
+            let delivery = match state {
+                // What was read before may have changed since, so a read is never replayed.
+                State::Done | State::Failed if facts.guessed => Delivery::Delivered,
+                State::Staged
+                | State::Running
+                | State::Done
+                | State::Failed
+                | State::InDoubt
+                | State::Cancelled
+                | State::Expired => self.delivery(record, facts.class, now_ms),
+            };
+            earlier.push(Earlier { caller: caller_of(flying, &record.id, *state, facts), delivery, ..of });
+        }
+        self.tell_together(&found, &mut earlier);
+        // Calls that were chosen, and are not in the ledger yet.
+        for call in flying {
+            let is_known = |one: &Earlier| one.number == call.number;
+            let has_begun = found.all.iter().any(|(record, _)| record.id == call.operation);
+            if has_begun || earlier[found.all.len()..].iter().any(is_known) {
+                continue;
+            }
+            earlier.push(Earlier {
+                caller: caller_of(flying, &call.operation, State::Running, facts),
+                ..Earlier::starting(call.number, call.waiter.since_ms)
+            });
+        }
+        let after_starting = earlier.iter().filter_map(|one| one.number).max().map_or(1, |number| number + 1);
+        Known { found, earlier, next: after_found.max(after_starting) }
+    }
+
+    /// One answer that says that a call is done, without its result, also answers the equal calls that were settled
+    /// before it: all of them are done, and there is nothing else to tell.
+    fn tell_together(&self, found: &Occurrences, earlier: &mut [Earlier]) {
+        let told_ms = |record: &Record| {
+            let here = lock(&self.delivered).contains_key(&record.id).then_some(i64::MAX);
+            here.or(record.detail.delivered.map(|delivered| delivered.at_ms))
+        };
+        let closed = || found.all.iter().enumerate().filter(|(_, (record, _))| is_closed(record));
+        for (place, (record, _)) in closed()
+            .filter(|(place, _)| earlier[*place].delivery == Delivery::NotDelivered)
+            .collect::<Vec<_>>()
+        {
+            let covers = |(_, (other, _)): &(usize, &(Arc<Record>, State))| {
+                told_ms(other).is_some_and(|told_ms| told_ms >= record.updated_ms)
+            };
+            if let Some((other, _)) = closed().find(covers) {
+                earlier[place].delivery = earlier[other].delivery;
             }
         }
-        all
-    }
-
-    /// Whether a caller knows of an occurrence that is done without a result of its own. `None` if it is not.
-    fn is_closed(&self, judged: &Judged) -> Option<Told> {
-        let record = Some(&judged.record).filter(|record| is_closed(record))?;
-        let is_told = record.detail.delivered.is_some() || lock(&self.delivered).contains_key(&record.id);
-        Some(if is_told { Told::Yes } else { Told::No })
-    }
-
-    /// Which of the open occurrences the call belongs to: one in doubt, then one that no client waits for, then one
-    /// that has ended.
-    fn pick(&self, action: &OperationId, open: &[Judged]) -> Option<usize> {
-        let in_flight = lock(&self.in_flight);
-        let all = in_flight.get(action).map(Vec::as_slice).unwrap_or_default();
-        let waits = |one: &Judged| all.iter().any(|call| call.number == one.number && !call.waiter.is_gone());
-        let in_doubt = |one: &Judged| one.state == State::InDoubt;
-        let ended = |one: &Judged| one.state != State::Running;
-        let mut places =
-            [open.iter().position(in_doubt), open.iter().position(|one| !waits(one))].into_iter();
-        places.find_map(|place| place).or_else(|| open.iter().position(ended))
     }
 
     fn choosing(&self, action: &OperationId) -> &tokio::sync::Mutex<()> {
@@ -322,32 +369,21 @@ impl CallMemory {
         lock(&self.in_flight).contains_key(action)
     }
 
-    /// Adds the call to the calls in flight: with the number of an equal call if this is its retry, otherwise with one
-    /// after the latest. Returns the number and whether it joins another call.
-    fn reserve(
-        &self,
-        action: &OperationId,
-        (mut number, latest): (u64, u64),
-        may_part: bool,
-        facts: &CallFacts<'_>,
-    ) -> (u64, bool) {
+    /// Adds the call to the calls in flight. Returns whether it joins another call.
+    fn enter(&self, action: &OperationId, intent: &Intent, facts: &CallFacts<'_>) -> bool {
+        if let Some(call_id) = facts.call_id {
+            self.call_ids.insert(call_id.to_owned(), (action.clone(), intent.id.clone()));
+        }
         let mut in_flight = lock(&self.in_flight);
         let all = in_flight.entry(action.clone()).or_default();
-        if let Some(same) =
-            all.iter().find(|flight| flight.call_id.is_some() && flight.call_id.as_deref() == facts.call_id)
-        {
-            number = same.number;
-        }
-        loop {
-            let mut same = all.iter().filter(|flight| flight.number == number).peekable();
-            let joins = same.peek().is_some();
-            if !joins || !may_part || !same.all(|flight| flight.is_beside(facts)) {
-                let call_id = facts.call_id.map(str::to_owned);
-                all.push(InFlight { number, waiter: Arc::clone(facts.waiter), call_id });
-                return (number, joins);
-            }
-            number = all.iter().map(|flight| flight.number).fold(number.max(latest), u64::max) + 1;
-        }
+        let joins = all.iter().any(|call| call.operation == intent.id);
+        all.push(InFlight {
+            operation: intent.id.clone(),
+            number: intent.number,
+            waiter: Arc::clone(facts.waiter),
+            call_id: facts.call_id.map(str::to_owned),
+        });
+        joins
     }
 
     /// Removes a call from the calls in flight.
@@ -360,18 +396,39 @@ impl CallMemory {
             }
         }
     }
+}
 
-    fn is_over(&self, record: &Record, state: State, facts: &CallFacts<'_>, now_ms: i64) -> bool {
-        match state {
-            State::Staged | State::Running => false,
-            // An operation that may run again is not refused for ever because its attempts are spent.
-            State::InDoubt => {
-                facts.class == Class::Idempotent && record.spent_attempts() >= record.detail.max_attempts
-            }
-            State::Cancelled | State::Expired => true,
-            // What was read before may have changed since, so a read is never replayed.
-            State::Done | State::Failed => facts.guessed || self.is_delivered(record, facts.class, now_ms),
-        }
+impl Known {
+    fn place_of(&self, operation: &OperationId) -> Option<usize> {
+        self.found.all.iter().position(|(record, _)| record.id == *operation)
+    }
+
+    /// How many occurrences besides this one the same call would get the answer of.
+    fn open_beside(&self, chosen: &OperationId, is_earlier: bool) -> usize {
+        let is_chosen =
+            |place: usize| self.found.all.get(place).is_some_and(|(record, _)| record.id == *chosen);
+        let open = |(place, one): &(usize, &Earlier)| !is_chosen(*place) && !one.is_over();
+        if is_earlier { self.earlier.iter().enumerate().filter(open).count() } else { 0 }
+    }
+}
+
+/// Whether the caller of an operation is there.
+fn caller_of(
+    flying: &[InFlight],
+    operation: &OperationId,
+    state: State,
+    facts: &CallFacts<'_>,
+) -> EarlierCaller {
+    let mut waiting =
+        flying.iter().filter(|call| call.operation == *operation && !call.waiter.is_gone()).peekable();
+    if waiting.peek().is_none() {
+        return EarlierCaller::Left;
+    }
+    // A call parallel to one that is in doubt, or whose answer was lost, is its retry.
+    if state == State::Running && waiting.all(|call| call.is_beside(facts)) {
+        EarlierCaller::Beside
+    } else {
+        EarlierCaller::Unknown
     }
 }
 
@@ -432,27 +489,25 @@ mod tests {
         assert!(lock(&memory.delivered).is_empty() && lock(&memory.taken_back).is_empty());
     }
 
+    fn facts<'a>(waiter: &'a Arc<Waiter>, call_id: Option<&'a str>) -> CallFacts<'a> {
+        CallFacts { waiter, class: Class::Once, guessed: false, says_retry: false, call_id }
+    }
+
     #[test]
     fn a_call_repeated_under_its_id_joins_the_one_with_that_id() {
-        let (memory, action) = (CallMemory::default(), OperationId::of("s", "n", "k"));
-        let reserve = |id: &str, call_id, may_part| {
+        let ledger = Ledger::new(Arc::new(MemoryStore::new(ManualClock::at(0))));
+        let action = ledger.intent(Operation::new("shop/count").host_scope("s")).unwrap();
+        let memory = CallMemory::default();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let choose = |id: &str, call_id| {
             let waiter = Waiter::new(id, Caller::default(), ONE_STREAM, 0, Vec::new(), Peer::default());
-            let facts = CallFacts {
-                waiter: &waiter,
-                class: Class::Once,
-                guessed: false,
-                says_retry: false,
-                call_id: Some(call_id),
-            };
-            memory.reserve(&action, (1, 1), may_part, &facts)
+            let facts = facts(&waiter, Some(call_id));
+            let chosen = runtime.block_on(memory.choose(&ledger, action.clone(), &facts)).unwrap();
+            (chosen.intent.number, chosen.joined)
         };
-        assert_eq!(reserve("1", "toolu_1", true), (1, false));
-        assert_eq!(reserve("2", "toolu_2", true), (2, false));
-        assert_eq!(
-            reserve("3", "toolu_2", false),
-            (2, true),
-            "not the first one, although only that is written"
-        );
+        assert_eq!(choose("1", "toolu_1"), (Some(1), false));
+        assert_eq!(choose("2", "toolu_2"), (Some(2), false), "parallel to the first");
+        assert_eq!(choose("3", "toolu_2"), (Some(2), true), "the second one, although neither is written");
     }
 
     #[test]
@@ -465,7 +520,7 @@ mod tests {
             ledger.call(action.clone()).run(count).await.unwrap();
             let memory = CallMemory::default();
             let found = ledger.occurrences(&action).await.unwrap();
-            let (record, _) = found.newest().unwrap();
+            let (record, _) = found.all.last().unwrap();
             let at_ms = ledger.clock_ms();
             memory.delivering(&record.id, at_ms);
             let is_first = AtomicBool::new(true);
@@ -478,14 +533,8 @@ mod tests {
                 read
             };
             let waiter = Waiter::new("1", Caller::default(), ONE_STREAM, at_ms, Vec::new(), Peer::default());
-            let facts = CallFacts {
-                waiter: &waiter,
-                class: Class::Once,
-                guessed: false,
-                says_retry: false,
-                call_id: None,
-            };
-            assert!(memory.judged(read, &facts, &ledger).await.unwrap()[0].is_over);
+            let known = memory.known(read, &action.id, &facts(&waiter, None), &ledger).await.unwrap();
+            assert!(known.earlier[0].is_over());
         });
     }
 }

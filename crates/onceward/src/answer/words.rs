@@ -51,14 +51,14 @@ pub(super) fn held_sentence(record: &Record, surface: &Surface) -> String {
     )
 }
 
-pub(super) fn replay_in_words(record: &Record, hint: &str, now_ms: i64) -> String {
+pub(super) fn replay_in_words(record: &Record, now_ms: i64) -> String {
     let ago = span_in_words(now_ms - record.updated_ms);
     match record.outcome.as_ref().and_then(|outcome| outcome.settled_by.as_ref()) {
         Some(who) => {
             let why = record.reason().map(|why| format!(" ({why})")).unwrap_or_default();
-            format!("already done: settled {ago} ago by {who}{why}; nothing was run. {hint}")
+            format!("already done: settled {ago} ago by {who}{why}; nothing was run")
         }
-        None => format!("already done {ago} ago by attempt {}; nothing was run. {hint}", record.attempt),
+        None => format!("already done {ago} ago by attempt {}; nothing was run", record.attempt),
     }
 }
 

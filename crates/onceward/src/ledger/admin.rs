@@ -131,7 +131,8 @@ impl Ledger {
 
     /// Records when the answer counts as delivered. This distinguishes a retry from an intended repeat when callers
     /// give no keys. The write is deferred and shares the sync of a later one. If the machine loses power first, an
-    /// intended repeat counts as a retry. `known` is the record as the caller has it, which saves a read.
+    /// intended repeat counts as a retry. `known` is the record as the caller has it, which saves a read. Writes
+    /// nothing if only the operation's own key or label can ask for its answer again.
     ///
     /// # Errors
     /// [`Error::WrongState`] if there is no answer, and the ledger's own errors.
@@ -146,6 +147,9 @@ impl Ledger {
             same_until_ms: Some(counts_from_ms).filter(|until_ms| *until_ms > now_ms),
         };
         let mut record = Arc::clone(known);
+        if record.is_answered_by_key_only() {
+            return Ok(record);
+        }
         loop {
             let Some(next) = transition::delivered(&record, Some(delivered)) else {
                 return Err(Error::WrongState { action: "delivering", record });

@@ -1,40 +1,52 @@
-//! Decides whether a call without a key is a retry or an intended repeat: it is a retry unless the first answer was
-//! delivered.
+//! Finds the earlier occurrences of an action, has [`repeat`] choose among them, and records what reached the caller.
 
 use std::sync::Arc;
 
-use super::Ledger;
+use super::{Ledger, Receipt};
 use crate::decide;
 use crate::error::Error;
 use crate::facts::RepeatRule;
 use crate::operation::{Intent, Operation};
 use crate::policy::KeyPolicy;
 use crate::record::{Record, State};
+use crate::repeat::{self, Choice, Earlier, Identified};
 
-/// The occurrences of an action that an equal call may refer to.
+/// The earlier occurrences of an action that an equal call may refer to.
 #[derive(Debug, Clone, Default)]
 pub struct Occurrences {
-    /// Each with its effective state: those that are open, the oldest first, and the newest that the ledger counted. An
+    /// Each with its effective state, the oldest first: those that are open, and the newest that the ledger counted. An
     /// operation with a given key or a label has no number.
     pub all: Vec<(Arc<Record>, State)>,
 }
 
 impl Occurrences {
-    /// The newest of those that the ledger counted.
-    #[must_use]
-    pub fn newest(&self) -> Option<&(Arc<Record>, State)> {
-        self.numbered().last().map(|(_, found)| found)
-    }
-
     /// The number of the next occurrence.
     #[must_use]
     pub fn next_number(&self) -> u64 {
-        self.numbered().last().map_or(1, |(number, _)| number + 1)
+        let newest = self.all.iter().filter_map(|(record, _)| record.number).max();
+        newest.map_or(1, |number| number + 1)
     }
 
-    /// Those that the ledger counted, in order.
-    pub fn numbered(&self) -> impl Iterator<Item = (u64, &(Arc<Record>, State))> {
-        self.all.iter().filter_map(|found| Some((found.0.number?, found)))
+    /// What [`repeat::choose`] needs to know about them, as it is known without their callers.
+    #[must_use]
+    pub fn earlier(&self, now_ms: i64) -> Vec<Earlier> {
+        self.all.iter().map(|(record, state)| Earlier::of(record, *state, now_ms)).collect()
+    }
+
+    /// The operation of a call that is the same as the one at this place.
+    #[must_use]
+    pub fn same(&self, action: Intent, place: usize) -> Wanted {
+        let (record, state) = &self.all[place];
+        Wanted { intent: action.at_record(record), rule: RepeatRule::Retry(*state) }
+    }
+
+    /// The operation of a call that is a new occurrence.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if a given key becomes too long.
+    pub fn next(&self, action: Intent) -> Result<Wanted, Error> {
+        let rule = if self.next_number() == 1 { RepeatRule::First } else { RepeatRule::Repeat };
+        Ok(Wanted { intent: action.at_occurrence(self.next_number())?, rule })
     }
 }
 
@@ -48,39 +60,60 @@ pub struct Wanted {
 }
 
 impl Ledger {
-    /// Determines which operation a call refers to, under the operation's own key policy.
+    /// Determines which operation a call refers to, under the operation's own key policy, for a surface that sees no
+    /// other callers.
     ///
     /// # Errors
     /// [`Error::Invalid`], [`Error::KeyMissing`], or the ledger cannot be read.
     pub async fn wanted(&self, operation: Operation) -> Result<Wanted, Error> {
-        if operation.is_identified() {
-            return Ok(Wanted { intent: self.intent(operation)?, rule: RepeatRule::Given });
-        }
-        match operation.key_policy() {
-            KeyPolicy::Strict | KeyPolicy::Keyed => {
-                Ok(Wanted { intent: self.intent(operation)?, rule: RepeatRule::Strict })
-            }
-            KeyPolicy::Auto => self.wanted_by_delivery(self.intent(operation)?).await,
+        let rule = match operation.key_policy() {
+            _ if operation.is_identified() => Some(RepeatRule::Given),
+            KeyPolicy::Strict | KeyPolicy::Keyed => Some(RepeatRule::Strict),
+            KeyPolicy::Auto => None,
+        };
+        let intent = self.intent(operation)?;
+        match rule {
+            Some(rule) => self.identified(intent, rule).await,
+            None => self.wanted_by_content(intent).await,
         }
     }
 
-    /// The same under the policy `auto`, for an intent that is already computed.
+    /// The same for a call that nothing but its content identifies.
     ///
     /// # Errors
     /// When the ledger cannot be read.
-    pub async fn wanted_by_delivery(&self, action: Intent) -> Result<Wanted, Error> {
+    pub async fn wanted_by_content(&self, action: Intent) -> Result<Wanted, Error> {
         let action = self.keyed(action);
         let found = self.occurrences(&action).await?;
-        let now_ms = self.now_ms();
-        // The newest first; a doubt, which never expires, even if later occurrences are over.
-        let mut counted: Vec<_> = found.numbered().collect();
-        counted.reverse();
-        let unanswered = counted.iter().find(|(_, (record, state))| !is_over(record, *state, now_ms));
-        if let Some((_, (record, state))) = unanswered {
-            return Ok(Wanted { intent: action.at_record(record), rule: RepeatRule::Retry(*state) });
+        match repeat::choose(&found.earlier(self.now_ms()), Identified::ByContent) {
+            Choice::Same(place) | Choice::Undecided(place) | Choice::Spent(place) => {
+                Ok(found.same(action, place))
+            }
+            Choice::New { .. } => found.next(action),
         }
-        let rule = if counted.is_empty() { RepeatRule::First } else { RepeatRule::Repeat };
-        Ok(Wanted { intent: action.at_occurrence(found.next_number())?, rule })
+    }
+
+    /// The same for a call with a key, a label or a scope that its caller chose. It decides, except against someone's
+    /// word about an equal call.
+    ///
+    /// # Errors
+    /// When the ledger cannot be read.
+    pub async fn identified(&self, intent: Intent, rule: RepeatRule) -> Result<Wanted, Error> {
+        let intent = self.keyed(intent);
+        let found = self.occurrences(&intent).await?;
+        let own = |record: &Record| record.id == intent.id;
+        if found.all.iter().any(|(record, _)| own(record)) {
+            return Ok(Wanted { intent, rule });
+        }
+        match repeat::choose(&found.earlier(self.now_ms()), Identified::ByOwnKey) {
+            // What was begun under this key is its own, whatever is said about others.
+            Choice::Same(place) if self.store().load(&intent.id).await?.is_none() => {
+                Ok(found.same(intent, place))
+            }
+            Choice::Same(_) | Choice::New { .. } | Choice::Undecided(_) | Choice::Spent(_) => {
+                Ok(Wanted { intent, rule })
+            }
+        }
     }
 
     /// The occurrences of an action that an equal call may refer to: one indexed read.
@@ -96,16 +129,34 @@ impl Ledger {
             let state = decide::effective_state(&record, liveness, self.now_ms());
             all.push((record, state));
         }
-        all.sort_by_key(|(record, _)| (record.number, record.created_ms));
+        all.sort_by_key(|(record, _)| (record.created_ms, record.number));
         Ok(Occurrences { all })
+    }
+
+    /// A label for a repetition of this action that no call has used yet.
+    ///
+    /// # Errors
+    /// When the ledger cannot be read.
+    pub async fn free_label(&self, action: &Intent) -> Result<String, Error> {
+        let action = self.keyed_form(action);
+        let mut label = 2_u32;
+        loop {
+            let repetition = Intent::clone(&action).at_label(&label.to_string())?;
+            if self.store().load(&repetition.id).await?.is_none() {
+                return Ok(label.to_string());
+            }
+            label += 1;
+        }
     }
 }
 
-/// Whether the caller has received the answer of this occurrence, so that an equal call is a new one.
-fn is_over(record: &Record, state: State, now_ms: i64) -> bool {
-    match state {
-        State::Staged | State::Running | State::InDoubt => false,
-        State::Cancelled | State::Expired => true,
-        State::Done | State::Failed => record.delivered_ms().is_some_and(|at_ms| at_ms <= now_ms),
+/// The record whose answer a caller has with this result: a success, a failure without effect, or a refusal. An error
+/// of ours, such as a doubt or a result that is not available, delivers nothing.
+#[must_use]
+pub fn delivered_by(result: &Result<Receipt, Error>) -> Option<&Arc<Record>> {
+    match result {
+        Ok(receipt) => Some(receipt.record()),
+        Err(Error::Failed { record, .. } | Error::Cancelled { record }) => Some(record),
+        Err(_) => None,
     }
 }

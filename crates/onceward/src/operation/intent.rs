@@ -150,9 +150,25 @@ impl Intent {
         Ok(self)
     }
 
+    /// A repetition of the same action under this label.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if a given key becomes too long.
+    pub(crate) fn at_label(mut self, label: &str) -> Result<Self, Error> {
+        let key = self.basis.key(&self.name, &Occurrence::Label(label.to_owned()))?;
+        self.key = self.secret.as_ref().map_or(key.clone(), |secret| key.keyed(secret));
+        self.id = self.id_with(&self.key);
+        self.number = None;
+        Ok(self)
+    }
+
     /// The occurrence that this record is.
     #[must_use]
     pub fn at_record(mut self, record: &Record) -> Self {
+        // They are equal by their action. A given key is compared with fewer inputs.
+        if [self.key.origin, record.key.origin].contains(&KeyOrigin::Given) {
+            self.fingerprint = record.detail.fingerprint.clone();
+        }
         (self.id, self.key, self.number) = (record.id.clone(), record.key.clone(), record.number);
         self
     }

@@ -38,7 +38,7 @@ const UNDO: &str = "a command in quotes, a tool such as {tool = \"cancel_order\"
 const COUNT: ValueType = ValueType::Number(u32::MAX as i64);
 
 /// Every setting of a rule, in the order of the default policy.
-pub(super) const RULE: [(&str, ValueType); 36] = [
+pub(super) const RULE: [(&str, ValueType); 37] = [
     ("class", ValueType::Word(&["read", "idempotent", "keyed", "probed", "once"])),
     ("keys", ValueType::Word(&["auto", "strict", "keyed"])),
     ("key", ValueType::Texts),
@@ -57,6 +57,7 @@ pub(super) const RULE: [(&str, ValueType); 36] = [
     ("release", ValueType::Word(&["manual", "auto"])),
     ("quarantine", ValueType::Span),
     ("downstream_window", ValueType::Span),
+    ("repeat_window", ValueType::Span),
     ("timeout", ValueType::Span),
     ("effect", ValueType::Word(&["created", "updated", "deleted", "noop"])),
     ("probe", ValueType::Question),

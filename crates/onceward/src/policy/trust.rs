@@ -21,7 +21,7 @@ enum Untrusted {
 }
 
 /// The decision for each setting of a rule.
-const DECISIONS: [(&str, Untrusted); 36] = [
+const DECISIONS: [(&str, Untrusted); 37] = [
     // The strictest class. All others allow a second run.
     ("class", Untrusted::Only(&["once"])),
     // Requiring a key makes `once run` refuse calls. In `once mcp` it would let every call without a key run, so it
@@ -37,6 +37,7 @@ const DECISIONS: [(&str, Untrusted); 36] = [
     ("tombstones", Untrusted::Nothing),
     ("quarantine", Untrusted::Nothing),
     ("downstream_window", Untrusted::Nothing),
+    ("repeat_window", Untrusted::Nothing),
     // Times that make a caller wait.
     ("wait", Untrusted::Nothing),
     ("backoff", Untrusted::Nothing),

@@ -46,17 +46,42 @@ impl Record {
     #[must_use]
     pub fn open_until_ms(&self) -> Option<i64> {
         match (self.kind, self.state) {
-            (Kind::Event | Kind::Guard | Kind::Marker, _) | (_, State::Cancelled | State::Expired) => None,
+            (Kind::Event | Kind::Guard | Kind::Marker, _) | (_, State::Expired) => None,
             (_, State::Staged | State::Running | State::InDoubt) => Some(i64::MAX),
-            (_, State::Done | State::Failed) => match (self.number, self.detail.delivered) {
-                // Only its own key or label asks for it again.
-                (None, _) => None,
-                (Some(_), None) => Some(i64::MAX),
-                (Some(_), Some(delivered)) => {
+            (_, State::Done | State::Failed) if self.is_answered_by_key_only() => None,
+            (_, State::Done | State::Failed | State::Cancelled) => match self.detail.delivered {
+                None => Some(i64::MAX),
+                Some(delivered) => {
                     let settled_ms = delivered.at_ms.saturating_add(SETTLING_MS);
                     Some(delivered.same_until_ms.map_or(settled_ms, |until_ms| until_ms.max(settled_ms)))
                 }
             },
+        }
+    }
+
+    /// Whether only its own key or label asks for its answer again. What someone said about it binds equal calls too.
+    pub(crate) fn is_answered_by_key_only(&self) -> bool {
+        let has_ended = matches!(self.state, State::Done | State::Failed);
+        has_ended && self.number.is_none() && !self.is_settled_by_word()
+    }
+
+    /// Whether someone said how it ended.
+    pub(crate) fn is_settled_by_word(&self) -> bool {
+        self.outcome.as_ref().is_some_and(|outcome| outcome.settled_by.is_some())
+    }
+
+    /// From when on an answer that is delivered now counts as delivered. A refusal is the answer to equal calls for
+    /// this window more: a caller that repeats its call at once has not made a new decision.
+    #[must_use]
+    pub fn answer_counts_from_ms(&self, now_ms: i64, window_ms: u64) -> i64 {
+        match self.state {
+            State::Cancelled => now_ms.saturating_add_unsigned(window_ms),
+            State::Staged
+            | State::Running
+            | State::Done
+            | State::Failed
+            | State::InDoubt
+            | State::Expired => now_ms,
         }
     }
 

@@ -51,13 +51,14 @@ impl Delivery {
     }
 
     /// Records the delivery, if there is no evidence against it.
-    pub(super) fn note(&self, ledger: &Blocking, record: &Arc<Record>) {
+    pub(super) fn note(&self, ledger: &Blocking, record: &Arc<Record>, window_ms: u64) {
         if self.is_broken() || !has_readers() || getppid() != self.parent {
             return;
         }
         // Without this record the same call counts as a retry and gets this result again, which is safe and is
         // reported.
-        drop(ledger.note_delivery(record, ledger.clock_ms()));
+        let from_ms = record.answer_counts_from_ms(ledger.clock_ms(), window_ms);
+        drop(ledger.note_delivery(record, from_ms));
     }
 }
 

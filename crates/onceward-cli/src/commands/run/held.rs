@@ -236,7 +236,7 @@ pub(crate) fn run(
     let show = Show::released(form);
     let result = run.execute(ledger.held_intent(record, settings.terms.clone()), show, &delivery);
     let exit = match print {
-        Print::Answer => respond::answer(&run, &result, RepeatRule::Given, show, &delivery).exit,
+        Print::Answer => respond::answer(&run, &result, (RepeatRule::Given, None), show, &delivery),
         Print::Nothing => respond::exit_code(&result, show),
     };
     Ok(Released { result, exit })

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use onceward::{
-    Answer, Effect, Error, Hold, KeyPolicy, NextStep, Ran, Receipt, Record, RepeatRule, State, Surface,
+    Answer, Effect, Error, Hold, Intent, KeyPolicy, NextStep, Ran, Receipt, Record, RepeatRule, Surface,
 };
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -111,24 +111,19 @@ impl<'a> Show<'a> {
     }
 }
 
-/// An answer that was given.
-pub(super) struct GivenAnswer {
-    pub(super) exit: ExitCode,
-    /// The operation whose answer the caller now has.
-    pub(super) delivers: Option<Arc<Record>>,
-}
-
-/// Answers a call that began, and returns its exit code.
+/// Answers a call that began, and returns its exit code. The rule distinguished it from a repetition of this action.
 pub(super) fn answer(
     run: &Run<'_>,
     result: &Result<Receipt, Error>,
-    rule: RepeatRule,
+    (rule, action): (RepeatRule, Option<&Intent>),
     show: Show<'_>,
     delivery: &Delivery,
-) -> GivenAnswer {
+) -> ExitCode {
     let now_ms = run.ledger.clock_ms();
     let surface = run.context.surface();
-    let mut answer = Answer::of_wanted(result, rule, &surface, now_ms);
+    let is_replay = result.as_ref().is_ok_and(Receipt::replayed);
+    let free = action.filter(|_| is_replay).and_then(|action| run.ledger.free_label(action).ok());
+    let mut answer = Answer::of_wanted(result, rule, free.as_deref(), &surface, now_ms);
     let record = match result {
         Ok(receipt) => Some(receipt.record()),
         Err(error) => error.record(),
@@ -165,8 +160,7 @@ pub(super) fn answer(
             }
         }
     }
-    let ended = record.filter(|record| matches!(record.state, State::Done | State::Failed));
-    GivenAnswer { exit: exit_code(result, show), delivers: ended.cloned() }
+    exit_code(result, show)
 }
 
 /// Adds the caller's own probe or check to the next command, because the stored one is not run.

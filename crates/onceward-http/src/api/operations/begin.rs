@@ -9,7 +9,7 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use onceward::{
     Answer, Begun, Claim, Class, Effect, Ending, Error, Evidence, Intent, InvalidInput, Ledger, Operation,
-    Preview, Ran, Receipt, State, Surface,
+    Preview, Ran, Receipt, RepeatRule, State, Surface,
 };
 use onceward::{OperationView, Problem, rfc3339};
 use serde::{Deserialize, Serialize};
@@ -146,7 +146,13 @@ pub(super) async fn begin(
     let span = observe::call_span(CallSurface::Api, trace);
     match begin_detached(&app, &tenant, intent, reports_dispatch).instrument(span).await? {
         Begun::Replay(receipt) => {
-            let answer = Answer::of(&Ok(receipt), &Surface::Http, tenant.ledger.clock_ms());
+            let answer = Answer::of_wanted(
+                &Ok(receipt),
+                RepeatRule::Given,
+                None,
+                &Surface::Http,
+                tenant.ledger.clock_ms(),
+            );
             Ok(Json(answer).into_response())
         }
         Begun::Execute(claim) => Ok(begun(&app, &tenant, claim, lease_ms)),

@@ -10,11 +10,12 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
+use onceward::repeat::Identified;
 use onceward::transition::later;
 use onceward::{Error, Intent, InvalidInput, Json, Kind, Operation, Ran, Record, RepeatRule, State};
 
 use super::super::aliases::{self, Asker, Written};
-use super::super::choose::{self, Decided, Retries};
+use super::super::choose::{self, Decided};
 use super::super::turns::Turn;
 use super::ModelCall;
 use crate::headers::{self, KEY};
@@ -86,12 +87,8 @@ pub(crate) async fn choose(call: &ModelCall, operation: Operation) -> Result<Cho
         (Some(_), _) => Err(InvalidInput::new("Once-Sample has the value `new`, or is left out").into()),
         (None, Some((run, scope))) => in_run(call, &asker, operation, scope, run).await,
         (None, None) => {
-            let retries = if reported(call) > 0 {
-                Retries::Reported { since_ms: ledger.clock_ms() - retry_window_ms(call) }
-            } else {
-                Retries::Newest
-            };
-            by_delivery(call, &asker, &ledger.intent(operation)?, retries).await
+            let since_ms = (reported(call) > 0).then(|| ledger.clock_ms() - retry_window_ms(call));
+            by_delivery(call, &asker, &ledger.intent(operation)?, since_ms).await
         }
     }
 }
@@ -132,7 +129,7 @@ fn with_members<const N: usize>(call: &ModelCall, members: [(&str, Json); N]) ->
 /// lost its client.
 async fn new_sample(call: &ModelCall, asker: &Asker<'_>, action: &Intent) -> Result<Chosen, Error> {
     if reported(call) > 0 {
-        return by_delivery(call, asker, action, Retries::Newest).await;
+        return by_delivery(call, asker, action, None).await;
     }
     let ledger = &asker.tenant.ledger;
     let turn = asker.gateway.turns.take(asker.place(&action.id)).await;
@@ -158,7 +155,7 @@ async fn in_run(
     let position = ledger.keyed(ledger.intent(position)?);
     let intent = ledger.keyed(ledger.intent(operation)?);
     loop {
-        let chosen = by_delivery(call, asker, &position, Retries::Newest).await?;
+        let chosen = by_delivery(call, asker, &position, None).await?;
         let intent = intent.clone().at_occurrence(chosen.intent.number.unwrap_or(1))?;
         if call.wishes.dry_run {
             return Ok(Chosen { intent, ..chosen });
@@ -181,11 +178,12 @@ async fn by_delivery(
     call: &ModelCall,
     asker: &Asker<'_>,
     action: &Intent,
-    retries: Retries,
+    repeats_since_ms: Option<i64>,
 ) -> Result<Chosen, Error> {
     let until_ms = later(asker.tenant.ledger.clock_ms(), action.terms.wait_ms);
     let nothing_else = || std::future::ready(Ok(None::<Infallible>));
-    match choose::decide(asker, action, retries, until_ms, nothing_else).await? {
+    let sample = Identified::AsSample { repeats_since_ms };
+    match choose::decide(asker, action, sample, until_ms, nothing_else).await? {
         Decided::Known(never) => match never {},
         Decided::Same(intent, state, turn) => {
             let layer = if reported(call) > 0 { "sdk" } else { "retry" };

@@ -187,7 +187,6 @@ fn options() -> Options {
         guess: onceward_mcp::Guess::Reads,
         on_tool_error: None,
         program: "once".to_owned(),
-        window_ms: 120_000,
         wait_ms: 1_000,
         drain_ms: DRAIN_MS,
         notice: Box::new(|_| {}),
