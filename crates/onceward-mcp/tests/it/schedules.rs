@@ -168,7 +168,6 @@ fn options() -> Options {
         exposure: Exposure::Hidden,
         dry_run: false,
         slow: Slow { ms: 4_000, every_client: false },
-        window_ms: 120_000,
         wait_ms: 60_000,
         drain_ms: 5_000,
         asking: Asking::Nobody,

@@ -7,6 +7,7 @@ use crate::operation::{Intent, Operation};
 use crate::record::{Delivered, Effect, Outcome, Record, State};
 use crate::store::MOST_OPEN;
 use crate::transition;
+use crate::word::Word;
 
 pub(super) const CASES: &[Case] = cases![
     an_action_without_records_has_no_occurrences,
@@ -17,6 +18,7 @@ pub(super) const CASES: &[Case] = cases![
     a_delivery_that_is_taken_back_opens_it_again,
     a_deleted_occurrence_is_not_found,
     a_given_key_and_a_label_are_found_while_open,
+    what_someone_said_about_a_given_key_is_found_until_it_was_delivered,
     other_actions_are_not_found,
     another_kind_has_its_own_occurrences,
     many_open_ones_are_limited,
@@ -63,12 +65,13 @@ fn an_action_without_records_has_no_occurrences(bench: &Bench) -> Verdict {
 }
 
 fn an_open_occurrence_is_found_in_every_state(bench: &Bench) -> Verdict {
-    let states = [State::Staged, State::Running, State::InDoubt, State::Done, State::Failed];
+    let states =
+        [State::Staged, State::Running, State::InDoubt, State::Done, State::Failed, State::Cancelled];
     for (number, state) in (1..).zip(states) {
         bench.put(&in_state(&at(number)?, state))?;
     }
-    bench.put(&over(&at(6)?))?;
-    equal!(numbers(bench, NOW_MS)?, [1, 2, 3, 4, 5, 6], "all that are open, and the newest");
+    bench.put(&over(&at(7)?))?;
+    equal!(numbers(bench, NOW_MS)?, [1, 2, 3, 4, 5, 6, 7], "all that are open, and the newest");
     Ok(())
 }
 
@@ -141,6 +144,19 @@ fn a_given_key_and_a_label_are_found_while_open(bench: &Bench) -> Verdict {
         bench.replace(&in_state(intent, before), &next(&over(intent)))?;
     }
     equal!(numbers(bench, NOW_MS)?, [1], "neither");
+    Ok(())
+}
+
+fn what_someone_said_about_a_given_key_is_found_until_it_was_delivered(bench: &Bench) -> Verdict {
+    let keyed = intent(&action().key("order-7"))?;
+    let mut settled = in_state(&keyed, State::Done);
+    settled.outcome.iter_mut().for_each(|outcome| outcome.settled_by = Some(Word::person("ada").into()));
+    bench.put(&settled)?;
+    equal!(numbers(bench, NOW_MS)?, [0], "a settlement binds the equal call without the key");
+    let mut delivered = next(&settled);
+    delivered.detail.delivered = Some(Delivered { at_ms: 2_000, same_until_ms: None });
+    bench.replace(&settled, &delivered)?;
+    equal!(numbers(bench, NOW_MS)?, Vec::<u64>::new(), "it was delivered");
     Ok(())
 }
 

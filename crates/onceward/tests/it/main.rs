@@ -29,6 +29,7 @@ mod next_steps;
 mod plans;
 mod probes;
 mod properties;
+mod repeat;
 mod restored;
 mod sessions;
 mod stop;

@@ -7,6 +7,7 @@ use onceward::{
 };
 
 const DAY_MS: i64 = 24 * 60 * 60 * 1_000;
+const WINDOW_MS: u64 = 120_000;
 
 fn mail() -> Operation {
     Operation::new("mail").input(serde_json::json!({"to": "a@b"}))
@@ -95,15 +96,113 @@ fn a_failure_is_tried_again_until_it_is_delivered() {
     assert_eq!(next(&bench), (2, RepeatRule::Repeat));
 }
 
-#[test]
-fn what_was_cancelled_or_has_expired_is_over() {
-    let bench = Bench::new();
-    let intent = mail().intent().expect("a valid operation");
+/// Held and then refused by a person.
+fn refused(bench: &Bench, operation: &Operation) -> OperationId {
+    let intent = operation.clone().intent().expect("a valid operation");
     bench.wait(bench.ledger.ledger().stage(&intent)).expect("it is staged");
-    assert_eq!(next(&bench), (1, RepeatRule::Retry(State::Staged)));
-    bench.wait(bench.ledger.ledger().cancel(&intent.id, &Word::person("ada"))).expect("it is cancelled");
-    assert_eq!(next(&bench), (2, RepeatRule::Repeat));
+    let word = Word::person("ada").note("the invoice is wrong".to_owned());
+    bench.wait(bench.ledger.ledger().cancel(&intent.id, &word)).expect("it is cancelled");
+    intent.id
+}
 
+/// The caller has the answer to this operation, and of a refusal it has had it for less than the window.
+fn answered(bench: &Bench, id: &OperationId) {
+    let ledger = bench.ledger.ledger();
+    let (record, _) = bench.wait(ledger.find(id)).expect("it is there");
+    let from_ms = record.answer_counts_from_ms(ledger.clock_ms(), WINDOW_MS);
+    bench.wait(ledger.note_delivery(&record, from_ms)).expect("it has an answer");
+}
+
+#[test]
+fn a_refusal_is_the_answer_until_its_caller_has_it_and_the_window_is_over() {
+    let bench = Bench::new();
+    let id = refused(&bench, &mail());
+    bench.clock.advance(DAY_MS / 2);
+    assert_eq!(next(&bench), (1, RepeatRule::Retry(State::Cancelled)), "no caller has it yet");
+    answered(&bench, &id);
+    bench.clock.advance(i64::try_from(WINDOW_MS).unwrap() - 1);
+    assert_eq!(next(&bench), (1, RepeatRule::Retry(State::Cancelled)), "it repeats its call at once");
+    bench.clock.advance(1);
+    assert_eq!(next(&bench), (2, RepeatRule::Repeat), "it asks anew");
+}
+
+#[test]
+fn a_refusal_binds_equal_calls_with_and_without_a_key() {
+    let given = |operation: &Operation| operation.clone().key("invoice-7");
+    for (first, second) in
+        [(mail(), given(&mail())), (given(&mail()), mail()), (given(&mail()), mail().key("new"))]
+    {
+        let bench = Bench::new();
+        let id = refused(&bench, &first);
+        let again = wanted(&bench, &second).intent;
+        assert_eq!(again.id, id);
+        let answer = bench.ledger.run_call(bench.ledger.call(again), |_| panic!("it was refused"));
+        let answer = answer.expect_err("it was refused");
+        assert_eq!(answer.code(), Code::Cancelled, "{answer}");
+        answered(&bench, &id);
+        bench.clock.advance(i64::try_from(WINDOW_MS).unwrap());
+        assert_ne!(wanted(&bench, &second).intent.id, id, "the window is over");
+    }
+}
+
+#[test]
+fn what_someone_settled_as_done_answers_the_equal_call_but_not_another_key() {
+    let doubtful = |operation: &Operation| {
+        let bench = Bench::new();
+        bench.ledger.run(operation.clone(), |_| Err(Failure::in_doubt("lost"))).expect_err("it is in doubt");
+        let id = crate::common::id(operation);
+        let word = Word::person("ada");
+        let outcome = Outcome::because(None);
+        bench.wait(bench.ledger.ledger().settle(&id, Verdict::Done, word, outcome)).expect("it is in doubt");
+        (bench, id)
+    };
+    let refers = |bench: &Bench, operation: &Operation| wanted(bench, operation).intent.id;
+    let (bench, id) = doubtful(&mail());
+    assert_eq!(refers(&bench, &mail().key("k")), id, "the caller names it now");
+    let (bench, id) = doubtful(&mail().key("k"));
+    assert_eq!(refers(&bench, &mail()), id, "the caller has left the key out");
+    assert_ne!(refers(&bench, &mail().key("another")), id, "another invoice over the same amount");
+    answered(&bench, &id);
+    assert_ne!(refers(&bench, &mail()), id, "the result was delivered");
+}
+
+#[test]
+fn a_key_decides_about_what_is_open_under_another_one() {
+    let bench = Bench::new();
+    bench.ledger.run(mail(), |_| Err(Failure::in_doubt("lost"))).expect_err("it is in doubt");
+    let own = mail().key("k");
+    assert_eq!(wanted(&bench, &own).intent.id, crate::common::id(&own));
+    assert_eq!(next(&bench), (1, RepeatRule::Retry(State::InDoubt)));
+}
+
+#[test]
+fn a_doubt_about_a_labelled_or_keyed_call_is_the_answer_to_the_equal_call() {
+    for open in [mail().key("k"), mail().occurrence("friday")] {
+        let bench = Bench::new();
+        bench.ledger.run(open.clone(), |_| Err(Failure::in_doubt("lost"))).expect_err("it is in doubt");
+        assert_eq!(wanted(&bench, &mail()).intent.id, crate::common::id(&open));
+        let word = Word::person("ada");
+        let id = crate::common::id(&open);
+        let ledger = bench.ledger.ledger();
+        bench
+            .wait(ledger.settle(&id, Verdict::Failed, word, Outcome::because(None)))
+            .expect("it is in doubt");
+        let receipt = bench.run(&mail()).expect("it did not happen, so it runs");
+        assert!(!receipt.replayed());
+    }
+}
+
+#[test]
+fn what_was_delivered_before_a_settlement_was_another_answer() {
+    let bench = Bench::new();
+    make(&bench, |_| Err(Failure::no_effect(Evidence::NotSent, "declined")));
+    deliver(&bench, 1, crate::common::NOW_MS);
+    bench.wait(bench.ledger.ledger().cancel(&occurrence(1), &Word::person("ada"))).expect("it has failed");
+    assert_eq!(next(&bench), (1, RepeatRule::Retry(State::Cancelled)), "the refusal was not delivered");
+}
+
+#[test]
+fn what_has_expired_is_over() {
     let bench = Bench::new();
     make(&bench, |attempt| Ok(attempt.dispatch()?.created(&1)));
     bench.clock.advance(DAY_MS);

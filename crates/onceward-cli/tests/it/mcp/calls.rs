@@ -97,7 +97,8 @@ fn a_cancellation_after_the_answer_says_that_it_was_not_taken() {
 #[test]
 fn a_slow_answer_may_have_come_too_late() {
     let bench = Bench::new();
-    let mut session = Session::start(&bench, &["--scope", "s", "--slow", "1ms", "--window", "60m"]);
+    bench.write("onceward.toml", "[defaults]\nrepeat_window = \"60m\"\n");
+    let mut session = Session::start(&bench, &["--scope", "s", "--slow", "1ms"]);
     session.call(1, "count", &json!({"sleep": 0.01}));
     assert_eq!(about(&session.call(2, "count", &json!({"sleep": 0.01})))["status"], "replayed");
     assert!(about(&session.call(3, "count", &json!({"sleep": 0.01}))).is_null());

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::common::{Bench, eventually};
-use crate::mcp::session::{Session, about, effects, words};
+use crate::mcp::session::{Session, about, code, effects, words};
 use crate::mcp::web::Web;
 
 fn held_session(bench: &Bench, hold: &str, capabilities: &Value) -> Session {
@@ -100,6 +100,31 @@ fn a_cancelled_call_is_never_sent() {
     session.call(3, "count", &json!({"n": 2}));
     eventually("the other one is sent", || effects(&bench) == 1);
     assert_eq!(bench.json(&["ls", "--state", "cancelled"])["data"].as_array().unwrap().len(), 1);
+    // The agent does what the first answer told it.
+    for id in [4, 5] {
+        assert_eq!(code(&session.call(id, "count", &json!({"n": 1}))), "CANCELLED");
+    }
+    session.leave();
+    let mut session = crate::mcp::session::Session::start(&bench, &["--scope", "s"]);
+    assert_eq!(
+        code(&session.call(1, "count", &json!({"n": 1}))),
+        "CANCELLED",
+        "another process knows it too"
+    );
+    assert_eq!(effects(&bench), 1);
+}
+
+#[test]
+fn when_the_window_after_a_refusal_is_over_the_same_call_is_held_again() {
+    let bench = Bench::new();
+    bench.policy("[operation.count]\nhold = \"approve\"\nrepeat_window = \"0s\"\n");
+    let mut session = session(&bench, &json!({}));
+    session.call(2, "count", &json!({"n": 1}));
+    bench.once(&["cancel", &bench.newest()]).exits(0);
+    assert_eq!(code(&session.call(3, "count", &json!({"n": 1}))), "CANCELLED");
+    let held = session.call(4, "count", &json!({"n": 1}));
+    assert_eq!(about(&held)["status"], "held", "{held}");
+    assert_eq!(effects(&bench), 0);
 }
 
 /// Answers the question that comes next.

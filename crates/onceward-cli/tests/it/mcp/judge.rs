@@ -3,11 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::common::{Bench, eventually};
-use crate::mcp::session::{SERVER, Session, about, effects, with_meta, words};
-
-fn code(result: &Value) -> &str {
-    about(result)["error"]["code"].as_str().unwrap_or_default()
-}
+use crate::mcp::session::{SERVER, Session, about, code, effects, with_meta, words};
 
 #[test]
 fn an_error_of_a_tool_after_its_effect_is_in_doubt() {
@@ -223,7 +219,7 @@ fn a_client_that_is_known_to_give_up_in_silence_gets_a_structured_result_anew() 
 #[test]
 fn what_is_settled_as_done_is_a_success_and_stays_closed() {
     let bench = Bench::new();
-    let mut session = Session::start(&bench, &["--scope", "s", "--window", "60s"]);
+    let mut session = Session::scoped(&bench);
     for (id, tool, is_error) in [(1, "count", false), (10, "own", true), (20, "say", false)] {
         session.tools(id + 9);
         session.ask(id, tool, &json!({"error": true}));
@@ -374,7 +370,8 @@ fn a_parallel_call_in_doubt_is_not_hidden_by_one_that_was_done() {
 #[test]
 fn parallel_calls_that_are_settled_as_done_are_closed_for_one_window() {
     let bench = Bench::new();
-    let mut session = Session::start(&bench, &["--scope", "s", "--window", "1s"]);
+    bench.write("onceward.toml", "[defaults]\nrepeat_window = \"1s\"\n");
+    let mut session = Session::scoped(&bench);
     session.call(9, "look", &json!({}));
     let args = json!({"hold": "go", "error": true});
     for id in [1, 2, 3] {

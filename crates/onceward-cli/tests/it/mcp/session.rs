@@ -189,3 +189,8 @@ pub(crate) fn words(result: &Value) -> String {
 pub(crate) fn effects(bench: &Bench) -> usize {
     bench.read("effects").lines().count()
 }
+
+/// The code of an answer of the proxy.
+pub(crate) fn code(result: &Value) -> &str {
+    about(result)["error"]["code"].as_str().unwrap_or_default()
+}

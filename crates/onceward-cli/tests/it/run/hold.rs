@@ -310,3 +310,66 @@ fn the_request_is_sealed_at_rest_and_deleted_when_it_was_sent() {
     let shown = sealed(&["--json", "show", "a"]).json();
     assert!(shown["data"]["detail"]["held"]["request"].is_null(), "{shown}");
 }
+
+/// The flags of calls that are equal but for a key.
+const EQUAL: [&[&str]; 2] = [&[], &["--key", "k"]];
+
+fn call(bench: &Bench, flags: &[&str]) -> crate::common::Said {
+    bench.once(&[&["run"], flags, &["--", "sh", "-c", COUNTED]].concat())
+}
+
+#[test]
+fn a_persons_no_is_the_answer_to_equal_calls_with_and_without_a_key() {
+    for first in EQUAL {
+        let bench = Bench::new();
+        bench.policy("[operation.sh]\nhold = \"approve\"");
+        call(&bench, first).exits(4);
+        bench.once(&["cancel", &bench.newest()]).exits(0);
+        for again in [first, first, EQUAL[0], EQUAL[1]] {
+            let said = call(&bench, again).exits(4);
+            assert!(said.err().contains("CANCELLED"), "{first:?}, {again:?}: {}", said.err());
+        }
+        assert_eq!(bench.json(&["held"])["data"].as_array().unwrap().len(), 0, "nothing is held anew");
+        assert_eq!(bench.runs(), 0);
+    }
+}
+
+#[test]
+fn when_the_window_after_a_refusal_is_over_the_same_call_asks_again() {
+    let bench = Bench::new();
+    bench.policy("[operation.sh]\nhold = \"approve\"\nrepeat_window = \"0s\"");
+    call(&bench, &[]).exits(4);
+    let first = bench.newest();
+    bench.once(&["cancel", &first]).exits(0);
+    assert!(call(&bench, &[]).exits(4).err().contains("CANCELLED"), "its caller has not had that answer yet");
+    assert!(call(&bench, &[]).exits(4).err().contains("held until a person releases it"));
+    assert_ne!(bench.newest(), first);
+}
+
+#[test]
+fn what_a_stop_cancelled_is_not_held_anew_after_the_scope_continues() {
+    let bench = Bench::new();
+    bench.policy("[operation.sh]\nhold = \"approve\"");
+    let flags = ["--scope", "run-7", "--keys", "auto"];
+    call(&bench, &flags).exits(4);
+    bench.once(&["stop", "run-7"]).exits(0);
+    bench.once(&["resume", "run-7"]).exits(0);
+    assert!(call(&bench, &flags).exits(4).err().contains("CANCELLED"));
+    assert_eq!(bench.json(&["held"])["data"].as_array().unwrap().len(), 0);
+}
+
+#[test]
+fn what_a_person_settled_as_done_answers_the_equal_call_with_and_without_a_key() {
+    for first in EQUAL {
+        for again in EQUAL {
+            let bench = Bench::new();
+            let script = "echo ran >> runs; exit 1";
+            let call = |flags: &[&str]| bench.once(&[&["run"], flags, &["--", "sh", "-c", script]].concat());
+            call(first).exits(79);
+            bench.once(&["settle", &bench.newest(), "--as", "done"]).exits(0);
+            let said = call(again).exits(0);
+            assert!(said.err().contains("already done: settled"), "{first:?}, {again:?}: {}", said.err());
+            assert_eq!(bench.runs(), 1);
+        }
+    }
+}

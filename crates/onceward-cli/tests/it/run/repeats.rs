@@ -249,3 +249,35 @@ fn fields_that_a_policy_chooses_identify_the_action_in_every_folder() {
     }
     assert_eq!(bench.runs(), 1);
 }
+
+#[test]
+fn a_wanted_repeat_runs_whatever_was_asked_for_before() {
+    let plain: &[&str] = &[];
+    let cases: [(&[&[&str]], usize); 4] = [
+        (&[plain, &["--occurrence", "2"], plain], 3),
+        (&[&["--keys", "strict"], plain], 2),
+        (&[&["--occurrence", "1"], plain], 2),
+        (&[plain, plain, plain, &["--occurrence", "2"]], 4),
+    ];
+    for (calls, wanted) in cases {
+        let bench = Bench::new();
+        for flags in calls {
+            bench.once(&run(flags, COUNTED)).exits(0);
+        }
+        assert_eq!(bench.runs(), wanted, "{calls:?}");
+    }
+}
+
+#[test]
+fn a_replay_names_a_label_that_is_free() {
+    let bench = Bench::new();
+    bench.once(&run(&["--key", "k"], COUNTED)).exits(0);
+    for times in 2..=4 {
+        let said = bench.once(&run(&["--key", "k"], COUNTED)).exits(0).err();
+        let hint = said.split("add ").nth(1).unwrap_or_else(|| panic!("{said}"));
+        let words: Vec<&str> = hint.split(|c: char| c.is_whitespace() || c == '.').take(2).collect();
+        assert_eq!(words[0], "--occurrence", "{said}");
+        bench.once(&run(&["--key", "k", "--occurrence", words[1]], COUNTED)).exits(0);
+        assert_eq!(bench.runs(), times, "pasted, it runs: {said}");
+    }
+}

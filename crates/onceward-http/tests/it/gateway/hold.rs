@@ -4,8 +4,8 @@ use hyper::StatusCode;
 use onceward::{Ledger, State, Word};
 
 use crate::gateway::rig::Rig;
-use crate::gateway::vendor::Vendor;
-use crate::gateway::{CHARGE, stripe};
+use crate::gateway::vendor::{Act, Vendor};
+use crate::gateway::{CHARGE, plain, stripe};
 
 const HOLD: &str = "[operation.\"stripe POST /v1/charges\"]\nhold = \"approve\"";
 
@@ -69,4 +69,57 @@ async fn what_another_gateway_holds_back_is_in_doubt() {
     assert_eq!((inner.states().await, outer.states().await), (vec![State::Staged], vec![State::InDoubt]));
     let done = outer.post("/gw/api/v1/other", &[("idempotency-key", "k2")], "amount=1").await;
     assert_eq!((done.status, done.header("once-happened")), (StatusCode::OK, Some("yes")), "{done:?}");
+}
+
+#[tokio::test]
+async fn a_persons_no_is_the_answer_to_equal_requests_with_and_without_keys() {
+    let keys: [&[(&str, &str)]; 3] = [&[], &[("idempotency-key", "k")], &[("idempotency-key", "another")]];
+    for first in keys {
+        let vendor = Vendor::start(Some("idempotency-key")).await;
+        let rig = Rig::start(&stripe(&vendor, HOLD)).await;
+        assert_eq!(rig.post(CHARGE, first, "amount=1").await.status, StatusCode::ACCEPTED);
+        let ledger = Ledger::new(rig.store.clone());
+        let held = ledger.held(None).await.unwrap();
+        ledger.cancel(&held[0].id, &Word::person("maria")).await.unwrap();
+        let rig = rig.restarted().await;
+        for again in [first, keys[0], keys[1], keys[2], keys[0]] {
+            let got = rig.post(CHARGE, again, "amount=1").await;
+            let facts = (got.status, got.header("once-happened"));
+            assert_eq!(facts, (StatusCode::GONE, Some("no")), "{first:?}, {again:?}: {got:?}");
+        }
+        assert_eq!((rig.states().await, vendor.effects()), (vec![State::Cancelled], 0), "{first:?}");
+        let other = rig.post(CHARGE, &[], "amount=2").await;
+        assert_eq!(other.status, StatusCode::ACCEPTED, "another amount is another action");
+    }
+}
+
+#[tokio::test]
+async fn a_held_request_keeps_its_key() {
+    let vendor = Vendor::start(Some("idempotency-key")).await;
+    let rig = Rig::start(&stripe(&vendor, HOLD)).await;
+    let headers = [("idempotency-key", "k")];
+    assert_eq!(rig.post(CHARGE, &headers, "amount=1").await.status, StatusCode::ACCEPTED);
+    let reused = rig.post(CHARGE, &headers, "amount=2").await;
+    assert_eq!(reused.status, StatusCode::UNPROCESSABLE_ENTITY, "{reused:?}");
+    let ledger = Ledger::new(rig.store.clone());
+    assert_eq!(ledger.lookup("k", None, 2).await.unwrap().len(), 1, "it is found by its key");
+}
+
+#[tokio::test]
+async fn a_doubt_that_was_settled_as_done_is_not_sent_again_however_often_it_is_repeated() {
+    let vendor = Vendor::start(None).await;
+    vendor.script([Act::Reset]);
+    let rig = Rig::start(&plain(&vendor, "")).await;
+    assert_eq!(rig.post("/gw/api/pay", &[], "amount=1").await.status, StatusCode::FAILED_DEPENDENCY);
+    let ledger = Ledger::new(rig.store.clone());
+    let id = &rig.operations().await[0].id;
+    let outcome = onceward::Outcome::with_effect(onceward::Effect::Created);
+    ledger.settle(id, onceward::Verdict::Done, Word::person("ada"), outcome).await.unwrap();
+    // The vendor's answer is lost, so no answer of the gateway delivers it.
+    for _ in 0..3 {
+        let got = rig.post("/gw/api/pay", &[], "amount=1").await;
+        let facts = (got.status, got.header("once-happened"));
+        assert_eq!(facts, (StatusCode::GONE, Some("yes")), "{got:?}");
+    }
+    assert_eq!(vendor.effects(), 1);
 }
