@@ -8,10 +8,12 @@
 //! - [`clock`]: virtual time, which passes only when all tasks wait. [`store`]: a store whose calls fail, before or
 //!   after the write.
 //! - [`world`]: the downstream and the workers. [`executor`]: schedules, crashes and suspends workers.
+//! - [`clients`]: clients that want the same action again, with and without keys.
 //! - [`history`]: every write, and what must hold between one and the next. [`check`]: what must hold at the end of a
 //!   run.
 
 pub mod check;
+pub mod clients;
 pub mod clock;
 pub mod executor;
 pub mod history;

@@ -1,6 +1,6 @@
 //! Thousands of seeded runs. A failure names its seed, which reproduces it.
 
-use onceward_sim::sim::{Environment, Summary, run};
+use onceward_sim::sim::{Environment, Summary, clients, run};
 
 /// Enough to hit every fault many times, in seconds. `torture` does as many as there is time for.
 const RUNS: u64 = 1_000;
@@ -63,9 +63,26 @@ fn a_run_that_found_a_fault_finds_it_no_more() {
     run(29_077, Environment::LongSleep).unwrap_or_else(|broken| panic!("{broken}"));
 }
 
+/// Clients that want an action again, and persons who refuse and settle.
+#[test]
+fn no_action_happens_more_often_than_it_was_wanted() {
+    for environment in [Environment::Kernel, Environment::Leases, Environment::LongSleep] {
+        let mut sum = clients::Summary::default();
+        for seed in FIRST..FIRST + RUNS {
+            let one = clients::run(seed, environment).unwrap_or_else(|broken| panic!("{broken}"));
+            sum = sum.plus(&one);
+        }
+        println!("{environment:?}: {RUNS} runs of clients, {sum:?}");
+        assert!(sum.wanted > 5 * RUNS && sum.effects > RUNS && sum.repeats > RUNS / 2, "{sum:?}");
+        assert!(sum.refused > RUNS / 5 && sum.settled > RUNS / 20 && sum.replays > RUNS / 2, "{sum:?}");
+        assert!(sum.bound > RUNS / 100 && sum.crashes > RUNS / 2, "{sum:?}");
+    }
+}
+
 #[test]
 fn a_seed_repeats_its_run() {
     for environment in [Environment::Kernel, Environment::Leases, Environment::LongSleep] {
         assert_eq!(run(17, environment), run(17, environment));
+        assert_eq!(clients::run(17, environment), clients::run(17, environment));
     }
 }

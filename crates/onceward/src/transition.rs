@@ -124,12 +124,13 @@ impl Record {
     /// The next version, settled with this outcome and due at the end of its retention.
     fn settle_as(&self, state: State, outcome: Outcome, now_ms: i64) -> Self {
         let due_ms = Some(later(now_ms, self.detail.retention_ms));
-        let mut next =
-            Self { due_ms, outcome: Some(without_oversized_result(outcome)), ..self.next(state, now_ms) };
+        let outcome = Some(without_oversized_result(outcome));
+        let is_repeated = (self.state, &self.outcome) == (state, &outcome);
+        let mut next = Self { due_ms, outcome, ..self.next(state, now_ms) };
         next.detail.quarantine_until_ms = None;
         next.detail.silent = false;
         // What was delivered was another answer.
-        next.detail.delivered = None;
+        next.detail.delivered = self.detail.delivered.filter(|_| is_repeated);
         next
     }
 

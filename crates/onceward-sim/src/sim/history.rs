@@ -166,16 +166,22 @@ fn may_become(before: State, after: State, begins: bool) -> bool {
 pub struct Broken {
     what: String,
     seed: Option<(u64, Environment)>,
+    /// The function that repeats the run.
+    run: &'static str,
 }
 
 impl Broken {
     pub(crate) fn new(what: impl Into<String>) -> Self {
-        Self { what: what.into(), seed: None }
+        Self { what: what.into(), seed: None, run: "sim::run" }
     }
 
     /// Adds every write of the run.
     pub(crate) fn with(self, history: &History) -> Self {
         Self { what: format!("{}; {history:?}", self.what), ..self }
+    }
+
+    pub(crate) fn of_clients(self, seed: u64, environment: Environment) -> Self {
+        Self { run: "sim::clients::run", ..self.of(seed, environment) }
     }
 
     pub(crate) fn of(self, seed: u64, environment: Environment) -> Self {
@@ -190,7 +196,8 @@ impl fmt::Display for Broken {
             Some((seed, environment)) => {
                 write!(
                     f,
-                    " (seed {seed}, {environment:?}: onceward_sim::sim::run({seed}, Environment::{environment:?}))"
+                    " (seed {seed}, {environment:?}: onceward_sim::{}({seed}, Environment::{environment:?}))",
+                    self.run
                 )
             }
             None => Ok(()),

@@ -105,7 +105,7 @@ impl Inner {
 }
 
 /// A call that may still send something, for as long as its worker is alive.
-struct Calling<'a> {
+pub(super) struct Calling<'a> {
     world: &'a World,
     id: String,
 }
@@ -209,7 +209,7 @@ impl World {
         self.inner().cancelled
     }
 
-    async fn nap(&self) {
+    pub(super) async fn nap(&self) {
         let ms = self.inner().random.below(NAP_MS);
         self.clock.sleep(ms).await;
     }
@@ -231,7 +231,7 @@ impl World {
 
     /// The finding of a person who can see every process and request: whether it happened, or `None` while something
     /// is in flight.
-    fn finding(&self, id: &str) -> Option<Verdict> {
+    pub(super) fn finding(&self, id: &str) -> Option<Verdict> {
         let inner = self.inner();
         if inner.effects.contains_key(id) {
             return Some(Verdict::Done);
@@ -241,7 +241,7 @@ impl World {
         (!in_flight && !calling).then_some(Verdict::Failed)
     }
 
-    fn calling(&self, id: &OperationId) -> Calling<'_> {
+    pub(super) fn calling(&self, id: &OperationId) -> Calling<'_> {
         let id = id.to_string();
         *self.inner().calling.entry(id.clone()).or_default() += 1;
         Calling { world: self, id }
@@ -265,7 +265,7 @@ impl World {
     }
 
     /// The work of one attempt.
-    async fn act(&self, attempt: Attempt, class: Class) -> Result<Done, Failure> {
+    pub(super) async fn act(&self, attempt: Attempt, class: Class) -> Result<Done, Failure> {
         self.note_if_early(&attempt);
         self.nap().await;
         if self.chance(50) {

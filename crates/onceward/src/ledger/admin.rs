@@ -151,6 +151,10 @@ impl Ledger {
             return Ok(record);
         }
         loop {
+            // Another answer has replaced the one that was delivered.
+            if !record.has_answer_of(known) {
+                return Ok(record);
+            }
             let Some(next) = transition::delivered(&record, Some(delivered)) else {
                 return Err(Error::WrongState { action: "delivering", record });
             };

@@ -65,6 +65,12 @@ impl Record {
         has_ended && self.number.is_none() && !self.is_settled_by_word()
     }
 
+    /// Whether it still has the answer that this earlier version of it has.
+    pub(crate) fn has_answer_of(&self, known: &Self) -> bool {
+        let answer = |record: &Self| (record.state, record.attempt, record.is_settled_by_word());
+        answer(self) == answer(known)
+    }
+
     /// Whether someone said how it ended.
     pub(crate) fn is_settled_by_word(&self) -> bool {
         self.outcome.as_ref().is_some_and(|outcome| outcome.settled_by.is_some())

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::common::{Bench, id};
-use onceward::{Code, Evidence, Failure, Operation, RepeatRule, State};
+use onceward::{Code, Evidence, Failure, Operation, RepeatRule, State, Word};
 
 /// A call without a key: only for such a call delivery distinguishes a repeat.
 fn pay() -> Operation {
@@ -53,6 +53,25 @@ fn a_failure_is_delivered_too_and_the_next_attempt_is_not() {
     assert_eq!(failed.delivered_ms(), Some(1));
     let receipt = bench.run(&pay()).expect("the next attempt");
     assert_eq!(receipt.record().delivered_ms(), None);
+}
+
+/// The caller of the first attempt reports its delivery late: another caller's answer was not delivered by that.
+#[test]
+fn the_delivery_of_an_answer_is_not_that_of_the_next_one() {
+    let bench = Bench::new();
+    let ledger = bench.ledger.ledger();
+    let fail = |_| Err(Failure::no_effect(Evidence::NotSent, "declined"));
+    bench.ledger.run(pay(), fail).expect_err("it fails");
+    let (failed, _) = bench.wait(ledger.find(&id(&pay()))).expect("it is there");
+    bench.run(&pay()).expect("the next attempt");
+    let later = bench.wait(ledger.note_delivery(&failed, 1)).expect("it has ended");
+    assert_eq!((later.state, later.delivered_ms()), (State::Done, None));
+    let cancelled = Operation::new("pay").input(serde_json::json!({"amount": 200}));
+    bench.ledger.run(cancelled.clone(), fail).expect_err("it fails");
+    let (failed, _) = bench.wait(ledger.find(&id(&cancelled))).expect("it is there");
+    bench.wait(ledger.cancel(&id(&cancelled), &Word::person("ada"))).expect("it has failed");
+    let later = bench.wait(ledger.note_delivery(&failed, 1)).expect("it has ended");
+    assert_eq!((later.state, later.delivered_ms()), (State::Cancelled, None));
 }
 
 #[test]
