@@ -23,6 +23,7 @@
 //!   [`repeat`]: which operation an equal call refers to. `transition`: how a record changes.
 //! - `identity`, `secret`: the identity of a ledger. `json`, `key`: how an operation is identified. `operation`: what a
 //!   caller requests. `policy`: `onceward.toml`. `redact`: what is removed before a result is stored.
+//! - `action`: everything that was asked for: its identity, its stored form, its check and what a person sees of it.
 //! - `store`: the interface to back ends. `memory`: its reference implementation. `watchers`: wakes waiting callers,
 //!   for use by other stores. [`sealed`]: values whose key is missing. `conformance` (a feature): the test suite for
 //!   back ends. `wire` (a feature): the messages of a store over HTTP.
@@ -37,6 +38,7 @@
 //! # Features
 //! - `conformance`: the test suite for back ends (`onceward::conformance`). Off by default.
 
+mod action;
 mod witness;
 mod evidence;
 mod word;
@@ -87,6 +89,10 @@ pub mod wire;
 #[doc = include_str!("../../../docs/backend.md")]
 struct BackendGuide;
 
+pub use action::{
+    Action, ByteString, Changed, CommandAction, Content, Counted, FileState, FunctionAction,
+    FunctionArguments, Relevance, RequestAction, ShownAction, ToolAction, Unreadable,
+};
 pub use answer::{Answer, ErrorView, HeldView, OperationView, Preview, Problem, UndoneView};
 pub use api_problem::{ApiProblem, idempotency_key};
 pub use attempt::{Attempt, Dispatched, Done, Failure, STOP_GRACE_MS};

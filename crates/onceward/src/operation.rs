@@ -4,6 +4,7 @@ mod intent;
 #[cfg(test)]
 mod tests;
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use crate::error::Error;
@@ -41,6 +42,7 @@ pub struct Operation {
     key: Option<String>,
     /// Shared by all copies, because it can be large.
     input: Result<Arc<Json>, InvalidInput>,
+    whole: Whole,
     key_fields: Vec<String>,
     volatile: Vec<String>,
     occurrence: Option<String>,
@@ -70,6 +72,17 @@ pub enum ScopeOrigin {
     Host,
 }
 
+/// What tells the whole action from another one, if that is more than the inputs that are compared under a given key.
+#[derive(Debug, Clone)]
+enum Whole {
+    /// The inputs are the whole action.
+    Inputs,
+    /// This is.
+    Is(Json),
+    /// A part of it is not known, so that only its key identifies it.
+    Unknown,
+}
+
 /// Whether the caller chose the name, so that it is part of the identity even with a given key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Naming {
@@ -89,6 +102,7 @@ impl Operation {
             scope_origin: ScopeOrigin::Default,
             key: None,
             input: Ok(Arc::new(Json::empty())),
+            whole: Whole::Inputs,
             key_fields: Vec::new(),
             volatile: Vec::new(),
             occurrence: None,
@@ -157,6 +171,25 @@ impl Operation {
     #[must_use]
     pub fn input_json(self, text: &str) -> Self {
         Self { input: Json::parse(text).map(Arc::new), ..self }
+    }
+
+    /// Sets what tells the whole action from another one, if its key was given and the inputs that are compared under
+    /// that key are less: the inputs of the equal call without a key. It decides which calls are the same action
+    /// ([`Intent::action`]), and nothing else. `None` says that a part of the action is not known.
+    ///
+    /// ```
+    /// use onceward::{Json, Operation};
+    /// let json = |text| Json::parse(text).unwrap();
+    /// let plain = Operation::new("pay").input(json(r#"{"to":"eve","folder":"/a"}"#)).intent()?;
+    /// let keyed = Operation::new("pay").key("k").input(json(r#"{"to":"eve"}"#));
+    /// assert_ne!(keyed.clone().intent()?.action(), plain.action());
+    /// let whole = keyed.whole(Some(json(r#"{"to":"eve","folder":"/a"}"#)));
+    /// assert_eq!(whole.intent()?.action(), plain.action());
+    /// # Ok::<(), onceward::Error>(())
+    /// ```
+    #[must_use]
+    pub fn whole(self, whole: Option<Json>) -> Self {
+        Self { whole: whole.map_or(Whole::Unknown, Whole::Is), ..self }
     }
 
     /// Sets the fields that identify the action (all of them by default).
@@ -355,6 +388,11 @@ impl Operation {
             some => Arc::new(Arc::unwrap_or_clone(input).without(some)),
         };
         let canonical = stable.canonical();
+        let whole = match self.whole {
+            Whole::Inputs => Some(Cow::Borrowed(canonical.as_str())),
+            Whole::Is(whole) => Some(Cow::Owned(whole.without(&volatile).canonical())),
+            Whole::Unknown => None,
+        };
         let basis = match given {
             Some(key) => KeyBasis::Given(key.text.into()),
             // If no fields were chosen, all inputs that a retry repeats identify the action.
@@ -366,7 +404,7 @@ impl Operation {
         };
         let mut key = basis.key(&self.name, &occurrence)?;
         let mut fingerprint = Fingerprint::of(&canonical);
-        let first = basis.first(&self.name, selected.as_ref(), &canonical);
+        let first = basis.first(&self.name, selected.as_ref(), whole.as_deref());
         let mut first = first.filter(|_| self.kind.is_operation() || key.origin == KeyOrigin::Derived);
         if let Some(secret) = secret {
             (key, fingerprint) = (key.keyed(secret), fingerprint.keyed(secret));

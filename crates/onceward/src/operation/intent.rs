@@ -87,14 +87,13 @@ impl KeyBasis {
     }
 
     /// What all occurrences of the action, and equal calls with other keys, have in common: the derived key of the
-    /// first one. `None` for a key without inputs, which says nothing about them.
-    pub(super) fn first(&self, name: &str, selected: Option<&Json>, canonical: &str) -> Option<Key> {
+    /// first one. `None` for a key without inputs, or with some that are not known, which says nothing about them.
+    pub(super) fn first(&self, name: &str, selected: Option<&Json>, whole: Option<&str>) -> Option<Key> {
         let derived = |text: &str| Some(Key::derived(name, text, &Occurrence::default()));
         match (self, selected) {
             (Self::Inputs(selected), _) => derived(selected),
-            (Self::Given(_), _) if canonical == "{}" => None,
             (Self::Given(_), Some(selected)) => derived(&selected.canonical()),
-            (Self::Given(_), None) => derived(canonical),
+            (Self::Given(_), None) => whole.filter(|whole| *whole != "{}").and_then(derived),
         }
     }
 }

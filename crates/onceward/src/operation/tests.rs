@@ -41,3 +41,27 @@ fn an_action_without_its_inputs_is_still_the_same() {
     let (digests, kept) = (action.fields(), bare.fields());
     assert!(digests.keys().all(|field| !kept.contains_key(field)));
 }
+
+#[test]
+fn the_action_of_a_keyed_call_is_that_of_the_equal_call_without_a_key() {
+    let json = |text: &str| Json::parse(text).unwrap();
+    let all = r#"{"argv":["pay"],"folder":"/a","input":{"to":1,"trace":5}}"#;
+    let plain = Operation::unnamed("pay").input(json(all));
+    let keyed = Operation::unnamed("pay").input(json(r#"{"argv":["pay"]}"#)).key("k");
+    let secret = Secret::new([7; Secret::BYTES]);
+    let intent = |operation: &Operation| operation.clone().intent_for(Some(&secret)).unwrap();
+    let whole = keyed.clone().whole(Some(json(all)));
+    assert_ne!(intent(&keyed).action(), intent(&plain).id);
+    assert_eq!(intent(&whole).action(), intent(&plain).id);
+    assert_eq!(intent(&whole).fingerprint, intent(&keyed).fingerprint, "the key's comparison stays");
+    assert_eq!(intent(&whole).id, intent(&keyed).id);
+    // What may differ between retries, and chosen fields.
+    let retry = json(&all.replace('5', "6"));
+    let volatile = |operation: &Operation| operation.clone().volatile(["/input/trace"]);
+    let again = keyed.clone().whole(Some(retry));
+    assert_eq!(intent(&volatile(&again)).action(), intent(&volatile(&plain)).id);
+    let unknown = keyed.whole(None);
+    assert_eq!(intent(&unknown).action(), intent(&unknown).id, "its key alone identifies it");
+    let chosen = |operation: &Operation| operation.clone().input(json(all)).key_fields(["/input/to"]);
+    assert_eq!(intent(&chosen(&unknown)).action(), intent(&chosen(&plain)).id);
+}
