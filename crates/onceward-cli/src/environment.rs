@@ -1,5 +1,7 @@
 //! The environment of commands that `once` starts, without the ledger's password.
 
+use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::process::Command;
 
 use onceward::{OperationId, text};
@@ -26,6 +28,8 @@ pub(crate) enum PassLedger {
 pub(crate) struct Environment {
     ledger: Option<String>,
     removed: Vec<String>,
+    /// What the caller of a held command declared.
+    declared: BTreeMap<String, String>,
     /// Stands for the ledger where its URL must not be seen.
     mark: String,
 }
@@ -36,7 +40,7 @@ impl Environment {
     /// without it instead of silently using another ledger.
     pub(crate) fn of(url: Option<&str>, pass: PassLedger) -> Self {
         if pass == PassLedger::Yes {
-            return Self { ledger: url.map(str::to_owned), removed: Vec::new(), mark: mark(url) };
+            return Self { ledger: url.map(str::to_owned), mark: mark(url), ..Self::default() };
         }
         let inherited = std::env::var(LEDGER).ok();
         let named = [url, inherited.as_deref()].into_iter().flatten().flat_map(secret_variables);
@@ -47,7 +51,12 @@ impl Environment {
         }
         let ledger = inherited.filter(|url| text::has_password(url));
         let ledger = ledger.map(|url| text::without_password(&url).into_owned());
-        Self { ledger, removed, mark: mark(url) }
+        Self { ledger, removed, mark: mark(url), declared: BTreeMap::new() }
+    }
+
+    /// The same with the values that the caller of a held command declared, whatever this process has.
+    pub(crate) fn with_declared(self, declared: &BTreeMap<String, String>) -> Self {
+        Self { declared: declared.clone(), ..self }
     }
 
     /// An operation among those of all ledgers: two ledgers may have the same id.
@@ -62,6 +71,9 @@ impl Environment {
 
     /// Gives a command this environment.
     pub(crate) fn give_to(&self, command: &mut Command) {
+        // What `once` itself says about the attempt replaces what its caller has, in a call that is not held as well.
+        let own: Vec<OsString> = command.get_envs().map(|(name, _)| name.to_owned()).collect();
+        command.envs(self.declared.iter().filter(|(name, _)| !own.iter().any(|own| own == name.as_str())));
         for name in &self.removed {
             command.env_remove(name);
         }

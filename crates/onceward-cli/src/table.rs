@@ -41,8 +41,7 @@ impl Cell {
 
 /// Text on one line, without anything that could control a terminal.
 pub(crate) fn one_line(text: &str) -> String {
-    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    onceward::text::one_line(&words).into_owned()
+    onceward::text::one_line(text).into_owned()
 }
 
 /// The width for stdout: `COLUMNS`, or the terminal's. `None` without a terminal.
@@ -162,6 +161,6 @@ mod tests {
 
     #[test]
     fn a_cell_cannot_command_the_terminal() {
-        assert_eq!(one_line("a\nb\t c\u{1b}[31m\u{202e}"), r"a b c\u{1b}[31m\u{202e}");
+        assert_eq!(one_line("a\nb\t  c\u{1b}[31m\u{202e}"), r"a\nb\t  c\u{1b}[31m\u{202e}");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use onceward::{Class, Edited, Error, Held, Json, Operation, Record, Settings};
+use onceward::{Action, Class, Edited, Error, Held, Json, Operation, Record, Settings};
 use serde::Serialize;
 
 use super::listing::Line;
@@ -93,14 +93,14 @@ fn replacement(
                 |why: String| CommandError::invalid(format!("--arguments: {why}; nothing was changed"));
             let arguments: serde_json::Value =
                 serde_json::from_str(text).map_err(|error| unreadable(error.to_string()))?;
-            let mut request: serde_json::Value = record
+            let (action, how): (Action, serde_json::Value) = record
                 .held_request()
-                .and_then(|request| serde_json::from_str(request).ok())
+                .and_then(|request| Action::read(request).ok())
                 .ok_or_else(|| wrong("it has no request that can be edited"))?;
+            let action = action.with_arguments(text).map_err(unreadable)?;
             let line = format!("{} {arguments}", record.name);
-            request["arguments"] = arguments;
             let command = record.detail.command.as_ref().map(|_| line.clone());
-            let request = request.to_string();
+            let request = action.stored(&how);
             let input = Json::parse(&request).map_err(|invalid| unreadable(invalid.to_string()))?;
             let operation = Operation::instead_of(record).input(input).command_line(command).held(
                 &held.surface,
@@ -137,7 +137,7 @@ fn command(context: &Context, record: &Record, held: &Held, args: &EditArgs) -> 
     let settings = settings_of(&name)?;
     let folder = old.folder().to_string_lossy().into_owned();
     let new = old.replaced_by(&args.command, &args.rules, &settings);
-    let (line, request) = (new.line(), new.to_json());
+    let (line, request) = (new.action.line(), new.stored());
     let asks = settings.probe.is_some() || settings.verify.is_some() || settings.undo.is_some();
     let stores = settings.store_command || record.detail.command.is_some();
     let operation = Operation::new(&name)

@@ -3,11 +3,10 @@
 use std::process::ExitCode;
 
 use anstyle::Style;
-use onceward::{Record, State, rfc3339};
+use onceward::{Held, Record, State, rfc3339};
 use serde::Serialize;
 
 use super::listing::{self, Line};
-use super::run::held as command;
 use crate::answer;
 use crate::cli::HeldArgs;
 use crate::context::{Context, IfMissing};
@@ -33,7 +32,7 @@ pub(super) fn run(context: &Context, args: &HeldArgs) -> Ended {
         .iter()
         .map(|record| HeldLine {
             line: Line::of(record, State::Staged),
-            would_run: record.held().and_then(command::in_words),
+            would_run: record.held().and_then(Held::shown).map(|shown| shown.to_string()),
         })
         .collect();
     answer::success(context.global.json, "noop", &lines, || {
@@ -62,8 +61,9 @@ fn text(held: &[Record], now_ms: i64) -> String {
                 (None, Some(until_ms)) => rfc3339(until_ms),
                 (None, None) => "approval".to_owned(),
             };
-            let would_run =
-                command::in_words(held).unwrap_or_else(|| format!("{} (by its caller)", record.name));
+            let would_run = held
+                .shown()
+                .map_or_else(|| format!("{} (by its caller)", record.name), |shown| shown.to_string());
             Some(vec![
                 Cell::new(until, Style::new()),
                 Cell::new(listing::key(record), Style::new()),

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use onceward::{Answer, Blocking, Error, OperationId, Ran, Record, Release, State};
+use onceward::{Answer, Blocking, Error, Held, OperationId, Ran, Record, Release, State};
 use serde::Serialize;
 
 use super::listing::Line;
@@ -32,6 +32,15 @@ pub(super) fn run(context: &Context, args: &ReleaseArgs) -> Ended {
     }
 }
 
+/// What a release would start.
+#[derive(Serialize)]
+struct Planned {
+    #[serde(flatten)]
+    line: Line,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    would_run: Option<String>,
+}
+
 /// Releases one operation. The command of `once run` is shown, and runs now.
 fn one(context: &Context, ledger: &Blocking, args: &ReleaseArgs, id: &OperationId) -> Ended {
     let (record, state) = ledger.find(id)?;
@@ -47,11 +56,12 @@ fn one(context: &Context, ledger: &Blocking, args: &ReleaseArgs, id: &OperationI
         return Err(Error::WrongState { action: "releasing", record }.into());
     }
     let command = if has_command(&record) { Some(HeldCommand::read(&record)?) } else { None };
-    if let Some(command) = command.as_ref().filter(|command| command.host != held::this_host() && !args.here)
+    if let Some(command) =
+        command.as_ref().filter(|command| command.action.host != held::this_host() && !args.here)
     {
         return Err(CommandError::invalid(format!(
             "it was held on the machine {}; release it there, or add --here to run it on this one; nothing was run",
-            one_line(&command.host)
+            one_line(&command.action.host)
         )));
     }
     if let Some(folder) =
@@ -62,8 +72,12 @@ fn one(context: &Context, ledger: &Blocking, args: &ReleaseArgs, id: &OperationI
             one_line(&folder.to_string_lossy())
         )));
     }
+    if let Some(command) = &command {
+        command.check()?;
+    }
     if args.dry.dry_run {
-        answer::success(json, "would_update", &Line::of(&record, state), || {
+        let would_run = record.detail.held.as_deref().and_then(Held::shown).map(|shown| shown.to_string());
+        answer::success(json, "would_update", &Planned { line: Line::of(&record, state), would_run }, || {
             format!("would_update: would {} [{id}]", plan(&record, command.as_ref()))
         });
         return Ok(ExitCode::SUCCESS);
@@ -90,18 +104,17 @@ fn has_command(record: &Record) -> bool {
 
 fn plan(record: &Record, command: Option<&HeldCommand>) -> String {
     match command {
-        Some(command) => {
-            format!("run {} in {}", one_line(&command.line()), one_line(&command.folder().to_string_lossy()))
-        }
-        None => format!("release it: {}", starter(record)),
+        Some(command) => format!("run {}", command.shown()),
+        None => match record.held().and_then(Held::shown) {
+            Some(shown) => format!("release {shown}: {}", starter(record)),
+            None => format!("release it: {}", starter(record)),
+        },
     }
 }
 
 /// Prints what runs now: the command, and the commands that may be run about it.
 fn announce(record: &Record, command: &HeldCommand) {
-    let folder = command.folder();
-    let folder = one_line(&folder.to_string_lossy());
-    answer::talk(&format!("once: running {} in {folder} [{}]", one_line(&command.line()), record.id));
+    answer::talk(&format!("once: running {} [{}]", command.shown(), record.id));
     for (what, question) in [("probe", &record.detail.probe), ("check", &record.detail.verify)] {
         if let Some(question) = question {
             answer::talk(&format!("once: its {what}: {}", one_line(question)));
@@ -186,14 +199,14 @@ fn due_one(context: &Context, ledger: &Blocking, args: &ReleaseArgs, record: Rec
         Ok(command) => command,
         Err(error) => return (told(&record, "failed", error.to_string()), ExitCode::from(error.exit())),
     };
-    if command.host != held::this_host() {
-        let why = format!("{}: held on the machine {}", record.name, command.host);
+    if command.action.host != held::this_host() {
+        let why = format!("{}: held on the machine {}", record.name, command.action.host);
         return (told(&record, "left", why), ExitCode::SUCCESS);
     }
     if args.dry.dry_run {
         return (told(&record, "would_run", plan(&record, Some(&command))), ExitCode::SUCCESS);
     }
-    let line = command.line();
+    let line = command.action.line();
     match held::run(context, ledger, &record, &command, Print::Nothing, &|| {}) {
         Ok(Released { result: Ok(receipt), exit }) => {
             let how = if receipt.ran() == Ran::Yes { "done" } else { "done by another release" };

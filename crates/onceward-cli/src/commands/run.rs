@@ -30,7 +30,7 @@ use onceward::{
 use super::ask::{self, Question};
 use crate::cli::{self, DryRunArgs, IdentityArgs, IfKilled};
 use crate::context::{Context, IfMissing, quoted};
-use crate::environment::{Environment, PassLedger};
+use crate::environment::Environment;
 use crate::exit::{CommandError, Ended};
 use child::{Child, Keeping};
 use delivery::Delivery;
@@ -100,6 +100,7 @@ pub(crate) fn run(context: &Context, args: &RunArgs) -> Ended {
 fn call(context: &Context, args: &RunArgs, show: respond::Show<'_>) -> Ended {
     let gathered = input::gather(&args.identity, &args.command)?;
     let settings = args.settings(context, &gathered)?;
+    let gathered = gathered.keeping_input(&args.identity, &settings)?;
     let operation = args.operation(&gathered, &settings)?;
     if args.dry.dry_run {
         return dry_run::run(context, args, operation, &settings, show);
@@ -127,8 +128,8 @@ fn call(context: &Context, args: &RunArgs, show: respond::Show<'_>) -> Ended {
         settings: &settings,
         ledger: &ledger,
         command: &args.command,
-        stdin: gathered.stdin.as_ref(),
-        pass_ledger: args.rules.pass_ledger(),
+        stdin: gathered.stdin(),
+        environment: args.environment(context),
         if_killed: args.rules.if_killed,
         said: Some(args),
         begins: &|| {},
@@ -171,8 +172,8 @@ pub(super) struct Run<'a> {
     settings: &'a Settings,
     ledger: &'a Blocking,
     command: &'a [OsString],
-    stdin: Option<&'a Arc<[u8]>>,
-    pass_ledger: PassLedger,
+    stdin: Option<Arc<[u8]>>,
+    environment: Environment,
     if_killed: IfKilled,
     /// The flags of the call. A released command has none.
     said: Option<&'a RunArgs>,
@@ -188,7 +189,7 @@ impl Run<'_> {
         delivery: &Delivery,
     ) -> Result<onceward::Receipt, Error> {
         let settings = self.settings;
-        let environment = &self.context.environment(self.pass_ledger);
+        let environment = &self.environment;
         let mut call = self.ledger.call(intent).inherit(Inherit::Children);
         if let Some(probe) = &settings.probe {
             let question = Question { command: probe.clone(), no: settings.probe_no.clone() };
@@ -204,7 +205,7 @@ impl Run<'_> {
         let result = self.ledger.run_call(call, |attempt| {
             let child = Child {
                 command: self.command,
-                stdin: self.stdin,
+                stdin: self.stdin.as_ref(),
                 timeout_ms: settings.timeout_ms,
                 max_output: settings.max_output,
                 relay: show.relay(),
@@ -227,7 +228,7 @@ impl Run<'_> {
 impl Run<'_> {
     /// How much was read from standard input.
     fn stdin_bytes(&self) -> usize {
-        self.stdin.map_or(0, |bytes| bytes.len())
+        self.stdin.as_ref().map_or(0, |bytes| bytes.len())
     }
 
     /// On back ends with leases, a command that may outlive this process needs a lease keeper.
@@ -256,12 +257,12 @@ pub(crate) fn operation(
     }
     let mut operation = operation
         .scope(&identity.scope)
-        .input(gathered.input.clone())
+        .input(gathered.input())
         .key_fields(input::in_document(&settings.key_fields))
         .volatile(volatile)
         .terms(settings.terms.clone());
     if let Some(key) = &identity.key {
-        operation = operation.key(key);
+        operation = operation.key(key).whole(gathered.whole());
     }
     if let Some(occurrence) = &identity.occurrence {
         operation = operation.occurrence(occurrence);
@@ -296,7 +297,7 @@ impl RunArgs {
                 operation.held(
                     held::SURFACE,
                     by,
-                    Some(held::HeldCommand::of(self, gathered, settings)?.to_json()),
+                    Some(held::HeldCommand::of(self, gathered, settings)?.stored()),
                 )
             }
         })

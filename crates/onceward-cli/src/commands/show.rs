@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use onceward::decide::seen_as;
 use onceward::{
-    Error, Liveness, Outcome, Past, Ran, Record, State, Store, Surface, UndoEvidence, Word, WordView,
+    Error, Held, Liveness, Outcome, Past, Ran, Record, State, Store, Surface, UndoEvidence, Word, WordView,
     rfc3339, span_in_words,
 };
 use onceward_store::Backend;
@@ -32,6 +32,9 @@ struct ShownOperation<'a> {
     line: Line,
     #[serde(skip_serializing_if = "Option::is_none")]
     owner: Option<&'static str>,
+    /// What would run, if it is held and stored.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    would_run: Option<String>,
     detail: &'a onceward::Detail,
     outcome: Option<HowItEnded<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -78,6 +81,7 @@ pub(super) fn run(context: &Context, args: &ShowArgs) -> Ended {
     let shown = ShownOperation {
         line: Line::of(&record, state),
         owner,
+        would_run: record.held().and_then(Held::shown).map(|shown| shown.to_string()),
         detail: &record.detail,
         outcome: record.outcome.as_ref().map(|outcome| ended(&record, outcome, &surface)),
         output: output::beginning(&record, &surface),
@@ -156,8 +160,9 @@ pub(super) fn text(
     if let Some(held) = record.held() {
         line("held", listing::held(held));
         line("held for", span_in_words(now_ms - record.created_ms));
-        if let Some(request) = super::run::held::in_words(held) {
-            line("would run", request);
+        if let Some(shown) = held.shown() {
+            line("would run", shown.what);
+            shown.with.into_iter().for_each(|with| line("", with));
         }
     }
     if let Some(word) = detail.held.as_ref().and_then(|held| held.released.as_ref()) {

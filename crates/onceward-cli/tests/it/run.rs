@@ -1,5 +1,6 @@
 //! What `once run` does: a command happens once, and every caller gets its outcome.
 
+mod action;
 mod answers;
 mod dry_run;
 mod evidence;

@@ -114,8 +114,8 @@ impl CommandAction {
         self.stdin.as_ref().filter(|stdin| counted.stdin == Relevance::Counts && stdin.size > 0)
     }
 
-    /// What has changed since it was asked for, if these files would run now, and `file_now` gives the SHA-256 hash that
-    /// a declared file has now, or nothing if it cannot be read.
+    /// What has changed since it was asked for, if these files would run now, and `file_now` gives the SHA-256 hash
+    /// that a declared file has now, or nothing if it cannot be read.
     #[must_use]
     pub fn changed<'a>(
         &'a self,

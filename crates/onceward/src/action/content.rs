@@ -102,7 +102,7 @@ impl Content {
         Self { size: bytes.0.len() as u64, sha256: sha256(&bytes.0), document: document(&bytes.0), bytes }
     }
 
-    /// At most so many of these bytes.
+    /// The first of these bytes, up to a limit.
     #[must_use]
     pub fn beginning(bytes: &[u8], most: usize) -> Self {
         let kept = &bytes[..bytes.len().min(most)];

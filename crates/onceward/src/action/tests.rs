@@ -22,7 +22,7 @@ const BARE: Counted = Counted { folder: Relevance::Ignored, stdin: Relevance::Ig
 
 fn with_everything() -> CommandAction {
     CommandAction {
-        stdin: Some(Content::new("Dear Alice\n")),
+        stdin: Some(Content::new("Hello Ada!\n")),
         env: BTreeMap::from([("TARGET".to_owned(), "staging".to_owned())]),
         input: Some(raw(r#"{"order": 7}"#)),
         files: vec![FileState::of("conf", b"v1"), FileState::of("doc.json", b"[1.0]")],
@@ -42,7 +42,7 @@ fn every_part_that_counts_tells_a_command_from_another() {
         |_| {},
         |action| action.argv.push("--force".into()),
         |action| action.folder = "/elsewhere".into(),
-        |action| action.stdin = Some(Content::new("Dear Bob\n")),
+        |action| action.stdin = Some(Content::new("Hello Bob\n")),
         |action| action.env = BTreeMap::from([("TARGET".to_owned(), "production".to_owned())]),
         |action| action.input = Some(raw(r#"{"order": 8}"#)),
         |action| action.files[0] = FileState::of("conf", b"v2"),
@@ -129,7 +129,7 @@ fn what_has_changed_since_is_named() {
 fn a_person_sees_all_of_a_command_and_nothing_hidden() {
     let shown = Action::Command(with_everything()).shown().to_string();
     for part in [
-        "./pay.sh alice  (in /srv; with 11 bytes of input: \"Dear Alice\\n\" sha256:",
+        "./pay.sh alice  (in /srv; with 11 bytes of input: \"Hello Ada!\\n\" sha256:",
         "; with TARGET=staging; with the declared input {\"order\":7}; with the file conf: 2 bytes, sha256:",
         "; program /srv/pay.sh: 9 bytes, sha256:",
     ] {

@@ -1,16 +1,20 @@
 //! A command that is held back: what another process needs to run it, as the ledger stores it.
 
-use std::ffi::OsString;
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 use std::sync::Arc;
 
-use onceward::{Blocking, Effect, Error, Held, Receipt, Record, RepeatRule, Settings};
+use onceward::{
+    Action, Blocking, CommandAction, Effect, Error, FileState, Receipt, Record, RepeatRule, Settings,
+    ShownAction, Unreadable,
+};
 use serde::{Deserialize, Serialize};
 
 use super::delivery::Delivery;
 use super::evidence::basename;
-use super::input::Gathered;
+use super::input::{Gathered, bytes};
 use super::lookup;
 use super::respond::{self, Form, Show};
 use super::rules::RuleArgs;
@@ -26,17 +30,16 @@ use crate::table::one_line;
 pub(crate) const SURFACE: &str = "run";
 
 /// A held command.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone)]
 pub(crate) struct HeldCommand {
-    /// The command and its arguments.
-    command: Vec<Word>,
-    /// The folder in which it runs.
-    folder: Word,
-    /// The machine on which it was held.
-    pub(crate) host: String,
-    /// Standard input, if it was read, in base64.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    stdin: Option<String>,
+    /// What was asked for.
+    pub(crate) action: CommandAction,
+    how: How,
+}
+
+/// How it is run, and what its end proves.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct How {
     timeout_ms: u64,
     max_output: u64,
     retries: u32,
@@ -48,59 +51,9 @@ pub(crate) struct HeldCommand {
     if_killed: IfKilled,
 }
 
-/// An argument: text, or bytes that are not text.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(untagged)]
-enum Word {
-    Text(String),
-    Hex { hex: String },
-}
-
-impl Word {
-    fn of(word: &OsString) -> Self {
-        match word.to_str() {
-            Some(text) => Self::Text(text.to_owned()),
-            None => Self::Hex { hex: data_encoding::HEXLOWER.encode(word.as_bytes()) },
-        }
-    }
-
-    fn read(&self) -> Option<OsString> {
-        match self {
-            Self::Text(text) => Some(text.into()),
-            Self::Hex { hex } => data_encoding::HEXLOWER.decode(hex.as_bytes()).ok().map(OsString::from_vec),
-        }
-    }
-}
-
-impl HeldCommand {
-    /// The command of this call.
-    pub(super) fn of(args: &RunArgs, gathered: &Gathered, settings: &Settings) -> Result<Self, CommandError> {
-        let folder = std::env::current_dir().map_err(|error| {
-            CommandError::invalid(format!("the working folder: {error}; nothing was run"))
-        })?;
-        let stdin = gathered.stdin.as_ref().map(|bytes| data_encoding::BASE64.encode(bytes));
-        let place = (Word::of(&folder.into_os_string()), this_host(), stdin);
-        Ok(Self::new(&args.command, place, &args.rules, settings))
-    }
-
-    /// Another command in its place. It runs in the same folder of the same machine, and gets the same standard input.
-    /// Everything else that was said belonged to the old command.
-    pub(crate) fn replaced_by(self, command: &[OsString], rules: &RuleArgs, settings: &Settings) -> Self {
-        let Self { folder, host, stdin, .. } = self;
-        Self::new(command, (folder, host, stdin), rules, settings)
-    }
-
-    fn new(
-        command: &[OsString],
-        (folder, host, stdin): (Word, String, Option<String>),
-        rules: &RuleArgs,
-        settings: &Settings,
-    ) -> Self {
+impl How {
+    fn of(rules: &RuleArgs, settings: &Settings) -> Self {
         Self {
-            command: command.iter().map(Word::of).collect(),
-            folder,
-            host,
-            stdin,
             timeout_ms: settings.timeout_ms,
             max_output: settings.max_output,
             retries: settings.terms.retries,
@@ -112,16 +65,41 @@ impl HeldCommand {
             if_killed: rules.if_killed,
         }
     }
+}
+
+impl HeldCommand {
+    /// The command of this call.
+    pub(super) fn of(args: &RunArgs, gathered: &Gathered, settings: &Settings) -> Result<Self, CommandError> {
+        let folder = std::env::current_dir().map_err(|error| {
+            CommandError::invalid(format!("the working folder: {error}; nothing was run"))
+        })?;
+        let (folder, programs) = (bytes(folder.as_os_str()), lookup::files_of(&args.command));
+        let action = CommandAction { folder, programs, ..gathered.action.clone() };
+        Ok(Self { action, how: How::of(&args.rules, settings) })
+    }
+
+    /// Another command in its place. It runs in the same folder of the same machine, and gets the same standard input.
+    /// Everything else that was said belonged to the old command.
+    pub(crate) fn replaced_by(self, command: &[OsString], rules: &RuleArgs, settings: &Settings) -> Self {
+        let action = CommandAction {
+            argv: command.iter().map(|word| bytes(word)).collect(),
+            env: BTreeMap::new(),
+            input: None,
+            files: Vec::new(),
+            programs: Vec::new(),
+            ..self.action
+        };
+        Self { action, how: How::of(rules, settings) }
+    }
 
     /// The file name of its program, which is the operation's name if its caller chose none.
     pub(crate) fn program(&self) -> String {
-        self.words().and_then(|words| words.first().map(|program| basename(program))).unwrap_or_default()
+        self.words().first().map(|program| basename(program)).unwrap_or_default()
     }
 
     /// The command in the form in which a record stores it.
-    #[expect(clippy::expect_used, reason = "it has no map with keys that are not text")]
-    pub(crate) fn to_json(&self) -> String {
-        serde_json::to_string(self).expect("a command is JSON")
+    pub(crate) fn stored(&self) -> String {
+        Action::Command(self.action.clone()).stored(&self.how)
     }
 
     /// The command of a record that `once run` holds, or why there is none.
@@ -129,47 +107,68 @@ impl HeldCommand {
         let request = record.held_request().ok_or_else(|| {
             CommandError::invalid(format!("{} has no stored command; make the same call again", record.id))
         })?;
-        if let Some(key) = onceward::sealed::key_of(request) {
-            return Err(CommandError::invalid(format!(
-                "its command is sealed with the key {key}, and that key is not configured here; nothing was run. Set \
-                 ONCE_ENCRYPTION_KEY_FILE to a file that holds the key"
-            )));
-        }
-        let command: Self = serde_json::from_str(request).map_err(|error| {
-            CommandError::invalid(format!("the stored command of {} cannot be read: {error}", record.id))
-        })?;
-        match command.words() {
-            Some(words) if !words.is_empty() => Ok(command),
-            Some(_) | None => {
-                Err(CommandError::invalid(format!("the stored command of {} is broken", record.id)))
-            }
+        match Action::read::<How>(request) {
+            Ok((Action::Command(action), how)) if !action.argv.is_empty() => Ok(Self { action, how }),
+            Ok(_) => Err(CommandError::invalid(format!("the stored command of {} is broken", record.id))),
+            Err(Unreadable::Sealed { key }) => Err(CommandError::invalid(format!(
+                "its command is sealed with the key {key}, and that key is not configured here; nothing was run. \
+                 Set ONCE_ENCRYPTION_KEY_FILE to a file that holds the key"
+            ))),
+            Err(Unreadable::Broken(why)) => Err(CommandError::invalid(format!(
+                "the stored command of {} cannot be read: {why}",
+                record.id
+            ))),
         }
     }
 
-    fn words(&self) -> Option<Vec<OsString>> {
-        self.command.iter().map(Word::read).collect()
-    }
-
-    /// The command line.
-    pub(crate) fn line(&self) -> String {
-        super::line(&self.words().unwrap_or_default())
+    fn words(&self) -> Vec<OsString> {
+        self.action.argv.iter().map(|word| OsString::from_vec(word.as_bytes().to_vec())).collect()
     }
 
     /// The folder in which it runs.
     pub(crate) fn folder(&self) -> OsString {
-        self.folder.read().unwrap_or_default()
+        OsString::from_vec(self.action.folder.as_bytes().to_vec())
+    }
+
+    /// The command as a person sees it.
+    pub(crate) fn shown(&self) -> ShownAction {
+        Action::Command(self.action.clone()).shown()
+    }
+
+    /// Refuses a command whose program or declared files are not what they were when it was held.
+    pub(crate) fn check(&self) -> Result<(), CommandError> {
+        let _back = enter(&self.folder())?;
+        self.check_here()
+    }
+
+    /// The same in its folder.
+    fn check_here(&self) -> Result<(), CommandError> {
+        // The programs of a command that was edited, or that could not be read, are not known.
+        let known = !self.action.programs.is_empty();
+        let programs = if known { lookup::files_of(&self.words()) } else { Vec::new() };
+        let now = |file: &FileState| lookup::state_of(Path::new(OsStr::from_bytes(file.path.as_bytes())));
+        let changed = self.action.changed(&programs, |file| now(file).map(|state| state.sha256));
+        if changed.is_empty() {
+            return Ok(());
+        }
+        let changes: Vec<String> = changed.iter().map(ToString::to_string).collect();
+        Err(CommandError::invalid(format!(
+            "{} since the command was held; nothing was run, and it is still held. Restore what was approved, or \
+             cancel the operation and make the call again",
+            changes.join("; ")
+        )))
     }
 
     /// The settings of the command: those of the policy, the record and the call.
     fn settings(&self, context: &Context, record: &Record) -> Result<Settings, CommandError> {
         let mut settings = context.policy.settings(&record.name)?;
-        settings.terms.retries = self.retries;
-        settings.terms.verify_deadline_ms = self.verify_deadline_ms;
-        settings.timeout_ms = self.timeout_ms;
-        settings.max_output = self.max_output;
-        settings.effect = self.effect;
-        settings.no_effect_exits.clone_from(&self.no_effect_exits);
-        settings.doubt_exit.clone_from(&self.doubt_exit);
+        settings.terms.retries = self.how.retries;
+        settings.terms.verify_deadline_ms = self.how.verify_deadline_ms;
+        settings.timeout_ms = self.how.timeout_ms;
+        settings.max_output = self.how.max_output;
+        settings.effect = self.how.effect;
+        settings.no_effect_exits.clone_from(&self.how.no_effect_exits);
+        settings.doubt_exit.clone_from(&self.how.doubt_exit);
         settings.probe.clone_from(&record.detail.probe);
         settings.probe_no.clone_from(&record.detail.probe_no);
         settings.verify.clone_from(&record.detail.verify);
@@ -193,7 +192,8 @@ pub(crate) enum Print {
 }
 
 /// Runs a held command that was released, as `once run` would run it: in its folder, with its limits, its probe and its
-/// check. The environment is that of this process. `begins` is called when the command is about to start.
+/// check. The environment is that of this process, with the values that the call declared. `begins` is called when the
+/// command is about to start.
 pub(crate) fn run(
     context: &Context,
     ledger: &Blocking,
@@ -203,20 +203,16 @@ pub(crate) fn run(
     begins: &(dyn Fn() + Sync),
 ) -> Result<Released, CommandError> {
     let settings = held.settings(context, record)?;
-    let command = held.words().unwrap_or_default();
-    let folder = held.folder();
-    let stdin = match &held.stdin {
-        None => Arc::from([]),
-        Some(text) => data_encoding::BASE64
-            .decode(text.as_bytes())
-            .map_err(|_| CommandError::invalid("the stored standard input is broken; nothing was run"))?
-            .into(),
-    };
+    let command = held.words();
+    // What the call had no input for gets none: this process has another one.
+    let stdin = held.action.stdin.as_ref().map_or_else(|| Arc::from([]), |stdin| stdin.bytes.shared());
     // The probe, the check and the lookup of the command depend on the folder too.
-    let _back = enter(&folder)?;
+    let _back = enter(&held.folder())?;
     if let Err(gap) = lookup::startable(&command[0]) {
         return Err(CommandError::Outside(format!("{}; nothing was run, and it is still held", gap.reason)));
     }
+    held.check_here()?;
+    let pass_ledger = if held.how.pass_ledger { PassLedger::Yes } else { PassLedger::No };
     let delivery = Delivery::watch();
     let form = match print {
         Print::Answer if !context.global.json => Form::Output,
@@ -227,9 +223,9 @@ pub(crate) fn run(
         settings: &settings,
         ledger,
         command: &command,
-        stdin: Some(&stdin),
-        pass_ledger: if held.pass_ledger { PassLedger::Yes } else { PassLedger::No },
-        if_killed: held.if_killed,
+        stdin: Some(stdin),
+        environment: context.environment(pass_ledger).with_declared(&held.action.env),
+        if_killed: held.how.if_killed,
         said: None,
         begins,
     };
@@ -265,19 +261,6 @@ fn enter(folder: &OsString) -> Result<Back, CommandError> {
         ))
     })?;
     Ok(back)
-}
-
-/// The request of a held operation in words, for a person who decides about it.
-pub(crate) fn in_words(held: &Held) -> Option<String> {
-    let request = held.request.as_deref()?;
-    match serde_json::from_str::<HeldCommand>(request) {
-        Ok(command) if held.surface == SURFACE => Some(format!(
-            "{}  (in {})",
-            one_line(&command.line()),
-            one_line(&command.folder().to_string_lossy())
-        )),
-        Ok(_) | Err(_) => Some(one_line(&onceward::sealed::shown(request))),
-    }
 }
 
 /// The name of this machine.

@@ -1,93 +1,132 @@
-//! The inputs that identify an operation: its arguments, and what the caller adds.
+//! What a call asks for: the command with everything that it is given, and which of it identifies the operation.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use onceward::{Json, Settings};
-use sha2::{Digest, Sha256};
+use onceward::{
+    ByteString, Class, CommandAction, Content, Counted, FileState, Hold, Json, Relevance, Settings,
+};
+use serde_json::value::RawValue;
 
 use super::evidence::basename;
-use super::stdin::{self, Patience};
+use super::held::this_host;
+use super::stdin::{self, Patience, Purpose};
 use crate::cli::{IdentityArgs, Ignored};
 use crate::context::Context;
 use crate::exit::CommandError;
 
-/// The inputs of a call.
+/// A call that was read.
 pub(crate) struct Gathered {
     /// The operation's name.
     pub(crate) name: String,
-    /// All inputs, as one JSON object.
-    pub(crate) input: Json,
-    /// How many JSON documents are in it.
-    json_inputs: usize,
-    /// Standard input, if it was read and must be passed on.
-    pub(crate) stdin: Option<Arc<[u8]>>,
+    /// The command, with its inputs.
+    pub(super) action: CommandAction,
+    /// What of it is compared between calls.
+    counted: Counted,
+    /// What of it is compared between calls without a key.
+    counted_without_key: Counted,
+    /// Whether the folder is known.
+    has_folder: bool,
 }
 
 /// Reads all inputs of the operation. Reports all problems together.
 pub(crate) fn gather(identity: &IdentityArgs, command: &[OsString]) -> Result<Gathered, CommandError> {
-    let mut inputs = Inputs::default();
-    let mut members = vec![("argv", argv(command))];
+    let mut problems = Problems::default();
     // With a given key or chosen fields, the caller has said what identifies the action.
     let whole = identity.key.is_none() && identity.key_fields.is_empty() && !command.is_empty();
-    if whole && !identity.ignore.contains(&Ignored::Folder) {
-        let folder = std::env::current_dir()
-            .map_err(|error| format!("the working folder: {error}; --ignore folder leaves it out"));
-        members.extend(inputs.problems.unless(folder).map(|folder| ("folder", text(folder.as_os_str()))));
-    }
-    inputs.named(identity);
-    let piped = whole && !identity.ignore.contains(&Ignored::Stdin) && stdin::carries_input();
-    let patience = if identity.stdin { Patience::Endless } else { Patience::Limited };
-    let stdin = if identity.stdin || piped { inputs.standard(patience) } else { None };
-    if stdin.as_ref().is_some_and(|bytes| !bytes.is_empty()) {
-        // The command can read standard input but not --input, so the same document counts differently.
-        members.push(("stdin", Json::Bool(true)));
-    }
-    let mut environment = Vec::new();
+    let is_ignored = |part| identity.ignore.contains(&part);
+    let counted_without_key = Counted {
+        folder: counts(!is_ignored(Ignored::Folder)),
+        stdin: counts(identity.stdin || !is_ignored(Ignored::Stdin)),
+    };
+    let counted = match whole {
+        true => counted_without_key,
+        false => Counted { folder: Relevance::Ignored, stdin: counts(identity.stdin) },
+    };
+    let folder = std::env::current_dir()
+        .map_err(|error| format!("the working folder: {error}; --ignore folder leaves it out"));
+    let has_folder = folder.is_ok();
+    let folder = match (folder, counted.folder) {
+        (Err(_), Relevance::Ignored) => None,
+        (folder, Relevance::Counts | Relevance::Ignored) => problems.unless(folder),
+    };
+    let input = identity.input.as_deref().and_then(|text| problems.unless(said(text)));
+    let files = identity.input_file.iter();
+    let files = files.filter_map(|file| problems.unless(read_file(file))).collect();
+    let reads = identity.stdin || (counted.stdin == Relevance::Counts && stdin::carries_input());
+    let stdin =
+        if reads { problems.unless(stdin::read(patience(identity), Purpose::Identity)) } else { None };
+    let mut action = CommandAction {
+        argv: command.iter().map(|word| bytes(word)).collect(),
+        folder: bytes(folder.unwrap_or_default().as_os_str()),
+        host: this_host(),
+        stdin: stdin.map(|bytes| Content::new(Arc::<[u8]>::from(bytes))),
+        env: std::collections::BTreeMap::new(),
+        input,
+        files,
+        programs: Vec::new(),
+    };
     for name in &identity.env {
         let value =
             std::env::var(name).map_err(|_| format!("--env {name}: the variable is not set, or is not text"));
-        environment.extend(inputs.problems.unless(value).map(|value| (name.clone(), Json::from(value))));
+        action.env.extend(problems.unless(value).map(|value| (name.clone(), value)));
     }
     let name = match (&identity.name, command.first()) {
         (Some(name), _) => Ok(name.clone()),
         (None, Some(program)) => Ok(basename(program)),
         (None, None) => Err("there is neither a command nor a --name".to_owned()),
     };
-    let name = inputs.problems.unless(name).unwrap_or_default();
-    if let Some(invalid) = onceward::InvalidInput::all(inputs.problems.0) {
-        return Err(invalid.into());
+    let name = problems.unless(name).unwrap_or_default();
+    match onceward::InvalidInput::all(problems.0) {
+        Some(invalid) => Err(invalid.into()),
+        None => Ok(Gathered { name, action, counted, counted_without_key, has_folder }),
     }
-    if !environment.is_empty() {
-        members.push(("env", Json::object(environment)));
+}
+
+impl Gathered {
+    /// Reads standard input, if the call may start later or again: a held command, and a second attempt, get what the
+    /// caller gave, whether or not it identifies the call.
+    pub(super) fn keeping_input(
+        mut self,
+        identity: &IdentityArgs,
+        settings: &Settings,
+    ) -> Result<Self, CommandError> {
+        let terms = &settings.terms;
+        let may_be_held = terms.hold != Hold::No && terms.class != Class::Read;
+        if self.action.stdin.is_none() && (may_be_held || terms.retries > 0) && stdin::carries_input() {
+            let bytes = stdin::read(patience(identity), Purpose::Later).map_err(CommandError::invalid)?;
+            self.action.stdin = Some(Content::new(Arc::<[u8]>::from(bytes)));
+        }
+        Ok(self)
     }
-    let json_inputs = inputs.documents.len();
-    match json_inputs {
-        0 => {}
-        1 => members.extend(inputs.documents.into_iter().map(|document| ("input", document))),
-        _ => members.push(("inputs", Json::Array(inputs.documents))),
+
+    /// All inputs that are compared between calls, as one JSON object.
+    pub(super) fn input(&self) -> Json {
+        self.action.identity(self.counted)
     }
-    if !inputs.files.is_empty() {
-        members.push(("files", Json::Array(inputs.files)));
+
+    /// The inputs of the equal call without a key, if all of them are known. Standard input may not have been read.
+    pub(super) fn whole(&self) -> Option<Json> {
+        let counted = self.counted_without_key;
+        let knows_stdin = counted.stdin == Relevance::Ignored
+            || self.action.stdin.is_some()
+            || !stdin::carries_input()
+            || stdin::is_at_its_end();
+        let knows_folder = counted.folder == Relevance::Ignored || self.has_folder;
+        (knows_stdin && knows_folder).then(|| self.action.identity(counted))
     }
-    Ok(Gathered { name, input: Json::object(members), json_inputs, stdin })
+
+    /// Standard input, if it was read and must be passed on.
+    pub(super) fn stdin(&self) -> Option<Arc<[u8]>> {
+        self.action.stdin.as_ref().map(|stdin| stdin.bytes.shared())
+    }
 }
 
 /// The name of an operation whose caller chose none: the file name of the program.
 pub(crate) fn name_of(command: &[OsString]) -> String {
     command.first().map(|program| basename(program)).unwrap_or_default()
-}
-
-/// Inputs that are being read, and their problems.
-#[derive(Default)]
-struct Inputs {
-    /// JSON documents, which are compared by meaning.
-    documents: Vec<Json>,
-    /// Digests of everything else.
-    files: Vec<Json>,
-    problems: Problems,
 }
 
 /// Problems, in the order in which they were found.
@@ -101,40 +140,18 @@ impl Problems {
     }
 }
 
-impl Inputs {
-    /// The inputs that the command line names.
-    fn named(&mut self, identity: &IdentityArgs) {
-        if let Some(text) = &identity.input {
-            let document = Json::parse(text).map_err(|invalid| format!("--input: {invalid}"));
-            self.documents.extend(self.problems.unless(document));
-        }
-        for file in &identity.input_file {
-            if let Some(bytes) = self.problems.unless(read_file(file)) {
-                self.sort_in(&bytes);
-            }
-        }
-    }
+const fn counts(does: bool) -> Relevance {
+    if does { Relevance::Counts } else { Relevance::Ignored }
+}
 
-    /// Standard input. An empty one counts as none, but is still passed on.
-    fn standard(&mut self, patience: Patience) -> Option<Arc<[u8]>> {
-        let bytes = self.problems.unless(stdin::read(patience))?;
-        if !bytes.is_empty() {
-            self.sort_in(&bytes);
-        }
-        Some(bytes.into())
-    }
+const fn patience(identity: &IdentityArgs) -> Patience {
+    if identity.stdin { Patience::Endless } else { Patience::Limited }
+}
 
-    /// JSON objects and arrays are compared by meaning, anything else by content. A single number is not compared
-    /// by meaning: the version 1.10 is not 1.1.
-    fn sort_in(&mut self, bytes: &[u8]) {
-        match std::str::from_utf8(bytes).ok().and_then(|text| Json::parse(text).ok()) {
-            Some(document @ (Json::Object(_) | Json::Array(_))) => self.documents.push(document),
-            Some(_) | None => {
-                let digest = data_encoding::HEXLOWER.encode(&Sha256::digest(bytes));
-                self.files.push(Json::from(format!("sha256:{digest}")));
-            }
-        }
-    }
+/// The value of `--input`.
+fn said(text: &str) -> Result<Box<RawValue>, String> {
+    Json::parse(text).map_err(|invalid| format!("--input: {invalid}"))?;
+    RawValue::from_string(text.to_owned()).map_err(|error| format!("--input: {error}"))
 }
 
 /// The policy's settings for these inputs, overridden by the identity flags.
@@ -152,12 +169,12 @@ pub(crate) fn settings(
     }
     // If a key is given, the policy's key fields are not needed.
     let wanted = identity.key.is_none() || !identity.key_fields.is_empty();
-    if wanted && !settings.key_fields.is_empty() && gathered.json_inputs != 1 {
+    let documents = gathered.action.documents(gathered.counted).len();
+    if wanted && !settings.key_fields.is_empty() && documents != 1 {
         return Err(CommandError::invalid(format!(
             "the key is derived from {}, which needs one JSON input (--input, --input-file or --stdin), \
-             and there are {}",
-            settings.key_fields.join(", "),
-            gathered.json_inputs
+             and there are {documents}",
+            settings.key_fields.join(", ")
         )));
     }
     Ok(settings)
@@ -174,20 +191,14 @@ pub(crate) fn in_document(fields: &[String]) -> Vec<String> {
         .collect()
 }
 
-fn argv(command: &[OsString]) -> Json {
-    Json::Array(command.iter().map(|argument| text(argument)).collect())
+pub(super) fn bytes(text: &OsStr) -> ByteString {
+    ByteString::from(text.as_bytes())
 }
 
-/// An argument as text; bytes that are not text are encoded so that they differ from every text.
-fn text(argument: &OsStr) -> Json {
-    match argument.to_str() {
-        Some(text) => Json::from(text),
-        None => Json::object([("hex", Json::from(data_encoding::HEXLOWER.encode(argument.as_bytes())))]),
-    }
-}
-
-fn read_file(file: &Path) -> Result<Vec<u8>, String> {
+fn read_file(file: &Path) -> Result<FileState, String> {
     let what = format!("--input-file {}", file.display());
     let opened = std::fs::File::open(file).map_err(|error| format!("{what}: {error}"))?;
-    stdin::read_limited(opened, &what)
+    let is_file = opened.metadata().is_ok_and(|data| data.is_file());
+    let state = FileState::of(bytes(file.as_os_str()), &stdin::read_limited(opened, &what)?);
+    Ok(if is_file { state } else { state.stream() })
 }

@@ -7,8 +7,14 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use data_encoding::HEXLOWER;
 use nix::errno::Errno;
 use nix::unistd::{AccessFlags, access};
+use onceward::FileState;
+use sha2::{Digest, Sha256};
+
+use super::evidence::basename;
+use super::input::bytes;
 
 /// The exit code of a shell that finds no such command, and of one that finds it but cannot start it.
 const NOT_FOUND: i32 = 127;
@@ -17,6 +23,9 @@ const NOT_STARTED: i32 = 126;
 /// Where systems install programs.
 const SYSTEM_FOLDERS: &[&str] =
     &["/bin", "/sbin", "/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin"];
+
+/// Programs whose first argument can be the script that they interpret. Their version is not part of the name.
+const INTERPRETERS: &[&str] = &["sh", "bash", "dash", "ksh", "zsh", "python", "node", "ruby", "perl", "php"];
 
 /// Builtins and keywords of the usual shells. Their effect cannot be determined here.
 const BUILT_IN: &[&str] = &[
@@ -135,15 +144,32 @@ fn is_replaced(program: &str, word: &OsStr) -> bool {
 /// The file of the program that will run as the command: the first word, or the one that `env`, `nice` or `nohup`
 /// replace themselves with.
 pub(super) fn program_of(command: &[OsString]) -> Option<PathBuf> {
+    resolved(words_of(command)?.first()?)
+}
+
+/// The words from that program on.
+fn words_of(command: &[OsString]) -> Option<&[OsString]> {
     let (first, rest) = command.split_first()?;
-    let name = Path::new(first).file_name()?.to_str();
-    let program = match name {
+    match Path::new(first).file_name()?.to_str() {
         Some(name @ ("env" | "nice" | "nohup")) if is_of_the_system(first) => {
-            rest.iter().find(|word| !is_replaced(name, word))?
+            rest.get(rest.iter().position(|word| !is_replaced(name, word))?..)
         }
-        _ => first,
+        _ => Some(command),
+    }
+}
+
+/// The files that run: that of the program, and the script that it interprets, as they are now. What cannot be read is
+/// left out.
+pub(super) fn files_of(command: &[OsString]) -> Vec<FileState> {
+    let Some((program, rest)) = words_of(command).and_then(<[OsString]>::split_first) else {
+        return Vec::new();
     };
-    resolved(program)
+    let name = basename(program);
+    let name = name.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.');
+    let script = rest.iter().find(|word| !word.as_bytes().starts_with(b"-"));
+    let script = script.filter(|_| INTERPRETERS.contains(&name)).map(PathBuf::from);
+    let files = resolved(program).into_iter().chain(script);
+    files.filter_map(|file| state_of(&file)).collect()
 }
 
 /// Whether a program is what its name says: a binary of that name which the system's administrator installed. A script,
@@ -163,6 +189,24 @@ pub(super) fn is_of_the_system(program: &OsStr) -> bool {
         && file.file_name() == Path::new(program).file_name()
         && File::open(&file).and_then(|mut file| file.read_exact(&mut begins)).is_ok()
         && begins == *b"\x7fELF"
+}
+
+/// A file as it is now, if it is one that can be read.
+pub(super) fn state_of(file: &Path) -> Option<FileState> {
+    let mut opened = File::open(file).ok().filter(|file| file.metadata().is_ok_and(|data| data.is_file()))?;
+    let (mut hash, mut size, mut buffer) = (Sha256::new(), 0, vec![0; 64 * 1024]);
+    loop {
+        match opened.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(length) => {
+                hash.update(&buffer[..length]);
+                size += length as u64;
+            }
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(_) => return None,
+        }
+    }
+    Some(FileState::hashed(bytes(file.as_os_str()), size, HEXLOWER.encode(&hash.finalize())))
 }
 
 /// Why a program was not started.

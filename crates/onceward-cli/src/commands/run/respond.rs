@@ -158,6 +158,13 @@ pub(super) fn answer(
             if !(show.quiet && answer.ok) || matches!(result, Err(Error::Held { .. })) {
                 say(&answer, record);
             }
+            let bytes = run.stdin_bytes();
+            if bytes > 0 && matches!(result, Err(Error::Held { .. })) {
+                answer::talk(&format!(
+                    "once: {bytes} bytes were read from standard input for it; in a loop that reads the same input, \
+                     add </dev/null"
+                ));
+            }
         }
     }
     exit_code(result, show)
@@ -209,7 +216,7 @@ fn after_a_run(answer: &mut Answer, summary: Option<Summary>, stdin_bytes: usize
     if summary.stdin_unread > 0 {
         answer.warnings.push(format!(
             "the command did not read {} of the {stdin_bytes} bytes that once had read from standard input; in a \
-             loop that reads the same input, add </dev/null or --ignore stdin",
+             loop that reads the same input, add </dev/null",
             summary.stdin_unread
         ));
     }

@@ -1,6 +1,6 @@
 //! Standard input as part of a call: a pipe or a file, read completely and passed on.
 
-use std::io::{PipeReader, PipeWriter, Read, Write};
+use std::io::{PipeReader, PipeWriter, Read, Seek, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileTypeExt;
 use std::sync::Arc;
@@ -37,28 +37,68 @@ pub(super) enum Patience {
     Limited,
 }
 
+/// Why standard input is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// It identifies the call.
+    Identity,
+    /// The command may start later or again, and then gets the same input.
+    Later,
+}
+
+impl Purpose {
+    /// What it means for the call, and what a caller does that has nothing to say.
+    const fn in_words(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Identity => ("Without a key it is part of the call's identity", ", add --ignore stdin"),
+            Self::Later => ("A call that may be held or tried again keeps it", ""),
+        }
+    }
+}
+
 /// Reads standard input to its end.
-pub(super) fn read(patience: Patience) -> Result<Vec<u8>, String> {
-    if patience == Patience::Limited && !first_byte_comes()? {
+pub(super) fn read(patience: Patience, purpose: Purpose) -> Result<Vec<u8>, String> {
+    let (why, or_else) = purpose.in_words();
+    if patience == Patience::Limited && !first_byte_comes(purpose)? {
         return Err(format!(
-            "standard input is open, but nothing was read for {} s. Without a key it is part of the call's identity; \
-             close it (</dev/null), add --ignore stdin, or add --stdin to wait for it",
+            "standard input is open, but nothing was read for {} s. {why}; close it (</dev/null){or_else}, or add \
+             --stdin to wait for it",
             PATIENCE.as_secs()
         ));
     }
-    read_limited(std::io::stdin().lock(), "standard input")
-        .map_err(|problem| format!("{problem}; --ignore stdin excludes it from a derived key"))
+    read_limited(std::io::stdin().lock(), "standard input").map_err(|problem| match purpose {
+        Purpose::Identity => format!("{problem}; --ignore stdin excludes it from a derived key"),
+        Purpose::Later => format!("{problem}, and the call may be held or tried again"),
+    })
 }
 
 /// Waits for the first byte or the end. Takes nothing.
-fn first_byte_comes() -> Result<bool, String> {
+fn first_byte_comes(purpose: Purpose) -> Result<bool, String> {
     if ready_within(NOTICE)? {
         return Ok(true);
     }
-    answer::talk(
-        "once: waiting for standard input, which is part of this call's identity; --ignore stdin excludes it",
-    );
+    answer::talk(match purpose {
+        Purpose::Identity => {
+            "once: waiting for standard input, which is part of this call's identity; --ignore stdin excludes it"
+        }
+        Purpose::Later => {
+            "once: waiting for standard input, which is kept because this call may be held or tried again"
+        }
+    });
     ready_within(PATIENCE.saturating_sub(NOTICE))
+}
+
+/// Whether nothing is left in standard input, as far as that is known without waiting and without reading.
+pub(super) fn is_at_its_end() -> bool {
+    let Ok(mut file) = std::io::stdin().as_fd().try_clone_to_owned().map(std::fs::File::from) else {
+        return false;
+    };
+    if let Ok(data) = file.metadata().map(|data| data.is_file().then_some(data.len()))
+        && let (Some(size), Ok(position)) = (data, file.stream_position())
+    {
+        return position >= size;
+    }
+    ready_within(Duration::ZERO) == Ok(true) && rustix::io::ioctl_fionread(&file).is_ok_and(|left| left == 0)
 }
 
 fn ready_within(time: Duration) -> Result<bool, String> {
@@ -80,7 +120,7 @@ pub(super) fn read_limited(reader: impl Read, what: &str) -> Result<Vec<u8>, Str
         reader.take(MAX_INPUT + 1).read_to_end(&mut bytes).map_err(|error| format!("{what}: {error}"))?;
     if read as u64 > MAX_INPUT {
         let most = MAX_INPUT / (1024 * 1024);
-        return Err(format!("{what} is larger than {most} MiB, too large to be part of a call's identity"));
+        return Err(format!("{what} is larger than {most} MiB, too large to be part of a call"));
     }
     Ok(bytes)
 }

@@ -98,7 +98,8 @@ fn a_trusted_policy_lets_release_due_run_a_command_and_another_one_does_not() {
 fn a_released_command_runs_in_its_folder_with_its_input_and_its_limits() {
     let bench = Bench::new();
     std::fs::create_dir(bench.path("inner")).unwrap();
-    bench.script("inner/charge.sh", "echo ran >> runs; cat; exit 3");
+    bench.script("inner/charge.sh", "echo ran >> runs; cat; exit $(cat outcome)");
+    bench.write("inner/outcome", "3");
     let mut call = bench.command(&[
         "run",
         "--key",
@@ -120,7 +121,7 @@ fn a_released_command_runs_in_its_folder_with_its_input_and_its_limits() {
     let said = bench.once(&["release", "a"]).exits(3);
     assert_eq!((said.out(), bench.read("inner/runs").lines().count()), ("from before".to_owned(), 1));
     assert_eq!(state(&bench), "failed", "the exit code means no effect");
-    bench.script("inner/charge.sh", "echo ran >> runs; cat");
+    bench.write("inner/outcome", "0");
     assert_eq!(
         bench.once(&["release", "a"]).exits(0).out(),
         "from before",
@@ -276,7 +277,8 @@ fn a_command_of_another_machine_is_not_run_here_without_a_word() {
     held(&bench).exits(0);
     let exported = String::from_utf8(bench.once(&["export"]).exits(0).out).unwrap();
     let host = bench.json(&["show", "a"])["data"]["detail"]["held"]["request"].as_str().unwrap().to_owned();
-    let host = serde_json::from_str::<Value>(&host).unwrap()["host"].as_str().unwrap().to_owned();
+    let host = serde_json::from_str::<Value>(&host).unwrap();
+    let host = host["action"]["command"]["host"].as_str().unwrap().to_owned();
     let other = Bench::like(&bench);
     let moved = exported.replace(&format!("\\\"host\\\":\\\"{host}\\\""), "\\\"host\\\":\\\"elsewhere\\\"");
     assert_ne!(moved, exported);
