@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use onceward::{DoubleEffect, State, rfc3339};
+use onceward::{Action, DoubleEffect, State, rfc3339};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
@@ -185,13 +185,18 @@ impl Record {
         said.set_item("by", held.by.as_str())?;
         said.set_item("surface", &held.surface)?;
         said.set_item("released_by", held.released.as_ref().map(ToString::to_string))?;
+        said.set_item("would_run", held.shown().map(|shown| shown.to_string()))?;
         Ok(Some(said))
     }
 
-    /// The stored request of a held operation, as JSON text.
+    /// The stored arguments of a held call as JSON text, or why they cannot be read. `None` if none are stored.
     #[getter]
-    fn _request(&self) -> Option<&str> {
-        self.record.held_request()
+    fn _stored_call(&self) -> Option<(Option<String>, Option<String>)> {
+        Some(match Action::read::<()>(self.record.held_request()?) {
+            Ok((Action::Function(call), ())) => (serde_json::to_string(&call.arguments).ok(), None),
+            Ok(_) => (None, Some("it is not a call of a function".to_owned())),
+            Err(unreadable) => (None, Some(unreadable.to_string())),
+        })
     }
 
     /// Whether a held operation may start now.

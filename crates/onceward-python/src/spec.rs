@@ -1,8 +1,8 @@
 //! The options of a decorated function.
 
 use onceward::{
-    BranchPoint, Compensation, CompensationKind, Effect, HeldBy, Hold, Intent, Json, Operation, OperationId,
-    Policy, Settings, Terms,
+    Action, BranchPoint, Compensation, CompensationKind, Effect, FunctionAction, HeldBy, Hold, Intent, Json,
+    Operation, OperationId, Policy, Settings, Terms,
 };
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -188,10 +188,11 @@ impl Spec {
         args: &Bound<'_, PyTuple>,
         kwargs: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Option<String>> {
-        match &self.request {
-            Some(request) => request.bind(args.py()).call(args, kwargs)?.extract(),
-            None => Ok(None),
-        }
+        let Some(request) = &self.request else { return Ok(None) };
+        let text: Option<String> = request.bind(args.py()).call(args, kwargs)?.extract()?;
+        let arguments = text.and_then(|text| serde_json::from_str(&text).ok());
+        let action = |arguments| FunctionAction { function: self.name.clone(), arguments };
+        Ok(arguments.map(|arguments| Action::Function(action(arguments)).stored(&())))
     }
 
     /// The times, limits and rules of its calls.

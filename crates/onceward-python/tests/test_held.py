@@ -31,7 +31,13 @@ def test_a_held_call_raises_and_runs_once_when_it_is_released(ledger: Ledger) ->
         assert (error.value.code, error.value.happened, error.value.ran) == ("HELD", "no", False)
         assert error.value.effect == "held" and "nothing was sent" in str(error.value)
     held = error.value.operation and error.value.operation.held
-    assert held == {"until": None, "by": "caller", "surface": "python", "released_by": None}
+    assert held == {
+        "until": None,
+        "by": "caller",
+        "surface": "python",
+        "released_by": None,
+        "would_run": 'send("alice")',
+    }
     assert ledger.release_due() == [] and sent == []
     id = held_id(error)
     assert [record.id for record in ledger.held()] == [id]
@@ -127,6 +133,36 @@ def test_a_failure_is_reported_and_not_lost(ledger: Ledger) -> None:
     [released] = ledger.release_due()
     assert released.receipt is None and released.error is not None
     assert (released.error.code, released.error.happened) == ("FAILED", "no")
+
+
+def test_a_call_that_cannot_run_here_is_reported_and_stays_held(tmp_path: Path) -> None:
+    held = []
+    with Ledger(tmp_path / "agent.db") as ledger:
+
+        @ledger.once(name="pay", hold="1ms")
+        def pay(to: str, amount: int) -> None: ...
+
+        @ledger.once(name="mail", hold="1ms")
+        def mail(to: str) -> None: ...
+
+        for call in (lambda: pay("alice", amount=7), lambda: mail("alice")):
+            with pytest.raises(Held) as error:
+                call()
+            held.append(held_id(error))
+    threading.Event().wait(0.02)
+    sent: list[str] = []
+    with Ledger(tmp_path / "agent.db") as ledger:
+
+        @ledger.once(name="pay", hold="1ms")
+        def changed(to: str) -> None:
+            sent.append(to)
+
+        first, second = ledger.release_due()
+        assert [first.operation.id, second.operation.id] == held
+        assert isinstance(first.error, InvalidInput) and "do not fit: got an unexpected" in str(first.error)
+        assert isinstance(second.error, InvalidInput) and "guards no function with the name 'mail'" in str(second.error)
+        assert (first.error.happened, first.error.ran, sent) == ("no", False, [])
+        assert [record.id for record in ledger.held()] == held
 
 
 def test_coroutines(ledger: Ledger) -> None:

@@ -161,21 +161,21 @@ impl Action {
 }
 
 impl ToolAction {
-    /// What tells it from another call.
+    /// What tells a call from another one. A surface may have condensed long values.
     #[must_use]
-    pub fn identity(&self) -> Json {
-        let json = |raw: &RawValue| Json::parse(raw.get()).unwrap_or_else(|_| Json::from(raw.get()));
-        let mut members: Vec<(&str, Json)> =
-            self.members.iter().map(|(name, value)| (name.as_str(), json(value))).collect();
-        members.push(("tool", Json::from(self.tool.as_str())));
-        members.push(("server", Json::from(self.server.as_str())));
-        members.push(("arguments", json(&self.arguments)));
-        Json::object(members)
+    pub fn identity<'a>(
+        server: &str,
+        tool: &str,
+        arguments: Json,
+        members: impl IntoIterator<Item = (&'a str, Json)>,
+    ) -> Json {
+        let own = [("server", Json::from(server)), ("tool", Json::from(tool)), ("arguments", arguments)];
+        Json::object(members.into_iter().chain(own))
     }
 }
 
 impl RequestAction {
-    /// A request with this body. Only the beginning of a large body is kept.
+    /// A request without a body.
     #[must_use]
     pub fn new(method: &str, path: &str, query: Option<&str>, content_type: &str) -> Self {
         Self {
@@ -192,6 +192,21 @@ impl RequestAction {
     pub fn body(self, bytes: &[u8]) -> Self {
         let body = Content::beginning(bytes, MOST_BODY);
         Self { body: (!bytes.is_empty()).then_some(body), ..self }
+    }
+
+    /// What tells it from another request, with the body and the headers in the form in which they are compared.
+    #[must_use]
+    pub fn identity(&self, body: Json, headers: Option<Json>) -> Json {
+        let query = self.query.as_deref().map_or(Json::Null, Json::from);
+        let members = [
+            ("body", Some(body)),
+            ("headers", headers),
+            ("method", Some(Json::from(self.method.as_str()))),
+            ("path", Some(Json::from(self.path.as_str()))),
+            ("query", Some(query)),
+            ("type", Some(Json::from(self.content_type.as_str()))),
+        ];
+        Json::object(members.into_iter().filter_map(|(name, value)| Some((name, value?))))
     }
 }
 

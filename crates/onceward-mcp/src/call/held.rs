@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use onceward::{HeldBy, Hold, Operation, Record, Settings};
+use onceward::{Action, HeldBy, Hold, Operation, Record, Settings, ToolAction};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -22,15 +22,17 @@ pub(crate) const RELEASED_ID: &str = "\"once-released\"";
 /// How often to look for held calls whose time has come.
 pub(crate) const INTERVAL: Duration = Duration::from_secs(1);
 
-/// A held call, as the ledger stores it.
+/// How a held call is sent.
 #[derive(Serialize, Deserialize)]
-struct HeldCall {
-    /// The command or the address of the server. Another server is not sent the call.
-    server: String,
-    tool: String,
-    arguments: Box<RawValue>,
+struct How {
     /// The `_meta` members that the protocol revision requires in every request.
     meta: Box<RawValue>,
+}
+
+/// A held call.
+struct HeldCall {
+    action: ToolAction,
+    how: How,
 }
 
 impl ProxyState {
@@ -44,13 +46,9 @@ impl ProxyState {
         if settings.terms.hold == Hold::No {
             return operation;
         }
-        let raw = |text: &str| RawValue::from_string(text.to_owned()).ok();
-        let meta = crate::call::guard::era(call);
-        let request = raw(call.arguments()).zip(raw(&meta)).and_then(|(arguments, meta)| {
-            let held =
-                HeldCall { server: self.options.identity.clone(), tool: call.tool.clone(), arguments, meta };
-            serde_json::to_string(&held).ok()
-        });
+        let meta = RawValue::from_string(crate::call::guard::era(call)).ok();
+        let action = call.action(&self.options.identity);
+        let request = action.zip(meta).map(|(action, meta)| Action::ToolCall(action).stored(&How { meta }));
         operation.held(SURFACE, HeldBy::Policy, request)
     }
 
@@ -62,8 +60,8 @@ impl ProxyState {
         for record in held {
             let due = record.held().filter(|held| held.may_start(self.ledger.clock_ms()));
             let Some(held) = due.filter(|held| held.surface == SURFACE) else { continue };
-            let stored = held.request.as_deref().and_then(|text| serde_json::from_str::<HeldCall>(text).ok());
-            let Some(stored) = stored.filter(|stored| stored.server == self.options.identity) else {
+            let stored = held.request.as_deref().and_then(HeldCall::read);
+            let Some(stored) = stored.filter(|stored| stored.action.server == self.options.identity) else {
                 continue;
             };
             self.release(&record, &stored, transport).await;
@@ -72,11 +70,11 @@ impl ProxyState {
 
     async fn release(self: &Arc<Self>, record: &Record, held: &HeldCall, transport: &Arc<dyn CallTransport>) {
         let Some(call) = held.call() else { return };
-        self.know_tools(&call.tool, held.meta.get(), transport).await;
+        self.know_tools(&call.tool, held.how.meta.get(), transport).await;
         let Ok(rules) = self.tool_rules(&call.tool) else { return };
         let intent = self.ledger.held_intent(record, rules.settings.terms.clone());
         let job = Arc::new(GuardedCall {
-            era: held.meta.get().to_owned(),
+            era: held.how.meta.get().to_owned(),
             call,
             rules,
             transport: Arc::clone(transport),
@@ -86,19 +84,30 @@ impl ProxyState {
         });
         let active = self.begin_activity();
         if let Err(error) = self.run(&job, intent).await {
-            self.notice(&format!("{}, which was held: {error} [{}]", held.tool, record.id));
+            self.notice(&format!("{}, which was held: {error} [{}]", held.action.tool, record.id));
         }
         drop(active);
     }
 }
 
 impl HeldCall {
+    /// The call of a record. `None` if it is sealed with a key that is missing here, or is no tool call.
+    fn read(request: &str) -> Option<Self> {
+        match Action::read(request) {
+            Ok((Action::ToolCall(action), how)) => Some(Self { action, how }),
+            Ok(_) | Err(_) => None,
+        }
+    }
+
     /// The request that is sent to the server.
     fn call(&self) -> Option<ToolCall> {
-        let (name, arguments, meta) = (raw::quoted(&self.tool), self.arguments.get(), self.meta.get());
+        let ToolAction { tool, arguments, members, .. } = &self.action;
+        let (name, arguments, meta) = (raw::quoted(tool), arguments.get(), self.how.meta.get());
+        let members = members.iter().map(|(name, value)| format!("{}:{},", raw::quoted(name), value.get()));
+        let members: String = members.collect();
         let line = Arc::new(format!(
             "{{\"jsonrpc\":\"2.0\",\"id\":{RELEASED_ID},\"method\":\"tools/call\",\"params\":{{\"name\":{name},\
-             \"arguments\":{arguments},\"_meta\":{meta}}}}}"
+             \"arguments\":{arguments},{members}\"_meta\":{meta}}}}}"
         ));
         ToolCall::parse_in(&Head::parse(&line)?, &line)
     }
@@ -110,18 +119,22 @@ mod tests {
 
     #[test]
     fn a_stored_call_becomes_the_same_request() {
-        let raw = |text: &str| RawValue::from_string(text.to_owned()).unwrap();
-        let held = HeldCall {
-            server: "npx shop".to_owned(),
-            tool: "pay \"now\"".to_owned(),
-            arguments: raw(r#"{"amount":12345678901234567890123}"#),
-            meta: raw("{}"),
-        };
+        let line = concat!(
+            r#"{"id":1,"params":{"name":"pay \"now\"","arguments":{"amount":12345678901234567890123},"#,
+            r#""requestState":"s"}}"#
+        );
+        let head = Head::parse(line).unwrap();
+        let asked = ToolCall::parse_in(&head, &Arc::new(line.to_owned())).unwrap();
+        let how = How { meta: RawValue::from_string("{}".to_owned()).unwrap() };
+        let stored = Action::ToolCall(asked.action("npx shop").unwrap()).stored(&how);
+        let held = HeldCall::read(&stored).unwrap();
         let call = held.call().unwrap();
+        assert_eq!(call.id(), RELEASED_ID);
         assert_eq!(
             (call.tool.as_str(), call.arguments()),
             ("pay \"now\"", r#"{"amount":12345678901234567890123}"#)
         );
-        assert_eq!(call.id(), RELEASED_ID);
+        assert_eq!(call.input("npx shop"), asked.input("npx shop"), "nothing that identifies it is lost");
+        assert!(HeldCall::read("sealed:1:k_abcd2345:AAAA").is_none());
     }
 }

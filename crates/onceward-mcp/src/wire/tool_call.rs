@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use onceward::{Compensation, Json, Operation, ToolUndo};
+use onceward::{Compensation, Json, Operation, ToolAction, ToolUndo};
 use serde_json::value::RawValue;
 
 use crate::call::scope;
@@ -224,14 +224,27 @@ impl ToolCall {
     /// The inputs that identify the call: its arguments, and the members that make a continued exchange another
     /// request.
     pub(crate) fn input(&self, server: &str) -> Json {
-        let params = self.params();
-        let leg = |name: &str| params.as_ref().and_then(|params| params.get(name)).map(json);
-        let mut members = vec![("tool", Json::from(self.tool.as_str())), ("server", Json::from(server))];
-        members.push(("arguments", json(self.arguments())));
-        for name in ["inputResponses", "requestState", "task"] {
-            members.extend(leg(name).map(|value| (name, value)));
-        }
-        Json::object(members)
+        let members = self.leg().into_iter().map(|(name, value)| (name, json(&value)));
+        ToolAction::identity(server, &self.tool, json(self.arguments()), members)
+    }
+
+    /// The call as it is stored, to be sent later. `None` if its arguments are not JSON.
+    pub(crate) fn action(&self, server: &str) -> Option<ToolAction> {
+        let raw = |text: String| RawValue::from_string(text).ok();
+        let members = self.leg().into_iter().map(|(name, value)| Some((name.to_owned(), raw(value)?)));
+        Some(ToolAction {
+            server: server.to_owned(),
+            tool: self.tool.clone(),
+            arguments: raw(self.arguments().to_owned())?,
+            members: members.collect::<Option<_>>()?,
+        })
+    }
+
+    /// The members that make a continued exchange another request.
+    fn leg(&self) -> Vec<(&'static str, String)> {
+        let Some(params) = self.params() else { return Vec::new() };
+        let names = ["inputResponses", "requestState", "task"].into_iter();
+        names.filter_map(|name| Some((name, params.get(name)?.to_owned()))).collect()
     }
 
     /// The ledger operation for this call, with the fields that the policy selects.

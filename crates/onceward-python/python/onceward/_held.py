@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import json
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .errors import OncewardError
+from .errors import InvalidInput, OncewardError
 
 if TYPE_CHECKING:
     from ._guard import Guard
@@ -25,39 +25,64 @@ class Released(NamedTuple):
     """Why it is not done. The error says whether it happened."""
 
 
-def request_of(name: str) -> Callable[..., str | None]:
-    """A function that turns the arguments of a call into the request that the ledger stores.
+def request_of(*args: Any, **kwargs: Any) -> str | None:
+    """The arguments of a call as the ledger stores them.
 
     It returns `None` if they would not be the same after JSON: then only the caller itself can make the call later.
     """
-
-    def request(*args: Any, **kwargs: Any) -> str | None:
-        arguments = {"args": list(args), "kwargs": kwargs}
-        try:
-            text = json.dumps({"function": name, "arguments": arguments}, allow_nan=False)
-            same = json.loads(text)["arguments"] == arguments
-        except (TypeError, ValueError, RecursionError):
-            return None
-        return text if same else None
-
-    return request
+    arguments = {"args": list(args), "kwargs": kwargs}
+    try:
+        text = json.dumps(arguments, allow_nan=False)
+        same = json.loads(text) == arguments
+    except (TypeError, ValueError, RecursionError):
+        return None
+    return text if same else None
 
 
-def due(ledger: Ledger, scope: str | None) -> list[tuple[Record, Guard, tuple[Any, ...], dict[str, Any]]]:
-    """The held calls of functions that this ledger object guards, whose time has come."""
+class Due(NamedTuple):
+    """A held call whose time has come."""
+
+    record: Record
+    guard: Guard
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+def due(ledger: Ledger, scope: str | None) -> list[Due | Released]:
+    """The held calls whose time has come: each with its function, or with the reason why it cannot run here."""
     now_ms = ledger._handle.clock_ms()
-    found = []
+    found: list[Due | Released] = []
     for record in ledger._handle.held(scope=scope):
-        held, request = record.held, record._request
-        guarded = ledger._functions.get(record.name)
-        if held is None or held["surface"] != "python" or request is None or guarded is None:
+        held, stored = record.held, record._stored_call
+        if held is None or held["surface"] != "python" or stored is None or not record._may_start(now_ms):
             continue
-        if record._may_start(now_ms):
-            try:
-                arguments = json.loads(request)["arguments"]
-                args, kwargs = tuple(arguments["args"]), dict(arguments["kwargs"])
-            except (ValueError, KeyError, TypeError):
-                # Sealed with a key that is missing here, or not written by this package.
-                continue
-            found.append((record, guarded, args, kwargs))
+        text, problem = stored
+        guarded = ledger._functions.get(record.name)
+        if text is None:
+            found.append(_refused(record, f"its stored call cannot be run: {problem}"))
+        elif guarded is None:
+            found.append(_refused(record, f"this ledger object guards no function with the name {record.name!r}"))
+        else:
+            arguments = json.loads(text)
+            call = Due(record, guarded, tuple(arguments["args"]), arguments["kwargs"])
+            misfit = _misfit(call)
+            found.append(call if misfit is None else _refused(record, f"its stored arguments do not fit: {misfit}"))
     return found
+
+
+def _misfit(call: Due) -> str | None:
+    try:
+        signature = inspect.signature(call.guard.function)
+    except ValueError:
+        return None
+    try:
+        signature.bind(*call.args, **call.kwargs)
+    except TypeError as error:
+        return str(error)
+    return None
+
+
+def _refused(record: Record, why: str) -> Released:
+    error = InvalidInput(f"{record.name} ({record.id}) is still held: {why}; nothing was run")
+    error.happened, error.operation = "no", record
+    return Released(record, None, error)

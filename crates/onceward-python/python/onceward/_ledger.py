@@ -281,10 +281,16 @@ class Ledger:
     def release_due(self, *, scope: str | None = None) -> list[Released]:
         """Runs the held calls whose time has come, or that were released, of functions that this ledger object guards.
 
-        Each runs once, however many processes call this. Coroutine functions are left to `arelease_due`.
+        Each runs once, however many processes call this. Coroutine functions are left to `arelease_due`. A call that
+        cannot run here is reported with an error and stays held: a function that this object does not guard, arguments
+        that do not fit, or a call that is sealed with a missing key.
         """
         ended = []
-        for record, guard, args, kwargs in _held.due(self, scope):
+        for due in _held.due(self, scope):
+            if isinstance(due, Released):
+                ended.append(due)
+                continue
+            record, guard, args, kwargs = due
             if is_async(guard.function):
                 continue
             try:
@@ -298,7 +304,11 @@ class Ledger:
         from . import _loop
 
         ended = []
-        for record, guard, args, kwargs in await _loop.in_a_thread(lambda: _held.due(self, scope)):
+        for due in await _loop.in_a_thread(lambda: _held.due(self, scope)):
+            if isinstance(due, Released):
+                ended.append(due)
+                continue
+            record, guard, args, kwargs = due
             try:
                 ended.append(Released(record, await guard.run_async(args, kwargs, record.id), None))
             except OncewardError as error:

@@ -201,7 +201,7 @@ def guard_of(ledger: Ledger, who: Who, options: Mapping[str, Any], counts_owner:
         terms=_options.terms(options),
         policy=ledger._policy,
         decode=codec.decode if codec is not None else None,
-        request=request_of(who.name),
+        request=request_of,
         undo=_register(ledger, who.name, options.get("undo"), codec),
         continues=options.get("continues"),
     )

@@ -102,6 +102,12 @@ impl Content {
         Self { size: bytes.0.len() as u64, sha256: sha256(&bytes.0), document: document(&bytes.0), bytes }
     }
 
+    /// Bytes of which only the size and the hash are known.
+    #[must_use]
+    pub fn hashed(size: u64, sha256: String) -> Self {
+        Self { bytes: "".into(), size, sha256, document: None }
+    }
+
     /// The first of these bytes, up to a limit.
     #[must_use]
     pub fn beginning(bytes: &[u8], most: usize) -> Self {
