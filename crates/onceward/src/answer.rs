@@ -579,7 +579,7 @@ impl HeldView {
             by: held.by.as_str(),
             surface: held.surface.clone(),
             released_by: held.released.as_ref().map(WordView::of),
-            stored: held.request.is_some(),
+            stored: record.held_request().is_some(),
         }
     }
 }

@@ -7,6 +7,7 @@ mod tests;
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use crate::action::Action;
 use crate::error::Error;
 use crate::invalid::InvalidInput;
 use crate::json::{Json, Pointer};
@@ -282,6 +283,15 @@ impl Operation {
     pub fn held(mut self, surface: &str, by: HeldBy, request: Option<String>) -> Self {
         self.held = Held { surface: surface.to_owned(), by, request, ..self.held };
         self
+    }
+
+    /// Sets which surface holds the operation, and the request as the person sees it who decides about it. Only a call
+    /// by its caller can start it.
+    #[must_use]
+    pub fn held_for_its_caller(self, surface: &str, by: HeldBy, shown: &Action) -> Self {
+        let mut operation = self.held(surface, by, Some(shown.stored(&())));
+        operation.held.caller_only = true;
+        operation
     }
 
     /// Sets how a retry without a key is distinguished from a repeat. The caller's choice applies in every scope.

@@ -132,7 +132,6 @@ fn starter(record: &Record) -> String {
              HTTP, the same call again"
                 .to_owned()
         }
-        ("gateway", true) => "the running `once serve` sends it, or the next one that starts".to_owned(),
         ("python", true) => "a Python process that calls release_due() or run_held() runs it".to_owned(),
         (_, _) => "the next call by its caller starts it".to_owned(),
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use data_encoding::HEXLOWER;
 use hyper::{HeaderMap, header};
-use onceward::{Json, Pointer};
+use onceward::{Action, Json, Pointer, Redaction, RequestAction, text};
 use sha2::{Digest, Sha256};
 
 use super::payload::{Content, Payload};
@@ -126,16 +126,29 @@ impl Request {
             self.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
         let (media, parameters) = media_type(kind);
         let parameters = parameters.iter().map(|(name, value)| format!(";{name}={value}"));
-        let members = [
-            ("body", Some(body)),
-            ("headers", actions::values(&self.headers, &self.action_headers, key)),
-            ("method", Some(Json::from(self.method.as_str()))),
-            ("path", Some(Json::from(self.path.as_str()))),
-            ("query", Some(query.map_or(Json::Null, Json::from))),
-            ("type", Some(Json::from(std::iter::once(media).chain(parameters).collect::<String>()))),
-        ];
-        let members = members.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
-        Json::Object(members.collect())
+        let kind: String = std::iter::once(media).chain(parameters).collect();
+        let headers = actions::values(&self.headers, &self.action_headers, key);
+        RequestAction::new(self.method.as_str(), &self.path, query.as_deref(), &kind).identity(body, headers)
+    }
+
+    /// The request as a person sees it who decides about it. Headers and secrets of the query are not part of it, and
+    /// what the policy redacts is not either.
+    pub(crate) fn shown(&self, redact: &Redaction) -> Action {
+        let kind = self.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+        let shown = text::masked(&self.path_and_query()).into_owned();
+        let (path, query) =
+            shown.split_once('?').map_or((&*shown, None), |(path, query)| (path, Some(query)));
+        let action = RequestAction::new(self.method.as_str(), path, query, kind.unwrap_or_default());
+        Action::Request(match &self.payload.content {
+            Content::Memory(bytes) => match std::str::from_utf8(bytes) {
+                Ok(text) => action.body(redact.json(text).as_bytes()),
+                Err(_) => action.body(bytes),
+            },
+            Content::Spooled { sha256, bytes, .. } => {
+                let body = onceward::Content::hashed(*bytes, HEXLOWER.encode(sha256));
+                RequestAction { body: Some(body), ..action }
+            }
+        })
     }
 
     /// The request with this key in the header of the caller's, quoted as it was.

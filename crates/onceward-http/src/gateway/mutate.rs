@@ -12,8 +12,8 @@ use hyper::body::Frame;
 use hyper::{HeaderMap, StatusCode};
 use onceward::transition::later;
 use onceward::{
-    Attempt, Class, Error, Happened, Intent, Ledger, Operation, OperationId, PRINCIPAL, Pointer, Preview,
-    Ran, Receipt, Record, RepeatRule, State, Verification,
+    Attempt, Class, Error, Happened, HeldBy, Hold, Intent, Ledger, Operation, OperationId, PRINCIPAL,
+    Pointer, Preview, Ran, Receipt, Record, RepeatRule, State, Verification,
 };
 
 use super::aliases::{self, Asker, NewKey, Resolved, Unresolved};
@@ -35,6 +35,8 @@ use crate::observe::{self, CallSurface, Metrics};
 use crate::tenants::Tenant;
 use crate::time;
 
+/// The name of this surface in a record.
+const SURFACE: &str = "gateway";
 /// The first pause before an upstream is asked again whether a request in doubt happened.
 const PROBE_PAUSE: Duration = Duration::from_millis(200);
 
@@ -345,6 +347,10 @@ impl Mutation {
             .terms(ruling.terms.clone());
         if is_derived {
             operation = operation.key_fields(key_fields);
+        }
+        if ruling.terms.hold != Hold::No {
+            let shown = self.request.shown(&ruling.terms.redact);
+            operation = operation.held_for_its_caller(SURFACE, HeldBy::Policy, &shown);
         }
         if let Some(label) = &self.wishes.occurrence {
             operation = operation.occurrence(label.clone());

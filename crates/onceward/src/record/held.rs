@@ -27,6 +27,10 @@ pub struct Held {
     /// execute it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request: Option<String>,
+    /// Whether only a call by its caller can start it, because its credentials are not stored. The request is there to
+    /// be shown to the person who decides.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub caller_only: bool,
 }
 
 /// Who said that an operation is held.
@@ -55,7 +59,7 @@ impl Held {
     pub(crate) fn by_policy() -> Self {
         let surface = "library".to_owned();
         let by = HeldBy::Policy;
-        Self { until_ms: None, surface, by, released: None, request: None }
+        Self { until_ms: None, surface, by, released: None, request: None, caller_only: false }
     }
 
     /// Checks that the request is not too large to be stored.
@@ -87,7 +91,9 @@ impl Record {
     #[must_use]
     pub fn held_request(&self) -> Option<&str> {
         match self.state {
-            State::Staged | State::Running | State::Failed => self.detail.held.as_ref()?.request.as_deref(),
+            State::Staged | State::Running | State::Failed => {
+                self.detail.held.as_ref().filter(|held| !held.caller_only)?.request.as_deref()
+            }
             State::Done | State::InDoubt | State::Cancelled | State::Expired => None,
         }
     }
@@ -96,7 +102,8 @@ impl Record {
     pub(crate) fn forget_request(&mut self) {
         if let Some(held) = &mut self.detail.held
             && match self.state {
-                State::Staged | State::Running | State::Failed => false,
+                State::Staged => false,
+                State::Running | State::Failed => held.caller_only,
                 State::Done | State::InDoubt | State::Cancelled | State::Expired => true,
             }
         {

@@ -27,6 +27,7 @@ fn hold(until_ms: Option<i64>, released: bool) -> Option<Box<Held>> {
         by: HeldBy::Policy,
         released: released.then(|| Word::person("alice")),
         request: Some("{}".to_owned()),
+        caller_only: false,
     }))
 }
 

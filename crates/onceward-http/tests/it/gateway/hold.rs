@@ -23,6 +23,10 @@ async fn a_held_request_is_sent_once_after_its_release_with_or_without_a_key() {
         let rig = rig.restarted().await;
         let ledger = Ledger::new(rig.store.clone());
         let held = ledger.held(None).await.unwrap();
+        let (hold, stored) = (held[0].held().unwrap(), held[0].held_request());
+        let shown = hold.shown().unwrap().to_string();
+        assert!(shown.starts_with("POST /v1/charges \"amount=1\"  (8 bytes of "), "{shown}");
+        assert_eq!((hold.surface.as_str(), stored), ("gateway", None), "only its caller can send it");
         ledger.release(&held[0].id, &Word::person("maria")).await.unwrap();
         let sent = rig.post(CHARGE, headers, "amount=1").await;
         assert_eq!((sent.status, vendor.effects()), (StatusCode::OK, 1), "{headers:?}");

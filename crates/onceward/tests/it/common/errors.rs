@@ -59,6 +59,7 @@ pub(crate) fn held(until_ms: Option<i64>) -> Arc<Record> {
         by: HeldBy::Caller,
         released: None,
         request: None,
+        caller_only: false,
     }));
     Arc::new(record)
 }
