@@ -329,16 +329,17 @@ impl Ledger {
                 continue;
             }
             let liveness = self.liveness(found.as_deref()).await?;
-            let mut decision = decide::begin(found.as_deref(), intent, liveness, now_ms);
+            let (mut decision, mut denied) =
+                (decide::begin(found.as_deref(), intent, liveness, now_ms), None);
             if let (Decision::Probe, Some(record)) = (&decision, &found) {
                 match self.ask(record, intent, liveness, probe).await? {
-                    Some(next) => decision = next,
+                    Some(answered) => (decision, denied) = answered,
                     None => continue,
                 }
             }
             match (decision, found) {
                 (Decision::Start { .. }, found) => {
-                    match self.claim(found.as_deref(), intent, inherit, dispatch).await? {
+                    match self.claim(denied.as_ref().or(found.as_deref()), intent, inherit, dispatch).await? {
                         ClaimResult::Written(claim) => return self.begun(claim, intent).await,
                         ClaimResult::Conflict(None) if found.is_none() => refused.again()?,
                         ClaimResult::Conflict(found) => seen = found.map(Some),
@@ -410,15 +411,15 @@ impl Ledger {
         }
     }
 
-    /// Asks the probe and returns the decision that follows from its answer, or `None` if the answer settled
-    /// the doubt.
+    /// Asks the probe and returns the decision that follows from its answer, with the record as it counts after a
+    /// "no"; or `None` if the answer settled the doubt.
     async fn ask(
         &self,
         record: &Arc<Record>,
         intent: &Intent,
         liveness: Liveness,
         probe: Option<&call::Probe<'_>>,
-    ) -> Result<Option<Decision>, Error> {
+    ) -> Result<Option<(Decision, Option<Record>)>, Error> {
         let answer = match probe {
             Some(probe) => probe(Arc::clone(record)).await,
             None => ProbeAnswer::CannotTell("there is no probe to ask".to_owned()),
@@ -434,8 +435,11 @@ impl Ledger {
                 }
                 Ok(None)
             }
-            ProbeAnswer::No => Ok(Some(decide::after_probe_no(record, intent, now_ms))),
-            ProbeAnswer::CannotTell(_) => Ok(Some(decide::stay_in_doubt(record))),
+            ProbeAnswer::No => {
+                let decision = decide::after_probe_no(record, intent, now_ms);
+                Ok(Some((decision, Some(transition::denied(record, now_ms)))))
+            }
+            ProbeAnswer::CannotTell(_) => Ok(Some((decide::stay_in_doubt(record), None))),
         }
     }
 

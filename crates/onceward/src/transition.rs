@@ -98,16 +98,16 @@ impl Record {
 
     /// Whether an attempt before the newest one may have taken effect. If the class allowed the newest attempt, that
     /// is unknown. If a probe allowed it, the earlier ones had no effect until the probe looked: one that reported its
-    /// doubt after it was overtaken, so for the second time, may have had one since.
+    /// doubt after that may have had one since.
     pub(crate) fn earlier_attempt_in_doubt(&self) -> bool {
         use crate::Class;
-        let doubtful = |past: &&Past| past.ended == State::InDoubt && past.attempt < self.attempt;
-        let mut doubts = self.detail.history.iter().filter(doubtful);
+        let history = &self.detail.history;
+        let is_doubt = |past: &Past| past.ended == State::InDoubt && past.attempt < self.attempt;
         match self.detail.class {
-            Class::Idempotent | Class::Keyed => doubts.next().is_some(),
+            Class::Idempotent | Class::Keyed => history.iter().any(is_doubt),
             Class::Probed => {
-                let attempts: Vec<u32> = doubts.map(|past| past.attempt).collect();
-                (1..attempts.len()).any(|index| attempts[..index].contains(&attempts[index]))
+                let says_no = |past: &Past| past.evidence == Some(Evidence::ProbeSaysNo);
+                history.iter().skip_while(|past| !says_no(past)).any(is_doubt)
             }
             Class::Read | Class::Once => false,
         }
@@ -124,14 +124,32 @@ impl Record {
     /// The next version, settled with this outcome and due at the end of its retention.
     fn settle_as(&self, state: State, outcome: Outcome, now_ms: i64) -> Self {
         let due_ms = Some(later(now_ms, self.detail.retention_ms));
-        let outcome = Some(without_oversized_result(outcome));
-        let is_repeated = (self.state, &self.outcome) == (state, &outcome);
-        let mut next = Self { due_ms, outcome, ..self.next(state, now_ms) };
+        let mut next = Self { due_ms, ..self.next(state, now_ms) };
+        next.replace_outcome(self.state, outcome);
+        let is_repeated = (self.state, &self.outcome) == (state, &next.outcome);
         next.detail.quarantine_until_ms = None;
         next.detail.silent = false;
         // What was delivered was another answer.
         next.detail.delivered = self.detail.delivered.filter(|_| is_repeated);
         next
+    }
+
+    /// Replaces the outcome that the record had in this state. What someone said goes into the history with it, unless
+    /// the new outcome has the same word.
+    fn replace_outcome(&mut self, state: State, outcome: Outcome) {
+        let before = self.outcome.replace(without_oversized_result(outcome));
+        let Some(before) = before else { return };
+        let Some(said) = before.settled_by.clone() else { return };
+        if self.outcome.as_ref().is_some_and(|outcome| outcome.settled_by.as_ref() == Some(&said)) {
+            return;
+        }
+        let ended = match state {
+            // The word was that it is done, and a check refuted it.
+            State::InDoubt => State::Done,
+            State::Expired => self.detail.ended.unwrap_or(state),
+            State::Staged | State::Running | State::Done | State::Failed | State::Cancelled => state,
+        };
+        self.remember(self.attempt, ended, Some(&Outcome { usage: None, ..before }), said.at_ms);
     }
 
     fn remember(&mut self, attempt: u32, ended: State, outcome: Option<&Outcome>, at_ms: i64) {
@@ -267,6 +285,17 @@ pub fn start(found: Option<&Record>, intent: &Intent, owner: Owner, now_ms: i64)
     record
 }
 
+/// A record in doubt as it counts after its probe said that nothing happened, so that the next attempt may start. It
+/// has the version of the stored one, because the write that starts that attempt records the answer as well.
+#[must_use]
+pub fn denied(record: &Record, now_ms: i64) -> Record {
+    let word = Word { doubt: record.reason().map(str::to_owned), ..Word::probe().at(now_ms) };
+    let outcome = Outcome { settled_by: Some(Box::new(word)), ..Outcome::because(None) };
+    let mut seen = Record { state: State::Failed, updated_ms: now_ms, ..record.clone() };
+    seen.replace_outcome(record.state, outcome.proven_by(Evidence::ProbeSaysNo));
+    seen
+}
+
 /// The record of a further attempt; the previous one goes into the history.
 fn further_attempt(before: &Record, intent: &Intent, now_ms: i64) -> Record {
     let mut record = before.next(State::Running, now_ms);
@@ -309,7 +338,8 @@ fn restored(fence: &Fence) -> Outcome {
 /// version of the stored one, because nothing is written.
 #[must_use]
 pub fn outdated(record: &Record, fence: &Fence) -> Record {
-    let mut seen = Record { state: State::InDoubt, outcome: Some(restored(fence)), ..record.clone() };
+    let mut seen = Record { state: State::InDoubt, ..record.clone() };
+    seen.replace_outcome(record.state, restored(fence));
     // An attempt of a held operation may be among what was lost.
     seen.attempt = seen.attempt.max(seen.detail.attempts_before + 1);
     seen.detail.quarantine_until_ms = Some(later(fence.restored_ms, seen.detail.quarantine_ms));
@@ -443,12 +473,7 @@ pub fn cancel(record: &Record, liveness: Liveness, word: &Word, now_ms: i64) -> 
         State::Staged | State::Failed => {
             let known = record.outcome.clone().unwrap_or_else(|| Outcome::because(None));
             let outcome = Outcome { settled_by: Some(Box::new(word.clone().at(now_ms))), ..known };
-            let mut next = record.settle_as(State::Cancelled, outcome, now_ms);
-            // What someone said about the failed attempt stays known.
-            if let Some(said) = record.outcome.as_ref().filter(|outcome| outcome.settled_by.is_some()) {
-                next.remember(record.attempt, State::Failed, Some(said), record.updated_ms);
-            }
-            Cancelling::Cancelled(next)
+            Cancelling::Cancelled(record.settle_as(State::Cancelled, outcome, now_ms))
         }
         State::Running => {
             // The doubt remains while a process that the attempt left behind is asked to stop.
@@ -514,6 +539,7 @@ pub fn age(record: &Record, now_ms: i64) -> Ageing {
             let due_ms = Some(later(now_ms, record.detail.tombstone_ms));
             let outcome = record.outcome.as_ref().map(|outcome| Outcome {
                 effect: outcome.effect,
+                evidence: outcome.evidence.clone(),
                 settled_by: outcome.settled_by.clone(),
                 usage: outcome.usage.clone(),
                 ..Outcome::because(None)

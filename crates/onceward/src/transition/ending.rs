@@ -4,7 +4,8 @@ use super::{later, without_oversized_result};
 use crate::Class;
 use crate::evidence::Evidence;
 use crate::facts::Ending;
-use crate::record::{DoubleEffect, Outcome, Record, State};
+use crate::record::{DoubleEffect, Outcome, Past, Record, State};
+use crate::word::Speaker;
 
 /// The record with an attempt's own ending, which is never discarded, even if it is late.
 #[must_use]
@@ -61,14 +62,20 @@ pub fn report(record: &Record, attempt: u32, ending: &Ending) -> Report {
     if repeated == *known { Report::Repeated } else { Report::Contradicts }
 }
 
-/// Whether the history has a success of this attempt.
+/// Whether the history has a success that this attempt has reported.
 fn has_succeeded(record: &Record, attempt: u32) -> bool {
-    record.detail.history.iter().any(|past| past.ended == State::Done && past.attempt == attempt)
+    successes(record).any(|succeeded| succeeded == attempt)
 }
 
-/// Whether the history has a success of another attempt.
+/// Whether the history has a success that another attempt has reported.
 fn another_succeeded(record: &Record, attempt: u32) -> bool {
-    record.detail.history.iter().any(|past| past.ended == State::Done && past.attempt != attempt)
+    successes(record).any(|succeeded| succeeded != attempt)
+}
+
+/// The attempts of the history that have reported a success. What someone else said about one is no report.
+fn successes(record: &Record) -> impl Iterator<Item = u32> {
+    let own = |past: &&Past| past.ended == State::Done && past.settled_by.is_none();
+    record.detail.history.iter().filter(own).map(|past| past.attempt)
 }
 
 /// What an attempt's own ending says about the operation. That this attempt had no effect does not rule out an
@@ -110,8 +117,8 @@ pub(super) fn end(record: &Record, ending: Ending, now_ms: i64) -> Record {
 /// Marks the operation as in doubt. The owner's token stays, because a process that it started may still hold its
 /// lock. The request may still be in flight, so a probe's *no* does not count yet.
 fn in_doubt(record: &Record, outcome: Outcome, now_ms: i64) -> Record {
-    let mut next =
-        Record { outcome: Some(without_oversized_result(outcome)), ..record.next(State::InDoubt, now_ms) };
+    let mut next = record.next(State::InDoubt, now_ms);
+    next.replace_outcome(record.state, outcome);
     next.detail.quarantine_until_ms = Some(later(now_ms, record.detail.quarantine_ms));
     next.detail.silent = false;
     next
@@ -164,7 +171,8 @@ fn end_overtaken(record: &Record, attempt: u32, ending: Ending, now_ms: i64) -> 
 /// Whether the record says that nothing happened, and a probe is the evidence about its earlier attempts. One of them
 /// that reports a doubt now may have sent its request after the probe had looked.
 fn rests_on_a_probe(record: &Record) -> bool {
-    let by_hand = record.outcome.as_ref().is_some_and(|outcome| outcome.settled_by.is_some());
+    let word = record.outcome.as_ref().and_then(|outcome| outcome.settled_by.as_ref());
+    let by_hand = word.is_some_and(|word| word.by != Speaker::Probe);
     record.detail.class == Class::Probed && record.state == State::Failed && !by_hand
 }
 

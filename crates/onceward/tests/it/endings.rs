@@ -5,7 +5,7 @@ use crate::common::ended::{STATES, alarm, ended_record, outcome, result, sound};
 use crate::common::table::Table;
 use crate::common::{NOW_MS, combinations};
 use onceward::transition::{self, Report};
-use onceward::{Ending, Evidence, Happened, Record, State};
+use onceward::{Ending, Evidence, Happened, Past, Record, State};
 
 const ENDINGS: &[&str] = &["done", "failed", "in_doubt"];
 
@@ -75,20 +75,58 @@ fn how_an_ending_changes_a_record() {
         let number = if attempt == "newest" { 4 } else { 3 };
         let after = transition::finish(&before, number, said(ending), NOW_MS);
         let expected = table.look_up(&words).replace("unchanged", found);
-        let remembered = match after
-            .detail
-            .history
-            .iter()
-            .any(|past| past.attempt == number && past.ended.as_str() == ending)
-        {
-            true => "yes",
-            false => "no",
-        };
+        let remembered =
+            match after.detail.history.iter().any(|past| {
+                (past.attempt, past.ended.as_str()) == (number, ending) && past.settled_by.is_none()
+            }) {
+                true => "yes",
+                false => "no",
+            };
         let seen = format!("{} {} {} {remembered}", after.state, result(&after), alarm(&after));
         assert_eq!(seen, expected, "{words:?}");
         sound(&before, &after);
         let kept = after.state.is_settled() && after.due_ms.is_some();
         assert_eq!(kept, after.state.is_settled(), "{words:?}: a settled record has a due time");
+    }
+    table.assert_all_rows_fitted();
+}
+
+/// Where the word of a person who settled the newest attempt is after a report. An operation in doubt was settled as
+/// done, and a check refuted it.
+const WORD: &str = "
+    found                      attempt    ending           => word
+    done                       newest     done             => history
+    done                       newest     failed|in_doubt  => outcome
+    failed                     newest     done|failed      => history
+    failed                     newest     in_doubt         => outcome
+    cancelled                  newest     done             => history
+    cancelled                  newest     failed|in_doubt  => outcome
+    in_doubt                   newest     *                => history
+    done                       overtaken  *                => outcome
+    failed|cancelled|in_doubt  overtaken  done             => history
+    failed|cancelled|in_doubt  overtaken  failed|in_doubt  => outcome
+";
+
+#[test]
+fn a_report_does_not_erase_what_someone_said() {
+    let mut table = Table::read(WORD);
+    let found = &["done", "failed", "cancelled", "in_doubt"];
+    for words in combinations([found, &["newest", "overtaken"], ENDINGS]) {
+        let [found, attempt, ending] = words;
+        let before = ended_record(found, "hand", "none");
+        let word = before.outcome.as_ref().and_then(|outcome| outcome.settled_by.clone());
+        let after =
+            transition::finish(&before, if attempt == "newest" { 4 } else { 3 }, said(ending), NOW_MS);
+        let in_outcome = after.outcome.as_ref().is_some_and(|outcome| outcome.settled_by == word);
+        let ended = if found == "in_doubt" { "done" } else { found };
+        let of_word =
+            |past: &&Past| past.settled_by == word && (past.attempt, past.ended.as_str()) == (4, ended);
+        let seen = match (in_outcome, after.detail.history.iter().filter(of_word).count()) {
+            (true, 0) => "outcome",
+            (false, 1) => "history",
+            _ => "lost or said twice",
+        };
+        assert_eq!(seen, table.look_up(&words), "{words:?}");
     }
     table.assert_all_rows_fitted();
 }

@@ -113,4 +113,7 @@ fn an_answer_after_a_person_settled_tells_the_truth() {
         .expect("it can be cancelled");
     let receipt = bench.wait(claim.finish(done("late"))).expect("it happened after all");
     assert_eq!((receipt.record().state, receipt.data()), (State::Done, Some("\"late\"")));
+    let history = &receipt.record().detail.history;
+    let said: Vec<_> = history.iter().map(|past| (past.ended, past.settled_by.is_some())).collect();
+    assert_eq!(said, [(State::Failed, true), (State::Cancelled, true)], "both of her words are kept");
 }

@@ -57,6 +57,39 @@ fn a_probes_no_counts_only_after_the_quarantine() {
 }
 
 #[test]
+fn a_no_that_lets_the_next_attempt_run_is_in_the_history() {
+    for (what, bench) in doubts() {
+        probed(&bench, &short_lease(), ProbeAnswer::No).expect_err("the quarantine begins");
+        bench.clock.advance(5_000);
+        let receipt = probed(&bench, &short_lease(), ProbeAnswer::No).expect("the quarantine is over");
+        let [past] = receipt.record().detail.history.as_slice() else { panic!("{what}: one attempt before") };
+        assert_eq!(
+            (past.attempt, past.ended, past.at_ms),
+            (1, State::Failed, bench.clock.now_ms()),
+            "{what}"
+        );
+        assert_eq!(past.evidence, Some(Evidence::ProbeSaysNo), "{what}");
+        let word = past.settled_by.as_ref().expect("the word of the probe");
+        assert_eq!((word.by, word.at_ms), (Speaker::Probe, past.at_ms), "{what}");
+        assert!(word.doubt.is_some(), "{what}: why it was in doubt");
+    }
+}
+
+/// While the scope is stopped the answer lets nothing run, so it settles nothing either.
+#[test]
+fn a_no_in_a_stopped_scope_leaves_the_doubt() {
+    let bench = Bench::new();
+    drop(bench.begin(&short_lease()));
+    probed(&bench, &short_lease(), ProbeAnswer::No).expect_err("the quarantine begins");
+    bench.clock.advance(5_000);
+    let scope = short_lease().intent().expect("a valid operation").scope;
+    bench.ledger.stop(&scope, None).expect("a barrier");
+    let error = probed(&bench, &short_lease(), ProbeAnswer::No).expect_err("nothing begins");
+    assert_eq!((error.code(), bench.state_of(&short_lease())), (Code::InDoubt, State::InDoubt));
+    assert_eq!(error.happened(), Some(onceward::Happened::Unknown));
+}
+
+#[test]
 fn asking_again_does_not_prolong_the_quarantine() {
     let bench = Bench::new();
     drop(bench.begin(&short_lease()));

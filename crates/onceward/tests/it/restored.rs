@@ -138,6 +138,35 @@ fn everything_that_reads_sees_the_doubt_before_a_call_records_it() {
     assert!(bench.ask(&failed).expect("it is done").replayed());
 }
 
+/// Someone settled it before the backup, and it may have run again since.
+#[test]
+fn a_restore_does_not_erase_what_someone_said() {
+    let restored = Restored::new();
+    let intent = restored.before.intent(pay()).expect("a valid operation");
+    drop(pollster::block_on(restored.before.begin(&intent)).expect("it begins"));
+    let word = Word::person("ada").note("not on the statement".to_owned());
+    let nothing = onceward::Outcome::because(None);
+    pollster::block_on(restored.before.settle(&intent.id, onceward::Verdict::Failed, word, nothing))
+        .expect("it is in doubt");
+    let bench = restored.restore();
+    let notes = |record: &onceward::Record| -> Vec<(State, Option<String>)> {
+        let words =
+            record.detail.history.iter().filter_map(|past| Some((past.ended, past.settled_by.as_ref()?)));
+        words.map(|(ended, word)| (ended, word.note.clone())).collect()
+    };
+    let expected = [(State::Failed, Some("not on the statement".to_owned()))];
+    let (seen, _) = bench.wait(bench.ledger.ledger().find(&intent.id)).expect("it is found");
+    assert_eq!((seen.state, notes(&seen)), (State::InDoubt, expected.to_vec()), "as it is seen");
+    assert_eq!(bench.refused(&pay()), Code::InDoubt);
+    let (written, _) = bench.wait(bench.ledger.ledger().find(&intent.id)).expect("it is found");
+    assert_eq!(
+        (written.version > seen.version, notes(&written)),
+        (true, expected.to_vec()),
+        "as it is written"
+    );
+    written.check().expect("a sound record");
+}
+
 #[test]
 fn a_lost_operation_can_be_settled_before_it_is_called() {
     let bench = Restored::new().restore();

@@ -48,6 +48,26 @@ fn how_a_verdict_changes_a_record() {
     table.assert_all_rows_fitted();
 }
 
+/// A check refuted what one person said, and another one settles it.
+#[test]
+fn a_second_word_does_not_erase_the_first() {
+    for verdict in [Verdict::Done, Verdict::Failed] {
+        let before = ended_record("in_doubt", "hand", "none");
+        let second = Word::person("bob");
+        let after =
+            transition::settle(&before, Liveness::Gone, verdict, second, outcome("ending"), NOW_MS).unwrap();
+        let past: Vec<String> = after
+            .detail
+            .history
+            .iter()
+            .filter_map(|past| Some(past.settled_by.as_ref()?.to_string()))
+            .collect();
+        assert_eq!(past, ["a person (ada)"], "{verdict:?}");
+        let word = after.outcome.and_then(|outcome| outcome.settled_by).expect("a word");
+        assert_eq!((word.to_string(), word.at_ms), ("a person (bob)".to_owned(), NOW_MS));
+    }
+}
+
 const CANCEL: &str = "
     found      owner         => comes_to
     staged     *             => cancelled
