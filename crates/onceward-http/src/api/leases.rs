@@ -23,6 +23,8 @@ pub(crate) struct Leases {
 struct Held {
     claim: Claim,
     ledger: Ledger,
+    /// Whether the caller has reported its dispatch.
+    dispatched: bool,
     until_ms: i64,
     reaper: AbortHandle,
 }
@@ -40,7 +42,7 @@ impl Leases {
         let reaping = reap(Arc::downgrade(self), place.clone(), ledger.clone(), until_ms);
         let reaper = tokio::spawn(reaping).abort_handle();
         // An attempt that another one overtook is gone: its lease has lapsed.
-        drop(self.lock().insert(place, Held { claim, ledger, until_ms, reaper }));
+        drop(self.lock().insert(place, Held { claim, ledger, dispatched: false, until_ms, reaper }));
     }
 
     /// Extends the lease of this attempt. Returns whether it was still held.
@@ -58,6 +60,20 @@ impl Leases {
         let held = self.lock();
         let claim = held.get(place).map(|held| &held.claim)?;
         (claim.record().attempt == attempt).then(|| claim.attempt())
+    }
+
+    /// Notes that the caller has reported the dispatch of this attempt.
+    pub(crate) fn note_dispatch(&self, place: &Place, attempt: u32) {
+        let mut held = self.lock();
+        if let Some(held) = held.get_mut(place).filter(|held| held.claim.record().attempt == attempt) {
+            held.dispatched = true;
+        }
+    }
+
+    /// Whether the caller has reported the dispatch of this attempt, whose lock is held.
+    pub(crate) fn is_dispatched(&self, place: &Place, attempt: u32) -> bool {
+        let held = self.lock();
+        held.get(place).is_some_and(|held| held.claim.record().attempt == attempt && held.dispatched)
     }
 
     /// Releases the lock of an attempt that has ended.

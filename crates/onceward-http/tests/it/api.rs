@@ -350,6 +350,12 @@ async fn a_caller_that_reports_its_dispatch_had_no_effect_before_it() {
     let refused = refused.problem(422, "WRONG_STATE");
     assert!(refused["message"].as_str().unwrap().contains("another one has overtaken"), "{refused}");
     server.post(&path(&second, "dispatch"), report(&second, json!({}))).await.is(200);
+    let never = report(&second, json!({"reason": "no time", "evidence": "not_started"}));
+    let refused = server.post(&path(&second, "fail"), never).await.problem(400, "INVALID_INPUT");
+    assert!(
+        refused["message"].as_str().unwrap().contains("the dispatch that this attempt reported"),
+        "{refused}"
+    );
     assert_eq!(lapsed(&server, &second).await["state"], "in_doubt");
 }
 

@@ -249,6 +249,7 @@ pub(super) async fn dispatch(
         (Some(attempt), _) if is_running => {
             let noted = attempt.dispatch().map_err(|failure| StoreError::unavailable(failure.reason()));
             noted.map_err(Error::from)?;
+            app.leases.note_dispatch(&place, request.attempt);
         }
         // Another server of this ledger holds the attempt, and its lease alone tells whether it is alive.
         (None, LivenessSource::Lease) if is_running => {}
@@ -304,7 +305,8 @@ pub(super) async fn finish(
     request_body = FailRequest,
     responses(
         (status = 200, description = "Recorded: a retry may run it, within its budget", body = OperationDetail),
-        (status = 400, description = "INVALID_INPUT: among others, a wrong token", body = Problem,
+        (status = 400, description = "INVALID_INPUT: among others, a wrong token, or evidence that contradicts a \
+            dispatch that was reported", body = Problem,
             content_type = "application/problem+json"),
         (status = 404, description = "NOT_FOUND", body = Problem, content_type = "application/problem+json"),
         (status = 422, description = "WRONG_STATE: the attempt has reported a success, and this report differs",
@@ -322,6 +324,13 @@ pub(super) async fn fail(
 ) -> Result<Json<OperationDetail>, ProblemResponse> {
     let FailRequest { attempt, token, evidence, reason, data } = request;
     let ending = Ending::Failed(evidence.evidence(), outcome_of(reason, data)?);
+    token::check(tenant.ledger.identity(), &id, attempt, &token)?;
+    let is_dispatched = || app.leases.is_dispatched(&(tenant.name.clone(), id.clone()), attempt);
+    if matches!(evidence, NoEffect::NotStarted) && is_dispatched() {
+        let problem = "evidence: `not_started` contradicts the dispatch that this attempt reported. If no connection \
+                       was made, say `not_sent`; if you do not know, report a doubt with POST …/doubt";
+        return Err(InvalidInput::new(problem).into());
+    }
     end(app, tenant, id, &headers, (attempt, token), ending).await
 }
 
