@@ -12,7 +12,7 @@ use onceward::KeyPolicy;
 use crate::answer;
 use crate::commands;
 pub(crate) use args::{
-    BackupArgs, ChangeArgs, ConfigCommand, CostArgs, DemoArgs, DryRunArgs, EditArgs, ExportArgs, ForgetArgs,
+    BackupArgs, CancelArgs, ConfigCommand, CostArgs, DemoArgs, DryRunArgs, EditArgs, ExportArgs, ForgetArgs,
     GcArgs, HeldArgs, ImportArgs, KeyArgs, ListArgs, OperationArg, ReleaseArgs, ReportArgs, RestoredArgs,
     ResumeArgs, SettleArgs, SettleAs, ShowArgs, StopArgs, UndoArgs, VerifyArgs, VerifyReportArgs, WaitArgs,
 };
@@ -161,9 +161,9 @@ Examples:
     Verify(VerifyArgs),
     /// Ask an operation to stop, and report what had already happened
     #[command(after_help = "Examples:
-  once cancel order-42
+  once cancel order-42 --note 'the invoice is wrong'
   once cancel order-42 --dry-run")]
-    Cancel(ChangeArgs),
+    Cancel(CancelArgs),
     /// List the operations that are held back, oldest first
     #[command(after_help = "Examples:
   once held
@@ -171,7 +171,7 @@ Examples:
     Held(HeldArgs),
     /// Start an operation that is held back, or all whose time has come
     #[command(
-        override_usage = "once release <OPERATION> [--here] [--dry-run]
+        override_usage = "once release <OPERATION> [--note <TEXT>] [--here] [--dry-run]
        once release --due [--scope <SCOPE>] [--trust-commands] [--dry-run]",
         after_help = "A command that `once run` held runs now, in its folder, as `once run` would run it; `once held`
 shows it first. --due runs only the commands for which your policy says release = \"auto\", unless you add
@@ -212,13 +212,13 @@ Examples:
 
 Examples:
   once stop nightly
-  once stop nightly --wait 1m --reason 'wrong customer list'
+  once stop nightly --wait 1m --note 'wrong customer list'
   once stop nightly --dry-run"
     )]
     Stop(StopArgs),
     /// Let operations of a stopped scope begin again
     #[command(after_help = "Examples:
-  once resume nightly
+  once resume nightly --note 'the list is corrected'
   once resume nightly --dry-run")]
     Resume(ResumeArgs),
     /// Delete the record of an operation, so that its key can run again

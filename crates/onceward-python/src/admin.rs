@@ -201,15 +201,19 @@ impl Handle {
     }
 
     /// Stops a scope, waits for what runs, and returns its settlement as JSON.
+    #[pyo3(signature = (scope, *, reason, by, speaker, timeout_ms))]
     fn stop(
         &self,
         py: Python<'_>,
         scope: String,
         reason: Option<String>,
+        by: String,
+        speaker: &str,
         timeout_ms: u64,
     ) -> PyResult<String> {
+        let word = word(py, speaker, by, reason)?;
         let work = |opened: Arc<Opened>| async move {
-            opened.ledger.stop(&scope, reason).await?;
+            opened.ledger.stop(&scope, &word).await?;
             opened.ledger.wait_for_scope(&scope, timeout_ms).await?;
             opened.ledger.settlement(&scope).await
         };
@@ -217,8 +221,17 @@ impl Handle {
     }
 
     /// Lets operations of the scope begin again; returns whether it was stopped.
-    fn resume(&self, py: Python<'_>, scope: String) -> PyResult<bool> {
-        let work = |opened: Arc<Opened>| async move { opened.ledger.resume(&scope).await };
+    #[pyo3(signature = (scope, *, reason, by, speaker))]
+    fn resume(
+        &self,
+        py: Python<'_>,
+        scope: String,
+        reason: Option<String>,
+        by: String,
+        speaker: &str,
+    ) -> PyResult<bool> {
+        let word = word(py, speaker, by, reason)?;
+        let work = |opened: Arc<Opened>| async move { opened.ledger.resume(&scope, &word).await };
         Ok(self.administer(py, work)?.is_some())
     }
 

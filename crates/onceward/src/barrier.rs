@@ -2,15 +2,19 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::text::one_line;
+use crate::time::rfc3339;
+use crate::word::Word;
+
 /// Separates a scope from the hash of its caller's credentials, where a surface keeps callers apart.
 pub const PRINCIPAL: char = '~';
 
 /// The barrier of a stopped scope. The store checks it in the write that begins an attempt.
 ///
 /// ```
-/// use onceward::Barrier;
+/// use onceward::{Barrier, Word};
 ///
-/// let nightly = Barrier::new("nightly", None, 0);
+/// let nightly = Barrier::new("nightly", Word::person("ada").note("wrong list".to_owned()));
 /// assert!(nightly.covers("nightly") && nightly.covers("nightly~q2w3"));
 /// assert!(!nightly.covers("nightly/7"));
 /// ```
@@ -20,17 +24,28 @@ pub const PRINCIPAL: char = '~';
 pub struct Barrier {
     /// The scope that is stopped. The scopes of its callers (`SCOPE~…`) are stopped with it.
     pub scope: String,
-    /// When it was stopped, in the ledger's time.
-    pub since_ms: i64,
-    /// Why, in words.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reason: Option<String>,
+    /// Who stopped it, when, and why.
+    pub word: Box<Word>,
 }
 
 impl Barrier {
     /// A barrier for this scope.
-    pub fn new(scope: impl Into<String>, reason: Option<String>, since_ms: i64) -> Self {
-        Self { scope: scope.into(), since_ms, reason }
+    pub fn new(scope: impl Into<String>, word: Word) -> Self {
+        Self { scope: scope.into(), word: Box::new(word) }
+    }
+
+    /// When, by whom and why the scope was stopped, in words.
+    #[must_use]
+    pub fn in_words(&self) -> String {
+        let why = self.word.note.as_deref().map(one_line);
+        let why = why.map(|why| format!(" ({why})")).unwrap_or_default();
+        format!("at {} by {}{why}", rfc3339(self.word.at_ms), self.word)
+    }
+
+    /// The same word as the reason why an operation that was held back is cancelled.
+    pub(crate) fn word_of_cancel(&self) -> Word {
+        let why = self.word.note.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
+        Word::clone(&self.word).note(format!("the scope was stopped{why}"))
     }
 
     /// Whether operations in this scope must not begin.
@@ -71,7 +86,11 @@ mod tests {
         for scope in ["a", "a~b", "a~b~c", "~a", "a~", ""] {
             for at in ["a", "a~b", "a~b~c", "b", "~a", "", "a~"] {
                 let found = stopping_scopes(scope).any(|name| name == at);
-                assert_eq!(found, Barrier::new(at, None, 0).covers(scope), "{at:?} and {scope:?}");
+                assert_eq!(
+                    found,
+                    Barrier::new(at, Word::person("ada")).covers(scope),
+                    "{at:?} and {scope:?}"
+                );
             }
         }
     }

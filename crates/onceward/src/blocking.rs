@@ -10,8 +10,8 @@ use crate::facts::{Ending, RepeatRule, Verdict};
 use crate::identity::Identity;
 use crate::key::OperationId;
 use crate::ledger::{
-    Begun, Call, Cancelled, Edited, Imported, Lease, Ledger, Left, Occurrences, Plan, Receipt, Stopped,
-    SweepReport, ToUndo, UndoStart, Undoing, Wanted,
+    Begun, Call, Cancelled, Edited, Imported, Lease, Ledger, Left, Occurrences, Plan, Receipt, Resumed,
+    Stopped, SweepReport, ToUndo, UndoStart, Undoing, Wanted,
 };
 use crate::operation::{Intent, Operation};
 use crate::policy::{Hold, Terms};
@@ -195,9 +195,9 @@ blocking! {
     held(scope: Option<&str>) -> Vec<Record>;
     release(id: &OperationId, word: &Word) -> Arc<Record>;
     edit(id: &OperationId, replacement: Operation, hold: Option<Hold>) -> Edited;
-    stop(scope: &str, reason: Option<String>) -> Stopped;
+    stop(scope: &str, word: &Word) -> Stopped;
     wait_for_scope(scope: &str, timeout_ms: u64) -> Vec<OperationId>;
-    resume(scope: &str) -> Option<Barrier>;
+    resume(scope: &str, word: &Word) -> Option<Resumed>;
     barriers() -> Vec<Barrier>;
     settlement(scope: &str) -> Settlement;
     settlement_between(scope: &str, since_ms: Option<i64>, until_ms: Option<i64>) -> Settlement;

@@ -13,12 +13,11 @@ use crate::invalid::InvalidInput;
 use crate::next_step::NextStep;
 use crate::record::{Record, State};
 use crate::store::StoreError;
-use crate::time::rfc3339;
-pub(crate) use words::{REPLACED_BY, clip, held_in_words};
 use words::{
-    ended_in_words, fields_that_differ, how_it_ended, in_doubt_too, replaced_by, settled_by, still_running,
-    stop_reason, taken_back, what_ran,
+    cancelled_in_words, ended_in_words, fields_that_differ, how_it_ended, in_doubt_too, settled_by,
+    still_running, stopped_in_words, taken_back, what_ran,
 };
+pub(crate) use words::{clip, held_in_words};
 
 /// The contract's error codes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
@@ -211,7 +210,7 @@ pub enum Error {
         record: Arc<Record>,
     },
     /// It was cancelled.
-    #[error("this operation was cancelled before it had any effect{}; nothing was run", replaced_by(.record))]
+    #[error("this operation was {}; nothing was run", cancelled_in_words(.record))]
     Cancelled {
         /// The operation's current record.
         record: Arc<Record>,
@@ -223,8 +222,7 @@ pub enum Error {
         record: Arc<Record>,
     },
     /// Its scope is stopped.
-    #[error("the scope {:?} was stopped at {}{}; {}", .barrier.scope,
-            rfc3339(.barrier.since_ms), stop_reason(.barrier), what_ran(*.ran))]
+    #[error("the scope {:?} was stopped {}; {}", .barrier.scope, stopped_in_words(.barrier), what_ran(*.ran))]
     Stopped {
         /// The barrier.
         barrier: Barrier,

@@ -25,7 +25,7 @@ pub use held::Edited;
 pub use import::Imported;
 pub use receipt::Receipt;
 pub use repeat::{Occurrences, Wanted, delivered_by};
-pub use stop::Stopped;
+pub use stop::{Resumed, Stopped};
 pub(crate) use stop::{stopped, stopped_error};
 pub use undo::{ToUndo, UndoStart, Undoing};
 

@@ -113,7 +113,7 @@ pub use key::{
 pub use kind::Kind;
 pub use ledger::{
     Begun, Call, Cancelled, Claim, Edited, Imported, Lease, Ledger, Left, Occurrences, Plan, ProbeAnswer,
-    Receipt, Stopped, SweepReport, ToUndo, UndoStart, Undoing, Wanted, delivered_by,
+    Receipt, Resumed, Stopped, SweepReport, ToUndo, UndoStart, Undoing, Wanted, delivered_by,
 };
 pub use memory::{ManualClock, MemoryStore};
 pub use next_step::{Choice, Guidance, NextStep, Surface};

@@ -541,6 +541,7 @@ pub fn age(record: &Record, now_ms: i64) -> Ageing {
                 effect: outcome.effect,
                 evidence: outcome.evidence.clone(),
                 settled_by: outcome.settled_by.clone(),
+                replaced_by: outcome.replaced_by.clone(),
                 usage: outcome.usage.clone(),
                 ..Outcome::because(None)
             });

@@ -47,7 +47,7 @@ class Agent:
     async def run(self, stop_after: float) -> dict:
         talk = asyncio.create_task(self.talk())
         await asyncio.wait([talk], timeout=stop_after)
-        stopping = asyncio.create_task(once("stop", self.order, "--wait", "20s", "--reason", "the user pressed stop"))
+        stopping = asyncio.create_task(once("stop", self.order, "--wait", "20s", "--note", "the user pressed stop"))
         talk.cancel()
         await asyncio.wait([talk])
         stopped = await stopping

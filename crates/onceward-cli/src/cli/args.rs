@@ -33,9 +33,12 @@ pub(crate) struct ShowArgs {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct ChangeArgs {
+pub(crate) struct CancelArgs {
     #[command(flatten)]
     pub(crate) operation: OperationArg,
+    /// Why; the caller of the operation gets it
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) note: Option<String>,
     #[command(flatten)]
     pub(crate) dry: DryRunArgs,
 }
@@ -59,6 +62,9 @@ pub(crate) struct ReleaseArgs {
     /// With --due: run every stored command, whatever the policy says
     #[arg(long, requires = "due")]
     pub(crate) trust_commands: bool,
+    /// Why; it is kept with your name
+    #[arg(long, value_name = "TEXT", conflicts_with = "due")]
+    pub(crate) note: Option<String>,
     /// Run the command on this machine, although it was held on another one
     #[arg(long, conflicts_with = "due")]
     pub(crate) here: bool,
@@ -302,7 +308,7 @@ pub(crate) struct StopArgs {
     pub(crate) wait: u64,
     /// Why it is stopped; refused calls say it
     #[arg(long, value_name = "TEXT")]
-    pub(crate) reason: Option<String>,
+    pub(crate) note: Option<String>,
     #[command(flatten)]
     pub(crate) dry: DryRunArgs,
 }
@@ -312,6 +318,9 @@ pub(crate) struct ResumeArgs {
     /// The scope
     #[arg(value_name = "SCOPE")]
     pub(crate) scope: String,
+    /// Why; it is answered with your name, and not kept
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) note: Option<String>,
     #[command(flatten)]
     pub(crate) dry: DryRunArgs,
 }

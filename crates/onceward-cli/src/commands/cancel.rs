@@ -8,12 +8,12 @@ use onceward::{Cancelled, Error, State};
 use super::listing::Line;
 use super::person::person;
 use crate::answer;
-use crate::cli::ChangeArgs;
+use crate::cli::CancelArgs;
 use crate::context::{Context, IfMissing};
 use crate::exit::Ended;
 use crate::style::{BOLD, styled};
 
-pub(super) fn run(context: &Context, args: &ChangeArgs) -> Ended {
+pub(super) fn run(context: &Context, args: &CancelArgs) -> Ended {
     let ledger = context.ledger(IfMissing::Fail)?;
     let id = context.operation(&ledger, &args.operation)?;
     let (record, state) = ledger.find(&id)?;
@@ -33,7 +33,9 @@ pub(super) fn run(context: &Context, args: &ChangeArgs) -> Ended {
         return Ok(ExitCode::SUCCESS);
     }
     let effect = if state == State::Cancelled { "noop" } else { "updated" };
-    match ledger.cancel(&id, &person("once cancel"))? {
+    let redact = context.policy.settings(&record.name)?.terms.redact;
+    let word = redact.word(person("once cancel").note(args.note.clone()));
+    match ledger.cancel(&id, &word)? {
         Cancelled::Certain(record) => {
             answer::success(context.global.json, effect, &Line::of(&record, record.state), || {
                 format!("{id} is {}: it has had no effect and will have none", styled(BOLD, "cancelled"))

@@ -82,7 +82,8 @@ fn one(context: &Context, ledger: &Blocking, args: &ReleaseArgs, id: &OperationI
         });
         return Ok(ExitCode::SUCCESS);
     }
-    let record = ledger.release(id, &person("once release"))?;
+    let redact = context.policy.settings(&record.name)?.terms.redact;
+    let record = ledger.release(id, &redact.word(person("once release").note(args.note.clone())))?;
     let Some(command) = command else {
         answer::success(json, "updated", &Line::of(&record, record.state), || {
             format!("{id} is {}: {}", styled(BOLD, "released"), starter(&record))

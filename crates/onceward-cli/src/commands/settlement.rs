@@ -66,8 +66,7 @@ fn continued_in_words(continued: &Continued) -> String {
 pub(super) fn markdown(settlement: &Settlement) -> String {
     let mut out = format!("## Settlement of `{}`\n\n", cell(&settlement.scope).replace('`', "'"));
     if let Some(barrier) = &settlement.stopped {
-        let reason = barrier.reason.as_deref().unwrap_or("no reason given");
-        out.push_str(&format!("Stopped at {}: {}\n\n", onceward::rfc3339(barrier.since_ms), cell(reason)));
+        out.push_str(&format!("Stopped {}\n\n", cell(&barrier.in_words())));
     }
     if let Some(part) = &settlement.part {
         out.push_str(&format!("This is {}.\n\n", part.in_words()));
@@ -107,10 +106,10 @@ fn table(out: &mut String, lines: &[SettlementLine]) {
 /// One self-contained page with a picture of the timeline.
 pub(super) fn html(settlement: &Settlement) -> String {
     let title = format!("Settlement of {}", escaped(&settlement.scope));
-    let stopped = settlement.stopped.as_ref().map_or_else(String::new, |barrier| {
-        let reason = barrier.reason.as_deref().unwrap_or("no reason given");
-        format!("<p>Stopped at {}: {}</p>", onceward::rfc3339(barrier.since_ms), escaped(reason))
-    });
+    let stopped = settlement
+        .stopped
+        .as_ref()
+        .map_or_else(String::new, |barrier| format!("<p>Stopped {}</p>", escaped(&barrier.in_words())));
     let part = settlement
         .part
         .as_ref()
@@ -263,7 +262,7 @@ mod tests {
         let ledger = Ledger::new(Arc::new(store)).blocking();
         let hostile = Operation::new("<script>alert(1)</script>|x").scope("<b>&\"run'").key("k");
         ledger.run(hostile, |attempt| Ok(attempt.dispatch()?.created(&()))).unwrap();
-        ledger.stop("<b>&\"run'", Some("<img src=x>|`".to_owned())).unwrap();
+        ledger.stop("<b>&\"run'", &onceward::Word::person("ada").note("<img src=x>|`".to_owned())).unwrap();
         let settlement = ledger.settlement("<b>&\"run'").unwrap();
         let page = html(&settlement);
         for markup in ["<script>", "<b>", "<img"] {

@@ -166,7 +166,8 @@ pub(super) fn text(
         }
     }
     if let Some(word) = detail.held.as_ref().and_then(|held| held.released.as_ref()) {
-        line("released", format!("by {word}, at {}", rfc3339(word.at_ms)));
+        let why = word.note.as_deref().map(|why| format!(": {}", one_line(why))).unwrap_or_default();
+        line("released", format!("by {word}, at {}{why}", rfc3339(word.at_ms)));
     }
     line("replays", record.replays.to_string());
     undo_lines(record, &mut line);

@@ -2,9 +2,10 @@
 
 use std::process::ExitCode;
 
-use onceward::{Barrier, Blocking, Operation, Settlement, rfc3339};
+use onceward::{Barrier, Blocking, Operation, Settlement};
 use serde::Serialize;
 
+use super::person::person;
 use super::settlement;
 use crate::answer;
 use crate::cli::{ResumeArgs, StopArgs};
@@ -28,7 +29,7 @@ pub(super) fn stop(context: &Context, args: &StopArgs) -> Ended {
     if args.dry.dry_run {
         return preview(context, &ledger, args, before.as_ref());
     }
-    ledger.stop(&args.scope, args.reason.clone())?;
+    ledger.stop(&args.scope, &person("once stop").note(args.note.clone()))?;
     let still_running = ledger.wait_for_scope(&args.scope, args.wait)?.len() as u64;
     let settlement = ledger.settlement(&args.scope)?;
     let mut warnings = Vec::new();
@@ -61,10 +62,13 @@ pub(super) fn resume(context: &Context, args: &ResumeArgs) -> Ended {
         });
         return Ok(ExitCode::SUCCESS);
     }
-    let lifted = ledger.resume(&args.scope)?;
-    let effect = if lifted.is_some() { "updated" } else { "noop" };
-    answer::success(context.global.json, effect, &lifted, || match lifted {
-        Some(_) => format!("operations of the scope {scope} may begin again"),
+    let resumed = ledger.resume(&args.scope, &person("once resume").note(args.note.clone()))?;
+    let effect = if resumed.is_some() { "updated" } else { "noop" };
+    answer::success(context.global.json, effect, &resumed, || match &resumed {
+        Some(resumed) => format!(
+            "operations of the scope {scope} may begin again; it was stopped {}",
+            resumed.barrier.in_words()
+        ),
         None => format!("the scope {scope} was not stopped"),
     });
     Ok(ExitCode::SUCCESS)
@@ -93,11 +97,9 @@ fn barrier_of(ledger: &Blocking, scope: &str) -> Result<Option<Barrier>, Command
 pub(super) fn stopped_in_words(context: &Context, settlement: &Settlement) -> String {
     let scope = styled(BOLD, onceward::text::one_line(&settlement.scope));
     let Some(barrier) = &settlement.stopped else { return format!("the scope {scope} is not stopped") };
-    let reason = barrier.reason.as_deref().map(onceward::text::one_line);
-    let reason = reason.map(|reason| format!(" ({reason})")).unwrap_or_default();
     format!(
-        "the scope {scope} is stopped since {}{reason}: nothing in it begins. To let it continue: {} resume {}",
-        rfc3339(barrier.since_ms),
+        "the scope {scope} was stopped {}: nothing in it begins. To let it continue: {} resume {}",
+        barrier.in_words(),
         context.program(),
         onceward::text::shell_word(&barrier.scope)
     )

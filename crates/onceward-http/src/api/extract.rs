@@ -14,28 +14,56 @@ use crate::tenants::Tenant;
 /// A request body in JSON.
 pub(super) struct JsonBody<T>(pub(super) T);
 
+/// A request body in JSON that may be empty.
+pub(super) struct OptionalBody<T>(pub(super) T);
+
 impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for JsonBody<T> {
     type Rejection = ProblemResponse;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, ProblemResponse> {
+        Body::read(request, state).await?.parsed().map(Self)
+    }
+}
+
+impl<T: DeserializeOwned + Default, S: Send + Sync> FromRequest<S> for OptionalBody<T> {
+    type Rejection = ProblemResponse;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, ProblemResponse> {
+        let body = Body::read(request, state).await?;
+        if body.bytes.is_empty() { Ok(Self(T::default())) } else { body.parsed().map(Self) }
+    }
+}
+
+/// A body that was read.
+struct Body {
+    bytes: Bytes,
+    /// Whether the headers say that it is not JSON, or is compressed.
+    other_form: bool,
+}
+
+impl Body {
+    async fn read<S: Send + Sync>(request: Request, state: &S) -> Result<Self, ProblemResponse> {
         let kind = request.headers().get(header::CONTENT_TYPE);
         let is_json = kind.is_none_or(|kind| is_json(kind.as_bytes()));
         let encoded = request.headers().contains_key(header::CONTENT_ENCODING);
-        let body = Bytes::from_request(request, state).await.map_err(|refused| {
+        let bytes = Bytes::from_request(request, state).await.map_err(|refused| {
             let message = format!("the body cannot be read: {}; nothing was run", refused.body_text());
             problem::refusal(refused.status(), Code::InvalidInput.as_str(), message)
         })?;
-        if !is_json || encoded {
+        Ok(Self { bytes, other_form: !is_json || encoded })
+    }
+
+    fn parsed<T: DeserializeOwned>(&self) -> Result<T, ProblemResponse> {
+        if self.other_form {
             let message = "the body must be application/json, not compressed; nothing was run";
             let invalid = Code::InvalidInput.as_str();
             return Err(problem::refusal(StatusCode::UNSUPPORTED_MEDIA_TYPE, invalid, message).into());
         }
         // An array would be read as the values of the fields, without their names.
-        if body.trim_ascii_start().first().is_some_and(|first| *first != b'{') {
+        if self.bytes.trim_ascii_start().first().is_some_and(|first| *first != b'{') {
             return Err(InvalidInput::new("the body is not valid: expected a JSON object").into());
         }
-        let parsed = serde_json::from_slice(&body);
-        parsed.map(Self).map_err(|error| {
+        serde_json::from_slice(&self.bytes).map_err(|error| {
             let why = without_value(&error.to_string());
             InvalidInput::new(format!("the body is not valid: {why}")).into()
         })

@@ -158,7 +158,7 @@ impl Store for TenantStore {
             Begin::Stopped(barrier) => {
                 // The operator may have stopped the tenant as a whole.
                 let own = self.seen_barrier(barrier.clone());
-                let whole = || Barrier::new("", barrier.reason, barrier.since_ms);
+                let whole = || Barrier::new("", *barrier.word);
                 Begin::Stopped(own.unwrap_or_else(whole))
             }
         })

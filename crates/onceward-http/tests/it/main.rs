@@ -19,3 +19,4 @@ mod openapi;
 mod server;
 mod tenants;
 mod tenants_api;
+mod words;

@@ -177,11 +177,16 @@ async fn the_examples_are_accepted() {
                 server.post(&format!("{path}/settle"), example.clone()).await.is(200);
             }
             "StopRequest" => drop(server.post("/v1/stop", example.clone()).await.is(200)),
+            "WordRequest" => {
+                let begun = server.post("/v1/operations", json!({"name": "pay", "key": "c"})).await.is(201);
+                let id = begun["operation"]["id"].as_str().unwrap();
+                server.post(&format!("/v1/operations/{id}/cancel"), example.clone()).await.is(202);
+            }
             "ResumeRequest" => drop(server.post("/v1/resume", example.clone()).await.is(200)),
             other => panic!("the example of {other} is not tried"),
         }
     }
-    assert_eq!(examples, 4);
+    assert_eq!(examples, 5);
 }
 
 /// The table of the documentation has every route of operations and scopes; those of webhooks have a page of their own.

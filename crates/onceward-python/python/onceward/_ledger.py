@@ -348,17 +348,22 @@ class Ledger:
 
         return await acompensate(self, operation, undo, gone, options)
 
-    def stop(self, scope: str, *, reason: str | None = None, wait: Span = 30) -> Mapping[str, Any]:
+    def stop(
+        self, scope: str, *, reason: str | None = None, wait: Span = 30, speaker: Speaker = "program"
+    ) -> Mapping[str, Any]:
         """Stops a scope: nothing in it begins any more, in any process (`Stopped`). What is held back is cancelled, and
-        what runs is asked to end. Waits for it, and returns the settlement: every intent is accounted for."""
+        what runs is asked to end. Waits for it, and returns the settlement: every intent is accounted for.
+
+        Refused calls say who stopped it and why: `speaker` is what this process speaks for."""
         import json
 
-        settlement: Mapping[str, Any] = json.loads(self._handle.stop(scope, reason, ms(wait)))
+        settled = self._handle.stop(scope, reason=reason, by=_user(), speaker=speaker, timeout_ms=ms(wait))
+        settlement: Mapping[str, Any] = json.loads(settled)
         return settlement
 
-    def resume(self, scope: str) -> bool:
+    def resume(self, scope: str, *, reason: str | None = None, speaker: Speaker = "program") -> bool:
         """Lets operations of a stopped scope begin again. False: it was not stopped."""
-        return self._handle.resume(scope)
+        return self._handle.resume(scope, reason=reason, by=_user(), speaker=speaker)
 
     def settlement(self, scope: str) -> Mapping[str, Any]:
         """What became of every intent of the scope, with the evidence for it."""

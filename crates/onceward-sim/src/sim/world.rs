@@ -368,11 +368,11 @@ pub async fn work(ledger: Ledger, world: Arc<World>, worker: usize, calls: usize
 /// Stops the scope of the workers, and lets it continue after a pause. A worker that crashes in between leaves it
 /// stopped.
 async fn stop_for_a_while(ledger: &Ledger, world: &World) {
-    if ledger.stop(DEFAULT_SCOPE, None).await.is_ok() {
+    if ledger.stop(DEFAULT_SCOPE, &Word::program("the simulation")).await.is_ok() {
         world.inner().stopped += 1;
     }
     world.nap().await;
-    drop(ledger.resume(DEFAULT_SCOPE).await);
+    drop(ledger.resume(DEFAULT_SCOPE, &Word::program("the simulation")).await);
 }
 
 /// Makes a call in a branch that continues the scope of the workers after its first operation. What has happened before

@@ -433,12 +433,15 @@ pub(super) fn decode_list(rows: &[Row]) -> Result<Vec<Listed>, StoreError> {
 
 /// The query for all stopped scopes.
 pub(super) fn barriers(schema: &str) -> Query {
-    let text = format!("SELECT scope, since_ms, reason FROM \"{schema}\".stopped ORDER BY scope");
+    let text = format!("SELECT scope, word FROM \"{schema}\".stopped ORDER BY scope");
     Query { statement: Statement { text, types: Vec::new() }, values: Vec::new() }
 }
 
 pub(super) fn decode_barriers(rows: &[Row]) -> Result<Vec<Barrier>, StoreError> {
-    let one = |row: &Row| Ok(Barrier::new(cell::<String>(row, 0)?, cell(row, 2)?, cell(row, 1)?));
+    let one = |row: &Row| {
+        let word = serde_json::from_str(cell(row, 1)?).map_err(damaged)?;
+        Ok(Barrier::new(cell::<String>(row, 0)?, word))
+    };
     rows.iter().map(one).collect()
 }
 

@@ -64,9 +64,8 @@ CREATE INDEX operation_number_idx ON {schema}.operation (action, number) WHERE n
 
 -- The stopped scopes. Nearly always empty.
 CREATE TABLE {schema}.stopped (
-    scope    text COLLATE "C" PRIMARY KEY,
-    since_ms bigint NOT NULL,
-    reason   text
+    scope text COLLATE "C" PRIMARY KEY,
+    word  text NOT NULL
 );
 -- Counts the stops, for transactions with an older snapshot.
 INSERT INTO {schema}.meta VALUES ('stops', '0');
@@ -154,8 +153,8 @@ BEGIN
             -- A snapshot that is older than a stop does not show its barrier: this fails then (40001).
             PERFORM FROM {schema}.meta AS m WHERE m.name = 'stops' FOR SHARE;
         END IF;
-        SELECT array_agg(b.id), json_object_agg(b.id, json_build_object(
-                'scope', s.scope, 'since_ms', s.since_ms, 'reason', s.reason))::text
+        SELECT array_agg(b.id),
+               json_object_agg(b.id, json_build_object('scope', s.scope, 'word', s.word::json))::text
             INTO stopped, barriers
             FROM unnest(begin_id, begin_scope) AS b(id, scope) JOIN {schema}.stopped AS s ON s.scope = b.scope;
     END IF;

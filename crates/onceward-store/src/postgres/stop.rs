@@ -20,10 +20,11 @@ pub(super) async fn set(
 ) -> Result<Barrier, StoreError> {
     let name = &shared.options.schema;
     let insert = format!(
-        "INSERT INTO \"{name}\".stopped (scope, since_ms, reason) VALUES ($1, $2, $3) ON CONFLICT (scope) DO NOTHING"
+        "INSERT INTO \"{name}\".stopped (scope, word) VALUES ($1, $2) ON CONFLICT (scope) DO NOTHING"
     );
-    let values: [(&(dyn ToSql + Sync), Type); 3] =
-        [(&barrier.scope, Type::TEXT), (&barrier.since_ms, Type::INT8), (&barrier.reason, Type::TEXT)];
+    let word = serde_json::to_string(&barrier.word)
+        .map_err(|error| StoreError::because("a barrier cannot be written as JSON", error))?;
+    let values: [(&(dyn ToSql + Sync), Type); 2] = [(&barrier.scope, Type::TEXT), (&word, Type::TEXT)];
     let transaction = begin(&mut link, &shared).await?;
     transaction.query_typed(&insert, &values).await.map_err(explain)?;
     let found = find(&transaction, name, &barrier.scope).await?;
@@ -93,7 +94,7 @@ fn confirmed(link: &Link) -> Result<(), StoreError> {
 }
 
 async fn find(client: &impl GenericClient, schema: &str, scope: &str) -> Result<Option<Barrier>, StoreError> {
-    let question = format!("SELECT scope, since_ms, reason FROM \"{schema}\".stopped WHERE scope = $1");
+    let question = format!("SELECT scope, word FROM \"{schema}\".stopped WHERE scope = $1");
     let found = client.query_typed(&question, &[(&scope, Type::TEXT)]).await.map_err(explain)?;
     Ok(rows::decode_barriers(&found)?.pop())
 }

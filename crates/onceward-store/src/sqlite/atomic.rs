@@ -8,7 +8,7 @@ use std::sync::Arc;
 use onceward::atomic::{self, Step};
 use onceward::transition::{Ageing, age};
 use onceward::{
-    Barrier, Done, Error, Failure, Operation, OperationId, Receipt, Record, StoreError, stopping_scopes,
+    Barrier, Done, Error, Failure, Operation, OperationId, Receipt, Record, StoreError, Word, stopping_scopes,
 };
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 
@@ -26,9 +26,8 @@ const TABLE: &str = "CREATE TABLE IF NOT EXISTS onceward (
 ) STRICT;
 CREATE INDEX IF NOT EXISTS onceward_due ON onceward (due_ms) WHERE due_ms IS NOT NULL;
 CREATE TABLE IF NOT EXISTS onceward_stopped (
-    scope    TEXT    PRIMARY KEY,
-    since_ms INTEGER NOT NULL,
-    reason   TEXT
+    scope TEXT PRIMARY KEY,
+    word  TEXT NOT NULL
 ) STRICT, WITHOUT ROWID";
 
 /// How many records one sweep reads.
@@ -156,10 +155,13 @@ impl AtomicLedger {
         &self,
         transaction: &Transaction<'_>,
         scope: &str,
-        reason: Option<&str>,
+        mut word: Word,
     ) -> Result<Barrier, StoreError> {
-        let insert = "INSERT INTO onceward_stopped VALUES (?1, ?2, ?3) ON CONFLICT (scope) DO NOTHING";
-        transaction.execute(insert, params![scope, wall_ms(), reason]).map_err(explain)?;
+        word.at_ms = wall_ms();
+        let word = serde_json::to_string(&word)
+            .map_err(|error| StoreError::because("a barrier cannot be written as JSON", error))?;
+        let insert = "INSERT INTO onceward_stopped VALUES (?1, ?2) ON CONFLICT (scope) DO NOTHING";
+        transaction.execute(insert, params![scope, word]).map_err(explain)?;
         let found = find_barrier(transaction, scope)?;
         found.ok_or_else(|| StoreError::unavailable("the barrier was not written"))
     }
@@ -233,7 +235,7 @@ fn barrier_of(transaction: &Transaction<'_>, scope: &str) -> Result<Option<Barri
 }
 
 fn find_barrier(transaction: &Transaction<'_>, scope: &str) -> Result<Option<Barrier>, StoreError> {
-    let question = "SELECT scope, since_ms, reason FROM onceward_stopped WHERE scope = ?1";
+    let question = "SELECT scope, word FROM onceward_stopped WHERE scope = ?1";
     super::rows::find_barrier(transaction, question, scope).map_err(explain)
 }
 

@@ -19,7 +19,7 @@ macro_rules! columns {
 const COLUMNS: &str = columns!();
 
 /// The barrier of exactly one scope.
-const BARRIER: &str = "SELECT scope, since_ms, reason FROM stopped WHERE scope = ?1";
+const BARRIER: &str = "SELECT scope, word FROM stopped WHERE scope = ?1";
 
 /// Loads the record with that id, including the body of its result.
 pub(super) fn load(connection: &Connection, id: &OperationId) -> rusqlite::Result<Option<Record>> {
@@ -212,21 +212,19 @@ pub(super) fn find_barrier(
 }
 
 fn barrier(row: &Row<'_>) -> rusqlite::Result<Barrier> {
-    Ok(Barrier::new(row.get::<_, String>(0)?, row.get(2)?, row.get(1)?))
+    Ok(Barrier::new(row.get::<_, String>(0)?, from_json(1, row.get_ref(1)?.as_str()?)?))
 }
 
 /// All barriers, ordered by scope.
 pub(super) fn barriers(connection: &Connection) -> rusqlite::Result<Vec<Barrier>> {
-    let mut statement =
-        connection.prepare_cached("SELECT scope, since_ms, reason FROM stopped ORDER BY scope")?;
+    let mut statement = connection.prepare_cached("SELECT scope, word FROM stopped ORDER BY scope")?;
     statement.query_map([], barrier)?.collect()
 }
 
 /// Writes the barrier, unless the scope has one, and returns the one that is there.
 pub(super) fn stop(connection: &Connection, barrier: &Barrier) -> rusqlite::Result<Option<Barrier>> {
-    let insert =
-        "INSERT INTO stopped (scope, since_ms, reason) VALUES (?1, ?2, ?3) ON CONFLICT (scope) DO NOTHING";
-    connection.execute(insert, params![barrier.scope, barrier.since_ms, barrier.reason])?;
+    let insert = "INSERT INTO stopped (scope, word) VALUES (?1, ?2) ON CONFLICT (scope) DO NOTHING";
+    connection.execute(insert, params![barrier.scope, json(&barrier.word)?])?;
     find_barrier(connection, BARRIER, &barrier.scope)
 }
 

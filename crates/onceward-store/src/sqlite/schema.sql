@@ -73,7 +73,6 @@ CREATE TABLE twin (
 
 -- The scopes that are stopped: the write that begins an attempt looks here. Nearly always empty.
 CREATE TABLE stopped (
-    scope    TEXT    PRIMARY KEY,
-    since_ms INTEGER NOT NULL,
-    reason   TEXT
+    scope TEXT PRIMARY KEY,
+    word  TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;

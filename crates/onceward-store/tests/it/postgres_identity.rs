@@ -432,8 +432,8 @@ fn the_documented_privileges_are_sufficient() {
         let id = world.pay(&ledger, "4").unwrap().record().id.clone();
         ledger.forget(&id).unwrap();
         ledger.sweep(|_| {}).unwrap();
-        ledger.stop("run-7", None).unwrap();
-        assert!(ledger.resume("run-7").unwrap().is_some());
+        ledger.stop("run-7", &onceward::Word::person("ada")).unwrap();
+        assert!(ledger.resume("run-7", &onceward::Word::person("ada")).unwrap().is_some());
         let bad = store.health().unwrap().into_iter().find(|finding| finding.verdict == Verdict::Bad);
         assert_eq!(bad, None);
         restored(&store);

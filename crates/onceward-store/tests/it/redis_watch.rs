@@ -192,9 +192,9 @@ fn the_documented_acl_rule_is_sufficient_and_minimal() {
         assert_eq!(pollster::block_on(here.list(&Filter { limit: 5, ..filter })).unwrap().len(), 1);
     }
     assert_eq!(pollster::block_on(here.due(i64::MAX, 5)).unwrap().len(), 1);
-    first.stop("run-7", None).unwrap();
+    first.stop("run-7", &onceward::Word::person("ada")).unwrap();
     assert_eq!(there.barriers().unwrap().len(), 1);
-    assert!(there.resume("run-7").unwrap().is_some());
+    assert!(there.resume("run-7", &onceward::Word::person("ada")).unwrap().is_some());
     let findings = here.health().unwrap();
     assert!(findings.iter().all(|finding| finding.verdict == Verdict::Good), "{findings:?}");
     pollster::block_on(here.delete(&receipt.record().id, receipt.record().version, WriteMode::Async))

@@ -10,6 +10,7 @@ use super::{Case, cases};
 use crate::barrier::Barrier;
 use crate::record::{Record, State};
 use crate::store::{Begin, Filter, Swap, WriteMode};
+use crate::word::Word;
 
 pub(super) const CASES: &[Case] = cases![
     without_a_barrier_a_begin_is_a_swap,
@@ -20,7 +21,7 @@ pub(super) const CASES: &[Case] = cases![
     the_scopes_of_its_callers_are_stopped_with_it,
     other_scopes_go_on,
     stopping_twice_keeps_the_first_barrier,
-    a_barrier_keeps_its_reason_and_its_time,
+    a_barrier_keeps_who_set_it_and_why,
     a_resumed_scope_begins_again,
     barriers_are_listed_in_the_order_of_their_scopes,
     no_record_begins_after_a_stop_has_returned,
@@ -52,8 +53,12 @@ fn refused(bench: &Bench, expected: Option<u64>, record: &Record) -> Result<Barr
     }
 }
 
+fn barrier(scope: &str, why: Option<&str>, at_ms: i64) -> Barrier {
+    Barrier::new(scope, Word::person("Zoë").note(why.map(str::to_owned)).at(at_ms))
+}
+
 pub(super) fn stop(bench: &Bench, scope: &str) -> Result<Barrier, Problem> {
-    Ok(wait(bench.stop(&Barrier::new(scope, None, bench.now_ms())))?)
+    Ok(wait(bench.stop(&barrier(scope, None, bench.now_ms())))?)
 }
 
 fn running(scope: &str, key: &str) -> Result<Record, Problem> {
@@ -131,16 +136,16 @@ fn other_scopes_go_on(bench: &Bench) -> Verdict {
 }
 
 fn stopping_twice_keeps_the_first_barrier(bench: &Bench) -> Verdict {
-    let first = Barrier::new("run-7", Some("wrong list".to_owned()), 1_000);
+    let first = barrier("run-7", Some("wrong list"), 1_000);
     equal!(wait(bench.stop(&first))?, first, "the first barrier");
-    let second = Barrier::new("run-7", Some("another reason".to_owned()), 2_000);
+    let second = barrier("run-7", Some("another reason"), 2_000);
     equal!(wait(bench.stop(&second))?, first, "the barrier after the second stop");
     equal!(wait(bench.barriers())?, [first], "the barriers");
     Ok(())
 }
 
-fn a_barrier_keeps_its_reason_and_its_time(bench: &Bench) -> Verdict {
-    let barrier = Barrier::new("Zoë's run #7", Some("it's \"wrong\"\n\u{1F6D1} \\".to_owned()), i64::MAX);
+fn a_barrier_keeps_who_set_it_and_why(bench: &Bench) -> Verdict {
+    let barrier = barrier("Zoë's run #7", Some("it's \"wrong\"\n\u{1F6D1} \\"), i64::MAX);
     wait(bench.stop(&barrier))?;
     equal!(wait(bench.barriers())?, std::slice::from_ref(&barrier), "the barriers");
     equal!(refused(bench, None, &running("Zoë's run #7", "a")?)?, barrier, "the barrier");

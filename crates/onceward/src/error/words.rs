@@ -5,9 +5,7 @@ use crate::facts::{Happened, Ran};
 use crate::record::{Record, State, UndoEvidence};
 use crate::text;
 use crate::time::rfc3339;
-
-/// How the reason of a held operation begins that an edited one replaced.
-pub(crate) const REPLACED_BY: &str = "replaced by ";
+use crate::word::Word;
 
 /// The maximum length of a reason in the message of a doubt, in characters. The record keeps the full reason.
 const LONGEST_REASON: usize = 110;
@@ -24,8 +22,9 @@ pub(crate) fn clip(reason: &str) -> String {
     format!("{kept} …")
 }
 
-pub(super) fn stop_reason(barrier: &Barrier) -> String {
-    barrier.reason.as_ref().map(|reason| format!(" ({})", clip(reason))).unwrap_or_default()
+pub(super) fn stopped_in_words(barrier: &Barrier) -> String {
+    let word = Word::clone(&barrier.word).note(barrier.word.note.as_deref().map(clip));
+    Barrier::new("", word).in_words()
 }
 
 pub(super) fn what_ran(ran: Ran) -> &'static str {
@@ -111,13 +110,19 @@ pub(super) fn settled_by(record: &Record) -> String {
     format!(", settled by {who}{why}")
 }
 
-/// Which operation replaced a cancelled one.
-pub(super) fn replaced_by(record: &Record) -> String {
-    record
-        .reason()
-        .filter(|why| why.starts_with(REPLACED_BY))
-        .map(|why| format!(" ({})", text::one_line(why)))
-        .unwrap_or_default()
+/// Who cancelled it and why, or which operation replaced it.
+pub(super) fn cancelled_in_words(record: &Record) -> String {
+    let outcome = record.outcome.as_ref();
+    if let Some(replaced) = outcome.and_then(|outcome| outcome.replaced_by.as_ref()) {
+        return format!("replaced by {replaced} before it had any effect");
+    }
+    match outcome.and_then(|outcome| outcome.settled_by.as_ref()) {
+        None => "cancelled before it had any effect".to_owned(),
+        Some(who) => {
+            let why = who.note.as_deref().map(|why| format!(": {}", clip(why))).unwrap_or_default();
+            format!("cancelled by {who}{why}")
+        }
+    }
 }
 
 pub(super) fn fields_that_differ(fields: &[String]) -> String {

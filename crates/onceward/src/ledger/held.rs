@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{Ledger, stopped_error};
 use crate::barrier::is_in_scope;
-use crate::error::{Error, REPLACED_BY};
+use crate::error::Error;
 use crate::invalid::InvalidInput;
 use crate::key::OperationId;
 use crate::operation::{Intent, Operation};
@@ -144,11 +144,14 @@ impl Ledger {
         if hold.is_none() {
             new.detail.held.iter_mut().for_each(|held| held.until_ms = before.until_ms);
         }
-        let reason = format!("{REPLACED_BY}{}", new.id);
+        let outcome = Outcome {
+            replaced_by: Some(new.id.clone()),
+            ..Outcome::because(Some(format!("replaced by {}", new.id)))
+        };
         let replaced = self
             .change(id, "editing", |record, _, now_ms| {
                 record.held()?;
-                Some(transition::cancelled(record, Outcome::because(Some(reason.clone())), now_ms))
+                Some(transition::cancelled(record, outcome.clone(), now_ms))
             })
             .await?;
         match self.store().begin(None, new, self.mode).await? {

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use serde::Serialize;
+
 use super::{Ledger, in_doubt_error};
 use crate::barrier::{Barrier, is_in_scope};
 use crate::decide::{self, Refusal};
@@ -15,6 +17,17 @@ use crate::settlement::{Part, Settlement};
 use crate::store::{Filter, Listed};
 use crate::transition::{self, Cancelling};
 use crate::word::Word;
+
+/// What lifting a barrier did.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[non_exhaustive]
+pub struct Resumed {
+    /// The barrier that is gone, with who set it.
+    pub barrier: Barrier,
+    /// Who lifted it, when, and why. The ledger does not keep this, because the barrier is deleted.
+    pub word: Word,
+}
 
 /// How many records one page of a listing has.
 const PAGE: usize = 500;
@@ -37,18 +50,18 @@ pub struct Stopped {
 impl Ledger {
     /// Stops a scope. When this returns, no attempt in it begins any more, in any process; what was held back is
     /// cancelled, and the owners of running attempts are asked to end them. Safe to repeat: the first barrier stays,
-    /// with its time and reason.
+    /// with its word.
     ///
     /// ```
     /// use std::sync::Arc;
-    /// use onceward::{Code, Ledger, ManualClock, MemoryStore, Operation};
+    /// use onceward::{Code, Ledger, ManualClock, MemoryStore, Operation, Word};
     ///
     /// let ledger = Ledger::new(Arc::new(MemoryStore::new(ManualClock::at(0)))).blocking();
     /// let mail = || Operation::new("send_mail").scope("run-7").key("welcome");
-    /// ledger.stop("run-7", Some("wrong customer list".to_owned()))?;
+    /// ledger.stop("run-7", &Word::person("ada").note("wrong customer list".to_owned()))?;
     /// let refused = ledger.run(mail(), |attempt| Ok(attempt.dispatch()?.created(&())));
     /// assert_eq!(refused.unwrap_err().code(), Code::Stopped);
-    /// ledger.resume("run-7")?;
+    /// ledger.resume("run-7", &Word::person("ada"))?;
     /// assert!(!ledger.run(mail(), |attempt| Ok(attempt.dispatch()?.created(&())))?.replayed());
     /// # Ok::<(), onceward::Error>(())
     /// ```
@@ -56,12 +69,12 @@ impl Ledger {
     /// # Errors
     /// [`Error::Invalid`] if no operation can have this scope. When the ledger cannot be read or written; the barrier
     /// may be in place then, and stopping again is safe.
-    pub async fn stop(&self, scope: &str, reason: Option<String>) -> Result<Stopped, Error> {
+    pub async fn stop(&self, scope: &str, word: &Word) -> Result<Stopped, Error> {
         self.check_scope(scope)?;
-        let barrier = Barrier::new(scope, reason, self.now_ms());
+        let barrier = Barrier::new(scope, word.clone().at(self.now_ms()));
         let barrier = self.store().stop(&barrier).await?;
         let mut stopped = Stopped { barrier, cancelled: Vec::new(), asked: Vec::new() };
-        let word = Word::program("a stop of the scope").note(stopped.barrier.reason.clone());
+        let word = stopped.barrier.word_of_cancel();
         for id in self.unfinished(scope).await? {
             match self.end_if_open(&id, &word).await {
                 Ok(State::Cancelled) => stopped.cancelled.push(id),
@@ -118,13 +131,14 @@ impl Ledger {
         }
     }
 
-    /// Lets operations of the scope begin again. Returns the barrier, or `None` if the scope was not stopped.
+    /// Lets operations of the scope begin again. Returns `None` if the scope was not stopped.
     ///
     /// # Errors
     /// [`Error::Invalid`] if no operation can have this scope. When the ledger cannot be written.
-    pub async fn resume(&self, scope: &str) -> Result<Option<Barrier>, Error> {
+    pub async fn resume(&self, scope: &str, word: &Word) -> Result<Option<Resumed>, Error> {
         self.check_scope(scope)?;
-        Ok(self.store().resume(scope).await?)
+        let word = word.clone().at(self.now_ms());
+        Ok(self.store().resume(scope).await?.map(|barrier| Resumed { barrier, word }))
     }
 
     /// Refuses a scope that no operation can have: it is a mistake.

@@ -7,6 +7,7 @@ use serde_json::value::RawValue;
 
 use super::{Effect, Usage, Verification, is_false};
 use crate::evidence::Evidence;
+use crate::key::OperationId;
 use crate::word::Word;
 
 /// How an operation ended.
@@ -27,6 +28,9 @@ pub struct Outcome {
     /// Who settled or cancelled it, if not its own attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settled_by: Option<Box<Word>>,
+    /// The operation that replaced it, if a person edited it while it was held.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replaced_by: Option<OperationId>,
     /// The result, as the JSON text that was reported.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
     pub data: Option<Arc<RawValue>>,
@@ -59,7 +63,8 @@ impl PartialEq for Outcome {
                 &other.body,
                 other.unavailable,
             )
-            && (&self.usage, &self.evidence) == (&other.usage, &other.evidence)
+            && (&self.usage, &self.evidence, &self.replaced_by)
+                == (&other.usage, &other.evidence, &other.replaced_by)
             && text(self) == text(other)
     }
 }
@@ -80,6 +85,7 @@ impl Outcome {
             verified: None,
             evidence: None,
             settled_by: None,
+            replaced_by: None,
             usage: None,
             data: None,
             body: None,

@@ -210,7 +210,7 @@ fn what_every_decision_means_in_a_dry_run_on_every_surface() {
     taken back           refuse         UNDONE             yes      no   no         would_noop   done      changes: 0
         would refuse: this operation was done and then taken back by op_p7hvopj3gtcw5v5xwxeyauokm3qkf6xm; its probe confirms that the effect is gone; nothing was run
     stopped              refuse         STOPPED            no       no   no         would_noop   staged    changes: 0
-        would refuse: the scope "run-7" was stopped at 1970-01-01T00:16:40.000Z (wrong list); nothing was run
+        would refuse: the scope "run-7" was stopped at 1970-01-01T00:16:40.000Z by a person (ada) (wrong list); nothing was run
     budget spent         refuse         BUDGET_EXHAUSTED   no       no   no         would_noop   failed    changes: 0
         would refuse: gave up after 2 failed attempts (the limit is 20); nothing was run
     in doubt             refuse         IN_DOUBT           unknown  no   no         would_noop   in_doubt  changes: 0
@@ -344,11 +344,11 @@ fn the_text_of_an_error_says_what_happened_and_what_to_do() {
       happened: yes, ran: no, retryable: no
       next: once --ledger agent.db show ID
     stopped, new
-      STOPPED the scope "run-7" was stopped at 1970-01-01T00:16:40.000Z (wrong list); nothing was run
+      STOPPED the scope "run-7" was stopped at 1970-01-01T00:16:40.000Z by a person (ada) (wrong list); nothing was run
       happened: no, ran: no, retryable: no
       next: once --ledger agent.db resume run-7
     stopped, failed before
-      STOPPED the scope "run-7" was stopped at 1970-01-01T00:16:40.000Z (wrong list); nothing was run
+      STOPPED the scope "run-7" was stopped at 1970-01-01T00:16:40.000Z by a person (ada) (wrong list); nothing was run
       happened: no, ran: no, retryable: no
       next: once --ledger agent.db resume run-7
     budget spent

@@ -370,7 +370,7 @@ fn nothing_is_held_in_a_stopped_scope_and_a_stop_cancels_what_is_held() {
     let bench = Bench::new();
     let held = |key: &str| held_pay().scope("run").key(key);
     assert_eq!(bench.refused(&held("a")), Code::Held);
-    bench.ledger.stop("run", None).expect("a barrier");
+    bench.ledger.stop("run", &Word::person("ada")).expect("a barrier");
     assert_eq!(bench.state_of(&held("a")), State::Cancelled);
     assert_eq!(bench.refused(&held("b")), Code::Stopped, "it would start when the barrier is lifted");
     assert_eq!(bench.records(), 1);

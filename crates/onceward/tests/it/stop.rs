@@ -30,7 +30,7 @@ fn a_stopped_scope_starts_nothing_and_replays_what_is_done() {
     ledger.run(mail("a"), send).unwrap();
     ledger.run(mail("b"), |_| Err(Failure::no_effect(Evidence::NotSent, "declined"))).unwrap_err();
     ledger.run(mail("c"), |_| Err(Failure::in_doubt("reset"))).unwrap_err();
-    ledger.stop("run-7", Some("wrong list".to_owned())).unwrap();
+    ledger.stop("run-7", &Word::person("ada").note("wrong list".to_owned())).unwrap();
     assert!(ledger.run(mail("a"), send).unwrap().replayed());
     let refused = ledger.run(mail("b"), send).unwrap_err();
     assert_eq!(
@@ -50,7 +50,7 @@ fn a_stopped_scope_starts_nothing_and_replays_what_is_done() {
     // A doubt that the class would run again stays in doubt.
     let again = mail("c").class(Class::Idempotent);
     assert_eq!(ledger.run(again, send).unwrap_err().code(), Code::InDoubt);
-    ledger.resume("run-7").unwrap();
+    ledger.resume("run-7", &Word::person("ada")).unwrap();
     assert!(!ledger.run(mail("b"), send).unwrap().replayed());
 }
 
@@ -63,10 +63,16 @@ fn a_stop_cancels_what_is_held_and_asks_what_runs_to_end() {
     let onceward::Begun::Execute(claim) = ledger.begin(&ledger.intent(mail("runs")).unwrap()).unwrap() else {
         unreachable!("it is new");
     };
-    let stopped = ledger.stop("run-7", None).unwrap();
+    let stopped = ledger.stop("run-7", &Word::person("ada")).unwrap();
     assert_eq!((stopped.cancelled, stopped.asked), (vec![held.id.clone()], vec![claim.record().id.clone()]));
     assert!(ledger.find(&claim.record().id).unwrap().0.detail.cancel_requested_ms.is_some());
     assert_eq!(ledger.find(&other.id).unwrap().1, State::Staged);
+    let cancelled = ledger.find(&held.id).unwrap().0.outcome.clone().and_then(|outcome| outcome.settled_by);
+    let cancelled = cancelled.expect("who stopped the scope");
+    assert_eq!(
+        (cancelled.to_string(), cancelled.note),
+        ("a person (ada)".to_owned(), Some("the scope was stopped".to_owned()))
+    );
     let first = ledger.settlement("run-7").unwrap();
     assert_eq!((first.sums.cancelled, first.sums.running, first.sums.intended), (1, 1, 2));
     // Its own ending counts, although the scope is stopped.
@@ -75,10 +81,10 @@ fn a_stop_cancels_what_is_held_and_asks_what_runs_to_end() {
     let done = onceward::Ending::Done(Outcome::with_effect(onceward::Effect::Created));
     ledger.wait_for(claim.finish(done)).unwrap();
     assert!(ledger.wait_for_scope("run-7", 0).unwrap().is_empty());
-    ledger.stop("run-7", Some("again".to_owned())).unwrap();
+    ledger.stop("run-7", &Word::person("ada").note("again".to_owned())).unwrap();
     let settled = ledger.settlement("run-7").unwrap();
     assert_eq!((settled.sums.cancelled, settled.sums.standing, settled.sums.running), (1, 1, 0));
-    ledger.stop("run-7", None).unwrap();
+    ledger.stop("run-7", &Word::person("ada")).unwrap();
     assert_eq!(ledger.settlement("run-7").unwrap(), settled, "stopping again gives the same settlement");
 }
 
@@ -101,7 +107,7 @@ fn an_attempt_learns_that_its_scope_was_stopped_and_sends_nothing() {
     let (claim, other) = (begun(&ledger, "a"), begun(&ledger, "b"));
     let attempt = claim.attempt();
     assert!(stays_pending(attempt.cancel_requested()), "nobody asked it to end");
-    ledger.stop("run-7", Some("wrong list".to_owned())).unwrap();
+    ledger.stop("run-7", &Word::person("ada").note("wrong list".to_owned())).unwrap();
     assert!(!attempt.is_cancel_requested(), "it has not looked");
     ledger.wait_for(attempt.cancel_requested());
     assert!(claim.attempt().is_cancel_requested(), "every view of the attempt knows");
@@ -153,7 +159,7 @@ fn the_ledger_is_not_read_during_the_first_half_second() {
     let clock = Arc::new(Frozen::default());
     let ledger = onceward::Ledger::new(Arc::new(MemoryStore::new(Arc::clone(&clock)))).blocking();
     let claim = begun(&ledger, "a");
-    ledger.stop("run-7", None).unwrap();
+    ledger.stop("run-7", &Word::person("ada")).unwrap();
     assert!(stays_pending(claim.attempt().cancel_requested()), "it would have found the request");
     assert_eq!(*clock.0.lock().unwrap(), [500]);
 }
@@ -167,7 +173,7 @@ fn work_that_was_dispatched_has_a_grace_period() {
     assert_eq!(ledger.wait_for(attempt.finish_or_give_up(ready(1), tell())), Some(1));
     assert!(!told.load(Ordering::SeqCst), "nobody asked it to end");
     let claim = begun(&ledger, "b");
-    ledger.stop("run-7", None).unwrap();
+    ledger.stop("run-7", &Word::person("ada")).unwrap();
     let attempt = claim.attempt();
     let answer = std::future::poll_fn(|_| match told.load(Ordering::SeqCst) {
         true => std::task::Poll::Ready(2),

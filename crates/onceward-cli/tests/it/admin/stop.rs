@@ -14,15 +14,14 @@ fn run<'a>(more: &[&'a str]) -> Vec<&'a str> {
 fn a_stopped_scope_refuses_new_calls_and_replays_old_ones() {
     let bench = Bench::new();
     bench.once(&run(&["--key", "a", "--", "sh", "-c", COUNTED])).exits(0);
-    let said = bench.once(&["stop", "nightly", "--reason", "wrong list"]).exits(0).out();
+    let said = bench.once(&["stop", "nightly", "--note", "wrong list"]).exits(0).out();
     assert!(said.contains("1 intended = 1 done (1 standing, 0 undone, 0 unchanged) + 0 not done"), "{said}");
     assert!(said.contains(" resume nightly") && said.contains("wrong list"), "{said}");
     let refused = bench.once(&run(&["--key", "b", "--", "sh", "-c", COUNTED])).exits(4);
     let told = refused.err();
-    assert!(
-        told.contains("STOPPED") && told.contains("wrong list") && told.contains(" resume nightly"),
-        "{told}"
-    );
+    for words in ["STOPPED", "wrong list", "by a person (once stop, user "] {
+        assert!(told.contains(words), "{words} in {told}");
+    }
     let answer = bench.json(&run(&["--json", "--key", "b", "--", "sh", "-c", COUNTED]));
     assert_eq!((&answer["error"]["code"], &answer["happened"]), (&json!("STOPPED"), &json!("no")));
     let plan = bench.json(&run(&["--json", "--dry-run", "--key", "b", "--", "sh", "-c", COUNTED]));
@@ -30,7 +29,14 @@ fn a_stopped_scope_refuses_new_calls_and_replays_old_ones() {
     bench.once(&run(&["--key", "a", "--", "sh", "-c", COUNTED])).exits(0);
     bench.once(&["run", "--scope", "nightly/7", "--key", "b", "--", "sh", "-c", COUNTED]).exits(0);
     assert_eq!(bench.runs(), 2);
-    bench.once(&["resume", "nightly"]).exits(0);
+    let resumed = bench.json(&["resume", "nightly", "--note", "list corrected"]);
+    let (before, now) = (&resumed["data"]["barrier"]["word"], &resumed["data"]["word"]);
+    assert_eq!(
+        (&before["note"], &now["note"]),
+        (&json!("wrong list"), &json!("list corrected")),
+        "{resumed}"
+    );
+    assert_eq!((&before["by"], &now["by"]), (&json!("person"), &json!("person")), "{resumed}");
     bench.once(&run(&["--key", "b", "--", "sh", "-c", COUNTED])).exits(0);
     assert_eq!(bench.runs(), 3);
     let again = bench.once(&["resume", "nightly"]).exits(0).out();
@@ -53,7 +59,7 @@ fn a_running_command_is_asked_to_end_and_the_settlement_is_the_same_twice() {
     running.end().exits(79);
     assert_eq!((&first["effect"], &first["data"]["still_running"]), (&json!("updated"), &json!(0)));
     assert_eq!(first["data"]["sums"]["in_doubt"], 1, "{first}");
-    let second = bench.json(&["stop", "nightly", "--reason", "again", "--json"]);
+    let second = bench.json(&["stop", "nightly", "--note", "again", "--json"]);
     assert_eq!((&second["effect"], &second["data"]), (&json!("noop"), &first["data"]));
     let report = bench.json(&["report", "--scope", "nightly"]);
     assert_eq!(report["data"]["settlement"]["sums"], first["data"]["sums"]);

@@ -9,7 +9,7 @@ use crate::mcp::web::Web;
 
 /// Stops the scope in another process, which waits for the call.
 fn stop(bench: &Bench) -> Running {
-    bench.start(&["stop", "s", "--reason", "wrong list", "--wait", "120s", "--json"])
+    bench.start(&["stop", "s", "--note", "wrong list", "--wait", "120s", "--json"])
 }
 
 /// The sums of the settlement.

@@ -37,6 +37,29 @@ fn a_held_command_says_so_as_often_as_it_is_called_and_runs_when_it_is_released(
 }
 
 #[test]
+fn the_reason_of_a_cancel_reaches_the_caller() {
+    let bench = Bench::new();
+    held(&bench).exits(0);
+    bench.once(&["cancel", "a", "--note", "the invoice is wrong"]).exits(0);
+    let told = held(&bench).exits(4).err();
+    assert!(told.contains("cancelled by a person (once cancel, user "), "{told}");
+    assert!(told.contains("): the invoice is wrong; nothing was run"), "{told}");
+    assert_eq!(bench.runs(), 0);
+}
+
+#[test]
+fn the_reason_of_a_release_stays_in_the_record() {
+    let bench = Bench::new();
+    held(&bench).exits(0);
+    bench.once(&["release", "a", "--note", "checked with Bob"]).exits(0);
+    let shown = bench.json(&["show", "a"]);
+    let word = &shown["data"]["detail"]["held"]["released"];
+    assert_eq!((&word["by"], &word["note"]), (&json!("person"), &json!("checked with Bob")), "{shown}");
+    let text = bench.once(&["show", "a"]).exits(0).out();
+    assert!(text.contains("checked with Bob"), "{text}");
+}
+
+#[test]
 fn the_json_answer_is_ok_and_no_success() {
     let bench = Bench::new();
     let args: Vec<&str> = std::iter::once("--json").chain(HOLD).chain([COUNTED]).collect();

@@ -6,12 +6,12 @@ use axum::Json;
 use axum::extract::State as AppState;
 use axum::http::StatusCode;
 use onceward::Problem;
-use onceward::{Cancelled, Effect, Error, InvalidInput, Outcome, Record, State, Verdict, Word};
+use onceward::{Cancelled, Effect, Error, InvalidInput, OperationId, Outcome, Record, State, Verdict, Word};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
-use super::super::extract::{Id, JsonBody};
+use super::super::extract::{Id, JsonBody, OptionalBody};
 use super::view::OperationDetail;
 use crate::App;
 use crate::problem::ProblemResponse;
@@ -30,7 +30,7 @@ enum Finding {
 /// Who says something about an operation.
 #[derive(Debug, Clone, Copy, Default, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
-enum Who {
+pub(super) enum Who {
     /// A person.
     Person,
     /// An agent.
@@ -47,6 +47,36 @@ impl Who {
             Self::Agent => Word::agent(name),
             Self::Program => Word::program(name),
         }
+    }
+
+    /// The word of this caller, and why.
+    pub(super) fn word_of(self, by: Option<String>, reason: Option<String>) -> Result<Word, InvalidInput> {
+        let by = by.unwrap_or_else(|| "api".to_owned());
+        onceward::name_like("by", &by)?;
+        Ok(self.word(by).note(reason.filter(|reason| !reason.trim().is_empty())))
+    }
+}
+
+/// Who says something about an operation, and why. Without a body, a program says it, and gives no reason.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({"reason": "the invoice is wrong", "by": "maria", "speaker": "person"}))]
+pub(crate) struct WordRequest {
+    /// Why. The caller of a cancelled operation gets it.
+    reason: Option<String>,
+    /// Who says it; `api` if absent.
+    by: Option<String>,
+    /// What they are; a program if absent.
+    #[serde(default)]
+    speaker: Who,
+}
+
+impl WordRequest {
+    /// The word, with what the policy redacts.
+    async fn word(self, app: &App, tenant: &Tenant, id: &OperationId) -> Result<Word, Error> {
+        let word = self.speaker.word_of(self.by, self.reason)?;
+        let (record, _) = tenant.ledger.find(id).await?;
+        Ok(app.policy.settings(&record.name)?.terms.redact.word(word))
     }
 }
 
@@ -107,8 +137,7 @@ pub(super) async fn settle(
     if effect.is_some_and(|effect| !Effect::REAL.contains(&effect)) {
         return Err(InvalidInput::new("effect: must be created, updated, deleted or noop").into());
     }
-    let by = by.unwrap_or_else(|| "api".to_owned());
-    onceward::name_like("by", &by)?;
+    let word = speaker.word_of(by, Some(evidence))?;
     let (record, _) = tenant.ledger.find(&id).await?;
     let settings = app.policy.settings(&record.name)?;
     let (verdict, effect) = match verdict {
@@ -117,7 +146,7 @@ pub(super) async fn settle(
     };
     let redact = &settings.terms.redact;
     let outcome = redact.outcome(Outcome { effect, data: data.map(Arc::from), ..Outcome::because(None) });
-    let word = redact.word(speaker.word(by).note(evidence));
+    let word = redact.word(word);
     let attempt = attempt.unwrap_or(record.attempt);
     match tenant.ledger.settle_attempt(&id, attempt, verdict, word, outcome).await {
         Ok(record) => {
@@ -152,6 +181,7 @@ fn is_settled_as(record: &Record, verdict: Verdict) -> bool {
     tag = "operations",
     operation_id = "cancel",
     params(("id" = String, Path, description = "The operation")),
+    request_body = Option<WordRequest>,
     responses(
         (status = 200, description = "It will not happen; this is certain", body = OperationDetail),
         (status = 202, description = "It is running: its owner is asked to stop and will say what happened",
@@ -164,10 +194,13 @@ fn is_settled_as(record: &Record, verdict: Verdict) -> bool {
     )
 )]
 pub(super) async fn cancel(
+    AppState(app): AppState<Arc<App>>,
     tenant: Tenant,
     Id(id): Id,
+    OptionalBody(request): OptionalBody<WordRequest>,
 ) -> Result<(StatusCode, Json<OperationDetail>), ProblemResponse> {
-    let (status, record) = match tenant.ledger.cancel(&id, &Word::program("api")).await? {
+    let word = request.word(&app, &tenant, &id).await?;
+    let (status, record) = match tenant.ledger.cancel(&id, &word).await? {
         Cancelled::Certain(record) => (StatusCode::OK, record),
         Cancelled::Requested(record) => (StatusCode::ACCEPTED, record),
     };
@@ -188,6 +221,7 @@ pub(super) async fn cancel(
     tag = "operations",
     operation_id = "release",
     params(("id" = String, Path, description = "The operation")),
+    request_body = Option<WordRequest>,
     responses(
         (status = 200, description = "It may start now. The server starts nothing itself: the same call, or the \
             program that holds it, does", body = OperationDetail),
@@ -198,7 +232,13 @@ pub(super) async fn cancel(
             content_type = "application/problem+json"),
     )
 )]
-pub(super) async fn release(tenant: Tenant, Id(id): Id) -> Result<Json<OperationDetail>, ProblemResponse> {
-    let record = tenant.ledger.release(&id, &Word::program("api")).await?;
+pub(super) async fn release(
+    AppState(app): AppState<Arc<App>>,
+    tenant: Tenant,
+    Id(id): Id,
+    OptionalBody(request): OptionalBody<WordRequest>,
+) -> Result<Json<OperationDetail>, ProblemResponse> {
+    let word = request.word(&app, &tenant, &id).await?;
+    let record = tenant.ledger.release(&id, &word).await?;
     Ok(Json(OperationDetail::of(&record, record.state)))
 }

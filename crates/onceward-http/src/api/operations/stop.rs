@@ -1,11 +1,12 @@
 //! Stopping and resuming a scope, and its settlement.
 
 use axum::Json;
-use onceward::{Barrier, InvalidInput, Problem, Settlement};
+use onceward::{Barrier, InvalidInput, Problem, Resumed, Settlement, Word};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::super::extract::JsonBody;
+use super::admin::Who;
 use crate::problem::ProblemResponse;
 use crate::tenants::Tenant;
 
@@ -15,12 +16,18 @@ const MAX_WAIT: u64 = 60;
 /// Asks to stop a scope.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-#[schema(example = json!({"scope": "run-7", "reason": "wrong customer list", "wait": 30}))]
+#[schema(example = json!({"scope": "run-7", "reason": "wrong customer list", "by": "maria", "speaker": "person",
+    "wait": 30}))]
 pub(crate) struct StopRequest {
     /// The scope, of all callers.
     scope: String,
     /// Why; refused calls say it.
     reason: Option<String>,
+    /// Who stops it; `api` if absent.
+    by: Option<String>,
+    /// What they are; a program if absent.
+    #[serde(default)]
+    speaker: Who,
     /// How many seconds to wait for running operations to end; 0 if absent, at most 60.
     wait: Option<u64>,
 }
@@ -28,17 +35,26 @@ pub(crate) struct StopRequest {
 /// Asks to resume a scope.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-#[schema(example = json!({"scope": "run-7"}))]
+#[schema(example = json!({"scope": "run-7", "reason": "the list is corrected", "by": "maria", "speaker": "person"}))]
 pub(crate) struct ResumeRequest {
     /// The scope.
     scope: String,
+    /// Why.
+    reason: Option<String>,
+    /// Who resumes it; `api` if absent.
+    by: Option<String>,
+    /// What they are; a program if absent.
+    #[serde(default)]
+    speaker: Who,
 }
 
 /// Whether a scope was stopped.
 #[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct Resumed {
+pub(crate) struct WasResumed {
     /// The barrier that was lifted, if the scope was stopped.
     lifted: Option<Barrier>,
+    /// Who lifted it, and why. This is logged, and not kept in the ledger.
+    word: Option<Word>,
 }
 
 /// Stops a scope: nothing in it begins any more, what is held back is cancelled, and what runs is asked to end. Answers
@@ -60,12 +76,13 @@ pub(super) async fn stop(
     tenant: Tenant,
     JsonBody(request): JsonBody<StopRequest>,
 ) -> Result<Json<Settlement>, ProblemResponse> {
-    let StopRequest { scope, reason, wait } = request;
+    let StopRequest { scope, reason, by, speaker, wait } = request;
+    let word = speaker.word_of(by, reason)?;
     let seconds = wait.unwrap_or(0);
     if seconds > MAX_WAIT {
         return Err(InvalidInput::new(format!("wait: must be at most {MAX_WAIT} seconds")).into());
     }
-    tenant.ledger.stop(&scope, reason).await?;
+    tenant.ledger.stop(&scope, &word).await?;
     tenant.ledger.wait_for_scope(&scope, seconds * 1_000).await?;
     Ok(Json(tenant.ledger.settlement(&scope).await?))
 }
@@ -78,7 +95,7 @@ pub(super) async fn stop(
     operation_id = "resume",
     request_body = ResumeRequest,
     responses(
-        (status = 200, description = "Nothing stops the scope any more", body = Resumed),
+        (status = 200, description = "Nothing stops the scope any more", body = WasResumed),
         (status = 400, description = "INVALID_INPUT", body = Problem, content_type = "application/problem+json"),
         (status = "default", description = "Any other problem", body = Problem,
             content_type = "application/problem+json"),
@@ -87,6 +104,13 @@ pub(super) async fn stop(
 pub(super) async fn resume(
     tenant: Tenant,
     JsonBody(request): JsonBody<ResumeRequest>,
-) -> Result<Json<Resumed>, ProblemResponse> {
-    Ok(Json(Resumed { lifted: tenant.ledger.resume(&request.scope).await? }))
+) -> Result<Json<WasResumed>, ProblemResponse> {
+    let ResumeRequest { scope, reason, by, speaker } = request;
+    let resumed = tenant.ledger.resume(&scope, &speaker.word_of(by, reason)?).await?;
+    let Some(Resumed { barrier, word, .. }) = resumed else {
+        return Ok(Json(WasResumed { lifted: None, word: None }));
+    };
+    let why = word.note.as_deref().unwrap_or("no reason given");
+    tracing::info!(scope, by = %word, why, stopped = barrier.in_words(), "a stopped scope was resumed");
+    Ok(Json(WasResumed { lifted: Some(barrier), word: Some(word) }))
 }

@@ -46,12 +46,12 @@ async fn a_stop_cancels_what_is_held_and_it_is_never_sent() {
     assert_eq!(rig.post(CHARGE, &headers, "amount=1").await.status, StatusCode::ACCEPTED);
     let ledger = Ledger::new(rig.store.clone());
     assert_eq!(ledger.held(Some("run-7")).await.unwrap().len(), 1, "its caller is kept apart in the scope");
-    ledger.stop("run-7", None).await.unwrap();
+    ledger.stop("run-7", &Word::person("ada")).await.unwrap();
     assert_eq!(rig.states().await, [State::Cancelled]);
     for _ in 0..2 {
         assert_ne!(rig.post(CHARGE, &headers, "amount=1").await.status, StatusCode::OK);
     }
-    ledger.resume("run-7").await.unwrap();
+    ledger.resume("run-7", &Word::person("ada")).await.unwrap();
     assert_ne!(rig.post(CHARGE, &headers, "amount=1").await.status, StatusCode::OK);
     assert_eq!(vendor.effects(), 0);
 }

@@ -33,7 +33,7 @@ async fn a_stop_cancels_no_event_and_what_was_acknowledged_is_delivered_after_it
         })
         .await;
     let ledger = Ledger::new(rig.store.clone());
-    let stopped = ledger.stop(SCOPE, None).await.unwrap();
+    let stopped = ledger.stop(SCOPE, &Word::person("ada")).await.unwrap();
     assert!(stopped.cancelled.is_empty(), "{:?}", stopped.cancelled);
     let waiting = ledger.wait_for_scope(SCOPE, 60_000).await.unwrap();
     assert!(waiting.is_empty(), "neither an event nor the leader of an order is waited for: {waiting:?}");
@@ -49,13 +49,13 @@ async fn a_stop_cancels_no_event_and_what_was_acknowledged_is_delivered_after_it
     );
     let before = handler.got().len();
     let rig = rig.restarted().await;
-    let again = ledger_of(&rig).stop(SCOPE, None).await.unwrap();
+    let again = ledger_of(&rig).stop(SCOPE, &Word::person("ada")).await.unwrap();
     assert!(again.cancelled.is_empty() && again.asked.is_empty(), "{again:?}");
     for id in ["msg_1", "msg_2"] {
         assert_eq!(rig.event_when("standard", id, "pending").await["progress"], "pending");
     }
     assert_eq!(handler.got().len(), before, "nothing is delivered while the source is stopped");
-    ledger_of(&rig).resume(SCOPE).await.unwrap();
+    ledger_of(&rig).resume(SCOPE, &Word::person("ada")).await.unwrap();
     for _ in 0..2 {
         let fetched = rig
             .until(async || {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use onceward::{
     Barrier, Class, Downstream, Effect, Error, Happened, Held, HeldBy, InvalidInput, KeyOrigin, Outcome, Ran,
-    Record, State, StoreError, UndoEvidence, Undone,
+    Record, State, StoreError, UndoEvidence, Undone, Word,
 };
 
 use super::{NOW_MS, intent, record};
@@ -148,5 +148,7 @@ fn doubts() -> Vec<(String, Error)> {
 }
 
 pub(crate) fn barrier() -> Barrier {
-    Barrier::new("run-7", Some("wrong list".to_owned()), NOW_MS)
+    let mut word = Word::person("ada").note("wrong list".to_owned());
+    word.at_ms = NOW_MS;
+    Barrier::new("run-7", word)
 }
