@@ -126,11 +126,10 @@ impl Record {
         let due_ms = Some(later(now_ms, self.detail.retention_ms));
         let mut next = Self { due_ms, ..self.next(state, now_ms) };
         next.replace_outcome(self.state, outcome);
-        let is_repeated = (self.state, &self.outcome) == (state, &next.outcome);
         next.detail.quarantine_until_ms = None;
         next.detail.silent = false;
-        // What was delivered was another answer.
-        next.detail.delivered = self.detail.delivered.filter(|_| is_repeated);
+        // What was delivered was another answer. A late result of what is known to be done is not.
+        next.detail.delivered = self.detail.delivered.filter(|_| self.state == state);
         next
     }
 
