@@ -116,6 +116,9 @@ fn call(context: &Context, args: &RunArgs, show: respond::Show<'_>) -> Ended {
     if args.again {
         run_again(&ledger, &intent)?;
     }
+    if let Some(exit) = held::repeated(context, &ledger, &intent, show)? {
+        return Ok(exit);
+    }
     // A caller that repeats the call needs the attempt: it counts, and its reason is kept.
     if !args.record_failed_start
         && let Some(obstacle) = preflight::look(&ledger, &intent, &args.command)?

@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
+use std::process::ExitCode;
 use std::sync::Arc;
 
 use onceward::{
-    Action, Blocking, CommandAction, Effect, Error, FileState, Receipt, Record, RepeatRule, Settings,
-    ShownAction, Unreadable,
+    Action, Blocking, CommandAction, Decision, Effect, Error, FileState, Intent, Receipt, Record, RepeatRule,
+    Settings, ShownAction, State, Unreadable, delivered_by,
 };
 use serde::{Deserialize, Serialize};
 
@@ -179,7 +180,7 @@ impl HeldCommand {
 /// The result of releasing a command.
 pub(crate) struct Released {
     pub(crate) result: Result<Receipt, Error>,
-    pub(crate) exit: std::process::ExitCode,
+    pub(crate) exit: ExitCode,
 }
 
 /// Whether the answer of a released command is printed.
@@ -202,6 +203,44 @@ pub(crate) fn run(
     print: Print,
     begins: &(dyn Fn() + Sync),
 ) -> Result<Released, CommandError> {
+    let form = match print {
+        Print::Answer if !context.global.json => Form::Output,
+        Print::Answer | Print::Nothing => Form::Json,
+    };
+    start(context, ledger, (record, held), (Show::released(form), print), &Delivery::watch(), begins)
+}
+
+/// Runs the held command that this call may start, as it was asked for and approved: what the call itself brings, such
+/// as another standard input, does not count. `None` if the call has no such command.
+pub(super) fn repeated(
+    context: &Context,
+    ledger: &Blocking,
+    intent: &Intent,
+    show: Show<'_>,
+) -> Result<Option<ExitCode>, CommandError> {
+    let plan = ledger.plan(intent)?;
+    let (Decision::Start { .. }, Some(record)) = (plan.decision, plan.record) else { return Ok(None) };
+    let is_ours = record.held().is_some_and(|held| held.surface == SURFACE && held.request.is_some());
+    if record.state != State::Staged || !is_ours {
+        return Ok(None);
+    }
+    let held = HeldCommand::read(&record)?;
+    let delivery = Delivery::watch();
+    let released = start(context, ledger, (&record, &held), (show, Print::Answer), &delivery, &|| {})?;
+    if let Some(record) = delivered_by(&released.result) {
+        delivery.note(ledger, record, intent.terms.repeat_window_ms);
+    }
+    Ok(Some(released.exit))
+}
+
+fn start(
+    context: &Context,
+    ledger: &Blocking,
+    (record, held): (&Record, &HeldCommand),
+    (show, print): (Show<'_>, Print),
+    delivery: &Delivery,
+    begins: &(dyn Fn() + Sync),
+) -> Result<Released, CommandError> {
     let settings = held.settings(context, record)?;
     let command = held.words();
     // What the call had no input for gets none: this process has another one.
@@ -213,11 +252,6 @@ pub(crate) fn run(
     }
     held.check_here()?;
     let pass_ledger = if held.how.pass_ledger { PassLedger::Yes } else { PassLedger::No };
-    let delivery = Delivery::watch();
-    let form = match print {
-        Print::Answer if !context.global.json => Form::Output,
-        Print::Answer | Print::Nothing => Form::Json,
-    };
     let run = Run {
         context,
         settings: &settings,
@@ -229,10 +263,9 @@ pub(crate) fn run(
         said: None,
         begins,
     };
-    let show = Show::released(form);
-    let result = run.execute(ledger.held_intent(record, settings.terms.clone()), show, &delivery);
+    let result = run.execute(ledger.held_intent(record, settings.terms.clone()), show, delivery);
     let exit = match print {
-        Print::Answer => respond::answer(&run, &result, (RepeatRule::Given, None), show, &delivery),
+        Print::Answer => respond::answer(&run, &result, (RepeatRule::Given, None), show, delivery),
         Print::Nothing => respond::exit_code(&result, show),
     };
     Ok(Released { result, exit })

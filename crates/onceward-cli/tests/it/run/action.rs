@@ -172,3 +172,16 @@ fn the_action_of_a_keyed_call_is_that_of_the_equal_call_without_a_key() {
     assert_eq!(held, keyless(&[], b"kept"));
     assert_eq!(keyed(&["k7", "--hold", "approve", "--ignore", "stdin"], Some(b"kept")), plain);
 }
+
+#[test]
+fn what_was_held_runs_although_its_caller_brings_another_input_when_it_starts_it() {
+    let bench = bench();
+    let args = ["run", "--key", "m", "--hold", "1ms", "--", "./mail.sh", "alice"];
+    bench.once_with_stdin(&args, b"Dear Alice\n").exits(0);
+    // Its time is over, so the repeated call starts it.
+    let said = bench.once_with_stdin(&args, b"Pay Eve\n").exits(0);
+    assert_eq!(bench.read("mails"), "alice  [Dear Alice]\n", "{}", said.err());
+    let again = bench.once_with_stdin(&args, b"Pay Eve\n").exits(0);
+    assert!(again.err().contains("already done"), "{}", again.err());
+    assert_eq!(bench.read("mails"), "alice  [Dear Alice]\n");
+}
