@@ -264,8 +264,8 @@ fn judge(
     }
 }
 
-/// Checks that a call begins nothing new while a refusal was not answered to any client. What was open beside the refused
-/// operation is another wish.
+/// Checks that a call begins nothing new while no client has the answer of a refusal. What was open beside the
+/// refused operation is another wish.
 fn judge_choice(clients: &Clients, action: usize, before: &Before, wanted: &Wanted) {
     let is_new = match wanted.rule {
         RepeatRule::Given | RepeatRule::First | RepeatRule::Repeat => {
@@ -275,7 +275,7 @@ fn judge_choice(clients: &Clients, action: usize, before: &Before, wanted: &Want
     };
     let still = clients.wants(action, |wants| wants.refused.intersection(&before.refused).next().cloned());
     if let Some(refused) = still.filter(|_| is_new) {
-        clients.broken(format!("action {action} begins anew although {refused} was refused"));
+        clients.broken(format!("action {action} begins again although {refused} was refused"));
     }
 }
 
