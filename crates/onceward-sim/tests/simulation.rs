@@ -56,6 +56,19 @@ fn what_happens_twice_after_a_long_sleep_is_reported() {
     assert!(sum.repeated > 0, "nothing happened twice, so nothing was tested: {sum:?}");
 }
 
+/// Both simulations in turn, with as many seeds as `ONCE_SEEDS` says. `tests/planted/run` finds planted faults with it.
+#[test]
+fn seeds_of_the_soak() {
+    let seeds = std::env::var("ONCE_SEEDS").map_or(20, |seeds| seeds.parse().expect("a number of seeds"));
+    for seed in 0..seeds {
+        for environment in [Environment::Kernel, Environment::Leases, Environment::LongSleep] {
+            let panic = |broken| panic!("{broken}");
+            run(seed, environment).map(drop).unwrap_or_else(panic);
+            clients::run(seed, environment).map(drop).unwrap_or_else(panic);
+        }
+    }
+}
+
 /// Runs that once violated a rule.
 #[test]
 fn a_run_that_found_a_fault_finds_it_no_more() {
