@@ -321,7 +321,7 @@ impl CallMemory {
             };
             earlier.push(Earlier { caller: caller_of(flying, &record.id, *state, facts), delivery, ..of });
         }
-        self.tell_together(&found, &mut earlier);
+        Self::tell_together(&found, &mut earlier);
         // Calls that were chosen, and are not in the ledger yet.
         for call in flying {
             let is_known = |one: &Earlier| one.number == call.number;
@@ -340,21 +340,18 @@ impl CallMemory {
 
     /// One answer that says that a call is done, without its result, also answers the equal calls that were settled
     /// before it: all of them are done, and there is nothing else to tell.
-    fn tell_together(&self, found: &Occurrences, earlier: &mut [Earlier]) {
-        let told_ms = |record: &Record| {
-            let here = lock(&self.delivered).contains_key(&record.id).then_some(i64::MAX);
-            here.or(record.detail.delivered.map(|delivered| delivered.at_ms))
-        };
-        let closed = || found.all.iter().enumerate().filter(|(_, (record, _))| is_closed(record));
-        for (place, (record, _)) in closed()
-            .filter(|(place, _)| earlier[*place].delivery == Delivery::NotDelivered)
-            .collect::<Vec<_>>()
-        {
-            let covers = |(_, (other, _)): &(usize, &(Arc<Record>, State))| {
-                told_ms(other).is_some_and(|told_ms| told_ms >= record.updated_ms)
+    fn tell_together(found: &Occurrences, earlier: &mut [Earlier]) {
+        let closed: Vec<usize> =
+            (0..found.all.len()).filter(|place| is_closed(&found.all[*place].0)).collect();
+        for place in &closed {
+            let settled_ms = found.all[*place].0.updated_ms;
+            let covers = |other: &&usize| {
+                found.all[**other].0.detail.delivered.is_some_and(|delivered| delivered.at_ms > settled_ms)
             };
-            if let Some((other, _)) = closed().find(covers) {
-                earlier[place].delivery = earlier[other].delivery;
+            if earlier[*place].delivery == Delivery::NotDelivered
+                && let Some(other) = closed.iter().find(covers)
+            {
+                earlier[*place].delivery = earlier[*other].delivery;
             }
         }
     }

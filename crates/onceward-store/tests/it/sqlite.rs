@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use onceward::{
     Blocking, Delivered, Failure, Filter, Inherit, Ledger, Liveness, Operation, Owner, Record, State, Store,
-    StoreError, Swap, Verdict, Word, WriteMode,
+    StoreError, Swap, Verdict, Verification, Word, WriteMode,
 };
 use onceward_store::Backend;
 use onceward_store::sqlite::{SqliteOptions, SqliteStore, Sync};
@@ -121,14 +121,14 @@ fn a_change_of_one_record_leaves_the_others_in_the_cache() {
     let store = fixture.store();
     let ledger = Ledger::new(Arc::clone(&store) as Arc<dyn Store>).blocking();
     let [kept, changed] = ["kept", "changed"].map(|key| Arc::clone(pay(&ledger, key).unwrap().record()));
-    pollster::block_on(ledger.ledger().note_delivery(&changed, 1)).unwrap();
+    ledger.record_verification(&changed.id, Verification::Confirmed, None).unwrap();
     // Behind the ledger's back, so that only the cache has them.
     let forget = "DELETE FROM operations";
     fixture.shell().execute(forget, []).unwrap();
     let cached = |id| pollster::block_on(store.load_cached(id)).unwrap();
     assert_eq!(cached(&kept.id).map(|record| record.version), Some(kept.version));
     let noted = cached(&changed.id).expect("what was written is cached as well");
-    assert_eq!(noted.delivered_ms(), Some(1));
+    assert_eq!(noted.outcome.as_ref().unwrap().verified, Some(Verification::Confirmed));
 }
 
 #[test]
