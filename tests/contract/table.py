@@ -68,7 +68,7 @@ CALLS = {
     "timeout": (
         [],
         {"how": "stall", "timeout": "5s"},
-        ("TIMEOUT", "unknown", "yes", "no", "unknown", "Settle"),
+        ("TIMEOUT", "unknown", "yes", "no", "unknown", "Lost"),
     ),
     "in progress": (
         [{"how": "hold"}],
@@ -83,17 +83,17 @@ CALLS = {
         SHORT,
         ("KEY_EXPIRED", "no", "no", "no", "noop", "Repeat"),
     ),
-    "cancelled": ([REFUSE, "cancel"], ONCE, ("CANCELLED", "no", "no", "no", "noop", "Repeat")),
+    "cancelled": ([REFUSE, "cancel"], ONCE, ("CANCELLED", "no", "no", "no", "noop", "Cancelled")),
     "budget exhausted": (
         [{**REFUSE, "attempts": 1}],
         {"attempts": 1},
         ("BUDGET_EXHAUSTED", "no", "no", "no", "noop", "RaiseAttempts"),
     ),
-    "unverified": ([], {"verify": True}, ("UNVERIFIED", "unknown", "yes", "no", "unknown", "Settle")),
+    "unverified": ([], {"verify": True}, ("UNVERIFIED", "unknown", "yes", "no", "unknown", "Lost")),
     "unverified before": (
         [{"verify": True}],
         {"verify": True},
-        ("UNVERIFIED", "unknown", "no", "no", "noop", "Settle"),
+        ("UNVERIFIED", "unknown", "no", "no", "noop", "Lost"),
     ),
     "key missing": ([], {"key": None, "keys": "keyed"}, ("KEY_MISSING", "-", "no", "no", "noop", "-")),
     "invalid input": ([], {"key": "a\nb"}, ("INVALID_INPUT", "-", "no", "no", "noop", "-")),
@@ -126,7 +126,7 @@ DRY_RUNS = {
     "key reused, done": ([ONCE], OTHER, ("refuse", "KEY_REUSED", "yes", "no", "no", "would_noop", "OtherKey")),
     "key reused, in doubt": ([LOSE], OTHER, ("refuse", "KEY_REUSED", "unknown", "no", "no", "would_noop", "Show")),
     "key expired": ([SHORT, "expired"], SHORT, ("refuse", "KEY_EXPIRED", "yes", "no", "no", "would_noop", "Repeat")),
-    "cancelled": ([REFUSE, "cancel"], ONCE, ("refuse", "CANCELLED", "no", "no", "no", "would_noop", "Repeat")),
+    "cancelled": ([REFUSE, "cancel"], ONCE, ("refuse", "CANCELLED", "no", "no", "no", "would_noop", "Cancelled")),
     "budget exhausted": (
         [{**REFUSE, "attempts": 1}],
         {"attempts": 1},
@@ -205,7 +205,14 @@ PASSED_ON = {
 
 # How each next step is spelled: the sentence, then what to paste. {id} is the operation's.
 AGAIN = ["make the same call again; it is safe"]
-OTHER_KEY = ["use another key for this action"]
+OTHER_KEY = "if this is the same action, it is done; only for a different action use another key"
+LOST = "check first whether it happened; do not repeat it. A person or a probe must record the finding"
+UNLESS = ["do not repeat it, unless a person asks for it"]
+SHOW = {
+    "cli": "once --config {policy} --ledger {ledger} show {id}",
+    "clap": "shop --ledger {ledger} --policy {policy} show {id}",
+    "python": 'ledger.show("{id}")',
+}
 CHECK = "check first whether it happened, then record what you found"
 NEXT = {
     "-": {"cli": [], "clap": [], "mcp": [], "python": []},
@@ -216,17 +223,14 @@ NEXT = {
             "once --config {policy} --ledger {ledger} settle {id} --as done",
             "once --config {policy} --ledger {ledger} settle {id} --as failed",
         ],
-        "clap": [
-            CHECK,
-            "shop --ledger {ledger} --policy {policy} settle {id} --as done",
-            "shop --ledger {ledger} --policy {policy} settle {id} --as failed",
-        ],
+        # The error of a function or of a tool's work may be that its reply was lost.
+        "clap": [LOST, SHOW["clap"]],
         "mcp": [
             "check first whether it happened; do not repeat it. A person must record the finding",
             "once --config {policy} --ledger {ledger} settle {id} --as done",
             "once --config {policy} --ledger {ledger} settle {id} --as failed",
         ],
-        "python": [CHECK, 'ledger.settle("{id}", "done")', 'ledger.settle("{id}", "failed")'],
+        "python": [LOST, SHOW["python"]],
     },
     "Record": {
         "cli": [
@@ -262,7 +266,9 @@ NEXT = {
         "mcp": ["to do it again on purpose, use another key or occurrence"],
         "python": ["to do it again on purpose, use another key or occurrence"],
     },
-    "OtherKey": {"cli": OTHER_KEY, "clap": OTHER_KEY, "mcp": OTHER_KEY, "python": OTHER_KEY},
+    "Lost": {"mcp": [LOST], **{surface: [LOST, show] for surface, show in SHOW.items()}},
+    "Cancelled": {"cli": UNLESS, "clap": UNLESS, "mcp": UNLESS, "python": UNLESS},
+    "OtherKey": {"mcp": [OTHER_KEY], **{surface: [OTHER_KEY, show] for surface, show in SHOW.items()}},
     "RaiseAttempts": {
         "cli": ["to allow more, raise --attempts above 1"],
         "clap": ["to allow more, raise `attempts` in the policy above 1, or use another key"],

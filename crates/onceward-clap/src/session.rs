@@ -1,13 +1,14 @@
 //! What a command works with: the ledger, the policy, the world's options, and the way to answer.
 
+use std::io::IsTerminal;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use etcetera::BaseStrategy;
 use onceward::{
-    Blocking, Class, Error, IfMissing, InvalidInput, Ledger, Operation, Policy, Redaction, Settings,
-    StoreError, Surface, Word, text,
+    Audience, Blocking, Class, Error, IfMissing, InvalidInput, Ledger, Operation, Policy, Redaction,
+    Settings, StoreError, Surface, Word, text,
 };
 use serde::Serialize;
 
@@ -239,7 +240,8 @@ fn shell(tool: &str, globals: &Globals, policy: &Policy) -> Surface {
         Some(_) => variable.map(|_| format!("\"${}\"", crate::output::variable(tool, "LEDGER"))),
     };
     let once = shown.map(|url| format!("once --ledger {url}"));
-    Surface::Shell { program: tool.to_owned(), options, once }
+    let to = if std::io::stderr().is_terminal() { Audience::Person } else { Audience::Caller };
+    Surface::Shell { program: tool.to_owned(), options, to, once }
 }
 
 /// A ledger's URL that names the same file from any folder.

@@ -46,7 +46,7 @@ pub(crate) mod watch;
 use std::cell::OnceCell;
 use std::process::ExitCode;
 
-use onceward::Surface;
+use onceward::{Audience, Surface};
 
 use crate::answer;
 use crate::cli::{Cli, Command, ConfigCommand};
@@ -83,8 +83,10 @@ fn dispatch(cli: Cli, made: &OnceCell<Context>) -> Ended {
     let Cli { global, command } = cli;
     let json = global.json;
     // A command that needs neither a policy nor a ledger works when both are broken.
+    let is_call = matches!(command, Command::Run(_) | Command::Wait(_));
+    let reader = if is_call && !answer::person_watches() { Audience::Caller } else { Audience::Person };
     let context = || -> Result<&Context, CommandError> {
-        let context = Context::new(global.clone())?;
+        let context = Context::new(global.clone(), reader)?;
         Ok(made.get_or_init(|| context))
     };
     match command {

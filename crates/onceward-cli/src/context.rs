@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use etcetera::BaseStrategy;
 use onceward::{
-    Blocking, BranchPoint, Error, InvalidInput, Ledger, Listed, OperationId, Policy, StoreError, Surface,
-    text,
+    Audience, Blocking, BranchPoint, Error, InvalidInput, Ledger, Listed, OperationId, Policy, StoreError,
+    Surface, text,
 };
 use onceward_http::inbox::Outside;
 pub(crate) use onceward_store::IfMissing;
@@ -36,6 +36,8 @@ const MAX_POLICY: u64 = 1024 * 1024;
 
 /// From flags, environment and files.
 pub(crate) struct Context {
+    /// Who reads the answers.
+    reader: Audience,
     pub(crate) global: Global,
     pub(crate) policy: Policy,
     pub(crate) policy_file: Option<PathBuf>,
@@ -46,7 +48,7 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    pub(crate) fn new(global: Global) -> Result<Self, CommandError> {
+    pub(crate) fn new(global: Global, reader: Audience) -> Result<Self, CommandError> {
         let PolicyFile { file: policy_file, text, trusted, is_projects } = read_policy(&global)?;
         let policy = Policy::parse(&text).and_then(|policy| {
             policy.check()?;
@@ -58,7 +60,7 @@ impl Context {
             Some(file) if !trusted => (only_what_is_safe(policy.clone(), file, &global), Some(policy)),
             Some(_) | None => (policy, None),
         };
-        Ok(Self { global, policy, policy_file, is_projects, written })
+        Ok(Self { global, reader, policy, policy_file, is_projects, written })
     }
 
     /// The configuration of `once serve`, checked.
@@ -144,7 +146,7 @@ impl Context {
         let mut options = Vec::new();
         options.extend(policy);
         options.extend(url.map(|url| format!("--ledger {}", shown(&url))));
-        Surface::Shell { program: "once".to_owned(), options, once: None }
+        Surface::Shell { program: "once".to_owned(), options, to: self.reader, once: None }
     }
 
     /// The option with which a command in any folder has the same policy, if it would not find it itself.

@@ -8,11 +8,11 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
+use crate::advice::{Choice, Surface};
 use crate::decide::Decision;
 use crate::error::{Error, held_in_words};
 use crate::facts::{Happened, Ran, RepeatRule};
 use crate::ledger::{Plan, Receipt, refusal_error};
-use crate::next_step::{Choice, Surface};
 use crate::operation::Intent;
 use crate::record::{Class, Effect, Held, Record, State, UndoEvidence, Verification};
 use crate::text;
@@ -524,16 +524,10 @@ impl ErrorView {
             let happened = happened.as_str();
             lines.push(format!("happened: {happened}{ran}, retryable: {}", yes_no(self.retryable)));
         }
-        if self.options.is_empty() {
-            match (&self.fix_command, &self.next) {
-                (Some(command), _) => lines.push(format!("next: {command}")),
-                (None, Some(next)) => lines.push(format!("next: {next}")),
-                (None, None) => {}
-            }
-        } else {
-            lines.extend(self.next.clone().map(|next| format!("next: {next}:")));
-            lines.extend(self.options.iter().map(|choice| format!("  {}: {}", choice.found, choice.command)));
-        }
+        let more = if self.fix_command.is_some() || !self.options.is_empty() { ":" } else { "" };
+        lines.extend(self.next.iter().map(|next| format!("next: {next}{more}")));
+        lines.extend(self.fix_command.iter().map(|command| format!("  {command}")));
+        lines.extend(self.options.iter().map(|choice| format!("  {}: {}", choice.found, choice.command)));
         lines
     }
 }

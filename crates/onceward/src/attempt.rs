@@ -8,7 +8,7 @@ use futures_util::future::{Either, select};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use crate::evidence::Evidence;
+use crate::evidence::{Doubt, Evidence};
 use crate::facts::Ending;
 use crate::key::OperationId;
 use crate::record::{Effect, Outcome, Record, State, Usage};
@@ -236,12 +236,17 @@ pub(crate) fn ending(result: Result<Done, Failure>) -> (Ending, EndingKind) {
             let outcome = Outcome { data, body, usage, ..Outcome::because(Some(reason)) };
             let kind = match (&certainty, retry) {
                 (Certainty::TimedOut, _) => EndingKind::TimedOut,
-                (Certainty::NoEffect(_) | Certainty::InDoubt, Retry::Forbidden) => EndingKind::Stopped,
-                (Certainty::NoEffect(_) | Certainty::InDoubt, Retry::Allowed) => EndingKind::Normal,
+                (Certainty::NoEffect(_) | Certainty::InDoubt(_), Retry::Forbidden) => EndingKind::Stopped,
+                (Certainty::NoEffect(_) | Certainty::InDoubt(_), Retry::Allowed) => EndingKind::Normal,
             };
             match certainty {
                 Certainty::NoEffect(evidence) => (Ending::Failed(evidence, outcome), kind),
-                Certainty::InDoubt | Certainty::TimedOut => (Ending::InDoubt(outcome), kind),
+                Certainty::InDoubt(doubt) => {
+                    (Ending::InDoubt(Outcome { doubt: Some(doubt), ..outcome }), kind)
+                }
+                Certainty::TimedOut => {
+                    (Ending::InDoubt(Outcome { doubt: Some(Doubt::Lost), ..outcome }), kind)
+                }
             }
         }
     }
@@ -374,7 +379,7 @@ enum Retry {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Certainty {
     NoEffect(Evidence),
-    InDoubt,
+    InDoubt(Doubt),
     TimedOut,
 }
 
@@ -386,7 +391,13 @@ impl Failure {
 
     /// It is unknown whether it took effect: the ledger does not run it again on its own.
     pub fn in_doubt(reason: impl ToString) -> Self {
-        Self::new(Certainty::InDoubt, reason)
+        Self::new(Certainty::InDoubt(Doubt::Lost), reason)
+    }
+
+    /// It has answered, and the answer does not show whether it took effect: an exit code, an error in words. Unlike
+    /// after a lost answer, its caller may look and settle it.
+    pub fn answered(reason: impl ToString) -> Self {
+        Self::new(Certainty::InDoubt(Doubt::Answered), reason)
     }
 
     /// It took too long, and it is unknown whether it took effect.
@@ -424,7 +435,7 @@ impl Failure {
     pub fn evidence(&self) -> Option<&Evidence> {
         match &self.certainty {
             Certainty::NoEffect(evidence) => Some(evidence),
-            Certainty::InDoubt | Certainty::TimedOut => None,
+            Certainty::InDoubt(_) | Certainty::TimedOut => None,
         }
     }
 

@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
+use crate::advice::NextStep;
 use crate::barrier::Barrier;
 use crate::facts::{Happened, Ran, Verdict};
 use crate::invalid::InvalidInput;
-use crate::next_step::NextStep;
 use crate::record::{Record, State};
 use crate::store::StoreError;
 use words::{
@@ -214,6 +214,8 @@ pub enum Error {
     Cancelled {
         /// The operation's current record.
         record: Arc<Record>,
+        /// The record of the operation that replaced it, if a person did that.
+        replacement: Option<Arc<Record>>,
     },
     /// It was done, and was taken back or is being taken back.
     #[error("{}; nothing was run", taken_back(.record))]
@@ -428,7 +430,7 @@ impl Error {
             | Self::InProgress { record, .. }
             | Self::Held { record }
             | Self::KeyExpired { record }
-            | Self::Cancelled { record }
+            | Self::Cancelled { record, .. }
             | Self::Undone { record }
             | Self::BudgetExhausted { record, .. }
             | Self::KeyReused { record, .. }
@@ -475,9 +477,15 @@ impl Error {
             Self::KeyReused { record, .. } if record.state == State::InDoubt => {
                 Some(NextStep::Show(record.id.clone()))
             }
-            Self::KeyReused { .. } => Some(NextStep::OtherKey),
+            Self::KeyReused { record, .. } => Some(NextStep::OtherKey(record.id.clone(), record.state)),
             Self::Undone { record } if !record.is_undone() => Some(NextStep::Undo(record.id.clone())),
-            Self::KeyExpired { .. } | Self::Cancelled { .. } | Self::Undone { .. } => Some(NextStep::Repeat),
+            Self::KeyExpired { .. } | Self::Undone { .. } => Some(NextStep::Repeat),
+            Self::Cancelled { record, replacement } => {
+                Some(match record.outcome.as_ref().and_then(|outcome| outcome.replaced_by.clone()) {
+                    Some(id) => NextStep::Replaced(id, replacement.as_ref().map(|record| record.state)),
+                    None => NextStep::Cancelled,
+                })
+            }
             Self::Stopped { barrier, .. } => Some(NextStep::Resume { scope: barrier.scope.clone() }),
             Self::BudgetExhausted { limit, .. } => Some(NextStep::RaiseAttempts { limit: *limit }),
             Self::Failed { .. } if self.retryable() => Some(NextStep::CallAgain),

@@ -37,6 +37,16 @@ pub enum Evidence {
     Said(Settled),
 }
 
+/// What a doubt rests on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Doubt {
+    /// The attempt has answered, and its answer proves nothing: an exit code, the error text of a tool.
+    Answered,
+    /// Its answer was lost: it was killed, timed out, or its owner is gone.
+    Lost,
+}
+
 /// The proof that someone settled the attempt. Only the ledger makes one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settled(());

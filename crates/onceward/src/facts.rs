@@ -79,7 +79,7 @@ impl Ending {
         Self::Failed(evidence, Outcome::because(Some(reason.into())))
     }
 
-    /// It is unknown whether the attempt had an effect, for this reason.
+    /// It is unknown whether the attempt had an effect, for this reason. No answer came.
     pub fn in_doubt(reason: impl Into<String>) -> Self {
         Self::InDoubt(Outcome::because(Some(reason.into())))
     }

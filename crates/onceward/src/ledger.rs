@@ -10,6 +10,7 @@ mod receipt;
 mod renewals;
 mod repeat;
 mod stop;
+mod refusal;
 mod replay;
 mod admin;
 mod undo;
@@ -24,6 +25,7 @@ pub use claim::{Claim, Lease};
 pub use held::Edited;
 pub use import::Imported;
 pub use receipt::Receipt;
+pub(crate) use refusal::{in_doubt_error, refusal_error};
 pub use repeat::{Occurrences, Wanted, delivered_by};
 pub use stop::{Resumed, Stopped};
 pub(crate) use stop::{stopped, stopped_error};
@@ -32,13 +34,13 @@ pub use undo::{ToUndo, UndoStart, Undoing};
 use crate::attempt::{Attempt, Done, Failure};
 use crate::barrier::Barrier;
 use crate::blocking::Blocking;
-use crate::decide::{self, Decision, Refusal};
-use crate::error::{Error, clip};
+use crate::decide::{self, Decision};
+use crate::error::Error;
 use crate::facts::{Liveness, Ran, Verdict};
 use crate::identity::Identity;
 use crate::kind::Kind;
 use crate::operation::{Intent, Operation};
-use crate::record::{Class, Owner, Record, State, Verification};
+use crate::record::{Class, Owner, Record, State};
 use crate::store::{
     Begin, Clock, Dispatch, Inherit, LivenessSource, OwnerLock, Store, StoreError, Swap, WriteMode,
 };
@@ -366,7 +368,7 @@ impl Ledger {
                     self.store.swap(Some(record.version), next, self.mode).await?;
                 }
                 (Decision::Refuse(refusal), Some(record)) => {
-                    return Err(refusal_error(refusal, record, intent));
+                    return Err(self.refused(refusal, record, intent, denied).await);
                 }
                 (
                     Decision::Held
@@ -555,33 +557,6 @@ impl RefusedInserts {
 /// Returns the record if its result can be read.
 pub(crate) fn require_readable(record: Arc<Record>) -> Result<Arc<Record>, Error> {
     Error::of_result(&record).map_or(Ok(record), Err)
-}
-
-pub(crate) fn refusal_error(refusal: Refusal, record: Arc<Record>, intent: &Intent) -> Error {
-    match refusal {
-        Refusal::KeyReused(fields) => Error::KeyReused { record, fields },
-        Refusal::KeyExpired => Error::KeyExpired { record },
-        Refusal::Cancelled => Error::Cancelled { record },
-        Refusal::Undone => Error::Undone { record },
-        Refusal::Stopped(barrier) => stopped_error(barrier, Some(record)),
-        Refusal::BudgetExhausted => Error::BudgetExhausted { record, limit: intent.terms.max_attempts },
-        Refusal::InDoubt => in_doubt_error(record),
-    }
-}
-
-/// The error for a call that finds its operation in doubt.
-pub(crate) fn in_doubt_error(record: Arc<Record>) -> Error {
-    let refuted = record.outcome.as_ref().is_some_and(|o| o.verified == Some(Verification::Refuted));
-    let why = record.reason().unwrap_or("it gave no answer");
-    if refuted {
-        return Error::Unverified { reason: why.to_owned(), record, ran: Ran::No };
-    }
-    let reason = format!(
-        "attempt {} is in doubt: {}. It may have taken effect; nothing was run",
-        record.attempt,
-        clip(why)
-    );
-    Error::InDoubt { record, reason, ran: Ran::No }
 }
 
 impl Record {

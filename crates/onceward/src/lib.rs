@@ -29,7 +29,7 @@
 //!   back ends. `wire` (a feature): the messages of a store over HTTP.
 //! - `barrier`: stopped scopes. `branch`: scopes that continue others. `settlement`: what became of each intent.
 //! - `ledger`: begin, execute, finish, and the administration of records. `blocking`: the same without a runtime.
-//! - [`atomic`]: record and effect in one transaction. `answer`, `next_step`, `error`, `invalid`, `time`: what callers
+//! - [`atomic`]: record and effect in one transaction. `answer`, `advice`, `error`, `invalid`, `time`: what callers
 //!   receive.
 //! - [`text`]: makes stored text safe to print. `witness`: which program an envelope speaks for.
 //!
@@ -70,9 +70,9 @@ mod undo;
 pub mod atomic;
 mod attempt;
 mod blocking;
+mod advice;
 mod answer;
 mod api_problem;
-mod next_step;
 mod error;
 mod invalid;
 mod template;
@@ -93,6 +93,7 @@ pub use action::{
     Action, ByteString, Changed, CommandAction, Content, Counted, FileState, FunctionAction,
     FunctionArguments, Relevance, RequestAction, ShownAction, ToolAction, Unreadable,
 };
+pub use advice::{Advice, Audience, Choice, NextStep, Surface};
 pub use answer::{Answer, ErrorView, HeldView, OperationView, Preview, Problem, UndoneView};
 pub use api_problem::{ApiProblem, idempotency_key};
 pub use attempt::{Attempt, Dispatched, Done, Failure, STOP_GRACE_MS};
@@ -101,7 +102,7 @@ pub use blocking::Blocking;
 pub use branch::BranchPoint;
 pub use decide::{Decision, Refusal};
 pub use error::{Code, Error};
-pub use evidence::{Evidence, Settled};
+pub use evidence::{Doubt, Evidence, Settled};
 pub use facts::{Ending, Happened, Liveness, Ran, RepeatRule, Verdict};
 pub use identity::{Fence, Identity, MAX_EPOCH, RANDOM_BYTES};
 pub use invalid::InvalidInput;
@@ -116,7 +117,6 @@ pub use ledger::{
     Receipt, Resumed, Stopped, SweepReport, ToUndo, UndoStart, Undoing, Wanted, delivered_by,
 };
 pub use memory::{ManualClock, MemoryStore};
-pub use next_step::{Choice, Guidance, NextStep, Surface};
 pub use operation::{DEFAULT_SCOPE, Intent, Operation, ScopeOrigin};
 pub use policy::{
     DEFAULT_POLICY, ExitRule, Hold, KeyPolicy, OnExpired, OnFailure, OnToolError, Origin, Policy, Release,

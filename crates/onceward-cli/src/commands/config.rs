@@ -85,7 +85,7 @@ struct Checked {
 pub(super) fn check(global: Global, file: Option<PathBuf>) -> Ended {
     let json = global.json;
     let global = Global { config: file.or(global.config.clone()), ..global };
-    let context = Context::new(global)?;
+    let context = Context::new(global, onceward::Audience::Person)?;
     context.check_ledger_url()?;
     super::cost::check(&context)?;
     context.check_server_sections()?;

@@ -37,7 +37,7 @@ pub(super) fn run(global: Global) -> Ended {
     let mut findings = Vec::new();
     let mut exit = Code::Failed;
     let mut find = |what, verdict, found| findings.push(Finding { what, verdict, found });
-    match Context::new(global) {
+    match Context::new(global, onceward::Audience::Person) {
         Err(error) => find("policy", Verdict::Bad, error.to_string()),
         Ok(context) => {
             let file = context.policy_file.as_ref().map(|file| file.display().to_string());

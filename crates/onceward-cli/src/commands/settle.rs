@@ -280,13 +280,16 @@ impl Asking<'_> {
         }
         let in_doubt = |class: Class, reason: String| {
             let mut record = Record::clone(&seen_as(Arc::clone(record), state));
+            // The next step names the probe that was asked.
             record.detail.class = class;
+            record.detail.probe = Some(self.question.command.clone());
+            record.detail.probe_no.clone_from(&self.question.no);
             CommandError::from(Error::InDoubt { record: Arc::new(record), reason, ran: Ran::No })
         };
         match ask::probe(self.question, record, &self.context.environment(PassLedger::No)) {
             ProbeAnswer::Yes(outcome) => Ok(Found { verdict: Verdict::Done, word: Word::probe(), outcome }),
             ProbeAnswer::No => {
-                let word = self.who_says_no(record).map_err(|why| in_doubt(record.detail.class, why))?;
+                let word = self.who_says_no(record).map_err(|why| in_doubt(Class::Probed, why))?;
                 let reason = "the probe found that it did not happen".to_owned();
                 Ok(Found { verdict: Verdict::Failed, word, outcome: Outcome::because(Some(reason)) })
             }

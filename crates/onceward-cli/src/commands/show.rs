@@ -223,13 +223,10 @@ fn way_out(record: &Record, state: State, now_ms: i64, surface: &Surface) -> Vec
         .into_iter()
         .collect();
     let error = Error::InDoubt { record, reason: String::new(), ran: Ran::No };
-    let Some(guidance) = error.next_step().map(|step| surface.spell(&step)) else { return lines };
-    let next = match &guidance.command {
-        Some(command) if guidance.options.is_empty() => command.clone(),
-        Some(_) | None => guidance.say.clone(),
-    };
-    lines.push(format!("  {:<12} {}", "next", styled(YELLOW, next)));
-    lines.extend(guidance.options.iter().map(|choice| format!("    {}: {}", choice.found, choice.command)));
+    let Some(advice) = error.next_step().map(|step| surface.spell(&step)) else { return lines };
+    lines.push(format!("  {:<12} {}", "next", styled(YELLOW, &advice.say)));
+    lines.extend(advice.command.iter().map(|command| format!("    {command}")));
+    lines.extend(advice.options.iter().map(|choice| format!("    {}: {}", choice.found, choice.command)));
     lines
 }
 

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use onceward::{Barrier, Blocking, Operation, Settlement};
+use onceward::{Barrier, Blocking, Filter, Operation, Settlement, State};
 use serde::Serialize;
 
 use super::person::person;
@@ -32,7 +32,7 @@ pub(super) fn stop(context: &Context, args: &StopArgs) -> Ended {
     ledger.stop(&args.scope, &person("once stop").note(args.note.clone()))?;
     let still_running = ledger.wait_for_scope(&args.scope, args.wait)?.len() as u64;
     let settlement = ledger.settlement(&args.scope)?;
-    let mut warnings = Vec::new();
+    let mut warnings: Vec<String> = unknown_scope(&ledger, &settlement)?.into_iter().collect();
     if still_running > 0 {
         warnings.push(format!(
             "{still_running} of the operations and compensations still run; operations were asked to stop, and \
@@ -87,6 +87,32 @@ fn preview(context: &Context, ledger: &Blocking, args: &StopArgs, before: Option
         )
     });
     Ok(ExitCode::SUCCESS)
+}
+
+/// A warning if no operation was ever in the scope: its name may be a mistake.
+fn unknown_scope(ledger: &Blocking, settlement: &Settlement) -> Result<Option<String>, CommandError> {
+    /// How many operations are looked at, and how many scopes are named.
+    const LOOKED_AT: usize = 500;
+    const NAMED: usize = 5;
+    if settlement.sums.intended > 0 || settlement.events_waiting > 0 {
+        return Ok(None);
+    }
+    let running = Filter { states: vec![State::Running], limit: LOOKED_AT, ..Filter::default() };
+    let mut scopes: Vec<String> = Vec::new();
+    for (listed, state) in ledger.list(&running)? {
+        let scope = onceward::text::one_line(&listed.record.scope).into_owned();
+        if state == State::Running && !scopes.contains(&scope) {
+            scopes.push(scope);
+        }
+    }
+    scopes.sort();
+    scopes.truncate(NAMED);
+    let elsewhere = match scopes.as_slice() {
+        [] => "nothing runs in any scope".to_owned(),
+        scopes => format!("operations run in {}", scopes.join(", ")),
+    };
+    let scope = onceward::text::one_line(&settlement.scope);
+    Ok(Some(format!("no operation was ever in the scope {scope}; {elsewhere}")))
 }
 
 fn barrier_of(ledger: &Blocking, scope: &str) -> Result<Option<Barrier>, CommandError> {

@@ -1,6 +1,7 @@
 //! What `once run` does: a command happens once, and every caller gets its outcome.
 
 mod action;
+mod advice;
 mod answers;
 mod dry_run;
 mod evidence;

@@ -207,16 +207,19 @@ impl AnswerText<'_> {
         let in_doubt = |record: &&std::sync::Arc<Record>| record.state == State::InDoubt;
         let reused_in_doubt =
             error.record().filter(|_| error.code() == onceward::Code::KeyReused).filter(in_doubt);
-        let reused_in_doubt = reused_in_doubt.map(|record| record.id.clone());
+        let reused_in_doubt = reused_in_doubt.map(|record| NextStep::settle(record));
         // If a reused key hits an operation in doubt, that doubt has to be settled first.
-        let step = reused_in_doubt.map(NextStep::Settle).or_else(|| error.next_step());
+        let step = reused_in_doubt.or_else(|| error.next_step());
         let Some(step) = step else { return String::new() };
         match &step {
-            NextStep::Repeat | NextStep::OtherKey => return format!(" {}.", self.repeat.in_words()),
+            NextStep::Repeat | NextStep::OtherKey(..) => return format!(" {}.", self.repeat.in_words()),
             NextStep::Wait(_) => return " Make the same call again: it waits for the answer.".to_owned(),
             NextStep::Settle(_)
+            | NextStep::Lost(_)
             | NextStep::Record(..)
-            | NextStep::Probe(_)
+            | NextStep::Probe { .. }
+            | NextStep::Cancelled
+            | NextStep::Replaced(..)
             | NextStep::Release(_)
             | NextStep::Show(_)
             | NextStep::CallAgain

@@ -154,7 +154,7 @@ fn of_tool_error(
             let reason = format!("failed without effect, as the policy takes the tool's word: {said}");
             Failure::no_effect(Evidence::declared("on_tool_error"), reason)
         }
-        (None, OnToolError::InDoubt) => Failure::in_doubt(format!("the tool answered with an error: {said}")),
+        (None, OnToolError::InDoubt) => Failure::answered(format!("the tool answered with an error: {said}")),
     };
     Ended { outcome: Err(failure.with(kept, None)), denies: false }
 }
@@ -176,7 +176,7 @@ fn of_error(error: &str, called: &Called<'_>, rules: &ToolRules, sent: Dispatche
             let rule = Evidence::refused("MCP: -32042, an address must be visited first");
             Failure::no_effect(rule, format!("the server asked for input before it acted: {said}"))
         }
-        Some(_) | None => Failure::in_doubt(format!("the server answered with an error: {said}")),
+        Some(_) | None => Failure::answered(format!("the server answered with an error: {said}")),
     };
     Ended { outcome: Err(failure), denies: false }
 }

@@ -1,8 +1,8 @@
 //! The words of answers.
 
+use crate::advice::{NextStep, Surface};
 use crate::error::{Code, Error, held_in_words};
 use crate::facts::{Happened, Ran};
-use crate::next_step::{NextStep, Surface};
 use crate::operation::Intent;
 use crate::policy::Hold;
 use crate::record::{DoubleEffect, Effect, Record, State};

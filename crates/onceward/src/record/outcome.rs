@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::{Effect, Usage, Verification, is_false};
-use crate::evidence::Evidence;
+use crate::evidence::{Doubt, Evidence};
 use crate::key::OperationId;
 use crate::word::Word;
 
@@ -28,6 +28,9 @@ pub struct Outcome {
     /// Who settled or cancelled it, if not its own attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settled_by: Option<Box<Word>>,
+    /// What the doubt rests on, if the attempt has reported one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub doubt: Option<Doubt>,
     /// The operation that replaced it, if a person edited it while it was held.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replaced_by: Option<OperationId>,
@@ -63,8 +66,8 @@ impl PartialEq for Outcome {
                 &other.body,
                 other.unavailable,
             )
-            && (&self.usage, &self.evidence, &self.replaced_by)
-                == (&other.usage, &other.evidence, &other.replaced_by)
+            && (&self.usage, &self.evidence, &self.replaced_by, self.doubt)
+                == (&other.usage, &other.evidence, &other.replaced_by, other.doubt)
             && text(self) == text(other)
     }
 }
@@ -85,6 +88,7 @@ impl Outcome {
             verified: None,
             evidence: None,
             settled_by: None,
+            doubt: None,
             replaced_by: None,
             usage: None,
             data: None,

@@ -59,7 +59,7 @@ fn what_every_error_means_on_every_surface() {
     expired, of an older version              KEY_EXPIRED        unknown  no   no         noop         expired   Repeat
     held for a time                           -                  no       no   -          held         staged    Release
     held for a person                         -                  no       no   -          held         staged    Release
-    cancelled                                 CANCELLED          no       no   no         noop         cancelled Repeat
+    cancelled                                 CANCELLED          no       no   no         noop         cancelled Cancelled
     taken back                                UNDONE             yes      no   no         noop         done      Repeat
     taken back and confirmed                  UNDONE             yes      no   no         noop         done      Repeat
     being taken back                          UNDONE             yes      no   no         noop         done      Undo
@@ -72,30 +72,30 @@ fn what_every_error_means_on_every_surface() {
     failed                                    FAILED             no       yes  yes        noop         failed    CallAgain
     failed for the last time                  FAILED             no       yes  no         noop         failed    Show
     failed, replayed                          FAILED             no       no   no         noop         failed    Show
-    timed out                                 TIMEOUT            unknown  yes  no         unknown      in_doubt  Settle
-    refuted                                   UNVERIFIED         unknown  yes  no         unknown      in_doubt  Settle
-    refuted before                            UNVERIFIED         unknown  no   no         noop         in_doubt  Settle
+    timed out                                 TIMEOUT            unknown  yes  no         unknown      in_doubt  Lost
+    refuted                                   UNVERIFIED         unknown  yes  no         unknown      in_doubt  Lost
+    refuted before                            UNVERIFIED         unknown  no   no         noop         in_doubt  Lost
     sealed                                    RESULT_UNAVAILABLE yes      no   no         noop         done      Show
     result gone                               RESULT_UNAVAILABLE yes      no   no         noop         done      Show
     ledger unavailable                        LEDGER_UNAVAILABLE unknown  no   no         noop         -         CheckLedger
     ledger replaced                           LEDGER_REPLACED    unknown  no   no         noop         -         CheckLedger
     done, not recorded                        IN_DOUBT           yes      yes  no         unknown      running   Record
     failed, not recorded                      IN_DOUBT           no       yes  no         noop         running   Record
-    in doubt, not recorded                    IN_DOUBT           unknown  yes  no         unknown      running   Settle
+    in doubt, not recorded                    IN_DOUBT           unknown  yes  no         unknown      running   Lost
     in doubt, read, this call                 IN_DOUBT           unknown  yes  no         unknown      in_doubt  CallAgain
     in doubt, idempotent, this call           IN_DOUBT           unknown  yes  no         unknown      in_doubt  CallAgain
     in doubt, keyed, this call                IN_DOUBT           unknown  yes  no         unknown      in_doubt  CallAgain
     in doubt, probed, this call               IN_DOUBT           unknown  yes  no         unknown      in_doubt  CallAgain
-    in doubt, once, this call                 IN_DOUBT           unknown  yes  no         unknown      in_doubt  Settle
+    in doubt, once, this call                 IN_DOUBT           unknown  yes  no         unknown      in_doubt  Lost
     in doubt, probed by a command, this call  IN_DOUBT           unknown  yes  no         unknown      in_doubt  Probe
-    in doubt, no attempt left, this call      IN_DOUBT           unknown  yes  no         unknown      in_doubt  Settle
-    in doubt, read, before                    IN_DOUBT           unknown  no   no         noop         in_doubt  Settle
-    in doubt, idempotent, before              IN_DOUBT           unknown  no   no         noop         in_doubt  Settle
-    in doubt, keyed, before                   IN_DOUBT           unknown  no   no         noop         in_doubt  Settle
-    in doubt, probed, before                  IN_DOUBT           unknown  no   no         noop         in_doubt  Settle
-    in doubt, once, before                    IN_DOUBT           unknown  no   no         noop         in_doubt  Settle
+    in doubt, no attempt left, this call      IN_DOUBT           unknown  yes  no         unknown      in_doubt  Lost
+    in doubt, read, before                    IN_DOUBT           unknown  no   no         noop         in_doubt  Lost
+    in doubt, idempotent, before              IN_DOUBT           unknown  no   no         noop         in_doubt  Lost
+    in doubt, keyed, before                   IN_DOUBT           unknown  no   no         noop         in_doubt  Lost
+    in doubt, probed, before                  IN_DOUBT           unknown  no   no         noop         in_doubt  Lost
+    in doubt, once, before                    IN_DOUBT           unknown  no   no         noop         in_doubt  Lost
     in doubt, probed by a command, before     IN_DOUBT           unknown  no   no         noop         in_doubt  Probe
-    in doubt, no attempt left, before         IN_DOUBT           unknown  no   no         noop         in_doubt  Settle
+    in doubt, no attempt left, before         IN_DOUBT           unknown  no   no         noop         in_doubt  Lost
     "#);
 }
 
@@ -278,23 +278,28 @@ fn the_text_of_an_error_says_what_happened_and_what_to_do() {
     wrong state, done
       WRONG_STATE settling is not possible: the operation is done
       happened: yes, ran: no, retryable: no
-      next: once --ledger agent.db show ID
+      next: see what is recorded:
+        once --ledger agent.db show ID
     wrong state, in doubt
       WRONG_STATE cancelling is not possible: the operation is in doubt
       happened: unknown, ran: no, retryable: no
-      next: once --ledger agent.db show ID
+      next: see what is recorded:
+        once --ledger agent.db show ID
     another call runs it
       IN_PROGRESS attempt 2 of this operation is still running for another caller
       happened: unknown, ran: no, retryable: no
-      next: once --ledger agent.db wait ID
+      next: wait for it, then make the same call:
+        once --ledger agent.db wait ID
     overtaken
       IN_PROGRESS attempt 2 of this operation is still running for another caller
       happened: unknown, ran: yes, retryable: no
-      next: once --ledger agent.db wait ID
+      next: wait for it, then make the same call:
+        once --ledger agent.db wait ID
     a process was left behind
       IN_PROGRESS attempt 2 of this operation ended in doubt, and a process that it started is still running
       happened: unknown, ran: no, retryable: no
-      next: once --ledger agent.db wait ID
+      next: wait for it, then make the same call:
+        once --ledger agent.db wait ID
     expired, not swept
       KEY_EXPIRED the stored result for this key has expired (the operation was done); nothing was run
       happened: yes, ran: no, retryable: no
@@ -314,19 +319,15 @@ fn the_text_of_an_error_says_what_happened_and_what_to_do() {
     held for a time
       HELD held until 1970-01-01T00:16:40Z; nothing was sent
       happened: no, ran: no, retryable: no
-      next: wait, release it, or cancel it:
-        it should be sent now: once --ledger agent.db release ID
-        it should not be sent: once --ledger agent.db cancel ID
+      next: do not repeat it before its time or its release. After that, make the same call again: it gives the result, and sends it if that was not done yet. A person can release or cancel it (ID in `once held`)
     held for a person
       HELD held until a person releases it; nothing was sent
       happened: no, ran: no, retryable: no
-      next: wait, release it, or cancel it:
-        it should be sent now: once --ledger agent.db release ID
-        it should not be sent: once --ledger agent.db cancel ID
+      next: do not repeat it before its time or its release. After that, make the same call again: it gives the result, and sends it if that was not done yet. A person can release or cancel it (ID in `once held`)
     cancelled
       CANCELLED this operation was cancelled before it had any effect; nothing was run
       happened: no, ran: no, retryable: no
-      next: to do it again on purpose, add --occurrence 2 or use another key
+      next: do not repeat it, unless a person asks for it
     taken back
       UNDONE this operation was done and then taken back by op_p7hvopj3gtcw5v5xwxeyauokm3qkf6xm, which reported success; nothing was run
       happened: yes, ran: no, retryable: no
@@ -338,19 +339,21 @@ fn the_text_of_an_error_says_what_happened_and_what_to_do() {
     being taken back
       UNDONE this operation was done, and op_p7hvopj3gtcw5v5xwxeyauokm3qkf6xm has begun to take it back; the effect may or may not be gone; nothing was run
       happened: yes, ran: no, retryable: no
-      next: once --ledger agent.db undo ID
+      next: finish the undo:
+        once --ledger agent.db undo ID
     wrong state, taken back
       WRONG_STATE verifying is not possible: the operation is done and was taken back by op_p7hvopj3gtcw5v5xwxeyauokm3qkf6xm
       happened: yes, ran: no, retryable: no
-      next: once --ledger agent.db show ID
+      next: see what is recorded:
+        once --ledger agent.db show ID
     stopped, new
       STOPPED the scope "run-7" was stopped at 1970-01-01T00:16:40.000Z by a person (ada) (wrong list); nothing was run
       happened: no, ran: no, retryable: no
-      next: once --ledger agent.db resume run-7
+      next: do not repeat it: the scope was stopped on purpose; a person resumes it
     stopped, failed before
       STOPPED the scope "run-7" was stopped at 1970-01-01T00:16:40.000Z by a person (ada) (wrong list); nothing was run
       happened: no, ran: no, retryable: no
-      next: once --ledger agent.db resume run-7
+      next: do not repeat it: the scope was stopped on purpose; a person resumes it
     budget spent
       BUDGET_EXHAUSTED gave up after 2 failed attempts (the limit is 2); nothing was run
       happened: no, ran: no, retryable: no
@@ -358,11 +361,13 @@ fn the_text_of_an_error_says_what_happened_and_what_to_do() {
     key reused, done
       KEY_REUSED this key was already used for a different action (/amount differs); nothing was run
       happened: yes, ran: no, retryable: no
-      next: use another key for this action
+      next: if this is the same action, it is done; only for a different action use another key:
+        once --ledger agent.db show ID
     key reused, in doubt
       KEY_REUSED this key was already used for a different action (/amount differs), which is in doubt; nothing was run
       happened: unknown, ran: no, retryable: no
-      next: once --ledger agent.db show ID
+      next: see what is recorded:
+        once --ledger agent.db show ID
     failed
       FAILED declined
       happened: no, ran: yes, retryable: yes
@@ -370,45 +375,48 @@ fn the_text_of_an_error_says_what_happened_and_what_to_do() {
     failed for the last time
       FAILED declined
       happened: no, ran: yes, retryable: no
-      next: once --ledger agent.db show ID
+      next: see what is recorded:
+        once --ledger agent.db show ID
     failed, replayed
       FAILED declined
       happened: no, ran: no, retryable: no
-      next: once --ledger agent.db show ID
+      next: see what is recorded:
+        once --ledger agent.db show ID
     timed out
       TIMEOUT no answer
       happened: unknown, ran: yes, retryable: no
-      next: check first whether it happened, then record what you found:
-        it happened: once --ledger agent.db settle ID --as done
-        it did not: once --ledger agent.db settle ID --as failed
+      next: check first whether it happened; do not repeat it. A person or a probe must record the finding:
+        once --ledger agent.db show ID
     refuted
       UNVERIFIED success was reported, but the check refuted it: declined
       happened: unknown, ran: yes, retryable: no
-      next: check first whether it happened, then record what you found:
-        it happened: once --ledger agent.db settle ID --as done
-        it did not: once --ledger agent.db settle ID --as failed
+      next: check first whether it happened; do not repeat it. A person or a probe must record the finding:
+        once --ledger agent.db show ID
     refuted before
       UNVERIFIED success was reported, but the check refuted it: declined
       happened: unknown, ran: no, retryable: no
-      next: check first whether it happened, then record what you found:
-        it happened: once --ledger agent.db settle ID --as done
-        it did not: once --ledger agent.db settle ID --as failed
+      next: check first whether it happened; do not repeat it. A person or a probe must record the finding:
+        once --ledger agent.db show ID
     sealed
       RESULT_UNAVAILABLE the operation was done, but its result is sealed with the key k_abcd2345, and that key is not configured here or the stored value was changed; nothing was run. Set ONCE_ENCRYPTION_KEY_FILE to a file that holds the key
       happened: yes, ran: no, retryable: no
-      next: once --ledger agent.db show ID
+      next: see what is recorded:
+        once --ledger agent.db show ID
     result gone
       RESULT_UNAVAILABLE the operation was done, but its stored result is missing from the ledger: another program deleted it, or the ledger is damaged; nothing was run
       happened: yes, ran: no, retryable: no
-      next: once --ledger agent.db show ID
+      next: see what is recorded:
+        once --ledger agent.db show ID
     ledger unavailable
       LEDGER_UNAVAILABLE the ledger cannot be used: the disk is full; nothing was run
       happened: unknown, ran: no, retryable: no
-      next: once --ledger agent.db doctor
+      next: make the ledger reachable, then make the same call again:
+        once --ledger agent.db doctor
     ledger replaced
       LEDGER_REPLACED the ledger cannot be used: this is not the ledger that was opened (it is empty); operations may be missing from it. Put the right one back; or, after a restore from a backup, run `once restored --at TIME` with the time of the backup and start this program again; nothing was run
       happened: unknown, ran: no, retryable: no
-      next: once --ledger agent.db doctor
+      next: make the ledger reachable, then make the same call again:
+        once --ledger agent.db doctor
     done, not recorded
       IN_DOUBT it was done, but its outcome could not be written to the ledger: the disk is full
       happened: yes, ran: yes, retryable: no
@@ -422,9 +430,8 @@ fn the_text_of_an_error_says_what_happened_and_what_to_do() {
     in doubt, not recorded
       IN_DOUBT it may or may not have taken effect, but its outcome could not be written to the ledger: the disk is full
       happened: unknown, ran: yes, retryable: no
-      next: check first whether it happened, then record what you found:
-        it happened: once --ledger agent.db settle ID --as done
-        it did not: once --ledger agent.db settle ID --as failed
+      next: check first whether it happened; do not repeat it. A person or a probe must record the finding:
+        once --ledger agent.db show ID
     in doubt, read, this call
       IN_DOUBT declined
       happened: unknown, ran: yes, retryable: no
@@ -444,58 +451,52 @@ fn the_text_of_an_error_says_what_happened_and_what_to_do() {
     in doubt, once, this call
       IN_DOUBT declined
       happened: unknown, ran: yes, retryable: no
-      next: check first whether it happened, then record what you found:
-        it happened: once --ledger agent.db settle ID --as done
-        it did not: once --ledger agent.db settle ID --as failed
+      next: check first whether it happened; do not repeat it. A person or a probe must record the finding:
+        once --ledger agent.db show ID
     in doubt, probed by a command, this call
       IN_DOUBT declined
       happened: unknown, ran: yes, retryable: no
-      next: once --ledger agent.db settle ID --probe
+      next: ask the probe whether it happened:
+        once --ledger agent.db settle ID --probe look
     in doubt, no attempt left, this call
       IN_DOUBT declined
       happened: unknown, ran: yes, retryable: no
-      next: check first whether it happened, then record what you found:
-        it happened: once --ledger agent.db settle ID --as done
-        it did not: once --ledger agent.db settle ID --as failed
+      next: check first whether it happened; do not repeat it. A person or a probe must record the finding:
+        once --ledger agent.db show ID
     in doubt, read, before
       IN_DOUBT declined
       happened: unknown, ran: no, retryable: no
-      next: check first whether it happened, then record what you found:
-        it happened: once --ledger agent.db settle ID --as done
-        it did not: once --ledger agent.db settle ID --as failed
+      next: check first whether it happened; do not repeat it. A person or a probe must record the finding:
+        once --ledger agent.db show ID
     in doubt, idempotent, before
       IN_DOUBT declined
       happened: unknown, ran: no, retryable: no
-      next: check first whether it happened, then record what you found:
-        it happened: once --ledger agent.db settle ID --as done
-        it did not: once --ledger agent.db settle ID --as failed
+      next: check first whether it happened; do not repeat it. A person or a probe must record the finding:
+        once --ledger agent.db show ID
     in doubt, keyed, before
       IN_DOUBT declined
       happened: unknown, ran: no, retryable: no
-      next: check first whether it happened, then record what you found:
-        it happened: once --ledger agent.db settle ID --as done
-        it did not: once --ledger agent.db settle ID --as failed
+      next: check first whether it happened; do not repeat it. A person or a probe must record the finding:
+        once --ledger agent.db show ID
     in doubt, probed, before
       IN_DOUBT declined
       happened: unknown, ran: no, retryable: no
-      next: check first whether it happened, then record what you found:
-        it happened: once --ledger agent.db settle ID --as done
-        it did not: once --ledger agent.db settle ID --as failed
+      next: check first whether it happened; do not repeat it. A person or a probe must record the finding:
+        once --ledger agent.db show ID
     in doubt, once, before
       IN_DOUBT declined
       happened: unknown, ran: no, retryable: no
-      next: check first whether it happened, then record what you found:
-        it happened: once --ledger agent.db settle ID --as done
-        it did not: once --ledger agent.db settle ID --as failed
+      next: check first whether it happened; do not repeat it. A person or a probe must record the finding:
+        once --ledger agent.db show ID
     in doubt, probed by a command, before
       IN_DOUBT declined
       happened: unknown, ran: no, retryable: no
-      next: once --ledger agent.db settle ID --probe
+      next: ask the probe whether it happened:
+        once --ledger agent.db settle ID --probe look
     in doubt, no attempt left, before
       IN_DOUBT declined
       happened: unknown, ran: no, retryable: no
-      next: check first whether it happened, then record what you found:
-        it happened: once --ledger agent.db settle ID --as done
-        it did not: once --ledger agent.db settle ID --as failed
+      next: check first whether it happened; do not repeat it. A person or a probe must record the finding:
+        once --ledger agent.db show ID
     "#);
 }

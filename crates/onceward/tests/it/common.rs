@@ -212,12 +212,15 @@ pub(crate) fn short_lease() -> Operation {
     pay().terms(terms(|terms| (terms.lease_ms, terms.quarantine_ms) = (300, 5_000)))
 }
 
-/// Every kind of surface: a tool with options that select its ledger, a custom tool, Python, HTTP, and MCP for an agent
-/// that may settle a doubt and for one that may not.
-pub(crate) fn surfaces() -> [(&'static str, Surface); 6] {
+/// Every kind of surface: a tool with options that select its ledger, for a caller and for a person, a custom tool,
+/// Python, HTTP, and MCP for an agent that may settle a doubt and for one that may not.
+pub(crate) fn surfaces() -> [(&'static str, Surface); 7] {
     let options = vec!["--ledger".to_owned(), "agent.db".to_owned()];
+    let to = onceward::Audience::Caller;
+    let shell = Surface::Shell { program: "once".to_owned(), options, to, once: None };
     [
-        ("once", Surface::Shell { program: "once".to_owned(), options, once: None }),
+        ("once", shell.clone()),
+        ("once, a person", shell.to_person()),
         ("shop", Surface::shell("shop")),
         ("python", Surface::Python),
         ("http", Surface::Http),

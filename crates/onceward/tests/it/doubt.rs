@@ -21,7 +21,10 @@ fn a_dropped_claim_is_in_doubt_at_once_where_the_kernel_sees_it() {
         (&*view.code, view.retryable, answer.effect, answer.ran),
         ("IN_DOUBT", false, "noop", Some(false))
     );
-    let options: Vec<_> = view.options.into_iter().map(|choice| choice.command).collect();
+    assert!(view.options.is_empty(), "nothing has answered, so its caller does not settle it");
+    assert_eq!(view.fix_command, Some(format!("once show {}", id(&pay()))));
+    let options = Answer::failed(&error, &once().to_person()).error.expect("an error").options;
+    let options: Vec<_> = options.into_iter().map(|choice| choice.command).collect();
     assert_eq!(
         options,
         ["done", "failed"].map(|verdict| format!("once settle {} --as {verdict}", id(&pay())))

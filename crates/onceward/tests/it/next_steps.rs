@@ -1,7 +1,7 @@
 //! How every surface presents every next step.
 
 use crate::common::surfaces;
-use onceward::{Guidance, NextStep, OperationId, Verdict};
+use onceward::{Advice, NextStep, OperationId, State, Verdict};
 
 #[test]
 #[expect(clippy::too_many_lines, reason = "most of it is the snapshot")]
@@ -9,14 +9,19 @@ fn how_every_next_step_is_spelled() {
     let id = OperationId::of("default", "pay", "order-17");
     let steps = [
         NextStep::Settle(id.clone()),
+        NextStep::Lost(id.clone()),
         NextStep::Record(id.clone(), Verdict::Done),
-        NextStep::Probe(id.clone()),
+        NextStep::Probe { id: id.clone(), command: "./was-it paid".to_owned(), no: vec![3, 4] },
         NextStep::Wait(id.clone()),
         NextStep::Release(id.clone()),
         NextStep::Show(id.clone()),
         NextStep::CallAgain,
         NextStep::Repeat,
-        NextStep::OtherKey,
+        NextStep::Cancelled,
+        NextStep::Replaced(id.clone(), Some(State::Done)),
+        NextStep::OtherKey(id.clone(), State::Done),
+        NextStep::OtherKey(id.clone(), State::Failed),
+        NextStep::Resume { scope: "run 7".to_owned() },
         NextStep::RaiseAttempts { limit: 20 },
         NextStep::Undo(id.clone()),
         NextStep::CheckLedger,
@@ -25,7 +30,7 @@ fn how_every_next_step_is_spelled() {
     for step in steps {
         lines.push(format!("{step:?}").replace(&format!("OperationId({:?})", id.as_str()), "ID"));
         for (name, surface) in surfaces() {
-            let Guidance { say, command, options, .. } = surface.spell(&step);
+            let Advice { say, command, options, .. } = surface.spell(&step);
             lines.push(format!("  {name}: {say}").replace(id.as_str(), "ID"));
             lines.extend(command.map(|command| format!("    $ {command}").replace(id.as_str(), "ID")));
             lines.extend(options.iter().map(|choice| {
@@ -36,6 +41,9 @@ fn how_every_next_step_is_spelled() {
     insta::assert_snapshot!(lines.join("\n"), @r#"
     Settle(ID)
       once: check first whether it happened, then record what you found
+        it happened: once --ledger agent.db settle ID --as done
+        it did not: once --ledger agent.db settle ID --as failed
+      once, a person: check first whether it happened, then record what you found
         it happened: once --ledger agent.db settle ID --as done
         it did not: once --ledger agent.db settle ID --as failed
       shop: check first whether it happened, then record what you found
@@ -53,8 +61,26 @@ fn how_every_next_step_is_spelled() {
       person: check first whether it happened; do not repeat it. A person must record the finding
         it happened: once --ledger agent.db settle ID --as done
         it did not: once --ledger agent.db settle ID --as failed
+    Lost(ID)
+      once: check first whether it happened; do not repeat it. A person or a probe must record the finding
+        $ once --ledger agent.db show ID
+      once, a person: check first whether it happened, then record what you found
+        it happened: once --ledger agent.db settle ID --as done
+        it did not: once --ledger agent.db settle ID --as failed
+      shop: check first whether it happened; do not repeat it. A person or a probe must record the finding
+        $ shop show ID
+      python: check first whether it happened; do not repeat it. A person or a probe must record the finding
+        $ ledger.show("ID")
+      http: check first whether it happened; do not repeat it. A person or a probe must record the finding
+        $ GET /v1/operations/ID
+      agent: check first whether it happened, then record what you found
+        it happened: once_settle {"operation":"ID","verdict":"done","evidence":"…"}
+        it did not: once_settle {"operation":"ID","verdict":"failed","evidence":"…"}
+      person: check first whether it happened; do not repeat it. A person or a probe must record the finding
     Record(ID, Done)
       once: make the ledger writable, then record what is known
+        it happened: once --ledger agent.db settle ID --as done
+      once, a person: make the ledger writable, then record what is known
         it happened: once --ledger agent.db settle ID --as done
       shop: make the ledger writable, then record what is known
         it happened: shop settle ID --as done
@@ -66,9 +92,11 @@ fn how_every_next_step_is_spelled() {
         it happened: once_settle {"operation":"ID","verdict":"done","evidence":"…"}
       person: make the ledger writable, then record what is known
         it happened: once --ledger agent.db settle ID --as done
-    Probe(ID)
+    Probe { id: ID, command: "./was-it paid", no: [3, 4] }
       once: ask the probe whether it happened
-        $ once --ledger agent.db settle ID --probe
+        $ once --ledger agent.db settle ID --probe './was-it paid' --probe-no 3,4
+      once, a person: ask the probe whether it happened
+        $ once --ledger agent.db settle ID --probe './was-it paid' --probe-no 3,4
       shop: make the same call again; it asks the probe whether it happened
       python: make the same call again; it asks the probe whether it happened
       http: make the same call again; it asks the probe whether it happened
@@ -76,6 +104,8 @@ fn how_every_next_step_is_spelled() {
       person: make the same call again; it asks the probe whether it happened
     Wait(ID)
       once: wait for it, then make the same call
+        $ once --ledger agent.db wait ID
+      once, a person: wait for it, then make the same call
         $ once --ledger agent.db wait ID
       shop: see whether it has ended, then make the same call
         $ shop show ID
@@ -87,20 +117,19 @@ fn how_every_next_step_is_spelled() {
         $ once_status {"operation":"ID"}
       person: wait, then make the same call again; it is safe
     Release(ID)
-      once: wait, release it, or cancel it
+      once: do not repeat it before its time or its release. After that, make the same call again: it gives the result, and sends it if that was not done yet. A person can release or cancel it (ID in `once held`)
+      once, a person: wait, release it, or cancel it
         it should be sent now: once --ledger agent.db release ID
         it should not be sent: once --ledger agent.db cancel ID
-      shop: wait, or use `once release` or `once cancel` with the URL of this ledger
-      python: wait, release it, or cancel it
-        it should be sent now: ledger.release("ID")
-        it should not be sent: ledger.cancel("ID")
-      http: wait, release it, or cancel it
-        it should be sent now: POST /v1/operations/ID/release
-        it should not be sent: POST /v1/operations/ID/cancel
+      shop: do not repeat it before its time or its release. After that, make the same call again: it gives the result, and sends it if that was not done yet. A person can release or cancel it (ID in `once held`)
+      python: do not repeat it before its time or its release. After that, make the same call again: it gives the result, and sends it if that was not done yet. A person can release or cancel it (ID in `once held`)
+      http: do not repeat it before its time or its release. After that, make the same call again: it gives the result, and sends it if that was not done yet. A person can release or cancel it (ID in `once held`)
       agent: do not repeat it before its time or its release. After that, make the same call again: it gives the result, and sends it if that was not done yet. A person can release or cancel it (ID in `once held`)
       person: do not repeat it before its time or its release. After that, make the same call again: it gives the result, and sends it if that was not done yet. A person can release or cancel it (ID in `once held`)
     Show(ID)
       once: see what is recorded
+        $ once --ledger agent.db show ID
+      once, a person: see what is recorded
         $ once --ledger agent.db show ID
       shop: see what is recorded
         $ shop show ID
@@ -113,6 +142,7 @@ fn how_every_next_step_is_spelled() {
       person: ask a person to look at what is recorded
     CallAgain
       once: make the same call again; it is safe
+      once, a person: make the same call again; it is safe
       shop: make the same call again; it is safe
       python: make the same call again; it is safe
       http: make the same call again; it is safe
@@ -120,20 +150,74 @@ fn how_every_next_step_is_spelled() {
       person: make the same call again; it is safe
     Repeat
       once: to do it again on purpose, add --occurrence 2 or use another key
+      once, a person: to do it again on purpose, add --occurrence 2 or use another key
       shop: to do it again on purpose, add --occurrence 2 or use another key
       python: to do it again on purpose, use another key or occurrence
       http: to do it again on purpose, use another key or occurrence
       agent: to do it again on purpose, use another key or occurrence
       person: to do it again on purpose, use another key or occurrence
-    OtherKey
-      once: use another key for this action
-      shop: use another key for this action
-      python: use another key for this action
-      http: use another key for this action
-      agent: use another key for this action
-      person: use another key for this action
+    Cancelled
+      once: do not repeat it, unless a person asks for it
+      once, a person: do not repeat it, unless a person asks for it
+      shop: do not repeat it, unless a person asks for it
+      python: do not repeat it, unless a person asks for it
+      http: do not repeat it, unless a person asks for it
+      agent: do not repeat it, unless a person asks for it
+      person: do not repeat it, unless a person asks for it
+    Replaced(ID, Some(Done))
+      once: do not repeat it: a person replaced it by ID, which is done
+        $ once --ledger agent.db show ID
+      once, a person: do not repeat it: a person replaced it by ID, which is done
+        $ once --ledger agent.db show ID
+      shop: do not repeat it: a person replaced it by ID, which is done
+        $ shop show ID
+      python: do not repeat it: a person replaced it by ID, which is done
+        $ ledger.show("ID")
+      http: do not repeat it: a person replaced it by ID, which is done
+        $ GET /v1/operations/ID
+      agent: do not repeat it: a person replaced it by ID, which is done
+        $ once_status {"operation":"ID"}
+      person: do not repeat it: a person replaced it by ID, which is done
+    OtherKey(ID, Done)
+      once: if this is the same action, it is done; only for a different action use another key
+        $ once --ledger agent.db show ID
+      once, a person: if this is the same action, it is done; only for a different action use another key
+        $ once --ledger agent.db show ID
+      shop: if this is the same action, it is done; only for a different action use another key
+        $ shop show ID
+      python: if this is the same action, it is done; only for a different action use another key
+        $ ledger.show("ID")
+      http: if this is the same action, it is done; only for a different action use another key
+        $ GET /v1/operations/ID
+      agent: if this is the same action, it is done; only for a different action use another key
+        $ once_status {"operation":"ID"}
+      person: if this is the same action, it is done; only for a different action use another key
+    OtherKey(ID, Failed)
+      once: if this is the same action, see what became of it; only for a different action use another key
+        $ once --ledger agent.db show ID
+      once, a person: if this is the same action, see what became of it; only for a different action use another key
+        $ once --ledger agent.db show ID
+      shop: if this is the same action, see what became of it; only for a different action use another key
+        $ shop show ID
+      python: if this is the same action, see what became of it; only for a different action use another key
+        $ ledger.show("ID")
+      http: if this is the same action, see what became of it; only for a different action use another key
+        $ GET /v1/operations/ID
+      agent: if this is the same action, see what became of it; only for a different action use another key
+        $ once_status {"operation":"ID"}
+      person: if this is the same action, see what became of it; only for a different action use another key
+    Resume { scope: "run 7" }
+      once: do not repeat it: the scope was stopped on purpose; a person resumes it
+      once, a person: the scope was stopped on purpose. To let it continue
+        $ once --ledger agent.db resume 'run 7'
+      shop: do not repeat it: the scope was stopped on purpose; a person resumes it
+      python: do not repeat it: the scope was stopped on purpose; a person resumes it
+      http: do not repeat it: the scope was stopped on purpose; a person resumes it
+      agent: do not repeat it: the scope was stopped on purpose; a person resumes it
+      person: do not repeat it: the scope was stopped on purpose; a person resumes it
     RaiseAttempts { limit: 20 }
       once: to allow more, raise --attempts above 20
+      once, a person: to allow more, raise --attempts above 20
       shop: to allow more, raise `attempts` in the policy above 20, or use another key
       python: to allow more, raise the limit of attempts above 20
       http: to allow more, raise the limit of attempts above 20
@@ -141,6 +225,8 @@ fn how_every_next_step_is_spelled() {
       person: to allow more, raise the limit of attempts above 20
     Undo(ID)
       once: finish the undo
+        $ once --ledger agent.db undo ID
+      once, a person: finish the undo
         $ once --ledger agent.db undo ID
       shop: finish the undo
         $ shop undo ID
@@ -151,6 +237,8 @@ fn how_every_next_step_is_spelled() {
       person: ask a person to finish the undo
     CheckLedger
       once: make the ledger reachable, then make the same call again
+        $ once --ledger agent.db doctor
+      once, a person: make the ledger reachable, then make the same call again
         $ once --ledger agent.db doctor
       shop: make the ledger reachable, then make the same call again
       python: make the ledger reachable, then make the same call again

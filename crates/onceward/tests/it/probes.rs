@@ -158,7 +158,10 @@ fn a_probed_operation_without_a_probe_stays_in_doubt() {
     drop(bench.begin(&operation));
     let error = bench.ask(&operation).expect_err("it is unknown");
     assert_eq!(error.code(), Code::InDoubt);
-    assert_eq!(error.next_step(), Some(NextStep::Probe(id(&operation))));
+    assert_eq!(
+        error.next_step(),
+        Some(NextStep::Probe { id: id(&operation), command: "look".to_owned(), no: Vec::new() })
+    );
 }
 
 /// Runs with a check that gives these answers in order, and then repeats the last one.

@@ -149,7 +149,7 @@ fn a_dry_run_of_a_batch_claims_nothing_that_it_did_not_do() {
 
 /// The same call would be refused again, so the answer does not say to make it.
 #[test]
-fn a_stopped_batch_says_how_to_resume_it() {
+fn a_stopped_batch_says_that_a_person_resumes_it() {
     let shop = Fixture::new();
     let url = format!("sqlite:{}", shop.file("ledger.db").display());
     let ledger = onceward_store::ledger(&url, onceward_clap::IfMissing::Create).unwrap().blocking();
@@ -158,5 +158,5 @@ fn a_stopped_batch_says_how_to_resume_it() {
     let last = refused.lines().pop().unwrap();
     assert_eq!((refused.exit, &last["error"]["happened"]), (3, &serde_json::json!("no")), "{last}");
     let said = last["error"].to_string();
-    assert!(said.contains("resume run-7") && !said.contains("make the same call again"), "{said}");
+    assert!(said.contains("a person resumes it") && !said.contains("make the same call again"), "{said}");
 }

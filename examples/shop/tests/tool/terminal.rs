@@ -50,7 +50,7 @@ fn errors_are_told_in_words_with_the_next_command() {
     let seen = shown(&shop, &[("NO_COLOR", "1")], "delete-user --id 1");
     assert!(seen.contains("would delete user 1 (ada)"), "{seen}");
     assert!(seen.contains("shop: INVALID_INPUT delete-user is destructive and was not confirmed"), "{seen}");
-    assert!(seen.contains("shop: next: shop delete-user --confirm --id 1"), "{seen}");
+    assert!(seen.contains("shop:   shop delete-user --confirm --id 1"), "{seen}");
     let doubt = [("NO_COLOR", "1"), ("SHOP_TROUBLE", "lost-reply")];
     let seen = shown(&shop, &doubt, "send-email --to a@b --subject c");
     assert!(seen.contains("shop: happened: unknown, ran: yes, retryable: no"), "{seen}");

@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
 use onceward::{
-    Dispatched, Done, Effect, Evidence, ExitRule, Failure, Policy, Settings, Told, Witness, Witnessed,
+    Dispatched, Done, Doubt, Effect, Evidence, ExitRule, Failure, Policy, Settings, Told, Witness, Witnessed,
     span_in_words,
 };
 use serde::Deserialize;
@@ -31,7 +31,7 @@ pub(super) struct Judge<'a> {
 /// What an exit proves, and why.
 enum Proof {
     NoEffect(Evidence, String),
-    InDoubt(String),
+    InDoubt(Doubt, String),
 }
 
 impl<'a> Judge<'a> {
@@ -106,14 +106,15 @@ impl<'a> Judge<'a> {
                 Failure::no_effect(evidence, reason).stopped()
             }
             Proof::NoEffect(evidence, reason) => Failure::no_effect(evidence, reason),
-            Proof::InDoubt(reason) => Failure::in_doubt(reason),
+            Proof::InDoubt(Doubt::Answered, reason) => Failure::answered(reason),
+            Proof::InDoubt(Doubt::Lost, reason) => Failure::in_doubt(reason),
         }
         .with(data, body)
     }
 
     /// What a command says against its own exit code 0, in the contract's envelope.
     fn denial(&self, output: &Recording, witness: Option<&Witness>) -> Option<Denial> {
-        let doubt = |why| Some(Denial::Proof(Proof::InDoubt(why)));
+        let doubt = |why| Some(Denial::Proof(Proof::InDoubt(Doubt::Lost, why)));
         match self.told(output, witness)? {
             (Told::NoEffect(said), Some(own)) => {
                 Some(Denial::Proof(Proof::NoEffect(Evidence::OwnWord(own), said)))
@@ -178,9 +179,8 @@ impl<'a> Judge<'a> {
     fn proof(&self, code: i32, output: &Recording, witness: Option<&Witness>) -> Proof {
         let program = &self.program;
         if self.settings.doubt_exit.contains(&code) {
-            return Proof::InDoubt(format!(
-                "the command ended with exit code {code}, declared to be in doubt"
-            ));
+            let reason = format!("the command ended with exit code {code}, declared to be in doubt");
+            return Proof::InDoubt(Doubt::Lost, reason);
         }
         if self.settings.no_effect_exits.contains(&code) {
             let reason = format!("the command failed with exit code {code}, declared to have no effect");
@@ -192,7 +192,7 @@ impl<'a> Judge<'a> {
         let told = self.told(output, witness);
         match told.clone() {
             Some((Told::NoEffect(said), Some(own))) => return Proof::NoEffect(Evidence::OwnWord(own), said),
-            Some((Told::InDoubt(said), Some(_))) => return Proof::InDoubt(said),
+            Some((Told::InDoubt(said), Some(_))) => return Proof::InDoubt(Doubt::Lost, said),
             // Its exit code denies that it succeeded.
             Some((Told::Unchanged(_), _) | (_, None)) | None => {}
         }
@@ -205,7 +205,7 @@ impl<'a> Judge<'a> {
                     format!("{program} failed with exit code {code}, which means that it did nothing"),
                 )
             } else {
-                Proof::InDoubt(format!("{program} ended with exit code {code}"))
+                Proof::InDoubt(Doubt::Answered, format!("{program} ended with exit code {code}"))
             };
         }
         if self.shell_gap == Some(code) {
@@ -213,10 +213,12 @@ impl<'a> Judge<'a> {
             return Proof::NoEffect(Evidence::NotStarted, reason);
         }
         match told {
-            Some((Told::NoEffect(said), _)) => Proof::InDoubt(format!("{said}, but {UNPROVEN}")),
-            Some((Told::InDoubt(said), _)) => Proof::InDoubt(said),
+            Some((Told::NoEffect(said), _)) => {
+                Proof::InDoubt(Doubt::Answered, format!("{said}, but {UNPROVEN}"))
+            }
+            Some((Told::InDoubt(said), _)) => Proof::InDoubt(Doubt::Lost, said),
             Some((Told::Unchanged(_), _)) | None => {
-                Proof::InDoubt(format!("the command ended with exit code {code}"))
+                Proof::InDoubt(Doubt::Answered, format!("the command ended with exit code {code}"))
             }
         }
     }

@@ -143,7 +143,7 @@ pub(super) fn answer(
         answer.data = data.map(Arc::from).or(answer.data);
     }
     if let Some(args) = run.said {
-        with_own_questions(&mut answer, args, run.context);
+        with_own_check(&mut answer, args);
     }
     show.write_status(&answer);
     match show.form {
@@ -170,33 +170,10 @@ pub(super) fn answer(
     exit_code(result, show)
 }
 
-/// Adds the caller's own probe or check to the next command, because the stored one is not run.
-fn with_own_questions(answer: &mut Answer, args: &RunArgs, context: &Context) {
+/// Adds the caller's own check to the command that asks again, because the stored one is not run.
+fn with_own_check(answer: &mut Answer, args: &RunArgs) {
     // What cannot be printed as it is cannot be pasted either.
     let is_shown = |text: &&String| !text.chars().any(|c| onceward::text::is_hidden(c) && c != '\n');
-    if let Some(error) = &mut answer.error
-        && error.fix_command.as_ref().is_some_and(|command| command.ends_with(" --probe"))
-        && args.rules.probe.as_ref().is_some_and(|probe| !is_shown(&probe))
-    {
-        error.fix_command = None;
-        error.next = Some("make the same call again; it asks the probe whether it happened".to_owned());
-    }
-    let command = answer.error.as_mut().and_then(|error| error.fix_command.as_mut());
-    if let (Some(command), Some(probe)) =
-        (command.filter(|command| command.ends_with(" --probe")), &args.rules.probe)
-    {
-        let codes: Vec<String> = args.rules.probe_no.iter().map(i32::to_string).collect();
-        let no = if codes.is_empty() { String::new() } else { format!(" --probe-no {}", codes.join(",")) };
-        command.push_str(&format!(" {}{no}", quoted(probe)));
-    }
-    // A probe of the project's policy is known only where the policy is.
-    if args.rules.probe.is_none()
-        && let Some(command) = answer.error.as_mut().and_then(|error| error.fix_command.as_mut())
-        && let Some(option) = context.policy_option().filter(|_| context.global.config.is_none())
-        && let Some(rest) = command.strip_suffix(" --probe").and_then(|rest| rest.strip_prefix("once "))
-    {
-        *command = format!("once {option} {rest} --probe");
-    }
     if let (Some(operation), Some(check)) = (&answer.operation, args.rules.verify.as_ref().filter(is_shown)) {
         let verify = format!("verify {}", operation.id);
         let with_check = format!("{verify} --check {}", quoted(check));

@@ -311,7 +311,7 @@ fn a_next_step_names_the_ledger_without_its_password() {
     silent(&said, "by a flag");
     assert!(said.err().contains("once --ledger ") && said.err().contains("redis://@"), "{}", said.err());
     let said = with_ledger(&bench, &url, &doubt).exits(79);
-    assert!(said.err().contains("it happened: once settle op_"), "the environment names it: {}", said.err());
+    assert!(said.err().contains("  once show op_"), "the environment names it: {}", said.err());
 }
 
 #[test]

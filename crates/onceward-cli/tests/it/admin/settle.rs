@@ -240,9 +240,8 @@ fn cancel_stops_a_running_command() {
     once: this operation was asked to stop; stopping the command
     once: IN_DOUBT the command was asked to stop and was killed by SIGTERM. It may have taken effect
     once: happened: unknown, ran: yes, retryable: no
-    once: next: check first whether it happened, then record what you found:
-    once:   it happened: once --ledger sqlite:…/once.db settle op_… --as done
-    once:   it did not: once --ledger sqlite:…/once.db settle op_… --as failed
+    once: next: check first whether it happened; do not repeat it. A person or a probe must record the finding:
+    once:   once --ledger sqlite:…/once.db show op_…
     ");
     assert_eq!(bench.state(&id), "in_doubt", "a command killed by a signal may have had its effect");
 }
@@ -272,7 +271,7 @@ fn cancel_makes_certain_that_a_failed_operation_is_not_tried_again() {
     assert_snapshot!(said.err().replace(&user, ""), @r"
     once: CANCELLED this operation was cancelled by a person (once cancel); nothing was run
     once: happened: no, ran: no, retryable: no
-    once: next: to do it again on purpose, add --occurrence 2 or use another key
+    once: next: do not repeat it, unless a person asks for it
     ");
 }
 

@@ -276,10 +276,8 @@ fn wait_waits_until_it_is_over() {
     let running = bench.start_held("a");
     let id = bench.newest();
     let said = bench.once(&["wait", &id, "--timeout", "20ms"]).exits(4);
-    assert_snapshot!(said.err(), @r"
-    once: IN_PROGRESS attempt 1 of this operation is still running for another caller
-    once: next: once --ledger sqlite:…/once.db wait op_…
-    ");
+    let told = "IN_PROGRESS attempt 1 of this operation is still running for another caller";
+    assert!(said.err().contains(told) && said.err().contains(" wait op_"), "{}", said.err());
     let mut waiting = bench.start(&["wait", &id]);
     assert!(!waiting.is_over());
     bench.release();

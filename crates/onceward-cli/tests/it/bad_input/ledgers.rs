@@ -28,22 +28,26 @@ fn places() {
     assert_snapshot!(run_at("sqlite:no/such/folder/once.db"), @r"
     once: LEDGER_UNAVAILABLE the ledger cannot be used: there is no folder no/such/folder; create it, or give another path; nothing was run
     once: happened: unknown, ran: no, retryable: no
-    once: next: once --ledger sqlite:…/once.db doctor
+    once: next: make the ledger reachable, then make the same call again:
+    once:   once --ledger sqlite:…/once.db doctor
     ");
     assert_snapshot!(run_at("sqlite:file/once.db"), @r"
     once: LEDGER_UNAVAILABLE the ledger cannot be used: there is no folder file; create it, or give another path; nothing was run
     once: happened: unknown, ran: no, retryable: no
-    once: next: once --ledger sqlite:…/once.db doctor
+    once: next: make the ledger reachable, then make the same call again:
+    once:   once --ledger sqlite:…/once.db doctor
     ");
     assert_snapshot!(run_at("sqlite:folder"), @r"
     once: LEDGER_UNAVAILABLE the ledger cannot be used: folder is a folder; write sqlite:…/once.db for a file in it; nothing was run
     once: happened: unknown, ran: no, retryable: no
-    once: next: once --ledger sqlite:folder doctor
+    once: next: make the ledger reachable, then make the same call again:
+    once:   once --ledger sqlite:folder doctor
     ");
     assert_snapshot!(run_at("sqlite:/proc/once.db"), @r"
     once: LEDGER_UNAVAILABLE the ledger cannot be used: cannot create /proc/once.db: No such file or directory (os error 2); nothing was run
     once: happened: unknown, ran: no, retryable: no
-    once: next: once --ledger sqlite:…/once.db doctor
+    once: next: make the ledger reachable, then make the same call again:
+    once:   once --ledger sqlite:…/once.db doctor
     ");
 }
 
@@ -54,11 +58,13 @@ fn a_text_is_no_ledger() {
     assert_snapshot!(refused_in(&bench, 12, &RUN), @r"
     once: LEDGER_UNAVAILABLE the ledger cannot be used: once.db is not a ledger; give another path, or move it away; nothing was run
     once: happened: unknown, ran: no, retryable: no
-    once: next: once --ledger sqlite:…/once.db doctor
+    once: next: make the ledger reachable, then make the same call again:
+    once:   once --ledger sqlite:…/once.db doctor
     ");
     assert_snapshot!(refused_in(&bench, 12, &["ls"]), @r"
     once: LEDGER_UNAVAILABLE the ledger cannot be used: once.db is not a ledger; give another path, or move it away; nothing was run
-    once: next: once --ledger sqlite:…/once.db doctor
+    once: next: make the ledger reachable, then make the same call again:
+    once:   once --ledger sqlite:…/once.db doctor
     ");
 }
 
@@ -69,7 +75,8 @@ fn another_programs_database_is_no_ledger() {
     assert_snapshot!(refused_in(&bench, 12, &RUN), @r"
     once: LEDGER_UNAVAILABLE the ledger cannot be used: once.db is a SQLite database of another program; give the ledger a file of its own; nothing was run
     once: happened: unknown, ran: no, retryable: no
-    once: next: once --ledger sqlite:…/once.db doctor
+    once: next: make the ledger reachable, then make the same call again:
+    once:   once --ledger sqlite:…/once.db doctor
     ");
 }
 
@@ -80,11 +87,13 @@ fn a_newer_ledger_is_not_understood() {
     assert_snapshot!(refused_in(&bench, 12, &RUN), @r"
     once: LEDGER_UNAVAILABLE the ledger cannot be used: once.db was written by another version of Onceward (schema 99, this version has 4). Use that version; or take its records over: `once export` there, `once import` here into a new ledger; nothing was run
     once: happened: unknown, ran: no, retryable: no
-    once: next: once --ledger sqlite:…/once.db doctor
+    once: next: make the ledger reachable, then make the same call again:
+    once:   once --ledger sqlite:…/once.db doctor
     ");
     assert_snapshot!(refused_in(&bench, 12, &["gc"]), @r"
     once: LEDGER_UNAVAILABLE the ledger cannot be used: once.db was written by another version of Onceward (schema 99, this version has 4). Use that version; or take its records over: `once export` there, `once import` here into a new ledger; nothing was run
-    once: next: once --ledger sqlite:…/once.db doctor
+    once: next: make the ledger reachable, then make the same call again:
+    once:   once --ledger sqlite:…/once.db doctor
     ");
 }
 
@@ -157,7 +166,8 @@ fn a_folder_that_cannot_be_written() {
     assert_snapshot!(without_folder(&bench, &said.err()), @r"
     once: LEDGER_UNAVAILABLE the ledger cannot be used: cannot create once.db: Permission denied (os error 13); nothing was run
     once: happened: unknown, ran: no, retryable: no
-    once: next: once --ledger sqlite:…/once.db doctor
+    once: next: make the ledger reachable, then make the same call again:
+    once:   once --ledger sqlite:…/once.db doctor
     ");
     unchanged(&bench, &before);
 }
@@ -175,7 +185,8 @@ fn a_ledger_that_cannot_be_written() {
     assert_snapshot!(without_folder(&bench, &said.err()), @r"
     once: LEDGER_UNAVAILABLE the ledger cannot be used: cannot open once.db-live: Permission denied (os error 13); nothing was run
     once: happened: unknown, ran: no, retryable: no
-    once: next: once --ledger sqlite:…/once.db doctor
+    once: next: make the ledger reachable, then make the same call again:
+    once:   once --ledger sqlite:…/once.db doctor
     ");
     unchanged(&bench, &before);
 }

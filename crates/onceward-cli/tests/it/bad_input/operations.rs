@@ -53,19 +53,23 @@ fn what_is_done_cannot_be_settled_or_cancelled() {
     let id = bench.with_done();
     assert_snapshot!(refused_in(&bench, 6, &["settle", &id, "--as", "failed"]), @r"
     once: WRONG_STATE settling is not possible: the operation is done
-    once: next: once --ledger sqlite:…/once.db show op_…
+    once: next: see what is recorded:
+    once:   once --ledger sqlite:…/once.db show op_…
     ");
     assert_snapshot!(refused_in(&bench, 6, &["settle", &id, "--as", "failed", "--dry-run"]), @r"
     once: WRONG_STATE settling is not possible: the operation is done
-    once: next: once --ledger sqlite:…/once.db show op_…
+    once: next: see what is recorded:
+    once:   once --ledger sqlite:…/once.db show op_…
     ");
     assert_snapshot!(refused_in(&bench, 6, &["cancel", &id]), @r"
     once: WRONG_STATE cancelling is not possible: the operation is done
-    once: next: once --ledger sqlite:…/once.db show op_…
+    once: next: see what is recorded:
+    once:   once --ledger sqlite:…/once.db show op_…
     ");
     assert_snapshot!(refused_in(&bench, 6, &["cancel", &id, "--dry-run"]), @r"
     once: WRONG_STATE cancelling is not possible: the operation is done
-    once: next: once --ledger sqlite:…/once.db show op_…
+    once: next: see what is recorded:
+    once:   once --ledger sqlite:…/once.db show op_…
     ");
     assert_snapshot!(refused_in(&bench, 2, &["forget", &id]), @"once: INVALID_INPUT the operation is done: without its record the next call runs it, a second time if it happened; add --force if you want that");
     assert_snapshot!(refused_in(&bench, 2, &["forget", &id, "--dry-run"]), @"once: INVALID_INPUT the operation is done: without its record the next call runs it, a second time if it happened; add --force if you want that");
@@ -78,25 +82,25 @@ fn what_is_in_doubt_is_neither_cancelled_nor_forgotten_nor_verified() {
     let id = bench.with_doubt();
     assert_snapshot!(refused_in(&bench, 6, &["cancel", &id]), @r"
     once: WRONG_STATE cancelling is not possible: the operation is in doubt
-    once: next: once --ledger sqlite:…/once.db show op_…
+    once: next: see what is recorded:
+    once:   once --ledger sqlite:…/once.db show op_…
     ");
     assert_snapshot!(refused_in(&bench, 2, &["forget", &id]), @"once: INVALID_INPUT the operation is in doubt: without its record the next call runs it, a second time if it happened; add --force if you want that");
     assert_snapshot!(refused_in(&bench, 6, &["verify", &id, "--check", "touch ran"]), @r"
     once: WRONG_STATE verifying is not possible: the operation is in doubt
-    once: next: once --ledger sqlite:…/once.db show op_…
+    once: next: see what is recorded:
+    once:   once --ledger sqlite:…/once.db show op_…
     ");
     assert_snapshot!(refused_in(&bench, 79, &["wait", &id]), @r"
     once: IN_DOUBT the command was killed by SIGKILL
-    once: next: check first whether it happened, then record what you found:
-    once:   it happened: once --ledger sqlite:…/once.db settle op_… --as done
-    once:   it did not: once --ledger sqlite:…/once.db settle op_… --as failed
+    once: next: check first whether it happened; do not repeat it. A person or a probe must record the finding:
+    once:   once --ledger sqlite:…/once.db show op_…
     ");
     assert_snapshot!(refused_in(&bench, 79, &["run", "--key", "doubt", "--", "sh", "-c", "kill -9 $$"]), @r"
     once: IN_DOUBT attempt 1 is in doubt: the command was killed by SIGKILL. It may have taken effect; nothing was run
     once: happened: unknown, ran: no, retryable: no
-    once: next: check first whether it happened, then record what you found:
-    once:   it happened: once --ledger sqlite:…/once.db settle op_… --as done
-    once:   it did not: once --ledger sqlite:…/once.db settle op_… --as failed
+    once: next: check first whether it happened; do not repeat it. A person or a probe must record the finding:
+    once:   once --ledger sqlite:…/once.db show op_…
     ");
 }
 
@@ -148,11 +152,13 @@ fn what_failed_is_not_verified_or_settled_as_done() {
     let id = bench.with_failed();
     assert_snapshot!(refused_in(&bench, 6, &["verify", &id]), @r"
     once: WRONG_STATE verifying is not possible: the operation is failed
-    once: next: once --ledger sqlite:…/once.db show op_…
+    once: next: see what is recorded:
+    once:   once --ledger sqlite:…/once.db show op_…
     ");
     assert_snapshot!(refused_in(&bench, 6, &["settle", &id, "--as", "done"]), @r"
     once: WRONG_STATE settling is not possible: the operation is failed
-    once: next: once --ledger sqlite:…/once.db show op_…
+    once: next: see what is recorded:
+    once:   once --ledger sqlite:…/once.db show op_…
     ");
 }
 
@@ -163,24 +169,29 @@ fn what_is_running_is_left_alone() {
     let id = bench.newest();
     assert_snapshot!(refused_in(&bench, 6, &["settle", &id, "--as", "done"]), @r"
     once: WRONG_STATE settling is not possible: the operation is running
-    once: next: once --ledger sqlite:…/once.db show op_…
+    once: next: see what is recorded:
+    once:   once --ledger sqlite:…/once.db show op_…
     ");
     assert_snapshot!(refused_in(&bench, 6, &["forget", &id, "--force"]), @r"
     once: WRONG_STATE forgetting is not possible: the operation is running
-    once: next: once --ledger sqlite:…/once.db show op_…
+    once: next: see what is recorded:
+    once:   once --ledger sqlite:…/once.db show op_…
     ");
     assert_snapshot!(refused_in(&bench, 6, &["verify", &id, "--check", "true"]), @r"
     once: WRONG_STATE verifying is not possible: the operation is running
-    once: next: once --ledger sqlite:…/once.db show op_…
+    once: next: see what is recorded:
+    once:   once --ledger sqlite:…/once.db show op_…
     ");
     assert_snapshot!(refused_in(&bench, 4, &["wait", &id, "--timeout", "0s"]), @r"
     once: IN_PROGRESS attempt 1 of this operation is still running for another caller
-    once: next: once --ledger sqlite:…/once.db wait op_…
+    once: next: wait for it, then make the same call:
+    once:   once --ledger sqlite:…/once.db wait op_…
     ");
     assert_snapshot!(refused_in(&bench, 4, &["run", "--key", "held", "--wait", "0s", "--", "sh", "-c", HELD]), @r"
     once: IN_PROGRESS attempt 1 of this operation is still running for another caller
     once: happened: unknown, ran: no, retryable: no
-    once: next: once --ledger sqlite:…/once.db wait op_…
+    once: next: wait for it, then make the same call:
+    once:   once --ledger sqlite:…/once.db wait op_…
     ");
     bench.release();
 }
@@ -192,6 +203,7 @@ fn a_key_that_was_used_with_other_inputs() {
     assert_snapshot!(refused_in(&bench, 6, &["run", "--key", "done", "--", "sh", "-c", "touch ran; echo secret"]), @r"
     once: KEY_REUSED this key was already used for a different action (/argv/2 differs); nothing was run
     once: happened: yes, ran: no, retryable: no
-    once: next: use another key for this action
+    once: next: if this is the same action, it is done; only for a different action use another key:
+    once:   once --ledger sqlite:…/once.db show op_…
     ");
 }

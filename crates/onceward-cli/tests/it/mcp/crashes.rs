@@ -21,7 +21,13 @@ fn a_server_that_dies_leaves_the_call_in_doubt_and_nobody_repeats_it() {
     let mut session = Session::scoped(&bench);
     let result = session.call(1, "count", &json!({"die": 3}));
     let told = words(&result);
-    for part in ["IN_DOUBT", "the same call of count was sent ", "exit status: 3", "look", "settle op_"] {
+    for part in [
+        "IN_DOUBT",
+        "the same call of count was sent ",
+        "exit status: 3",
+        "look",
+        "A person or a probe must record",
+    ] {
         assert!(told.contains(part), "{part}: {told}");
     }
     assert_eq!(effects(&bench), 1);

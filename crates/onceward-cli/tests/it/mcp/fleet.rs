@@ -68,7 +68,7 @@ fn a_proxy_that_is_killed_leaves_its_call_in_doubt_for_all_of_them() {
             (&about(&told)["error"]["code"], &about(&told)["operation"]["state"]),
             (&json!("IN_DOUBT"), &json!("in_doubt"))
         );
-        assert!(words(&told).contains("settle op_"), "{told}");
+        assert!(words(&told).contains("A person or a probe must record the finding"), "{told}");
         let listed = bench.json(&["ls", "--state", "in_doubt", "--ledger", &url]);
         assert_eq!(listed["data"].as_array().unwrap().len(), 1, "{url}");
         assert_eq!(effects(&bench), 1, "{url}");

@@ -27,7 +27,7 @@ fn a_server_that_dies_leaves_the_call_in_doubt_and_nobody_repeats_it() {
         );
         let again = web.call(2, &args);
         assert_eq!(about(&again)["error"]["happened"], "unknown");
-        assert!(words(&again).contains("settle op_"), "{again}");
+        assert!(words(&again).contains("A person or a probe must record the finding"), "{again}");
         assert_eq!(bench.json(&["ls", "--state", "in_doubt"])["data"].as_array().unwrap().len(), 1);
         assert_eq!(effects(&bench), 1);
     }

@@ -136,7 +136,8 @@ fn chosen_fields_make_the_key_and_the_others_must_fit() {
     assert_snapshot!(said.err(), @r"
     once: KEY_REUSED this key was already used for a different action (/input/note differs); nothing was run
     once: happened: yes, ran: no, retryable: no
-    once: next: use another key for this action
+    once: next: if this is the same action, it is done; only for a different action use another key:
+    once:   once --ledger sqlite:…/once.db show op_…
     ");
     assert_eq!(bench.runs(), 2);
 }

@@ -129,7 +129,8 @@ fn the_next_command_works_in_every_folder() {
             format!("unset ONCE_LEDGER; cd '{folder}'; {setup} >&2; {call} -- sh -c 'exit 1' 2> '{to}'");
         bench.shell(&line).exits(79);
         let said = bench.read("said");
-        let next = said.split_once("next: ").unwrap_or_else(|| panic!("{said}")).1;
+        let next =
+            said.split_once("probe whether it happened:\nonce:   ").unwrap_or_else(|| panic!("{said}")).1;
         bench.shell(&format!("unset ONCE_LEDGER ONCE_CONFIG; cd elsewhere; {next}")).exits(0);
     }
     // What cannot be printed is not offered for pasting.

@@ -31,17 +31,15 @@ fn a_command_killed_by_a_signal_is_in_doubt() {
     assert_snapshot!(first.err(), @r"
     once: IN_DOUBT the command was killed by SIGKILL. It may have taken effect
     once: happened: unknown, ran: yes, retryable: no
-    once: next: check first whether it happened, then record what you found:
-    once:   it happened: once --ledger sqlite:…/once.db settle op_… --as done
-    once:   it did not: once --ledger sqlite:…/once.db settle op_… --as failed
+    once: next: check first whether it happened; do not repeat it. A person or a probe must record the finding:
+    once:   once --ledger sqlite:…/once.db show op_…
     ");
     let second = bench.once(&args).exits(79);
     assert_snapshot!(second.err(), @r"
     once: IN_DOUBT attempt 1 is in doubt: the command was killed by SIGKILL. It may have taken effect; nothing was run
     once: happened: unknown, ran: no, retryable: no
-    once: next: check first whether it happened, then record what you found:
-    once:   it happened: once --ledger sqlite:…/once.db settle op_… --as done
-    once:   it did not: once --ledger sqlite:…/once.db settle op_… --as failed
+    once: next: check first whether it happened; do not repeat it. A person or a probe must record the finding:
+    once:   once --ledger sqlite:…/once.db show op_…
     ");
     assert_eq!(bench.runs(), 1, "nobody can say whether it happened, so nobody runs it again");
     let answer = bench.json(&args);
@@ -67,9 +65,8 @@ fn an_exit_code_can_mean_doubt() {
     assert_snapshot!(said.err(), @r"
     once: IN_DOUBT the command ended with exit code 28, declared to be in doubt. It may have taken effect
     once: happened: unknown, ran: yes, retryable: no
-    once: next: check first whether it happened, then record what you found:
-    once:   it happened: once --ledger sqlite:…/once.db settle op_… --as done
-    once:   it did not: once --ledger sqlite:…/once.db settle op_… --as failed
+    once: next: check first whether it happened; do not repeat it. A person or a probe must record the finding:
+    once:   once --ledger sqlite:…/once.db show op_…
     ");
     bench.once(&args).exits(79);
     assert_eq!(bench.runs(), 1);
@@ -113,7 +110,8 @@ fn a_probe_that_says_yes_makes_it_done() {
     assert_snapshot!(first.err(), @r"
     once: IN_DOUBT the command was killed by SIGKILL. It may have taken effect
     once: happened: unknown, ran: yes, retryable: no
-    once: next: once --ledger sqlite:…/once.db settle op_… --probe 'test -e runs'
+    once: next: ask the probe whether it happened:
+    once:   once --ledger sqlite:…/once.db settle op_… --probe 'test -e runs'
     ");
     bench.once(&args).exits(0);
     assert_eq!((bench.runs(), bench.state(&bench.newest())), (1, "done".to_owned()));
@@ -169,17 +167,15 @@ fn a_check_that_refutes_leaves_a_doubt() {
     assert_snapshot!(said.err(), @r"
     once: UNVERIFIED success was reported, but the check refuted it: `test -e effect || exit 10` reported that it did not take effect
     once: happened: unknown, ran: yes, retryable: no
-    once: next: check first whether it happened, then record what you found:
-    once:   it happened: once --ledger sqlite:…/once.db settle op_… --as done
-    once:   it did not: once --ledger sqlite:…/once.db settle op_… --as failed
+    once: next: check first whether it happened; do not repeat it. A person or a probe must record the finding:
+    once:   once --ledger sqlite:…/once.db show op_…
     ");
     let again = bench.once(&args).exits(79);
     assert_snapshot!(again.err(), @r"
     once: UNVERIFIED success was reported, but the check refuted it: `test -e effect || exit 10` reported that it did not take effect
     once: happened: unknown, ran: no, retryable: no
-    once: next: check first whether it happened, then record what you found:
-    once:   it happened: once --ledger sqlite:…/once.db settle op_… --as done
-    once:   it did not: once --ledger sqlite:…/once.db settle op_… --as failed
+    once: next: check first whether it happened; do not repeat it. A person or a probe must record the finding:
+    once:   once --ledger sqlite:…/once.db show op_…
     ");
     assert_eq!((bench.runs(), bench.state(&bench.newest())), (1, "in_doubt".to_owned()));
 }
@@ -214,9 +210,8 @@ fn a_command_gets_its_time_and_no_more() {
     assert_snapshot!(text.replace("N ms", "TIME").replace("N s", "TIME"), @r"
     once: TIMEOUT the command was stopped after its time limit of TIME. It may have taken effect
     once: happened: unknown, ran: yes, retryable: no
-    once: next: check first whether it happened, then record what you found:
-    once:   it happened: once --ledger sqlite:…/once.db settle op_… --as done
-    once:   it did not: once --ledger sqlite:…/once.db settle op_… --as failed
+    once: next: check first whether it happened; do not repeat it. A person or a probe must record the finding:
+    once:   once --ledger sqlite:…/once.db show op_…
     ");
     bench.once(&args(limit)).exits(79);
     assert_eq!((bench.runs(), bench.state(&bench.newest())), (1, "in_doubt".to_owned()));
@@ -263,7 +258,8 @@ fn a_budget_is_spent_once() {
     assert_snapshot!(first.err(), @r"
     once: FAILED the command failed with exit code 5, declared to have no effect
     once: happened: no, ran: yes, retryable: no
-    once: next: once --ledger sqlite:…/once.db show op_…
+    once: next: see what is recorded:
+    once:   once --ledger sqlite:…/once.db show op_…
     ");
     let second = bench.once(&args).exits(4);
     assert_snapshot!(second.err(), @r"

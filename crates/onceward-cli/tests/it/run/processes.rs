@@ -28,7 +28,8 @@ fn who_does_not_wait_is_told_to_come_again() {
     assert_snapshot!(said.err(), @r"
     once: IN_PROGRESS attempt 1 of this operation is still running for another caller
     once: happened: unknown, ran: no, retryable: no
-    once: next: once --ledger sqlite:…/once.db wait op_…
+    once: next: wait for it, then make the same call:
+    once:   once --ledger sqlite:…/once.db wait op_…
     ");
     let error = bench.json(&["run", "--key", "a", "--wait", "0s", "--", "sh", "-c", HELD])["error"].clone();
     assert_eq!((&error["retryable"], error.get("retry_after_ms")), (&json!(false), None), "{error}");
@@ -77,9 +78,8 @@ fn two_interrupts_end_the_command_and_keep_the_record() {
     once: asking the command to end; the record will be written
     once: IN_DOUBT the command was interrupted by SIGINT and was killed by SIGTERM. It may have taken effect
     once: happened: unknown, ran: yes, retryable: no
-    once: next: check first whether it happened, then record what you found:
-    once:   it happened: once --ledger sqlite:…/once.db settle op_… --as done
-    once:   it did not: once --ledger sqlite:…/once.db settle op_… --as failed
+    once: next: check first whether it happened; do not repeat it. A person or a probe must record the finding:
+    once:   once --ledger sqlite:…/once.db show op_…
     ");
     assert_eq!(bench.state(&bench.newest()), "in_doubt");
     bench.once(&["run", "--key", "a", "--", "sh", "-c", script]).exits(79);
@@ -118,9 +118,8 @@ fn a_command_outlives_its_killed_wrapper_and_is_not_overtaken() {
     assert_snapshot!(refused.err(), @r"
     once: IN_DOUBT attempt 1 is in doubt: its owner ended before it reported back. It may have taken effect; nothing was run
     once: happened: unknown, ran: no, retryable: no
-    once: next: check first whether it happened, then record what you found:
-    once:   it happened: once --ledger sqlite:…/once.db settle op_… --as done
-    once:   it did not: once --ledger sqlite:…/once.db settle op_… --as failed
+    once: next: check first whether it happened; do not repeat it. A person or a probe must record the finding:
+    once:   once --ledger sqlite:…/once.db show op_…
     ");
     assert_eq!(bench.runs(), 1);
 }

@@ -126,7 +126,8 @@ fn a_failure_is_replayed_where_the_policy_says_so() {
     why
     once: FAILED the command failed with exit code 9, declared to have no effect
     once: happened: no, ran: no, retryable: no
-    once: next: once --ledger sqlite:…/once.db show op_…
+    once: next: see what is recorded:
+    once:   once --ledger sqlite:…/once.db show op_…
     ");
     let error = bench.json(&args)["error"].clone();
     assert_eq!((&error["code"], &error["retryable"]), (&json!("FAILED"), &json!(false)));

@@ -58,9 +58,8 @@ async fn a_stopped_generation_is_cancelled_at_the_provider_and_its_stream_breaks
     );
     let retry = ask(&rig, &[SCOPE], STREAM).await;
     assert_eq!((retry.status, retry.json()["code"].as_str()), (StatusCode::GONE, Some("STOPPED")));
-    // The caller has no file to name: it resumes its scope at this server.
-    let told = retry.json().to_string();
-    assert!(told.contains("POST /v1/resume") && !told.contains("once resume"), "{told}");
+    let detail = retry.json()["detail"].as_str().unwrap().to_owned();
+    assert!(detail.ends_with("the scope was stopped on purpose; a person resumes it."), "{detail}");
     assert_eq!((provider.generations(), rig.operations().await.len()), (1, 1));
 }
 

@@ -1,25 +1,35 @@
-//! What a caller should do next, defined once for all surfaces.
+//! What to do next, and who reads it, defined once for all surfaces. A caller is never given a command that overrides a
+//! person: a release, a resume, the cancel of a hold, the settlement of a lost answer.
 
 use serde::Serialize;
-use serde_json::{Value, json};
 
+use crate::evidence::Doubt;
 use crate::facts::{Ran, RepeatRule, Verdict};
 use crate::key::OperationId;
-use crate::record::{Class, Record};
+use crate::record::{Class, Record, State};
 use crate::text;
 
 /// What a caller should do after an answer that is not a success.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NextStep {
-    /// Find out whether it happened, then record the finding.
+    /// Find out whether it happened, then record the finding: the attempt has answered, and its answer proves nothing.
     Settle(OperationId),
+    /// Find out whether it happened: the answer was lost, so a person or a probe records the finding.
+    Lost(OperationId),
     /// Record the outcome that this call knows but could not write.
     Record(OperationId, Verdict),
-    /// Have the ledger ask the stored probe.
-    Probe(OperationId),
+    /// Have the ledger ask the probe.
+    Probe {
+        /// The operation.
+        id: OperationId,
+        /// The probe's command.
+        command: String,
+        /// Exit codes of the probe that mean "no", in addition to 10.
+        no: Vec<i32>,
+    },
     /// Wait for the call that is executing it.
     Wait(OperationId),
-    /// Release the operation now, or cancel it, if its time is not to be waited for.
+    /// Wait for its time or its release: a person releases it, or cancels it.
     Release(OperationId),
     /// Show the record.
     Show(OperationId),
@@ -27,8 +37,12 @@ pub enum NextStep {
     CallAgain,
     /// Run the action again on purpose, as another occurrence.
     Repeat,
-    /// Use another key, because this one belongs to a different action.
-    OtherKey,
+    /// Leave it: a person, or a program, cancelled it.
+    Cancelled,
+    /// Leave it: a person replaced it by this operation, which is in this state.
+    Replaced(OperationId, Option<State>),
+    /// Look at the operation that has this key: the same action is done, another one needs another key.
+    OtherKey(OperationId, State),
     /// Allow more attempts than this limit.
     RaiseAttempts {
         /// The current limit.
@@ -46,21 +60,45 @@ pub enum NextStep {
 }
 
 impl NextStep {
+    /// How to settle a doubt without its probe: it depends on whether the attempt has answered.
+    #[must_use]
+    pub fn settle(record: &Record) -> Self {
+        match record.outcome.as_ref().and_then(|outcome| outcome.doubt) {
+            Some(Doubt::Answered) => Self::Settle(record.id.clone()),
+            Some(Doubt::Lost) | None => Self::Lost(record.id.clone()),
+        }
+    }
+
     /// How to resolve a doubt, depending on the operation's class. If a call that ran nothing was refused, repeating
     /// it is refused as well: its downstream key or its budget is used up, or it has no probe.
     pub(crate) fn out_of_doubt(record: &Record, ran: Ran) -> Self {
-        let settle = || Self::Settle(record.id.clone());
+        let settle = || Self::settle(record);
         if record.spent_attempts() >= record.detail.max_attempts {
             return settle();
         }
         match record.detail.class {
-            Class::Probed if record.detail.probe.is_some() => Self::Probe(record.id.clone()),
+            Class::Probed if record.detail.probe.is_some() => Self::Probe {
+                id: record.id.clone(),
+                command: record.detail.probe.clone().unwrap_or_default(),
+                no: record.detail.probe_no.clone(),
+            },
             Class::Read | Class::Idempotent | Class::Keyed | Class::Probed if ran == Ran::Yes => {
                 Self::CallAgain
             }
             Class::Read | Class::Idempotent | Class::Keyed | Class::Probed | Class::Once => settle(),
         }
     }
+}
+
+/// Who reads what to do next.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Audience {
+    /// The caller of an operation: a program or an agent.
+    #[default]
+    Caller,
+    /// A person, who may decide.
+    Person,
 }
 
 /// How a surface presents a next step.
@@ -72,6 +110,8 @@ pub enum Surface {
         program: String,
         /// Options for every command, quoted for a shell.
         options: Vec<String>,
+        /// Who reads the answers.
+        to: Audience,
         /// For a program other than `once`: the command line with which `once` finds the same ledger. `None` if it
         /// cannot be shown.
         once: Option<String>,
@@ -92,7 +132,9 @@ pub enum Surface {
 /// A next step as a surface presents it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Guidance {
+pub struct Advice {
+    /// Who reads it.
+    pub to: Audience,
     /// What to do, in one sentence.
     pub say: String,
     /// The command to run. It never settles a doubt.
@@ -116,25 +158,58 @@ pub struct Choice {
 impl Surface {
     /// A shell tool with this name, without options.
     pub fn shell(program: impl Into<String>) -> Self {
-        Self::Shell { program: program.into(), options: Vec::new(), once: None }
+        Self::Shell { program: program.into(), options: Vec::new(), to: Audience::Caller, once: None }
+    }
+
+    /// The same surface, read by a person.
+    #[must_use]
+    pub fn to_person(self) -> Self {
+        match self {
+            Self::Shell { program, options, once, .. } => {
+                Self::Shell { program, options, to: Audience::Person, once }
+            }
+            Self::Python | Self::Http | Self::McpAgent | Self::McpPerson { .. } => self,
+        }
+    }
+
+    /// Who reads the answers of this surface.
+    #[must_use]
+    pub const fn audience(&self) -> Audience {
+        match self {
+            Self::Shell { to, .. } => *to,
+            Self::Python | Self::Http | Self::McpAgent | Self::McpPerson { .. } => Audience::Caller,
+        }
+    }
+
+    /// Whether this audience may be given the command that settles a lost answer: a person, or an agent that the policy
+    /// trusts with it.
+    const fn may_settle(&self) -> bool {
+        match self {
+            Self::Shell { to, .. } => matches!(to, Audience::Person),
+            Self::McpAgent => true,
+            Self::Python | Self::Http | Self::McpPerson { .. } => false,
+        }
     }
 
     /// Presents a next step on this surface.
     #[must_use]
-    pub fn spell(&self, step: &NextStep) -> Guidance {
+    pub fn spell(&self, step: &NextStep) -> Advice {
+        Advice { to: self.audience(), ..self.spelled(step) }
+    }
+
+    fn spelled(&self, step: &NextStep) -> Advice {
         match step {
-            NextStep::Settle(id) => Guidance {
-                say: self.settle_in_words(),
-                command: None,
+            NextStep::Lost(id) if !self.may_settle() => self.lost(id),
+            NextStep::Settle(id) | NextStep::Lost(id) => Advice {
                 options: [Verdict::Done, Verdict::Failed].map(|verdict| self.choice(id, verdict)).into(),
+                ..say(self.settle_in_words())
             },
-            NextStep::Record(id, verdict) => Guidance {
-                say: "make the ledger writable, then record what is known".to_owned(),
-                command: None,
+            NextStep::Record(id, verdict) => Advice {
                 options: vec![self.choice(id, *verdict)],
+                ..say("make the ledger writable, then record what is known")
             },
-            NextStep::Probe(id) => paste_or_say(
-                ("ask the probe whether it happened", self.probe(id)),
+            NextStep::Probe { id, command, no } => paste_or_say(
+                ("ask the probe whether it happened", self.probe(id, command, no)),
                 "make the same call again; it asks the probe whether it happened",
             ),
             NextStep::Wait(id) if self.is_other_tool() => paste_or_say(
@@ -145,7 +220,7 @@ impl Surface {
                 ("wait for it, then make the same call", self.command("wait", id)),
                 "wait, then make the same call again; it is safe",
             ),
-            NextStep::Release(id) => self.release_or_cancel(id),
+            NextStep::Release(id) => self.held(id),
             NextStep::Show(id) => paste_or_say(
                 ("see what is recorded", self.command("show", id)),
                 "ask a person to look at what is recorded",
@@ -157,7 +232,9 @@ impl Surface {
                     "to do it again on purpose, use another key or occurrence"
                 }
             }),
-            NextStep::OtherKey => say("use another key for this action"),
+            NextStep::Cancelled => say("do not repeat it, unless a person asks for it"),
+            NextStep::Replaced(id, state) => self.replaced(id, *state),
+            NextStep::OtherKey(id, state) => self.other_key(id, *state),
             NextStep::RaiseAttempts { limit } => say(match self {
                 Self::Shell { .. } if self.is_other_tool() => {
                     format!("to allow more, raise `attempts` in the policy above {limit}, or use another key")
@@ -172,10 +249,9 @@ impl Surface {
             }
             NextStep::Resume { scope } => self.resume(scope),
             NextStep::CheckLedger => match self {
-                Self::Shell { program, .. } if program == "once" => Guidance {
-                    say: "make the ledger reachable, then make the same call again".to_owned(),
+                Self::Shell { program, .. } if program == "once" => Advice {
                     command: Some(self.line("doctor")),
-                    options: Vec::new(),
+                    ..say("make the ledger reachable, then make the same call again")
                 },
                 Self::Shell { .. } | Self::Python | Self::Http | Self::McpAgent | Self::McpPerson { .. } => {
                     say("make the ledger reachable, then make the same call again")
@@ -184,23 +260,51 @@ impl Surface {
         }
     }
 
-    /// A stopped scope: a person or the program that stopped it may resume it, an agent may not.
-    fn resume(&self, scope: &str) -> Guidance {
-        const SAY: &str = "do not repeat it: the scope was stopped on purpose. To let it continue";
-        let command = match self {
-            Self::Shell { .. } => match self.once(&format!("resume {}", text::shell_word(scope))) {
-                Some(command) => command,
-                None => return say(format!("{SAY}, use `once resume` with the URL of this ledger")),
+    /// A stopped scope: a person resumes it.
+    fn resume(&self, scope: &str) -> Advice {
+        const SAY: &str = "do not repeat it: the scope was stopped on purpose; a person resumes it";
+        match self.audience() {
+            Audience::Caller => say(SAY),
+            Audience::Person => match self.once(&format!("resume {}", text::shell_word(scope))) {
+                Some(command) => Advice {
+                    command: Some(command),
+                    ..say("the scope was stopped on purpose. To let it continue")
+                },
+                None => say(format!("{SAY}, with `once resume` and the URL of this ledger")),
             },
-            Self::Python => format!("ledger.resume({})", Value::from(scope)),
-            Self::Http => format!("POST /v1/resume {}", json!({ "scope": scope })),
-            Self::McpAgent | Self::McpPerson { .. } => {
-                return say(
-                    "do not repeat it: the scope was stopped on purpose. Tell the user; only a person resumes it",
-                );
+        }
+    }
+
+    /// A lost answer, for a caller: another one decides.
+    fn lost(&self, id: &OperationId) -> Advice {
+        const SAY: &str =
+            "check first whether it happened; do not repeat it. A person or a probe must record the finding";
+        paste_or_say((SAY, self.command("show", id)), SAY)
+    }
+
+    /// An operation that a person replaced.
+    fn replaced(&self, id: &OperationId, state: Option<State>) -> Advice {
+        let state = state.map(|state| format!(", which is {}", in_words(state))).unwrap_or_default();
+        let what = format!("do not repeat it: a person replaced it by {id}{state}");
+        paste_or_say((&what, self.command("show", id)), &what)
+    }
+
+    /// Another action has the key.
+    fn other_key(&self, id: &OperationId, state: State) -> Advice {
+        let what = match state {
+            State::Done => {
+                "if this is the same action, it is done; only for a different action use another key"
+            }
+            State::Staged
+            | State::Running
+            | State::Failed
+            | State::InDoubt
+            | State::Cancelled
+            | State::Expired => {
+                "if this is the same action, see what became of it; only for a different action use another key"
             }
         };
-        Guidance { say: SAY.to_owned(), command: Some(command), options: Vec::new() }
+        paste_or_say((what, self.command("show", id)), what)
     }
 
     /// Whether it is a tool built with the framework, which has fewer commands and flags than `once`.
@@ -247,38 +351,26 @@ impl Surface {
         }
     }
 
-    /// How to start a held operation now, or to cancel it.
-    fn release_or_cancel(&self, id: &OperationId) -> Guidance {
-        let (release, cancel) = match self {
-            // A tool on the framework shares the ledger, but only `once` releases.
-            Self::Shell { .. } => {
-                let pair = self.once(&format!("release {id}")).zip(self.once(&format!("cancel {id}")));
-                let Some(pair) = pair else {
-                    return say("wait, or use `once release` or `once cancel` with the URL of this ledger");
-                };
-                pair
-            }
-            // An agent must not approve its own call, so it does not get the command.
-            Self::McpAgent | Self::McpPerson { .. } => {
+    /// A held operation: a person starts it before its time, or cancels it.
+    fn held(&self, id: &OperationId) -> Advice {
+        let (release, cancel) = match self.audience() {
+            Audience::Caller => {
                 return say(format!(
                     "do not repeat it before its time or its release. After that, make the same call again: it gives \
                      the result, and sends it if that was not done yet. A person can release or cancel it ({id} in \
                      `once held`)"
                 ));
             }
-            Self::Python => (format!("ledger.release(\"{id}\")"), format!("ledger.cancel(\"{id}\")")),
-            Self::Http => {
-                (format!("POST /v1/operations/{id}/release"), format!("POST /v1/operations/{id}/cancel"))
-            }
+            Audience::Person => (self.once(&format!("release {id}")), self.once(&format!("cancel {id}"))),
         };
-        Guidance {
-            say: "wait, release it, or cancel it".to_owned(),
-            command: None,
-            options: vec![
-                Choice { found: "it should be sent now", command: release },
-                Choice { found: "it should not be sent", command: cancel },
-            ],
-        }
+        let Some((release, cancel)) = release.zip(cancel) else {
+            return say("wait, or use `once release` or `once cancel` with the URL of this ledger");
+        };
+        let options = vec![
+            Choice { found: "it should be sent now", command: release },
+            Choice { found: "it should not be sent", command: cancel },
+        ];
+        Advice { options, ..say("wait, release it, or cancel it") }
     }
 
     /// What an undo says about an operation that is held back.
@@ -323,14 +415,19 @@ impl Surface {
         }
     }
 
-    fn probe(&self, id: &OperationId) -> Option<String> {
+    /// The command that asks a probe. One that cannot be printed as it is cannot be pasted either.
+    fn probe(&self, id: &OperationId, probe: &str, no: &[i32]) -> Option<String> {
+        if probe.chars().any(|c| text::is_hidden(c) && c != '\n') {
+            return None;
+        }
+        let codes: Vec<String> = no.iter().map(i32::to_string).collect();
+        let no = if codes.is_empty() { String::new() } else { format!(" --probe-no {}", codes.join(",")) };
         match self {
             Self::Shell { program, .. } if program == "once" => {
-                Some(self.line(&format!("settle {id} --probe")))
+                Some(self.line(&format!("settle {id} --probe {}{no}", text::shell_word(probe))))
             }
             // Repeating the call asks the probe.
-            Self::Shell { .. } => None,
-            Self::Python | Self::Http | Self::McpAgent | Self::McpPerson { .. } => None,
+            Self::Shell { .. } | Self::Python | Self::Http | Self::McpAgent | Self::McpPerson { .. } => None,
         }
     }
 
@@ -367,13 +464,26 @@ impl Surface {
     }
 }
 
-fn paste_or_say((what, command): (&str, Option<String>), otherwise: &str) -> Guidance {
+fn paste_or_say((what, command): (&str, Option<String>), otherwise: &str) -> Advice {
     match command {
-        Some(command) => Guidance { say: what.to_owned(), command: Some(command), options: Vec::new() },
+        Some(command) => Advice { command: Some(command), ..say(what) },
         None => say(otherwise),
     }
 }
 
-fn say(what: impl Into<String>) -> Guidance {
-    Guidance { say: what.into(), ..Guidance::default() }
+fn say(what: impl Into<String>) -> Advice {
+    Advice { say: what.into(), ..Advice::default() }
+}
+
+/// What became of an operation, in one word or two.
+fn in_words(state: State) -> &'static str {
+    match state {
+        State::Staged => "held",
+        State::Running => "running",
+        State::Done => "done",
+        State::Failed => "failed without effect",
+        State::InDoubt => "in doubt",
+        State::Cancelled => "cancelled",
+        State::Expired => "expired",
+    }
 }

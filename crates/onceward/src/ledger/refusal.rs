@@ -1,0 +1,68 @@
+//! The errors of calls that are refused.
+
+use std::sync::Arc;
+
+use super::{Ledger, stopped_error};
+use crate::decide::{self, Refusal};
+use crate::error::{Error, clip};
+use crate::facts::Ran;
+use crate::operation::Intent;
+use crate::record::{Record, Verification};
+use crate::time::rfc3339;
+
+impl Ledger {
+    /// The error of a call that is refused. `denied` is set if the probe has just said that nothing happened.
+    pub(super) async fn refused(
+        &self,
+        refusal: Refusal,
+        record: Arc<Record>,
+        intent: &Intent,
+        denied: Option<Record>,
+    ) -> Error {
+        let until_ms = record.detail.quarantine_until_ms.filter(|until_ms| self.now_ms() < *until_ms);
+        match (refusal_error(refusal, record, intent), denied, until_ms) {
+            (Error::InDoubt { record, reason, ran }, Some(_), Some(until_ms)) => {
+                let from = rfc3339(until_ms);
+                let reason = format!("{reason}. The probe found no effect, which counts from {from}");
+                Error::InDoubt { record, reason, ran }
+            }
+            (Error::Cancelled { record, .. }, _, _) => {
+                let replaced = record.outcome.as_ref().and_then(|outcome| outcome.replaced_by.clone());
+                let replacement = match replaced {
+                    // Without it the answer still names the operation.
+                    Some(id) => self.find(&id).await.ok().map(|(found, state)| decide::seen_as(found, state)),
+                    None => None,
+                };
+                Error::Cancelled { record, replacement }
+            }
+            (error, _, _) => error,
+        }
+    }
+}
+
+pub(crate) fn refusal_error(refusal: Refusal, record: Arc<Record>, intent: &Intent) -> Error {
+    match refusal {
+        Refusal::KeyReused(fields) => Error::KeyReused { record, fields },
+        Refusal::KeyExpired => Error::KeyExpired { record },
+        Refusal::Cancelled => Error::Cancelled { record, replacement: None },
+        Refusal::Undone => Error::Undone { record },
+        Refusal::Stopped(barrier) => stopped_error(barrier, Some(record)),
+        Refusal::BudgetExhausted => Error::BudgetExhausted { record, limit: intent.terms.max_attempts },
+        Refusal::InDoubt => in_doubt_error(record),
+    }
+}
+
+/// The error for a call that finds its operation in doubt.
+pub(crate) fn in_doubt_error(record: Arc<Record>) -> Error {
+    let refuted = record.outcome.as_ref().is_some_and(|o| o.verified == Some(Verification::Refuted));
+    let why = record.reason().unwrap_or("it gave no answer");
+    if refuted {
+        return Error::Unverified { reason: why.to_owned(), record, ran: Ran::No };
+    }
+    let reason = format!(
+        "attempt {} is in doubt: {}. It may have taken effect; nothing was run",
+        record.attempt,
+        clip(why)
+    );
+    Error::InDoubt { record, reason, ran: Ran::No }
+}
