@@ -21,9 +21,11 @@ fn call(bench: &Bench, more: &[&str], command: &str) -> Value {
 /// A caller is in this situation. Returns its answer.
 type Provoke = fn(&Bench) -> Value;
 
-/// How each command begins that the caller is offered, after the options of the ledger; and the state of the operation
+/// How a command begins that the caller is offered, after the options of the ledger; and the state of the operation
 /// after it.
-const SITUATIONS: [(&str, Provoke, &[(&str, &str)]); 10] = [
+type Offer = (&'static str, &'static str);
+
+const SITUATIONS: [(&str, Provoke, &[Offer]); 10] = [
     (
         "its own answer proves nothing",
         |bench| call(bench, &[], "exit 1"),
