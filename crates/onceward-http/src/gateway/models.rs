@@ -313,7 +313,7 @@ impl ModelCall {
         if let Error::BudgetExhausted { record, .. } = error {
             return reply::spent(record, Ran::No);
         }
-        if let Error::Cancelled { record } = error {
+        if let Error::Cancelled { record, .. } = error {
             let window_ms = self.terms().map_or(0, |terms| terms.repeat_window_ms);
             return self.delivery(record).of_refusal(window_ms).attach(reply::problem(error));
         }

@@ -253,7 +253,7 @@ impl Mutation {
         let (record, ran) = match &result {
             Ok(receipt) => (Arc::clone(receipt.record()), receipt.ran()),
             Err(Error::Failed { record, ran, .. }) => (Arc::clone(record), *ran),
-            Err(error @ Error::Cancelled { record }) => {
+            Err(error @ Error::Cancelled { record, .. }) => {
                 let window_ms = exchange.ruling.terms.repeat_window_ms;
                 return self.delivery(record).of_refusal(window_ms).attach(reply::problem(error));
             }

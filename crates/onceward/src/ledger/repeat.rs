@@ -156,7 +156,7 @@ impl Ledger {
 pub fn delivered_by(result: &Result<Receipt, Error>) -> Option<&Arc<Record>> {
     match result {
         Ok(receipt) => Some(receipt.record()),
-        Err(Error::Failed { record, .. } | Error::Cancelled { record }) => Some(record),
+        Err(Error::Failed { record, .. } | Error::Cancelled { record, .. }) => Some(record),
         Err(_) => None,
     }
 }
