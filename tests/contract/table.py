@@ -223,13 +223,9 @@ NEXT = {
             "once --config {policy} --ledger {ledger} settle {id} --as done",
             "once --config {policy} --ledger {ledger} settle {id} --as failed",
         ],
-        # The error of a function or of a tool's work may be that its reply was lost.
+        # The server dies; the error of a function or of a tool's work may be that its reply was lost.
         "clap": [LOST, SHOW["clap"]],
-        "mcp": [
-            "check first whether it happened; do not repeat it. A person must record the finding",
-            "once --config {policy} --ledger {ledger} settle {id} --as done",
-            "once --config {policy} --ledger {ledger} settle {id} --as failed",
-        ],
+        "mcp": [LOST],
         "python": [LOST, SHOW["python"]],
     },
     "Record": {
