@@ -295,8 +295,9 @@ async fn receive(
     });
     let from_ms = record.answer_counts_from_ms(clients.ledger.clock_ms(), WINDOW_MS);
     let noted = clients.ledger.note_delivery(record, from_ms).await;
-    // What has expired may run again under its number.
-    if noted.is_ok_and(|record| record.state == State::Done) && action != SHORT_LIVED {
+    // Another answer may have replaced the one that was delivered. What has expired may run again under its number.
+    let is_noted = noted.is_ok_and(|record| record.state == State::Done && record.delivered_ms().is_some());
+    if is_noted && action != SHORT_LIVED {
         clients.wants(action, |wants| wants.delivered.insert(record.id.clone()));
     }
 }

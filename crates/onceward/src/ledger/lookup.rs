@@ -23,15 +23,26 @@ impl Ledger {
     /// # Errors
     /// [`Error::NotFound`], or the ledger cannot be read.
     pub async fn find(&self, id: &OperationId) -> Result<(Arc<Record>, State), Error> {
-        let record = self.store.load(id).await?.ok_or_else(|| Error::NotFound { id: id.to_string() })?;
-        let record = if self.identity().fence.is_some() {
-            Arc::new(self.through_fence(Arc::unwrap_or_clone(record)))
-        } else {
-            record
-        };
-        let liveness = self.liveness(Some(&record)).await?;
-        let state = decide::effective_state(&record, liveness, self.now_ms());
-        Ok((record, state))
+        let load = async || self.store.load(id).await?.ok_or_else(|| Error::NotFound { id: id.to_string() });
+        let mut stored = load().await?;
+        loop {
+            let record = if self.identity().fence.is_some() {
+                Arc::new(self.through_fence(Record::clone(&stored)))
+            } else {
+                Arc::clone(&stored)
+            };
+            let liveness = self.liveness(Some(&record)).await?;
+            let state = decide::effective_state(&record, liveness, self.now_ms());
+            if state == State::Running || record.state != State::Running {
+                return Ok((record, state));
+            }
+            // An owner that ended between the two looks has written how, before it freed its lock.
+            let newer = load().await?;
+            if newer.version == stored.version {
+                return Ok((record, state));
+            }
+            stored = newer;
+        }
     }
 
     /// The records that match the filter, newest first, each with its effective state.
