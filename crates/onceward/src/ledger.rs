@@ -236,6 +236,9 @@ impl Ledger {
         if let Some(lost) = self.doubt_after_restore(record.as_deref(), intent, now_ms) {
             record = Some(Arc::new(lost));
         }
+        if let (None, Some(by)) = (&record, &intent.answered_by) {
+            record = Some(Arc::new(transition::answered(intent, by, now_ms)));
+        }
         let mut liveness = self.liveness(record.as_deref()).await?;
         loop {
             let decision = decide::begin(record.as_deref(), intent, liveness, now_ms);
@@ -328,6 +331,10 @@ impl Ledger {
             if let Some(lost) = self.doubt_after_restore(found.as_deref(), intent, now_ms) {
                 let expected = found.map(|found| found.version);
                 self.store.swap(expected, lost, self.mode).await?;
+                continue;
+            }
+            if let (None, Some(by)) = (&found, &intent.answered_by) {
+                self.store.swap(None, transition::answered(intent, by, now_ms), self.mode).await?;
                 continue;
             }
             let liveness = self.liveness(found.as_deref()).await?;

@@ -449,6 +449,7 @@ impl Operation {
             downstream_key: self.downstream_key,
             trace_parent: self.trace_parent,
             held: self.held,
+            answered_by: None,
             terms: self.terms,
         })
     }

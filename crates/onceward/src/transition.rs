@@ -17,8 +17,8 @@ use crate::kind::Kind;
 use crate::operation::Intent;
 use crate::policy::Hold;
 use crate::record::{
-    Delivered, Detail, Downstream, Held, MAX_HISTORY, MAX_RESULT, Outcome, Owner, Past, Record, State,
-    Verification,
+    Delivered, Detail, Downstream, Effect, Held, MAX_HISTORY, MAX_RESULT, Outcome, Owner, Past, Record,
+    State, Verification,
 };
 use crate::word::{Speaker, Word};
 
@@ -212,6 +212,27 @@ pub fn stage(intent: &Intent, now_ms: i64) -> Record {
         outcome: None,
         replays: 0,
     }
+}
+
+/// The record of an operation whose key is new, and which someone's word about an equal one answers: it is done, and
+/// changed nothing itself. The key keeps that answer.
+#[must_use]
+pub fn answered(intent: &Intent, by: &Record, now_ms: i64) -> Record {
+    let said = by.outcome.as_ref();
+    let outcome = Outcome {
+        settled_by: said.and_then(|outcome| outcome.settled_by.clone()),
+        data: said.and_then(|outcome| outcome.data.clone()),
+        reason: said.and_then(|outcome| outcome.reason.clone()),
+        ..Outcome::with_effect(Effect::Noop)
+    };
+    let mut record = stage(intent, now_ms);
+    record.attempt = 1;
+    record.state = State::Done;
+    record.due_ms = Some(later(now_ms, record.detail.retention_ms));
+    record.outcome = Some(outcome);
+    // It answers this key alone.
+    record.detail.delivered = Some(Delivered { at_ms: now_ms, same_until_ms: None });
+    record
 }
 
 /// The record of an operation that is held back, in place of the record of an earlier occurrence that has expired.

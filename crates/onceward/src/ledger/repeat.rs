@@ -108,7 +108,14 @@ impl Ledger {
         match repeat::choose(&found.earlier(self.now_ms()), Identified::ByOwnKey) {
             // What was begun under this key is its own, whatever is said about others.
             Choice::Same(place) if self.store().load(&intent.id).await?.is_none() => {
-                Ok(found.same(intent, place))
+                match &found.all[place] {
+                    (record, state @ State::Done) => {
+                        let mut intent = intent;
+                        intent.answered_by = Some(Arc::clone(record));
+                        Ok(Wanted { intent, rule: RepeatRule::Retry(*state) })
+                    }
+                    _ => Ok(found.same(intent, place)),
+                }
             }
             Choice::Same(_) | Choice::New { .. } | Choice::Undecided(_) | Choice::Spent(_) => {
                 Ok(Wanted { intent, rule })

@@ -55,6 +55,9 @@ pub struct Intent {
     pub(super) downstream_key: Option<String>,
     pub(crate) trace_parent: Option<String>,
     pub(super) held: Held,
+    /// What answers a call with a key of its own, although the key is new: an equal operation that someone settled as
+    /// done.
+    pub(crate) answered_by: Option<Arc<Record>>,
     /// Shared by all copies.
     pub(super) input: Arc<Json>,
     pub(super) basis: KeyBasis,
@@ -241,6 +244,7 @@ impl Intent {
             downstream_key: None,
             trace_parent: detail.trace_parent.clone(),
             held: Held::by_policy(),
+            answered_by: None,
             input: Arc::new(Json::empty()),
             basis: KeyBasis::Given(record.key.text.as_str().into()),
             naming: Naming::Chosen,

@@ -2,8 +2,8 @@
 
 use crate::common::{Bench, left_in_doubt, terms};
 use onceward::{
-    Attempt, Code, Ending, Evidence, Failure, KeyPolicy, Operation, OperationId, Outcome, RepeatRule, State,
-    Verdict, Wanted, Word,
+    Attempt, Code, Effect, Ending, Evidence, Failure, KeyPolicy, Operation, OperationId, Outcome, RepeatRule,
+    State, Verdict, Wanted, Word,
 };
 
 const DAY_MS: i64 = 24 * 60 * 60 * 1_000;
@@ -158,7 +158,17 @@ fn what_someone_settled_as_done_answers_the_equal_call_but_not_another_key() {
     };
     let refers = |bench: &Bench, operation: &Operation| wanted(bench, operation).intent.id;
     let (bench, id) = doubtful(&mail());
-    assert_eq!(refers(&bench, &mail().key("k")), id, "the caller names it now");
+    let own = mail().key("k");
+    for _ in 0..2 {
+        let intent = wanted(&bench, &own).intent;
+        let receipt = bench.ledger.run_call(bench.ledger.call(intent), |_| panic!("it is done"));
+        let receipt = receipt.expect("the caller names it now");
+        assert_eq!((receipt.effect(), &receipt.record().id), (Effect::Noop, &crate::common::id(&own)));
+        let word = receipt.record().outcome.as_ref().and_then(|outcome| outcome.settled_by.as_deref());
+        assert_eq!(word.map(|word| word.name.as_str()), Some("ada"));
+        answered(&bench, &receipt.record().id);
+    }
+    assert_eq!(refers(&bench, &mail()), id, "the caller without a key has not had its answer");
     let (bench, id) = doubtful(&mail().key("k"));
     assert_eq!(refers(&bench, &mail()), id, "the caller has left the key out");
     assert_ne!(refers(&bench, &mail().key("another")), id, "another invoice over the same amount");
