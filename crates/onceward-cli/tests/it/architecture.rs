@@ -1,5 +1,6 @@
 //! Enforces the rules of the workspace: dependencies, printing, style, and words to avoid.
 
+mod pairs;
 mod sleeps;
 
 use std::collections::{BTreeMap, BTreeSet};
