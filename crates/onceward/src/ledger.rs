@@ -233,11 +233,8 @@ impl Ledger {
         let intent = &self.keyed_form(intent);
         let mut record = self.store.load(&intent.id).await?;
         let now_ms = self.now_ms();
-        if let Some(lost) = self.doubt_after_restore(record.as_deref(), intent, now_ms) {
-            record = Some(Arc::new(lost));
-        }
-        if let (None, Some(by)) = (&record, &intent.answered_by) {
-            record = Some(Arc::new(transition::answered(intent, by, now_ms)));
+        if let Some(known) = self.known_otherwise(record.as_deref(), intent, now_ms) {
+            record = Some(Arc::new(known));
         }
         let mut liveness = self.liveness(record.as_deref()).await?;
         loop {
@@ -284,6 +281,16 @@ impl Ledger {
         fence.covers(found, now_ms).then(|| transition::lost(found, intent, fence, now_ms))
     }
 
+    /// The record of an operation about which more is known than its own record says: a restore may have lost it, or
+    /// someone's word about an equal operation answers a new key.
+    fn known_otherwise(&self, found: Option<&Record>, intent: &Intent, now_ms: i64) -> Option<Record> {
+        let lost = self.doubt_after_restore(found, intent, now_ms);
+        lost.or_else(|| match (found, &intent.answered_by) {
+            (None, Some(by)) => Some(transition::answered(intent, by, now_ms)),
+            (Some(_), _) | (None, None) => None,
+        })
+    }
+
     /// A stored record as it counts since a restore: in doubt, if it may be outdated, even though no call has recorded
     /// that yet. Everything that reads records sees them like this.
     pub(crate) fn through_fence(&self, record: Record) -> Record {
@@ -328,13 +335,9 @@ impl Ledger {
                 None => self.store.load(&intent.id).await?,
             };
             let now_ms = self.now_ms();
-            if let Some(lost) = self.doubt_after_restore(found.as_deref(), intent, now_ms) {
+            if let Some(known) = self.known_otherwise(found.as_deref(), intent, now_ms) {
                 let expected = found.map(|found| found.version);
-                self.store.swap(expected, lost, self.mode).await?;
-                continue;
-            }
-            if let (None, Some(by)) = (&found, &intent.answered_by) {
-                self.store.swap(None, transition::answered(intent, by, now_ms), self.mode).await?;
+                self.store.swap(expected, known, self.mode).await?;
                 continue;
             }
             let liveness = self.liveness(found.as_deref()).await?;
