@@ -296,7 +296,8 @@ impl RunArgs {
         Ok(match settings.terms.hold {
             Hold::No => operation,
             Hold::For(_) | Hold::Approve => {
-                let by = if self.hold.is_some() { HeldBy::Caller } else { HeldBy::Policy };
+                let is_asked = self.hold == Some(settings.terms.hold);
+                let by = if is_asked { HeldBy::Caller } else { HeldBy::Policy };
                 operation.held(
                     held::SURFACE,
                     by,
@@ -311,7 +312,8 @@ impl RunArgs {
         let mut settings = input::settings(context, &self.identity, gathered)?;
         let terms = &mut settings.terms;
         terms.wait_ms = self.wait.unwrap_or(terms.wait_ms);
-        terms.hold = self.hold.unwrap_or(terms.hold);
+        // A flag does not loosen what the policy says.
+        terms.hold = self.hold.map_or(terms.hold, |hold| hold.stricter(terms.hold));
         self.rules.override_settings(&mut settings)?;
         Ok(settings)
     }

@@ -20,6 +20,18 @@ pub enum Hold {
     Approve,
 }
 
+impl Hold {
+    /// The stricter of two holds: a release by a person before a time, and a longer time before a shorter one.
+    #[must_use]
+    pub fn stricter(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Approve, _) | (_, Self::Approve) => Self::Approve,
+            (Self::For(one), Self::For(other)) => Self::For(one.max(other)),
+            (Self::No, held) | (held, Self::No) => held,
+        }
+    }
+}
+
 impl std::str::FromStr for Hold {
     type Err = InvalidInput;
 
