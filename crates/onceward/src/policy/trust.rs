@@ -3,7 +3,7 @@
 //! A cloned repository can contain such a file. It applies only if there is no trusted policy, so it is compared with
 //! the built-in default: it may lead to fewer effects, more doubt or fewer concurrent calls. It must not run
 //! commands, change what is sent, move the ledger, change which calls are the same operation, stop a command, or
-//! store more.
+//! store more than the request of a call that it holds back.
 
 use super::{DEFAULT_POLICY, Policy};
 
@@ -47,8 +47,8 @@ const DECISIONS: [(&str, Untrusted); 37] = [
     ("retries", Untrusted::AtMostDefault),
     ("on_failure", Untrusted::Only(&["replay"])),
     ("on_expired", Untrusted::Only(&["refuse"])),
-    // A held operation stores its inputs, and a released one runs a stored command.
-    ("hold", Untrusted::Nothing),
+    // It only delays a call, or has a person decide about it. What is stored runs on the user's word only.
+    ("hold", Untrusted::Anything),
     ("release", Untrusted::Only(&["manual"])),
     // These run commands, or define what an answer means.
     ("probe", Untrusted::Nothing),
@@ -158,7 +158,7 @@ mod tests {
                     (words.to_vec(), counting)
                 }
                 ValueType::Span => (vec!["1ms", "1h", "90d"], &[]),
-                ValueType::Hold => (vec!["no", "10m", "approve"], &[]),
+                ValueType::Hold => (vec!["no", "10m", "approve"], &["no", "10m", "approve"]),
                 ValueType::Number(_) => match name {
                     "attempts" => (vec!["1", "20", "21"], &["1", "20"]),
                     "retries" => (vec!["0", "1"], &["0"]),
