@@ -119,7 +119,7 @@ pub fn begin(found: Option<&Record>, intent: &Intent, liveness: Liveness, now_ms
         State::Done => Decision::Replay,
         State::Failed if record.state == State::Running => Decision::Doubt,
         State::Failed => match intent.terms.on_failure {
-            OnFailure::Retry => next_attempt(record, intent),
+            OnFailure::Retry => next_attempt(record, intent, now_ms),
             OnFailure::Replay => Decision::ReplayFailure,
         },
         State::InDoubt => in_doubt(record, intent, now_ms),
@@ -154,7 +154,7 @@ fn may_run_when_expired(intent: &Intent) -> bool {
 pub fn after_probe_no(record: &Record, intent: &Intent, now_ms: i64) -> Decision {
     match record.detail.quarantine_until_ms {
         Some(until) if now_ms < until => stay_in_doubt(record),
-        Some(_) | None => next_attempt(record, intent),
+        Some(_) | None => next_attempt(record, intent, now_ms),
     }
 }
 
@@ -165,9 +165,9 @@ fn in_doubt(record: &Record, intent: &Intent, now_ms: i64) -> Decision {
         return Decision::Doubt;
     }
     match intent.terms.class {
-        Class::Read | Class::Idempotent => next_attempt(record, intent),
+        Class::Read | Class::Idempotent => next_attempt(record, intent, now_ms),
         Class::Keyed => match &record.detail.downstream {
-            Some(downstream) if now_ms < downstream.safe_until_ms => next_attempt(record, intent),
+            Some(downstream) if now_ms < downstream.safe_until_ms => next_attempt(record, intent, now_ms),
             Some(_) | None => stay_in_doubt(record),
         },
         // Record the doubt before asking the probe, because the quarantine starts then.
@@ -182,8 +182,12 @@ pub(crate) fn stay_in_doubt(record: &Record) -> Decision {
     if record.state == State::InDoubt { Decision::Refuse(Refusal::InDoubt) } else { Decision::Doubt }
 }
 
-fn next_attempt(record: &Record, intent: &Intent) -> Decision {
+fn next_attempt(record: &Record, intent: &Intent, now_ms: i64) -> Decision {
     if record.spent_attempts() < intent.terms.max_attempts {
+        // A restore put it in doubt while it was held. What no person has released does not start.
+        if record.needs_release(now_ms) {
+            return Decision::Hold;
+        }
         Decision::Start { attempt: record.attempt + 1 }
     } else if record.state.is_settled() {
         Decision::Refuse(Refusal::BudgetExhausted)

@@ -235,7 +235,8 @@ pub fn answered(intent: &Intent, by: &Record, now_ms: i64) -> Record {
     record
 }
 
-/// The record of an operation that is held back, in place of the record of an earlier occurrence that has expired.
+/// The record of an operation that is held back, in place of the record of an earlier occurrence that has expired, or
+/// again because it was never released.
 #[must_use]
 pub fn hold(found: Option<&Record>, intent: &Intent, now_ms: i64) -> Record {
     let mut record = match found {
@@ -244,6 +245,12 @@ pub fn hold(found: Option<&Record>, intent: &Intent, now_ms: i64) -> Record {
             Record { state: State::Staged, outcome: None, ..further_attempt(before, intent, now_ms) }
         }
     };
+    record.detail.attempts_before = record.attempt;
+    record.detail.quarantine_until_ms = None;
+    // It keeps its time and its request: what a person may have seen is what is held.
+    if record.detail.held.is_some() {
+        return record;
+    }
     let until_ms = match intent.terms.hold {
         Hold::For(ms) => Some(later(now_ms, ms)),
         Hold::No | Hold::Approve => None,
@@ -253,14 +260,19 @@ pub fn hold(found: Option<&Record>, intent: &Intent, now_ms: i64) -> Record {
     record
 }
 
-/// The record released before its time, on this word. Unchanged if it may start already; `None` if it is not held.
+/// The record released before its time, on this word. Unchanged if it may start already; `None` if it is not held, and
+/// cannot start again from its stored request.
 #[must_use]
 pub fn release(record: &Record, word: &Word, now_ms: i64) -> Option<Record> {
-    let held = record.held()?;
+    let held = match record.state {
+        State::Staged => record.held()?,
+        State::Failed => record.held_request().and(record.detail.held.as_deref())?,
+        State::Running | State::Done | State::InDoubt | State::Cancelled | State::Expired => return None,
+    };
     if held.may_start(now_ms) {
         return Some(record.clone());
     }
-    let mut next = record.next(State::Staged, now_ms);
+    let mut next = Record { due_ms: record.due_ms, ..record.next(record.state, now_ms) };
     let held = Held { released: Some(word.clone().at(now_ms)), ..held.clone() };
     next.detail.held = Some(Box::new(held));
     Some(next)

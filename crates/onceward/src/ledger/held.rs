@@ -75,22 +75,12 @@ impl Ledger {
 
     /// Releases a held operation before its time: from now on a call, or a process that has its request, may start it.
     /// Starts nothing itself. Releasing it again changes nothing. An operation whose last attempt failed without effect
-    /// and whose request is still stored counts as released.
+    /// and whose request is still stored can be released too.
     ///
     /// # Errors
     /// [`Error::NotFound`]; [`Error::WrongState`] if it is not held any more.
     pub async fn release(&self, id: &OperationId, word: &Word) -> Result<Arc<Record>, Error> {
-        self.change(id, "releasing", |record, _, now_ms| match record.state {
-            State::Failed if record.held_request().is_some() => Some(record.clone()),
-            State::Staged
-            | State::Running
-            | State::Done
-            | State::Failed
-            | State::InDoubt
-            | State::Cancelled
-            | State::Expired => transition::release(record, word, now_ms),
-        })
-        .await
+        self.change(id, "releasing", |record, _, now_ms| transition::release(record, word, now_ms)).await
     }
 
     /// The intent of a held operation, for a process that executes it from its stored request.

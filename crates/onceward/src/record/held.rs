@@ -23,8 +23,8 @@ pub struct Held {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub released: Option<Word>,
     /// What another process needs to execute it, as JSON in the form of its surface. It is deleted by the write that
-    /// records that it was sent, may have been sent, or never will be. Without a request, only a call by its caller can
-    /// execute it.
+    /// records that it was done, or never will be: until then another attempt must be the same action. Without a
+    /// request, only a call by its caller can execute it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request: Option<String>,
     /// Whether only a call by its caller can start it, because its credentials are not stored. The request is there to
@@ -87,14 +87,22 @@ impl Record {
         self.detail.held.as_deref().filter(|_| self.state == State::Staged)
     }
 
-    /// The stored request of an operation that may still be executed: it is held, or its last attempt had no effect.
+    /// Whether it was held back, and neither its time nor a person lets it start. That can also be so in a later state:
+    /// after a restore it is not known whether it was released.
+    #[must_use]
+    pub fn needs_release(&self, now_ms: i64) -> bool {
+        self.detail.held.as_deref().is_some_and(|held| !held.may_start(now_ms))
+    }
+
+    /// The stored request of an operation that may still be executed: it is held, or it may start again because its
+    /// last attempt had no effect, or may have had none.
     #[must_use]
     pub fn held_request(&self) -> Option<&str> {
         match self.state {
-            State::Staged | State::Running | State::Failed => {
+            State::Staged | State::Running | State::Failed | State::InDoubt => {
                 self.detail.held.as_ref().filter(|held| !held.caller_only)?.request.as_deref()
             }
-            State::Done | State::InDoubt | State::Cancelled | State::Expired => None,
+            State::Done | State::Cancelled | State::Expired => None,
         }
     }
 
@@ -103,8 +111,8 @@ impl Record {
         if let Some(held) = &mut self.detail.held
             && match self.state {
                 State::Staged => false,
-                State::Running | State::Failed => held.caller_only,
-                State::Done | State::InDoubt | State::Cancelled | State::Expired => true,
+                State::Running | State::Failed | State::InDoubt => held.caller_only,
+                State::Done | State::Cancelled | State::Expired => true,
             }
         {
             held.request = None;

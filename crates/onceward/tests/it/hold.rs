@@ -42,7 +42,8 @@ const BEGIN: &str = "
     expired   none                   same    no            => start
     expired   none                   same    10m|approve   => hold
     expired   none                   other   *             => refuse
-    failed    *                      same    *             => start
+    failed    approve|later          same    *             => hold
+    failed    none|due|released      same    *             => start
     failed    *                      other   *             => refuse
 ";
 
@@ -98,6 +99,8 @@ const RELEASE: &str = "
     staged  approve|later   => released
     staged  due|released    => unchanged
     staged  none            => refused
+    failed  approve|later   => released
+    failed  due|released    => unchanged
     *       *               => refused
 ";
 
@@ -119,7 +122,8 @@ fn what_a_release_does() {
             Some(after) if after.version == before.version => "unchanged",
             Some(after) => {
                 sound(&before, &after);
-                let held = after.held().expect("it is still staged");
+                assert_eq!((after.state, after.due_ms), (before.state, before.due_ms));
+                let held = after.detail.held.as_ref().expect("it is held");
                 let word = held.released.as_ref().expect("it is released");
                 assert_eq!((word.at_ms, word.name.as_str()), (NOW_MS, "bob"));
                 assert!(held.may_start(NOW_MS) && held.request.is_some());
@@ -131,8 +135,8 @@ fn what_a_release_does() {
     table.assert_all_rows_fitted();
 }
 
-/// The request is the one place where inputs are stored. It goes with the write that says that it was, may have been,
-/// or never will be sent.
+/// The request is the one place where inputs are stored. It goes with the write that says that it was, or never will be
+/// sent. Until then it may start again, and must be the same.
 #[test]
 fn which_events_delete_the_stored_request() {
     let owner = Owner { token: 9, lease_until_ms: NOW_MS + 1_000 };
@@ -160,9 +164,9 @@ fn which_events_delete_the_stored_request() {
         ("failed: it was not sent", &failed, true),
         ("the next attempt", &again, true),
         ("done", &ended(Ending::Done(because())), false),
-        ("in doubt", &ended(Ending::InDoubt(because())), false),
+        ("in doubt: it may have had no effect", &ended(Ending::InDoubt(because())), true),
         ("cancelled", &cancelled, false),
-        ("owner gone", &transition::doubt(&running, Liveness::Gone, NOW_MS), false),
+        ("owner gone", &transition::doubt(&running, Liveness::Gone, NOW_MS), true),
         (
             "owner gone before the dispatch",
             &transition::doubt(&running, Liveness::NeverDispatched, NOW_MS),

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use onceward::{
     Action, Blocking, CommandAction, Decision, Effect, Error, FileState, Intent, Receipt, Record, RepeatRule,
-    Settings, ShownAction, State, Unreadable, delivered_by,
+    Settings, ShownAction, Unreadable, delivered_by,
 };
 use serde::{Deserialize, Serialize};
 
@@ -210,8 +210,8 @@ pub(crate) fn run(
     start(context, ledger, (record, held), (Show::released(form), print), &Delivery::watch(), begins)
 }
 
-/// Runs the held command that this call may start, as it was asked for and approved: what the call itself brings, such
-/// as another standard input, does not count. `None` if the call has no such command.
+/// Runs the held command that this call may start, or start again, as it was asked for and approved: what the call itself
+/// brings, such as another standard input, does not count. `None` if the call has no such command.
 pub(super) fn repeated(
     context: &Context,
     ledger: &Blocking,
@@ -220,8 +220,8 @@ pub(super) fn repeated(
 ) -> Result<Option<ExitCode>, CommandError> {
     let plan = ledger.plan(intent)?;
     let (Decision::Start { .. }, Some(record)) = (plan.decision, plan.record) else { return Ok(None) };
-    let is_ours = record.held().is_some_and(|held| held.surface == SURFACE && held.request.is_some());
-    if record.state != State::Staged || !is_ours {
+    let is_ours = record.detail.held.as_ref().is_some_and(|held| held.surface == SURFACE);
+    if !is_ours || record.held_request().is_none() {
         return Ok(None);
     }
     let held = HeldCommand::read(&record)?;
