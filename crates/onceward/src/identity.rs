@@ -91,10 +91,18 @@ impl Identity {
     }
 
     /// The same ledger after a restore. Handles from earlier epochs can no longer write. [`Identity::next_epoch`] says
-    /// whether there is such an epoch.
+    /// whether there is such an epoch. What an earlier restore lost stays in doubt for as long as that one said.
     #[must_use]
     pub fn restored(&self, fence: Fence, epoch_at_least: u64) -> Self {
         let epoch = self.epoch.max(epoch_at_least).saturating_add(1);
+        let fence = match self.fence {
+            Some(before) if fence.restored_ms < before.until_ms => Fence {
+                lost_from_ms: fence.lost_from_ms.min(before.lost_from_ms),
+                until_ms: fence.until_ms.max(before.until_ms),
+                ..fence
+            },
+            Some(_) | None => fence,
+        };
         Self { epoch, fence: Some(fence), ..self.clone() }
     }
 }
@@ -118,7 +126,12 @@ impl Fence {
         match record.state {
             State::Staged | State::Running | State::Failed => record.updated_ms <= self.restored_ms,
             State::Expired => record.updated_ms <= self.restored_ms && now_ms < self.until_ms,
-            State::Done | State::InDoubt | State::Cancelled => false,
+            // It may have begun again in the lost time, if its retention was over.
+            State::Done | State::Cancelled => {
+                let was_over = record.due_ms.is_some_and(|due_ms| due_ms <= self.restored_ms);
+                was_over && record.updated_ms <= self.restored_ms && now_ms < self.until_ms
+            }
+            State::InDoubt => false,
         }
     }
 }

@@ -372,6 +372,14 @@ fn restored(fence: &Fence) -> Outcome {
 pub fn outdated(record: &Record, fence: &Fence) -> Record {
     let mut seen = Record { state: State::InDoubt, ..record.clone() };
     seen.replace_outcome(record.state, restored(fence));
+    if record.state == State::Expired || record.due_ms.is_some_and(|due_ms| due_ms <= fence.restored_ms) {
+        // Its retention was over, so the doubt is about its next occurrence.
+        let detail = &mut seen.detail;
+        detail.attempts_before = record.attempt;
+        (detail.ended, detail.undone, detail.held) = (None, None, None);
+        (detail.downstream, detail.late, detail.double_effect) = (None, None, None);
+    }
+    seen.due_ms = None;
     // An attempt of a held operation may be among what was lost.
     seen.attempt = seen.attempt.max(seen.detail.attempts_before + 1);
     seen.detail.quarantine_until_ms = Some(later(fence.restored_ms, seen.detail.quarantine_ms));

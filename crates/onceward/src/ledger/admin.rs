@@ -335,9 +335,14 @@ impl Ledger {
         let due = self.store().due(now_ms, SWEEP_BATCH).await?;
         let full = due.len() == SWEEP_BATCH;
         let mut changes = Vec::with_capacity(due.len());
+        let fence = self.identity().fence;
         for record in due {
             match transition::age(&record, now_ms) {
-                Ageing::Tombstone(tombstone) => {
+                Ageing::Tombstone(mut tombstone) => {
+                    // What a restore put in doubt stays so: the tombstone is as old as what it replaces.
+                    if fence.is_some_and(|fence| fence.covers(Some(&record), now_ms)) {
+                        tombstone.updated_ms = record.updated_ms;
+                    }
                     changes.push(Change::Swap { expected: Some(record.version), record: tombstone });
                 }
                 Ageing::Delete => {

@@ -64,6 +64,8 @@ impl Ledger {
         }
         if filter.states.contains(&State::InDoubt) && self.identity().fence.is_some() {
             written.states.extend(OUTDATED);
+            // Those whose retention was over when the ledger was restored.
+            written.states.extend([State::Done, State::Cancelled]);
         }
         if filter.states.contains(&State::Expired) {
             written.states.extend([State::Done, State::Failed, State::Cancelled]);
