@@ -10,6 +10,7 @@ mod hold;
 mod identity;
 mod nested;
 mod outcomes;
+mod pairs;
 mod locations;
 mod probes;
 mod processes;

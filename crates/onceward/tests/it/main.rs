@@ -26,6 +26,7 @@ mod import;
 mod late;
 mod ledger;
 mod next_steps;
+mod pairs;
 mod plans;
 mod probes;
 mod properties;

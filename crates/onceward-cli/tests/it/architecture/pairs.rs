@@ -7,7 +7,7 @@ use serde::Deserialize;
 use super::{none, root};
 
 /// How many cells have an answer that the code does not give yet.
-const OPEN: usize = 67;
+const OPEN: usize = 4;
 
 /// The table of pairs.
 #[derive(Deserialize)]
