@@ -210,8 +210,8 @@ pub(crate) fn run(
     start(context, ledger, (record, held), (Show::released(form), print), &Delivery::watch(), begins)
 }
 
-/// Runs the held command that this call may start, or start again, as it was asked for and approved: what the call itself
-/// brings, such as another standard input, does not count. `None` if the call has no such command.
+/// Runs the held command that this call may start, or start again, as it was asked for and approved: what the call
+/// itself brings, such as another standard input, does not count. `None` if the call has no such command.
 pub(super) fn repeated(
     context: &Context,
     ledger: &Blocking,
