@@ -133,6 +133,7 @@ def filled(command):
 
 def build(tier, parts):
     """Compiles everything once, with the lints of clippy, and installs what the parts need meanwhile."""
+    os.environ["ONCE_TEST_PART"] = f"{os.getpid()}-building"  # by which `interrupted` finds the compiler
     environment = {**os.environ, "RUSTC_WORKSPACE_WRAPPER": "clippy-driver"}
     with ThreadPoolExecutor(1) as pool:
         installed = pool.submit(install, parts)
