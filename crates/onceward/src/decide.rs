@@ -124,6 +124,7 @@ pub fn begin(found: Option<&Record>, intent: &Intent, liveness: Liveness, now_ms
         },
         State::InDoubt => in_doubt(record, intent, now_ms),
         State::Cancelled => Decision::Refuse(Refusal::Cancelled),
+        State::Expired if continues_when_expired(record, intent) => next_attempt(record, intent, now_ms),
         State::Expired if may_run_when_expired(intent) => first_attempt(record.attempt + 1, intent),
         State::Expired => Decision::Refuse(Refusal::KeyExpired),
     }
@@ -142,11 +143,16 @@ fn first_attempt(attempt: u32, intent: &Intent) -> Decision {
 fn may_run_when_expired(intent: &Intent) -> bool {
     match intent.terms.on_expired {
         OnExpired::Rerun => true,
-        OnExpired::Refuse => false,
+        OnExpired::Refuse | OnExpired::RetryFailed => false,
         OnExpired::Auto => {
             intent.key.origin == KeyOrigin::Derived && intent.scope_origin != ScopeOrigin::Explicit
         }
     }
+}
+
+/// Whether the next attempt belongs to the occurrence that has expired: it failed, as its tombstone says.
+pub(crate) fn continues_when_expired(record: &Record, intent: &Intent) -> bool {
+    intent.terms.on_expired == OnExpired::RetryFailed && record.ended_as(State::Expired) == State::Failed
 }
 
 /// Decides about an operation in doubt after a probe answered that it did not happen.
@@ -166,10 +172,8 @@ fn in_doubt(record: &Record, intent: &Intent, now_ms: i64) -> Decision {
     }
     match intent.terms.class {
         Class::Read | Class::Idempotent => next_attempt(record, intent, now_ms),
-        Class::Keyed => match &record.detail.downstream {
-            Some(downstream) if now_ms < downstream.safe_until_ms => next_attempt(record, intent, now_ms),
-            Some(_) | None => stay_in_doubt(record),
-        },
+        Class::Keyed if record.downstream_remembers(now_ms) => next_attempt(record, intent, now_ms),
+        Class::Keyed => stay_in_doubt(record),
         // Record the doubt before asking the probe, because the quarantine starts then.
         Class::Probed if record.state == State::Running => Decision::Doubt,
         Class::Probed => Decision::Probe,

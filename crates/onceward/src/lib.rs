@@ -21,6 +21,7 @@
 //! module. The source files:
 //! - `record`: what is stored, and the states. `facts`: what the others share. `decide`: what a call gets.
 //!   [`repeat`]: which operation an equal call refers to. `transition`: how a record changes.
+//!   [`event`]: what becomes of an event of an inbox.
 //! - `identity`, `secret`: the identity of a ledger. `json`, `key`: how an operation is identified. `operation`: what a
 //!   caller requests. `policy`: `onceward.toml`. `redact`: what is removed before a result is stored.
 //! - `action`: everything that was asked for: its identity, its stored form, its check and what a person sees of it.
@@ -47,6 +48,7 @@ mod facts;
 // Pure functions, public for the tests of other crates of this workspace; they may change in any release.
 #[doc(hidden)]
 pub mod decide;
+pub mod event;
 pub mod repeat;
 #[doc(hidden)]
 pub mod transition;
@@ -113,8 +115,9 @@ pub use key::{
 };
 pub use kind::Kind;
 pub use ledger::{
-    Begun, Call, Cancelled, Claim, Edited, Imported, Lease, Ledger, Left, Occurrences, Plan, ProbeAnswer,
-    Receipt, Resumed, Stopped, SweepReport, ToUndo, UndoStart, Undoing, Wanted, delivered_by,
+    Begun, Call, Cancelled, Claim, Edited, Events, Imported, Lease, Ledger, Left, Names, Notes, Occurrences,
+    Plan, ProbeAnswer, Receipt, Resumed, Stopped, SweepReport, ToUndo, UndoStart, Undoing, Wanted,
+    delivered_by,
 };
 pub use memory::{ManualClock, MemoryStore};
 pub use operation::{DEFAULT_SCOPE, Intent, Operation, ScopeOrigin};

@@ -70,6 +70,10 @@ pub enum OnExpired {
     Refuse,
     /// Run it again.
     Rerun,
+    /// Try what failed again, within its budget, and refuse everything else. For what this program itself has promised
+    /// to do: the deliveries of an inbox.
+    #[serde(skip_deserializing)]
+    RetryFailed,
 }
 
 /// The times, limits and rules of an operation.

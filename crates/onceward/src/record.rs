@@ -1,6 +1,7 @@
 //! The stored form of an operation.
 
 mod check;
+mod deliveries;
 mod delivery;
 mod held;
 mod outcome;
@@ -21,6 +22,7 @@ use crate::key::{Fingerprint, Key, OperationId};
 use crate::kind::Kind;
 use crate::word::Word;
 
+pub use deliveries::{Again, Deliveries, Fate, Round};
 pub use delivery::Delivered;
 pub use held::{Held, HeldBy, MAX_REQUEST};
 pub use outcome::Outcome;
@@ -374,6 +376,9 @@ pub struct Detail {
     /// How it is or was held back before its first attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held: Option<Box<Held>>,
+    /// Who gets the event, and what became of it there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub event: Option<Box<Deliveries>>,
 }
 
 /// The key that is sent downstream.

@@ -11,7 +11,7 @@ pub use undo::{begin_undo, begin_undo_attempt, undone, withdraw_undo};
 use std::sync::Arc;
 
 use self::ending::end;
-use crate::decide::effective_state;
+use crate::decide::{self, effective_state};
 use crate::evidence::Evidence;
 use crate::facts::{Ending, Liveness, Verdict};
 use crate::kind::Kind;
@@ -86,6 +86,7 @@ impl Detail {
             double_effect: self.double_effect,
             delivered: None,
             held: None,
+            event: self.event.clone(),
         }
     }
 }
@@ -112,6 +113,21 @@ impl Record {
             }
             Class::Read | Class::Once => false,
         }
+    }
+
+    /// How the operation ended: this effective state, or, if it has expired, the one before that.
+    #[must_use]
+    pub fn ended_as(&self, state: State) -> State {
+        match (state, self.state) {
+            (State::Expired, State::Expired) => self.detail.ended.unwrap_or(State::Expired),
+            (State::Expired, stored) => stored,
+            (state, _) => state,
+        }
+    }
+
+    /// Whether the downstream still knows the key that was sent to it, so that it does nothing twice.
+    pub(crate) fn downstream_remembers(&self, now_ms: i64) -> bool {
+        self.detail.downstream.as_ref().is_some_and(|downstream| now_ms < downstream.safe_until_ms)
     }
 
     /// The next version of this record, in this state.
@@ -209,6 +225,7 @@ pub fn stage(intent: &Intent, now_ms: i64) -> Record {
             double_effect: None,
             delivered: None,
             held: None,
+            event: None,
         },
         outcome: None,
         replays: 0,
@@ -333,7 +350,8 @@ pub fn denied(record: &Record, now_ms: i64) -> Record {
 fn further_attempt(before: &Record, intent: &Intent, now_ms: i64) -> Record {
     let mut record = before.next(State::Running, now_ms);
     let outcome = before.outcome.as_ref();
-    if before.due_ms.is_some_and(|due| due <= now_ms) || before.state == State::Expired {
+    let is_over = before.due_ms.is_some_and(|due| due <= now_ms) || before.state == State::Expired;
+    if is_over && !decide::continues_when_expired(before, intent) {
         // The retention has ended: this is the next occurrence, with its own budget and downstream key.
         record.created_ms = now_ms;
         record.detail.attempts_before = before.attempt;
@@ -346,7 +364,11 @@ fn further_attempt(before: &Record, intent: &Intent, now_ms: i64) -> Record {
         record.detail.held = None;
         return record;
     }
-    match before.state {
+    if before.state == State::Expired {
+        record.detail.fields = Arc::new(intent.fields());
+        record.detail.ended = None;
+    }
+    match before.ended_as(before.state) {
         State::Failed => record.remember(before.attempt, State::Failed, outcome, before.updated_ms),
         State::InDoubt => record.remember(before.attempt, State::InDoubt, outcome, before.updated_ms),
         State::Running => {
@@ -424,6 +446,10 @@ pub fn settle(
     outcome: Outcome,
     now_ms: i64,
 ) -> Option<Record> {
+    // What became of an event follows from its deliveries.
+    if record.kind == Kind::Event {
+        return None;
+    }
     // A recorded doubt can be settled even while a process that the attempt left behind is still running.
     if record.state != State::InDoubt && effective_state(record, liveness, now_ms) != State::InDoubt {
         return None;

@@ -23,8 +23,8 @@ use std::time::Duration;
 
 use clap::Args;
 use onceward::{
-    Attempt, Blocking, Decision, Error, HeldBy, Hold, Inherit, Intent, LivenessSource, Operation, Outcome,
-    Refusal, Settings, Verdict, Wanted, Witness, Word, delivered_by,
+    Attempt, Blocking, Decision, Error, HeldBy, Hold, Inherit, Intent, LivenessSource, OnExpired, Operation,
+    Outcome, Refusal, Settings, Verdict, Wanted, Witness, Word, delivered_by,
 };
 
 use super::ask::{self, Question};
@@ -66,9 +66,10 @@ pub(crate) struct RunArgs {
     /// Also write the JSON answer to this file
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     status_file: Option<std::path::PathBuf>,
-    /// Count a command that cannot be started as an attempt that failed
+    /// It delivers an event of the inbox: a command that cannot be started is an attempt that failed, and what failed
+    /// is tried again also after its record has expired
     #[arg(long, hide = true)]
-    record_failed_start: bool,
+    delivery: bool,
     #[command(flatten)]
     dry: DryRunArgs,
     /// With --dry-run: also run the command with these arguments added, to show its own plan
@@ -109,6 +110,9 @@ fn call(context: &Context, args: &RunArgs, show: respond::Show<'_>) -> Ended {
     operation.clone().intent()?;
     let ledger = context.ledger(IfMissing::Create)?;
     let Wanted { mut intent, rule } = ledger.wanted(operation)?;
+    if args.delivery {
+        intent.terms.on_expired = OnExpired::RetryFailed;
+    }
     let action = intent.clone();
     if let Some(point) = context.branch_point(&ledger, &intent.scope, args.identity.from.as_deref())? {
         intent = ledger.in_branch(intent, &point)?;
@@ -120,7 +124,7 @@ fn call(context: &Context, args: &RunArgs, show: respond::Show<'_>) -> Ended {
         return Ok(exit);
     }
     // A caller that repeats the call needs the attempt: it counts, and its reason is kept.
-    if !args.record_failed_start
+    if !args.delivery
         && let Some(obstacle) = preflight::look(&ledger, &intent, &args.command)?
     {
         return Ok(respond::stopped_short(&obstacle, show, &context.surface()));

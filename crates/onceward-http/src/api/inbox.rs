@@ -6,6 +6,7 @@ use std::time::Duration;
 use axum::Json;
 use axum::extract::{Path, State as AppState};
 use data_encoding::BASE64;
+use onceward::event::Fate;
 use onceward::transition::later;
 use onceward::{Begun, Cursor, Error, InvalidInput, Problem, Record, rfc3339};
 use serde::{Deserialize, Serialize};
@@ -19,7 +20,6 @@ use crate::App;
 use crate::inbox::admin::{Again, EventList, EventView, Events, Progress, Wanted};
 use crate::inbox::rejected::Refused;
 use crate::inbox::{Handler, Hook, Job, Next, Seen, Target, after_error, follow, look};
-use crate::observe::Delivered;
 use crate::problem::ProblemResponse;
 use crate::tenants::Tenant;
 use crate::time;
@@ -482,11 +482,11 @@ async fn begin(
     }
     let event = hook.tenant.store.load(&item.id).await?;
     let Some(event) = event.filter(|event| body_of(event).is_some()) else {
-        return Ok(Err(Next::Ended(Delivered::Forgotten)));
+        return Ok(Err(Next::Forgotten));
     };
     let claim = match ledger.begin(&intent).await? {
         Begun::Execute(claim) => claim,
-        Begun::Replay(_) => return Ok(Err(Next::Ended(Delivered::Done))),
+        Begun::Replay(_) => return Ok(Err(Next::Ended(Fate::Handled))),
     };
     let begun = Arc::clone(claim.record());
     let owner = begun.detail.owner.map_or(0, |owner| owner.token);

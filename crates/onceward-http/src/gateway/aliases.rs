@@ -9,12 +9,11 @@ use std::sync::{Arc, Mutex};
 
 use data_encoding::HEXLOWER;
 use onceward::repeat::Identified;
-use onceward::transition::{finish, later, start};
+use onceward::transition::later;
 use onceward::{
-    Class, Effect, Ending, Error, Fingerprint, Intent, KeyPolicy, MAX_NAME, OnExpired, Operation,
-    OperationId, Outcome, Owner, Ran, Record, RepeatRule, State, Swap, WriteMode,
+    Error, Fingerprint, Intent, KeyPolicy, MAX_NAME, OnExpired, Operation, OperationId, Ran, Record,
+    RepeatRule, State, Swap,
 };
-use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
 
 use super::choose::{self, Decided};
@@ -301,34 +300,27 @@ pub(crate) enum Written {
 ///
 /// # Errors
 /// The ledger cannot be written.
-pub(crate) async fn write(tenant: &Tenant, alias: Intent, of: &OperationId) -> Result<Written, Error> {
-    // Requests are compared with the operation, so nothing reads digests of the inputs here.
-    let mut alias = alias.without_input();
+pub(crate) async fn write(tenant: &Tenant, mut alias: Intent, of: &OperationId) -> Result<Written, Error> {
     // The key is known for as long as the operation's tombstone is.
     alias.terms.keep_results_for(alias.terms.retention_ms.saturating_add(alias.terms.tombstone_ms));
-    alias.terms.class = Class::Once;
-    let now_ms = tenant.store.clock().now_ms();
-    let mut expected = None;
+    let names = tenant.ledger.names().deferred();
+    let mut given = names.give(&alias, of).await?;
     loop {
-        let begun = start(None, &alias, Owner { token: 0, lease_until_ms: now_ms }, now_ms);
-        let outcome = Outcome {
-            reason: Some(format!("another key of {of}")),
-            data: RawValue::from_string(format!("{{\"alias_of\":\"{of}\"}}")).ok().map(Arc::from),
-            ..Outcome::with_effect(Effect::Noop)
-        };
-        let mut record = finish(&begun, begun.attempt, Ending::Done(outcome), now_ms);
-        record.version = expected.map_or(1, |version: u64| version + 1);
-        match tenant.store.swap(expected, record, WriteMode::Deferred).await? {
+        let found = match given {
             Swap::Written(_) => return Ok(Written::New),
-            // The operation of an older alias was forgotten, or another request with this key was faster.
-            Swap::Conflict(Some(found)) => match found.alias_of() {
+            Swap::Conflict(found) => found,
+        };
+        given = match found {
+            None => names.give(&alias, of).await?,
+            Some(found) => match found.alias_of() {
+                // The operation of an older alias was forgotten.
                 Some(known) if known != *of && is_forgotten(tenant, &known).await? => {
-                    expected = Some(found.version);
+                    names.give_again(&found, &alias, of).await?
                 }
+                // Another request with this key was faster.
                 Some(_) | None => return Ok(Written::Known),
             },
-            Swap::Conflict(None) => expected = None,
-        }
+        };
     }
 }
 

@@ -27,12 +27,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use onceward::transition::{finish, start};
-use onceward::{
-    Applied, Change, Effect, Ending, Error, OperationId, Outcome, Owner, Record, StoreError, Swap, WriteMode,
-    rfc3339,
-};
-use serde_json::value::RawValue;
+use onceward::{Error, OperationId, Record, StoreError, Swap, rfc3339};
 
 use super::config::MAX_BODY;
 use super::hook::Hook;
@@ -197,18 +192,18 @@ async fn take(hook: &Hook, events: &[Event]) -> Result<Vec<Taken>, Error> {
             let data = hook.data(event);
             let key = record::key(event);
             let record = record::event(hook.ledger(), hook.name(), &hook.terms, &key, event, &data)?;
-            new.push((place, record, data));
+            new.push((place, record, data.0));
         }
     }
-    let changes = new.iter().map(|(_, record, _)| Change::Swap { expected: None, record: record.clone() });
-    let applied = hook.tenant.store.apply(changes.collect(), WriteMode::Async).await?;
+    let records = new.iter().map(|(_, record, _)| record.clone()).collect();
+    let accepted = hook.ledger().events().accept_all(records).await?;
     let duplicate = |event: &Event| Taken::Duplicate(record::event_id(hook.name(), &record::key(event)));
     let mut taken: Vec<Taken> = events.iter().map(duplicate).collect();
-    for ((place, record, data), applied) in new.into_iter().zip(applied) {
-        match applied {
-            Applied::Written => taken[place] = Taken::New(Arc::new(record), data),
-            Applied::Conflict => taken[place] = take_one(hook, &events[place]).await?,
-        }
+    for ((place, record, data), is_new) in new.into_iter().zip(accepted) {
+        taken[place] = match is_new {
+            true => Taken::New(Arc::new(record), data),
+            false => take_one(hook, &events[place]).await?,
+        };
     }
     Ok(taken)
 }
@@ -232,15 +227,15 @@ async fn take_one(hook: &Hook, event: &Event) -> Result<Taken, Error> {
             Some(found) => Some(found),
             None => {
                 let new = record::event(hook.ledger(), hook.name(), &hook.terms, &key, event, &data)?;
-                match store.swap(None, new, WriteMode::Async).await? {
-                    Swap::Written(written) => return Ok(Taken::New(written, data)),
+                match hook.ledger().events().accept(new).await? {
+                    Swap::Written(written) => return Ok(Taken::New(written, data.0)),
                     Swap::Conflict(found) => found,
                 }
             }
         };
         // Other content that came with this id, which was not signed there, does not keep the event out.
         let other = found.and_then(|found| EventData::read(&found));
-        if !other.is_some_and(|other| other.unsigned_id && other.digest != data.digest) {
+        if !other.is_some_and(|other| other.unsigned_id && other.digest != data.0.digest) {
             return Ok(Taken::Duplicate(id));
         }
         key = record::digest_key(&event.digest);
@@ -277,7 +272,7 @@ async fn take_guarded(hook: &Hook, event: &Event) -> Result<Taken, Error> {
         if guard.alias_of().as_ref() != Some(&new.id) {
             guard = bind_again(hook, event, &guard, &new.id).await?;
         }
-        match store.swap(None, new.clone(), WriteMode::Async).await? {
+        match hook.ledger().events().accept(new.clone()).await? {
             Swap::Written(written) => {
                 if written.key.text == by_digest
                     && let Some(id) = &event.id
@@ -285,14 +280,14 @@ async fn take_guarded(hook: &Hook, event: &Event) -> Result<Taken, Error> {
                     let source = hook.name();
                     tracing::warn!(source, id, "an id that is not signed was used before for other content");
                 }
-                return Ok(Taken::New(written, data));
+                return Ok(Taken::New(written, data.0));
             }
             Swap::Conflict(Some(found)) if has_same_content(&found, &new) => {
                 return Ok(Taken::Duplicate(found.id.clone()));
             }
             // What runs nothing takes nothing: not the digest either.
             Swap::Conflict(Some(found)) if !event.is_digest_of_content => {
-                store.delete(&guard.id, guard.version, WriteMode::Async).await?;
+                hook.ledger().names().take_back(&guard).await?;
                 return Ok(Taken::Duplicate(found.id.clone()));
             }
             Swap::Conflict(_) if new.key.text != by_digest => new = with_key(&by_digest)?,
@@ -317,12 +312,11 @@ fn seen_before(found: &Record, event: &Event) -> Taken {
 
 /// Binds the digest of an event to a record, unless it is bound. Returns the guard.
 async fn bind(hook: &Hook, event: &Event, to: &OperationId) -> Result<Arc<Record>, Error> {
-    let store = &hook.tenant.store;
-    let guard = guard(hook, event, to, 1)?;
-    if let Some(found) = store.load_cached(&guard.id).await? {
+    let guard = record::guard(hook.ledger(), hook.name(), hook.kept, event)?;
+    if let Some(found) = hook.tenant.store.load_cached(&guard.id).await? {
         return Ok(found);
     }
-    match store.swap(None, guard, WriteMode::Async).await? {
+    match hook.ledger().names().give(&guard, to).await? {
         Swap::Written(guard) | Swap::Conflict(Some(guard)) => Ok(guard),
         Swap::Conflict(None) => {
             Err(StoreError::unavailable("the guard of this content was deleted meanwhile").into())
@@ -337,26 +331,13 @@ async fn bind_again(
     found: &Record,
     to: &OperationId,
 ) -> Result<Arc<Record>, Error> {
-    let next = guard(hook, event, to, found.version + 1)?;
-    match hook.tenant.store.swap(Some(found.version), next, WriteMode::Async).await? {
+    let guard = record::guard(hook.ledger(), hook.name(), hook.kept, event)?;
+    match hook.ledger().names().give_again(found, &guard, to).await? {
         Swap::Written(guard) => Ok(guard),
         Swap::Conflict(_) => {
             Err(StoreError::unavailable("another request with the same content is being recorded").into())
         }
     }
-}
-
-/// The record that binds the digest of an event to this record.
-fn guard(hook: &Hook, event: &Event, to: &OperationId, version: u64) -> Result<Record, Error> {
-    let intent = record::guard(hook.ledger(), hook.name(), hook.kept, event)?;
-    let now_ms = hook.ledger().clock_ms();
-    let begun = start(None, &intent, Owner { token: 0, lease_until_ms: now_ms }, now_ms);
-    let outcome = Outcome {
-        data: RawValue::from_string(format!("{{\"alias_of\":\"{to}\"}}")).ok().map(Arc::from),
-        ..Outcome::with_effect(Effect::Noop)
-    };
-    let guard = finish(&begun, begun.attempt, Ending::Done(outcome), now_ms);
-    Ok(Record { version, ..guard })
 }
 
 /// Lists a request whose body was not read to its end.

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use onceward::event::{self, Deliveries, Fate};
 use onceward::{
-    Cursor, Error, Filter, InvalidInput, Kind, Ledger, OperationId, Outcome, Record, State, Store, Swap,
-    Terms, Verdict, Word, WriteMode, rfc3339,
+    Cursor, Error, Filter, InvalidInput, Kind, Ledger, OperationId, Outcome, Record, State, Store, Terms,
+    Verdict, Word, rfc3339,
 };
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -89,6 +90,9 @@ pub struct DeliveryView {
     pub operation: String,
     /// The state of the operation; `waiting` before the first attempt.
     pub state: &'static str,
+    /// How the delivery ended, if it has.
+    #[serde(skip)]
+    pub fate: Option<Fate>,
     /// How many attempts were made.
     pub attempts: u32,
     /// Why it ended as it did.
@@ -127,6 +131,17 @@ pub struct Wanted {
 }
 
 impl Wanted {
+    /// The states of events in these places; none for all.
+    fn states(&self) -> Vec<State> {
+        let states = |progress: &Progress| match progress {
+            Progress::Pending => Some(State::Staged),
+            Progress::Dead | Progress::InDoubt => Some(State::InDoubt),
+            // What is done and past its time may be stored as either.
+            Progress::Done | Progress::Expired => None,
+        };
+        self.progress.iter().map(states).collect::<Option<Vec<State>>>().unwrap_or_default()
+    }
+
     fn includes(&self, view: &EventView) -> bool {
         (self.progress.is_empty() || self.progress.contains(&view.progress))
             && self.kind.as_ref().is_none_or(|kind| view.kind.as_ref() == Some(kind))
@@ -161,10 +176,6 @@ impl Events {
     /// # Errors
     /// When the ledger cannot be read.
     pub async fn list(&self, wanted: &Wanted) -> Result<EventList, Error> {
-        let is_trouble = |progress: &Progress| matches!(progress, Progress::Dead | Progress::InDoubt);
-        if !wanted.progress.is_empty() && wanted.progress.iter().all(is_trouble) {
-            return self.list_troubled(wanted).await;
-        }
         let mut filter = Filter {
             scope: wanted.source.as_deref().map(record::scope),
             scope_prefix: wanted.source.is_none().then(|| SCOPE_PREFIX.to_owned()),
@@ -174,9 +185,7 @@ impl Events {
             limit: PAGE,
             ..Filter::default()
         };
-        if wanted.progress == [Progress::Pending] {
-            filter.states = vec![State::Staged];
-        }
+        filter.states = wanted.states();
         let mut events = Vec::new();
         loop {
             let page = self.store.list(&filter).await?;
@@ -185,6 +194,9 @@ impl Events {
                 filter.before = Some(listed.cursor);
                 let Some(source) = source_of(&listed.record) else { continue };
                 let view = self.view(&source, &listed.record).await?;
+                if listed.record.state == State::InDoubt && view.progress == Progress::Done {
+                    self.note_settled(&listed.record, &view).await?;
+                }
                 if wanted.includes(&view) {
                     events.push(view);
                 }
@@ -197,56 +209,6 @@ impl Events {
                 return Ok(EventList { events, next_cursor: None });
             }
         }
-    }
-
-    /// The events with a delivery that failed or is in doubt. They are few, and found by their deliveries.
-    async fn list_troubled(&self, wanted: &Wanted) -> Result<EventList, Error> {
-        let mut filter = Filter {
-            scope: wanted.source.as_deref().map(record::scope),
-            scope_prefix: wanted.source.is_none().then(|| SCOPE_PREFIX.to_owned()),
-            // An attempt whose owner is gone is in doubt, even if that has not been recorded.
-            states: vec![State::Failed, State::InDoubt, State::Running],
-            kinds: vec![Kind::Operation],
-            since_ms: wanted.since_ms,
-            before: wanted.before,
-            limit: PAGE,
-            ..Filter::default()
-        };
-        let mut events: Vec<EventView> = Vec::new();
-        loop {
-            let page = self.store.list(&filter).await?;
-            let is_last = page.len() < PAGE;
-            for listed in page {
-                filter.before = Some(listed.cursor);
-                let Some((source, event)) = self.event_of(&listed.record).await? else { continue };
-                if events.iter().any(|known| known.operation == event.id.as_str()) {
-                    continue;
-                }
-                let view = self.view(&source, &event).await?;
-                if wanted.includes(&view) {
-                    events.push(view);
-                }
-                if events.len() >= wanted.limit {
-                    return Ok(EventList { events, next_cursor: Some(listed.cursor.0.to_string()) });
-                }
-            }
-            if is_last {
-                return Ok(EventList { events, next_cursor: None });
-            }
-        }
-    }
-
-    /// The event of a delivery.
-    async fn event_of(&self, delivery: &Record) -> Result<Option<(String, Arc<Record>)>, Error> {
-        let Some(source) = delivery.scope.strip_prefix(SCOPE_PREFIX) else { return Ok(None) };
-        // A repeated occurrence has a number after the key of the event.
-        let key = &delivery.key.text;
-        for key in [Some(key.as_str()), key.rsplit_once('#').map(|(key, _)| key)].into_iter().flatten() {
-            if let Some(event) = self.store.load(&record::event_id(source, key)).await? {
-                return Ok(Some((source.to_owned(), event)));
-            }
-        }
-        Ok(None)
     }
 
     /// The event that a word refers to: its key, the vendor's id, or the id of its record; of one source or of all.
@@ -296,24 +258,19 @@ impl Events {
     /// When the ledger cannot be read.
     pub async fn view(&self, source: &str, event: &Record) -> Result<EventView, Error> {
         let data = EventData::read(event).unwrap_or_default();
+        let to = event.deliveries().cloned().unwrap_or_else(|| Deliveries::to([]));
         let mut deliveries = Vec::new();
-        for handler in &data.handlers {
-            deliveries.push(self.delivery(source, handler, event, &data).await?);
+        for (handler, fate) in &to.handlers {
+            deliveries.push(self.delivery(source, handler, event, (&data, &to), *fate).await?);
         }
-        let has = |state: State| deliveries.iter().any(|one| one.state == state.as_str());
+        let has = |fate: Fate| deliveries.iter().any(|one| one.fate == Some(fate));
         let progress = match event.state {
             State::Staged => Progress::Pending,
             State::Expired => Progress::Expired,
-            // An earlier version cancelled it when its source was stopped: what is not delivered can be replayed.
-            State::Cancelled if !deliveries.iter().all(|one| one.state == State::Done.as_str()) => {
-                Progress::Dead
-            }
+            State::InDoubt if has(Fate::InDoubt) => Progress::InDoubt,
+            State::InDoubt if has(Fate::Dead) => Progress::Dead,
             State::Running | State::Done | State::Failed | State::InDoubt | State::Cancelled => {
-                match (has(State::InDoubt), has(State::Failed)) {
-                    (true, _) => Progress::InDoubt,
-                    (false, true) => Progress::Dead,
-                    (false, false) => Progress::Done,
-                }
+                Progress::Done
             }
         };
         Ok(EventView {
@@ -322,7 +279,7 @@ impl Events {
             operation: event.id.to_string(),
             progress,
             id_reused: data.id.as_ref().is_some_and(|id| event.key.text != record::id_key(id)),
-            occurrence: data.occurrence(),
+            occurrence: to.round.occurrence,
             id: data.id,
             kind: data.kind,
             received: rfc3339(event.created_ms),
@@ -337,21 +294,29 @@ impl Events {
         source: &str,
         handler: &str,
         event: &Record,
-        data: &EventData,
+        (data, to): (&EventData, &Deliveries),
+        fate: Option<Fate>,
     ) -> Result<DeliveryView, Error> {
-        let operation = record::delivery(source, handler, &event.key.text, data, Terms::default());
+        let (key, occurrence) = (&event.key.text, to.round.occurrence);
+        let operation = record::delivery(source, handler, key, data, occurrence, Terms::default());
         let id = self.ledger.intent(operation)?.id;
         let found = match self.ledger.find(&id).await {
             Ok(found) => Some(found),
             Err(Error::NotFound { .. }) => None,
             Err(error) => return Err(error),
         };
+        let reason = match &found {
+            Some((record, _)) => record.reason().map(str::to_owned),
+            None => (fate == Some(Fate::Dead)).then(|| "the source has no handler of this name".to_owned()),
+        };
         Ok(DeliveryView {
             handler: handler.to_owned(),
             operation: id.to_string(),
             state: found.as_ref().map_or("waiting", |(_, state)| state.as_str()),
+            fate: fate
+                .map(|fate| event::seen_now(fate, found.as_ref().map(|(record, state)| (&**record, *state)))),
             attempts: found.as_ref().map_or(0, |(record, _)| record.attempt),
-            reason: found.as_ref().and_then(|(record, _)| record.reason().map(str::to_owned)),
+            reason,
             updated: found.as_ref().map(|(record, _)| rfc3339(record.updated_ms)),
         })
     }
@@ -370,11 +335,15 @@ impl Events {
         who: &str,
     ) -> Result<EventView, Error> {
         let view = self.view(source, event).await?;
-        let in_state = |state: State| move |one: &&DeliveryView| one.state == state.as_str();
-        let failed = view.deliveries.iter().filter(in_state(State::Failed)).count();
-        let doubts: Vec<&DeliveryView> = view.deliveries.iter().filter(in_state(State::InDoubt)).collect();
-        // A doubt does not keep the failures of other handlers from being retried. It stays one.
-        if let (0, [first, ..], Again::No) = (failed, doubts.as_slice(), again) {
+        // The server writes the fate of a delivery a moment after its last attempt.
+        let is = |one: &DeliveryView, fate: Fate, state: State| {
+            one.fate == Some(fate) || (one.fate.is_none() && one.state == state.as_str())
+        };
+        let dead = view.deliveries.iter().filter(|one| is(one, Fate::Dead, State::Failed)).count();
+        let in_doubt = view.deliveries.iter().filter(|one| is(one, Fate::InDoubt, State::InDoubt));
+        let doubts: Vec<&DeliveryView> = in_doubt.collect();
+        // A doubt does not keep the dead letters of other handlers from being retried. It stays one.
+        if let (0, [first, ..], Again::No) = (dead, doubts.as_slice(), again) {
             return Err(InvalidInput::new(format!(
                 "it is in doubt whether the handler {:?} has this event ({}). Check that first; then say that it has \
                  not with --again, or that it has with `once settle {} --as done`",
@@ -384,7 +353,7 @@ impl Events {
             ))
             .into());
         }
-        if failed == 0 && doubts.is_empty() {
+        if dead == 0 && doubts.is_empty() {
             return Err(InvalidInput::new(
                 "no delivery of this event has failed; `once inbox replay` runs it again",
             )
@@ -399,7 +368,11 @@ impl Events {
                 Err(error) => return Err(error),
             }
         }
-        self.release(source, event, |data| data.rounds = data.rounds() + 1).await
+        let again = match again {
+            Again::Yes => event::Again::DeadAndInDoubt,
+            Again::No => event::Again::Dead,
+        };
+        self.again(source, event, again).await
     }
 
     /// Delivers an event again on purpose, as a new occurrence, to the handlers that it had when it arrived.
@@ -412,34 +385,28 @@ impl Events {
                 InvalidInput::new("this event is still being delivered; wait until it has ended").into()
             );
         }
-        self.release(source, event, |data| {
-            data.occurrence = data.occurrence() + 1;
-            data.rounds = 1;
-        })
-        .await
+        self.again(source, event, event::Again::Everything).await
     }
 
-    /// Writes that an event is to be delivered.
-    async fn release(
-        &self,
-        source: &str,
-        event: &Record,
-        change: impl Fn(&mut EventData),
-    ) -> Result<EventView, Error> {
-        let mut found = self.store.load(&event.id).await?;
-        loop {
-            let Some(record) = found else { return Err(Error::NotFound { id: event.key.text.clone() }) };
-            let gone = || {
-                InvalidInput::new("the content of this event has expired, so it cannot be delivered again")
-            };
-            let mut data = EventData::read(&record).ok_or_else(gone)?;
-            change(&mut data);
-            let next = record::undelivered(&record, &data, self.ledger.clock_ms()).ok_or_else(gone)?;
-            match self.store.swap(Some(record.version), next, WriteMode::Async).await? {
-                Swap::Written(written) => return self.view(source, &written).await,
-                Swap::Conflict(newer) => found = newer,
-            }
+    /// Records the fates that a person's word has changed since the deliveries ended.
+    async fn note_settled(&self, event: &Record, view: &EventView) -> Result<(), Error> {
+        let Some(to) = event.deliveries() else { return Ok(()) };
+        let fates = view.deliveries.iter().filter_map(|one| Some((one.handler.clone(), one.fate?)));
+        self.ledger.events().ended(&event.id, to.round, &fates.collect()).await?;
+        Ok(())
+    }
+
+    /// Writes that an event is to be delivered once more.
+    async fn again(&self, source: &str, event: &Record, again: event::Again) -> Result<EventView, Error> {
+        let not_found = || Error::NotFound { id: event.key.text.clone() };
+        // What was settled since its delivery ended is not delivered once more.
+        self.note_settled(event, &self.view(source, event).await?).await?;
+        let written = self.ledger.events().again(&event.id, again).await?.ok_or_else(not_found)?;
+        if written.state == State::Staged {
+            return self.view(source, &written).await;
         }
+        Err(InvalidInput::new("the content of this event has expired, so it cannot be delivered again")
+            .into())
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use onceward::transition::later;
+use onceward::event::{self, Fate};
 use onceward::{Begun, Claim, Class, Code, Error, InvalidInput, Kind, OperationId, Record, State};
 use tokio::sync::Semaphore;
 
@@ -65,7 +65,9 @@ impl Target {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Next {
     /// The delivery has ended so.
-    Ended(Delivered),
+    Ended(Fate),
+    /// The event was forgotten, or its content is gone.
+    Forgotten,
     /// It is looked at again after this pause.
     Again(Duration),
 }
@@ -150,15 +152,15 @@ async fn deliver_all(app: Arc<App>, hook: Arc<Hook>, handler: Arc<Handler>) {
 
 /// Does what follows from an attempt.
 pub(crate) async fn follow(app: &App, hook: &Hook, handler: &Handler, item: &Arc<Item>, next: Next) {
-    match next {
-        Next::Ended(how) => {
-            if hook.ended(handler, item).await != Closed::Already {
-                app.metrics.delivered(hook.name(), how);
-            }
-        }
+    let (fate, how) = match next {
+        Next::Ended(fate) => (fate, Delivered::of(fate)),
+        Next::Forgotten => (Fate::Dead, Delivered::Forgotten),
         Next::Again(pause) => {
-            handler.lane.again(Job { item: Arc::clone(item), seen: Seen::Ready }, pause);
+            return handler.lane.again(Job { item: Arc::clone(item), seen: Seen::Ready }, pause);
         }
+    };
+    if hook.ended(handler, item, fate).await != Closed::Already {
+        app.metrics.delivered(hook.name(), how);
     }
 }
 
@@ -180,12 +182,12 @@ async fn attempt(app: &Arc<App>, hook: &Hook, handler: &Handler, job: &Job) -> R
         return Ok(next);
     }
     let Some(event) = hook.tenant.store.load(&item.id).await? else {
-        return Ok(Next::Ended(Delivered::Forgotten));
+        return Ok(Next::Forgotten);
     };
     let Some(body) = event.outcome.as_ref().and_then(|outcome| outcome.body.clone()) else {
         // Its content has expired, or its key is missing: then it may come back.
         let is_sealed = event.outcome.as_ref().is_some_and(|outcome| outcome.sealed_with().is_some());
-        return Ok(if is_sealed { Next::Again(LOOK_AGAIN * 60) } else { Next::Ended(Delivered::Forgotten) });
+        return Ok(if is_sealed { Next::Again(LOOK_AGAIN * 60) } else { Next::Forgotten });
     };
     let body = Bytes::from_owner(body);
     let begun = std::time::Instant::now();
@@ -211,7 +213,7 @@ async fn attempt(app: &Arc<App>, hook: &Hook, handler: &Handler, job: &Job) -> R
         Target::Command(_, None) | Target::Pull => return Ok(Next::Again(LOOK_AGAIN * 60)),
     };
     Ok(match result {
-        Ok(_) => Next::Ended(Delivered::Done),
+        Ok(_) => Next::Ended(Fate::Handled),
         Err(error) => after_error(handler, item, &error, hook.ledger().clock_ms()),
     })
 }
@@ -303,31 +305,14 @@ pub(crate) async fn look(
 
 /// What follows from a recorded state. `None` if it is time for an attempt.
 fn after(handler: &Handler, item: &Item, record: &Record, state: State, now_ms: i64) -> Option<Next> {
-    let is_spent = record.spent_attempts() >= handler.budget(item);
-    let pause = || {
-        let due_ms = record.updated_ms.saturating_add_unsigned(ms(handler.pause(record)));
-        let left = u64::try_from(due_ms.saturating_sub(now_ms)).unwrap_or(0);
-        (left > 0).then(|| Next::Again(Duration::from_millis(left)))
-    };
-    match state {
-        State::Staged => None,
-        State::Running => Some(Next::Again(LOOK_AGAIN)),
-        State::Done | State::Expired => Some(Next::Ended(Delivered::Done)),
-        State::Cancelled => Some(Next::Ended(Delivered::Cancelled)),
-        State::Failed if is_spent => Some(Next::Ended(Delivered::Dead)),
-        State::Failed => pause(),
-        // The class that is configured now decides about the next attempt, not that of the last one.
-        State::InDoubt => match handler.terms.class {
-            Class::Read | Class::Idempotent if !is_spent => pause(),
-            Class::Keyed if !is_spent => match &record.detail.downstream {
-                Some(downstream) if now_ms < downstream.safe_until_ms => pause(),
-                Some(_) | None => Some(Next::Ended(Delivered::InDoubt)),
-            },
-            Class::Probed if now_ms < later(record.updated_ms, handler.terms.downstream_window_ms) => pause(),
-            Class::Read | Class::Idempotent | Class::Keyed | Class::Probed | Class::Once => {
-                Some(Next::Ended(Delivered::InDoubt))
-            }
-        },
+    match event::next(Some((record, state)), &handler.allowed(item, record), now_ms) {
+        event::Next::Attempt => None,
+        event::Next::Running => Some(Next::Again(LOOK_AGAIN)),
+        event::Next::At(due_ms) => {
+            let left_ms = u64::try_from(due_ms.saturating_sub(now_ms)).unwrap_or(0);
+            Some(Next::Again(Duration::from_millis(left_ms)))
+        }
+        event::Next::Ended(fate) => Some(Next::Ended(fate)),
     }
 }
 
@@ -343,6 +328,8 @@ pub(crate) fn after_error(handler: &Handler, item: &Item, error: &Error, now_ms:
         by_record(State::Failed)
     } else if matches!(code, Code::InDoubt | Code::Timeout | Code::Unverified) {
         by_record(State::InDoubt)
+    } else if code == Code::KeyExpired {
+        by_record(State::Expired)
     } else {
         refused(handler, code).unwrap_or(Next::Again(LOOK_AGAIN * 5))
     }
@@ -351,19 +338,19 @@ pub(crate) fn after_error(handler: &Handler, item: &Item, error: &Error, now_ms:
 /// What follows from an attempt that did not begin. `None` if the code alone does not say.
 fn refused(handler: &Handler, code: Code) -> Option<Next> {
     match code {
-        Code::BudgetExhausted => Some(Next::Ended(Delivered::Dead)),
-        Code::Cancelled | Code::Undone => Some(Next::Ended(Delivered::Cancelled)),
-        Code::KeyExpired | Code::ResultUnavailable => Some(Next::Ended(Delivered::Done)),
+        Code::BudgetExhausted => Some(Next::Ended(Fate::Dead)),
+        Code::Cancelled | Code::Undone => Some(Next::Ended(Fate::Refused)),
+        Code::ResultUnavailable => Some(Next::Ended(Fate::Handled)),
         // Another event has this key: the handler's name or the source's was used for something else, or the command
         // of the handler was changed.
-        Code::KeyReused | Code::InvalidInput => Some(Next::Ended(Delivered::Dead)),
+        Code::KeyReused | Code::InvalidInput => Some(Next::Ended(Fate::Dead)),
         Code::InProgress | Code::LedgerUnavailable | Code::LedgerReplaced => Some(Next::Again(LOOK_AGAIN)),
         // Events wait until the source is resumed. Only one at a time asks whether it was.
         Code::Stopped => {
             handler.lane.rest(WHILE_STOPPED);
             Some(Next::Again(WHILE_STOPPED))
         }
-        Code::Failed | Code::InDoubt | Code::Timeout | Code::Unverified => None,
+        Code::Failed | Code::InDoubt | Code::Timeout | Code::Unverified | Code::KeyExpired => None,
         Code::KeyMissing | Code::NotFound | Code::WrongState | Code::Held | _ => None,
     }
 }
@@ -372,8 +359,4 @@ fn refused(handler: &Handler, code: Code) -> Option<Next> {
 fn pause_of_questions(record: &Record, now_ms: i64) -> Duration {
     let age = Duration::from_millis(u64::try_from(now_ms.saturating_sub(record.updated_ms)).unwrap_or(0));
     (age / 4).clamp(LOOK_AGAIN, LOOK_AGAIN * 600)
-}
-
-fn ms(span: Duration) -> u64 {
-    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }

@@ -6,9 +6,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use data_encoding::HEXLOWER;
+use onceward::event::{Allowed, Deliveries, Fate};
 use onceward::{
-    Cursor, Error, Filter, InvalidInput, Kind, Ledger, Operation, OperationId, Policy, Record, State, Swap,
-    Terms, WriteMode,
+    Cursor, Error, Filter, InvalidInput, Kind, Ledger, OnExpired, Operation, OperationId, Policy, Record,
+    State, Terms,
 };
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -106,15 +107,16 @@ impl Hook {
         &self.tenant.ledger
     }
 
-    /// The data of a new event: which handlers want it, and in which order.
-    pub(crate) fn data(&self, event: &Event) -> EventData {
+    /// What is stored about a new event, and which handlers want it.
+    pub(crate) fn data(&self, event: &Event) -> (EventData, Deliveries) {
         let mut data = EventData::of(event);
+        let mut handlers = Vec::new();
         let mut content: Option<Option<Value>> = None;
         for (name, handler) in &self.handlers {
             if !handler.config.wants(event.kind.as_deref()) {
                 continue;
             }
-            data.handlers.push(name.clone());
+            handlers.push(name.clone());
             if let Some(pointer) = &handler.config.order {
                 let content = content.get_or_insert_with(|| serde_json::from_slice(&event.body).ok());
                 let value = content.as_ref().and_then(|content| content.pointer(pointer));
@@ -124,7 +126,7 @@ impl Hook {
                 }
             }
         }
-        data
+        (data, Deliveries::to(handlers))
     }
 
     /// Delivers an event that was just recorded.
@@ -135,8 +137,8 @@ impl Hook {
     }
 
     /// Puts an event into the queues of its handlers, unless it is there or there is no room. An ordered handler gets
-    /// it with the next look at the ledger, behind earlier events of other processes. Returns whether the event has no
-    /// handler, because all that it had were removed from the configuration.
+    /// it with the next look at the ledger, behind earlier events of other processes. A handler that was removed from
+    /// the configuration does not have the event. Returns whether that was the last delivery.
     fn take_up(&self, item: Arc<Item>, seen: Seen) -> bool {
         let mut known = self.known();
         match known.get(&item.id) {
@@ -149,56 +151,48 @@ impl Hook {
         }
         known.insert(item.id.clone(), Arc::clone(&item));
         drop(known);
-        let mut has_ended = item.data.handlers.is_empty();
-        for name in &item.data.handlers {
-            match self.handlers.get(name) {
+        let mut has_ended = false;
+        for name in item.open() {
+            match self.handlers.get(&name) {
                 Some(handler) if handler.lane.is_ordered() => {
                     if handler.leads() && seen == Seen::Ready {
                         self.look();
                     }
                 }
                 Some(handler) => handler.lane.push(Job { item: Arc::clone(&item), seen }),
-                None => has_ended |= item.close(name) == Closed::Last,
+                None => has_ended |= item.close(&name, Fate::Dead) == Closed::Last,
             }
         }
         has_ended
     }
 
-    /// Notes that the delivery of an event to a handler has ended. After the last one the event is done. Returns what
-    /// it means for the event.
-    pub(crate) async fn ended(&self, handler: &Handler, item: &Arc<Item>) -> Closed {
-        let closed = item.close(&handler.name);
+    /// Notes how the delivery of an event to a handler has ended. Returns what it means for the event.
+    pub(crate) async fn ended(&self, handler: &Handler, item: &Arc<Item>, fate: Fate) -> Closed {
+        let closed = item.close(&handler.name, fate);
         handler.lane.ended(item);
+        if closed == Closed::Already {
+            return closed;
+        }
+        // If this cannot be written now, the next look at the ledger finds the event again.
+        let released = self.record(item).await.ok().flatten();
         if closed == Closed::Last {
-            // If this cannot be written now, the next look at the ledger finds the event again.
-            let released = self.complete(item).await.ok().flatten();
             self.forget(item);
-            if let Some(released) = released
-                && self.take_up(Arc::clone(&released), Seen::Unknown)
-            {
-                drop(self.complete(&released).await);
-                self.forget(&released);
-            }
+        }
+        if let Some(released) = released
+            && self.take_up(Arc::clone(&released), Seen::Unknown)
+        {
+            drop(self.record(&released).await);
+            self.forget(&released);
         }
         closed
     }
 
-    /// Records that all deliveries of an event have ended. If it was released again meanwhile, it is returned as it is
-    /// now.
-    async fn complete(&self, item: &Item) -> Result<Option<Arc<Item>>, Error> {
-        loop {
-            let Some(found) = self.tenant.store.load(&item.id).await? else { return Ok(None) };
-            let next = record::delivered(&found, &item.data, self.ledger().clock_ms());
-            let Some(next) = next else {
-                let data = EventData::read(&found).filter(|_| found.state == State::Staged);
-                let released = data.map(|data| Item::new(&found, data));
-                return Ok(released.filter(|released| released.is_release_of(item)));
-            };
-            match self.tenant.store.swap(Some(found.version), next, WriteMode::Deferred).await? {
-                Swap::Written(_) => return Ok(None),
-                Swap::Conflict(_) => {}
-            }
-        }
+    /// Records how deliveries of an event have ended. If it was released again meanwhile, it is returned as it is now.
+    async fn record(&self, item: &Item) -> Result<Option<Arc<Item>>, Error> {
+        let found = self.ledger().events().ended(&item.id, item.round, &item.fates()).await?;
+        let Some(found) = found.filter(|found| found.state == State::Staged) else { return Ok(None) };
+        let released = EventData::read(&found).map(|data| Item::new(&found, data));
+        Ok(released.filter(|released| released.is_release_of(item)))
     }
 
     /// Forgets an event, unless it was released again and is being delivered.
@@ -259,7 +253,7 @@ impl Hook {
         let left_out = found.get(room).map(|(cursor, _)| *cursor);
         for (_, item) in found.into_iter().take(room) {
             if self.take_up(Arc::clone(&item), Seen::Unknown) {
-                drop(self.complete(&item).await?);
+                drop(self.record(&item).await?);
                 self.forget(&item);
             }
         }
@@ -369,6 +363,8 @@ impl Handler {
         terms.class = config.class.unwrap_or_else(|| config.default_class());
         terms.max_attempts = config.attempts.unwrap_or(ATTEMPTS);
         (terms.wait_ms, terms.retries) = (0, 0);
+        // What was acknowledged is tried as long as attempts are left, however long that takes.
+        terms.on_expired = OnExpired::RetryFailed;
         terms.keep_results_for(kept.id_ms.max(1));
         if let Some(window) = config.window {
             terms.downstream_window_ms = u64::try_from(window.as_millis()).unwrap_or(u64::MAX);
@@ -393,20 +389,30 @@ impl Handler {
 
     /// The most attempts of a delivery. The budget grows with each retry that a person asked for.
     pub(crate) fn budget(&self, item: &Item) -> u32 {
-        self.terms.max_attempts.saturating_mul(item.data.rounds())
+        self.terms.max_attempts.saturating_mul(item.round.budgets)
     }
 
     /// The operation of a delivery.
     pub(crate) fn operation(&self, source: &str, item: &Item) -> Operation {
         let mut terms = self.terms.clone();
         terms.max_attempts = self.budget(item);
-        record::delivery(source, &self.name, &item.key, &item.data, terms)
+        record::delivery(source, &self.name, &item.key, &item.data, item.round.occurrence, terms)
+    }
+
+    /// What it allows after an attempt.
+    pub(crate) fn allowed(&self, item: &Item, delivery: &Record) -> Allowed {
+        Allowed {
+            class: self.terms.class,
+            attempts: self.budget(item),
+            pause_ms: u64::try_from(self.pause(delivery).as_millis()).unwrap_or(u64::MAX),
+            asked_for_ms: self.terms.downstream_window_ms,
+        }
     }
 
     /// The pause after an attempt: it doubles, and differs from event to event, so that events that failed together do
     /// not come back together. It is at least as long as the handler asked for, up to an hour. It depends only on the
     /// record, so all processes agree about it.
-    pub(crate) fn pause(&self, record: &Record) -> Duration {
+    fn pause(&self, record: &Record) -> Duration {
         let asked = Refusal::of(record).and_then(|refusal| refusal.retry_after_ms).unwrap_or(0);
         self.doubled_pause(record).max(Duration::from_millis(asked).min(MAX_BACKOFF))
     }

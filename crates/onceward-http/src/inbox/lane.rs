@@ -1,10 +1,11 @@
 //! The queue of one handler: what is ready, what waits for its next attempt, and what waits for its turn.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, BinaryHeap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use onceward::event::{Deliveries, Fate, Round};
 use onceward::{Clock, Ledger, OperationId, Record};
 use tokio::sync::Notify;
 
@@ -26,8 +27,10 @@ pub(crate) struct Item {
     /// The version of its record.
     pub(crate) version: u64,
     pub(crate) data: EventData,
-    /// The handlers whose deliveries have not ended.
-    open: Mutex<BTreeSet<String>>,
+    /// Which time of delivering it this is.
+    pub(crate) round: Round,
+    /// The handlers that want it, each with how its delivery has ended, as far as it has.
+    deliveries: Mutex<Deliveries>,
 }
 
 /// What the end of a delivery means for its event.
@@ -43,29 +46,47 @@ pub(crate) enum Closed {
 
 impl Item {
     pub(crate) fn new(record: &Record, data: EventData) -> Arc<Self> {
-        let open = Mutex::new(data.handlers.iter().cloned().collect());
-        let (id, key) = (record.id.clone(), record.key.text.clone());
-        Arc::new(Self { id, key, created_ms: record.created_ms, version: record.version, data, open })
+        let deliveries = record.deliveries().cloned().unwrap_or_else(|| Deliveries::to([]));
+        let (id, key, round) = (record.id.clone(), record.key.text.clone(), deliveries.round);
+        let (created_ms, version) = (record.created_ms, record.version);
+        Arc::new(Self { id, key, created_ms, version, data, round, deliveries: Mutex::new(deliveries) })
     }
 
     /// Whether this is the same event after it was released again.
     pub(crate) fn is_release_of(&self, other: &Self) -> bool {
-        self.data.release() > other.data.release()
+        self.round > other.round
     }
 
     /// Whether the delivery to this handler has not ended.
     pub(crate) fn is_open(&self, handler: &str) -> bool {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner).contains(handler)
+        self.deliveries().handlers.get(handler).is_some_and(Option::is_none)
     }
 
-    /// Notes that the delivery to this handler has ended.
-    pub(crate) fn close(&self, handler: &str) -> Closed {
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        match (open.remove(handler), open.is_empty()) {
-            (false, _) => Closed::Already,
-            (true, true) => Closed::Last,
-            (true, false) => Closed::One,
+    /// The handlers whose deliveries have not ended.
+    pub(crate) fn open(&self) -> Vec<String> {
+        let deliveries = self.deliveries();
+        let open = deliveries.handlers.iter().filter(|(_, fate)| fate.is_none());
+        open.map(|(handler, _)| handler.clone()).collect()
+    }
+
+    /// How its deliveries have ended, as far as they have.
+    pub(crate) fn fates(&self) -> BTreeMap<String, Fate> {
+        let deliveries = self.deliveries();
+        deliveries.handlers.iter().filter_map(|(handler, fate)| Some((handler.clone(), (*fate)?))).collect()
+    }
+
+    /// Notes how the delivery to this handler has ended.
+    pub(crate) fn close(&self, handler: &str, fate: Fate) -> Closed {
+        let mut deliveries = self.deliveries();
+        match deliveries.handlers.get_mut(handler) {
+            Some(open @ None) => *open = Some(fate),
+            Some(Some(_)) | None => return Closed::Already,
         }
+        if deliveries.handlers.values().all(Option::is_some) { Closed::Last } else { Closed::One }
+    }
+
+    fn deliveries(&self) -> MutexGuard<'_, Deliveries> {
+        self.deliveries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -339,7 +360,7 @@ impl Lane {
 #[cfg(test)]
 mod tests {
     use futures_util::FutureExt;
-    use onceward::{ManualClock, MemoryStore, Operation};
+    use onceward::{Effect, Kind, ManualClock, MemoryStore, Operation, Outcome};
     use onceward_testkit::Stepped;
 
     use super::*;
@@ -353,10 +374,11 @@ mod tests {
 
     fn job(key: &str, value: &str, created_ms: i64) -> Job {
         let order = [("bill".to_owned(), value.to_owned())].into();
-        let data = EventData { handlers: vec!["bill".to_owned()], order, ..EventData::default() };
+        let data = EventData { order, ..EventData::default() };
         let ledger = Ledger::new(Arc::new(MemoryStore::new(ManualClock::at(created_ms))));
-        let intent = ledger.intent(Operation::new("n").scope("s").key(key)).unwrap();
-        let record = onceward::transition::stage(&intent, created_ms);
+        let intent = ledger.intent(Operation::of_kind(Kind::Event, "n").scope("s").key(key)).unwrap();
+        let to = Deliveries::to(["bill".to_owned()]);
+        let record = ledger.events().new_record(&intent, to, Outcome::with_effect(Effect::Created));
         Job { item: Item::new(&record, data), seen: Seen::Ready }
     }
 
@@ -430,15 +452,9 @@ mod tests {
     #[tokio::test]
     async fn an_event_without_the_value_is_not_added_twice() {
         let (lane, _) = lane(true);
-        let data = EventData { handlers: vec!["bill".to_owned()], ..EventData::default() };
-        let valued = job("a1", "a", 1).item;
-        let item = Arc::new(Item {
-            data,
-            open: Mutex::default(),
-            key: "a1".to_owned(),
-            id: valued.id.clone(),
-            ..*valued
-        });
+        let mut item = Arc::into_inner(job("a1", "a", 1).item).unwrap();
+        item.data.order.clear();
+        let item = Arc::new(item);
         for _ in 0..2 {
             lane.push(Job { item: Arc::clone(&item), seen: Seen::Ready });
         }

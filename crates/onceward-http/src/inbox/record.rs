@@ -1,9 +1,8 @@
 //! How an event is recorded.
 //!
 //! An event is one record: scope `hooks~SOURCE`, name `SOURCE`, key the vendor's id. Without one, or if the id is not
-//! signed and other content has it, the key is the digest. It is `staged` from the moment it is accepted until every
-//! handler has it or has given up, and `done` from then on. So one write makes an event durable together with the fact
-//! that it must be delivered, on every back end.
+//! signed and other content has it, the key is the digest. One write makes an event durable together with the fact that
+//! it must be delivered, on every back end; [`onceward::event`] is what becomes of it.
 //!
 //! Each delivery is an operation of its own in the same scope: name `SOURCE/HANDLER`, and the key of the event.
 
@@ -11,10 +10,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use data_encoding::HEXLOWER;
-use onceward::transition::{later, stage};
-use onceward::{
-    Effect, Error, Intent, Key, Kind, Ledger, Operation, OperationId, Outcome, Record, State, Terms,
-};
+use onceward::event::Deliveries;
+use onceward::{Effect, Error, Intent, Key, Kind, Ledger, Operation, OperationId, Outcome, Record, Terms};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
@@ -60,23 +57,9 @@ pub struct EventData {
     /// Headers for the handlers.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub headers: Vec<(String, String)>,
-    /// The handlers that want it, as they were configured when it arrived.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub handlers: Vec<String>,
     /// For ordered handlers: the value by which it is ordered.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub order: BTreeMap<String, String>,
-    /// 1, and one more for each time that it was replayed on purpose.
-    #[serde(skip_serializing_if = "is_one")]
-    pub occurrence: u32,
-    /// 1, and one more for each time that its failed deliveries got a new budget of attempts.
-    #[serde(skip_serializing_if = "is_one")]
-    pub rounds: u32,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-fn is_one(number: &u32) -> bool {
-    *number <= 1
 }
 
 impl EventData {
@@ -103,24 +86,6 @@ impl EventData {
     #[must_use]
     pub fn read(record: &Record) -> Option<Self> {
         serde_json::from_str(record.outcome.as_ref()?.data.as_ref()?.get()).ok()
-    }
-
-    /// The number of the occurrence, at least 1.
-    #[must_use]
-    pub fn occurrence(&self) -> u32 {
-        self.occurrence.max(1)
-    }
-
-    /// How many budgets of attempts its deliveries have, at least 1.
-    #[must_use]
-    pub fn rounds(&self) -> u32 {
-        self.rounds.max(1)
-    }
-
-    /// Grows each time that the event is released again: the occurrence, and its budgets of attempts.
-    #[must_use]
-    pub fn release(&self) -> (u32, u32) {
-        (self.occurrence(), self.rounds())
     }
 
     fn raw(&self) -> Option<Arc<RawValue>> {
@@ -181,7 +146,7 @@ pub fn event_id(source: &str, key: &str) -> OperationId {
     OperationId::of_kind(Kind::Event, &scope(source), source, key)
 }
 
-/// The record of an event that is to be delivered, under this key; if no handler wants it, of one that is done.
+/// The record of an event under this key, which is to be delivered to these handlers.
 ///
 /// # Errors
 /// If the source's name is too long for a scope.
@@ -191,7 +156,7 @@ pub fn event(
     terms: &Terms,
     key: &str,
     event: &Event,
-    data: &EventData,
+    (data, to): &(EventData, Deliveries),
 ) -> Result<Record, Error> {
     let operation = Operation::of_kind(Kind::Event, source)
         .scope(scope(source))
@@ -199,58 +164,12 @@ pub fn event(
         .input(serde_json::json!({ "digest": data.digest }))
         .terms(terms.clone());
     let intent = ledger.intent(operation)?;
-    let mut record = stage(&intent, ledger.clock_ms());
-    record.outcome = Some(Outcome {
+    let content = Outcome {
         data: data.raw(),
         body: Some(Arc::from(&event.body[..])),
         ..Outcome::with_effect(Effect::Created)
-    });
-    if data.handlers.is_empty() {
-        complete(&mut record, ledger.clock_ms());
-    }
-    Ok(record)
-}
-
-/// Sets what a delivered event has: its content is deleted when its retention ends.
-fn complete(record: &mut Record, now_ms: i64) {
-    record.state = State::Done;
-    record.attempt = record.attempt.max(1);
-    record.due_ms = Some(later(now_ms, record.detail.retention_ms));
-    record.updated_ms = now_ms;
-}
-
-/// The next version of an event whose deliveries have all ended. `None` if it is not staged, or if it was released
-/// again since `data` was read: then further deliveries are due.
-#[must_use]
-pub fn delivered(record: &Record, data: &EventData, now_ms: i64) -> Option<Record> {
-    let is_newer = EventData::read(record).is_some_and(|newer| newer.release() > data.release());
-    if record.state != State::Staged || is_newer {
-        return None;
-    }
-    let mut next = Record { version: record.version + 1, ..record.clone() };
-    complete(&mut next, now_ms);
-    Some(next)
-}
-
-/// The next version of an event that is to be delivered again, with this data. `None` if its content is gone.
-#[must_use]
-pub fn undelivered(record: &Record, data: &EventData, now_ms: i64) -> Option<Record> {
-    let outcome = record.outcome.as_ref().filter(|outcome| outcome.body.is_some())?;
-    match record.state {
-        State::Staged | State::Done => {}
-        State::Running | State::Failed | State::InDoubt | State::Cancelled | State::Expired => return None,
-    }
-    let outcome = Some(Outcome { data: data.raw(), ..outcome.clone() });
-    let (version, attempt) = (record.version + 1, 0);
-    Some(Record {
-        version,
-        attempt,
-        outcome,
-        state: State::Staged,
-        due_ms: None,
-        updated_ms: now_ms,
-        ..record.clone()
-    })
+    };
+    Ok(ledger.events().new_record(&intent, to.clone(), content))
 }
 
 /// The intent of the record that binds a digest to one event.
@@ -268,13 +187,20 @@ pub fn guard(ledger: &Ledger, source: &str, kept: Kept, event: &Event) -> Result
 
 /// The operation of one delivery.
 #[must_use]
-pub fn delivery(source: &str, handler: &str, key: &str, data: &EventData, terms: Terms) -> Operation {
+pub fn delivery(
+    source: &str,
+    handler: &str,
+    key: &str,
+    data: &EventData,
+    occurrence: u32,
+    terms: Terms,
+) -> Operation {
     let operation = Operation::new(delivery_name(source, handler))
         .scope(scope(source))
         .key(key)
         .input(serde_json::json!({ "event": key, "digest": data.digest }))
         .terms(terms);
-    match data.occurrence() {
+    match occurrence {
         1 => operation,
         more => operation.occurrence(more.to_string()),
     }
@@ -282,7 +208,7 @@ pub fn delivery(source: &str, handler: &str, key: &str, data: &EventData, terms:
 
 #[cfg(test)]
 mod tests {
-    use onceward::{ManualClock, MemoryStore};
+    use onceward::{ManualClock, MemoryStore, State};
 
     use super::*;
 
@@ -315,30 +241,20 @@ mod tests {
     #[test]
     fn the_records_of_an_event_are_those_that_a_ledger_may_have() {
         let ledger = Ledger::new(Arc::new(MemoryStore::new(ManualClock::at(1_000))));
-        let kept = Kept { payload_ms: 5_000, id_ms: 9_000 };
-        let mut data =
-            EventData { handlers: vec!["bill".to_owned()], ..EventData::of(&sample(Some("evt_1"))) };
-        let terms = kept.terms(Terms::default());
-        let staged = event(&ledger, "stripe", &terms, "evt_1", &sample(Some("evt_1")), &data).unwrap();
+        let terms = Kept { payload_ms: 5_000, id_ms: 9_000 }.terms(Terms::default());
+        let arrived = sample(Some("evt_1"));
+        let new = |handlers: &[&str]| {
+            let to = Deliveries::to(handlers.iter().map(|handler| (*handler).to_owned()));
+            event(&ledger, "stripe", &terms, "evt_1", &arrived, &(EventData::of(&arrived), to)).unwrap()
+        };
+        let staged = new(&["bill"]);
         assert_eq!((staged.state, staged.due_ms), (State::Staged, None));
         assert_eq!(staged.id, event_id("stripe", "evt_1"));
+        assert_eq!(EventData::read(&staged).unwrap(), EventData::of(&arrived));
+        assert_eq!(staged.detail.tombstone_ms, 4_000);
         staged.check().unwrap();
-        let done = delivered(&staged, &data, 2_000).unwrap();
-        assert_eq!((done.state, done.due_ms, done.version), (State::Done, Some(7_000), 2));
-        assert_eq!(done.detail.tombstone_ms, 4_000);
-        done.check().unwrap();
-        assert!(delivered(&done, &data, 2_000).is_none());
-        let before = data.clone();
-        data.rounds = 2;
-        let again = undelivered(&done, &data, 3_000).unwrap();
-        assert!(delivered(&again, &before, 4_000).is_none(), "it was released again");
-        assert!(delivered(&again, &data, 4_000).is_some());
-        assert_eq!((again.state, again.due_ms), (State::Staged, None));
-        assert_eq!(EventData::read(&again).unwrap(), data);
-        again.check().unwrap();
-        data.handlers.clear();
-        let unwanted = event(&ledger, "stripe", &terms, "evt_2", &sample(Some("evt_2")), &data).unwrap();
-        assert_eq!(unwanted.state, State::Done);
+        let unwanted = new(&[]);
+        assert_eq!((unwanted.state, unwanted.due_ms), (State::Done, Some(6_000)));
         unwanted.check().unwrap();
     }
 }

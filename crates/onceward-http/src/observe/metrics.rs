@@ -8,6 +8,7 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
+use onceward::event::Fate;
 use onceward::{Code, Error, Ran, Receipt};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
@@ -236,6 +237,15 @@ pub(crate) enum Delivered {
 }
 
 impl Delivered {
+    pub(crate) const fn of(fate: Fate) -> Self {
+        match fate {
+            Fate::Handled => Self::Done,
+            Fate::Refused => Self::Cancelled,
+            Fate::Dead => Self::Dead,
+            Fate::InDoubt => Self::InDoubt,
+        }
+    }
+
     const fn as_str(self) -> &'static str {
         match self {
             Self::Done => "done",

@@ -129,6 +129,7 @@ impl Record {
             self.due_ms.is_some() != self.state.is_settled(),
             "a settled record, and no other, has a due time",
         );
+        self.check_event(wrong);
         let ended = self.detail.ended;
         wrong(ended.is_some() && self.state != State::Expired, "only an expired record says how it ended");
         wrong(
@@ -145,7 +146,6 @@ impl Record {
             "only an operation that was done can be taken back",
         );
         let (attempt, outcome) = match self.state {
-            // The event of an inbox is staged with its content until it has been delivered.
             State::Staged => (Some(false), None),
             State::Running => (Some(true), Some(false)),
             State::Done | State::Failed | State::InDoubt => (Some(true), Some(true)),
@@ -158,6 +158,25 @@ impl Record {
         wrong(
             outcome.is_some_and(|needed| needed != self.outcome.is_some()),
             "the state contradicts the outcome",
+        );
+    }
+
+    /// The state of an event follows from its deliveries.
+    fn check_event(&self, wrong: &mut impl FnMut(bool, &str)) {
+        wrong(
+            (self.kind == Kind::Event) != self.deliveries().is_some(),
+            "an event, and nothing else, has deliveries",
+        );
+        let Some(deliveries) = self.deliveries() else { return };
+        wrong(
+            self.state != State::Expired && self.state != deliveries.state(),
+            "the state contradicts the deliveries of the event",
+        );
+        wrong(self.state != State::Expired && self.outcome.is_none(), "an event has its content");
+        let counted = [deliveries.round.occurrence, deliveries.round.budgets];
+        wrong(
+            counted.iter().any(|count| !(1..=MAX_ATTEMPT).contains(count)),
+            "a count of deliveries is out of range",
         );
     }
 

@@ -78,6 +78,9 @@ const BEGIN: &str = "
     failed    same   *            *                *         *        *          retry      spent  *  *  => refuse BUDGET_EXHAUSTED
     cancelled same   *            *                *         *        *          *          *      *  *  => refuse CANCELLED
 
+    failed-over same * *            *                *         retry-failed *        left   *  *  => start
+    failed-over same * *            *                *         retry-failed *        spent  *  *  => refuse BUDGET_EXHAUSTED
+    expired|done-over|cancelled-over same * * *  *            retry-failed *          *      *  *  => refuse KEY_EXPIRED
     expired|done-over|failed-over|cancelled-over same * * *  *        rerun      *          *      *  *  => start
     expired|done-over|failed-over|cancelled-over same * * *  *        refuse     *          *      *  *  => refuse KEY_EXPIRED
     expired|done-over|failed-over|cancelled-over same * * *  given    auto       *          *      *  *  => refuse KEY_EXPIRED
@@ -107,7 +110,7 @@ fn what_a_call_gets() {
         CLASSES,
         &["open", "over", "none"],
         &["given", "derived"],
-        &["auto", "refuse", "rerun"],
+        &["auto", "refuse", "rerun", "retry-failed"],
         &["retry", "replay"],
         &["left", "spent"],
         &["none", "late"],
@@ -124,7 +127,7 @@ fn what_a_call_gets() {
         count += 1;
     }
     table.assert_all_rows_fitted();
-    assert_eq!(count, 118_800, "combinations");
+    assert_eq!(count, 158_400, "combinations");
 }
 
 #[test]
@@ -192,7 +195,7 @@ fn what_may_have_happened_once_is_never_started_again() {
         OWNERS,
         &["left", "spent"],
         &["given", "derived"],
-        &["auto", "refuse", "rerun"],
+        &["auto", "refuse", "rerun", "retry-failed"],
         &["retry", "replay"],
         &["default", "explicit", "host"],
     ]) {
@@ -262,6 +265,7 @@ fn case(words: [&'static str; 11]) -> (Record, Intent) {
     intent.terms.on_expired = match on_expired {
         "auto" => OnExpired::Auto,
         "refuse" => OnExpired::Refuse,
+        "retry-failed" => OnExpired::RetryFailed,
         _ => OnExpired::Rerun,
     };
     intent.terms.on_failure = if on_failure == "retry" { OnFailure::Retry } else { OnFailure::Replay };

@@ -17,6 +17,7 @@ mod decisions;
 mod delivery;
 mod doubt;
 mod endings;
+mod events;
 mod failures;
 mod faults;
 mod hold;

@@ -52,7 +52,7 @@ impl RunCommand for OnceRun {
         if let Some(config) = &self.config {
             command.arg("--config").arg(config);
         }
-        command.args(["--json", "run", "--quiet", "--wait", "0ms", "--record-failed-start"]);
+        command.args(["--json", "run", "--quiet", "--wait", "0ms", "--delivery"]);
         command.arg("--status-file").arg(answer.path());
         command.args(["--scope", &delivery.scope, "--name", &delivery.name, "--key", &delivery.key]);
         command.args(["--class", delivery.class.as_str(), "--attempts", &delivery.attempts.to_string()]);

@@ -11,11 +11,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use hyper::{HeaderMap, StatusCode};
-use onceward::transition::{finish, start};
-use onceward::{
-    Clock, Effect, Ending, Error, Intent, Kind, Operation, OperationId, Outcome, Owner, Ran, Record, State,
-    Swap, WriteMode,
-};
+use onceward::{Clock, Effect, Error, Intent, Kind, Operation, OperationId, Outcome, Ran, Record, State};
 use serde::{Deserialize, Serialize};
 
 use super::super::lock;
@@ -74,22 +70,16 @@ impl<'a> Note<'a> {
     }
 
     async fn read(&self) -> Result<Option<Arc<Record>>, Error> {
-        Ok(self.tenant.store.load(&self.intent()?.id).await?)
+        self.tenant.ledger.notes().read(&self.intent()?).await
     }
 
     /// Writes the note over this version, and returns whether it was still that version.
-    async fn write(&self, expected: Option<u64>, outcome: Outcome) -> Result<bool, Error> {
-        let now_ms = self.tenant.ledger.clock_ms();
-        let begun = start(None, &self.intent()?, Owner { token: 0, lease_until_ms: now_ms }, now_ms);
-        let mut record = finish(&begun, begun.attempt, Ending::Done(outcome), now_ms);
-        record.version = expected.map_or(1, |version| version + 1);
-        Ok(matches!(self.tenant.store.swap(expected, record, WriteMode::Async).await?, Swap::Written(_)))
+    async fn write(&self, expected: Option<u64>, content: Outcome) -> Result<bool, Error> {
+        self.tenant.ledger.notes().write(&self.intent()?, expected, content).await
     }
 
     async fn delete(&self) -> Result<(), Error> {
-        // A part is written once.
-        self.tenant.store.delete(&self.intent()?.id, 1, WriteMode::Deferred).await?;
-        Ok(())
+        self.tenant.ledger.notes().delete(&self.intent()?).await
     }
 }
 

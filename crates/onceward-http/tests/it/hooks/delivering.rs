@@ -1,6 +1,8 @@
 //! How events reach their handlers: retries, doubts, dead letters, order, fan-out, restarts.
 
-use onceward_http::inbox::record::{self, EventData};
+use onceward::event::Again;
+use onceward::{Ledger, State};
+use onceward_http::inbox::record;
 use serde_json::json;
 
 use super::rig::{Handler, Rig, Vendor};
@@ -241,10 +243,8 @@ async fn an_event_that_was_released_during_its_last_delivery_is_not_left_to_the_
     until("it is delivered", async || handler.got().len() == 1).await;
     // As `once inbox retry` does it from another process, which cannot tell this one.
     let event = record_of(&rig, "msg_1").await;
-    let mut data = EventData::read(&event).unwrap();
-    data.rounds = 2;
-    let released = record::undelivered(&event, &data, event.updated_ms).unwrap();
-    rig.store.swap(Some(event.version), released, onceward::WriteMode::Async).await.unwrap();
+    let ledger = Ledger::new(rig.store.clone());
+    ledger.events().again(&event.id, Again::Dead).await.unwrap().unwrap();
     drop(held);
     until("it is done", async || {
         let event = rig.get("/v1/inbox/standard/events/msg_1").await;
@@ -321,4 +321,79 @@ async fn events_that_several_servers_accept_are_delivered_in_the_order_of_their_
         |body: &[u8]| serde_json::from_slice::<serde_json::Value>(body).unwrap()["n"].as_i64().unwrap();
     let order: Vec<i64> = handler.got().iter().map(|got| number(&got.body)).collect();
     assert_eq!(order, (0..20).collect::<Vec<_>>());
+}
+
+/// Everything about an event is past its time before a handler that was down answers: it gets the event, once.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_event_does_not_expire_before_its_next_delivery() {
+    for sweeps in [false, true] {
+        let (handler, url) = Handler::start(&[404, 404]).await;
+        let (other, other_url) = Handler::start(&[]).await;
+        let more = format!("[hook.standard.handler.other]\nurl = \"{other_url}\"\n");
+        let kept = "[hook.standard]\nids = \"6m\"\npayloads = \"6m\"\n";
+        let policy = policy(&url, &more).replace("[hook.standard]\n", kept).replace("20ms", "10m");
+        let rig = Rig::new(&policy).await;
+        rig.deliver("standard", &Vendor::new("standard").event("msg_1", &json!({"n": 1}))).await;
+        rig.until(async || {
+            let event = rig.get("/v1/inbox/standard/events/msg_1").await.json();
+            let is = |place: usize, state: &str| event["deliveries"][place]["state"] == state;
+            (is(0, "failed") && is(1, "done")).then_some(())
+        })
+        .await;
+        rig.clock.step(9 * 60_000);
+        if sweeps {
+            let ledger = Ledger::new(rig.store.clone());
+            // The first sweep leaves tombstones, the second deletes them.
+            ledger.sweep(|_| ()).await.unwrap();
+            rig.clock.step(30 * 24 * 3_600_000);
+            ledger.sweep(|_| ()).await.unwrap();
+        }
+        let rig = rig.restarted().await;
+        rig.event_when("standard", "msg_1", "done").await;
+        assert_eq!((handler.got().len(), other.got().len()), (3, 1), "swept: {sweeps}");
+    }
+}
+
+/// What was acknowledged for a handler that is not configured any more waits for a person, also after its ids and
+/// contents are past their time.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_event_whose_handler_was_removed_is_a_dead_letter_and_can_be_retried() {
+    let (handler, url) = Handler::start(&[404]).await;
+    let of = |name: &str| {
+        policy(&url, "").replace("handler.app", &format!("handler.{name}")).replace("20ms", "10s")
+    };
+    let rig = Rig::new(&of("app")).await;
+    rig.deliver("standard", &Vendor::new("standard").event("msg_1", &json!({"n": 1}))).await;
+    until("it was tried", async || handler.got().len() == 1).await;
+    let rig = rig.restarted_with(&of("renamed")).await;
+    let event = rig.event_when("standard", "msg_1", "dead").await;
+    assert_eq!(event["deliveries"][0]["handler"], "app", "{event}");
+    let path = "/v1/inbox/standard/events/msg_1/retry";
+    assert_eq!(rig.post(path, json!({})).await.status, 200);
+    rig.event_when("standard", "msg_1", "dead").await;
+    rig.clock.step(90 * 24 * 3_600_000);
+    Ledger::new(rig.store.clone()).sweep(|_| ()).await.unwrap();
+    rig.event_when("standard", "msg_1", "dead").await;
+    let rig = rig.restarted_with(&of("app")).await;
+    rig.event_when("standard", "msg_1", "dead").await;
+    assert_eq!(rig.post(path, json!({})).await.status, 200);
+    rig.event_when("standard", "msg_1", "done").await;
+    assert_eq!(handler.got().len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_doubt_that_a_person_settles_ends_the_event() {
+    let (handler, url) = Handler::start(&[500]).await;
+    let rig = Rig::new(&policy(&url, "class = \"once\"")).await;
+    rig.deliver("standard", &Vendor::new("standard").event("msg_1", &json!({"n": 1}))).await;
+    let event = rig.event_when("standard", "msg_1", "in_doubt").await;
+    let delivery = event["deliveries"][0]["operation"].as_str().unwrap().to_owned();
+    let settle = json!({"verdict": "done", "evidence": "the order is booked", "by": "ada"});
+    let settled = rig.post(&format!("/v1/operations/{delivery}/settle"), settle).await;
+    assert_eq!(settled.status, 200, "{}", settled.text);
+    rig.event_when("standard", "msg_1", "done").await;
+    let listed = rig.get("/v1/inbox/standard/events?progress=in_doubt,dead").await.json();
+    assert_eq!(listed["events"], json!([]));
+    assert_eq!(record_of(&rig, "msg_1").await.state, State::Done, "whoever lists it records its end");
+    assert_eq!(handler.got().len(), 1);
 }
