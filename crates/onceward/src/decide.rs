@@ -155,11 +155,13 @@ pub(crate) fn continues_when_expired(record: &Record, intent: &Intent) -> bool {
     intent.terms.on_expired == OnExpired::RetryFailed && record.ended_as(State::Expired) == State::Failed
 }
 
-/// Decides about an operation in doubt after a probe answered that it did not happen.
+/// Decides about an operation in doubt after a probe answered that it did not happen. If it was cancelled while it ran,
+/// the answer settles that.
 #[must_use]
 pub fn after_probe_no(record: &Record, intent: &Intent, now_ms: i64) -> Decision {
     match record.detail.quarantine_until_ms {
         Some(until) if now_ms < until => stay_in_doubt(record),
+        Some(_) | None if record.detail.cancelled_by.is_some() => Decision::Refuse(Refusal::Cancelled),
         Some(_) | None => next_attempt(record, intent, now_ms),
     }
 }
@@ -171,6 +173,10 @@ fn in_doubt(record: &Record, intent: &Intent, now_ms: i64) -> Decision {
         return Decision::Doubt;
     }
     match intent.terms.class {
+        // Someone cancelled it while it ran: no class allows another attempt.
+        Class::Read | Class::Idempotent | Class::Keyed if record.detail.cancelled_by.is_some() => {
+            stay_in_doubt(record)
+        }
         Class::Read | Class::Idempotent => next_attempt(record, intent, now_ms),
         Class::Keyed if record.downstream_remembers(now_ms) => next_attempt(record, intent, now_ms),
         Class::Keyed => stay_in_doubt(record),

@@ -210,10 +210,12 @@ pub enum Error {
         record: Arc<Record>,
     },
     /// It was cancelled.
-    #[error("this operation was {}; nothing was run", cancelled_in_words(.record))]
+    #[error("this operation was {}; {}", cancelled_in_words(.record), what_ran(*.ran))]
     Cancelled {
         /// The operation's current record.
         record: Arc<Record>,
+        /// Whether this call made an attempt, which had no effect.
+        ran: Ran,
         /// The record of the operation that replaced it, if a person did that.
         replacement: Option<Arc<Record>>,
     },
@@ -405,7 +407,6 @@ impl Error {
             | Self::WrongState { .. }
             | Self::Held { .. }
             | Self::KeyExpired { .. }
-            | Self::Cancelled { .. }
             | Self::Undone { .. }
             | Self::BudgetExhausted { .. }
             | Self::KeyReused { .. }
@@ -414,6 +415,7 @@ impl Error {
             | Self::Unavailable(_) => Ran::No,
             Self::Timeout { .. } | Self::Unrecorded { .. } => Ran::Yes,
             Self::InProgress { ran, .. }
+            | Self::Cancelled { ran, .. }
             | Self::Stopped { ran, .. }
             | Self::Failed { ran, .. }
             | Self::InDoubt { ran, .. }
@@ -480,7 +482,7 @@ impl Error {
             Self::KeyReused { record, .. } => Some(NextStep::OtherKey(record.id.clone(), record.state)),
             Self::Undone { record } if !record.is_undone() => Some(NextStep::Undo(record.id.clone())),
             Self::KeyExpired { .. } | Self::Undone { .. } => Some(NextStep::Repeat),
-            Self::Cancelled { record, replacement } => {
+            Self::Cancelled { record, replacement, .. } => {
                 Some(match record.outcome.as_ref().and_then(|outcome| outcome.replaced_by.clone()) {
                     Some(id) => NextStep::Replaced(id, replacement.as_ref().map(|record| record.state)),
                     None => NextStep::Cancelled,

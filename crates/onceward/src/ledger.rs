@@ -40,13 +40,13 @@ pub use undo::{ToUndo, UndoStart, Undoing};
 use crate::attempt::{Attempt, Done, Failure};
 use crate::barrier::Barrier;
 use crate::blocking::Blocking;
-use crate::decide::{self, Decision};
+use crate::decide::{self, Decision, Refusal};
 use crate::error::Error;
 use crate::facts::{Liveness, Ran, Verdict};
 use crate::identity::Identity;
 use crate::kind::Kind;
 use crate::operation::{Intent, Operation};
-use crate::record::{Class, Owner, Record, State};
+use crate::record::{Class, Outcome, Owner, Record, State};
 use crate::store::{
     Begin, Clock, Dispatch, Inherit, LivenessSource, OwnerLock, Store, StoreError, Swap, WriteMode,
 };
@@ -446,19 +446,34 @@ impl Ledger {
         match answer {
             ProbeAnswer::Yes(outcome) => {
                 let outcome = intent.terms.redact.outcome(outcome);
-                let verdict = Verdict::Done;
-                let settled = transition::settle(record, liveness, verdict, Word::probe(), outcome, now_ms);
-                if let Some(next) = settled {
-                    self.store.swap(Some(record.version), next, self.mode).await?;
-                }
+                self.settle_by_probe(record, liveness, Verdict::Done, outcome).await?;
                 Ok(None)
             }
             ProbeAnswer::No => {
                 let decision = decide::after_probe_no(record, intent, now_ms);
+                if decision == Decision::Refuse(Refusal::Cancelled) {
+                    self.settle_by_probe(record, liveness, Verdict::Failed, Outcome::because(None)).await?;
+                    return Ok(None);
+                }
                 Ok(Some((decision, Some(transition::denied(record, now_ms)))))
             }
             ProbeAnswer::CannotTell(_) => Ok(Some((decide::stay_in_doubt(record), None))),
         }
+    }
+
+    /// Writes what the probe said. After a conflict the caller decides again.
+    async fn settle_by_probe(
+        &self,
+        record: &Record,
+        liveness: Liveness,
+        verdict: Verdict,
+        outcome: Outcome,
+    ) -> Result<(), Error> {
+        let settled = transition::settle(record, liveness, verdict, Word::probe(), outcome, self.now_ms());
+        if let Some(next) = settled {
+            self.store.swap(Some(record.version), next, self.mode).await?;
+        }
+        Ok(())
     }
 
     /// Writes the next attempt.

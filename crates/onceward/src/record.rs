@@ -342,6 +342,9 @@ pub struct Detail {
     /// When cancellation of the running attempt was requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cancel_requested_ms: Option<i64>,
+    /// Who cancelled the operation while it ran: if the attempt had no effect, the operation is cancelled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cancelled_by: Option<Box<Word>>,
     /// How long the request of an attempt in doubt may still be in flight.
     #[serde(default, skip_serializing_if = "is_zero_ms")]
     pub quarantine_ms: u64,
@@ -402,12 +405,12 @@ pub struct Owner {
 impl Record {
     /// All that someone said about it and its earlier attempts.
     pub(crate) fn words(&self) -> impl Iterator<Item = &Word> {
-        let Detail { history, held, late, undone, .. } = &self.detail;
+        let Detail { history, held, late, undone, cancelled_by, .. } = &self.detail;
         let outcomes = self.outcome.iter().chain(late).filter_map(|outcome| outcome.settled_by.as_deref());
         let past = history.iter().filter_map(|past| past.settled_by.as_deref());
         let released = held.iter().filter_map(|held| held.released.as_ref());
         let undone = undone.iter().filter_map(|mark| mark.settled_by.as_ref());
-        outcomes.chain(past).chain(released).chain(undone)
+        outcomes.chain(past).chain(released).chain(undone).chain(cancelled_by.as_deref())
     }
 
     /// The operation or event that this record is another key of.

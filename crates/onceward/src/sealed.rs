@@ -96,8 +96,8 @@ impl Record {
         detail.held.iter_mut().filter_map(|held| held.request.as_mut()).for_each(mask);
         detail.history.iter_mut().filter_map(|past| past.reason.as_mut()).for_each(mask);
         let released = detail.held.iter_mut().filter_map(|held| held.released.as_mut());
-        let words =
-            detail.history.iter_mut().filter_map(|past| past.settled_by.as_deref_mut()).chain(released);
+        let past = detail.history.iter_mut().filter_map(|past| past.settled_by.as_deref_mut());
+        let words = past.chain(released).chain(detail.cancelled_by.as_deref_mut());
         words.flat_map(Word::texts_mut).for_each(mask);
         detail.late.iter_mut().chain(&mut record.outcome).for_each(Outcome::mask);
         Cow::Owned(record)

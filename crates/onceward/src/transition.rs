@@ -75,6 +75,7 @@ impl Detail {
                 .map(|past| Past { reason: None, ..past.clone() })
                 .collect(),
             cancel_requested_ms: None,
+            cancelled_by: self.cancelled_by.clone(),
             quarantine_ms: 0,
             quarantine_until_ms: None,
             silent: false,
@@ -150,6 +151,13 @@ impl Record {
         next
     }
 
+    /// The next version, cancelled on this word: what was known about an attempt stays.
+    fn cancelled_on(&self, word: Word, now_ms: i64) -> Self {
+        let known = self.outcome.clone().unwrap_or_else(|| Outcome::because(None));
+        let outcome = Outcome { settled_by: Some(Box::new(word)), ..known };
+        self.settle_as(State::Cancelled, outcome, now_ms)
+    }
+
     /// Replaces the outcome that the record had in this state. What someone said goes into the history with it, unless
     /// the new outcome has the same word.
     fn replace_outcome(&mut self, state: State, outcome: Outcome) {
@@ -214,6 +222,7 @@ pub fn stage(intent: &Intent, now_ms: i64) -> Record {
             undoes: intent.undoes.clone(),
             history: Vec::new(),
             cancel_requested_ms: None,
+            cancelled_by: None,
             quarantine_ms: intent.terms.quarantine_ms,
             quarantine_until_ms: None,
             silent: false,
@@ -320,6 +329,7 @@ pub fn start(found: Option<&Record>, intent: &Intent, owner: Owner, now_ms: i64)
     detail.trace_parent.clone_from(&intent.trace_parent);
     detail.command.clone_from(&intent.command);
     detail.cancel_requested_ms = None;
+    detail.cancelled_by = None;
     detail.quarantine_ms = intent.terms.quarantine_ms;
     detail.quarantine_until_ms = None;
     detail.silent = false;
@@ -486,19 +496,25 @@ pub fn cancel(record: &Record, liveness: Liveness, word: &Word, now_ms: i64) -> 
         // An event that was acknowledged has happened; only its deliveries can be cancelled.
         State::Staged if record.kind == Kind::Event => Cancelling::TooLate,
         State::Staged | State::Failed => {
-            let known = record.outcome.clone().unwrap_or_else(|| Outcome::because(None));
-            let outcome = Outcome { settled_by: Some(Box::new(word.clone().at(now_ms))), ..known };
-            Cancelling::Cancelled(record.settle_as(State::Cancelled, outcome, now_ms))
+            Cancelling::Cancelled(record.cancelled_on(word.clone().at(now_ms), now_ms))
         }
         State::Running => {
-            // The doubt remains while a process that the attempt left behind is asked to stop.
-            let mut next = record.next(record.state, now_ms);
-            next.detail.cancel_requested_ms.get_or_insert(now_ms);
+            let mut next = ask_to_end(record, now_ms);
+            next.detail.cancelled_by.get_or_insert_with(|| Box::new(word.clone().at(now_ms)));
             Cancelling::Requested(next)
         }
         State::Cancelled => Cancelling::Already,
         State::Done | State::InDoubt | State::Expired => Cancelling::TooLate,
     }
+}
+
+/// The record of a running attempt that is asked to end. A doubt remains while a process that the attempt left behind is
+/// asked. If the attempt has no effect, the operation can run again.
+#[must_use]
+pub fn ask_to_end(record: &Record, now_ms: i64) -> Record {
+    let mut next = record.next(record.state, now_ms);
+    next.detail.cancel_requested_ms.get_or_insert(now_ms);
+    next
 }
 
 /// The record with the result of a later check. `None` if there is no success to check.

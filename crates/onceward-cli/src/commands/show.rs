@@ -166,13 +166,15 @@ pub(super) fn text(
         }
     }
     if let Some(word) = detail.held.as_ref().and_then(|held| held.released.as_ref()) {
-        let why = word.note.as_deref().map(|why| format!(": {}", one_line(why))).unwrap_or_default();
-        line("released", format!("by {word}, at {}{why}", rfc3339(word.at_ms)));
+        line("released", said(word));
     }
     line("replays", record.replays.to_string());
     undo_lines(record, &mut line);
     if let Some(at_ms) = detail.cancel_requested_ms {
         line("cancelled", format!("it was asked to stop {}", time(at_ms)));
+    }
+    if let Some(word) = &detail.cancelled_by {
+        line("cancelled", said(word));
     }
     if let Some(outcome) = &record.outcome {
         how_it_ended(record, outcome, surface, &mut line);
@@ -194,6 +196,12 @@ pub(super) fn text(
         lines.extend(way_out(record, state, now_ms, surface));
     }
     lines.join("\n")
+}
+
+/// Who said something, when and why.
+fn said(word: &Word) -> String {
+    let why = word.note.as_deref().map(|why| format!(": {}", one_line(why))).unwrap_or_default();
+    format!("by {word}, at {}{why}", rfc3339(word.at_ms))
 }
 
 /// What takes it back, whether that was done, and what it takes back itself.

@@ -294,7 +294,8 @@ fn texts(detail: &mut onceward::Detail) -> impl Iterator<Item = (Part, &mut Stri
     });
     let undo = detail.undo.as_mut().map(|undo| (Part::Undo, &mut undo.text));
     let own = own.into_iter().filter_map(|(part, text)| Some((part, text.as_mut()?)));
-    own.chain(past.map(|text| (Part::Reason, text))).chain(held).chain(undo)
+    let cancelled = detail.cancelled_by.iter_mut().flat_map(|word| word.texts_mut());
+    own.chain(past.chain(cancelled).map(|text| (Part::Reason, text))).chain(held).chain(undo)
 }
 
 /// Why an outcome is what it is, and what someone said about it.

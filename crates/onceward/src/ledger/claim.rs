@@ -234,7 +234,8 @@ fn answer(record: Arc<Record>, ending: Ending, kind: EndingKind) -> Result<Recei
                     format!("this attempt had no effect ({why}), but another attempt may have taken effect");
                 Error::InDoubt { reason, record, ran: Ran::Yes }
             }
-            State::Staged | State::Done | State::Failed | State::Cancelled | State::Expired => {
+            State::Cancelled => Error::Cancelled { record, ran: Ran::Yes, replacement: None },
+            State::Staged | State::Done | State::Failed | State::Expired => {
                 Error::Failed { reason: because(&outcome, "it failed"), record, ran: Ran::Yes }
             }
         }),

@@ -26,14 +26,14 @@ impl Ledger {
                 let reason = format!("{reason}. The probe found no effect, which counts from {from}");
                 Error::InDoubt { record, reason, ran }
             }
-            (Error::Cancelled { record, .. }, _, _) => {
+            (Error::Cancelled { record, ran, .. }, _, _) => {
                 let replaced = record.outcome.as_ref().and_then(|outcome| outcome.replaced_by.clone());
                 let replacement = match replaced {
                     // Without it the answer still names the operation.
                     Some(id) => self.find(&id).await.ok().map(|(found, state)| decide::seen_as(found, state)),
                     None => None,
                 };
-                Error::Cancelled { record, replacement }
+                Error::Cancelled { record, ran, replacement }
             }
             (error, _, _) => error,
         }
@@ -44,7 +44,7 @@ pub(crate) fn refusal_error(refusal: Refusal, record: Arc<Record>, intent: &Inte
     match refusal {
         Refusal::KeyReused(fields) => Error::KeyReused { record, fields },
         Refusal::KeyExpired => Error::KeyExpired { record },
-        Refusal::Cancelled => Error::Cancelled { record, replacement: None },
+        Refusal::Cancelled => Error::Cancelled { record, ran: Ran::No, replacement: None },
         Refusal::Undone => Error::Undone { record },
         Refusal::Stopped(barrier) => stopped_error(barrier, Some(record)),
         Refusal::BudgetExhausted => Error::BudgetExhausted { record, limit: intent.terms.max_attempts },

@@ -200,15 +200,18 @@ impl Ledger {
             let state = decide::effective_state(record, liveness, now_ms);
             led_to = state;
             Some(match state {
-                State::Staged | State::Running => match transition::cancel(record, liveness, word, now_ms) {
+                State::Staged => match transition::cancel(record, liveness, word, now_ms) {
                     Cancelling::Cancelled(next) => {
                         led_to = State::Cancelled;
                         next
                     }
-                    Cancelling::Requested(_) if record.detail.cancel_requested_ms.is_some() => record.clone(),
-                    Cancelling::Requested(next) => next,
-                    Cancelling::Already | Cancelling::TooLate => record.clone(),
+                    Cancelling::Requested(_) | Cancelling::Already | Cancelling::TooLate => record.clone(),
                 },
+                // The stop is about the scope: the operation can begin again once that is resumed.
+                State::Running if record.detail.cancel_requested_ms.is_none() => {
+                    transition::ask_to_end(record, now_ms)
+                }
+                State::Running => record.clone(),
                 State::InDoubt | State::Failed if record.state == State::Running => {
                     transition::doubt(record, liveness, now_ms)
                 }

@@ -234,9 +234,11 @@ impl Ending {
 }
 
 impl Record {
-    /// The next version, failed with this evidence.
+    /// The next version, failed with this evidence: cancelled, if someone cancelled the operation while it ran.
     fn failed(&self, evidence: Evidence, outcome: Outcome, now_ms: i64) -> Self {
-        self.settle_as(State::Failed, outcome.proven_by(evidence), now_ms)
+        let mut failed = self.settle_as(State::Failed, outcome.proven_by(evidence), now_ms);
+        let Some(word) = failed.detail.cancelled_by.take() else { return failed };
+        Self { version: failed.version, ..failed.cancelled_on(*word, now_ms) }
     }
 
     /// Notes that the result is the newest attempt's own, where the history has the success of another attempt: what

@@ -46,6 +46,9 @@ pub(crate) struct OperationDetail {
     /// When the operation was asked to stop, if it was and is still running.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) cancel_requested_at: Option<String>,
+    /// Who cancelled it while it ran, if someone did. No other attempt begins.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) cancelled_by: Option<WordView>,
     /// Attempts that have ended, oldest first.
     pub(super) history: Vec<PastAttempt>,
 }
@@ -147,6 +150,7 @@ impl OperationDetail {
             replays: record.replays,
             max_attempts: record.detail.max_attempts,
             cancel_requested_at: record.detail.cancel_requested_ms.map(rfc3339),
+            cancelled_by: record.detail.cancelled_by.as_deref().map(WordView::of),
             history: history.collect(),
         }
     }
