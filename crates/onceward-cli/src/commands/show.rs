@@ -166,7 +166,7 @@ pub(super) fn text(
         }
     }
     if let Some(word) = detail.held.as_ref().and_then(|held| held.released.as_ref()) {
-        line("released", said(word));
+        line("released", in_one_line(word));
     }
     line("replays", record.replays.to_string());
     undo_lines(record, &mut line);
@@ -174,7 +174,7 @@ pub(super) fn text(
         line("cancelled", format!("it was asked to stop {}", time(at_ms)));
     }
     if let Some(word) = &detail.cancelled_by {
-        line("cancelled", said(word));
+        line("cancelled", in_one_line(word));
     }
     if let Some(outcome) = &record.outcome {
         how_it_ended(record, outcome, surface, &mut line);
@@ -199,7 +199,7 @@ pub(super) fn text(
 }
 
 /// Who said something, when and why.
-fn said(word: &Word) -> String {
+fn in_one_line(word: &Word) -> String {
     let why = word.note.as_deref().map(|why| format!(": {}", one_line(why))).unwrap_or_default();
     format!("by {word}, at {}{why}", rfc3339(word.at_ms))
 }

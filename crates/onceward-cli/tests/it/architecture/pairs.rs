@@ -6,9 +6,6 @@ use serde::Deserialize;
 
 use super::{none, root};
 
-/// How many cells have an answer that the code does not give yet.
-const OPEN: usize = 4;
-
 /// The table of pairs.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -37,33 +34,28 @@ struct Cell {
     /// Why the two cannot meet.
     #[serde(default)]
     never: String,
-    /// What is wrong with the code: its answer is another one.
-    #[serde(default)]
-    open: String,
 }
 
 impl Cell {
     /// What is wrong with the cell itself.
     fn problem(&self) -> Option<&'static str> {
-        let is_never = !self.never.is_empty();
-        match (is_never, !self.tests.is_empty(), !self.open.is_empty()) {
-            (true, false, false) if self.answer.is_empty() => None,
-            (false, true, false) | (false, false, true) if !self.answer.is_empty() => None,
-            (false, true, false) | (false, false, true) => Some("has no answer"),
-            (false, false, false) => Some("has neither tests nor a reason why the two never meet"),
-            (_, true, true) => Some("is open and has tests"),
-            (true, _, _) => Some("says that the two never meet, and more"),
+        match (!self.never.is_empty(), !self.tests.is_empty()) {
+            (true, false) if self.answer.is_empty() => None,
+            (false, true) if self.answer.is_empty() => Some("has no answer"),
+            (false, true) => None,
+            (false, false) => Some("has neither tests nor a reason why the two never meet"),
+            (true, _) => Some("says that the two never meet, and more"),
         }
     }
 }
 
-/// The mistakes of a table, and its open cells.
-fn checked(text: &str, is_test: impl Fn(&str) -> bool) -> (Vec<String>, Vec<String>) {
+/// The mistakes of a table.
+fn mistakes(text: &str, is_test: impl Fn(&str) -> bool) -> Vec<String> {
     let table: Pairs = match toml::from_str(text) {
         Ok(table) => table,
-        Err(error) => return (vec![error.to_string()], Vec::new()),
+        Err(error) => return vec![error.to_string()],
     };
-    let (mut broken, mut open, mut seen) = (Vec::new(), Vec::new(), BTreeSet::new());
+    let (mut broken, mut seen) = (Vec::new(), BTreeSet::new());
     let place = |name: &str| table.features.iter().position(|feature| feature.name == name);
     for (at, Feature { name, is }) in table.features.iter().enumerate() {
         if place(name) != Some(at) || is.is_empty() {
@@ -82,9 +74,6 @@ fn checked(text: &str, is_test: impl Fn(&str) -> bool) -> (Vec<String>, Vec<Stri
         broken.extend(cell.problem().map(|problem| format!("{pair}: {problem}")));
         let missing = cell.tests.iter().filter(|name| !is_test(name));
         broken.extend(missing.map(|name| format!("{pair}: there is no test {name}")));
-        if !cell.open.is_empty() {
-            open.push(format!("{pair}: {}", cell.open));
-        }
     }
     for (at, one) in table.features.iter().enumerate() {
         for (beside, other) in table.features.iter().enumerate().skip(at) {
@@ -93,7 +82,7 @@ fn checked(text: &str, is_test: impl Fn(&str) -> bool) -> (Vec<String>, Vec<Stri
             }
         }
     }
-    (broken, open)
+    broken
 }
 
 /// Whether the tree has a test of this name, as `cargo nextest` or `pytest` print it: `CRATE::it MODULE::NAME`, `CRATE
@@ -122,10 +111,7 @@ fn is_test(name: &str) -> bool {
 #[test]
 fn every_pair_of_features_has_its_answer() {
     let text = std::fs::read_to_string(root().join("crates/onceward/pairs.toml")).unwrap();
-    let (broken, open) = checked(&text, is_test);
-    none(broken, "the table of pairs");
-    println!("{} open cells:\n{}", open.len(), open.join("\n"));
-    assert_eq!(open.len(), OPEN, "the number of open cells has changed:\n{}", open.join("\n"));
+    none(mistakes(&text, is_test), "the table of pairs");
 }
 
 /// A table of two features without a mistake.
@@ -141,14 +127,14 @@ tests = ['crate::it module::shows']
 [[pair]]
 of = ['b', 'b']
 answer = 'Once.'
-open = 'Twice.'
+tests = ['crate::it module::is_one']
 ";
 
 #[test]
 fn every_mistake_in_the_table_is_named() {
-    let problems = |text: &str| checked(text, |name| name == "crate::it module::shows").0;
+    let tests = ["crate::it module::shows", "crate::it module::is_one"];
+    let problems = |text: &str| mistakes(text, |name| tests.contains(&name));
     assert_eq!(problems(SOUND), [""; 0]);
-    assert_eq!(checked(SOUND, |_| true).1, ["b x b: Twice."]);
     for (from, to, says) in [
         ("of = ['b', 'b']", "of = ['a', 'b']", "a x b: twice"),
         ("of = ['b', 'b']", "of = ['a', 'b']", "b x b: missing"),
@@ -157,7 +143,6 @@ fn every_mistake_in_the_table_is_named() {
         ("tests = ['crate::it module::shows']", "", "a x b: has neither tests"),
         ("tests = ['crate::it module::shows']", "never = 'No.'", "a x b: says that the two never meet"),
         ("never = 'There is one.'", "never = 'No.'\ntests = ['x']", "a x a: says that the two never meet"),
-        ("open = 'Twice.'", "open = 'Twice.'\ntests = ['x']", "b x b: is open and has tests"),
         ("answer = 'Both.'", "", "a x b: has no answer"),
         ("module::shows", "module::is_gone", "a x b: there is no test crate::it module::is_gone"),
         ("name = 'b'", "name = 'a'", "the feature a is listed twice"),
