@@ -508,8 +508,8 @@ pub fn cancel(record: &Record, liveness: Liveness, word: &Word, now_ms: i64) -> 
     }
 }
 
-/// The record of a running attempt that is asked to end. A doubt remains while a process that the attempt left behind is
-/// asked. If the attempt has no effect, the operation can run again.
+/// The record of a running attempt that is asked to end. If it has no effect, the operation can run again. A doubt
+/// remains while a process that the attempt left behind is asked.
 #[must_use]
 pub fn ask_to_end(record: &Record, now_ms: i64) -> Record {
     let mut next = record.next(record.state, now_ms);

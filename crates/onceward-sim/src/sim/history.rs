@@ -24,6 +24,8 @@ enum Write {
         version: u64,
         state: State,
         attempt: u32,
+        /// Whether someone cancelled it while it ran: it cannot begin again.
+        cancelled: bool,
         /// Whether it was written in a stopped scope, where nothing but a compensation may begin.
         stopped: bool,
         /// The round of the undo that has begun, if one has.
@@ -53,6 +55,7 @@ impl History {
             version: record.version,
             state: record.state,
             attempt: record.attempt,
+            cancelled: record.detail.cancelled_by.is_some(),
             stopped,
             undo: record.detail.undone.as_ref().map(|mark| mark.round),
         };
@@ -118,7 +121,7 @@ fn follows(before: Write, after: Write) -> Result<(), &'static str> {
             | State::Cancelled => Err("something else than a tombstone was deleted"),
         },
         (
-            Write::Record { version, state, attempt, .. },
+            Write::Record { version, state, attempt, cancelled, .. },
             Write::Record { version: v, state: s, attempt: a, stopped, .. },
         ) => {
             if v != version + 1 {
@@ -131,7 +134,10 @@ fn follows(before: Write, after: Write) -> Result<(), &'static str> {
             if begins && stopped {
                 return Err("an attempt began in a stopped scope");
             }
-            if may_become(state, s, begins) {
+            if cancelled && (begins || s == State::Failed) {
+                return Err("what was cancelled while it ran failed or began again");
+            }
+            if may_become(state, s, begins) || (cancelled && s == State::Cancelled) {
                 Ok(())
             } else {
                 Err("no state may follow this one in this way")

@@ -93,7 +93,7 @@ fn fill(ledger: &Blocking, store: &dyn Store, secret: &str) {
     let late = full.outcome.clone();
     let detail = &mut full.detail;
     detail.late = late;
-    detail.cancelled_by = Some(Box::new(Word::person("ada").note(secret)));
+    detail.cancelled_by = Some(Box::new(Word::person("ada").note(secret.to_owned())));
     for text in [&mut detail.probe, &mut detail.verify, &mut detail.command, &mut detail.folder] {
         *text = Some(secret.to_owned());
     }

@@ -11,6 +11,7 @@ mod admin;
 mod answers;
 mod attempts;
 mod branch;
+mod cancelled;
 mod common;
 mod conformance;
 mod decisions;

@@ -18,7 +18,7 @@ fn mail() -> Operation {
     Operation::new("mail").input(serde_json::json!({"to": "a@b"}))
 }
 
-fn ada() -> Word {
+pub(crate) fn ada() -> Word {
     Word::person("ada")
 }
 
@@ -26,7 +26,7 @@ fn sent(attempt: Attempt) -> Result<onceward::Done, Failure> {
     Ok(attempt.dispatch()?.created(&attempt.number()))
 }
 
-fn not_sent(_: Attempt) -> Result<onceward::Done, Failure> {
+pub(crate) fn not_sent(_: Attempt) -> Result<onceward::Done, Failure> {
     Err(Failure::no_effect(Evidence::NotSent, "declined"))
 }
 
@@ -277,11 +277,11 @@ fn what_was_settled_as_not_done_after_a_restore_can_be_released_at_once() {
 }
 
 /// What is done in the pause between two tries.
-type Interrupt = Box<dyn Fn() + Send + Sync>;
+pub(crate) type Interrupt = Box<dyn Fn() + Send + Sync>;
 
 /// A clock whose pauses are used by someone.
 #[derive(Default)]
-struct Pauses(Arc<OnceLock<Interrupt>>);
+pub(crate) struct Pauses(pub(crate) Arc<OnceLock<Interrupt>>);
 
 #[async_trait]
 impl Clock for Pauses {
@@ -319,111 +319,6 @@ fn what_a_person_says_between_two_tries_ends_the_call() {
         assert_eq!((error.code(), error.happened()), (code, Some(Happened::No)));
         assert_eq!((runs.load(Ordering::SeqCst), error.retryable()), (1, false));
     }
-}
-
-/// An operation of this class that was cancelled while it ran, and whose attempt is in doubt.
-fn cancelled_in_doubt(bench: &Bench, class: Class) -> Operation {
-    let operation = pay().key(class.as_str()).terms(terms(|terms| {
-        (terms.class, terms.quarantine_ms) = (class, 0);
-    }));
-    let lost = bench.ledger.run(operation.clone(), |attempt| {
-        bench.ledger.cancel(attempt.operation(), &ada().note("wrong account"))?;
-        Err(Failure::in_doubt("lost"))
-    });
-    assert_eq!(lost.expect_err("it is lost").code(), Code::InDoubt);
-    operation
-}
-
-/// It was cancelled on Ada's word, for whoever calls it now.
-#[track_caller]
-fn is_cancelled_by_ada(bench: &Bench, operation: &Operation) {
-    for _ in 0..2 {
-        let error = bench.ask(operation).expect_err("it was cancelled");
-        assert_eq!((error.code(), error.happened()), (Code::Cancelled, Some(Happened::No)));
-    }
-    let found = bench.found(operation);
-    found.check().expect("a sound record");
-    let word = found.outcome.as_ref().and_then(|outcome| outcome.settled_by.as_deref());
-    assert_eq!(word.map(|word| (word.name.as_str(), word.note.as_deref())), Some(("ada", Some("wrong account"))));
-}
-
-#[test]
-fn what_was_cancelled_while_it_ran_is_not_tried_again() {
-    for class in [Class::Once, Class::Idempotent, Class::Keyed] {
-        let bench = Bench::new();
-        let retried = pay().terms(terms(|terms| (terms.retries, terms.class) = (3, class)));
-        let runs = AtomicU32::new(0);
-        let error = bench.ledger.run(retried.clone(), |attempt| {
-            runs.fetch_add(1, Ordering::SeqCst);
-            bench.ledger.cancel(attempt.operation(), &ada().note("wrong account"))?;
-            not_sent(attempt)
-        });
-        let error = error.expect_err("it was cancelled");
-        assert_eq!((error.code(), error.happened(), error.ran()), (Code::Cancelled, Some(Happened::No), Ran::Yes));
-        assert_eq!(runs.load(Ordering::SeqCst), 1);
-        is_cancelled_by_ada(&bench, &retried);
-    }
-}
-
-#[test]
-fn no_class_tries_again_what_was_cancelled_while_it_ran() {
-    for class in [Class::Idempotent, Class::Keyed, Class::Once, Class::Probed] {
-        let bench = Bench::new();
-        let operation = cancelled_in_doubt(&bench, class);
-        assert_eq!(bench.refused(&operation), Code::InDoubt, "{class}");
-        bench.ledger.stop("default", &ada()).expect("a barrier");
-        bench.ledger.resume("default", &ada()).expect("it is stopped");
-        assert_eq!(bench.refused(&operation), Code::InDoubt, "{class}: a resume does not take it back");
-    }
-}
-
-#[test]
-fn after_a_probes_no_what_was_cancelled_is_cancelled() {
-    for class in [Class::Probed, Class::Once] {
-        let bench = Bench::new();
-        let operation = cancelled_in_doubt(&bench, class);
-        let asked = bench.ledger.intent(operation.clone().with_probe()).expect("a valid operation");
-        let asked = bench.ledger.call(asked).probe(|_| std::future::ready(ProbeAnswer::No));
-        let error = bench.ledger.run_call(asked, |_| panic!("it was run")).expect_err("it was cancelled");
-        assert_eq!((error.code(), error.ran()), (Code::Cancelled, Ran::No), "{class}");
-        is_cancelled_by_ada(&bench, &operation);
-    }
-}
-
-#[test]
-fn what_was_cancelled_and_settled_as_not_done_is_cancelled() {
-    let bench = Bench::new();
-    let operation = cancelled_in_doubt(&bench, Class::Once);
-    let bob = Word::person("bob").note("not in the bank's list");
-    bench.ledger.settle(&id(&operation), Verdict::Failed, bob, Outcome::because(None)).expect("a doubt");
-    is_cancelled_by_ada(&bench, &operation);
-    let said = bench.found(&operation).detail.history.iter().filter_map(|past| past.settled_by.clone()).count();
-    assert_eq!(said, 1, "what Bob said is kept");
-    let operation = cancelled_in_doubt(&bench, Class::Idempotent);
-    bench.ledger.settle(&id(&operation), Verdict::Done, ada(), Outcome::because(None)).expect("a doubt");
-    assert!(bench.ask(&operation).expect("it happened").replayed());
-}
-
-#[test]
-fn a_caller_that_waits_begins_nothing_that_was_cancelled() {
-    let pauses = Pauses::default();
-    let interrupt = Arc::clone(&pauses.0);
-    let store = MemoryStore::new(Arc::new(pauses));
-    let ledger = Ledger::new(Arc::new(store)).blocking();
-    let Begun::Execute(claim) = ledger.begin(&ledger.intent(pay()).expect("valid")).expect("it begins") else {
-        panic!("it was replayed");
-    };
-    let (running, same) = (Mutex::new(Some(claim)), ledger.clone());
-    let end = move || {
-        let Some(claim) = running.lock().unwrap().take() else { return };
-        same.cancel(&id(&pay()), &ada()).expect("it runs");
-        let failed = Ending::failed(Evidence::NotSent, "refused");
-        same.wait_for(claim.finish(failed)).expect_err("it was cancelled");
-    };
-    assert!(interrupt.set(Box::new(end)).is_ok());
-    let waiting = pay().terms(terms(|terms| terms.wait_ms = 60_000));
-    let error = ledger.run(waiting, |_| panic!("it was run")).expect_err("it was cancelled");
-    assert_eq!((error.code(), error.ran()), (Code::Cancelled, Ran::No));
 }
 
 #[test]

@@ -131,9 +131,18 @@ fn an_attempt_learns_that_its_operation_was_cancelled() {
     ledger.cancel(&claim.record().id, &Word::person("ada")).unwrap();
     assert!(ledger.wait_for(claim.attempt().check_cancel_requested()).unwrap());
     let failed = Ending::failed(Evidence::NotSent, "interrupted");
-    // The scope is not stopped, so a further attempt would not be refused.
-    assert!(matches!(ledger.wait_for(claim.finish(failed)), Err(Error::Failed { .. })));
-    // The next attempt was not asked to end.
+    assert!(matches!(ledger.wait_for(claim.finish(failed)), Err(Error::Cancelled { .. })));
+}
+
+#[test]
+fn after_a_resume_the_next_attempt_is_not_asked_to_end() {
+    let ledger = ledger();
+    let claim = begun(&ledger, "a");
+    ledger.stop("run-7", &Word::person("ada")).unwrap();
+    assert!(ledger.wait_for(claim.attempt().check_cancel_requested()).unwrap());
+    let failed = Ending::failed(Evidence::NotSent, "interrupted");
+    assert!(matches!(ledger.wait_for(claim.finish(failed)), Err(Error::Stopped { .. })));
+    ledger.resume("run-7", &Word::person("ada")).unwrap();
     let next = begun(&ledger, "a");
     assert!(!ledger.wait_for(next.attempt().check_cancel_requested()).unwrap());
 }
