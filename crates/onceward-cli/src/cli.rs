@@ -355,9 +355,6 @@ pub(crate) struct IdentityArgs {
         help_heading = "Identity"
     )]
     pub(crate) scope: String,
-    /// Continue another scope after this operation (its id or key); what lies before it is replayed from there
-    #[arg(long, value_name = "SCOPE@OPERATION", env = "ONCE_FROM", help_heading = "Identity")]
-    pub(crate) from: Option<String>,
     /// Deliberately repeat the same action: 2, 3, … or any label
     #[arg(long, value_name = "N|LABEL", help_heading = "Identity")]
     pub(crate) occurrence: Option<String>,

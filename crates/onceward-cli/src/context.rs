@@ -8,8 +8,7 @@ use std::sync::Arc;
 
 use etcetera::BaseStrategy;
 use onceward::{
-    Audience, Blocking, BranchPoint, Error, InvalidInput, Ledger, Listed, OperationId, Policy, StoreError,
-    Surface, text,
+    Audience, Blocking, Error, InvalidInput, Ledger, Listed, OperationId, Policy, StoreError, Surface, text,
 };
 use onceward_http::inbox::Outside;
 pub(crate) use onceward_store::IfMissing;
@@ -26,8 +25,6 @@ use crate::trust::Mark;
 const CHECKPOINT_PAGES: u32 = 200;
 /// Minimum number of characters of an id without `op_`.
 const SHORTEST_PREFIX: usize = 3;
-/// How many scopes a branch may be away from the first one.
-const MOST_ANCESTORS: usize = 64;
 /// How many operations that match one word are looked up, and how many of them are listed.
 const MOST_CANDIDATES: usize = 1_000;
 const SHOWN_CANDIDATES: usize = 10;
@@ -247,55 +244,6 @@ impl Context {
             | Surface::McpAgent
             | Surface::McpPerson { .. } => "once".to_owned(),
         }
-    }
-
-    /// Where the branch begins that a call belongs to: as the call says, or as the ledger knows from an earlier call in
-    /// the same scope.
-    pub(crate) fn branch_point(
-        &self,
-        ledger: &Blocking,
-        scope: &str,
-        from: Option<&str>,
-    ) -> Result<Option<BranchPoint>, CommandError> {
-        match from {
-            Some(from) => self.named_point(ledger, from).map(Some),
-            None if scope == onceward::DEFAULT_SCOPE => Ok(None),
-            None => Ok(ledger.branch_point(scope)?),
-        }
-    }
-
-    /// `SCOPE@OPERATION`, with the operation's id, the first characters of its id, or its key.
-    fn named_point(&self, ledger: &Blocking, text: &str) -> Result<BranchPoint, CommandError> {
-        let invalid = match BranchPoint::parse(text) {
-            Ok(point) => return Ok(point),
-            Err(invalid) => invalid,
-        };
-        let named = text.rsplit_once('@').filter(|(scope, word)| !scope.is_empty() && !word.is_empty());
-        let Some((scope, word)) = named else { return Err(Error::from(invalid).into()) };
-        let arg = OperationArg { operation: word.to_owned(), scope: Some(scope.to_owned()), name: None };
-        self.operation_of_branch(ledger, &arg).map(|id| BranchPoint::new(scope, id))
-    }
-
-    /// The operation that a user names, also if its scope has inherited it. A branch has the operations of the scopes
-    /// that it continues, up to its own beginning.
-    pub(crate) fn operation_of_branch(
-        &self,
-        ledger: &Blocking,
-        arg: &OperationArg,
-    ) -> Result<OperationId, CommandError> {
-        let mut searched = arg.clone();
-        for _ in 0..MOST_ANCESTORS {
-            let found = self.operation(ledger, &searched);
-            let (Err(CommandError::Ledger(Error::NotFound { .. })), Some(scope)) = (&found, &searched.scope)
-            else {
-                return found;
-            };
-            match ledger.branch_point(scope)? {
-                Some(parent) => searched.scope = Some(parent.scope),
-                None => break,
-            }
-        }
-        self.operation(ledger, arg)
     }
 
     /// The operation that a user names: by its id, the first characters of its id, or its key.

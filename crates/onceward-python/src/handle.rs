@@ -143,18 +143,12 @@ impl Handle {
         kwargs: Option<&Bound<'_, PyDict>>,
         held: Option<&str>,
     ) -> PyResult<Intent> {
-        let Some(id) = held else { return self.in_branch(args.py(), spec, spec.intent(args, kwargs)?) };
+        let Some(id) = held else { return spec.intent(args, kwargs) };
         let id = crate::admin::parsed(args.py(), id)?;
         self.wait(args.py(), |opened| async move {
             let (record, _) = opened.ledger.find(&id).await?;
             Ok(opened.ledger.held_intent(&record, spec.terms().clone()))
         })
-    }
-
-    /// The operation that a call refers to, if its scope continues another one.
-    fn in_branch(&self, py: Python<'_>, spec: &Spec, intent: Intent) -> PyResult<Intent> {
-        let Some(point) = &spec.continues else { return Ok(intent) };
-        self.wait(py, |opened| async move { opened.ledger.in_branch(intent, point).await })
     }
 
     /// The intent as this ledger stores it.
@@ -280,7 +274,7 @@ impl Handle {
         args: &Bound<'py, PyTuple>,
         kwargs: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let intent = self.in_branch(py, spec, spec.intent(args, kwargs)?)?;
+        let intent = spec.intent(args, kwargs)?;
         let lease_ms = intent.terms.lease_ms;
         let (begun, opened) =
             self.wait(py, |opened| async move { Ok((opened.blocking.begin(&intent).await?, opened)) })?;
@@ -308,12 +302,7 @@ impl Handle {
         let found = py.detach(|| match self.existing() {
             Ok(Some(opened)) => {
                 intent = opened.ledger.keyed(intent.clone());
-                drive(async {
-                    if let Some(point) = &spec.continues {
-                        intent = opened.ledger.preview_in_branch(intent.clone(), point).await?;
-                    }
-                    opened.ledger.plan(&intent).await
-                })
+                drive(opened.ledger.plan(&intent))
             }
             Ok(None) => {
                 let decision = onceward::decide::begin(None, &intent, onceward::Liveness::Gone, 0);

@@ -1,8 +1,8 @@
 //! The options of a decorated function.
 
 use onceward::{
-    Action, BranchPoint, Compensation, CompensationKind, Effect, FunctionAction, HeldBy, Hold, Intent, Json,
-    Operation, OperationId, Policy, Settings, Terms,
+    Action, Compensation, CompensationKind, Effect, FunctionAction, HeldBy, Hold, Intent, Json, Operation,
+    OperationId, Policy, Settings, Terms,
 };
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -38,8 +38,6 @@ pub(crate) struct Spec {
     held_by: HeldBy,
     /// The operation that its calls take back.
     undoes: Option<OperationId>,
-    /// What the scope of its calls continues.
-    pub(crate) continues: Option<BranchPoint>,
 }
 
 /// A duration (`500ms`, `15s`, `24h`, `30d`) in milliseconds.
@@ -55,7 +53,7 @@ impl Spec {
     #[new]
     #[pyo3(signature = (name, *, scope=None, key=None, key_fields=Vec::new(), volatile=Vec::new(), occurrence=None,
                         params=None, bind=None, nfc=false, terms=None, policy=None, decode=None, request=None,
-                        undo=None, undoes=None, continues=None))]
+                        undo=None, undoes=None))]
     #[expect(clippy::too_many_arguments, reason = "it is called from one place, by names")]
     fn new(
         py: Python<'_>,
@@ -74,7 +72,6 @@ impl Spec {
         request: Option<Py<PyAny>>,
         undo: Option<String>,
         undoes: Option<&str>,
-        continues: Option<&str>,
     ) -> PyResult<Self> {
         let text = if nfc { Text::Nfc } else { Text::AsItIs };
         let invalid = |invalid: onceward::InvalidInput| error::of(py, &invalid.into());
@@ -91,7 +88,6 @@ impl Spec {
             settings.undo = Some(Compensation { runs: CompensationKind::Code, text });
         }
         let undoes = undoes.map(OperationId::parse).transpose().map_err(invalid)?;
-        let continues = continues.map(BranchPoint::parse).transpose().map_err(invalid)?;
         settings.terms.check().map_err(invalid)?;
         let inputs = match (params, bind) {
             (Some(rows), Some(bind)) => Some(Inputs::new(rows, bind, text)?),
@@ -114,7 +110,6 @@ impl Spec {
             request,
             held_by,
             undoes,
-            continues,
         })
     }
 

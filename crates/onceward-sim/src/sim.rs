@@ -61,8 +61,6 @@ pub struct Summary {
     pub cancelled: u64,
     /// How often the scope of the workers was stopped.
     pub barriers: u64,
-    /// Calls that were made in a branch of it.
-    pub branched: u64,
     /// Held operations that a person released.
     pub released: u64,
     /// Operations that were taken back at the end.
@@ -122,7 +120,6 @@ pub fn run(seed: u64, environment: Environment) -> Result<Summary, Broken> {
         settled: world.settled(),
         cancelled: world.cancelled(),
         barriers: world.stopped(),
-        branched: world.branched(),
         released: world.releases(),
         undone: found.undone,
         expired: found.expired,

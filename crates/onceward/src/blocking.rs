@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use crate::attempt::{Attempt, Done, Failure};
 use crate::barrier::Barrier;
-use crate::branch::BranchPoint;
 use crate::error::Error;
 use crate::facts::{Ending, RepeatRule, Verdict};
 use crate::identity::Identity;
@@ -164,9 +163,6 @@ impl Blocking {
 blocking! {
     plan(intent: &Intent) -> Plan;
     note_lost(intent: &Intent) -> ();
-    in_branch(intent: Intent, point: &BranchPoint) -> Intent;
-    branch_point(scope: &str) -> Option<BranchPoint>;
-    preview_in_branch(intent: Intent, point: &BranchPoint) -> Intent;
     begin(intent: &Intent) -> Begun;
     replay_cached(intent: &Intent) -> Option<Receipt>;
     begin_undispatched(intent: &Intent) -> Begun;

@@ -1,6 +1,5 @@
 //! The ledger: the complete loop of begin, execute and finish over any [`Store`].
 
-mod branch;
 mod import;
 mod call;
 mod claim;

@@ -28,7 +28,7 @@
 //! - `store`: the interface to back ends. `memory`: its reference implementation. `watchers`: wakes waiting callers,
 //!   for use by other stores. [`sealed`]: values whose key is missing. `conformance` (a feature): the test suite for
 //!   back ends. `wire` (a feature): the messages of a store over HTTP.
-//! - `barrier`: stopped scopes. `branch`: scopes that continue others. `settlement`: what became of each intent.
+//! - `barrier`: stopped scopes. `settlement`: what became of each intent.
 //! - `ledger`: begin, execute, finish, and the administration of records. `blocking`: the same without a runtime.
 //! - [`atomic`]: record and effect in one transaction. `answer`, `advice`, `error`, `invalid`, `time`: what callers
 //!   receive.
@@ -61,7 +61,6 @@ mod operation;
 mod policy;
 mod redact;
 mod barrier;
-mod branch;
 mod store;
 mod settlement;
 pub mod sealed;
@@ -101,7 +100,6 @@ pub use api_problem::{ApiProblem, idempotency_key};
 pub use attempt::{Attempt, Dispatched, Done, Failure, STOP_GRACE_MS};
 pub use barrier::{Barrier, PRINCIPAL, is_in_scope, stopping_scopes};
 pub use blocking::Blocking;
-pub use branch::BranchPoint;
 pub use decide::{Decision, Refusal};
 pub use error::{Code, Error};
 pub use evidence::{Doubt, Evidence, Settled};
@@ -133,7 +131,7 @@ pub use record::{
 };
 pub use redact::{Edit, REPLACEMENT as REDACTED, Redaction};
 pub use secret::Secret;
-pub use settlement::{Continued, Fate, Part, Settlement, SettlementLine, Sums, Tokens};
+pub use settlement::{Fate, Part, Settlement, SettlementLine, Sums, Tokens};
 pub use store::{
     Applied, Begin, Change, Clock, Counts, Cursor, Dispatch, Filter, IfMissing, Inherit, Listed,
     LivenessSource, MOST_OPEN, OwnerLock, Store, StoreError, Swap, WriteMode, Writing, after_prefix,

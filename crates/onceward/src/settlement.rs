@@ -3,7 +3,6 @@
 use serde::Serialize;
 
 use crate::barrier::Barrier;
-use crate::branch::Branch;
 use crate::kind::Kind;
 use crate::record::{DoubleEffect, Effect, Record, State, Usage, Verification};
 use crate::time::rfc3339;
@@ -248,9 +247,6 @@ pub struct Settlement {
     /// The barrier, if the scope is stopped.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stopped: Option<Barrier>,
-    /// What the scope continues, if it is a branch.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub continues: Option<Continued>,
     /// The times between which the operations were first requested, if this is not the settlement of the whole scope.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub part: Option<Part>,
@@ -277,7 +273,6 @@ impl Settlement {
         Self {
             scope: scope.into(),
             stopped,
-            continues: None,
             part: None,
             sums: Sums::default(),
             attempts: 0,
@@ -355,36 +350,6 @@ impl Part {
         let since = self.since.as_ref().map(|since| format!(" since {since}")).unwrap_or_default();
         let until = self.until.as_ref().map(|until| format!(" before {until}")).unwrap_or_default();
         format!("a part of the scope: only operations that were first requested{since}{until}")
-    }
-}
-
-/// What a branch continues.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[non_exhaustive]
-pub struct Continued {
-    /// The scope that it continues.
-    pub scope: String,
-    /// The last operation that belongs to both branches.
-    pub operation: String,
-    /// When that operation was first asked for.
-    pub at: String,
-    /// How many operations lie before the branch point and stand, or may stand. They are not part of the sum.
-    pub inherited: u64,
-    /// The operations of the abandoned branch that still stand, or may: those after the branch point that are done, in
-    /// doubt, held back or running. They are not part of the sum either.
-    pub abandoned: Vec<SettlementLine>,
-}
-
-impl Continued {
-    pub(crate) fn new(branch: &Branch) -> Self {
-        Self {
-            scope: branch.point.scope.clone(),
-            operation: branch.point.operation.to_string(),
-            at: rfc3339(branch.at_ms),
-            inherited: 0,
-            abandoned: Vec::new(),
-        }
     }
 }
 

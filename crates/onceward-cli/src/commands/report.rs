@@ -111,7 +111,6 @@ pub(super) fn run(context: &Context, args: &ReportArgs) -> Ended {
         parts.push(settlement.sums.in_words());
         parts.extend(settlement.events_in_words());
         parts.extend(settlement.stopped.is_some().then(|| stopped_in_words(context, &settlement)));
-        parts.extend(settlement::continued(&settlement));
         parts.extend((!rest.is_empty()).then(|| rest.to_owned()));
         parts.join("\n")
     });

@@ -114,9 +114,6 @@ fn call(context: &Context, args: &RunArgs, show: respond::Show<'_>) -> Ended {
         intent.terms.on_expired = OnExpired::RetryFailed;
     }
     let action = intent.clone();
-    if let Some(point) = context.branch_point(&ledger, &intent.scope, args.identity.from.as_deref())? {
-        intent = ledger.in_branch(intent, &point)?;
-    }
     if args.again {
         run_again(&ledger, &intent)?;
     }

@@ -1,7 +1,7 @@
 //! The settlement of a scope as text, Markdown and HTML.
 
 use onceward::text::one_line;
-use onceward::{Continued, Fate, Part, Settlement, SettlementLine};
+use onceward::{Fate, Part, Settlement, SettlementLine};
 
 /// The width of the timeline in a terminal, in characters, and in the picture.
 const COLUMNS: usize = 24;
@@ -30,36 +30,7 @@ pub(super) fn text(settlement: &Settlement) -> String {
     if more > 0 {
         lines.push(format!("(and {more} more; --json and --html have all)"));
     }
-    lines.extend(continued(settlement));
     lines.join("\n")
-}
-
-/// What the scope continues, and what still stands of the branch that it left.
-pub(super) fn continued(settlement: &Settlement) -> Option<String> {
-    let continued = settlement.continues.as_ref()?;
-    let mut lines = vec![continued_in_words(continued)];
-    for line in continued.abandoned.iter().take(SHOWN) {
-        let (fate, name, evidence) = (line.fate.as_str(), one_line(&line.name), one_line(&line.evidence));
-        lines.push(format!("  {fate:<9} {}  {name}  {evidence}", line.operation));
-    }
-    let more = continued.abandoned.len().saturating_sub(SHOWN);
-    if more > 0 {
-        lines.push(format!("  (and {more} more; --json and --html have all)"));
-    }
-    Some(lines.join("\n"))
-}
-
-fn continued_in_words(continued: &Continued) -> String {
-    let abandoned = match continued.abandoned.len() {
-        0 => "nothing of the abandoned branch stands".to_owned(),
-        count => format!("{count} of the abandoned branch stand or may stand"),
-    };
-    format!(
-        "continues {} after {}: {} inherited, {abandoned}",
-        one_line(&continued.scope),
-        continued.operation,
-        continued.inherited
-    )
 }
 
 /// A section for a ticket.
@@ -74,10 +45,6 @@ pub(super) fn markdown(settlement: &Settlement) -> String {
     out.push_str(&format!("**{}**\n\n{}\n\n", settlement.sums.in_words(), totals(settlement)));
     out.extend(settlement.events_in_words().map(|events| format!("{events}\n\n")));
     table(&mut out, &settlement.lines);
-    if let Some(continued) = &settlement.continues {
-        out.push_str(&format!("\n{}\n\n", cell(&continued_in_words(continued))));
-        table(&mut out, &continued.abandoned);
-    }
     out
 }
 
@@ -115,14 +82,11 @@ pub(super) fn html(settlement: &Settlement) -> String {
         .as_ref()
         .map_or_else(String::new, |part| format!("<p>This is {}.</p>\n", escaped(&part.in_words())));
     let events = settlement.events_in_words().map(|events| format!("<p>{events}</p>\n")).unwrap_or_default();
-    let continued = settlement.continues.as_ref().map_or_else(String::new, |continued| {
-        format!("\n<p>{}</p>\n{}", escaped(&continued_in_words(continued)), html_table(&continued.abandoned))
-    });
     format!(
         "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><title>{title}</title>\n<style>body{{font:14px \
          system-ui,sans-serif;margin:2em}}table{{border-collapse:collapse}}td,th{{border-bottom:1px solid \
          #ccc;padding:.3em .6em;text-align:left;vertical-align:top}}</style>\n<h1>{title}</h1>\n{stopped}\n{part}<p>\
-         <strong>{}</strong></p>\n<p>{}</p>\n{events}{}\n{}{continued}\n</html>\n",
+         <strong>{}</strong></p>\n<p>{}</p>\n{events}{}\n{}\n</html>\n",
         settlement.sums.in_words(),
         totals(settlement),
         picture(settlement),

@@ -122,7 +122,6 @@ class Ledger:
           get the stored failure and do not try again.
         - `ttl`: how long a result is replayed (24 h; 30 days in a scope or session). `on_expired`: what a call gets
           afterwards: `refuse`, `rerun`, or `auto` (refuse if a key or a scope was given, otherwise run again).
-        - `continues="run-7@op_…"`: the scope continues another one after that operation; see `session`.
         - `hold`: hold each call back: `"10m"` lets it start after that time, `"approve"` when a person releases it. A
           call that is held raises `Held`, and nothing is run; the same call gets the result later. `release_due` runs
           it, in any process that guards the function, if its arguments are JSON.
@@ -155,13 +154,10 @@ class Ledger:
         guard = single(self, name, function, inputs, options, waits=True)
         return await guard.run_async((inputs,), None)
 
-    def session(self, id: str | int | UUID, *, continues: str | None = None) -> Session:
+    def session(self, id: str | int | UUID) -> Session:
         """The ledger with keys that are shared only within one session, run or conversation.
-
-        `continues="run-7@op_…"`: it continues the session `run-7` after that operation. What lies before it is replayed
-        from there; everything else begins in this session.
         """
-        return Session(self, id, continues=continues)
+        return Session(self, id)
 
     @overload
     def ensure(  # type: ignore[overload-overlap]

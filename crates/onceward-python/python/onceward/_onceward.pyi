@@ -79,7 +79,6 @@ class Spec:
         request: Callable[..., str | None] | None = None,
         undo: str | None = None,
         undoes: str | None = None,
-        continues: str | None = None,
     ) -> Spec: ...
     @property
     def name(self) -> str: ...

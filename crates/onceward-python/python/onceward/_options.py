@@ -27,7 +27,6 @@ class Terms(TypedDict, total=False):
     """The options that `once` and single calls share."""
 
     scope: Label | None
-    continues: str | None
     occurrence: Label | None
     volatile: Sequence[str]
     effect: Effect | None

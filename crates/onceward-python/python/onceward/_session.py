@@ -20,18 +20,15 @@ class Session:
     """The ledger within one session, run or conversation: its id is the scope of every key.
 
     Results are kept for 30 days, and a key whose result has expired is refused, so that a resumed run repeats nothing.
-
-    `continues="run-7@op_…"`: this session continues another one after that operation. What lies before it is replayed.
     """
 
-    def __init__(self, ledger: Ledger, id: str | int | UUID, *, continues: str | None = None) -> None:
+    def __init__(self, ledger: Ledger, id: str | int | UUID) -> None:
         if isinstance(id, bool) or not isinstance(id, (str, int, UUID)) or str(id) == "":
             raise InvalidInput(
                 f"the id of the session is {id!r}; give text that a restarted run uses again and no other run has"
             )
         self.ledger = ledger
         self.id = str(id)
-        self.continues = continues
 
     def call(self, name: str, inputs: object, function: Callable[..., Any], **options: Unpack[CallOptions]) -> Receipt:
         """Makes one call once in this session: see `Ledger.call`."""
@@ -60,8 +57,7 @@ class Session:
         return self.ledger.operations(**{**filters, "scope": self.id})
 
     def _within(self, options: Any) -> Any:
-        within = {"scope": self.id, **{name: value for name, value in options.items() if name != "scope" or value}}
-        return within if self.continues is None else {"continues": self.continues, **within}
+        return {"scope": self.id, **{name: value for name, value in options.items() if name != "scope" or value}}
 
     def __repr__(self) -> str:
         return f"Session({self.id!r})"

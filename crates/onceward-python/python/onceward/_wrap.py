@@ -203,7 +203,6 @@ def guard_of(ledger: Ledger, who: Who, options: Mapping[str, Any], counts_owner:
         decode=codec.decode if codec is not None else None,
         request=request_of,
         undo=_register(ledger, who.name, options.get("undo"), codec),
-        continues=options.get("continues"),
     )
     actors = actors_of(options)
     actors["probe"] = bare(actors["probe"])
@@ -271,7 +270,6 @@ def single(
         decode=codec.decode if codec is not None else None,
         undo=_register(ledger, name, options.get("undo"), codec),
         undoes=undoes,
-        continues=options.get("continues"),
     )
     actors = actors_of(options)
     for question in ("probe", "verify"):

@@ -5,7 +5,7 @@ use onceward::{Class, DEFAULT_SCOPE, DoubleEffect, Happened, Ledger, Record, Sta
 use super::Environment;
 use super::executor::Executor;
 use super::history::Broken;
-use super::world::{BRANCH, OPERATIONS, World, class, compensation, operation};
+use super::world::{OPERATIONS, World, class, compensation, operation};
 
 /// Counts of operations at the end of a run.
 #[derive(Debug, Clone, Copy, Default)]
@@ -41,11 +41,8 @@ pub fn all(
         return Err(Broken::new("the settlement does not add up"));
     }
     let mut sum = Found::default();
-    for (scope, number) in
-        [DEFAULT_SCOPE, BRANCH].into_iter().flat_map(|scope| (0..OPERATIONS).map(move |n| (scope, n)))
-    {
-        let intent =
-            operation(number).scope(scope).intent().map_err(|error| Broken::new(error.to_string()))?;
+    for number in 0..OPERATIONS {
+        let intent = operation(number).intent().map_err(|error| Broken::new(error.to_string()))?;
         let found = executor.drive(ledger.find(&intent.id))?;
         let effects = world.effects(intent.id.as_str());
         match found {

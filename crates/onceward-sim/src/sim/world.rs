@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use onceward::{
-    Attempt, BranchPoint, Call, Cancelled, Class, Clock, Compensation, CompensationKind, DEFAULT_SCOPE, Done,
-    Effect, EffectNow, Error, Evidence, Failure, Hold, Intent, Ledger, Operation, OperationId, Outcome,
-    ProbeAnswer, Record, Reversal, Terms, UndoOutcome, Verdict, Word,
+    Attempt, Call, Cancelled, Class, Clock, Compensation, CompensationKind, DEFAULT_SCOPE, Done, Effect,
+    EffectNow, Error, Evidence, Failure, Hold, Intent, Ledger, Operation, OperationId, Outcome, ProbeAnswer,
+    Record, Reversal, Terms, UndoOutcome, Verdict, Word,
 };
 
 use super::clock::VirtualClock;
@@ -31,7 +31,6 @@ const CANCELLABLE: usize = 5;
 const HELD_FOR_A_TIME: usize = 6;
 const HELD_FOR_A_PERSON: usize = 7;
 /// The scope that continues the workers' own.
-pub const BRANCH: &str = "branch";
 /// How long the one is held.
 const HOLD_MS: u64 = 1_500;
 const NAP_MS: u64 = 400;
@@ -71,7 +70,6 @@ struct Inner {
     settled: u64,
     cancelled: u64,
     stopped: u64,
-    branched: u64,
 }
 
 #[derive(Debug, Clone)]
@@ -137,7 +135,6 @@ impl World {
             settled: 0,
             cancelled: 0,
             stopped: 0,
-            branched: 0,
         };
         Self { clock, inner: Mutex::new(inner) }
     }
@@ -195,12 +192,6 @@ impl World {
     #[must_use]
     pub fn stopped(&self) -> u64 {
         self.inner().stopped
-    }
-
-    /// How many calls were made in a branch.
-    #[must_use]
-    pub fn branched(&self) -> u64 {
-        self.inner().branched
     }
 
     /// How many operations were cancelled with certainty.
@@ -336,10 +327,6 @@ pub async fn work(ledger: Ledger, world: Arc<World>, worker: usize, calls: usize
         if world.chance(15) {
             stop_for_a_while(&ledger, &world).await;
         }
-        if world.chance(100) {
-            call_in_branch(&ledger, &world, number, &format!("worker {worker}, call {call}")).await;
-            continue;
-        }
         if number == CANCELLABLE {
             hold_back_or_cancel(&ledger, &world, &intent).await;
         }
@@ -373,38 +360,6 @@ async fn stop_for_a_while(ledger: &Ledger, world: &World) {
     }
     world.nap().await;
     drop(ledger.resume(DEFAULT_SCOPE, &Word::program("the simulation")).await);
-}
-
-/// Makes a call in a branch that continues the scope of the workers after its first operation. What has happened before
-/// the branch point must not happen again.
-async fn call_in_branch(ledger: &Ledger, world: &Arc<World>, number: usize, caller: &str) {
-    let (Ok(first), Ok(old), Ok(new)) =
-        (operation(0).intent(), operation(number).intent(), operation(number).scope(BRANCH).intent())
-    else {
-        return;
-    };
-    let (Ok((point, _)), Ok((record, _))) = (ledger.find(&first.id).await, ledger.find(&old.id).await) else {
-        return;
-    };
-    // If the branch has begun it already, it was not inherited: it had not happened then.
-    let is_new = matches!(ledger.find(&new.id).await, Err(Error::NotFound { .. }));
-    let has_happened = is_new && !world.effects(old.id.as_str()).is_empty();
-    let id = new.id.to_string();
-    let Ok(intent) = ledger.in_branch(new, &BranchPoint::new(DEFAULT_SCOPE, first.id)).await else { return };
-    world.inner().branched += 1;
-    let _calling = world.calling(&intent.id);
-    let mut called = ledger.call(intent);
-    if class(number) == Class::Probed {
-        let asked = Arc::clone(world);
-        called = called.probe(move |record| std::future::ready(asked.answer(&record)));
-    }
-    make_call(called, world, class(number), caller).await;
-    let may_repeat =
-        class(number) != Class::Once || number == SHORT_LIVED || record.created_ms > point.created_ms;
-    let is_taken_back = compensation(&old.id).is_ok_and(|by| !world.effects(by.as_str()).is_empty());
-    if has_happened && !may_repeat && !is_taken_back && !world.effects(&id).is_empty() {
-        world.inner().misled.push(format!("{caller}, {id}: repeated in a branch, which therefore"));
-    }
 }
 
 /// Takes an operation back, and sometimes settles a compensation in doubt first. Every error is acceptable here.

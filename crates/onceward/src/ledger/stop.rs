@@ -182,7 +182,6 @@ impl Ledger {
         .await?;
         let mut settlement = Settlement::new(scope, self.barrier_of(scope).await?);
         settlement.part = Part::of(since_ms, until_ms);
-        settlement.continues = self.continued(scope).await?;
         all.iter().rev().for_each(|(record, state)| settlement.add(record, *state));
         Ok(settlement)
     }

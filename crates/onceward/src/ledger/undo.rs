@@ -74,19 +74,15 @@ impl Operation {
 
 impl Ledger {
     /// What an undo of a scope would do, in the order in which it would do it. With `since`, only operations that were
-    /// begun after that one. In a branch it may be one that the scope inherited. What the scope inherited is never part
-    /// of the plan.
+    /// begun after that one.
     ///
     /// # Errors
     /// [`Error::Invalid`] if `since` is in another scope, [`Error::NotFound`] if there is no such operation, or when
     /// the ledger cannot be read.
     pub async fn undo_plan(&self, scope: &str, since: Option<&OperationId>) -> Result<Vec<UndoStep>, Error> {
-        let mut after_ms = i64::MIN;
         if let Some(id) = since {
             let (record, _) = self.find(id).await?;
-            if self.has_inherited(scope, &record).await? {
-                after_ms = record.created_ms;
-            } else if !is_in_scope(&record.scope, scope) {
+            if !is_in_scope(&record.scope, scope) {
                 return Err(
                     InvalidInput::new(format!("the operation {id} is not in the scope {scope:?}")).into()
                 );
@@ -104,8 +100,7 @@ impl Ledger {
                     break 'pages;
                 }
                 let record = &listed.record;
-                let is_meant = is_in_scope(&record.scope, scope) && record.created_ms > after_ms;
-                if !is_meant || record.kind != Kind::Operation {
+                if !is_in_scope(&record.scope, scope) || record.kind != Kind::Operation {
                     continue;
                 }
                 let reversal = Reversal::of(&listed.record, state);

@@ -175,13 +175,6 @@ impl Intent {
         self
     }
 
-    /// The same action in another scope.
-    pub(crate) fn in_scope(mut self, scope: &str) -> Self {
-        scope.clone_into(&mut self.scope);
-        self.id = self.id_with(&self.key);
-        self
-    }
-
     /// The same action under a key that its caller gives.
     ///
     /// # Errors

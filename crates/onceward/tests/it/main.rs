@@ -10,7 +10,6 @@
 mod admin;
 mod answers;
 mod attempts;
-mod branch;
 mod cancelled;
 mod common;
 mod conformance;

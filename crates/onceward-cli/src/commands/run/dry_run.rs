@@ -29,11 +29,7 @@ pub(super) fn run(
 ) -> Ended {
     let (intent, plan) = match context.existing_ledger()? {
         Some(ledger) => {
-            let mut intent = ledger.wanted(operation)?.intent;
-            let from = args.identity.from.as_deref();
-            if let Some(point) = context.branch_point(&ledger, &intent.scope, from)? {
-                intent = ledger.preview_in_branch(intent, &point)?;
-            }
+            let intent = ledger.wanted(operation)?.intent;
             let plan = ledger.plan(&intent)?;
             (intent, plan)
         }

@@ -93,7 +93,7 @@ impl Planner<'_> {
     fn plan_scope(&self) -> Result<Vec<Planned>, CommandError> {
         let scope = self.args.scope.as_deref().unwrap_or_default();
         let since = self.args.since.as_deref();
-        let since = since.map(|word| self.context.operation_of_branch(self.ledger, &self.named(word)));
+        let since = since.map(|word| self.context.operation(self.ledger, &self.named(word)));
         let since = since.transpose()?;
         let found = self.ledger.scope_to_undo(scope, since.as_ref())?;
         found.into_iter().map(|found| self.planned(found)).collect()

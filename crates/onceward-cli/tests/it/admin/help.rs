@@ -138,12 +138,6 @@ fn once_run_help() {
               [default: default]
               [alias: --session]
 
-          --from <SCOPE@OPERATION>
-              Continue another scope after this operation (its id or key); what lies before it is
-              replayed from there
-
-              [env: ONCE_FROM=]
-
           --occurrence <N|LABEL>
               Deliberately repeat the same action: 2, 3, … or any label
 

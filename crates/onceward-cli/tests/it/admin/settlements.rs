@@ -125,27 +125,6 @@ fn what_changed_nothing_does_not_stand() {
     assert!(said.contains("2 intended = 2 done (1 standing, 0 undone, 1 unchanged) + 0 not done"), "{said}");
 }
 
-/// A key of the parent's part that the branch has inherited is a key of the branch.
-#[test]
-fn a_branch_of_a_branch_may_begin_at_an_inherited_key() {
-    let bench = Bench::new();
-    run(&bench, "a", &[], COUNTED);
-    run(&bench, "b", &[], COUNTED);
-    let call = |scope: &str, from: &str, key: &str| {
-        bench.once(&["run", "--scope", scope, "--from", from, "--key", key, "--", "sh", "-c", COUNTED])
-    };
-    call("trip-2", "trip@a", "c").exits(0);
-    assert_eq!(bench.runs(), 3);
-    call("trip-3", "trip-2@a", "a").exits(0);
-    assert_eq!(bench.runs(), 3, "what lies before the branch point is replayed");
-    call("trip-3", "trip-2@a", "c").exits(0);
-    assert_eq!(bench.runs(), 4);
-    // The parent's later operation is not one of the branch.
-    let refused = call("trip-4", "trip-2@b", "a").exits(2).err();
-    assert!(refused.contains("is not in the scope \"trip-2\""), "{refused}");
-    call("trip-4", "trip-2@nothing", "a").exits(5);
-}
-
 #[test]
 fn only_what_begins_is_announced() {
     let bench = Bench::new();

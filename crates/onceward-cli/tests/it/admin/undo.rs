@@ -430,13 +430,3 @@ fn a_compensation_that_the_policy_calls_a_read_is_not_run() {
         assert_eq!(world(&bench), ["hotel"], "{pattern}");
     }
 }
-
-#[test]
-fn an_undo_of_a_branch_can_begin_after_what_it_inherited() {
-    let bench = bench();
-    book(&bench, "flight", &[]);
-    let more = ["run", "--scope", "trip-b", "--from", "trip@flight", "--key", "hotel", "--undo", UNBOOK];
-    bench.once(&[&more[..], &["--", "./book", "hotel"]].concat()).exits(0);
-    bench.once(&["undo", "--scope", "trip-b", "--since", "flight", "--stored"]).exits(0);
-    assert_eq!(world(&bench), ["flight"], "the branch takes back its own operations only");
-}

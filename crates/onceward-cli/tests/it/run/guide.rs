@@ -218,13 +218,6 @@ fn the_samples_of_the_section_on_holds_print_what_it_says() {
 }
 
 #[test]
-fn the_samples_of_the_section_on_branches_print_what_it_says() {
-    let page = Page::open("docs/stop.md");
-    assert_eq!(page.runs_as_printed("## Branches", "## Signed reports"), 6);
-    assert_eq!(page.bench.read("bookings"), "flight\nhotel\nhotel\n");
-}
-
-#[test]
 fn the_samples_of_the_section_on_undo_print_what_it_says() {
     let page = Page::open("docs/stop.md");
     assert_eq!(page.runs_as_printed("## Undo", "### Commands"), 5);
