@@ -155,8 +155,7 @@ class Ledger:
         return await guard.run_async((inputs,), None)
 
     def session(self, id: str | int | UUID) -> Session:
-        """The ledger with keys that are shared only within one session, run or conversation.
-        """
+        """The ledger with keys that are shared only within one session, run or conversation."""
         return Session(self, id)
 
     @overload
