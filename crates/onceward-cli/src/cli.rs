@@ -12,9 +12,9 @@ use onceward::KeyPolicy;
 use crate::answer;
 use crate::commands;
 pub(crate) use args::{
-    BackupArgs, CancelArgs, ConfigCommand, CostArgs, DemoArgs, DryRunArgs, EditArgs, ExportArgs, ForgetArgs,
-    GcArgs, HeldArgs, ImportArgs, KeyArgs, ListArgs, OperationArg, ReleaseArgs, ReportArgs, RestoredArgs,
-    ResumeArgs, SettleArgs, SettleAs, ShowArgs, StopArgs, UndoArgs, VerifyArgs, VerifyReportArgs, WaitArgs,
+    BackupArgs, CancelArgs, ConfigCommand, CostArgs, DemoArgs, DryRunArgs, ExportArgs, ForgetArgs, GcArgs,
+    HeldArgs, ImportArgs, KeyArgs, ListArgs, OperationArg, ReleaseArgs, ReportArgs, RestoredArgs, ResumeArgs,
+    SettleArgs, SettleAs, ShowArgs, StopArgs, UndoArgs, VerifyArgs, VerifyReportArgs, WaitArgs,
 };
 pub(crate) use values::{IfKilled, bytes, class, count, effect, exit_code, hold, span};
 
@@ -183,16 +183,6 @@ Examples:
   once release --due"
     )]
     Release(ReleaseArgs),
-    /// Replace an operation that is held back by another, which is held instead
-    #[command(
-        override_usage = "once edit <OPERATION> [--hold <TIME|approve>] [--dry-run] -- <COMMAND> [ARGS]...
-       once edit <OPERATION> --arguments <JSON> [--hold <TIME|approve>] [--dry-run]",
-        after_help = "Examples:
-  once edit order-42 -- ./charge.sh 42 90
-  once edit order-42 --hold 1h -- ./charge.sh 42 90
-  once edit op_l5f --arguments '{\"to\": \"bob@example.com\"}'"
-    )]
-    Edit(EditArgs),
     /// Take back what an operation or a whole scope did
     #[command(
         override_usage = "once undo <OPERATION> [--undo <COMMAND>] [--stored] [--dry-run]

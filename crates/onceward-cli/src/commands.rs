@@ -8,7 +8,6 @@ mod config;
 mod cost;
 mod demo;
 mod doctor;
-mod edit;
 mod export;
 mod forget;
 mod gc;
@@ -106,7 +105,6 @@ fn dispatch(cli: Cli, made: &OnceCell<Context>) -> Ended {
         Command::Cancel(args) => cancel::run(context()?, &args),
         Command::Held(args) => held::run(context()?, &args),
         Command::Release(args) => release::run(context()?, &args),
-        Command::Edit(args) => edit::run(context()?, &args),
         Command::Stop(args) => stop::stop(context()?, &args),
         Command::Resume(args) => stop::resume(context()?, &args),
         Command::Forget(args) => forget::run(context()?, &args),

@@ -140,24 +140,6 @@ impl Action {
             serde_json::from_str(stored).map_err(|error| Unreadable::Broken(error.to_string()))?;
         Ok((action, how))
     }
-
-    /// The same action with other arguments.
-    ///
-    /// # Errors
-    /// What is wrong with the arguments, or that this action has none.
-    pub fn with_arguments(self, text: &str) -> Result<Self, String> {
-        let raw = |text: &str| serde_json::from_str::<Box<RawValue>>(text).map_err(|error| error.to_string());
-        match self {
-            Self::ToolCall(call) => Ok(Self::ToolCall(ToolAction { arguments: raw(text)?, ..call })),
-            Self::Function(call) => {
-                let arguments = serde_json::from_str(text).map_err(|error| {
-                    format!(r#"the arguments of a function are {{"args": […], "kwargs": {{…}}}}: {error}"#)
-                })?;
-                Ok(Self::Function(FunctionAction { arguments, ..call }))
-            }
-            Self::Command(_) | Self::Request(_) => Err("it has no arguments in JSON".to_owned()),
-        }
-    }
 }
 
 impl ToolAction {

@@ -39,8 +39,6 @@ pub enum NextStep {
     Repeat,
     /// Leave it: a person, or a program, cancelled it.
     Cancelled,
-    /// Leave it: a person replaced it by this operation, which is in this state.
-    Replaced(OperationId, Option<State>),
     /// Look at the operation that has this key: the same action is done, another one needs another key.
     OtherKey(OperationId, State),
     /// Allow more attempts than this limit.
@@ -233,7 +231,6 @@ impl Surface {
                 }
             }),
             NextStep::Cancelled => say("do not repeat it, unless a person asks for it"),
-            NextStep::Replaced(id, state) => self.replaced(id, *state),
             NextStep::OtherKey(id, state) => self.other_key(id, *state),
             NextStep::RaiseAttempts { limit } => say(match self {
                 Self::Shell { .. } if self.is_other_tool() => {
@@ -280,13 +277,6 @@ impl Surface {
         const SAY: &str =
             "check first whether it happened; do not repeat it. A person or a probe must record the finding";
         paste_or_say((SAY, self.command("show", id)), SAY)
-    }
-
-    /// An operation that a person replaced.
-    fn replaced(&self, id: &OperationId, state: Option<State>) -> Advice {
-        let state = state.map(|state| format!(", which is {}", in_words(state))).unwrap_or_default();
-        let what = format!("do not repeat it: a person replaced it by {id}{state}");
-        paste_or_say((&what, self.command("show", id)), &what)
     }
 
     /// Another action has the key.
@@ -473,17 +463,4 @@ fn paste_or_say((what, command): (&str, Option<String>), otherwise: &str) -> Adv
 
 fn say(what: impl Into<String>) -> Advice {
     Advice { say: what.into(), ..Advice::default() }
-}
-
-/// What became of an operation, in one word or two.
-fn in_words(state: State) -> &'static str {
-    match state {
-        State::Staged => "held",
-        State::Running => "running",
-        State::Done => "done",
-        State::Failed => "failed without effect",
-        State::InDoubt => "in doubt",
-        State::Cancelled => "cancelled",
-        State::Expired => "expired",
-    }
 }

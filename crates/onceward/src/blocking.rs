@@ -9,11 +9,11 @@ use crate::facts::{Ending, RepeatRule, Verdict};
 use crate::identity::Identity;
 use crate::key::OperationId;
 use crate::ledger::{
-    Begun, Call, Cancelled, Edited, Imported, Lease, Ledger, Left, Occurrences, Plan, Receipt, Resumed,
-    Stopped, SweepReport, ToUndo, UndoStart, Undoing, Wanted,
+    Begun, Call, Cancelled, Imported, Lease, Ledger, Left, Occurrences, Plan, Receipt, Resumed, Stopped,
+    SweepReport, ToUndo, UndoStart, Undoing, Wanted,
 };
 use crate::operation::{Intent, Operation};
-use crate::policy::{Hold, Terms};
+use crate::policy::Terms;
 use crate::record::{Outcome, Record, State, Verification};
 use crate::settlement::Settlement;
 use crate::store::{Clock, Counts, Filter, Listed, LivenessSource};
@@ -190,7 +190,6 @@ blocking! {
     cancel(id: &OperationId, word: &Word) -> Cancelled;
     held(scope: Option<&str>) -> Vec<Record>;
     release(id: &OperationId, word: &Word) -> Arc<Record>;
-    edit(id: &OperationId, replacement: Operation, hold: Option<Hold>) -> Edited;
     stop(scope: &str, word: &Word) -> Stopped;
     wait_for_scope(scope: &str, timeout_ms: u64) -> Vec<OperationId>;
     resume(scope: &str, word: &Word) -> Option<Resumed>;

@@ -216,8 +216,6 @@ pub enum Error {
         record: Arc<Record>,
         /// Whether this call made an attempt, which had no effect.
         ran: Ran,
-        /// The record of the operation that replaced it, if a person did that.
-        replacement: Option<Arc<Record>>,
     },
     /// It was done, and was taken back or is being taken back.
     #[error("{}; nothing was run", taken_back(.record))]
@@ -482,12 +480,7 @@ impl Error {
             Self::KeyReused { record, .. } => Some(NextStep::OtherKey(record.id.clone(), record.state)),
             Self::Undone { record } if !record.is_undone() => Some(NextStep::Undo(record.id.clone())),
             Self::KeyExpired { .. } | Self::Undone { .. } => Some(NextStep::Repeat),
-            Self::Cancelled { record, replacement, .. } => {
-                Some(match record.outcome.as_ref().and_then(|outcome| outcome.replaced_by.clone()) {
-                    Some(id) => NextStep::Replaced(id, replacement.as_ref().map(|record| record.state)),
-                    None => NextStep::Cancelled,
-                })
-            }
+            Self::Cancelled { .. } => Some(NextStep::Cancelled),
             Self::Stopped { barrier, .. } => Some(NextStep::Resume { scope: barrier.scope.clone() }),
             Self::BudgetExhausted { limit, .. } => Some(NextStep::RaiseAttempts { limit: *limit }),
             Self::Failed { .. } if self.retryable() => Some(NextStep::CallAgain),

@@ -25,7 +25,6 @@ pub use admin::{Cancelled, Left, SweepReport};
 pub use call::{Call, ProbeAnswer};
 pub use claim::{Claim, Lease};
 pub use events::Events;
-pub use held::Edited;
 pub use import::Imported;
 pub use names::Names;
 pub use notes::Notes;
@@ -383,7 +382,7 @@ impl Ledger {
                     self.store.swap(Some(record.version), next, self.mode).await?;
                 }
                 (Decision::Refuse(refusal), Some(record)) => {
-                    return Err(self.refused(refusal, record, intent, denied).await);
+                    return Err(self.refused(refusal, record, intent, denied));
                 }
                 (
                     Decision::Held

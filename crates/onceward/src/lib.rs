@@ -113,9 +113,8 @@ pub use key::{
 };
 pub use kind::Kind;
 pub use ledger::{
-    Begun, Call, Cancelled, Claim, Edited, Events, Imported, Lease, Ledger, Left, Names, Notes, Occurrences,
-    Plan, ProbeAnswer, Receipt, Resumed, Stopped, SweepReport, ToUndo, UndoStart, Undoing, Wanted,
-    delivered_by,
+    Begun, Call, Cancelled, Claim, Events, Imported, Lease, Ledger, Left, Names, Notes, Occurrences, Plan,
+    ProbeAnswer, Receipt, Resumed, Stopped, SweepReport, ToUndo, UndoStart, Undoing, Wanted, delivered_by,
 };
 pub use memory::{ManualClock, MemoryStore};
 pub use operation::{DEFAULT_SCOPE, Intent, Operation, ScopeOrigin};

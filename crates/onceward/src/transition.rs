@@ -483,12 +483,6 @@ pub fn settle(
     Some(next)
 }
 
-/// The record cancelled with this outcome. Only for a state in which nothing can have happened.
-#[must_use]
-pub(crate) fn cancelled(record: &Record, outcome: Outcome, now_ms: i64) -> Record {
-    record.settle_as(State::Cancelled, outcome, now_ms)
-}
-
 /// Decides what cancelling the operation does, on this word.
 #[must_use]
 pub fn cancel(record: &Record, liveness: Liveness, word: &Word, now_ms: i64) -> Cancelling {
@@ -572,7 +566,6 @@ pub fn age(record: &Record, now_ms: i64) -> Ageing {
                 effect: outcome.effect,
                 evidence: outcome.evidence.clone(),
                 settled_by: outcome.settled_by.clone(),
-                replaced_by: outcome.replaced_by.clone(),
                 usage: outcome.usage.clone(),
                 ..Outcome::because(None)
             });

@@ -3,12 +3,11 @@
 use std::ffi::OsString;
 
 use clap::{Args, Subcommand, ValueHint};
-use onceward::{Filter, Hold, State};
+use onceward::{Filter, State};
 
 use super::IdentityArgs;
-use super::values::{Finding, Moment, exit_code, hold, moment, span, words};
+use super::values::{Finding, Moment, exit_code, moment, span, words};
 use crate::commands::mcp::HeaderArgs;
-use crate::commands::run::rules::RuleArgs;
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct OperationArg {
@@ -76,26 +75,6 @@ pub(crate) struct ReleaseArgs {
     pub(crate) name: Option<String>,
     #[command(flatten)]
     pub(crate) dry: DryRunArgs,
-}
-
-#[derive(Debug, Args)]
-#[command(group = clap::ArgGroup::new("what").required(true).args(["command", "arguments"]))]
-pub(crate) struct EditArgs {
-    #[command(flatten)]
-    pub(crate) operation: OperationArg,
-    /// The arguments of the tool or function, as JSON, for an operation of `once mcp` or Python
-    #[arg(long, value_name = "JSON")]
-    pub(crate) arguments: Option<String>,
-    /// How long the new operation is held, or `approve` [default: until the time of the old one]
-    #[arg(long, value_name = "TIME|approve", value_parser = hold)]
-    pub(crate) hold: Option<Hold>,
-    #[command(flatten)]
-    pub(crate) rules: RuleArgs,
-    #[command(flatten)]
-    pub(crate) dry: DryRunArgs,
-    /// The command and its arguments
-    #[arg(last = true, value_name = "COMMAND", value_hint = ValueHint::CommandWithArguments)]
-    pub(crate) command: Vec<std::ffi::OsString>,
 }
 
 #[derive(Debug, Clone, Copy, Args)]

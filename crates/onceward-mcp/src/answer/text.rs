@@ -219,7 +219,6 @@ impl AnswerText<'_> {
             | NextStep::Record(..)
             | NextStep::Probe { .. }
             | NextStep::Cancelled
-            | NextStep::Replaced(..)
             | NextStep::Release(_)
             | NextStep::Show(_)
             | NextStep::CallAgain

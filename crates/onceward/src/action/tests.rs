@@ -166,10 +166,6 @@ fn a_person_sees_the_arguments_of_a_call_as_they_were_written() {
     let arguments = serde_json::from_str(r#"{"args": ["e", 90], "kwargs": {"note": "x y"}}"#).unwrap();
     let call = Action::Function(FunctionAction { function: "pay".to_owned(), arguments });
     assert_eq!(call.shown().to_string(), r#"pay("e", 90, note="x y")"#);
-    let refused = call.clone().with_arguments(r#"{"e": 90}"#).unwrap_err();
-    assert!(refused.contains(r#"{"args": […], "kwargs": {…}}"#), "{refused}");
-    let changed = call.with_arguments(r#"{"args": [], "kwargs": {}}"#).unwrap();
-    assert_eq!(changed.shown().to_string(), "pay()");
 }
 
 #[test]

@@ -182,7 +182,6 @@ fn full(key: &str) -> Result<Record, super::bench::Problem> {
         evidence: Some(Evidence::refused("RFC 6750: 401")),
         settled_by: Some(Box::new(Word::person("ada").note("looked \u{1F6D1} \\".to_owned()))),
         doubt: Some(crate::evidence::Doubt::Answered),
-        replaced_by: Some(crate::key::OperationId::of("default", "conformance", "other")),
         data: Some(data.into()),
         body: Some(b"body".as_slice().into()),
         unavailable: true,

@@ -110,12 +110,9 @@ pub(super) fn settled_by(record: &Record) -> String {
     format!(", settled by {who}{why}")
 }
 
-/// Who cancelled it and why, or which operation replaced it.
+/// Who cancelled it, and why.
 pub(super) fn cancelled_in_words(record: &Record) -> String {
     let outcome = record.outcome.as_ref();
-    if let Some(replaced) = outcome.and_then(|outcome| outcome.replaced_by.as_ref()) {
-        return format!("replaced by {replaced} before it had any effect");
-    }
     match outcome.and_then(|outcome| outcome.settled_by.as_ref()) {
         None => "cancelled before it had any effect".to_owned(),
         Some(who) => {

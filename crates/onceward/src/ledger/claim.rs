@@ -234,7 +234,7 @@ fn answer(record: Arc<Record>, ending: Ending, kind: EndingKind) -> Result<Recei
                     format!("this attempt had no effect ({why}), but another attempt may have taken effect");
                 Error::InDoubt { reason, record, ran: Ran::Yes }
             }
-            State::Cancelled => Error::Cancelled { record, ran: Ran::Yes, replacement: None },
+            State::Cancelled => Error::Cancelled { record, ran: Ran::Yes },
             State::Staged | State::Done | State::Failed | State::Expired => {
                 Error::Failed { reason: because(&outcome, "it failed"), record, ran: Ran::Yes }
             }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Ledger, stopped_error};
-use crate::decide::{self, Refusal};
+use crate::decide::Refusal;
 use crate::error::{Error, clip};
 use crate::facts::Ran;
 use crate::operation::Intent;
@@ -12,7 +12,7 @@ use crate::time::rfc3339;
 
 impl Ledger {
     /// The error of a call that is refused. `denied` is set if the probe has just said that nothing happened.
-    pub(super) async fn refused(
+    pub(super) fn refused(
         &self,
         refusal: Refusal,
         record: Arc<Record>,
@@ -26,15 +26,6 @@ impl Ledger {
                 let reason = format!("{reason}. The probe found no effect, which counts from {from}");
                 Error::InDoubt { record, reason, ran }
             }
-            (Error::Cancelled { record, ran, .. }, _, _) => {
-                let replaced = record.outcome.as_ref().and_then(|outcome| outcome.replaced_by.clone());
-                let replacement = match replaced {
-                    // Without it the answer still names the operation.
-                    Some(id) => self.find(&id).await.ok().map(|(found, state)| decide::seen_as(found, state)),
-                    None => None,
-                };
-                Error::Cancelled { record, ran, replacement }
-            }
             (error, _, _) => error,
         }
     }
@@ -44,7 +35,7 @@ pub(crate) fn refusal_error(refusal: Refusal, record: Arc<Record>, intent: &Inte
     match refusal {
         Refusal::KeyReused(fields) => Error::KeyReused { record, fields },
         Refusal::KeyExpired => Error::KeyExpired { record },
-        Refusal::Cancelled => Error::Cancelled { record, ran: Ran::No, replacement: None },
+        Refusal::Cancelled => Error::Cancelled { record, ran: Ran::No },
         Refusal::Undone => Error::Undone { record },
         Refusal::Stopped(barrier) => stopped_error(barrier, Some(record)),
         Refusal::BudgetExhausted => Error::BudgetExhausted { record, limit: intent.terms.max_attempts },

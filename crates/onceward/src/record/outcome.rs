@@ -7,7 +7,6 @@ use serde_json::value::RawValue;
 
 use super::{Effect, Usage, Verification, is_false};
 use crate::evidence::{Doubt, Evidence};
-use crate::key::OperationId;
 use crate::word::Word;
 
 /// How an operation ended.
@@ -31,9 +30,6 @@ pub struct Outcome {
     /// What the doubt rests on, if the attempt has reported one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub doubt: Option<Doubt>,
-    /// The operation that replaced it, if a person edited it while it was held.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub replaced_by: Option<OperationId>,
     /// The result, as the JSON text that was reported.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
     pub data: Option<Arc<RawValue>>,
@@ -66,8 +62,7 @@ impl PartialEq for Outcome {
                 &other.body,
                 other.unavailable,
             )
-            && (&self.usage, &self.evidence, &self.replaced_by, self.doubt)
-                == (&other.usage, &other.evidence, &other.replaced_by, other.doubt)
+            && (&self.usage, &self.evidence, self.doubt) == (&other.usage, &other.evidence, other.doubt)
             && text(self) == text(other)
     }
 }
@@ -89,7 +84,6 @@ impl Outcome {
             evidence: None,
             settled_by: None,
             doubt: None,
-            replaced_by: None,
             usage: None,
             data: None,
             body: None,

@@ -271,67 +271,6 @@ fn held_operations_are_listed_oldest_first() {
 }
 
 #[test]
-fn an_edit_replaces_a_held_operation_by_another() {
-    let bench = Bench::new();
-    bench.refused(&held_pay());
-    bench.clock.advance(5);
-    let new = r#"{"command":["pay","less"]}"#;
-    let instead = |request: &str| {
-        let input = onceward::Json::parse(request).expect("JSON");
-        pay().key("ignored").scope("ignored").input(input).held(
-            "run",
-            HeldBy::Caller,
-            Some(request.to_owned()),
-        )
-    };
-    let edited = bench.ledger.edit(&id(&pay()), instead(new), None).expect("it is held");
-    assert_eq!(edited.replaced.state, State::Cancelled);
-    assert_eq!(edited.replaced.reason(), Some(format!("replaced by {}", edited.held.id).as_str()));
-    assert_eq!(edited.held.scope, edited.replaced.scope);
-    let held = edited.held.held().expect("the new one is held");
-    assert_eq!((held.until_ms, held.request.as_deref()), (Some(NOW_MS + MINUTES_10), Some(new)));
-    let refused = bench.ask(&held_pay()).expect_err("it was replaced");
-    assert!(refused.to_string().contains(&edited.held.id.to_string()), "{refused}");
-    assert_eq!(refused.code(), Code::Cancelled);
-    let twice = bench.ledger.edit(&id(&pay()), instead("{}"), None).expect_err("it is not held any more");
-    assert_eq!(twice.code(), Code::WrongState);
-    let approve = Some(Hold::Approve);
-    let again = bench.ledger.edit(&edited.held.id, instead("{}"), approve).expect("the new one is held");
-    assert_eq!(again.held.held().expect("it is held").until_ms, None);
-}
-
-#[test]
-fn an_edit_takes_nothing_from_the_operation_that_it_replaces_unless_only_the_arguments_differ() {
-    let bench = Bench::new();
-    let undo = Compensation { runs: CompensationKind::Command, text: "refund alice".to_owned() };
-    let lenient = terms(|terms| (terms.class, terms.hold) = (onceward::Class::Idempotent, Hold::Approve));
-    let old = |key: &str| {
-        pay()
-            .key(key)
-            .terms(lenient.clone())
-            .probe_command(Some("was alice".to_owned()))
-            .verify_command(Some("is alice".to_owned()))
-            .undo(Some(undo.clone()))
-    };
-    for key in ["a", "b"] {
-        assert_eq!(bench.refused(&old(key)), Code::Held);
-    }
-    let edited = |key: &str, new: Operation| {
-        bench.ledger.edit(&id(&pay().key(key)), new, None).expect("it is held").held.detail.clone()
-    };
-    let detail = edited("a", pay());
-    assert_eq!((detail.probe, detail.verify, detail.undo), (None, None, None));
-    assert_eq!(detail.class, onceward::Class::Once);
-    let detail = edited("b", Operation::instead_of(&bench.found(&old("b"))));
-    assert_eq!((detail.probe.as_deref(), detail.undo), (Some("was alice"), Some(undo.clone())));
-    assert_eq!(detail.class, onceward::Class::Idempotent);
-    assert_eq!(bench.refused(&old("c")), Code::Held);
-    let read = pay().terms(terms(|terms| terms.class = onceward::Class::Read));
-    let refused = bench.ledger.edit(&id(&pay().key("c")), read, None).expect_err("a read is never held");
-    assert_eq!((refused.code(), bench.state_of(&old("c"))), (Code::InvalidInput, State::Staged));
-}
-
-#[test]
 fn a_request_that_is_too_large_is_refused_before_anything_is_written() {
     let bench = Bench::new();
     let huge = held_pay().held("run", HeldBy::Caller, Some("x".repeat(MAX_REQUEST + 1)));

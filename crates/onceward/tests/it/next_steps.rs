@@ -18,7 +18,6 @@ fn how_every_next_step_is_spelled() {
         NextStep::CallAgain,
         NextStep::Repeat,
         NextStep::Cancelled,
-        NextStep::Replaced(id.clone(), Some(State::Done)),
         NextStep::OtherKey(id.clone(), State::Done),
         NextStep::OtherKey(id.clone(), State::Failed),
         NextStep::Resume { scope: "run 7".to_owned() },
@@ -164,20 +163,6 @@ fn how_every_next_step_is_spelled() {
       http: do not repeat it, unless a person asks for it
       agent: do not repeat it, unless a person asks for it
       person: do not repeat it, unless a person asks for it
-    Replaced(ID, Some(Done))
-      once: do not repeat it: a person replaced it by ID, which is done
-        $ once --ledger agent.db show ID
-      once, a person: do not repeat it: a person replaced it by ID, which is done
-        $ once --ledger agent.db show ID
-      shop: do not repeat it: a person replaced it by ID, which is done
-        $ shop show ID
-      python: do not repeat it: a person replaced it by ID, which is done
-        $ ledger.show("ID")
-      http: do not repeat it: a person replaced it by ID, which is done
-        $ GET /v1/operations/ID
-      agent: do not repeat it: a person replaced it by ID, which is done
-        $ once_status {"operation":"ID"}
-      person: do not repeat it: a person replaced it by ID, which is done
     OtherKey(ID, Done)
       once: if this is the same action, it is done; only for a different action use another key
         $ once --ledger agent.db show ID

@@ -1,6 +1,5 @@
 //! A command that is held back: what another process needs to run it, as the ledger stores it.
 
-use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
@@ -14,7 +13,6 @@ use onceward::{
 use serde::{Deserialize, Serialize};
 
 use super::delivery::Delivery;
-use super::evidence::basename;
 use super::input::{Gathered, bytes};
 use super::lookup;
 use super::respond::{self, Form, Show};
@@ -77,25 +75,6 @@ impl HeldCommand {
         let (folder, programs) = (bytes(folder.as_os_str()), lookup::files_of(&args.command));
         let action = CommandAction { folder, programs, ..gathered.action.clone() };
         Ok(Self { action, how: How::of(&args.rules, settings) })
-    }
-
-    /// Another command in its place. It runs in the same folder of the same machine, and gets the same standard input.
-    /// Everything else that was said belonged to the old command.
-    pub(crate) fn replaced_by(self, command: &[OsString], rules: &RuleArgs, settings: &Settings) -> Self {
-        let action = CommandAction {
-            argv: command.iter().map(|word| bytes(word)).collect(),
-            env: BTreeMap::new(),
-            input: None,
-            files: Vec::new(),
-            programs: Vec::new(),
-            ..self.action
-        };
-        Self { action, how: How::of(rules, settings) }
-    }
-
-    /// The file name of its program, which is the operation's name if its caller chose none.
-    pub(crate) fn program(&self) -> String {
-        self.words().first().map(|program| basename(program)).unwrap_or_default()
     }
 
     /// The command in the form in which a record stores it.

@@ -124,11 +124,6 @@ impl Gathered {
     }
 }
 
-/// The name of an operation whose caller chose none: the file name of the program.
-pub(crate) fn name_of(command: &[OsString]) -> String {
-    command.first().map(|program| basename(program)).unwrap_or_default()
-}
-
 /// Problems, in the order in which they were found.
 #[derive(Default)]
 struct Problems(Vec<String>);

@@ -1,5 +1,4 @@
-//! The flags that say how a command is run and what its end proves. They belong to one command: `once run` and `once
-//! edit` take them.
+//! The flags that say how a command is run and what its end proves.
 
 use clap::Args;
 use onceward::{Class, Compensation, CompensationKind, Effect, Settings};
@@ -8,7 +7,7 @@ use crate::cli::{self, IfKilled};
 use crate::environment::PassLedger;
 use crate::exit::CommandError;
 
-#[derive(Debug, Clone, PartialEq, Eq, Default, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct RuleArgs {
     /// What a call may do about a doubt
     #[arg(long, value_parser = cli::class(), help_heading = "Safety")]

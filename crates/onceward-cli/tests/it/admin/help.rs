@@ -42,7 +42,6 @@ fn once_help() {
       cancel         Ask an operation to stop, and report what had already happened
       held           List the operations that are held back, oldest first
       release        Start an operation that is held back, or all whose time has come
-      edit           Replace an operation that is held back by another, which is held instead
       undo           Take back what an operation or a whole scope did
       stop           Stop a scope: nothing in it begins any more, and every intent is accounted for
       resume         Let operations of a stopped scope begin again

@@ -9,7 +9,7 @@ use crate::common::Bench;
 fn commands_and_flags() {
     assert_snapshot!(refused(2, &[]), @r"
     error: 'once' requires a subcommand but one was not provided
-      [subcommands: run, mcp, serve, inbox, ls, show, wait, watch, top, settle, verify, cancel, held, release, edit, undo, stop, resume, forget, report, verify-report, cost, gc, stats, backup, restored, export, import, key, doctor, config, demo, completions, man, help]
+      [subcommands: run, mcp, serve, inbox, ls, show, wait, watch, top, settle, verify, cancel, held, release, undo, stop, resume, forget, report, verify-report, cost, gc, stats, backup, restored, export, import, key, doctor, config, demo, completions, man, help]
 
     Usage: once [OPTIONS] <COMMAND>
 

@@ -77,21 +77,6 @@ const SITUATIONS: [(&str, Provoke, &[Offer]); 10] = [
         &[],
     ),
     (
-        "a person replaced it",
-        |bench| {
-            call(bench, &["--hold", "approve"], COUNTED);
-            bench.once(&["edit", "a", "--", "true"]).exits(0);
-            let answer = call(bench, &["--hold", "approve"], COUNTED);
-            let next = answer["error"]["next"].as_str().unwrap();
-            assert!(
-                next.contains("a person replaced it by op_") && next.ends_with(", which is held"),
-                "{next}"
-            );
-            answer
-        },
-        &[("show op_", "staged")],
-    ),
-    (
         "a person stopped the scope",
         |bench| {
             bench.once(&["stop", "default"]).exits(0);

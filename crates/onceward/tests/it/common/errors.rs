@@ -86,7 +86,7 @@ pub(crate) fn errors() -> Vec<(String, Error)> {
         ("expired, of an older version", Error::KeyExpired { record: tombstone(None) }),
         ("held for a time", Error::Held { record: held(Some(NOW_MS)) }),
         ("held for a person", Error::Held { record: held(None) }),
-        ("cancelled", Error::Cancelled { record: shared(State::Cancelled), ran: Ran::No, replacement: None }),
+        ("cancelled", Error::Cancelled { record: shared(State::Cancelled), ran: Ran::No }),
         ("taken back", Error::Undone { record: undone(UndoEvidence::Compensation) }),
         ("taken back and confirmed", Error::Undone { record: undone(UndoEvidence::Probe) }),
         ("being taken back", Error::Undone { record: undone(UndoEvidence::Pending) }),
