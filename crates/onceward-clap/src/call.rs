@@ -105,7 +105,7 @@ impl Observed {
         let Self { ledger, answered, window_ms } = self;
         if let Some(record) = answered {
             let from_ms = record.answer_counts_from_ms(ledger.clock_ms(), window_ms);
-            drop(ledger.note_delivery(&record, from_ms));
+            drop(ledger.attempts().delivered(&record, from_ms));
         }
     }
 }
@@ -142,16 +142,16 @@ fn choose<C: Mutating<D>, D: Danger>(
 ) -> Result<Wanted, Error> {
     let operation = call.operation;
     if operation.is_identified() {
-        return ledger.identified(intent, RepeatRule::Given);
+        return ledger.repeats().identified(intent, RepeatRule::Given);
     }
     match operation.key_policy() {
-        KeyPolicy::Strict | KeyPolicy::Keyed => ledger.identified(intent, RepeatRule::Strict),
+        KeyPolicy::Strict | KeyPolicy::Keyed => ledger.repeats().identified(intent, RepeatRule::Strict),
         KeyPolicy::Auto => {
-            let wanted = ledger.wanted_by_content(intent.clone())?;
+            let wanted = ledger.repeats().wanted_by_content(intent.clone())?;
             // Such a command looks before it acts, so it runs whenever there is something to do.
             let converges = wanted.intent.terms.class == Class::Idempotent;
             if converges && wanted.rule == RepeatRule::Retry(State::Done) && is_needed::<C, D>(call) {
-                return ledger.occurrences(&intent)?.next(ledger.keyed(intent));
+                return ledger.repeats().occurrences(&intent)?.next(ledger.keyed(intent));
             }
             Ok(wanted)
         }
@@ -179,7 +179,7 @@ impl Executed {
         rule: RepeatRule,
     ) -> Envelope {
         let is_replay = self.result.as_ref().is_ok_and(Receipt::replayed);
-        let free = is_replay.then(|| ledger.free_label(action).ok()).flatten();
+        let free = is_replay.then(|| ledger.repeats().free_label(action).ok()).flatten();
         let envelope = Envelope::of(&self.result, rule, free.as_deref(), &session.surface, ledger.clock_ms());
         let Some(stop) = self.stopped else { return envelope };
         let stopped = Envelope::stopped(stop);

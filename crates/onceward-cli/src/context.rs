@@ -261,7 +261,7 @@ impl Context {
             return Err(CommandError::invalid(problem));
         }
         let lookup = |word: &str| -> Result<Vec<Listed>, CommandError> {
-            let found = ledger.ledger().lookup(word, arg.scope.as_deref(), MOST_CANDIDATES);
+            let found = ledger.ledger().admin().lookup(word, arg.scope.as_deref(), MOST_CANDIDATES);
             let mut found = ledger.wait_for(found)?;
             found.retain(|listed| arg.name.as_ref().is_none_or(|name| *name == listed.record.name));
             Ok(found)

@@ -222,7 +222,7 @@ impl ProxyState {
         let ledger = self.ledger.clone();
         self.runtime.spawn(async move {
             let reason = Some("its task ended without success".to_owned());
-            drop(ledger.record_verification(&operation, verification, reason).await);
+            drop(ledger.attempts().verified(&operation, verification, reason).await);
         });
     }
 }

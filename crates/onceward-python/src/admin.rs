@@ -106,7 +106,7 @@ impl Handle {
         let (word, policy) = (word(py, speaker, by, reason)?, parsed_policy(py, policy)?);
         let work = |opened: Arc<Opened>| async move {
             let redact = redaction(&opened, &id, policy).await?;
-            opened.blocking.settle(&id, verdict, redact.word(word), redact.outcome(outcome)).await
+            opened.blocking.admin().settle(&id, verdict, redact.word(word), redact.outcome(outcome)).await
         };
         self.administer(py, work).map(settled)
     }
@@ -126,7 +126,7 @@ impl Handle {
         let policy = parsed_policy(py, policy)?;
         let work = |opened: Arc<Opened>| async move {
             let word = redaction(&opened, &id, policy).await?.word(word);
-            opened.blocking.cancel(&id, &word).await
+            opened.blocking.admin().cancel(&id, &word).await
         };
         let cancelled = self.administer(py, work)?;
         Ok(match cancelled {
@@ -138,7 +138,7 @@ impl Handle {
     /// The held operations, oldest first.
     #[pyo3(signature = (*, scope))]
     fn held(&self, py: Python<'_>, scope: Option<String>) -> PyResult<Vec<Record>> {
-        let work = |opened: Arc<Opened>| async move { opened.ledger.held(scope.as_deref()).await };
+        let work = |opened: Arc<Opened>| async move { opened.ledger.admin().held(scope.as_deref()).await };
         let held = self.administer(py, work)?;
         Ok(held.into_iter().map(|record| settled(Arc::new(record))).collect())
     }
@@ -158,7 +158,7 @@ impl Handle {
         let policy = parsed_policy(py, policy)?;
         let work = |opened: Arc<Opened>| async move {
             let word = redaction(&opened, &id, policy).await?.word(word);
-            opened.blocking.release(&id, &word).await
+            opened.blocking.admin().release(&id, &word).await
         };
         self.administer(py, work).map(settled)
     }
@@ -168,7 +168,7 @@ impl Handle {
         let id = parsed(py, id)?;
         let work = |opened: Arc<Opened>| async move {
             let (record, _) = opened.ledger.find(&id).await?;
-            opened.blocking.begin_undo(&id, Operation::undo_of(&record)).await
+            opened.blocking.undo().begin(&id, Operation::undo_of(&record)).await
         };
         Ok(Undoing(self.administer(py, work)?))
     }
@@ -196,7 +196,7 @@ impl Handle {
         };
         let outcome = UndoOutcome::of_end(happened, reason, &now);
         let undoing = undoing.0.clone();
-        let work = |opened: Arc<Opened>| async move { opened.blocking.end_undo(&undoing, &outcome).await };
+        let work = |opened: Arc<Opened>| async move { opened.blocking.undo().end(&undoing, &outcome).await };
         self.administer(py, work).map(settled)
     }
 
@@ -213,9 +213,9 @@ impl Handle {
     ) -> PyResult<String> {
         let word = word(py, speaker, by, reason)?;
         let work = |opened: Arc<Opened>| async move {
-            opened.ledger.stop(&scope, &word).await?;
-            opened.ledger.wait_for_scope(&scope, timeout_ms).await?;
-            opened.ledger.settlement(&scope).await
+            opened.ledger.scopes().stop(&scope, &word).await?;
+            opened.ledger.scopes().wait(&scope, timeout_ms).await?;
+            opened.ledger.scopes().settlement(&scope).await
         };
         wire::json(&self.administer(py, work)?)
     }
@@ -231,20 +231,20 @@ impl Handle {
         speaker: &str,
     ) -> PyResult<bool> {
         let word = word(py, speaker, by, reason)?;
-        let work = |opened: Arc<Opened>| async move { opened.ledger.resume(&scope, &word).await };
+        let work = |opened: Arc<Opened>| async move { opened.ledger.scopes().resume(&scope, &word).await };
         Ok(self.administer(py, work)?.is_some())
     }
 
     /// The settlement of a scope as JSON.
     fn settlement(&self, py: Python<'_>, scope: String) -> PyResult<String> {
-        let work = |opened: Arc<Opened>| async move { opened.ledger.settlement(&scope).await };
+        let work = |opened: Arc<Opened>| async move { opened.ledger.scopes().settlement(&scope).await };
         wire::json(&self.administer(py, work)?)
     }
 
     /// Deletes the record: the next call with its key runs.
     fn forget(&self, py: Python<'_>, id: &str) -> PyResult<Record> {
         let id = parsed(py, id)?;
-        self.administer(py, |opened| async move { opened.blocking.forget(&id).await }).map(settled)
+        self.administer(py, |opened| async move { opened.blocking.admin().forget(&id).await }).map(settled)
     }
 
     /// Waits until the operation is neither staged nor running, or the timeout is over.
@@ -257,7 +257,8 @@ impl Handle {
 
     /// Expires what is due. Returns how many results expired, tombstones were deleted, and doubts were recorded.
     fn sweep(&self, py: Python<'_>) -> PyResult<(u64, u64, u64)> {
-        let swept = self.administer(py, |opened| async move { opened.blocking.sweep(|_| {}).await })?;
+        let swept =
+            self.administer(py, |opened| async move { opened.blocking.admin().sweep(|_| {}).await })?;
         Ok((swept.expired, swept.deleted, swept.doubted))
     }
 }

@@ -147,7 +147,7 @@ impl Handle {
         let id = crate::admin::parsed(args.py(), id)?;
         self.wait(args.py(), |opened| async move {
             let (record, _) = opened.ledger.find(&id).await?;
-            Ok(opened.ledger.held_intent(&record, spec.terms().clone()))
+            Ok(opened.ledger.admin().held_intent(&record, spec.terms().clone()))
         })
     }
 

@@ -12,7 +12,9 @@ pub(crate) struct LeaseKeeper {
 
 /// Keeps the attempt's lease alive, if it has one.
 pub(crate) fn keep_lease(ledger: &Ledger, attempt: &Attempt, lease_ms: u64) -> LeaseKeeper {
-    let Some(lease) = ledger.lease(attempt, lease_ms) else { return LeaseKeeper { _working: None } };
+    let Some(lease) = ledger.attempts().lease(attempt, lease_ms) else {
+        return LeaseKeeper { _working: None };
+    };
     let blocking = ledger.blocking();
     let (working, over) = mpsc::channel::<()>();
     let renew = move || {

@@ -372,7 +372,7 @@ fn gc(records: u64) {
     std::thread::scope(|scope| {
         let sweeping = scope.spawn(|| {
             let begun = Instant::now();
-            let swept = pollster::block_on(sweeper.sweep(|_| {})).unwrap();
+            let swept = pollster::block_on(sweeper.admin().sweep(|_| {})).unwrap();
             Figures { seconds: begun.elapsed().as_secs_f64(), micros: vec![0.0; swept.expired as usize] }
         });
         let mut round = 2;

@@ -74,7 +74,7 @@ fn growth(folder: &Path) {
     // an earlier run has filled.
     let path = std::env::var_os("GROWTH_LEDGER").map_or_else(|| folder.join("growth.db"), Into::into);
     let ledger = Ledger::new(open(&path, 0));
-    let filled: u64 = pollster::block_on(ledger.counts()).expect("the counts").values().sum();
+    let filled: u64 = pollster::block_on(ledger.admin().counts()).expect("the counts").values().sum();
     let mut records = filled;
     for size in
         [1_000, 100_000, 1_000_000, 10_000_000].into_iter().filter(|size| (filled..=limit).contains(size))
@@ -128,7 +128,7 @@ fn sweep(folder: &Path) {
         let sweeper = scope.spawn(|| {
             let other = Ledger::new(open(&path, 0));
             let begun = Instant::now();
-            let done = pollster::block_on(other.sweep(|_| {})).expect("a sweep");
+            let done = pollster::block_on(other.admin().sweep(|_| {})).expect("a sweep");
             swept.store(true, std::sync::atomic::Ordering::Relaxed);
             (done.expired, begun.elapsed().as_secs_f64())
         });

@@ -128,7 +128,7 @@ fn member(url: &str, first: u64, seconds: f64) {
 /// Every acknowledged call is in the file.
 fn check(file: &Path, calls: usize) {
     let ledger = Ledger::new(SqliteStore::open(SqliteOptions::new(file)).expect("the ledger"));
-    let counts = pollster::block_on(ledger.counts()).expect("the counts");
+    let counts = pollster::block_on(ledger.admin().counts()).expect("the counts");
     assert_eq!(counts.get(&State::Done).copied().unwrap_or(0), calls as u64, "acknowledged and stored");
 }
 

@@ -64,5 +64,5 @@ fn caller(
 }
 
 fn count(ledger: &Blocking) -> u64 {
-    ledger.counts().unwrap().values().sum()
+    ledger.admin().counts().unwrap().values().sum()
 }

@@ -42,9 +42,9 @@ fn sweep(store: &Weak<dyn Backend>) -> Result<(), onceward::Error> {
         let Some(store) = store.upgrade() else { return Ok(()) };
         let ledger = Ledger::new(store).patient();
         let begun = Instant::now();
-        let (_, left) = ledger.blocking().wait_for(ledger.sweep_some())?;
+        let (_, left) = ledger.blocking().wait_for(ledger.admin().sweep_some())?;
         if left == Left::Nothing {
-            return ledger.blocking().wait_for(ledger.record_doubts()).map(drop);
+            return ledger.blocking().wait_for(ledger.admin().record_doubts()).map(drop);
         }
         drop(ledger);
         thread::sleep(begun.elapsed());

@@ -9,8 +9,8 @@ use crate::facts::{Ending, RepeatRule, Verdict};
 use crate::identity::Identity;
 use crate::key::OperationId;
 use crate::ledger::{
-    Begun, Call, Cancelled, Imported, Lease, Ledger, Left, Occurrences, Plan, Receipt, Resumed, Stopped,
-    SweepReport, ToUndo, UndoStart, Undoing, Wanted,
+    Admin, Attempts, Begun, Call, Cancelled, Imported, Lease, Ledger, Left, Occurrences, Plan, Receipt,
+    Repeats, Resumed, Scopes, Stopped, SweepReport, ToUndo, Undo, UndoStart, Undoing, Wanted,
 };
 use crate::operation::{Intent, Operation};
 use crate::policy::Terms;
@@ -22,8 +22,8 @@ use crate::word::Word;
 
 /// A ledger for threads that may block.
 ///
-/// It has every method of [`Ledger`], as a plain function. [`Blocking::wait_for`] drives the futures of other types,
-/// such as [`Claim::finish`](crate::Claim::finish).
+/// It has every method of [`Ledger`] and of its handles, as plain functions. [`Blocking::wait_for`] drives the futures
+/// of other types, such as [`Claim::finish`](crate::Claim::finish).
 ///
 /// ```
 /// use std::sync::Arc;
@@ -84,15 +84,6 @@ impl Blocking {
         }))
     }
 
-    /// Expires results, deletes old tombstones, and marks attempts without a live owner as in doubt: see
-    /// [`Ledger::sweep`].
-    ///
-    /// # Errors
-    /// When the ledger cannot be read or written.
-    pub fn sweep(&self, step: impl FnMut(SweepReport)) -> Result<SweepReport, Error> {
-        self.wait_for(self.ledger.sweep(step))
-    }
-
     /// The same ledger for maintenance work: see [`Ledger::patient`].
     #[must_use]
     pub fn patient(&self) -> Self {
@@ -106,49 +97,72 @@ impl Blocking {
     }
 }
 
-/// Methods of [`Ledger`] that need no waiting.
-macro_rules! same {
-    ($($name:ident($($argument:ident: $type:ty),*) -> $output:ty;)*) => {
-        impl Blocking {
+/// The blocking forms of the methods of [`Ledger`] and its handles. `architecture.rs` checks that none is missing.
+macro_rules! blocking {
+    ($of:literal, $type:ty, $inner:ident:
+     now { $($now:ident($($n:ident: $n_type:ty),*) -> $n_output:ty;)* }
+     waits { $($wait:ident($($w:ident: $w_type:ty),*) -> $w_output:ty;)* }) => {
+        impl $type {
             $(
-                #[doc = concat!("See [`Ledger::", stringify!($name), "`].")]
+                #[doc = concat!("See [`", $of, "::", stringify!($now), "`](crate::", $of, "::", stringify!($now), ").")]
                 #[must_use]
-                pub fn $name(&self, $($argument: $type),*) -> $output {
-                    self.ledger.$name($($argument),*)
+                pub fn $now(&self, $($n: $n_type),*) -> $n_output {
+                    self.$inner.$now($($n),*)
                 }
             )*
-        }
-    };
-}
-
-/// The blocking forms of async methods of [`Ledger`]. `architecture.rs` checks that none is missing.
-macro_rules! blocking {
-    ($($name:ident($($argument:ident: $type:ty),*) -> $output:ty;)*) => {
-        impl Blocking {
             $(
-                #[doc = concat!("The blocking form of [`Ledger::", stringify!($name), "`].")]
+                #[doc = concat!("The blocking form of [`", $of, "::", stringify!($wait), "`](crate::", $of, "::",
+                                stringify!($wait), ").")]
                 ///
                 /// # Errors
                 /// The errors of the async form.
-                pub fn $name(&self, $($argument: $type),*) -> Result<$output, Error> {
-                    self.wait_for(self.ledger.$name($($argument),*))
+                pub fn $wait(&self, $($w: $w_type),*) -> Result<$w_output, Error> {
+                    pollster::block_on(self.$inner.$wait($($w),*))
                 }
             )*
         }
     };
 }
 
-same! {
-    watch() -> LivenessSource;
-    identity() -> &Identity;
-    clock_ms() -> i64;
-    clock() -> &dyn Clock;
-    keyed(intent: Intent) -> Intent;
-    call(intent: Intent) -> Call<'_>;
-    held_intent(record: &Record, terms: Terms) -> Intent;
-    lease(attempt: &Attempt, lease_ms: u64) -> Option<Lease>;
-    lease_of(record: &Arc<Record>, attempt: u32, lease_ms: u64) -> Option<Lease>;
+/// The blocking form of a handle.
+macro_rules! handle {
+    ($accessor:ident, $handle:ident, $blocking:ident, $of:literal: $($methods:tt)*) => {
+        #[doc = concat!("The blocking form of [`", $of, "`](crate::", $of, ").")]
+        #[derive(Clone, Copy)]
+        pub struct $blocking<'a> {
+            handle: $handle<'a>,
+        }
+
+        impl Blocking {
+            #[doc = concat!("See [`Ledger::", stringify!($accessor), "`].")]
+            #[must_use]
+            pub fn $accessor(&self) -> $blocking<'_> {
+                $blocking { handle: self.ledger.$accessor() }
+            }
+        }
+
+        blocking!($of, $blocking<'_>, handle: $($methods)*);
+    };
 }
+
+blocking!("Ledger", Blocking, ledger:
+    now {
+        watch() -> LivenessSource;
+        identity() -> &Identity;
+        clock_ms() -> i64;
+        clock() -> &dyn Clock;
+        keyed(intent: Intent) -> Intent;
+        call(intent: Intent) -> Call<'_>;
+    }
+    waits {
+        plan(intent: &Intent) -> Plan;
+        begin(intent: &Intent) -> Begun;
+        begin_undispatched(intent: &Intent) -> Begun;
+        find(id: &OperationId) -> (Arc<Record>, State);
+        list(filter: &Filter) -> Vec<(Listed, State)>;
+        wait(id: &OperationId, timeout_ms: u64) -> (Arc<Record>, State);
+    }
+);
 
 impl Blocking {
     /// See [`Ledger::intent`].
@@ -160,56 +174,83 @@ impl Blocking {
     }
 }
 
-blocking! {
-    plan(intent: &Intent) -> Plan;
-    note_lost(intent: &Intent) -> ();
-    begin(intent: &Intent) -> Begun;
-    replay_cached(intent: &Intent) -> Option<Receipt>;
-    begin_undispatched(intent: &Intent) -> Begun;
-    finish_attempt(id: &OperationId, attempt: u32, ending: &Ending) -> Arc<Record>;
-    renew_attempt(id: &OperationId, attempt: u32, token: u64, lease_ms: u64) -> Arc<Record>;
-    stage(intent: &Intent) -> Arc<Record>;
-    find(id: &OperationId) -> (Arc<Record>, State);
-    list(filter: &Filter) -> Vec<(Listed, State)>;
-    lookup(word: &str, scope: Option<&str>, limit: usize) -> Vec<Listed>;
-    totals(filter: &Filter) -> Counts;
-    counts() -> Counts;
-    wait(id: &OperationId, timeout_ms: u64) -> (Arc<Record>, State);
-    settle(id: &OperationId, verdict: Verdict, word: Word, outcome: Outcome) -> Arc<Record>;
-    settle_attempt(
-        id: &OperationId,
-        attempt: u32,
-        verdict: Verdict,
-        word: Word,
-        outcome: Outcome
-    ) -> Arc<Record>;
-    note_doubt(id: &OperationId) -> Arc<Record>;
-    record_verification(id: &OperationId, verification: Verification, reason: Option<String>) -> Arc<Record>;
-    note_delivery(known: &Arc<Record>, counts_from_ms: i64) -> Arc<Record>;
-    take_delivery_back(id: &OperationId) -> Arc<Record>;
-    cancel(id: &OperationId, word: &Word) -> Cancelled;
-    held(scope: Option<&str>) -> Vec<Record>;
-    release(id: &OperationId, word: &Word) -> Arc<Record>;
-    stop(scope: &str, word: &Word) -> Stopped;
-    wait_for_scope(scope: &str, timeout_ms: u64) -> Vec<OperationId>;
-    resume(scope: &str, word: &Word) -> Option<Resumed>;
-    barriers() -> Vec<Barrier>;
-    settlement(scope: &str) -> Settlement;
-    settlement_between(scope: &str, since_ms: Option<i64>, until_ms: Option<i64>) -> Settlement;
-    forget(id: &OperationId) -> Arc<Record>;
-    import(record: Record) -> Imported;
-    undo_plan(scope: &str, since: Option<&OperationId>) -> Vec<UndoStep>;
-    to_undo(id: &OperationId) -> ToUndo;
-    scope_to_undo(scope: &str, since: Option<&OperationId>) -> Vec<ToUndo>;
-    start_undo(planned: &ToUndo, compensation: Operation) -> UndoStart;
-    finish_undo(planned: &ToUndo, undoing: &Undoing, outcome: UndoOutcome) -> UndoLine;
-    begin_undo(id: &OperationId, compensation: Operation) -> Undoing;
-    end_undo(undoing: &Undoing, outcome: &UndoOutcome) -> Arc<Record>;
-    sweep_some() -> (SweepReport, Left);
-    record_doubts() -> u64;
-    wanted(operation: Operation) -> Wanted;
-    wanted_by_content(action: Intent) -> Wanted;
-    identified(intent: Intent, rule: RepeatRule) -> Wanted;
-    free_label(action: &Intent) -> String;
-    occurrences(action: &Intent) -> Occurrences;
-}
+handle!(repeats, Repeats, BlockingRepeats, "Repeats":
+    now {}
+    waits {
+        wanted(operation: Operation) -> Wanted;
+        wanted_by_content(action: Intent) -> Wanted;
+        identified(intent: Intent, rule: RepeatRule) -> Wanted;
+        free_label(action: &Intent) -> String;
+        occurrences(action: &Intent) -> Occurrences;
+    }
+);
+
+handle!(attempts, Attempts, BlockingAttempts, "Attempts":
+    now {
+        lease(attempt: &Attempt, lease_ms: u64) -> Option<Lease>;
+        lease_of(record: &Arc<Record>, attempt: u32, lease_ms: u64) -> Option<Lease>;
+    }
+    waits {
+        replay_cached(intent: &Intent) -> Option<Receipt>;
+        stage(intent: &Intent) -> Arc<Record>;
+        finish(id: &OperationId, attempt: u32, ending: &Ending) -> Arc<Record>;
+        renew(id: &OperationId, attempt: u32, token: u64, lease_ms: u64) -> Arc<Record>;
+        settle(
+            id: &OperationId,
+            attempt: u32,
+            verdict: Verdict,
+            word: Word,
+            outcome: Outcome
+        ) -> Arc<Record>;
+        note_doubt(id: &OperationId) -> Arc<Record>;
+        note_lost(intent: &Intent) -> ();
+        verified(id: &OperationId, verification: Verification, reason: Option<String>) -> Arc<Record>;
+        delivered(known: &Arc<Record>, counts_from_ms: i64) -> Arc<Record>;
+        not_delivered(id: &OperationId) -> Arc<Record>;
+    }
+);
+
+handle!(admin, Admin, BlockingAdmin, "Admin":
+    now {
+        held_intent(record: &Record, terms: Terms) -> Intent;
+    }
+    waits {
+        settle(id: &OperationId, verdict: Verdict, word: Word, outcome: Outcome) -> Arc<Record>;
+        cancel(id: &OperationId, word: &Word) -> Cancelled;
+        held(scope: Option<&str>) -> Vec<Record>;
+        release(id: &OperationId, word: &Word) -> Arc<Record>;
+        forget(id: &OperationId) -> Arc<Record>;
+        import(record: Record) -> Imported;
+        lookup(word: &str, scope: Option<&str>, limit: usize) -> Vec<Listed>;
+        totals(filter: &Filter) -> Counts;
+        counts() -> Counts;
+        sweep(step: impl FnMut(SweepReport)) -> SweepReport;
+        sweep_some() -> (SweepReport, Left);
+        record_doubts() -> u64;
+    }
+);
+
+handle!(scopes, Scopes, BlockingScopes, "Scopes":
+    now {}
+    waits {
+        stop(scope: &str, word: &Word) -> Stopped;
+        wait(scope: &str, timeout_ms: u64) -> Vec<OperationId>;
+        resume(scope: &str, word: &Word) -> Option<Resumed>;
+        stopped() -> Vec<Barrier>;
+        settlement(scope: &str) -> Settlement;
+        settlement_between(scope: &str, since_ms: Option<i64>, until_ms: Option<i64>) -> Settlement;
+    }
+);
+
+handle!(undo, Undo, BlockingUndo, "Undo":
+    now {}
+    waits {
+        plan(scope: &str, since: Option<&OperationId>) -> Vec<UndoStep>;
+        of(id: &OperationId) -> ToUndo;
+        of_scope(scope: &str, since: Option<&OperationId>) -> Vec<ToUndo>;
+        start(planned: &ToUndo, compensation: Operation) -> UndoStart;
+        finish(planned: &ToUndo, undoing: &Undoing, outcome: UndoOutcome) -> UndoLine;
+        begin(id: &OperationId, compensation: Operation) -> Undoing;
+        end(undoing: &Undoing, outcome: &UndoOutcome) -> Arc<Record>;
+    }
+);

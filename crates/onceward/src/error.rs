@@ -234,12 +234,14 @@ pub enum Error {
         ran: Ran,
     },
     /// The budget of attempts is spent.
-    #[error("gave up after {} failed attempts (the limit is {limit}); nothing was run", .record.spent_attempts())]
+    #[error("gave up after {} failed attempts (the limit is {limit}); {}", .record.spent_attempts(), what_ran(*.ran))]
     BudgetExhausted {
         /// The operation's current record.
         record: Arc<Record>,
         /// How many attempts this call would allow.
         limit: u32,
+        /// Whether this call made an attempt, which had no effect.
+        ran: Ran,
     },
     /// The key was used with different inputs.
     #[error("this key was already used for a different action ({}){}; nothing was run",

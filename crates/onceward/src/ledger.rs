@@ -13,15 +13,16 @@ mod renewals;
 mod repeat;
 mod stop;
 mod refusal;
-mod replay;
 mod admin;
+mod attempts;
 mod undo;
 mod unanswered;
 
 use std::borrow::Cow;
 use std::sync::Arc;
 
-pub use admin::{Cancelled, Left, SweepReport};
+pub use admin::{Admin, Cancelled, Left, SweepReport};
+pub use attempts::Attempts;
 pub use call::{Call, ProbeAnswer};
 pub use claim::{Claim, Lease};
 pub use events::Events;
@@ -33,7 +34,7 @@ pub(crate) use refusal::{in_doubt_error, refusal_error};
 pub use repeat::{Occurrences, Wanted, delivered_by};
 pub use stop::{Resumed, Stopped};
 pub(crate) use stop::{stopped, stopped_error};
-pub use undo::{ToUndo, UndoStart, Undoing};
+pub use undo::{ToUndo, Undo, UndoStart, Undoing};
 
 use crate::attempt::{Attempt, Done, Failure};
 use crate::barrier::Barrier;
@@ -304,21 +305,6 @@ impl Ledger {
             Some(fence) if fence.covers(Some(&record), self.now_ms()) => transition::outdated(&record, fence),
             Some(_) | None => record,
         }
-    }
-
-    /// Records the doubt about an operation that may have happened during the time that a restore lost, if there is
-    /// one, so that it can be settled.
-    ///
-    /// # Errors
-    /// When the ledger cannot be read or written.
-    pub async fn note_lost(&self, intent: &Intent) -> Result<(), Error> {
-        let intent = &self.keyed_form(intent);
-        let found = self.store.load(&intent.id).await?;
-        if let Some(lost) = self.doubt_after_restore(found.as_deref(), intent, self.now_ms()) {
-            // After a conflict another caller has recorded it.
-            self.store.swap(found.map(|found| found.version), lost, self.mode).await?;
-        }
-        Ok(())
     }
 
     pub(crate) async fn begin_with(

@@ -99,7 +99,9 @@ pub use answer::{Answer, ErrorView, HeldView, OperationView, Preview, Problem, U
 pub use api_problem::{ApiProblem, idempotency_key};
 pub use attempt::{Attempt, Dispatched, Done, Failure, STOP_GRACE_MS};
 pub use barrier::{Barrier, PRINCIPAL, is_in_scope, stopping_scopes};
-pub use blocking::Blocking;
+pub use blocking::{
+    Blocking, BlockingAdmin, BlockingAttempts, BlockingRepeats, BlockingScopes, BlockingUndo,
+};
 pub use decide::{Decision, Refusal};
 pub use error::{Code, Error};
 pub use evidence::{Doubt, Evidence, Settled};

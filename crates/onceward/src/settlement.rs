@@ -233,7 +233,7 @@ impl Tokens {
 /// let ledger = Ledger::new(Arc::new(MemoryStore::new(ManualClock::at(0)))).blocking();
 /// let mail = Operation::new("send_mail").scope("run-7").key("welcome");
 /// ledger.run(mail, |attempt| Ok(attempt.dispatch()?.created(&())))?;
-/// let settlement = ledger.settlement("run-7")?;
+/// let settlement = ledger.scopes().settlement("run-7")?;
 /// assert_eq!((settlement.sums.intended, settlement.sums.standing), (1, 1));
 /// assert!(settlement.sums.adds_up());
 /// # Ok::<(), onceward::Error>(())

@@ -60,7 +60,7 @@ pub(super) fn serve<W: World>(
         facts,
         executable,
         running: Mutex::default(),
-        answered: Answered::new(|| session.existing_ledger()),
+        answered: Answered::new(&session.policy, || session.existing_ledger()),
         out: Mutex::new(()),
     };
     let mut input = std::io::stdin().lock();

@@ -119,7 +119,7 @@ fn try_settle<W: World>(session: &Session<W>, args: &SettleArgs) -> Result<Envel
     let redact = session.redaction(&record.name)?;
     let (outcome, word) = (redact.outcome(outcome), redact.word(session.settler().note(args.note.clone())));
     // The finding is about this attempt: another one may have begun since.
-    let record = match ledger.settle_attempt(&record.id, record.attempt, verdict, word, outcome) {
+    let record = match ledger.attempts().settle(&record.id, record.attempt, verdict, word, outcome) {
         // Another caller was faster, and found the same.
         Err(Error::WrongState { record, .. }) if is_settled_as(&record, record.state, ended) => {
             return Ok(answer(&record, ended, "noop", format!("it is {ended} already; nothing was changed")));

@@ -58,11 +58,11 @@ fn try_undo<W: World>(
     let one = args.operation.as_deref().map(OperationId::parse).transpose()?;
     let (ledger, found) = match (session.existing_ledger()?, &one) {
         (Some(ledger), Some(id)) => {
-            let found = ledger.to_undo(id)?;
+            let found = ledger.undo().of(id)?;
             (ledger, vec![found])
         }
         (Some(ledger), None) => {
-            let found = ledger.scope_to_undo(args.scope.as_deref().unwrap_or_default(), None)?;
+            let found = ledger.undo().of_scope(args.scope.as_deref().unwrap_or_default(), None)?;
             (ledger, found)
         }
         (None, Some(id)) => return Err(Error::NotFound { id: id.to_string() }),
@@ -178,7 +178,7 @@ impl<W: World> Undoer<'_, W> {
         let operation = onceward::Operation::undo_of(&planned.found.record);
         let rules = self.session.undo_rules(operation.name(), undoable)?;
         let terms = rules.settings.terms.clone();
-        let undoing = match self.ledger.start_undo(&planned.found, operation.terms(terms))? {
+        let undoing = match self.ledger.undo().start(&planned.found, operation.terms(terms))? {
             UndoStart::Begun(undoing) => undoing,
             UndoStart::Changed(line) => return Ok(line),
         };
@@ -187,7 +187,7 @@ impl<W: World> Undoer<'_, W> {
             return Err(error);
         }
         let outcome = UndoOutcome::of(result.as_ref().map(|_| ()), &EffectNow::NotAsked);
-        self.ledger.finish_undo(&planned.found, &undoing, outcome)
+        self.ledger.undo().finish(&planned.found, &undoing, outcome)
     }
 
     fn compensate(

@@ -35,7 +35,7 @@ pub(super) fn run(context: &Context, args: &CancelArgs) -> Ended {
     let effect = if state == State::Cancelled { "noop" } else { "updated" };
     let redact = context.policy.settings(&record.name)?.terms.redact;
     let word = redact.word(person("once cancel").note(args.note.clone()));
-    match ledger.cancel(&id, &word)? {
+    match ledger.admin().cancel(&id, &word)? {
         Cancelled::Certain(record) => {
             answer::success(context.global.json, effect, &Line::of(&record, record.state), || {
                 format!("{id} is {}: it has had no effect and will have none", styled(BOLD, "cancelled"))

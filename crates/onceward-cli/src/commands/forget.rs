@@ -52,7 +52,7 @@ pub(super) fn run(context: &Context, args: &ForgetArgs) -> Ended {
         });
         return Ok(ExitCode::SUCCESS);
     }
-    ledger.forget(&id)?;
+    ledger.admin().forget(&id)?;
     answer::success(context.global.json, "deleted", &line, || {
         format!("{id} is forgotten: its key can run again")
     });

@@ -40,7 +40,7 @@ pub(super) fn run(context: &Context, args: &GcArgs) -> Ended {
         });
         return Ok(ExitCode::SUCCESS);
     }
-    let swept = ledger.sweep(|swept| {
+    let swept = ledger.admin().sweep(|swept| {
         answer::progress(&format!("{} results expired, {} tombstones deleted", swept.expired, swept.deleted));
     });
     answer::progress_over();

@@ -26,7 +26,7 @@ struct HeldLine {
 
 pub(super) fn run(context: &Context, args: &HeldArgs) -> Ended {
     let ledger = context.ledger(IfMissing::Fail)?;
-    let held = ledger.held(args.scope.as_deref())?;
+    let held = ledger.admin().held(args.scope.as_deref())?;
     let now_ms = ledger.clock_ms();
     let lines: Vec<HeldLine> = held
         .iter()

@@ -298,7 +298,7 @@ impl ImportReport {
 }
 
 async fn import(ledger: &Ledger, line: Numbered) -> (u64, usize, Result<Imported, Error>) {
-    (line.number, line.bytes, ledger.import(*line.record).await)
+    (line.number, line.bytes, ledger.admin().import(*line.record).await)
 }
 
 /// The records of one export, which all belong to one ledger.

@@ -83,7 +83,7 @@ fn one(context: &Context, ledger: &Blocking, args: &ReleaseArgs, id: &OperationI
         return Ok(ExitCode::SUCCESS);
     }
     let redact = context.policy.settings(&record.name)?.terms.redact;
-    let record = ledger.release(id, &redact.word(person("once release").note(args.note.clone())))?;
+    let record = ledger.admin().release(id, &redact.word(person("once release").note(args.note.clone())))?;
     let Some(command) = command else {
         answer::success(json, "updated", &Line::of(&record, record.state), || {
             format!("{id} is {}: {}", styled(BOLD, "released"), starter(&record))
@@ -155,7 +155,7 @@ fn due(context: &Context, ledger: &Blocking, args: &ReleaseArgs) -> Ended {
     let now_ms = ledger.clock_ms();
     let mut lines = Vec::new();
     let mut worst = ExitCode::SUCCESS;
-    for record in ledger.held(args.scope.as_deref())? {
+    for record in ledger.admin().held(args.scope.as_deref())? {
         let is_due = record.held().is_some_and(|held| held.may_start(now_ms));
         if !is_due || args.name.as_ref().is_some_and(|name| *name != record.name) {
             continue;

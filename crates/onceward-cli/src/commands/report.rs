@@ -55,7 +55,7 @@ pub(super) fn run(context: &Context, args: &ReportArgs) -> Ended {
     let ledger = context.ledger(IfMissing::Fail)?;
     let now_ms = ledger.clock_ms();
     let when = args.when.filter(now_ms);
-    let settlement = || ledger.settlement_between(&args.scope, when.since_ms, when.until_ms);
+    let settlement = || ledger.scopes().settlement_between(&args.scope, when.since_ms, when.until_ms);
     if let Some(key) = &args.sign {
         if when.since_ms.is_some() || when.until_ms.is_some() {
             return Err(CommandError::invalid(
@@ -63,7 +63,11 @@ pub(super) fn run(context: &Context, args: &ReportArgs) -> Ended {
             ));
         }
         // The time is read first: the settlement contains everything that had happened by then.
-        answer::json(&signed::sign(&ledger.settlement(&args.scope)?, &onceward::rfc3339(now_ms), key)?);
+        answer::json(&signed::sign(
+            &ledger.scopes().settlement(&args.scope)?,
+            &onceward::rfc3339(now_ms),
+            key,
+        )?);
         return Ok(ExitCode::SUCCESS);
     }
     if args.markdown || args.html {

@@ -109,7 +109,7 @@ fn call(context: &Context, args: &RunArgs, show: respond::Show<'_>) -> Ended {
     // Check the input first, so that a mistake in it does not create a ledger.
     operation.clone().intent()?;
     let ledger = context.ledger(IfMissing::Create)?;
-    let Wanted { mut intent, rule } = ledger.wanted(operation)?;
+    let Wanted { mut intent, rule } = ledger.repeats().wanted(operation)?;
     if args.delivery {
         intent.terms.on_expired = OnExpired::RetryFailed;
     }
@@ -150,19 +150,19 @@ fn call(context: &Context, args: &RunArgs, show: respond::Show<'_>) -> Ended {
 /// refused for another reason, or if a process of the attempt is still running.
 fn run_again(ledger: &Blocking, intent: &Intent) -> Result<(), CommandError> {
     // After a restore, the doubt about an operation that the ledger does not know must be there to be settled.
-    ledger.note_lost(intent)?;
+    ledger.attempts().note_lost(intent)?;
     let plan = ledger.plan(intent)?;
     let (Decision::Refuse(Refusal::InDoubt) | Decision::Probe, Some(record)) = (plan.decision, plan.record)
     else {
         return Ok(());
     };
-    let is_stopped = ledger.barriers()?.iter().any(|barrier| barrier.covers(&intent.scope));
+    let is_stopped = ledger.scopes().stopped()?.iter().any(|barrier| barrier.covers(&intent.scope));
     if is_stopped || record.spent_attempts() >= intent.terms.max_attempts {
         return Ok(());
     }
     let word = Word::program("the caller (--again)").note("the caller said to run it again".to_owned());
     let (attempt, outcome) = (record.attempt, Outcome::because(None));
-    let settled = ledger.ledger().settle_attempt(&record.id, attempt, Verdict::Failed, word, outcome);
+    let settled = ledger.ledger().attempts().settle(&record.id, attempt, Verdict::Failed, word, outcome);
     match ledger.wait_for(settled) {
         // Another caller settled it first; the call uses that finding.
         Ok(_) | Err(Error::NotFound { .. } | Error::WrongState { .. }) => Ok(()),

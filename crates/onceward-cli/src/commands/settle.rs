@@ -84,7 +84,7 @@ pub(super) fn run(context: &Context, args: &SettleArgs) -> Ended {
         answer::success(json, "would_update", &shown(&record), || text);
         return Ok(ExitCode::SUCCESS);
     }
-    let record = ledger.settle_attempt(&id, record.attempt, verdict, word, outcome)?;
+    let record = ledger.attempts().settle(&id, record.attempt, verdict, word, outcome)?;
     answer::success(json, "updated", &shown(&record), || {
         let meaning = if ended == State::Done { "retries get its result" } else { "the next call runs it" };
         format!("{id} is {}: {meaning}", styled(BOLD, ended))
@@ -194,7 +194,7 @@ fn settled(
     let Found { verdict, word, outcome } = finding.found(context, ledger, record, state)?;
     let redact = context.policy.settings(&record.name)?.terms.redact;
     let (outcome, word) = (redact.outcome(outcome), redact.word(word));
-    let settled = ledger.ledger().settle_attempt(&record.id, record.attempt, verdict, word, outcome);
+    let settled = ledger.ledger().attempts().settle(&record.id, record.attempt, verdict, word, outcome);
     Ok(ledger.wait_for(settled)?)
 }
 
@@ -274,7 +274,7 @@ impl Asking<'_> {
     /// --force.
     fn found(&self, record: &Arc<Record>, state: State) -> Result<Found, CommandError> {
         // The quarantine begins when the doubt is recorded.
-        let record = &self.ledger.note_doubt(&record.id)?;
+        let record = &self.ledger.attempts().note_doubt(&record.id)?;
         if !self.context.global.json {
             answer::talk(&format!("once: running the probe {}", asked(self.question, record)));
         }

@@ -22,7 +22,7 @@ struct Stats {
 pub(super) fn run(context: &Context) -> Ended {
     let store = context.store(IfMissing::Fail)?;
     let ledger = onceward::Ledger::new(store.clone()).blocking();
-    let by_state = ledger.totals(&Filter::default())?;
+    let by_state = ledger.admin().totals(&Filter::default())?;
     let file_bytes = context.ledger_file()?.and_then(|file| Some(std::fs::metadata(file).ok()?.len()));
     let stats = Stats { operations: by_state.values().sum(), by_state, file_bytes };
     answer::success(context.global.json, "noop", &stats, || {

@@ -29,9 +29,9 @@ pub(super) fn stop(context: &Context, args: &StopArgs) -> Ended {
     if args.dry.dry_run {
         return preview(context, &ledger, args, before.as_ref());
     }
-    ledger.stop(&args.scope, &person("once stop").note(args.note.clone()))?;
-    let still_running = ledger.wait_for_scope(&args.scope, args.wait)?.len() as u64;
-    let settlement = ledger.settlement(&args.scope)?;
+    ledger.scopes().stop(&args.scope, &person("once stop").note(args.note.clone()))?;
+    let still_running = ledger.scopes().wait(&args.scope, args.wait)?.len() as u64;
+    let settlement = ledger.scopes().settlement(&args.scope)?;
     let mut warnings: Vec<String> = unknown_scope(&ledger, &settlement)?.into_iter().collect();
     if still_running > 0 {
         warnings.push(format!(
@@ -62,7 +62,7 @@ pub(super) fn resume(context: &Context, args: &ResumeArgs) -> Ended {
         });
         return Ok(ExitCode::SUCCESS);
     }
-    let resumed = ledger.resume(&args.scope, &person("once resume").note(args.note.clone()))?;
+    let resumed = ledger.scopes().resume(&args.scope, &person("once resume").note(args.note.clone()))?;
     let effect = if resumed.is_some() { "updated" } else { "noop" };
     answer::success(context.global.json, effect, &resumed, || match &resumed {
         Some(resumed) => format!(
@@ -75,7 +75,7 @@ pub(super) fn resume(context: &Context, args: &ResumeArgs) -> Ended {
 }
 
 fn preview(context: &Context, ledger: &Blocking, args: &StopArgs, before: Option<&Barrier>) -> Ended {
-    let settlement = ledger.settlement(&args.scope)?;
+    let settlement = ledger.scopes().settlement(&args.scope)?;
     let would = if before.is_some() { "would_noop" } else { "would_update" };
     answer::success(context.global.json, would, &settlement, || {
         format!(
@@ -116,7 +116,7 @@ fn unknown_scope(ledger: &Blocking, settlement: &Settlement) -> Result<Option<St
 }
 
 fn barrier_of(ledger: &Blocking, scope: &str) -> Result<Option<Barrier>, CommandError> {
-    Ok(ledger.barriers()?.into_iter().find(|barrier| barrier.scope == scope))
+    Ok(ledger.scopes().stopped()?.into_iter().find(|barrier| barrier.scope == scope))
 }
 
 /// Since when and why the scope is stopped, and how to let it continue.

@@ -130,7 +130,7 @@ impl Undoer<'_> {
             }
             Err(error) => return Err(error),
         };
-        let next = self.planner.planned(self.ledger.to_undo(&record.id)?)?;
+        let next = self.planner.planned(self.ledger.undo().of(&record.id)?)?;
         match next.action {
             // It was settled, so it is not asked again.
             Action::Ask(_) => Ok((next.line(UndoResult::InDoubt, None), Interrupted::No)),
@@ -150,7 +150,7 @@ impl Undoer<'_> {
             Err(error) => return Err(error),
         };
         let operation = Operation::undo_of(&found.record).terms(rules.settings.terms.clone());
-        let undoing = match self.ledger.start_undo(found, operation)? {
+        let undoing = match self.ledger.undo().start(found, operation)? {
             UndoStart::Begun(undoing) => undoing,
             UndoStart::Changed(line) => return Ok(line),
         };
@@ -163,7 +163,7 @@ impl Undoer<'_> {
             Err(error) => return Err(error),
         };
         let outcome = UndoOutcome::of(result.as_ref().map(|_| ()), &EffectNow::NotAsked);
-        let line = self.ledger.finish_undo(found, &undoing, outcome)?;
+        let line = self.ledger.undo().finish(found, &undoing, outcome)?;
         Ok(line.with_command(what_ran(&result, Some(plan::in_words(call)))))
     }
 
@@ -181,7 +181,7 @@ impl Undoer<'_> {
             .probe_no(settings.probe_no.clone())
             .folder(record.detail.folder.clone())
             .command_line(command.filter(|_| settings.store_command).map(str::to_owned));
-        let undoing = match self.ledger.start_undo(found, operation)? {
+        let undoing = match self.ledger.undo().start(found, operation)? {
             UndoStart::Begun(undoing) => undoing,
             UndoStart::Changed(line) => return Ok((line, Interrupted::No)),
         };
@@ -209,7 +209,7 @@ impl Undoer<'_> {
             (Ok(Some(question)), Interrupted::No) => self.effect_now(question, record)?,
         };
         let outcome = UndoOutcome::of(result.as_ref().map(|_| ()), &now);
-        let line = self.ledger.finish_undo(found, &undoing, outcome)?;
+        let line = self.ledger.undo().finish(found, &undoing, outcome)?;
         Ok((line.with_command(what_ran(&result, command.map(str::to_owned))), interrupted))
     }
 

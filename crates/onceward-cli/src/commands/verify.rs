@@ -47,7 +47,7 @@ pub(super) fn run(context: &Context, args: &VerifyArgs) -> Ended {
         }
         (Verification::Refuted, true) => record,
         (_, false) => {
-            let written = ledger.ledger().record_verification(&id, verification, Some(reason.clone()));
+            let written = ledger.ledger().attempts().verified(&id, verification, Some(reason.clone()));
             ledger.wait_for(written)?
         }
     };
@@ -85,6 +85,6 @@ fn confirm(
         ..outcome
     };
     let word = Word::program(format!("the check `{check}`"));
-    let settled = ledger.ledger().settle_attempt(&record.id, record.attempt, Verdict::Done, word, outcome);
+    let settled = ledger.ledger().attempts().settle(&record.id, record.attempt, Verdict::Done, word, outcome);
     Ok(ledger.wait_for(settled)?)
 }

@@ -110,7 +110,7 @@ async fn reap(leases: Weak<Leases>, place: Place, ledger: Ledger, mut until_ms: 
             None => break,
         }
     }
-    match ledger.note_doubt(&place.1).await {
+    match ledger.attempts().note_doubt(&place.1).await {
         // If it cannot be written, the next call that meets the operation records it.
         Ok(_) | Err(_) => {}
     }

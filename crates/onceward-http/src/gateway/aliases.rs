@@ -93,7 +93,7 @@ pub(crate) async fn resolve(
     let ledger = &asker.tenant.ledger;
     let Some(key) = key else {
         if operation.is_identified() || operation.key_policy() != KeyPolicy::Auto {
-            let wanted = ledger.wanted(operation).await?;
+            let wanted = ledger.repeats().wanted(operation).await?;
             return Ok(Resolved::plain(wanted.intent, wanted.rule));
         }
         let action = ledger.intent(operation)?;

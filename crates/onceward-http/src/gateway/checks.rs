@@ -62,7 +62,7 @@ impl Check {
             let (found, why) = asked.await;
             if found != Verification::Pending {
                 // If the ledger cannot be written, a later check finds the same.
-                drop(ledger.record_verification(&self.id, found, Some(why)).await);
+                drop(ledger.attempts().verified(&self.id, found, Some(why)).await);
                 return;
             }
             if ledger.clock_ms() >= until_ms {

@@ -48,7 +48,7 @@ struct Known {
 
 impl Known {
     async fn read(asker: &Asker<'_>, action: &Intent, call: Identified) -> Result<Self, Error> {
-        let found = asker.tenant.ledger.occurrences(action).await?;
+        let found = asker.tenant.ledger.repeats().occurrences(action).await?;
         let mut earlier = Vec::with_capacity(found.all.len());
         let mut is_unconfirmed = false;
         for (record, state) in &found.all {

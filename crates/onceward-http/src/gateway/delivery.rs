@@ -146,7 +146,7 @@ impl Note {
         let note = self.clone();
         Some(Writing::Task(runtime.spawn(async move {
             // Without the note, an equal request is a retry, which repeats nothing.
-            drop(note.tenant.ledger.note_delivery(&note.record, at_ms).await);
+            drop(note.tenant.ledger.attempts().delivered(&note.record, at_ms).await);
         })))
     }
 }
@@ -228,7 +228,7 @@ impl Receipts {
                 if let Writing::Task(writing) = writing {
                     drop(writing.await);
                 }
-                drop(note.tenant.ledger.take_delivery_back(&note.place.1).await);
+                drop(note.tenant.ledger.attempts().not_delivered(&note.place.1).await);
                 note.readers.taken_back(&note.place);
             });
         }

@@ -305,7 +305,7 @@ impl Mutation {
         let ledger = self.tenant.ledger.patient();
         let record = match is_new {
             true => {
-                ledger.record_verification(&record.id, Verification::Pending, None).await.unwrap_or(record)
+                ledger.attempts().verified(&record.id, Verification::Pending, None).await.unwrap_or(record)
             }
             false => record,
         };

@@ -156,7 +156,7 @@ impl Known {
         if key.version != self.key.version || is_over {
             return None;
         }
-        let receipt = tenant.ledger.replay_cached(&self.intent).await.ok()??;
+        let receipt = tenant.ledger.attempts().replay_cached(&self.intent).await.ok()??;
         (receipt.record().version == self.version).then_some(receipt)
     }
 

@@ -72,7 +72,7 @@ impl Undo {
     }
 
     async fn line(&self, id: &OperationId) -> Result<UndoLine, Error> {
-        let found = self.tenant.ledger.to_undo(id).await?;
+        let found = self.tenant.ledger.undo().of(id).await?;
         // Another caller's operation is not even named.
         if !self.is_callers(&found.record) {
             return Err(Error::NotFound { id: id.to_string() });
@@ -204,7 +204,7 @@ impl Undo {
         let (begun, command) = (Instant::now(), in_words(&request));
         let ledger = &self.tenant.ledger;
         let operation = Operation::undo_of(&found.record).terms(ruling.terms.clone());
-        let undoing = match ledger.start_undo(found, operation).await? {
+        let undoing = match ledger.undo().start(found, operation).await? {
             UndoStart::Begun(undoing) => undoing,
             UndoStart::Changed(line) => return Ok(line),
         };
@@ -221,7 +221,7 @@ impl Undo {
             self.check(&exchange, &undoing).await?;
         }
         let outcome = UndoOutcome::of(result.as_ref().map(|_| ()), &EffectNow::NotAsked);
-        let line = ledger.finish_undo(found, &undoing, outcome).await?;
+        let line = ledger.undo().finish(found, &undoing, outcome).await?;
         Ok(line.with_command(Some(command)))
     }
 
@@ -235,7 +235,7 @@ impl Undo {
         // Without an answer of this call, it is an earlier one's success.
         let Some(reply) = reply.filter(|_| is_checked || is_accepted) else { return Ok(()) };
         let (ledger, id) = (&self.tenant.ledger, undoing.intent.id.clone());
-        let record = ledger.record_verification(&id, Verification::Pending, None).await?;
+        let record = ledger.attempts().verified(&id, Verification::Pending, None).await?;
         self.check_in_background(&record, exchange.ruling.clone(), reply);
         Ok(())
     }
@@ -272,12 +272,12 @@ impl Undo {
     /// Records a compensation that was done, and whose undo was interrupted.
     async fn finish(&self, found: &ToUndo) -> Result<UndoLine, Error> {
         let ledger = &self.tenant.ledger;
-        match ledger.start_undo(found, Operation::undo_of(&found.record)).await? {
+        match ledger.undo().start(found, Operation::undo_of(&found.record)).await? {
             UndoStart::Changed(line) => Ok(line),
             UndoStart::Begun(undoing) => {
                 self.check_again(found, &undoing).await?;
                 let outcome = UndoOutcome::of(Ok(()), &EffectNow::NotAsked);
-                ledger.finish_undo(found, &undoing, outcome).await
+                ledger.undo().finish(found, &undoing, outcome).await
             }
         }
     }

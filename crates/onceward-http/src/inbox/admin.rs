@@ -362,7 +362,7 @@ impl Events {
         for doubt in doubts.into_iter().filter(|_| again == Again::Yes) {
             let id = OperationId::parse(&doubt.operation)?;
             let word = Word::program(who).note("it was said not to have happened, and retried".to_owned());
-            match self.ledger.settle(&id, Verdict::Failed, word, Outcome::because(None)).await {
+            match self.ledger.admin().settle(&id, Verdict::Failed, word, Outcome::because(None)).await {
                 // Another process has settled it or tries it again.
                 Ok(_) | Err(Error::WrongState { .. } | Error::NotFound { .. }) => {}
                 Err(error) => return Err(error),

@@ -55,7 +55,7 @@ impl Health {
             return look.found;
         }
         let filter = Filter { states: vec![State::Running, State::InDoubt], ..Filter::default() };
-        let counted = time::within(clock, PATIENCE, self.ledger.totals(&filter)).await;
+        let counted = time::within(clock, PATIENCE, self.ledger.admin().totals(&filter)).await;
         let found = counted.and_then(Result::ok).map(|counts| {
             let of = |state| counts.get(&state).copied().unwrap_or_default();
             (of(State::InDoubt), of(State::Running))

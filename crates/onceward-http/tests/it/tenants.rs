@@ -228,13 +228,13 @@ fn act(store: &Arc<dyn Store>, ids: &[OperationId], step: &Step) {
         Step::Settle { id: index } => {
             let outcome = Outcome::with_effect(Effect::Created);
             let settled =
-                ledger.ledger().settle(id(index), onceward::Verdict::Done, Word::person("ada"), outcome);
+                ledger.ledger().admin().settle(id(index), onceward::Verdict::Done, Word::person("ada"), outcome);
             drop(ledger.wait_for(settled));
         }
         Step::Cancel { id: index } => {
-            drop(ledger.wait_for(ledger.ledger().cancel(id(index), &Word::person("ada"))))
+            drop(ledger.wait_for(ledger.ledger().admin().cancel(id(index), &Word::person("ada"))))
         }
-        Step::Forget { id: index } => drop(ledger.wait_for(ledger.ledger().forget(id(index)))),
+        Step::Forget { id: index } => drop(ledger.wait_for(ledger.ledger().admin().forget(id(index)))),
         Step::Delete { id: index, version } => {
             drop(pollster::block_on(store.delete(id(index), u64::from(*version), WriteMode::Blocking)));
         }
@@ -253,7 +253,7 @@ fn act(store: &Arc<dyn Store>, ids: &[OperationId], step: &Step) {
         }
         Step::Finish { id: index, attempt } => {
             let ending = Ending::Done(Outcome::with_effect(Effect::Created));
-            let finished = ledger.ledger().finish_attempt(id(index), u32::from(*attempt), &ending);
+            let finished = ledger.ledger().attempts().finish(id(index), u32::from(*attempt), &ending);
             drop(ledger.wait_for(finished));
         }
         Step::Find { id: index } => {
@@ -263,7 +263,7 @@ fn act(store: &Arc<dyn Store>, ids: &[OperationId], step: &Step) {
             store.tally_replay(id(index));
         }
         Step::Sweep => {
-            drop(ledger.wait_for(ledger.ledger().sweep(|_| {})));
+            drop(ledger.wait_for(ledger.ledger().admin().sweep(|_| {})));
         }
     }
 }

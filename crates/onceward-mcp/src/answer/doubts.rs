@@ -236,7 +236,7 @@ impl ProxyState {
             }
             let outcome = Outcome { effect, ..Outcome::because(None) };
             let word = Word::agent(AGENT).note(evidence);
-            self.ledger.settle_attempt(id, record.attempt, verdict, word, outcome).await?;
+            self.ledger.attempts().settle(id, record.attempt, verdict, word, outcome).await?;
         }
         let then = match verdict {
             Verdict::Done => "It counts as done: the same call is not run again.",

@@ -88,7 +88,7 @@ impl ProxyState {
             match delivered {
                 // If the write fails, a repeat counts as a retry, which runs nothing twice.
                 Delivered::Yes => {
-                    drop(self.ledger.note_delivery(&record, delivery.at_ms).await);
+                    drop(self.ledger.attempts().delivered(&record, delivery.at_ms).await);
                     // A cancellation that arrived meanwhile takes precedence.
                     if waiter.is_gone() {
                         self.take_delivery_back(&record.id).await;
@@ -131,10 +131,10 @@ impl ProxyState {
             return;
         }
         self.memory.taking_back(id);
-        if let Ok(record) = self.ledger.take_delivery_back(id).await
+        if let Ok(record) = self.ledger.attempts().not_delivered(id).await
             && !self.memory.is_refused(id)
         {
-            drop(self.ledger.note_delivery(&record, self.ledger.clock_ms()).await);
+            drop(self.ledger.attempts().delivered(&record, self.ledger.clock_ms()).await);
         }
         self.memory.taken_back(id);
     }

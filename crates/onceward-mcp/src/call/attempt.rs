@@ -171,7 +171,7 @@ impl ProxyState {
             }
         }
         let reason = Some(format!("{} was accepted as a task", job.call.tool));
-        drop(self.ledger.record_verification(&receipt.record().id, Verification::Pending, reason).await);
+        drop(self.ledger.attempts().verified(&receipt.record().id, Verification::Pending, reason).await);
     }
 }
 

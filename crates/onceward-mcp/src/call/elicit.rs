@@ -154,8 +154,8 @@ impl ProxyState {
     ) -> Result<Elicited, Error> {
         let decided = match verdict {
             HumanVerdict::Settle(verdict) => return self.settle_by_human(job, id, attempt, verdict).await,
-            HumanVerdict::Send => self.ledger.release(id, &Word::person(HUMAN)).await.map(drop),
-            HumanVerdict::Cancel => self.ledger.cancel(id, &Word::person(HUMAN)).await.map(drop),
+            HumanVerdict::Send => self.ledger.admin().release(id, &Word::person(HUMAN)).await.map(drop),
+            HumanVerdict::Cancel => self.ledger.admin().cancel(id, &Word::person(HUMAN)).await.map(drop),
         };
         match decided {
             // Another person may have decided meanwhile; the call finds out.
@@ -173,7 +173,7 @@ impl ProxyState {
     ) -> Result<Elicited, Error> {
         let effect = (verdict == Verdict::Done).then_some(job.rules.settings.effect);
         let outcome = Outcome { effect, ..Outcome::because(None) };
-        match self.ledger.settle_attempt(id, attempt, verdict, Word::person(HUMAN), outcome).await {
+        match self.ledger.attempts().settle(id, attempt, verdict, Word::person(HUMAN), outcome).await {
             Ok(_) | Err(Error::WrongState { .. }) => Ok(Elicited::Settled),
             Err(error) => Err(error),
         }

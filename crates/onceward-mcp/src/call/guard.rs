@@ -228,7 +228,7 @@ impl ProxyState {
             call_id: call.call_id.as_deref(),
         };
         let chosen = if call.key.is_some() || rules.keys != KeyPolicy::Auto {
-            let wanted = self.ledger.identified(action, RepeatRule::Given).await;
+            let wanted = self.ledger.repeats().identified(action, RepeatRule::Given).await;
             wanted.map(|wanted| Occurrence {
                 intent: wanted.intent,
                 joined: false,

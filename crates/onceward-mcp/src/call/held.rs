@@ -56,7 +56,7 @@ impl ProxyState {
     /// wait: the same call gets the result.
     pub(crate) async fn release_due(self: &Arc<Self>, transport: &Arc<dyn CallTransport>) {
         // A ledger that cannot be read now is read again later.
-        let Ok(held) = self.ledger.held(None).await else { return };
+        let Ok(held) = self.ledger.admin().held(None).await else { return };
         for record in held {
             let due = record.held().filter(|held| held.may_start(self.ledger.clock_ms()));
             let Some(held) = due.filter(|held| held.surface == SURFACE) else { continue };
@@ -72,7 +72,7 @@ impl ProxyState {
         let Some(call) = held.call() else { return };
         self.know_tools(&call.tool, held.how.meta.get(), transport).await;
         let Ok(rules) = self.tool_rules(&call.tool) else { return };
-        let intent = self.ledger.held_intent(record, rules.settings.terms.clone());
+        let intent = self.ledger.admin().held_intent(record, rules.settings.terms.clone());
         let job = Arc::new(GuardedCall {
             era: held.how.meta.get().to_owned(),
             call,

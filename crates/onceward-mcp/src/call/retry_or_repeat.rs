@@ -186,7 +186,7 @@ impl CallMemory {
             time::sleep(ledger.clock(), HANG_UP).await;
         }
         let _alone = self.choosing(&action.id).lock().await;
-        let known = self.known(|| ledger.occurrences(&action), &action.id, facts, ledger).await?;
+        let known = self.known(|| ledger.repeats().occurrences(&action), &action.id, facts, ledger).await?;
         let identified = if facts.says_retry { Identified::AsRetry } else { Identified::ByContent };
         let chosen = match self.same_call(&action.id, facts.call_id) {
             // The host has given this id before, so this is that call, however it ended.
@@ -516,15 +516,15 @@ mod tests {
             let count = async |attempt: Attempt| Ok(attempt.dispatch()?.created(&1));
             ledger.call(action.clone()).run(count).await.unwrap();
             let memory = CallMemory::default();
-            let found = ledger.occurrences(&action).await.unwrap();
+            let found = ledger.repeats().occurrences(&action).await.unwrap();
             let (record, _) = found.all.last().unwrap();
             let at_ms = ledger.clock_ms();
             memory.delivering(&record.id, at_ms);
             let is_first = AtomicBool::new(true);
             let read = || async {
-                let read = ledger.occurrences(&action).await;
+                let read = ledger.repeats().occurrences(&action).await;
                 if is_first.swap(false, Ordering::SeqCst) {
-                    ledger.note_delivery(record, at_ms).await?;
+                    ledger.attempts().delivered(record, at_ms).await?;
                     memory.delivery_written(&record.id, at_ms);
                 }
                 read

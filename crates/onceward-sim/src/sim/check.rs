@@ -36,7 +36,7 @@ pub fn all(
     if let Some(caller) = world.misled().first() {
         return Err(Broken::new(format!("{caller} got the result of an effect that was taken back")));
     }
-    let settlement = executor.drive(ledger.settlement(DEFAULT_SCOPE))?;
+    let settlement = executor.drive(ledger.scopes().settlement(DEFAULT_SCOPE))?;
     if !settlement.map_err(|error| Broken::new(error.to_string()))?.sums.adds_up() {
         return Err(Broken::new("the settlement does not add up"));
     }

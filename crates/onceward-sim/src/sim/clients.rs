@@ -221,7 +221,7 @@ async fn call(clients: &Clients, me: usize, action: usize, has_key: bool) {
         refused: wants.refused.clone(),
     });
     let own = operation.clone().intent().map(|intent| intent.id);
-    let Ok(wanted) = clients.ledger.wanted(operation).await else { return };
+    let Ok(wanted) = clients.ledger.repeats().wanted(operation).await else { return };
     judge_choice(clients, action, &before, &wanted);
     let Wanted { intent, rule } = wanted;
     let id = intent.id.clone();
@@ -294,7 +294,7 @@ async fn receive(
         wants.answered.extend((record.state == State::Cancelled).then(|| record.id.clone()));
     });
     let from_ms = record.answer_counts_from_ms(clients.ledger.clock_ms(), WINDOW_MS);
-    let noted = clients.ledger.note_delivery(record, from_ms).await;
+    let noted = clients.ledger.attempts().delivered(record, from_ms).await;
     // Another answer may have replaced the one that was delivered. What has expired may run again under its number.
     let is_noted = noted.is_ok_and(|record| record.state == State::Done && record.delivered_ms().is_some());
     if is_noted && action != SHORT_LIVED {
@@ -314,10 +314,11 @@ async fn decide(clients: &Clients, action: usize) {
     if state == State::InDoubt {
         let Some(verdict) = clients.world.finding(record.id.as_str()) else { return };
         let outcome = Outcome::because(None);
-        let settled = clients.ledger.settle_attempt(&record.id, record.attempt, verdict, word, outcome).await;
+        let settled =
+            clients.ledger.attempts().settle(&record.id, record.attempt, verdict, word, outcome).await;
         clients.inner().sum.settled += u64::from(settled.is_ok());
     } else if clients.chance(500) {
-        let cancelled = clients.ledger.cancel(&record.id, &word).await;
+        let cancelled = clients.ledger.admin().cancel(&record.id, &word).await;
         // A refusal expires like a result.
         if matches!(cancelled, Ok(Cancelled::Certain(_))) && action != SHORT_LIVED {
             clients.wants(action, |wants| {
@@ -326,7 +327,7 @@ async fn decide(clients: &Clients, action: usize) {
             });
         }
     } else {
-        drop(clients.ledger.release(&record.id, &word).await);
+        drop(clients.ledger.admin().release(&record.id, &word).await);
     }
-    drop(clients.ledger.sweep(|_| ()).await);
+    drop(clients.ledger.admin().sweep(|_| ()).await);
 }

@@ -355,11 +355,11 @@ pub async fn work(ledger: Ledger, world: Arc<World>, worker: usize, calls: usize
 /// Stops the scope of the workers, and lets it continue after a pause. A worker that crashes in between leaves it
 /// stopped.
 async fn stop_for_a_while(ledger: &Ledger, world: &World) {
-    if ledger.stop(DEFAULT_SCOPE, &Word::program("the simulation")).await.is_ok() {
+    if ledger.scopes().stop(DEFAULT_SCOPE, &Word::program("the simulation")).await.is_ok() {
         world.inner().stopped += 1;
     }
     world.nap().await;
-    drop(ledger.resume(DEFAULT_SCOPE, &Word::program("the simulation")).await);
+    drop(ledger.scopes().resume(DEFAULT_SCOPE, &Word::program("the simulation")).await);
 }
 
 /// Takes an operation back, and sometimes settles a compensation in doubt first. Every error is acceptable here.
@@ -372,7 +372,7 @@ async fn take_back(ledger: &Ledger, world: &Arc<World>, id: &OperationId) {
         return;
     }
     let terms = Terms { max_attempts: 1_000, wait_ms: 5_000, ..Terms::default() };
-    let Ok(undoing) = ledger.begin_undo(id, Operation::undo_of(&record).terms(terms)).await else { return };
+    let Ok(undoing) = ledger.undo().begin(id, Operation::undo_of(&record).terms(terms)).await else { return };
     let _calling = world.calling(&undoing.intent.id);
     let acting = Arc::clone(world);
     let act = move |attempt| {
@@ -381,7 +381,7 @@ async fn take_back(ledger: &Ledger, world: &Arc<World>, id: &OperationId) {
     };
     let result = ledger.call(undoing.intent.clone()).run(act).await;
     let outcome = UndoOutcome::of(result.as_ref().map(|_| ()), &EffectNow::NotAsked);
-    drop(ledger.end_undo(&undoing, &outcome).await);
+    drop(ledger.undo().end(&undoing, &outcome).await);
 }
 
 /// Administration during a run: a person settles a doubt, results expire. Every error is acceptable here.
@@ -391,20 +391,20 @@ async fn administer(ledger: &Ledger, world: &World, id: &OperationId) {
         && let Some(verdict) = world.finding(id.as_str())
     {
         let (word, outcome) = (Word::person("ada"), Outcome::because(None));
-        let settled = ledger.settle_attempt(id, record.attempt, verdict, word, outcome).await;
+        let settled = ledger.attempts().settle(id, record.attempt, verdict, word, outcome).await;
         world.inner().settled += u64::from(settled.is_ok());
     }
-    drop(ledger.sweep(|_| ()).await);
+    drop(ledger.admin().sweep(|_| ()).await);
 }
 
 /// Stages the operation or cancels it, sometimes. A cancellation that is certain must never be followed by an effect,
 /// which [`super::check`] finds out.
 async fn hold_back_or_cancel(ledger: &Ledger, world: &World, intent: &Intent) {
     if world.chance(300) {
-        drop(ledger.stage(intent).await);
+        drop(ledger.attempts().stage(intent).await);
     }
     if world.chance(100) {
-        let cancelled = ledger.cancel(&intent.id, &Word::person("ada")).await;
+        let cancelled = ledger.admin().cancel(&intent.id, &Word::person("ada")).await;
         world.inner().cancelled += u64::from(matches!(cancelled, Ok(Cancelled::Certain(_))));
     }
 }
@@ -415,11 +415,11 @@ async fn release_or_cancel(ledger: &Ledger, world: &World, intent: &Intent) {
     if world.chance(250) {
         // Noted first: the release may be written although its reply is lost.
         world.inner().released.insert(intent.id.to_string());
-        let released = ledger.release(&intent.id, &Word::person("ada")).await;
+        let released = ledger.admin().release(&intent.id, &Word::person("ada")).await;
         world.inner().releases += u64::from(released.is_ok());
     }
     if world.chance(40) {
-        let cancelled = ledger.cancel(&intent.id, &Word::person("ada")).await;
+        let cancelled = ledger.admin().cancel(&intent.id, &Word::person("ada")).await;
         world.inner().cancelled += u64::from(matches!(cancelled, Ok(Cancelled::Certain(_))));
     }
 }

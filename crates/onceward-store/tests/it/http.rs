@@ -76,7 +76,7 @@ fn callers_that_wait_together_get_their_own_answers() {
             assert_eq!(receipt.as_ref().unwrap().data(), Some((call % KEYS).to_string().as_str()));
         }
         assert!(effects.iter().all(|effects| effects.load(Ordering::Relaxed) == 1));
-        let counts = local.blocking().wait_for(local.counts()).unwrap();
+        let counts = local.blocking().wait_for(local.admin().counts()).unwrap();
         assert_eq!(counts.get(&State::Done), Some(&(KEYS as u64)));
     }
 }
@@ -142,7 +142,7 @@ fn a_client_that_is_silent_for_longer_than_its_lease_is_in_doubt_and_takes_its_o
     let refused = run_nothing(&local.blocking(), pay()).unwrap_err();
     assert_eq!(refused.code(), Code::InDoubt, "{refused}");
     // It was only slow. Its lease is renewed, and nothing has been done about the doubt.
-    let lease = remote.lease(&claim.attempt(), 10_000).unwrap();
+    let lease = remote.attempts().lease(&claim.attempt(), 10_000).unwrap();
     remote.blocking().wait_for(lease.renew());
     assert_eq!(state(&local), State::Running);
     remote.blocking().wait_for(claim.finish(done())).unwrap();

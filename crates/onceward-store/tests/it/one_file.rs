@@ -206,7 +206,7 @@ fn compacting_shrinks_the_file() {
     let store = open(folder.path().join("agent.db")).unwrap();
     fill(&store, 5_000);
     let ledger = Ledger::new(Arc::<SqliteStore>::clone(&store)).blocking();
-    let swept = ledger.sweep(|_| {}).unwrap();
+    let swept = ledger.admin().sweep(|_| {}).unwrap();
     assert_eq!(swept.deleted, 5_000);
     let compacted = store.compact().unwrap().unwrap();
     assert!(compacted.after_bytes * 4 < compacted.before_bytes, "{compacted:?}");

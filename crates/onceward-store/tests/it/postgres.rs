@@ -138,7 +138,7 @@ fn a_record_changed_elsewhere_is_soon_not_served_from_the_cache() {
     let id = pay(&ledger(&there), "a").unwrap().record().id.clone();
     assert!(pollster::block_on(there.load_cached(&id)).unwrap().is_some(), "it is cached");
     let settler = ledger(&here);
-    settler.forget(&id).unwrap();
+    settler.admin().forget(&id).unwrap();
     eventually("it is no longer served", || pollster::block_on(there.load_cached(&id)).unwrap().is_none());
     assert!(!pay(&ledger(&there), "a").unwrap().replayed(), "it was forgotten, so it runs");
 }

@@ -430,10 +430,10 @@ fn the_documented_privileges_are_sufficient() {
         let ledger = ledger(&store);
         world.pay_all(&ledger, 0..3);
         let id = world.pay(&ledger, "4").unwrap().record().id.clone();
-        ledger.forget(&id).unwrap();
-        ledger.sweep(|_| {}).unwrap();
-        ledger.stop("run-7", &onceward::Word::person("ada")).unwrap();
-        assert!(ledger.resume("run-7", &onceward::Word::person("ada")).unwrap().is_some());
+        ledger.admin().forget(&id).unwrap();
+        ledger.admin().sweep(|_| {}).unwrap();
+        ledger.scopes().stop("run-7", &onceward::Word::person("ada")).unwrap();
+        assert!(ledger.scopes().resume("run-7", &onceward::Word::person("ada")).unwrap().is_some());
         let bad = store.health().unwrap().into_iter().find(|finding| finding.verdict == Verdict::Bad);
         assert_eq!(bad, None);
         restored(&store);

@@ -309,7 +309,7 @@ fn a_record_forgotten_elsewhere_is_not_served_from_the_cache() {
     let receipt = world.pay(&here, "a").unwrap();
     await_subscribers(&server, &url, 2);
     assert!(world.pay(&here, "a").unwrap().replayed() && world.pay(&there, "a").unwrap().replayed());
-    there.forget(&receipt.record().id).unwrap();
+    there.admin().forget(&receipt.record().id).unwrap();
     eventually("it was forgotten, so it runs", || !world.pay(&here, "a").unwrap().replayed());
     assert!(world.pay(&there, "a").unwrap().replayed());
 }
@@ -390,7 +390,7 @@ fn many_threads_share_batches_and_lose_nothing() {
             });
         }
     });
-    let counts = ledger.counts().unwrap();
+    let counts = ledger.admin().counts().unwrap();
     assert_eq!((counts.get(&onceward::State::Done), world.effects()), (Some(&800), 800));
 }
 
@@ -429,7 +429,7 @@ fn a_shard_of_a_cluster_can_move() {
     for key in 0..10 {
         assert!(world.pay(&ledger, &key.to_string()).unwrap().replayed());
     }
-    let counts = ledger.counts().unwrap();
+    let counts = ledger.admin().counts().unwrap();
     assert_eq!((counts.get(&onceward::State::Done), world.effects()), (Some(&11), 11));
 }
 

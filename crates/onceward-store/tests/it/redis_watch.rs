@@ -192,9 +192,9 @@ fn the_documented_acl_rule_is_sufficient_and_minimal() {
         assert_eq!(pollster::block_on(here.list(&Filter { limit: 5, ..filter })).unwrap().len(), 1);
     }
     assert_eq!(pollster::block_on(here.due(i64::MAX, 5)).unwrap().len(), 1);
-    first.stop("run-7", &onceward::Word::person("ada")).unwrap();
-    assert_eq!(there.barriers().unwrap().len(), 1);
-    assert!(there.resume("run-7", &onceward::Word::person("ada")).unwrap().is_some());
+    first.scopes().stop("run-7", &onceward::Word::person("ada")).unwrap();
+    assert_eq!(there.scopes().stopped().unwrap().len(), 1);
+    assert!(there.scopes().resume("run-7", &onceward::Word::person("ada")).unwrap().is_some());
     let findings = here.health().unwrap();
     assert!(findings.iter().all(|finding| finding.verdict == Verdict::Good), "{findings:?}");
     pollster::block_on(here.delete(&receipt.record().id, receipt.record().version, WriteMode::Async))
@@ -252,5 +252,5 @@ fn a_hostile_record_hides_no_other_and_can_be_deleted() {
     let findings = store.health().unwrap();
     let finding = findings.iter().find(|finding| finding.what == "records").unwrap();
     assert!(finding.verdict == Verdict::Bad && finding.found.contains(id.as_str()), "{finding:?}");
-    assert!(ledger.forget(&id).is_err(), "it fails and does not wait forever");
+    assert!(ledger.admin().forget(&id).is_err(), "it fails and does not wait forever");
 }

@@ -72,7 +72,7 @@ fn result(secret: &str) -> (Option<String>, Option<Vec<u8>>) {
 }
 
 fn record(ledger: &Blocking, key: &str) -> Record {
-    let found = ledger.lookup(key, None, 1).unwrap();
+    let found = ledger.admin().lookup(key, None, 1).unwrap();
     let (record, _) = ledger.find(&found[0].record.id).unwrap();
     Record::clone(&record)
 }
@@ -84,7 +84,7 @@ fn fill(ledger: &Blocking, store: &dyn Store, secret: &str) {
     ledger.run(pay("doubt"), doubtful).unwrap_err();
     let doubt = record(ledger, "doubt");
     let word = Word::person("ada").note(format!("seen: {secret}"));
-    ledger.settle(&doubt.id, Verdict::Failed, word, Outcome::because(None)).unwrap();
+    ledger.admin().settle(&doubt.id, Verdict::Failed, word, Outcome::because(None)).unwrap();
     // A second attempt records the reason of the first.
     ledger.run(pay("doubt"), doubtful).unwrap_err();
     let mut full = record(ledger, "done");
@@ -223,8 +223,8 @@ fn a_value_that_cannot_be_opened_is_written_back_unchanged() {
     for other in [None, Some(&others)] {
         let ledger = file.ledger(other);
         let id = record(&ledger, "k1").id;
-        ledger.record_verification(&id, Verification::Pending, None).unwrap();
-        ledger.record_verification(&id, Verification::Confirmed, None).unwrap();
+        ledger.attempts().verified(&id, Verification::Pending, None).unwrap();
+        ledger.attempts().verified(&id, Verification::Confirmed, None).unwrap();
     }
     let ledger = file.ledger(Some(&keys));
     assert_eq!(record(&ledger, "k1").outcome.unwrap().verified, Some(Verification::Confirmed));
@@ -242,7 +242,7 @@ fn an_operation_in_doubt_is_settled_without_the_key() {
     assert_eq!(error.code(), Code::InDoubt);
     assert!(!error.to_string().contains("sealed:1:"), "{error}");
     let id = record(&ledger, "k1").id;
-    ledger.settle(&id, Verdict::Failed, Word::person("ada"), Outcome::because(None)).unwrap();
+    ledger.admin().settle(&id, Verdict::Failed, Word::person("ada"), Outcome::because(None)).unwrap();
     done(&ledger, "k1", "second");
     let seen = record(&file.ledger(Some(&keys)), "k1");
     assert_eq!(seen.state, State::Done);
@@ -262,7 +262,7 @@ fn keys_are_rotated() {
     // A record that changes is sealed with the newest key.
     let ledger = file.ledger(Some(&both));
     let id = record(&ledger, "k1").id;
-    let verified = ledger.ledger().record_verification(&id, onceward::Verification::Confirmed, None);
+    let verified = ledger.ledger().attempts().verified(&id, onceward::Verification::Confirmed, None);
     ledger.wait_for(verified).unwrap();
     assert_eq!(again(&file.ledger(Some(&only(&new))), "k1").unwrap(), result("first"));
 }

@@ -121,7 +121,7 @@ fn a_change_of_one_record_leaves_the_others_in_the_cache() {
     let store = fixture.store();
     let ledger = Ledger::new(Arc::clone(&store) as Arc<dyn Store>).blocking();
     let [kept, changed] = ["kept", "changed"].map(|key| Arc::clone(pay(&ledger, key).unwrap().record()));
-    ledger.record_verification(&changed.id, Verification::Confirmed, None).unwrap();
+    ledger.attempts().verified(&changed.id, Verification::Confirmed, None).unwrap();
     // Behind the ledger's back, so that only the cache has them.
     let forget = "DELETE FROM operations";
     fixture.shell().execute(forget, []).unwrap();
@@ -139,7 +139,7 @@ fn a_record_changed_by_one_process_is_not_served_from_anothers_cache() {
     let id = &receipt.record().id;
     // Cached on both sides.
     assert!(pay(&here, "a").unwrap().replayed() && pay(&there, "a").unwrap().replayed());
-    there.forget(id).unwrap();
+    there.admin().forget(id).unwrap();
     assert!(!pay(&here, "a").unwrap().replayed(), "it was forgotten, so it runs");
     assert!(pay(&there, "a").unwrap().replayed());
 }
@@ -196,7 +196,7 @@ fn an_attempt_that_dispatched_is_in_doubt() {
     assert_eq!(ledger.find(&id).unwrap().1, State::InDoubt);
     assert!(pay(&ledger, "a").is_err());
     let settled =
-        ledger.ledger().settle(&id, Verdict::Failed, Word::person("ada"), onceward::Outcome::because(None));
+        ledger.ledger().admin().settle(&id, Verdict::Failed, Word::person("ada"), onceward::Outcome::because(None));
     ledger.wait_for(settled).unwrap();
     assert!(pay(&ledger, "a").is_ok());
 }

@@ -160,7 +160,7 @@ fn what_is_in_doubt_can_be_settled(bench: &Bench) -> Verdict {
     abandoned(bench, &operation)?;
     let ledger = bench.ledger();
     let id = intent(&operation)?.id;
-    ledger.settle(&id, Said::Done, Word::person("me"), Outcome::with_effect(Effect::Created))?;
+    ledger.admin().settle(&id, Said::Done, Word::person("me"), Outcome::with_effect(Effect::Created))?;
     let receipt = ledger.run(operation, must_not_run)?;
     ensure!(
         receipt.replayed() && receipt.original_effect() == Effect::Created,
@@ -253,7 +253,7 @@ fn a_caller_that_does_not_wait_is_told_so(bench: &Bench) -> Verdict {
 
 fn what_is_staged_runs_when_it_is_called(bench: &Bench) -> Verdict {
     let ledger = bench.ledger();
-    ledger.stage(&intent(&pay())?)?;
+    ledger.attempts().stage(&intent(&pay())?)?;
     equal!(bench.count(State::Staged)?, 1, "staged operations");
     let receipt = ledger.run(pay(), |attempt| paid(&attempt, 1))?;
     equal!((receipt.replayed(), receipt.record().attempt), (false, 1), "the attempt that commits it");
@@ -266,10 +266,10 @@ fn what_is_held_runs_when_it_is_released(bench: &Bench) -> Verdict {
     let held = pay().terms(terms(|terms| terms.hold = Hold::Approve)).held("run", HeldBy::Caller, request);
     refused(ledger.run(held.clone(), must_not_run), Code::Held)?;
     refused(ledger.run(held.clone(), must_not_run), Code::Held)?;
-    let listed = ledger.held(None)?;
+    let listed = ledger.admin().held(None)?;
     equal!(listed.len(), 1, "held operations");
     equal!(listed[0].held_request(), Some("{\"to\":\"alice\"}"), "the stored request");
-    ledger.release(&listed[0].id, &Word::person("me"))?;
+    ledger.admin().release(&listed[0].id, &Word::person("me"))?;
     let receipt = ledger.run(held, |attempt| paid(&attempt, 1))?;
     equal!((receipt.replayed(), receipt.record().attempt), (false, 1), "the attempt after the release");
     let found = bench.find(&listed[0].id)?;
@@ -279,15 +279,15 @@ fn what_is_held_runs_when_it_is_released(bench: &Bench) -> Verdict {
 
 fn what_is_cancelled_is_not_run(bench: &Bench) -> Verdict {
     let ledger = bench.ledger();
-    let staged = ledger.stage(&intent(&pay())?)?;
-    ledger.cancel(&staged.id, &Word::person("me"))?;
+    let staged = ledger.attempts().stage(&intent(&pay())?)?;
+    ledger.admin().cancel(&staged.id, &Word::person("me"))?;
     refused(ledger.run(pay(), must_not_run), Code::Cancelled)
 }
 
 fn what_is_forgotten_runs_again(bench: &Bench) -> Verdict {
     let ledger = bench.ledger();
     let first = ledger.run(pay(), |attempt| paid(&attempt, 1))?;
-    ledger.forget(&first.record().id)?;
+    ledger.admin().forget(&first.record().id)?;
     let second = ledger.run(pay(), |attempt| paid(&attempt, 2))?;
     equal!((second.replayed(), second.record().attempt), (false, 1), "the call after it was forgotten");
     Ok(())
@@ -298,14 +298,14 @@ fn time_turns_results_into_tombstones_and_removes_them(bench: &Bench) -> Verdict
     let operation = pay().terms(terms(|terms| (terms.retention_ms, terms.tombstone_ms) = (1, 3_600_000)));
     ledger.run(operation.clone(), |attempt| paid(&attempt, 1))?;
     bench.wait_past(bench.now_ms() + 1);
-    let swept = ledger.sweep(|_| ())?;
+    let swept = ledger.admin().sweep(|_| ())?;
     equal!((swept.expired, swept.deleted), (1, 0), "the first sweep");
     refused(ledger.run(operation.clone(), must_not_run), Code::KeyExpired)?;
     let brief = pay().key("b").terms(terms(|terms| (terms.retention_ms, terms.tombstone_ms) = (1, 1)));
     ledger.run(brief.clone(), |attempt| paid(&attempt, 2))?;
     for _ in 0..2 {
         bench.wait_past(bench.now_ms() + 1);
-        ledger.sweep(|_| ())?;
+        ledger.admin().sweep(|_| ())?;
     }
     ensure!(bench.find(&intent(&brief)?.id)?.is_none(), "the tombstone is still there");
     Ok(())
@@ -315,7 +315,7 @@ fn a_sweep_writes_doubts_down(bench: &Bench) -> Verdict {
     let operation = pay().terms(terms(|_| ()));
     abandoned(bench, &operation)?;
     let ledger = bench.ledger();
-    let swept = ledger.sweep(|_| ())?;
+    let swept = ledger.admin().sweep(|_| ())?;
     equal!((swept.doubted, bench.count(State::InDoubt)?), (1, 1), "doubts that are recorded");
     Ok(())
 }

@@ -44,7 +44,7 @@ fn a_stop_on_one_side_reaches_an_attempt_on_the_other(here: &Bench, there: &Benc
     };
     let attempt = claim.attempt();
     ensure!(!wait(attempt.check_cancel_requested())?, "it was asked to end before the stop");
-    there.ledger().stop("run-7", &Word::person("ada"))?;
+    there.ledger().scopes().stop("run-7", &Word::person("ada"))?;
     ensure!(wait(attempt.check_cancel_requested())?, "it does not see that it was asked to end");
     ensure!(attempt.dispatch().is_err(), "it dispatched, although it was asked to end");
     Ok(())

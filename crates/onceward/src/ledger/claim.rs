@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures_util::future::{Either, select};
 
-use super::{Ledger, Receipt, require_readable};
+use super::{Attempts, Ledger, Receipt, require_readable};
 use crate::attempt::{Attempt, EndingKind};
 use crate::error::{Error, clip};
 use crate::facts::{Ending, Happened, Ran};
@@ -97,6 +97,66 @@ enum Reporter {
     Caller,
 }
 
+impl Attempts<'_> {
+    /// Records how an attempt ended that another process runs, for a server whose caller reports it. The ending is
+    /// never discarded, even if it is late. A success that the attempt has reported is final: the same report again
+    /// changes nothing. Returns the record as it is then.
+    ///
+    /// The caller must have checked that the attempt is that of the process that reports.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; [`Error::Invalid`] if there was no such attempt; [`Error::WrongState`] if the attempt has
+    /// reported a success with another result; [`Error::Unrecorded`] if the ending could not be written.
+    pub async fn finish(self, id: &OperationId, attempt: u32, ending: &Ending) -> Result<Arc<Record>, Error> {
+        let found = self.0.store().load(id).await?.ok_or_else(|| Error::NotFound { id: id.to_string() })?;
+        if !(1..=found.attempt).contains(&attempt) {
+            let newest = found.attempt;
+            let problem =
+                format!("there was no attempt {attempt}: the newest attempt of this operation is {newest}");
+            return Err(InvalidInput::new(problem).into());
+        }
+        self.0.write_ending(found, attempt, ending, Reporter::Caller).await
+    }
+
+    /// Renews the lease of an attempt that another process runs, if it is the newest one and has not ended.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; [`Error::WrongState`] if it has ended or another attempt has been started; and the
+    /// ledger's own errors.
+    pub async fn renew(
+        self,
+        id: &OperationId,
+        attempt: u32,
+        token: u64,
+        lease_ms: u64,
+    ) -> Result<Arc<Record>, Error> {
+        self.0
+            .change(id, "renewing", |record, _, now_ms| {
+                transition::renew(record, attempt, token, transition::later(now_ms, lease_ms), now_ms)
+            })
+            .await
+    }
+
+    /// The lease of an attempt, or `None` if the kernel tells who is alive and nothing needs renewing.
+    #[must_use]
+    pub fn lease(self, attempt: &Attempt, lease_ms: u64) -> Option<Lease> {
+        (self.0.store().watch() == LivenessSource::Lease).then(|| Lease {
+            ledger: self.0.clone(),
+            attempt: attempt.clone(),
+            lease_ms,
+        })
+    }
+
+    /// The lease of an attempt that another process began, if the attempt is the newest and has not ended.
+    /// For a process that keeps it alive after the first process is gone.
+    #[must_use]
+    pub fn lease_of(self, record: &Arc<Record>, attempt: u32, lease_ms: u64) -> Option<Lease> {
+        let open = matches!(record.state, State::Running | State::InDoubt) && record.attempt == attempt;
+        let attempt = Attempt::without_lock(Arc::clone(record));
+        self.lease(&attempt, lease_ms).filter(|_| open)
+    }
+}
+
 impl Ledger {
     /// The error for an attempt that was asked to end and had no effect: another one would be refused if its scope is
     /// stopped.
@@ -144,49 +204,6 @@ impl Ledger {
             };
             return Err(Error::Unrecorded { ended: happened(ending, &found), record: found, why });
         }
-    }
-
-    /// Records how an attempt ended that another process runs, for a server whose caller reports it. The ending is
-    /// never discarded, even if it is late. A success that the attempt has reported is final: the same report again
-    /// changes nothing. Returns the record as it is then.
-    ///
-    /// The caller must have checked that the attempt is that of the process that reports.
-    ///
-    /// # Errors
-    /// [`Error::NotFound`]; [`Error::Invalid`] if there was no such attempt; [`Error::WrongState`] if the attempt has
-    /// reported a success with another result; [`Error::Unrecorded`] if the ending could not be written.
-    pub async fn finish_attempt(
-        &self,
-        id: &OperationId,
-        attempt: u32,
-        ending: &Ending,
-    ) -> Result<Arc<Record>, Error> {
-        let found = self.store().load(id).await?.ok_or_else(|| Error::NotFound { id: id.to_string() })?;
-        if !(1..=found.attempt).contains(&attempt) {
-            let newest = found.attempt;
-            let problem =
-                format!("there was no attempt {attempt}: the newest attempt of this operation is {newest}");
-            return Err(InvalidInput::new(problem).into());
-        }
-        self.write_ending(found, attempt, ending, Reporter::Caller).await
-    }
-
-    /// Renews the lease of an attempt that another process runs, if it is the newest one and has not ended.
-    ///
-    /// # Errors
-    /// [`Error::NotFound`]; [`Error::WrongState`] if it has ended or another attempt has been started; and the
-    /// ledger's own errors.
-    pub async fn renew_attempt(
-        &self,
-        id: &OperationId,
-        attempt: u32,
-        token: u64,
-        lease_ms: u64,
-    ) -> Result<Arc<Record>, Error> {
-        self.change(id, "renewing", |record, _, now_ms| {
-            transition::renew(record, attempt, token, transition::later(now_ms, lease_ms), now_ms)
-        })
-        .await
     }
 }
 
@@ -297,25 +314,6 @@ impl Lease {
 }
 
 impl Ledger {
-    /// The lease of an attempt, or `None` if the kernel tells who is alive and nothing needs renewing.
-    #[must_use]
-    pub fn lease(&self, attempt: &Attempt, lease_ms: u64) -> Option<Lease> {
-        (self.store().watch() == LivenessSource::Lease).then(|| Lease {
-            ledger: self.clone(),
-            attempt: attempt.clone(),
-            lease_ms,
-        })
-    }
-
-    /// The lease of an attempt that another process began, if the attempt is the newest and has not ended.
-    /// For a process that keeps it alive after the first process is gone.
-    #[must_use]
-    pub fn lease_of(&self, record: &Arc<Record>, attempt: u32, lease_ms: u64) -> Option<Lease> {
-        let open = matches!(record.state, State::Running | State::InDoubt) && record.attempt == attempt;
-        let attempt = Attempt::without_lock(Arc::clone(record));
-        self.lease(&attempt, lease_ms).filter(|_| open)
-    }
-
     /// Renews the lease of an attempt that has not ended. A failure is harmless: if another attempt overtakes
     /// this one, its result is recorded as a late answer.
     pub(crate) async fn renew(&self, attempt: &Attempt, lease_ms: u64) {

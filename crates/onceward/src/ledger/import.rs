@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::Ledger;
+use super::Admin;
 use crate::error::Error;
 use crate::facts::Liveness;
 use crate::record::{Detail, MAX_HISTORY, Past, Record, State, Verification};
@@ -18,41 +18,6 @@ pub enum Imported {
     AlreadyThere,
     /// A different operation, an earlier state of this one, or a contradicting one exists. Nothing was written.
     Differs(Arc<Record>),
-}
-
-impl Ledger {
-    /// Imports a record of another ledger. Safe to repeat.
-    ///
-    /// A running record becomes in doubt here: its owner, if alive, reports to the other ledger.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] if no ledger could have written the record; otherwise the ledger's own errors.
-    pub async fn import(&self, record: Record) -> Result<Imported, Error> {
-        record.check_in(|tenant| self.identity().tenant_mask(tenant))?;
-        let exported = record.clone();
-        let record = match record.state {
-            State::Running => transition::doubt(&record, Liveness::Unknown, self.now_ms()),
-            State::Staged
-            | State::Done
-            | State::Failed
-            | State::InDoubt
-            | State::Cancelled
-            | State::Expired => record,
-        };
-        // The owner held a lock of the other ledger. A lock with the same token here belongs to another attempt.
-        let record = Record { detail: Detail { owner: None, ..record.detail }, ..record };
-        loop {
-            match self.store().swap(None, record.clone(), self.mode).await? {
-                Swap::Written(_) => return Ok(Imported::Taken),
-                Swap::Conflict(Some(found)) => {
-                    let there = is_there(&found, &exported);
-                    return Ok(if there { Imported::AlreadyThere } else { Imported::Differs(found) });
-                }
-                // The record existed a moment ago and has been deleted since.
-                Swap::Conflict(None) => {}
-            }
-        }
-    }
 }
 
 /// Whether the existing record is the exported one in the same or a later state. One version has exactly one state
@@ -90,5 +55,40 @@ fn can_follow(found: &Record, exported: &Record) -> bool {
         }
         State::Cancelled => is(&[State::Cancelled]),
         State::Expired => found.state == State::Expired,
+    }
+}
+
+impl Admin<'_> {
+    /// Imports a record of another ledger. Safe to repeat.
+    ///
+    /// A running record becomes in doubt here: its owner, if alive, reports to the other ledger.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if no ledger could have written the record; otherwise the ledger's own errors.
+    pub async fn import(self, record: Record) -> Result<Imported, Error> {
+        record.check_in(|tenant| self.0.identity().tenant_mask(tenant))?;
+        let exported = record.clone();
+        let record = match record.state {
+            State::Running => transition::doubt(&record, Liveness::Unknown, self.0.now_ms()),
+            State::Staged
+            | State::Done
+            | State::Failed
+            | State::InDoubt
+            | State::Cancelled
+            | State::Expired => record,
+        };
+        // The owner held a lock of the other ledger. A lock with the same token here belongs to another attempt.
+        let record = Record { detail: Detail { owner: None, ..record.detail }, ..record };
+        loop {
+            match self.0.store().swap(None, record.clone(), self.0.mode).await? {
+                Swap::Written(_) => return Ok(Imported::Taken),
+                Swap::Conflict(Some(found)) => {
+                    let there = is_there(&found, &exported);
+                    return Ok(if there { Imported::AlreadyThere } else { Imported::Differs(found) });
+                }
+                // The record existed a moment ago and has been deleted since.
+                Swap::Conflict(None) => {}
+            }
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::Ledger;
+use super::{Admin, Ledger};
 use crate::barrier::is_in_scope;
 use crate::decide;
 use crate::error::Error;
@@ -10,12 +10,87 @@ use crate::key::OperationId;
 use crate::kind::Kind;
 use crate::record::{Record, State};
 use crate::store::{Counts, Filter, Listed};
+use crate::transition;
 
 /// The stored states that may be outdated after a restore.
 const OUTDATED: [State; 4] = [State::Staged, State::Running, State::Failed, State::Expired];
 
 /// How many running records one step of a count reads.
 const PAGE: usize = 500;
+
+impl Admin<'_> {
+    /// The operations that `word` can refer to: an id, the first digits of an id (`op_…`), or a key. Newest first, up
+    /// to `limit`, only in `scope` if one is given. The records do not include the bodies of their results.
+    ///
+    /// # Errors
+    /// When the ledger cannot be read.
+    pub async fn lookup(self, word: &str, scope: Option<&str>, limit: usize) -> Result<Vec<Listed>, Error> {
+        // Gateways and proxies separate the callers of a scope, and keep their keys elsewhere.
+        let kinds = vec![Kind::Operation, Kind::Event, Kind::Alias];
+        let all = Filter { scope_prefix: scope.map(str::to_owned), limit, kinds, ..Filter::default() };
+        let mut found = Vec::new();
+        if word.strip_prefix("op_").is_some_and(|digits| !digits.is_empty()) {
+            let by_id = Filter { id_prefix: Some(word.to_owned()), ..all.clone() };
+            found = self.0.store().list(&by_id).await?;
+        }
+        let by_key = Filter { key: Some(word.to_owned()), ..all };
+        found.extend(self.0.store().list(&by_key).await?);
+        if scope.is_some() {
+            let aliases = Filter { scope_prefix: None, kinds: vec![Kind::Alias], ..by_key };
+            found.extend(self.0.store().list(&aliases).await?);
+        }
+        let mut resolved: Vec<Listed> = Vec::new();
+        for listed in found {
+            let Some(listed) = self.0.resolved(listed).await? else { continue };
+            let is_there = scope.is_none_or(|scope| is_in_scope(&listed.record.scope, scope));
+            if is_there && resolved.iter().all(|known| known.record.id != listed.record.id) {
+                resolved.push(Listed { record: self.0.through_fence(listed.record), ..listed });
+            }
+        }
+        let mut found = resolved;
+        found.sort_by_key(|listed| std::cmp::Reverse(listed.cursor));
+        found.truncate(limit);
+        Ok(found)
+    }
+
+    /// The number of operations that match the filter, by effective state: an attempt whose owner is gone counts as
+    /// in doubt or failed. An expired result counts under its stored state until a sweep. The filter's states, limit
+    /// and cursor are ignored.
+    ///
+    /// # Errors
+    /// When the ledger cannot be read.
+    pub async fn totals(self, filter: &Filter) -> Result<Counts, Error> {
+        let kinds = Kind::LISTED.to_vec();
+        let all = Filter { states: Vec::new(), before: None, kinds, ..filter.clone() };
+        let mut counts = self.0.store().counts(&all).await?;
+        let mut states = vec![State::Running];
+        if self.0.identity().fence.is_some() {
+            states.extend(OUTDATED.into_iter().filter(|state| *state != State::Running));
+        }
+        let mut running = Filter { states, limit: PAGE, ..all };
+        loop {
+            let page = self.0.store().list(&running).await?;
+            let full = page.len() == PAGE;
+            running.before = page.last().map(|listed| listed.cursor);
+            for Listed { record, .. } in page {
+                let stored = record.state;
+                let seen = self.0.through_fence(record);
+                let liveness = self.0.liveness(Some(&seen)).await?;
+                let state = decide::effective_state(&seen, liveness, self.0.now_ms());
+                // An expired result counts under its stored state.
+                if state != stored && (stored == State::Running || state == State::InDoubt) {
+                    let left = counts.get(&stored).copied().unwrap_or(0);
+                    counts.insert(stored, left.saturating_sub(1));
+                    *counts.entry(state).or_default() += 1;
+                }
+            }
+            if !full {
+                counts.retain(|_, count| *count > 0);
+                return Ok(counts);
+            }
+        }
+    }
+}
 
 impl Ledger {
     /// The record with this id, and its effective state.
@@ -101,38 +176,25 @@ impl Ledger {
         }
     }
 
-    /// The operations that `word` can refer to: an id, the first digits of an id (`op_…`), or a key. Newest first, up
-    /// to `limit`, only in `scope` if one is given. The records do not include the bodies of their results.
+    /// Waits until the operation is neither staged nor running, or until `timeout_ms` have passed. Returns its
+    /// effective state.
     ///
     /// # Errors
-    /// When the ledger cannot be read.
-    pub async fn lookup(&self, word: &str, scope: Option<&str>, limit: usize) -> Result<Vec<Listed>, Error> {
-        // Gateways and proxies separate the callers of a scope, and keep their keys elsewhere.
-        let kinds = vec![Kind::Operation, Kind::Event, Kind::Alias];
-        let all = Filter { scope_prefix: scope.map(str::to_owned), limit, kinds, ..Filter::default() };
-        let mut found = Vec::new();
-        if word.strip_prefix("op_").is_some_and(|digits| !digits.is_empty()) {
-            let by_id = Filter { id_prefix: Some(word.to_owned()), ..all.clone() };
-            found = self.store().list(&by_id).await?;
-        }
-        let by_key = Filter { key: Some(word.to_owned()), ..all };
-        found.extend(self.store().list(&by_key).await?);
-        if scope.is_some() {
-            let aliases = Filter { scope_prefix: None, kinds: vec![Kind::Alias], ..by_key };
-            found.extend(self.store().list(&aliases).await?);
-        }
-        let mut resolved: Vec<Listed> = Vec::new();
-        for listed in found {
-            let Some(listed) = self.resolved(listed).await? else { continue };
-            let is_there = scope.is_none_or(|scope| is_in_scope(&listed.record.scope, scope));
-            if is_there && resolved.iter().all(|known| known.record.id != listed.record.id) {
-                resolved.push(Listed { record: self.through_fence(listed.record), ..listed });
+    /// [`Error::NotFound`], or the ledger cannot be read.
+    pub async fn wait(&self, id: &OperationId, timeout_ms: u64) -> Result<(Arc<Record>, State), Error> {
+        let until_ms = transition::later(self.now_ms(), timeout_ms);
+        let mut poll_ms = *super::POLL_MS.start();
+        loop {
+            let (record, state) = self.find(id).await?;
+            let now_ms = self.now_ms();
+            let open = matches!(state, State::Staged | State::Running);
+            if !open || now_ms >= until_ms {
+                return Ok((record, state));
             }
+            let left_ms = u64::try_from(until_ms - now_ms).unwrap_or(0);
+            let slice_ms = self.slice_ms(&record, now_ms, &mut poll_ms);
+            self.store().changed(id, record.version, slice_ms.min(left_ms)).await;
         }
-        let mut found = resolved;
-        found.sort_by_key(|listed| std::cmp::Reverse(listed.cursor));
-        found.truncate(limit);
-        Ok(found)
     }
 
     /// The operation that a listed record is about: itself, or the one that it is another key of. `None` if that one
@@ -150,43 +212,5 @@ impl Ledger {
             }
             Listed { cursor: listed.cursor, record }
         }))
-    }
-
-    /// The number of operations that match the filter, by effective state: an attempt whose owner is gone counts as
-    /// in doubt or failed. An expired result counts under its stored state until a sweep. The filter's states, limit
-    /// and cursor are ignored.
-    ///
-    /// # Errors
-    /// When the ledger cannot be read.
-    pub async fn totals(&self, filter: &Filter) -> Result<Counts, Error> {
-        let kinds = Kind::LISTED.to_vec();
-        let all = Filter { states: Vec::new(), before: None, kinds, ..filter.clone() };
-        let mut counts = self.store().counts(&all).await?;
-        let mut states = vec![State::Running];
-        if self.identity().fence.is_some() {
-            states.extend(OUTDATED.into_iter().filter(|state| *state != State::Running));
-        }
-        let mut running = Filter { states, limit: PAGE, ..all };
-        loop {
-            let page = self.store().list(&running).await?;
-            let full = page.len() == PAGE;
-            running.before = page.last().map(|listed| listed.cursor);
-            for Listed { record, .. } in page {
-                let stored = record.state;
-                let seen = self.through_fence(record);
-                let liveness = self.liveness(Some(&seen)).await?;
-                let state = decide::effective_state(&seen, liveness, self.now_ms());
-                // An expired result counts under its stored state.
-                if state != stored && (stored == State::Running || state == State::InDoubt) {
-                    let left = counts.get(&stored).copied().unwrap_or(0);
-                    counts.insert(stored, left.saturating_sub(1));
-                    *counts.entry(state).or_default() += 1;
-                }
-            }
-            if !full {
-                counts.retain(|_, count| *count > 0);
-                return Ok(counts);
-            }
-        }
     }
 }

@@ -1,10 +1,11 @@
 //! Finds the earlier occurrences of an action, has [`repeat`] choose among them, and records what reached the caller.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::{Ledger, Receipt};
 use crate::decide;
-use crate::error::Error;
+use crate::error::{Code, Error};
 use crate::facts::RepeatRule;
 use crate::operation::{Intent, Operation};
 use crate::policy::KeyPolicy;
@@ -65,13 +66,13 @@ impl Ledger {
     ///
     /// # Errors
     /// [`Error::Invalid`], [`Error::KeyMissing`], or the ledger cannot be read.
-    pub async fn wanted(&self, operation: Operation) -> Result<Wanted, Error> {
+    pub async fn wanted(self, operation: Operation) -> Result<Wanted, Error> {
         let rule = match operation.key_policy() {
             _ if operation.is_identified() => Some(RepeatRule::Given),
             KeyPolicy::Strict | KeyPolicy::Keyed => Some(RepeatRule::Strict),
             KeyPolicy::Auto => None,
         };
-        let intent = self.intent(operation)?;
+        let intent = self.0.intent(operation)?;
         match rule {
             Some(rule) => self.identified(intent, rule).await,
             None => self.wanted_by_content(intent).await,
@@ -82,10 +83,10 @@ impl Ledger {
     ///
     /// # Errors
     /// When the ledger cannot be read.
-    pub async fn wanted_by_content(&self, action: Intent) -> Result<Wanted, Error> {
-        let action = self.keyed(action);
+    pub async fn wanted_by_content(self, action: Intent) -> Result<Wanted, Error> {
+        let action = self.0.keyed(action);
         let found = self.occurrences(&action).await?;
-        match repeat::choose(&found.earlier(self.now_ms()), Identified::ByContent) {
+        match repeat::choose(&found.earlier(self.0.now_ms()), Identified::ByContent) {
             Choice::Same(place) | Choice::Undecided(place) | Choice::Spent(place) => {
                 Ok(found.same(action, place))
             }
@@ -127,13 +128,13 @@ impl Ledger {
     ///
     /// # Errors
     /// When the ledger cannot be read.
-    pub async fn occurrences(&self, action: &Intent) -> Result<Occurrences, Error> {
-        let action = self.keyed_form(action);
+    pub async fn occurrences(self, action: &Intent) -> Result<Occurrences, Error> {
+        let action = self.0.keyed_form(action);
         let mut all = Vec::new();
-        for record in self.store().occurrences(&action.action(), self.now_ms()).await? {
-            let record = Arc::new(self.through_fence(record));
-            let liveness = self.liveness(Some(&record)).await?;
-            let state = decide::effective_state(&record, liveness, self.now_ms());
+        for record in self.0.store().occurrences(&action.action(), self.0.now_ms()).await? {
+            let record = Arc::new(self.0.through_fence(record));
+            let liveness = self.0.liveness(Some(&record)).await?;
+            let state = decide::effective_state(&record, liveness, self.0.now_ms());
             all.push((record, state));
         }
         all.sort_by_key(|(record, _)| (record.created_ms, record.number));
@@ -144,12 +145,12 @@ impl Ledger {
     ///
     /// # Errors
     /// When the ledger cannot be read.
-    pub async fn free_label(&self, action: &Intent) -> Result<String, Error> {
-        let action = self.keyed_form(action);
+    pub async fn free_label(self, action: &Intent) -> Result<String, Error> {
+        let action = self.0.keyed_form(action);
         let mut label = 2_u32;
         loop {
             let repetition = Intent::clone(&action).at_label(&label.to_string())?;
-            if self.store().load(&repetition.id).await?.is_none() {
+            if self.0.store().load(&repetition.id).await?.is_none() {
                 return Ok(label.to_string());
             }
             label += 1;

@@ -47,7 +47,19 @@ pub struct Stopped {
     pub asked: Vec<OperationId>,
 }
 
+/// Stops, resumes and accounts for scopes. See [`Ledger::scopes`].
+#[derive(Clone, Copy)]
+pub struct Scopes<'a>(pub(super) &'a Ledger);
+
 impl Ledger {
+    /// Stops, resumes and accounts for scopes.
+    #[must_use]
+    pub fn scopes(&self) -> Scopes<'_> {
+        Scopes(self)
+    }
+}
+
+impl Scopes<'_> {
     /// Stops a scope. When this returns, no attempt in it begins any more, in any process; what was held back is
     /// cancelled, and the owners of running attempts are asked to end them. Safe to repeat: the first barrier stays,
     /// with its word.
@@ -58,10 +70,10 @@ impl Ledger {
     ///
     /// let ledger = Ledger::new(Arc::new(MemoryStore::new(ManualClock::at(0)))).blocking();
     /// let mail = || Operation::new("send_mail").scope("run-7").key("welcome");
-    /// ledger.stop("run-7", &Word::person("ada").note("wrong customer list".to_owned()))?;
+    /// ledger.scopes().stop("run-7", &Word::person("ada").note("wrong customer list".to_owned()))?;
     /// let refused = ledger.run(mail(), |attempt| Ok(attempt.dispatch()?.created(&())));
     /// assert_eq!(refused.unwrap_err().code(), Code::Stopped);
-    /// ledger.resume("run-7", &Word::person("ada"))?;
+    /// ledger.scopes().resume("run-7", &Word::person("ada"))?;
     /// assert!(!ledger.run(mail(), |attempt| Ok(attempt.dispatch()?.created(&())))?.replayed());
     /// # Ok::<(), onceward::Error>(())
     /// ```
@@ -69,14 +81,14 @@ impl Ledger {
     /// # Errors
     /// [`Error::Invalid`] if no operation can have this scope. When the ledger cannot be read or written; the barrier
     /// may be in place then, and stopping again is safe.
-    pub async fn stop(&self, scope: &str, word: &Word) -> Result<Stopped, Error> {
-        self.check_scope(scope)?;
-        let barrier = Barrier::new(scope, word.clone().at(self.now_ms()));
-        let barrier = self.store().stop(&barrier).await?;
+    pub async fn stop(self, scope: &str, word: &Word) -> Result<Stopped, Error> {
+        self.0.check_scope(scope)?;
+        let barrier = Barrier::new(scope, word.clone().at(self.0.now_ms()));
+        let barrier = self.0.store().stop(&barrier).await?;
         let mut stopped = Stopped { barrier, cancelled: Vec::new(), asked: Vec::new() };
         let word = stopped.barrier.word_of_cancel();
-        for id in self.unfinished(scope).await? {
-            match self.end_if_open(&id, &word).await {
+        for id in self.0.unfinished(scope).await? {
+            match self.0.end_if_open(&id, &word).await {
                 Ok(State::Cancelled) => stopped.cancelled.push(id),
                 Ok(State::Running) => stopped.asked.push(id),
                 // It has ended meanwhile: its record says what became of it.
@@ -93,15 +105,15 @@ impl Ledger {
     ///
     /// # Errors
     /// When the ledger cannot be read.
-    pub async fn wait_for_scope(&self, scope: &str, timeout_ms: u64) -> Result<Vec<OperationId>, Error> {
-        let until_ms = transition::later(self.now_ms(), timeout_ms);
+    pub async fn wait(self, scope: &str, timeout_ms: u64) -> Result<Vec<OperationId>, Error> {
+        let until_ms = transition::later(self.0.now_ms(), timeout_ms);
         let mut running = Vec::new();
-        let compensations = self.compensations(scope).await?;
-        for id in self.unfinished(scope).await?.into_iter().chain(compensations) {
-            let left_ms = u64::try_from(until_ms.saturating_sub(self.now_ms())).unwrap_or(0);
-            match self.wait(&id, left_ms).await {
+        let compensations = self.0.compensations(scope).await?;
+        for id in self.0.unfinished(scope).await?.into_iter().chain(compensations) {
+            let left_ms = u64::try_from(until_ms.saturating_sub(self.0.now_ms())).unwrap_or(0);
+            match self.0.wait(&id, left_ms).await {
                 Ok((_, State::Running)) => running.push(id),
-                Ok((record, State::Done | State::Failed)) => self.wait_for_mark(&record, until_ms).await?,
+                Ok((record, State::Done | State::Failed)) => self.0.wait_for_mark(&record, until_ms).await?,
                 Ok(_) | Err(Error::NotFound { .. }) => {}
                 Err(error) => return Err(error),
             }
@@ -109,6 +121,59 @@ impl Ledger {
         Ok(running)
     }
 
+    /// Lets operations of the scope begin again. Returns `None` if the scope was not stopped.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if no operation can have this scope. When the ledger cannot be written.
+    pub async fn resume(self, scope: &str, word: &Word) -> Result<Option<Resumed>, Error> {
+        self.0.check_scope(scope)?;
+        let word = word.clone().at(self.0.now_ms());
+        Ok(self.0.store().resume(scope).await?.map(|barrier| Resumed { barrier, word }))
+    }
+
+    /// The stopped scopes, ordered by name.
+    ///
+    /// # Errors
+    /// When the ledger cannot be read.
+    pub async fn stopped(self) -> Result<Vec<Barrier>, Error> {
+        Ok(self.0.store().barriers().await?)
+    }
+
+    /// Accounts for every operation of the scope, and of its callers (`SCOPE~…`).
+    ///
+    /// # Errors
+    /// When the ledger cannot be read.
+    pub async fn settlement(self, scope: &str) -> Result<Settlement, Error> {
+        self.settlement_between(scope, None, None).await
+    }
+
+    /// The same for the operations that were first requested at `since_ms` or later, and before `until_ms`.
+    ///
+    /// # Errors
+    /// When the ledger cannot be read.
+    pub async fn settlement_between(
+        self,
+        scope: &str,
+        since_ms: Option<i64>,
+        until_ms: Option<i64>,
+    ) -> Result<Settlement, Error> {
+        let mut all = Vec::new();
+        self.0
+            .each_in_scope(scope, Vec::new(), |listed, state| {
+                let at_ms = listed.record.created_ms;
+                if since_ms.is_none_or(|since| since <= at_ms) && until_ms.is_none_or(|until| at_ms < until) {
+                    all.push((listed.record, state));
+                }
+            })
+            .await?;
+        let mut settlement = Settlement::new(scope, self.0.barrier_of(scope).await?);
+        settlement.part = Part::of(since_ms, until_ms);
+        all.iter().rev().for_each(|(record, state)| settlement.add(record, *state));
+        Ok(settlement)
+    }
+}
+
+impl Ledger {
     /// Waits until the operation that a compensation takes back says what became of it. The process that runs the undo
     /// writes that after the compensation has ended.
     async fn wait_for_mark(&self, compensation: &Record, until_ms: i64) -> Result<(), Error> {
@@ -131,59 +196,9 @@ impl Ledger {
         }
     }
 
-    /// Lets operations of the scope begin again. Returns `None` if the scope was not stopped.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] if no operation can have this scope. When the ledger cannot be written.
-    pub async fn resume(&self, scope: &str, word: &Word) -> Result<Option<Resumed>, Error> {
-        self.check_scope(scope)?;
-        let word = word.clone().at(self.now_ms());
-        Ok(self.store().resume(scope).await?.map(|barrier| Resumed { barrier, word }))
-    }
-
     /// Refuses a scope that no operation can have: it is a mistake.
     fn check_scope(&self, scope: &str) -> Result<(), Error> {
         self.intent(Operation::new("stop").scope(scope).key("stop")).map(drop)
-    }
-
-    /// The stopped scopes, ordered by name.
-    ///
-    /// # Errors
-    /// When the ledger cannot be read.
-    pub async fn barriers(&self) -> Result<Vec<Barrier>, Error> {
-        Ok(self.store().barriers().await?)
-    }
-
-    /// Accounts for every operation of the scope, and of its callers (`SCOPE~…`).
-    ///
-    /// # Errors
-    /// When the ledger cannot be read.
-    pub async fn settlement(&self, scope: &str) -> Result<Settlement, Error> {
-        self.settlement_between(scope, None, None).await
-    }
-
-    /// The same for the operations that were first requested at `since_ms` or later, and before `until_ms`.
-    ///
-    /// # Errors
-    /// When the ledger cannot be read.
-    pub async fn settlement_between(
-        &self,
-        scope: &str,
-        since_ms: Option<i64>,
-        until_ms: Option<i64>,
-    ) -> Result<Settlement, Error> {
-        let mut all = Vec::new();
-        self.each_in_scope(scope, Vec::new(), |listed, state| {
-            let at_ms = listed.record.created_ms;
-            if since_ms.is_none_or(|since| since <= at_ms) && until_ms.is_none_or(|until| at_ms < until) {
-                all.push((listed.record, state));
-            }
-        })
-        .await?;
-        let mut settlement = Settlement::new(scope, self.barrier_of(scope).await?);
-        settlement.part = Part::of(since_ms, until_ms);
-        all.iter().rev().for_each(|(record, state)| settlement.add(record, *state));
-        Ok(settlement)
     }
 
     /// The barrier that covers the scope, if it is stopped.

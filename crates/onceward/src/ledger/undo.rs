@@ -26,7 +26,7 @@ const PAGE: usize = 500;
 pub struct Undoing {
     /// The operation that is taken back.
     pub record: Arc<Record>,
-    /// The compensation. Run it like any other operation, then report with [`Ledger::end_undo`].
+    /// The compensation. Run it like any other operation, then report with [`Undo::end`].
     pub intent: Intent,
 }
 
@@ -72,16 +72,28 @@ impl Operation {
     }
 }
 
+/// Takes operations back. See [`Ledger::undo`].
+#[derive(Clone, Copy)]
+pub struct Undo<'a>(pub(super) &'a Ledger);
+
 impl Ledger {
+    /// Takes operations back.
+    #[must_use]
+    pub fn undo(&self) -> Undo<'_> {
+        Undo(self)
+    }
+}
+
+impl Undo<'_> {
     /// What an undo of a scope would do, in the order in which it would do it. With `since`, only operations that were
     /// begun after that one.
     ///
     /// # Errors
     /// [`Error::Invalid`] if `since` is in another scope, [`Error::NotFound`] if there is no such operation, or when
     /// the ledger cannot be read.
-    pub async fn undo_plan(&self, scope: &str, since: Option<&OperationId>) -> Result<Vec<UndoStep>, Error> {
+    pub async fn plan(self, scope: &str, since: Option<&OperationId>) -> Result<Vec<UndoStep>, Error> {
         if let Some(id) = since {
-            let (record, _) = self.find(id).await?;
+            let (record, _) = self.0.find(id).await?;
             if !is_in_scope(&record.scope, scope) {
                 return Err(
                     InvalidInput::new(format!("the operation {id} is not in the scope {scope:?}")).into()
@@ -92,7 +104,7 @@ impl Ledger {
         let mut filter = Filter { scope_prefix: Some(scope.to_owned()), limit: PAGE, ..Filter::default() };
         let mut steps = Vec::new();
         'pages: loop {
-            let page = self.list(&filter).await?;
+            let page = self.0.list(&filter).await?;
             let full = page.len() == PAGE;
             for (listed, state) in page {
                 filter.before = Some(listed.cursor);
@@ -118,11 +130,11 @@ impl Ledger {
     ///
     /// # Errors
     /// When the ledger cannot be read or has no such operation.
-    pub async fn to_undo(&self, id: &OperationId) -> Result<ToUndo, Error> {
-        let (record, state) = self.find(id).await?;
+    pub async fn of(self, id: &OperationId) -> Result<ToUndo, Error> {
+        let (record, state) = self.0.find(id).await?;
         let reversal = Reversal::of(&record, state);
         let compensated = match &record.detail.undone {
-            Some(mark) => match self.find(&mark.by).await {
+            Some(mark) => match self.0.find(&mark.by).await {
                 Ok((_, state)) => state == State::Done,
                 Err(Error::NotFound { .. }) => false,
                 Err(error) => return Err(error),
@@ -132,34 +144,30 @@ impl Ledger {
         Ok(ToUndo { record, state, reversal, compensated })
     }
 
-    /// What an undo of a scope would do, with the results of its operations: see [`Ledger::undo_plan`]. Compensations
+    /// What an undo of a scope would do, with the results of its operations: see [`Undo::plan`]. Compensations
     /// are left out.
     ///
     /// # Errors
     /// When the ledger cannot be read.
-    pub async fn scope_to_undo(
-        &self,
-        scope: &str,
-        since: Option<&OperationId>,
-    ) -> Result<Vec<ToUndo>, Error> {
-        let steps = self.undo_plan(scope, since).await?;
+    pub async fn of_scope(self, scope: &str, since: Option<&OperationId>) -> Result<Vec<ToUndo>, Error> {
+        let steps = self.plan(scope, since).await?;
         let mut found = Vec::new();
         for step in steps.iter().filter(|step| step.reversal != Reversal::Compensation) {
-            found.push(self.to_undo(&step.record.id).await?);
+            found.push(self.of(&step.record.id).await?);
         }
         Ok(found)
     }
 
-    /// The same as [`Ledger::begin_undo`], for a caller that reports lines: if the operation has changed since it was
+    /// The same as [`Undo::begin`], for a caller that reports lines: if the operation has changed since it was
     /// planned, or its compensation is not valid, there is its line.
     ///
     /// # Errors
     /// The ledger's own errors.
-    pub async fn start_undo(&self, planned: &ToUndo, compensation: Operation) -> Result<UndoStart, Error> {
-        match self.begin_undo(&planned.record.id, compensation).await {
+    pub async fn start(self, planned: &ToUndo, compensation: Operation) -> Result<UndoStart, Error> {
+        match self.begin(&planned.record.id, compensation).await {
             Ok(undoing) => Ok(UndoStart::Begun(Box::new(undoing))),
             Err(Error::WrongState { record, .. }) => {
-                let (record, state) = self.find(&record.id).await?;
+                let (record, state) = self.0.find(&record.id).await?;
                 let now = if record.is_undone() { "undone" } else { state.as_str() };
                 let reversal = Reversal::of(&record, state);
                 Ok(UndoStart::Changed(UndoLine::untouched(&record, reversal, format!("it is {now} now"))))
@@ -176,37 +184,21 @@ impl Ledger {
     ///
     /// # Errors
     /// [`Error::WrongState`] if this undo was not begun; and the ledger's own errors.
-    pub async fn finish_undo(
-        &self,
+    pub async fn finish(
+        self,
         planned: &ToUndo,
         undoing: &Undoing,
         outcome: UndoOutcome,
     ) -> Result<UndoLine, Error> {
         let outcome = match outcome {
-            UndoOutcome::Undone(UndoEvidence::Compensation) => self.confirmed(undoing).await?,
+            UndoOutcome::Undone(UndoEvidence::Compensation) => self.0.confirmed(undoing).await?,
             outcome @ (UndoOutcome::Undone(UndoEvidence::Pending | UndoEvidence::Probe)
             | UndoOutcome::Unconfirmed(_)
             | UndoOutcome::NotUndone(_)
             | UndoOutcome::InDoubt(_)) => outcome,
         };
-        let record = self.end_undo(undoing, &outcome).await?;
+        let record = self.end(undoing, &outcome).await?;
         Ok(UndoLine::ended(&record, planned.reversal, &undoing.intent.id, outcome))
-    }
-
-    /// The outcome of a compensation that reported success. If that was only accepted, or is being checked, nothing is
-    /// undone yet.
-    async fn confirmed(&self, undoing: &Undoing) -> Result<UndoOutcome, Error> {
-        let (by, _) = self.find(&undoing.intent.id).await?;
-        let why = match by.outcome.as_ref().and_then(|outcome| outcome.verified) {
-            None | Some(Verification::Confirmed) => {
-                return Ok(UndoOutcome::Undone(UndoEvidence::Compensation));
-            }
-            Some(Verification::Pending) => {
-                "the compensation was accepted, and its success is not confirmed yet"
-            }
-            Some(Verification::Refuted) => "the compensation reported success, but a check denies it",
-        };
-        Ok(UndoOutcome::Unconfirmed(why.to_owned()))
     }
 
     /// Marks an operation before its compensation begins. From now on a retry is refused, and the mark names the
@@ -215,13 +207,14 @@ impl Ledger {
     /// # Errors
     /// [`Error::WrongState`] if the operation is not done or was taken back; [`Error::Invalid`] if the compensation's
     /// class is `read`; and the ledger's own errors.
-    pub async fn begin_undo(&self, id: &OperationId, compensation: Operation) -> Result<Undoing, Error> {
-        let mut intent = self.intent(compensation)?;
+    pub async fn begin(self, id: &OperationId, compensation: Operation) -> Result<Undoing, Error> {
+        let mut intent = self.0.intent(compensation)?;
         check_compensation(&intent.name, intent.terms.class)?;
         // A person has asked for it, so it is not held back once more.
         intent.terms.hold = Hold::No;
         let by = intent.id.clone();
         let record = self
+            .0
             .change(id, "taking it back", |record, _, now_ms| {
                 let fits =
                     Operation::undo_of(record).intent().is_ok_and(|undo| undo.key.text == intent.key.text);
@@ -239,25 +232,44 @@ impl Ledger {
     ///
     /// # Errors
     /// [`Error::WrongState`] if this undo was not begun; and the ledger's own errors.
-    pub async fn end_undo(&self, undoing: &Undoing, outcome: &UndoOutcome) -> Result<Arc<Record>, Error> {
+    pub async fn end(self, undoing: &Undoing, outcome: &UndoOutcome) -> Result<Arc<Record>, Error> {
         let by = &undoing.intent.id;
         let (mut failed, mut settled_by) = (0, None);
         match outcome {
-            UndoOutcome::NotUndone(_) => failed = self.attempts_without_effect(by).await?,
-            UndoOutcome::Undone(_) => settled_by = self.store().load(by).await?.and_then(|by| settler(&by)),
+            UndoOutcome::NotUndone(_) => failed = self.0.attempts_without_effect(by).await?,
+            UndoOutcome::Undone(_) => settled_by = self.0.store().load(by).await?.and_then(|by| settler(&by)),
             UndoOutcome::Unconfirmed(_) | UndoOutcome::InDoubt(_) => {}
         }
-        self.change(&undoing.record.id, "taking it back", |record, _, now_ms| match outcome {
-            UndoOutcome::Undone(evidence) => {
-                transition::undone(record, by, (*evidence, settled_by.clone()), now_ms)
+        self.0
+            .change(&undoing.record.id, "taking it back", |record, _, now_ms| match outcome {
+                UndoOutcome::Undone(evidence) => {
+                    transition::undone(record, by, (*evidence, settled_by.clone()), now_ms)
+                }
+                UndoOutcome::NotUndone(_) => Some(transition::withdraw_undo(record, by, failed)),
+                // The mark stays: the effect may be gone.
+                UndoOutcome::Unconfirmed(_) | UndoOutcome::InDoubt(_) => {
+                    transition::undone(record, by, (UndoEvidence::Pending, None), now_ms)
+                }
+            })
+            .await
+    }
+}
+
+impl Ledger {
+    /// The outcome of a compensation that reported success. If that was only accepted, or is being checked, nothing is
+    /// undone yet.
+    async fn confirmed(&self, undoing: &Undoing) -> Result<UndoOutcome, Error> {
+        let (by, _) = self.find(&undoing.intent.id).await?;
+        let why = match by.outcome.as_ref().and_then(|outcome| outcome.verified) {
+            None | Some(Verification::Confirmed) => {
+                return Ok(UndoOutcome::Undone(UndoEvidence::Compensation));
             }
-            UndoOutcome::NotUndone(_) => Some(transition::withdraw_undo(record, by, failed)),
-            // The mark stays: the effect may be gone.
-            UndoOutcome::Unconfirmed(_) | UndoOutcome::InDoubt(_) => {
-                transition::undone(record, by, (UndoEvidence::Pending, None), now_ms)
+            Some(Verification::Pending) => {
+                "the compensation was accepted, and its success is not confirmed yet"
             }
-        })
-        .await
+            Some(Verification::Refuted) => "the compensation reported success, but a check denies it",
+        };
+        Ok(UndoOutcome::Unconfirmed(why.to_owned()))
     }
 
     /// The number of the compensation's last attempt, if it certainly had no effect. Otherwise 0: what has marked the

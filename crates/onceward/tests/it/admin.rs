@@ -21,7 +21,7 @@ fn fail(bench: &Bench, operation: &Operation) {
 
 fn stage(bench: &Bench, operation: &Operation) -> Result<onceward::State, Code> {
     let intent = operation.clone().intent().expect("a valid operation");
-    bench.wait(bench.ledger.ledger().stage(&intent)).map(|record| record.state).map_err(|error| error.code())
+    bench.wait(bench.ledger.ledger().attempts().stage(&intent)).map(|record| record.state).map_err(|error| error.code())
 }
 
 #[test]
@@ -42,7 +42,7 @@ fn what_is_staged_can_be_aborted() {
     let bench = Bench::new();
     stage(&bench, &pay()).expect("it is staged");
     let cancelled =
-        bench.wait(bench.ledger.ledger().cancel(&id(&pay()), &Word::person("ada"))).expect("it is cancelled");
+        bench.wait(bench.ledger.ledger().admin().cancel(&id(&pay()), &Word::person("ada"))).expect("it is cancelled");
     assert!(matches!(cancelled, Cancelled::Certain(_)));
     assert_eq!(bench.refused(&pay()), Code::Cancelled);
 }
@@ -50,7 +50,7 @@ fn what_is_staged_can_be_aborted() {
 #[test]
 fn cancelling_in_every_state() {
     let cancel =
-        |bench: &Bench| match bench.wait(bench.ledger.ledger().cancel(&id(&pay()), &Word::person("ada"))) {
+        |bench: &Bench| match bench.wait(bench.ledger.ledger().admin().cancel(&id(&pay()), &Word::person("ada"))) {
             Ok(Cancelled::Certain(record)) => format!("certain, {}", record.state),
             Ok(Cancelled::Requested(record)) => format!("requested, {}", record.state),
             Err(error) => {
@@ -85,7 +85,7 @@ fn cancelling_in_every_state() {
 #[test]
 fn what_is_forgotten_is_as_if_it_had_never_been() {
     let bench = Bench::new();
-    let forget = || bench.wait(bench.ledger.ledger().forget(&id(&pay())));
+    let forget = || bench.wait(bench.ledger.ledger().admin().forget(&id(&pay())));
     assert_eq!(forget().expect_err("there is none").code(), Code::NotFound);
     let claim = bench.begin(&pay());
     assert_eq!(forget().expect_err("it runs").code(), Code::WrongState);
@@ -102,7 +102,7 @@ fn the_caller_of_a_forgotten_record_gets_its_answer() {
     let bench = Bench::blind();
     let claim = bench.begin(&pay());
     bench.clock.advance(15_000);
-    bench.wait(bench.ledger.ledger().forget(&id(&pay()))).expect("it is presumed dead");
+    bench.wait(bench.ledger.ledger().admin().forget(&id(&pay()))).expect("it is presumed dead");
     let error =
         bench.wait(claim.finish(Ending::Done(Outcome::because(None)))).expect_err("it cannot be recorded");
     assert_eq!(
@@ -117,7 +117,7 @@ fn a_later_check_is_written_down() {
     let ledger = bench.ledger.ledger();
     let check = |verification| {
         bench
-            .wait(ledger.record_verification(&id(&pay()), verification, Some("looked".to_owned())))
+            .wait(ledger.attempts().verified(&id(&pay()), verification, Some("looked".to_owned())))
             .map(|r| r.state)
     };
     bench.run(&pay()).expect("it runs");
@@ -139,7 +139,7 @@ fn an_expired_key_is_refused_when_given_and_begins_anew_when_derived() {
         assert!(bench.ask(&pay()).expect("the last millisecond").replayed());
         bench.clock.advance(1);
         if swept {
-            let done = bench.wait(bench.ledger.ledger().sweep(|_| ())).expect("it sweeps");
+            let done = bench.wait(bench.ledger.ledger().admin().sweep(|_| ())).expect("it sweeps");
             assert_eq!(done, SweepReport { expired: 2, deleted: 0, doubted: 0 });
         }
         assert_eq!(bench.state_of(&pay()), State::Expired);
@@ -164,7 +164,7 @@ fn a_policy_says_otherwise_of_expired_keys() {
 #[test]
 fn a_tombstone_refuses_for_its_time_and_then_goes() {
     let bench = Bench::new();
-    let sweep = || bench.wait(bench.ledger.ledger().sweep(|_| ())).expect("it sweeps");
+    let sweep = || bench.wait(bench.ledger.ledger().admin().sweep(|_| ())).expect("it sweeps");
     bench.run(&pay()).expect("it runs");
     bench.clock.advance(DAY_MS);
     assert_eq!(sweep(), SweepReport { expired: 1, deleted: 0, doubted: 0 });
@@ -184,7 +184,7 @@ fn a_sweep_writes_doubts_down_and_never_ends_them() {
     let bench = Bench::new();
     drop(bench.begin(&pay()));
     let _alive = bench.begin(&pay().key("alive"));
-    let sweep = || bench.wait(bench.ledger.ledger().sweep(|_| ())).expect("it sweeps");
+    let sweep = || bench.wait(bench.ledger.ledger().admin().sweep(|_| ())).expect("it sweeps");
     assert_eq!(sweep(), SweepReport { expired: 0, deleted: 0, doubted: 1 });
     assert_eq!(bench.found(&pay()).state, State::InDoubt);
     bench.clock.advance(10_000 * DAY_MS);
@@ -204,7 +204,7 @@ fn a_sweep_goes_on_beyond_one_batch() {
     bench.clock.advance(DAY_MS);
     let mut steps = Vec::new();
     let swept =
-        bench.wait(bench.ledger.ledger().sweep(|swept| steps.push(swept.expired))).expect("it sweeps");
+        bench.wait(bench.ledger.ledger().admin().sweep(|swept| steps.push(swept.expired))).expect("it sweeps");
     assert_eq!(swept, SweepReport { expired: 2_200, deleted: 0, doubted: 600 });
     assert_eq!(steps, [2_000, 2_200, 2_200], "it tells after each step");
 }
@@ -269,7 +269,7 @@ fn an_attempt_can_be_asked_to_stop_while_it_works() {
     let bench = Bench::new();
     let result = bench.ledger.run(pay().class(Class::Once), |attempt| {
         bench
-            .wait(bench.ledger.ledger().cancel(&id(&pay()), &Word::person("ada")))
+            .wait(bench.ledger.ledger().admin().cancel(&id(&pay()), &Word::person("ada")))
             .expect("it is asked to stop");
         Ok(attempt.dispatch()?.created(&1))
     });

@@ -173,7 +173,7 @@ impl Bench {
 
     /// The number of records.
     pub(crate) fn records(&self) -> u64 {
-        self.wait(self.ledger.ledger().counts()).expect("counts").values().sum()
+        self.wait(self.ledger.ledger().admin().counts()).expect("counts").values().sum()
     }
 }
 

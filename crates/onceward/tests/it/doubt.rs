@@ -136,7 +136,7 @@ fn an_owner_that_was_silent_and_lives_takes_its_operation_back() {
     let bench = Bench::blind();
     let operation = short_lease();
     let claim = bench.begin(&operation);
-    let lease = bench.ledger.lease(&claim.attempt(), 300).expect("only leases tell who is alive");
+    let lease = bench.ledger.attempts().lease(&claim.attempt(), 300).expect("only leases tell who is alive");
     bench.clock.advance(1_000);
     assert_eq!(bench.refused(&operation), Code::InDoubt);
     bench.wait(lease.renew());
@@ -151,12 +151,12 @@ fn what_was_settled_is_not_taken_back() {
     let bench = Bench::blind();
     let operation = short_lease();
     let claim = bench.begin(&operation);
-    let lease = bench.ledger.lease(&claim.attempt(), 300).expect("only leases tell who is alive");
+    let lease = bench.ledger.attempts().lease(&claim.attempt(), 300).expect("only leases tell who is alive");
     bench.clock.advance(1_000);
     assert_eq!(bench.refused(&operation), Code::InDoubt);
     let id = bench.found(&operation).id.clone();
     let settled =
-        bench.ledger.ledger().settle(&id, Verdict::Failed, Word::person("ada"), Outcome::because(None));
+        bench.ledger.ledger().admin().settle(&id, Verdict::Failed, Word::person("ada"), Outcome::because(None));
     bench.wait(settled).expect("it is settled");
     bench.wait(lease.renew());
     assert_eq!(bench.state_of(&operation), State::Failed);
@@ -167,7 +167,7 @@ fn a_lease_can_be_kept_alive_from_elsewhere() {
     let bench = Bench::blind();
     let operation = short_lease();
     let claim = bench.begin(&operation);
-    let lease = bench.ledger.lease(&claim.attempt(), 300).expect("only leases tell who is alive");
+    let lease = bench.ledger.attempts().lease(&claim.attempt(), 300).expect("only leases tell who is alive");
     assert_eq!(lease.pause_ms(), 100);
     bench.clock.advance(250);
     bench.wait(lease.renew());
@@ -178,7 +178,7 @@ fn a_lease_can_be_kept_alive_from_elsewhere() {
     let seen = Bench::new();
     let claim = seen.begin(&operation);
     assert!(
-        seen.ledger.lease(&claim.attempt(), 300).is_none(),
+        seen.ledger.attempts().lease(&claim.attempt(), 300).is_none(),
         "an owner that the kernel observes needs none"
     );
 }
@@ -208,7 +208,7 @@ fn a_doubt_whose_lock_is_held_is_a_running_attempt() {
     );
     assert_eq!((bench.state_of(&operation), bench.refused(&operation)), (State::Running, Code::InProgress));
     assert_eq!(bench.plan(&operation).decision, Decision::Wait);
-    let forgotten = bench.wait(bench.ledger.ledger().forget(&id(&operation)));
+    let forgotten = bench.wait(bench.ledger.ledger().admin().forget(&id(&operation)));
     assert_eq!(forgotten.expect_err("it runs").code(), Code::WrongState);
     drop(claim);
     assert_eq!(
@@ -225,7 +225,7 @@ fn a_person_settles_a_doubt_whose_lock_is_still_held() {
         let bench = Bench::new();
         let claim = bench.begin(&pay());
         left_in_doubt(&bench, &claim);
-        let settled = bench.wait(bench.ledger.ledger().settle(
+        let settled = bench.wait(bench.ledger.ledger().admin().settle(
             &id(&pay()),
             verdict,
             Word::person("ada"),
@@ -241,7 +241,7 @@ fn a_person_settles_a_doubt_whose_lock_is_still_held() {
 fn a_person_does_not_settle_a_running_attempt() {
     let bench = Bench::new();
     let _claim = bench.begin(&pay());
-    let settled = bench.wait(bench.ledger.ledger().settle(
+    let settled = bench.wait(bench.ledger.ledger().admin().settle(
         &id(&pay()),
         Verdict::Done,
         Word::person("ada"),
@@ -256,7 +256,7 @@ fn a_person_settles_the_doubt() {
     drop(bench.begin(&pay()));
     let ledger = bench.ledger.ledger();
     let settled = bench
-        .wait(ledger.settle(
+        .wait(ledger.admin().settle(
             &id(&pay()),
             Verdict::Done,
             Word::person("ada"),
@@ -266,7 +266,7 @@ fn a_person_settles_the_doubt() {
     assert_eq!(settled.state, State::Done);
     assert!(bench.ask(&pay()).expect("it is replayed").replayed());
     let error = bench
-        .wait(ledger.settle(
+        .wait(ledger.admin().settle(
             &id(&pay()),
             Verdict::Failed,
             Word::person("ada"),
@@ -278,7 +278,7 @@ fn a_person_settles_the_doubt() {
     let bench = Bench::new();
     drop(bench.begin(&pay()));
     bench
-        .wait(bench.ledger.ledger().settle(
+        .wait(bench.ledger.ledger().admin().settle(
             &id(&pay()),
             Verdict::Failed,
             Word::person("ada"),
@@ -292,7 +292,7 @@ fn a_person_settles_the_doubt() {
     assert_eq!((word.name.as_str(), word.at_ms), ("ada", NOW_MS));
     assert_eq!(word.doubt.as_deref(), Some("its owner ended before it reported back"));
     bench.clock.advance(24 * 3_600_000);
-    bench.wait(bench.ledger.ledger().sweep(|_| ())).expect("it can be swept");
+    bench.wait(bench.ledger.ledger().admin().sweep(|_| ())).expect("it can be swept");
     let tombstone = bench.found(&pay());
     assert_eq!(tombstone.state, State::Expired);
     assert_eq!(tombstone.detail.history[0].settled_by.as_ref().map(|word| word.name.as_str()), Some("ada"));
@@ -305,9 +305,9 @@ fn a_cancel_does_not_erase_who_settled_the_attempt() {
     let ledger = bench.ledger.ledger();
     let (ada, bob) = (Word::person("ada"), Word::person("bob").note("wrong customer".to_owned()));
     let id = id(&pay());
-    let settled = ledger.settle(&id, Verdict::Failed, ada, Outcome::because(None));
+    let settled = ledger.admin().settle(&id, Verdict::Failed, ada, Outcome::because(None));
     bench.wait(settled).expect("there is a doubt");
-    bench.wait(ledger.cancel(&id, &bob)).expect("nothing happened");
+    bench.wait(ledger.admin().cancel(&id, &bob)).expect("nothing happened");
     let record = bench.found(&pay());
     let cancelled_by = record.outcome.as_ref().and_then(|outcome| outcome.settled_by.as_ref());
     assert_eq!(cancelled_by.map(|word| word.name.as_str()), Some("bob"));

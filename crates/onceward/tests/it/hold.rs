@@ -207,26 +207,26 @@ fn a_release_lets_it_start_and_a_cancel_ends_it_for_good() {
     assert_eq!(bench.refused(&approve()), Code::Held);
     bench.clock.advance(1_000 * MINUTES_10);
     assert_eq!(bench.refused(&approve()), Code::Held, "only a person releases it");
-    let released = bench.ledger.release(&id(&pay()), &Word::person("bob")).expect("it is held");
+    let released = bench.ledger.admin().release(&id(&pay()), &Word::person("bob")).expect("it is held");
     assert_eq!(released.state, State::Staged, "a release starts nothing");
     let again =
-        bench.ledger.release(&id(&pay()), &Word::person("alice")).expect("releasing twice is releasing");
+        bench.ledger.admin().release(&id(&pay()), &Word::person("alice")).expect("releasing twice is releasing");
     assert_eq!(again.version, released.version);
     bench.run(&approve()).expect("it was released");
     assert_eq!(
-        bench.ledger.release(&id(&pay()), &Word::person("bob")).expect_err("it ran").code(),
+        bench.ledger.admin().release(&id(&pay()), &Word::person("bob")).expect_err("it ran").code(),
         Code::WrongState
     );
 
     let bench = Bench::new();
     bench.refused(&held_pay());
-    bench.ledger.release(&id(&pay()), &Word::person("bob")).expect("it is held");
-    let cancelled = bench.ledger.cancel(&id(&pay()), &Word::person("ada")).expect("it has not started");
+    bench.ledger.admin().release(&id(&pay()), &Word::person("bob")).expect("it is held");
+    let cancelled = bench.ledger.admin().cancel(&id(&pay()), &Word::person("ada")).expect("it has not started");
     assert!(matches!(cancelled, Cancelled::Certain(_)));
     bench.clock.advance(MINUTES_10);
     assert_eq!(bench.refused(&held_pay()), Code::Cancelled);
     assert_eq!(
-        bench.ledger.release(&id(&pay()), &Word::person("bob")).expect_err("too late").code(),
+        bench.ledger.admin().release(&id(&pay()), &Word::person("bob")).expect_err("too late").code(),
         Code::WrongState
     );
 }
@@ -236,15 +236,15 @@ fn a_release_lets_it_start_and_a_cancel_ends_it_for_good() {
 fn the_record_alone_is_enough_to_execute_it() {
     let bench = Bench::new();
     bench.refused(&held_pay());
-    let record = bench.ledger.release(&id(&pay()), &Word::person("bob")).expect("it is held");
+    let record = bench.ledger.admin().release(&id(&pay()), &Word::person("bob")).expect("it is held");
     assert_eq!(record.held_request(), Some("{\"command\":[\"pay\"]}"));
-    let intent = bench.ledger.held_intent(&record, Terms::default());
+    let intent = bench.ledger.admin().held_intent(&record, Terms::default());
     let call = bench.ledger.call(intent.clone());
     let failed = bench.ledger.run_call(call, |_| Err(Failure::no_effect(Evidence::NotSent, "no network")));
     assert_eq!(failed.expect_err("it failed").code(), Code::Failed);
     let record = bench
         .ledger
-        .release(&id(&pay()), &Word::person("bob"))
+        .admin().release(&id(&pay()), &Word::person("bob"))
         .expect("it was not sent, so it can be released again");
     assert!(record.held_request().is_some());
     let call = bench.ledger.call(intent);
@@ -262,9 +262,9 @@ fn held_operations_are_listed_oldest_first() {
         bench.clock.advance(1);
     }
     bench.refused(&held_pay().scope("b"));
-    bench.ledger.stage(&pay().key("plain").intent().expect("an intent")).expect("it is staged");
+    bench.ledger.attempts().stage(&pay().key("plain").intent().expect("an intent")).expect("it is staged");
     let keys = |scope: Option<&str>| -> Vec<String> {
-        bench.ledger.held(scope).expect("a list").into_iter().map(|record| record.key.text).collect()
+        bench.ledger.admin().held(scope).expect("a list").into_iter().map(|record| record.key.text).collect()
     };
     assert_eq!(keys(Some("a")), ["order-0", "order-1", "order-2"]);
     assert_eq!(keys(None).len(), 4, "what is staged without a hold is not held");
@@ -304,7 +304,7 @@ fn a_record_that_is_held_passes_the_check_of_an_import() {
     let record = bench.found(&pay());
     assert_eq!((record.state, record.created_ms), (State::Staged, bench.clock.now_ms()));
     record.check().expect("this program wrote it");
-    bench.ledger.release(&id(&pay()), &Word::person("bob")).expect("it is held");
+    bench.ledger.admin().release(&id(&pay()), &Word::person("bob")).expect("it is held");
     assert_eq!(bench.run(&rerun(Hold::Approve)).expect("it was released").record().attempt, 2);
 }
 
@@ -313,7 +313,7 @@ fn nothing_is_held_in_a_stopped_scope_and_a_stop_cancels_what_is_held() {
     let bench = Bench::new();
     let held = |key: &str| held_pay().scope("run").key(key);
     assert_eq!(bench.refused(&held("a")), Code::Held);
-    bench.ledger.stop("run", &Word::person("ada")).expect("a barrier");
+    bench.ledger.scopes().stop("run", &Word::person("ada")).expect("a barrier");
     assert_eq!(bench.state_of(&held("a")), State::Cancelled);
     assert_eq!(bench.refused(&held("b")), Code::Stopped, "it would start when the barrier is lifted");
     assert_eq!(bench.records(), 1);

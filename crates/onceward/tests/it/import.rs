@@ -5,7 +5,7 @@ use onceward::{Code, Imported, Operation, Record, State};
 
 /// The result of importing the record, as a word.
 fn import(bench: &Bench, record: &Record) -> Result<&'static str, Code> {
-    let adopted = bench.wait(bench.ledger.ledger().import(record.clone()));
+    let adopted = bench.wait(bench.ledger.ledger().admin().import(record.clone()));
     adopted.map_err(|error| error.code()).map(|adopted| match adopted {
         Imported::Taken => "taken",
         Imported::AlreadyThere => "already there",

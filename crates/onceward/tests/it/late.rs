@@ -106,10 +106,10 @@ fn an_answer_after_a_person_settled_tells_the_truth() {
     bench.clock.advance(300);
     let failed = Outcome::because(Some("I think not".to_owned()));
     bench
-        .wait(bench.ledger.ledger().settle(&id(&operation), Verdict::Failed, Word::person("ada"), failed))
+        .wait(bench.ledger.ledger().admin().settle(&id(&operation), Verdict::Failed, Word::person("ada"), failed))
         .expect("there is a doubt");
     bench
-        .wait(bench.ledger.ledger().cancel(&id(&operation), &Word::person("ada")))
+        .wait(bench.ledger.ledger().admin().cancel(&id(&operation), &Word::person("ada")))
         .expect("it can be cancelled");
     let receipt = bench.wait(claim.finish(done("late"))).expect("it happened after all");
     assert_eq!((receipt.record().state, receipt.data()), (State::Done, Some("\"late\"")));

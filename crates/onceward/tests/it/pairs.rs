@@ -32,7 +32,7 @@ pub(crate) fn not_sent(_: Attempt) -> Result<onceward::Done, Failure> {
 
 /// The operation that a call refers to now.
 fn wanted(bench: &Bench, operation: &Operation) -> Wanted {
-    bench.wait(bench.ledger.ledger().wanted(operation.clone())).expect("an operation")
+    bench.wait(bench.ledger.ledger().repeats().wanted(operation.clone())).expect("an operation")
 }
 
 /// Makes the call, and gives the code of its answer; `None` is a success.
@@ -45,13 +45,13 @@ fn call(bench: &Bench, operation: &Operation) -> Option<Code> {
 fn delivered(bench: &Bench, operation: &Operation) {
     let ledger = bench.ledger.ledger();
     let (found, _) = bench.wait(ledger.find(&wanted(bench, operation).intent.id)).expect("it is there");
-    bench.wait(ledger.note_delivery(&found, bench.clock.now_ms())).expect("it has an answer");
+    bench.wait(ledger.attempts().delivered(&found, bench.clock.now_ms())).expect("it has an answer");
 }
 
 fn refuse(bench: &Bench, operation: &Operation) {
     let intent = bench.ledger.intent(operation.clone()).expect("a valid operation");
-    bench.ledger.stage(&intent).expect("it is staged");
-    bench.ledger.cancel(&intent.id, &ada()).expect("it has not begun");
+    bench.ledger.attempts().stage(&intent).expect("it is staged");
+    bench.ledger.admin().cancel(&intent.id, &ada()).expect("it has not begun");
 }
 
 #[test]
@@ -60,7 +60,7 @@ fn a_stop_refuses_what_is_new_and_hides_no_answer() {
     assert_eq!(call(&bench, &mail()), None);
     bench.run(&pay()).expect("it runs");
     refuse(&bench, &pay().key("refused"));
-    bench.ledger.stop("default", &ada()).expect("a barrier");
+    bench.ledger.scopes().stop("default", &ada()).expect("a barrier");
     // The answer that was not delivered, a refusal, and a reused key come before the barrier.
     for _ in 0..2 {
         assert_eq!(call(&bench, &mail()), None);
@@ -73,7 +73,7 @@ fn a_stop_refuses_what_is_new_and_hides_no_answer() {
     }
     assert_eq!(bench.refused(&pay().occurrence("2")), Code::Stopped);
     let refused = wanted(&bench, &mail()).intent.id;
-    bench.ledger.resume("default", &ada()).expect("it is stopped");
+    bench.ledger.scopes().resume("default", &ada()).expect("it is stopped");
     assert_eq!(wanted(&bench, &mail()).intent.id, refused, "STOPPED is no answer that was delivered");
     assert_eq!(call(&bench, &mail()), None);
     assert_eq!(bench.records(), 4);
@@ -86,10 +86,10 @@ fn refund() -> Option<Compensation> {
 /// Takes the operation back, and returns the answer of its compensation.
 fn take_back(bench: &Bench, operation: &Operation) -> Result<(), Error> {
     let found = bench.found(operation);
-    let undoing = bench.ledger.begin_undo(&found.id, Operation::undo_of(&found)).expect("it is done");
+    let undoing = bench.ledger.undo().begin(&found.id, Operation::undo_of(&found)).expect("it is done");
     let result = bench.ledger.run_call(bench.ledger.call(undoing.intent.clone()), sent).map(drop);
     let outcome = UndoOutcome::of(result.as_ref().copied(), &onceward::EffectNow::NotAsked);
-    bench.ledger.end_undo(&undoing, &outcome).expect("it was begun");
+    bench.ledger.undo().end(&undoing, &outcome).expect("it was begun");
     result
 }
 
@@ -191,7 +191,7 @@ fn another_occurrence_is_held_by_itself() {
         assert_eq!(bench.refused(&held(pay())), Code::Held);
         bench.clock.advance(300_000);
         assert_eq!(bench.refused(&held(pay().occurrence("2"))), Code::Held);
-        bench.ledger.release(&id(&pay()), &ada()).expect("it is held");
+        bench.ledger.admin().release(&id(&pay()), &ada()).expect("it is held");
         bench.run(&held(pay())).expect("it was released");
         bench.clock.advance(300_000);
         assert_eq!(bench.refused(&held(pay().occurrence("2"))), Code::Held, "{hold}");
@@ -218,12 +218,12 @@ fn a_resume_brings_back_nothing_that_the_stop_ended() {
     let held = pay().terms(terms(|terms| terms.hold = Hold::For(1_000)));
     assert_eq!(bench.refused(&held), Code::Held);
     let claim = bench.begin(&pay().key("runs"));
-    bench.ledger.cancel(&claim.record().id, &ada()).expect("it is asked to end");
+    bench.ledger.admin().cancel(&claim.record().id, &ada()).expect("it is asked to end");
     let asked = |bench: &Bench| bench.found(&pay().key("runs")).detail.cancel_requested_ms;
     bench.clock.advance(5);
-    bench.ledger.stop("default", &ada()).expect("a barrier");
+    bench.ledger.scopes().stop("default", &ada()).expect("a barrier");
     assert_eq!(asked(&bench), Some(NOW_MS), "the first request counts");
-    bench.ledger.resume("default", &ada()).expect("it is stopped");
+    bench.ledger.scopes().resume("default", &ada()).expect("it is stopped");
     assert_eq!(asked(&bench), Some(NOW_MS), "a resume does not take it back");
     assert!(bench.wait(claim.attempt().check_cancel_requested()).expect("it can be read"));
     claim.attempt().dispatch().expect_err("nothing is sent any more");
@@ -247,7 +247,7 @@ fn what_no_one_released_is_held_again_after_a_restore() {
             assert_eq!(bench.refused(&held), Code::InDoubt, "it may have been released since");
             bench
                 .ledger
-                .settle(&id(&pay()), Verdict::Failed, ada(), Outcome::because(None))
+                .admin().settle(&id(&pay()), Verdict::Failed, ada(), Outcome::because(None))
                 .expect("a doubt");
         }
         // Also for a call that does not hold it itself.
@@ -258,7 +258,7 @@ fn what_no_one_released_is_held_again_after_a_restore() {
         let found = bench.found(&held);
         found.check().expect("a sound record");
         assert_eq!(found.held_request(), Some("{\"pay\":1}"));
-        bench.ledger.release(&found.id, &ada()).expect("it is held");
+        bench.ledger.admin().release(&found.id, &ada()).expect("it is held");
         bench.run(&held).expect("it was released");
     }
 }
@@ -270,8 +270,8 @@ fn what_was_settled_as_not_done_after_a_restore_can_be_released_at_once() {
     let held = held.held("run", onceward::HeldBy::Caller, Some("{}".to_owned()));
     assert_eq!(before.bench.refused(&held), Code::Held);
     let bench = before.restore();
-    bench.ledger.settle(&id(&pay()), Verdict::Failed, ada(), Outcome::because(None)).expect("a doubt");
-    let released = bench.ledger.release(&id(&pay()), &ada()).expect("its request is stored");
+    bench.ledger.admin().settle(&id(&pay()), Verdict::Failed, ada(), Outcome::because(None)).expect("a doubt");
+    let released = bench.ledger.admin().release(&id(&pay()), &ada()).expect("its request is stored");
     released.check().expect("a sound record");
     bench.run(&held).expect("it was released");
 }
@@ -300,8 +300,8 @@ impl Clock for Pauses {
 fn what_a_person_says_between_two_tries_ends_the_call() {
     type Say = fn(&Blocking);
     let cases: [(Say, Code); 2] = [
-        (|ledger| drop(ledger.cancel(&id(&pay()), &ada()).expect("it has failed")), Code::Cancelled),
-        (|ledger| drop(ledger.stop("default", &ada()).expect("a barrier")), Code::Stopped),
+        (|ledger| drop(ledger.admin().cancel(&id(&pay()), &ada()).expect("it has failed")), Code::Cancelled),
+        (|ledger| drop(ledger.scopes().stop("default", &ada()).expect("a barrier")), Code::Stopped),
     ];
     for (say, code) in cases {
         let pauses = Pauses::default();
@@ -329,7 +329,7 @@ fn a_success_after_a_cancel_is_checked() {
         let check = |_| std::future::ready((answer, "looked".to_owned()));
         let result = bench.ledger.run_call(bench.ledger.call(intent).verify(check), |attempt| {
             let token = attempt.dispatch()?;
-            bench.ledger.cancel(attempt.operation(), &ada())?;
+            bench.ledger.admin().cancel(attempt.operation(), &ada())?;
             Ok(token.created(&1))
         });
         assert_eq!((result.is_ok(), bench.state_of(&pay())), (state == State::Done, state));
@@ -341,7 +341,7 @@ fn a_cancel_after_a_restore_is_too_late() {
     let before = Restored::new();
     drop(before.bench.begin(&pay()));
     let bench = before.restore();
-    let refused = bench.ledger.cancel(&id(&pay()), &ada()).expect_err("it is in doubt");
+    let refused = bench.ledger.admin().cancel(&id(&pay()), &ada()).expect_err("it is in doubt");
     assert_eq!((refused.code(), refused.happened()), (Code::WrongState, Some(Happened::Unknown)));
 }
 
@@ -369,17 +369,17 @@ fn a_stopped_scope_can_be_checked_settled_and_taken_back() {
     for key in ["settled", "asked", "left"] {
         lost(key);
     }
-    bench.ledger.stop("default", &ada()).expect("a barrier");
+    bench.ledger.scopes().stop("default", &ada()).expect("a barrier");
     bench.clock.advance(10_000 * DAY_MS);
     assert_eq!(bench.refused(&pay().key("new")), Code::Stopped, "a barrier has no time limit");
     bench.clock.advance(-10_000 * DAY_MS);
     let checked = id(&pay().key("checked"));
-    bench.ledger.record_verification(&checked, Verification::Confirmed, None).expect("it is done");
+    bench.ledger.attempts().verified(&checked, Verification::Confirmed, None).expect("it is done");
     let settled = id(&pay().key("settled"));
-    bench.ledger.settle(&settled, Verdict::Failed, ada(), Outcome::because(None)).expect("a doubt");
+    bench.ledger.admin().settle(&settled, Verdict::Failed, ada(), Outcome::because(None)).expect("a doubt");
     assert_eq!(bench.refused(&pay().key("settled")), Code::Stopped);
     take_back(&bench, &paid).expect("a compensation begins");
-    bench.ledger.resume("default", &ada()).expect("it is stopped");
+    bench.ledger.scopes().resume("default", &ada()).expect("it is stopped");
     assert_eq!(bench.refused(&paid), Code::Undone);
     assert_eq!(bench.refused(&pay().key("left")), Code::InDoubt, "a resume settles nothing");
     bench.run(&pay().key("settled")).expect("it did not happen");
@@ -420,7 +420,7 @@ fn a_success_of_the_backup_can_be_checked_again() {
     before.bench.run(&pay()).expect("it runs");
     let bench = before.restore();
     assert!(bench.ask(&pay()).expect("it is done").replayed());
-    bench.ledger.record_verification(&id(&pay()), Verification::Refuted, None).expect("it is done");
+    bench.ledger.attempts().verified(&id(&pay()), Verification::Refuted, None).expect("it is done");
     assert_eq!(bench.refused(&pay()), Code::Unverified);
 }
 
@@ -440,7 +440,7 @@ fn what_expired_before_a_restore_is_in_doubt() {
     for (swept_before, swept_after) in [(false, false), (true, false), (false, true)] {
         let before = Restored::new();
         let short = |operation: Operation| operation.terms(terms(|terms| terms.keep_results_for(1_000)));
-        let sweep = |bench: &Bench| bench.wait(bench.ledger.ledger().sweep(|_| ())).expect("it sweeps");
+        let sweep = |bench: &Bench| bench.wait(bench.ledger.ledger().admin().sweep(|_| ())).expect("it sweeps");
         before.bench.run(&short(mail())).expect("it runs");
         before.bench.ledger.run(short(pay()), not_sent).expect_err("it failed");
         before.bench.clock.advance(2_000);
@@ -502,7 +502,7 @@ fn a_compensation_is_never_held() {
         bench.run(&pay().undo(refund())).expect("it runs");
         let found = bench.found(&pay());
         let held = Operation::undo_of(&found).terms(terms(|terms| terms.hold = hold));
-        let undoing = bench.ledger.begin_undo(&found.id, held).expect("it is done");
+        let undoing = bench.ledger.undo().begin(&found.id, held).expect("it is done");
         let call = bench.ledger.call(undoing.intent);
         bench.ledger.run_call(call, sent).expect("a person has asked for it");
     }

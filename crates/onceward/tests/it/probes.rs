@@ -83,7 +83,7 @@ fn a_no_in_a_stopped_scope_leaves_the_doubt() {
     probed(&bench, &short_lease(), ProbeAnswer::No).expect_err("the quarantine begins");
     bench.clock.advance(5_000);
     let scope = short_lease().intent().expect("a valid operation").scope;
-    bench.ledger.stop(&scope, &onceward::Word::person("ada")).expect("a barrier");
+    bench.ledger.scopes().stop(&scope, &onceward::Word::person("ada")).expect("a barrier");
     let error = probed(&bench, &short_lease(), ProbeAnswer::No).expect_err("nothing begins");
     assert_eq!((error.code(), bench.state_of(&short_lease())), (Code::InDoubt, State::InDoubt));
     assert_eq!(error.happened(), Some(onceward::Happened::Unknown));

@@ -99,7 +99,7 @@ fn everything_that_reads_sees_the_doubt_before_a_call_records_it() {
         .run(failed.clone(), |_| async { Err(onceward::Failure::no_effect(Evidence::NotSent, "declined")) });
     pollster::block_on(run).expect_err("it failed");
     let staged = restored.before.intent(pay().key("staged")).expect("a valid operation");
-    pollster::block_on(restored.before.stage(&staged)).expect("it is staged");
+    pollster::block_on(restored.before.attempts().stage(&staged)).expect("it is staged");
     let running = restored.before.intent(pay().key("running")).expect("a valid operation");
     let begun = pollster::block_on(restored.before.begin(&running)).expect("it begins");
     drop(begun);
@@ -121,19 +121,19 @@ fn everything_that_reads_sees_the_doubt_before_a_call_records_it() {
         let filter = onceward::Filter { states: vec![others], limit: 9, ..onceward::Filter::default() };
         assert!(bench.wait(ledger.list(&filter)).expect("it can be read").is_empty(), "{others}");
     }
-    let totals = bench.wait(ledger.totals(&onceward::Filter::default())).expect("it can be read");
+    let totals = bench.wait(ledger.admin().totals(&onceward::Filter::default())).expect("it can be read");
     assert_eq!(totals, [(State::Done, 1), (State::InDoubt, 3)].into());
-    let id = bench.wait(ledger.lookup("failed", None, 9)).expect("it can be read")[0].record.id.clone();
+    let id = bench.wait(ledger.admin().lookup("failed", None, 9)).expect("it can be read")[0].record.id.clone();
     let (record, state) = bench.wait(ledger.wait(&id, 0)).expect("it can be read");
     assert_eq!((state, record.happened()), (State::InDoubt, Happened::Unknown));
     assert!(record.reason().is_some_and(|reason| reason.contains("restored")), "{:?}", record.reason());
-    let settlement = bench.wait(ledger.settlement(&record.scope)).expect("it can be read");
+    let settlement = bench.wait(ledger.scopes().settlement(&record.scope)).expect("it can be read");
     assert!(settlement.sums.in_words().contains("3 in doubt"), "{}", settlement.sums.in_words());
 
     // What is seen can be settled, and is then as it was settled.
     let outcome = onceward::Outcome::because(Some("it is in the books".to_owned()));
     bench
-        .wait(ledger.settle(&id, onceward::Verdict::Done, Word::person("ada"), outcome))
+        .wait(ledger.admin().settle(&id, onceward::Verdict::Done, Word::person("ada"), outcome))
         .expect("it is in doubt");
     assert!(bench.ask(&failed).expect("it is done").replayed());
 }
@@ -146,7 +146,7 @@ fn a_restore_does_not_erase_what_someone_said() {
     drop(pollster::block_on(restored.before.begin(&intent)).expect("it begins"));
     let word = Word::person("ada").note("not on the statement".to_owned());
     let nothing = onceward::Outcome::because(None);
-    pollster::block_on(restored.before.settle(&intent.id, onceward::Verdict::Failed, word, nothing))
+    pollster::block_on(restored.before.admin().settle(&intent.id, onceward::Verdict::Failed, word, nothing))
         .expect("it is in doubt");
     let bench = restored.restore();
     let notes = |record: &onceward::Record| -> Vec<(State, Option<String>)> {
@@ -174,13 +174,13 @@ fn a_lost_operation_can_be_settled_before_it_is_called() {
     let outcome = || onceward::Outcome::because(None);
     let ledger = bench.ledger.ledger();
     bench
-        .wait(ledger.settle(&intent.id, onceward::Verdict::Failed, Word::person("ada"), outcome()))
+        .wait(ledger.admin().settle(&intent.id, onceward::Verdict::Failed, Word::person("ada"), outcome()))
         .expect_err("it is not known");
-    bench.wait(ledger.note_lost(&intent)).expect("it is written");
+    bench.wait(ledger.attempts().note_lost(&intent)).expect("it is written");
     bench
-        .wait(ledger.settle(&intent.id, onceward::Verdict::Failed, Word::person("ada"), outcome()))
+        .wait(ledger.admin().settle(&intent.id, onceward::Verdict::Failed, Word::person("ada"), outcome()))
         .expect("it is in doubt");
-    bench.wait(ledger.note_lost(&intent)).expect("there is nothing to write");
+    bench.wait(ledger.attempts().note_lost(&intent)).expect("there is nothing to write");
     assert!(!bench.run(&pay()).expect("it runs").replayed());
 }
 

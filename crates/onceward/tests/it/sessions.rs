@@ -10,7 +10,7 @@ fn mail() -> Operation {
 }
 
 fn sweep(bench: &Bench) {
-    bench.wait(bench.ledger.ledger().sweep(|_| ())).expect("it sweeps");
+    bench.wait(bench.ledger.ledger().admin().sweep(|_| ())).expect("it sweeps");
 }
 
 #[test]

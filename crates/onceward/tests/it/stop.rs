@@ -30,7 +30,7 @@ fn a_stopped_scope_starts_nothing_and_replays_what_is_done() {
     ledger.run(mail("a"), send).unwrap();
     ledger.run(mail("b"), |_| Err(Failure::no_effect(Evidence::NotSent, "declined"))).unwrap_err();
     ledger.run(mail("c"), |_| Err(Failure::in_doubt("reset"))).unwrap_err();
-    ledger.stop("run-7", &Word::person("ada").note("wrong list".to_owned())).unwrap();
+    ledger.scopes().stop("run-7", &Word::person("ada").note("wrong list".to_owned())).unwrap();
     assert!(ledger.run(mail("a"), send).unwrap().replayed());
     let refused = ledger.run(mail("b"), send).unwrap_err();
     assert_eq!(
@@ -46,24 +46,24 @@ fn a_stopped_scope_starts_nothing_and_replays_what_is_done() {
         ledger.plan(&intent).unwrap().decision,
         onceward::Decision::Refuse(onceward::Refusal::Stopped(_))
     ));
-    assert_eq!(ledger.stage(&intent).unwrap_err().code(), Code::Stopped);
+    assert_eq!(ledger.attempts().stage(&intent).unwrap_err().code(), Code::Stopped);
     // A doubt that the class would run again stays in doubt.
     let again = mail("c").class(Class::Idempotent);
     assert_eq!(ledger.run(again, send).unwrap_err().code(), Code::InDoubt);
-    ledger.resume("run-7", &Word::person("ada")).unwrap();
+    ledger.scopes().resume("run-7", &Word::person("ada")).unwrap();
     assert!(!ledger.run(mail("b"), send).unwrap().replayed());
 }
 
 #[test]
 fn a_stop_cancels_what_is_held_and_asks_what_runs_to_end() {
     let ledger = ledger();
-    let held = ledger.stage(&ledger.intent(mail("held")).unwrap()).unwrap();
+    let held = ledger.attempts().stage(&ledger.intent(mail("held")).unwrap()).unwrap();
     let other = Operation::new("send_mail").scope("run-70").key("a");
-    let other = ledger.stage(&ledger.intent(other).unwrap()).unwrap();
+    let other = ledger.attempts().stage(&ledger.intent(other).unwrap()).unwrap();
     let onceward::Begun::Execute(claim) = ledger.begin(&ledger.intent(mail("runs")).unwrap()).unwrap() else {
         unreachable!("it is new");
     };
-    let stopped = ledger.stop("run-7", &Word::person("ada")).unwrap();
+    let stopped = ledger.scopes().stop("run-7", &Word::person("ada")).unwrap();
     assert_eq!((stopped.cancelled, stopped.asked), (vec![held.id.clone()], vec![claim.record().id.clone()]));
     assert!(ledger.find(&claim.record().id).unwrap().0.detail.cancel_requested_ms.is_some());
     assert_eq!(ledger.find(&other.id).unwrap().1, State::Staged);
@@ -73,19 +73,19 @@ fn a_stop_cancels_what_is_held_and_asks_what_runs_to_end() {
         (cancelled.to_string(), cancelled.note),
         ("a person (ada)".to_owned(), Some("the scope was stopped".to_owned()))
     );
-    let first = ledger.settlement("run-7").unwrap();
+    let first = ledger.scopes().settlement("run-7").unwrap();
     assert_eq!((first.sums.cancelled, first.sums.running, first.sums.intended), (1, 1, 2));
     // Its own ending counts, although the scope is stopped.
     let sent = claim.attempt().dispatch().unwrap().created(&1);
     drop(sent);
     let done = onceward::Ending::Done(Outcome::with_effect(onceward::Effect::Created));
     ledger.wait_for(claim.finish(done)).unwrap();
-    assert!(ledger.wait_for_scope("run-7", 0).unwrap().is_empty());
-    ledger.stop("run-7", &Word::person("ada").note("again".to_owned())).unwrap();
-    let settled = ledger.settlement("run-7").unwrap();
+    assert!(ledger.scopes().wait("run-7", 0).unwrap().is_empty());
+    ledger.scopes().stop("run-7", &Word::person("ada").note("again".to_owned())).unwrap();
+    let settled = ledger.scopes().settlement("run-7").unwrap();
     assert_eq!((settled.sums.cancelled, settled.sums.standing, settled.sums.running), (1, 1, 0));
-    ledger.stop("run-7", &Word::person("ada")).unwrap();
-    assert_eq!(ledger.settlement("run-7").unwrap(), settled, "stopping again gives the same settlement");
+    ledger.scopes().stop("run-7", &Word::person("ada")).unwrap();
+    assert_eq!(ledger.scopes().settlement("run-7").unwrap(), settled, "stopping again gives the same settlement");
 }
 
 fn begun(ledger: &onceward::Blocking, key: &str) -> Claim {
@@ -107,7 +107,7 @@ fn an_attempt_learns_that_its_scope_was_stopped_and_sends_nothing() {
     let (claim, other) = (begun(&ledger, "a"), begun(&ledger, "b"));
     let attempt = claim.attempt();
     assert!(stays_pending(attempt.cancel_requested()), "nobody asked it to end");
-    ledger.stop("run-7", &Word::person("ada").note("wrong list".to_owned())).unwrap();
+    ledger.scopes().stop("run-7", &Word::person("ada").note("wrong list".to_owned())).unwrap();
     assert!(!attempt.is_cancel_requested(), "it has not looked");
     ledger.wait_for(attempt.cancel_requested());
     assert!(claim.attempt().is_cancel_requested(), "every view of the attempt knows");
@@ -120,7 +120,7 @@ fn an_attempt_learns_that_its_scope_was_stopped_and_sends_nothing() {
     // Its neighbour has not looked either, and reports what happened.
     let done = Ending::Done(Outcome::with_effect(onceward::Effect::Created));
     ledger.wait_for(other.finish(done)).unwrap();
-    let sums = ledger.settlement("run-7").unwrap().sums;
+    let sums = ledger.scopes().settlement("run-7").unwrap().sums;
     assert_eq!((sums.failed, sums.standing, sums.running), (1, 1, 0));
 }
 
@@ -128,7 +128,7 @@ fn an_attempt_learns_that_its_scope_was_stopped_and_sends_nothing() {
 fn an_attempt_learns_that_its_operation_was_cancelled() {
     let ledger = ledger();
     let claim = begun(&ledger, "a");
-    ledger.cancel(&claim.record().id, &Word::person("ada")).unwrap();
+    ledger.admin().cancel(&claim.record().id, &Word::person("ada")).unwrap();
     assert!(ledger.wait_for(claim.attempt().check_cancel_requested()).unwrap());
     let failed = Ending::failed(Evidence::NotSent, "interrupted");
     assert!(matches!(ledger.wait_for(claim.finish(failed)), Err(Error::Cancelled { .. })));
@@ -138,11 +138,11 @@ fn an_attempt_learns_that_its_operation_was_cancelled() {
 fn after_a_resume_the_next_attempt_is_not_asked_to_end() {
     let ledger = ledger();
     let claim = begun(&ledger, "a");
-    ledger.stop("run-7", &Word::person("ada")).unwrap();
+    ledger.scopes().stop("run-7", &Word::person("ada")).unwrap();
     assert!(ledger.wait_for(claim.attempt().check_cancel_requested()).unwrap());
     let failed = Ending::failed(Evidence::NotSent, "interrupted");
     assert!(matches!(ledger.wait_for(claim.finish(failed)), Err(Error::Stopped { .. })));
-    ledger.resume("run-7", &Word::person("ada")).unwrap();
+    ledger.scopes().resume("run-7", &Word::person("ada")).unwrap();
     let next = begun(&ledger, "a");
     assert!(!ledger.wait_for(next.attempt().check_cancel_requested()).unwrap());
 }
@@ -168,7 +168,7 @@ fn the_ledger_is_not_read_during_the_first_half_second() {
     let clock = Arc::new(Frozen::default());
     let ledger = onceward::Ledger::new(Arc::new(MemoryStore::new(Arc::clone(&clock)))).blocking();
     let claim = begun(&ledger, "a");
-    ledger.stop("run-7", &Word::person("ada")).unwrap();
+    ledger.scopes().stop("run-7", &Word::person("ada")).unwrap();
     assert!(stays_pending(claim.attempt().cancel_requested()), "it would have found the request");
     assert_eq!(*clock.0.lock().unwrap(), [500]);
 }
@@ -182,7 +182,7 @@ fn work_that_was_dispatched_has_a_grace_period() {
     assert_eq!(ledger.wait_for(attempt.finish_or_give_up(ready(1), tell())), Some(1));
     assert!(!told.load(Ordering::SeqCst), "nobody asked it to end");
     let claim = begun(&ledger, "b");
-    ledger.stop("run-7", &Word::person("ada")).unwrap();
+    ledger.scopes().stop("run-7", &Word::person("ada")).unwrap();
     let attempt = claim.attempt();
     let answer = std::future::poll_fn(|_| match told.load(Ordering::SeqCst) {
         true => std::task::Poll::Ready(2),
@@ -203,7 +203,7 @@ fn a_call_that_was_asked_to_end_does_not_retry() {
     let error = ledger
         .run_call(ledger.call(intent), |attempt| {
             runs.fetch_add(1, Ordering::SeqCst);
-            ledger.cancel(attempt.operation(), &Word::person("ada"))?;
+            ledger.admin().cancel(attempt.operation(), &Word::person("ada"))?;
             assert!(ledger.wait_for(attempt.check_cancel_requested())?);
             Err(Failure::in_doubt("reset"))
         })
@@ -218,7 +218,7 @@ fn a_settlement_has_the_scopes_of_all_callers() {
         let mail = Operation::new("send_mail").scope(scope).key("a");
         ledger.run(mail, |attempt| Ok(attempt.dispatch()?.created(&1))).unwrap();
     }
-    assert_eq!(ledger.settlement("run-7").unwrap().sums.intended, 2);
+    assert_eq!(ledger.scopes().settlement("run-7").unwrap().sums.intended, 2);
 }
 
 proptest! {

@@ -90,14 +90,14 @@ fn a_scope_is_undone_with_all_of_its_callers() {
         bench.ledger.run(paid, |attempt| Ok(attempt.dispatch()?.created(&1))).unwrap();
     }
     let scopes = |since: Option<&OperationId>| {
-        let found = bench.ledger.scope_to_undo("trip", since).unwrap();
+        let found = bench.ledger.undo().of_scope("trip", since).unwrap();
         found.into_iter().map(|found| found.record.scope.clone()).collect::<Vec<_>>()
     };
     assert_eq!(scopes(None), ["trip~b", "trip~a", "trip"]);
     let of = |scope: &str| Operation::new("pay").scope(scope).key("k").intent().unwrap().id;
     assert_eq!(scopes(Some(&of("trip~a"))), ["trip~b"]);
-    assert!(bench.ledger.scope_to_undo("trip", Some(&of("trips"))).is_err());
-    let lookup = |scope: &str| bench.wait(bench.ledger.ledger().lookup("k", Some(scope), 10)).unwrap().len();
+    assert!(bench.ledger.undo().of_scope("trip", Some(&of("trips"))).is_err());
+    let lookup = |scope: &str| bench.wait(bench.ledger.ledger().admin().lookup("k", Some(scope), 10)).unwrap().len();
     assert_eq!((lookup("trip"), lookup("trip~a"), lookup("other"), lookup("tri")), (3, 1, 1, 0));
 }
 
@@ -215,21 +215,21 @@ fn marks_are_kept_until_an_undo_proves_something() {
 fn an_undo_runs_once_and_a_retry_is_refused() {
     let bench = Bench::new();
     let paid = pay(&bench, "order-1");
-    let undoing = bench.ledger.begin_undo(&paid.id, Operation::undo_of(&paid)).unwrap();
+    let undoing = bench.ledger.undo().begin(&paid.id, Operation::undo_of(&paid)).unwrap();
     // Between the mark and the compensation's end no retry may replay the payment.
     let refused = retry(&bench, "order-1");
     assert_eq!((refused.code(), refused.happened()), (Code::Undone, Some(Happened::Yes)));
     assert!(refused.to_string().contains("may or may not be gone"), "{refused}");
     let result = refund_once(&bench, &undoing);
     let outcome = UndoOutcome::of(result.as_ref().map(|_| ()), &EffectNow::NotAsked);
-    let record = bench.ledger.end_undo(&undoing, &outcome).unwrap();
+    let record = bench.ledger.undo().end(&undoing, &outcome).unwrap();
     assert!(record.is_undone() && record.state == State::Done);
     assert_eq!(retry(&bench, "order-1").code(), Code::Undone);
     // The compensation is an ordinary operation: running it again replays it.
     let again =
         bench.ledger.run_call(bench.ledger.call(undoing.intent.clone()), |_| unreachable!("it is done"));
     assert!(again.unwrap().replayed());
-    let refused = bench.ledger.begin_undo(&paid.id, Operation::undo_of(&record)).unwrap_err();
+    let refused = bench.ledger.undo().begin(&paid.id, Operation::undo_of(&record)).unwrap_err();
     assert_eq!(refused.code(), Code::WrongState);
     assert!(refused.to_string().contains("was taken back by op_"), "{refused}");
     // Another occurrence does it again.
@@ -241,18 +241,18 @@ fn an_undo_runs_once_and_a_retry_is_refused() {
 fn a_compensation_that_had_no_effect_leaves_the_operation_standing() {
     let bench = Bench::new();
     let paid = pay(&bench, "order-1");
-    let undoing = bench.ledger.begin_undo(&paid.id, Operation::undo_of(&paid)).unwrap();
+    let undoing = bench.ledger.undo().begin(&paid.id, Operation::undo_of(&paid)).unwrap();
     let failed = bench.ledger.run_call(bench.ledger.call(undoing.intent.clone()), |attempt| {
         attempt.dispatch()?;
         Err(Failure::no_effect(Evidence::NotSent, "the account is closed"))
     });
     let outcome = UndoOutcome::of(failed.as_ref().map(|_| ()), &EffectNow::NotAsked);
     assert!(matches!(&outcome, UndoOutcome::NotUndone(why) if why.contains("account")));
-    assert_eq!(bench.ledger.end_undo(&undoing, &outcome).unwrap().detail.undone, None);
+    assert_eq!(bench.ledger.undo().end(&undoing, &outcome).unwrap().detail.undone, None);
     // It stands, so its result is replayed, and another undo may try again.
     let receipt = bench.ledger.run(payment("order-1"), |_| unreachable!("it is done")).unwrap();
     assert_eq!(receipt.data(), Some("\"ch_1\""));
-    let undoing = bench.ledger.begin_undo(&paid.id, Operation::undo_of(&paid)).unwrap();
+    let undoing = bench.ledger.undo().begin(&paid.id, Operation::undo_of(&paid)).unwrap();
     assert!(refund_once(&bench, &undoing).unwrap().record().attempt == 2);
 }
 
@@ -261,15 +261,15 @@ fn a_compensation_that_a_person_settles_decides_about_the_operation() {
     for (verdict, is_undone) in [(Verdict::Done, true), (Verdict::Failed, false)] {
         let bench = Bench::new();
         let paid = pay(&bench, "order-1");
-        let undoing = bench.ledger.begin_undo(&paid.id, Operation::undo_of(&paid)).unwrap();
+        let undoing = bench.ledger.undo().begin(&paid.id, Operation::undo_of(&paid)).unwrap();
         let lost = bench.ledger.run_call(bench.ledger.call(undoing.intent.clone()), |_| {
             Err(Failure::in_doubt("the connection was reset"))
         });
         let outcome = UndoOutcome::of(lost.as_ref().map(|_| ()), &EffectNow::NotAsked);
-        bench.ledger.end_undo(&undoing, &outcome).unwrap();
+        bench.ledger.undo().end(&undoing, &outcome).unwrap();
         bench
             .ledger
-            .settle(
+            .admin().settle(
                 &undoing.intent.id,
                 verdict,
                 Word::person("ada"),
@@ -289,9 +289,9 @@ fn a_compensation_that_a_person_settles_decides_about_the_operation() {
 fn an_undo_since_an_operation_of_another_scope_is_refused() {
     let bench = Bench::new();
     let paid = pay(&bench, "order-1");
-    let refused = bench.ledger.undo_plan("another", Some(&paid.id)).unwrap_err();
+    let refused = bench.ledger.undo().plan("another", Some(&paid.id)).unwrap_err();
     assert_eq!(refused.code(), Code::InvalidInput, "{refused}");
-    assert!(bench.ledger.undo_plan("default", Some(&paid.id)).unwrap().is_empty());
+    assert!(bench.ledger.undo().plan("default", Some(&paid.id)).unwrap().is_empty());
 }
 
 /// Two undos were requested. The second one's compensation fails, and then the first one's runs.
@@ -299,41 +299,41 @@ fn an_undo_since_an_operation_of_another_scope_is_refused() {
 fn a_mark_that_a_failed_compensation_withdraws_is_set_again_before_the_next_attempt() {
     let bench = Bench::new();
     let paid = pay(&bench, "order-1");
-    let first = bench.ledger.begin_undo(&paid.id, Operation::undo_of(&paid)).unwrap();
-    let second = bench.ledger.begin_undo(&paid.id, Operation::undo_of(&paid)).unwrap();
+    let first = bench.ledger.undo().begin(&paid.id, Operation::undo_of(&paid)).unwrap();
+    let second = bench.ledger.undo().begin(&paid.id, Operation::undo_of(&paid)).unwrap();
     let failed = bench.ledger.run_call(bench.ledger.call(second.intent.clone()), |_| {
         Err(Failure::no_effect(Evidence::NotSent, "refused"))
     });
     let outcome = UndoOutcome::of(failed.as_ref().map(|_| ()), &EffectNow::NotAsked);
-    assert_eq!(bench.ledger.end_undo(&second, &outcome).unwrap().detail.undone, None);
+    assert_eq!(bench.ledger.undo().end(&second, &outcome).unwrap().detail.undone, None);
     let result = bench.ledger.run_call(bench.ledger.call(first.intent.clone()), |attempt| {
         let sent = attempt.dispatch()?;
         assert_eq!(retry(&bench, "order-1").code(), Code::Undone, "its effect may be gone");
         // A caller whose attempt failed before reports late. It must not withdraw this attempt's mark.
-        assert!(bench.ledger.end_undo(&second, &outcome).unwrap().detail.undone.is_some());
+        assert!(bench.ledger.undo().end(&second, &outcome).unwrap().detail.undone.is_some());
         Ok(sent.created(&"re_1"))
     });
     let outcome = UndoOutcome::of(result.as_ref().map(|_| ()), &EffectNow::NotAsked);
-    assert!(bench.ledger.end_undo(&first, &outcome).unwrap().is_undone());
+    assert!(bench.ledger.undo().end(&first, &outcome).unwrap().is_undone());
 }
 
 #[test]
 fn an_operation_that_was_forgotten_and_done_again_does_not_count_as_taken_back() {
     let bench = Bench::new();
     let paid = pay(&bench, "order-1");
-    let undoing = bench.ledger.begin_undo(&paid.id, Operation::undo_of(&paid)).unwrap();
+    let undoing = bench.ledger.undo().begin(&paid.id, Operation::undo_of(&paid)).unwrap();
     let result = refund_once(&bench, &undoing);
     let outcome = UndoOutcome::of(result.as_ref().map(|_| ()), &EffectNow::NotAsked);
-    bench.ledger.end_undo(&undoing, &outcome).unwrap();
-    bench.ledger.forget(&paid.id).unwrap();
+    bench.ledger.undo().end(&undoing, &outcome).unwrap();
+    bench.ledger.admin().forget(&paid.id).unwrap();
     bench.clock.advance(1);
     let paid = pay(&bench, "order-1");
-    let undoing = bench.ledger.begin_undo(&paid.id, Operation::undo_of(&paid)).unwrap();
+    let undoing = bench.ledger.undo().begin(&paid.id, Operation::undo_of(&paid)).unwrap();
     let refused = refund_once(&bench, &undoing).unwrap_err();
     assert_eq!(refused.code(), Code::KeyReused);
     let outcome = UndoOutcome::of(Err(&refused), &EffectNow::NotAsked);
     assert!(matches!(outcome, UndoOutcome::NotUndone(_)));
-    assert_eq!(bench.ledger.end_undo(&undoing, &outcome).unwrap().detail.undone, None);
+    assert_eq!(bench.ledger.undo().end(&undoing, &outcome).unwrap().detail.undone, None);
 }
 
 /// The compensation's owner died. The operation's own probe, asked the other way round, settles the compensation.
@@ -342,10 +342,10 @@ fn the_probe_of_the_operation_settles_a_compensation_in_doubt() {
     for (still_there, runs) in [(false, 0), (true, 1)] {
         let bench = Bench::new();
         let paid = pay(&bench, "order-1");
-        let undoing = bench.ledger.begin_undo(&paid.id, Operation::undo_of(&paid)).unwrap();
+        let undoing = bench.ledger.undo().begin(&paid.id, Operation::undo_of(&paid)).unwrap();
         let mut crashed = bench.ledger.begin(&undoing.intent).map(drop);
         assert!(crashed.is_ok());
-        crashed = bench.ledger.note_doubt(&undoing.intent.id).map(drop);
+        crashed = bench.ledger.attempts().note_doubt(&undoing.intent.id).map(drop);
         assert!(crashed.is_ok());
         bench.clock.advance(60 * 60 * 1000);
         let mut ran = 0;
@@ -389,9 +389,9 @@ fn a_scope_is_taken_back_in_the_reverse_order_of_completion() {
     }
     // A later check does not change when an operation was done.
     bench.clock.advance(1);
-    bench.ledger.record_verification(&ids[1], Verification::Confirmed, None).unwrap();
+    bench.ledger.attempts().verified(&ids[1], Verification::Confirmed, None).unwrap();
     let plan = |since| -> Vec<(String, Reversal)> {
-        let steps = bench.ledger.undo_plan("trip", since).unwrap();
+        let steps = bench.ledger.undo().plan("trip", since).unwrap();
         steps.into_iter().map(|step| (step.record.name, step.reversal)).collect()
     };
     let compensate = |names: &[&str]| -> Vec<(String, Reversal)> {
@@ -399,7 +399,7 @@ fn a_scope_is_taken_back_in_the_reverse_order_of_completion() {
     };
     assert_eq!(plan(None), compensate(&["car", "flight", "hotel"]));
     assert_eq!(plan(Some(&ids[1])), compensate(&["car"]));
-    assert!(bench.ledger.undo_plan("another", None).unwrap().is_empty());
+    assert!(bench.ledger.undo().plan("another", None).unwrap().is_empty());
 }
 
 #[test]
@@ -412,7 +412,7 @@ fn a_compensation_outlives_the_operation_that_it_takes_back() {
         .ledger
         .run(payment("order-1").terms(terms), |attempt| Ok(attempt.dispatch()?.created(&"ch_1")))
         .unwrap();
-    let undoing = bench.ledger.begin_undo(&paid.record().id, Operation::undo_of(paid.record())).unwrap();
+    let undoing = bench.ledger.undo().begin(&paid.record().id, Operation::undo_of(paid.record())).unwrap();
     assert_eq!(undoing.intent.terms.retention_ms, 90 * 86_400_000);
     assert_eq!(undoing.intent.terms.tombstone_ms, 400 * 86_400_000);
 }

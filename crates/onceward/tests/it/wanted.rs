@@ -14,7 +14,7 @@ fn mail() -> Operation {
 }
 
 fn wanted(bench: &Bench, operation: &Operation) -> Wanted {
-    bench.wait(bench.ledger.ledger().wanted(operation.clone())).expect("an operation")
+    bench.wait(bench.ledger.ledger().repeats().wanted(operation.clone())).expect("an operation")
 }
 
 fn occurrence(number: u64) -> OperationId {
@@ -38,7 +38,7 @@ fn make(bench: &Bench, act: impl Fn(Attempt) -> Result<onceward::Done, Failure> 
 
 fn deliver(bench: &Bench, number: u64, at_ms: i64) {
     let (record, _) = bench.wait(bench.ledger.ledger().find(&occurrence(number))).expect("it is there");
-    bench.wait(bench.ledger.ledger().note_delivery(&record, at_ms)).expect("it has an answer");
+    bench.wait(bench.ledger.ledger().attempts().delivered(&record, at_ms)).expect("it has an answer");
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn what_runs_or_is_in_doubt_is_the_same_operation() {
     bench.clock.advance(1_000 * DAY_MS);
     assert_eq!(next(&bench), (1, RepeatRule::Retry(State::InDoubt)), "for as long as it is in doubt");
     bench
-        .wait(bench.ledger.ledger().settle(
+        .wait(bench.ledger.ledger().admin().settle(
             &occurrence(1),
             Verdict::Done,
             Word::person("ada"),
@@ -99,9 +99,9 @@ fn a_failure_is_tried_again_until_it_is_delivered() {
 /// Held and then refused by a person.
 fn refused(bench: &Bench, operation: &Operation) -> OperationId {
     let intent = operation.clone().intent().expect("a valid operation");
-    bench.wait(bench.ledger.ledger().stage(&intent)).expect("it is staged");
+    bench.wait(bench.ledger.ledger().attempts().stage(&intent)).expect("it is staged");
     let word = Word::person("ada").note("the invoice is wrong".to_owned());
-    bench.wait(bench.ledger.ledger().cancel(&intent.id, &word)).expect("it is cancelled");
+    bench.wait(bench.ledger.ledger().admin().cancel(&intent.id, &word)).expect("it is cancelled");
     intent.id
 }
 
@@ -110,7 +110,7 @@ fn answered(bench: &Bench, id: &OperationId) {
     let ledger = bench.ledger.ledger();
     let (record, _) = bench.wait(ledger.find(id)).expect("it is there");
     let from_ms = record.answer_counts_from_ms(ledger.clock_ms(), WINDOW_MS);
-    bench.wait(ledger.note_delivery(&record, from_ms)).expect("it has an answer");
+    bench.wait(ledger.attempts().delivered(&record, from_ms)).expect("it has an answer");
 }
 
 #[test]
@@ -153,7 +153,7 @@ fn what_someone_settled_as_done_answers_the_equal_call_but_not_another_key() {
         let id = crate::common::id(operation);
         let word = Word::person("ada");
         let outcome = Outcome::because(None);
-        bench.wait(bench.ledger.ledger().settle(&id, Verdict::Done, word, outcome)).expect("it is in doubt");
+        bench.wait(bench.ledger.ledger().admin().settle(&id, Verdict::Done, word, outcome)).expect("it is in doubt");
         (bench, id)
     };
     let refers = |bench: &Bench, operation: &Operation| wanted(bench, operation).intent.id;
@@ -195,7 +195,7 @@ fn a_doubt_about_a_labelled_or_keyed_call_is_the_answer_to_the_equal_call() {
         let id = crate::common::id(&open);
         let ledger = bench.ledger.ledger();
         bench
-            .wait(ledger.settle(&id, Verdict::Failed, word, Outcome::because(None)))
+            .wait(ledger.admin().settle(&id, Verdict::Failed, word, Outcome::because(None)))
             .expect("it is in doubt");
         let receipt = bench.run(&mail()).expect("it did not happen, so it runs");
         assert!(!receipt.replayed());
@@ -207,7 +207,7 @@ fn what_was_delivered_before_a_settlement_was_another_answer() {
     let bench = Bench::new();
     make(&bench, |_| Err(Failure::no_effect(Evidence::NotSent, "declined")));
     deliver(&bench, 1, crate::common::NOW_MS);
-    bench.wait(bench.ledger.ledger().cancel(&occurrence(1), &Word::person("ada"))).expect("it has failed");
+    bench.wait(bench.ledger.ledger().admin().cancel(&occurrence(1), &Word::person("ada"))).expect("it has failed");
     assert_eq!(next(&bench), (1, RepeatRule::Retry(State::Cancelled)), "the refusal was not delivered");
 }
 
@@ -234,7 +234,7 @@ fn what_the_caller_says_comes_first() {
     assert_eq!(rule(mail().terms(terms(|t| t.keys = KeyPolicy::Strict))), (true, RepeatRule::Strict));
     assert_eq!(rule(mail().host_scope("conversation-7")), (true, RepeatRule::First), "it only separates");
     let keyed = mail().terms(terms(|terms| terms.keys = KeyPolicy::Keyed));
-    let refused = bench.wait(bench.ledger.ledger().wanted(keyed)).expect_err("a key is required");
+    let refused = bench.wait(bench.ledger.ledger().repeats().wanted(keyed)).expect_err("a key is required");
     assert_eq!(refused.code(), Code::KeyMissing);
 }
 

@@ -153,7 +153,7 @@ fn a_stopped_batch_says_that_a_person_resumes_it() {
     let shop = Fixture::new();
     let url = format!("sqlite:{}", shop.file("ledger.db").display());
     let ledger = onceward_store::ledger(&url, onceward_clap::IfMissing::Create).unwrap().blocking();
-    ledger.stop("run-7", &onceward::Word::person("ada")).unwrap();
+    ledger.scopes().stop("run-7", &onceward::Word::person("ada")).unwrap();
     let refused = shop.run(&format!("{IMPORT} --scope run-7"));
     let last = refused.lines().pop().unwrap();
     assert_eq!((refused.exit, &last["error"]["happened"]), (3, &serde_json::json!("no")), "{last}");

@@ -337,7 +337,7 @@ fn a_stopped_call_says_that_a_person_resumes_it() {
     ] {
         let url = format!("sqlite:{}", file.display());
         let ledger = onceward_store::ledger(&url, onceward_clap::IfMissing::Create).unwrap().blocking();
-        ledger.stop("run 7", &onceward::Word::person("ada")).unwrap();
+        ledger.scopes().stop("run 7", &onceward::Word::person("ada")).unwrap();
         let mut command = command;
         command.args(["deploy", "--version", "1.2.3", "--scope", "run 7"]);
         let refused = run(command, more);

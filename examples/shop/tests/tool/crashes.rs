@@ -168,10 +168,10 @@ fn stop(shop: &Fixture) -> onceward::Sums {
     let url = format!("sqlite:{}", shop.file("ledger.db").display());
     let ledger = onceward_store::ledger(&url, onceward_clap::IfMissing::Fail).unwrap().blocking();
     let stopped =
-        ledger.stop("default", &onceward::Word::person("ada").note("wrong list".to_owned())).unwrap();
+        ledger.scopes().stop("default", &onceward::Word::person("ada").note("wrong list".to_owned())).unwrap();
     assert_eq!(stopped.asked.len(), 1, "an attempt was asked to end");
-    assert!(ledger.wait_for_scope("default", 60_000).unwrap().is_empty(), "it still runs");
-    ledger.settlement("default").unwrap().sums
+    assert!(ledger.scopes().wait("default", 60_000).unwrap().is_empty(), "it still runs");
+    ledger.scopes().settlement("default").unwrap().sums
 }
 
 #[test]

@@ -58,7 +58,7 @@ impl Delivery {
         // Without this record the same call counts as a retry and gets this result again, which is safe and is
         // reported.
         let from_ms = record.answer_counts_from_ms(ledger.clock_ms(), window_ms);
-        drop(ledger.note_delivery(record, from_ms));
+        drop(ledger.attempts().delivered(record, from_ms));
     }
 }
 

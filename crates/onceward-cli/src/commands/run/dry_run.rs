@@ -29,7 +29,7 @@ pub(super) fn run(
 ) -> Ended {
     let (intent, plan) = match context.existing_ledger()? {
         Some(ledger) => {
-            let intent = ledger.wanted(operation)?.intent;
+            let intent = ledger.repeats().wanted(operation)?.intent;
             let plan = ledger.plan(&intent)?;
             (intent, plan)
         }

@@ -242,7 +242,7 @@ fn start(
         said: None,
         begins,
     };
-    let result = run.execute(ledger.held_intent(record, settings.terms.clone()), show, delivery);
+    let result = run.execute(ledger.admin().held_intent(record, settings.terms.clone()), show, delivery);
     let exit = match print {
         Print::Answer => respond::answer(&run, &result, (RepeatRule::Given, None), show, delivery),
         Print::Nothing => respond::exit_code(&result, show),

@@ -146,7 +146,7 @@ fn renew(task: &Task, opened: &mut Option<Blocking>) -> Result<(), CommandError>
         None => opened.insert(open(task)?),
     };
     let (record, _) = ledger.find(&task.operation)?;
-    if let Some(lease) = ledger.ledger().lease_of(&record, task.attempt, task.lease_ms) {
+    if let Some(lease) = ledger.ledger().attempts().lease_of(&record, task.attempt, task.lease_ms) {
         ledger.wait_for(lease.renew());
     }
     Ok(())
@@ -183,7 +183,7 @@ fn keep(task: &Task, heard: &Receiver<Heard>) -> Ended {
             },
         }
     };
-    let Some(lease) = ledger.ledger().lease_of(&record, task.attempt, task.lease_ms) else {
+    let Some(lease) = ledger.ledger().attempts().lease_of(&record, task.attempt, task.lease_ms) else {
         return Ok(ExitCode::SUCCESS);
     };
     let kill_at = Instant::now() + GRACE;

@@ -122,7 +122,7 @@ pub(super) fn answer(
     let now_ms = run.ledger.clock_ms();
     let surface = run.context.surface();
     let is_replay = result.as_ref().is_ok_and(Receipt::replayed);
-    let free = action.filter(|_| is_replay).and_then(|action| run.ledger.free_label(action).ok());
+    let free = action.filter(|_| is_replay).and_then(|action| run.ledger.repeats().free_label(action).ok());
     let mut answer = Answer::of_wanted(result, rule, free.as_deref(), &surface, now_ms);
     let record = match result {
         Ok(receipt) => Some(receipt.record()),

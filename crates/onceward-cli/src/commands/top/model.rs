@@ -63,7 +63,7 @@ impl Snapshot {
         let open = list(vec![State::Running, State::InDoubt], MOST_OPEN)?;
         let recent = list(Vec::new(), MOST)?;
         let since = Filter { scope: scope.clone(), since_ms: Some(now_ms - RATE_MS), ..Filter::default() };
-        let begun = ledger.wait_for(ledger.ledger().totals(&since))?.values().sum();
+        let begun = ledger.wait_for(ledger.ledger().admin().totals(&since))?.values().sum();
         Ok(Self::new(now_ms, begun, open, recent))
     }
 

@@ -82,7 +82,7 @@ impl Planner<'_> {
     /// The operations in the order in which they are taken back.
     pub(super) fn plan(&self) -> Result<Vec<Planned>, CommandError> {
         let Some(word) = &self.args.operation else { return self.plan_scope() };
-        let mut found = self.ledger.to_undo(&self.context.operation(self.ledger, &self.named(word))?)?;
+        let mut found = self.ledger.undo().of(&self.context.operation(self.ledger, &self.named(word))?)?;
         // The caller brought a command.
         if found.reversal == Reversal::Irreversible && self.may_compensate(&found.record)? {
             found.reversal = Reversal::Compensate;
@@ -95,7 +95,7 @@ impl Planner<'_> {
         let since = self.args.since.as_deref();
         let since = since.map(|word| self.context.operation(self.ledger, &self.named(word)));
         let since = since.transpose()?;
-        let found = self.ledger.scope_to_undo(scope, since.as_ref())?;
+        let found = self.ledger.undo().of_scope(scope, since.as_ref())?;
         found.into_iter().map(|found| self.planned(found)).collect()
     }
 

@@ -207,7 +207,7 @@ fn a_kill_between_the_mark_and_the_dispatch_loses_nothing() {
     // The mark is on disk, and nothing more.
     let ledger = onceward_store::ledger(&bench.ledger(), onceward::IfMissing::Fail).unwrap().blocking();
     let (record, _) = ledger.find(&onceward::OperationId::parse(&id).unwrap()).unwrap();
-    ledger.begin_undo(&record.id, onceward::Operation::undo_of(&record)).unwrap();
+    ledger.undo().begin(&record.id, onceward::Operation::undo_of(&record)).unwrap();
     drop(ledger);
     assert!(!is_done_as_before(&bench), "its effect may be gone");
     assert_eq!(effects(&bench), 1);

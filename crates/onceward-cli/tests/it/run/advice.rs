@@ -25,7 +25,7 @@ type Provoke = fn(&Bench) -> Value;
 /// after it.
 type Offer = (&'static str, &'static str);
 
-const SITUATIONS: [(&str, Provoke, &[Offer]); 10] = [
+const SITUATIONS: [(&str, Provoke, &[Offer]); 9] = [
     (
         "its own answer proves nothing",
         |bench| call(bench, &[], "exit 1"),

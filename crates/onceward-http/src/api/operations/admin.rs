@@ -148,7 +148,7 @@ pub(super) async fn settle(
     let outcome = redact.outcome(Outcome { effect, data: data.map(Arc::from), ..Outcome::because(None) });
     let word = redact.word(word);
     let attempt = attempt.unwrap_or(record.attempt);
-    match tenant.ledger.settle_attempt(&id, attempt, verdict, word, outcome).await {
+    match tenant.ledger.attempts().settle(&id, attempt, verdict, word, outcome).await {
         Ok(record) => {
             app.leases.release(&(tenant.name.clone(), id), record.attempt);
             Ok(Json(OperationDetail::of(&record, record.state)))
@@ -200,7 +200,7 @@ pub(super) async fn cancel(
     OptionalBody(request): OptionalBody<WordRequest>,
 ) -> Result<(StatusCode, Json<OperationDetail>), ProblemResponse> {
     let word = request.word(&app, &tenant, &id).await?;
-    let (status, record) = match tenant.ledger.cancel(&id, &word).await? {
+    let (status, record) = match tenant.ledger.admin().cancel(&id, &word).await? {
         Cancelled::Certain(record) => (StatusCode::OK, record),
         Cancelled::Requested(record) => (StatusCode::ACCEPTED, record),
     };
@@ -239,6 +239,6 @@ pub(super) async fn release(
     OptionalBody(request): OptionalBody<WordRequest>,
 ) -> Result<Json<OperationDetail>, ProblemResponse> {
     let word = request.word(&app, &tenant, &id).await?;
-    let record = tenant.ledger.release(&id, &word).await?;
+    let record = tenant.ledger.admin().release(&id, &word).await?;
     Ok(Json(OperationDetail::of(&record, record.state)))
 }

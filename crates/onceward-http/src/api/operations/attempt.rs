@@ -184,7 +184,7 @@ pub(super) async fn renew(
     let record = match ledger.watch() {
         LivenessSource::Kernel if is_held => record,
         LivenessSource::Kernel => return Err(too_late("renewing", record, state, request.attempt).into()),
-        LivenessSource::Lease => match ledger.renew_attempt(&id, request.attempt, owner, lease_ms).await {
+        LivenessSource::Lease => match ledger.attempts().renew(&id, request.attempt, owner, lease_ms).await {
             Err(Error::WrongState { action, record }) => {
                 let state = record.state;
                 return Err(too_late(action, record, state, request.attempt).into());
@@ -399,7 +399,7 @@ async fn end(
             Ending::Failed(..) => observe::Outcome::Failed,
             Ending::InDoubt(_) => observe::Outcome::InDoubt,
         };
-        let record = tenant.ledger.finish_attempt(&id, attempt, &ending).await?;
+        let record = tenant.ledger.attempts().finish(&id, attempt, &ending).await?;
         let took_ms = u64::try_from(tenant.ledger.clock_ms() - record.created_ms).unwrap_or(0);
         let took = Duration::from_millis(took_ms);
         observe::attempt_ended(CallSurface::Api, &record, outcome, took, &app.metrics);

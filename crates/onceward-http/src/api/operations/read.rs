@@ -198,7 +198,7 @@ pub(super) async fn report(
     Params(query): Params<ReportQuery>,
 ) -> Result<Json<Report>, ProblemResponse> {
     let all = Filter { scope: query.scope.clone(), ..Filter::default() };
-    let counts = tenant.ledger.totals(&all).await?;
+    let counts = tenant.ledger.admin().totals(&all).await?;
     let states = vec![State::Staged, State::Running, State::InDoubt];
     let open = Filter { states: states.clone(), limit: MAX_OPEN + 1, ..all };
     let mut open = tenant.ledger.list(&open).await?;

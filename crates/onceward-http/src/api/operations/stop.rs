@@ -82,9 +82,9 @@ pub(super) async fn stop(
     if seconds > MAX_WAIT {
         return Err(InvalidInput::new(format!("wait: must be at most {MAX_WAIT} seconds")).into());
     }
-    tenant.ledger.stop(&scope, &word).await?;
-    tenant.ledger.wait_for_scope(&scope, seconds * 1_000).await?;
-    Ok(Json(tenant.ledger.settlement(&scope).await?))
+    tenant.ledger.scopes().stop(&scope, &word).await?;
+    tenant.ledger.scopes().wait(&scope, seconds * 1_000).await?;
+    Ok(Json(tenant.ledger.scopes().settlement(&scope).await?))
 }
 
 /// Lets operations of a stopped scope begin again.
@@ -106,7 +106,7 @@ pub(super) async fn resume(
     JsonBody(request): JsonBody<ResumeRequest>,
 ) -> Result<Json<WasResumed>, ProblemResponse> {
     let ResumeRequest { scope, reason, by, speaker } = request;
-    let resumed = tenant.ledger.resume(&scope, &speaker.word_of(by, reason)?).await?;
+    let resumed = tenant.ledger.scopes().resume(&scope, &speaker.word_of(by, reason)?).await?;
     let Some(Resumed { barrier, word, .. }) = resumed else {
         return Ok(Json(WasResumed { lifted: None, word: None }));
     };

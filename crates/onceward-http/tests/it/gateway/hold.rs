@@ -22,12 +22,12 @@ async fn a_held_request_is_sent_once_after_its_release_with_or_without_a_key() {
         assert_eq!((rig.states().await, vendor.effects()), (vec![State::Staged], 0), "{headers:?}");
         let rig = rig.restarted().await;
         let ledger = Ledger::new(rig.store.clone());
-        let held = ledger.held(None).await.unwrap();
+        let held = ledger.admin().held(None).await.unwrap();
         let (hold, stored) = (held[0].held().unwrap(), held[0].held_request());
         let shown = hold.shown().unwrap().to_string();
         assert!(shown.starts_with("POST /v1/charges \"amount=1\"  (8 bytes of "), "{shown}");
         assert_eq!((hold.surface.as_str(), stored), ("gateway", None), "only its caller can send it");
-        ledger.release(&held[0].id, &Word::person("maria")).await.unwrap();
+        ledger.admin().release(&held[0].id, &Word::person("maria")).await.unwrap();
         let sent = rig.post(CHARGE, headers, "amount=1").await;
         assert_eq!((sent.status, vendor.effects()), (StatusCode::OK, 1), "{headers:?}");
         if !headers.is_empty() {
@@ -45,13 +45,13 @@ async fn a_stop_cancels_what_is_held_and_it_is_never_sent() {
     let headers = [("idempotency-key", "k"), ("once-scope", "run-7")];
     assert_eq!(rig.post(CHARGE, &headers, "amount=1").await.status, StatusCode::ACCEPTED);
     let ledger = Ledger::new(rig.store.clone());
-    assert_eq!(ledger.held(Some("run-7")).await.unwrap().len(), 1, "its caller is kept apart in the scope");
-    ledger.stop("run-7", &Word::person("ada")).await.unwrap();
+    assert_eq!(ledger.admin().held(Some("run-7")).await.unwrap().len(), 1, "its caller is kept apart in the scope");
+    ledger.scopes().stop("run-7", &Word::person("ada")).await.unwrap();
     assert_eq!(rig.states().await, [State::Cancelled]);
     for _ in 0..2 {
         assert_ne!(rig.post(CHARGE, &headers, "amount=1").await.status, StatusCode::OK);
     }
-    ledger.resume("run-7", &Word::person("ada")).await.unwrap();
+    ledger.scopes().resume("run-7", &Word::person("ada")).await.unwrap();
     assert_ne!(rig.post(CHARGE, &headers, "amount=1").await.status, StatusCode::OK);
     assert_eq!(vendor.effects(), 0);
 }
@@ -83,8 +83,8 @@ async fn a_persons_no_is_the_answer_to_equal_requests_with_and_without_keys() {
         let rig = Rig::start(&stripe(&vendor, HOLD)).await;
         assert_eq!(rig.post(CHARGE, first, "amount=1").await.status, StatusCode::ACCEPTED);
         let ledger = Ledger::new(rig.store.clone());
-        let held = ledger.held(None).await.unwrap();
-        ledger.cancel(&held[0].id, &Word::person("maria")).await.unwrap();
+        let held = ledger.admin().held(None).await.unwrap();
+        ledger.admin().cancel(&held[0].id, &Word::person("maria")).await.unwrap();
         let rig = rig.restarted().await;
         for again in [first, keys[0], keys[1], keys[2], keys[0]] {
             let got = rig.post(CHARGE, again, "amount=1").await;
@@ -106,7 +106,7 @@ async fn a_held_request_keeps_its_key() {
     let reused = rig.post(CHARGE, &headers, "amount=2").await;
     assert_eq!(reused.status, StatusCode::UNPROCESSABLE_ENTITY, "{reused:?}");
     let ledger = Ledger::new(rig.store.clone());
-    assert_eq!(ledger.lookup("k", None, 2).await.unwrap().len(), 1, "it is found by its key");
+    assert_eq!(ledger.admin().lookup("k", None, 2).await.unwrap().len(), 1, "it is found by its key");
 }
 
 #[tokio::test]
@@ -118,7 +118,7 @@ async fn a_doubt_that_was_settled_as_done_is_not_sent_again_however_often_it_is_
     let ledger = Ledger::new(rig.store.clone());
     let id = &rig.operations().await[0].id;
     let outcome = onceward::Outcome::with_effect(onceward::Effect::Created);
-    ledger.settle(id, onceward::Verdict::Done, Word::person("ada"), outcome).await.unwrap();
+    ledger.admin().settle(id, onceward::Verdict::Done, Word::person("ada"), outcome).await.unwrap();
     // The vendor's answer is lost, so no answer of the gateway delivers it.
     for _ in 0..3 {
         let got = rig.post("/gw/api/pay", &[], "amount=1").await;

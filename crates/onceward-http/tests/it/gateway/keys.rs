@@ -52,7 +52,7 @@ async fn keys_of_a_call_in_doubt_stay_with_it_after_a_restart() {
     let found = rig.operations().await;
     let outcome = onceward::Outcome::because(Some("checked".to_owned()));
     let ledger = onceward::Ledger::new(rig.store.clone());
-    ledger.settle(&found[0].id, onceward::Verdict::Done, Word::person("ada"), outcome).await.unwrap();
+    ledger.admin().settle(&found[0].id, onceward::Verdict::Done, Word::person("ada"), outcome).await.unwrap();
     for key in ["a", "b", "c"] {
         let got = send(&rig, key).await;
         assert_eq!(
@@ -124,11 +124,11 @@ async fn a_key_is_found_as_its_operation_and_not_counted() {
         let found = ledger.list(&by_key).await.unwrap();
         assert_eq!(found.iter().map(|(_, state)| *state).collect::<Vec<_>>(), [state]);
         assert_eq!(found[0].0.record.name, "api POST /pay");
-        let looked_up = ledger.lookup("order-1", None, 10).await.unwrap();
+        let looked_up = ledger.admin().lookup("order-1", None, 10).await.unwrap();
         assert_eq!(looked_up.iter().map(|one| one.record.state).collect::<Vec<_>>(), [state]);
         let all = onceward::Filter { limit: 10, ..Default::default() };
         assert_eq!(ledger.list(&all).await.unwrap().len(), 1);
-        let totals = ledger.totals(&all).await.unwrap();
+        let totals = ledger.admin().totals(&all).await.unwrap();
         assert_eq!(totals.into_iter().collect::<Vec<_>>(), [(state, 1)]);
     }
 }
@@ -339,12 +339,12 @@ async fn an_equal_request_is_replayed_only_while_the_ledger_says_so() {
 
     let id = onceward::OperationId::parse(first.header("once-operation").unwrap()).unwrap();
     let refuted = onceward::Verification::Refuted;
-    ledger.record_verification(&id, refuted, Some("it is not there".to_owned())).await.unwrap();
+    ledger.attempts().verified(&id, refuted, Some("it is not there".to_owned())).await.unwrap();
     assert_eq!(send("Bearer a", "2", "100").await.status, StatusCode::FAILED_DEPENDENCY);
     let outcome = onceward::Outcome::because(Some("checked".to_owned()));
-    ledger.settle(&id, onceward::Verdict::Done, Word::person("ada"), outcome).await.unwrap();
+    ledger.admin().settle(&id, onceward::Verdict::Done, Word::person("ada"), outcome).await.unwrap();
     assert_eq!(send("Bearer a", "2", "100").await.status, StatusCode::GONE, "its answer is not known");
-    ledger.forget(&id).await.unwrap();
+    ledger.admin().forget(&id).await.unwrap();
     let again = send("Bearer a", "2", "100").await;
     assert_eq!((again.header("idempotent-replayed"), vendor.effects()), (None, 3));
 }

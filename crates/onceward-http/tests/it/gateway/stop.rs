@@ -19,7 +19,7 @@ const SCOPE: (&str, &str) = ("once-scope", "run-7");
 /// Stops the scope as another process does. One attempt must be running.
 async fn stop(rig: &Rig) {
     let Stopped { asked, .. } = Ledger::new(rig.store.clone())
-        .stop("run-7", &onceward::Word::person("ada").note("wrong list".to_owned()))
+        .scopes().stop("run-7", &onceward::Word::person("ada").note("wrong list".to_owned()))
         .await
         .unwrap();
     assert_eq!(asked.len(), 1, "an attempt was asked to end");
@@ -27,8 +27,8 @@ async fn stop(rig: &Rig) {
 
 async fn settled(rig: &Rig) -> Settlement {
     let ledger = Ledger::new(rig.store.clone());
-    assert!(ledger.wait_for_scope("run-7", 60_000).await.unwrap().is_empty(), "it still runs");
-    ledger.settlement("run-7").await.unwrap()
+    assert!(ledger.scopes().wait("run-7", 60_000).await.unwrap().is_empty(), "it still runs");
+    ledger.scopes().settlement("run-7").await.unwrap()
 }
 
 #[tokio::test]

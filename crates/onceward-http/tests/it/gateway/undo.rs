@@ -173,7 +173,7 @@ async fn a_kill_between_the_mark_and_the_dispatch_loses_nothing() {
     // The mark is on disk, and nothing more.
     let ledger = Ledger::new(rig.store.clone());
     let (record, _) = ledger.find(&OperationId::parse(&id).unwrap()).await.unwrap();
-    ledger.begin_undo(&record.id, Operation::undo_of(&record)).await.unwrap();
+    ledger.undo().begin(&record.id, Operation::undo_of(&record)).await.unwrap();
     let rig = rig.restarted().await;
     let retry = rig.post(CHARGE, &[("idempotency-key", "k")], "amount=1").await;
     assert_eq!(retry.json()["code"], "UNDONE");
@@ -239,7 +239,7 @@ async fn a_refund_that_was_only_accepted_is_not_an_undo_yet() {
     let ledger = Ledger::new(rig.store.clone());
     let (record, _) = ledger.find(&OperationId::parse(&id).unwrap()).await.unwrap();
     let by = record.detail.undone.as_ref().unwrap().by.clone();
-    ledger.record_verification(&by, onceward::Verification::Confirmed, None).await.unwrap();
+    ledger.attempts().verified(&by, onceward::Verification::Confirmed, None).await.unwrap();
     let got = rig.post("/gw/api", &[("once-undo", &id)], "").await;
     assert_eq!((got.status, step(&got).0.as_str()), (StatusCode::OK, "undone"));
 }

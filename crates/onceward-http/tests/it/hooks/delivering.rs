@@ -344,9 +344,9 @@ async fn an_event_does_not_expire_before_its_next_delivery() {
         if sweeps {
             let ledger = Ledger::new(rig.store.clone());
             // The first sweep leaves tombstones, the second deletes them.
-            ledger.sweep(|_| ()).await.unwrap();
+            ledger.admin().sweep(|_| ()).await.unwrap();
             rig.clock.step(30 * 24 * 3_600_000);
-            ledger.sweep(|_| ()).await.unwrap();
+            ledger.admin().sweep(|_| ()).await.unwrap();
         }
         let rig = rig.restarted().await;
         rig.event_when("standard", "msg_1", "done").await;
@@ -372,7 +372,7 @@ async fn an_event_whose_handler_was_removed_is_a_dead_letter_and_can_be_retried(
     assert_eq!(rig.post(path, json!({})).await.status, 200);
     rig.event_when("standard", "msg_1", "dead").await;
     rig.clock.step(90 * 24 * 3_600_000);
-    Ledger::new(rig.store.clone()).sweep(|_| ()).await.unwrap();
+    Ledger::new(rig.store.clone()).admin().sweep(|_| ()).await.unwrap();
     rig.event_when("standard", "msg_1", "dead").await;
     let rig = rig.restarted_with(&of("app")).await;
     rig.event_when("standard", "msg_1", "dead").await;

@@ -33,29 +33,29 @@ async fn a_stop_cancels_no_event_and_what_was_acknowledged_is_delivered_after_it
         })
         .await;
     let ledger = Ledger::new(rig.store.clone());
-    let stopped = ledger.stop(SCOPE, &Word::person("ada")).await.unwrap();
+    let stopped = ledger.scopes().stop(SCOPE, &Word::person("ada")).await.unwrap();
     assert!(stopped.cancelled.is_empty(), "{:?}", stopped.cancelled);
-    let waiting = ledger.wait_for_scope(SCOPE, 60_000).await.unwrap();
+    let waiting = ledger.scopes().wait(SCOPE, 60_000).await.unwrap();
     assert!(waiting.is_empty(), "neither an event nor the leader of an order is waited for: {waiting:?}");
     assert_eq!(send(&rig, "msg_2").await, "accepted", "events are recorded while their source is stopped");
     assert_eq!(send(&rig, "msg_1").await, "duplicate");
-    let settlement = ledger.settlement(SCOPE).await.unwrap();
+    let settlement = ledger.scopes().settlement(SCOPE).await.unwrap();
     assert_eq!((settlement.events_waiting, settlement.sums.held, settlement.sums.cancelled), (2, 0, 0));
     assert!(settlement.sums.adds_up() && settlement.sums.running == 0, "{:?}", settlement.sums);
     let id = OperationId::parse(failed["operation"].as_str().unwrap()).unwrap();
     assert!(
-        matches!(ledger.cancel(&id, &Word::person("ada")).await, Err(Error::WrongState { .. })),
+        matches!(ledger.admin().cancel(&id, &Word::person("ada")).await, Err(Error::WrongState { .. })),
         "an event cannot be cancelled"
     );
     let before = handler.got().len();
     let rig = rig.restarted().await;
-    let again = ledger_of(&rig).stop(SCOPE, &Word::person("ada")).await.unwrap();
+    let again = ledger_of(&rig).scopes().stop(SCOPE, &Word::person("ada")).await.unwrap();
     assert!(again.cancelled.is_empty() && again.asked.is_empty(), "{again:?}");
     for id in ["msg_1", "msg_2"] {
         assert_eq!(rig.event_when("standard", id, "pending").await["progress"], "pending");
     }
     assert_eq!(handler.got().len(), before, "nothing is delivered while the source is stopped");
-    ledger_of(&rig).resume(SCOPE, &Word::person("ada")).await.unwrap();
+    ledger_of(&rig).scopes().resume(SCOPE, &Word::person("ada")).await.unwrap();
     for _ in 0..2 {
         let fetched = rig
             .until(async || {
@@ -72,9 +72,9 @@ async fn a_stop_cancels_no_event_and_what_was_acknowledged_is_delivered_after_it
     }
     let ids: Vec<String> = handler.got().iter().map(|got| got.header("once-event-id").to_owned()).collect();
     assert_eq!(ids, ["msg_1", "msg_1", "msg_2"], "in order, each once after the refusal");
-    let settlement = ledger_of(&rig).settlement(SCOPE).await.unwrap();
+    let settlement = ledger_of(&rig).scopes().settlement(SCOPE).await.unwrap();
     assert_eq!((settlement.events_waiting, settlement.sums.intended, settlement.sums.standing), (0, 4, 4));
-    let steps = ledger_of(&rig).undo_plan(SCOPE, None).await.unwrap();
+    let steps = ledger_of(&rig).undo().plan(SCOPE, None).await.unwrap();
     assert_eq!(steps.len(), 4, "only deliveries can be taken back");
 }
 

@@ -71,7 +71,7 @@ fn work_on(url: &str, effects: &Path, folder: &Path, number: &str, mode: &str) -
     let ledger = Ledger::new(store).blocking();
     if mode == ALL_ONCE {
         // A sweep must not delete anything too early either. On a replaced ledger it is refused.
-        drop(ledger.sweep(|_| {}));
+        drop(ledger.admin().sweep(|_| {}));
     }
     let worker = Worker { ledger, effects, folder, labels, said, number, next: AtomicUsize::new(0) };
     std::thread::scope(|scope| {
