@@ -2,12 +2,11 @@
 //! [`Answer`]; only how to repeat a call is worded here.
 
 use onceward::{
-    Answer, Error, NextStep, Preview, Ran, Receipt, Record, State, Surface, rfc3339, span_in_words,
+    Answer, Error, Kind, NextStep, Preview, Ran, Receipt, Record, State, Surface, rfc3339, span_in_words,
 };
 use serde_json::{Value, json};
 
 use crate::answer::closest;
-use crate::call::named_lock;
 use crate::wire::raw::{self, Object};
 use crate::wire::tool_call::{KEY_ARGUMENT, PREFIX};
 
@@ -158,7 +157,7 @@ impl AnswerText<'_> {
     fn what(&self, error: &Error) -> String {
         let tool = self.tool;
         match error {
-            Error::InProgress { record, .. } if record.scope == named_lock::SCOPE => format!(
+            Error::InProgress { record, .. } if record.kind == Kind::Marker => format!(
                 "another call has held the lock that {tool} needs since {}; nothing was run",
                 seconds(record.updated_ms)
             ),

@@ -1,12 +1,12 @@
-//! Named locks for calls that must not overlap, across callers and processes. A lock is an operation that never
-//! completes.
+//! Named locks for calls that must not overlap, across callers and processes. A lock is an attempt that never
+//! completes. It is not an operation: it is not listed, stopped or reported as one.
 
 use onceward::{
-    Begun, Class, Ending, Error, Evidence, Json, Ledger, OnExpired, OnFailure, Operation, State, Terms,
+    Begun, Class, Ending, Error, Evidence, Json, Kind, Ledger, OnExpired, OnFailure, Operation, State, Terms,
 };
 
 /// The scope of all locks.
-pub(crate) const SCOPE: &str = "onceward.locks";
+const SCOPE: &str = "onceward.locks";
 /// How long an unused lock is remembered.
 const RETENTION_MS: u64 = 3_600_000;
 
@@ -32,7 +32,7 @@ pub(crate) async fn holding<T>(
         ..Terms::default()
     };
     let input = Json::object([("lock", Json::from(name))]);
-    let intent = Operation::new("lock").scope(SCOPE).input(input).terms(terms).intent()?;
+    let intent = Operation::of_kind(Kind::Marker, "lock").scope(SCOPE).input(input).terms(terms).intent()?;
     let claim = match ledger.begin(&intent).await? {
         Begun::Execute(claim) => claim,
         // A lock is never done, unless a user settled it as done on purpose.

@@ -301,6 +301,7 @@ impl CallMemory {
         let is_given_up = |record: &Record, state| {
             state == State::InDoubt
                 && facts.class == Class::Idempotent
+                && record.detail.cancelled_by.is_none()
                 && record.spent_attempts() >= record.detail.max_attempts
         };
         let after_found = found.next_number();

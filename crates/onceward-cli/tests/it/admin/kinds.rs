@@ -12,6 +12,7 @@ fn names_and_scopes_that_look_like_ours_are_data() {
         ("hooks~x", "leader"),
         ("models", "answer"),
         ("run-7", "branch"),
+        ("onceward.locks", "lock"),
     ] {
         bench.once(&["run", "--scope", scope, "--name", name, "--key", "k", "--", "true"]).exits(0);
         let listed = bench.json(&["ls", "--scope", scope, "--name", name]);
@@ -24,5 +25,5 @@ fn names_and_scopes_that_look_like_ours_are_data() {
             assert!(plan.to_string().contains(&format!("{name:?}")), "{scope} {name}: {plan}");
         }
     }
-    assert_eq!(bench.json(&["stats"])["data"]["operations"], 6);
+    assert_eq!(bench.json(&["stats"])["data"]["operations"], 7);
 }
