@@ -254,7 +254,7 @@ async fn run_call(
     asks: Asks,
     mailbox: Arc<Mutex<Mailbox>>,
 ) -> Result<Receipt, Error> {
-    let lease_ms = intent.terms.lease_ms;
+    let (lease_ms, window_ms) = (intent.terms.lease_ms, intent.terms.repeat_window_ms);
     let mut call = ledger.call(intent);
     let mailbox = &*mailbox;
     if asks.probe {
@@ -278,7 +278,7 @@ async fn run_call(
         });
     }
     let ledger = &ledger;
-    call.run(move |attempt| async move {
+    let act = move |attempt| async move {
         let keeper = keep_lease(ledger, &attempt, lease_ms);
         let reply = ask(mailbox, Request::Execute(attempt)).await;
         drop(keeper);
@@ -286,8 +286,12 @@ async fn run_call(
             PythonReply::Executed(result) => result,
             PythonReply::Probed(_) | PythonReply::Verified(..) => Err(Failure::in_doubt("it was not asked")),
         }
-    })
-    .await
+    };
+    let result = call.run(act).await;
+    if let Err(error) = &result {
+        drop(ledger.attempts().refusal_delivered(error, window_ms).await);
+    }
+    result
 }
 
 fn ask(mailbox: &Mutex<Mailbox>, request: Request) -> AwaitReply<'_> {

@@ -276,8 +276,14 @@ impl Handle {
     ) -> PyResult<Bound<'py, PyAny>> {
         let intent = spec.intent(args, kwargs)?;
         let lease_ms = intent.terms.lease_ms;
-        let (begun, opened) =
-            self.wait(py, |opened| async move { Ok((opened.blocking.begin(&intent).await?, opened)) })?;
+        let (begun, opened) = self.wait(py, |opened| async move {
+            let begun = opened.blocking.begin(&intent).await;
+            if let Err(error) = &begun {
+                let window_ms = intent.terms.repeat_window_ms;
+                drop(opened.blocking.attempts().refusal_delivered(error, window_ms).await);
+            }
+            Ok((begun?, opened))
+        })?;
         Ok(match begun {
             onceward::Begun::Execute(claim) => {
                 Bound::new(py, Claim::new(claim, opened, lease_ms))?.into_any()

@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
 use crate::attempt::{Attempt as Seen, Token};
-use crate::drive::drive_unless;
+use crate::drive::{drive, drive_unless};
 use crate::fork::Process;
 use crate::lease_keeper::keep_lease;
 use crate::record::Record;
@@ -42,7 +42,8 @@ pub(crate) fn run(
     actors: &Actors,
     own: &Mutex<Own>,
 ) -> PyResult<Result<onceward::Receipt, Error>> {
-    let (lease_ms, process) = (intent.terms.lease_ms, Process::this());
+    let (lease_ms, window_ms, process) =
+        (intent.terms.lease_ms, intent.terms.repeat_window_ms, Process::this());
     let mut call = ledger.call(intent);
     if let Some(probe) = &actors.probe {
         call = call.probe(move |record| {
@@ -63,7 +64,7 @@ pub(crate) fn run(
     }
     // Ctrl-C waits while the ending is being written, so that a result is not lost.
     let ending = || lock(own).ended.is_some_and(|ended| ended.elapsed() < WRITING);
-    drive_unless(
+    let result = drive_unless(
         ending,
         call.run(|attempt| {
             let acted = act(ledger, &attempt, lease_ms, actors, own);
@@ -72,7 +73,11 @@ pub(crate) fn run(
                 if process.is_left() { std::future::pending().await } else { acted }
             }
         }),
-    )
+    )?;
+    if let Err(error) = &result {
+        drop(drive(ledger.attempts().refusal_delivered(error, window_ms))?);
+    }
+    Ok(result)
 }
 
 fn act(

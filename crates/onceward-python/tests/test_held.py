@@ -81,6 +81,25 @@ def test_a_cancelled_call_never_runs(ledger: Ledger) -> None:
         send("alice")
 
 
+def test_a_persons_no_binds_equal_calls_whatever_their_keys_are(tmp_path: Path) -> None:
+    world: list[str] = []
+
+    def pay(ledger: Ledger, key: str | None, to: str = "eve") -> None:
+        ledger.call("pay", {"to": to}, lambda: world.append(to), key=key, hold="approve")
+
+    ledger = Ledger(tmp_path / "ledger.db")
+    with pytest.raises(Held) as error:
+        pay(ledger, "k")
+    ledger.cancel(held_id(error), reason="not to her")
+    for again in (ledger, Ledger(tmp_path / "ledger.db")):
+        for key in ("other", None, "k", "other"):
+            with pytest.raises(Cancelled, match="not to her"):
+                pay(again, key)
+    with pytest.raises(Held):
+        pay(ledger, "other", to="bob")
+    assert world == []
+
+
 def test_another_process_runs_it_once_however_many_ask(tmp_path: Path) -> None:
     def guarded(sent: list[tuple[str, int]]) -> tuple[Ledger, object]:
         ledger = Ledger(tmp_path / "agent.db")

@@ -207,6 +207,7 @@ handle!(attempts, Attempts, BlockingAttempts, "Attempts":
         verified(id: &OperationId, verification: Verification, reason: Option<String>) -> Arc<Record>;
         delivered(known: &Arc<Record>, counts_from_ms: i64) -> Arc<Record>;
         not_delivered(id: &OperationId) -> Arc<Record>;
+        refusal_delivered(error: &Error, window_ms: u64) -> ();
     }
 );
 

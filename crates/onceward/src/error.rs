@@ -408,7 +408,6 @@ impl Error {
             | Self::Held { .. }
             | Self::KeyExpired { .. }
             | Self::Undone { .. }
-            | Self::BudgetExhausted { .. }
             | Self::KeyReused { .. }
             | Self::ResultSealed { .. }
             | Self::ResultLost { .. }
@@ -416,6 +415,7 @@ impl Error {
             Self::Timeout { .. } | Self::Unrecorded { .. } => Ran::Yes,
             Self::InProgress { ran, .. }
             | Self::Cancelled { ran, .. }
+            | Self::BudgetExhausted { ran, .. }
             | Self::Stopped { ran, .. }
             | Self::Failed { ran, .. }
             | Self::InDoubt { ran, .. }

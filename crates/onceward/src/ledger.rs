@@ -31,8 +31,8 @@ pub use names::Names;
 pub use notes::Notes;
 pub use receipt::Receipt;
 pub(crate) use refusal::{in_doubt_error, refusal_error};
-pub use repeat::{Occurrences, Wanted, delivered_by};
-pub use stop::{Resumed, Stopped};
+pub use repeat::{Occurrences, Repeats, Wanted, delivered_by, delivers};
+pub use stop::{Resumed, Scopes, Stopped};
 pub(crate) use stop::{stopped, stopped_error};
 pub use undo::{ToUndo, Undo, UndoStart, Undoing};
 
@@ -235,8 +235,10 @@ impl Ledger {
         if intent.terms.class == Class::Read {
             return Ok(Plan { decision: Decision::Start { attempt: 1 }, record: None });
         }
-        let intent = &self.keyed_form(intent);
-        let mut record = self.store.load(&intent.id).await?;
+        let keyed = self.keyed_form(intent);
+        let record = self.store.load(&keyed.id).await?;
+        let (intent, mut record) = self.bound_by_word(&keyed, record).await?;
+        let intent = &intent;
         let now_ms = self.now_ms();
         if let Some(known) = self.known_otherwise(record.as_deref(), intent, now_ms) {
             record = Some(Arc::new(known));
@@ -315,10 +317,11 @@ impl Ledger {
         probe: Option<&call::Probe<'_>>,
     ) -> Result<Begun, Error> {
         let wait_until = transition::later(self.now_ms(), intent.terms.wait_ms);
-        let mut poll_ms = *POLL_MS.start();
-        let mut refused = RefusedInserts::default();
+        let (mut poll_ms, mut refused) = (*POLL_MS.start(), RefusedInserts::default());
         self.withdraw_unanswered().await?;
-        let mut seen = Some(self.store.load_cached(&intent.id).await?);
+        let found = self.store.load_cached(&intent.id).await?;
+        let (intent, found) = &self.bound_by_word(intent, found).await?;
+        let mut seen = Some(found.clone());
         loop {
             let found = match seen.take() {
                 Some(found) => found,
@@ -326,8 +329,7 @@ impl Ledger {
             };
             let now_ms = self.now_ms();
             if let Some(known) = self.known_otherwise(found.as_deref(), intent, now_ms) {
-                let expected = found.map(|found| found.version);
-                self.store.swap(expected, known, self.mode).await?;
+                self.store.swap(found.map(|found| found.version), known, self.mode).await?;
                 continue;
             }
             let liveness = self.liveness(found.as_deref()).await?;

@@ -115,8 +115,9 @@ pub use key::{
 };
 pub use kind::Kind;
 pub use ledger::{
-    Begun, Call, Cancelled, Claim, Events, Imported, Lease, Ledger, Left, Names, Notes, Occurrences, Plan,
-    ProbeAnswer, Receipt, Resumed, Stopped, SweepReport, ToUndo, UndoStart, Undoing, Wanted, delivered_by,
+    Admin, Attempts, Begun, Call, Cancelled, Claim, Events, Imported, Lease, Ledger, Left, Names, Notes,
+    Occurrences, Plan, ProbeAnswer, Receipt, Repeats, Resumed, Scopes, Stopped, SweepReport, ToUndo, Undo,
+    UndoStart, Undoing, Wanted, delivered_by, delivers,
 };
 pub use memory::{ManualClock, MemoryStore};
 pub use operation::{DEFAULT_SCOPE, Intent, Operation, ScopeOrigin};

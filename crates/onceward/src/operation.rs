@@ -16,6 +16,7 @@ use crate::kind::Kind;
 use crate::policy::{KeyPolicy, Terms};
 use crate::record::{Class, Compensation, Held, HeldBy};
 use crate::secret::Secret;
+pub(crate) use intent::EqualCalls;
 pub use intent::Intent;
 use intent::{KeyBasis, id_of};
 
@@ -60,6 +61,7 @@ pub struct Operation {
     downstream_key: Option<String>,
     trace_parent: Option<String>,
     held: Held,
+    equal_calls: EqualCalls,
 }
 
 /// Who chose the scope. This decides whether the scope makes calls strict and its keys permanent.
@@ -120,6 +122,7 @@ impl Operation {
             downstream_key: None,
             trace_parent: None,
             held: Held::by_policy(),
+            equal_calls: EqualCalls::Unknown,
         }
     }
 
@@ -191,6 +194,13 @@ impl Operation {
     #[must_use]
     pub fn whole(self, whole: Option<Json>) -> Self {
         Self { whole: whole.map_or(Whole::Unknown, Whole::Is), ..self }
+    }
+
+    /// Says that this is a wish of its own, such as an item of a batch or one more delivery of an event: what someone
+    /// said about an equal call does not answer it.
+    #[must_use]
+    pub fn distinct(self) -> Self {
+        Self { equal_calls: EqualCalls::Known, ..self }
     }
 
     /// Sets the fields that identify the action (all of them by default).
@@ -450,6 +460,7 @@ impl Operation {
             trace_parent: self.trace_parent,
             held: self.held,
             answered_by: None,
+            equal_calls: self.equal_calls,
             terms: self.terms,
         })
     }

@@ -103,6 +103,7 @@ fn call(context: &Context, args: &RunArgs, show: respond::Show<'_>) -> Ended {
     let settings = args.settings(context, &gathered)?;
     let gathered = gathered.keeping_input(&args.identity, &settings)?;
     let operation = args.operation(&gathered, &settings)?;
+    let operation = if args.delivery { operation.distinct() } else { operation };
     if args.dry.dry_run {
         return dry_run::run(context, args, operation, &settings, show);
     }

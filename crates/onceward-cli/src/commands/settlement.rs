@@ -226,7 +226,10 @@ mod tests {
         let ledger = Ledger::new(Arc::new(store)).blocking();
         let hostile = Operation::new("<script>alert(1)</script>|x").scope("<b>&\"run'").key("k");
         ledger.run(hostile, |attempt| Ok(attempt.dispatch()?.created(&()))).unwrap();
-        ledger.scopes().stop("<b>&\"run'", &onceward::Word::person("ada").note("<img src=x>|`".to_owned())).unwrap();
+        ledger
+            .scopes()
+            .stop("<b>&\"run'", &onceward::Word::person("ada").note("<img src=x>|`".to_owned()))
+            .unwrap();
         let settlement = ledger.scopes().settlement("<b>&\"run'").unwrap();
         let page = html(&settlement);
         for markup in ["<script>", "<b>", "<img"] {

@@ -267,9 +267,8 @@ pub(crate) fn problem(error: &Error) -> Response {
 /// The problem that an operation has failed with the last attempt of its budget.
 pub(crate) fn spent(record: &Arc<Record>, ran: Ran) -> Response {
     let limit = record.detail.max_attempts;
-    let error = Error::BudgetExhausted { record: Arc::clone(record), limit };
+    let error = Error::BudgetExhausted { record: Arc::clone(record), limit, ran };
     let mut answer = Answer::failed(&error, &Surface::Http);
-    answer.ran = Some(ran == Ran::Yes);
     if let Some(view) = &mut answer.error {
         let reason = record.reason().unwrap_or("no reason is known");
         let attempts = record.spent_attempts();
@@ -326,7 +325,8 @@ pub(crate) fn unavailable(record: &Record) -> Response {
     };
     let status = StatusCode::GONE;
     let mut response = problem_document(status, &answer);
-    Receipted { record, ran: Ran::No }.sign(status, response.headers_mut());
+    // The status is ours and not the vendor's, which would say that a refused request changed nothing.
+    Receipted { record, ran: Ran::No }.sign(StatusCode::OK, response.headers_mut());
     response.headers_mut().remove("idempotent-replayed");
     stop_retries(&mut response);
     response

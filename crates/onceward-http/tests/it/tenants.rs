@@ -227,8 +227,12 @@ fn act(store: &Arc<dyn Store>, ids: &[OperationId], step: &Step) {
         }
         Step::Settle { id: index } => {
             let outcome = Outcome::with_effect(Effect::Created);
-            let settled =
-                ledger.ledger().admin().settle(id(index), onceward::Verdict::Done, Word::person("ada"), outcome);
+            let settled = ledger.ledger().admin().settle(
+                id(index),
+                onceward::Verdict::Done,
+                Word::person("ada"),
+                outcome,
+            );
             drop(ledger.wait_for(settled));
         }
         Step::Cancel { id: index } => {

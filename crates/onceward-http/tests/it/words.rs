@@ -42,3 +42,18 @@ async fn who_cancels_releases_stops_and_resumes_is_told_with_the_reason() {
         (&json!("wrong list"), &json!("corrected"))
     );
 }
+
+#[tokio::test]
+async fn a_persons_no_binds_equal_operations_whatever_their_keys_are() {
+    let server = Server::new("[operation.pay]\nhold = \"approve\"\n");
+    let pay = |key: Option<&str>, to: &str| json!({"name": "pay", "key": key, "input": {"to": to}});
+    let held = server.post("/v1/operations", pay(Some("a"), "eve")).await.is(202);
+    let cancel = format!("/v1/operations/{}/cancel", held["operation"]["id"].as_str().unwrap());
+    let word = json!({"reason": "not to her", "by": "maria", "speaker": "person"});
+    server.post(&cancel, word).await.is(200);
+    for key in [Some("a"), Some("b"), None, Some("b"), Some("a")] {
+        let refused = server.post("/v1/operations", pay(key, "eve")).await.problem(410, "CANCELLED");
+        assert!(refused["message"].as_str().unwrap().contains("not to her"), "{key:?}: {refused}");
+    }
+    server.post("/v1/operations", pay(Some("b"), "bob")).await.is(202);
+}

@@ -169,13 +169,17 @@ impl Attempts<'_> {
         }
     }
 
-    /// Records that the caller has been given this error, if it is a refusal. It stays the answer to equal calls for this
-    /// window more. If that cannot be recorded it stays so for longer, and nothing runs.
-    pub async fn refusal_delivered(self, error: &Error, window_ms: u64) {
+    /// Records that the caller has been given this error, if it is a refusal. It stays the answer to equal calls for
+    /// this window more.
+    ///
+    /// # Errors
+    /// The ledger's own. Then it stays the answer for longer, and nothing runs.
+    pub async fn refusal_delivered(self, error: &Error, window_ms: u64) -> Result<(), Error> {
         if let Error::Cancelled { record, .. } = error {
             let from_ms = record.answer_counts_from_ms(self.0.now_ms(), window_ms);
-            drop(self.delivered(record, from_ms).await);
+            drop(self.delivered(record, from_ms).await?);
         }
+        Ok(())
     }
 
     /// Records that the answer was not received after all. This is durable at once, because a retry may follow.

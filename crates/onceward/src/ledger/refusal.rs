@@ -38,7 +38,9 @@ pub(crate) fn refusal_error(refusal: Refusal, record: Arc<Record>, intent: &Inte
         Refusal::Cancelled => Error::Cancelled { record, ran: Ran::No },
         Refusal::Undone => Error::Undone { record },
         Refusal::Stopped(barrier) => stopped_error(barrier, Some(record)),
-        Refusal::BudgetExhausted => Error::BudgetExhausted { record, limit: intent.terms.max_attempts },
+        Refusal::BudgetExhausted => {
+            Error::BudgetExhausted { record, limit: intent.terms.max_attempts, ran: Ran::No }
+        }
         Refusal::InDoubt => in_doubt_error(record),
     }
 }

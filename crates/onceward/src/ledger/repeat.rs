@@ -7,7 +7,7 @@ use super::{Ledger, Receipt};
 use crate::decide;
 use crate::error::{Code, Error};
 use crate::facts::RepeatRule;
-use crate::operation::{Intent, Operation};
+use crate::operation::{EqualCalls, Intent, Operation};
 use crate::policy::KeyPolicy;
 use crate::record::{Record, State};
 use crate::repeat::{self, Choice, Earlier, Identified};
@@ -61,6 +61,81 @@ pub struct Wanted {
 }
 
 impl Ledger {
+    /// The operation whose answer a call gets that was not begun, because of what someone said about an equal one:
+    /// `None` if nothing binds it, or that is known already. A refusal binds every equal call. A settlement as done
+    /// answers a call to which the equal one gave no key.
+    pub(super) async fn answered_by_word(&self, intent: &Intent) -> Result<Option<Wanted>, Error> {
+        if !intent.asks_about_equal_calls() {
+            return Ok(None);
+        }
+        let found = self.repeats().occurrences(intent).await?;
+        if found.all.iter().any(|(record, _)| record.id == intent.id) {
+            return Ok(None);
+        }
+        let Choice::Same(place) = repeat::choose(&found.earlier(self.now_ms()), Identified::ByOwnKey) else {
+            return Ok(None);
+        };
+        // What was begun under this key is its own, whatever is said about others.
+        if self.store().load(&intent.id).await?.is_some() {
+            return Ok(None);
+        }
+        let mut intent = intent.clone();
+        intent.equal_calls = EqualCalls::Known;
+        let (record, state) = &found.all[place];
+        if *state != State::Done {
+            return Ok(Some(found.same(intent, place)));
+        }
+        intent.answered_by = Some(Arc::clone(record));
+        Ok(Some(Wanted { intent, rule: RepeatRule::Retry(*state) }))
+    }
+
+    /// The intent of a call with what is stored about it: if nothing is, someone's word about an equal call may bind
+    /// it.
+    pub(super) async fn bound_by_word<'a>(
+        &self,
+        intent: &'a Intent,
+        found: Option<Arc<Record>>,
+    ) -> Result<(Cow<'a, Intent>, Option<Arc<Record>>), Error> {
+        let None = found else { return Ok((Cow::Borrowed(intent), found)) };
+        match self.answered_by_word(intent).await? {
+            None => Ok((Cow::Borrowed(intent), None)),
+            Some(Wanted { intent, .. }) => {
+                let found = self.store().load(&intent.id).await?;
+                Ok((Cow::Owned(intent), found))
+            }
+        }
+    }
+}
+
+/// The record whose answer a caller has with this result: a success, or an error that [`delivers`].
+#[must_use]
+pub fn delivered_by(result: &Result<Receipt, Error>) -> Option<&Arc<Record>> {
+    match result {
+        Ok(receipt) => Some(receipt.record()),
+        Err(error) => error.record().filter(|_| delivers(error.code())),
+    }
+}
+
+/// Whether an error with this code is the operation's own answer: a failure without effect, or a refusal. An error of
+/// ours, such as a doubt or a result that is not available, delivers nothing.
+#[must_use]
+pub fn delivers(code: Code) -> bool {
+    matches!(code, Code::Failed | Code::Cancelled)
+}
+
+/// Which operation a call refers to: a retry of an earlier one, or a new occurrence. See [`Ledger::repeats`].
+#[derive(Clone, Copy)]
+pub struct Repeats<'a>(pub(super) &'a Ledger);
+
+impl Ledger {
+    /// Which operation a call refers to: a retry of an earlier one, or a new occurrence.
+    #[must_use]
+    pub fn repeats(&self) -> Repeats<'_> {
+        Repeats(self)
+    }
+}
+
+impl Repeats<'_> {
     /// Determines which operation a call refers to, under the operation's own key policy, for a surface that sees no
     /// other callers.
     ///
@@ -99,26 +174,12 @@ impl Ledger {
     ///
     /// # Errors
     /// When the ledger cannot be read.
-    pub async fn identified(&self, intent: Intent, rule: RepeatRule) -> Result<Wanted, Error> {
-        let intent = self.keyed(intent);
-        let found = self.occurrences(&intent).await?;
-        let own = |record: &Record| record.id == intent.id;
-        if found.all.iter().any(|(record, _)| own(record)) {
-            return Ok(Wanted { intent, rule });
-        }
-        match repeat::choose(&found.earlier(self.now_ms()), Identified::ByOwnKey) {
-            // What was begun under this key is its own, whatever is said about others.
-            Choice::Same(place) if self.store().load(&intent.id).await?.is_none() => {
-                match &found.all[place] {
-                    (record, state @ State::Done) => {
-                        let mut intent = intent;
-                        intent.answered_by = Some(Arc::clone(record));
-                        Ok(Wanted { intent, rule: RepeatRule::Retry(*state) })
-                    }
-                    _ => Ok(found.same(intent, place)),
-                }
-            }
-            Choice::Same(_) | Choice::New { .. } | Choice::Undecided(_) | Choice::Spent(_) => {
+    pub async fn identified(self, intent: Intent, rule: RepeatRule) -> Result<Wanted, Error> {
+        let mut intent = self.0.keyed(intent);
+        match self.0.answered_by_word(&intent).await? {
+            Some(answered) => Ok(answered),
+            None => {
+                intent.equal_calls = EqualCalls::Known;
                 Ok(Wanted { intent, rule })
             }
         }
@@ -155,16 +216,5 @@ impl Ledger {
             }
             label += 1;
         }
-    }
-}
-
-/// The record whose answer a caller has with this result: a success, a failure without effect, or a refusal. An error
-/// of ours, such as a doubt or a result that is not available, delivers nothing.
-#[must_use]
-pub fn delivered_by(result: &Result<Receipt, Error>) -> Option<&Arc<Record>> {
-    match result {
-        Ok(receipt) => Some(receipt.record()),
-        Err(Error::Failed { record, .. } | Error::Cancelled { record, .. }) => Some(record),
-        Err(_) => None,
     }
 }

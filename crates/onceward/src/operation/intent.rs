@@ -58,6 +58,7 @@ pub struct Intent {
     /// What answers a call with a key of its own, although the key is new: an equal operation that someone settled as
     /// done.
     pub(crate) answered_by: Option<Arc<Record>>,
+    pub(crate) equal_calls: EqualCalls,
     /// Shared by all copies.
     pub(super) input: Arc<Json>,
     pub(super) basis: KeyBasis,
@@ -65,6 +66,16 @@ pub struct Intent {
     pub(super) secret: Option<Secret>,
     /// The key of the first occurrence of the action; `None` if the action is known by its given key alone.
     pub(super) action: Option<Key>,
+}
+
+/// Whether it has been looked up what someone said about equal calls. A call that no surface asked about is asked about
+/// when it begins, so no surface can forget a person's no.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum EqualCalls {
+    /// Not yet.
+    Unknown,
+    /// Yes, or there are none that count.
+    Known,
 }
 
 /// What the keys of all occurrences of an action are computed from.
@@ -132,6 +143,13 @@ impl Intent {
         self.action.as_ref().map_or_else(|| self.id.clone(), |first| self.id_with(first))
     }
 
+    /// Whether what someone said about an equal call may bind this one, and has not been looked up. A compensation
+    /// takes back one operation, whatever was said about others.
+    pub(crate) fn asks_about_equal_calls(&self) -> bool {
+        let is_call = self.kind.is_operation() && self.undoes.is_none() && self.action.is_some();
+        is_call && self.equal_calls == EqualCalls::Unknown
+    }
+
     /// The same without a copy, if there is nothing to do.
     pub(crate) fn keyed_form(&self, secret: Option<&Secret>) -> Cow<'_, Self> {
         match (&self.secret, secret) {
@@ -149,6 +167,7 @@ impl Intent {
         self.key = self.secret.as_ref().map_or(key.clone(), |secret| key.keyed(secret));
         self.id = self.id_with(&self.key);
         self.number = Some(number).filter(|_| self.key.origin == KeyOrigin::Derived);
+        self.equal_calls = EqualCalls::Known;
         Ok(self)
     }
 
@@ -172,6 +191,7 @@ impl Intent {
             self.fingerprint = record.detail.fingerprint.clone();
         }
         (self.id, self.key, self.number) = (record.id.clone(), record.key.clone(), record.number);
+        self.equal_calls = EqualCalls::Known;
         self
     }
 
@@ -238,6 +258,7 @@ impl Intent {
             trace_parent: detail.trace_parent.clone(),
             held: Held::by_policy(),
             answered_by: None,
+            equal_calls: EqualCalls::Known,
             input: Arc::new(Json::empty()),
             basis: KeyBasis::Given(record.key.text.as_str().into()),
             naming: Naming::Chosen,

@@ -21,7 +21,10 @@ fn fail(bench: &Bench, operation: &Operation) {
 
 fn stage(bench: &Bench, operation: &Operation) -> Result<onceward::State, Code> {
     let intent = operation.clone().intent().expect("a valid operation");
-    bench.wait(bench.ledger.ledger().attempts().stage(&intent)).map(|record| record.state).map_err(|error| error.code())
+    bench
+        .wait(bench.ledger.ledger().attempts().stage(&intent))
+        .map(|record| record.state)
+        .map_err(|error| error.code())
 }
 
 #[test]
@@ -41,22 +44,24 @@ fn what_is_staged_waits_for_its_call() {
 fn what_is_staged_can_be_aborted() {
     let bench = Bench::new();
     stage(&bench, &pay()).expect("it is staged");
-    let cancelled =
-        bench.wait(bench.ledger.ledger().admin().cancel(&id(&pay()), &Word::person("ada"))).expect("it is cancelled");
+    let cancelled = bench
+        .wait(bench.ledger.ledger().admin().cancel(&id(&pay()), &Word::person("ada")))
+        .expect("it is cancelled");
     assert!(matches!(cancelled, Cancelled::Certain(_)));
     assert_eq!(bench.refused(&pay()), Code::Cancelled);
 }
 
 #[test]
 fn cancelling_in_every_state() {
-    let cancel =
-        |bench: &Bench| match bench.wait(bench.ledger.ledger().admin().cancel(&id(&pay()), &Word::person("ada"))) {
-            Ok(Cancelled::Certain(record)) => format!("certain, {}", record.state),
-            Ok(Cancelled::Requested(record)) => format!("requested, {}", record.state),
-            Err(error) => {
-                format!("{}, happened: {}", error.code(), error.happened().map_or("-", Happened::as_str))
-            }
-        };
+    let cancel = |bench: &Bench| match bench
+        .wait(bench.ledger.ledger().admin().cancel(&id(&pay()), &Word::person("ada")))
+    {
+        Ok(Cancelled::Certain(record)) => format!("certain, {}", record.state),
+        Ok(Cancelled::Requested(record)) => format!("requested, {}", record.state),
+        Err(error) => {
+            format!("{}, happened: {}", error.code(), error.happened().map_or("-", Happened::as_str))
+        }
+    };
     let bench = Bench::new();
     assert_eq!(cancel(&bench), "NOT_FOUND, happened: -");
     let claim = bench.begin(&pay());
@@ -203,8 +208,9 @@ fn a_sweep_goes_on_beyond_one_batch() {
     }
     bench.clock.advance(DAY_MS);
     let mut steps = Vec::new();
-    let swept =
-        bench.wait(bench.ledger.ledger().admin().sweep(|swept| steps.push(swept.expired))).expect("it sweeps");
+    let swept = bench
+        .wait(bench.ledger.ledger().admin().sweep(|swept| steps.push(swept.expired)))
+        .expect("it sweeps");
     assert_eq!(swept, SweepReport { expired: 2_200, deleted: 0, doubted: 600 });
     assert_eq!(steps, [2_000, 2_200, 2_200], "it tells after each step");
 }

@@ -17,7 +17,7 @@ fn cancelled_in_doubt(bench: &Bench, class: Class) -> Operation {
         (terms.class, terms.quarantine_ms) = (class, 0);
     }));
     let lost = bench.ledger.run(operation.clone(), |attempt| {
-        bench.ledger.cancel(attempt.operation(), &ada().note("wrong account".to_owned()))?;
+        bench.ledger.admin().cancel(attempt.operation(), &ada().note("wrong account".to_owned()))?;
         Err(Failure::in_doubt("lost"))
     });
     assert_eq!(lost.expect_err("it is lost").code(), Code::InDoubt);
@@ -48,7 +48,7 @@ fn what_was_cancelled_while_it_ran_is_not_tried_again() {
         let runs = AtomicU32::new(0);
         let error = bench.ledger.run(retried.clone(), |attempt| {
             runs.fetch_add(1, Ordering::SeqCst);
-            bench.ledger.cancel(attempt.operation(), &ada().note("wrong account".to_owned()))?;
+            bench.ledger.admin().cancel(attempt.operation(), &ada().note("wrong account".to_owned()))?;
             not_sent(attempt)
         });
         let error = error.expect_err("it was cancelled");
@@ -67,8 +67,8 @@ fn no_class_tries_again_what_was_cancelled_while_it_ran() {
         let bench = Bench::new();
         let operation = cancelled_in_doubt(&bench, class);
         assert_eq!(bench.refused(&operation), Code::InDoubt, "{class}");
-        bench.ledger.stop("default", &ada()).expect("a barrier");
-        bench.ledger.resume("default", &ada()).expect("it is stopped");
+        bench.ledger.scopes().stop("default", &ada()).expect("a barrier");
+        bench.ledger.scopes().resume("default", &ada()).expect("it is stopped");
         assert_eq!(bench.refused(&operation), Code::InDoubt, "{class}: a resume does not take it back");
     }
 }
@@ -91,13 +91,22 @@ fn what_was_cancelled_and_settled_as_not_done_is_cancelled() {
     let bench = Bench::new();
     let operation = cancelled_in_doubt(&bench, Class::Once);
     let bob = Word::person("bob").note("not in the bank's list".to_owned());
-    bench.ledger.settle(&id(&operation), Verdict::Failed, bob, Outcome::because(None)).expect("a doubt");
+    bench
+        .ledger
+        .admin()
+        .settle(&id(&operation), Verdict::Failed, bob, Outcome::because(None))
+        .expect("a doubt");
     is_cancelled_by_ada(&bench, &operation);
     let said =
         bench.found(&operation).detail.history.iter().filter_map(|past| past.settled_by.clone()).count();
     assert_eq!(said, 1, "what Bob said is kept");
+    let bench = Bench::new();
     let operation = cancelled_in_doubt(&bench, Class::Idempotent);
-    bench.ledger.settle(&id(&operation), Verdict::Done, ada(), Outcome::because(None)).expect("a doubt");
+    bench
+        .ledger
+        .admin()
+        .settle(&id(&operation), Verdict::Done, ada(), Outcome::because(None))
+        .expect("a doubt");
     assert!(bench.ask(&operation).expect("it happened").replayed());
 }
 
@@ -114,7 +123,7 @@ fn a_caller_that_waits_begins_nothing_that_was_cancelled() {
     let (running, same) = (Mutex::new(Some(claim)), ledger.clone());
     let end = move || {
         let Some(claim) = running.lock().unwrap().take() else { return };
-        same.cancel(&id(&pay()), &ada()).expect("it runs");
+        same.admin().cancel(&id(&pay()), &ada()).expect("it runs");
         let failed = Ending::failed(Evidence::NotSent, "refused");
         same.wait_for(claim.finish(failed)).expect_err("it was cancelled");
     };
@@ -122,4 +131,27 @@ fn a_caller_that_waits_begins_nothing_that_was_cancelled() {
     let waiting = pay().terms(terms(|terms| terms.wait_ms = 60_000));
     let error = ledger.run(waiting, |_| panic!("it was run")).expect_err("it was cancelled");
     assert_eq!((error.code(), error.ran()), (Code::Cancelled, Ran::No));
+}
+
+#[test]
+fn a_refusal_binds_equal_calls_that_no_surface_asked_about() {
+    let bench = Bench::new();
+    let keyed = |key: &str| pay().key(key);
+    let held = keyed("a").terms(terms(|terms| terms.hold = onceward::Hold::Approve));
+    assert_eq!(bench.refused(&held), Code::Held);
+    bench.ledger.admin().cancel(&id(&held), &ada()).expect("it is held");
+    for call in [keyed("a"), keyed("b"), pay().occurrence("2"), keyed("b")] {
+        assert_eq!(bench.refused(&call), Code::Cancelled);
+        let plan = bench.ledger.plan(&bench.ledger.intent(call).expect("valid")).expect("a plan");
+        assert_eq!(plan.decision, onceward::Decision::Refuse(onceward::Refusal::Cancelled));
+    }
+    bench.run(&keyed("c").input(serde_json::json!({"amount": 2}))).expect("another action");
+    // Its caller has the answer, and the window is over.
+    let record = bench.found(&held);
+    let from_ms = record.answer_counts_from_ms(bench.ledger.clock_ms(), 1_000);
+    bench.ledger.attempts().delivered(&record, from_ms).expect("it has an answer");
+    assert_eq!(bench.refused(&keyed("b")), Code::Cancelled);
+    bench.clock.advance(3_000);
+    bench.run(&keyed("b")).expect("a new wish");
+    assert_eq!(bench.refused(&keyed("a")), Code::Cancelled, "its own key keeps its answer");
 }

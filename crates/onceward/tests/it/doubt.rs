@@ -155,8 +155,12 @@ fn what_was_settled_is_not_taken_back() {
     bench.clock.advance(1_000);
     assert_eq!(bench.refused(&operation), Code::InDoubt);
     let id = bench.found(&operation).id.clone();
-    let settled =
-        bench.ledger.ledger().admin().settle(&id, Verdict::Failed, Word::person("ada"), Outcome::because(None));
+    let settled = bench.ledger.ledger().admin().settle(
+        &id,
+        Verdict::Failed,
+        Word::person("ada"),
+        Outcome::because(None),
+    );
     bench.wait(settled).expect("it is settled");
     bench.wait(lease.renew());
     assert_eq!(bench.state_of(&operation), State::Failed);

@@ -5,9 +5,8 @@ use crate::common::table::Table;
 use crate::common::{Bench, NOW_MS, combinations, id, intent, pay, record, terms};
 use onceward::transition::{self, Cancelling};
 use onceward::{
-    Cancelled, Clock, Code, Compensation, CompensationKind, Decision, Ending, Evidence, Failure, Happened,
-    Held, HeldBy, Hold, KeyOrigin, Liveness, MAX_REQUEST, OnExpired, Operation, Outcome, Owner, Ran, Record,
-    State, Terms, Word, decide,
+    Cancelled, Clock, Code, Decision, Ending, Evidence, Failure, Happened, Held, HeldBy, Hold, KeyOrigin,
+    Liveness, MAX_REQUEST, OnExpired, Operation, Outcome, Owner, Ran, Record, State, Terms, Word, decide,
 };
 
 const MINUTES_10: i64 = 600_000;
@@ -209,8 +208,11 @@ fn a_release_lets_it_start_and_a_cancel_ends_it_for_good() {
     assert_eq!(bench.refused(&approve()), Code::Held, "only a person releases it");
     let released = bench.ledger.admin().release(&id(&pay()), &Word::person("bob")).expect("it is held");
     assert_eq!(released.state, State::Staged, "a release starts nothing");
-    let again =
-        bench.ledger.admin().release(&id(&pay()), &Word::person("alice")).expect("releasing twice is releasing");
+    let again = bench
+        .ledger
+        .admin()
+        .release(&id(&pay()), &Word::person("alice"))
+        .expect("releasing twice is releasing");
     assert_eq!(again.version, released.version);
     bench.run(&approve()).expect("it was released");
     assert_eq!(
@@ -221,7 +223,8 @@ fn a_release_lets_it_start_and_a_cancel_ends_it_for_good() {
     let bench = Bench::new();
     bench.refused(&held_pay());
     bench.ledger.admin().release(&id(&pay()), &Word::person("bob")).expect("it is held");
-    let cancelled = bench.ledger.admin().cancel(&id(&pay()), &Word::person("ada")).expect("it has not started");
+    let cancelled =
+        bench.ledger.admin().cancel(&id(&pay()), &Word::person("ada")).expect("it has not started");
     assert!(matches!(cancelled, Cancelled::Certain(_)));
     bench.clock.advance(MINUTES_10);
     assert_eq!(bench.refused(&held_pay()), Code::Cancelled);
@@ -244,7 +247,8 @@ fn the_record_alone_is_enough_to_execute_it() {
     assert_eq!(failed.expect_err("it failed").code(), Code::Failed);
     let record = bench
         .ledger
-        .admin().release(&id(&pay()), &Word::person("bob"))
+        .admin()
+        .release(&id(&pay()), &Word::person("bob"))
         .expect("it was not sent, so it can be released again");
     assert!(record.held_request().is_some());
     let call = bench.ledger.call(intent);
@@ -315,6 +319,8 @@ fn nothing_is_held_in_a_stopped_scope_and_a_stop_cancels_what_is_held() {
     assert_eq!(bench.refused(&held("a")), Code::Held);
     bench.ledger.scopes().stop("run", &Word::person("ada")).expect("a barrier");
     assert_eq!(bench.state_of(&held("a")), State::Cancelled);
-    assert_eq!(bench.refused(&held("b")), Code::Stopped, "it would start when the barrier is lifted");
+    let other = held("b").input(serde_json::json!({"amount": 2}));
+    assert_eq!(bench.refused(&other), Code::Stopped, "it would start when the barrier is lifted");
+    assert_eq!(bench.refused(&held("c")), Code::Cancelled, "an equal call gets the answer of the first");
     assert_eq!(bench.records(), 1);
 }

@@ -106,7 +106,12 @@ fn an_answer_after_a_person_settled_tells_the_truth() {
     bench.clock.advance(300);
     let failed = Outcome::because(Some("I think not".to_owned()));
     bench
-        .wait(bench.ledger.ledger().admin().settle(&id(&operation), Verdict::Failed, Word::person("ada"), failed))
+        .wait(bench.ledger.ledger().admin().settle(
+            &id(&operation),
+            Verdict::Failed,
+            Word::person("ada"),
+            failed,
+        ))
         .expect("there is a doubt");
     bench
         .wait(bench.ledger.ledger().admin().cancel(&id(&operation), &Word::person("ada")))

@@ -59,13 +59,14 @@ fn a_stop_refuses_what_is_new_and_hides_no_answer() {
     let bench = Bench::new();
     assert_eq!(call(&bench, &mail()), None);
     bench.run(&pay()).expect("it runs");
-    refuse(&bench, &pay().key("refused"));
+    let other = pay().key("refused").input(serde_json::json!({"amount": 9}));
+    refuse(&bench, &other);
     bench.ledger.scopes().stop("default", &ada()).expect("a barrier");
     // The answer that was not delivered, a refusal, and a reused key come before the barrier.
     for _ in 0..2 {
         assert_eq!(call(&bench, &mail()), None);
     }
-    assert_eq!(bench.refused(&pay().key("refused")), Code::Cancelled);
+    assert_eq!(bench.refused(&other), Code::Cancelled);
     assert_eq!(bench.refused(&pay().input(serde_json::json!({"amount": 2}))), Code::KeyReused);
     delivered(&bench, &mail());
     for _ in 0..2 {
@@ -247,7 +248,8 @@ fn what_no_one_released_is_held_again_after_a_restore() {
             assert_eq!(bench.refused(&held), Code::InDoubt, "it may have been released since");
             bench
                 .ledger
-                .admin().settle(&id(&pay()), Verdict::Failed, ada(), Outcome::because(None))
+                .admin()
+                .settle(&id(&pay()), Verdict::Failed, ada(), Outcome::because(None))
                 .expect("a doubt");
         }
         // Also for a call that does not hold it itself.
@@ -270,7 +272,11 @@ fn what_was_settled_as_not_done_after_a_restore_can_be_released_at_once() {
     let held = held.held("run", onceward::HeldBy::Caller, Some("{}".to_owned()));
     assert_eq!(before.bench.refused(&held), Code::Held);
     let bench = before.restore();
-    bench.ledger.admin().settle(&id(&pay()), Verdict::Failed, ada(), Outcome::because(None)).expect("a doubt");
+    bench
+        .ledger
+        .admin()
+        .settle(&id(&pay()), Verdict::Failed, ada(), Outcome::because(None))
+        .expect("a doubt");
     let released = bench.ledger.admin().release(&id(&pay()), &ada()).expect("its request is stored");
     released.check().expect("a sound record");
     bench.run(&held).expect("it was released");
@@ -349,7 +355,8 @@ fn a_cancel_after_a_restore_is_too_late() {
 fn a_refusal_in_the_backup_still_counts() {
     let before = Restored::new();
     refuse(&before.bench, &pay());
-    let held = pay().key("held").terms(terms(|terms| terms.hold = Hold::Approve));
+    let held = pay().key("held").input(serde_json::json!({"amount": 9}));
+    let held = held.terms(terms(|terms| terms.hold = Hold::Approve));
     assert_eq!(before.bench.refused(&held), Code::Held);
     let bench = before.restore();
     assert_eq!(bench.refused(&pay()), Code::Cancelled);
@@ -440,7 +447,8 @@ fn what_expired_before_a_restore_is_in_doubt() {
     for (swept_before, swept_after) in [(false, false), (true, false), (false, true)] {
         let before = Restored::new();
         let short = |operation: Operation| operation.terms(terms(|terms| terms.keep_results_for(1_000)));
-        let sweep = |bench: &Bench| bench.wait(bench.ledger.ledger().admin().sweep(|_| ())).expect("it sweeps");
+        let sweep =
+            |bench: &Bench| bench.wait(bench.ledger.ledger().admin().sweep(|_| ())).expect("it sweeps");
         before.bench.run(&short(mail())).expect("it runs");
         before.bench.ledger.run(short(pay()), not_sent).expect_err("it failed");
         before.bench.clock.advance(2_000);

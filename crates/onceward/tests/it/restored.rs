@@ -123,7 +123,8 @@ fn everything_that_reads_sees_the_doubt_before_a_call_records_it() {
     }
     let totals = bench.wait(ledger.admin().totals(&onceward::Filter::default())).expect("it can be read");
     assert_eq!(totals, [(State::Done, 1), (State::InDoubt, 3)].into());
-    let id = bench.wait(ledger.admin().lookup("failed", None, 9)).expect("it can be read")[0].record.id.clone();
+    let id =
+        bench.wait(ledger.admin().lookup("failed", None, 9)).expect("it can be read")[0].record.id.clone();
     let (record, state) = bench.wait(ledger.wait(&id, 0)).expect("it can be read");
     assert_eq!((state, record.happened()), (State::InDoubt, Happened::Unknown));
     assert!(record.reason().is_some_and(|reason| reason.contains("restored")), "{:?}", record.reason());

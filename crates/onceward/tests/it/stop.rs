@@ -85,7 +85,11 @@ fn a_stop_cancels_what_is_held_and_asks_what_runs_to_end() {
     let settled = ledger.scopes().settlement("run-7").unwrap();
     assert_eq!((settled.sums.cancelled, settled.sums.standing, settled.sums.running), (1, 1, 0));
     ledger.scopes().stop("run-7", &Word::person("ada")).unwrap();
-    assert_eq!(ledger.scopes().settlement("run-7").unwrap(), settled, "stopping again gives the same settlement");
+    assert_eq!(
+        ledger.scopes().settlement("run-7").unwrap(),
+        settled,
+        "stopping again gives the same settlement"
+    );
 }
 
 fn begun(ledger: &onceward::Blocking, key: &str) -> Claim {

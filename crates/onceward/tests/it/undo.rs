@@ -97,7 +97,8 @@ fn a_scope_is_undone_with_all_of_its_callers() {
     let of = |scope: &str| Operation::new("pay").scope(scope).key("k").intent().unwrap().id;
     assert_eq!(scopes(Some(&of("trip~a"))), ["trip~b"]);
     assert!(bench.ledger.undo().of_scope("trip", Some(&of("trips"))).is_err());
-    let lookup = |scope: &str| bench.wait(bench.ledger.ledger().admin().lookup("k", Some(scope), 10)).unwrap().len();
+    let lookup =
+        |scope: &str| bench.wait(bench.ledger.ledger().admin().lookup("k", Some(scope), 10)).unwrap().len();
     assert_eq!((lookup("trip"), lookup("trip~a"), lookup("other"), lookup("tri")), (3, 1, 1, 0));
 }
 
@@ -269,7 +270,8 @@ fn a_compensation_that_a_person_settles_decides_about_the_operation() {
         bench.ledger.undo().end(&undoing, &outcome).unwrap();
         bench
             .ledger
-            .admin().settle(
+            .admin()
+            .settle(
                 &undoing.intent.id,
                 verdict,
                 Word::person("ada"),

@@ -153,7 +153,9 @@ fn what_someone_settled_as_done_answers_the_equal_call_but_not_another_key() {
         let id = crate::common::id(operation);
         let word = Word::person("ada");
         let outcome = Outcome::because(None);
-        bench.wait(bench.ledger.ledger().admin().settle(&id, Verdict::Done, word, outcome)).expect("it is in doubt");
+        bench
+            .wait(bench.ledger.ledger().admin().settle(&id, Verdict::Done, word, outcome))
+            .expect("it is in doubt");
         (bench, id)
     };
     let refers = |bench: &Bench, operation: &Operation| wanted(bench, operation).intent.id;
@@ -207,7 +209,9 @@ fn what_was_delivered_before_a_settlement_was_another_answer() {
     let bench = Bench::new();
     make(&bench, |_| Err(Failure::no_effect(Evidence::NotSent, "declined")));
     deliver(&bench, 1, crate::common::NOW_MS);
-    bench.wait(bench.ledger.ledger().admin().cancel(&occurrence(1), &Word::person("ada"))).expect("it has failed");
+    bench
+        .wait(bench.ledger.ledger().admin().cancel(&occurrence(1), &Word::person("ada")))
+        .expect("it has failed");
     assert_eq!(next(&bench), (1, RepeatRule::Retry(State::Cancelled)), "the refusal was not delivered");
 }
 

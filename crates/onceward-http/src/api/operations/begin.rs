@@ -167,7 +167,7 @@ async fn begin_detached(
     reports_dispatch: bool,
 ) -> Result<Begun, ProblemResponse> {
     let (give, take) = oneshot::channel();
-    let (ledger, asked) = (tenant.ledger.clone(), Instant::now());
+    let (ledger, asked, window_ms) = (tenant.ledger.clone(), Instant::now(), intent.terms.repeat_window_ms);
     app.work.spawn(async move {
         let begun = if reports_dispatch {
             ledger.begin_undispatched(&intent).await
@@ -188,7 +188,10 @@ async fn begin_detached(
             Ok(Begun::Execute(claim))
         }
         Ok(Ok(Begun::Replay(receipt))) => ended(app, Ok(receipt), asked),
-        Ok(Err(error)) => ended(app, Err(error), asked),
+        Ok(Err(error)) => {
+            drop(tenant.ledger.attempts().refusal_delivered(&error, window_ms).await);
+            ended(app, Err(error), asked)
+        }
         Err(_) => Err(Error::from(onceward::StoreError::unavailable("the server is ending")).into()),
     }
 }

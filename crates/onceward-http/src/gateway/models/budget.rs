@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use onceward::{Attempt, Done, Error, Failure, Filter, Intent, Receipt, Record, State};
+use onceward::{Attempt, Done, Error, Failure, Filter, Intent, Ran, Receipt, Record, State};
 
 use super::super::choose;
 use super::super::delivery::FAILURE_GRACE_MS;
@@ -37,10 +37,11 @@ where
         && let Some(last) = failed.into_iter().next()
         && begins(ledger.find(&intent.id).await)?
     {
-        return Err(Error::BudgetExhausted { record: last, limit: attempts });
+        return Err(Error::BudgetExhausted { record: last, limit: attempts, ran: Ran::No });
     }
     let result = ledger.call(intent.clone()).run(&mut act).await;
-    let (Err(Error::BudgetExhausted { record, .. }) | Err(Error::InDoubt { record, .. })) = &result else {
+    let (Err(Error::BudgetExhausted { record, ran, .. }) | Err(Error::InDoubt { record, ran, .. })) = &result
+    else {
         return result;
     };
     if record.spent_attempts() < intent.terms.max_attempts {
@@ -48,7 +49,7 @@ where
     }
     let refilled = choose::refilled(record, ledger.clock_ms());
     if refilled == 0 {
-        return Err(Error::BudgetExhausted { record: Arc::clone(record), limit: attempts });
+        return Err(Error::BudgetExhausted { record: Arc::clone(record), limit: attempts, ran: *ran });
     }
     intent.terms.max_attempts += refilled;
     ledger.call(intent).run(act).await

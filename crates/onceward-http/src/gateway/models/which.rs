@@ -10,7 +10,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use onceward::repeat::Identified;
+use onceward::repeat::{self, Choice, Identified};
 use onceward::transition::later;
 use onceward::{Error, Intent, InvalidInput, Json, Kind, Operation, Ran, Record, RepeatRule, State};
 
@@ -133,8 +133,13 @@ async fn new_sample(call: &ModelCall, asker: &Asker<'_>, action: &Intent) -> Res
     }
     let ledger = &asker.tenant.ledger;
     let turn = asker.gateway.turns.take(asker.place(&action.id)).await;
-    let number = ledger.occurrences(action).await?.next_number();
-    let intent = ledger.keyed(action.clone()).at_occurrence(number)?;
+    let known = ledger.repeats().occurrences(action).await?;
+    let action = ledger.keyed(action.clone());
+    // A person's no is the answer to a further sample, too.
+    if let Choice::Same(place) = repeat::choose(&known.earlier(ledger.clock_ms()), Identified::ByOwnKey) {
+        return Ok(Chosen::retry(known.same(action, place).intent, known.all[place].1, "caller", turn));
+    }
+    let intent = action.at_occurrence(known.next_number())?;
     Ok(Chosen::new(intent, RepeatRule::Repeat, turn))
 }
 

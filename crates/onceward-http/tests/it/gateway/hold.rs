@@ -45,7 +45,11 @@ async fn a_stop_cancels_what_is_held_and_it_is_never_sent() {
     let headers = [("idempotency-key", "k"), ("once-scope", "run-7")];
     assert_eq!(rig.post(CHARGE, &headers, "amount=1").await.status, StatusCode::ACCEPTED);
     let ledger = Ledger::new(rig.store.clone());
-    assert_eq!(ledger.admin().held(Some("run-7")).await.unwrap().len(), 1, "its caller is kept apart in the scope");
+    assert_eq!(
+        ledger.admin().held(Some("run-7")).await.unwrap().len(),
+        1,
+        "its caller is kept apart in the scope"
+    );
     ledger.scopes().stop("run-7", &Word::person("ada")).await.unwrap();
     assert_eq!(rig.states().await, [State::Cancelled]);
     for _ in 0..2 {
@@ -78,9 +82,9 @@ async fn what_another_gateway_holds_back_is_in_doubt() {
 #[tokio::test]
 async fn a_persons_no_is_the_answer_to_equal_requests_with_and_without_keys() {
     let keys: [&[(&str, &str)]; 3] = [&[], &[("idempotency-key", "k")], &[("idempotency-key", "another")]];
-    for first in keys {
+    for (first, rule) in keys.into_iter().flat_map(|first| [(first, "auto"), (first, "strict")]) {
         let vendor = Vendor::start(Some("idempotency-key")).await;
-        let rig = Rig::start(&stripe(&vendor, HOLD)).await;
+        let rig = Rig::start(&stripe(&vendor, &format!("{HOLD}\nkeys = \"{rule}\""))).await;
         assert_eq!(rig.post(CHARGE, first, "amount=1").await.status, StatusCode::ACCEPTED);
         let ledger = Ledger::new(rig.store.clone());
         let held = ledger.admin().held(None).await.unwrap();
@@ -89,9 +93,9 @@ async fn a_persons_no_is_the_answer_to_equal_requests_with_and_without_keys() {
         for again in [first, keys[0], keys[1], keys[2], keys[0]] {
             let got = rig.post(CHARGE, again, "amount=1").await;
             let facts = (got.status, got.header("once-happened"));
-            assert_eq!(facts, (StatusCode::GONE, Some("no")), "{first:?}, {again:?}: {got:?}");
+            assert_eq!(facts, (StatusCode::GONE, Some("no")), "{rule}, {first:?}, {again:?}: {got:?}");
         }
-        assert_eq!((rig.states().await, vendor.effects()), (vec![State::Cancelled], 0), "{first:?}");
+        assert_eq!((rig.states().await, vendor.effects()), (vec![State::Cancelled], 0), "{rule}, {first:?}");
         let other = rig.post(CHARGE, &[], "amount=2").await;
         assert_eq!(other.status, StatusCode::ACCEPTED, "another amount is another action");
     }
@@ -111,19 +115,27 @@ async fn a_held_request_keeps_its_key() {
 
 #[tokio::test]
 async fn a_doubt_that_was_settled_as_done_is_not_sent_again_however_often_it_is_repeated() {
+    for rule in ["auto", "strict"] {
+        settled_as_done_and_repeated(rule).await;
+    }
+}
+
+async fn settled_as_done_and_repeated(rule: &str) {
     let vendor = Vendor::start(None).await;
     vendor.script([Act::Reset]);
-    let rig = Rig::start(&plain(&vendor, "")).await;
+    let policy = format!("[operation.\"api POST /pay\"]\nkeys = \"{rule}\"");
+    let rig = Rig::start(&plain(&vendor, &policy)).await;
     assert_eq!(rig.post("/gw/api/pay", &[], "amount=1").await.status, StatusCode::FAILED_DEPENDENCY);
     let ledger = Ledger::new(rig.store.clone());
     let id = &rig.operations().await[0].id;
     let outcome = onceward::Outcome::with_effect(onceward::Effect::Created);
     ledger.admin().settle(id, onceward::Verdict::Done, Word::person("ada"), outcome).await.unwrap();
     // The vendor's answer is lost, so no answer of the gateway delivers it.
-    for _ in 0..3 {
-        let got = rig.post("/gw/api/pay", &[], "amount=1").await;
+    let key: &[(&str, &str)] = &[("idempotency-key", "k")];
+    for headers in [&[][..], &[], key, &[], key] {
+        let got = rig.post("/gw/api/pay", headers, "amount=1").await;
         let facts = (got.status, got.header("once-happened"));
-        assert_eq!(facts, (StatusCode::GONE, Some("yes")), "{got:?}");
+        assert_eq!(facts, (StatusCode::GONE, Some("yes")), "{rule}, {headers:?}: {got:?}");
     }
     assert_eq!(vendor.effects(), 1);
 }

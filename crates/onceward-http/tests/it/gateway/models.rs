@@ -160,6 +160,24 @@ async fn a_deliberate_sample_is_never_swallowed() {
 }
 
 #[tokio::test]
+async fn a_persons_no_is_the_answer_to_equal_calls_however_they_are_named() {
+    let provider = Provider::start(&[]).await;
+    let hold = "[operation.\"openai POST /v1/chat/completions\"]\nhold = \"approve\"";
+    let rig = Rig::start(&provider.config(hold)).await;
+    assert_eq!(ask(&rig, &[], ASK).await.status, StatusCode::ACCEPTED);
+    let ledger = onceward::Ledger::new(rig.store.clone());
+    let held = ledger.admin().held(None).await.unwrap();
+    ledger.admin().cancel(&held[0].id, &onceward::Word::person("maria")).await.unwrap();
+    let named: [&[(&str, &str)]; 4] =
+        [&[], &[("idempotency-key", "k")], &[("once-occurrence", "2")], &[("once-sample", "new")]];
+    for headers in named {
+        let got = ask(&rig, headers, ASK).await;
+        assert_eq!((got.status, got.header("once-happened")), (StatusCode::GONE, Some("no")), "{headers:?}");
+    }
+    assert_eq!(provider.generations(), 0);
+}
+
+#[tokio::test]
 async fn a_retry_attaches_to_a_stream_from_its_first_byte() {
     let provider = Provider::start(&[Play::Gate]).await;
     let rig = Rig::start(&provider.config("")).await;

@@ -19,7 +19,8 @@ const SCOPE: (&str, &str) = ("once-scope", "run-7");
 /// Stops the scope as another process does. One attempt must be running.
 async fn stop(rig: &Rig) {
     let Stopped { asked, .. } = Ledger::new(rig.store.clone())
-        .scopes().stop("run-7", &onceward::Word::person("ada").note("wrong list".to_owned()))
+        .scopes()
+        .stop("run-7", &onceward::Word::person("ada").note("wrong list".to_owned()))
         .await
         .unwrap();
     assert_eq!(asked.len(), 1, "an attempt was asked to end");

@@ -99,7 +99,7 @@ pub(crate) fn errors() -> Vec<(String, Error)> {
             "stopped, failed before",
             Error::Stopped { barrier: barrier(), record: Some(shared(State::Failed)), ran: Ran::No },
         ),
-        ("budget spent", Error::BudgetExhausted { record: shared(State::Failed), limit: 2 }),
+        ("budget spent", Error::BudgetExhausted { record: shared(State::Failed), limit: 2, ran: Ran::No }),
         ("key reused, done", Error::KeyReused { record: shared(State::Done), fields: fields() }),
         ("key reused, in doubt", Error::KeyReused { record: shared(State::InDoubt), fields: fields() }),
         ("failed", Error::Failed { record: shared(State::Failed), reason: reason(), ran: Ran::Yes }),
