@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 
 use onceward::{
-    Answer, Blocking, Code, Error, ErrorView, Happened, Intent, KeyPolicy, OperationView, Ran, RepeatRule,
+    Answer, Blocking, Code, Effect, Error, ErrorView, Happened, Intent, KeyPolicy, OperationView, Ran,
+    RepeatRule,
 };
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -157,7 +158,7 @@ fn intents<C: Batch>(
         let occurrence = seen.entry(input.clone()).and_modify(|count| *count += 1).or_insert(1);
         let operation = session.bare_operation(C::NAME, &input, flags, &rules.settings);
         let operation = declared::<C::Item, Ordinary>(session, operation, rules);
-        let operation = operation.occurrence(occurrence.to_string());
+        let operation = operation.occurrence(occurrence.to_string()).distinct();
         intents.push(operation.intent()?);
     }
     Ok(intents)
@@ -256,6 +257,7 @@ struct Progress {
     succeeded: usize,
     failed: usize,
     in_doubt: usize,
+    held: usize,
     effects: BTreeMap<&'static str, usize>,
     /// How many operations happened, and of how many it is unknown.
     happened: usize,
@@ -273,6 +275,7 @@ impl Progress {
         self.unknown += usize::from(envelope.answer.happened == Some(Happened::Unknown));
         *self.effects.entry(envelope.answer.effect).or_default() += 1;
         match &envelope.answer.error {
+            None if envelope.answer.effect == Effect::Held.as_str() => self.held += 1,
             None => self.succeeded += 1,
             Some(error) if error.happened == Some(Happened::Unknown) => self.in_doubt += 1,
             Some(error) => {
@@ -305,7 +308,8 @@ impl Progress {
             succeeded: self.succeeded,
             failed: self.failed,
             in_doubt: self.in_doubt,
-            not_begun: self.total - self.succeeded - self.failed - self.in_doubt,
+            held: self.held,
+            not_begun: self.total - self.succeeded - self.failed - self.in_doubt - self.held,
         }
     }
 
@@ -343,8 +347,8 @@ impl Progress {
     fn partial<W: World>(&self, session: &Session<W>) -> Envelope {
         let counts = self.counts();
         let message = format!(
-            "{} of {} items failed, {} are in doubt, {} were not begun",
-            counts.failed, counts.total, counts.in_doubt, counts.not_begun
+            "{} of {} items failed, {} are in doubt, {} are held back, {} were not begun",
+            counts.failed, counts.total, counts.in_doubt, counts.held, counts.not_begun
         );
         let (next, fix_command) = self.resume.clone().unwrap_or_else(|| {
             let fix_command = match session.output.called_by {
@@ -398,6 +402,7 @@ struct Counts {
     succeeded: usize,
     failed: usize,
     in_doubt: usize,
+    held: usize,
     not_begun: usize,
 }
 

@@ -6,6 +6,8 @@ use std::io::{BufRead, BufReader};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use onceward::Word;
+
 use crate::fixture::{Fixture, count, ran, run};
 
 const IMPORT: &str = "import-orders --file orders.jsonl";
@@ -59,7 +61,7 @@ fn some_that_fail_are_told_and_only_they_are_tried_again() {
     assert_eq!(lines[2]["failure"]["happened"], "no");
     assert_eq!(lines[4]["error"]["code"], "PARTIAL_FAILURE");
     assert_eq!(lines[4]["error"]["fix_command"], "shop import-orders --file orders.jsonl");
-    let summary = serde_json::json!({"total": 4, "succeeded": 3, "failed": 1, "in_doubt": 0, "not_begun": 0});
+    let summary = serde_json::json!({"total": 4, "succeeded": 3, "failed": 1, "in_doubt": 0, "held": 0, "not_begun": 0});
     assert_eq!(lines[4]["data"]["summary"], summary);
     assert_eq!(count(&shop, "orders"), 3);
     let rest = shop.run(IMPORT);
@@ -159,4 +161,26 @@ fn a_stopped_batch_says_that_a_person_resumes_it() {
     assert_eq!((refused.exit, &last["error"]["happened"]), (3, &serde_json::json!("no")), "{last}");
     let said = last["error"].to_string();
     assert!(said.contains("a person resumes it") && !said.contains("make the same call again"), "{said}");
+}
+
+#[test]
+fn what_a_person_holds_back_is_no_success() {
+    let shop = Fixture::new();
+    let policy = shop.file("policy.toml");
+    std::fs::write(&policy, "[operation.\"import-orders\"]\nhold = \"approve\"\n").unwrap();
+    let import = || run(shop.with("SHOP_POLICY", policy.to_str().unwrap()), IMPORT);
+    for _ in 0..2 {
+        let held = import();
+        let last = held.lines().last().unwrap().clone();
+        assert_eq!((held.exit, &last["error"]["code"]), (3, &"PARTIAL_FAILURE".into()), "{last}");
+        let summary = &last["data"]["summary"];
+        assert_eq!((&summary["succeeded"], &summary["held"]), (&0.into(), &summary["total"]), "{last}");
+    }
+    assert_eq!(count(&shop, "orders"), 0);
+    let ledger = shop.ledger().unwrap();
+    for record in ledger.admin().held(None).unwrap() {
+        ledger.admin().release(&record.id, &Word::person("maria")).unwrap();
+    }
+    let done = import();
+    assert_eq!((done.exit, count(&shop, "orders")), (0, done.lines().len() - 1), "{}", done.stdout);
 }

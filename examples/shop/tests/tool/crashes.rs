@@ -167,8 +167,10 @@ fn a_signal_after_the_dispatch_leaves_the_truth_in_the_ledger() {
 fn stop(shop: &Fixture) -> onceward::Sums {
     let url = format!("sqlite:{}", shop.file("ledger.db").display());
     let ledger = onceward_store::ledger(&url, onceward_clap::IfMissing::Fail).unwrap().blocking();
-    let stopped =
-        ledger.scopes().stop("default", &onceward::Word::person("ada").note("wrong list".to_owned())).unwrap();
+    let stopped = ledger
+        .scopes()
+        .stop("default", &onceward::Word::person("ada").note("wrong list".to_owned()))
+        .unwrap();
     assert_eq!(stopped.asked.len(), 1, "an attempt was asked to end");
     assert!(ledger.scopes().wait("default", 60_000).unwrap().is_empty(), "it still runs");
     ledger.scopes().settlement("default").unwrap().sums

@@ -97,13 +97,16 @@ impl Fixture {
         self.wait_for(|| self.file("ledger.db").exists() && !self.states().is_empty());
     }
 
+    /// Its ledger, for what people do beside it.
+    pub(crate) fn ledger(&self) -> Option<onceward::Blocking> {
+        let url = format!("sqlite:{}", self.file("ledger.db").display());
+        let ledger = onceward_store::ledger(&url, onceward_clap::IfMissing::Fail).ok()?;
+        Some(ledger.blocking())
+    }
+
     /// The state of each operation, as `once ls` and `once report` read it.
     pub(crate) fn states(&self) -> Vec<String> {
-        let url = format!("sqlite:{}", self.file("ledger.db").display());
-        let Ok(ledger) = onceward_store::ledger(&url, onceward_clap::IfMissing::Fail) else {
-            return Vec::new();
-        };
-        let ledger = ledger.blocking();
+        let Some(ledger) = self.ledger() else { return Vec::new() };
         let filter = onceward::Filter { limit: 1_000, ..onceward::Filter::default() };
         let listed = ledger.list(&filter).unwrap();
         listed.iter().map(|(listed, state)| format!("{} {state}", listed.record.name)).collect()

@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 
+use onceward::{Effect, OperationId, Outcome, Verdict, Word};
 use serde_json::{Value, json};
 
 use crate::fixture::{Fixture, count, told};
@@ -270,4 +271,56 @@ fn what_is_in_doubt_is_looked_at_and_settled_here() {
         client.ask("tools/call", json!({"name": "once_settle", "arguments": {"operation": "op_x"}}));
     assert_eq!(unproven["error"]["code"], -32602);
     assert_eq!(client.end(), 0);
+}
+
+/// The id of the operation that an answer is about.
+fn operation_of(answer: &Value) -> OperationId {
+    OperationId::parse(answer["structuredContent"]["operation"]["id"].as_str().unwrap()).unwrap()
+}
+
+#[test]
+fn an_error_of_ours_delivers_nothing() {
+    let shop = Fixture::new();
+    let mut client = Client::of(shop.with("SHOP_TROUBLE", "lost-reply"));
+    let mail = json!({"to": "ada@example.com", "subject": "Hello"});
+    let doubt = client.call("send-email", mail.clone());
+    assert_eq!(doubt["structuredContent"]["error"]["code"], "IN_DOUBT", "{doubt}");
+    // A person finds the mail. The client has not had that answer, however many requests it has sent since.
+    let outcome = Outcome::with_effect(Effect::Created);
+    let ledger = shop.ledger().unwrap();
+    ledger.admin().settle(&operation_of(&doubt), Verdict::Done, Word::person("ada"), outcome).unwrap();
+    client.ask("ping", json!({}));
+    let again = client.call("send-email", mail);
+    assert_eq!(again["structuredContent"]["effect"], "noop", "{again}");
+    assert_eq!((count(&shop, "emails"), client.end()), (1, 0));
+}
+
+#[test]
+fn a_persons_no_is_the_answer_to_the_same_call_in_every_connection() {
+    let shop = Fixture::new();
+    let policy = shop.file("policy.toml");
+    std::fs::write(&policy, "[operation.\"send-email\"]\nhold = \"approve\"\n").unwrap();
+    let connect = || Client::of(shop.with("SHOP_POLICY", policy.to_str().unwrap()));
+    let mail = json!({"to": "ada@example.com", "subject": "Hello"});
+    let mut client = connect();
+    let held = client.call("send-email", mail.clone());
+    assert_eq!(held["structuredContent"]["effect"], "held", "{held}");
+    client.ask("ping", json!({}));
+    let word = Word::person("maria").note("not to her".to_owned());
+    shop.ledger().unwrap().admin().cancel(&operation_of(&held), &word).unwrap();
+    for _ in 0..3 {
+        let refused = client.call("send-email", mail.clone());
+        assert_eq!(refused["structuredContent"]["error"]["code"], "CANCELLED", "{refused}");
+        assert!(refused.to_string().contains("not to her"), "{refused}");
+    }
+    assert_eq!(client.end(), 0);
+    let mut other = connect();
+    let mut keyed = mail.clone();
+    keyed["idempotency_key"] = "k".into();
+    for call in [&keyed, &mail, &keyed] {
+        let refused = other.call("send-email", call.clone());
+        // Each connection is a scope: what was said in another one is about another run.
+        assert_eq!(refused["structuredContent"]["effect"], "held", "{refused}");
+    }
+    assert_eq!((count(&shop, "emails"), other.end()), (0, 0));
 }
