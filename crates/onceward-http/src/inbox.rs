@@ -90,6 +90,7 @@ impl Inbox {
     ) -> Result<(), InvalidInput> {
         Source::new(name, &config.source, &|variable| outside.variable(variable))?;
         for (handler, config) in &config.handlers {
+            hook::terms_of(policy, name, handler)?;
             Target::new(config, outside)
                 .map_err(|invalid| InvalidInput::new(format!("[hook.{name}.handler.{handler}] {invalid}")))?;
         }

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use data_encoding::HEXLOWER;
 use onceward::event::{Allowed, Deliveries, Fate};
 use onceward::{
-    Cursor, Error, Filter, InvalidInput, Kind, Ledger, OnExpired, Operation, OperationId, Policy, Record,
-    State, Terms,
+    Cursor, Error, Filter, Hold, InvalidInput, Kind, Ledger, OnExpired, Operation, OperationId, Policy,
+    Record, State, Terms,
 };
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -348,6 +348,20 @@ impl Hook {
     }
 }
 
+/// What the policy says about deliveries to a handler. They cannot be held back: a stop cancels what is held, and an
+/// acknowledged event ends only as handled, refused by a person, or dead.
+pub(crate) fn terms_of(policy: &Policy, source: &str, handler: &str) -> Result<Terms, InvalidInput> {
+    let name = record::delivery_name(source, handler);
+    let terms = policy.settings(&name)?.terms;
+    if terms.hold == Hold::No {
+        return Ok(terms);
+    }
+    Err(InvalidInput::new(format!(
+        "the policy holds the deliveries to {handler} back, and an acknowledged event is delivered or waits as a dead \
+         letter: set hold = \"no\" for [operation.\"{name}\"], and hold what the handler does"
+    )))
+}
+
 impl Handler {
     fn new(
         source: &str,
@@ -359,7 +373,7 @@ impl Handler {
         ledger: &Ledger,
     ) -> Result<Self, InvalidInput> {
         let target = Target::new(config, outside)?;
-        let mut terms = policy.settings(&record::delivery_name(source, name))?.terms;
+        let mut terms = terms_of(policy, source, name)?;
         terms.class = config.class.unwrap_or_else(|| config.default_class());
         terms.max_attempts = config.attempts.unwrap_or(ATTEMPTS);
         (terms.wait_ms, terms.retries) = (0, 0);

@@ -199,6 +199,7 @@ pub fn delivery(
         .scope(scope(source))
         .key(key)
         .input(serde_json::json!({ "event": key, "digest": data.digest }))
+        .distinct()
         .terms(terms);
     match occurrence {
         1 => operation,

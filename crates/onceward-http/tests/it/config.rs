@@ -99,6 +99,11 @@ fn settings_of_an_upstream_that_cannot_be_kept_are_refused() {
         (upstream("key = { in = \"body\", name = \"\" }"), "has no name"),
         (upstream("key = { in = \"header\", name = \"K\", max = 8 }"), "too short"),
         (upstream("action_headers = [\"bad name\"]"), "is not the name of a header"),
+        // A stop cancels what is held, and an acknowledged event is not cancelled.
+        (
+            format!("{}[operation.\"chat/*\"]\nhold = \"approve\"\n", hook("", "pull = true")),
+            "hold = \"no\" for [operation.\"chat/app\"]",
+        ),
     ] {
         refuses(&policy, expected);
     }

@@ -195,8 +195,12 @@ fn an_attempt_that_dispatched_is_in_doubt() {
     assert!(died.is_err());
     assert_eq!(ledger.find(&id).unwrap().1, State::InDoubt);
     assert!(pay(&ledger, "a").is_err());
-    let settled =
-        ledger.ledger().admin().settle(&id, Verdict::Failed, Word::person("ada"), onceward::Outcome::because(None));
+    let settled = ledger.ledger().admin().settle(
+        &id,
+        Verdict::Failed,
+        Word::person("ada"),
+        onceward::Outcome::because(None),
+    );
     ledger.wait_for(settled).unwrap();
     assert!(pay(&ledger, "a").is_ok());
 }

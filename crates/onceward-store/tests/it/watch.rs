@@ -119,7 +119,8 @@ pub(crate) fn set_clock_in_use(
             assert!(lease_until_ms < most_ms, "{step_s}: the lease ends at {lease_until_ms}");
             for store in [&other, &later] {
                 assert!(call(store, derived(), &done, &at_once()).unwrap().replayed(), "{step_s}");
-                pollster::block_on(Ledger::new(Arc::<dyn Backend>::clone(store)).admin().sweep(|_| {})).unwrap();
+                pollster::block_on(Ledger::new(Arc::<dyn Backend>::clone(store)).admin().sweep(|_| {}))
+                    .unwrap();
                 let refused = call(store, probed("alive", LONG_MS), &alive, &at_once()).unwrap_err();
                 assert_eq!(refused.code(), Code::InProgress, "{step_s}: {refused}");
             }
