@@ -30,10 +30,9 @@ pub use import::Imported;
 pub use names::Names;
 pub use notes::Notes;
 pub use receipt::Receipt;
-pub(crate) use refusal::{in_doubt_error, refusal_error};
+pub(crate) use refusal::{in_doubt_error, refusal_error, stopped, stopped_error};
 pub use repeat::{Occurrences, Wanted, delivered_by};
 pub use stop::{Resumed, Stopped};
-pub(crate) use stop::{stopped, stopped_error};
 pub use undo::{ToUndo, UndoStart, Undoing};
 
 use crate::attempt::{Attempt, Done, Failure};
