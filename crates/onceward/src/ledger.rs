@@ -1,5 +1,6 @@
 //! The ledger: the complete loop of begin, execute and finish over any [`Store`].
 
+mod blocking;
 mod import;
 mod call;
 mod claim;
@@ -22,6 +23,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 pub use admin::{Cancelled, Left, SweepReport};
+pub use blocking::Blocking;
 pub use call::{Call, ProbeAnswer};
 pub use claim::{Claim, Lease};
 pub use events::Events;
@@ -37,7 +39,6 @@ pub use undo::{ToUndo, UndoStart, Undoing};
 
 use crate::attempt::{Attempt, Done, Failure};
 use crate::barrier::Barrier;
-use crate::blocking::Blocking;
 use crate::decide::{self, Decision, Refusal};
 use crate::error::Error;
 use crate::facts::{Liveness, Ran, Verdict};
@@ -85,7 +86,7 @@ pub struct Ledger {
     store: Arc<dyn Store>,
     mode: WriteMode,
     unanswered: Arc<Unanswered>,
-    pub(crate) renewals: Arc<Renewals>,
+    renewals: Arc<Renewals>,
 }
 
 /// The result of [`Ledger::begin`].

@@ -410,7 +410,7 @@ fn every_method_of_the_ledger_has_a_blocking_form() {
     let sources = sources();
     let core =
         |path: &str| sources.iter().find(|source| source.path == format!("crates/onceward/src/{path}"));
-    let blocking = &core("blocking.rs").expect("blocking.rs").text;
+    let blocking = &core("ledger/blocking.rs").expect("the file exists").text;
     let mut broken = Vec::new();
     let mut methods = 0;
     for source in sources.iter().filter(|source| source.path.starts_with("crates/onceward/src/ledger")) {

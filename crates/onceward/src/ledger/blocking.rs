@@ -2,16 +2,16 @@
 
 use std::sync::Arc;
 
+use super::{
+    Begun, Call, Cancelled, Edited, Imported, Lease, Ledger, Left, Occurrences, Plan, Receipt, Resumed,
+    Stopped, SweepReport, ToUndo, UndoStart, Undoing, Wanted,
+};
 use crate::attempt::{Attempt, Done, Failure};
 use crate::barrier::Barrier;
 use crate::error::Error;
 use crate::facts::{Ending, RepeatRule, Verdict};
 use crate::identity::Identity;
 use crate::key::OperationId;
-use crate::ledger::{
-    Begun, Call, Cancelled, Edited, Imported, Lease, Ledger, Left, Occurrences, Plan, Receipt, Resumed,
-    Stopped, SweepReport, ToUndo, UndoStart, Undoing, Wanted,
-};
 use crate::operation::{Intent, Operation};
 use crate::policy::{Hold, Terms};
 use crate::record::{Outcome, Record, State, Verification};
@@ -41,7 +41,7 @@ pub struct Blocking {
 }
 
 impl Blocking {
-    pub(crate) fn new(ledger: Ledger) -> Self {
+    pub(super) fn new(ledger: Ledger) -> Self {
         Self { ledger }
     }
 
