@@ -8,7 +8,7 @@ mod config;
 mod cost;
 mod demo;
 mod doctor;
-mod edit;
+pub(crate) mod edit;
 mod export;
 mod forget;
 mod gc;

@@ -1,19 +1,42 @@
 //! `once edit`: replaces an operation that is held back by another, which is held instead.
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
-use onceward::{Action, Class, Edited, Error, Held, Json, Operation, Record, Settings};
+use clap::{Args, ValueHint};
+use onceward::{Action, Class, Edited, Error, Held, Hold, Json, Operation, Record, Settings};
 use serde::Serialize;
 
 use super::listing::Line;
 use super::run::held::{self, HeldCommand};
 use super::run::rules::RuleArgs;
 use crate::answer;
-use crate::cli::EditArgs;
+use crate::cli::{DryRunArgs, OperationArg, hold};
 use crate::context::{Context, IfMissing};
 use crate::exit::{CommandError, Ended};
 use crate::style::{BOLD, styled};
 use crate::table::one_line;
+
+/// Replace an operation that is held back by another, which is held instead
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("what").required(true).args(["command", "arguments"]))]
+pub(crate) struct EditArgs {
+    #[command(flatten)]
+    operation: OperationArg,
+    /// The arguments of the tool or function, as JSON, for an operation of `once mcp` or Python
+    #[arg(long, value_name = "JSON")]
+    arguments: Option<String>,
+    /// How long the new operation is held, or `approve` [default: until the time of the old one]
+    #[arg(long, value_name = "TIME|approve", value_parser = hold)]
+    hold: Option<Hold>,
+    #[command(flatten)]
+    rules: RuleArgs,
+    #[command(flatten)]
+    dry: DryRunArgs,
+    /// The command and its arguments
+    #[arg(last = true, value_name = "COMMAND", value_hint = ValueHint::CommandWithArguments)]
+    command: Vec<OsString>,
+}
 
 /// The answer: both operations, and what applies to the new one.
 #[derive(Serialize)]
