@@ -108,14 +108,13 @@ impl Ledger {
         match repeat::choose(&found.earlier(self.now_ms()), Identified::ByOwnKey) {
             // What was begun under this key is its own, whatever is said about others.
             Choice::Same(place) if self.store().load(&intent.id).await?.is_none() => {
-                match &found.all[place] {
-                    (record, state @ State::Done) => {
-                        let mut intent = intent;
-                        intent.answered_by = Some(Arc::clone(record));
-                        Ok(Wanted { intent, rule: RepeatRule::Retry(*state) })
-                    }
-                    _ => Ok(found.same(intent, place)),
+                let (record, state) = &found.all[place];
+                if *state != State::Done {
+                    return Ok(found.same(intent, place));
                 }
+                let mut intent = intent;
+                intent.answered_by = Some(Arc::clone(record));
+                Ok(Wanted { intent, rule: RepeatRule::Retry(*state) })
             }
             Choice::Same(_) | Choice::New { .. } | Choice::Undecided(_) | Choice::Spent(_) => {
                 Ok(Wanted { intent, rule })
