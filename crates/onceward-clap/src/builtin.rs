@@ -7,8 +7,8 @@ mod undo;
 use clap::{ArgMatches, Command, Subcommand};
 
 use crate::command::World;
-use crate::entry::{Facts, Undoable};
 use crate::envelope::Envelope;
+use crate::facts::{Facts, Undoable};
 use crate::manifest::{self, Detail};
 use crate::output::EnvelopeFormat;
 use crate::session::Session;

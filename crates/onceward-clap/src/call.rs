@@ -8,11 +8,10 @@ use onceward::{
     Wanted, delivered_by,
 };
 
-use crate::command::{Danger, Mutating, World};
+use crate::command::{Danger, DangerLevel, Mutating, World};
 use crate::envelope::Envelope;
 use crate::fault::{Fault, FaultKind};
 use crate::flags::MutatingFlags;
-use crate::manifest::DangerLevel;
 use crate::op::{Applied, Op};
 use crate::output::CalledBy;
 use crate::plan::Plan;

@@ -7,9 +7,10 @@ use clap::{Command, Subcommand};
 use onceward::Class;
 
 use crate::builtin::Builtin;
-use crate::entry::Facts;
+use crate::facts::Facts;
 use crate::flags;
 use crate::manifest::{Leaf, subcommands};
+use crate::output::CalledBy;
 
 /// Names that the framework reserves, names used twice, and shapes that cannot be described to programs.
 pub(crate) fn clashes(options: &Command, commands: &[(Facts, Command)]) -> Vec<String> {
@@ -203,4 +204,35 @@ fn longs(command: &Command) -> Vec<String> {
         longs.extend(argument.get_all_aliases().unwrap_or_default().into_iter().map(str::to_owned));
     }
     longs
+}
+
+/// The problem with a command line, without what only helps at a prompt.
+pub(crate) fn problem(error: &clap::Error, called_by: CalledBy) -> String {
+    let text = error.render().to_string();
+    let text = text.trim().trim_start_matches("error: ");
+    let text = text.split("\n\nFor more information").next().unwrap_or_default();
+    match called_by {
+        CalledBy::Shell => text.to_owned(),
+        CalledBy::Mcp => {
+            let first = text.split("\n\n").next().unwrap_or_default();
+            first.split_whitespace().fold(String::new(), in_properties)
+        }
+    }
+}
+
+/// Adds a word of such a text for a reader who knows properties and no flags: `'--dry-run <X>'` is `'dry_run'`.
+fn in_properties(mut text: String, word: &str) -> String {
+    if word.starts_with('<')
+        && let Some((_, after)) = word.rsplit_once('>')
+    {
+        return text + after.trim_start_matches('.');
+    }
+    if !text.is_empty() {
+        text.push(' ');
+    }
+    let (quote, bare) = word.strip_prefix('\'').map_or(("", word), |bare| ("'", bare));
+    match bare.strip_prefix("--") {
+        Some(flag) => text + quote + &flag.replace('-', "_"),
+        None => text + word,
+    }
 }

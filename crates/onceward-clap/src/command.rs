@@ -190,8 +190,20 @@ pub enum Destructive {}
 impl Danger for Ordinary {}
 impl Danger for Destructive {}
 
+/// How dangerous a command is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DangerLevel {
+    /// It reads.
+    Safe,
+    /// It changes something.
+    Mutating,
+    /// It destroys something, and needs `--confirm`.
+    Destructive,
+}
+
 mod sealed {
-    use crate::manifest::DangerLevel;
+    use super::DangerLevel;
 
     pub trait Danger: 'static {
         const LEVEL: DangerLevel;

@@ -4,56 +4,17 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use clap::{ArgMatches, Args, Command, FromArgMatches};
-use onceward::Class;
 
 use crate::batch;
 use crate::call::{self, Confirmed, class_of, supervise_read};
-use crate::command::{Batch, Danger, Mutating, Ordinary, Safe, World};
+use crate::check::problem;
+use crate::command::{Batch, Danger, DangerLevel, Mutating, Ordinary, Safe, World};
 use crate::data::AnswerData;
 use crate::envelope::Envelope;
+use crate::facts::{Facts, Undoable};
 use crate::flags::{ConfirmFlag, Limits, MutatingFlags, StreamFlag};
-use crate::manifest::DangerLevel;
 use crate::output::Delivery;
-use crate::session::{Session, operation_name};
-use crate::tool::problem;
-use crate::undo::Undo;
-
-/// What is known of a command before it runs.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Facts {
-    pub(crate) name: &'static str,
-    pub(crate) example: &'static [&'static str],
-    pub(crate) danger: DangerLevel,
-    /// Of one that changes something.
-    pub(crate) class: Option<Class>,
-    pub(crate) has_probe: bool,
-    /// The class of its compensation, if it has one.
-    pub(crate) undo: Option<Class>,
-    pub(crate) streams: bool,
-    pub(crate) timeout_ms: u64,
-}
-
-/// How the operations of one command are taken back.
-pub(crate) struct Undoable<W> {
-    /// The command.
-    pub(crate) command: &'static str,
-    /// The name of its operations.
-    pub(crate) operation: String,
-    pub(crate) undo: Undo<W>,
-    pub(crate) timeout_ms: u64,
-}
-
-impl<W> Clone for Undoable<W> {
-    fn clone(&self) -> Self {
-        Self { operation: self.operation.clone(), ..*self }
-    }
-}
-
-impl<W> Undoable<W> {
-    fn new(tool: &str, command: &'static str, undo: Option<Undo<W>>, timeout_ms: u64) -> Option<Self> {
-        Some(Self { command, operation: operation_name(tool, command), undo: undo?, timeout_ms })
-    }
-}
+use crate::session::Session;
 
 /// A registered command.
 pub(crate) trait Entry<W: World>: Send + Sync {

@@ -3,8 +3,8 @@
 //! # Layout
 //! - `command`: what an author writes: [`Safe`], [`Mutating`], [`Batch`], and the [`World`] they work on.
 //! - `plan`, `op`, `probe`, `undo`, `fault`: what plans, applies, probes and compensations give and take.
-//! - `tool`: the commands put together. `check`: what is wrong with a definition.
-//! - `entry`: a registered command. `call`: one call of it. `batch`: many. `supervisor`: when work is over.
+//! - `tool`: the commands put together. `check`: what is wrong with a definition or a command line.
+//! - `facts`, `entry`: a registered command. `call`: one call of it. `batch`: many. `supervisor`: when work is over.
 //! - `session`: ledger, policy and options. `flags`: what the framework adds to a command line.
 //! - `envelope`, `output`, `text`: the one answer, and how it is printed.
 //! - `manifest`: what programs can know beforehand. `builtin`: `show`, `settle`, `undo`, `mcp` and the like.
@@ -24,6 +24,7 @@ mod undo;
 mod fault;
 mod tool;
 mod check;
+mod facts;
 mod entry;
 mod call;
 mod batch;
@@ -39,11 +40,11 @@ mod builtin;
 pub mod score;
 
 pub use command::{
-    Batch, DEFAULT_TIMEOUT_MS, Danger, Destructive, Mutating, NoOptions, Ordinary, Safe, World, file_identity,
+    Batch, DEFAULT_TIMEOUT_MS, Danger, DangerLevel, Destructive, Mutating, NoOptions, Ordinary, Safe, World,
+    file_identity,
 };
 pub use data::{AnswerData, DataJson};
 pub use fault::{Fault, FaultKind};
-pub use manifest::DangerLevel;
 pub use onceward::{Class, IfMissing};
 pub use op::{Applied, Dispatched, Ensured, Op, ensure};
 pub use plan::Plan;

@@ -9,23 +9,12 @@ use onceward::Class;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::entry::Facts;
+use crate::command::DangerLevel;
+use crate::facts::Facts;
 use crate::session::quoted;
 
 pub(crate) use argument::{input_schema, is_list};
 pub(crate) use leaf::{Given, Leaf, subcommands};
-
-/// How dangerous a command is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum DangerLevel {
-    /// It reads.
-    Safe,
-    /// It changes something.
-    Mutating,
-    /// It destroys something, and needs `--confirm`.
-    Destructive,
-}
 
 /// Whether the manifest holds only what the CLI Agent Spec names, or also what Onceward knows of retries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -13,8 +13,8 @@ use onceward::{
 use serde::Serialize;
 
 use crate::command::World;
-use crate::entry::Undoable;
 use crate::envelope::Envelope;
+use crate::facts::{Undoable, operation_name};
 use crate::flags::{Globals, MutatingFlags};
 use crate::output::Output;
 use crate::supervisor::Supervisor;
@@ -203,11 +203,6 @@ impl<W: World> Session<W> {
         let command = operation.strip_prefix(&operation_name(self.tool, "")).unwrap_or(operation);
         Ok(self.policy.tool(&[command, operation])?.settings.terms.redact)
     }
-}
-
-/// The name of a command's operations in the ledger.
-pub(crate) fn operation_name(tool: &str, command: &str) -> String {
-    format!("{tool} {command}")
 }
 
 /// Who reads the answers of this run.

@@ -12,8 +12,9 @@ use onceward::{Error, IfMissing, Ledger};
 use crate::builtin::{self, Builtin};
 use crate::check;
 use crate::command::{Batch, Destructive, Mutating, Ordinary, Safe, World};
-use crate::entry::{BatchEntry, Entry, Facts, MutatingEntry, SafeEntry, Undoable, with};
+use crate::entry::{BatchEntry, Entry, MutatingEntry, SafeEntry, with};
 use crate::envelope::Envelope;
+use crate::facts::{Facts, Undoable};
 use crate::flags::{self, Globals};
 use crate::output::{Audience, CalledBy, EnvelopeFormat, Output};
 use crate::session::{Opener, Session, read_policy, surface};
@@ -216,7 +217,7 @@ impl<W: World> Tool<W> {
         if missing.contains(&error.kind()) {
             return answer(output, &Envelope::invalid(check::missing_subcommand(&self.definition(), typed)));
         }
-        answer(output, &Envelope::invalid(problem(error, output.called_by)))
+        answer(output, &Envelope::invalid(check::problem(error, output.called_by)))
     }
 
     fn facts(&self) -> Vec<Facts> {
@@ -232,37 +233,6 @@ impl<W: World> Tool<W> {
         let commands: Vec<(Facts, Command)> =
             self.entries.iter().map(|entry| (entry.facts(), entry.own())).collect();
         check::clashes(&options, &commands)
-    }
-}
-
-/// The problem with a command line, without what only helps at a prompt.
-pub(crate) fn problem(error: &clap::Error, called_by: CalledBy) -> String {
-    let text = error.render().to_string();
-    let text = text.trim().trim_start_matches("error: ");
-    let text = text.split("\n\nFor more information").next().unwrap_or_default();
-    match called_by {
-        CalledBy::Shell => text.to_owned(),
-        CalledBy::Mcp => {
-            let first = text.split("\n\n").next().unwrap_or_default();
-            first.split_whitespace().fold(String::new(), in_properties)
-        }
-    }
-}
-
-/// Adds a word of such a text for a reader who knows properties and no flags: `'--dry-run <X>'` is `'dry_run'`.
-fn in_properties(mut text: String, word: &str) -> String {
-    if word.starts_with('<')
-        && let Some((_, after)) = word.rsplit_once('>')
-    {
-        return text + after.trim_start_matches('.');
-    }
-    if !text.is_empty() {
-        text.push(' ');
-    }
-    let (quote, bare) = word.strip_prefix('\'').map_or(("", word), |bare| ("'", bare));
-    match bare.strip_prefix("--") {
-        Some(flag) => text + quote + &flag.replace('-', "_"),
-        None => text + word,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{ErrorKind, Read};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -19,6 +19,7 @@ use crate::answer;
 use crate::cli::{Global, OperationArg};
 use crate::environment::{Environment, PassLedger};
 use crate::exit::CommandError;
+use crate::private::make_private;
 use crate::trust::Mark;
 
 /// `once` is short-lived, so the write-ahead log must stay short: the next `once` reads all of it.
@@ -339,19 +340,6 @@ fn in_file(invalid: &InvalidInput, file: Option<&Path>) -> InvalidInput {
 
 fn unusable(what: String) -> CommandError {
     StoreError::Unusable { what }.into()
-}
-
-/// Creates a file that only the user can read: a policy may contain a URL with a password.
-pub(crate) fn create_private(file: &Path) -> std::io::Result<File> {
-    File::options().write(true).create_new(true).mode(0o600).open(file)
-}
-
-pub(crate) fn make_private(folder: &Path) -> Result<(), CommandError> {
-    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
-    made.map_err(|error| {
-        let what = format!("cannot create the folder {}", folder.display());
-        StoreError::because(what, error).into()
-    })
 }
 
 /// A policy file that was read.

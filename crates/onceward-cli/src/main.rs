@@ -5,7 +5,7 @@
 //! - `context`: the ledger, the policy and the output format, from flags, environment and files.
 //! - `commands`: one file per command; `commands/run` is the central one.
 //! - `answer`: output. `style`: colours. `table`: tables that fit the terminal. `exit`: errors and exit codes.
-//! - `trust`: policy files that the user has allowed. `environment`: secrets removed from the environment of
+//! - `trust`: policy files that the user has allowed. `private`: files that only the user can read. `environment`: secrets removed from the environment of
 //!   commands. `sealing`: encryption keys. `observe`: logs and traces.
 
 mod answer;
@@ -15,6 +15,7 @@ mod context;
 mod environment;
 mod exit;
 mod observe;
+mod private;
 mod sealing;
 mod style;
 mod table;

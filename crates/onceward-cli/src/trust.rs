@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use etcetera::BaseStrategy;
 use sha2::{Digest, Sha256};
 
+use crate::private::make_private;
+
 /// The mark that a file was allowed.
 pub(crate) struct Mark(PathBuf);
 
@@ -41,7 +43,7 @@ impl Mark {
     /// Allows the file. Returns whether that is new.
     pub(crate) fn set(&self) -> std::io::Result<bool> {
         if let Some(folder) = self.0.parent() {
-            crate::context::make_private(folder).map_err(|error| std::io::Error::other(error.to_string()))?;
+            make_private(folder).map_err(|error| std::io::Error::other(error.to_string()))?;
         }
         match std::fs::File::create_new(&self.0) {
             Ok(_) => Ok(true),

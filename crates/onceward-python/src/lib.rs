@@ -4,7 +4,7 @@
 //! # Layout
 //! - `values`: Python values as canonical JSON. `inputs`: the arguments of a call as JSON. `spec`: the options of a
 //!   decorated function.
-//! - `handle`: a ledger, opened when it is first used. `admin`: administration of its records.
+//! - `handle`: a ledger, opened when it is first used. `admin`: administration of its records. `calls`: calls on it.
 //! - `run`: one call of a function. `async_call`: one call of a coroutine. `wire`: the tuples that Python answers with.
 //! - `drive`: waiting with the interpreter released. `loop_waker`: waking an event loop. `lease_keeper`: renewing
 //!   leases during the work. `fork`: what a forked child must not touch.
@@ -18,6 +18,7 @@ mod inputs;
 mod spec;
 mod handle;
 mod admin;
+mod calls;
 mod run;
 mod async_call;
 mod drive;

@@ -50,7 +50,7 @@ use crate::health::Finding;
 use crate::remote::{LedgerClock, RuntimeThread, Token, yield_if_deferred};
 use crate::writing::{Writing, only_swap};
 use crate::{Backend, Overwrite, back_up_by};
-use identity::LedgerStatus;
+use identity::{Found, LedgerStatus};
 use link::{Link, Pooler};
 use listen::{ListenState, Memory};
 use pool::Pool;
@@ -121,7 +121,7 @@ impl PostgresStore {
             let (mut link, server) = Link::open(&opening).await?;
             server.refuse(&opening)?;
             let started = Instant::now();
-            let found = schema::prepare(&mut link.client, &opening).await?;
+            let found = Found::open(&mut link.client, &opening).await?;
             // Creating the ledger takes time, and so does waiting for another process that creates it.
             let passed_ms = i64::try_from(started.elapsed().as_millis()).unwrap_or(0);
             begun.begin(server.now_ms + passed_ms, found.clock.as_ref());

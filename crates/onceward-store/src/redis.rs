@@ -11,13 +11,15 @@
 //! - [`options`](RedisOptions): the URL options. `settings`: the settings that a server must have.
 //! - `entry`: the names of keys, and records as the server stores them. `scripts` and the `.lua` files: what runs on
 //!   the server.
-//! - `link`: one connection. `node`: one server, and the batches sent to it. `cluster`: which server has which shard.
+//! - `link`: one connection. `fault`: why there is none. `node`: one server, and the batches sent to it. `cluster`:
+//!   which server has which shard.
 //! - `identity`: which ledger this is, in every shard. `stop`: stopped scopes. `upkeep`: periodic checks of
 //!   clocks and settings.
 //! - `invalidations`: notifications of changes. `listing`: the orders of all shards, merged.
 
 mod cluster;
 mod entry;
+mod fault;
 mod identity;
 mod invalidations;
 mod link;

@@ -1,5 +1,6 @@
 //! The ledger: the complete loop of begin, execute and finish over any [`Store`].
 
+mod blocking;
 mod import;
 mod call;
 mod claim;
@@ -23,6 +24,9 @@ use std::sync::Arc;
 
 pub use admin::{Admin, Cancelled, Left, SweepReport};
 pub use attempts::Attempts;
+pub use blocking::{
+    Blocking, BlockingAdmin, BlockingAttempts, BlockingRepeats, BlockingScopes, BlockingUndo,
+};
 pub use call::{Call, ProbeAnswer};
 pub use claim::{Claim, Lease};
 pub use events::Events;
@@ -30,15 +34,13 @@ pub use import::Imported;
 pub use names::Names;
 pub use notes::Notes;
 pub use receipt::Receipt;
-pub(crate) use refusal::{in_doubt_error, refusal_error};
+pub(crate) use refusal::{in_doubt_error, refusal_error, stopped, stopped_error};
 pub use repeat::{Occurrences, Repeats, Wanted, delivered_by, delivers};
 pub use stop::{Resumed, Scopes, Stopped};
-pub(crate) use stop::{stopped, stopped_error};
 pub use undo::{ToUndo, Undo, UndoStart, Undoing};
 
 use crate::attempt::{Attempt, Done, Failure};
 use crate::barrier::Barrier;
-use crate::blocking::Blocking;
 use crate::decide::{self, Decision, Refusal};
 use crate::error::Error;
 use crate::facts::{Liveness, Ran, Verdict};
@@ -86,7 +88,7 @@ pub struct Ledger {
     store: Arc<dyn Store>,
     mode: WriteMode,
     unanswered: Arc<Unanswered>,
-    pub(crate) renewals: Arc<Renewals>,
+    renewals: Arc<Renewals>,
 }
 
 /// The result of [`Ledger::begin`].

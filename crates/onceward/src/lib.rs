@@ -29,7 +29,8 @@
 //!   for use by other stores. [`sealed`]: values whose key is missing. `conformance` (a feature): the test suite for
 //!   back ends. `wire` (a feature): the messages of a store over HTTP.
 //! - `barrier`: stopped scopes. `settlement`: what became of each intent.
-//! - `ledger`: begin, execute, finish, and the administration of records. `blocking`: the same without a runtime.
+//! - `ledger`: begin, execute, finish, and the administration of records. `ledger/blocking`: the same without a
+//!   runtime.
 //! - [`atomic`]: record and effect in one transaction. `answer`, `advice`, `error`, `invalid`, `time`: what callers
 //!   receive.
 //! - [`text`]: makes stored text safe to print. `witness`: which program an envelope speaks for.
@@ -70,7 +71,6 @@ mod ledger;
 mod undo;
 pub mod atomic;
 mod attempt;
-mod blocking;
 mod advice;
 mod answer;
 mod api_problem;
@@ -99,9 +99,6 @@ pub use answer::{Answer, ErrorView, HeldView, OperationView, Preview, Problem, U
 pub use api_problem::{ApiProblem, idempotency_key};
 pub use attempt::{Attempt, Dispatched, Done, Failure, STOP_GRACE_MS};
 pub use barrier::{Barrier, PRINCIPAL, is_in_scope, stopping_scopes};
-pub use blocking::{
-    Blocking, BlockingAdmin, BlockingAttempts, BlockingRepeats, BlockingScopes, BlockingUndo,
-};
 pub use decide::{Decision, Refusal};
 pub use error::{Code, Error};
 pub use evidence::{Doubt, Evidence, Settled};
@@ -115,9 +112,10 @@ pub use key::{
 };
 pub use kind::Kind;
 pub use ledger::{
-    Admin, Attempts, Begun, Call, Cancelled, Claim, Events, Imported, Lease, Ledger, Left, Names, Notes,
-    Occurrences, Plan, ProbeAnswer, Receipt, Repeats, Resumed, Scopes, Stopped, SweepReport, ToUndo, Undo,
-    UndoStart, Undoing, Wanted, delivered_by, delivers,
+    Admin, Attempts, Begun, Blocking, BlockingAdmin, BlockingAttempts, BlockingRepeats, BlockingScopes,
+    BlockingUndo, Call, Cancelled, Claim, Events, Imported, Lease, Ledger, Left, Names, Notes, Occurrences,
+    Plan, ProbeAnswer, Receipt, Repeats, Resumed, Scopes, Stopped, SweepReport, ToUndo, Undo, UndoStart,
+    Undoing, Wanted, delivered_by, delivers,
 };
 pub use memory::{ManualClock, MemoryStore};
 pub use operation::{DEFAULT_SCOPE, Intent, Operation, ScopeOrigin};

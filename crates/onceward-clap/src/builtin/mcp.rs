@@ -21,11 +21,11 @@ use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
 
-use crate::command::World;
-use crate::entry::Facts;
+use crate::command::{DangerLevel, World};
 use crate::envelope::Envelope;
+use crate::facts::Facts;
 use crate::fault::FaultKind;
-use crate::manifest::{DangerLevel, Leaf, input_schema};
+use crate::manifest::{Leaf, input_schema};
 use crate::output::Output;
 use crate::session::Session;
 use crate::supervisor::lock;

@@ -10,8 +10,8 @@ use onceward::{
 
 use crate::call::{Driven, drive, in_world};
 use crate::command::World;
-use crate::entry::Undoable;
 use crate::envelope::{Envelope, raw};
+use crate::facts::Undoable;
 use crate::op::Applied;
 use crate::session::Session;
 use crate::supervisor::{Stop, lock};

@@ -1,13 +1,35 @@
-//! The arguments of the commands around `once run`.
+//! The arguments of every command, and of the commands around `once run`.
 
 use std::ffi::OsString;
 
 use clap::{Args, Subcommand, ValueHint};
 use onceward::{Filter, State};
 
-use super::IdentityArgs;
-use super::values::{Finding, Moment, exit_code, moment, span, words};
-use crate::commands::mcp::HeaderArgs;
+use super::identity::IdentityArgs;
+use super::values::{Finding, Moment, SettleAs, exit_code, moment, span, words};
+
+/// The options of every command.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Global {
+    /// The ledger: sqlite:PATH, postgres://…, redis://…, redis+sentinel://…, redis+cluster://… (with TLS: rediss…), or
+    /// a running `once serve`: https://…, http://…, unix:PATH [default: a file in the user's data folder]
+    #[arg(
+        long,
+        global = true,
+        env = "ONCE_LEDGER",
+        hide_env_values = true,
+        value_name = "URL",
+        help_heading = "Global options"
+    )]
+    pub(crate) ledger: Option<String>,
+    /// The policy file [default: onceward.toml in this folder or the nearest one above it, then the user's]
+    #[arg(long, global = true, env = "ONCE_CONFIG", value_name = "FILE", value_hint = ValueHint::FilePath,
+          help_heading = "Global options")]
+    pub(crate) config: Option<std::path::PathBuf>,
+    /// Print the answer as one JSON object on stdout
+    #[arg(long, global = true, help_heading = "Global options")]
+    pub(crate) json: bool,
+}
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct OperationArg {
@@ -168,14 +190,6 @@ pub(crate) struct SettleArgs {
     pub(crate) dry: DryRunArgs,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum SettleAs {
-    /// It happened: retries get its result
-    Done,
-    /// It did not happen: the next call runs it
-    Failed,
-}
-
 #[derive(Debug, Args)]
 pub(crate) struct VerifyArgs {
     #[command(flatten)]
@@ -186,6 +200,16 @@ pub(crate) struct VerifyArgs {
     pub(crate) check: Option<String>,
     #[command(flatten)]
     pub(crate) dry: DryRunArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct HeaderArgs {
+    /// Header to send to an HTTP server when `once` itself asks it for its tools or takes a call back; may be repeated
+    #[arg(long = "header", value_name = "NAME: VALUE")]
+    pub(crate) headers: Vec<String>,
+    /// The same, with the value from an environment variable, so that the process list does not show it
+    #[arg(long = "header-env", value_name = "NAME=VARIABLE")]
+    pub(crate) header_variables: Vec<String>,
 }
 
 #[derive(Debug, Args)]

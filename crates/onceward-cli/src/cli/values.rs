@@ -4,8 +4,6 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::error::ErrorKind;
 use onceward::{Class, Effect, Hold};
 
-use super::SettleAs;
-
 /// A duration, in milliseconds.
 pub(crate) fn span(text: &str) -> Result<u64, String> {
     onceward::span_ms(text).map_err(|invalid| invalid.to_string())
@@ -95,6 +93,15 @@ pub(crate) enum IfKilled {
     Keep,
     /// The command is asked to end, and killed 3 s later.
     End,
+}
+
+/// What a person found out about a doubt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SettleAs {
+    /// It happened: retries get its result
+    Done,
+    /// It did not happen: the next call runs it
+    Failed,
 }
 
 /// Reads a finding. Any other word is refused without a suggestion: the finding must be the caller's own.

@@ -10,8 +10,9 @@ use serde::Serialize;
 
 use crate::answer;
 use crate::cli::{DryRunArgs, Global};
-use crate::context::{Context, create_private};
+use crate::context::Context;
 use crate::exit::{CommandError, Ended};
+use crate::private::create_private;
 use crate::style::{BOLD, DIM, styled};
 
 /// The settings of an operation, in the names and units of the file.

@@ -18,9 +18,10 @@ use onceward_mcp::{Asking, Explained, Exposure, Guess, HostScope, Options, Rulin
 use sha2::{Digest, Sha256};
 
 use crate::answer;
-use crate::cli::{self, DryRunArgs};
-use crate::context::{Context, create_private};
+use crate::cli::{self, DryRunArgs, HeaderArgs};
+use crate::context::Context;
 use crate::exit::{CommandError, Ended};
+use crate::private::create_private;
 use crate::style::{BOLD, styled};
 
 pub(super) use undo::ToolServer;
@@ -70,16 +71,6 @@ struct RuleArgs {
     distrust_annotations: bool,
     #[command(flatten)]
     headers: HeaderArgs,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct HeaderArgs {
-    /// Header to send to an HTTP server when `once` itself asks it for its tools or takes a call back; may be repeated
-    #[arg(long = "header", value_name = "NAME: VALUE")]
-    headers: Vec<String>,
-    /// The same, with the value from an environment variable, so that the process list does not show it
-    #[arg(long = "header-env", value_name = "NAME=VARIABLE")]
-    header_variables: Vec<String>,
 }
 
 #[derive(Debug, Args)]

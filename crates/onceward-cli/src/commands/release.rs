@@ -9,6 +9,7 @@ use serde::Serialize;
 use super::listing::Line;
 use super::person::person;
 use super::run::held::{self, HeldCommand, Print, Released};
+use super::run::input::this_host;
 use crate::answer;
 use crate::cli::{OperationArg, ReleaseArgs};
 use crate::context::{Context, IfMissing};
@@ -56,8 +57,7 @@ fn one(context: &Context, ledger: &Blocking, args: &ReleaseArgs, id: &OperationI
         return Err(Error::WrongState { action: "releasing", record }.into());
     }
     let command = if has_command(&record) { Some(HeldCommand::read(&record)?) } else { None };
-    if let Some(command) =
-        command.as_ref().filter(|command| command.action.host != held::this_host() && !args.here)
+    if let Some(command) = command.as_ref().filter(|command| command.action.host != this_host() && !args.here)
     {
         return Err(CommandError::invalid(format!(
             "it was held on the machine {}; release it there, or add --here to run it on this one; nothing was run",
@@ -199,7 +199,7 @@ fn due_one(context: &Context, ledger: &Blocking, args: &ReleaseArgs, record: Rec
         Ok(command) => command,
         Err(error) => return (told(&record, "failed", error.to_string()), ExitCode::from(error.exit())),
     };
-    if command.action.host != held::this_host() {
+    if command.action.host != this_host() {
         let why = format!("{}: held on the machine {}", record.name, command.action.host);
         return (told(&record, "left", why), ExitCode::SUCCESS);
     }

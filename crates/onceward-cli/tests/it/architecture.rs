@@ -410,7 +410,7 @@ fn every_method_of_the_ledger_and_its_handles_has_a_blocking_form() {
     let sources = sources();
     let core =
         |path: &str| sources.iter().find(|source| source.path == format!("crates/onceward/src/{path}"));
-    let blocking = &core("blocking.rs").expect("blocking.rs").text;
+    let blocking = &core("ledger/blocking.rs").expect("the file exists").text;
     // What is reached through the other handles is async only: `Blocking::wait_for` drives it.
     let handles = ["Ledger ", "Admin<", "Attempts<", "Repeats<", "Scopes<", "Undo<"];
     let mut broken = Vec::new();

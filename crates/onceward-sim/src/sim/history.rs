@@ -104,13 +104,16 @@ fn follows(before: Write, after: Write) -> Result<(), &'static str> {
     match (before, after) {
         (Write::Deleted, Write::Deleted) => Err("what was deleted is deleted again"),
         (Write::Deleted, Write::Record { stopped: true, .. }) => Err("something began in a stopped scope"),
-        (Write::Deleted, Write::Record { version, state, attempt, .. }) => match (version, state) {
-            (1, State::Staged) if attempt == 0 => Ok(()),
-            (1, State::Running) if attempt == 1 => Ok(()),
-            // Someone's word about an equal operation answers a new key.
-            (1, State::Done) if attempt == 1 => Ok(()),
-            _ => Err("the first record is neither staged nor the first attempt"),
-        },
+        (Write::Deleted, Write::Record { version, state, attempt, .. }) => {
+            let is_first = match state {
+                State::Staged => attempt == 0,
+                // Someone's word about an equal operation answers a new key, which is done at once.
+                State::Running | State::Done => attempt == 1,
+                State::Failed | State::InDoubt | State::Cancelled | State::Expired => false,
+            };
+            let what = "the first record is neither staged nor the first attempt";
+            if version == 1 && is_first { Ok(()) } else { Err(what) }
+        }
         (Write::Record { state, .. }, Write::Deleted) => match state {
             State::Expired => Ok(()),
             State::Staged

@@ -129,7 +129,7 @@ impl Swaps {
     fn answer(&self, swapped: Swapped) -> Answer {
         match swapped {
             Swapped::Replied(reply) => Ok(reply),
-            Swapped::Failed(problem) => Err(Unanswered::Error(refusal::of_store(&self.link, problem))),
+            Swapped::Failed(problem) => Err(Unanswered::Error(refusal::of_store(&self.link.shown, problem))),
         }
     }
 }

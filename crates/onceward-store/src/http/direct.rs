@@ -17,8 +17,9 @@ use tokio::runtime::{Builder, Handle};
 use tokio::time::timeout_at;
 
 use super::clock::Sent;
-use super::link::{CONNECT, Link, MAX_IDLE, PAUSES, SendError, Unanswered};
+use super::link::{CONNECT, Link, MAX_IDLE, PAUSES, Unanswered};
 use super::options::Endpoint;
+use super::refusal::SendError;
 
 /// The most headers of a reply.
 const MAX_HEADERS: usize = 64;

@@ -20,7 +20,8 @@ use tokio_rustls::rustls::pki_types::ServerName;
 
 use super::clock::{Sent, ServerClock};
 use super::options::{Endpoint, HttpOptions, Security, bracketed};
-use super::{refusal, tls};
+use super::refusal::{self, SendError, Server};
+use super::tls;
 
 /// The first and the longest pause between two tries.
 pub(super) const PAUSES: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(200));
@@ -43,17 +44,6 @@ pub(super) struct Link {
     pub(super) timeout: Duration,
     pub(super) clock: Arc<ServerClock>,
     idle: Mutex<Vec<Sender>>,
-}
-
-/// Why a request has no reply.
-#[derive(Debug)]
-pub(super) enum SendError {
-    /// It was not sent, or the server refused it before it did anything.
-    NotSent(String),
-    /// It may have been carried out.
-    MaybeSent(String),
-    /// The reply is final: trying again does not help.
-    Final(StoreError),
 }
 
 /// Why a write has no result.
@@ -144,11 +134,6 @@ impl Link {
         }
         head.extend_from_slice(format!("content-length: {length}\r\n\r\n").as_bytes());
         head
-    }
-
-    /// Whether requests have a token.
-    pub(super) fn has_token(&self) -> bool {
-        self.headers.contains_key(AUTHORIZATION)
     }
 
     /// When a call that begins now must have ended.
@@ -255,7 +240,8 @@ impl Link {
             return Ok(response.into_body());
         }
         let problem: Option<Problem> = serde_json::from_slice(response.body()).ok();
-        Err(refusal::explain(self, status, version, problem))
+        let server = Server { at: &self.shown, got_token: self.headers.contains_key(AUTHORIZATION) };
+        Err(refusal::explain(&server, status, version, problem))
     }
 
     fn keep(&self, sender: Sender) {

@@ -5,39 +5,62 @@ use onceward::StoreError;
 use onceward::text::one_line;
 use onceward::wire::{self, ErrorKind, Problem};
 
-use super::link::{Link, SendError};
-
 /// The longest part of another program's words that is repeated.
 const MAX_WORDS: usize = 300;
 
+/// Why a request has no reply.
+#[derive(Debug)]
+pub(super) enum SendError {
+    /// It was not sent, or the server refused it before it did anything.
+    NotSent(String),
+    /// It may have been carried out.
+    MaybeSent(String),
+    /// The reply is final: trying again does not help.
+    Final(StoreError),
+}
+
+/// A server that has answered, for messages.
+pub(super) struct Server<'a> {
+    pub(super) at: &'a str,
+    /// Whether the request had a token.
+    pub(super) got_token: bool,
+}
+
 pub(super) fn explain(
-    link: &Link,
+    server: &Server<'_>,
     status: StatusCode,
     version: Option<&[u8]>,
     problem: Option<Problem>,
 ) -> SendError {
     let ours = version == Some(wire::VERSION.as_bytes());
     match problem {
-        Some(problem) if ours && problem.store_error.is_some() => SendError::Final(of_store(link, problem)),
-        problem => by_status(link, status, version, problem),
+        Some(problem) if ours && problem.store_error.is_some() => {
+            SendError::Final(of_store(server.at, problem))
+        }
+        problem => by_status(server, status, version, problem),
     }
 }
 
 /// The error of the server's store.
-pub(super) fn of_store(link: &Link, problem: Problem) -> StoreError {
+pub(super) fn of_store(at: &str, problem: Problem) -> StoreError {
     let kind = problem.store_error.unwrap_or(ErrorKind::Unavailable);
-    kind.into_error(format!("{} (the server at {})", problem.detail, link.shown))
+    kind.into_error(format!("{} (the server at {at})", problem.detail))
 }
 
-fn by_status(link: &Link, status: StatusCode, version: Option<&[u8]>, problem: Option<Problem>) -> SendError {
-    let at = &link.shown;
+fn by_status(
+    server: &Server<'_>,
+    status: StatusCode,
+    version: Option<&[u8]>,
+    problem: Option<Problem>,
+) -> SendError {
+    let at = server.at;
     let said = problem.map_or_else(String::new, |problem| {
         let words: String = problem.detail.chars().take(MAX_WORDS).collect();
         format!(" ({})", one_line(&words))
     });
     let unusable = |what: String| SendError::Final(StoreError::Unusable { what });
     match status {
-        StatusCode::UNAUTHORIZED if link.has_token() => {
+        StatusCode::UNAUTHORIZED if server.got_token => {
             unusable(format!("the ledger's server at {at} does not accept the token{said}; get a valid one"))
         }
         StatusCode::UNAUTHORIZED => unusable(format!(

@@ -16,10 +16,9 @@ use tokio_postgres::types::Type;
 use tokio_postgres::{Client, GenericClient, Transaction};
 
 use super::fault::explain;
-use super::identity::LedgerStatus;
+use super::identity::{Found, LedgerStatus};
 use super::options::PostgresOptions;
 use super::rows::{self, Answered, Body, Changes, Statements, Terms};
-use super::schema;
 use crate::remote::{LedgerClock, Mark};
 use crate::seal::{self, Keys};
 use crate::writing::{Writing, only_swap};
@@ -70,7 +69,7 @@ impl AtomicLedger {
         // Only the schema name matters. The connection is the client's.
         let options =
             PostgresOptions::parse(&format!("postgres://here/?schema={schema}")).map_err(unusable)?;
-        let found = schema::prepare(client, &options).await?;
+        let found = Found::open(client, &options).await?;
         let rows = client.query_typed(super::TIME, &[]).await.map_err(explain)?;
         let row = rows.first().ok_or_else(|| StoreError::unavailable("the server answered nothing"))?;
         let clock = Arc::<LedgerClock>::default();

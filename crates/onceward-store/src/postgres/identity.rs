@@ -66,6 +66,15 @@ pub(super) struct Found {
 }
 
 impl Found {
+    /// Creates the ledger if there is none, and reads what its tables say.
+    pub(super) async fn open(client: &mut Client, options: &PostgresOptions) -> Result<Self, StoreError> {
+        schema::prepare(client, options).await?;
+        let found = Self::read(client, &options.schema).await?;
+        found.refuse_unlogged()?;
+        found.refuse_unguarded()?;
+        Ok(found)
+    }
+
     /// Reads the tables of a ledger of the current version.
     pub(super) async fn read(client: &impl GenericClient, schema: &str) -> Result<Self, StoreError> {
         let question = format!(
@@ -128,7 +137,7 @@ impl Found {
     }
 
     /// Refuses a ledger with tables that a crash of the server empties.
-    pub(super) fn refuse_unlogged(&self) -> Result<(), StoreError> {
+    fn refuse_unlogged(&self) -> Result<(), StoreError> {
         let Some(tables) = &self.unlogged else { return Ok(()) };
         Err(StoreError::Unusable {
             what: format!(
@@ -141,7 +150,7 @@ impl Found {
     }
 
     /// Refuses a ledger with tables that could be emptied unnoticed.
-    pub(super) fn refuse_unguarded(&self) -> Result<(), StoreError> {
+    fn refuse_unguarded(&self) -> Result<(), StoreError> {
         let Some(tables) = &self.unguarded else { return Ok(()) };
         Err(StoreError::Unusable {
             what: format!(

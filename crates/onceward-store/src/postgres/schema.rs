@@ -5,7 +5,6 @@ use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, GenericClient};
 
 use super::fault::explain;
-use super::identity::Found;
 use super::options::PostgresOptions;
 
 /// The schema version that this build writes.
@@ -38,8 +37,8 @@ const META: &str =
 const OPERATION: &str =
     "SELECT EXISTS (SELECT FROM pg_catalog.pg_tables WHERE schemaname = $1 AND tablename = 'operation')";
 
-/// Creates the ledger if there is none, and reads what its tables say. Concurrent callers wait.
-pub(super) async fn prepare(client: &mut Client, options: &PostgresOptions) -> Result<Found, StoreError> {
+/// Creates the ledger if there is none, and refuses one that cannot be used. Concurrent callers wait.
+pub(super) async fn prepare(client: &mut Client, options: &PostgresOptions) -> Result<(), StoreError> {
     let found = version(client, options).await?;
     if found.is_none() {
         options.refuse_missing()?;
@@ -51,11 +50,7 @@ pub(super) async fn prepare(client: &mut Client, options: &PostgresOptions) -> R
         create(client, options).await?;
         refuse_owner(client, options).await?;
     }
-    check_partitions(client, options).await?;
-    let found = Found::read(client, &options.schema).await?;
-    found.refuse_unlogged()?;
-    found.refuse_unguarded()?;
-    Ok(found)
+    check_partitions(client, options).await
 }
 
 /// Creates the ledger in one transaction.

@@ -14,8 +14,9 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use super::entry::{self, Keys};
+use super::fault::ConnectError;
 use super::invalidations::{Invalidations, Subscription};
-use super::link::{Address, ConnectError, Link};
+use super::link::{Address, Link};
 use super::node::{Command, Node, NodeReply, NotRun, Safety, Terms};
 use super::options::{Layout, MAX_SHARDS, RedisOptions};
 use super::settings::text;

@@ -16,7 +16,8 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::{sleep, timeout};
 
 use super::entry::Keys;
-use super::link::{self, Address, ConnectError};
+use super::fault::ConnectError;
+use super::link::{self, Address};
 use super::options::RedisOptions;
 use super::settings::{self, Role};
 use crate::remote::recent::RecentWrites;

@@ -2,45 +2,21 @@
 
 use std::time::{Duration, Instant};
 
-use onceward::StoreError;
 use redis::aio::MultiplexedConnection;
 use redis::{
     AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, Pipeline,
-    ProtocolVersion, PushInfo, RedisConnectionInfo, RedisError, TlsCertificates, Value,
+    ProtocolVersion, PushInfo, RedisConnectionInfo, TlsCertificates, Value,
 };
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::timeout_at;
 
+use super::fault::{ConnectError, error_text};
 use super::options::{Layout, RedisOptions, SentinelAuth, Transport};
 use super::scripts::Script;
 use super::settings::{self, Role, Settings};
 
 /// Host and port of a server.
 pub(super) type Address = (String, u16);
-
-/// Why a server cannot be used.
-#[derive(Debug)]
-pub(super) enum ConnectError {
-    /// It cannot be reached now, or its role has changed. Retry, here or with another server.
-    Unavailable(String),
-    /// Its settings are unsafe.
-    Unusable(String),
-}
-
-impl From<RedisError> for ConnectError {
-    fn from(error: RedisError) -> Self {
-        Self::Unavailable(error_text(&error))
-    }
-}
-
-impl ConnectError {
-    pub(super) fn into_error(self, what: &str) -> StoreError {
-        match self {
-            Self::Unavailable(why) => StoreError::unavailable(format!("{what}: {why}")),
-            Self::Unusable(what) => StoreError::Unusable { what },
-        }
-    }
-}
 
 /// A connection that sends commands in order.
 pub(super) struct Link {
@@ -267,12 +243,4 @@ fn info(address: ConnectionAddr, identity: RedisConnectionInfo) -> Result<Connec
     let info = address.into_connection_info()?;
     let tcp = info.tcp_settings().clone().set_nodelay(true);
     Ok(info.set_redis_settings(identity).set_tcp_settings(tcp))
-}
-
-/// The message of the server or the network, in one line.
-pub(super) fn error_text(error: &RedisError) -> String {
-    match (error.code(), error.detail()) {
-        (Some(code), Some(detail)) => format!("{code} {detail}"),
-        (Some(_), None) | (None, Some(_)) | (None, None) => error.to_string(),
-    }
 }

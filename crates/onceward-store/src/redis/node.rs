@@ -17,7 +17,8 @@ use redis::{Pipeline, ServerError, Value};
 use tokio::sync::{mpsc, oneshot};
 
 use super::entry::Keys;
-use super::link::{Address, ConnectError, Link};
+use super::fault::ConnectError;
+use super::link::{Address, Link};
 use super::options::{Layout, MAX_SHARDS, RedisOptions};
 use super::scripts::Script;
 use super::settings::{Replicas, text};

@@ -3,7 +3,7 @@
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Pipeline, Value};
 
-use super::link::ConnectError;
+use super::fault::ConnectError;
 use super::options::{Durability, Layout, RedisOptions};
 use crate::health::{Finding, Verdict};
 

@@ -6,8 +6,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::content::{ByteString, Content, FileState};
-use super::shown::short_hash;
+use super::content::{ByteString, Content, FileState, short_hash};
 use crate::json::Json;
 
 /// A command with everything that it was given.

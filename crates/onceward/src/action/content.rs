@@ -8,6 +8,9 @@ use sha2::{Digest, Sha256};
 
 use crate::json::Json;
 
+/// How many digits of a hash are shown.
+const DIGITS: usize = 16;
+
 /// Bytes that are usually text: an argument, a path, an input. Text is stored as text, other bytes in base64.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ByteString(Arc<[u8]>);
@@ -164,4 +167,9 @@ fn document(bytes: &[u8]) -> Option<Json> {
 
 fn sha256(bytes: &[u8]) -> String {
     HEXLOWER.encode(&Sha256::digest(bytes))
+}
+
+/// A hash, as it is shown.
+pub(super) fn short_hash(sha256: &str) -> String {
+    format!("sha256:{}…", sha256.get(..DIGITS).unwrap_or(sha256))
 }

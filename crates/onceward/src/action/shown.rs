@@ -6,14 +6,12 @@ use std::fmt;
 use serde_json::value::RawValue;
 
 use super::command::CommandAction;
-use super::content::{ByteString, Content, FileState};
+use super::content::{ByteString, Content, FileState, short_hash};
 use super::{Action, FunctionAction, RequestAction, ToolAction, Unreadable};
 use crate::text::{self, is_hidden};
 
 /// How much of an input is shown.
 const BEGINNING: usize = 60;
-/// How many digits of a hash are shown.
-const DIGITS: usize = 16;
 
 /// An action as a person sees it. Every text in it is safe to print and on one line.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -192,9 +190,4 @@ fn compact(json: &RawValue) -> Cow<'_, str> {
 
 fn state(file: &FileState) -> String {
     format!("{}: {} bytes, {}", file.path, file.size, short_hash(&file.sha256))
-}
-
-/// A hash, as it is shown.
-pub(super) fn short_hash(sha256: &str) -> String {
-    format!("sha256:{}…", sha256.get(..DIGITS).unwrap_or(sha256))
 }

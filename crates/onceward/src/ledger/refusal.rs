@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use super::{Ledger, stopped_error};
+use super::Ledger;
+use crate::barrier::Barrier;
 use crate::decide::Refusal;
 use crate::error::{Error, clip};
 use crate::facts::Ran;
 use crate::operation::Intent;
-use crate::record::{Record, Verification};
+use crate::record::{Record, State, Verification};
 use crate::time::rfc3339;
 
 impl Ledger {
@@ -58,4 +59,21 @@ pub(crate) fn in_doubt_error(record: Arc<Record>) -> Error {
         clip(why)
     );
     Error::InDoubt { record, reason, ran: Ran::No }
+}
+
+/// Why an attempt that the record would allow does not begin in a stopped scope. A doubt stays the answer.
+pub(crate) fn stopped(barrier: Barrier, found: Option<&Record>) -> Refusal {
+    match found {
+        Some(record) if record.state == State::InDoubt => Refusal::InDoubt,
+        Some(_) | None => Refusal::Stopped(barrier),
+    }
+}
+
+/// The error for an attempt that did not begin because its scope is stopped.
+pub(crate) fn stopped_error(barrier: Barrier, found: Option<Arc<Record>>) -> Error {
+    match (stopped(barrier, found.as_deref()), found) {
+        (Refusal::InDoubt, Some(record)) => in_doubt_error(record),
+        (Refusal::Stopped(barrier), record) => Error::Stopped { barrier, record, ran: Ran::No },
+        (_, _) => unreachable!("a stopped scope has one of these two answers"),
+    }
 }

@@ -1,14 +1,11 @@
 //! Stopping a scope: no attempt in it begins any more, what is held back is cancelled, and what runs is asked to end.
 
-use std::sync::Arc;
-
 use serde::Serialize;
 
-use super::{Ledger, in_doubt_error};
+use super::Ledger;
 use crate::barrier::{Barrier, is_in_scope};
-use crate::decide::{self, Refusal};
+use crate::decide;
 use crate::error::Error;
-use crate::facts::Ran;
 use crate::key::OperationId;
 use crate::kind::Kind;
 use crate::operation::Operation;
@@ -289,22 +286,5 @@ impl Ledger {
                 return Ok(());
             }
         }
-    }
-}
-
-/// Why an attempt that the record would allow does not begin in a stopped scope. A doubt stays the answer.
-pub(crate) fn stopped(barrier: Barrier, found: Option<&Record>) -> Refusal {
-    match found {
-        Some(record) if record.state == State::InDoubt => Refusal::InDoubt,
-        Some(_) | None => Refusal::Stopped(barrier),
-    }
-}
-
-/// The error for an attempt that did not begin because its scope is stopped.
-pub(crate) fn stopped_error(barrier: Barrier, found: Option<Arc<Record>>) -> Error {
-    match (stopped(barrier, found.as_deref()), found) {
-        (Refusal::InDoubt, Some(record)) => in_doubt_error(record),
-        (Refusal::Stopped(barrier), record) => Error::Stopped { barrier, record, ran: Ran::No },
-        (_, _) => unreachable!("a stopped scope has one of these two answers"),
     }
 }

@@ -6,7 +6,7 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use serde_json::{Map, Value};
 
-use crate::entry::Facts;
+use crate::facts::Facts;
 use crate::manifest::{Given, Leaf, is_list};
 
 /// From here on a double does not hold every integer.

@@ -9,6 +9,7 @@ use http::{HeaderMap, HeaderValue, Method};
 use http_body_util::BodyExt;
 use onceward_http::client::{Connection, Remote, SendError, full};
 use serde_json::Value;
+use tokio::runtime::Runtime;
 
 use super::LsArgs;
 use crate::answer;
@@ -45,6 +46,15 @@ pub(super) struct Reply {
     pub(super) status: u16,
     pub(super) headers: HeaderMap,
     pub(super) body: Vec<u8>,
+}
+
+/// The runtime for requests.
+pub(super) fn runtime() -> Result<Runtime, CommandError> {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .map_err(|error| CommandError::Outside(format!("cannot start the runtime: {error}")))
 }
 
 /// Sends one request.
@@ -84,7 +94,7 @@ pub(super) fn rejected(context: &Context, args: &LsArgs) -> Ended {
         headers
             .insert(AUTHORIZATION, bearer.map_err(|_| CommandError::invalid("ONCE_TOKEN is not a token"))?);
     }
-    let reply = super::trial::runtime()?.block_on(send(&url, Method::GET, headers, Vec::new()))?;
+    let reply = runtime()?.block_on(send(&url, Method::GET, headers, Vec::new()))?;
     let answer: Value = serde_json::from_slice(&reply.body).unwrap_or_default();
     let Some(rejected) = answer["rejected"].as_array().filter(|_| reply.status == 200) else {
         let why = answer["detail"].as_str().unwrap_or("its answer cannot be read").to_owned();

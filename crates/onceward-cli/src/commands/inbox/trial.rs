@@ -16,11 +16,10 @@ use onceward_http::{App, Config};
 use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
-use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 
 use super::path_of;
-use super::remote::{Reply, ServerArgs, send};
+use super::remote::{Reply, ServerArgs, runtime, send};
 use crate::answer;
 use crate::context::Context;
 use crate::exit::{CommandError, Ended};
@@ -56,14 +55,6 @@ struct Step {
     status: u16,
     result: String,
     is_as_expected: bool,
-}
-
-pub(super) fn runtime() -> Result<Runtime, CommandError> {
-    tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .map_err(|error| CommandError::Outside(format!("cannot start the runtime: {error}")))
 }
 
 pub(super) fn run(context: &Context, args: &TryArgs) -> Ended {

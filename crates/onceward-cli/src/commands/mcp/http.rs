@@ -13,8 +13,9 @@ use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 
-use super::{HeaderArgs, RuleArgs, ServeArgs, identity, options};
+use super::{RuleArgs, ServeArgs, identity, options};
 use crate::answer;
+use crate::cli::HeaderArgs;
 use crate::context::{Context, IfMissing};
 use crate::exit::{CommandError, Ended};
 

@@ -11,9 +11,9 @@ use onceward::{Blocking, Error, Intent, Receipt};
 use onceward_mcp::http::Remote;
 use onceward_mcp::{HostScope, Options, Proxy, Streams, UndoCall, UndoRules, UndoServer};
 
-use super::{HeaderArgs, Server, command_identity, http, identity, stdio};
+use super::{Server, command_identity, http, identity, stdio};
 use crate::answer;
-use crate::cli::UndoArgs;
+use crate::cli::{HeaderArgs, UndoArgs};
 use crate::context::Context;
 use crate::environment::PassLedger;
 use crate::exit::CommandError;

@@ -6,8 +6,7 @@ use onceward::{Answer, Decision, Liveness, Operation, Plan, Preview, Record, Set
 use serde::Serialize;
 
 use super::RunArgs;
-use super::evidence::basename;
-use super::lookup::{self, Unstartable};
+use super::lookup::{self, Unstartable, basename};
 use super::preflight;
 use super::respond::{Form, Show, Text, refusal_exit};
 use crate::answer;

@@ -1,7 +1,6 @@
 //! What the end of a command proves about its effect. Without proof, the operation is in doubt.
 
-use std::ffi::{OsStr, OsString};
-use std::path::Path;
+use std::ffi::OsString;
 
 use onceward::{
     Dispatched, Done, Doubt, Effect, Evidence, ExitRule, Failure, Policy, Settings, Told, Witness, Witnessed,
@@ -10,7 +9,7 @@ use onceward::{
 use serde::Deserialize;
 
 use super::child::{Finished, Stopped};
-use super::lookup::{self, Unstartable};
+use super::lookup::{self, Unstartable, basename};
 use super::recording::{self, Recording};
 
 /// What decides whether an exit code means "no effect".
@@ -259,8 +258,4 @@ impl Signature {
     fn is_of(&self, witness: Option<&Witness>) -> Option<Witnessed> {
         witness?.confirms(self.witness.as_deref())
     }
-}
-
-pub(super) fn basename(program: &OsStr) -> String {
-    Path::new(program).file_name().unwrap_or(program).to_string_lossy().into_owned()
 }

@@ -13,8 +13,8 @@ use onceward::{
 use serde::{Deserialize, Serialize};
 
 use super::delivery::Delivery;
-use super::input::{Gathered, bytes};
-use super::lookup;
+use super::input::Gathered;
+use super::lookup::{self, bytes};
 use super::respond::{self, Form, Show};
 use super::rules::RuleArgs;
 use super::{Run, RunArgs};
@@ -273,9 +273,4 @@ fn enter(folder: &OsString) -> Result<Back, CommandError> {
         ))
     })?;
     Ok(back)
-}
-
-/// The name of this machine.
-pub(crate) fn this_host() -> String {
-    nix::unistd::gethostname().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }

@@ -1,17 +1,13 @@
 //! What a call asks for: the command with everything that it is given, and which of it identifies the operation.
 
-use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::OsStrExt;
+use std::ffi::OsString;
 use std::path::Path;
 use std::sync::Arc;
 
-use onceward::{
-    ByteString, Class, CommandAction, Content, Counted, FileState, Hold, Json, Relevance, Settings,
-};
+use onceward::{Class, CommandAction, Content, Counted, FileState, Hold, Json, Relevance, Settings};
 use serde_json::value::RawValue;
 
-use super::evidence::basename;
-use super::held::this_host;
+use super::lookup::{basename, bytes};
 use super::stdin::{self, Patience, Purpose};
 use crate::cli::{IdentityArgs, Ignored};
 use crate::context::Context;
@@ -186,14 +182,15 @@ pub(crate) fn in_document(fields: &[String]) -> Vec<String> {
         .collect()
 }
 
-pub(super) fn bytes(text: &OsStr) -> ByteString {
-    ByteString::from(text.as_bytes())
-}
-
 fn read_file(file: &Path) -> Result<FileState, String> {
     let what = format!("--input-file {}", file.display());
     let opened = std::fs::File::open(file).map_err(|error| format!("{what}: {error}"))?;
     let is_file = opened.metadata().is_ok_and(|data| data.is_file());
     let state = FileState::of(bytes(file.as_os_str()), &stdin::read_limited(opened, &what)?);
     Ok(if is_file { state } else { state.stream() })
+}
+
+/// The name of this machine.
+pub(crate) fn this_host() -> String {
+    nix::unistd::gethostname().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }

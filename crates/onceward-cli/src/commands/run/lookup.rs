@@ -10,11 +10,8 @@ use std::path::{Path, PathBuf};
 use data_encoding::HEXLOWER;
 use nix::errno::Errno;
 use nix::unistd::{AccessFlags, access};
-use onceward::FileState;
+use onceward::{ByteString, FileState};
 use sha2::{Digest, Sha256};
-
-use super::evidence::basename;
-use super::input::bytes;
 
 /// The exit code of a shell that finds no such command, and of one that finds it but cannot start it.
 const NOT_FOUND: i32 = 127;
@@ -294,4 +291,14 @@ fn configured_option(line: &str) -> Option<String> {
         Some('-') => Some(format!("{word}=")),
         _ => Some(format!("--{word}=")),
     }
+}
+
+/// The name of a program, without its folder.
+pub(super) fn basename(program: &OsStr) -> String {
+    Path::new(program).file_name().unwrap_or(program).to_string_lossy().into_owned()
+}
+
+/// A word or a path of a command, as an action stores it.
+pub(super) fn bytes(text: &OsStr) -> ByteString {
+    ByteString::from(text.as_bytes())
 }

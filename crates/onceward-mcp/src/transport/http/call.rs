@@ -7,15 +7,15 @@ use std::time::Duration;
 use bytes::Bytes;
 use hyper::body::Incoming;
 use hyper::http::{request, response};
-use hyper::{HeaderMap, Method, Response, StatusCode, header};
+use hyper::{HeaderMap, Method, StatusCode, header};
 use tokio::sync::oneshot;
 
 use super::arrivals::{Arrival, Expected};
 use super::gate::Gate;
 use super::headers::{self, KEY, LAST_EVENT, METHOD, NAME, PARAM};
 use super::outlet::Outlet;
+use super::reader::{Reader, answer_to, collect, split};
 use super::remote::{Connection, ForwardTo, full};
-use super::watch::{Reader, collect, split};
 use super::{classify, header_check, reply};
 use crate::call::waiters::Waiter;
 use crate::sync::lock;
@@ -275,28 +275,6 @@ impl HttpTransport {
             }
         }
     }
-}
-
-/// The answer in a response. Everything else in it is dropped.
-pub(crate) async fn answer_to(id: &Id, response: Response<Incoming>) -> Result<ServerReply, SendError> {
-    let (head, body) = split(response);
-    if !reply::is_event_stream(&head.headers) {
-        let body = collect(body).await.map_err(SendError::MaybeSent)?;
-        return Ok(if classify::is_answer(&head, &body, id) {
-            ServerReply::Answer(body.into())
-        } else {
-            classify::unanswered(&head, &body)
-        });
-    }
-    let mut reader = Reader::new(body);
-    while let Some(event) = reader.next().await.map_err(SendError::MaybeSent)? {
-        let message = event.data().and_then(|data| std::str::from_utf8(data).ok()).and_then(Head::parse);
-        if message.is_some_and(|message| message.is_response() && message.id.map(Id::of).as_ref() == Some(id))
-        {
-            return Ok(ServerReply::Answer(event.data().unwrap_or_default().to_vec()));
-        }
-    }
-    Ok(ServerReply::Over("the server ended its answer before it gave a result".to_owned()))
 }
 
 #[async_trait::async_trait]

@@ -1,4 +1,4 @@
-//! Recognizes callers whose token was renewed, and refuses stored results to revoked tokens.
+//! Recognizes callers whose token was renewed, and remembers which tokens the server has accepted.
 //!
 //! A caller is identified by a hash of its credentials, and a result never crosses principals. A client whose token
 //! was renewed between a call and its retry would be another principal, and the retry would run again. It counts as
@@ -7,23 +7,12 @@
 //! answers. It is also asked before a stored result is given to credentials that it has not accepted for a while.
 
 use data_encoding::BASE64URL_NOPAD;
-use hyper::http::request::Parts;
-use hyper::http::response;
 use hyper::{HeaderMap, StatusCode, header};
 use quick_cache::sync::Cache;
 
-use super::call::answer_to;
-use super::callers::shows_proof;
-use super::gate::Gate;
-use super::headers::{KEY, METHOD, NAME, PARAM, passed_on};
 use super::limits::Renewal;
-use super::remote::{Connection, ForwardTo};
-use super::reply;
 use crate::call::waiters::Caller;
-use crate::transport::call_transport::ServerReply;
-use crate::wire::message::{Head, Id};
-use crate::wire::raw::{self, Object};
-use crate::wire::tool_call::ToolCall;
+use crate::wire::raw::Object;
 
 /// The most callers that are remembered. A forgotten caller is another principal with its next token.
 const CALLERS: usize = 10_000;
@@ -37,15 +26,6 @@ pub(crate) struct Principals {
     renewed: Cache<String, String>,
     /// When the server last accepted these credentials.
     vouched: Cache<String, i64>,
-}
-
-/// The server's reaction to credentials.
-enum CredentialCheck {
-    Accepted,
-    /// Denied, with this response head.
-    Denied(response::Parts),
-    /// No clear reaction.
-    Unclear,
 }
 
 impl Principals {
@@ -80,15 +60,20 @@ impl Principals {
         }
     }
 
-    fn is_vouched(&self, principal: &String, now_ms: i64) -> bool {
+    pub(super) fn is_vouched(&self, principal: &String, now_ms: i64) -> bool {
         self.vouched.get(principal).is_some_and(|since_ms| now_ms - since_ms < VOUCHED_MS)
     }
 
     /// The principal that a caller with an unknown token may be.
-    fn candidate(&self, headers: &HeaderMap, caller: &Caller) -> Option<String> {
+    pub(super) fn candidate(&self, headers: &HeaderMap, caller: &Caller) -> Option<String> {
         let principal = caller.principal.as_ref()?;
         let known = self.names(headers, caller).into_iter().find_map(|name| self.behind.get(&name))?;
         (known != *principal).then_some(known)
+    }
+
+    /// Notes that the server accepts a new token of a known principal.
+    pub(super) fn note_renewal(&self, renewed: String, known: String) {
+        self.renewed.insert(renewed, known);
     }
 
     /// How a caller is recognized apart from its token.
@@ -103,7 +88,7 @@ impl Principals {
 }
 
 /// Whether the status rejects the credentials.
-fn is_denial(status: StatusCode) -> bool {
+pub(super) fn is_denial(status: StatusCode) -> bool {
     status == StatusCode::UNAUTHORIZED || status == StatusCode::FORBIDDEN
 }
 
@@ -113,87 +98,6 @@ fn subject(headers: &HeaderMap) -> Option<String> {
     let claims = BASE64URL_NOPAD.decode(token.split('.').nth(1)?.as_bytes()).ok()?;
     let claims = std::str::from_utf8(&claims).ok().and_then(Object::parse)?;
     Some(format!("subject {} {}", claims.string("iss")?, claims.string("sub")?))
-}
-
-impl Gate {
-    /// The caller of a guarded call. With a new token it is the same principal as before if the server accepts the
-    /// token.
-    pub(crate) async fn principal(&self, head: &Parts, call: &ToolCall) -> Caller {
-        let shown = self.callers.of(head);
-        let caller = self.principals.known(shown.clone());
-        let Some(known) = self.principals.candidate(&head.headers, &caller) else { return caller };
-        match self.check_credentials(head, call, &shown).await {
-            CredentialCheck::Accepted => {}
-            CredentialCheck::Denied(_) | CredentialCheck::Unclear => return caller,
-        }
-        if let Some(renewed) = shown.principal {
-            self.principals.renewed.insert(renewed, known.clone());
-        }
-        Caller { principal: Some(known), ..caller }
-    }
-
-    /// The server's refusal of the credentials of a call that the ledger would answer, if it refuses them.
-    pub(crate) async fn denial(&self, head: &Parts, call: &ToolCall) -> Option<response::Parts> {
-        let (shown, now_ms) = (self.callers.of(head), self.state.ledger.clock_ms());
-        if shown.principal.as_ref().is_none_or(|principal| self.principals.is_vouched(principal, now_ms)) {
-            return None;
-        }
-        match self.check_credentials(head, call, &shown).await {
-            CredentialCheck::Denied(denial) => Some(denial),
-            CredentialCheck::Accepted | CredentialCheck::Unclear => None,
-        }
-    }
-
-    /// Sends the server a read-only request with the credentials of that request.
-    async fn check_credentials(&self, head: &Parts, call: &ToolCall, shown: &Caller) -> CredentialCheck {
-        // A single-use proof that was used here would be missing for the call.
-        if shows_proof(head) {
-            return CredentialCheck::Unclear;
-        }
-        let id = self.own_id();
-        let method = if shown.session.is_some() { "ping" } else { "tools/list" };
-        let meta =
-            call.meta().map(|meta| raw::without(&meta, |name| !name.starts_with("io.modelcontextprotocol/")));
-        let params = meta.map_or_else(String::new, |meta| format!(",\"params\":{{\"_meta\":{meta}}}"));
-        let line = format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"{method}\"{params}}}");
-        let request = self.remote.posted(head, headers_for(head, method), line);
-        let Ok(response) = self.remote.send(request, Connection::Kept).await else {
-            return CredentialCheck::Unclear;
-        };
-        self.principals.answered(&head.headers, shown, response.status(), self.state.ledger.clock_ms());
-        if is_denial(response.status()) {
-            let mut denial = reply::message(response.status());
-            let challenges = response.headers().get_all(header::WWW_AUTHENTICATE);
-            denial.headers.extend(challenges.iter().map(|how| (header::WWW_AUTHENTICATE, how.clone())));
-            return CredentialCheck::Denied(denial);
-        }
-        match answer_to(&Id::of(&id), response).await {
-            Ok(ServerReply::Answer(line)) => {
-                let text = std::str::from_utf8(&line).ok();
-                let is_result = text.and_then(Head::parse).is_some_and(|head| head.result.is_some());
-                if is_result { CredentialCheck::Accepted } else { CredentialCheck::Unclear }
-            }
-            Ok(ServerReply::Rejected(_) | ServerReply::Unclear(_) | ServerReply::Over(_)) | Err(_) => {
-                CredentialCheck::Unclear
-            }
-        }
-    }
-}
-
-/// The headers of a request, adapted to another method.
-fn headers_for(head: &Parts, method: &str) -> HeaderMap {
-    let mut headers = passed_on(&head.headers);
-    let doubled: Vec<_> = headers
-        .keys()
-        .filter(|name| **name == NAME || **name == KEY || name.as_str().starts_with(PARAM))
-        .cloned()
-        .collect();
-    doubled.iter().for_each(|name| drop(headers.remove(name)));
-    headers.remove(header::ACCEPT_ENCODING);
-    if headers.contains_key(&METHOD) {
-        headers.extend(method.parse().ok().map(|method| (METHOD, method)));
-    }
-    headers
 }
 
 #[cfg(test)]

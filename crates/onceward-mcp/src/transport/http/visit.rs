@@ -11,9 +11,9 @@ use onceward::InvalidInput;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use super::call::answer_to;
 use super::header_check::value_at;
 use super::headers::{METHOD, NAME, PARAM, SESSION, VERSION};
+use super::reader::answer_to;
 use super::remote::{Connection, Remote, full};
 use crate::call::waiters::Waiter;
 use crate::proxy_state::ProxyState;

@@ -1,24 +1,27 @@
-//! Inspects responses on their way to the client: lists of tools, tasks, and notification streams.
+//! Forwards requests, and inspects responses on their way to the client: lists of tools, tasks, and streams of
+//! notifications.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, StreamBody};
-use hyper::Response;
-use hyper::body::{Body as _, Frame, Incoming};
-use hyper::header;
+use hyper::body::{Frame, Incoming};
+use hyper::http::request;
 use hyper::http::response::Parts;
+use hyper::{Response, StatusCode, header};
+use onceward::{Code, Happened};
 use tokio::sync::mpsc;
 
 use super::gate::Gate;
 use super::notifications::Listening;
-use super::remote::in_words;
+use super::reader::{Reader, collect, split};
+use super::remote::{Connection, ForwardTo, in_words};
 use super::{Body, Broken, headers, reply};
 use crate::call::waiters::Caller;
 use crate::sync::lock;
-use crate::wire::frame::MAX_LINE;
+use crate::transport::call_transport::SendError;
 use crate::wire::message::{Head, Id};
-use onceward_http::events::{Event, Events};
+use onceward_http::events::Event;
 
 /// How many events are queued for a client that reads slowly.
 const EVENTS: usize = 16;
@@ -35,67 +38,30 @@ pub(crate) enum Watched {
     Notifications(Option<Listening>),
 }
 
-/// The head as it is forwarded, and the body. The length is set again when it is sent.
-pub(crate) fn split(response: Response<Incoming>) -> (Parts, Incoming) {
-    let (mut head, body) = response.into_parts();
-    head.headers = headers::passed_on(&head.headers);
-    head.headers.remove(header::CONTENT_LENGTH);
-    (head, body)
-}
-
-/// Reads a whole body. Chunks are released as they are copied, so that the body is not in memory twice.
-pub(crate) async fn collect(mut body: Incoming) -> Result<Bytes, String> {
-    let expected = usize::try_from(body.size_hint().lower()).unwrap_or(MAX_LINE).min(MAX_LINE);
-    let mut whole = Vec::with_capacity(expected);
-    while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|error| in_words(&error))?;
-        whole.extend_from_slice(frame.data_ref().unwrap_or(&Bytes::new()));
-        if whole.len() > MAX_LINE {
-            return Err(format!("it is longer than {MAX_LINE} bytes"));
-        }
-    }
-    Ok(whole.into())
-}
-
-/// Reads an event stream.
-pub(crate) struct Reader {
-    body: Incoming,
-    events: Events,
-}
-
-impl Reader {
-    pub(crate) fn new(body: Incoming) -> Self {
-        Self { body, events: Events::default() }
-    }
-
-    /// The next event, or `None` at the end of the stream.
-    pub(crate) async fn next(&mut self) -> Result<Option<Event>, String> {
-        loop {
-            if let Some(event) = self.events.next() {
-                return Ok(Some(event));
-            }
-            if self.events.pending() > MAX_LINE {
-                return Err(format!("an event is longer than {MAX_LINE} bytes"));
-            }
-            match self.body.frame().await {
-                Some(Ok(frame)) => {
-                    if let Ok(data) = frame.into_data() {
-                        self.events.push(&data);
-                    }
-                }
-                Some(Err(error)) => return Err(in_words(&error)),
-                None => return Ok(None),
-            }
-        }
-    }
-
-    /// The bytes after the last complete event.
-    fn rest(&mut self) -> Bytes {
-        self.events.rest()
-    }
-}
-
 impl Gate {
+    /// Forwards a request and its response unchanged.
+    pub(crate) async fn pass(
+        self: &Arc<Self>,
+        head: &request::Parts,
+        body: Body,
+        watched: Option<Watched>,
+    ) -> Response<Body> {
+        let mut request = self.remote.forwarded(head, body);
+        if watched.is_some() {
+            // A compressed response cannot be inspected.
+            request.headers_mut().remove(header::ACCEPT_ENCODING);
+        }
+        let sent = self.remote.send(request, Connection::Kept).await;
+        if let Ok(response) = &sent {
+            self.answered(head, response.status());
+        }
+        match (sent, watched) {
+            (Ok(response), Some(what)) => self.watch_response(response, self.caller(head), what).await,
+            (Ok(response), None) => passed(response),
+            (Err(unsent), _) => unreachable(&unsent),
+        }
+    }
+
     /// Forwards a response and inspects it.
     pub(crate) async fn watch_response(
         self: &Arc<Self>,
@@ -222,19 +188,29 @@ async fn next_own_event(own: &mut Option<mpsc::Receiver<Bytes>>) -> Option<Bytes
 }
 
 /// Forwards a response unchanged.
-pub(crate) fn passed(response: Response<Incoming>) -> Response<Body> {
+fn passed(response: Response<Incoming>) -> Response<Body> {
     let (mut head, body) = response.into_parts();
     head.headers = headers::passed_on(&head.headers);
     Response::from_parts(head, Body::new(body.map_err(|error| Broken(in_words(&error)))))
 }
 
+/// The response if the server cannot be reached.
+fn unreachable(unsent: &SendError) -> Response<Body> {
+    let status = StatusCode::BAD_GATEWAY;
+    match unsent {
+        SendError::NotSent(why) => {
+            let detail = format!("the server cannot be reached, so nothing was sent: {why}");
+            reply::problem(status, Code::Failed, Happened::No, &detail)
+        }
+        SendError::MaybeSent(why) => {
+            let detail = format!("no answer came from the server: {why}");
+            reply::problem(status, Code::InDoubt, Happened::Unknown, &detail)
+        }
+    }
+}
+
 /// The response to a client if the server's response broke off before any of it was forwarded.
 fn broken(error: &str) -> Response<Body> {
     let detail = format!("the server's answer broke off: {error}");
-    reply::problem(
-        hyper::StatusCode::BAD_GATEWAY,
-        onceward::Code::InDoubt,
-        onceward::Happened::Unknown,
-        &detail,
-    )
+    reply::problem(StatusCode::BAD_GATEWAY, Code::InDoubt, Happened::Unknown, &detail)
 }

@@ -2,16 +2,16 @@
 
 use std::sync::Arc;
 
+use super::{
+    Admin, Attempts, Begun, Call, Cancelled, Imported, Lease, Ledger, Left, Occurrences, Plan, Receipt,
+    Repeats, Resumed, Scopes, Stopped, SweepReport, ToUndo, Undo, UndoStart, Undoing, Wanted,
+};
 use crate::attempt::{Attempt, Done, Failure};
 use crate::barrier::Barrier;
 use crate::error::Error;
 use crate::facts::{Ending, RepeatRule, Verdict};
 use crate::identity::Identity;
 use crate::key::OperationId;
-use crate::ledger::{
-    Admin, Attempts, Begun, Call, Cancelled, Imported, Lease, Ledger, Left, Occurrences, Plan, Receipt,
-    Repeats, Resumed, Scopes, Stopped, SweepReport, ToUndo, Undo, UndoStart, Undoing, Wanted,
-};
 use crate::operation::{Intent, Operation};
 use crate::policy::Terms;
 use crate::record::{Outcome, Record, State, Verification};
@@ -41,7 +41,7 @@ pub struct Blocking {
 }
 
 impl Blocking {
-    pub(crate) fn new(ledger: Ledger) -> Self {
+    pub(super) fn new(ledger: Ledger) -> Self {
         Self { ledger }
     }
 
