@@ -5,11 +5,12 @@ use std::sync::Arc;
 use onceward::{Clock, InvalidInput, Ledger, Policy, Store};
 
 use crate::api::Leases;
-use crate::config::{Config, Mistake};
+use crate::config::Config;
 use crate::gateway::Gateway;
 use crate::inbox::Inbox;
 use crate::intake::Intake;
 use crate::limits::Limits;
+use crate::mistake::Mistake;
 use crate::observe::{Health, Metrics, MetricsGate};
 use crate::tenants::{self, Tenants};
 use crate::work::Work;

@@ -40,6 +40,8 @@ pub mod inbox;
 #[cfg(feature = "serve")]
 pub mod layer;
 #[cfg(feature = "serve")]
+mod mistake;
+#[cfg(feature = "serve")]
 pub mod observe;
 pub mod principal;
 pub mod raw;

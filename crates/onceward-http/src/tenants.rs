@@ -23,8 +23,8 @@ pub use token::{TokenHash, new_token};
 pub use view::TenantStore;
 
 use crate::App;
-use crate::config::Mistake;
 use crate::intake::Refused;
+use crate::mistake::Mistake;
 use crate::problem::{self, ProblemResponse};
 use rate::Bucket;
 
