@@ -11,7 +11,8 @@ use crate::inbox::Inbox;
 use crate::intake::Intake;
 use crate::limits::Limits;
 use crate::mistake::Mistake;
-use crate::observe::{Health, Metrics, MetricsGate};
+use crate::observe::{Health, MetricsGate};
+use crate::telemetry::Metrics;
 use crate::tenants::{self, Tenants};
 use crate::work::Work;
 

@@ -54,8 +54,8 @@ use onceward::{Happened, InvalidInput, Policy, Problem};
 
 use crate::App;
 use crate::headers;
-use crate::observe::{self, CallSurface};
 use crate::socket::Peer;
+use crate::telemetry::{self, CallSurface};
 use crate::tenants::{self, Tenant};
 use aliases::KeysInUse;
 use config::UpstreamConfig;
@@ -391,7 +391,7 @@ async fn model_call(app: &Arc<App>, arrived: Arrived, dialect: Dialect, settings
         receipts,
         upstream,
     };
-    let span = observe::call_span(CallSurface::Gateway, call.trace_parent());
+    let span = telemetry::call_span(CallSurface::Gateway, call.trace_parent());
     // If the client goes away, this future is dropped. The generation is a task of its own.
     let response = call.run().instrument(span).await;
     response.map(|body| client.reads(position_client.reads(body)))
@@ -416,7 +416,7 @@ async fn taken_back(
     let (reader, client) = Reader::new(&app.gateway.readers, &peer);
     let (gateway, metrics) = (Arc::clone(&app.gateway), app.metrics.clone());
     let dry_run = Wishes::of(&headers).dry_run;
-    let span = observe::call_span(CallSurface::Gateway, headers::only(&headers, "traceparent"));
+    let span = telemetry::call_span(CallSurface::Gateway, headers::only(&headers, "traceparent"));
     let undo = Undo { gateway, metrics, tenant, upstream, headers, dry_run, reader };
     match app.work.spawn(undo.run().instrument(span)).await {
         Ok(response) => response.map(|body| client.reads(body)),
@@ -435,7 +435,7 @@ fn spawned(app: &App, arrived: Arrived, reader: Arc<Reader>) -> JoinHandle<Respo
     let (gateway, metrics) = (Arc::clone(&app.gateway), app.metrics.clone());
     let mutation =
         Mutation { gateway, metrics, tenant, upstream, path, request, wishes, asked, reader, receipts };
-    let span = observe::call_span(CallSurface::Gateway, mutation.trace_parent());
+    let span = telemetry::call_span(CallSurface::Gateway, mutation.trace_parent());
     // Boxed, because the future is large and is moved on its way to its task.
     app.work.spawn(Box::pin(mutation.run()).instrument(span))
 }
@@ -444,9 +444,9 @@ fn spawned(app: &App, arrived: Arrived, reader: Arc<Reader>) -> JoinHandle<Respo
 async fn replayed(app: &App, sent: &Sent<'_>, asked: Asked, receipts: &Receipts) -> Option<Response> {
     let (receipt, known) = app.gateway.replays.find(sent).await?;
     let record = Arc::clone(receipt.record());
-    let span = observe::call_span(CallSurface::Gateway, headers::only(sent.headers, "traceparent"));
+    let span = telemetry::call_span(CallSurface::Gateway, headers::only(sent.headers, "traceparent"));
     span.in_scope(|| {
-        observe::ended(CallSurface::Gateway, &Ok(receipt), asked.elapsed(), Some(&app.metrics));
+        telemetry::ended(CallSurface::Gateway, &Ok(receipt), asked.elapsed(), Some(&app.metrics));
     });
     let delivery = Delivery::new(sent.tenant, &app.gateway.readers, &record, asked, receipts);
     Some(delivery.attach(known.response()))

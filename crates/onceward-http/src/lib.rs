@@ -50,6 +50,8 @@ mod problem;
 #[cfg(feature = "serve")]
 pub mod server;
 #[cfg(feature = "serve")]
+pub mod telemetry;
+#[cfg(feature = "serve")]
 pub mod tenants;
 #[cfg(feature = "serve")]
 mod work;

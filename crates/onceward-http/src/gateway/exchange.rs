@@ -20,7 +20,7 @@ use super::reply::Reply;
 use super::upstream::{Ruling, Upstream};
 use crate::client::{Caller, Connection, SendError, Watch, in_words};
 use crate::headers::{KEY, only, passed_on};
-use crate::observe;
+use crate::telemetry;
 use crate::tenants::Tenant;
 use crate::time;
 
@@ -271,7 +271,7 @@ impl Exchange {
             // The answer is read here, and its replay must suit every client.
             headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
             // The span of this call is the parent of the upstream's.
-            let onward = observe::onward(only(&request.headers, TRACE_PARENT));
+            let onward = telemetry::onward(only(&request.headers, TRACE_PARENT));
             if let Some(onward) = onward.and_then(|parent| HeaderValue::try_from(parent).ok()) {
                 headers.insert(TRACE_PARENT, onward);
             }

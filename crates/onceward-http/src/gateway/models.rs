@@ -44,7 +44,7 @@ use super::upstream::Upstream;
 use super::{Gateway, lock};
 use crate::App;
 use crate::headers;
-use crate::observe::{self, CallSurface};
+use crate::telemetry::{self, CallSurface};
 use crate::tenants::Tenant;
 use attempt::ModelRequest;
 use dialect::{Dialect, ModelApi};
@@ -245,7 +245,7 @@ impl ModelCall {
                     elsewhere(&tenant.ledger, intent.clone(), begun, generation).await
                 }
             };
-            observe::ended(CallSurface::Gateway, &result, asked.elapsed(), Some(&app.metrics));
+            telemetry::ended(CallSurface::Gateway, &result, asked.elapsed(), Some(&app.metrics));
             lock(&app.gateway.generations).remove(&place);
             request.generation.settle(Arc::new(result), meant);
         }));

@@ -31,7 +31,7 @@ use super::rules::{Part, Placement};
 use super::upstream::{Ruling, Upstream};
 use super::{Gateway, actions, graphql, pass, questions};
 use crate::headers::{self, KEY};
-use crate::observe::{self, CallSurface, Metrics};
+use crate::telemetry::{self, CallSurface, Metrics};
 use crate::tenants::Tenant;
 use crate::time;
 
@@ -216,7 +216,7 @@ impl Mutation {
         if begins && !exchange.has_begun() && is_anothers {
             return None;
         }
-        observe::ended(CallSurface::Gateway, &result, self.asked.elapsed(), Some(&self.metrics));
+        telemetry::ended(CallSurface::Gateway, &result, self.asked.elapsed(), Some(&self.metrics));
         // A key that could not be recorded must not be answered: its retry could be a new operation.
         let result = match (result, written) {
             (Ok(_) | Err(Error::Held { .. }), Some(Err(error))) => return Some(reply::problem(&error)),

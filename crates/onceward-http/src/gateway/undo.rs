@@ -29,7 +29,7 @@ use super::reply::{self, Reply};
 use super::upstream::{Ruling, Upstream};
 use super::{Gateway, without_dots};
 use crate::headers::{KEY, only};
-use crate::observe::{self, CallSurface, Metrics};
+use crate::telemetry::{self, CallSurface, Metrics};
 use crate::tenants::Tenant;
 
 /// The header with the operation that is taken back.
@@ -213,7 +213,7 @@ impl Undo {
         exchange.on_final = OnFinal::Fail;
         let exchange = Arc::new(exchange);
         let result = mutate::call(ledger, &exchange, undoing.intent.clone()).await;
-        observe::ended(CallSurface::Gateway, &result, begun.elapsed(), Some(&self.metrics));
+        telemetry::ended(CallSurface::Gateway, &result, begun.elapsed(), Some(&self.metrics));
         if let Err(error @ Error::Unavailable(_)) = result {
             return Err(error);
         }

@@ -36,8 +36,8 @@ use super::rejected::Refused;
 use super::{Event, Judgement, Reason, Received, Rejection, Reply};
 use crate::App;
 use crate::intake;
-use crate::observe::Arrived;
 use crate::problem;
+use crate::telemetry::Arrived;
 use crate::time;
 
 /// After this time the answer is 503: the tightest vendor waits three seconds.

@@ -18,7 +18,7 @@ use super::lane::{Closed, Item, Job, Seen};
 use super::outside::{CommandDelivery, Outside, RunCommand, Unsuccessful};
 use super::record::{self, EventData};
 use crate::App;
-use crate::observe::{self, CallSurface, Delivered};
+use crate::telemetry::{self, CallSurface, Delivered};
 use crate::time;
 use request::Endpoint;
 pub(crate) use request::Refusal;
@@ -201,7 +201,7 @@ async fn attempt(app: &Arc<App>, hook: &Hook, handler: &Handler, job: &Job) -> R
             let sent =
                 call.run(|attempt| endpoint.send(hook.name(), handler, item, &key, body.clone(), attempt));
             let result = sent.await;
-            observe::ended(CallSurface::Inbox, &result, begun.elapsed(), Some(&app.metrics));
+            telemetry::ended(CallSurface::Inbox, &result, begun.elapsed(), Some(&app.metrics));
             result
         }
         Target::Command(command, Some(runner)) => {

@@ -20,8 +20,8 @@ use super::super::extract::{Id, JsonBody};
 use super::token;
 use super::view::OperationDetail;
 use crate::App;
-use crate::observe::{self, CallSurface};
 use crate::problem::ProblemResponse;
+use crate::telemetry::{self, CallSurface};
 use crate::tenants::Tenant;
 use crate::{headers, inbox};
 
@@ -384,7 +384,7 @@ async fn end(
 ) -> Result<Json<OperationDetail>, ProblemResponse> {
     token::check(tenant.ledger.identity(), &id, attempt, &token)?;
     let (work, app) = (app.work.clone(), Arc::clone(&app));
-    let span = observe::call_span(CallSurface::Api, headers::only(headers, "traceparent"));
+    let span = telemetry::call_span(CallSurface::Api, headers::only(headers, "traceparent"));
     let write = async move {
         let (record, _) = tenant.ledger.find(&id).await?;
         let settings = app.policy.settings(&record.name)?;
@@ -395,14 +395,14 @@ async fn end(
             ending @ (Ending::Failed(..) | Ending::InDoubt(_)) => ending,
         };
         let outcome = match &ending {
-            Ending::Done(_) => observe::Outcome::Done,
-            Ending::Failed(..) => observe::Outcome::Failed,
-            Ending::InDoubt(_) => observe::Outcome::InDoubt,
+            Ending::Done(_) => telemetry::Outcome::Done,
+            Ending::Failed(..) => telemetry::Outcome::Failed,
+            Ending::InDoubt(_) => telemetry::Outcome::InDoubt,
         };
         let record = tenant.ledger.finish_attempt(&id, attempt, &ending).await?;
         let took_ms = u64::try_from(tenant.ledger.clock_ms() - record.created_ms).unwrap_or(0);
         let took = Duration::from_millis(took_ms);
-        observe::attempt_ended(CallSurface::Api, &record, outcome, took, &app.metrics);
+        telemetry::attempt_ended(CallSurface::Api, &record, outcome, took, &app.metrics);
         app.leases.release(&(tenant.name.clone(), id), attempt);
         inbox::reported(&app, tenant.name.as_deref(), &record);
         Ok::<_, Error>(OperationDetail::of(&record, record.state))

@@ -22,8 +22,8 @@ use super::super::extract::JsonBody;
 use super::token;
 use crate::App;
 use crate::headers;
-use crate::observe::{self, CallSurface};
 use crate::problem::ProblemResponse;
+use crate::telemetry::{self, CallSurface};
 use crate::tenants::Tenant;
 
 /// The longest wait for another caller's attempt.
@@ -143,7 +143,7 @@ pub(super) async fn begin(
         return Ok(Json(Answer::preview(&preview, Vec::new(), &Surface::Http)).into_response());
     }
     let lease_ms = intent.terms.lease_ms;
-    let span = observe::call_span(CallSurface::Api, trace);
+    let span = telemetry::call_span(CallSurface::Api, trace);
     match begin_detached(&app, &tenant, intent, reports_dispatch).instrument(span).await? {
         Begun::Replay(receipt) => {
             let answer = Answer::of_wanted(
@@ -184,7 +184,7 @@ async fn begin_detached(
     });
     match take.await {
         Ok(Ok(Begun::Execute(claim))) => {
-            observe::operation(&claim.record().id);
+            telemetry::operation(&claim.record().id);
             Ok(Begun::Execute(claim))
         }
         Ok(Ok(Begun::Replay(receipt))) => ended(app, Ok(receipt), asked),
@@ -195,7 +195,7 @@ async fn begin_detached(
 
 /// Reports a call that ends with its begin.
 fn ended(app: &App, result: Result<Receipt, Error>, asked: Instant) -> Result<Begun, ProblemResponse> {
-    observe::ended(CallSurface::Api, &result, asked.elapsed(), Some(&app.metrics));
+    telemetry::ended(CallSurface::Api, &result, asked.elapsed(), Some(&app.metrics));
     Ok(result.map(Begun::Replay)?)
 }
 
