@@ -16,7 +16,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use hyper::body::Body as _;
-use onceward::{InvalidInput, Ledger, OperationId, Store};
+use onceward::{InvalidInput, Store};
 use serde::Deserialize;
 
 pub use token::{TokenHash, new_token};
@@ -26,6 +26,7 @@ use crate::App;
 use crate::intake::Refused;
 use crate::mistake::Mistake;
 use crate::problem::{self, ProblemResponse};
+use crate::tenant::Tenant;
 use rate::Bucket;
 
 /// The token of a caller whose `Authorization` is for an upstream.
@@ -51,49 +52,18 @@ pub struct TenantConfig {
     pub max_body: Option<usize>,
 }
 
-/// A caller's view of the ledger. A request gets it as an extension.
-#[derive(Clone)]
-pub(crate) struct Tenant {
-    /// The view as a store, for the remote store's protocol.
-    pub(crate) store: Arc<dyn Store>,
-    /// The view as a ledger.
-    pub(crate) ledger: Ledger,
-    /// The name. `None` if the server has no tenants.
-    pub(crate) name: Option<Arc<str>>,
-    limits: Arc<TenantLimits>,
-}
-
-#[derive(Default)]
-struct TenantLimits {
-    bucket: Option<Bucket>,
-    max_body: Option<usize>,
-}
-
-impl Tenant {
-    fn new(store: Arc<dyn Store>, name: Option<&str>, limits: TenantLimits) -> Self {
-        let ledger = Ledger::new(Arc::clone(&store));
-        Self { store, ledger, name: name.map(Arc::from), limits: Arc::new(limits) }
-    }
-
-    /// The longest request body of this tenant, in bytes.
-    pub(crate) fn max_body(&self, general: usize) -> usize {
-        self.limits.max_body.map_or(general, |own| own.min(general))
-    }
-
-    /// A key for a downstream that deduplicates. Two tenants with the same key of their own have two, also if they
-    /// share an account there.
-    pub(crate) fn downstream_key(&self, id: &OperationId) -> String {
-        match &self.name {
-            None => id.to_string(),
-            Some(name) => OperationId::of(name, "downstream", id.as_str()).to_string(),
-        }
-    }
-}
-
 /// All tenants.
 pub(crate) struct Tenants {
     open: Option<Tenant>,
-    known: Vec<(TokenHash, Tenant)>,
+    known: Vec<Known>,
+}
+
+/// A token, and whose it is.
+struct Known {
+    token: TokenHash,
+    tenant: Tenant,
+    /// The tenant's rate, which all of its tokens share.
+    rate: Option<Arc<Bucket>>,
 }
 
 /// Which header carries a caller's token.
@@ -113,20 +83,20 @@ impl Tenants {
         if let Some(invalid) = Mistake::all(mistakes(tenants), |_| None) {
             return Err(invalid);
         }
-        let mut known: Vec<(TokenHash, Tenant)> = Vec::new();
+        let mut known = Vec::new();
         for (name, config) in tenants {
-            let bucket = config.rate.map(|rate| {
+            let rate = config.rate.map(|rate| {
                 let burst = config.burst.unwrap_or(rate).max(1.0);
-                Bucket::new(rate, burst, store.clock().now_ms())
+                Arc::new(Bucket::new(rate, burst, store.clock().now_ms()))
             });
-            let limits = TenantLimits { bucket, max_body: config.max_body };
             let view = Arc::new(TenantStore::new(Arc::clone(store), name));
-            let tenant = Tenant::new(view, Some(name), limits);
+            let tenant = Tenant::new(view, Some(name), config.max_body);
             for token in &config.tokens {
-                known.push((TokenHash::parse(token)?, tenant.clone()));
+                let (tenant, rate) = (tenant.clone(), rate.clone());
+                known.push(Known { token: TokenHash::parse(token)?, tenant, rate });
             }
         }
-        let open = tenants.is_empty().then(|| Tenant::new(Arc::clone(store), None, TenantLimits::default()));
+        let open = tenants.is_empty().then(|| Tenant::new(Arc::clone(store), None, None));
         Ok(Self { open, known })
     }
 
@@ -143,7 +113,7 @@ impl Tenants {
     /// Every tenant, once.
     pub(crate) fn all(&self) -> Vec<Tenant> {
         let mut all: Vec<Tenant> = self.open.iter().cloned().collect();
-        for (_, tenant) in &self.known {
+        for Known { tenant, .. } in &self.known {
             if all.iter().all(|other| other.name != tenant.name) {
                 all.push(tenant.clone());
             }
@@ -151,17 +121,17 @@ impl Tenants {
         all
     }
 
-    /// The tenant of these headers.
-    fn of(&self, headers: &HeaderMap, credential: Credential) -> Option<&Tenant> {
+    /// The tenant of these headers, and its rate.
+    fn of(&self, headers: &HeaderMap, credential: Credential) -> Option<(&Tenant, Option<&Bucket>)> {
         if let Some(open) = &self.open {
-            return Some(open);
+            return Some((open, None));
         }
         let shown = TokenHash::of(token(headers, credential)?);
         // All tokens are compared, so the time says nothing about which one it was.
         let mut found = None;
-        for (hash, tenant) in &self.known {
-            if hash.matches(&shown) {
-                found = Some(tenant);
+        for Known { token, tenant, rate } in &self.known {
+            if token.matches(&shown) {
+                found = Some((tenant, rate.as_deref()));
             }
         }
         found
@@ -261,7 +231,7 @@ pub(crate) fn admit_to_gateway(
 ) -> Result<(Request, Tenant), ProblemResponse> {
     let (request, tenant) = identify(app, request, Credential::OnceToken)?;
     check_wishes(request.headers())?;
-    let most = tenant.limits.max_body.unwrap_or(usize::MAX);
+    let most = tenant.max_body(usize::MAX);
     if request.body().size_hint().lower() > most as u64 {
         return Err(problem::of_body(&Refused::TooLong, most).into());
     }
@@ -300,12 +270,13 @@ fn identify(
     mut request: Request,
     credential: Credential,
 ) -> Result<(Request, Tenant), ProblemResponse> {
-    let Some(tenant) = app.tenants.of(request.headers(), credential).cloned() else {
+    let Some((tenant, rate)) = app.tenants.of(request.headers(), credential) else {
         return Err(unauthenticated(credential).into());
     };
-    if let Some(bucket) = &tenant.limits.bucket {
-        bucket.take(tenant.ledger.clock_ms()).map_err(problem::rate_limited)?;
+    if let Some(rate) = rate {
+        rate.take(tenant.ledger.clock_ms()).map_err(problem::rate_limited)?;
     }
+    let tenant = tenant.clone();
     request.headers_mut().remove(ONCE_TOKEN);
     Ok((request, tenant))
 }

@@ -21,7 +21,7 @@ use crate::inbox::admin::{Again, EventList, EventView, Events, Progress, Wanted}
 use crate::inbox::rejected::Refused;
 use crate::inbox::{Handler, Hook, Job, Next, Seen, Target, after_error, follow, look};
 use crate::problem::ProblemResponse;
-use crate::tenants::Tenant;
+use crate::tenant::Tenant;
 use crate::time;
 
 /// The most events on one page, and how many there are if the caller does not say.

@@ -20,7 +20,7 @@ use super::choose::{self, Decided};
 use super::readers::{Place, Reader};
 use super::turns::Turn;
 use super::{Gateway, lock};
-use crate::tenants::Tenant;
+use crate::tenant::Tenant;
 
 /// The name of the records of callers' keys.
 const KEY_NAME: &str = "key";

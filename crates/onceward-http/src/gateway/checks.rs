@@ -12,7 +12,7 @@ use super::reply::Reply;
 use super::upstream::{Ruling, Upstream};
 use super::{lock, questions};
 use crate::App;
-use crate::tenants::Tenant;
+use crate::tenant::Tenant;
 use crate::time;
 
 /// How often a server looks for checks that another one left behind.

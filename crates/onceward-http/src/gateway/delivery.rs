@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 
 use super::lock;
 use super::readers::{Place, Readers};
-use crate::tenants::Tenant;
+use crate::tenant::Tenant;
 use crate::time;
 
 /// A client that waited longer than this may have given up just when its answer was sent.

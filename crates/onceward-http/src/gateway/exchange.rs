@@ -21,7 +21,7 @@ use super::upstream::{Ruling, Upstream};
 use crate::client::{Caller, Connection, SendError, Watch, in_words};
 use crate::headers::{KEY, only, passed_on};
 use crate::telemetry;
-use crate::tenants::Tenant;
+use crate::tenant::Tenant;
 use crate::time;
 
 /// The W3C trace context.

@@ -45,7 +45,7 @@ use super::{Gateway, lock};
 use crate::App;
 use crate::headers;
 use crate::telemetry::{self, CallSurface};
-use crate::tenants::Tenant;
+use crate::tenant::Tenant;
 use attempt::ModelRequest;
 use dialect::{Dialect, ModelApi};
 pub(crate) use fleet::Boards;

@@ -32,7 +32,7 @@ use super::upstream::{Ruling, Upstream};
 use super::{Gateway, actions, graphql, pass, questions};
 use crate::headers::{self, KEY};
 use crate::telemetry::{self, CallSurface, Metrics};
-use crate::tenants::Tenant;
+use crate::tenant::Tenant;
 use crate::time;
 
 /// The name of this surface in a record.

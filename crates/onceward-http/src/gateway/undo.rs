@@ -30,7 +30,7 @@ use super::upstream::{Ruling, Upstream};
 use super::{Gateway, without_dots};
 use crate::headers::{KEY, only};
 use crate::telemetry::{self, CallSurface, Metrics};
-use crate::tenants::Tenant;
+use crate::tenant::Tenant;
 
 /// The header with the operation that is taken back.
 pub(crate) const UNDO: &str = "once-undo";

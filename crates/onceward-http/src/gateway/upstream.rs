@@ -17,7 +17,7 @@ use super::presets;
 use super::rules::{Placement, Probe, Replay, Rule, Sign, Verify};
 use crate::client::{Reach, Remote};
 use crate::principal::{Caller, Principals};
-use crate::tenants::Tenant;
+use crate::tenant::Tenant;
 
 /// How long an upstream has for its answer.
 const TIMEOUT_MS: u64 = 60_000;

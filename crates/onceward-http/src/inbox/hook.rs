@@ -21,7 +21,7 @@ use super::lane::{Closed, Item, Job, Lane, Seen};
 use super::outside::Outside;
 use super::record::{self, EventData, Kept};
 use super::{Event, Source};
-use crate::tenants::Tenant;
+use crate::tenant::Tenant;
 use crate::time;
 
 /// The most events that this process holds in memory. The others wait in the ledger.

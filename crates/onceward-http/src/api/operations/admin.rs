@@ -15,7 +15,7 @@ use super::super::extract::{Id, JsonBody, OptionalBody};
 use super::view::OperationDetail;
 use crate::App;
 use crate::problem::ProblemResponse;
-use crate::tenants::Tenant;
+use crate::tenant::Tenant;
 
 /// What was found about an operation in doubt.
 #[derive(Debug, Clone, Copy, Deserialize, ToSchema)]

@@ -22,7 +22,7 @@ use super::view::OperationDetail;
 use crate::App;
 use crate::problem::ProblemResponse;
 use crate::telemetry::{self, CallSurface};
-use crate::tenants::Tenant;
+use crate::tenant::Tenant;
 use crate::{headers, inbox};
 
 /// The shortest and the longest lease.

@@ -24,7 +24,7 @@ use crate::App;
 use crate::headers;
 use crate::problem::ProblemResponse;
 use crate::telemetry::{self, CallSurface};
-use crate::tenants::Tenant;
+use crate::tenant::Tenant;
 
 /// The longest wait for another caller's attempt.
 const MAX_WAIT_MS: u64 = 60_000;

@@ -16,7 +16,7 @@ use utoipa::IntoParams;
 use super::super::extract::{Id, Params};
 use super::view::{OperationDetail, OperationList, OperationSummary, Report};
 use crate::problem::ProblemResponse;
-use crate::tenants::Tenant;
+use crate::tenant::Tenant;
 
 /// The most operations on one page, and how many there are if the caller does not say.
 const MAX_PAGE: usize = 500;

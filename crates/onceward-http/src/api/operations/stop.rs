@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 use super::super::extract::JsonBody;
 use super::admin::Who;
 use crate::problem::ProblemResponse;
-use crate::tenants::Tenant;
+use crate::tenant::Tenant;
 
 /// The longest wait for running operations, in seconds.
 const MAX_WAIT: u64 = 60;

@@ -27,7 +27,7 @@ use super::settings::Settings;
 use super::unattended::{LOOK, Watch};
 use crate::client::{Connection, SendError, in_words};
 use crate::headers;
-use crate::tenants::Tenant;
+use crate::tenant::Tenant;
 use crate::time;
 
 /// How long the rest of an answer after its end is awaited: the end of its body, so that its connection can be used

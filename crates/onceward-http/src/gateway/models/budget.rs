@@ -8,7 +8,7 @@ use onceward::{Attempt, Done, Error, Failure, Filter, Intent, Receipt, Record, S
 use super::super::choose;
 use super::super::delivery::FAILURE_GRACE_MS;
 use super::super::readers::Readers;
-use crate::tenants::Tenant;
+use crate::tenant::Tenant;
 
 /// The most failed calls that are counted. More than a budget has attempts are never needed.
 const MOST: usize = 64;

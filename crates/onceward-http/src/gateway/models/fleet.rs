@@ -18,7 +18,7 @@ use super::super::lock;
 use super::super::reply::Reply;
 use super::generation::{Collected, Follower, Generation, Head, Opening, Place, Published, Source};
 use crate::App;
-use crate::tenants::Tenant;
+use crate::tenant::Tenant;
 use crate::time;
 
 /// How often the board and the next part are looked for, and how long the chunks of a part are collected.

@@ -8,7 +8,7 @@ use onceward::{InvalidInput, span_ms};
 
 use super::super::lock;
 use super::generation::Generation;
-use crate::tenants::Tenant;
+use crate::tenant::Tenant;
 use crate::time;
 
 /// How often it is checked whether a generation has readers.
