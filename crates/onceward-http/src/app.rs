@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use onceward::{Clock, InvalidInput, Ledger, Policy, Store};
+use onceward::{InvalidInput, Ledger, Policy, Store};
 
 use crate::api::Leases;
 use crate::config::Config;
@@ -18,7 +18,6 @@ use crate::work::Work;
 
 /// A server's state: the ledger, the tenants and the upstreams.
 pub struct App {
-    store: Arc<dyn Store>,
     pub(crate) tenants: Tenants,
     pub(crate) gateway: Arc<Gateway>,
     /// The sources of webhooks and their handlers.
@@ -45,8 +44,7 @@ impl App {
     pub fn check(config: &Config) -> Result<(), InvalidInput> {
         let mut mistakes = tenants::mistakes(&config.tenants);
         for (name, upstream) in &config.upstreams {
-            let alone = [(name.clone(), upstream.clone())].into();
-            if let Err(invalid) = Gateway::new(alone, Policy::default()) {
+            if let Err(invalid) = Gateway::check(name, upstream) {
                 let problems = invalid.problems().iter();
                 mistakes.extend(problems.map(|problem| Mistake::at(["upstream", name], problem)));
             }
@@ -73,17 +71,17 @@ impl App {
     /// If the configuration contradicts itself.
     pub fn new(store: Arc<dyn Store>, config: Config) -> Result<Arc<Self>, InvalidInput> {
         let tenants = Tenants::new(&store, &config.tenants)?;
-        let gateway = Arc::new(Gateway::new(config.upstreams.clone(), config.policy.clone())?);
+        let (limits, metrics, work) = (config.serve.limits(), Metrics::new(), Work::default());
+        let (policy, max_body) = (config.policy.clone(), limits.body_bytes);
+        let gateway =
+            Gateway::new(config.upstreams.clone(), policy, metrics.clone(), work.clone(), max_body)?;
         let inbox = Inbox::new(&config, &tenants)?;
         let metrics_gate = MetricsGate::new(&config.serve)?;
-        let limits = config.serve.limits();
         let intake = Intake::new(&limits);
-        let (policy, leases, work) = (config.policy, Arc::default(), Work::default());
-        let (metrics, health) = (Metrics::new(), Health::new(Arc::clone(&store)));
+        let (policy, leases, health) = (config.policy, Arc::default(), Health::new(store));
         Ok(Arc::new(Self {
-            store,
             tenants,
-            gateway,
+            gateway: Arc::new(gateway),
             inbox,
             policy,
             intake,
@@ -94,11 +92,6 @@ impl App {
             health,
             limits,
         }))
-    }
-
-    /// The ledger's clock.
-    pub(crate) fn clock(&self) -> &dyn Clock {
-        self.store.clock()
     }
 
     /// The counters of all calls through this server.

@@ -10,6 +10,9 @@ use onceward::{Ledger, OperationId, Store};
 
 use crate::problem;
 
+/// An operation of a tenant: two tenants with the same key have operations with the same id.
+pub(crate) type Place = (Option<Arc<str>>, OperationId);
+
 /// A caller's view of the ledger. A request gets it as an extension.
 #[derive(Clone)]
 pub(crate) struct Tenant {
@@ -27,6 +30,11 @@ impl Tenant {
     pub(crate) fn new(store: Arc<dyn Store>, name: Option<&str>, max_body: Option<usize>) -> Self {
         let ledger = Ledger::new(Arc::clone(&store));
         Self { store, ledger, name: name.map(Arc::from), max_body }
+    }
+
+    /// One of its operations.
+    pub(crate) fn place(&self, id: &OperationId) -> Place {
+        (self.name.clone(), id.clone())
     }
 
     /// The longest request body of this tenant, in bytes.

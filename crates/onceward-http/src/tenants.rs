@@ -1,4 +1,4 @@
-//! Who calls, and which records a caller can see.
+//! The tenants of a server: their tokens, and which records each of them can see.
 //!
 //! # Layout
 //! - `view`: a tenant's view of the ledger. `token`: tokens and their hashes. `rate`: the rate of requests.
@@ -10,30 +10,19 @@ mod view;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use axum::body::Body;
-use axum::extract::{Request, State};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
-use axum::middleware::Next;
-use axum::response::{IntoResponse, Response};
-use hyper::body::Body as _;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use onceward::{InvalidInput, Store};
 use serde::Deserialize;
 
 pub use token::{TokenHash, new_token};
 pub use view::TenantStore;
 
-use crate::App;
-use crate::intake::Refused;
 use crate::mistake::Mistake;
-use crate::problem::{self, ProblemResponse};
 use crate::tenant::Tenant;
-use rate::Bucket;
+pub(crate) use rate::Bucket;
 
 /// The token of a caller whose `Authorization` is for an upstream.
-const ONCE_TOKEN: HeaderName = HeaderName::from_static("once-token");
-/// What a caller of the gateway asks of it, beside the request.
-const WISHES: [&str; 5] = ["Once-Scope", OCCURRENCE, "Once-Dry-Run", "Once-Run", "Once-Sample"];
-const OCCURRENCE: &str = "Once-Occurrence";
+pub(crate) const ONCE_TOKEN: HeaderName = HeaderName::from_static("once-token");
 /// The longest name of a tenant.
 const MAX_NAME: usize = 32;
 
@@ -68,7 +57,7 @@ struct Known {
 
 /// Which header carries a caller's token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Credential {
+pub(crate) enum Credential {
     /// `Authorization: Bearer …`, or `Once-Token`.
     Bearer,
     /// `Once-Token` only: `Authorization` is for the upstream.
@@ -122,7 +111,11 @@ impl Tenants {
     }
 
     /// The tenant of these headers, and its rate.
-    fn of(&self, headers: &HeaderMap, credential: Credential) -> Option<(&Tenant, Option<&Bucket>)> {
+    pub(crate) fn of(
+        &self,
+        headers: &HeaderMap,
+        credential: Credential,
+    ) -> Option<(&Tenant, Option<&Bucket>)> {
         if let Some(open) = &self.open {
             return Some((open, None));
         }
@@ -205,90 +198,4 @@ pub fn check_name(name: &str) -> Result<(), InvalidInput> {
     }
     let what = "the name of a tenant must be 1 to 32 of a-z, 0-9, - and _, and begin with a letter or digit";
     Err(InvalidInput::new(what))
-}
-
-/// Admits callers of the ledger API: finds the tenant of `Authorization: Bearer …`, keeps its rate, reads the body
-/// within its limit, and adds the [`Tenant`] to the request.
-pub(crate) async fn admit_api(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
-    let (mut request, tenant) = match identify(&app, request, Credential::Bearer) {
-        Ok(identified) => identified,
-        Err(refused) => return refused.into_response(),
-    };
-    let most = tenant.max_body(app.limits().body_bytes);
-    request.extensions_mut().insert(tenant);
-    let (head, body) = request.into_parts();
-    match app.intake.whole_up_to(body, most).await {
-        Ok(body) => next.run(Request::from_parts(head, Body::from(body))).await,
-        Err(refused) => problem::of_body(&refused, most),
-    }
-}
-
-/// Admits callers of the gateway: finds the tenant of `Once-Token`, which is removed, and keeps its rate. The gateway
-/// reads the body, which may not be longer than the tenant's limit nor slower than the server's.
-pub(crate) fn admit_to_gateway(
-    app: &Arc<App>,
-    request: Request,
-) -> Result<(Request, Tenant), ProblemResponse> {
-    let (request, tenant) = identify(app, request, Credential::OnceToken)?;
-    check_wishes(request.headers())?;
-    let most = tenant.max_body(usize::MAX);
-    if request.body().size_hint().lower() > most as u64 {
-        return Err(problem::of_body(&Refused::TooLong, most).into());
-    }
-    Ok((request.map(|body| Body::new(app.intake.paced(body, most as u64))), tenant))
-}
-
-/// Refuses a header of the gateway that is empty, occurs twice or cannot be read: without it, the request would mean
-/// something else.
-fn check_wishes(headers: &HeaderMap) -> Result<(), ProblemResponse> {
-    for name in WISHES {
-        let mut all = headers.get_all(name).iter();
-        let Some(first) = all.next() else { continue };
-        if all.next().is_some() {
-            let problem = format!("the request has the header {name} more than once; nothing was sent");
-            return Err(InvalidInput::new(problem).into());
-        }
-        let Ok(text) = first.to_str() else {
-            let problem = format!("the header {name} has characters other than ASCII; nothing was sent");
-            return Err(InvalidInput::new(problem).into());
-        };
-        if text.trim().is_empty() {
-            let problem = format!("the header {name} is empty; nothing was sent");
-            return Err(InvalidInput::new(problem).into());
-        }
-        if name == OCCURRENCE && text.trim() == "0" {
-            let problem =
-                format!("{name}: must be 1, 2, 3, … or a label; the first one is 1; nothing was sent");
-            return Err(InvalidInput::new(problem).into());
-        }
-    }
-    Ok(())
-}
-
-fn identify(
-    app: &Arc<App>,
-    mut request: Request,
-    credential: Credential,
-) -> Result<(Request, Tenant), ProblemResponse> {
-    let Some((tenant, rate)) = app.tenants.of(request.headers(), credential) else {
-        return Err(unauthenticated(credential).into());
-    };
-    if let Some(rate) = rate {
-        rate.take(tenant.ledger.clock_ms()).map_err(problem::rate_limited)?;
-    }
-    let tenant = tenant.clone();
-    request.headers_mut().remove(ONCE_TOKEN);
-    Ok((request, tenant))
-}
-
-fn unauthenticated(credential: Credential) -> Response {
-    let how = match credential {
-        Credential::Bearer => "send `Authorization: Bearer TOKEN`",
-        Credential::OnceToken => "send `Once-Token: TOKEN`",
-    };
-    let message =
-        format!("the request shows no token of a tenant of this server; nothing was run. To be known, {how}");
-    let mut response = problem::refusal(StatusCode::UNAUTHORIZED, "AUTH_REQUIRED", message);
-    response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-    response
 }

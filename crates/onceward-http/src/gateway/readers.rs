@@ -9,12 +9,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::body::Body;
-use onceward::{Clock, OperationId, Record};
+use onceward::{Clock, Record};
 use quick_cache::sync::Cache;
 
 use super::lock;
 use crate::held::Held;
 use crate::socket::Peer;
+use crate::tenant::Place;
 use crate::time;
 
 /// The most operations that are remembered after their clients left.
@@ -22,9 +23,6 @@ const MEMORY: usize = 10_000;
 
 /// How long it may take to notice that a client left after its answer was written.
 const UNCONFIRMED: Duration = Duration::from_millis(500);
-
-/// An operation of a tenant: two tenants with the same key have operations with the same id.
-pub(crate) type Place = (Option<Arc<str>>, OperationId);
 
 /// The clients of all calls of this process.
 pub(crate) struct Readers {
@@ -241,6 +239,8 @@ impl Drop for Client {
 
 #[cfg(test)]
 mod tests {
+    use onceward::OperationId;
+
     use super::*;
 
     fn place(key: &str) -> Place {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::{Mutex as Queue, OwnedMutexGuard};
 
 use super::lock;
-use super::readers::Place;
+use crate::tenant::Place;
 
 /// Locks for operations and keys.
 #[derive(Default)]

@@ -17,6 +17,7 @@ use hyper_util::server::conn::auto;
 use tokio::sync::watch;
 use tower::ServiceExt;
 
+use super::admission;
 use super::listener::{Accepted, Stream};
 use super::resets::{Resettable, Socket};
 use crate::App;
@@ -52,9 +53,9 @@ pub(super) struct Answers {
 
 impl Answers {
     async fn answer(self, mut request: Request<Body>) -> Response<Body> {
-        self.entrance.locate(&self.app, &mut request);
+        self.entrance.locate(&self.app.gateway, &mut request);
         if gateway::has(request.uri().path()) {
-            return gateway::answer(&self.app, request).await;
+            return admission::to_upstream(&self.app, request).await;
         }
         match self.routes.oneshot(request).await {
             Ok(response) => response,

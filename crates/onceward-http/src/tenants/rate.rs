@@ -3,7 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 
 /// A bucket that fills at a rate, up to a burst. Each request takes one from it.
-pub(super) struct Bucket {
+pub(crate) struct Bucket {
     per_second: f64,
     burst: f64,
     /// The level at this time of the ledger.
@@ -16,7 +16,7 @@ impl Bucket {
     }
 
     /// Takes one, or returns after how many milliseconds there will be one.
-    pub(super) fn take(&self, now_ms: i64) -> Result<(), u64> {
+    pub(crate) fn take(&self, now_ms: i64) -> Result<(), u64> {
         let mut level = self.level.lock().unwrap_or_else(PoisonError::into_inner);
         let (left, since_ms) = *level;
         #[expect(clippy::cast_precision_loss, reason = "years of milliseconds are exact")]
