@@ -25,7 +25,6 @@ use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError, watch};
 use tokio::task::JoinSet;
 
-pub use connection::Arrival;
 pub use listener::Listener;
 pub use tls::{Tls, TlsError};
 pub use unix::UnixSocket;

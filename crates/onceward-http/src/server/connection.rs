@@ -24,6 +24,7 @@ use crate::App;
 use crate::connections::{Link, RequestBody, ResponseBody};
 use crate::gateway::{self, Entrance, Receipts};
 use crate::limits::{Limits, Reach};
+use crate::observe::Arrival;
 use crate::socket::{Peer, Shared};
 use crate::{host, inbox, problem};
 
@@ -33,14 +34,6 @@ const BUFFER: usize = 64 * 1024;
 const STREAMS: u32 = 256;
 /// How often a connection of HTTP/2 is checked while requests are open, and how long its client has to answer.
 const PING: Duration = Duration::from_secs(20);
-
-/// How a request reached the server. Every request has it as an extension.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Arrival {
-    /// The address of the listener; `None` for a Unix socket.
-    pub local: Option<SocketAddr>,
-}
 
 /// What answers the requests of a listener.
 #[derive(Clone)]
