@@ -5,9 +5,9 @@ use std::sync::Arc;
 use onceward::{InvalidInput, Ledger, Policy, Store};
 
 use crate::api::Leases;
-use crate::config::Config;
+use crate::config::{Config, HookConfig};
 use crate::gateway::Gateway;
-use crate::inbox::Inbox;
+use crate::inbox::{Hook, Inbox};
 use crate::intake::Intake;
 use crate::limits::Limits;
 use crate::mistake::Mistake;
@@ -21,11 +21,11 @@ pub struct App {
     pub(crate) tenants: Tenants,
     pub(crate) gateway: Arc<Gateway>,
     /// The sources of webhooks and their handlers.
-    pub(crate) inbox: Inbox,
+    pub(crate) inbox: Arc<Inbox>,
     /// The rules for operations, by their names.
     pub(crate) policy: Policy,
     /// Reads request bodies within the server's limits.
-    pub(crate) intake: Intake,
+    pub(crate) intake: Arc<Intake>,
     /// The attempts of API callers whose locks this server holds.
     pub(crate) leases: Arc<Leases>,
     /// Calls that continue if their client disconnects.
@@ -75,14 +75,16 @@ impl App {
         let (policy, max_body) = (config.policy.clone(), limits.body_bytes);
         let gateway =
             Gateway::new(config.upstreams.clone(), policy, metrics.clone(), work.clone(), max_body)?;
-        let inbox = Inbox::new(&config, &tenants)?;
+        let intake = Arc::new(Intake::new(&limits));
+        let fetcher = config.outside.fetcher().cloned();
+        let hooks = hooks(&config, &tenants)?;
+        let inbox = Inbox::new(hooks, fetcher, metrics.clone(), work.clone(), Arc::clone(&intake));
         let metrics_gate = MetricsGate::new(&config.serve)?;
-        let intake = Intake::new(&limits);
         let (policy, leases, health) = (config.policy, Arc::default(), Health::new(store));
         Ok(Arc::new(Self {
             tenants,
             gateway: Arc::new(gateway),
-            inbox,
+            inbox: Arc::new(inbox),
             policy,
             intake,
             leases,
@@ -129,4 +131,16 @@ impl App {
     pub fn requires_tokens(&self) -> bool {
         self.tenants.open().is_none()
     }
+}
+
+/// The sources of the configuration with their tenants.
+fn hooks(config: &Config, tenants: &Tenants) -> Result<Vec<Hook>, InvalidInput> {
+    let hook = |(name, hook): (&String, &HookConfig)| {
+        let tenant = tenants.named(hook.keeping.tenant.as_deref()).ok_or_else(|| {
+            InvalidInput::new(format!("[hook.{name}] tenant: the server has no such tenant"))
+        })?;
+        Hook::new(name, hook, tenant, &config.policy, &config.outside)
+            .map_err(|invalid| InvalidInput::new(format!("[hook.{name}] {invalid}")))
+    };
+    config.hooks.iter().map(hook).collect()
 }

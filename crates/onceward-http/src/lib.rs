@@ -52,6 +52,8 @@ pub mod server;
 #[cfg(feature = "serve")]
 pub mod telemetry;
 #[cfg(feature = "serve")]
+mod template;
+#[cfg(feature = "serve")]
 mod tenant;
 #[cfg(feature = "serve")]
 pub mod tenants;

@@ -52,7 +52,7 @@ fn routes(app: Arc<App>) -> Router {
         .merge(api::document())
         .merge(api)
         .merge(upstreams())
-        .merge(inbox::router())
+        .merge(inbox::router(Arc::clone(&app.inbox)))
         .fallback(async || {
             problem::refusal(
                 StatusCode::NOT_FOUND,
@@ -137,7 +137,7 @@ pub async fn serve_all(
     drop(stopping);
     let mut checks = JoinSet::new();
     checks.spawn(gateway::resume(Arc::clone(&app.gateway), app.tenants.all()));
-    checks.spawn(inbox::run(Arc::clone(&app)));
+    checks.spawn(inbox::run(Arc::clone(&app.inbox)));
     pin!(shutdown).await;
     drop((stop, checks));
     let all = async {

@@ -449,15 +449,12 @@ async fn fetch(
 ) -> Option<ReceivedEvent> {
     let (own, hook, handler) = (Arc::clone(app), Arc::clone(hook), Arc::clone(handler));
     let task = app.work.spawn(async move {
-        match begin(&own, &hook, &handler, &job, lease_ms).await {
-            Ok(Ok(event)) => Some(event),
-            Ok(Err(next)) => {
-                follow(&own, &hook, &handler, &job.item, next).await;
-                None
-            }
-            Err(error) => {
-                let next = after_error(&handler, &job.item, &error, hook.ledger().clock_ms());
-                follow(&own, &hook, &handler, &job.item, next).await;
+        let begun = begin(&own, &hook, &handler, &job, lease_ms).await;
+        let after = |error| after_error(&handler, &job.item, &error, hook.ledger().clock_ms());
+        match begun.unwrap_or_else(|error| Err(after(error))) {
+            Ok(event) => Some(event),
+            Err(next) => {
+                follow(&own.metrics, &hook, &handler, &job.item, next).await;
                 None
             }
         }
@@ -490,7 +487,7 @@ async fn begin(
     };
     let begun = Arc::clone(claim.record());
     let owner = begun.detail.owner.map_or(0, |owner| owner.token);
-    let place = (hook.tenant.name.clone(), begun.id.clone());
+    let place = hook.tenant.place(&begun.id);
     app.leases.hold(place, claim, Duration::from_millis(lease_ms), ledger);
     // If the caller reports nothing, the event is looked at again after its lease.
     let again = Job { item: Arc::clone(item), seen: Seen::Unknown };

@@ -5,13 +5,11 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use onceward::{Attempt, Claim, Ledger, OperationId};
+use onceward::{Attempt, Claim, Ledger};
 use tokio::task::AbortHandle;
 
+use crate::tenant::Place;
 use crate::time;
-
-/// Whose operation it is: the tenant's name and the operation.
-type Place = (Option<Arc<str>>, OperationId);
 
 /// The attempts whose locks this server holds.
 #[derive(Default)]

@@ -11,12 +11,13 @@ use serde_json::Value;
 
 use super::content::Request;
 use super::exchange::forwarded;
-use super::query::{Condition, encoded, field, fields_of, fill, in_path, literal, select};
+use super::query::{Condition, field, fields_of, in_path, literal, select};
 use super::reply::Reply;
 use super::rules::{Probe, Verify};
 use super::upstream::{Ruling, Upstream};
 use super::whole::{self, Read, Said};
 use crate::client::{Connection, SendError, full, in_words};
+use crate::template::{encoded, fill};
 use crate::time;
 
 /// The largest answer to a question.

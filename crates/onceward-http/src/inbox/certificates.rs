@@ -14,6 +14,7 @@ use http_body_util::{BodyExt, Limited};
 use tokio::sync::Semaphore;
 
 use super::judgement::Confirmation;
+use super::scheme::certificate::{Certificate, CertificateError, FetchCertificate};
 use crate::client::{Connection, Reach, Remote, SendError, full};
 
 /// How long a fetch may take. The tightest vendor waits three seconds for its answer.
@@ -26,18 +27,6 @@ const KEPT: Duration = Duration::from_secs(24 * 3600);
 const MAX_KEPT: usize = 64;
 /// How many fetches there may be at once, so that forged requests cannot cause a flood.
 const AT_ONCE: usize = 4;
-
-/// Why there is no certificate.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct CertificateError(pub String);
-
-/// Fetches signing certificates.
-#[async_trait]
-pub trait FetchCertificate: Send + Sync {
-    /// The certificate at this URL, as PEM or DER. The caller has checked that the URL belongs to the vendor.
-    async fn fetch(&self, url: &str) -> Result<Bytes, CertificateError>;
-}
 
 /// Fetches certificates over HTTPS from public addresses, and keeps them.
 pub struct Certificates {
@@ -92,7 +81,7 @@ impl FetchCertificate for Certificates {
         }
         let certificate = self.get(url).await?;
         // What is not a certificate is not kept: it could replace one.
-        if super::scheme::certificate::Certificate::parse(&certificate).is_some() {
+        if Certificate::parse(&certificate).is_some() {
             self.keep(url, &certificate);
         }
         Ok(certificate)

@@ -16,10 +16,11 @@ use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
 
 use super::config::{HandlerConfig, HookConfig};
-use super::deliver::{Refusal, Target};
+use super::endpoint::Refusal;
 use super::lane::{Closed, Item, Job, Lane, Seen};
 use super::outside::Outside;
 use super::record::{self, EventData, Kept};
+use super::target::Target;
 use super::{Event, Source};
 use crate::tenant::Tenant;
 use crate::time;
@@ -358,7 +359,8 @@ impl Handler {
         outside: &Outside,
         ledger: &Ledger,
     ) -> Result<Self, InvalidInput> {
-        let target = Target::new(config, outside)?;
+        let timeout = config.timeout.unwrap_or(TIMEOUT);
+        let target = Target::new(config, outside, timeout)?;
         let mut terms = policy.settings(&record::delivery_name(source, name))?.terms;
         terms.class = config.class.unwrap_or_else(|| config.default_class());
         terms.max_attempts = config.attempts.unwrap_or(ATTEMPTS);
@@ -373,7 +375,7 @@ impl Handler {
             name: name.to_owned(),
             target,
             terms,
-            timeout: config.timeout.unwrap_or(TIMEOUT),
+            timeout,
             concurrency: config.concurrency.unwrap_or(CONCURRENCY),
             backoff: config.backoff.unwrap_or(BACKOFF),
             lane: Lane::new(name, config.order.is_some(), ledger),

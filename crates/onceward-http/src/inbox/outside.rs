@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use onceward::{Class, Code, InvalidInput};
 
-use super::certificates::FetchCertificate;
+use super::scheme::certificate::FetchCertificate;
 
 type Variable = dyn Fn(&str) -> Option<String> + Send + Sync;
 

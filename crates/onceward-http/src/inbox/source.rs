@@ -12,11 +12,11 @@ use onceward::{InvalidInput, Json};
 use ring::digest;
 use serde_json::value::RawValue;
 
-use super::certificates::FetchCertificate;
 use super::judgement::{Event, Judgement, Reason, Received, Rejection, Reply};
 use super::places::{Place, Trust, View};
 use super::presets::{self, Preset};
 use super::scheme::certificate;
+use super::scheme::certificate::FetchCertificate;
 use super::scheme::header::{Carried, Carrier, Timestamp, header_names, signed_id};
 use super::scheme::keys::{self, Key, Privacy};
 use super::scheme::template::{Piece, Template, Values};

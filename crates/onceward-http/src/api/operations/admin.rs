@@ -150,7 +150,7 @@ pub(super) async fn settle(
     let attempt = attempt.unwrap_or(record.attempt);
     match tenant.ledger.settle_attempt(&id, attempt, verdict, word, outcome).await {
         Ok(record) => {
-            app.leases.release(&(tenant.name.clone(), id), record.attempt);
+            app.leases.release(&tenant.place(&id), record.attempt);
             Ok(Json(OperationDetail::of(&record, record.state)))
         }
         Err(Error::WrongState { record, .. })

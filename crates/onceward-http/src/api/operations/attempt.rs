@@ -179,7 +179,7 @@ pub(super) async fn renew(
             return Err(InvalidInput::new(problem).into());
         }
     };
-    let place = (tenant.name.clone(), id.clone());
+    let place = tenant.place(&id);
     let is_held = app.leases.renew(&place, request.attempt, Duration::from_millis(lease_ms));
     let record = match ledger.watch() {
         LivenessSource::Kernel if is_held => record,
@@ -237,7 +237,7 @@ pub(super) async fn dispatch(
 ) -> Result<Json<OperationDetail>, ProblemResponse> {
     let ledger = &tenant.ledger;
     token::check(ledger.identity(), &id, request.attempt, &request.token)?;
-    let place = (tenant.name.clone(), id.clone());
+    let place = tenant.place(&id);
     let held = app.leases.attempt(&place, request.attempt);
     let (record, state) = ledger.find(&id).await?;
     let is_running = state == State::Running && record.attempt == request.attempt;
@@ -325,7 +325,7 @@ pub(super) async fn fail(
     let FailRequest { attempt, token, evidence, reason, data } = request;
     let ending = Ending::Failed(evidence.evidence(), outcome_of(reason, data)?);
     token::check(tenant.ledger.identity(), &id, attempt, &token)?;
-    let is_dispatched = || app.leases.is_dispatched(&(tenant.name.clone(), id.clone()), attempt);
+    let is_dispatched = || app.leases.is_dispatched(&tenant.place(&id), attempt);
     if matches!(evidence, NoEffect::NotStarted) && is_dispatched() {
         let problem = "evidence: `not_started` contradicts the dispatch that this attempt reported. If no connection \
                        was made, say `not_sent`; if you do not know, report a doubt with POST …/doubt";
@@ -403,8 +403,8 @@ async fn end(
         let took_ms = u64::try_from(tenant.ledger.clock_ms() - record.created_ms).unwrap_or(0);
         let took = Duration::from_millis(took_ms);
         telemetry::attempt_ended(CallSurface::Api, &record, outcome, took, &app.metrics);
-        app.leases.release(&(tenant.name.clone(), id), attempt);
-        inbox::reported(&app, tenant.name.as_deref(), &record);
+        app.leases.release(&tenant.place(&id), attempt);
+        inbox::reported(&app.inbox, tenant.name.as_deref(), &record);
         Ok::<_, Error>(OperationDetail::of(&record, record.state))
     };
     match work.spawn(write.instrument(span)).await {

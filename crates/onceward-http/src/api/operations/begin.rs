@@ -211,7 +211,7 @@ fn begun(app: &App, tenant: &Tenant, claim: Claim, lease_ms: u64) -> Response {
         lease_until: rfc3339(onceward::transition::later(tenant.ledger.clock_ms(), lease_ms)),
         downstream_key: tenant.downstream_key(&record.id),
     };
-    let place = (tenant.name.clone(), record.id.clone());
+    let place = tenant.place(&record.id);
     app.leases.hold(place, claim, Duration::from_millis(lease_ms), &tenant.ledger);
     let mut response = (StatusCode::CREATED, Json(answer)).into_response();
     if let Ok(location) = HeaderValue::try_from(format!("/v1/operations/{}", record.id)) {

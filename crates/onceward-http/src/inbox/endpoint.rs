@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use data_encoding::BASE64;
@@ -16,13 +16,12 @@ use onceward::{
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::super::config::{HandlerConfig, HandlerProbe};
-use super::super::hook::Handler;
-use super::super::lane::Item;
-use super::super::outside::Outside;
+use super::config::{HandlerConfig, HandlerProbe};
+use super::lane::{Item, Lane};
+use super::outside::Outside;
 use crate::client::{Connection, Remote, SendError, Watch, full};
 use crate::evidence;
-use crate::gateway::query::{encoded, fill};
+use crate::template::{encoded, fill};
 use crate::time;
 
 /// The part of an answer that is read.
@@ -72,10 +71,17 @@ pub(crate) struct Endpoint {
     headers: HeaderMap,
     secret: Option<Vec<u8>>,
     no_effect: Vec<u16>,
+    /// How long a request may take.
+    timeout: Duration,
 }
 
 impl Endpoint {
-    pub(crate) fn new(url: &str, config: &HandlerConfig, outside: &Outside) -> Result<Self, InvalidInput> {
+    pub(crate) fn new(
+        url: &str,
+        config: &HandlerConfig,
+        outside: &Outside,
+        timeout: Duration,
+    ) -> Result<Self, InvalidInput> {
         let headers = read_headers(&config.headers, outside)?;
         let secret = config.secret.as_deref().map(|place| {
             let secret = outside.value(place)?;
@@ -89,6 +95,7 @@ impl Endpoint {
             headers,
             secret: secret.transpose()?,
             no_effect: config.no_effect_statuses.clone(),
+            timeout,
         })
     }
 
@@ -96,7 +103,7 @@ impl Endpoint {
     pub(crate) async fn send(
         &self,
         source: &str,
-        handler: &Handler,
+        lane: &Lane,
         item: &Item,
         key: &str,
         body: Bytes,
@@ -120,22 +127,22 @@ impl Endpoint {
             let read = Limited::new(response.into_body(), MAX_ANSWER).collect().await;
             Ok::<_, SendError>(read.map(http_body_util::Collected::to_bytes).unwrap_or_default())
         };
-        let exchanged = time::within(handler.lane.clock(), handler.timeout, exchange).await;
+        let exchanged = time::within(lane.clock(), self.timeout, exchange).await;
         let (text, (status, refusal)) = match (exchanged, head.get()) {
             (Some(Ok(text)), Some(head)) => (text, *head),
             (None, Some(head)) => (Bytes::new(), *head),
             (Some(Ok(_)), None) => return Err(Failure::in_doubt("the answer has no status")),
             (Some(Err(SendError::NotSent(why))), _) => {
-                handler.lane.failed();
+                lane.failed();
                 return Err(Failure::no_effect(Evidence::NotSent, why));
             }
             (Some(Err(SendError::MaybeSent(why))), _) => {
-                handler.lane.failed();
+                lane.failed();
                 return Err(Failure::in_doubt(why));
             }
             (None, None) => {
-                handler.lane.failed();
-                let patience = handler.timeout;
+                lane.failed();
+                let patience = self.timeout;
                 if watch.get().is_some_and(|watch| !watch.is_connected()) {
                     let why = format!("the connection to the handler was not ready within {patience:?}");
                     return Err(Failure::no_effect(Evidence::NotSent, why));
@@ -146,17 +153,17 @@ impl Endpoint {
         let number = status.as_u16();
         let failure = match self.happened(status, &text) {
             Happened::Yes => {
-                handler.lane.answered();
+                lane.answered();
                 return Ok(sent.done(Effect::Updated, &serde_json::json!({ "status": number })));
             }
             Happened::No => {
-                handler.lane.answered();
+                lane.answered();
                 let rule = format!("status {number} of a handler");
                 let reason = format!("the handler refused the event with status {number}");
                 Failure::no_effect(Evidence::refused(rule), reason)
             }
             Happened::Unknown => {
-                handler.lane.failed();
+                lane.failed();
                 Failure::in_doubt(format!("the handler answered with status {number}"))
             }
         };
@@ -164,15 +171,9 @@ impl Endpoint {
     }
 
     /// Asks whether the handler has the event.
-    pub(crate) async fn ask(
-        &self,
-        probe: &HandlerProbe,
-        handler: &Handler,
-        item: &Item,
-        key: &str,
-    ) -> ProbeAnswer {
-        let timeout = handler.timeout;
-        let asked = time::within(handler.lane.clock(), timeout, self.answer(probe, item, key)).await;
+    pub(crate) async fn ask(&self, probe: &HandlerProbe, lane: &Lane, item: &Item, key: &str) -> ProbeAnswer {
+        let timeout = self.timeout;
+        let asked = time::within(lane.clock(), timeout, self.answer(probe, item, key)).await;
         let answer = asked.unwrap_or_else(|| Err(format!("no answer within {timeout:?}")));
         answer.unwrap_or_else(|why| ProbeAnswer::CannotTell(format!("the probe: {why}")))
     }
