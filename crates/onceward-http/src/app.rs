@@ -50,7 +50,7 @@ impl App {
             }
         }
         for (name, hook) in &config.hooks {
-            if let Err(invalid) = Inbox::check(name, hook, &config.policy, &config.outside) {
+            if let Err(invalid) = Inbox::check(name, hook, &config.policy, &config.environment) {
                 let problems = invalid.problems().iter();
                 let said = |problem: &String| match problem.starts_with('[') {
                     true => problem.clone(),
@@ -76,7 +76,7 @@ impl App {
         let gateway =
             Gateway::new(config.upstreams.clone(), policy, metrics.clone(), work.clone(), max_body)?;
         let intake = Arc::new(Intake::new(&limits));
-        let fetcher = config.outside.fetcher().cloned();
+        let fetcher = config.environment.fetcher().cloned();
         let hooks = hooks(&config, &tenants)?;
         let inbox = Inbox::new(hooks, fetcher, metrics.clone(), work.clone(), Arc::clone(&intake));
         let metrics_gate = MetricsGate::new(&config.serve)?;
@@ -139,7 +139,7 @@ fn hooks(config: &Config, tenants: &Tenants) -> Result<Vec<Hook>, InvalidInput> 
         let tenant = tenants.named(hook.keeping.tenant.as_deref()).ok_or_else(|| {
             InvalidInput::new(format!("[hook.{name}] tenant: the server has no such tenant"))
         })?;
-        Hook::new(name, hook, tenant, &config.policy, &config.outside)
+        Hook::new(name, hook, tenant, &config.policy, &config.environment)
             .map_err(|invalid| InvalidInput::new(format!("[hook.{name}] {invalid}")))
     };
     config.hooks.iter().map(hook).collect()

@@ -16,7 +16,7 @@ use serde::Deserialize;
 pub use crate::gateway::config::{Upstream, UpstreamConfig};
 pub use crate::gateway::rules::{Format, Part, Placement, Probe, Replay, Rule, Sign, Verify};
 use crate::inbox;
-use crate::inbox::Outside;
+use crate::inbox::HostEnvironment;
 pub use crate::inbox::config::{HandlerConfig, HandlerProbe, HookConfig, KeepingConfig};
 use crate::limits::Limits;
 use crate::mistake::Mistake;
@@ -55,7 +55,7 @@ pub struct Config {
     pub policy: Policy,
     /// Environment variables and commands, as far as the program allows them.
     #[serde(skip)]
-    pub outside: Outside,
+    pub environment: HostEnvironment,
 }
 
 /// The `[serve]` section.

@@ -3,14 +3,14 @@
 //! - [`judgement`]: a request as it arrived, and what the source says about it.
 //! - [`settings`]: what can be configured about a source; [`presets`]: the vendors as data, in `presets.toml`.
 //! - [`source`]: judges a request: signature, time, identity, handshakes. `scheme`: what is signed, and with which
-//!   algorithm. `places`: values in headers, JSON and forms.
+//!   algorithm. `selectors`: values in headers, JSON and forms.
 //! - [`certificates`]: the signing certificates of PayPal and Amazon SNS.
 //! - [`signer`]: signs samples as the vendor would.
-//! - `config`: the `[hook.NAME]` sections. `outside`: what the program supplies.
+//! - `config`: the `[hook.NAME]` sections. `host_environment`: what the program supplies.
 //! - `accept`: verify, deduplicate, record, answer. [`record`]: how an event is recorded. [`rejected`]: what was not
 //!   believed.
-//! - `hook`: a source while the server runs. `lane`: the queue of a handler. `deliver`: attempts. [`admin`]: lists,
-//!   retries and replays.
+//! - `hook`: a source while the server runs. `handler_queue`: what waits for a handler. `target`, `endpoint`: how a
+//!   handler gets its events. `deliver`: attempts. [`admin`]: lists, retries and replays.
 
 mod accept;
 pub mod admin;
@@ -18,13 +18,13 @@ pub mod config;
 mod deliver;
 mod endpoint;
 mod hook;
-mod lane;
-mod outside;
+mod handler_queue;
+mod host_environment;
 pub mod record;
 pub mod rejected;
 pub mod certificates;
 pub mod judgement;
-mod places;
+mod selectors;
 pub mod presets;
 mod scheme;
 pub mod settings;
@@ -48,15 +48,15 @@ use axum::extract::DefaultBodyLimit;
 use axum::routing::any;
 use onceward::{InvalidInput, Policy, Record};
 
-pub use outside::{CommandDelivery, Outside, RunCommand, Unsuccessful};
+pub use host_environment::{CommandDelivery, HostEnvironment, RunCommand, Unsuccessful};
 
 use crate::intake::Intake;
 use crate::telemetry::Metrics;
 use crate::work::Work;
 use config::HookConfig;
 pub(crate) use deliver::{Next, after_error, follow, look, run};
+pub(crate) use handler_queue::{Job, Seen};
 pub(crate) use hook::{Handler, Hook};
-pub(crate) use lane::{Job, Seen};
 use rejected::Refusals;
 pub(crate) use target::Target;
 
@@ -93,11 +93,11 @@ impl Inbox {
         name: &str,
         config: &HookConfig,
         policy: &Policy,
-        outside: &Outside,
+        environment: &HostEnvironment,
     ) -> Result<(), InvalidInput> {
-        Source::new(name, &config.source, &|variable| outside.variable(variable))?;
+        Source::new(name, &config.source, &|variable| environment.variable(variable))?;
         for (handler, config) in &config.handlers {
-            Target::new(config, outside, Duration::ZERO)
+            Target::new(config, environment, Duration::ZERO)
                 .map_err(|invalid| InvalidInput::new(format!("[hook.{name}.handler.{handler}] {invalid}")))?;
         }
         policy.settings(name).map(drop)
@@ -129,7 +129,7 @@ pub(crate) fn reported(inbox: &Inbox, tenant: Option<&str>, record: &Arc<Record>
     let Some((handler, item)) = hook.of_delivery(record) else { return };
     let (metrics, id) = (inbox.metrics.clone(), record.id.clone());
     inbox.work.spawn(async move {
-        handler.lane.take_out(&item);
+        handler.queue.take_out(&item);
         let next = match look(&hook, &handler, &item, &id).await {
             Ok(next) => next.unwrap_or(Next::Again(Duration::ZERO)),
             Err(_) => Next::Again(Duration::from_secs(1)),

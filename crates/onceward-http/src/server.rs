@@ -2,7 +2,8 @@
 //!
 //! # Layout
 //! - `listener`: TCP and Unix sockets, with or without TLS. `unix`: the socket file. `tls`: certificates.
-//! - `admission`: who calls. `connection`: one connection, of HTTP/1.1 or HTTP/2. `resets`: whether its client reset it.
+//! - `admission`: who calls. `connection`: one connection, of HTTP/1.1 or HTTP/2. `resets`: whether its client reset
+//!   it.
 
 mod admission;
 mod connection;

@@ -194,7 +194,7 @@ impl HandlerView {
             name: handler.name.clone(),
             kind: handler.target.as_str(),
             class: handler.terms.class,
-            resting: handler.lane.is_resting(),
+            resting: handler.queue.is_resting(),
         }
     }
 }
@@ -406,13 +406,13 @@ async fn receive(
     let until_ms = later(clock.now_ms(), wait_ms);
     let mut events = Vec::new();
     while events.len() < max {
-        let job = match handler.lane.take_ready() {
+        let job = match handler.queue.take_ready() {
             Ok(job) => job,
             Err(_) if !events.is_empty() => break,
             Err(_) => {
                 tokio::select! {
                     biased;
-                    job = handler.lane.next() => job,
+                    job = handler.queue.next() => job,
                     () = time::sleep_until(clock, until_ms) => break,
                 }
             }
@@ -491,7 +491,7 @@ async fn begin(
     app.leases.hold(place, claim, Duration::from_millis(lease_ms), ledger);
     // If the caller reports nothing, the event is looked at again after its lease.
     let again = Job { item: Arc::clone(item), seen: Seen::Unknown };
-    handler.lane.again(again, Duration::from_millis(lease_ms) + AFTER_LEASE);
+    handler.queue.again(again, Duration::from_millis(lease_ms) + AFTER_LEASE);
     let body = body_of(&event).unwrap_or_default();
     let text = std::str::from_utf8(body).ok();
     Ok(Ok(ReceivedEvent {

@@ -9,9 +9,9 @@ use onceward::{Begun, Claim, Class, Code, Error, Kind, OperationId, Record, Stat
 use tokio::sync::Semaphore;
 
 use super::Inbox;
+use super::handler_queue::{Closed, Item, Job, Seen};
 use super::hook::{Handler, Hook};
-use super::lane::{Closed, Item, Job, Seen};
-use super::outside::{CommandDelivery, Unsuccessful};
+use super::host_environment::{CommandDelivery, Unsuccessful};
 use super::record::{self, EventData};
 use super::target::Target;
 use crate::telemetry::{self, CallSurface, Delivered, Metrics};
@@ -45,9 +45,9 @@ pub(crate) async fn run(inbox: Arc<Inbox>) {
         for handler in hook.handlers.values() {
             match handler.target {
                 // Programs take from its queue.
-                Target::Pull if !handler.lane.is_ordered() => {}
+                Target::Pull if !handler.queue.is_ordered() => {}
                 Target::Pull => drop(loops.spawn(lead(Arc::clone(hook), Arc::clone(handler), None))),
-                Target::Url(_) | Target::Command(..) if handler.lane.is_ordered() => {
+                Target::Url(_) | Target::Command(..) if handler.queue.is_ordered() => {
                     let inbox = Some(Arc::clone(&inbox));
                     drop(loops.spawn(lead(Arc::clone(hook), Arc::clone(handler), inbox)));
                 }
@@ -104,8 +104,8 @@ async fn deliver_all(inbox: Arc<Inbox>, hook: Arc<Hook>, handler: Arc<Handler>) 
     let room = Arc::new(Semaphore::new(handler.concurrency));
     loop {
         let Ok(permit) = Arc::clone(&room).acquire_owned().await else { return };
-        let job = handler.lane.next().await;
-        handler.lane.rested().await;
+        let job = handler.queue.next().await;
+        handler.queue.rested().await;
         let (metrics, hook, handler) = (inbox.metrics.clone(), Arc::clone(&hook), Arc::clone(&handler));
         inbox.work.spawn(async move {
             let next = deliver(&metrics, &hook, &handler, &job).await;
@@ -121,7 +121,7 @@ pub(crate) async fn follow(metrics: &Metrics, hook: &Hook, handler: &Handler, it
         Next::Ended(fate) => (fate, Delivered::of(fate)),
         Next::Forgotten => (Fate::Dead, Delivered::Forgotten),
         Next::Again(pause) => {
-            return handler.lane.again(Job { item: Arc::clone(item), seen: Seen::Ready }, pause);
+            return handler.queue.again(Job { item: Arc::clone(item), seen: Seen::Ready }, pause);
         }
     };
     if hook.ended(handler, item, fate).await != Closed::Already {
@@ -161,10 +161,10 @@ async fn attempt(metrics: &Metrics, hook: &Hook, handler: &Handler, job: &Job) -
             let key = hook.tenant.downstream_key(&intent.id);
             let mut call = hook.ledger().call(intent);
             if let Some(probe) = &handler.config.probe {
-                call = call.probe(|_| endpoint.ask(probe, &handler.lane, item, &key));
+                call = call.probe(|_| endpoint.ask(probe, &handler.queue, item, &key));
             }
             let sent = call
-                .run(|attempt| endpoint.send(hook.name(), &handler.lane, item, &key, body.clone(), attempt));
+                .run(|attempt| endpoint.send(hook.name(), &handler.queue, item, &key, body.clone(), attempt));
             let result = sent.await;
             telemetry::ended(CallSurface::Inbox, &result, begun.elapsed(), Some(metrics));
             result
@@ -193,7 +193,7 @@ async fn after_command(
 ) -> Result<Next, Error> {
     let next = match ran {
         Ok(()) => {
-            handler.lane.answered();
+            handler.queue.answered();
             None
         }
         Err(Unsuccessful { code: Some(Code::Stopped), .. }) => refused(handler, Code::Stopped),
@@ -201,8 +201,8 @@ async fn after_command(
             let (source, name) = (hook.name(), code.map(Code::as_str));
             tracing::warn!(source, handler = handler.name, code = name, reason = message, "a command failed");
             match code {
-                Some(Code::Failed) => handler.lane.answered(),
-                Some(_) | None => handler.lane.failed(),
+                Some(Code::Failed) => handler.queue.answered(),
+                Some(_) | None => handler.queue.failed(),
             }
             // A mistake in the policy says nothing about the event.
             code.filter(|code| *code != Code::InvalidInput).and_then(|code| refused(handler, code))
@@ -312,7 +312,7 @@ fn refused(handler: &Handler, code: Code) -> Option<Next> {
         Code::InProgress | Code::LedgerUnavailable | Code::LedgerReplaced => Some(Next::Again(LOOK_AGAIN)),
         // Events wait until the source is resumed. Only one at a time asks whether it was.
         Code::Stopped => {
-            handler.lane.rest(WHILE_STOPPED);
+            handler.queue.rest(WHILE_STOPPED);
             Some(Next::Again(WHILE_STOPPED))
         }
         Code::Failed | Code::InDoubt | Code::Timeout | Code::Unverified | Code::KeyExpired => None,

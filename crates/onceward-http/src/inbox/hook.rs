@@ -17,8 +17,8 @@ use tokio::sync::Notify;
 
 use super::config::{HandlerConfig, HookConfig};
 use super::endpoint::Refusal;
-use super::lane::{Closed, Item, Job, Lane, Seen};
-use super::outside::Outside;
+use super::handler_queue::{Closed, HandlerQueue, Item, Job, Seen};
+use super::host_environment::HostEnvironment;
 use super::record::{self, EventData, Kept};
 use super::target::Target;
 use super::{Event, Source};
@@ -58,7 +58,7 @@ pub(crate) struct Handler {
     pub(crate) timeout: Duration,
     pub(crate) concurrency: usize,
     backoff: Duration,
-    pub(crate) lane: Lane,
+    pub(crate) queue: HandlerQueue,
     /// For an ordered handler: whether this process delivers to it.
     leads: AtomicBool,
 }
@@ -84,14 +84,14 @@ impl Hook {
         config: &HookConfig,
         tenant: Tenant,
         policy: &Policy,
-        outside: &Outside,
+        environment: &HostEnvironment,
     ) -> Result<Self, InvalidInput> {
-        let source = Source::new(name, &config.source, &|variable| outside.variable(variable))?;
+        let source = Source::new(name, &config.source, &|variable| environment.variable(variable))?;
         let kept = config.keeping.kept();
         let terms = kept.terms(policy.settings(name)?.terms);
         let mut handlers = BTreeMap::new();
         for (handler, config) in &config.handlers {
-            let ready = Handler::new(name, handler, config, kept, policy, outside, &tenant.ledger)
+            let ready = Handler::new(name, handler, config, kept, policy, environment, &tenant.ledger)
                 .map_err(|invalid| InvalidInput::new(format!("[hook.{name}.handler.{handler}] {invalid}")))?;
             handlers.insert(handler.clone(), Arc::new(ready));
         }
@@ -155,12 +155,12 @@ impl Hook {
         let mut has_ended = false;
         for name in item.open() {
             match self.handlers.get(&name) {
-                Some(handler) if handler.lane.is_ordered() => {
+                Some(handler) if handler.queue.is_ordered() => {
                     if handler.leads() && seen == Seen::Ready {
                         self.look();
                     }
                 }
-                Some(handler) => handler.lane.push(Job { item: Arc::clone(&item), seen }),
+                Some(handler) => handler.queue.push(Job { item: Arc::clone(&item), seen }),
                 None => has_ended |= item.close(&name, Fate::Dead) == Closed::Last,
             }
         }
@@ -170,7 +170,7 @@ impl Hook {
     /// Notes how the delivery of an event to a handler has ended. Returns what it means for the event.
     pub(crate) async fn ended(&self, handler: &Handler, item: &Arc<Item>, fate: Fate) -> Closed {
         let closed = item.close(&handler.name, fate);
-        handler.lane.ended(item);
+        handler.queue.ended(item);
         if closed == Closed::Already {
             return closed;
         }
@@ -327,21 +327,21 @@ impl Hook {
         items.sort_by_key(|(place, _)| *place);
         for (_, item) in items {
             for handler in leading.iter().filter(|handler| handler.leads() && item.is_open(&handler.name)) {
-                handler.lane.push(Job { item: Arc::clone(&item), seen: Seen::Unknown });
+                handler.queue.push(Job { item: Arc::clone(&item), seen: Seen::Unknown });
             }
         }
     }
 
     /// Begins to deliver to an ordered handler. The next look at the ledger fills its queue.
     pub(crate) fn lead(&self, handler: &Handler) {
-        handler.lane.clear();
+        handler.queue.clear();
         handler.leads.store(true, Ordering::Release);
         self.look();
     }
 
     pub(crate) fn stop_leading(handler: &Handler) {
         handler.leads.store(false, Ordering::Release);
-        handler.lane.clear();
+        handler.queue.clear();
     }
 
     fn known(&self) -> MutexGuard<'_, HashMap<OperationId, Arc<Item>>> {
@@ -356,11 +356,11 @@ impl Handler {
         config: &HandlerConfig,
         kept: Kept,
         policy: &Policy,
-        outside: &Outside,
+        environment: &HostEnvironment,
         ledger: &Ledger,
     ) -> Result<Self, InvalidInput> {
         let timeout = config.timeout.unwrap_or(TIMEOUT);
-        let target = Target::new(config, outside, timeout)?;
+        let target = Target::new(config, environment, timeout)?;
         let mut terms = policy.settings(&record::delivery_name(source, name))?.terms;
         terms.class = config.class.unwrap_or_else(|| config.default_class());
         terms.max_attempts = config.attempts.unwrap_or(ATTEMPTS);
@@ -378,7 +378,7 @@ impl Handler {
             timeout,
             concurrency: config.concurrency.unwrap_or(CONCURRENCY),
             backoff: config.backoff.unwrap_or(BACKOFF),
-            lane: Lane::new(name, config.order.is_some(), ledger),
+            queue: HandlerQueue::new(name, config.order.is_some(), ledger),
             leads: AtomicBool::new(false),
             config: config.clone(),
         })

@@ -7,7 +7,7 @@ use onceward::InvalidInput;
 
 use super::config::HandlerConfig;
 use super::endpoint::Endpoint;
-use super::outside::{Outside, RunCommand};
+use super::host_environment::{HostEnvironment, RunCommand};
 
 /// How a handler gets its events.
 pub(crate) enum Target {
@@ -22,12 +22,12 @@ pub(crate) enum Target {
 impl Target {
     pub(crate) fn new(
         config: &HandlerConfig,
-        outside: &Outside,
+        environment: &HostEnvironment,
         timeout: Duration,
     ) -> Result<Self, InvalidInput> {
         match (&config.url, &config.command) {
-            (Some(url), _) => Ok(Self::Url(Box::new(Endpoint::new(url, config, outside, timeout)?))),
-            (None, Some(command)) => Ok(Self::Command(command.clone(), outside.runner().cloned())),
+            (Some(url), _) => Ok(Self::Url(Box::new(Endpoint::new(url, config, environment, timeout)?))),
+            (None, Some(command)) => Ok(Self::Command(command.clone(), environment.runner().cloned())),
             (None, None) => Ok(Self::Pull),
         }
     }

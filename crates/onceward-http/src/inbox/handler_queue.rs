@@ -168,7 +168,7 @@ impl std::hash::Hash for ByPointer {
 }
 
 /// The queue of one handler.
-pub(crate) struct Lane {
+pub(crate) struct HandlerQueue {
     /// The handler's name.
     name: String,
     is_ordered: bool,
@@ -187,7 +187,7 @@ struct Breaker {
     until_ms: Option<i64>,
 }
 
-impl Lane {
+impl HandlerQueue {
     pub(crate) fn new(name: &str, is_ordered: bool, ledger: &Ledger) -> Self {
         let (waiting, wake, breaker) = (Mutex::default(), Notify::new(), Mutex::default());
         Self { name: name.to_owned(), is_ordered, ledger: ledger.clone(), waiting, wake, breaker }
@@ -366,10 +366,10 @@ mod tests {
     use super::*;
 
     /// A queue, and the clock that says what is due in it.
-    fn lane(is_ordered: bool) -> (Lane, Arc<Stepped>) {
+    fn queue(is_ordered: bool) -> (HandlerQueue, Arc<Stepped>) {
         let clock = Stepped::at(0);
         let ledger = Ledger::new(Arc::new(MemoryStore::new(Arc::clone(&clock))));
-        (Lane::new("bill", is_ordered, &ledger), clock)
+        (HandlerQueue::new("bill", is_ordered, &ledger), clock)
     }
 
     fn job(key: &str, value: &str, created_ms: i64) -> Job {
@@ -382,98 +382,98 @@ mod tests {
         Job { item: Item::new(&record, data), seen: Seen::Ready }
     }
 
-    fn taken(lane: &Lane) -> Option<String> {
-        lane.next().now_or_never().map(|job| job.item.key.clone())
+    fn taken(queue: &HandlerQueue) -> Option<String> {
+        queue.next().now_or_never().map(|job| job.item.key.clone())
     }
 
     #[tokio::test]
     async fn events_with_one_value_are_delivered_one_at_a_time_in_order() {
-        let (lane, _) = lane(true);
+        let (queue, _) = queue(true);
         let jobs = [("a1", "a", 1), ("b1", "b", 2), ("a2", "a", 3), ("a3", "a", 5)];
         let [a1, b1, a2, a3] = jobs.map(|(key, value, at)| job(key, value, at));
         for job in [&a1, &b1, &a2, &a3] {
-            lane.push(job.clone());
+            queue.push(job.clone());
         }
-        assert_eq!(taken(&lane).as_deref(), Some("a1"));
-        assert_eq!(taken(&lane).as_deref(), Some("b1"));
-        assert_eq!(taken(&lane), None, "the others wait for a1");
-        lane.again(a1.clone(), Duration::from_secs(3_600));
-        assert_eq!(taken(&lane), None, "a1 waits for its next attempt and keeps its turn");
-        lane.take_out(&a1.item);
-        lane.again(a1.clone(), Duration::ZERO);
-        assert_eq!(taken(&lane).as_deref(), Some("a1"));
-        lane.ended(&a1.item);
-        assert_eq!(taken(&lane).as_deref(), Some("a2"));
-        lane.ended(&a2.item);
-        assert_eq!(taken(&lane).as_deref(), Some("a3"));
-        lane.ended(&a3.item);
-        lane.push(job("a4", "a", 6));
-        assert_eq!(taken(&lane).as_deref(), Some("a4"));
+        assert_eq!(taken(&queue).as_deref(), Some("a1"));
+        assert_eq!(taken(&queue).as_deref(), Some("b1"));
+        assert_eq!(taken(&queue), None, "the others wait for a1");
+        queue.again(a1.clone(), Duration::from_secs(3_600));
+        assert_eq!(taken(&queue), None, "a1 waits for its next attempt and keeps its turn");
+        queue.take_out(&a1.item);
+        queue.again(a1.clone(), Duration::ZERO);
+        assert_eq!(taken(&queue).as_deref(), Some("a1"));
+        queue.ended(&a1.item);
+        assert_eq!(taken(&queue).as_deref(), Some("a2"));
+        queue.ended(&a2.item);
+        assert_eq!(taken(&queue).as_deref(), Some("a3"));
+        queue.ended(&a3.item);
+        queue.push(job("a4", "a", 6));
+        assert_eq!(taken(&queue).as_deref(), Some("a4"));
     }
 
     #[tokio::test]
     async fn an_event_that_is_added_twice_does_not_block_the_next_one() {
-        let (lane, _) = lane(true);
+        let (queue, _) = queue(true);
         let [a1, a2, a3] = ["a1", "a2", "a3"].map(|key| job(key, "a", 1));
         for job in [&a1, &a1, &a2, &a2, &a3] {
-            lane.push(job.clone());
+            queue.push(job.clone());
         }
         for job in [&a1, &a2, &a3] {
-            assert_eq!(taken(&lane).as_deref(), Some(job.item.key.as_str()));
-            lane.ended(&job.item);
-            lane.ended(&job.item);
+            assert_eq!(taken(&queue).as_deref(), Some(job.item.key.as_str()));
+            queue.ended(&job.item);
+            queue.ended(&job.item);
         }
-        lane.push(a3.clone());
-        lane.push(job("a4", "a", 2));
-        assert_eq!(taken(&lane).as_deref(), Some("a3"), "it had ended before it was added again");
-        lane.ended(&a3.item);
-        assert_eq!(taken(&lane).as_deref(), Some("a4"));
+        queue.push(a3.clone());
+        queue.push(job("a4", "a", 2));
+        assert_eq!(taken(&queue).as_deref(), Some("a3"), "it had ended before it was added again");
+        queue.ended(&a3.item);
+        assert_eq!(taken(&queue).as_deref(), Some("a4"));
     }
 
     /// An event that was released again while its earlier delivery is being looked at: both come to their end, and the
     /// end of the earlier one does not pass on the turn of the later one.
     #[tokio::test]
     async fn an_event_that_was_released_again_has_a_turn_of_its_own() {
-        let (lane, _) = lane(true);
+        let (queue, _) = queue(true);
         let [before, released, next] = [job("a1", "a", 1), job("a1", "a", 1), job("a2", "a", 2)];
         for job in [&before, &released, &next] {
-            lane.push(job.clone());
+            queue.push(job.clone());
         }
-        assert_eq!(taken(&lane).as_deref(), Some("a1"));
-        lane.take_out(&released.item);
-        lane.ended(&before.item);
-        assert!(Arc::ptr_eq(&lane.next().now_or_never().unwrap().item, &released.item));
-        lane.ended(&before.item);
-        assert_eq!(taken(&lane), None, "the released one has the turn");
-        lane.ended(&released.item);
-        assert_eq!(taken(&lane).as_deref(), Some("a2"));
+        assert_eq!(taken(&queue).as_deref(), Some("a1"));
+        queue.take_out(&released.item);
+        queue.ended(&before.item);
+        assert!(Arc::ptr_eq(&queue.next().now_or_never().unwrap().item, &released.item));
+        queue.ended(&before.item);
+        assert_eq!(taken(&queue), None, "the released one has the turn");
+        queue.ended(&released.item);
+        assert_eq!(taken(&queue).as_deref(), Some("a2"));
     }
 
     #[tokio::test]
     async fn an_event_without_the_value_is_not_added_twice() {
-        let (lane, _) = lane(true);
+        let (queue, _) = queue(true);
         let mut item = Arc::into_inner(job("a1", "a", 1).item).unwrap();
         item.data.order.clear();
         let item = Arc::new(item);
         for _ in 0..2 {
-            lane.push(Job { item: Arc::clone(&item), seen: Seen::Ready });
+            queue.push(Job { item: Arc::clone(&item), seen: Seen::Ready });
         }
-        assert_eq!((taken(&lane).as_deref(), taken(&lane)), (Some("a1"), None));
+        assert_eq!((taken(&queue).as_deref(), taken(&queue)), (Some("a1"), None));
     }
 
     #[tokio::test]
     async fn a_handler_that_fails_again_and_again_gets_a_rest() {
-        let (lane, clock) = lane(false);
+        let (queue, clock) = queue(false);
         for _ in 1..FAILURES {
-            lane.failed();
-            assert!(lane.rested().now_or_never().is_some());
+            queue.failed();
+            assert!(queue.rested().now_or_never().is_some());
         }
-        lane.failed();
-        assert!(lane.is_resting() && lane.rested().now_or_never().is_none());
+        queue.failed();
+        assert!(queue.is_resting() && queue.rested().now_or_never().is_none());
         clock.step(2_000);
-        assert!(lane.rested().now_or_never().is_some(), "one tries it");
-        assert!(lane.rested().now_or_never().is_none(), "the others wait for its result");
-        lane.answered();
-        assert!(lane.rested().now_or_never().is_some() && !lane.is_resting());
+        assert!(queue.rested().now_or_never().is_some(), "one tries it");
+        assert!(queue.rested().now_or_never().is_none(), "the others wait for its result");
+        queue.answered();
+        assert!(queue.rested().now_or_never().is_some() && !queue.is_resting());
     }
 }
