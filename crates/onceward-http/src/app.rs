@@ -6,6 +6,7 @@ use onceward::{InvalidInput, Ledger, Policy, Store};
 
 use crate::api::Leases;
 use crate::config::{Config, HookConfig};
+use crate::detached_tasks::DetachedTasks;
 use crate::gateway::Gateway;
 use crate::inbox::{Hook, Inbox};
 use crate::intake::Intake;
@@ -14,7 +15,6 @@ use crate::mistake::Mistake;
 use crate::observe::{Health, MetricsGate};
 use crate::telemetry::Metrics;
 use crate::tenants::{self, Tenants};
-use crate::work::Work;
 
 /// A server's state: the ledger, the tenants and the upstreams.
 pub struct App {
@@ -29,7 +29,7 @@ pub struct App {
     /// The attempts of API callers whose locks this server holds.
     pub(crate) leases: Arc<Leases>,
     /// Calls that continue if their client disconnects.
-    pub(crate) work: Work,
+    pub(crate) tasks: DetachedTasks,
     pub(crate) metrics: Metrics,
     pub(crate) metrics_gate: MetricsGate,
     pub(crate) health: Health,
@@ -71,14 +71,14 @@ impl App {
     /// If the configuration contradicts itself.
     pub fn new(store: Arc<dyn Store>, config: Config) -> Result<Arc<Self>, InvalidInput> {
         let tenants = Tenants::new(&store, &config.tenants)?;
-        let (limits, metrics, work) = (config.serve.limits(), Metrics::new(), Work::default());
+        let (limits, metrics, tasks) = (config.serve.limits(), Metrics::new(), DetachedTasks::default());
         let (policy, max_body) = (config.policy.clone(), limits.body_bytes);
         let gateway =
-            Gateway::new(config.upstreams.clone(), policy, metrics.clone(), work.clone(), max_body)?;
+            Gateway::new(config.upstreams.clone(), policy, metrics.clone(), tasks.clone(), max_body)?;
         let intake = Arc::new(Intake::new(&limits));
         let fetcher = config.environment.fetcher().cloned();
         let hooks = hooks(&config, &tenants)?;
-        let inbox = Inbox::new(hooks, fetcher, metrics.clone(), work.clone(), Arc::clone(&intake));
+        let inbox = Inbox::new(hooks, fetcher, metrics.clone(), tasks.clone(), Arc::clone(&intake));
         let metrics_gate = MetricsGate::new(&config.serve)?;
         let (policy, leases, health) = (config.policy, Arc::default(), Health::new(store));
         Ok(Arc::new(Self {
@@ -88,7 +88,7 @@ impl App {
             policy,
             intake,
             leases,
-            work,
+            tasks,
             metrics,
             metrics_gate,
             health,

@@ -3,12 +3,14 @@
 //! # Layout
 //! - `config`, `rules`, `policy`, `presets`: what is configured and what is known about vendors. `upstream`: what
 //!   applies to one request.
-//! - `models`: calls of language models. `pass`: reads. `mutate`: everything else. `payload`, `content`, `actions`,
-//!   `graphql`: requests and the keys in them. `names`: what operations are called.
-//!   `aliases`: which operation a request refers to. `choose`: retry or repeat. `readers`: clients that wait. `turns`:
-//!   locks by name.
+//! - `context`: a request that may change something, while it is answered. `options`: what its caller asks of the
+//!   gateway. `payload`, `content`, `actions`, `graphql`: requests and the keys in them. `names`: what operations are
+//!   called.
+//! - `models`: calls of language models. `pass`: reads. `mutate`: everything else.
+//! - `aliases`: which operation a request refers to. `choose`: retry or repeat. `readers`: clients that wait.
+//!   `named_locks`: locks by name.
 //! - `undo`: taking a request back.
-//! - `exchange`: one attempt. `classify`: what an answer proves. `questions`, `query`, `whole`: probes and checks.
+//! - `exchange`: one attempt. `classify`: what an answer proves. `probes`, `query`, `completeness`: probes and checks.
 //!   `checks`: when successes are checked.
 //! - `reply`: answers and problem documents. `replays`: requests that were answered before. `delivery`: whether an
 //!   answer arrived.
@@ -33,15 +35,15 @@ mod payload;
 mod policy;
 mod presets;
 pub(crate) mod query;
-mod questions;
+mod probes;
 mod readers;
 mod replays;
 mod reply;
 pub(crate) mod rules;
-mod turns;
+mod named_locks;
 mod undo;
 mod upstream;
-mod whole;
+mod completeness;
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -58,21 +60,21 @@ pub(crate) use checks::resume;
 pub(crate) use delivery::Receipts;
 pub use models::dialect::is_model_call;
 
+use crate::detached_tasks::DetachedTasks;
 use crate::socket::Peer;
 use crate::telemetry::{self, CallSurface, Metrics};
 use crate::tenant::{Place, Tenant};
-use crate::work::Work;
 use crate::{headers, problem};
 use aliases::KeysInUse;
 use config::UpstreamConfig;
 use context::RequestContext;
 use delivery::{Asked, Delivery};
 use models::ModelCall;
+use named_locks::NamedLocks;
 use options::RequestOptions;
 use payload::{Payload, Unread};
 use readers::{Client, Reader, Readers};
 use replays::{Replays, Sent};
-use turns::Turns;
 use undo::Undo;
 use upstream::Upstream;
 
@@ -89,13 +91,13 @@ pub(crate) struct Gateway {
     /// Counts calls.
     metrics: Metrics,
     /// Calls that continue if their client disconnects.
-    work: Work,
+    tasks: DetachedTasks,
     /// The longest request body, in bytes, unless an upstream has a limit of its own.
     max_body: usize,
     /// New keys whose first request is being answered.
     keys_in_use: KeysInUse,
     /// Requests that are about to begin an operation.
-    turns: Turns,
+    named_locks: NamedLocks,
     /// The clients that wait for answers.
     readers: Arc<Readers>,
     /// The requests that were answered with a stored answer.
@@ -113,17 +115,17 @@ impl Gateway {
         upstreams: BTreeMap<String, UpstreamConfig>,
         policy: Policy,
         metrics: Metrics,
-        work: Work,
+        tasks: DetachedTasks,
         max_body: usize,
     ) -> Result<Self, InvalidInput> {
         Ok(Self {
             upstreams: ready(upstreams)?,
             policy,
             metrics,
-            work,
+            tasks,
             max_body,
             keys_in_use: KeysInUse::default(),
-            turns: Turns::default(),
+            named_locks: NamedLocks::default(),
             readers: Arc::default(),
             replays: Replays::default(),
             generations: models::Generations::default(),
@@ -387,7 +389,7 @@ async fn mutation(context: RequestContext, client: Client) -> Response {
     let span = telemetry::call_span(CallSurface::Gateway, context.trace_parent());
     let gateway = Arc::clone(&context.gateway);
     // Boxed, because the future is large and is moved on its way to its task.
-    match gateway.work.spawn(Box::pin(mutate::run(context)).instrument(span)).await {
+    match gateway.tasks.spawn(Box::pin(mutate::run(context)).instrument(span)).await {
         Ok(response) => response.map(|body| client.reads(body)),
         Err(_) => lost(),
     }
@@ -397,7 +399,7 @@ async fn mutation(context: RequestContext, client: Client) -> Response {
 async fn taken_back(undo: Undo, client: Client) -> Response {
     let span = telemetry::call_span(CallSurface::Gateway, headers::only(&undo.headers, "traceparent"));
     let gateway = Arc::clone(&undo.gateway);
-    match gateway.work.spawn(undo.run().instrument(span)).await {
+    match gateway.tasks.spawn(undo.run().instrument(span)).await {
         Ok(response) => response.map(|body| client.reads(body)),
         Err(_) => lost(),
     }

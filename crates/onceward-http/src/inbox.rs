@@ -50,9 +50,9 @@ use onceward::{InvalidInput, Policy, Record};
 
 pub use host_environment::{CommandDelivery, HostEnvironment, RunCommand, Unsuccessful};
 
+use crate::detached_tasks::DetachedTasks;
 use crate::intake::Intake;
 use crate::telemetry::Metrics;
-use crate::work::Work;
 use config::HookConfig;
 pub(crate) use deliver::{Next, after_error, follow, look, run};
 pub(crate) use handler_queue::{Job, Seen};
@@ -70,7 +70,7 @@ pub(crate) struct Inbox {
     fetcher: Option<Arc<dyn FetchCertificate>>,
     metrics: Metrics,
     /// Calls that continue if their client disconnects.
-    work: Work,
+    tasks: DetachedTasks,
     /// Reads request bodies within the server's limits.
     intake: Arc<Intake>,
 }
@@ -80,12 +80,12 @@ impl Inbox {
         hooks: Vec<Hook>,
         fetcher: Option<Arc<dyn FetchCertificate>>,
         metrics: Metrics,
-        work: Work,
+        tasks: DetachedTasks,
         intake: Arc<Intake>,
     ) -> Self {
         let hooks = hooks.into_iter().map(|hook| (hook.name().to_owned(), Arc::new(hook))).collect();
         let (refusals, certificates) = (Refusals::default(), Certificates::default());
-        Self { hooks, refusals, certificates, fetcher, metrics, work, intake }
+        Self { hooks, refusals, certificates, fetcher, metrics, tasks, intake }
     }
 
     /// Checks a section as [`Hook::new`] does, without a ledger.
@@ -128,7 +128,7 @@ pub(crate) fn reported(inbox: &Inbox, tenant: Option<&str>, record: &Arc<Record>
     let Some(hook) = source.and_then(|source| inbox.of_tenant(tenant, source)).cloned() else { return };
     let Some((handler, item)) = hook.of_delivery(record) else { return };
     let (metrics, id) = (inbox.metrics.clone(), record.id.clone());
-    inbox.work.spawn(async move {
+    inbox.tasks.spawn(async move {
         handler.queue.take_out(&item);
         let next = match look(&hook, &handler, &item, &id).await {
             Ok(next) => next.unwrap_or(Next::Again(Duration::ZERO)),

@@ -143,7 +143,7 @@ pub async fn serve_all(
     drop((stop, checks));
     let all = async {
         while accepting.join_next().await.is_some() {}
-        app.work.idle().await;
+        app.tasks.idle().await;
     };
     match tokio::time::timeout(drain, all).await {
         // What remains are endless streams, clients that do not read, and calls that are in doubt from now on.

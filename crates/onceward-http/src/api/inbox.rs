@@ -448,7 +448,7 @@ async fn fetch(
     lease_ms: u64,
 ) -> Option<ReceivedEvent> {
     let (own, hook, handler) = (Arc::clone(app), Arc::clone(hook), Arc::clone(handler));
-    let task = app.work.spawn(async move {
+    let task = app.tasks.spawn(async move {
         let begun = begin(&own, &hook, &handler, &job, lease_ms).await;
         let after = |error| after_error(&handler, &job.item, &error, hook.ledger().clock_ms());
         match begun.unwrap_or_else(|error| Err(after(error))) {

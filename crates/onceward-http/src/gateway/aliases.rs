@@ -19,7 +19,7 @@ use sha2::{Digest, Sha256};
 use super::choose::{self, Decided};
 use super::context::RequestContext;
 use super::lock;
-use super::turns::Turn;
+use super::named_locks::NamedLock;
 use crate::tenant::{Place, Tenant};
 
 /// The name of the records of callers' keys.
@@ -42,7 +42,7 @@ pub(crate) struct NewKey {
     /// Other requests with this key find the operation here before the record is written.
     pub(crate) used: KeyInUse,
     /// Held until the operation has begun, if this request is to begin it.
-    pub(crate) turn: Option<(Turn, Turn)>,
+    pub(crate) turn: Option<(NamedLock, NamedLock)>,
 }
 
 /// Why a request refers to no operation. Nothing was sent.
@@ -140,7 +140,7 @@ async fn new_key(
 ) -> Result<Resolved, Unresolved> {
     let action = named.intent();
     let until_ms = later(context.tenant.ledger.clock_ms(), action.terms.wait_ms);
-    let key_turn = context.gateway.turns.take(context.tenant.place(&given.id)).await;
+    let key_turn = context.gateway.named_locks.take(context.tenant.place(&given.id)).await;
     let call = Identified::ByNewKey { attempts: action.terms.max_attempts };
     let mut is_first_look = true;
     let decided = choose::decide(context, action, call, until_ms, || {

@@ -10,7 +10,7 @@ use onceward::{Error, Filter, OperationId, Record, State, Verification};
 use super::names::Named;
 use super::reply::Reply;
 use super::upstream::{Ruling, Upstream};
-use super::{Gateway, lock, questions};
+use super::{Gateway, lock, probes};
 use crate::tenant::Tenant;
 use crate::time;
 
@@ -57,7 +57,7 @@ impl Check {
         let until_ms = self.since_ms.saturating_add(deadline_ms);
         loop {
             let upstream = (&*self.upstream, ledger.clock());
-            let asked = questions::check(upstream, &self.ruling, &self.headers, &check.verify, &self.reply);
+            let asked = probes::check(upstream, &self.ruling, &self.headers, &check.verify, &self.reply);
             let (found, why) = asked.await;
             if found != Verification::Pending {
                 // If the ledger cannot be written, a later check finds the same.

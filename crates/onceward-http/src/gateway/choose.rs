@@ -12,8 +12,8 @@ use onceward::{Error, Intent, Occurrences, OperationId, Record, RepeatRule, Stat
 
 use super::context::RequestContext;
 use super::delivery::FAILURE_GRACE_MS;
-use super::readers::Seen;
-use super::turns::Turn;
+use super::named_locks::NamedLock;
+use super::readers::Presence;
 use crate::time;
 
 /// How long a gateway may take to record that an answer was delivered.
@@ -31,9 +31,9 @@ pub(crate) enum Decided<K> {
     /// It is known from elsewhere.
     Known(K),
     /// It is a retry of this operation, which is in this state. Held: the turn to begin it.
-    Same(Intent, State, Turn),
+    Same(Intent, State, NamedLock),
     /// It is a new operation. Held: the turn to begin it.
-    New(Intent, RepeatRule, Turn),
+    New(Intent, RepeatRule, NamedLock),
     /// It stayed unknown whether the client of this operation is there.
     Undecided(Arc<Record>),
 }
@@ -79,12 +79,14 @@ fn facts(context: &RequestContext, record: &Record, state: State, call: Identifi
     let delivery = Delivery::at(readers.delivered_ms(&place, record), now_ms);
     let has_just_ended = now_ms - record.updated_ms < NOTE_MS;
     let caller = match (readers.of(&place), call) {
-        (Seen::Waiting, Identified::ByNewKey { .. } | Identified::AsSample { .. }) => EarlierCaller::Beside,
-        (Seen::Waiting, Identified::ByContent | Identified::AsRetry | Identified::ByOwnKey) => {
+        (Presence::Waiting, Identified::ByNewKey { .. } | Identified::AsSample { .. }) => {
+            EarlierCaller::Beside
+        }
+        (Presence::Waiting, Identified::ByContent | Identified::AsRetry | Identified::ByOwnKey) => {
             EarlierCaller::Unknown
         }
-        (Seen::Left, _) => EarlierCaller::Left,
-        (Seen::Unknown, _) => match state {
+        (Presence::Left, _) => EarlierCaller::Left,
+        (Presence::Unknown, _) => match state {
             // The gateway that executed it would have recorded the delivery by now.
             State::Done | State::Failed if !has_just_ended => EarlierCaller::Left,
             State::Staged
@@ -108,7 +110,7 @@ async fn behind_the_name(
     record: &Record,
     call: Identified,
 ) -> Result<Earlier, Error> {
-    let is_known = context.gateway.readers.of(&context.tenant.place(&record.id)) != Seen::Unknown;
+    let is_known = context.gateway.readers.of(&context.tenant.place(&record.id)) != Presence::Unknown;
     if is_known || name.delivery == Delivery::Delivered {
         return Ok(name);
     }
@@ -158,7 +160,7 @@ pub(crate) async fn decide<K, F: Future<Output = Result<Option<K>, Error>>>(
         if let Some(known) = known().await? {
             return Ok(Decided::Known(known));
         }
-        let turn = context.gateway.turns.take(context.tenant.place(&action.id)).await;
+        let turn = context.gateway.named_locks.take(context.tenant.place(&action.id)).await;
         let all = Known::read(context, action, call).await?;
         let record = |place: usize| &all.found.all[place].0;
         match all.choose(call) {

@@ -204,7 +204,7 @@ impl ModelCall {
         fleet::watch(&gateway, &self.context.tenant);
         let (tenant, asked) = (self.context.tenant.clone(), self.context.asked);
         let reader = Arc::clone(&self.context.reader);
-        drop(self.context.gateway.work.spawn(async move {
+        drop(self.context.gateway.tasks.spawn(async move {
             let mut is_first = true;
             let act = |attempt| {
                 let (request, is_first) = (Arc::clone(&request), std::mem::replace(&mut is_first, false));

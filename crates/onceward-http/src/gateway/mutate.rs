@@ -19,7 +19,7 @@ use super::context::RequestContext;
 use super::exchange::{Exchange, LEFT};
 use super::names;
 use super::policy::OperationRule;
-use super::questions::{self, Question};
+use super::probes::{self, ProbeContext};
 use super::reply::{self, Reply};
 use super::rules::{Part, Placement};
 use super::upstream::Ruling;
@@ -337,7 +337,7 @@ pub(crate) async fn call(
                 async move {
                     let Exchange { upstream, ruling, request, .. } = &*exchange;
                     let (record, ledger) = (&*record, &ledger);
-                    questions::probe(Question { upstream, ruling, request, record, ledger }).await
+                    probes::probe(ProbeContext { upstream, ruling, request, record, ledger }).await
                 }
             });
         }

@@ -82,7 +82,7 @@ pub(super) async fn hook(
     // Recording continues if the sender disconnects, so that its redelivery is a duplicate.
     let task = {
         let own = Arc::clone(&inbox);
-        inbox.work.spawn(async move { answer(&own, &hook, &head, &body).await })
+        inbox.tasks.spawn(async move { answer(&own, &hook, &head, &body).await })
     };
     let answered = time::within(ledger.clock(), DEADLINE, task).await;
     let (response, arrived) = match answered {

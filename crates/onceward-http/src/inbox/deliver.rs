@@ -107,7 +107,7 @@ async fn deliver_all(inbox: Arc<Inbox>, hook: Arc<Hook>, handler: Arc<Handler>) 
         let job = handler.queue.next().await;
         handler.queue.rested().await;
         let (metrics, hook, handler) = (inbox.metrics.clone(), Arc::clone(&hook), Arc::clone(&handler));
-        inbox.work.spawn(async move {
+        inbox.tasks.spawn(async move {
             let next = deliver(&metrics, &hook, &handler, &job).await;
             follow(&metrics, &hook, &handler, &job.item, next).await;
             drop(permit);

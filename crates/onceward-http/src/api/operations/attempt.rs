@@ -383,7 +383,7 @@ async fn end(
     ending: Ending,
 ) -> Result<Json<OperationDetail>, ProblemResponse> {
     token::check(tenant.ledger.identity(), &id, attempt, &token)?;
-    let (work, app) = (app.work.clone(), Arc::clone(&app));
+    let (tasks, app) = (app.tasks.clone(), Arc::clone(&app));
     let span = telemetry::call_span(CallSurface::Api, headers::only(headers, "traceparent"));
     let write = async move {
         let (record, _) = tenant.ledger.find(&id).await?;
@@ -407,7 +407,7 @@ async fn end(
         inbox::reported(&app.inbox, tenant.name.as_deref(), &record);
         Ok::<_, Error>(OperationDetail::of(&record, record.state))
     };
-    match work.spawn(write.instrument(span)).await {
+    match tasks.spawn(write.instrument(span)).await {
         Ok(detail) => Ok(Json(detail?)),
         Err(_) => Err(Error::from(StoreError::unavailable("the server is ending")).into()),
     }

@@ -168,7 +168,7 @@ async fn begin_detached(
 ) -> Result<Begun, ProblemResponse> {
     let (give, take) = oneshot::channel();
     let (ledger, asked) = (tenant.ledger.clone(), Instant::now());
-    app.work.spawn(async move {
+    app.tasks.spawn(async move {
         let begun = if reports_dispatch {
             ledger.begin_undispatched(&intent).await
         } else {

@@ -17,7 +17,7 @@ use onceward::{Error, Intent, InvalidInput, Json, Kind, Operation, Ran, Record, 
 use super::super::aliases::{self, Written};
 use super::super::choose::{self, Decided};
 use super::super::context::RequestContext;
-use super::super::turns::Turn;
+use super::super::named_locks::NamedLock;
 use super::ModelCall;
 use super::generation::Ownership;
 use crate::headers::{self, KEY};
@@ -34,7 +34,7 @@ pub(crate) struct Chosen {
     /// The position of the call in its run, which is delivered with the answer.
     pub(crate) position: Option<Arc<Record>>,
     /// Held until the operation has begun.
-    pub(crate) turn: Option<Turn>,
+    pub(crate) turn: Option<NamedLock>,
     pub(crate) ownership: Ownership,
 }
 
@@ -91,7 +91,7 @@ impl Chosen {
         }
     }
 
-    fn retry(intent: Intent, state: State, layer: &'static str, turn: Turn) -> Self {
+    fn retry(intent: Intent, state: State, layer: &'static str, turn: NamedLock) -> Self {
         let ownership = match state {
             State::Failed | State::InDoubt => Ownership::Own,
             State::Staged | State::Running | State::Done | State::Cancelled | State::Expired => {
@@ -101,7 +101,7 @@ impl Chosen {
         Self { rule: RepeatRule::Retry(state), layer, turn: Some(turn), ownership, ..Self::given(intent) }
     }
 
-    fn new(intent: Intent, rule: RepeatRule, turn: Turn) -> Self {
+    fn new(intent: Intent, rule: RepeatRule, turn: NamedLock) -> Self {
         Self { rule, turn: Some(turn), ownership: Ownership::Own, ..Self::given(intent) }
     }
 }
@@ -119,7 +119,7 @@ async fn new_sample(call: &ModelCall, action: &Intent) -> Result<Chosen, Error> 
         return by_delivery(call, action, None).await;
     }
     let ledger = &call.context.tenant.ledger;
-    let turn = call.context.gateway.turns.take(call.context.tenant.place(&action.id)).await;
+    let turn = call.context.gateway.named_locks.take(call.context.tenant.place(&action.id)).await;
     let number = ledger.occurrences(action).await?.next_number();
     let intent = ledger.keyed(action.clone()).at_occurrence(number)?;
     Ok(Chosen::new(intent, RepeatRule::Repeat, turn))
