@@ -8,7 +8,7 @@ use axum::extract::{Path, State as AppState};
 use data_encoding::BASE64;
 use onceward::event::Fate;
 use onceward::transition::later;
-use onceward::{Begun, Cursor, Error, InvalidInput, Problem, Record, rfc3339};
+use onceward::{Begun, Cursor, Error, InvalidInput, Record, rfc3339};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
@@ -174,7 +174,6 @@ pub(crate) struct ReceivedEvent {
     operation_id = "inbox_sources",
     responses(
         (status = 200, description = "The sources", body = SourceList),
-        (status = "default", description = "A problem", body = Problem, content_type = "application/problem+json"),
     )
 )]
 async fn sources(AppState(app): AppState<Arc<App>>, tenant: Tenant) -> Json<SourceList> {
@@ -208,9 +207,7 @@ impl HandlerView {
     params(("source" = String, Path, description = "The source"), EventQuery),
     responses(
         (status = 200, description = "A page of events", body = EventList),
-        (status = 400, description = "INVALID_INPUT", body = Problem, content_type = "application/problem+json"),
-        (status = "default", description = "Any other problem", body = Problem,
-            content_type = "application/problem+json"),
+        (status = 400, description = "INVALID_INPUT"),
     )
 )]
 async fn events(
@@ -252,9 +249,7 @@ impl EventQuery {
         ("key" = String, Path, description = "The event: its key, or the vendor's id")),
     responses(
         (status = 200, description = "The event", body = EventView),
-        (status = 404, description = "NOT_FOUND", body = Problem, content_type = "application/problem+json"),
-        (status = "default", description = "Any other problem", body = Problem,
-            content_type = "application/problem+json"),
+        (status = 404, description = "NOT_FOUND"),
     )
 )]
 async fn event(
@@ -277,11 +272,8 @@ async fn event(
     request_body = RetryRequest,
     responses(
         (status = 200, description = "It is being delivered", body = EventView),
-        (status = 400, description = "INVALID_INPUT: nothing has failed, or a doubt forbids it", body = Problem,
-            content_type = "application/problem+json"),
-        (status = 404, description = "NOT_FOUND", body = Problem, content_type = "application/problem+json"),
-        (status = "default", description = "Any other problem", body = Problem,
-            content_type = "application/problem+json"),
+        (status = 400, description = "INVALID_INPUT: nothing has failed, or a doubt forbids it"),
+        (status = 404, description = "NOT_FOUND"),
     )
 )]
 async fn retry(
@@ -308,11 +300,8 @@ async fn retry(
         ("key" = String, Path, description = "The event: its key, or the vendor's id")),
     responses(
         (status = 200, description = "It is being delivered again", body = EventView),
-        (status = 400, description = "INVALID_INPUT: it is still being delivered, or its content has expired",
-            body = Problem, content_type = "application/problem+json"),
-        (status = 404, description = "NOT_FOUND", body = Problem, content_type = "application/problem+json"),
-        (status = "default", description = "Any other problem", body = Problem,
-            content_type = "application/problem+json"),
+        (status = 400, description = "INVALID_INPUT: it is still being delivered, or its content has expired"),
+        (status = 404, description = "NOT_FOUND"),
     )
 )]
 async fn replay(
@@ -343,9 +332,7 @@ fn released(app: &App, tenant: Option<&str>, source: &str) {
     params(("source" = String, Path, description = "The source")),
     responses(
         (status = 200, description = "The requests", body = RefusedList),
-        (status = 404, description = "NOT_FOUND", body = Problem, content_type = "application/problem+json"),
-        (status = "default", description = "Any other problem", body = Problem,
-            content_type = "application/problem+json"),
+        (status = 404, description = "NOT_FOUND"),
     )
 )]
 async fn rejected(
@@ -373,10 +360,8 @@ fn own_hook<'a>(app: &'a App, tenant: &Tenant, source: &str) -> Result<&'a Arc<H
     request_body = ReceiveRequest,
     responses(
         (status = 200, description = "The events; none if there were none in time", body = ReceivedEvents),
-        (status = 400, description = "INVALID_INPUT", body = Problem, content_type = "application/problem+json"),
-        (status = 404, description = "NOT_FOUND", body = Problem, content_type = "application/problem+json"),
-        (status = "default", description = "Any other problem", body = Problem,
-            content_type = "application/problem+json"),
+        (status = 400, description = "INVALID_INPUT"),
+        (status = 404, description = "NOT_FOUND"),
     )
 )]
 async fn receive(

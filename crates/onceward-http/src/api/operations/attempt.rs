@@ -7,10 +7,10 @@ use axum::Json;
 use axum::extract::State as AppState;
 use axum::http::HeaderMap;
 use onceward::decide::seen_as;
+use onceward::rfc3339;
 use onceward::{
     Effect, Ending, Error, Evidence, InvalidInput, LivenessSource, Outcome, Record, State, StoreError,
 };
-use onceward::{Problem, rfc3339};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tracing::Instrument;
@@ -153,13 +153,9 @@ pub(crate) struct DoubtRequest {
     request_body = RenewRequest,
     responses(
         (status = 200, description = "The attempt is presumed alive until then", body = RenewedLease),
-        (status = 400, description = "INVALID_INPUT: among others, a wrong token", body = Problem,
-            content_type = "application/problem+json"),
-        (status = 404, description = "NOT_FOUND", body = Problem, content_type = "application/problem+json"),
-        (status = 422, description = "WRONG_STATE: it has ended, or its lease has lapsed. Still report how it ended",
-            body = Problem, content_type = "application/problem+json"),
-        (status = "default", description = "Any other problem", body = Problem,
-            content_type = "application/problem+json"),
+        (status = 400, description = "INVALID_INPUT: among others, a wrong token"),
+        (status = 404, description = "NOT_FOUND"),
+        (status = 422, description = "WRONG_STATE: it has ended, or its lease has lapsed. Still report how it ended"),
     )
 )]
 pub(super) async fn renew(
@@ -219,14 +215,11 @@ fn too_late(action: &'static str, record: Arc<Record>, state: State, attempt: u3
     request_body = AttemptRequest,
     responses(
         (status = 200, description = "Noted: send the request", body = OperationDetail),
-        (status = 400, description = "INVALID_INPUT: among others, a wrong token", body = Problem,
-            content_type = "application/problem+json"),
-        (status = 404, description = "NOT_FOUND", body = Problem, content_type = "application/problem+json"),
+        (status = 400, description = "INVALID_INPUT: among others, a wrong token"),
+        (status = 404, description = "NOT_FOUND"),
         (status = 422, description = "WRONG_STATE: the attempt has ended, was asked to stop, or its lease has lapsed. \
-            Send nothing",
-            body = Problem, content_type = "application/problem+json"),
-        (status = "default", description = "Any other problem. Send nothing", body = Problem,
-            content_type = "application/problem+json"),
+            Send nothing"),
+        (status = "default", description = "Any other problem. Send nothing"),
     )
 )]
 pub(super) async fn dispatch(
@@ -271,13 +264,9 @@ pub(super) async fn dispatch(
     responses(
         (status = 200, description = "Recorded. A late report is recorded too: see `state` and `warnings`",
             body = OperationDetail),
-        (status = 400, description = "INVALID_INPUT: among others, a wrong token", body = Problem,
-            content_type = "application/problem+json"),
-        (status = 404, description = "NOT_FOUND", body = Problem, content_type = "application/problem+json"),
-        (status = 422, description = "WRONG_STATE: the attempt has reported a success, and this report differs",
-            body = Problem, content_type = "application/problem+json"),
-        (status = "default", description = "Any other problem", body = Problem,
-            content_type = "application/problem+json"),
+        (status = 400, description = "INVALID_INPUT: among others, a wrong token"),
+        (status = 404, description = "NOT_FOUND"),
+        (status = 422, description = "WRONG_STATE: the attempt has reported a success, and this report differs"),
     )
 )]
 pub(super) async fn finish(
@@ -306,13 +295,9 @@ pub(super) async fn finish(
     responses(
         (status = 200, description = "Recorded: a retry may run it, within its budget", body = OperationDetail),
         (status = 400, description = "INVALID_INPUT: among others, a wrong token, or evidence that contradicts a \
-            dispatch that was reported", body = Problem,
-            content_type = "application/problem+json"),
-        (status = 404, description = "NOT_FOUND", body = Problem, content_type = "application/problem+json"),
-        (status = 422, description = "WRONG_STATE: the attempt has reported a success, and this report differs",
-            body = Problem, content_type = "application/problem+json"),
-        (status = "default", description = "Any other problem", body = Problem,
-            content_type = "application/problem+json"),
+            dispatch that was reported"),
+        (status = 404, description = "NOT_FOUND"),
+        (status = 422, description = "WRONG_STATE: the attempt has reported a success, and this report differs"),
     )
 )]
 pub(super) async fn fail(
@@ -345,13 +330,9 @@ pub(super) async fn fail(
     responses(
         (status = 200, description = "Recorded: it stays in doubt until its class, a settlement or a late answer \
             resolves it", body = OperationDetail),
-        (status = 400, description = "INVALID_INPUT: among others, a wrong token", body = Problem,
-            content_type = "application/problem+json"),
-        (status = 404, description = "NOT_FOUND", body = Problem, content_type = "application/problem+json"),
-        (status = 422, description = "WRONG_STATE: the attempt has reported a success, and this report differs",
-            body = Problem, content_type = "application/problem+json"),
-        (status = "default", description = "Any other problem", body = Problem,
-            content_type = "application/problem+json"),
+        (status = 400, description = "INVALID_INPUT: among others, a wrong token"),
+        (status = 404, description = "NOT_FOUND"),
+        (status = 422, description = "WRONG_STATE: the attempt has reported a success, and this report differs"),
     )
 )]
 pub(super) async fn doubt(

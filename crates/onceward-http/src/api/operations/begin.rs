@@ -11,7 +11,7 @@ use onceward::{
     Answer, Begun, Claim, Class, Effect, Ending, Error, Evidence, Intent, InvalidInput, Ledger, Operation,
     Preview, Ran, Receipt, RepeatRule, State, Surface,
 };
-use onceward::{OperationView, Problem, rfc3339};
+use onceward::{OperationView, rfc3339};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tokio::sync::oneshot;
@@ -112,19 +112,12 @@ pub(crate) struct BegunAttempt {
         (status = 201, description = "The intent is durable: execute the action, then report how it ended",
             body = BegunAttempt, headers(("Location" = String, description = "The operation"))),
         (status = 200, description = "Already done, with the stored result; or the answer to a dry run", body = Answer),
-        (status = 400, description = "INVALID_INPUT, KEY_MISSING", body = Problem,
-            content_type = "application/problem+json"),
-        (status = 409, description = "IN_PROGRESS: another caller executes it", body = Problem,
-            content_type = "application/problem+json"),
-        (status = 410, description = "KEY_EXPIRED, CANCELLED, UNDONE, RESULT_UNAVAILABLE", body = Problem,
-            content_type = "application/problem+json"),
-        (status = 422, description = "KEY_REUSED", body = Problem, content_type = "application/problem+json"),
-        (status = 424, description = "IN_DOUBT, BUDGET_EXHAUSTED", body = Problem,
-            content_type = "application/problem+json"),
-        (status = 502, description = "FAILED, and the policy replays failures", body = Problem,
-            content_type = "application/problem+json"),
-        (status = "default", description = "Any other problem", body = Problem,
-            content_type = "application/problem+json"),
+        (status = 400, description = "INVALID_INPUT, KEY_MISSING"),
+        (status = 409, description = "IN_PROGRESS: another caller executes it"),
+        (status = 410, description = "KEY_EXPIRED, CANCELLED, UNDONE, RESULT_UNAVAILABLE"),
+        (status = 422, description = "KEY_REUSED"),
+        (status = 424, description = "IN_DOUBT, BUDGET_EXHAUSTED"),
+        (status = 502, description = "FAILED, and the policy replays failures"),
     )
 )]
 pub(super) async fn begin(
