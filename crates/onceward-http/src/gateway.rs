@@ -46,7 +46,7 @@ mod upstream;
 mod completeness;
 
 use std::collections::{BTreeMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use axum::Router;
 use axum::body::Body;
@@ -439,10 +439,6 @@ async fn read(upstream: &Upstream, body: Body, most: usize) -> Result<Payload, R
             reply::refusal(StatusCode::BAD_REQUEST, "INVALID_INPUT", None, &detail)
         }
     })
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

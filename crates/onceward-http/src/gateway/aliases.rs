@@ -18,8 +18,8 @@ use sha2::{Digest, Sha256};
 
 use super::choose::{self, Decided};
 use super::context::RequestContext;
-use super::lock;
 use super::named_locks::NamedLock;
+use crate::locks::lock;
 use crate::tenant::{Place, Tenant};
 
 /// The name of the records of callers' keys.

@@ -10,7 +10,8 @@ use onceward::{Error, Filter, OperationId, Record, State, Verification};
 use super::names::Named;
 use super::reply::Reply;
 use super::upstream::{Ruling, Upstream};
-use super::{Gateway, lock, probes};
+use super::{Gateway, probes};
+use crate::locks::lock;
 use crate::tenant::Tenant;
 use crate::time;
 

@@ -12,8 +12,8 @@ use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use onceward::{Clock, Record, State};
 use tokio::task::JoinHandle;
 
-use super::lock;
 use super::readers::Readers;
+use crate::locks::lock;
 use crate::tenant::{Place, Tenant};
 use crate::time;
 

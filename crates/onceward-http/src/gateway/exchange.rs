@@ -1,6 +1,6 @@
 //! One attempt: the request with its key, the upstream's answer, and what it proves.
 
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
@@ -20,6 +20,7 @@ use super::reply::Reply;
 use super::upstream::{Ruling, Upstream};
 use crate::client::{Caller, Connection, SendError, Watch, in_words};
 use crate::headers::{KEY, only, passed_on};
+use crate::locks::lock;
 use crate::telemetry;
 use crate::tenant::Tenant;
 use crate::time;
@@ -124,7 +125,7 @@ impl Exchange {
 
     /// What the caller of the newest attempt gets.
     pub(crate) fn live(&self) -> MutexGuard<'_, Live> {
-        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.live)
     }
 
     /// Makes one attempt.

@@ -34,11 +34,11 @@ use onceward::{
 
 use super::context::RequestContext;
 use super::delivery::Delivery;
-use super::lock;
 use super::policy::OperationRule;
 use super::readers::Reader;
 use super::reply::{self, Reply};
 use super::rules::{Format, Part, Placement};
+use crate::locks::lock;
 use crate::telemetry::{self, CallSurface};
 use crate::tenant::Place;
 use attempt::ModelRequest;

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use tokio::sync::{Mutex as Queue, OwnedMutexGuard};
 
-use super::lock;
+use crate::locks::lock;
 use crate::tenant::Place;
 
 /// Locks for operations and keys.

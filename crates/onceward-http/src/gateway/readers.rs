@@ -12,8 +12,8 @@ use axum::body::Body;
 use onceward::{Clock, Record};
 use quick_cache::sync::Cache;
 
-use super::lock;
 use crate::held::Held;
+use crate::locks::lock;
 use crate::socket::Peer;
 use crate::tenant::Place;
 use crate::time;

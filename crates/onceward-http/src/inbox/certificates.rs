@@ -4,7 +4,7 @@
 //! URLs on the vendor's own hosts, and [`Certificates`] fetches them with limits and without redirects.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
@@ -16,6 +16,7 @@ use tokio::sync::Semaphore;
 use super::judgement::Confirmation;
 use super::scheme::certificate::{Certificate, CertificateError, FetchCertificate};
 use crate::client::{Connection, Reach, Remote, SendError, full};
+use crate::locks::lock;
 
 /// How long a fetch may take. The tightest vendor waits three seconds for its answer.
 const PATIENCE: Duration = Duration::from_millis(1_500);
@@ -59,13 +60,13 @@ impl Certificates {
     }
 
     fn find(&self, url: &str) -> Option<Bytes> {
-        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = lock(&self.kept);
         let (since, certificate) = kept.get(url)?;
         (since.elapsed() < KEPT).then(|| certificate.clone())
     }
 
     fn keep(&self, url: &str, certificate: &Bytes) {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = lock(&self.kept);
         if kept.len() >= MAX_KEPT {
             kept.clear();
         }

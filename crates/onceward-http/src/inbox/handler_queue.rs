@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use onceward::event::{Deliveries, Fate, Round};
@@ -10,6 +10,7 @@ use onceward::{Clock, Ledger, OperationId, Record};
 use tokio::sync::Notify;
 
 use super::record::EventData;
+use crate::locks::lock;
 use crate::time;
 
 /// After this many failures in a row the handler gets a rest.
@@ -59,34 +60,30 @@ impl Item {
 
     /// Whether the delivery to this handler has not ended.
     pub(crate) fn is_open(&self, handler: &str) -> bool {
-        self.deliveries().handlers.get(handler).is_some_and(Option::is_none)
+        lock(&self.deliveries).handlers.get(handler).is_some_and(Option::is_none)
     }
 
     /// The handlers whose deliveries have not ended.
     pub(crate) fn open(&self) -> Vec<String> {
-        let deliveries = self.deliveries();
+        let deliveries = lock(&self.deliveries);
         let open = deliveries.handlers.iter().filter(|(_, fate)| fate.is_none());
         open.map(|(handler, _)| handler.clone()).collect()
     }
 
     /// How its deliveries have ended, as far as they have.
     pub(crate) fn fates(&self) -> BTreeMap<String, Fate> {
-        let deliveries = self.deliveries();
+        let deliveries = lock(&self.deliveries);
         deliveries.handlers.iter().filter_map(|(handler, fate)| Some((handler.clone(), (*fate)?))).collect()
     }
 
     /// Notes how the delivery to this handler has ended.
     pub(crate) fn close(&self, handler: &str, fate: Fate) -> Closed {
-        let mut deliveries = self.deliveries();
+        let mut deliveries = lock(&self.deliveries);
         match deliveries.handlers.get_mut(handler) {
             Some(open @ None) => *open = Some(fate),
             Some(Some(_)) | None => return Closed::Already,
         }
         if deliveries.handlers.values().all(Option::is_some) { Closed::Last } else { Closed::One }
-    }
-
-    fn deliveries(&self) -> MutexGuard<'_, Deliveries> {
-        self.deliveries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -204,7 +201,7 @@ impl HandlerQueue {
     /// Adds an event that this handler wants. In an ordered queue it waits behind those with the same value, and an
     /// item that is there is not added twice.
     pub(crate) fn push(&self, job: Job) {
-        let mut waiting = self.lock();
+        let mut waiting = lock(&self.waiting);
         if self.is_ordered && !waiting.held.insert(ByPointer(Arc::clone(&job.item))) {
             return;
         }
@@ -225,7 +222,7 @@ impl HandlerQueue {
 
     /// Adds an event again that is to be looked at after a pause. It keeps its turn.
     pub(crate) fn again(&self, job: Job, pause: Duration) {
-        self.lock().later.push(Reverse(Later(time::after(self.clock(), pause), job)));
+        lock(&self.waiting).later.push(Reverse(Later(time::after(self.clock(), pause), job)));
         self.wake.notify_one();
     }
 
@@ -235,7 +232,7 @@ impl HandlerQueue {
         if !self.is_ordered {
             return;
         }
-        let mut waiting = self.lock();
+        let mut waiting = lock(&self.waiting);
         waiting.held.remove(&ByPointer(Arc::clone(item)));
         let Some(value) = item.data.order.get(&self.name) else { return };
         let turns = waiting.turns.get_mut(value).filter(|turns| Arc::ptr_eq(&turns.current, item));
@@ -253,12 +250,12 @@ impl HandlerQueue {
 
     /// Takes an event out of those that wait for their time.
     pub(crate) fn take_out(&self, item: &Arc<Item>) {
-        self.lock().later.retain(|later| !Arc::ptr_eq(&later.0.1.item, item));
+        lock(&self.waiting).later.retain(|later| !Arc::ptr_eq(&later.0.1.item, item));
     }
 
     /// Forgets everything: another process delivers to this handler.
     pub(crate) fn clear(&self) {
-        *self.lock() = Waiting::default();
+        *lock(&self.waiting) = Waiting::default();
     }
 
     /// The next event that is ready.
@@ -284,7 +281,7 @@ impl HandlerQueue {
 
     /// An event that is ready now, or the time of the next one.
     pub(crate) fn take_ready(&self) -> Result<Job, Option<i64>> {
-        let mut waiting = self.lock();
+        let mut waiting = lock(&self.waiting);
         let now_ms = self.clock().now_ms();
         while let Some(Reverse(later)) = waiting.later.peek() {
             if later.0 > now_ms {
@@ -307,7 +304,7 @@ impl HandlerQueue {
     pub(crate) async fn rested(&self) {
         loop {
             let until_ms = {
-                let mut breaker = self.breaker();
+                let mut breaker = lock(&self.breaker);
                 match breaker.until_ms {
                     Some(until_ms) if until_ms > self.clock().now_ms() => until_ms,
                     Some(_) => {
@@ -324,36 +321,28 @@ impl HandlerQueue {
 
     /// Gives the handler a rest that is not its fault: nothing may be delivered for now.
     pub(crate) fn rest(&self, pause: Duration) {
-        self.breaker().until_ms = Some(time::after(self.clock(), pause));
+        lock(&self.breaker).until_ms = Some(time::after(self.clock(), pause));
     }
 
     /// Whether the handler has a rest.
     pub(crate) fn is_resting(&self) -> bool {
-        self.breaker().until_ms.is_some_and(|until_ms| until_ms > self.clock().now_ms())
+        lock(&self.breaker).until_ms.is_some_and(|until_ms| until_ms > self.clock().now_ms())
     }
 
     /// Notes that the handler answered.
     pub(crate) fn answered(&self) {
-        *self.breaker() = Breaker::default();
+        *lock(&self.breaker) = Breaker::default();
     }
 
     /// Notes that the handler could not be reached or gave no proper answer.
     pub(crate) fn failed(&self) {
-        let mut breaker = self.breaker();
+        let mut breaker = lock(&self.breaker);
         breaker.failures += 1;
         if breaker.failures >= FAILURES {
             let rest = REST.0.saturating_mul(1 << breaker.rests.min(10)).min(REST.1);
             breaker.rests += 1;
             breaker.until_ms = Some(time::after(self.clock(), rest));
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn breaker(&self) -> MutexGuard<'_, Breaker> {
-        self.breaker.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use data_encoding::HEXLOWER;
@@ -22,6 +22,7 @@ use super::host_environment::HostEnvironment;
 use super::record::{self, EventData, Kept};
 use super::target::Target;
 use super::{Event, Source};
+use crate::locks::lock;
 use crate::tenant::Tenant;
 use crate::time;
 
@@ -141,7 +142,7 @@ impl Hook {
     /// it with the next look at the ledger, behind earlier events of other processes. A handler that was removed from
     /// the configuration does not have the event. Returns whether that was the last delivery.
     fn take_up(&self, item: Arc<Item>, seen: Seen) -> bool {
-        let mut known = self.known();
+        let mut known = lock(&self.known);
         match known.get(&item.id) {
             Some(known) if !item.is_release_of(known) => return false,
             None if known.len() >= WINDOW => {
@@ -198,7 +199,7 @@ impl Hook {
 
     /// Forgets an event, unless it was released again and is being delivered.
     fn forget(&self, item: &Arc<Item>) {
-        let mut known = self.known();
+        let mut known = lock(&self.known);
         if known.get(&item.id).is_some_and(|known| Arc::ptr_eq(known, item)) {
             known.remove(&item.id);
         }
@@ -211,7 +212,7 @@ impl Hook {
         // A repeated occurrence has a number after the key of the event.
         let key = &delivery.key.text;
         let keys = [Some(key.as_str()), key.rsplit_once('#').map(|(key, _)| key)];
-        let known = self.known();
+        let known = lock(&self.known);
         let item =
             keys.into_iter().flatten().find_map(|key| known.get(&record::event_id(self.name(), key)))?;
         Some((Arc::clone(handler), Arc::clone(item)))
@@ -224,7 +225,7 @@ impl Hook {
 
     /// How many events are being delivered here.
     pub(crate) fn backlog(&self) -> usize {
-        self.known().len()
+        lock(&self.known).len()
     }
 
     /// Finds events that are to be delivered: all of them at first, later those that other processes left behind.
@@ -260,7 +261,7 @@ impl Hook {
         }
         // What is no longer staged was delivered by another process.
         let before_ms = since - PATIENCE_MS;
-        self.known().retain(|id, item| item.created_ms >= before_ms || staged.contains_key(id));
+        lock(&self.known).retain(|id, item| item.created_ms >= before_ms || staged.contains_key(id));
         self.queue_in_order(&leading, &staged, left_out);
         Ok(())
     }
@@ -290,7 +291,7 @@ impl Hook {
             for listed in page {
                 let record = &listed.record;
                 staged.insert(record.id.clone(), listed.cursor);
-                let known = self.known().get(&record.id).cloned();
+                let known = lock(&self.known).get(&record.id).cloned();
                 if known.as_ref().is_some_and(|known| known.version >= record.version) {
                     continue;
                 }
@@ -323,7 +324,7 @@ impl Hook {
             place.filter(|place| before.is_none_or(|before| *place < before))
         };
         let mut items: Vec<(Cursor, Arc<Item>)> =
-            self.known().values().filter_map(|item| Some((place(item)?, Arc::clone(item)))).collect();
+            lock(&self.known).values().filter_map(|item| Some((place(item)?, Arc::clone(item)))).collect();
         items.sort_by_key(|(place, _)| *place);
         for (_, item) in items {
             for handler in leading.iter().filter(|handler| handler.leads() && item.is_open(&handler.name)) {
@@ -342,10 +343,6 @@ impl Hook {
     pub(crate) fn stop_leading(handler: &Handler) {
         handler.leads.store(false, Ordering::Release);
         handler.queue.clear();
-    }
-
-    fn known(&self) -> MutexGuard<'_, HashMap<OperationId, Arc<Item>>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use bytes::{Bytes, BytesMut};
@@ -23,6 +23,7 @@ use super::body::{Part, Stream};
 use super::problem;
 use super::stored::{self, Head};
 use super::{BoxError, HAPPENED, RequestBody, ResponseBody, Rules, key};
+use crate::locks::lock;
 use crate::telemetry::{self, CallSurface};
 
 /// Answers a request whose method is looked at.
@@ -125,15 +126,15 @@ impl<R, E> Reply<R, E> {
     }
 
     fn hold(&self, held: Held<R, E>) {
-        *self.held.lock().unwrap_or_else(PoisonError::into_inner) = Some(held);
+        *lock(&self.held) = Some(held);
     }
 
     fn take(&self) -> Option<Held<R, E>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner).take()
+        lock(&self.held).take()
     }
 
     fn send(&self, answer: Answer<R, E>) {
-        if let Some(to) = self.to.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        if let Some(to) = lock(&self.to).take() {
             // A client that has left changes nothing: the answer is recorded.
             drop(to.send(answer));
         }

@@ -14,9 +14,10 @@ use hyper::{HeaderMap, StatusCode};
 use onceward::{Clock, Effect, Error, Intent, Kind, Operation, OperationId, Outcome, Ran, Record, State};
 use serde::{Deserialize, Serialize};
 
+use super::super::Gateway;
 use super::super::reply::Reply;
-use super::super::{Gateway, lock};
 use super::generation::{ChunkPlace, Collected, Follower, Generation, Head, Opening, Published, Source};
+use crate::locks::lock;
 use crate::tenant::Tenant;
 use crate::time;
 

@@ -13,7 +13,7 @@ use hyper::body::{Body as HttpBody, Frame};
 use hyper::{HeaderMap, StatusCode};
 use onceward::{Error, Receipt};
 
-use super::super::lock;
+use crate::locks::lock;
 
 /// Chunks that are queued for a reader are joined up to this size: one write instead of many.
 const JOINED: usize = 64 * 1024;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use onceward::{InvalidInput, span_ms};
 
-use super::super::lock;
+use crate::locks::lock;
 use crate::tenant::Tenant;
 use crate::time;
 
