@@ -19,36 +19,10 @@ pub(super) fn mistakes(sections: &Table) -> Vec<Mistake> {
     if let Some(Value::Table(serve)) = sections.get("serve") {
         reader.settings(&["serve"], "[serve]", serve, &[Kind::of::<ServeConfig>()]);
     }
-    for (name, tenant) in named(sections, "tenant") {
-        let title = format!("[tenant.{name}]");
-        if let Some(tenant) = tenant.as_table() {
-            reader.settings(&["tenant", name], &title, tenant, &[Kind::of::<TenantConfig>()]);
-        } else {
-            reader.note(&["tenant", name], format!("write {title} on its own line"));
-        }
-    }
-    for (name, upstream) in named(sections, "upstream") {
-        let title = format!("[upstream.{name}]");
-        if let Some(upstream) = upstream.as_table() {
-            reader.upstream(name, &title, upstream);
-        } else {
-            reader.note(&["upstream", name], format!("write {title} on its own line"));
-        }
-    }
-    for (name, hook) in named(sections, "hook") {
-        let title = format!("[hook.{name}]");
-        if let Some(hook) = hook.as_table() {
-            reader.hook(name, &title, hook);
-        } else {
-            reader.note(&["hook", name], format!("write {title} on its own line"));
-        }
-    }
+    reader.named(sections, "tenant", Reader::tenant);
+    reader.named(sections, "upstream", Reader::upstream);
+    reader.named(sections, "hook", Reader::hook);
     reader.mistakes
-}
-
-fn named<'a>(sections: &'a Table, section: &str) -> impl Iterator<Item = (&'a str, &'a Value)> {
-    let tables = sections.get(section).and_then(Value::as_table).into_iter().flatten();
-    tables.map(|(name, value)| (name.as_str(), value))
 }
 
 /// The settings of a type, and how one of them is read.
@@ -69,6 +43,21 @@ struct Reader {
 }
 
 impl Reader {
+    /// Reads the sections `[SECTION.NAME]`.
+    fn named(&mut self, sections: &Table, section: &str, read: fn(&mut Self, &str, &str, &Table)) {
+        for (name, value) in sections.get(section).and_then(Value::as_table).into_iter().flatten() {
+            let title = format!("[{section}.{name}]");
+            match value.as_table() {
+                Some(table) => read(self, name, &title, table),
+                None => self.note(&[section, name], format!("write {title} on its own line")),
+            }
+        }
+    }
+
+    fn tenant(&mut self, name: &str, title: &str, tenant: &Table) {
+        self.settings(&["tenant", name], title, tenant, &[Kind::of::<TenantConfig>()]);
+    }
+
     fn upstream(&mut self, name: &str, title: &str, upstream: &Table) {
         let path = ["upstream", name];
         let mut own = upstream.clone();

@@ -157,18 +157,11 @@ async fn accept(inbox: &Inbox, hook: &Arc<Hook>, events: Vec<Event>) -> (Respons
 async fn suspect(inbox: &Inbox, hook: &Hook, event: &Event, of: &OperationId) {
     let found = hook.tenant.store.load(of).await.ok().flatten();
     let same_as = found.map(|record| record.key.text.clone());
-    inbox.refusals.add(Refused {
-        at: rfc3339(hook.ledger().clock_ms()),
-        source: hook.name().to_owned(),
-        reason: "suspected_replay",
-        message: "the same content arrived before under another id, which is not signed; nothing ran. If it was meant, \
-                  `once inbox replay` runs the first one again"
-            .to_owned(),
-        status: hook.source.accepted().status.as_u16(),
-        bytes: event.body.len(),
-        id: event.id.clone(),
-        same_as,
-    });
+    let message = "the same content arrived before under another id, which is not signed; nothing ran. If it was meant, \
+                   `once inbox replay` runs the first one again";
+    let status = hook.source.accepted().status;
+    let refused = refused(hook, "suspected_replay", message.to_owned(), status, event.body.len());
+    inbox.refusals.add(Refused { id: event.id.clone(), same_as, ..refused });
 }
 
 /// Records what is new. An event that occurs twice in one request is recorded once.
@@ -339,6 +332,12 @@ async fn bind_again(
     }
 }
 
+/// What is listed about a request that ran nothing.
+fn refused(hook: &Hook, reason: &'static str, message: String, status: StatusCode, bytes: usize) -> Refused {
+    let (at, source) = (rfc3339(hook.ledger().clock_ms()), hook.name().to_owned());
+    Refused { at, source, reason, message, status: status.as_u16(), bytes, id: None, same_as: None }
+}
+
 /// Lists a request whose body was not read to its end.
 fn note_unread(inbox: &Inbox, hook: &Hook, status: StatusCode, why: &intake::Refused, most: usize) {
     let message = match why {
@@ -347,31 +346,13 @@ fn note_unread(inbox: &Inbox, hook: &Hook, status: StatusCode, why: &intake::Ref
         intake::Refused::NoRoom => "other requests used all the memory for large bodies".to_owned(),
         intake::Refused::Broken(why) => format!("the request broke off: {why}"),
     };
-    inbox.refusals.add(Refused {
-        at: rfc3339(hook.ledger().clock_ms()),
-        source: hook.name().to_owned(),
-        reason: "body",
-        message,
-        status: status.as_u16(),
-        bytes: 0,
-        id: None,
-        same_as: None,
-    });
+    inbox.refusals.add(refused(hook, "body", message, status, 0));
 }
 
 /// The answer to a request that is not believed. It is kept in memory only.
 fn rejected(inbox: &Inbox, hook: &Hook, rejection: &Rejection, bytes: usize) -> Response {
     let status = rejection.status;
-    inbox.refusals.add(Refused {
-        at: rfc3339(hook.ledger().clock_ms()),
-        source: hook.name().to_owned(),
-        reason: rejection.reason.as_str(),
-        message: rejection.words.clone(),
-        status: status.as_u16(),
-        bytes,
-        id: None,
-        same_as: None,
-    });
+    inbox.refusals.add(refused(hook, rejection.reason.as_str(), rejection.words.clone(), status, bytes));
     let message = match rejection.reason {
         Reason::Unavailable => {
             let message = "the certificate of the signature could not be fetched; nothing was recorded, and the \
